@@ -1,0 +1,157 @@
+"""Bytes to messages and back, once each way.
+
+decode_* raise ProtocolError(INVALID_MESSAGE) with a sentence that names the field, and nothing else, whatever the
+peer sent. They take `bytes` or `str`, never a view of a buffer that will be used again: Raw fields point into it.
+What msgspec cannot check in a Raw is checked here: that it is UTF-8, and opens with the right character.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Raw
+
+from dragoman.protocol.codes import ErrorCode
+from dragoman.protocol.errors import ProtocolError
+from dragoman.protocol.fields import ABSENT, Message
+from dragoman.protocol.node import JobError, NodeMessage, ToNode
+from dragoman.protocol.session import ClientMessage, ServerMessage
+
+T = TypeVar("T")
+
+_AT_FIELD = re.compile(r"^(?P<what>.*) - at `\$(?P<field>.*)`$", re.DOTALL)
+_MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]*)`$")
+_SENTENCE_LENGTH = 200
+_QUOTE, _BRACE, _BRACKET, _NULL = b'"{[n'
+
+
+class _RawField(NamedTuple):
+    name: str
+    opens: int  # the byte it must open with; 0: any
+    optional: bool
+
+
+def _raw_fields(message_type: type[Message]) -> Iterator[_RawField]:
+    hints = get_type_hints(message_type, include_extras=True)
+    for field in msgspec.structs.fields(message_type):
+        hint = hints[field.name]
+        if get_origin(hint) is not None and get_args(hint)[0] is Raw:
+            opens = get_args(hint)[1].extra["opens"]
+            yield _RawField(field.name, ord(opens) if opens else 0, not field.required)
+
+
+class _Decoder(Generic[T]):
+    """One side of one socket: a decoder of a union of messages."""
+
+    def __init__(self, union: Any) -> None:
+        self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(union)
+        self._raw_fields = {kind: tuple(_raw_fields(kind)) for kind in get_args(union)}
+
+    def __call__(self, data: bytes | str) -> T:
+        try:
+            if isinstance(data, str):
+                data = data.encode()
+            elif not data.isascii():
+                data.decode()
+            message = self._decoder.decode(data)
+        except RecursionError:
+            raise _invalid("The message is nested too deeply.") from None
+        except UnicodeError:
+            raise _invalid("The message is not valid UTF-8.") from None
+        except (ValueError, OverflowError) as error:
+            raise _invalid(_sentence(error)) from None
+        for field in self._raw_fields[type(message)]:
+            _check_raw(message, field)
+        return message
+
+
+def _check_raw(message: object, field: _RawField) -> None:
+    raw = getattr(message, field.name)
+    if raw is ABSENT:
+        return
+    first = memoryview(raw)[0]
+    if first == _NULL and field.optional:
+        setattr(message, field.name, ABSENT)
+    elif field.opens and first != field.opens:
+        wanted = {_QUOTE: "str", _BRACE: "object", _BRACKET: "array"}[field.opens]
+        raise _invalid(f"Field `{field.name}`: expected `{wanted}`.")
+
+
+def _invalid(sentence: str) -> ProtocolError:
+    return ProtocolError(ErrorCode.INVALID_MESSAGE, sentence)
+
+
+def _sentence(error: Exception) -> str:
+    """msgspec's words turned into a sentence for the author of the message, bounded: they may quote the message."""
+    text = str(error)[: 4 * _SENTENCE_LENGTH]
+    if not isinstance(error, msgspec.ValidationError):
+        return f"The message is not valid JSON: {text}."[:_SENTENCE_LENGTH]
+    at = _AT_FIELD.match(text)
+    what, field = (at["what"], at["field"].lstrip(".")) if at else (text, "")
+    if field == "type":
+        return f"Unknown message type: {what[0].lower()}{what[1:]}."[:_SENTENCE_LENGTH]
+    if missing := _MISSING.match(what):
+        path = f"{field}.{missing['name']}" if field else missing["name"]
+        return f"Required field `{path}` is missing."[:_SENTENCE_LENGTH]
+    if not field:
+        return f"The message is not a JSON object with a `type`: {what}."[:_SENTENCE_LENGTH]
+    return f"Field `{field}`: {what[0].lower()}{what[1:]}."[:_SENTENCE_LENGTH]
+
+
+decode_client: _Decoder[ClientMessage] = _Decoder(ClientMessage)
+decode_server: _Decoder[ServerMessage] = _Decoder(ServerMessage)
+decode_node: _Decoder[NodeMessage] = _Decoder(NodeMessage)
+decode_to_node: _Decoder[ToNode] = _Decoder(ToNode)
+
+_encoder = msgspec.json.Encoder()
+
+
+def encode(message: Message) -> bytes:
+    """Compact JSON; optional fields that are not set are left out."""
+    return _encoder.encode(message)
+
+
+def raw(value: Any) -> Raw:
+    """A Python value as the Raw of a message field."""
+    return Raw(_encoder.encode(value))
+
+
+# ---------------------------------------------------------------- looking into what passes through
+
+
+class _Extra(msgspec.Struct):
+    reason: Any = None
+
+
+class ModelDetails(msgspec.Struct, frozen=True):
+    """`error.details` of MODEL_NOT_AVAILABLE."""
+
+    service_id: str
+    service_version: str | None = None
+    reason: str | None = None
+
+
+_extra_decoder = msgspec.json.Decoder(_Extra)
+_model_details_decoder = msgspec.json.Decoder(ModelDetails)
+
+
+def reason_of(extra: Raw) -> str | None:
+    """`extra.reason` of a job_result, without building the rest of it."""
+    if not extra:
+        return None
+    try:
+        reason = _extra_decoder.decode(extra).reason
+    except (ValueError, RecursionError):
+        return None
+    return reason if isinstance(reason, str) else None
+
+
+def unavailable_model(error: JobError) -> ModelDetails | None:
+    """Which model a MODEL_NOT_AVAILABLE is about; None where the node does not say."""
+    if not error.details:
+        return None
+    try:
+        return _model_details_decoder.decode(error.details)
+    except (ValueError, RecursionError):
+        return None

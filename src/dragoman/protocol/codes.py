@@ -1,0 +1,110 @@
+"""The fixed words of the protocol: error codes, close codes, event names.
+
+Fields that carry these words are plain `str` in the messages, because an unknown value of a peer is ignored
+and never refused. The enums are for what we send and compare with.
+"""
+
+from enum import IntEnum, StrEnum
+
+
+class ErrorCode(StrEnum):
+    INVALID_MESSAGE = "INVALID_MESSAGE"
+    INTERNAL_ERROR = "INTERNAL_ERROR"
+    INVALID_SESSION = "INVALID_SESSION"
+    SESSION_CLOSED = "SESSION_CLOSED"
+    NODE_UNAVAILABLE = "NODE_UNAVAILABLE"
+    NODE_OVERLOADED = "NODE_OVERLOADED"
+    MODEL_NOT_AVAILABLE = "MODEL_NOT_AVAILABLE"
+    MODEL_LOAD_FAILED = "MODEL_LOAD_FAILED"
+    UNSUPPORTED_FEATURE = "UNSUPPORTED_FEATURE"
+    INVALID_PAIRING_CODE = "INVALID_PAIRING_CODE"
+    NO_AVAILABLE_NODE = "NO_AVAILABLE_NODE"
+    WS_DISCONNECTED = "WS_DISCONNECTED"
+    NMT_TIMEOUT = "NMT_TIMEOUT"
+    TTS_TIMEOUT = "TTS_TIMEOUT"
+    JOB_TIMEOUT = "JOB_TIMEOUT"
+    MODEL_VERIFY_FAILED = "MODEL_VERIFY_FAILED"
+    MODEL_CORRUPTED = "MODEL_CORRUPTED"
+    NO_GPU_AVAILABLE = "NO_GPU_AVAILABLE"
+    NODE_ID_CONFLICT = "NODE_ID_CONFLICT"
+    INVALID_CAPABILITY_SCHEMA = "INVALID_CAPABILITY_SCHEMA"
+    SCHEDULER_DEPENDENCY_DOWN = "SCHEDULER_DEPENDENCY_DOWN"
+    PROCESSING_ERROR = "PROCESSING_ERROR"
+    INSTANCE_LOST = "INSTANCE_LOST"
+
+
+class RoomErrorCode(StrEnum):
+    ROOM_NOT_FOUND = "ROOM_NOT_FOUND"
+    ROOM_FULL = "ROOM_FULL"
+    INVALID_ROOM_CODE = "INVALID_ROOM_CODE"
+    ALREADY_IN_ROOM = "ALREADY_IN_ROOM"
+    INTERNAL_ERROR = "INTERNAL_ERROR"
+
+
+class EmptyReason(StrEnum):
+    """Values of `extra.reason` in a job_result that mean: nothing was said, nothing will come."""
+
+    ASR_EMPTY = "ASR_EMPTY"
+    NO_TEXT_ASSIGNED = "NO_TEXT_ASSIGNED"
+
+
+class UiEventName(StrEnum):
+    INPUT_STARTED = "INPUT_STARTED"
+    INPUT_ENDED = "INPUT_ENDED"
+    ASR_PARTIAL = "ASR_PARTIAL"
+    ASR_FINAL = "ASR_FINAL"
+    DISPATCHED = "DISPATCHED"
+    NODE_ACCEPTED = "NODE_ACCEPTED"
+    NMT_DONE = "NMT_DONE"
+    TTS_PLAY_STARTED = "TTS_PLAY_STARTED"
+    TTS_PLAY_ENDED = "TTS_PLAY_ENDED"
+    ERROR = "ERROR"
+
+
+class BackpressureAction(StrEnum):
+    BUSY = "BUSY"
+    PAUSE = "PAUSE"
+    SLOW_DOWN = "SLOW_DOWN"
+
+
+class Platform(StrEnum):
+    WEB = "web"
+    IOS = "ios"
+    ANDROID = "android"
+    API_GATEWAY = "api-gateway"
+
+
+class Mode(StrEnum):
+    ONE_WAY = "one_way"
+    TWO_WAY_AUTO = "two_way_auto"
+
+
+class NodeFeature(StrEnum):
+    """Words of `advanced_features`; `slots:N` is the only one with an argument."""
+
+    JOB_ACK = "job_ack"
+    RESUME = "resume"
+    REATTEMPT = "reattempt"
+    DRAIN = "drain"
+
+
+class Close(IntEnum):
+    """WebSocket close codes of ours. 4000-4499: come back. 4500-4999: do not."""
+
+    SHUTDOWN = 4000
+    SLOW_CONSUMER = 4001
+    IDLE = 4002
+    OVERLOADED = 4003
+    LEASE_LOST = 4004
+    NOT_REGISTERED = 4005
+
+    BAD_MESSAGE = 4500
+    UNAUTHORIZED = 4501
+    TOO_BIG = 4502
+    REPLACED = 4503
+    NODE_ID_CONFLICT = 4504
+
+
+def may_come_back(close_code: int) -> bool:
+    """Whether a peer closed with this code should connect again; codes that are not ours say yes."""
+    return not 4500 <= close_code <= 4999

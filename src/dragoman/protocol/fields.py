@@ -1,0 +1,51 @@
+"""What the message types are made of: two kinds of Struct and the types of their fields.
+
+A field that only passes through is a `Raw`: the bytes of its JSON value, never parsed. An optional Raw that is not
+there is the object ABSENT, found by identity when encoding: a Raw made from b"" would encode to broken JSON.
+A Raw points into the whole message it came with; who keeps one longer than the message takes `keep(raw)`.
+Everything that ends up in a Redis key is bounded here (ids, languages, node ids).
+"""
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Raw
+
+ABSENT: Final = Raw()
+
+
+def keep(raw: Raw) -> Raw:
+    """A copy that does not hold the message it came with."""
+    return raw.copy() if raw else ABSENT
+
+
+class Message(msgspec.Struct, tag_field="type", omit_defaults=True, gc=False):
+    """One JSON object with a `type`."""
+
+
+class Numbered(Message, omit_defaults=True, gc=False, kw_only=True):
+    """A server message that counts: `seq` is set only in sessions that asked to resume."""
+
+    seq: "Count | None" = None
+
+
+class Part(msgspec.Struct, omit_defaults=True, gc=False):
+    """An object inside a message."""
+
+
+# 2**53: beyond it a JavaScript peer cannot tell two integers apart.
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Index = Annotated[int, Meta(ge=0, le=2**53)]
+UnixMs = Annotated[int, Meta(ge=0, le=2**53)]
+SampleRate = Annotated[int, Meta(ge=8000, le=192_000)]
+
+Id = Annotated[str, Meta(max_length=256)]
+Lang = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,35}\Z")]
+OptionalLang = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{0,35}\Z")] | None
+ClaimedNodeId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}\Z")]
+
+# `opens` is the first byte the value must have; the codec checks it, since Raw itself takes any JSON.
+Base64 = Annotated[Raw, Meta(extra={"opens": '"'})]
+JsonObject = Annotated[Raw, Meta(extra={"opens": "{"})]
+JsonArray = Annotated[Raw, Meta(extra={"opens": "["})]
+JsonAny = Annotated[Raw, Meta(extra={"opens": ""})]

@@ -1,0 +1,253 @@
+"""Messages between compute nodes and the server, on /ws/node.
+
+Fields without a default are required; every other one may be missing or null. What nodes report about themselves is
+taken leniently (most of it optional): a node must not be refused for a detail nobody reads.
+"""
+
+import re
+
+from dragoman.protocol.codes import NodeFeature
+from dragoman.protocol.fields import (
+    ABSENT,
+    Base64,
+    ClaimedNodeId,
+    Count,
+    Id,
+    Index,
+    JsonAny,
+    JsonArray,
+    JsonObject,
+    Message,
+    Part,
+    SampleRate,
+    UnixMs,
+)
+from dragoman.protocol.session import Error, Pipeline
+
+# ---------------------------------------------------------------- what a node can
+
+
+class Gpu(Part):
+    name: str
+    memory_gb: float | None = None
+
+
+class Hardware(Part):
+    cpu_cores: Count
+    memory_gb: float
+    gpus: list[Gpu] | None = None
+
+
+class InstalledModel(Part):
+    model_id: str
+    kind: str | None = None
+    src_lang: str | None = None
+    tgt_lang: str | None = None
+    dialect: str | None = None
+    version: str | None = None
+    enabled: bool | None = None
+
+
+class InstalledService(Part):
+    service_id: str
+    type: str
+    device: str | None = None
+    status: str | None = None
+    version: str | None = None
+
+
+class Capability(Part):
+    """One entry of `capability_by_type`: whether the node is ready for asr, nmt, tts, semantic…"""
+
+    type: str
+    ready: bool
+
+
+class LanguageCapabilities(Part):
+    """A node serves every ordered pair asr × semantic."""
+
+    asr_languages: list[str]
+    tts_languages: list[str]
+    semantic_languages: list[str]
+    semantic_core_ready: bool | None = None
+
+
+class ResourceUsage(Part):
+    cpu_percent: float
+    mem_percent: float
+    running_jobs: Count
+    gpu_percent: float | None = None
+    gpu_mem_percent: float | None = None
+    gpu_queue_length: Count | None = None
+
+
+# ---------------------------------------------------------------- node → server
+
+
+class NodeRegister(Message, tag="node_register"):
+    version: str
+    capability_schema_version: str
+    platform: str
+    hardware: Hardware
+    installed_models: list[InstalledModel]
+    installed_services: list[InstalledService]
+    capability_by_type: list[Capability]
+    features_supported: JsonObject
+    accept_public_jobs: bool
+    node_id: ClaimedNodeId | None = None
+    advanced_features: list[str] | None = None
+    language_capabilities: LanguageCapabilities | None = None
+    token: str | None = None
+
+
+class NodeHeartbeat(Message, tag="node_heartbeat"):
+    node_id: Id
+    timestamp: UnixMs
+    resource_usage: ResourceUsage
+    installed_services: list[InstalledService]
+    capability_by_type: list[Capability]
+    installed_models: list[InstalledModel] | None = None
+    language_capabilities: LanguageCapabilities | None = None
+    rerun_metrics: JsonAny = ABSENT
+    asr_metrics: JsonAny = ABSENT
+    processing_metrics: JsonAny = ABSENT
+
+
+class JobAck(Message, tag="job_ack"):
+    """Taken into the node's queue."""
+
+    job_id: Id
+    attempt_id: Count
+    node_id: Id
+    session_id: Id
+    trace_id: Id
+
+
+class JobStarted(Message, tag="job_started"):
+    """Really begun."""
+
+    job_id: Id
+    attempt_id: Count
+    node_id: Id
+    session_id: Id
+    trace_id: Id
+
+
+class NodePartial(Message, tag="asr_partial"):
+    job_id: Id
+    node_id: Id
+    session_id: Id
+    utterance_index: Index
+    text: str
+    is_final: bool
+    trace_id: Id
+
+
+class JobError(Part):
+    code: str
+    message: str
+    details: JsonAny = ABSENT
+
+
+class JobResult(Message, tag="job_result"):
+    job_id: Id
+    attempt_id: Count
+    node_id: Id
+    session_id: Id
+    utterance_index: Index
+    success: bool
+    trace_id: Id
+    text_asr: str | None = None
+    text_translated: str | None = None
+    tts_audio: Base64 = ABSENT
+    tts_format: str | None = None
+    extra: JsonObject = ABSENT
+    processing_time_ms: float | None = None
+    error: JobError | None = None
+    group_id: Id | None = None
+    part_index: Count | None = None
+    node_completed_at_ms: float | None = None
+    asr_quality_level: str | None = None
+    reason_codes: JsonArray = ABSENT
+    quality_score: float | None = None
+    rerun_count: Count | None = None
+    segments_meta: JsonAny = ABSENT
+
+
+class NodeError(Message, tag="node_error"):
+    node_id: Id
+    code: str
+    message: str
+    details: JsonAny = ABSENT
+
+
+NodeMessage = NodeRegister | NodeHeartbeat | JobAck | JobStarted | NodePartial | JobResult | NodeError
+
+# ---------------------------------------------------------------- server → node
+
+
+class NodeRegisterAck(Message, tag="node_register_ack"):
+    node_id: Id
+    message: str
+    status: str
+
+
+class JobAssign(Message, tag="job_assign"):
+    job_id: Id
+    attempt_id: Count
+    session_id: Id
+    utterance_index: Index
+    src_lang: str
+    tgt_lang: str
+    pipeline: Pipeline
+    audio: Base64
+    audio_format: str
+    sample_rate: SampleRate
+    trace_id: Id
+    dialect: str | None = None
+    features: JsonObject = ABSENT
+    mode: str | None = None
+    lang_a: str | None = None
+    lang_b: str | None = None
+    auto_langs: list[str] | None = None
+    enable_streaming_asr: bool | None = None
+    partial_update_interval_ms: Count | None = None
+    group_id: Id | None = None
+    part_index: Count | None = None
+    context_text: str | None = None
+    padding_ms: Count | None = None
+    turn_id: Id | None = None
+    is_manual_cut: bool | None = False
+    is_timeout_triggered: bool | None = False
+    is_max_duration_triggered: bool | None = False
+
+
+class JobCancel(Message, tag="job_cancel"):
+    job_id: Id
+    trace_id: Id | None = None
+    reason: str | None = None
+
+
+class NodeControl(Message, tag="node_control"):
+    command: str
+    reason: str | None = None
+
+
+ToNode = NodeRegisterAck | JobAssign | JobCancel | NodeControl | Error
+
+# ---------------------------------------------------------------- words with an argument
+
+_SLOTS = re.compile(r"slots:([1-9][0-9]{0,5})")
+
+
+def advanced_features(slots: int) -> list[str]:
+    """What our own nodes say they can more than the old ones."""
+    return [*NodeFeature, f"slots:{slots}"]
+
+
+def slots_of(features: list[str] | None) -> int | None:
+    """N of `slots:N`; None where the node does not say, or says what is no sensible number."""
+    for feature in features or ():
+        if match := _SLOTS.fullmatch(feature):
+            return int(match[1])
+    return None
