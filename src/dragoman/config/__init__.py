@@ -1,0 +1,44 @@
+"""Settings: one frozen, typed tree, loaded once at start and handed to whoever needs a part of it.
+
+`load` merges file, environment and flags and raises `ConfigError` with every problem it found. Nothing below this
+package reads the environment or a file for a setting. It imports nothing else of Dragoman.
+"""
+
+from dragoman.config.display import masked, masked_url
+from dragoman.config.errors import ConfigError
+from dragoman.config.load import Loaded, load, load_with_sources
+from dragoman.config.schema import (
+    Config,
+    Embedded,
+    Log,
+    NodeSnapshot,
+    Phase2,
+    Redis,
+    Release,
+    Scheduler,
+    Security,
+    Server,
+    Speech,
+)
+from dragoman.config.sources import Source
+
+__all__ = [
+    "Config",
+    "ConfigError",
+    "Embedded",
+    "Loaded",
+    "Log",
+    "NodeSnapshot",
+    "Phase2",
+    "Redis",
+    "Release",
+    "Scheduler",
+    "Security",
+    "Server",
+    "Source",
+    "Speech",
+    "load",
+    "load_with_sources",
+    "masked",
+    "masked_url",
+]

@@ -1,0 +1,227 @@
+"""What settings must agree on with each other. Every sentence names both keys and what would happen otherwise.
+
+Pure: a finished Config in, problems out. `ORDER` is a table because most agreements are of the same form; it is
+printed in the reference as well.
+"""
+
+import ipaddress
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from dragoman.config.catalog import plain
+from dragoman.config.errors import Problem
+from dragoman.config.schema import Config
+
+# The largest inbox entry. What crosses from one instance to another must fit with the fields around it.
+INBOX_ENTRY_BYTES = 2 * 1024 * 1024
+_ENTRY_FIELDS_BYTES = 8 * 1024
+# HS256 keys shorter than the digest weaken it (RFC 7518, 3.2).
+SECRET_BYTES = 32
+
+_SERVER_PORT = "server.port"
+_ADMIN_PORT = "server.admin_port"
+_ENABLED = "scheduler.phase2.enabled"
+_MODE = "scheduler.phase2.redis.mode"
+_URL = "scheduler.phase2.redis.url"
+_CLUSTER_URLS = "scheduler.phase2.redis.cluster_urls"
+
+
+@dataclass(frozen=True, slots=True)
+class Below:
+    """`lower` must be below `upper` (or, where `or_equal`, at most as much), `otherwise` …"""
+
+    lower: str
+    upper: str
+    otherwise: str
+    or_equal: bool = False
+
+    @property
+    def relation(self) -> Literal["must not be above", "must be below"]:
+        return "must not be above" if self.or_equal else "must be below"
+
+
+ORDER: tuple[Below, ...] = (
+    Below(
+        "scheduler.phase2.instance_presence_ttl_seconds",
+        "scheduler.phase2.owner_ttl_seconds",
+        "owner keys lapse while their instance still counts as alive",
+    ),
+    Below(
+        "scheduler.phase2.instance_presence_ttl_seconds",
+        "speech.reservation_ttl_ms",
+        "the slots of a dead instance's jobs are sold again before a survivor adopts them",
+    ),
+    Below(
+        "scheduler.phase2.node_snapshot.refresh_interval_ms",
+        "scheduler.phase2.node_snapshot.presence_ttl_seconds",
+        "nodes lapse between two looks at them",
+    ),
+    Below(
+        "scheduler.phase2.node_snapshot.presence_ttl_seconds",
+        "scheduler.phase2.node_snapshot.remove_stale_after_seconds",
+        "nodes that are online are forgotten",
+    ),
+    Below(
+        "speech.node_grace_ms",
+        "speech.reservation_ttl_ms",
+        "the slots of a node that comes back within its grace are sold meanwhile",
+    ),
+    Below("speech.final_grace_ms", "speech.pause_ms", "a pause ends the turn before the final does"),
+    Below("speech.placement_wait_ms", "speech.job_timeout_ms", "a job expires while it waits for a node"),
+    Below("speech.job_ack_timeout_ms", "speech.attempt_timeout_ms", "it never has an effect", or_equal=True),
+    Below("speech.attempt_timeout_ms", "speech.job_timeout_ms", "it never has an effect", or_equal=True),
+    Below(
+        "speech.debounce_window_s",
+        "speech.unavailable_ttl_s",
+        "a node is asked again while its reports are still ignored",
+        or_equal=True,
+    ),
+    Below("server.max_pre_session", "server.max_connections", "it never has an effect", or_equal=True),
+)
+
+
+def check(config: Config) -> Iterator[Problem]:
+    yield from _order(config)
+    yield from _redis(config)
+    yield from _entry_size(config)
+    yield from _ports(config)
+    yield from _secrets(config)
+    yield from _exposure(config)
+
+
+def value_at(config: Config, key: str) -> Any:
+    return reduce(getattr, key.split("."), config)
+
+
+def _order(config: Config) -> Iterator[Problem]:
+    for rule in ORDER:
+        lower, upper = _in_ms(config, rule.lower), _in_ms(config, rule.upper)
+        if lower > upper or (lower == upper and not rule.or_equal):
+            sentence = (
+                f"{rule.lower} ({plain(value_at(config, rule.lower))}) {rule.relation} "
+                f"{rule.upper} ({plain(value_at(config, rule.upper))}), or {rule.otherwise}."
+            )
+            yield Problem((rule.lower, rule.upper), sentence)
+
+
+def _in_ms(config: Config, key: str) -> float:
+    """Comparable with every other: seconds become milliseconds, counts stay."""
+    value: float = value_at(config, key)
+    return value * 1000 if key.endswith(("_s", "_seconds")) else value
+
+
+def _redis(config: Config) -> Iterator[Problem]:
+    phase2, redis = config.scheduler.phase2, config.scheduler.phase2.redis
+    wanted, other = (_URL, _CLUSTER_URLS) if redis.mode == "single" else (_CLUSTER_URLS, _URL)
+    is_set = {_URL: bool(redis.url), _CLUSTER_URLS: bool(redis.cluster_urls)}
+    if not phase2.enabled:
+        for key in (key for key in is_set if is_set[key]):
+            yield Problem(
+                (_ENABLED, key),
+                f"{key} is set but {_ENABLED} is false: set {_ENABLED} = true to join that Redis, or remove {key} "
+                "to run a private one.",
+            )
+        return
+    if not is_set[wanted]:
+        yield Problem(
+            (_ENABLED, _MODE, wanted),
+            f"{_ENABLED} is true and {_MODE} is {redis.mode}, but {wanted} is not set"
+            + (f" ({other} is, which belongs to the other mode)." if is_set[other] else "."),
+        )
+    elif is_set[other]:
+        yield Problem(
+            (_MODE, other), f"{other} is set but {_MODE} is {redis.mode}, which uses {wanted}: remove one of them."
+        )
+    yield from _urls(config)
+
+
+def _urls(config: Config) -> Iterator[Problem]:
+    redis = config.scheduler.phase2.redis
+    if redis.url and not _is_url(redis.url, ("redis", "rediss", "unix")):
+        yield Problem(
+            (_URL,), f"{_URL} must be like redis://host:6379/0, rediss://host:6379/0 or unix:///path/to/socket."
+        )
+    if not all(_is_url(url, ("redis", "rediss")) for url in redis.cluster_urls):
+        yield Problem((_CLUSTER_URLS,), f"{_CLUSTER_URLS} must be a list of URLs like redis://host:6379.")
+
+
+def _is_url(text: str, schemes: tuple[str, ...]) -> bool:
+    try:
+        parts = urlsplit(text)
+        _ = parts.port  # raises on a port that is none
+    except ValueError:
+        return False
+    return parts.scheme in schemes and bool(parts.path if parts.scheme == "unix" else parts.hostname)
+
+
+def _entry_size(config: Config) -> Iterator[Problem]:
+    """A cut is at most the buffer and the chunk that overfilled it; base64 makes it a third longer."""
+    frame, buffer = config.server.max_frame_bytes, config.speech.max_buffer_bytes
+    chunk = frame if config.speech.binary_frames else frame * 3 // 4
+    if (buffer + chunk) * 4 // 3 + _ENTRY_FIELDS_BYTES > INBOX_ENTRY_BYTES:
+        yield Problem(
+            ("server.max_frame_bytes", "speech.max_buffer_bytes"),
+            f"server.max_frame_bytes ({frame}) and speech.max_buffer_bytes ({buffer}) together make utterances larger "
+            f"than the {INBOX_ENTRY_BYTES} bytes one instance can hand to another: lower one of them.",
+        )
+
+
+def _ports(config: Config) -> Iterator[Problem]:
+    server = config.server
+    last = server.admin_port + server.workers
+    if not server.admin_port:
+        return
+    if last > 65535:
+        yield Problem(
+            (_ADMIN_PORT, "server.workers"),
+            f"{_ADMIN_PORT} ({server.admin_port}) leaves no room for a port for each of server.workers "
+            f"({server.workers}): lower it.",
+        )
+    if server.admin_port <= server.port <= last:
+        yield Problem(
+            (_SERVER_PORT, _ADMIN_PORT),
+            f"{_SERVER_PORT} ({server.port}) lies among the admin ports, which go from {_ADMIN_PORT} "
+            f"({server.admin_port}) to {last}: move one of them.",
+        )
+
+
+def _secrets(config: Config) -> Iterator[Problem]:
+    security = config.security
+    for key, secret in (("security.secret", security.secret), ("security.previous_secret", security.previous_secret)):
+        if secret and len(secret.encode()) < SECRET_BYTES:
+            yield Problem(
+                (key,),
+                f"{key} is too short to be safe: use at least {SECRET_BYTES} bytes, as from `openssl rand -hex 32`.",
+            )
+    if security.previous_secret and not security.secret:
+        yield Problem(
+            ("security.secret", "security.previous_secret"),
+            "security.previous_secret is set but security.secret is not: new tokens need one to be signed with.",
+        )
+
+
+def _exposure(config: Config) -> Iterator[Problem]:
+    """Nothing listens beyond loopback unless somebody is asked for a token, or somebody said that nobody is."""
+    if config.security.secret or config.security.insecure_allow_anonymous:
+        return
+    for key, host in (("server.host", config.server.host), ("server.admin_host", config.server.admin_host)):
+        if not is_loopback(host):
+            yield Problem(
+                (key, "security.secret", "security.insecure_allow_anonymous"),
+                f"{key} is {host!r}, which others can reach, but security.secret is not set: set it (for example "
+                f"DRAGOMAN_SECURITY__SECRET=$(openssl rand -hex 32)), listen on 127.0.0.1, or, on a network where "
+                "everyone is trusted, set security.insecure_allow_anonymous = true.",
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Only what is loopback for sure: a name that resolves to it today may not tomorrow."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,392 @@
+"""Every setting of Dragoman: its type, range, default and the sentence that documents it.
+
+The tree is frozen and holds no behaviour. The reference (docs/configuration.md), config.example.toml, the parsing of
+environment variables and the wording of errors are all read from these annotations, so a new setting is one line here.
+
+- Names end in their unit: `_ms` are whole numbers, `_s` and `_seconds` may have a fraction, `_bytes` are bytes.
+- `Meta(extra=…)` knows three words: `secret` (never shown), `url` (shown without its password) and `allowed`
+  (what a `pattern` means, in words).
+- What two settings must agree on is in `checks.py`; a range here concerns one value alone.
+"""
+
+from functools import cache
+from typing import Annotated, Literal, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+# A key prefix or id with a brace would move every key of it to another slot of a Cluster, one with '|' would break
+# the owner value `<instance>|<connection>`.
+_NAME = r"^[A-Za-z0-9_.:-]{1,120}$"
+_NAME_IN_WORDS = "1 to 120 letters, digits or any of . _ : -"
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the configuration. Its repr, which may end in a log line or a traceback, tells no secret."""
+
+    def __repr__(self) -> str:
+        hidden = _hidden_fields(type(self))
+        values = ((name, getattr(self, name)) for name in self.__struct_fields__)
+        shown = ", ".join(f"{name}={'…' if value and name in hidden else repr(value)}" for name, value in values)
+        return f"{type(self).__name__}({shown})"
+
+
+@cache
+def _hidden_fields(section: type[Section]) -> frozenset[str]:
+    hints = get_type_hints(section, include_extras=True)
+    metas = ((name, meta) for name, hint in hints.items() for meta in getattr(hint, "__metadata__", ()))
+    return frozenset(name for name, meta in metas if {"secret", "url"} & set(meta.extra or ()))
+
+
+class Server(Section, frozen=True):
+    """Sockets: where they listen and what they bear."""
+
+    host: Annotated[
+        str, Meta(min_length=1, description="Address to listen on. Beyond loopback a `security.secret` is needed.")
+    ] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535, description="Port for clients, nodes and HTTP; 0 takes a free one.")] = (
+        5010
+    )
+    admin_host: Annotated[
+        str, Meta(min_length=1, description="Address of the admin port, which answers without a token.")
+    ] = "127.0.0.1"
+    admin_port: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=65535,
+            description="Each instance serves its own `/metrics` and `/health/*` on this port plus its number, because "
+            "a shared port answers for a random worker; 0 takes a free one.",
+        ),
+    ] = 5110
+    workers: Annotated[int, Meta(ge=1, le=64, description="Equal instances started behind the one port.")] = 1
+    max_frame_bytes: Annotated[
+        int, Meta(ge=16384, le=2097151, description="Largest WebSocket message accepted, its fragments together.")
+    ] = 1048576
+    max_frames_per_s: Annotated[
+        int, Meta(ge=1, le=1000000, description="Frames per second that one client connection may send.")
+    ] = 200
+    node_max_frames_per_s: Annotated[
+        int, Meta(ge=1, le=1000000, description="Frames per second that one node connection may send.")
+    ] = 5000
+    pre_session_s: Annotated[
+        float,
+        Meta(
+            ge=0.1,
+            le=600.0,
+            description="How long a connection may stay open before it opens a session or registers a node.",
+        ),
+    ] = 10.0
+    max_pre_session: Annotated[
+        int, Meta(ge=1, le=1000000, description="Connections of one instance that have not introduced themselves yet.")
+    ] = 2000
+    max_connections: Annotated[int, Meta(ge=1, le=1000000, description="Connections of one instance in all.")] = 20000
+    out_queue_bytes: Annotated[
+        int,
+        Meta(
+            ge=2097152,
+            le=1073741824,
+            description="Bytes that may wait for one connection's reader; past it the connection closes with a code "
+            "that says come back. Holds at least the largest message (2 MiB).",
+        ),
+    ] = 8388608
+    out_queue_age_s: Annotated[
+        float, Meta(ge=0.1, le=600.0, description="Age of the oldest waiting byte at which the same happens.")
+    ] = 15.0
+    ping_interval_s: Annotated[
+        float, Meta(ge=0.1, le=3600.0, description="A connection that was silent this long is pinged.")
+    ] = 20.0
+    ping_timeout_s: Annotated[
+        float, Meta(ge=0.1, le=3600.0, description="A ping unanswered this long closes the connection.")
+    ] = 20.0
+    drain_s: Annotated[
+        float, Meta(ge=0.0, le=3600.0, description="How long a stopping instance lets running jobs end.")
+    ] = 20.0
+    allowed_origins: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Origins of web pages that may connect, such as `https://app.example.com`; `*` is any. "
+            "Empty: pages of this host only. What sends no Origin header (apps, nodes) is not concerned."
+        ),
+    ] = ()
+
+
+class Redis(Section, frozen=True):
+    """The shared Redis; needed when `scheduler.phase2.enabled` is true."""
+
+    mode: Annotated[
+        Literal["single", "cluster"], Meta(description="One server (or a proxy for one), or a Redis Cluster.")
+    ] = "single"
+    url: Annotated[
+        str,
+        Meta(extra={"url": True}, description="The server, for mode `single`: `redis://`, `rediss://` or `unix://`."),
+    ] = ""
+    cluster_urls: Annotated[
+        tuple[str, ...],
+        Meta(extra={"url": True}, description="Some nodes of the Cluster, for mode `cluster`; the rest is asked for."),
+    ] = ()
+    key_prefix: Annotated[
+        str,
+        Meta(
+            pattern=_NAME,
+            extra={"allowed": _NAME_IN_WORDS},
+            description="Begins every key but the `scheduler:turn:*` and `scheduler:session:*` ones; give each "
+            "environment that shares a Redis its own.",
+        ),
+    ] = "dragoman"
+
+
+class NodeSnapshot(Section, frozen=True):
+    """What instances tell each other about their nodes."""
+
+    enabled: Annotated[
+        bool, Meta(description="Share nodes between instances. Off: an instance uses only nodes connected to itself.")
+    ] = True
+    presence_ttl_seconds: Annotated[
+        float,
+        Meta(
+            ge=0.5,
+            le=3600.0,
+            description="A node counts as online this long after a heartbeat; nodes send one every 15 s.",
+        ),
+    ] = 45.0
+    refresh_interval_ms: Annotated[
+        int, Meta(ge=50, le=600000, description="How often an instance reads which nodes changed.")
+    ] = 2000
+    remove_stale_after_seconds: Annotated[
+        float, Meta(ge=1.0, le=604800.0, description="A node not seen for this long is forgotten.")
+    ] = 600.0
+
+
+class Phase2(Section, frozen=True):
+    """Instances that share one Redis: liveness, inboxes and dead letters."""
+
+    enabled: Annotated[
+        bool, Meta(description="Join the shared Redis of `scheduler.phase2.redis`. Off: a private Redis is started.")
+    ] = False
+    instance_id: Annotated[
+        str,
+        Meta(
+            pattern=_NAME,
+            extra={"allowed": _NAME_IN_WORDS},
+            description="Name of this instance; `auto` is host-pid-random. With several workers `-1`, `-2` … follow.",
+        ),
+    ] = "auto"
+    owner_ttl_seconds: Annotated[
+        float, Meta(ge=1.0, le=86400.0, description="Life of the keys that say which instance holds a socket.")
+    ] = 45.0
+    instance_presence_ttl_seconds: Annotated[
+        float,
+        Meta(
+            ge=0.3,
+            le=600.0,
+            description="An instance that did not renew its presence this long is dead. Renewed every third of it.",
+        ),
+    ] = 6.0
+    stream_group: Annotated[
+        str,
+        Meta(pattern=_NAME, extra={"allowed": _NAME_IN_WORDS}, description="Consumer group of every inbox."),
+    ] = "scheduler"
+    stream_block_ms: Annotated[
+        int, Meta(ge=1, le=60000, description="How long one read of the inbox waits for an entry.")
+    ] = 1000
+    stream_count: Annotated[int, Meta(ge=1, le=10000, description="Entries taken by one read.")] = 64
+    stream_maxlen: Annotated[
+        int,
+        Meta(ge=1, le=10000000, description="Entries an inbox holds; a full one refuses, it is never trimmed."),
+    ] = 10000
+    stream_max_bytes: Annotated[
+        int, Meta(ge=2097152, le=68719476736, description="Bytes an inbox holds; a full one refuses.")
+    ] = 268435456
+    dlq_enabled: Annotated[
+        bool, Meta(description="Move entries that fail again and again to the dead letters. Off: they stay pending.")
+    ] = True
+    dlq_maxlen: Annotated[
+        int,
+        Meta(ge=1, le=10000000, description="Dead letters kept per instance; when full, entries stay in the inbox."),
+    ] = 10000
+    dlq_max_deliveries: Annotated[
+        int, Meta(ge=1, le=1000, description="An entry delivered more often than this becomes a dead letter.")
+    ] = 5
+    dlq_min_idle_ms: Annotated[
+        int, Meta(ge=10, le=3600000, description="An entry unfinished this long is delivered again.")
+    ] = 5000
+    dlq_scan_interval_ms: Annotated[
+        int, Meta(ge=10, le=3600000, description="How often unfinished entries are looked for.")
+    ] = 5000
+    dlq_scan_count: Annotated[int, Meta(ge=1, le=10000, description="Entries looked at in one go.")] = 100
+    redis: Redis = Redis()
+    node_snapshot: NodeSnapshot = NodeSnapshot()
+
+
+class Scheduler(Section, frozen=True):
+    """How instances work together."""
+
+    phase2: Phase2 = Phase2()
+
+
+class Embedded(Section, frozen=True):
+    """The private Redis that runs while `scheduler.phase2.enabled` is false."""
+
+    data_dir: Annotated[
+        str, Meta(min_length=1, description="Where its data is kept; relative to the working directory.")
+    ] = "data"
+    redis_server: Annotated[
+        str,
+        Meta(
+            description="Path of another redis-server or valkey-server, 6.2 or newer. Empty: the one installed with us."
+        ),
+    ] = ""
+    fsync: Annotated[
+        Literal["everysec", "always"],
+        Meta(
+            description="`everysec`: a power cut or a kill of Redis may take the last 2 s. `always`: takes nothing, "
+            "and every write waits for the disk."
+        ),
+    ] = "everysec"
+
+
+class Release(Section, frozen=True):
+    """When results go to the listener."""
+
+    ack_timeout_ms: Annotated[
+        int, Meta(ge=0, le=600000, description="How long a result that others overtook may still fill its place.")
+    ] = 5000
+    span: Annotated[
+        int, Meta(ge=1, le=1048576, description="How far ahead of the oldest open utterance an index may be.")
+    ] = 1024
+
+
+class Speech(Section, frozen=True):
+    """From audio to a result: cutting, placing, time limits."""
+
+    pause_ms: Annotated[
+        int, Meta(ge=100, le=600000, description="Silence that ends a turn, while no speech is being played.")
+    ] = 3000
+    max_duration_ms: Annotated[
+        int,
+        Meta(ge=0, le=600000, description="Audio of this length is cut though the turn goes on; 0 is never."),
+    ] = 10000
+    max_buffer_bytes: Annotated[
+        int, Meta(ge=1024, le=1500000, description="Audio of more bytes than this is cut though the turn goes on.")
+    ] = 512000
+    final_grace_ms: Annotated[
+        int,
+        Meta(ge=0, le=5000, description="How long an empty final waits for the chunk that clients send a moment late."),
+    ] = 50
+    tts_max_ms: Annotated[
+        int, Meta(ge=100, le=3600000, description="Longest playback that holds the pause timer back.")
+    ] = 60000
+    reorder_ms: Annotated[
+        int, Meta(ge=0, le=10000, description="How long an utterance that came early waits for those before it.")
+    ] = 300
+    close_wait_ms: Annotated[
+        int, Meta(ge=0, le=600000, description="How long a closing session waits for its last results.")
+    ] = 5000
+    detached_session_s: Annotated[
+        float, Meta(ge=0.0, le=86400.0, description="How long a session of an `api-gateway` outlives its socket.")
+    ] = 600.0
+    resume_grace_s: Annotated[
+        float, Meta(ge=0.1, le=86400.0, description="How long a session that asked for it can be resumed.")
+    ] = 30.0
+    binary_frames: Annotated[bool, Meta(description="Ask clients to send audio in binary frames.")] = False
+    placement_wait_ms: Annotated[
+        int, Meta(ge=0, le=600000, description="How long a job waits for a free node before it fails.")
+    ] = 2000
+    job_ack_timeout_ms: Annotated[
+        int,
+        Meta(ge=10, le=600000, description="A job not acknowledged this long moves on; for nodes that acknowledge."),
+    ] = 2000
+    attempt_timeout_ms: Annotated[
+        int, Meta(ge=10, le=600000, description="How long one attempt on one node may take.")
+    ] = 12000
+    job_timeout_ms: Annotated[
+        int, Meta(ge=10, le=1800000, description="How long a job may take, all attempts together.")
+    ] = 30000
+    max_attempts: Annotated[int, Meta(ge=1, le=100, description="Attempts a job has.")] = 3
+    node_grace_ms: Annotated[
+        int,
+        Meta(ge=0, le=600000, description="How long jobs wait for a lost node that can send its results again."),
+    ] = 2000
+    reservation_ttl_ms: Annotated[
+        int,
+        Meta(
+            ge=300,
+            le=600000,
+            description="Life of a taken slot, unless the instance that took it renews it; it does every third of it.",
+        ),
+    ] = 15000
+    default_slots: Annotated[
+        int, Meta(ge=1, le=10000, description="Slots of a node that does not say how many it has.")
+    ] = 4
+    turn_overcommit: Annotated[
+        int, Meta(ge=0, le=10000, description="Jobs beyond its slots a node takes to keep a turn together.")
+    ] = 4
+    unavailable_ttl_s: Annotated[
+        float, Meta(ge=0.1, le=86400.0, description="How long a node rests from a service it said it has not.")
+    ] = 60.0
+    debounce_window_s: Annotated[
+        float, Meta(ge=0.0, le=3600.0, description="Within it, repeated reports of the same lack count once.")
+    ] = 5.0
+    release: Release = Release()
+
+
+class Security(Section, frozen=True):
+    """Who may come in."""
+
+    secret: Annotated[
+        str,
+        Meta(
+            extra={"secret": True},
+            description="Signs and checks the tokens of clients, nodes and operators (HS256); at least 32 bytes. "
+            "Empty: no tokens, loopback only.",
+        ),
+    ] = ""
+    previous_secret: Annotated[
+        str,
+        Meta(
+            extra={"secret": True},
+            description="Tokens signed with it are still accepted: set it to the old secret while a new one spreads.",
+        ),
+    ] = ""
+    issuer: Annotated[str, Meta(min_length=1, description="`iss` of the tokens, made and accepted.")] = "dragoman"
+    leeway_s: Annotated[
+        float, Meta(ge=0.0, le=600.0, description="How far the clocks of token makers may differ from ours.")
+    ] = 10.0
+    insecure_allow_anonymous: Annotated[
+        bool,
+        Meta(
+            description="Let clients and nodes in without a token, from everywhere. Only for networks where everyone "
+            "is trusted."
+        ),
+    ] = False
+
+
+class Log(Section, frozen=True):
+    """What is written to standard error."""
+
+    level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="The least that is written.")] = (
+        "info"
+    )
+    format: Annotated[
+        Literal["auto", "text", "json"], Meta(description="`auto` is text on a terminal and JSON lines elsewhere.")
+    ] = "auto"
+
+
+class Config(Section, frozen=True):
+    """All settings of one instance."""
+
+    server: Server = Server()
+    scheduler: Scheduler = Scheduler()
+    embedded: Embedded = Embedded()
+    speech: Speech = Speech()
+    security: Security = Security()
+    log: Log = Log()
+
+    def to_json(self) -> bytes:
+        """Everything, secrets included, for another process of ours: hand it over by pipe or environment, not argv."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> "Config":
+        return msgspec.json.decode(data, type=cls)
