@@ -1,0 +1,130 @@
+"""The directory of one server: private (0700), held by one server at a time, and knowing who wrote it.
+
+- The lock is an flock whose descriptor the server inherits: it is held for as long as the server lives, even when
+  the process that started it was killed.
+- The record names the kind and version that wrote the data. An older server, or one of another kind, is refused:
+  Redis 6.2, given the data of a newer one, comes up empty without a word. It is written before the server starts,
+  so that data never lies under a record older than itself.
+"""
+
+import fcntl
+import json
+import os
+import stat
+import time
+from pathlib import Path
+
+from dragoman.embedded.binary import ServerBinary, Version, dotted
+from dragoman.embedded.errors import EngineError
+
+LOCK_FILE = "dragoman.lock"
+RECORD_FILE = "dragoman-engine.json"
+_DATA = ("appendonlydir", "appendonly.aof", "dump.rdb")
+
+
+class DataDirectory:
+    def __init__(self, path: Path) -> None:
+        self.path = path.expanduser().absolute()
+        self._lock: int | None = None
+
+    @property
+    def lock(self) -> int:
+        """The descriptor that a server inherits to hold the directory."""
+        if self._lock is None:
+            raise RuntimeError("the data directory was not claimed")
+        return self._lock
+
+    def claim(self, patience_s: float) -> None:
+        """Make the directory and take its lock; one that is just ending gets `patience_s` to let go."""
+        if self._lock is not None:
+            return
+        try:
+            self._make_private()
+            lock = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            taken = _locked(lock, patience_s)
+        except OSError as error:
+            raise EngineError(
+                f"The data directory {self.path} cannot be used ({error.strerror}): "
+                "change its owner, or choose another in embedded.data_dir."
+            ) from error
+        if not taken:
+            holder = os.pread(lock, 20, 0).decode(errors="replace").strip()
+            os.close(lock)
+            raise EngineError(
+                f"The data directory {self.path} is in use by another server"
+                f"{f' (pid {holder})' if holder else ''}: stop that one, or choose another in embedded.data_dir."
+            )
+        self._lock = lock
+
+    def _make_private(self) -> None:
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mode = self.path.stat().st_mode
+        if not mode & 0o077:
+            return
+        # Somebody else's directory (/tmp, a home) would be closed to everyone who uses it: only our own is changed.
+        if not (self.path / RECORD_FILE).exists() and (mode & stat.S_ISVTX or any(self.path.iterdir())):
+            raise EngineError(
+                f"The data directory {self.path} is open to others and holds other files: "
+                "choose a directory of its own in embedded.data_dir, or make it private (chmod 700)."
+            )
+        self.path.chmod(0o700)
+
+    def name_holder(self, pid: int) -> None:
+        """Leave the pid of the server in the lock file, for the sentence another one is refused with."""
+        os.ftruncate(self.lock, 0)
+        os.pwrite(self.lock, f"{pid}\n".encode(), 0)
+
+    def admit(self, binary: ServerBinary) -> None:
+        """Refuse a server that cannot read what is here; otherwise record it as the one that writes from now on."""
+        if self._holds_data():
+            kind, version = self._read_record()
+            if kind != binary.kind or version > binary.version:
+                wrote = f"{kind.capitalize()} {dotted(version)}"
+                raise EngineError(
+                    f"The data in {self.path} was written by {wrote}, which {binary} ({binary.source}) cannot be "
+                    f"trusted to read: name {wrote} or newer in embedded.redis_server, "
+                    "or choose another embedded.data_dir."
+                )
+            if version == binary.version:
+                return
+        self._write_record(binary)
+
+    def release(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _holds_data(self) -> bool:
+        return any((self.path / name).exists() for name in _DATA)
+
+    def _read_record(self) -> tuple[str, Version]:
+        try:
+            record = json.loads((self.path / RECORD_FILE).read_bytes())
+            major, minor, patch = (int(part) for part in record["version"].split("."))
+            return str(record["kind"]), (major, minor, patch)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise EngineError(
+                f"{self.path} holds data, but no readable {RECORD_FILE} that tells which server wrote it: "
+                "choose another embedded.data_dir, or move the data away."
+            ) from error
+
+    def _write_record(self, binary: ServerBinary) -> None:
+        draft = self.path / f"{RECORD_FILE}.new"
+        with draft.open("w") as file:
+            json.dump({"kind": binary.kind, "version": dotted(binary.version)}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self.path / RECORD_FILE)
+
+
+def _locked(descriptor: int, patience_s: float) -> bool:
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                return False
+            time.sleep(0.02)
+        else:
+            return True

@@ -1,0 +1,87 @@
+"""Child processes that do not outlive their parent, however it ends.
+
+A `Child` is started through the script `become`, which binds itself to its parent in one of two ways:
+
+- *kernel* (Linux): PR_SET_PDEATHSIG. It fires when the *thread* that started the child ends, so it is used only from
+  the main thread.
+- *watch* (elsewhere): a tiny watcher stays beside the command and reads a pipe that only the parent holds open; its
+  end means that the parent is gone.
+
+A script instead of `preexec_fn`, which runs Python between fork and exec and may deadlock when there are threads.
+"""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from signal import Signals
+from typing import IO
+
+_BECOME = Path(__file__).with_name("become.py")
+
+
+class Child:
+    """A process in a session of its own that gets `dies_by` when this process ends.
+
+    `output` takes both what it prints and its errors; without it they go where ours go.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str | Path],
+        *,
+        dies_by: Signals,
+        watch: bool | None = None,
+        pass_fds: Sequence[int] = (),
+        stdin: int = subprocess.DEVNULL,
+        output: IO[bytes] | None = None,
+    ) -> None:
+        if watch is None:
+            watch = sys.platform != "linux" or threading.current_thread() is not threading.main_thread()
+        self._line: int | None = None
+        watched: list[int] = []
+        if watch:
+            read_end, self._line = os.pipe()
+            watched = [read_end]
+        bound = [_BECOME, str(os.getpid()), str(int(dies_by)), *(map(str, watched) if watched else [""])]
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-I", "-S", *bound, *command],
+                stdin=stdin,
+                stdout=output,
+                stderr=subprocess.STDOUT if output else None,
+                pass_fds=(*pass_fds, *watched),
+                start_new_session=True,
+            )
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            for descriptor in watched:
+                os.close(descriptor)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def ended(self) -> int | None:
+        """The exit code, or None while it runs."""
+        return self.process.poll()
+
+    def signal(self, number: Signals) -> None:
+        self.process.send_signal(number)
+
+    def wait(self, patience_s: float | None = None) -> int | None:
+        """The exit code, or None when it still runs after `patience_s`."""
+        try:
+            return self.process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def close(self) -> None:
+        """Let go of the pipe to the watcher; to be called once the process has ended."""
+        if self._line is not None:
+            os.close(self._line)
+            self._line = None
