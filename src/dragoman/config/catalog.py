@@ -75,18 +75,27 @@ class Setting:
             case "list":
                 return "a list of strings"
             case "text":
-                return str(
-                    (self.meta.extra or {}).get("allowed")
-                    or ("a string" if self._may_be_empty else "a string that is not empty")
-                )
+                return self._allowed_text()
             case "integer":
                 return f"a whole number{self._range()}"
             case "number":
                 return f"a number{self._range()}"
 
     @property
-    def _may_be_empty(self) -> bool:
-        return not self.meta.min_length
+    def limits(self) -> str:
+        """The same in the fewest words, for a table; empty where the default already tells the kind."""
+        match self.kind:
+            case "choice":
+                return ", ".join(self.choices)
+            case "integer" | "number":
+                return self._range().removeprefix(" from ")
+            case _:
+                return str((self.meta.extra or {}).get("allowed", ""))
+
+    def _allowed_text(self) -> str:
+        if in_words := (self.meta.extra or {}).get("allowed"):
+            return str(in_words)
+        return "a string that is not empty" if self.meta.min_length else "a string"
 
     def _range(self) -> str:
         low, high = self.meta.ge, self.meta.le

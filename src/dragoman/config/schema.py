@@ -39,7 +39,7 @@ def _hidden_fields(section: type[Section]) -> frozenset[str]:
 
 
 class Server(Section, frozen=True):
-    """Sockets: where they listen and what they bear."""
+    """Where Dragoman listens, and how much one connection may ask of it."""
 
     host: Annotated[
         str, Meta(min_length=1, description="Address to listen on. Beyond loopback a `security.secret` is needed.")
@@ -91,7 +91,7 @@ class Server(Section, frozen=True):
         ),
     ] = 8388608
     out_queue_age_s: Annotated[
-        float, Meta(ge=0.1, le=600.0, description="Age of the oldest waiting byte at which the same happens.")
+        float, Meta(ge=0.1, le=600.0, description="Age of the oldest waiting message at which the same happens.")
     ] = 15.0
     ping_interval_s: Annotated[
         float, Meta(ge=0.1, le=3600.0, description="A connection that was silent this long is pinged.")
@@ -123,7 +123,7 @@ class Redis(Section, frozen=True):
     ] = ""
     cluster_urls: Annotated[
         tuple[str, ...],
-        Meta(extra={"url": True}, description="Some nodes of the Cluster, for mode `cluster`; the rest is asked for."),
+        Meta(extra={"url": True}, description="Some nodes of the Cluster, for mode `cluster`; they name the others."),
     ] = ()
     key_prefix: Annotated[
         str,
@@ -190,7 +190,7 @@ class Phase2(Section, frozen=True):
     stream_block_ms: Annotated[
         int, Meta(ge=1, le=60000, description="How long one read of the inbox waits for an entry.")
     ] = 1000
-    stream_count: Annotated[int, Meta(ge=1, le=10000, description="Entries taken by one read.")] = 64
+    stream_count: Annotated[int, Meta(ge=1, le=10000, description="Entries taken by one read of the inbox.")] = 64
     stream_maxlen: Annotated[
         int,
         Meta(ge=1, le=10000000, description="Entries an inbox holds; a full one refuses, it is never trimmed."),
@@ -303,7 +303,7 @@ class Speech(Section, frozen=True):
     job_timeout_ms: Annotated[
         int, Meta(ge=10, le=1800000, description="How long a job may take, all attempts together.")
     ] = 30000
-    max_attempts: Annotated[int, Meta(ge=1, le=100, description="Attempts a job has.")] = 3
+    max_attempts: Annotated[int, Meta(ge=1, le=100, description="How often a job may be tried.")] = 3
     node_grace_ms: Annotated[
         int,
         Meta(ge=0, le=600000, description="How long jobs wait for a lost node that can send its results again."),
@@ -323,10 +323,10 @@ class Speech(Section, frozen=True):
         int, Meta(ge=0, le=10000, description="Jobs beyond its slots a node takes to keep a turn together.")
     ] = 4
     unavailable_ttl_s: Annotated[
-        float, Meta(ge=0.1, le=86400.0, description="How long a node rests from a service it said it has not.")
+        float, Meta(ge=0.1, le=86400.0, description="How long a node is not asked for a service it said it cannot run.")
     ] = 60.0
     debounce_window_s: Annotated[
-        float, Meta(ge=0.0, le=3600.0, description="Within it, repeated reports of the same lack count once.")
+        float, Meta(ge=0.0, le=3600.0, description="Reports of the same missing service within this time count once.")
     ] = 5.0
     release: Release = Release()
 
@@ -351,7 +351,7 @@ class Security(Section, frozen=True):
     ] = ""
     issuer: Annotated[str, Meta(min_length=1, description="`iss` of the tokens, made and accepted.")] = "dragoman"
     leeway_s: Annotated[
-        float, Meta(ge=0.0, le=600.0, description="How far the clocks of token makers may differ from ours.")
+        float, Meta(ge=0.0, le=600.0, description="How far clocks may differ when the expiry of a token is checked.")
     ] = 10.0
     insecure_allow_anonymous: Annotated[
         bool,
@@ -365,9 +365,9 @@ class Security(Section, frozen=True):
 class Log(Section, frozen=True):
     """What is written to standard error."""
 
-    level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="The least that is written.")] = (
-        "info"
-    )
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="The least severe that is written.")
+    ] = "info"
     format: Annotated[
         Literal["auto", "text", "json"], Meta(description="`auto` is text on a terminal and JSON lines elsewhere.")
     ] = "auto"

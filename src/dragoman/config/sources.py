@@ -91,7 +91,7 @@ def _flatten(tree: Mapping[str, object], source: Source, prefix: str = "") -> It
         elif key in SECTIONS and isinstance(value, Mapping):
             yield from _flatten(value, source, key + ".")
         elif key in SECTIONS:
-            yield Problem((key,), f"{key} in {source} is a section, [{key}], and cannot have a value itself.")
+            yield Problem((key,), f"{_called(key, source)} is a section, [{key}], and cannot have a value itself.")
         else:
             yield _unknown(key, source)
 
@@ -130,7 +130,13 @@ def _unknown(key: str, source: Source) -> Problem:
 
 
 def _called(key: str, source: Source) -> str:
-    return source.place if source.origin == "env" else f"{key} in {source}"
+    match source.origin:
+        case "env":
+            return source.place
+        case "flag":
+            return f"{key} on {source}"
+        case _:
+            return f"{key} in {source}"
 
 
 def _lower_first(text: str) -> str:

@@ -1,0 +1,1 @@
+"""What people type: `dragoman …`. One module a command; `main.py` lists them."""

@@ -1,0 +1,74 @@
+"""`dragoman config`: is the configuration right, what is in effect, what could be set."""
+
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dragoman.cli.settings import ConfigFile, Overrides, settings
+
+if TYPE_CHECKING:
+    from dragoman.config import Loaded
+
+app = typer.Typer(no_args_is_help=True, help="Check, show and document the settings.")
+
+
+@app.command()
+def check(ctx: typer.Context, config: ConfigFile = None, override: Overrides = None) -> None:
+    """Say whether the settings are right, and where they come from."""
+    typer.echo(f"OK: {_origins(settings(ctx, config, override))}.")
+
+
+@app.command()
+def show(
+    ctx: typer.Context,
+    config: ConfigFile = None,
+    override: Overrides = None,
+    changed: Annotated[bool, typer.Option("--changed", help="Only what is not a default.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON: {key: {value, source, place}}.")] = False,
+) -> None:
+    """Print every setting in effect and where it comes from, without secrets."""
+    loaded = settings(ctx, config, override)
+    typer.echo(_json(loaded, changed) if as_json else _lines(loaded, changed))
+
+
+@app.command()
+def doc(example: Annotated[bool, typer.Option("--example", help="An example file instead.")] = False) -> None:
+    """Print the reference of all settings, as Markdown."""
+    from dragoman.config import reference
+
+    typer.echo(reference.example() if example else reference.markdown(), nl=False)
+
+
+def _origins(loaded: "Loaded") -> str:
+    found = Counter(source for source in loaded.sources.values() if source.origin != "default")
+    variables = [source.place for source in found if source.origin == "env"]
+    named = [f"{count} from {source}" for source, count in found.items() if source.origin == "file"]
+    named += [f"{len(variables)} from the environment ({', '.join(variables)})"] if variables else []
+    named += [f"{count} from {source}" for source, count in found.items() if source.origin == "flag"]
+    return f"{', '.join(named)}; every other setting has its default" if named else "every setting has its default"
+
+
+def _lines(loaded: "Loaded", changed: bool) -> str:
+    """Lines of valid TOML, the source behind each as a comment."""
+    from dragoman.config import masked
+    from dragoman.config.reference import toml_value
+
+    rows = [(f"{key} = {toml_value(value)}", loaded.sources[key]) for key, value in masked(loaded.config).items()]
+    rows = [(line, source) for line, source in rows if not changed or source.origin != "default"]
+    width = min(72, max((len(line) for line, _ in rows), default=0))
+    return "\n".join(f"{line:<{width}}  # {source}" for line, source in rows)
+
+
+def _json(loaded: "Loaded", changed: bool) -> str:
+    import msgspec
+
+    from dragoman.config import masked
+
+    sources = loaded.sources
+    tree = {
+        key: {"value": value, "source": sources[key].origin, "place": sources[key].place or None}
+        for key, value in masked(loaded.config).items()
+        if not changed or sources[key].origin != "default"
+    }
+    return msgspec.json.format(msgspec.json.encode(tree)).decode()

@@ -1,0 +1,140 @@
+"""The `dragoman` command: its list of sub-commands, its help, and how errors end.
+
+`COMMANDS` is the list. A command's module is imported when that command runs, not to show the help, so the help stays
+fast however much the commands need. What a command raises as `Failure`, and every usage error, becomes one sentence on
+standard error and an exit status; anything else is a bug and shows its traceback.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Annotated, Any, cast
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command, get_group
+
+from dragoman import __version__
+from dragoman.cli.failure import Failure
+from dragoman.cli.settings import Before, ConfigFile, Overrides
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`target` is `module:name` of a function with typer's annotations, or of a typer.Typer with its own commands."""
+
+    name: str
+    target: str
+    summary: str
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command("config", "dragoman.cli.config:app", "Check, show and document the settings."),
+)
+
+
+class LazyCommands(Mapping[str, Any]):
+    """The commands by name; looking one up imports its module."""
+
+    def __init__(self, commands: Sequence[Command]) -> None:
+        self._commands = {command.name: command for command in commands}
+
+    def __getitem__(self, name: str) -> Any:
+        return imported(self._commands[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._commands)
+
+    def __len__(self) -> int:
+        return len(self._commands)
+
+
+def imported(command: Command) -> Any:
+    module, _, attribute = command.target.partition(":")
+    target = getattr(import_module(module), attribute)
+    holder = typer.Typer(add_completion=False, rich_markup_mode=None)
+    if isinstance(target, typer.Typer):
+        holder.add_typer(target, name=command.name)
+    else:
+        holder.command(command.name)(target)
+    return get_group(holder).commands[command.name]
+
+
+class LazyGroup(TyperGroup):
+    """A group whose help is written from `COMMANDS` alone."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = cast(Any, LazyCommands(COMMANDS))
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.commands)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(command.name, command.summary) for command in COMMANDS])
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    add_completion=False,
+    rich_markup_mode=None,  # plain text: it reads well everywhere, and rich takes as long to import as all the rest
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"dragoman {__version__}")
+        raise typer.Exit
+
+
+@app.callback(
+    invoke_without_command=True,
+    epilog="Run 'dragoman COMMAND --help' for one command; 'dragoman config doc' for all settings.",
+)
+def dragoman(
+    ctx: typer.Context,
+    config: ConfigFile = None,
+    override: Overrides = None,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """The real-time control plane of live-translated conversation."""
+    ctx.obj = Before(config, tuple(override or ()))
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+
+
+def run(args: Sequence[str]) -> int:
+    """Run one command line; returns its exit status."""
+    try:
+        result = get_command(app).main(args=list(args), prog_name="dragoman", standalone_mode=False)
+    except Failure as failure:
+        typer.echo(f"dragoman: {failure}", err=True)
+        return failure.exit_code
+    except typer.TyperException as wrong:
+        typer.echo(_sentence(wrong), err=True)
+        return wrong.exit_code
+    except typer.Abort:  # somebody answered a question with no
+        return 1
+    return result if isinstance(result, int) else 0
+
+
+def _sentence(wrong: typer.TyperException) -> str:
+    message = wrong.format_message()
+    if message.startswith("Usage:"):  # a group that was asked for nothing answers with its help
+        return message
+    context = getattr(wrong, "ctx", None)
+    where = context.command_path if context is not None else "dragoman"
+    return f"dragoman: {message.rstrip('.?')}{'?' if message.endswith('?') else '.'} Try '{where} --help'."
+
+
+def main() -> None:
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

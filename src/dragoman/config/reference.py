@@ -1,0 +1,111 @@
+"""The reference for operators, made from the types: docs/configuration.md and config.example.toml.
+
+`dragoman config doc` prints what these return; tests keep the two files equal to it.
+"""
+
+import json
+import textwrap
+from collections.abc import Iterator
+
+from dragoman.config.catalog import RETIRED, SECTIONS, SETTINGS, Setting, plain
+from dragoman.config.checks import INBOX_ENTRY_BYTES, ORDER, SECRET_BYTES
+
+_INTRODUCTION = """\
+# Configuration
+
+<!-- Made by `dragoman config doc`; edit the settings in `src/dragoman/config/schema.py` instead. -->
+
+Everything has a default: `dragoman serve` runs without any of this. A setting is looked for in three places, and the
+later wins:
+
+1. a TOML file: `--config FILE`, or `$DRAGOMAN_CONFIG`, or `config.toml` in the working directory if there is one;
+2. the environment: `DRAGOMAN_`, the section, two underscores, the name, all in capitals, as in
+   `DRAGOMAN_SCHEDULER__PHASE2__REDIS__URL`. Lists are separated by commas or written as JSON. A variable that is empty
+   sets an empty string or list, and for any other kind counts as not set;
+3. the command line: `--set speech.pause_ms=2500` for any setting, and the options of a command.
+
+`dragoman config check` tells whether it all fits together, `dragoman config show` what is in effect and where each
+value comes from (secrets masked). `config.example.toml` lists every setting with its default. A name that is not known
+is an error that suggests the nearest one.
+
+Names end in their unit: `_ms` milliseconds (whole numbers), `_s` and `_seconds` seconds (fractions allowed), `_bytes`
+bytes.
+"""
+
+_EXAMPLE_HEADER = """\
+# Every setting of Dragoman with its default. Take what you need; what is left out keeps its default.
+# Made by `dragoman config doc --example`. The reference is docs/configuration.md.
+"""
+
+
+def markdown() -> str:
+    sections = (_section_markdown(name) for name in SECTIONS if _settings_of(name))
+    return "\n".join([_INTRODUCTION, *sections, _agreements(), _retired()])
+
+
+def example() -> str:
+    return "\n".join([_EXAMPLE_HEADER, *(_section_toml(name) for name in SECTIONS if _settings_of(name))])
+
+
+def toml_value(value: object) -> str:
+    """As it would be written in the file."""
+    if isinstance(value, float):
+        return plain(value)
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _settings_of(section: str) -> list[Setting]:
+    return [setting for setting in SETTINGS.values() if setting.section == section]
+
+
+def _section_markdown(name: str) -> str:
+    rows = "".join(
+        f"| `{setting.name}` | `{toml_value(setting.default)}` | {setting.limits} | {setting.description} |\n"
+        for setting in _settings_of(name)
+    )
+    return f"## `[{name}]`\n\n{_summary(name)}\n\n| setting | default | allowed | meaning |\n|---|---|---|---|\n{rows}"
+
+
+def _section_toml(name: str) -> str:
+    return f"# {_summary(name)}\n[{name}]\n" + "".join(
+        line for setting in _settings_of(name) for line in _setting_toml(setting)
+    )
+
+
+def _setting_toml(setting: Setting) -> Iterator[str]:
+    text = setting.description + (f" ({setting.limits})" if setting.limits else "")
+    yield "\n"
+    for line in textwrap.wrap(text, width=98, break_on_hyphens=False, break_long_words=False):
+        yield f"# {line}\n"
+    yield f"# {setting.name} = {toml_value(setting.default)}\n"
+
+
+def _summary(section: str) -> str:
+    return (SECTIONS[section].__doc__ or "").strip().splitlines()[0]
+
+
+def _agreements() -> str:
+    rows = "".join(f"- `{rule.lower}` {rule.relation} `{rule.upper}`, or {rule.otherwise}.\n" for rule in ORDER)
+    return f"""\
+## What must agree
+
+Where two settings contradict each other an instance does not start, and names both:
+
+{rows}\
+- `scheduler.phase2.enabled` must be true exactly if the Redis to join is given: `scheduler.phase2.redis.url` with
+  `scheduler.phase2.redis.mode` `single`, or `scheduler.phase2.redis.cluster_urls` with `cluster`, not both.
+- An utterance must fit into the {INBOX_ENTRY_BYTES} bytes one instance can hand to another: `speech.max_buffer_bytes`
+  and the audio of one more frame (`server.max_frame_bytes`), a third longer in base64.
+- `server.port` must be none of the admin ports, which begin at `server.admin_port`.
+- `server.host` and `server.admin_host` must be loopback addresses, unless `security.secret` or
+  `security.insecure_allow_anonymous` is set.
+- `security.secret` and `security.previous_secret` must have at least {SECRET_BYTES} bytes; a previous one alone is
+  refused.
+"""
+
+
+def _retired() -> str:
+    rows = "".join(f"- `{name}`: {reason}.\n" for name, reason in RETIRED.items())
+    return f"## Retired names\n\nThese are refused wherever they stand.\n\n{rows}"
