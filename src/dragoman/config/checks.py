@@ -88,6 +88,7 @@ def check(config: Config) -> Iterator[Problem]:
     yield from _redis(config)
     yield from _entry_size(config)
     yield from _ports(config)
+    yield from _origins(config)
     yield from _secrets(config)
     yield from _exposure(config)
 
@@ -186,6 +187,17 @@ def _ports(config: Config) -> Iterator[Problem]:
             f"{_SERVER_PORT} ({server.port}) lies among the admin ports, which go from {_ADMIN_PORT} "
             f"({server.admin_port}) to {last}: move one of them.",
         )
+
+
+def _origins(config: Config) -> Iterator[Problem]:
+    """An entry that browsers never send as an Origin would lock its page out without a word."""
+    for origin in config.server.allowed_origins:
+        if origin != "*" and not (_is_url(origin, ("http", "https")) and origin.count("/") == 2):
+            yield Problem(
+                ("server.allowed_origins",),
+                f"server.allowed_origins holds {origin!r}, which is no origin: write it like https://app.example.com, "
+                "without a path, or * for any.",
+            )
 
 
 def _secrets(config: Config) -> Iterator[Problem]:

@@ -64,10 +64,10 @@ class Server(Section, frozen=True):
         int, Meta(ge=16384, le=2097151, description="Largest WebSocket message accepted, its fragments together.")
     ] = 1048576
     max_frames_per_s: Annotated[
-        int, Meta(ge=1, le=1000000, description="Frames per second that one client connection may send.")
+        int, Meta(ge=1, le=1000000, description="Frames per second that one client connection may send, on average.")
     ] = 200
     node_max_frames_per_s: Annotated[
-        int, Meta(ge=1, le=1000000, description="Frames per second that one node connection may send.")
+        int, Meta(ge=1, le=1000000, description="Frames per second that one node connection may send, on average.")
     ] = 5000
     pre_session_s: Annotated[
         float,
@@ -93,12 +93,12 @@ class Server(Section, frozen=True):
     out_queue_age_s: Annotated[
         float, Meta(ge=0.1, le=600.0, description="Age of the oldest waiting message at which the same happens.")
     ] = 15.0
-    ping_interval_s: Annotated[
+    ping_idle_s: Annotated[
         float, Meta(ge=0.1, le=3600.0, description="A connection that was silent this long is pinged.")
-    ] = 20.0
-    ping_timeout_s: Annotated[
+    ] = 30.0
+    ping_reply_s: Annotated[
         float, Meta(ge=0.1, le=3600.0, description="A ping unanswered this long closes the connection.")
-    ] = 20.0
+    ] = 15.0
     drain_s: Annotated[
         float, Meta(ge=0.0, le=3600.0, description="How long a stopping instance lets running jobs end.")
     ] = 20.0
@@ -106,7 +106,7 @@ class Server(Section, frozen=True):
         tuple[str, ...],
         Meta(
             description="Origins of web pages that may connect, such as `https://app.example.com`; `*` is any. "
-            "Empty: pages of this host only. What sends no Origin header (apps, nodes) is not concerned."
+            "Empty: pages from this very address and port. What sends no Origin header (apps, nodes) is not concerned."
         ),
     ] = ()
 

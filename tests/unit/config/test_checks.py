@@ -142,6 +142,12 @@ def test_every_worker_has_room_for_its_admin_port() -> None:
     assert "server.workers (10)" in only(server__admin_port=65530, server__workers=10)
 
 
+@pytest.mark.parametrize("origin", ["app.example.com", "https://a/", "https://a/b", "ftp://a", "https://"])
+def test_what_no_browser_sends_as_its_origin_is_refused(origin: str) -> None:
+    assert f"holds {origin!r}, which is no origin" in only(server__allowed_origins=[origin])
+    assert problems(server__allowed_origins="https://a, http://b:8080, *") == ()
+
+
 @pytest.mark.parametrize("key", ["server.host", "server.admin_host"])
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.com"])
 def test_nothing_listens_beyond_loopback_without_a_secret(key: str, host: str) -> None:
