@@ -1,0 +1,257 @@
+"""Where a job goes: one node, or a reason to wait.
+
+Decided on the local view and confirmed by the reservation in Redis, which alone knows the slots; a refused candidate
+comes back in `refused` and is not chosen again. A job whose turn has a node gets that node if it is connected and
+passes every filter, even beyond its slots by `turn_overcommit`; if not, it is placed like any other.
+
+Free placing draws nodes from the pool at random until two could take the job, and takes the one with more free slots:
+nearly as even as looking at all of them, at the price of two. Nodes found full are shut in the view and not drawn
+again until a slot goes back. The pool is walked only when the draws found nobody, and then only its open part.
+"""
+
+from collections import Counter
+from collections.abc import Container, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum, auto
+from random import Random
+
+from dragoman.domain.fleet import Fleet, Node
+from dragoman.domain.pool import Pool
+from dragoman.domain.turn import AffinityResult, affinity
+
+MAX_DRAWS = 8
+MAX_NAMES = 8
+
+
+class NoNode(StrEnum):
+    NO_NODE_IN_POOL = "no node in pool"
+    ALL_FULL = "all full"
+    ALL_COOLING_DOWN = "all cooling down"
+
+
+class Obstacle(StrEnum):
+    """Why a node of the pool cannot have the job."""
+
+    DRAINING = auto()
+    NOT_READY = auto()
+    SEEN = auto()  # it had this job before
+    SAME_UTTERANCE = auto()  # an old node that has this utterance in another language
+    COOLING_DOWN = auto()
+    REFUSED = auto()
+    GPU_QUEUE = auto()
+    FULL = auto()
+
+
+_NO_SLOT = frozenset({Obstacle.REFUSED, Obstacle.GPU_QUEUE, Obstacle.FULL})
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    job_id: str
+    session_id: str
+    utterance_index: int
+    src: str
+    tgt: str
+    lang_a: str | None = None
+    lang_b: str | None = None
+    needs: frozenset[str] = frozenset()  # service types of the pipeline
+    turn_node: str | None = None
+    turn_bound: bool = False  # of a turn of several jobs; False for a cut that is a whole turn
+    seen: frozenset[str] = frozenset()  # nodes that had this job
+    busy_nodes: frozenset[str] = frozenset()  # old nodes that hold another job of this utterance
+    default_slots: int = 4
+    turn_overcommit: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What a placement looked at, kept with the job. `counts` and `names` are filled only when nobody was found."""
+
+    pool: int
+    drawn: list[str] = field(default_factory=list)
+    chosen: str | None = None
+    affinity: AffinityResult | None = None
+    counts: dict[str, int] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    node_id: str
+    epoch: int
+    limit: int  # the reservation is refused at this many
+    affinity: AffinityResult | None
+    receipt: Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    reason: NoNode
+    receipt: Receipt
+
+
+def select_node(
+    ask: Ask, fleet: Fleet, now: float, rng: Random, here: str, refused: Container[str] = ()
+) -> Assign | Wait:
+    return _Placement(ask, fleet, now, rng, here, refused).select()
+
+
+@dataclass(slots=True)
+class _Placement:
+    ask: Ask
+    fleet: Fleet
+    now: float
+    rng: Random
+    here: str
+    refused: Container[str]
+    drawn: list[str] = field(default_factory=list)
+
+    def select(self) -> Assign | Wait:
+        ask, fleet = self.ask, self.fleet
+        fleet.lapse(self.now)
+        pool = fleet.find(ask.src, ask.tgt, ask.lang_a, ask.lang_b) or _NOBODY
+        by_turn = AffinityResult.FIRST if ask.turn_bound else None
+        if ask.turn_node is not None:
+            by_turn = self._affinity(ask.turn_node, pool)
+            if by_turn is AffinityResult.HIT:
+                return self._assign(ask.turn_node, ask.turn_overcommit, by_turn, pool)
+        if found := self._draw(pool):
+            return self._assign(self._best(found), 0, by_turn, pool)
+        able, counts, names = self._look(pool)
+        if found := self._sample(able) or self._again(pool):
+            return self._assign(self._best(found), 0, by_turn, pool)
+        return Wait(_reason(counts), Receipt(len(pool), self.drawn, None, by_turn, counts, names))
+
+    def _affinity(self, node_id: str, pool: Pool) -> AffinityResult:
+        node = self.fleet.get(node_id)
+        if node is None:
+            return affinity(connected=False, eligible=False, has_room=False)
+        return affinity(
+            connected=True,
+            eligible=node_id in pool and self._unfit(node) is None,
+            has_room=node_id not in self.refused and self._free(node) + self.ask.turn_overcommit > 0,
+        )
+
+    def _draw(self, pool: Pool) -> list[str]:
+        found: list[str] = []
+        full: list[str] = []
+        for at in _positions(pool.open, self.rng):
+            node_id = pool.ids[at]
+            self.drawn.append(node_id)
+            obstacle = self._obstacle(node_id)
+            if obstacle is None:
+                found.append(node_id)
+                if len(found) == 2:
+                    break
+            elif obstacle is Obstacle.FULL:
+                full.append(node_id)
+        for node_id in full:  # after the last draw: shutting a node moves others
+            self.fleet.shut(node_id)
+        return found
+
+    def _look(self, pool: Pool) -> tuple[list[str], dict[str, int], dict[str, str]]:
+        """Every open node; of the shut ones as many as can be named, the rest is counted as full."""
+        able: list[str] = []
+        counts: Counter[str] = Counter()
+        names: dict[str, str] = {}
+        for at, node_id in enumerate(pool.ids):
+            if at >= pool.open and len(names) == MAX_NAMES:
+                counts[Obstacle.FULL.value] += len(pool) - at
+                break
+            obstacle = self._obstacle(node_id)
+            if obstacle is None:
+                able.append(node_id)
+                continue
+            counts[obstacle.value] += 1
+            if len(names) < MAX_NAMES:
+                names[node_id] = obstacle.value
+        return able, dict(counts), names
+
+    def _sample(self, able: list[str]) -> list[str]:
+        found = self.rng.sample(able, min(2, len(able)))
+        self.drawn.extend(found)
+        return found
+
+    def _again(self, pool: Pool) -> list[str]:
+        """Nodes that had the job and take it again; its reservation there stays, so they have a slot for it.
+
+        Last of all, however free: they had their chance.
+        """
+        found = []
+        for node_id in sorted(self.ask.seen):
+            node = self.fleet.get(node_id) if node_id in pool and node_id not in self.refused else None
+            if node is not None and self._unfit(node) is None:
+                found.append(node_id)
+        self.drawn.extend(found)
+        return found
+
+    def _best(self, found: list[str]) -> str:
+        return found[0] if len(found) == 1 else max(found, key=self._rank)
+
+    def _rank(self, node_id: str) -> tuple[int, bool]:
+        node = self._node(node_id)
+        return self._slots(node) - self.fleet.load(node_id), node.instance == self.here
+
+    def _assign(self, node_id: str, overcommit: int, by_turn: AffinityResult | None, pool: Pool) -> Assign:
+        node = self._node(node_id)
+        receipt = Receipt(len(pool), self.drawn, node_id, by_turn)
+        return Assign(node_id, node.epoch, self._slots(node) + overcommit, by_turn, receipt)
+
+    def _obstacle(self, node_id: str) -> Obstacle | None:
+        node = self._node(node_id)
+        return self._unfit(node) or self._no_slot(node)
+
+    def _unfit(self, node: Node) -> Obstacle | None:
+        """Every filter but the free slot."""
+        ask = self.ask
+        if node.draining:
+            return Obstacle.DRAINING
+        if node.ready is not None and not ask.needs <= node.ready:
+            return Obstacle.NOT_READY
+        if node.id in ask.seen and "reattempt" not in node.features:
+            return Obstacle.SEEN
+        if node.id in ask.busy_nodes:
+            return Obstacle.SAME_UTTERANCE
+        if self.fleet.cooling_for_any(node.id, ask.needs, self.now):
+            return Obstacle.COOLING_DOWN
+        return None
+
+    def _no_slot(self, node: Node) -> Obstacle | None:
+        if node.id in self.refused:
+            return Obstacle.REFUSED
+        if node.id in self.ask.seen:
+            return Obstacle.SEEN
+        if self.fleet.full(node.id, self.now) or self._free(node) <= 0:
+            return Obstacle.FULL
+        return Obstacle.GPU_QUEUE if node.gpu_queue > 0 and not self.ask.turn_bound else None
+
+    def _free(self, node: Node) -> int:
+        """Slots we do not hold ourselves: more are not free, fewer may be."""
+        return self._slots(node) - self.fleet.taken(node.id)
+
+    def _slots(self, node: Node) -> int:
+        return node.slots or self.ask.default_slots
+
+    def _node(self, node_id: str) -> Node:
+        node = self.fleet.get(node_id)
+        assert node is not None, "a pool holds only nodes of the fleet"
+        return node
+
+
+_NOBODY = Pool(frozenset(), frozenset())
+
+
+def _positions(n: int, rng: Random) -> Iterator[int]:
+    """At most MAX_DRAWS positions below `n`, each once: a shuffle that goes only as far as it is asked."""
+    moved: dict[int, int] = {}
+    for at in range(min(n, MAX_DRAWS)):
+        other = at + int(rng.random() * (n - at))
+        yield moved.get(other, other)
+        moved[other] = moved.get(at, at)
+
+
+def _reason(counts: dict[str, int]) -> NoNode:
+    """The one that waiting can help first: a slot comes free sooner than a cool-down ends."""
+    if not _NO_SLOT.isdisjoint(counts):
+        return NoNode.ALL_FULL
+    return NoNode.ALL_COOLING_DOWN if Obstacle.COOLING_DOWN in counts else NoNode.NO_NODE_IN_POOL

@@ -1,0 +1,68 @@
+"""A pool: the nodes able to serve certain languages, those known to be full set apart.
+
+Ids lie in one list, the open ones in front, so that drawing one at random, joining, leaving, shutting and opening all
+cost the same however many there are. Full nodes stay in the pool; they are only not drawn.
+"""
+
+from collections.abc import Iterable
+
+AUTO = "auto"
+
+
+def languages(
+    src: str, tgt: str, lang_a: str | None = None, lang_b: str | None = None
+) -> tuple[frozenset[str], frozenset[str]]:
+    """What a node must hear and write: one pair, both directions of `auto` between two, or `auto` from anything."""
+    if src != AUTO:
+        return frozenset((src,)), frozenset((tgt,))
+    if lang_a and lang_b:
+        both = frozenset((lang_a, lang_b))
+        return both, both
+    return frozenset(), frozenset((tgt,))
+
+
+class Pool:
+    __slots__ = ("_at", "asr", "ids", "open", "semantic")
+
+    def __init__(self, asr: frozenset[str], semantic: frozenset[str], ids: Iterable[str] = ()) -> None:
+        self.asr = asr
+        self.semantic = semantic
+        self.ids = list(ids)  # to read and to draw from; changed only here
+        self.open = len(self.ids)  # how many of them, from the front, are not known to be full
+        self._at = {node_id: at for at, node_id in enumerate(self.ids)}
+
+    def __contains__(self, node_id: object) -> bool:
+        return node_id in self._at
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def add(self, node_id: str) -> None:
+        if node_id not in self._at:
+            self._at[node_id] = len(self.ids)
+            self.ids.append(node_id)
+            self.reopen(node_id)
+
+    def discard(self, node_id: str) -> None:
+        if node_id in self._at:
+            self.shut(node_id)
+            self._swap(self._at[node_id], len(self.ids) - 1)
+            self.ids.pop()
+            del self._at[node_id]
+
+    def shut(self, node_id: str) -> None:
+        at = self._at.get(node_id)
+        if at is not None and at < self.open:
+            self.open -= 1
+            self._swap(at, self.open)
+
+    def reopen(self, node_id: str) -> None:
+        at = self._at.get(node_id)
+        if at is not None and at >= self.open:
+            self._swap(at, self.open)
+            self.open += 1
+
+    def _swap(self, one: int, other: int) -> None:
+        ids = self.ids
+        ids[one], ids[other] = ids[other], ids[one]
+        self._at[ids[one]], self._at[ids[other]] = one, other

@@ -1,0 +1,199 @@
+"""The segmenter: a session's audio in, numbered cuts and the ends of turns out.
+
+Invariants: every byte taken in is in exactly one cut, in the order it came; cuts are numbered without holes; an empty
+cut makes no utterance and takes no number, but if it ends a turn of which a cut went out, that is told by TurnEnded.
+A turn begins with its first cut and ends with a manual, timeout or close one.
+
+What is due by time is done first, so a chunk that arrives after a deadline belongs to the next cut even if the timer
+has not had its turn. Audio is opaque here: whoever calls has checked it and knows its duration; a chunk is never split.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum, auto
+from math import inf
+
+
+class Reason(StrEnum):
+    MANUAL = auto()
+    TIMEOUT = auto()
+    MAX_DURATION = auto()
+    MAX_LENGTH = auto()
+    CLOSE = auto()
+
+    @property
+    def ends_turn(self) -> bool:
+        return self in _ENDS_TURN
+
+
+_ENDS_TURN = frozenset({Reason.MANUAL, Reason.TIMEOUT, Reason.CLOSE})
+_BY_HAND = frozenset({Reason.MANUAL, Reason.CLOSE})
+_BY_SIZE = frozenset({Reason.MAX_DURATION, Reason.MAX_LENGTH})
+
+MANUAL_PADDING_MS = 280
+PADDING_MS = 220
+
+
+@dataclass(frozen=True, slots=True)
+class SegmenterSettings:
+    final_grace_ms: int = 50
+    pause_ms: int = 3000
+    max_duration_ms: int = 10000  # 0 = never
+    max_buffer_bytes: int = 512000
+    tts_max_ms: int = 60000
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    index: int
+    reason: Reason
+    audio: bytes
+    duration_ms: int
+    turn_id: str
+    begins_turn: bool
+    ends_turn: bool
+    padding_ms: int
+    audio_seq: int | None  # the highest seq of what is in the cut, its final included
+
+    @property
+    def is_manual_cut(self) -> bool:
+        return self.reason in _BY_HAND
+
+    @property
+    def is_timeout_triggered(self) -> bool:
+        return self.reason is Reason.TIMEOUT
+
+    @property
+    def is_max_duration_triggered(self) -> bool:
+        return self.reason in _BY_SIZE
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnded:
+    """A turn ended by a cut that held no audio: there is no job to carry the news."""
+
+    turn_id: str
+
+
+class Segmenter:
+    __slots__ = (
+        "_audio",
+        "_audio_seq",
+        "_bytes",
+        "_duration_ms",
+        "_final_due",
+        "_heard_at",
+        "_new_turn_id",
+        "_overdue",
+        "_quiet_from",
+        "_settings",
+        "next_index",
+        "turn_id",
+    )
+
+    def __init__(self, settings: SegmenterSettings, new_turn_id: Callable[[], str], next_index: int = 0) -> None:
+        self.next_index = next_index
+        self.turn_id: str | None = None  # the turn a cut went out of and that has not ended
+        self._settings = settings
+        self._new_turn_id = new_turn_id
+        self._audio: list[bytes] = []
+        self._bytes = 0
+        self._duration_ms = 0
+        self._audio_seq: int | None = None
+        self._heard_at = -inf
+        self._quiet_from = -inf  # no playback after this; in the future while one is on
+        self._final_due: float | None = None  # an empty final waits this long for the chunk behind it
+        self._overdue: list[Cut | TurnEnded] = []
+
+    def chunk(
+        self, audio: bytes, duration_ms: int, is_final: bool, now: float, seq: int | None = None
+    ) -> list[Cut | TurnEnded]:
+        outputs = self.poll(now)
+        if seq is not None and (audio or is_final):
+            self._audio_seq = seq if self._audio_seq is None else max(self._audio_seq, seq)
+        if audio:
+            self._audio.append(audio)
+            self._bytes += len(audio)
+            self._duration_ms += duration_ms
+            self._heard_at = now
+        if is_final and audio:
+            self._cut(Reason.MANUAL, outputs)
+        elif is_final and self._final_due is None:
+            self._final_due = now + self._settings.final_grace_ms / 1000
+        elif audio and (reason := self._too_big()) is not None:
+            # With a final waiting, that is the cut it asked for.
+            self._cut(reason if self._final_due is None else Reason.MANUAL, outputs)
+        return outputs
+
+    def tts_started(self, now: float) -> None:
+        """Playback on the client: the speaker listens, so silence is no pause. What was due before is handed out by
+        the next call, and `deadline()` asks for one at once."""
+        self._overdue = self.poll(now)
+        self._quiet_from = now + self._settings.tts_max_ms / 1000
+
+    def tts_ended(self, now: float) -> None:
+        """The pause begins anew. Nothing happens if no playback was on, or it was given up by `tts_max_ms`."""
+        self._quiet_from = min(self._quiet_from, now)
+
+    def poll(self, now: float) -> list[Cut | TurnEnded]:
+        outputs, self._overdue = self._overdue, []
+        due = self._timer()
+        if due is not None and due <= now:
+            self._cut(Reason.TIMEOUT if self._final_due is None else Reason.MANUAL, outputs)
+        return outputs
+
+    def close(self, now: float) -> list[Cut | TurnEnded]:
+        outputs = self.poll(now)
+        self._cut(Reason.CLOSE, outputs)
+        return outputs
+
+    def deadline(self) -> float | None:
+        """When to poll next; None while nothing is buffered and no turn is open, however long that lasts."""
+        return self._heard_at if self._overdue else self._timer()
+
+    def resume_turn(self, turn_id: str, now: float) -> None:
+        """Go on with a turn another instance began; its pause counts from now."""
+        self.turn_id = turn_id
+        self._heard_at = max(self._heard_at, now)
+
+    def _timer(self) -> float | None:
+        # A final supersedes the pause: it is a word of the client, and its cut is moments away.
+        if self._final_due is not None:
+            return self._final_due
+        if not self._audio and self.turn_id is None:
+            return None
+        return max(self._heard_at, self._quiet_from) + self._settings.pause_ms / 1000
+
+    def _too_big(self) -> Reason | None:
+        if 0 < self._settings.max_duration_ms <= self._duration_ms:
+            return Reason.MAX_DURATION
+        return Reason.MAX_LENGTH if self._bytes > self._settings.max_buffer_bytes else None
+
+    def _cut(self, reason: Reason, outputs: list[Cut | TurnEnded]) -> None:
+        if self._audio:
+            outputs.append(self._take(reason))
+        elif self.turn_id is not None:
+            outputs.append(TurnEnded(self.turn_id))
+        if reason.ends_turn:
+            self.turn_id = None
+        self._audio_seq = None
+        self._final_due = None
+
+    def _take(self, reason: Reason) -> Cut:
+        begins_turn = self.turn_id is None
+        turn_id = self.turn_id = self._new_turn_id() if self.turn_id is None else self.turn_id
+        cut = Cut(
+            index=self.next_index,
+            reason=reason,
+            audio=self._audio[0] if len(self._audio) == 1 else b"".join(self._audio),
+            duration_ms=self._duration_ms,
+            turn_id=turn_id,
+            begins_turn=begins_turn,
+            ends_turn=reason.ends_turn,
+            padding_ms=MANUAL_PADDING_MS if reason in _BY_HAND else PADDING_MS,
+            audio_seq=self._audio_seq,
+        )
+        self.next_index += 1
+        self._audio = []
+        self._bytes = self._duration_ms = 0
+        return cut

@@ -1,0 +1,68 @@
+"""The storm guard: what a node's MODEL_NOT_AVAILABLE answers do to its standing.
+
+A report marks one service (`<service_id>@<version>`) of the node as cooling down for `unavailable_ttl_s`. Reports of
+the same service within `debounce_window_s` of the mark count once. A node that sends more than `rate_limit` reports
+in `rate_window_s` — debounced ones too: it is the sending that hurts — cools down whole.
+
+One object a node. Its three fields are all there is, so one Redis key in the node's slot holds the same, one script
+does the same step, and a model test can compare them. Times are Redis' own, in ms.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Verdict(StrEnum):
+    MARKED = "MARKED"
+    DEBOUNCED = "DEBOUNCED"
+    RATE_LIMITED = "RATE_LIMITED"
+
+
+@dataclass(frozen=True, slots=True)
+class StormSettings:
+    debounce_window_s: int = 5
+    unavailable_ttl_s: int = 60
+    rate_limit: int = 30
+    rate_window_s: int = 10
+
+
+@dataclass(slots=True)
+class StormGuard:
+    settings: StormSettings = field(default_factory=StormSettings)
+    marks: dict[str, int] = field(default_factory=dict)  # service -> ms of the mark
+    recent: deque[int] = field(
+        default_factory=deque
+    )  # ms of the reports in the rate window, the last rate_limit of them
+    whole_until_ms: int = 0
+
+    def report(self, service: str, now_ms: int) -> Verdict:
+        self._forget(now_ms)
+        self.recent.append(now_ms)
+        if len(self.recent) > self.settings.rate_limit:
+            self.recent.popleft()
+            self.whole_until_ms = now_ms + self.settings.unavailable_ttl_s * 1000
+            return Verdict.RATE_LIMITED
+        marked_ms = self.marks.get(service)
+        if marked_ms is not None and now_ms - marked_ms < self.settings.debounce_window_s * 1000:
+            return Verdict.DEBOUNCED
+        self.marks[service] = now_ms
+        return Verdict.MARKED
+
+    def cooling(self, service: str, now_ms: int) -> bool:
+        return now_ms < self.cooling_until_ms(service)
+
+    def cooling_until_ms(self, service: str) -> int:
+        """When the service is to be asked again; a time gone by if it is not cooling down."""
+        marked_ms = self.marks.get(service)
+        if marked_ms is None:
+            return self.whole_until_ms
+        return max(self.whole_until_ms, marked_ms + self.settings.unavailable_ttl_s * 1000)
+
+    def _forget(self, now_ms: int) -> None:
+        # Bounded whatever a node sends: past rate_limit reports a window nothing more is marked.
+        while self.recent and now_ms - self.recent[0] >= self.settings.rate_window_s * 1000:
+            self.recent.popleft()
+        ttl_ms = self.settings.unavailable_ttl_s * 1000
+        for service in [s for s, marked_ms in self.marks.items() if now_ms - marked_ms >= ttl_ms]:
+            del self.marks[service]

@@ -1,0 +1,53 @@
+"""The turn: one uninterrupted stretch of speech towards one language, kept on one node.
+
+The first job of a turn that finds a node binds the turn to it, once; later jobs take that node if they can, and are
+placed freely if not, without binding anew. A cut that is a whole turn of its own binds nothing. There is no TTL, no
+second field, and no inheritance from one turn to the next.
+
+Cutting decides where turns begin and end, placement whether a job can have the turn's node; this is the record the
+session's owner keeps between the two.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum, auto
+
+
+class AffinityResult(StrEnum):
+    HIT = auto()
+    FIRST = auto()  # the turn goes on and has no node yet
+    OFFLINE = auto()
+    NOT_IN_POOL = auto()  # connected, but some filter of this job refuses it
+    FULL = auto()  # beyond its slots and the overcommit
+
+
+def should_bind_job_to_node(begins_turn: bool, ends_turn: bool) -> bool:
+    """Whether placing this job binds its turn: it is the first that found a node, and more of the turn may follow."""
+    return begins_turn and not ends_turn
+
+
+@dataclass(slots=True)
+class Turn:
+    id: str
+    node_id: str | None = None
+    ended: bool = False
+
+    def placed(self, node_id: str, ends_turn: bool) -> bool:
+        """A job of the turn has a node. True: this binds the turn, and is to be written before the next job looks."""
+        if not should_bind_job_to_node(self.node_id is None and not self.ended, ends_turn):
+            return False
+        self.node_id = node_id
+        return True
+
+    def end(self) -> None:
+        """The ending cut has had its place in the queue: whatever comes later is free."""
+        self.ended = True
+        self.node_id = None
+
+
+def affinity(*, connected: bool, eligible: bool, has_room: bool) -> AffinityResult:
+    """What becomes of a later job's wish for the turn's node. Anything but a hit is placed freely."""
+    if not connected:
+        return AffinityResult.OFFLINE
+    if not eligible:
+        return AffinityResult.NOT_IN_POOL
+    return AffinityResult.HIT if has_room else AffinityResult.FULL
