@@ -1,0 +1,19 @@
+-- Record a job: CREATED, or at once DISPATCHED when its node is known. One call, so that nothing can
+-- be at a node that is not recorded.
+--
+-- KEYS  job     hash
+-- ARGV  node    str   '' = none found yet
+--       epoch   str   connection epoch of the node
+--       ttl     int   ms
+--       now     now
+--       fields  list  name, value, …: what never changes
+--
+-- Returns 'OK' or 'ALREADY'.
+if redis.call('EXISTS', job) == 1 then return 'ALREADY' end
+local at = string.format('%.0f', now)
+redis.call('HSET', job, 'v', '1', 'state', 'CREATED', 'attempt', '1', 'created_ms', at, unpack(fields))
+if node ~= '' then
+    redis.call('HSET', job, 'state', 'DISPATCHED', 'node_id', node, 'node_epoch', epoch, 'dispatched_ms', at)
+end
+redis.call('PEXPIRE', job, ttl)
+return 'OK'

@@ -1,0 +1,21 @@
+-- Entries of an inbox are done: acknowledged, deleted and counted, each once.
+--
+-- KEYS  inbox    stream
+--       counts   hash
+-- ARGV  group    str
+--       entries  list  id, size, id, size …
+--
+-- Returns how many were done now.
+local done, bytes = 0, 0
+for i = 1, #entries, 2 do
+    redis.call('XACK', inbox, group, entries[i])
+    if redis.call('XDEL', inbox, entries[i]) == 1 then
+        done = done + 1
+        bytes = bytes + tonumber(entries[i + 1])
+    end
+end
+if done > 0 then
+    redis.call('HINCRBY', counts, 'done', done)
+    redis.call('HINCRBY', counts, 'bytes', -bytes)
+end
+return done

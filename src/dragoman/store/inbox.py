@@ -1,0 +1,199 @@
+"""An instance's inbox: a stream that is read by one group, emptied as it is worked, and never trimmed.
+
+    push ─▶ inbox ─XREADGROUP─▶ handled ─▶ done (XACK + XDEL)
+                        │ fails again and again
+                        └─▶ dead letter, with its reason
+
+Always: added = done + pending + dead letters. `counts` keeps the first, second and last of these in
+the same slot, moved by the same scripts that move the entries.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from dragoman.store.errors import Refused
+from dragoman.store.keys import Keys
+from dragoman.store.redis import Dedicated, Redis
+from dragoman.store.script import Script
+
+PUSH = Script.beside(__file__, "push")
+DONE = Script.beside(__file__, "done")
+DEAD_LETTER = Script.beside(__file__, "dead_letter")
+
+MAX_ENTRY_BYTES = 2 * 1024 * 1024
+VERSION = 1
+
+
+class Push(StrEnum):
+    OK = "OK"
+    GONE = "GONE"  # nobody reads there: re-resolve the owner
+    FULL = "FULL"
+    TOO_LARGE = "TOO_LARGE"  # no retry can help
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry as it was read. `kind` is empty when it cannot be understood; `newer` when a later release wrote it."""
+
+    id: str
+    kind: str
+    data: bytes
+    trace_id: str
+    size: int
+    newer: bool = False
+
+    @classmethod
+    def parse(cls, id: bytes, fields: Sequence[bytes] | None) -> "Entry":
+        pairs = dict(zip(fields[::2], fields[1::2], strict=False)) if fields else {}
+        try:
+            version, size = int(pairs.get(b"v", b"0")), int(pairs.get(b"size", b"0"))
+            kind, trace = pairs.get(b"type", b"").decode(), pairs.get(b"trace_id", b"").decode()
+        except ValueError:
+            version, size, kind, trace = 0, 0, "", ""
+        known = version >= 1 and b"data" in pairs
+        return cls(id.decode(), kind if known else "", pairs.get(b"data", b""), trace, size, version > VERSION)
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    id: str
+    idle_ms: int
+    deliveries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    added: int = 0
+    done: int = 0
+    dead: int = 0
+    bytes: int = 0
+    waiting: int = 0  # in the stream now, delivered or not
+
+    @property
+    def balanced(self) -> bool:
+        return self.added == self.done + self.dead + self.waiting
+
+
+@dataclass(frozen=True, slots=True)
+class InboxSettings:
+    group: str = "scheduler"
+    maxlen: int = 10_000
+    max_bytes: int = 256 * 1024 * 1024
+    dlq_maxlen: int = 10_000
+
+
+class Inboxes:
+    """Every instance's inbox, seen from here."""
+
+    def __init__(self, redis: Redis, keys: Keys, settings: InboxSettings) -> None:
+        self.redis, self.keys, self.settings = redis, keys, settings
+
+    async def push(self, instance: str, kind: str, data: bytes, trace_id: str = "") -> Push:
+        if len(data) > MAX_ENTRY_BYTES:
+            return Push.TOO_LARGE
+        reply = await PUSH(
+            self.redis,
+            opened=self.keys.open(instance),
+            inbox=self.keys.inbox(instance),
+            counts=self.keys.counts(instance),
+            maxlen=self.settings.maxlen,
+            max_bytes=self.settings.max_bytes,
+            size=len(data),
+            kind=kind,
+            trace=trace_id,
+            data=data,
+        )
+        return Push(reply.decode())
+
+    def reader(self, instance: str) -> Dedicated:
+        return Dedicated(self.redis, self.keys.inbox(instance), "inbox-reader")
+
+    async def read(self, reader: Dedicated, instance: str, count: int, block_ms: int) -> list[Entry]:
+        """New entries, waiting up to `block_ms` for the first."""
+        inbox = self.keys.inbox(instance)
+        command = ("XREADGROUP", "GROUP", self.settings.group, instance, "COUNT", count, "BLOCK", block_ms)
+        reply = await reader.call(*command, "STREAMS", inbox, ">", patience_s=block_ms / 1000 + 5)
+        return [Entry.parse(id, fields) for id, fields in reply[0][1]] if reply else []
+
+    async def own(self, instance: str, count: int) -> list[Entry]:
+        """What this consumer was given before and has not finished, oldest first; for a takeover."""
+        key, group = self.keys.inbox(instance), self.settings.group
+        reply = await self.redis.call("XAUTOCLAIM", key, group, "undertaker", 0, "-", "COUNT", count)
+        await self._acknowledge_deleted(key, reply)
+        return [Entry.parse(id, fields) for id, fields in reply[1] if fields is not None]
+
+    async def unread(self, instance: str, count: int) -> list[Entry]:
+        """What nobody was given yet; for a takeover, so it goes to the consumer `undertaker`."""
+        reader = Dedicated(self.redis, self.keys.inbox(instance), "takeover")
+        try:
+            command = ("XREADGROUP", "GROUP", self.settings.group, "undertaker", "COUNT", count)
+            reply = await reader.call(*command, "STREAMS", self.keys.inbox(instance), ">", patience_s=5)
+        finally:
+            await reader.close()
+        return [Entry.parse(id, fields) for id, fields in reply[0][1]] if reply else []
+
+    async def done(self, instance: str, entries: Sequence[Entry]) -> int:
+        flat: list[Any] = []
+        for entry in entries:
+            flat += (entry.id, entry.size)
+        keys = {"inbox": self.keys.inbox(instance), "counts": self.keys.counts(instance)}
+        return int(await DONE(self.redis, **keys, group=self.settings.group, entries=flat))
+
+    async def pending(self, instance: str, min_idle_ms: int, count: int) -> list[Pending]:
+        key, group = self.keys.inbox(instance), self.settings.group
+        rows = await self.redis.call("XPENDING", key, group, "IDLE", min_idle_ms, "-", "+", count)
+        return [Pending(id.decode(), int(idle), int(deliveries)) for id, _, idle, deliveries in rows]
+
+    async def claim(self, instance: str, id: str, min_idle_ms: int) -> bool:
+        """Take one entry for a closer look, unless somebody has just done so."""
+        key, group = self.keys.inbox(instance), self.settings.group
+        return bool(await self.redis.call("XCLAIM", key, group, instance, min_idle_ms, id, "JUSTID"))
+
+    async def reclaim(self, instance: str, min_idle_ms: int, count: int, start: str = "-") -> tuple[str, list[Entry]]:
+        """Entries that have been pending too long, for another try; and where to go on."""
+        key, group = self.keys.inbox(instance), self.settings.group
+        reply = await self.redis.call("XAUTOCLAIM", key, group, instance, min_idle_ms, start, "COUNT", count)
+        await self._acknowledge_deleted(key, reply)
+        return reply[0].decode(), [Entry.parse(id, fields) for id, fields in reply[1] if fields is not None]
+
+    async def _acknowledge_deleted(self, key: str, reply: list[Any]) -> None:
+        """6.2 keeps naming entries that were deleted while pending: nil in the list, and acknowledged here."""
+        gone = [row[0] for row in reply[1] if row is not None and row[1] is None]
+        if gone:
+            await self.redis.call("XACK", key, self.settings.group, *gone)
+
+    async def dead_letter(self, instance: str, id: str, reason: str, deliveries: int) -> str:
+        """Move one entry to the dead letters: 'OK', 'FULL' or 'NONE'."""
+        # Indexed first: a letter nobody can find would be as good as lost.
+        await self.redis.call("SADD", self.keys.dlq_instances, instance)
+        reply = await DEAD_LETTER(
+            self.redis,
+            inbox=self.keys.inbox(instance),
+            dlq=self.keys.dlq(instance),
+            counts=self.keys.counts(instance),
+            group=self.settings.group,
+            id=id,
+            maxlen=self.settings.dlq_maxlen,
+            reason=reason,
+            deliveries=deliveries,
+        )
+        return str(reply.decode())
+
+    async def ensure_group(self, instance: str) -> None:
+        """The group may be gone with a Redis that lost its data."""
+        key = self.keys.inbox(instance)
+        try:
+            await self.redis.call_at(key, "XGROUP", "CREATE", key, self.settings.group, "0", "MKSTREAM")
+        except Refused as error:
+            if error.word != "BUSYGROUP":
+                raise
+
+    async def tally(self, instance: str) -> Tally:
+        """The balance of an inbox. Read in two commands: exact only while nobody pushes."""
+        counts = self.redis.call("HGETALL", self.keys.counts(instance))
+        waiting = self.redis.call("XLEN", self.keys.inbox(instance))
+        flat = await counts
+        have = {name.decode(): int(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
+        return Tally(**{k: v for k, v in have.items() if k in Tally.__slots__}, waiting=int(await waiting))

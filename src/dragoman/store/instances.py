@@ -1,0 +1,133 @@
+"""Instances as others see them: presence, the open inbox, and the burial of the dead.
+
+    presence   lives `ttl`, renewed every third of it           "the instance lives"
+    open       the incarnation that reads the inbox             "pushes are welcome"
+
+Two instances race when one was thought dead and comes back. Each writes its own word first and reads
+the other's after: the living one writes presence and then reads `open`; the undertaker marks `open`
+and then reads presence. Whatever the order, at least one of them sees the other.
+"""
+
+from typing import Any
+
+import msgspec
+
+from dragoman.store.keys import Keys
+from dragoman.store.redis import Redis
+from dragoman.store.script import Script
+
+DROP_IF = Script.beside(__file__, "drop_if")
+KEEP_IF = Script.beside(__file__, "keep_if")
+OPEN_INBOX = Script.beside(__file__, "open_inbox")
+MARK_BURIAL = Script.beside(__file__, "mark_burial")
+CLOSE_INBOX = Script.beside(__file__, "close_inbox")
+
+MARK = "buried:"
+
+
+class Presence(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an instance says of itself."""
+
+    instance: str
+    incarnation: str
+    v: int = 1
+    host: str = ""
+    pid: int = 0
+    port: int = 0
+    admin_port: int = 0
+    version: str = ""
+    started_ms: int = 0
+    durability: str = ""
+    sessions: int = 0
+    nodes: int = 0
+    jobs: int = 0
+    draining: bool = False
+
+
+_decode = msgspec.json.Decoder(Presence).decode
+
+
+class Instances:
+    """Presence and burial, on one prefix."""
+
+    def __init__(self, redis: Redis, keys: Keys) -> None:
+        self.redis, self.keys = redis, keys
+
+    async def open(self, instance: str, incarnation: str, group: str) -> str:
+        """Open the inbox for `incarnation`; 'OK' or who has it."""
+        await self.redis.call("SADD", self.keys.instances, instance)
+        opened, inbox = self.keys.open(instance), self.keys.inbox(instance)
+        return _word(await OPEN_INBOX(self.redis, opened=opened, inbox=inbox, incarnation=incarnation, group=group))
+
+    async def renew(self, presence: Presence, ttl_ms: int) -> bool:
+        """Say that we live, then look whether we were buried meanwhile. False: we were."""
+        data = msgspec.json.encode(presence)
+        await self.redis.call("SET", self.keys.presence(presence.instance), data, "PX", ttl_ms)
+        holder = await self.redis.call("GET", self.keys.open(presence.instance))
+        return bool(holder == presence.incarnation.encode())
+
+    async def presence(self, instance: str) -> Presence | None:
+        return self._parse(await self.redis.call("GET", self.keys.presence(instance)))
+
+    async def all(self) -> dict[str, Presence | None]:
+        """Every known instance; None: no presence, so it is dead or was never quite born."""
+        names = sorted(name.decode() for name in await self.redis.call("SMEMBERS", self.keys.instances))
+        futures = [self.redis.call("GET", self.keys.presence(name)) for name in names]
+        return {name: self._parse(await future) for name, future in zip(names, futures, strict=True)}
+
+    async def holder(self, instance: str) -> str | None:
+        """The incarnation (or burial mark) at the instance's inbox."""
+        found = await self.redis.call("GET", self.keys.open(instance))
+        return found.decode() if found is not None else None
+
+    async def mark_burial(self, instance: str, incarnation: str) -> str:
+        opened = self.keys.open(instance)
+        return _word(await MARK_BURIAL(self.redis, opened=opened, incarnation=incarnation, mark=MARK + incarnation))
+
+    async def unmark_burial(self, instance: str, incarnation: str) -> str:
+        """It lives after all: hand the inbox back."""
+        opened = self.keys.open(instance)
+        return _word(await MARK_BURIAL(self.redis, opened=opened, incarnation=MARK + incarnation, mark=incarnation))
+
+    async def lock_burial(self, instance: str, by: str, ttl_ms: int) -> bool:
+        return bool(await self.redis.call("SET", self.keys.undertaker(instance), by, "NX", "PX", ttl_ms))
+
+    async def keep_burial(self, instance: str, by: str, ttl_ms: int) -> bool:
+        return _word(await KEEP_IF(self.redis, held=self.keys.undertaker(instance), value=by, ttl=ttl_ms)) == "OK"
+
+    async def unlock_burial(self, instance: str, by: str) -> None:
+        await DROP_IF(self.redis, held=self.keys.undertaker(instance), value=by)
+
+    async def close(self, instance: str, holder: str) -> str:
+        """Close the inbox if it is empty: 'OK', 'BUSY', 'OTHER' or 'NONE'."""
+        keys = self.keys
+        return _word(
+            await CLOSE_INBOX(
+                self.redis,
+                opened=keys.open(instance),
+                inbox=keys.inbox(instance),
+                counts=keys.counts(instance),
+                holder=holder,
+            )
+        )
+
+    async def forget(self, instance: str, incarnation: str) -> None:
+        """The last step of a burial or of a clean end: nothing is left to be found."""
+        keys = self.keys
+        for key in (keys.jobs_of(instance), keys.sessions_of(instance), keys.nodes_of(instance)):
+            await self.redis.call("DEL", key)
+        found = await self.presence(instance)
+        if found is not None and found.incarnation == incarnation:
+            await self.redis.call("DEL", keys.presence(instance))
+        await self.redis.call("SREM", keys.instances, instance)
+
+    @staticmethod
+    def _parse(data: bytes | None) -> Presence | None:
+        try:
+            return _decode(data) if data is not None else None
+        except msgspec.DecodeError:
+            return None
+
+
+def _word(reply: Any) -> str:
+    return reply.decode() if isinstance(reply, bytes) else str(reply)

@@ -1,0 +1,111 @@
+"""Jobs in Redis: the state machine of `domain/job.py`, one script call a step, and the binding of requests.
+
+A request (session, utterance, target) is bound to one job however many instances create it at the same
+moment: a lock for the time of creation, then a binding that outlives the job. The lock's holder is named
+in it, so that a lapsed one cannot free somebody else's.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from dragoman.domain.job import Event, Outcome, Reply
+from dragoman.store.instances import DROP_IF
+from dragoman.store.keys import Keys
+from dragoman.store.redis import Redis
+from dragoman.store.script import Script
+
+CREATE_JOB = Script.beside(__file__, "create_job")
+ADVANCE_JOB = Script.beside(__file__, "advance_job")
+
+LOCK_MS = 2000
+JOB_TTL_MS = 3_600_000
+
+
+class Binding(msgspec.Struct, frozen=True):
+    job_id: str
+    driver: str
+    v: int = 1
+
+
+_decode_binding = msgspec.json.Decoder(Binding).decode
+
+
+class Jobs:
+    def __init__(self, redis: Redis, keys: Keys) -> None:
+        self.redis, self.keys = redis, keys
+
+    # -- requests -------------------------------------------------------------------------------
+
+    def binding(self, request: str) -> "asyncio.Future[bytes | None]":
+        return self.redis.call("GET", self.keys.request_binding(request))
+
+    def lock(self, request: str, job: str) -> "asyncio.Future[bytes | None]":
+        """b'OK', or None when somebody is creating this request."""
+        return self.redis.call("SET", self.keys.request_lock(request), job, "NX", "PX", LOCK_MS)
+
+    def unlock(self, request: str, job: str) -> "asyncio.Future[bytes]":
+        return DROP_IF(self.redis, held=self.keys.request_lock(request), value=job)
+
+    def bind(self, request: str, binding: Binding) -> "asyncio.Future[bytes | None]":
+        """b'OK', or None when it is bound already."""
+        data = msgspec.json.encode(binding)
+        return self.redis.call("SET", self.keys.request_binding(request), data, "NX", "PX", JOB_TTL_MS)
+
+    @staticmethod
+    def parse_binding(data: bytes | None) -> Binding | None:
+        try:
+            return _decode_binding(data) if data is not None else None
+        except msgspec.DecodeError:
+            return None
+
+    # -- the job itself -------------------------------------------------------------------------
+
+    def create(
+        self, job: str, fields: Mapping[str, Any], node: str = "", epoch: int | str = ""
+    ) -> "asyncio.Future[bytes]":
+        """CREATED, or DISPATCHED at once when `node` is given: 'OK' or 'ALREADY'."""
+        flat = [part for pair in fields.items() for part in pair]
+        return CREATE_JOB(self.redis, job=self.keys.job(job), node=node, epoch=epoch, ttl=JOB_TTL_MS, fields=flat)
+
+    async def advance(
+        self,
+        job: str,
+        event: Event,
+        *,
+        attempt: int | None,
+        node: str = "",
+        outcome: Outcome | None = None,
+        code: str = "",
+        **fields: Any,
+    ) -> Reply:
+        """One step of the table; `fields` are written when it takes effect."""
+        reply = await ADVANCE_JOB(
+            self.redis,
+            job=self.keys.job(job),
+            event=event.value,
+            attempt="" if attempt is None else attempt,
+            node=node,
+            outcome=outcome.value if outcome else "",
+            code=code,
+            ttl=JOB_TTL_MS,
+            fields=[part for pair in fields.items() for part in pair],
+        )
+        return Reply(reply.decode())
+
+    async def get(self, job: str) -> dict[str, str] | None:
+        flat = await self.redis.call("HGETALL", self.keys.job(job))
+        return {k.decode(): v.decode() for k, v in zip(flat[::2], flat[1::2], strict=True)} if flat else None
+
+    # -- what its driver must leave to be found --------------------------------------------------
+
+    def driven(self, instance: str, job: str, deadline_ms: int) -> "asyncio.Future[int]":
+        return self.redis.call("ZADD", self.keys.jobs_of(instance), deadline_ms, job)
+
+    def undriven(self, instance: str, job: str) -> "asyncio.Future[int]":
+        return self.redis.call("ZREM", self.keys.jobs_of(instance), job)
+
+    async def driven_by(self, instance: str, most: int) -> list[str]:
+        return [job.decode() for job in await self.redis.call("ZRANGE", self.keys.jobs_of(instance), 0, most - 1)]

@@ -1,0 +1,137 @@
+"""The data model: every key there is, what it holds, how long it lives, who writes and who reads it.
+
+Names are made here and nowhere else. Braces are literal hash tags: keys that a script touches
+together share one, so each script stays in one slot of a Cluster. A key whose life is not a TTL is
+listed as such, and a test fails on any other that is left without one.
+"""
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class KeySpec:
+    """One row of the data model."""
+
+    name: str  # P stands for the prefix, <x> for an id
+    type: str
+    life: str
+    writer: str
+    reader: str
+    holds: str
+
+    @property
+    def expires(self) -> bool:
+        return self.life.startswith("TTL")
+
+    def pattern(self, prefix: str) -> re.Pattern[str]:
+        parts = re.split(r"<[a-z]+>", self.name)
+        body = ".+".join(re.escape(part) for part in parts)
+        return re.compile("^" + (re.escape(prefix) + body[1:] if self.name.startswith("P:") else body) + "$")
+
+
+TABLE = (
+    KeySpec("P:schedulers:presence:<instance>", "string", "TTL presence", "presence", "undertaker, router, status",
+            "JSON: the instance lives, with its incarnation"),
+    KeySpec("P:v1:instances:all", "set", "until buried", "presence", "undertaker, status", "ids that may have an inbox"),
+    KeySpec("P:nodes:owner:{node:<id>}", "string", "TTL owner", "stable, renewer", "router", "instance that holds the socket"),
+    KeySpec("P:v1:nodes:{node:<id>}:epoch", "string", "TTL job", "stable", "stable", "connection epoch, only ever rising"),
+    KeySpec("P:sessions:owner:{session:<id>}", "string", "TTL owner", "sessions, renewer", "router", "instance that holds the session"),
+    KeySpec("P:streams:{instance:<id>}:inbox", "stream", "until buried", "router", "reader", "what others hand to this instance"),
+    KeySpec("P:streams:{instance:<id>}:dlq", "stream", "until a person drops it", "reclaimer", "dlq", "dead letters"),
+    KeySpec("P:streams:{instance:<id>}:open", "string", "until buried", "presence, undertaker", "push", "incarnation whose reader is there"),
+    KeySpec("P:streams:{instance:<id>}:counts", "hash", "until buried", "push, done, dead letter", "status, tests", "added, done, dead, bytes"),
+    KeySpec("P:v1:dlq:instances", "set", "until empty", "reclaimer", "dlq", "instances with dead letters, also dead ones"),
+    KeySpec("P:v1:instances:{instance:<id>}:jobs", "zset", "until buried", "dispatcher", "undertaker", "jobs it drives, by deadline ms"),
+    KeySpec("P:v1:instances:{instance:<id>}:sessions", "set", "until buried", "sessions", "undertaker", "sessions it owns"),
+    KeySpec("P:v1:instances:{instance:<id>}:nodes", "set", "until buried", "stable", "undertaker", "nodes it owns"),
+    KeySpec("P:v1:instances:{instance:<id>}:undertaker", "string", "TTL burial", "undertaker", "undertaker", "who is burying it"),
+    KeySpec("P:v1:nodes:all", "set", "shrinks by last_seen", "stable, sweeper", "status", "every known node id"),
+    KeySpec("P:v1:nodes:last_seen", "zset", "shrinks by score", "stable, sweeper", "fleet view, sweeper", "node ids by last heartbeat, ms"),
+    KeySpec("P:v1:nodes:presence:<id>", "string", "TTL node", "stable", "fleet view", "epoch: the node is online"),
+    KeySpec("P:v1:nodes:snapshot:<id>", "string", "TTL node", "stable", "fleet view", "JSON: capabilities, load, epoch"),
+    KeySpec("P:v1:nodes:{node:<id>}:reserved", "zset", "TTL reservation", "dispatcher", "dispatcher, status", "jobs that hold a slot, by expiry ms"),
+    KeySpec("P:v1:nodes:{node:<id>}:storm", "hash", "TTL storm", "storm guard", "storm guard", "cool-downs and what led to them"),
+    KeySpec("P:v1:requests:lock:<request>", "string", "TTL 2 s", "dispatcher", "dispatcher", "creation in progress"),
+    KeySpec("P:v1:requests:binding:<request>", "string", "TTL job", "dispatcher", "dispatcher", "JSON: request to job"),
+    KeySpec("P:v1:jobs:{job:<id>}:fsm", "hash", "TTL job", "dispatcher, undertaker", "explain, undertaker", "state, attempt, node, outcome, times, receipt"),
+    KeySpec("scheduler:turn:<turn>", "hash", "until the turn ends", "dispatcher", "dispatcher", "affinity_node_id"),
+    KeySpec("scheduler:session:<session>", "hash", "until the turn ends", "dispatcher", "sessions", "current_turn_id"),
+)  # fmt: skip
+
+
+class Keys:
+    """Key names under one prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.instances = f"{prefix}:v1:instances:all"
+        self.nodes_all = f"{prefix}:v1:nodes:all"
+        self.nodes_last_seen = f"{prefix}:v1:nodes:last_seen"
+        self.dlq_instances = f"{prefix}:v1:dlq:instances"
+        self.announcements = f"{prefix}:v1:announcements"  # a channel, not a key
+
+    def presence(self, instance: str) -> str:
+        return f"{self.prefix}:schedulers:presence:{instance}"
+
+    def node_owner(self, node: str) -> str:
+        return f"{self.prefix}:nodes:owner:{{node:{node}}}"
+
+    def node_epoch(self, node: str) -> str:
+        return f"{self.prefix}:v1:nodes:{{node:{node}}}:epoch"
+
+    def session_owner(self, session: str) -> str:
+        return f"{self.prefix}:sessions:owner:{{session:{session}}}"
+
+    def inbox(self, instance: str) -> str:
+        return f"{self.prefix}:streams:{{instance:{instance}}}:inbox"
+
+    def dlq(self, instance: str) -> str:
+        return f"{self.prefix}:streams:{{instance:{instance}}}:dlq"
+
+    def open(self, instance: str) -> str:
+        return f"{self.prefix}:streams:{{instance:{instance}}}:open"
+
+    def counts(self, instance: str) -> str:
+        return f"{self.prefix}:streams:{{instance:{instance}}}:counts"
+
+    def jobs_of(self, instance: str) -> str:
+        return f"{self.prefix}:v1:instances:{{instance:{instance}}}:jobs"
+
+    def sessions_of(self, instance: str) -> str:
+        return f"{self.prefix}:v1:instances:{{instance:{instance}}}:sessions"
+
+    def nodes_of(self, instance: str) -> str:
+        return f"{self.prefix}:v1:instances:{{instance:{instance}}}:nodes"
+
+    def undertaker(self, instance: str) -> str:
+        return f"{self.prefix}:v1:instances:{{instance:{instance}}}:undertaker"
+
+    def node_presence(self, node: str) -> str:
+        return f"{self.prefix}:v1:nodes:presence:{node}"
+
+    def node_snapshot(self, node: str) -> str:
+        return f"{self.prefix}:v1:nodes:snapshot:{node}"
+
+    def reserved(self, node: str) -> str:
+        return f"{self.prefix}:v1:nodes:{{node:{node}}}:reserved"
+
+    def storm(self, node: str) -> str:
+        return f"{self.prefix}:v1:nodes:{{node:{node}}}:storm"
+
+    def request_lock(self, request: str) -> str:
+        return f"{self.prefix}:v1:requests:lock:{request}"
+
+    def request_binding(self, request: str) -> str:
+        return f"{self.prefix}:v1:requests:binding:{request}"
+
+    def job(self, job: str) -> str:
+        return f"{self.prefix}:v1:jobs:{{job:{job}}}:fsm"
+
+    # The names of turns and their sessions are literal: other tools read them, whatever the prefix.
+
+    def turn(self, turn: str) -> str:
+        return f"scheduler:turn:{turn}"
+
+    def session_turn(self, session: str) -> str:
+        return f"scheduler:session:{session}"

@@ -1,0 +1,15 @@
+-- Open an instance's inbox for one incarnation of it.
+--
+-- KEYS  opened       string  incarnation
+--       inbox        stream
+-- ARGV  incarnation  str
+--       group        str
+--
+-- Returns 'OK', or the incarnation (or burial mark) that has it.
+local holder = redis.call('GET', opened)
+if holder and holder ~= incarnation then return holder end
+redis.call('SET', opened, incarnation)
+-- From 0, not from $: what was pushed before the group existed must be read too.
+local made = redis.pcall('XGROUP', 'CREATE', inbox, group, '0', 'MKSTREAM')
+if made.err and not string.find(made.err, 'BUSYGROUP') then return made end
+return 'OK'

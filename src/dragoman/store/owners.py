@@ -1,0 +1,66 @@
+"""Who holds whose socket: node → instance, session → instance.
+
+An owner counts only while its instance's presence does; the TTL here merely clears what the dead left.
+A closing socket removes its own word and nobody else's.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+from dragoman.store.instances import DROP_IF
+from dragoman.store.keys import Keys
+from dragoman.store.redis import Redis
+from dragoman.store.script import Script
+
+CLAIM_NODE = Script.beside(__file__, "claim_node")
+
+EPOCH_TTL_MS = 3_600_000
+
+
+class Owners:
+    def __init__(self, redis: Redis, keys: Keys, ttl_ms: int) -> None:
+        self.redis, self.keys, self.ttl_ms = redis, keys, ttl_ms
+
+    async def claim_node(self, node: str, instance: str) -> int:
+        """Own a node's socket; returns the epoch that tells this connection from every other."""
+        claimed = CLAIM_NODE(
+            self.redis,
+            owner=self.keys.node_owner(node),
+            epoch=self.keys.node_epoch(node),
+            instance=instance,
+            ttl=self.ttl_ms,
+            epoch_ttl=EPOCH_TTL_MS,
+        )
+        _, epoch = await asyncio.gather(self.redis.call("SADD", self.keys.nodes_of(instance), node), claimed)
+        return int(epoch)
+
+    async def leave_node(self, node: str, instance: str) -> None:
+        await asyncio.gather(
+            DROP_IF(self.redis, held=self.keys.node_owner(node), value=instance),
+            self.redis.call("SREM", self.keys.nodes_of(instance), node),
+        )
+
+    async def claim_session(self, session: str, instance: str) -> None:
+        await asyncio.gather(
+            self.redis.call("SADD", self.keys.sessions_of(instance), session),
+            self.redis.call("SET", self.keys.session_owner(session), instance, "PX", self.ttl_ms),
+        )
+
+    async def leave_session(self, session: str, instance: str) -> None:
+        await asyncio.gather(
+            DROP_IF(self.redis, held=self.keys.session_owner(session), value=instance),
+            self.redis.call("SREM", self.keys.sessions_of(instance), session),
+        )
+
+    async def node_owner(self, node: str) -> str | None:
+        found = await self.redis.call("GET", self.keys.node_owner(node))
+        return found.decode() if found is not None else None
+
+    async def session_owner(self, session: str) -> str | None:
+        found = await self.redis.call("GET", self.keys.session_owner(session))
+        return found.decode() if found is not None else None
+
+    async def renew(self, instance: str, nodes: Iterable[str], sessions: Iterable[str]) -> None:
+        """Write every owner key we hold anew: also what a Redis that came back empty has forgotten."""
+        owned = [self.keys.node_owner(node) for node in nodes] + [self.keys.session_owner(one) for one in sessions]
+        await asyncio.gather(*(self.redis.call("SET", key, instance, "PX", self.ttl_ms) for key in owned))

@@ -1,0 +1,250 @@
+"""One small interface over a single Redis, a Unix socket and a Cluster.
+
+`call` and `evaluate` return futures: start several, await them together, and they leave in one write.
+The key always comes first after the command, because in a Cluster it decides where the command goes.
+
+    redis = await connect(["redis://127.0.0.1:6379"], cluster=False)
+    value, added = await gather(redis.call("GET", key), redis.call("SADD", other, member))
+
+Blocking reads and subscriptions have connections of their own (`Dedicated`, `Subscriber`).
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from binascii import crc_hqx
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dragoman.store import script as scripts
+from dragoman.store.errors import RedisAway, StoreError
+from dragoman.store.link import Address, Call, ErrorReply, Link, pack, refusal
+from dragoman.store.ops import Ops
+from dragoman.store.script import Script, tag_of
+
+SLOTS = 16384
+
+
+def slot_of(key: str) -> int:
+    return crc_hqx(tag_of(key).encode(), 0) % SLOTS
+
+
+def load_scripts() -> list[bytes]:
+    """The greeting of every new connection: all scripts, before anything else."""
+    return [pack(("SCRIPT", "LOAD", script.source)) for script in scripts.ALL.values()]
+
+
+class Redis(ABC):
+    """What the rest of the store sees."""
+
+    def __init__(self, *, timeout_s: float, name: str) -> None:
+        self.ops = Ops()
+        self.timeout_s = timeout_s
+        self.name = name
+        self._loop = asyncio.get_running_loop()
+
+    def call(self, command: str, key: str, *args: Any) -> "asyncio.Future[Any]":
+        """One command on one key."""
+        future = self._loop.create_future()
+        packed = pack((command, key, *args))
+        self._submit(Call(packed, future, self.ops[command]), key)
+        return future
+
+    def call_at(self, key: str, *command: Any) -> "asyncio.Future[Any]":
+        """A command whose key is not its first argument (XGROUP CREATE …), sent to where `key` lives."""
+        future = self._loop.create_future()
+        self._submit(Call(pack(command), future, self.ops[str(command[0])]), key)
+        return future
+
+    def evaluate(self, script: Script, keys: list[str], args: list[Any]) -> "asyncio.Future[Any]":
+        """One script; `Script.__call__` is the way to it."""
+        future = self._loop.create_future()
+        packed = pack(("EVALSHA", script.sha, len(keys), *keys, *args))
+        call = Call(packed, future, self.ops[script.name], script=(script, keys, args))
+        self._submit(call, keys[0])
+        return future
+
+    def _as_eval(self, call: Call) -> None:
+        """Make a call whose script the server has forgotten carry its source."""
+        script, keys, args = call.script
+        call.packed = pack(("EVAL", script.source, len(keys), *keys, *args))
+        call.script = None
+
+    @abstractmethod
+    def _submit(self, call: Call, key: str) -> None: ...
+
+    @property
+    @abstractmethod
+    def connected(self) -> bool:
+        """Whether every part of Redis can be reached right now."""
+
+    @property
+    @abstractmethod
+    def flushes(self) -> int:
+        """Writes to Redis so far: what a round trip costs is counted here."""
+
+    @abstractmethod
+    async def wait_connected(self) -> None: ...
+
+    @abstractmethod
+    def address_of(self, key: str) -> Address:
+        """Where `key` lives now; for connections of one's own."""
+
+    @abstractmethod
+    def addresses(self) -> list[Address]:
+        """Every server that holds data."""
+
+    @abstractmethod
+    async def on_each(self, *command: Any) -> list[Any]:
+        """A command without a key, on every server that holds data."""
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+    async def publish(self, channel: str, data: bytes) -> None:
+        """Tell whoever listens now; nobody may rely on it."""
+        await self.call("PUBLISH", channel, data)
+
+
+class SingleRedis(Redis):
+    """One server, over TCP, TLS or a Unix socket."""
+
+    def __init__(self, url: str, *, timeout_s: float = 5.0, name: str = "dragoman") -> None:
+        super().__init__(timeout_s=timeout_s, name=name)
+        self._address = Address.parse(url)
+        self._link = Link(self._address, greeting=load_scripts, timeout_s=timeout_s, on_error=self._on_error, name=name)
+
+    def _submit(self, call: Call, key: str) -> None:
+        self._link.submit(call)
+
+    def _on_error(self, call: Call, error: ErrorReply) -> None:
+        if call.script is not None and str(error).startswith("NOSCRIPT"):
+            self._as_eval(call)
+            self._link.submit(call)
+        else:
+            call.fail(refusal(error))
+
+    @property
+    def connected(self) -> bool:
+        return self._link.connected.is_set()
+
+    @property
+    def flushes(self) -> int:
+        return self._link.flushes
+
+    @property
+    def last_error(self) -> str:
+        return self._link.last_error
+
+    async def wait_connected(self) -> None:
+        await self._link.connected.wait()
+
+    def address_of(self, key: str) -> Address:
+        return self._address
+
+    def addresses(self) -> list[Address]:
+        return [self._address]
+
+    async def on_each(self, *command: Any) -> list[Any]:
+        future = self._loop.create_future()
+        self._link.submit(Call(pack(command), future, self.ops[str(command[0])]))
+        return [await future]
+
+    async def close(self) -> None:
+        await self._link.close()
+
+
+class Dedicated:
+    """A connection of one's own, for commands that block. Follows its key when a Cluster moves it."""
+
+    def __init__(self, redis: Redis, key: str, name: str) -> None:
+        self._redis, self._key, self._name = redis, key, name
+        self._link: Link | None = None
+        self._op = redis.ops[name]
+
+    async def call(self, *command: Any, patience_s: float) -> Any:
+        """One blocking command; past `patience_s` the socket is cut and RedisAway raised."""
+        link = await self._reach()
+        future = asyncio.get_running_loop().create_future()
+        link.submit(Call(pack(command), future, self._op))
+        try:
+            return await asyncio.wait_for(future, patience_s)
+        except TimeoutError:
+            link.drop()
+            raise RedisAway(f"no answer from Redis at {link.address.name} in {patience_s:g} s") from None
+
+    async def _reach(self) -> Link:
+        address = self._redis.address_of(self._key)
+        if self._link is not None and self._link.address != address:
+            await self.close()
+        if self._link is None:
+            self._link = Link(address, timeout_s=None, name=f"{self._redis.name}-{self._name}")
+        try:
+            await asyncio.wait_for(self._link.connected.wait(), self._redis.timeout_s)
+        except TimeoutError:
+            raise RedisAway(f"no connection to Redis at {address.name}: {self._link.last_error}") from None
+        return self._link
+
+    async def close(self) -> None:
+        if self._link is not None:
+            link, self._link = self._link, None
+            await link.close()
+
+
+class Subscriber:
+    """Listens to one channel for ever, on whichever server answers. What is said while it is away is missed."""
+
+    CHECK_S = 2.0
+
+    def __init__(self, redis: Redis, channel: str, on_message: Callable[[bytes], None]) -> None:
+        self._redis, self._channel, self._on_message = redis, channel, on_message
+        self._link: Link | None = None
+
+    @property
+    def listening(self) -> bool:
+        return self._link is not None and self._link.connected.is_set()
+
+    async def run(self) -> None:
+        """Subscribe, check that the line is alive, and go to another server when it is not."""
+        turn = 0
+        try:
+            while True:
+                addresses = self._redis.addresses()
+                if addresses:
+                    await self._listen(addresses[turn % len(addresses)])
+                    turn += 1
+                else:
+                    await asyncio.sleep(self.CHECK_S / 10)
+        finally:
+            if self._link is not None:
+                await self._link.close()
+
+    async def _listen(self, address: Address) -> None:
+        link = self._link = Link(
+            address,
+            greeting=lambda: [pack(("SUBSCRIBE", self._channel))],
+            timeout_s=self.CHECK_S,
+            on_push=lambda _, data: self._on_message(data),
+            name=f"{self._redis.name}-subscriber",
+        )
+        op = self._redis.ops["SUBSCRIBE"]
+        try:
+            await asyncio.wait_for(link.connected.wait(), self.CHECK_S)
+            while link.connected.is_set():
+                future = asyncio.get_running_loop().create_future()
+                link.submit(Call(pack(("PING",)), future, op))
+                await future
+                await asyncio.sleep(self.CHECK_S)
+        except (TimeoutError, StoreError):
+            pass
+        finally:
+            self._link = None
+            await link.close()
+
+
+async def connect(urls: Sequence[str], *, cluster: bool, timeout_s: float = 5.0, name: str = "dragoman") -> Redis:
+    """A client for one server or for a Cluster; it may still be connecting when this returns."""
+    if cluster:
+        from dragoman.store.cluster import ClusterRedis
+
+        return ClusterRedis(urls, timeout_s=timeout_s, name=name)
+    return SingleRedis(urls[0], timeout_s=timeout_s, name=name)

@@ -1,0 +1,62 @@
+"""Slots of nodes: taken with an expiry, renewed by the job's driver, given back exactly once.
+
+Python chose the node on its own view; whether a slot is really free is decided here, by one script a
+node. What its driver stops renewing — because it died — comes back by itself.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dragoman.store.keys import Keys
+from dragoman.store.redis import Redis
+from dragoman.store.script import Script
+
+RESERVE = Script.beside(__file__, "reserve")
+RENEW = Script.beside(__file__, "renew")
+RELEASE = Script.beside(__file__, "release")
+
+
+class Taken(StrEnum):
+    OK = "OK"
+    HELD = "HELD"
+    FULL = "FULL"
+
+
+class Given(StrEnum):
+    OK = "OK"
+    FREED = "FREED"  # the node was full: tell those who wait
+    NONE = "NONE"  # it had gone back before
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    verdict: Taken
+    free_in_ms: int = 0  # when FULL: until a slot can expire at the earliest
+
+    @classmethod
+    def parse(cls, reply: bytes) -> "Reserved":
+        word, _, ms = reply.decode().partition(" ")
+        return cls(Taken(word), int(ms or 0))
+
+
+class Reservations:
+    def __init__(self, redis: Redis, keys: Keys, ttl_ms: int) -> None:
+        self.redis, self.keys, self.ttl_ms = redis, keys, ttl_ms
+
+    def reserve(self, node: str, job: str, limit: int) -> "asyncio.Future[bytes]":
+        """Starts the script and returns its reply's future (see `Reserved.parse`), to travel with other commands."""
+        return RESERVE(self.redis, reserved=self.keys.reserved(node), job=job, ttl=self.ttl_ms, limit=limit)
+
+    async def renew(self, node: str, jobs: Sequence[str]) -> list[str]:
+        """Keep slots; returns the jobs that hold none any more."""
+        lost = await RENEW(self.redis, reserved=self.keys.reserved(node), ttl=self.ttl_ms, jobs=jobs)
+        return [job.decode() for job in lost]
+
+    async def release(self, node: str, job: str, limit: int) -> Given:
+        reply = await RELEASE(self.redis, reserved=self.keys.reserved(node), job=job, limit=limit)
+        return Given(reply.decode())
+
+    async def held(self, node: str) -> list[str]:
+        return [job.decode() for job in await self.redis.call("ZRANGE", self.keys.reserved(node), 0, -1)]

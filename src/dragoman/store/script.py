@@ -1,0 +1,139 @@
+"""A Lua file is a typed function: its header names its keys and arguments, and this loader binds them.
+
+    -- Take one slot of a node for a job.
+    --
+    -- KEYS  reserved  zset  job ids by expiry, ms
+    -- ARGV  job       str
+    --       now       now   '' = Redis TIME (only tests pass a number)
+    --       limit     int   slots the node has
+    --
+    -- Returns 'OK' or 'FULL'.
+
+    verdict = await RESERVE(redis, reserved=keys.reserved(node), job=job, limit=4)
+
+The same header makes the locals inside the script (`reserved`, `job`, `now`, `limit`), so order and
+count cannot drift between the two sides. Kinds of arguments: `str`, `int` (tonumber'd), `now` (may be
+left out: Redis TIME in ms), `list` (last one only: the rest of ARGV as a table).
+
+Scripts are addressed by content (EVALSHA), so two releases can run side by side on one Redis.
+"""
+
+import asyncio
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+_HEADER_LINE = re.compile(r"^--\s(?P<kind>KEYS|ARGV|    )\s\s?(?P<name>[a-z_]+)\s+(?P<type>[a-z]+)\b")
+_KINDS = {"str", "int", "now", "list"}
+_NOW = (
+    "local {name} = tonumber(ARGV[{i}]) if not {name} then local t = redis.call('TIME') "
+    "{name} = t[1] * 1000 + math.floor(t[2] / 1000) end"
+)
+
+ALL: dict[str, "Script"] = {}
+"""Every script that was loaded, by name: what a new connection loads before anything else."""
+
+
+class Evaluator(Protocol):
+    """What a script needs of a Redis client."""
+
+    def evaluate(self, script: "Script", keys: list[str], args: list[Any]) -> "asyncio.Future[Any]": ...
+
+
+class ScriptError(Exception):
+    """A script was called, or written, against its own header."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    keys: tuple[str, ...]
+    args: tuple[tuple[str, str], ...]  # (name, kind)
+
+
+def parse_header(source: str, name: str) -> Header:
+    keys: list[str] = []
+    args: list[tuple[str, str]] = []
+    section = ""
+    for line in source.splitlines():
+        if not line.startswith("--"):
+            break
+        found = _HEADER_LINE.match(line)
+        if found is None:
+            section = ""
+            continue
+        section = found["kind"].strip() or section
+        if section == "KEYS":
+            keys.append(found["name"])
+        elif section == "ARGV":
+            args.append((found["name"], found["type"]))
+    for i, (arg, kind) in enumerate(args):
+        if kind not in _KINDS or (kind == "list" and i != len(args) - 1):
+            raise ScriptError(f"{name}: argument {arg} has kind {kind!r}; kinds are {sorted(_KINDS)}, list only last")
+    return Header(tuple(keys), tuple(args))
+
+
+def prologue(header: Header) -> str:
+    """The locals the script body uses, on one line so that error messages keep their line numbers."""
+    parts = [f"local {key} = KEYS[{i}]" for i, key in enumerate(header.keys, 1)]
+    for i, (arg, kind) in enumerate(header.args, 1):
+        if kind == "int":
+            parts.append(f"local {arg} = tonumber(ARGV[{i}])")
+        elif kind == "now":
+            parts.append(_NOW.format(name=arg, i=i))
+        elif kind == "list":
+            parts.append(f"local {arg} = {{}} for i = {i}, #ARGV do {arg}[#{arg} + 1] = ARGV[i] end")
+        else:
+            parts.append(f"local {arg} = ARGV[{i}]")
+    return " ".join(parts)
+
+
+def tag_of(key: str) -> str:
+    """The part of a key that decides its slot."""
+    start = key.find("{")
+    if start >= 0:
+        end = key.find("}", start + 1)
+        if end > start + 1:
+            return key[start + 1 : end]
+    return key
+
+
+class Script:
+    """One .lua file, callable by the names in its header."""
+
+    def __init__(self, name: str, source: str, *, register: bool = True) -> None:
+        header = parse_header(source, name)
+        self.name = name
+        self.source = f"{prologue(header)} {source}"
+        self.sha = hashlib.sha1(self.source.encode()).hexdigest()
+        self.key_names = header.keys
+        self.arg_names = tuple(arg for arg, _ in header.args)
+        self._optional = {arg: "" for arg, kind in header.args if kind == "now"}
+        self._rest = header.args[-1][0] if header.args and header.args[-1][1] == "list" else ""
+        self._plain = tuple(arg for arg in self.arg_names if arg != self._rest)
+        self._all = frozenset(self.key_names) | frozenset(self.arg_names)
+        if register:
+            ALL[name] = self
+
+    @classmethod
+    def beside(cls, module_file: str, name: str) -> "Script":
+        """The script `name`.lua in the folder of the module that uses it."""
+        return cls(name, (Path(module_file).parent / f"{name}.lua").read_text(encoding="utf-8"))
+
+    def __call__(self, redis: Evaluator, **values: Any) -> "asyncio.Future[Any]":
+        if not self._all.issuperset(values):
+            raise ScriptError(f"{self.name} has no {sorted(values.keys() - self._all)}; it takes {sorted(self._all)}")
+        try:
+            keys = [values[key] for key in self.key_names]
+            args = [values[arg] if arg in values else self._optional[arg] for arg in self._plain]
+            if self._rest:
+                args += values[self._rest]
+        except KeyError as missing:
+            raise ScriptError(f"{self.name} needs {missing.args[0]}") from None
+        if len(keys) > 1:
+            tag = tag_of(keys[0])
+            for key in keys:
+                if tag_of(key) != tag:
+                    raise ScriptError(f"{self.name}: {keys[0]} and {key} are in different slots")
+        return redis.evaluate(self, keys, args)
