@@ -73,15 +73,17 @@ class RedisCluster:
         return [node.tcp_url for node in self.nodes]
 
     def start(self) -> None:
-        self._start_nodes()
+        self.start_nodes()
         with ExitStack() as stack:
             wires = [stack.enter_context(wire(node.socket_path)) for node in self.nodes]
             ids = [str(each.call("CLUSTER", "MYID")) for each in wires]
             for n, each in enumerate(wires):
-                # Distinct from the start: nodes that find two equal epochs need several rounds to agree.
+                # Distinct from the start: nodes that find two equal epochs need several rounds to agree. And before
+                # any of them meets another: it is refused afterwards.
                 each.call("CLUSTER", "SET-CONFIG-EPOCH", n + 1)
                 if n < MASTERS:
                     each.call("CLUSTER", "ADDSLOTS", *range(first_slot(n), first_slot(n + 1)))
+            for n, each in enumerate(wires):
                 # Each meets each: gossip would spread the news too, but at its own pace.
                 for other in self.nodes[n + 1 :]:
                     each.call("CLUSTER", "MEET", "127.0.0.1", other.port or 0)
@@ -131,8 +133,8 @@ class RedisCluster:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.stop()
 
-    def _start_nodes(self) -> None:
-        """All at once; a node whose port was snatched away (by another test process, say) gets another."""
+    def start_nodes(self) -> None:
+        """The processes alone, all at once; a node whose port was snatched away (by another test process, say) gets another."""
         waiting: Sequence[RedisServer] = self.nodes
         for _ in range(_START_TRIES):
             taken = {node.port for node in self.nodes}

@@ -10,6 +10,8 @@ A `Child` is started through the script `become`, which binds itself to its pare
 A script instead of `preexec_fn`, which runs Python between fork and exec and may deadlock when there are threads.
 """
 
+import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -79,6 +81,24 @@ class Child:
             return self.process.wait(patience_s)
         except subprocess.TimeoutExpired:
             return None
+
+    async def until_ended(self) -> int:
+        """The exit code, once there is one; a thread waits, which costs the same everywhere and needs no SIGCHLD."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[int] = loop.create_future()
+
+        def tell(code: int) -> None:
+            if not future.done():
+                future.set_result(code)
+
+        def watch() -> None:
+            code = self.process.wait()
+            # A loop that was closed meanwhile asks no more.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(tell, code)
+
+        threading.Thread(target=watch, name=f"end of {self.pid}", daemon=True).start()
+        return await future
 
     def close(self) -> None:
         """Let go of the pipe to the watcher; to be called once the process has ended."""

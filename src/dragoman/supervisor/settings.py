@@ -1,0 +1,43 @@
+"""What the supervisor reads of the configuration, as types: it hands on the whole and knows no more of it than this."""
+
+from typing import Protocol
+
+
+class ServerSettings(Protocol):
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def workers(self) -> int: ...
+    @property
+    def drain_s(self) -> float: ...
+
+
+class EmbeddedSettings(Protocol):
+    @property
+    def data_dir(self) -> str: ...
+    @property
+    def redis_server(self) -> str: ...
+    @property
+    def fsync(self) -> str: ...
+
+
+class Phase2Settings(Protocol):
+    @property
+    def enabled(self) -> bool: ...
+
+
+class SchedulerSettings(Protocol):
+    @property
+    def phase2(self) -> Phase2Settings: ...
+
+
+class Settings(Protocol):
+    @property
+    def server(self) -> ServerSettings: ...
+    @property
+    def embedded(self) -> EmbeddedSettings: ...
+    @property
+    def scheduler(self) -> SchedulerSettings: ...
+    def to_json(self) -> bytes: ...

@@ -1,0 +1,58 @@
+"""Nothing that is started here outlives the process that started it."""
+
+import os
+import signal
+import sys
+
+import pytest
+
+from dragoman.embedded.lifeline import Child
+from processes import Descendants, StartParent, alive, wait_until
+
+WAYS = [pytest.param("0", marks=pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG")), "1"]
+
+
+@pytest.mark.parametrize("watch", WAYS)
+def test_a_child_dies_with_its_parent_killed_9(start_parent: StartParent, watch: str) -> None:
+    parent, child = start_parent("sleeper", watch)
+    assert alive(child)
+    parent.kill()
+    parent.wait()
+    wait_until(lambda: not alive(child), "the child to die")
+
+
+def test_a_child_outlives_the_thread_that_started_it_but_not_the_process(
+    start_parent: StartParent,
+) -> None:
+    parent, child = start_parent("thread")
+    assert alive(child)
+    parent.kill()
+    parent.wait()
+    wait_until(lambda: not alive(child), "the child to die")
+
+
+def test_a_watcher_goes_with_the_child_it_watches() -> None:
+    child = Child([sys.executable, "-c", "input()"], dies_by=signal.SIGKILL, watch=True)
+    below = Descendants()
+    [watcher] = wait_until(lambda: below.of(child.pid), "the watcher")
+    child.signal(signal.SIGKILL)
+    assert child.wait() == -signal.SIGKILL
+    wait_until(lambda: not alive(watcher), "the watcher to end")
+    child.close()
+
+
+@pytest.mark.parametrize("watch", [False, True])
+def test_a_child_has_a_session_of_its_own_and_only_the_descriptors_it_was_given(watch: bool) -> None:
+    if not watch and sys.platform != "linux":
+        pytest.skip("PR_SET_PDEATHSIG")
+    read_end, write_end = os.pipe()
+    told = f"import os; os.write({write_end}, repr((os.getsid(0) == os.getpid(), os.listdir('/dev/fd'))).encode())"
+    child = Child([sys.executable, "-c", told], dies_by=signal.SIGKILL, watch=watch, pass_fds=(write_end,))
+    os.close(write_end)
+    with os.fdopen(read_end) as pipe:
+        own_session, descriptors = eval(pipe.read())
+    assert child.wait() == 0
+    child.close()
+    assert own_session
+    # Three streams, the pipe, and the one that lists them.
+    assert len(descriptors) == 5
