@@ -1,0 +1,26 @@
+"""How long to wait before connecting again: doubling, with full jitter, so that a fleet does not come back as one.
+
+Only a connection that lasted counts as a success: a server that takes a node and drops it at once is not hammered.
+"""
+
+from random import Random
+
+
+class Backoff:
+    def __init__(
+        self, first_s: float = 0.25, longest_s: float = 10.0, steady_s: float = 5.0, rng: Random | None = None
+    ) -> None:
+        self._first_s = first_s
+        self._longest_s = longest_s
+        self._steady_s = steady_s
+        self._rng = rng or Random()
+        self.failures = 0
+
+    def delay(self) -> float:
+        ceiling = min(self._longest_s, self._first_s * 2.0 ** min(self.failures, 32))
+        self.failures += 1
+        return self._rng.uniform(0, ceiling)
+
+    def lasted(self, seconds: float) -> None:
+        if seconds >= self._steady_s:
+            self.failures = 0

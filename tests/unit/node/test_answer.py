@@ -1,0 +1,73 @@
+from typing import Any, cast
+
+import pytest
+
+from dragoman.node import ModelNotAvailable, Result, answer
+from dragoman.protocol import audio, codec
+from dragoman.protocol.errors import ProtocolError
+from dragoman.protocol.node import JobResult
+from unit.node.fake_scheduler import assignment, details, job
+
+
+def decoded(data: bytes) -> JobResult:
+    message = codec.decode_node(data)
+    assert isinstance(message, JobResult)
+    return message
+
+
+def test_a_result_belongs_to_its_job() -> None:
+    given = Result("heard", "dicho", b"\x01\x00\x07", extra={"a": 1}, quality_score=0.5, reason_codes=["X"])
+    told = decoded(answer.result(job(3, group_id="g", part_index=0), "node-1", given, 12.345))
+    assert (told.job_id, told.attempt_id, told.node_id, told.trace_id) == ("job-3", 1, "node-1", "trace-3")
+    assert (told.session_id, told.utterance_index, told.group_id, told.part_index) == ("s-1", 3, "g", 0)
+    assert told.success
+    assert (told.text_asr, told.text_translated, told.tts_format) == ("heard", "dicho", "opus")
+    assert audio.decode_base64(told.tts_audio) == b"\x01\x00\x07"
+    assert details(told.extra) == {"a": 1}
+    assert details(told.reason_codes) == ["X"]
+    assert (told.quality_score, told.processing_time_ms) == (0.5, 12.3)
+
+
+@pytest.mark.parametrize("given", [None, Result(), Result(extra={"a": 1})])
+def test_nothing_heard_is_an_empty_result(given: Result | None) -> None:
+    told = decoded(answer.result(job(3), "node-1", given, 1))
+    assert told.success
+    assert codec.reason_of(told.extra) == "ASR_EMPTY"
+    assert (told.text_asr, told.text_translated, bytes(told.tts_audio)) == ("", "", b'""')
+
+
+def test_a_reason_of_the_handler_is_kept() -> None:
+    told = decoded(answer.result(job(3), "node-1", Result(extra={"reason": "NO_TEXT_ASSIGNED"}), 1))
+    assert codec.reason_of(told.extra) == "NO_TEXT_ASSIGNED"
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["text", Result(text_asr=cast(str, 5)), Result("\ud800"), Result("a", extra={"x": object()})],
+)
+def test_a_result_the_server_would_refuse_fails_at_once(given: Any) -> None:
+    with pytest.raises((TypeError, ValueError, ProtocolError)):
+        answer.result(job(3), "node-1", given, 1)
+
+
+def test_an_exception_is_a_processing_error() -> None:
+    told = decoded(answer.failure(job(3), "node-1", RuntimeError("no \udcff luck" + "." * 1000), 1))
+    assert not told.success
+    assert told.error is not None
+    assert told.error.code == "PROCESSING_ERROR"
+    assert told.error.message.startswith("RuntimeError: no ? luck")
+    assert len(told.error.message) == 500
+
+
+def test_a_missing_model_is_named() -> None:
+    told = decoded(answer.failure(job(3), "node-1", ModelNotAvailable("nmt", "2.0", "not_loaded"), 1))
+    assert told.error is not None
+    assert told.error.code == "MODEL_NOT_AVAILABLE"
+    assert codec.unavailable_model(told.error) == codec.ModelDetails("nmt", "2.0", "not_loaded")
+
+
+def test_a_draining_node_sends_the_job_elsewhere() -> None:
+    told = decoded(answer.draining(assignment(3), "node-1"))
+    assert told.error is not None
+    assert told.error.code == "MODEL_NOT_AVAILABLE"
+    assert codec.unavailable_model(told.error) == codec.ModelDetails("drain", "", "draining")

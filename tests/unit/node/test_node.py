@@ -1,0 +1,465 @@
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine
+from http import HTTPStatus
+from typing import Any
+
+import pytest
+import uvloop
+from picows import WSMsgType
+
+from dragoman.node import Job, Node, NodeRefused, Result, Timing
+from dragoman.protocol.codes import Close
+from dragoman.protocol.node import (
+    JobAck,
+    JobCancel,
+    JobResult,
+    JobStarted,
+    NodeControl,
+    NodeHeartbeat,
+    NodePartial,
+    NodeRegister,
+)
+from dragoman.protocol.session import Error
+from unit.node.fake_scheduler import FakeScheduler, details, running, scheduler, wait_until
+
+QUICK = Timing(backoff_first_s=0.01, backoff_longest_s=0.02, heartbeat_s=60)
+FORGETFUL = Timing(backoff_first_s=0.01, backoff_longest_s=0.02, heartbeat_s=60, linger_results_s=0)
+
+
+async def translate(job: Job) -> Result:
+    job.partial("so far")
+    return Result(f"utterance {job.utterance_index}", "dicho")
+
+
+class Gate:
+    """A handler that goes on when the test says so."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.begun = 0
+
+    async def __call__(self, job: Job) -> Result:
+        self.begun += 1
+        await self.open.wait()
+        return Result(f"utterance {job.utterance_index}")
+
+
+def node_of(fake: FakeScheduler, handler: Any = translate, timing: Timing = QUICK, **options: Any) -> Node:
+    return Node(fake.url, handler, languages=["en", "es"], timing=timing, **options)
+
+
+def run(
+    scenario: Callable[[FakeScheduler], Coroutine[Any, Any, None]],
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(20), scheduler() as fake:
+            await scenario(fake)
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(main())
+
+
+@pytest.mark.parametrize("loop_factory", [None, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_a_node_registers_says_it_is_alive_and_answers_a_job(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None,
+) -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        async with running(node_of(fake, slots=2, token="t0ken")):
+            register = await fake.hears(NodeRegister)
+            assert register.token == "t0ken"
+            assert register.advanced_features == ["job_ack", "resume", "reattempt", "drain", "slots:2"]
+            assert (await fake.hears(NodeHeartbeat)).node_id == fake.node_id
+            fake.assigns(7)
+            result = await fake.hears(JobResult)
+            assert result.success
+            assert (result.job_id, result.text_asr, result.text_translated) == ("job-7", "utterance 7", "dicho")
+            assert [type(message) for message in fake.received] == [
+                NodeRegister,
+                NodeHeartbeat,
+                JobAck,
+                JobStarted,
+                NodePartial,
+                JobResult,
+            ]
+            assert all(message.node_id == fake.node_id for message in fake.received[1:])  # type: ignore[attr-defined]
+
+    run(scenario, loop_factory)
+
+
+def test_heartbeats_go_on_and_count_what_runs() -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        gate = Gate()
+        async with running(node_of(fake, gate, Timing(heartbeat_s=0.01))):
+            assert (await fake.hears(NodeHeartbeat)).resource_usage.running_jobs == 0
+            fake.assigns(1)
+            await fake.hears(NodeHeartbeat, lambda beat: beat.resource_usage.running_jobs == 1)
+            gate.open.set()
+            await fake.hears(JobResult)
+            await fake.hears(NodeHeartbeat, lambda beat: beat.resource_usage.running_jobs == 0)
+
+    run(scenario)
+
+
+def test_a_node_claims_the_id_it_was_given_when_it_comes_back() -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        node = node_of(fake)
+        async with running(node):
+            assert (await fake.hears(NodeRegister)).node_id is None
+            await fake.hears(NodeHeartbeat)
+            assert node.node_id == fake.node_id
+            fake.drops()
+            assert (await fake.hears(NodeRegister)).node_id == fake.node_id
+
+    run(scenario)
+
+
+def test_a_node_may_claim_an_id_of_its_own() -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        registered: list[str] = []
+        async with running(node_of(fake, node_id="node-mine", on_registered=registered.append)):
+            assert (await fake.hears(NodeRegister)).node_id == "node-mine"
+            await wait_until(lambda: registered == ["node-mine"])
+
+    run(scenario)
+
+
+def test_a_node_waits_for_a_server_that_is_not_there_yet() -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        await fake.close()
+        node = node_of(fake)
+        async with running(node):
+            await wait_until(lambda: node._backoff.failures >= 2)
+            await fake.listen()
+            await fake.hears(NodeHeartbeat)
+
+    run(scenario)
+
+
+def test_a_node_with_two_servers_goes_to_the_one_that_lives() -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        node = Node(["ws://127.0.0.1:1/ws/node", fake.url], translate, languages=["en"], timing=QUICK)
+        async with running(node):
+            await fake.hears(NodeHeartbeat)
+
+    run(scenario)
+
+
+def test_a_server_that_does_not_answer_the_registration_is_left() -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        fake.acks = False
+        async with running(node_of(fake, timing=Timing(register_s=0.02, backoff_first_s=0.01))):
+            await fake.hears(NodeRegister)
+            fake.acks = True
+            await fake.hears(NodeHeartbeat)
+            assert len(fake.connections) >= 2
+
+    run(scenario)
+
+
+def test_a_result_that_finished_while_the_socket_was_down_arrives() -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        gate = Gate()
+        node = node_of(fake, gate)
+        async with running(node):
+            await fake.hears(NodeHeartbeat)
+            fake.assigns(1)
+            await fake.hears(JobStarted)
+            await fake.close()
+            await wait_until(lambda: node._link is None)
+            gate.open.set()
+            await wait_until(lambda: len(node._outbox) == 1)
+            await fake.listen()
+            result = await fake.hears(JobResult)
+            assert result.job_id == "job-1"
+            kinds = [type(message) for message in fake.received]
+            assert kinds[-3:] == [NodeRegister, NodeHeartbeat, JobResult]
+
+    run(scenario)
+
+
+def test_a_job_goes_on_while_the_socket_is_down() -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        gate = Gate()
+        async with running(node_of(fake, gate)):
+            await fake.hears(NodeHeartbeat)
+            fake.assigns(1)
+            await fake.hears(JobStarted)
+            fake.drops()
+            await fake.hears(NodeHeartbeat)
+            gate.open.set()
+            assert (await fake.hears(JobResult)).job_id == "job-1"
+            assert gate.begun == 1
+
+    run(scenario)
+
+
+def test_a_result_nobody_confirmed_is_sent_again() -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        fake.answers_pings = False
+        async with running(node_of(fake, timing=FORGETFUL)):
+            await fake.hears(NodeHeartbeat)
+            fake.assigns(1)
+            first = await fake.hears(JobResult)
+            fake.drops()
+            again = await fake.hears(JobResult)
+            assert again.job_id == first.job_id
+
+    run(scenario)
+
+
+def test_a_result_that_was_read_is_not_sent_again() -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        node = node_of(fake, timing=FORGETFUL)
+        async with running(node):
+            await fake.hears(NodeHeartbeat)
+            fake.assigns(1)
+            await fake.hears(JobResult)
+            await wait_until(lambda: len(node._outbox) == 0)
+            fake.drops()
+            await fake.hears(NodeHeartbeat)
+            fake.assigns(2)
+            assert (await fake.hears(JobResult)).job_id == "job-2"
+
+    run(scenario)
+
+
+def test_a_result_that_was_read_a_moment_ago_is_sent_again_in_case_its_reader_died() -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        node = node_of(fake)
+        async with running(node):
+            await fake.hears(NodeHeartbeat)
+            fake.assigns(1)
+            await fake.hears(JobResult)
+            await wait_until(lambda: node._outbox.all_read)
+            fake.drops()
+            assert (await fake.hears(JobResult)).job_id == "job-1"
+
+    run(scenario)
+
+
+def test_a_cancelled_job_is_interrupted_and_the_next_one_runs() -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        gate = Gate()
+        async with running(node_of(fake, gate)):
+            await fake.hears(NodeHeartbeat)
+            for number in (1, 2, 3):
+                fake.assigns(number)
+            await fake.hears(JobStarted)
+            fake.says(JobCancel("job-1"))
+            fake.says(JobCancel("job-2", reason="too late"))
+            assert (await fake.hears(JobStarted)).job_id == "job-3"
+            gate.open.set()
+            assert (await fake.hears(JobResult)).job_id == "job-3"
+
+    run(scenario)
+
+
+def test_what_a_node_does_not_understand_does_not_harm_it() -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        async with running(node_of(fake)):
+            await fake.hears(NodeHeartbeat)
+            transport = fake.connections[-1].transport
+            assert transport is not None
+            for nonsense in (b"", b"{", b'{"type":"from_the_future"}', b'{"type":"job_assign"}', b"\xff"):
+                transport.send(WSMsgType.TEXT, nonsense)
+            transport.send(WSMsgType.TEXT, b'{"type":"error","code":', fin=False)
+            transport.send(WSMsgType.CONTINUATION, b'"X","message":"in two frames"}')
+            fake.says(Error("INVALID_MESSAGE", "sorry"))
+            fake.says(NodeControl("dance"))
+            fake.assigns(1)
+            assert (await fake.hears(JobResult)).success
+
+    run(scenario)
+
+
+# ---------------------------------------------------------------- leaving
+
+
+def test_a_draining_node_finishes_what_it_has_refuses_what_comes_and_leaves() -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        gate = Gate()
+        node = node_of(fake, gate)
+        async with running(node) as over:
+            await fake.hears(NodeHeartbeat)
+            fake.assigns(1)
+            fake.assigns(2)
+            await fake.hears(JobStarted)
+            node.drain()
+            beat = await fake.hears(NodeHeartbeat)
+            assert not any(capability.ready for capability in beat.capability_by_type)
+            fake.assigns(3)
+            refused = await fake.hears(JobResult)
+            assert refused.job_id == "job-3"
+            assert refused.error is not None
+            assert refused.error.code == "MODEL_NOT_AVAILABLE"
+            assert details(refused.error.details)["reason"] == "draining"
+            gate.open.set()
+            assert (await fake.hears(JobResult)).job_id == "job-1"
+            assert (await fake.hears(JobResult)).job_id == "job-2"
+            await over
+            assert fake.goodbyes == 1
+
+    run(scenario)
+
+
+def test_a_server_may_ask_a_node_to_drain() -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        async with running(node_of(fake)) as over:
+            await fake.hears(NodeHeartbeat)
+            fake.says(NodeControl("drain", "upgrade"))
+            await over
+
+    run(scenario)
+
+
+def test_a_node_does_not_leave_before_its_results_were_read() -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        fake.answers_pings = False
+        node = node_of(fake)
+        async with running(node) as over:
+            await fake.hears(NodeHeartbeat)
+            fake.assigns(1)
+            await fake.hears(JobResult)
+            node.drain()
+            await fake.hears(NodeHeartbeat)
+            assert not over.done()
+            fake.answers_pings = True
+            fake.drops()
+            assert (await fake.hears(JobResult)).job_id == "job-1"
+            await over
+
+    run(scenario)
+
+
+def test_a_drain_that_takes_too_long_ends() -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        node = node_of(fake, Gate(), Timing(drain_s=0.02))
+        async with running(node) as over:
+            await fake.hears(NodeHeartbeat)
+            fake.assigns(1)
+            await fake.hears(JobStarted)
+            node.drain()
+            await over
+            assert not any(isinstance(message, JobResult) for message in fake.received)
+
+    run(scenario)
+
+
+def test_sigterm_drains_and_a_second_one_leaves_at_once() -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        node = node_of(fake, Gate())
+        over = asyncio.get_running_loop().create_task(node.run(signals=True))
+        await fake.hears(NodeHeartbeat)
+        fake.assigns(1)
+        await fake.hears(JobStarted)
+        signal.raise_signal(signal.SIGTERM)
+        beat = await fake.hears(NodeHeartbeat)
+        assert not any(capability.ready for capability in beat.capability_by_type)
+        assert not over.done()
+        signal.raise_signal(signal.SIGTERM)
+        await over
+
+    run(scenario)
+
+
+def test_a_node_that_connects_in_vain_can_be_stopped() -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        await fake.close()
+        node = node_of(fake, timing=Timing(backoff_first_s=60, backoff_longest_s=60))
+        async with running(node) as over:
+            await wait_until(lambda: node._backoff.failures == 1)
+            node.stop()
+            await over
+
+    run(scenario)
+
+
+def test_a_node_whose_run_is_cancelled_says_goodbye() -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        over = asyncio.get_running_loop().create_task(node_of(fake).run())
+        await fake.hears(NodeHeartbeat)
+        over.cancel()
+        await asyncio.wait({over})
+        assert over.cancelled()
+        assert fake.goodbyes == 1
+
+    run(scenario)
+
+
+def test_a_node_that_dies_says_nothing() -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        node = node_of(fake)
+        async with running(node) as over:
+            await fake.hears(NodeHeartbeat)
+            node.die()
+            await over
+            await fake.connections[-1].gone.wait()
+            assert fake.goodbyes == 0
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("code", [Close.UNAUTHORIZED, Close.REPLACED])
+def test_a_node_that_is_told_not_to_come_back_does_not(code: Close) -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        async with running(node_of(fake)) as over:
+            await fake.hears(NodeHeartbeat)
+            fake.closes(code, b"no")
+            with pytest.raises(NodeRefused) as refused:
+                await over
+            assert (refused.value.code, refused.value.reason) == (code, "no")
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("code", [Close.SHUTDOWN, Close.SLOW_CONSUMER, 1001, 1011])
+def test_a_node_that_is_told_to_come_back_does(code: int) -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        async with running(node_of(fake)):
+            await fake.hears(NodeHeartbeat)
+            fake.closes(code)
+            await fake.hears(NodeHeartbeat)
+
+    run(scenario)
+
+
+def test_a_node_that_may_not_even_connect_does_not_try_again() -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        fake.refuses_with = HTTPStatus.UNAUTHORIZED
+        with pytest.raises(NodeRefused) as refused:
+            await node_of(fake).run()
+        assert refused.value.code == 401
+        assert fake.refusals == 1
+
+    run(scenario)
+
+
+def test_a_server_that_starts_up_is_tried_again() -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        fake.refuses_with = HTTPStatus.SERVICE_UNAVAILABLE
+        async with running(node_of(fake)):
+            await wait_until(lambda: fake.refusals >= 2)
+            fake.refuses_with = None
+            await fake.hears(NodeHeartbeat)
+
+    run(scenario)
+
+
+def test_serve_is_run_with_a_loop_of_its_own() -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        served = asyncio.get_running_loop().run_in_executor(None, node_of(fake).serve)
+        await fake.hears(NodeHeartbeat)
+        fake.says(NodeControl("drain"))
+        await served
+
+    run(scenario)
+
+
+def test_a_url_that_is_none_is_an_error_at_once() -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        with pytest.raises(Exception, match="valid URL"):
+            await Node("http://127.0.0.1:1/ws/node", translate, languages=["en"]).run()
+
+    run(scenario)

@@ -1,0 +1,56 @@
+from dragoman.node.profile import Profile, usage_of_this_machine
+from dragoman.protocol import codec
+from dragoman.protocol.node import InstalledService, ResourceUsage, slots_of
+
+
+def profile(**fields: object) -> Profile:
+    known = {"asr": ["en"], "semantic": ["es"], "tts": ["es"], "slots": 3, "version": "1.2"}
+    return Profile(**(known | fields))  # type: ignore[arg-type]
+
+
+def test_a_registration_says_what_the_node_can() -> None:
+    register = profile().register(None, "secret", draining=False)
+    assert codec.decode_node(codec.encode(register))
+    assert register.node_id is None
+    assert register.token == "secret"
+    assert slots_of(register.advanced_features) == 3
+    assert register.language_capabilities is not None
+    assert register.language_capabilities.asr_languages == ["en"]
+    assert register.language_capabilities.semantic_languages == ["es"]
+    assert {entry.type: entry.ready for entry in register.capability_by_type} == {
+        "asr": True,
+        "nmt": True,
+        "semantic": True,
+        "tts": True,
+    }
+
+
+def test_a_node_that_cannot_speak_is_not_ready_for_tts() -> None:
+    register = profile(tts=[]).register(None, None, draining=False)
+    assert {entry.type for entry in register.capability_by_type if not entry.ready} == {"tts"}
+    assert {service.type for service in register.installed_services} == {"asr", "nmt", "semantic"}
+
+
+def test_services_and_readiness_may_be_told() -> None:
+    services = [InstalledService("whisper", "asr", "gpu", "running", "3")]
+    heartbeat = profile(services=services, ready={"asr": True, "tone": False}).heartbeat("node-1", 0, draining=False)
+    assert heartbeat.installed_services == services
+    assert {entry.type: entry.ready for entry in heartbeat.capability_by_type} == {"asr": True, "tone": False}
+
+
+def test_a_draining_node_is_ready_for_nothing() -> None:
+    for message in (profile().register("n", None, draining=True), profile().heartbeat("n", 1, draining=True)):
+        assert not any(entry.ready for entry in message.capability_by_type)
+
+
+def test_a_heartbeat_says_how_many_jobs_run() -> None:
+    told = profile(usage=lambda: ResourceUsage(50, 60, 0, gpu_percent=70)).heartbeat("node-1", 2, draining=False)
+    assert told.node_id == "node-1"
+    assert told.resource_usage == ResourceUsage(50, 60, 2, gpu_percent=70)
+    assert codec.decode_node(codec.encode(told))
+
+
+def test_the_usage_of_this_machine_is_in_percent() -> None:
+    usage = usage_of_this_machine()
+    assert 0 <= usage.cpu_percent <= 100
+    assert 0 <= usage.mem_percent <= 100
