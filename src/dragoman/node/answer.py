@@ -9,6 +9,8 @@ from dragoman.protocol.codes import EmptyReason, ErrorCode
 from dragoman.protocol.fields import ABSENT
 from dragoman.protocol.node import JobAssign, JobError, JobResult
 
+# A server takes messages of 1 MiB unless told otherwise, and does not want a node back that sends larger ones.
+MAX_BYTES = 1_000_000
 _MESSAGE_LENGTH = 500
 
 
@@ -33,6 +35,8 @@ def result(job: Job, node_id: str, given: Result | None, took_ms: float) -> byte
     data = codec.encode(message)
     # Encoding takes any type; what the server would refuse must fail here, where the author of the handler sees it.
     codec.decode_node(data)
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"the result has {len(data)} bytes, more than the {MAX_BYTES} that a server takes")
     return data
 
 

@@ -61,6 +61,7 @@ class Timing:
     drain_s: float = 30.0
     keep_results_s: float = 30.0
     linger_results_s: float = 2.0
+    ask_read_s: float = 0.1
     backoff_first_s: float = 0.25
     backoff_longest_s: float = 10.0
     backoff_steady_s: float = 5.0
@@ -312,10 +313,14 @@ class Node:
             self._link.send(data)
 
     def _ask_read(self) -> None:
-        """One question at a time: its answer asks the next, if there is more by then."""
+        """One question at a time and not for every result: its answer asks the next, if there is more by then."""
         if self._link is not None and self._registered.is_set() and not (self._asked_read or self._outbox.all_read):
             self._asked_read = True
-            self._link.ask_read(self._outbox.last_mark)
+            asyncio.get_running_loop().call_later(self._timing.ask_read_s, self._ask_read_now, self._link)
+
+    def _ask_read_now(self, link: Link) -> None:
+        if link is self._link:
+            link.ask_read(self._outbox.last_mark)
 
     def _heartbeat(self) -> None:
         self._say(self._profile.heartbeat(self._my_id(), self._worker.running, self.draining))

@@ -44,8 +44,10 @@ class Outbox:
 
     def read(self, mark: int, now: float) -> None:
         """The server has read everything up to `mark`."""
-        for entry in self._entries:
-            if entry.mark <= mark and entry.read_at is None:
+        for entry in reversed(self._entries):
+            if entry.read_at is not None:
+                break
+            if entry.mark <= mark:
                 entry.read_at = now
         self.prune(now)
 

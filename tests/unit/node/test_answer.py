@@ -50,6 +50,11 @@ def test_a_result_the_server_would_refuse_fails_at_once(given: Any) -> None:
         answer.result(job(3), "node-1", given, 1)
 
 
+def test_a_result_too_large_for_a_server_fails_its_job_and_not_the_connection() -> None:
+    with pytest.raises(ValueError, match="more than the 1000000"):
+        answer.result(job(3), "node-1", Result("a", tts_audio=bytes(800_000)), 1)
+
+
 def test_an_exception_is_a_processing_error() -> None:
     told = decoded(answer.failure(job(3), "node-1", RuntimeError("no \udcff luck" + "." * 1000), 1))
     assert not told.success

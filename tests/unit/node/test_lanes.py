@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.node.lanes import Lanes
@@ -82,6 +82,7 @@ steps = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(st.integers(1, 4), steps)
 def test_every_job_runs_once_never_two_of_a_lane_and_no_slot_stays_empty(
     slots: int, steps: list[tuple[str, int, int]]

@@ -1,4 +1,5 @@
 import asyncio
+import dataclasses
 import signal
 from collections.abc import Callable, Coroutine
 from http import HTTPStatus
@@ -23,8 +24,8 @@ from dragoman.protocol.node import (
 from dragoman.protocol.session import Error
 from unit.node.fake_scheduler import FakeScheduler, details, running, scheduler, wait_until
 
-QUICK = Timing(backoff_first_s=0.01, backoff_longest_s=0.02, heartbeat_s=60)
-FORGETFUL = Timing(backoff_first_s=0.01, backoff_longest_s=0.02, heartbeat_s=60, linger_results_s=0)
+QUICK = Timing(backoff_first_s=0.01, backoff_longest_s=0.02, heartbeat_s=60, ask_read_s=0.001)
+FORGETFUL = dataclasses.replace(QUICK, linger_results_s=0)
 
 
 async def translate(job: Job) -> Result:

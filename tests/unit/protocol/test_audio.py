@@ -1,7 +1,7 @@
 from contextlib import suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
@@ -14,17 +14,20 @@ from dragoman.protocol.fields import ABSENT
 packets = st.lists(st.binary(min_size=1, max_size=300), max_size=20)
 
 
+@settings(deadline=None)
 @given(packets)
 def test_a_run_has_as_many_packets_as_were_put_in(some: list[bytes]) -> None:
     assert audio.opus_packets(audio.opus_run(some)) == len(some)
 
 
+@settings(deadline=None)
 @given(packets, packets)
 def test_runs_joined_are_a_longer_run(some: list[bytes], more: list[bytes]) -> None:
     joined = audio.opus_run(some) + audio.opus_run(more)
     assert audio.duration_ms("opus", joined, 16000) == 20 * (len(some) + len(more))
 
 
+@settings(deadline=None)
 @given(packets.filter(bool), st.integers(1, 300))
 def test_a_run_cut_within_a_packet_is_refused(some: list[bytes], cut: int) -> None:
     run = audio.opus_run(some)
@@ -64,6 +67,7 @@ def test_bad_audio_is_an_invalid_message() -> None:
     assert refused.value.code is ErrorCode.INVALID_MESSAGE
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=500))
 def test_base64_goes_there_and_back(data: bytes) -> None:
     assert audio.decode_base64(audio.encode_base64(data)) == data
@@ -88,18 +92,21 @@ u32 = st.integers(0, 2**32 - 1)
 session_ids = st.text(max_size=60).filter(lambda text: len(text.encode()) < 256)
 
 
+@settings(deadline=None)
 @given(session_ids, u32, u32, st.booleans(), st.binary(max_size=100))
 def test_a_chunk_frame_goes_there_and_back(session: str, seq: int, ts: int, final: bool, data: bytes) -> None:
     frame = AudioFrame(FrameKind.CHUNK, session, seq, ts, final, data)
     assert audio.parse_frame(audio.build_frame(frame)) == frame
 
 
+@settings(deadline=None)
 @given(session_ids, u32, u32)
 def test_a_final_frame_goes_there_and_back(session: str, seq: int, ts: int) -> None:
     frame = AudioFrame(FrameKind.FINAL, session, seq, ts, True, b"")
     assert audio.parse_frame(audio.build_frame(frame)) == frame
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=60) | st.binary(max_size=60).map(lambda rest: b"\x01" + rest))
 def test_any_frame_is_read_or_refused(data: bytes) -> None:
     with suppress(BadAudio):

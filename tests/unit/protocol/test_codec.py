@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.protocol import codec
@@ -221,11 +221,13 @@ def survives(data: bytes | str) -> None:
                 json.loads(codec.encode(message))
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_decode_or_are_refused(data: bytes) -> None:
     survives(data)
 
 
+@settings(deadline=None)
 @given(st.text(alphabet=st.characters(codec=None, exclude_categories=()), max_size=100))
 def test_any_text_decodes_or_is_refused(data: str) -> None:
     survives(data)
@@ -238,6 +240,7 @@ json_values = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.sampled_from([CHUNK, RESULT, INIT, REGISTER]), st.data())
 def test_a_message_with_any_value_in_any_field_decodes_or_is_refused(sample: bytes, data: st.DataObject) -> None:
     message = json.loads(sample)
@@ -246,6 +249,7 @@ def test_a_message_with_any_value_in_any_field_decodes_or_is_refused(sample: byt
     survives(json.dumps(message).encode())
 
 
+@settings(deadline=None)
 @given(st.sampled_from([CHUNK, RESULT, INIT, REGISTER]), st.data())
 def test_a_message_with_broken_bytes_decodes_or_is_refused(sample: bytes, data: st.DataObject) -> None:
     broken = bytearray(sample)
