@@ -125,7 +125,7 @@ class Instances:
     def _parse(data: bytes | None) -> Presence | None:
         try:
             return _decode(data) if data is not None else None
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             return None
 
 

@@ -58,7 +58,7 @@ class Jobs:
     def parse_binding(data: bytes | None) -> Binding | None:
         try:
             return _decode_binding(data) if data is not None else None
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             return None
 
     # -- the job itself -------------------------------------------------------------------------

@@ -69,10 +69,10 @@ class Address:
         if parts.scheme not in ("redis", "rediss", "unix"):
             raise ValueError(f"a Redis URL starts with redis://, rediss:// or unix://, not {parts.scheme or url!r}")
         user, password = unquote(parts.username or ""), unquote(parts.password or "")
+        asked_db = parse_qs(parts.query).get("db", [""])[0]
         if parts.scheme == "unix":
-            db = int(parse_qs(parts.query).get("db", ["0"])[0])
-            return cls(path=unquote(parts.path), username=user, password=password, db=db)
-        host, port, db = parts.hostname or "127.0.0.1", parts.port or 6379, int(parts.path.strip("/") or 0)
+            return cls(path=unquote(parts.path), username=user, password=password, db=int(asked_db or 0))
+        host, port, db = parts.hostname or "127.0.0.1", parts.port or 6379, int(asked_db or parts.path.strip("/") or 0)
         return cls(host, port, "", user, password, db, tls=parts.scheme == "rediss")
 
     def at(self, host: str, port: int) -> "Address":

@@ -1,0 +1,44 @@
+"""What every test may ask for: an event loop here, a Redis in the plugins.
+
+`async def test_…` runs on the loop of `runner`, so fixtures can open connections on it before and close them after.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+import uvloop
+
+pytest_plugins = ["redis_servers", "redis_fixtures"]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str, obj: object) -> None:
+    if inspect.iscoroutinefunction(obj) and collector.istestfunction(obj, name):
+        pytest.mark.usefixtures("runner")(obj)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    named = inspect.signature(pyfuncitem.obj).parameters
+    runner = cast(asyncio.Runner, pyfuncitem.funcargs["runner"])
+    runner.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in named}))
+    return True
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A Cluster is six processes: every test that needs one runs in the same worker."""
+    for item in items:
+        if item.get_closest_marker("cluster") is not None:
+            item.add_marker(pytest.mark.xdist_group("cluster"))
+
+
+@pytest.fixture
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as made:
+        yield made

@@ -1,0 +1,166 @@
+"""The header of a Lua file is its signature, on both sides."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dragoman.store
+from dragoman.store.script import ALL, Header, Script, ScriptError, parse_header, prologue, tag_of
+
+TAKE = """\
+-- Take one slot of a node for a job.
+--
+-- KEYS  reserved  zset  job ids by expiry, ms
+--       waiting   list
+-- ARGV  job       str   KEYS may be spoken of here
+--       now       now   '' = Redis TIME
+--       limit     int
+--       others    list
+--
+-- Returns 'OK' or 'FULL'.
+--       trailing  str   is prose: the section has ended
+local x = 1
+-- KEYS  late  string
+return 'OK'
+"""
+
+
+class Recorder:
+    """Stands where a client would and remembers what it was asked to run."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, list[str], list[Any]]] = []
+
+    def evaluate(self, script: Script, keys: list[str], args: list[Any]) -> "asyncio.Future[Any]":
+        self.asked.append((script.name, keys, args))
+        return asyncio.get_running_loop().create_future()
+
+
+def script(source: str = TAKE) -> Script:
+    return Script("take", source, register=False)
+
+
+def test_the_header_names_keys_and_arguments_in_their_order() -> None:
+    assert parse_header(TAKE, "take") == Header(
+        keys=("reserved", "waiting"),
+        args=(("job", "str"), ("now", "now"), ("limit", "int"), ("others", "list")),
+    )
+
+
+def test_a_script_without_a_header_takes_nothing() -> None:
+    assert parse_header("return 1", "bare") == Header((), ())
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["-- ARGV  job  float  no such kind\n", "-- ARGV  jobs  list\n--       now   now\n"],
+    ids=["unknown kind", "list before the end"],
+)
+def test_a_header_that_cannot_be_bound_is_refused_when_the_script_is_loaded(header: str) -> None:
+    with pytest.raises(ScriptError, match=r"take: argument jobs? has kind"):
+        script(header)
+
+
+def test_the_same_header_makes_the_locals_of_the_script() -> None:
+    made = prologue(parse_header(TAKE, "take"))
+    assert "local reserved = KEYS[1] local waiting = KEYS[2] local job = ARGV[1]" in made
+    assert "local now = tonumber(ARGV[2]) if not now then" in made
+    assert "local limit = tonumber(ARGV[3])" in made
+    assert "for i = 4, #ARGV do others[#others + 1] = ARGV[i] end" in made
+
+
+def test_the_locals_stand_on_the_first_line_so_that_line_numbers_in_errors_are_those_of_the_file() -> None:
+    assert script().source.splitlines()[1:] == TAKE.splitlines()[1:]
+
+
+async def test_values_are_put_where_the_header_says_whatever_order_they_come_in() -> None:
+    redis = Recorder()
+    script()(redis, others=["a", "b"], limit=4, job="j", waiting="{n}:w", reserved="{n}:r", now=7)
+    assert redis.asked == [("take", ["{n}:r", "{n}:w"], ["j", 7, 4, "a", "b"])]
+
+
+async def test_only_the_time_may_be_left_out() -> None:
+    redis = Recorder()
+    script()(redis, reserved="{n}:r", waiting="{n}:w", job="j", limit=4, others=[])
+    assert redis.asked == [("take", ["{n}:r", "{n}:w"], ["j", "", 4])]
+
+
+@pytest.mark.parametrize("missing", ["reserved", "waiting", "job", "limit", "others"])
+async def test_a_missing_name_is_refused_by_name(missing: str) -> None:
+    redis = Recorder()
+    values = {"reserved": "{n}:r", "waiting": "{n}:w", "job": "j", "limit": 4, "others": []}
+    del values[missing]
+    with pytest.raises(ScriptError, match=f"take needs {missing}"):
+        script()(redis, **values)
+    assert not redis.asked
+
+
+async def test_an_unknown_name_is_refused_and_the_known_ones_are_told() -> None:
+    redis = Recorder()
+    with pytest.raises(ScriptError, match=r"take has no \['slots'\]; it takes .*'limit'"):
+        script()(redis, reserved="{n}:r", waiting="{n}:w", job="j", limit=4, others=[], slots=4)
+    assert not redis.asked
+
+
+async def test_keys_of_different_slots_are_refused_at_the_call_on_a_single_redis_too() -> None:
+    redis = Recorder()
+    with pytest.raises(ScriptError, match=r"take: \{n\}:r and \{m\}:w are in different slots"):
+        script()(redis, reserved="{n}:r", waiting="{m}:w", job="j", limit=4, others=[])
+    assert not redis.asked
+
+
+@pytest.mark.parametrize(
+    ("key", "tag"),
+    [
+        ("a:{b}:c", "b"),
+        ("a:{b}:{c}", "b"),
+        ("plain", "plain"),
+        ("a:{}:c", "a:{}:c"),
+        ("a:{b", "a:{b"),
+        ("a}b{c}", "c"),
+        ("{{b}}", "{b"),
+    ],
+)
+def test_the_tag_is_what_stands_between_the_first_braces(key: str, tag: str) -> None:
+    assert tag_of(key) == tag
+
+
+def test_a_script_is_addressed_by_its_content() -> None:
+    assert script().sha == script().sha
+    assert script().sha != script(TAKE.replace("'OK'", "'YES'")).sha
+
+
+def test_a_script_that_is_not_registered_is_loaded_by_nobody() -> None:
+    unlisted = script()
+    assert unlisted.name not in ALL
+
+
+def lua_files() -> list[Path]:
+    return sorted(Path(dragoman.store.__file__).parent.glob("*.lua"))
+
+
+@pytest.mark.parametrize("path", lua_files(), ids=lambda path: path.stem)
+def test_every_lua_file_opens_with_its_contract(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    told = [line for line in lines if line.startswith("--")]
+    assert parse_header("\n".join(lines), path.stem).keys, "no KEYS: it would have no place in a Cluster"
+    assert any(line.startswith("-- Returns ") for line in told)
+    assert len(lines) <= 60
+
+
+@pytest.mark.parametrize("path", lua_files(), ids=lambda path: path.stem)
+def test_every_name_in_a_header_is_used_by_its_script(path: Path) -> None:
+    source = path.read_text(encoding="utf-8")
+    header = parse_header(source, path.stem)
+    body = "\n".join(line for line in source.splitlines() if not line.lstrip().startswith("--"))
+    names = (*header.keys, *(arg for arg, _ in header.args))
+    assert [name for name in names if name not in body] == []
+
+
+@pytest.mark.parametrize("path", lua_files(), ids=lambda path: path.stem)
+def test_no_key_name_is_made_inside_a_script(path: Path) -> None:
+    body = "\n".join(line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("--"))
+    assert "KEYS[" not in body
+    assert "ARGV[" not in body
