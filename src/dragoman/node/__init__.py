@@ -1,6 +1,5 @@
 """Write a compute node in fifteen lines.
 
-    import asyncio
     from dragoman.node import Job, Node, Result
 
     async def translate(job: Job) -> Result | None:
