@@ -5,6 +5,7 @@
 It runs without site-packages and must start fast, so it imports nothing it can do without.
 """
 
+import contextlib
 import os
 import select
 import sys
@@ -26,8 +27,10 @@ def leave_watcher(line: int, number: int) -> None:
         os.close(line)
         return
     # Everything else is closed: an inherited lock or pipe must not live on in the watcher.
-    os.closerange(0, line)
-    os.closerange(line + 1, os.sysconf("SC_OPEN_MAX"))
+    for descriptor in map(int, os.listdir("/dev/fd")):
+        if descriptor != line:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
     while os.getppid() == command:
         if select.select([line], [], [], 0.2)[0]:
             os.kill(command, number)

@@ -134,7 +134,7 @@ class RedisCluster:
         self.stop()
 
     def start_nodes(self) -> None:
-        """The processes alone, all at once; a node whose port was snatched away (by another test process, say) gets another."""
+        """The processes alone, all at once; one whose port another test process snatched away gets another."""
         waiting: Sequence[RedisServer] = self.nodes
         for _ in range(_START_TRIES):
             taken = {node.port for node in self.nodes}

@@ -1,5 +1,6 @@
 """Nothing that is started here outlives the process that started it."""
 
+import json
 import os
 import signal
 import sys
@@ -46,13 +47,13 @@ def test_a_child_has_a_session_of_its_own_and_only_the_descriptors_it_was_given(
     if not watch and sys.platform != "linux":
         pytest.skip("PR_SET_PDEATHSIG")
     read_end, write_end = os.pipe()
-    told = f"import os; os.write({write_end}, repr((os.getsid(0) == os.getpid(), os.listdir('/dev/fd'))).encode())"
-    child = Child([sys.executable, "-c", told], dies_by=signal.SIGKILL, watch=watch, pass_fds=(write_end,))
+    tell = f"import os, json; os.write({write_end}, json.dumps([os.getsid(0), os.listdir('/dev/fd')]).encode())"
+    child = Child([sys.executable, "-c", tell], dies_by=signal.SIGKILL, watch=watch, pass_fds=(write_end,))
     os.close(write_end)
     with os.fdopen(read_end) as pipe:
-        own_session, descriptors = eval(pipe.read())
+        session, descriptors = json.load(pipe)
     assert child.wait() == 0
     child.close()
-    assert own_session
+    assert session == child.pid
     # Three streams, the pipe, and the one that lists them.
     assert len(descriptors) == 5
