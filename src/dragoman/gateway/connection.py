@@ -1,0 +1,61 @@
+"""A WebSocket as endpoints see it. Another WebSocket server can take picows' place behind these two interfaces.
+
+Everything is a callback in the loop's thread, and nothing awaits:
+
+- An endpoint hears `opened` first, then messages, then `closed` exactly once; nothing after `closed`.
+- A message arrives whole, as the bytes that came: UTF-8 is the codec's business.
+- What an endpoint raises ends its own connection (1011) and nothing else.
+- After `close` nothing is sent and nothing delivered, however long the socket takes to end.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+
+class Connection(Protocol):
+    @property
+    def id(self) -> int:
+        """Unique in this process."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def query(self) -> Mapping[str, str]: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """By lower-case name."""
+
+    @property
+    def peer(self) -> tuple[str, int]:
+        """Address and port."""
+
+    @property
+    def closed(self) -> bool:
+        """Nothing more will be sent or delivered."""
+
+    @property
+    def buffered(self) -> int:
+        """Bytes waiting for the peer to read."""
+
+    def send(self, data: bytes | str) -> None:
+        """Send one text message; without effect once closed."""
+
+    def send_binary(self, data: bytes) -> None: ...
+
+    def close(self, code: int, reason: str = "") -> None:
+        """Send a close frame and end the connection, in bounded time whatever the peer does."""
+
+
+class Endpoint(Protocol):
+    def opened(self, conn: Connection) -> None: ...
+
+    def text(self, conn: Connection, data: bytes) -> None: ...
+
+    def binary(self, conn: Connection, data: bytes) -> None: ...
+
+    def closed(self, conn: Connection) -> None: ...
+
+
+EndpointFactory = Callable[[], Endpoint]

@@ -1,0 +1,160 @@
+"""The first request of a connection: parsed, judged, answered. Pure: bytes and values, no I/O.
+
+Refusals are JSON, `{"error": "…"}`, and end the connection. No extension is ever negotiated: compression costs
+45 to 150 KB a connection and lets a small frame inflate without bound.
+
+Who may come in is decided elsewhere: an `Authorizer` sees the request before the upgrade is answered and may
+refuse it. The Origin rule is here because every handshake needs it: browsers let any page open a WebSocket to any
+host, and the Origin header is the only word about which page it was.
+"""
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from sys import intern
+from types import MappingProxyType
+from urllib.parse import parse_qsl
+
+END_OF_HEAD = b"\r\n\r\n"
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*\bwebsocket\b", re.IGNORECASE)
+_MAX_HEADERS = 128
+_MAX_QUERY_FIELDS = 32
+# Two of one of these would let two readers of the request see two different ones.
+_ONCE = frozenset({"host", "origin", "authorization", "sec-websocket-key", "sec-websocket-version", "content-length"})
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An upgrade request. Header names are in lower case; repeated headers are joined with a comma."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    peer: tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """A refusal: `body` is the sentence that becomes `{"error": body}`."""
+
+    status: int
+    body: str
+    headers: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+
+    def to_bytes(self) -> bytes:
+        body = json.dumps({"error": self.body}, separators=(",", ":")).encode()
+        fields = {
+            "Content-Type": "application/json",
+            "Content-Length": str(len(body)),
+            "Connection": "close",
+            **self.headers,
+        }
+        lines = [f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}", *(f"{k}: {v}" for k, v in fields.items())]
+        return "\r\n".join(lines).encode("latin-1") + END_OF_HEAD + body
+
+
+Authorizer = Callable[[Request], Reject | None]
+
+
+def wants_websocket(head: bytes) -> bool:
+    return _UPGRADE.search(head) is not None
+
+
+def parse(head: bytes, peer: tuple[str, int]) -> Request | Reject:
+    """Read a request head (up to, without, the empty line)."""
+    request_line, *lines = head.decode("latin-1").split("\r\n")
+    words = request_line.split(" ")
+    if len(words) != 3 or words[2] != "HTTP/1.1" or _CONTROLS.search(request_line):
+        return Reject(400, "the request line is not that of an HTTP/1.1 request")
+    headers = _parse_headers(lines)
+    if isinstance(headers, Reject):
+        return headers
+    path, _, search = words[1].partition("?")
+    try:
+        query = (
+            dict(parse_qsl(search, keep_blank_values=True, max_num_fields=_MAX_QUERY_FIELDS)) if search else _NOTHING
+        )
+    except ValueError:
+        return Reject(400, f"the query has more than {_MAX_QUERY_FIELDS} fields")
+    return Request(words[0], path, query, headers, peer)
+
+
+def _parse_headers(lines: list[str]) -> dict[str, str] | Reject:
+    if len(lines) > _MAX_HEADERS:
+        return Reject(431, f"the request has more than {_MAX_HEADERS} headers")
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        value = value.strip(" \t")
+        if not colon or not _TOKEN.fullmatch(name) or _CONTROLS.search(value):
+            return Reject(400, "the request has a malformed header")
+        name = intern(name.lower())
+        if name in headers:
+            if name in _ONCE:
+                return Reject(400, f"the request has more than one {name} header")
+            value = f"{headers[name]}, {value}"
+        headers[name] = value
+    return headers
+
+
+def accept(request: Request) -> bytes | Reject:
+    """The 101 answer to a correct upgrade request, or why it is not one."""
+    headers = request.headers
+    if request.method != "GET":
+        return Reject(405, "a WebSocket is opened with GET", {"Allow": "GET"})
+    # A browser may say `keep-alive, Upgrade`; a proxy may add words of its own.
+    if "upgrade" not in {word.strip().lower() for word in headers.get("connection", "").split(",")}:
+        return Reject(400, "the Connection header does not say Upgrade")
+    if "host" not in headers:
+        return Reject(400, "the Host header is missing")
+    if "transfer-encoding" in headers or headers.get("content-length", "0") != "0":
+        return Reject(400, "an upgrade request carries no body")
+    if headers.get("sec-websocket-version") != "13":
+        return Reject(426, "WebSocket version 13 is spoken here", {"Sec-WebSocket-Version": "13"})
+    key = headers.get("sec-websocket-key", "")
+    if not _is_nonce(key):
+        return Reject(400, "the Sec-WebSocket-Key header is missing or not 16 bytes of base64")
+    digest = base64.b64encode(hashlib.sha1(key.encode("ascii") + _GUID).digest())
+    return (
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
+        + digest
+        + END_OF_HEAD
+    )
+
+
+def _is_nonce(key: str) -> bool:
+    try:
+        return len(base64.b64decode(key, validate=True)) == 16
+    except (binascii.Error, ValueError):
+        return False
+
+
+class OriginAllowList:
+    """An `Authorizer`: lets in what has no Origin (apps, nodes), pages of this host, and listed origins.
+
+    `*` in the list is any origin. *This host* is what the request's own Host header says.
+    """
+
+    def __init__(self, origins: Iterable[str] = ()) -> None:
+        self._origins = frozenset(origin.rstrip("/").lower() for origin in origins)
+
+    def __call__(self, request: Request) -> Reject | None:
+        origin = request.headers.get("origin")
+        if origin is None or "*" in self._origins:
+            return None
+        origin = origin.lower()
+        page = origin.partition("://")[2]  # "" for `null`, the Origin of sandboxed pages and files
+        if origin in self._origins or (page and page == request.headers.get("host", "").lower()):
+            return None
+        return Reject(403, "this Origin may not connect")

@@ -1,0 +1,67 @@
+"""What one connection may ask of the gateway, and what is counted there.
+
+`Counters` are plain integers, bumped on the hot path; whoever publishes metrics reads them when asked.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of a listener; a `Route` may have its own for what concerns a single connection."""
+
+    # one connection
+    max_frame_bytes: int = 1 << 20  # a whole message, its fragments together
+    max_frames_per_s: int = 200
+    burst_frames: int = 400
+    out_queue_bytes: int = 8 << 20
+    out_queue_age_s: float = 15.0
+    ping_idle_s: float = 30.0
+    ping_reply_s: float = 15.0
+    grown_buffer_s: float = 10.0  # how long a read buffer that a large message has grown is kept for the next one
+    # all of them
+    max_connections: int = 20_000  # open WebSockets
+    max_http_connections: int = 1_000
+    max_heads: int = 2_000  # connections whose first request is not complete; past it the oldest goes
+    max_head_bytes: int = 16 << 10
+    head_timeout_s: float = 10.0
+    close_timeout_s: float = 2.0  # how long a peer may take to close its side
+    http_keepalive_s: float = 75.0
+    socket_buffer_bytes: int = 256 << 10  # the kernel's, each way; Linux takes up to twice that
+
+    def shortest_s(self) -> float:
+        return min(self.out_queue_age_s, self.ping_idle_s, self.ping_reply_s, self.head_timeout_s, self.close_timeout_s)
+
+
+class Counters:
+    """Totals since start. `closed` (by close code) and `refused` (by HTTP status) count what we ended ourselves."""
+
+    __slots__ = (
+        "accepted",
+        "bytes_in",
+        "bytes_out",
+        "closed",
+        "endpoint_errors",
+        "frames_in",
+        "frames_out",
+        "heads_dropped",
+        "http",
+        "opened",
+        "refused",
+        "rehomed",
+    )
+
+    def __init__(self) -> None:
+        self.accepted = 0  # TCP connections
+        self.http = 0  # of them handed to the HTTP application
+        self.opened = 0  # of them that became WebSockets
+        self.heads_dropped = 0  # of them that sent no complete request in time, or were crowded out
+        self.refused: Counter[int] = Counter()
+        self.closed: Counter[int] = Counter()
+        self.frames_in = 0
+        self.bytes_in = 0
+        self.frames_out = 0
+        self.bytes_out = 0
+        self.endpoint_errors = 0
+        self.rehomed = 0  # grown read buffers given back

@@ -1,0 +1,97 @@
+"""Who is connected, and what each of them is waiting for.
+
+One sweep for all time limits instead of a timer (let alone a task) a connection: an idle connection costs memory,
+not wake-ups. A limit is therefore enforced up to one sweep late, which is a quarter of the shortest limit and never
+more than a second.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Generic, Protocol, TypeVar
+
+from dragoman.gateway.connection import Connection
+from dragoman.gateway.limits import Counters, Limits
+
+
+class Expiring(Protocol):
+    def expire(self) -> None: ...
+
+
+class Member(Connection, Protocol):
+    """An open WebSocket as the sweep sees it."""
+
+    def check_backlog(self, now: float) -> None: ...
+
+    def check_pulse(self, now: float) -> None: ...
+
+
+T = TypeVar("T", bound=Expiring)
+
+
+class Patience(Generic[T]):
+    """Things that may each wait the same time; so the first that came is the first that is due."""
+
+    __slots__ = ("_limit_s", "_since")
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._since: dict[T, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._since)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._since)
+
+    def add(self, item: T, now: float) -> None:
+        self._since[item] = now
+
+    def discard(self, item: T) -> None:
+        self._since.pop(item, None)
+
+    def expire(self, now: float) -> None:
+        for item, since in list(self._since.items()):
+            if now - since < self._limit_s:
+                return
+            del self._since[item]
+            item.expire()
+
+    def expire_oldest(self) -> None:
+        item = next(iter(self._since))
+        del self._since[item]
+        item.expire()
+
+
+class Roster:
+    def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.counters = Counters()
+        self.live: set[Member] = set()
+        self.backlogged: set[Member] = set()
+        self.heads: Patience[Expiring] = Patience(limits.head_timeout_s)
+        self.leaving: Patience[Expiring] = Patience(limits.close_timeout_s)
+        self._pulse_every_s = min(limits.ping_idle_s, limits.ping_reply_s) / 4
+        self._pulse_at = 0.0
+        self.empty = asyncio.Event()
+        self.empty.set()
+
+    def join(self, member: Member) -> None:
+        self.live.add(member)
+        self.empty.clear()
+
+    def leave(self, member: Member) -> None:
+        self.backlogged.discard(member)
+        self.live.discard(member)
+        if not self.live:
+            self.empty.set()
+
+    def sweep(self) -> None:
+        now = self.clock()
+        self.heads.expire(now)
+        self.leaving.expire(now)
+        for member in list(self.backlogged):
+            member.check_backlog(now)
+        if now >= self._pulse_at:
+            self._pulse_at = now + self._pulse_every_s
+            for member in list(self.live):
+                member.check_pulse(now)

@@ -1,0 +1,245 @@
+"""One port, two servers: WebSockets go to picows, everything else to aiohttp.
+
+A `Sniffer` is the first protocol of every accepted connection. It reads one request head, decides, and gives the
+transport to the one or the other together with the bytes it has read; after that it is out of the way and costs
+nothing. An upgrade must be the first request of its connection.
+
+picows has no public way to take an accepted transport, so this module builds its `WSProtocol`, which is not
+exported: the version is pinned and test_sniffer.py states what is relied on. What must be known of its insides:
+
+- The upgrade request is judged and answered by `handshake`. picows is fed a fixed short one and its answer is thrown
+  away: it refuses browsers that say `Connection: keep-alive, Upgrade`, it would keep all headers for the connection's
+  life, and a large head would grow its read buffer for good.
+- It is lent the transport without its end (`_Lent`): on a protocol error picows drops the socket after 10 ms, too
+  early for the close frame to survive the data that is still coming in.
+- Its logger is the only place where it tells of a protocol error before answering it (`_Complaints`).
+- Its read buffer grows and never shrinks: `adopt` again is how a connection gets a small one back.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+import picows.picows as private
+from picows import WSAutoPingStrategy, WSListener, WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener
+
+from dragoman.gateway.drain import Drain
+from dragoman.gateway.handshake import END_OF_HEAD, Reject, Request, accept, parse, wants_websocket
+from dragoman.gateway.limits import Limits
+from dragoman.gateway.roster import Roster
+
+_READ_BUFFER_BYTES = 2048
+_ws_protocol: Callable[..., asyncio.BufferedProtocol] = private.WSProtocol  # type: ignore[attr-defined]
+_UPGRADE = (
+    b"GET / HTTP/1.1\r\nUpgrade: websocket\r\nConnection: upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+_SWITCHING: WSUpgradeResponse = WSUpgradeResponse.create_101_response()
+
+
+class Guest(WSListener):
+    """A WebSocket that picows serves for us."""
+
+    __slots__ = ()
+
+    limits: Limits
+
+    def violated(self, code: int) -> None:
+        """The peer broke the protocol, which picows would answer with `code`: to be closed here and now."""
+        raise NotImplementedError
+
+
+class Door(Protocol):
+    """What a sniffer asks of the listener."""
+
+    @property
+    def limits(self) -> Limits: ...
+
+    @property
+    def roster(self) -> Roster: ...
+
+    def admit(self, request: Request, transport: asyncio.Transport) -> Guest | Reject: ...
+
+    def serve_http(self) -> asyncio.Protocol | Reject: ...
+
+
+class Sniffer(asyncio.Protocol):
+    __slots__ = ("_door", "_head", "_transport")
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._head = bytearray()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        roster = self._door.roster
+        roster.counters.accepted += 1
+        if len(roster.heads) >= self._door.limits.max_heads:
+            # Of connections that say nothing the newest is the likeliest to be honest.
+            roster.heads.expire_oldest()
+        roster.heads.add(self, roster.clock())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._door.roster.heads.discard(self)
+
+    def data_received(self, data: bytes) -> None:
+        seen = max(len(self._head) - len(END_OF_HEAD) + 1, 0)
+        self._head += data
+        end = self._head.find(END_OF_HEAD, seen)
+        if end > self._door.limits.max_head_bytes or (end < 0 and len(self._head) > self._door.limits.max_head_bytes):
+            self._refuse(Reject(431, "the request head is too large"))
+        elif end >= 0:
+            self._decide(end)
+        elif not 0x41 <= self._head[0] <= 0x5A:  # no method begins so: TLS, or noise
+            self._refuse(Reject(400, "plain HTTP is spoken here"))
+
+    def expire(self) -> None:
+        self._door.roster.counters.heads_dropped += 1
+        if self._head:
+            self._refuse(Reject(408, "the request head did not arrive in time"))
+        else:
+            self._transport.abort()
+
+    def _decide(self, end: int) -> None:
+        head = bytes(self._head[:end])
+        if wants_websocket(head):
+            self._upgrade(head, bytes(self._head[end + len(END_OF_HEAD) :]))
+            return
+        http = self._door.serve_http()
+        if isinstance(http, Reject):
+            self._refuse(http)
+            return
+        self._door.roster.heads.discard(self)
+        self._transport.set_protocol(http)
+        http.connection_made(self._transport)
+        http.data_received(bytes(self._head))
+
+    def _upgrade(self, head: bytes, rest: bytes) -> None:
+        judged = self._judge(head)
+        if isinstance(judged, Reject):
+            self._refuse(judged)
+            return
+        answer, guest = judged
+        self._door.roster.heads.discard(self)
+        self._transport.write(answer)
+        adopt(self._transport, guest)
+        feed(self._transport, rest)
+
+    def _judge(self, head: bytes) -> tuple[bytes, Guest] | Reject:
+        peer = self._transport.get_extra_info("peername") or ("", 0)
+        request = parse(head, peer[:2])
+        if isinstance(request, Reject):
+            return request
+        answer = accept(request)
+        if isinstance(answer, Reject):
+            return answer
+        guest = self._door.admit(request, self._transport)
+        return guest if isinstance(guest, Reject) else (answer, guest)
+
+    def _refuse(self, reject: Reject) -> None:
+        roster = self._door.roster
+        roster.heads.discard(self)
+        roster.counters.refused[reject.status] += 1
+        self._transport.write(reject.to_bytes())
+        Drain(self._transport, roster).start()
+
+
+def adopt(transport: asyncio.Transport, guest: Guest) -> None:
+    """Let picows read `transport` for `guest` from here on, with a small buffer.
+
+    Called again, from a frame callback after the last byte that was read, it gives the guest a fresh buffer.
+    """
+
+    def upgraded(request: WSUpgradeRequest) -> WSUpgradeResponseWithListener:
+        return WSUpgradeResponseWithListener(_SWITCHING, guest)
+
+    protocol = _ws_protocol(
+        None,  # host and port: clients only
+        None,  # path: clients only
+        False,  # is_client_side
+        upgraded,
+        _Complaints(guest),
+        True,  # disconnect_on_exception; guests raise none
+        None,  # handshake time-out: the sniffer had its own
+        False,  # auto-ping would be a task a connection; the roster's sweep does it
+        0,
+        0,
+        WSAutoPingStrategy.PING_WHEN_IDLE,
+        False,  # auto-pong would let a flood of pings pass uncounted
+        guest.limits.max_frame_bytes,
+        None,  # extra headers: clients only
+        _READ_BUFFER_BYTES,
+    )
+    lent = _Lent(transport)
+    transport.set_protocol(protocol)
+    protocol.connection_made(cast(asyncio.Transport, lent))
+    lent.write = _swallow
+    feed(transport, _UPGRADE)
+
+
+def feed(transport: asyncio.Transport, data: bytes) -> None:
+    """Give `data` to the transport's protocol as if it had just been read."""
+    rest = memoryview(data)
+    while rest:
+        # Asked for each time: a callback may have put another protocol in its place.
+        protocol = cast(asyncio.BufferedProtocol, transport.get_protocol())
+        room = memoryview(protocol.get_buffer(-1))
+        size = min(len(room), len(rest))
+        room[:size] = rest[:size]
+        protocol.buffer_updated(size)
+        rest = rest[size:]
+
+
+def _swallow(data: bytes) -> None:
+    pass
+
+
+class _Lent:
+    """A transport that whoever it is lent to can use but not end.
+
+    picows takes the `write` it will use for frames when it is given the transport, and looks it up again only for
+    its answer to the upgrade request: `write` is set in between.
+    """
+
+    __slots__ = ("_transport", "write")
+
+    write: Callable[[bytes], None]
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def close(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+
+class _Complaints:
+    """Stands where picows wants a logger, and hears of protocol errors."""
+
+    __slots__ = ("_guest",)
+
+    def __init__(self, guest: Guest) -> None:
+        self._guest = guest
+
+    def error(self, message: str, complaint: object) -> None:
+        match complaint:
+            case (int(code), str()):
+                self._guest.violated(int(code))
+            case _:
+                self.exception(message)
+
+    def exception(self, message: str, *args: object) -> None:
+        self._guest.violated(private.WSCloseCode.PROTOCOL_ERROR.value)
+
+    def isEnabledFor(self, level: int) -> bool:
+        return False
+
+    def ignore(self, *args: object) -> None:
+        pass
+
+    log = debug = info = warning = ignore

@@ -1,0 +1,302 @@
+"""A `Connection` on top of picows.
+
+A connection has no task, timer or queue of its own; time limits are checked by the roster's sweep. Frames come in
+one at a time: fragments are joined here under the size limit of the whole, control frames may lie between them, and
+every frame, control frames too, takes a token of the rate limit. What waits for a slow reader is bounded in bytes
+and in age.
+"""
+
+import asyncio
+from itertools import count
+
+import structlog
+from picows import WSCloseCode, WSFrame, WSMsgType, WSTransport
+
+from dragoman.gateway.backlog import Backlog
+from dragoman.gateway.connection import Endpoint
+from dragoman.gateway.drain import Drain
+from dragoman.gateway.handshake import Request
+from dragoman.gateway.limits import Limits
+from dragoman.gateway.roster import Roster
+from dragoman.gateway.sniffer import Guest, adopt
+from dragoman.protocol.codes import Close
+
+_TEXT, _BINARY, _CONTINUATION = WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.CONTINUATION
+_PING, _PONG, _CLOSE = WSMsgType.PING, WSMsgType.PONG, WSMsgType.CLOSE
+_NORMAL = 1000
+_PROTOCOL_ERROR = 1002
+_INTERNAL_ERROR = 1011
+_MAX_REASON_BYTES = 123
+_HEADER_ROOM = bytes(14)
+# picows copies small messages into a buffer of 1 KB that would grow and never shrink.
+_SMALL_BYTES = 1000
+# A read buffer that held this much is given back when it has not been needed for a while.
+_GROWN_BYTES = 64 << 10
+
+_ids = count(1)
+_log = structlog.get_logger(__name__)
+
+
+class WebSocket(Guest):
+    __slots__ = (
+        "_backlog",
+        "_endpoint",
+        "_filled_at",
+        "_frames",
+        "_frames_before",
+        "_grown_at",
+        "_heard_at",
+        "_kind",
+        "_partial",
+        "_pinged_at",
+        "_roster",
+        "_tokens",
+        "_transport",
+        "_ws",
+        "closed",
+        "headers",
+        "id",
+        "limits",
+        "path",
+        "peer",
+        "query",
+    )
+
+    def __init__(
+        self, request: Request, endpoint: Endpoint, limits: Limits, roster: Roster, transport: asyncio.Transport
+    ) -> None:
+        now = roster.clock()
+        self.id = next(_ids)
+        self.path = request.path
+        self.query = request.query
+        self.headers = request.headers
+        self.peer = request.peer
+        self.limits = limits
+        self.closed = False
+        self._endpoint: Endpoint | None = endpoint
+        self._roster = roster
+        self._transport = transport
+        self._ws: WSTransport | None = None
+        self._partial: bytearray | None = None
+        self._kind = _TEXT
+        self._tokens: float = limits.burst_frames
+        self._filled_at = now
+        self._frames = self._frames_before = 0
+        self._heard_at = now
+        self._pinged_at: float | None = None
+        self._backlog: Backlog | None = None
+        self._grown_at: float | None = None
+
+    # --- what endpoints use ---
+
+    @property
+    def buffered(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def send(self, data: bytes | str) -> None:
+        self._send(_TEXT, data.encode() if isinstance(data, str) else data)
+
+    def send_binary(self, data: bytes) -> None:
+        self._send(_BINARY, data)
+
+    def close(self, code: int, reason: str = "") -> None:
+        if self.closed or self._ws is None:
+            return
+        self.closed = True
+        self._roster.counters.closed[int(code)] += 1
+        text = reason.encode()[:_MAX_REASON_BYTES].decode(errors="ignore")
+        self._ws.send_close(code, text)  # type: ignore[arg-type]  # any int will do
+        self._leave(peer_is_done=False)
+
+    def _send(self, kind: WSMsgType, data: bytes) -> None:
+        if self.closed or self._ws is None:
+            return
+        size = len(data)
+        before = self.buffered if self._backlog is not None else None
+        if size <= _SMALL_BYTES:
+            self._ws.send(kind, data)
+        else:
+            # Not `send`: for more than 8 KB it queues a view of its header, and the next message overwrites it.
+            self._ws.send_reuse_external_bytearray(kind, bytearray().join((_HEADER_ROOM, data)), len(_HEADER_ROOM))
+        counters = self._roster.counters
+        counters.frames_out += 1
+        counters.bytes_out += size
+        if self._backlog is not None:
+            self._weigh_backlog(self._backlog, before)
+
+    def _weigh_backlog(self, backlog: Backlog, before: int | None) -> None:
+        waiting = self.buffered
+        if before is not None:  # else the backlog began with this very message, and has it in
+            backlog.grew(waiting - before)
+        if waiting > self.limits.out_queue_bytes:
+            self.close(Close.SLOW_CONSUMER, "too much is waiting to be read")
+
+    # --- what picows calls ---
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        again = self._ws is not None
+        self._ws = transport
+        if again:
+            return
+        # So that pause_writing means: something waits.
+        self._transport.set_write_buffer_limits(high=0)
+        self._roster.join(self)
+        self._roster.counters.opened += 1
+        assert self._endpoint is not None
+        try:
+            self._endpoint.opened(self)
+        except Exception:
+            self._fail()
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        if self.closed:
+            return
+        size = frame.payload_size
+        counters = self._roster.counters
+        counters.frames_in += 1
+        counters.bytes_in += size
+        self._frames += 1
+        self._tokens -= 1
+        if self._tokens < 0 and not self._refill():
+            self.close(Close.RATE, "too many frames a second")
+            return
+        kind = frame.msg_type
+        if frame.rsv1 or frame.rsv2 or frame.rsv3:
+            self.close(_PROTOCOL_ERROR, "no extension was negotiated")
+        elif (kind is _TEXT or kind is _BINARY) and frame.fin and self._partial is None:
+            self._deliver(kind, frame.get_payload_as_bytes())
+        else:
+            self._on_unusual(kind, frame)
+        if self._grown_at is not None or size + frame.tail_size > _GROWN_BYTES:
+            self._mind_buffer(size, frame.tail_size)
+
+    def on_ws_disconnected(self, transport: WSTransport) -> None:
+        self._gone()
+
+    def pause_writing(self) -> None:
+        if not self.closed:
+            self._backlog = Backlog(self.buffered, self._roster.clock())
+            self._roster.backlogged.add(self)
+
+    def resume_writing(self) -> None:
+        self._backlog = None
+        self._roster.backlogged.discard(self)
+
+    def violated(self, code: int) -> None:
+        if code == WSCloseCode.MESSAGE_TOO_BIG.value:
+            self._too_big()
+        else:
+            self.close(code, "WebSocket protocol error")
+
+    # --- what the roster calls ---
+
+    def check_backlog(self, now: float) -> None:
+        if self._backlog is not None and self._backlog.age(self.buffered, now) > self.limits.out_queue_age_s:
+            self.close(Close.SLOW_CONSUMER, "what was sent is not being read")
+
+    def check_pulse(self, now: float) -> None:
+        if self.closed:
+            return
+        if self._frames != self._frames_before:
+            self._frames_before = self._frames
+            self._heard_at = now
+            self._pinged_at = None
+        elif self._pinged_at is None:
+            if now - self._heard_at >= self.limits.ping_idle_s:
+                self._pinged_at = now
+                self._send(_PING, b"")
+        elif now - self._pinged_at >= self.limits.ping_reply_s:
+            self.close(Close.TIMEOUT, "no answer to a ping")
+
+    # --- messages ---
+
+    def _deliver(self, kind: WSMsgType, data: bytes) -> None:
+        assert self._endpoint is not None
+        try:
+            if kind is _TEXT:
+                self._endpoint.text(self, data)
+            else:
+                self._endpoint.binary(self, data)
+        except Exception:
+            self._fail()
+
+    def _on_unusual(self, kind: WSMsgType, frame: WSFrame) -> None:
+        if kind is _PING:
+            self._send(_PONG, frame.get_payload_as_bytes())
+        elif kind is _CLOSE:
+            self._on_close(frame.get_payload_as_bytes())
+        elif kind is not _PONG:
+            self._on_fragment(kind, frame)
+
+    def _on_fragment(self, kind: WSMsgType, frame: WSFrame) -> None:
+        if (kind is _CONTINUATION) != (self._partial is not None):
+            self.close(_PROTOCOL_ERROR, "a fragment out of place")
+            return
+        if self._partial is None:
+            self._partial = bytearray()
+            self._kind = kind
+        if len(self._partial) + frame.payload_size > self.limits.max_frame_bytes:
+            self._too_big()
+            return
+        self._partial += frame.get_payload_as_memoryview()
+        if frame.fin:
+            data, self._partial = bytes(self._partial), None
+            self._deliver(self._kind, data)
+
+    def _on_close(self, payload: bytes) -> None:
+        self.closed = True
+        assert self._ws is not None
+        code = int.from_bytes(payload[:2], "big") if len(payload) >= 2 else _NORMAL
+        self._ws.send_close(code)  # type: ignore[arg-type]  # any int will do
+        self._leave(peer_is_done=True)
+
+    def _refill(self) -> bool:
+        """Fill the bucket that has just run empty; looking at the clock only then makes frames cheap."""
+        now = self._roster.clock()
+        tokens = min((now - self._filled_at) * self.limits.max_frames_per_s, float(self.limits.burst_frames))
+        self._filled_at = now
+        self._tokens = tokens - 1
+        return tokens >= 1
+
+    def _mind_buffer(self, size: int, tail: int) -> None:
+        now = self._roster.clock()
+        if self._grown_at is None or size + tail > _GROWN_BYTES:
+            self._grown_at = now
+        elif tail == 0 and now - self._grown_at >= self.limits.grown_buffer_s and not self.closed:
+            self._grown_at = None
+            self._roster.counters.rehomed += 1
+            adopt(self._transport, self)
+
+    # --- the end ---
+
+    def _too_big(self) -> None:
+        self.close(Close.TOO_BIG, f"a message has at most {self.limits.max_frame_bytes} bytes")
+
+    def _fail(self) -> None:
+        _log.exception("endpoint failed", connection=self.id, path=self.path)
+        self._roster.counters.endpoint_errors += 1
+        self.close(_INTERNAL_ERROR, "internal error")
+
+    def _leave(self, *, peer_is_done: bool) -> None:
+        self._partial = None
+        self.resume_writing()
+        Drain(self._transport, self._roster, self._gone).start(peer_is_done=peer_is_done)
+        # Not from inside whoever closed it: an endpoint need not expect its own `closed` in the middle of a call.
+        asyncio.get_running_loop().call_soon(self._tell_closed)
+
+    def _gone(self) -> None:
+        self.closed = True
+        self._ws = None
+        self._backlog = None
+        self._roster.leave(self)
+        self._tell_closed()
+
+    def _tell_closed(self) -> None:
+        endpoint, self._endpoint = self._endpoint, None
+        if endpoint is None:
+            return
+        try:
+            endpoint.closed(self)
+        except Exception:
+            _log.exception("endpoint failed", connection=self.id, path=self.path)
+            self._roster.counters.endpoint_errors += 1

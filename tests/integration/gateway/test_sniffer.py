@@ -1,0 +1,243 @@
+"""The hand-over of one port to two servers, and what it relies on in picows."""
+
+import asyncio
+import ssl
+from importlib.metadata import version
+
+import aiohttp
+import pytest
+
+from dragoman.gateway import Connection
+from gateway_peers import KEY, TEXT, Echo, Run, connected, frame, serving, until, upgrade, websocket
+
+
+def test_http_and_websockets_share_the_port(run: Run) -> None:
+    async def main() -> None:
+        async with serving() as listener, aiohttp.ClientSession(f"http://127.0.0.1:{listener.port}") as http:
+            async with http.ws_connect("/echo") as ws:
+                for n in range(3):
+                    async with http.get("/health") as response:
+                        assert await response.text() == "OK"
+                    await ws.send_str(f"hello {n}")
+                    assert await ws.receive_str() == f"hello {n}"
+
+    run(main)
+
+
+def test_an_http_connection_is_kept_alive_for_more_requests(run: Run) -> None:
+    async def main() -> None:
+        async with serving() as listener, aiohttp.ClientSession(f"http://127.0.0.1:{listener.port}") as http:
+            for size in (0, 10, 900_000):
+                async with http.post("/length", data=bytes(size)) as response:
+                    assert await response.json() == {"length": size}
+                async with http.get("/health") as response:
+                    assert response.status == 200
+            assert listener.counters.accepted == listener.counters.http == 1
+
+    run(main)
+
+
+@pytest.mark.parametrize("path", ["/echo", "/health"])
+def test_a_head_may_arrive_byte_by_byte(run: Run, path: str) -> None:
+    async def main() -> None:
+        async with serving() as listener, connected(listener) as client:
+            head = upgrade(path) if path == "/echo" else b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
+            for n in range(len(head)):
+                await client.send(head[n : n + 1])
+                await asyncio.sleep(0)
+            assert (await client.answer()).status == (101 if path == "/echo" else 200)
+
+    run(main)
+
+
+@pytest.mark.parametrize("size", [5, 1_500, 60_000, 1_000_000])
+def test_frames_in_one_segment_with_the_handshake_are_not_lost(run: Run, size: int) -> None:
+    async def main() -> None:
+        async with serving() as listener, connected(listener) as client:
+            await client.send(upgrade() + frame(TEXT, b"x" * size) + frame(TEXT, b"and another"))
+            assert (await client.answer()).status == 101
+            assert await client.message() == b"x" * size
+            assert await client.message() == b"and another"
+
+    run(main)
+
+
+def test_the_handshake_is_answered_by_the_book(run: Run) -> None:
+    async def main() -> None:
+        async with serving() as listener, connected(listener) as client:
+            await client.send(upgrade(Sec_WebSocket_Extensions="permessage-deflate"))
+            answer = await client.answer()
+            assert answer.status == 101
+            assert answer.headers == {
+                "upgrade": "websocket",
+                "connection": "Upgrade",
+                "sec-websocket-accept": "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=",  # the example of RFC 6455 for this key
+            }
+            assert KEY == "dGhlIHNhbXBsZSBub25jZQ=="
+
+    run(main)
+
+
+def test_a_browser_that_says_keep_alive_and_upgrade_is_let_in(run: Run) -> None:
+    async def main() -> None:
+        async with serving() as listener, connected(listener) as client:
+            await client.send(upgrade(Connection="keep-alive, Upgrade"))
+            assert (await client.answer()).status == 101
+
+    run(main)
+
+
+def test_what_the_request_said_is_known_to_the_endpoint(run: Run) -> None:
+    async def main() -> None:
+        echo = Echo()
+        async with serving({"/noted": lambda: echo}) as listener, connected(listener) as client:
+            await client.send(upgrade("/noted?token=a%20b&empty=", Authorization="Bearer t", X_Many="1"))
+            await until(lambda: bool(echo.conns))
+            (conn,) = echo.conns
+            assert (conn.path, dict(conn.query)) == ("/noted", {"token": "a b", "empty": ""})
+            assert (conn.headers["authorization"], conn.headers["x-many"]) == ("Bearer t", "1")
+            assert conn.peer == client.writer.get_extra_info("sockname")
+
+    run(main)
+
+
+def test_a_head_that_never_ends_times_out(run: Run) -> None:
+    async def main() -> None:
+        async with serving(head_timeout_s=0.05) as listener:
+            async with connected(listener) as silent, connected(listener) as half:
+                await half.send(upgrade()[:-2])
+                assert (await half.answer()).status == 408
+                assert await half.ended()
+                assert await silent.ended()
+            assert listener.counters.heads_dropped == 2
+
+    run(main)
+
+
+def test_a_head_that_is_too_large_is_refused(run: Run) -> None:
+    async def main() -> None:
+        async with serving(max_head_bytes=4096) as listener:
+            for head in (upgrade(X_Long="x" * 5000), b"GET /" + b"x" * 5000):
+                async with connected(listener) as client:
+                    await client.send(head)
+                    assert (await client.answer()).status == 431
+                    assert await client.ended()
+
+    run(main)
+
+
+def test_crowds_that_say_nothing_do_not_keep_others_out(run: Run) -> None:
+    async def main() -> None:
+        async with serving(max_heads=5) as listener:
+            crowd = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(20)]
+            async with websocket(listener) as client:
+                await client.send(frame(TEXT, b"still open"))
+                assert await client.message() == b"still open"
+            assert listener.counters.heads_dropped >= 15
+            for _, writer in crowd:
+                writer.close()
+
+    run(main)
+
+
+def test_a_tls_client_is_turned_away_at_once(run: Run) -> None:
+    async def main() -> None:
+        async with serving() as listener:
+            context = ssl.create_default_context()
+            with pytest.raises(ssl.SSLError):
+                await asyncio.open_connection("127.0.0.1", listener.port, ssl=context, server_hostname="a")
+            await until(lambda: listener.counters.refused[400] == 1)
+
+    run(main)
+
+
+def test_a_client_that_leaves_before_asking_is_forgotten(run: Run) -> None:
+    async def main() -> None:
+        async with serving() as listener:
+            async with connected(listener) as client:
+                await client.send(b"GET /he")
+                await until(lambda: len(listener.roster.heads) == 1)
+            await until(lambda: len(listener.roster.heads) == 0)
+            assert listener.counters.heads_dropped == 0
+
+    run(main)
+
+
+def test_a_connection_that_is_closed_as_it_opens_leaves_nothing_behind(run: Run) -> None:
+    class Refuser(Echo):
+        def opened(self, conn: Connection) -> None:
+            super().opened(conn)
+            conn.close(4501, "not you")
+
+    async def main() -> None:
+        refuser = Refuser()
+        async with serving({"/no": lambda: refuser}) as listener, connected(listener) as client:
+            await client.send(upgrade("/no") + frame(TEXT, b"unheard"))
+            assert (await client.answer()).status == 101
+            assert await client.close_code() == 4501
+            assert await client.ended()
+            client.writer.close()
+            await until(lambda: not listener.connections)
+            assert refuser.events == ["opened", "closed"]
+
+    run(main)
+
+
+# --- picows ---
+
+
+def test_picows_is_the_version_whose_insides_are_known() -> None:
+    assert version("picows") == "2.3.1"
+
+
+def test_a_large_message_grows_the_buffer_and_a_later_small_one_gives_it_back(run: Run) -> None:
+    async def main() -> None:
+        echo = Echo()
+        async with (
+            serving({"/big": lambda: echo}, grown_buffer_s=0.0) as listener,
+            websocket(listener, "/big") as client,
+        ):
+            await client.send(frame(TEXT, b"x" * 1_000_000))
+            assert len(await client.message()) == 1_000_000
+            assert _read_buffer(echo.conns[0]) > 900_000
+            await client.send(frame(TEXT, b"small"))
+            assert await client.message() == b"small"
+            assert listener.counters.rehomed == 1
+            assert _read_buffer(echo.conns[0]) <= 2048
+            for size in (10, 100_000, 10):
+                await client.send(frame(TEXT, b"y" * size))
+                assert len(await client.message()) == size
+            assert echo.events == ["opened"] + ["text"] * 5
+            client.writer.close()
+            await until(lambda: echo.events[-1] == "closed")
+
+    run(main)
+
+
+def test_a_buffer_in_use_is_kept(run: Run) -> None:
+    async def main() -> None:
+        async with serving(grown_buffer_s=60.0) as listener, websocket(listener) as client:
+            for size in (200_000, 10, 200_000, 10):
+                await client.send(frame(TEXT, b"x" * size))
+                assert len(await client.message()) == size
+            assert listener.counters.rehomed == 0
+
+    run(main)
+
+
+def test_the_next_message_behind_a_returned_buffer_is_not_lost(run: Run) -> None:
+    async def main() -> None:
+        async with serving(grown_buffer_s=0.0, max_frames_per_s=100_000) as listener, websocket(listener) as client:
+            sizes = [150_000, 1, 2, 3, 80_000, 4, 150_000, 5, 6] * 20
+
+            async def receive() -> None:
+                for size in sizes:
+                    assert len(await client.message()) == size
+
+            await asyncio.gather(client.send(b"".join(frame(TEXT, b"x" * size) for size in sizes)), receive())
+
+    run(main)
+
+
+def _read_buffer(conn: Connection) -> int:
+    return len(conn._transport.get_protocol().get_buffer(-1))  # type: ignore[attr-defined]

@@ -1,0 +1,129 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.gateway.handshake import OriginAllowList, Reject, Request, accept, parse, wants_websocket
+
+PEER = ("192.0.2.1", 4711)
+HEAD = (
+    b"GET /ws/session?token=t HTTP/1.1\r\nHost: here:5010\r\nUPGRADE: WebSocket\r\nConnection: keep-alive, Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="
+)
+
+
+def _request(head: bytes = HEAD) -> Request:
+    request = parse(head, PEER)
+    assert isinstance(request, Request)
+    return request
+
+
+@pytest.mark.parametrize(
+    ("head", "wanted"),
+    [
+        (HEAD, True),
+        (b"GET / HTTP/1.1\r\nupgrade:websocket", True),
+        (b"GET / HTTP/1.1\r\nUpgrade: h2c, websocket", True),
+        (b"GET / HTTP/1.1\r\nUpgrade: h2c", False),
+        (b"GET / HTTP/1.1\r\nX-Upgrade: websocket", False),
+        (b"GET /?upgrade:websocket HTTP/1.1\r\nHost: a", False),
+        (b"GET / HTTP/1.1\r\nUpgrade: websockets", False),
+    ],
+)
+def test_an_upgrade_to_websocket_is_told_from_other_requests(head: bytes, wanted: bool) -> None:
+    assert wants_websocket(head) is wanted
+
+
+def test_a_request_is_read_with_lower_case_header_names() -> None:
+    request = _request(HEAD + b"\r\nX-Twice: 1\r\nx-twice: \t2 ")
+    assert (request.method, request.path, dict(request.query)) == ("GET", "/ws/session", {"token": "t"})
+    assert request.headers["host"] == "here:5010"
+    assert request.headers["x-twice"] == "1, 2"
+    assert request.peer == PEER
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"",
+        b"GET /",
+        b"GET  / HTTP/1.1",
+        b"GET / HTTP/2.0",
+        b"GET /\x00 HTTP/1.1",
+        HEAD + b"\r\nno colon",
+        HEAD + b"\r\nspace : before the colon",
+        HEAD + b"\r\n folded: line",
+        HEAD + b"\r\nx: a\x00b",
+        HEAD + b"\r\nx: a\nb: c",
+        HEAD + b"\r\nHost: elsewhere",
+        HEAD + b"\r\nOrigin: http://a\r\nOrigin: http://b",
+        HEAD.replace(b"token=t", b"a&" * 40),
+    ],
+)
+def test_a_malformed_request_is_refused(head: bytes) -> None:
+    refusal = parse(head, PEER)
+    assert isinstance(refusal, Reject)
+    assert refusal.status == 400
+
+
+def test_a_request_with_too_many_headers_is_refused() -> None:
+    refusal = parse(HEAD + b"\r\nx: y" * 200, PEER)
+    assert isinstance(refusal, Reject)
+    assert refusal.status == 431
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_either_a_request_or_a_refusal(junk: bytes) -> None:
+    for head in (junk, HEAD + b"\r\n" + junk):
+        request = parse(head, PEER)
+        if isinstance(request, Request):
+            accept(request)
+            OriginAllowList()(request)
+
+
+def test_a_correct_upgrade_is_accepted_with_the_digest_of_its_key() -> None:
+    answer = accept(_request())
+    assert isinstance(answer, bytes)
+    assert answer.startswith(b"HTTP/1.1 101 ")
+    assert b"\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n" in answer
+
+
+def test_a_refusal_is_a_complete_json_answer() -> None:
+    head, _, body = Reject(426, 'say "13"', {"Sec-WebSocket-Version": "13"}).to_bytes().partition(b"\r\n\r\n")
+    assert head.split(b"\r\n") == [
+        b"HTTP/1.1 426 Upgrade Required",
+        b"Content-Type: application/json",
+        b"Content-Length: %d" % len(body),
+        b"Connection: close",
+        b"Sec-WebSocket-Version: 13",
+    ]
+    assert json.loads(body) == {"error": 'say "13"'}
+
+
+@pytest.mark.parametrize(
+    ("listed", "origin", "let_in"),
+    [
+        ([], None, True),
+        ([], "http://here:5010", True),
+        ([], "https://HERE:5010", True),
+        ([], "http://here", False),
+        ([], "http://there:5010", False),
+        ([], "null", False),
+        ([], "", False),
+        (["null"], "null", True),
+        (["https://app.example.com/"], "https://app.example.com", True),
+        (["https://app.example.com"], "http://app.example.com", False),
+        (["*"], "http://anywhere", True),
+    ],
+)
+def test_origins(listed: list[str], origin: str | None, let_in: bool) -> None:
+    head = HEAD if origin is None else HEAD + b"\r\nOrigin: " + origin.encode()
+    refusal = OriginAllowList(listed)(_request(head))
+    assert (refusal is None) is let_in
+    assert refusal is None or refusal.status == 403
+
+
+def test_an_empty_host_is_not_the_host_of_a_page_without_one() -> None:
+    request = Request("GET", "/", {}, {"origin": "null", "host": ""}, PEER)
+    assert OriginAllowList()(request) is not None

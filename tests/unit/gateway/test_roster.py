@@ -1,0 +1,65 @@
+from math import inf
+
+from dragoman.gateway.limits import Limits
+from dragoman.gateway.roster import Patience, Roster
+
+
+class Item:
+    def __init__(self, expired: list["Item"]) -> None:
+        self._expired = expired
+
+    def expire(self) -> None:
+        self._expired.append(self)
+
+
+def test_what_waited_its_time_expires_once_in_order_of_arrival() -> None:
+    expired: list[Item] = []
+    patience: Patience[Item] = Patience(limit_s=10.0)
+    first, second, third = (Item(expired) for _ in range(3))
+    patience.add(first, now=0.0)
+    patience.add(second, now=1.0)
+    patience.add(third, now=5.0)
+    patience.expire(now=9.9)
+    assert expired == []
+    patience.expire(now=11.0)
+    assert expired == [first, second]
+    patience.expire(now=11.0)
+    assert (expired, list(patience)) == ([first, second], [third])
+
+
+def test_what_stopped_waiting_does_not_expire() -> None:
+    expired: list[Item] = []
+    patience: Patience[Item] = Patience(limit_s=10.0)
+    item = Item(expired)
+    patience.add(item, now=0.0)
+    patience.discard(item)
+    patience.discard(item)
+    patience.expire(now=inf)
+    assert expired == []
+    assert len(patience) == 0
+
+
+def test_the_oldest_can_be_made_to_go() -> None:
+    expired: list[Item] = []
+    patience: Patience[Item] = Patience(limit_s=10.0)
+    items = [Item(expired) for _ in range(3)]
+    for item in items:
+        patience.add(item, now=0.0)
+    patience.expire_oldest()
+    assert expired == items[:1]
+    assert list(patience) == items[1:]
+
+
+def test_a_sweep_ends_heads_and_leavers_each_after_their_own_time() -> None:
+    now = 0.0
+    expired: list[Item] = []
+    roster = Roster(Limits(head_timeout_s=10.0, close_timeout_s=2.0), lambda: now)
+    head, leaver = Item(expired), Item(expired)
+    roster.heads.add(head, now)
+    roster.leaving.add(leaver, now)
+    now = 2.0
+    roster.sweep()
+    assert expired == [leaver]
+    now = 10.0
+    roster.sweep()
+    assert expired == [leaver, head]
