@@ -45,7 +45,7 @@ class Obstacle(StrEnum):
 _NO_SLOT = frozenset({Obstacle.REFUSED, Obstacle.GPU_QUEUE, Obstacle.FULL})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ask:
     job_id: str
     session_id: str
@@ -63,7 +63,7 @@ class Ask:
     turn_overcommit: int = 4
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Receipt:
     """What a placement looked at, kept with the job. `counts` and `names` are filled only when nobody was found."""
 
@@ -75,7 +75,7 @@ class Receipt:
     names: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Assign:
     node_id: str
     epoch: int
@@ -84,7 +84,7 @@ class Assign:
     receipt: Receipt
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Wait:
     reason: NoNode
     receipt: Receipt
@@ -112,9 +112,10 @@ class _Placement:
         pool = fleet.find(ask.src, ask.tgt, ask.lang_a, ask.lang_b) or _NOBODY
         by_turn = AffinityResult.FIRST if ask.turn_bound else None
         if ask.turn_node is not None:
-            by_turn = self._affinity(ask.turn_node, pool)
-            if by_turn is AffinityResult.HIT:
-                return self._assign(ask.turn_node, ask.turn_overcommit, by_turn, pool)
+            mine = fleet.get(ask.turn_node)
+            by_turn = self._affinity(mine, pool)
+            if mine is not None and by_turn is AffinityResult.HIT:
+                return self._assign(mine, ask.turn_overcommit, by_turn, pool)
         if found := self._draw(pool):
             return self._assign(self._best(found), 0, by_turn, pool)
         able, counts, names = self._look(pool)
@@ -122,84 +123,75 @@ class _Placement:
             return self._assign(self._best(found), 0, by_turn, pool)
         return Wait(_reason(counts), Receipt(len(pool), self.drawn, None, by_turn, counts, names))
 
-    def _affinity(self, node_id: str, pool: Pool) -> AffinityResult:
-        node = self.fleet.get(node_id)
+    def _affinity(self, node: Node | None, pool: Pool) -> AffinityResult:
         if node is None:
             return affinity(connected=False, eligible=False, has_room=False)
         return affinity(
             connected=True,
-            eligible=node_id in pool and self._unfit(node) is None,
-            has_room=node_id not in self.refused and self._free(node) + self.ask.turn_overcommit > 0,
+            eligible=node.id in pool and self._unfit(node) is None,
+            has_room=node.id not in self.refused and self._free(node) + self.ask.turn_overcommit > 0,
         )
 
-    def _draw(self, pool: Pool) -> list[str]:
-        found: list[str] = []
+    def _draw(self, pool: Pool) -> list[Node]:
+        found: list[Node] = []
         full: list[str] = []
         for at in _positions(pool.open, self.rng):
-            node_id = pool.ids[at]
-            self.drawn.append(node_id)
-            obstacle = self._obstacle(node_id)
+            node = self._node(pool.ids[at])
+            self.drawn.append(node.id)
+            obstacle = self._unfit(node) or self._no_slot(node)
             if obstacle is None:
-                found.append(node_id)
+                found.append(node)
                 if len(found) == 2:
                     break
             elif obstacle is Obstacle.FULL:
-                full.append(node_id)
+                full.append(node.id)
         for node_id in full:  # after the last draw: shutting a node moves others
             self.fleet.shut(node_id)
         return found
 
-    def _look(self, pool: Pool) -> tuple[list[str], dict[str, int], dict[str, str]]:
+    def _look(self, pool: Pool) -> tuple[list[Node], dict[str, int], dict[str, str]]:
         """Every open node; of the shut ones as many as can be named, the rest is counted as full."""
-        able: list[str] = []
+        able: list[Node] = []
         counts: Counter[str] = Counter()
         names: dict[str, str] = {}
         for at, node_id in enumerate(pool.ids):
             if at >= pool.open and len(names) == MAX_NAMES:
                 counts[Obstacle.FULL.value] += len(pool) - at
                 break
-            obstacle = self._obstacle(node_id)
+            node = self._node(node_id)
+            obstacle = self._unfit(node) or self._no_slot(node)
             if obstacle is None:
-                able.append(node_id)
+                able.append(node)
                 continue
             counts[obstacle.value] += 1
             if len(names) < MAX_NAMES:
                 names[node_id] = obstacle.value
         return able, dict(counts), names
 
-    def _sample(self, able: list[str]) -> list[str]:
-        found = self.rng.sample(able, min(2, len(able)))
-        self.drawn.extend(found)
-        return found
+    def _sample(self, able: list[Node]) -> list[Node]:
+        return self._drew(self.rng.sample(able, min(2, len(able))))
 
-    def _again(self, pool: Pool) -> list[str]:
+    def _again(self, pool: Pool) -> list[Node]:
         """Nodes that had the job and take it again; its reservation there stays, so they have a slot for it.
 
         Last of all, however free: they had their chance.
         """
-        found = []
-        for node_id in sorted(self.ask.seen):
-            node = self.fleet.get(node_id) if node_id in pool and node_id not in self.refused else None
-            if node is not None and self._unfit(node) is None:
-                found.append(node_id)
-        self.drawn.extend(found)
+        had = (self._node(node_id) for node_id in sorted(self.ask.seen) if node_id in pool)
+        return self._drew([node for node in had if node.id not in self.refused and self._unfit(node) is None])
+
+    def _drew(self, found: list[Node]) -> list[Node]:
+        self.drawn.extend(node.id for node in found if node.id not in self.drawn)
         return found
 
-    def _best(self, found: list[str]) -> str:
+    def _best(self, found: list[Node]) -> Node:
         return found[0] if len(found) == 1 else max(found, key=self._rank)
 
-    def _rank(self, node_id: str) -> tuple[int, bool]:
-        node = self._node(node_id)
-        return self._slots(node) - self.fleet.load(node_id), node.instance == self.here
+    def _rank(self, node: Node) -> tuple[int, bool]:
+        return self._slots(node) - self.fleet.load(node.id), node.instance == self.here
 
-    def _assign(self, node_id: str, overcommit: int, by_turn: AffinityResult | None, pool: Pool) -> Assign:
-        node = self._node(node_id)
-        receipt = Receipt(len(pool), self.drawn, node_id, by_turn)
-        return Assign(node_id, node.epoch, self._slots(node) + overcommit, by_turn, receipt)
-
-    def _obstacle(self, node_id: str) -> Obstacle | None:
-        node = self._node(node_id)
-        return self._unfit(node) or self._no_slot(node)
+    def _assign(self, node: Node, overcommit: int, by_turn: AffinityResult | None, pool: Pool) -> Assign:
+        receipt = Receipt(len(pool), self.drawn, node.id, by_turn)
+        return Assign(node.id, node.epoch, self._slots(node) + overcommit, by_turn, receipt)
 
     def _unfit(self, node: Node) -> Obstacle | None:
         """Every filter but the free slot."""

@@ -1,0 +1,131 @@
+import pytest
+
+from dragoman.domain.deadlines import AckTimeout, AttemptTimeout, DeadlineSettings, JobClock, JobTimeout, SlotTimeout
+
+SETTINGS = DeadlineSettings()
+
+
+def clock(held_by_node: bool = False) -> JobClock:
+    return JobClock(SETTINGS, created_at=0.0, held_by_node=held_by_node)
+
+
+def test_a_job_that_waits_for_a_node_has_only_its_own_deadline() -> None:
+    waiting = clock()
+    assert waiting.next_deadline() == 30.0
+    assert waiting.due(29.9) is None
+    assert waiting.due(30.0) == JobTimeout(attempt=1)
+
+
+def test_a_node_that_acknowledges_has_two_seconds_to_do_so() -> None:
+    job = clock()
+    job.dispatched(1.0, acks=True)
+    assert job.next_deadline() == 3.0
+    assert job.due(2.9) is None
+    assert job.due(3.0) == AckTimeout(attempt=1)
+
+
+def test_an_acknowledged_attempt_has_twelve_seconds() -> None:
+    job = clock()
+    job.dispatched(1.0, acks=True)
+    job.acked()
+    assert job.next_deadline() == 13.0
+    assert job.due(13.0) == AttemptTimeout(attempt=1)
+
+
+def test_an_old_node_is_not_asked_for_an_acknowledgement() -> None:
+    job = clock()
+    job.dispatched(1.0, acks=False)
+    assert job.next_deadline() == 13.0
+
+
+def test_the_job_deadline_cuts_a_late_attempt_short() -> None:
+    job = clock()
+    job.dispatched(25.0, acks=False)
+    assert job.next_deadline() == 30.0
+    assert job.due(40.0) == JobTimeout(attempt=1), "the gravest first"
+
+
+def test_the_next_attempt_begins_with_fresh_deadlines() -> None:
+    job = clock()
+    job.dispatched(0.0, acks=True)
+    job.acked()
+    job.reassigned()
+    assert job.attempt == 2
+    assert job.next_deadline() == 30.0
+    job.dispatched(12.5, acks=True)
+    assert job.due(14.5) == AckTimeout(attempt=2)
+
+
+def test_three_attempts_and_no_more() -> None:
+    job = clock()
+    assert job.may_retry(1.0)
+    job.reassigned()
+    assert job.may_retry(1.0)
+    job.reassigned()
+    assert not job.may_retry(1.0)
+
+
+def test_no_attempt_begins_past_the_deadline_of_the_job() -> None:
+    assert clock().may_retry(29.9)
+    assert not clock().may_retry(30.0)
+
+
+def test_what_is_due_stays_due_until_something_is_done_about_it() -> None:
+    job = clock()
+    job.dispatched(0.0, acks=True)
+    assert job.due(2.0) == job.due(2.5) == AckTimeout(attempt=1)
+
+
+def test_a_max_duration_job_on_an_old_node_has_no_deadline_while_its_turn_is_open() -> None:
+    job = clock(held_by_node=True)
+    job.dispatched(0.0, acks=False)
+    assert job.due(12.0) == SlotTimeout(attempt=1)
+    assert job.next_deadline() is None
+    assert job.due(3600.0) is None
+
+
+def test_its_slot_goes_back_once() -> None:
+    job = clock(held_by_node=True)
+    job.dispatched(0.0, acks=False)
+    assert job.next_deadline() == 12.0
+    assert job.due(11.9) is None
+    assert job.due(12.0) == SlotTimeout(attempt=1)
+    assert job.due(12.0) is None
+
+
+def test_it_has_one_attempts_time_after_the_end_of_its_turn_and_is_not_moved() -> None:
+    job = clock(held_by_node=True)
+    job.dispatched(0.0, acks=False)
+    job.due(12.0)
+    job.turn_ended(100.0)
+    job.turn_ended(105.0)
+    assert job.next_deadline() == 112.0
+    assert job.due(111.9) is None
+    assert job.due(112.0) == JobTimeout(attempt=1)
+
+
+def test_a_turn_that_ended_before_the_dispatch_leaves_the_whole_attempt() -> None:
+    job = clock(held_by_node=True)
+    job.turn_ended(1.0)
+    job.dispatched(5.0, acks=False)
+    assert job.due(16.9) is None
+    assert job.due(17.0) == JobTimeout(attempt=1)
+
+
+@pytest.mark.parametrize("held_by_node", [True, False])
+def test_a_node_that_acknowledges_gets_no_exemption(held_by_node: bool) -> None:
+    job = clock(held_by_node)
+    job.dispatched(0.0, acks=True)
+    job.acked()
+    assert not job.parked
+    assert job.due(12.0) == AttemptTimeout(attempt=1)
+
+
+def test_a_parked_job_whose_node_died_is_an_ordinary_job_until_it_has_another() -> None:
+    job = clock(held_by_node=True)
+    job.dispatched(0.0, acks=False)
+    job.reassigned()
+    assert not job.parked
+    assert job.next_deadline() == 30.0
+    job.dispatched(20.0, acks=False)
+    assert job.due(32.0) == SlotTimeout(attempt=2)

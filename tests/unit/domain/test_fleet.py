@@ -1,0 +1,240 @@
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.domain import fleet as fleet_module
+from dragoman.domain.fleet import WHOLE_NODE, Fleet, Node
+
+
+def node(node_id: str, asr: str = "de en", semantic: str = "de en", epoch: int = 1, **changed: object) -> Node:
+    made = Node(
+        id=node_id,
+        epoch=epoch,
+        instance="here",
+        slots=4,
+        asr=frozenset(asr.split()),
+        semantic=frozenset(semantic.split()),
+    )
+    return replace(made, **changed)  # type: ignore[arg-type]
+
+
+def fleet_of(*nodes: Node) -> Fleet:
+    fleet = Fleet()
+    for each in nodes:
+        fleet.upsert(each)
+    return fleet
+
+
+def test_a_node_serves_every_pair_of_what_it_hears_and_what_it_writes() -> None:
+    fleet = fleet_of(node("a", asr="de fr", semantic="en zh"))
+    assert all(list(fleet.pool(src, tgt)) == ["a"] for src in ("de", "fr") for tgt in ("en", "zh"))
+    assert list(fleet.pool("en", "de")) == []
+
+
+def test_auto_between_two_languages_wants_both_directions() -> None:
+    fleet = fleet_of(node("one-way", asr="de", semantic="en"), node("both", asr="de en", semantic="de en"))
+    assert list(fleet.pool("auto", "en", "de", "en")) == ["both"]
+    assert list(fleet.pool("auto", "en", "en", "de")) == ["both"]
+
+
+def test_auto_alone_wants_the_target_from_any_source() -> None:
+    fleet = fleet_of(node("a", asr="fr"), node("b", asr="zh"), node("deaf", asr=""), node("c", semantic="fr"))
+    assert sorted(fleet.pool("auto", "en")) == ["a", "b"]
+
+
+def test_a_pool_follows_the_nodes_that_come_go_and_change() -> None:
+    fleet = fleet_of(node("a"))
+    assert list(fleet.pool("de", "en")) == ["a"]
+    fleet.upsert(node("b"))
+    assert sorted(fleet.pool("de", "en")) == ["a", "b"]
+    fleet.upsert(node("a", asr="fr"))
+    assert list(fleet.pool("de", "en")) == ["b"]
+    fleet.remove("b")
+    assert list(fleet.pool("de", "en")) == []
+    assert len(fleet) == 1
+
+
+def test_news_of_an_earlier_life_is_refused() -> None:
+    fleet = fleet_of(node("a", epoch=5))
+    assert not fleet.upsert(node("a", epoch=4, asr="fr"))
+    assert list(fleet.pool("de", "en")) == ["a"]
+    assert fleet.upsert(node("a", epoch=5))
+    assert fleet.upsert(node("a", epoch=6))
+
+
+def test_the_end_of_an_earlier_life_does_not_remove_the_present_one() -> None:
+    fleet = fleet_of(node("a", epoch=5))
+    assert not fleet.remove("a", epoch=4)
+    assert "a" in fleet
+    assert fleet.remove("a", epoch=5)
+    assert not fleet.remove("a")
+
+
+def test_the_end_of_a_later_life_than_we_know_ends_the_earlier_one_too() -> None:
+    fleet = fleet_of(node("a", epoch=5))
+    assert fleet.remove("a", epoch=6)
+
+
+def test_what_this_instance_holds_is_counted() -> None:
+    fleet = fleet_of(node("a"))
+    fleet.took("a")
+    fleet.took("a")
+    assert fleet.taken("a") == 2
+    fleet.gave("a")
+    fleet.gave("a")
+    fleet.gave("a")
+    assert fleet.taken("a") == 0
+
+
+def test_jobs_on_a_node_that_left_and_came_back_are_still_given_back() -> None:
+    fleet = fleet_of(node("a"))
+    fleet.took("a")
+    fleet.remove("a")
+    fleet.upsert(node("a", epoch=2))
+    fleet.took("a")
+    fleet.gave("a")
+    assert fleet.taken("a") == 1
+
+
+def test_load_adds_what_a_node_runs_for_others() -> None:
+    fleet = fleet_of(node("a"))
+    fleet.took("a")
+    fleet.upsert(node("a", running=3))
+    assert fleet.load("a") == 3
+    fleet.took("a")
+    assert fleet.load("a") == 4
+    fleet.upsert(node("a", running=0))
+    assert fleet.load("a") == 2
+
+
+def test_a_refusal_holds_until_it_lapses_or_a_slot_goes_back() -> None:
+    fleet = fleet_of(node("a"))
+    fleet.full_until("a", 10.0)
+    assert fleet.full("a", 9.9)
+    assert not fleet.full("a", 10.0)
+    fleet.freed("a")
+    assert not fleet.full("a", 9.9)
+    fleet.full_until("a", 10.0)
+    fleet.gave("a")
+    assert not fleet.full("a", 9.9)
+
+
+def test_a_new_life_begins_with_free_slots() -> None:
+    fleet = fleet_of(node("a"))
+    fleet.full_until("a", 10.0)
+    fleet.upsert(node("a", epoch=2))
+    assert not fleet.full("a", 0.0)
+
+
+def test_a_node_found_full_is_set_apart_in_every_pool_until_a_slot_goes_back() -> None:
+    fleet = fleet_of(node("a"), node("b"))
+    pools = [fleet.find("de", "en"), fleet.find("auto", "en")]
+    fleet.shut("a")
+    assert [pool and pool.ids[: pool.open] for pool in pools] == [["b"], ["b"]]
+    assert sorted(fleet.pool("de", "en")) == ["a", "b"]
+    fleet.freed("a")
+    assert [pool and pool.open for pool in pools] == [2, 2]
+
+
+def test_a_node_set_apart_by_a_refusal_is_open_again_when_that_lapses() -> None:
+    fleet = fleet_of(node("a"))
+    pool = fleet.find("de", "en")
+    assert pool is not None
+    fleet.full_until("a", 5.0)
+    fleet.full_until("a", 10.0)
+    fleet.shut("a")
+    fleet.lapse(9.9)
+    assert pool.open == 0
+    fleet.lapse(10.0)
+    assert pool.open == 1
+
+
+def test_a_node_that_was_set_apart_and_left_comes_back_open() -> None:
+    fleet = fleet_of(node("a"))
+    pool = fleet.find("de", "en")
+    assert pool is not None
+    fleet.shut("a")
+    fleet.remove("a")
+    assert (pool.ids, pool.open) == ([], 0)
+    fleet.upsert(node("a", epoch=2))
+    assert (pool.ids, pool.open) == (["a"], 1)
+
+
+def test_a_service_cools_down_alone_and_the_whole_node_for_all() -> None:
+    fleet = fleet_of(node("a"))
+    fleet.cool("a", "asr", 60.0)
+    assert fleet.cooling("a", "asr", 59.9)
+    assert not fleet.cooling("a", "asr", 60.0)
+    fleet.cool("a", WHOLE_NODE, 100.0)
+    assert fleet.cooling("a", "tts", 99.9)
+    assert not fleet.cooling("a", "tts", 100.0)
+    assert not fleet.cooling("b", "asr", 0.0)
+
+
+def test_a_shorter_cool_down_does_not_cut_a_longer_one_short() -> None:
+    fleet = fleet_of(node("a"))
+    fleet.cool("a", "asr", 60.0)
+    fleet.cool("a", "asr", 50.0)
+    assert fleet.cooling("a", "asr", 55.0)
+
+
+def test_a_node_that_comes_back_still_cools_down() -> None:
+    fleet = fleet_of(node("a"))
+    fleet.cool("a", "asr", 60.0)
+    fleet.remove("a")
+    fleet.upsert(node("a", epoch=2))
+    assert fleet.cooling("a", "asr", 10.0)
+
+
+def test_what_clients_ask_for_cannot_fill_the_memory() -> None:
+    langs = " ".join(f"l{n}" for n in range(30))
+    fleet = fleet_of(node("a", asr=langs, semantic=langs))
+    for n in range(1000):
+        assert list(fleet.pool(f"nonsense-{n}", "l1")) == []
+    assert len(fleet._pools) == 0
+    for src in langs.split():
+        for tgt in langs.split():
+            assert list(fleet.pool(src, tgt)) == ["a"]
+    assert len(fleet._pools) == fleet_module.MAX_POOLS
+    for n in range(fleet_module.MAX_COOLING + 10):
+        fleet.cool(f"node-{n}", "asr", 60.0)
+    assert len(fleet._cooling) == fleet_module.MAX_COOLING
+
+
+LANGS = ["de", "en", "fr"]
+SOME = st.frozensets(st.sampled_from(LANGS))
+CHANGE = st.tuples(st.sampled_from(["upsert"] * 3 + ["remove"]), st.sampled_from("abcd"), SOME, SOME)
+QUERIES: list[tuple[str, str, str | None, str | None]] = [
+    *((src, tgt, None, None) for src in [*LANGS, "auto", "xx"] for tgt in LANGS),
+    *(("auto", a, a, b) for a in LANGS for b in LANGS),
+]
+
+
+def able(one: Node, src: str, tgt: str, a: str | None, b: str | None) -> bool:
+    """The oracle: ask one node, pair by pair."""
+    pairs = {(heard, written) for heard in one.asr for written in one.semantic}
+    if src != "auto":
+        return (src, tgt) in pairs
+    if a and b:
+        return {(a, b), (b, a), (a, a), (b, b)} <= pairs
+    return any(written == tgt for _, written in pairs)
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.lists(st.tuples(CHANGE, st.sampled_from(QUERIES)), max_size=25))
+def test_every_pool_holds_just_the_nodes_that_serve_it(
+    steps: list[tuple[tuple[str, str, frozenset[str], frozenset[str]], tuple[str, str, str | None, str | None]]],
+) -> None:
+    fleet, alive = Fleet(), dict[str, Node]()
+    for (what, node_id, asr, semantic), query in steps:
+        if what == "upsert":
+            alive[node_id] = node(node_id, " ".join(asr), " ".join(semantic))
+            fleet.upsert(alive[node_id])
+        else:
+            alive.pop(node_id, None)
+            fleet.remove(node_id)
+        # One query a step, so that some pools are kept through many changes and others are built late.
+        assert sorted(fleet.pool(*query)) == sorted(n.id for n in alive.values() if able(n, *query))
+    for query in QUERIES:
+        assert sorted(fleet.pool(*query)) == sorted(n.id for n in alive.values() if able(n, *query))

@@ -1,0 +1,494 @@
+import random
+from collections import Counter
+from dataclasses import replace
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.domain.fleet import WHOLE_NODE, Fleet, Node
+from dragoman.domain.placement import MAX_DRAWS, MAX_NAMES, Ask, Assign, NoNode, Receipt, Wait, select_node
+from dragoman.domain.turn import AffinityResult
+
+DE_EN = frozenset({"de", "en"})
+ASK = Ask("job", "session", 0, "de", "en", needs=frozenset({"asr", "nmt"}))
+
+
+def node(node_id: str, instance: str = "there", slots: int = 4, **changed: object) -> Node:
+    made = Node(id=node_id, epoch=1, instance=instance, slots=slots, asr=DE_EN, semantic=DE_EN)
+    return replace(made, **changed)  # type: ignore[arg-type]
+
+
+def fleet_of(*nodes: Node) -> Fleet:
+    fleet = Fleet()
+    for each in nodes:
+        fleet.upsert(each)
+    return fleet
+
+
+def ask(**changed: object) -> Ask:
+    return replace(ASK, **changed)  # type: ignore[arg-type]
+
+
+def take(fleet: Fleet, node_id: str, slots: int) -> None:
+    for _ in range(slots):
+        fleet.took(node_id)
+
+
+def place(asked: Ask, fleet: Fleet, now: float = 0.0, refused: frozenset[str] = frozenset(), seed: int = 0) -> str:
+    """The chosen node, or the reason why none."""
+    match select_node(asked, fleet, now, random.Random(seed), "here", refused):
+        case Assign(node_id=node_id):
+            return node_id
+        case Wait(reason=reason):
+            return reason
+
+
+def chosen_of(asked: Ask, fleet: Fleet, refused: frozenset[str] = frozenset()) -> set[str]:
+    """Whom chance may choose."""
+    return {place(asked, fleet, refused=refused, seed=seed) for seed in range(50)}
+
+
+def test_a_job_goes_to_a_node_of_its_pool() -> None:
+    fleet = fleet_of(node("a"), node("b", asr=frozenset({"fr"})))
+    assert chosen_of(ASK, fleet) == {"a"}
+
+
+def test_an_assignment_says_which_life_of_the_node_and_how_many_slots_it_has() -> None:
+    placed = select_node(ASK, fleet_of(node("a", epoch=7, slots=2)), 0.0, random.Random(0), "here")
+    assert isinstance(placed, Assign)
+    assert (placed.node_id, placed.epoch, placed.limit, placed.affinity) == ("a", 7, 2, None)
+
+
+def test_a_node_that_tells_no_slots_has_the_default() -> None:
+    placed = select_node(ask(default_slots=3), fleet_of(node("a", slots=0)), 0.0, random.Random(0), "here")
+    assert isinstance(placed, Assign)
+    assert placed.limit == 3
+
+
+def test_of_two_nodes_the_one_with_more_free_slots_is_chosen() -> None:
+    fleet = fleet_of(node("a"), node("b"))
+    fleet.took("a")
+    assert chosen_of(ASK, fleet) == {"b"}
+
+
+def test_of_two_equals_the_one_on_this_instance_is_chosen() -> None:
+    assert chosen_of(ASK, fleet_of(node("a"), node("b", instance="here"))) == {"b"}
+
+
+def test_of_two_equals_elsewhere_chance_decides() -> None:
+    assert chosen_of(ASK, fleet_of(node("a"), node("b"))) == {"a", "b"}
+
+
+def test_a_node_that_runs_jobs_of_others_counts_as_less_free() -> None:
+    assert chosen_of(ASK, fleet_of(node("a", running=2), node("b"))) == {"b"}
+
+
+def test_a_heartbeat_alone_does_not_make_a_node_full() -> None:
+    assert place(ASK, fleet_of(node("a", running=9))) == "a"
+
+
+@pytest.mark.parametrize(
+    "unfit",
+    [
+        node("x", draining=True),
+        node("x", ready=frozenset({"asr"})),
+        node("x", gpu_queue=1),
+    ],
+)
+def test_a_node_that_fails_a_filter_is_never_chosen(unfit: Node) -> None:
+    assert chosen_of(ASK, fleet_of(unfit, node("a"))) == {"a"}
+
+
+def test_a_node_that_told_nothing_about_readiness_is_taken_at_its_word() -> None:
+    assert place(ASK, fleet_of(node("a", ready=None))) == "a"
+
+
+@pytest.mark.parametrize("service", ["asr", "nmt", WHOLE_NODE])
+def test_a_node_that_cools_down_for_a_service_of_the_job_is_left_out(service: str) -> None:
+    fleet = fleet_of(node("a"), node("b"))
+    fleet.cool("a", service, until=60.0)
+    assert chosen_of(ASK, fleet) == {"b"}
+    fleet.remove("b")
+    assert place(ASK, fleet, now=59.9) == NoNode.ALL_COOLING_DOWN
+    assert place(ASK, fleet, now=60.0) == "a"
+
+
+def test_a_node_that_cools_down_for_another_service_is_not_left_out() -> None:
+    fleet = fleet_of(node("a"))
+    fleet.cool("a", "tts", until=60.0)
+    assert place(ASK, fleet) == "a"
+
+
+def test_a_node_that_has_seen_the_job_is_not_asked_again() -> None:
+    fleet = fleet_of(node("a"), node("b"))
+    assert chosen_of(ask(seen=frozenset({"a"})), fleet) == {"b"}
+    assert place(ask(seen=frozenset({"a", "b"})), fleet) == NoNode.NO_NODE_IN_POOL
+
+
+def test_a_node_that_takes_a_job_again_is_the_last_choice_and_needs_no_second_slot() -> None:
+    fleet = fleet_of(node("a", slots=1, features=frozenset({"reattempt"})), node("b"))
+    fleet.took("a")
+    take(fleet, "b", 3)
+    seen = ask(seen=frozenset({"a"}))
+    assert chosen_of(seen, fleet) == {"b"}
+    fleet.took("b")
+    assert chosen_of(seen, fleet) == {"a"}
+    assert chosen_of(seen, fleet, refused=frozenset({"a"})) == {NoNode.ALL_FULL}
+
+
+def test_an_old_node_with_another_job_of_the_utterance_is_left_out() -> None:
+    fleet = fleet_of(node("a"), node("b"))
+    assert chosen_of(ask(busy_nodes=frozenset({"b"})), fleet) == {"a"}
+
+
+def test_a_full_node_is_left_out_until_a_slot_goes_back() -> None:
+    fleet = fleet_of(node("a", slots=1))
+    fleet.took("a")
+    assert place(ASK, fleet) == NoNode.ALL_FULL
+    fleet.gave("a")
+    assert place(ASK, fleet) == "a"
+
+
+def test_a_refused_node_is_left_out_for_this_job_alone() -> None:
+    fleet = fleet_of(node("a"))
+    assert place(ASK, fleet, refused=frozenset({"a"})) == NoNode.ALL_FULL
+    assert place(ASK, fleet) == "a"
+
+
+def test_a_node_that_refused_is_left_out_until_a_slot_can_lapse() -> None:
+    fleet = fleet_of(node("a"))
+    fleet.full_until("a", 10.0)
+    assert place(ASK, fleet, now=9.0) == NoNode.ALL_FULL
+    assert place(ASK, fleet, now=10.0) == "a"
+
+
+def test_a_gpu_queue_keeps_out_only_jobs_without_a_turn() -> None:
+    fleet = fleet_of(node("a", gpu_queue=3))
+    assert place(ASK, fleet) == NoNode.ALL_FULL
+    assert place(ask(turn_bound=True), fleet) == "a"
+
+
+def test_an_empty_pool_says_so() -> None:
+    assert place(ASK, fleet_of()) == NoNode.NO_NODE_IN_POOL
+    assert place(ask(tgt="zh"), fleet_of(node("a"))) == NoNode.NO_NODE_IN_POOL
+
+
+def test_a_full_node_outweighs_a_cooling_one_in_the_reason_to_wait() -> None:
+    fleet = fleet_of(node("a"), node("b", slots=1), node("c", draining=True))
+    fleet.cool("a", "asr", until=60.0)
+    fleet.took("b")
+    assert place(ASK, fleet) == NoNode.ALL_FULL
+
+
+# -- turns
+
+
+def test_select_node_turn_affinity_contract() -> None:
+    """One node, one look, no second try: the turn's node if it is connected and eligible, else anyone."""
+    others = [node(f"n{n}") for n in range(9)]
+    fleet = fleet_of(node("mine"), *others)
+    take(fleet, "mine", 4)
+    bound = ask(turn_node="mine", turn_bound=True)
+    for seed in range(50):
+        placed = select_node(bound, fleet, 0.0, random.Random(seed), "here")
+        assert isinstance(placed, Assign)
+        assert (placed.node_id, placed.affinity, placed.limit) == ("mine", AffinityResult.HIT, 8)
+        assert placed.receipt == Receipt(pool=10, chosen="mine", affinity=AffinityResult.HIT)
+    fleet.remove("mine")
+    placed = select_node(bound, fleet, 0.0, random.Random(0), "here")
+    assert isinstance(placed, Assign)
+    assert (placed.affinity, placed.limit) == (AffinityResult.OFFLINE, 4)
+
+
+def affinity_of(asked: Ask, fleet: Fleet, refused: frozenset[str] = frozenset()) -> tuple[str, AffinityResult | None]:
+    placed = select_node(asked, fleet, 0.0, random.Random(0), "here", refused)
+    assert isinstance(placed, Assign)
+    assert placed.affinity is placed.receipt.affinity
+    return placed.node_id, placed.affinity
+
+
+def test_the_first_job_of_a_turn_is_placed_freely() -> None:
+    assert affinity_of(ask(turn_bound=True), fleet_of(node("a"))) == ("a", AffinityResult.FIRST)
+
+
+@pytest.mark.parametrize(
+    "unfit", [node("mine", draining=True), node("mine", ready=frozenset()), node("mine", semantic=frozenset({"de"}))]
+)
+def test_a_turns_node_that_fails_a_filter_is_passed_over(unfit: Node) -> None:
+    fleet = fleet_of(unfit, node("a"))
+    assert affinity_of(ask(turn_node="mine", turn_bound=True), fleet) == ("a", AffinityResult.NOT_IN_POOL)
+
+
+def test_a_turns_node_that_cools_down_is_passed_over() -> None:
+    fleet = fleet_of(node("mine"), node("a"))
+    fleet.cool("mine", "asr", until=60.0)
+    assert affinity_of(ask(turn_node="mine", turn_bound=True), fleet) == ("a", AffinityResult.NOT_IN_POOL)
+
+
+def test_a_turns_node_is_taken_beyond_its_slots_but_not_beyond_the_overcommit() -> None:
+    fleet = fleet_of(node("mine", gpu_queue=5), node("a"))
+    bound = ask(turn_node="mine", turn_bound=True)
+    fleet.full_until("mine", 99.0)
+    take(fleet, "mine", 7)
+    assert affinity_of(bound, fleet) == ("mine", AffinityResult.HIT)
+    fleet.took("mine")
+    assert affinity_of(bound, fleet) == ("a", AffinityResult.FULL)
+
+
+def test_a_turns_node_that_redis_refused_is_passed_over() -> None:
+    fleet = fleet_of(node("mine"), node("a"))
+    bound = ask(turn_node="mine", turn_bound=True)
+    assert affinity_of(bound, fleet, frozenset({"mine"})) == ("a", AffinityResult.FULL)
+
+
+# -- receipts
+
+
+def test_a_receipt_tells_pool_candidates_and_choice() -> None:
+    placed = select_node(ASK, fleet_of(*(node(f"n{n}") for n in range(20))), 0.0, random.Random(1), "here")
+    assert isinstance(placed, Assign)
+    assert placed.receipt.pool == 20
+    assert len(placed.receipt.drawn) == 2
+    assert placed.receipt.chosen in placed.receipt.drawn
+    assert not placed.receipt.counts
+    assert not placed.receipt.names
+
+
+def test_when_nobody_is_found_the_receipt_counts_the_reasons_and_names_a_few() -> None:
+    fleet = fleet_of(*(node(f"d{n}", draining=True) for n in range(20)), *(node(f"f{n}", slots=1) for n in range(5)))
+    for n in range(5):
+        fleet.took(f"f{n}")
+    for _ in range(20):  # whichever nodes were found full and set apart by then
+        waits = select_node(ASK, fleet, 0.0, random.Random(0), "here")
+        assert isinstance(waits, Wait)
+        assert waits.receipt.pool == 25
+        assert waits.receipt.counts == {"draining": 20, "full": 5}
+        assert len(waits.receipt.names) == MAX_NAMES
+        assert all(why == {"d": "draining", "f": "full"}[name[0]] for name, why in waits.receipt.names.items())
+
+
+def test_a_receipt_can_be_kept_as_json() -> None:
+    waits = select_node(ask(turn_bound=True), fleet_of(node("a", draining=True)), 0.0, random.Random(0), "here")
+    assert msgspec.json.decode(msgspec.json.encode(waits.receipt), type=Receipt) == waits.receipt
+
+
+# -- what it costs, and how even it is
+
+
+class CountingFleet(Fleet):
+    """Counts how often a node is looked at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looked = 0
+
+    def get(self, node_id: str) -> Node | None:
+        self.looked += 1
+        return super().get(node_id)
+
+
+def looks(fleet: CountingFleet, asked: Ask = ASK) -> int:
+    before = fleet.looked
+    select_node(asked, fleet, 0.0, random.Random(before), "here")
+    return fleet.looked - before
+
+
+def test_a_placement_looks_at_as_many_nodes_of_a_thousand_as_of_ten() -> None:
+    costs = []
+    for size in (10, 1000):
+        fleet = CountingFleet()
+        for n in range(size):
+            fleet.upsert(node(f"n{n}"))
+        costs.append(sum(looks(fleet) for _ in range(20)))
+    assert costs[0] == costs[1]
+
+
+def test_a_fleet_that_is_full_is_not_walked_by_every_job_that_waits() -> None:
+    fleet = CountingFleet()
+    for n in range(1000):
+        fleet.upsert(node(f"n{n}", slots=1))
+        fleet.took(f"n{n}")
+    for _ in range(200):  # the draws find them full and set them apart, a few at a time
+        looks(fleet)
+    assert looks(fleet) <= MAX_DRAWS + MAX_NAMES
+    fleet.gave("n500")
+    assert place(ASK, fleet) == "n500"
+
+
+def test_nodes_set_apart_by_a_refusal_are_drawn_again_once_it_lapses() -> None:
+    fleet = fleet_of(*(node(f"n{n}") for n in range(30)))
+    pool = fleet.find("de", "en")
+    assert pool is not None
+    for n in range(30):
+        fleet.full_until(f"n{n}", 10.0)
+    while pool.open > 0:
+        assert place(ASK, fleet, now=9.0) == NoNode.ALL_FULL
+    assert place(ASK, fleet, now=10.0) in fleet
+    assert pool.open == 30
+
+
+def test_every_node_is_used_and_none_much_more_than_others() -> None:
+    fleet, rng, used = fleet_of(*(node(f"n{n}", slots=100) for n in range(20))), random.Random(7), Counter[str]()
+    for _ in range(1000):
+        placed = select_node(ASK, fleet, 0.0, rng, "here")
+        assert isinstance(placed, Assign)
+        fleet.took(placed.node_id)
+        used[placed.node_id] += 1
+    assert len(used) == 20
+    assert max(used.values()) - min(used.values()) <= 8
+
+
+# -- against an oracle that asks every node of the fleet, one filter at a time
+
+IDS = [f"n{n}" for n in range(12)]
+SETS_OF_IDS = st.frozensets(st.sampled_from(IDS), max_size=4)
+NODES = st.builds(
+    Node,
+    id=st.just(""),
+    epoch=st.integers(1, 3),
+    instance=st.sampled_from(["here", "there"]),
+    slots=st.integers(0, 2),
+    asr=st.sampled_from([DE_EN, DE_EN, frozenset({"fr"}), frozenset()]),
+    semantic=st.sampled_from([DE_EN, DE_EN, frozenset({"fr"})]),
+    ready=st.sampled_from([None, None, frozenset({"asr", "nmt"}), frozenset({"asr"})]),
+    features=st.sampled_from([frozenset(), frozenset({"reattempt"})]),
+    gpu_queue=st.sampled_from([0, 0, 0, 2]),
+    running=st.integers(0, 2),
+    draining=st.sampled_from([False, False, False, True]),
+)
+ASKS = st.builds(
+    Ask,
+    job_id=st.just("job"),
+    session_id=st.just("session"),
+    utterance_index=st.just(0),
+    src=st.sampled_from(["de", "de", "auto", "zh"]),
+    tgt=st.sampled_from(["en", "en", "zh"]),
+    lang_a=st.sampled_from([None, "de"]),
+    lang_b=st.sampled_from([None, "en"]),
+    needs=st.sampled_from([frozenset[str](), frozenset({"asr"}), frozenset({"asr", "nmt"})]),
+    turn_node=st.sampled_from([None, *IDS]),
+    turn_bound=st.booleans(),
+    seen=SETS_OF_IDS,
+    busy_nodes=SETS_OF_IDS,
+    default_slots=st.just(2),
+    turn_overcommit=st.integers(0, 1),
+)
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> Fleet:
+    fleet = Fleet()
+    for node_id in draw(st.lists(st.sampled_from(IDS), unique=True)):
+        fleet.upsert(replace(draw(NODES), id=node_id))
+    for node_id in draw(st.lists(st.sampled_from(IDS), max_size=16)):
+        fleet.took(node_id)
+    for node_id in draw(SETS_OF_IDS):
+        fleet.cool(node_id, draw(st.sampled_from(["asr", "nmt", WHOLE_NODE])), until=draw(st.sampled_from([5.0, 20.0])))
+    for node_id in draw(SETS_OF_IDS):
+        fleet.full_until(node_id, draw(st.sampled_from([5.0, 20.0])))
+    return fleet
+
+
+def passes(one: Node, asked: Ask, fleet: Fleet, now: float) -> bool:
+    """Every filter of the specification but the free slot."""
+    return passes_if_cool(one, asked) and not any(
+        fleet.cooling(one.id, service, now) for service in [*asked.needs, WHOLE_NODE]
+    )
+
+
+def passes_if_cool(one: Node, asked: Ask) -> bool:
+    pairs = {(a, b) for a in one.asr for b in one.semantic}
+    if asked.src != "auto":
+        in_pool = (asked.src, asked.tgt) in pairs
+    elif asked.lang_a and asked.lang_b:
+        in_pool = {(asked.lang_a, asked.lang_b), (asked.lang_b, asked.lang_a)} <= pairs
+    else:
+        in_pool = asked.tgt in {b for _, b in pairs}
+    return (
+        in_pool
+        and not one.draining
+        and (one.ready is None or all(need in one.ready for need in asked.needs))
+        and (one.id not in asked.seen or "reattempt" in one.features)
+        and one.id not in asked.busy_nodes
+    )
+
+
+def has_slot(one: Node, asked: Ask, fleet: Fleet, now: float) -> bool:
+    slots = one.slots if one.slots else asked.default_slots
+    queue = one.gpu_queue and not asked.turn_bound
+    return fleet.taken(one.id) < slots and not fleet.full(one.id, now) and not queue
+
+
+@settings(max_examples=300, deadline=None)
+@given(fleet=fleets(), asks=st.lists(st.tuples(ASKS, SETS_OF_IDS, st.integers(0, 99)), min_size=1, max_size=4))
+def test_the_choice_is_one_the_specification_allows(fleet: Fleet, asks: list[tuple[Ask, frozenset[str], int]]) -> None:
+    now = 10.0
+    for asked, refused, seed in asks:  # several, because one placement leaves full nodes set apart for the next
+        check(asked, fleet, now, refused, seed)
+
+
+def check(asked: Ask, fleet: Fleet, now: float, refused: frozenset[str], seed: int) -> None:
+    fit = {one.id: one for one in fleet.nodes() if passes(one, asked, fleet, now)}
+    fresh = {
+        i for i, one in fit.items() if i not in asked.seen and i not in refused and has_slot(one, asked, fleet, now)
+    }
+    again = {i for i in fit if i in asked.seen and i not in refused}
+    placed = select_node(asked, fleet, now, random.Random(seed), "here", refused)
+
+    mine = asked.turn_node
+    assert (placed.receipt.affinity is None) == (mine is None and not asked.turn_bound)
+    if mine is not None:
+        room = mine in fleet and fleet.taken(mine) < (fleet_slots(fleet, mine, asked) + asked.turn_overcommit)
+        wins = mine in fit and mine not in refused and room
+        assert (placed.receipt.affinity is AffinityResult.HIT) == wins
+        assert (placed.receipt.affinity is AffinityResult.OFFLINE) == (mine not in fleet)
+        if wins:
+            assert isinstance(placed, Assign)
+            assert placed.node_id == mine
+            assert placed.limit == fleet_slots(fleet, mine, asked) + asked.turn_overcommit
+            return
+    if isinstance(placed, Wait):
+        assert not fresh
+        assert not again
+        check_reason(placed, asked, fleet, refused, set(fit))
+        return
+    assert placed.node_id in (fresh or again)
+    assert placed.limit == fleet_slots(fleet, placed.node_id, asked)
+    check_two_choices(placed, asked, fleet, fresh or again)
+
+
+def fleet_slots(fleet: Fleet, node_id: str, asked: Ask) -> int:
+    one = fleet.get(node_id)
+    assert one is not None
+    return one.slots or asked.default_slots
+
+
+def check_two_choices(placed: Assign, asked: Ask, fleet: Fleet, able: set[str]) -> None:
+    """The choice is the best of the able ones drawn; two were drawn unless there is one, or chance did not find two."""
+
+    def merit(node_id: str) -> tuple[int, bool]:
+        one = fleet.get(node_id)
+        assert one is not None
+        return fleet_slots(fleet, node_id, asked) - fleet.load(node_id), one.instance == "here"
+
+    candidates = [node_id for node_id in placed.receipt.drawn if node_id in able]
+    assert merit(placed.node_id) == max(merit(node_id) for node_id in candidates)
+    assert len(set(placed.receipt.drawn)) == len(placed.receipt.drawn)
+    if placed.receipt.pool <= MAX_DRAWS:
+        assert len(candidates) >= min(2, len(able))
+
+
+def check_reason(waits: Wait, asked: Ask, fleet: Fleet, refused: frozenset[str], fit: set[str]) -> None:
+    receipt = waits.receipt
+    assert sum(receipt.counts.values()) == receipt.pool
+    assert len(receipt.names) == min(MAX_NAMES, receipt.pool)
+    if receipt.pool > MAX_NAMES:  # of what is set apart, the unnamed are counted as full unseen
+        return
+    if fit - asked.seen or fit & refused:
+        assert waits.reason is NoNode.ALL_FULL
+    elif any(passes_if_cool(one, asked) for one in fleet.nodes() if one.id not in fit):
+        assert waits.reason is NoNode.ALL_COOLING_DOWN
+    else:
+        assert waits.reason is NoNode.NO_NODE_IN_POOL

@@ -1,0 +1,401 @@
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count, pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.domain.segmenter import Cut, Reason, Segmenter, SegmenterSettings, TurnEnded
+
+CHUNK_MS = 256
+
+
+def turn_ids() -> Iterator[str]:
+    return (f"turn-{n}" for n in count())
+
+
+def segmenter(**changed: int) -> Segmenter:
+    ids = turn_ids()
+    return Segmenter(SegmenterSettings(**changed), lambda: next(ids))
+
+
+def cut_of(outputs: list[Cut | TurnEnded]) -> Cut:
+    assert len(outputs) == 1
+    assert isinstance(outputs[0], Cut)
+    return outputs[0]
+
+
+def speak(seg: Segmenter, seconds: float, start: float = 0.0) -> tuple[list[Cut | TurnEnded], float]:
+    """Speech as the web client sends it: one chunk per 256 ms."""
+    outputs: list[Cut | TurnEnded] = []
+    now = start
+    for n in range(round(seconds * 1000 / CHUNK_MS)):
+        now = start + n * CHUNK_MS / 1000
+        outputs += seg.chunk(b"x" * 900, CHUNK_MS, False, now)
+    return outputs, now
+
+
+def test_a_final_with_audio_cuts_at_once() -> None:
+    seg = segmenter()
+    assert seg.chunk(b"ab", 20, False, 0.0, seq=1) == []
+    cut = cut_of(seg.chunk(b"c", 20, True, 0.1, seq=2))
+    assert cut == Cut(0, Reason.MANUAL, b"abc", 40, "turn-0", True, True, 280, 2)
+    assert seg.deadline() is None
+
+
+def test_an_empty_final_waits_a_moment_for_the_chunk_behind_it() -> None:
+    seg = segmenter()
+    seg.chunk(b"a", 20, False, 0.0)
+    assert seg.chunk(b"", 0, True, 1.0) == []
+    assert seg.deadline() == pytest.approx(1.05)
+    assert seg.chunk(b"b", 20, False, 1.01) == []
+    assert cut_of(seg.poll(1.06)).audio == b"ab"
+
+
+def test_a_chunk_that_comes_after_that_moment_belongs_to_the_next_cut() -> None:
+    seg = segmenter()
+    seg.chunk(b"a", 20, False, 0.0)
+    seg.chunk(b"", 0, True, 1.0)
+    assert cut_of(seg.chunk(b"b", 20, False, 1.06)).audio == b"a", "even if the timer has not had its turn"
+    assert cut_of(seg.close(1.06)).audio == b"b"
+
+
+def test_more_finals_do_not_put_the_cut_off() -> None:
+    seg = segmenter()
+    seg.chunk(b"a", 20, False, 0.0)
+    seg.chunk(b"", 0, True, 1.0)
+    seg.chunk(b"", 0, True, 1.04)
+    assert seg.deadline() == pytest.approx(1.05)
+    assert cut_of(seg.chunk(b"b", 20, True, 1.045)).audio == b"ab"
+    assert seg.deadline() is None
+
+
+def test_a_final_with_nothing_before_it_makes_no_utterance() -> None:
+    seg = segmenter()
+    seg.chunk(b"", 0, True, 0.0)
+    assert seg.poll(0.1) == []
+    assert seg.deadline() is None
+    assert cut_of(seg.chunk(b"a", 20, True, 1.0)).index == 0
+
+
+def test_three_seconds_without_a_chunk_are_a_pause() -> None:
+    seg = segmenter()
+    seg.chunk(b"a", 20, False, 10.0)
+    assert seg.deadline() == 13.0
+    assert seg.poll(12.9) == []
+    cut = cut_of(seg.poll(13.0))
+    assert (cut.reason, cut.padding_ms, cut.ends_turn) == (Reason.TIMEOUT, 220, True)
+    assert seg.deadline() is None
+
+
+def test_a_chunk_without_audio_does_not_put_the_pause_off() -> None:
+    seg = segmenter()
+    seg.chunk(b"a", 20, False, 0.0)
+    seg.chunk(b"", 0, False, 2.0)
+    assert seg.deadline() == 3.0
+
+
+def test_ten_seconds_of_audio_are_cut_and_the_turn_goes_on() -> None:
+    seg = segmenter()
+    outputs, _ = speak(seg, 10.3)
+    cut = cut_of(outputs)
+    assert (cut.reason, cut.duration_ms, cut.begins_turn, cut.ends_turn) == (Reason.MAX_DURATION, 10240, True, False)
+    assert cut.is_max_duration_triggered
+    assert seg.turn_id == cut.turn_id
+
+
+def test_zero_means_no_longest_duration() -> None:
+    outputs, _ = speak(segmenter(max_duration_ms=0), 60.0)
+    assert outputs == []
+
+
+def test_a_buffer_beyond_its_bytes_is_cut_and_the_turn_goes_on() -> None:
+    seg = segmenter(max_buffer_bytes=10)
+    assert seg.chunk(b"x" * 10, 1, False, 0.0) == []
+    cut = cut_of(seg.chunk(b"x", 1, False, 0.0))
+    assert (cut.reason, len(cut.audio), cut.ends_turn) == (Reason.MAX_LENGTH, 11, False)
+    assert cut.is_max_duration_triggered
+
+
+def test_a_final_chunk_that_fills_the_buffer_is_a_manual_cut() -> None:
+    seg = segmenter(max_duration_ms=100)
+    assert cut_of(seg.chunk(b"x", 500, True, 0.0)).reason is Reason.MANUAL
+
+
+def test_a_buffer_that_fills_while_a_final_waits_is_the_cut_that_final_asked_for() -> None:
+    seg = segmenter(max_duration_ms=100)
+    seg.chunk(b"a", 60, False, 0.0)
+    seg.chunk(b"", 0, True, 0.1)
+    cut = cut_of(seg.chunk(b"b", 60, False, 0.11))
+    assert (cut.reason, cut.audio) == (Reason.MANUAL, b"ab")
+    assert seg.deadline() is None
+
+
+def test_forty_five_seconds_without_a_pause_are_one_turn_of_four_max_duration_jobs_and_one_ending_job() -> None:
+    seg = segmenter()
+    outputs, now = speak(seg, 45.0)
+    outputs += seg.chunk(b"", 0, True, now)
+    outputs += seg.poll(now + 0.05)
+    cuts = [cut for cut in outputs if isinstance(cut, Cut)]
+    assert [cut.reason for cut in cuts] == [Reason.MAX_DURATION] * 4 + [Reason.MANUAL]
+    assert {cut.turn_id for cut in cuts} == {"turn-0"}
+    assert [cut.begins_turn for cut in cuts] == [True, False, False, False, False]
+    assert [cut.ends_turn for cut in cuts] == [False, False, False, False, True]
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_an_empty_cut_still_ends_the_turn_and_takes_no_number(by_hand: bool) -> None:
+    seg = segmenter(max_duration_ms=100)
+    first = cut_of(seg.chunk(b"a", 100, False, 0.0))
+    if by_hand:
+        seg.chunk(b"", 0, True, 1.0)
+    assert seg.poll(3.0) == [TurnEnded(first.turn_id)]
+    assert seg.deadline() is None
+    second = cut_of(seg.chunk(b"b", 20, True, 4.0))
+    assert (second.index, second.begins_turn) == (1, True)
+    assert second.turn_id != first.turn_id
+
+
+def test_closing_cuts_what_is_left_by_hand() -> None:
+    seg = segmenter()
+    seg.chunk(b"a", 20, False, 0.0)
+    cut = cut_of(seg.close(0.1))
+    assert (cut.reason, cut.is_manual_cut, cut.ends_turn, cut.padding_ms) == (Reason.CLOSE, True, True, 280)
+    assert seg.close(0.2) == []
+
+
+def test_closing_ends_an_open_turn() -> None:
+    seg = segmenter(max_duration_ms=100)
+    first = cut_of(seg.chunk(b"a", 100, False, 0.0))
+    assert seg.close(0.1) == [TurnEnded(first.turn_id)]
+
+
+def test_while_a_translation_plays_silence_is_no_pause() -> None:
+    seg = segmenter()
+    seg.chunk(b"a", 20, False, 0.0)
+    seg.tts_started(1.0)
+    assert seg.poll(20.0) == []
+    seg.tts_ended(20.0)
+    assert seg.deadline() == 23.0
+    assert cut_of(seg.poll(23.0)).reason is Reason.TIMEOUT
+
+
+def test_a_playback_that_never_ends_is_over_after_a_minute() -> None:
+    seg = segmenter()
+    seg.chunk(b"a", 20, False, 0.0)
+    seg.tts_started(1.0)
+    assert seg.deadline() == 64.0
+    seg.tts_ended(63.0)
+    assert seg.deadline() == 64.0
+
+
+def test_the_end_of_a_playback_that_never_began_does_not_put_the_pause_off() -> None:
+    seg = segmenter()
+    seg.chunk(b"a", 20, False, 0.0)
+    seg.tts_ended(2.0)
+    assert seg.deadline() == 3.0
+
+
+def test_a_playback_does_not_keep_a_final_waiting() -> None:
+    seg = segmenter()
+    seg.chunk(b"a", 20, False, 0.0)
+    seg.tts_started(0.1)
+    seg.chunk(b"", 0, True, 0.2)
+    assert cut_of(seg.poll(0.25)).reason is Reason.MANUAL
+
+
+def test_a_pause_that_was_over_before_the_playback_began_is_handed_out_by_the_next_call() -> None:
+    seg = segmenter()
+    seg.chunk(b"a", 20, False, 0.0)
+    seg.tts_started(3.1)
+    due = seg.deadline()
+    assert due is not None
+    assert due <= 3.1
+    outputs = seg.chunk(b"b", 20, True, 3.2)
+    assert [(cut.audio, cut.reason) for cut in outputs if isinstance(cut, Cut)] == [
+        (b"a", Reason.TIMEOUT),
+        (b"b", Reason.MANUAL),
+    ]
+
+
+def test_a_session_may_be_silent_for_an_hour_and_speak_again() -> None:
+    seg = segmenter()
+    seg.chunk(b"a", 20, True, 0.0)
+    assert seg.deadline() is None
+    assert seg.chunk(b"b", 20, False, 3600.0) == []
+    assert cut_of(seg.poll(3603.0)).index == 1
+
+
+def test_a_cut_knows_the_last_message_that_is_in_it() -> None:
+    seg = segmenter()
+    seg.chunk(b"a", 20, False, 0.0, seq=4)
+    seg.chunk(b"", 0, True, 0.1, seq=6)
+    seg.chunk(b"b", 20, False, 0.11, seq=5)
+    assert cut_of(seg.poll(0.2)).audio_seq == 6
+    seg.chunk(b"c", 20, False, 0.3)
+    assert cut_of(seg.close(0.4)).audio_seq is None
+
+
+def test_a_resumed_session_goes_on_with_its_turn_and_its_numbers() -> None:
+    ids = turn_ids()
+    seg = Segmenter(SegmenterSettings(), lambda: next(ids), next_index=7)
+    seg.resume_turn("turn-of-old", now=100.0)
+    assert seg.deadline() == 103.0
+    cut = cut_of(seg.chunk(b"a", 20, True, 101.0))
+    assert (cut.index, cut.turn_id, cut.begins_turn) == (7, "turn-of-old", False)
+
+
+def test_each_cut_sets_exactly_one_flag_of_its_job() -> None:
+    for reason in Reason:
+        cut = Cut(0, reason, b"a", 20, "t", True, reason.ends_turn, 220, None)
+        assert [cut.is_manual_cut, cut.is_timeout_triggered, cut.is_max_duration_triggered].count(True) == 1
+
+
+# The oracle works in ticks of 1/8 s, exact in binary: it looks at every tick and counts quiet ones, and knows no
+# deadlines at all.
+TICK_MS = 125
+RULES = SegmenterSettings(final_grace_ms=250, pause_ms=1000, max_duration_ms=500, max_buffer_bytes=6, tts_max_ms=2000)
+
+
+@dataclass
+class TickByTick:
+    held: list[tuple[bytes, int]] = field(default_factory=list)
+    cuts: list[tuple[str, bytes, int, int]] = field(default_factory=list)  # reason, audio, duration, turn
+    ended: list[int] = field(default_factory=list)  # turns that ended without a cut
+    turn: int = 0
+    turn_has_cut: bool = False
+    quiet_ticks: int = 0
+    tts_ticks_left: int = 0
+    grace_ticks_left: int | None = None
+
+    def tick(self) -> None:
+        if self.grace_ticks_left is not None:
+            self.grace_ticks_left -= 1
+        # A tick in which playback was still on is no quiet one.
+        if self.tts_ticks_left:
+            self.tts_ticks_left -= 1
+            self.quiet_ticks = 0
+        else:
+            self.quiet_ticks += 1
+        if self.grace_ticks_left == 0:
+            self.finish("manual")
+        elif self.grace_ticks_left is None and self.quiet_ticks * TICK_MS >= RULES.pause_ms:
+            self.finish("timeout")
+
+    def put_out(self, reason: str) -> None:
+        audio, duration = b"".join(a for a, _ in self.held), sum(d for _, d in self.held)
+        self.cuts.append((reason, audio, duration, self.turn))
+        self.held, self.turn_has_cut = [], True
+
+    def finish(self, reason: str) -> None:
+        if self.held:
+            self.put_out(reason)
+        elif self.turn_has_cut:
+            self.ended.append(self.turn)
+        self.turn += 1 if self.turn_has_cut else 0
+        self.turn_has_cut, self.grace_ticks_left = False, None
+
+    def chunk(self, audio: bytes, duration: int, final: bool) -> None:
+        if audio:
+            self.held.append((audio, duration))
+            self.quiet_ticks = 0
+        if final and audio:
+            return self.finish("manual")
+        if final:
+            if self.grace_ticks_left is None:
+                self.grace_ticks_left = RULES.final_grace_ms // TICK_MS
+            return None
+        if not audio:
+            return None
+        for reason, over in (
+            ("max_duration", sum(d for _, d in self.held) >= RULES.max_duration_ms),
+            ("max_length", sum(len(a) for a, _ in self.held) > RULES.max_buffer_bytes),
+        ):
+            if over:
+                return self.put_out(reason) if self.grace_ticks_left is None else self.finish("manual")
+        return None
+
+
+Step = tuple[str, int, int, int]  # what, ticks passed, bytes, duration
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["chunk"] * 5 + ["final", "final", "tts", "tts_ended", "poll"]),
+        st.sampled_from([0, 0, 1, 1, 2, 3, 7, 8, 9, 30]),
+        st.integers(0, 4),
+        st.sampled_from([0, 20, 100, 250]),
+    ),
+    max_size=40,
+)
+
+
+def run(steps: list[Step]) -> tuple[list[Cut | TurnEnded], TickByTick, bytes]:
+    ids = turn_ids()
+    seg, oracle, tick = Segmenter(RULES, lambda: next(ids)), TickByTick(), 0
+    outputs: list[Cut | TurnEnded] = []
+    fresh = count(0)
+    spoken = b""
+    for what, passed, size, duration in steps:
+        tick += passed
+        now = tick * TICK_MS / 1000
+        for _ in range(passed):
+            oracle.tick()
+        if what in ("chunk", "final"):
+            audio = bytes(next(fresh) % 251 for _ in range(size))
+            spoken += audio
+            outputs += seg.chunk(audio, duration if audio else 0, what == "final", now)
+            oracle.chunk(audio, duration if audio else 0, what == "final")
+        elif what == "tts":
+            seg.tts_started(now)
+            oracle.tts_ticks_left = RULES.tts_max_ms // TICK_MS
+        elif what == "tts_ended":
+            seg.tts_ended(now)
+            if oracle.tts_ticks_left:
+                oracle.tts_ticks_left = oracle.quiet_ticks = 0
+        else:
+            outputs += seg.poll(now)
+            due = seg.deadline()
+            assert due is None or due > now
+    outputs += seg.close(tick * TICK_MS / 1000)
+    oracle.finish("close")
+    return outputs, oracle, spoken
+
+
+@settings(max_examples=500, deadline=None)
+@given(STEPS)
+def test_cuts_and_turns_are_those_of_one_who_looks_at_every_tick(steps: list[Step]) -> None:
+    outputs, oracle, _ = run(steps)
+    cuts = [cut for cut in outputs if isinstance(cut, Cut)]
+    assert [(c.reason.value, c.audio, c.duration_ms, c.turn_id) for c in cuts] == [
+        (reason, audio, duration, f"turn-{turn}") for reason, audio, duration, turn in oracle.cuts
+    ]
+    ended = [output.turn_id for output in outputs if isinstance(output, TurnEnded)]
+    assert ended == [f"turn-{turn}" for turn in oracle.ended]
+
+
+@settings(max_examples=300, deadline=None)
+@given(STEPS)
+def test_no_audio_is_lost_or_doubled_and_indexes_have_no_holes(steps: list[Step]) -> None:
+    outputs, _, spoken = run(steps)
+    cuts = [cut for cut in outputs if isinstance(cut, Cut)]
+    assert b"".join(cut.audio for cut in cuts) == spoken
+    assert all(cut.audio for cut in cuts)
+    assert [cut.index for cut in cuts] == list(range(len(cuts)))
+
+
+@settings(max_examples=300, deadline=None)
+@given(STEPS)
+def test_a_turn_begins_once_ends_once_and_is_not_interleaved_with_another(steps: list[Step]) -> None:
+    outputs, _, _ = run(steps)
+    by_turn: dict[str, list[Cut | TurnEnded]] = {}
+    for output in outputs:
+        by_turn.setdefault(output.turn_id, []).append(output)
+    for of_turn in by_turn.values():
+        *before, last = of_turn
+        assert isinstance(last, TurnEnded) or last.ends_turn
+        assert isinstance(of_turn[0], Cut)
+        assert of_turn[0].begins_turn
+        assert all(isinstance(cut, Cut) and not cut.ends_turn for cut in before)
+        assert not any(isinstance(cut, Cut) and cut.begins_turn for cut in of_turn[1:])
+    order = [output.turn_id for output in outputs]
+    assert sum(1 for one, other in pairwise(order) if one != other) == max(0, len(by_turn) - 1)
