@@ -30,7 +30,13 @@ class Command:
 
 
 COMMANDS: tuple[Command, ...] = (
+    Command("serve", "dragoman.cli.serve:serve", "Run Dragoman: a supervisor and its instances."),
+    Command("demo", "dragoman.cli.demo:demo", "Run Dragoman with simulated nodes beside it."),
+    Command("node", "dragoman.cli.node:node", "Run a node."),
+    Command("status", "dragoman.cli.status:status", "Show instances, durability, inboxes and nodes."),
+    Command("dlq", "dragoman.cli.dlq:app", "List, show, replay and drop dead letters."),
     Command("config", "dragoman.cli.config:app", "Check, show and document the settings."),
+    Command("bench", "dragoman.cli.bench:app", "Measure speed, with peers beside us in the same run."),
 )
 
 

@@ -12,6 +12,7 @@ Tables keyed by what a client says hold only languages some node has, and are bo
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from math import inf
 
 from dragoman.domain.pool import AUTO, Pool, languages
 
@@ -198,6 +199,12 @@ class Fleet:
             _, node_id = heappop(self._lapses)
             if node_id in self._full_until and not self.full(node_id, now):
                 self.freed(node_id)
+
+    def next_lapse(self) -> float:
+        """When the next refusal runs out by itself; infinity if none does."""
+        while self._lapses and self._full_until.get(self._lapses[0][1]) != self._lapses[0][0]:
+            heappop(self._lapses)
+        return self._lapses[0][0] if self._lapses else inf
 
     # -- who cools down
 

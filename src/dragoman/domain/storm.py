@@ -21,8 +21,8 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StormSettings:
-    debounce_window_s: int = 5
-    unavailable_ttl_s: int = 60
+    debounce_window_s: float = 5
+    unavailable_ttl_s: float = 60
     rate_limit: int = 30
     rate_window_s: int = 10
 
@@ -41,7 +41,7 @@ class StormGuard:
         self.recent.append(now_ms)
         if len(self.recent) > self.settings.rate_limit:
             self.recent.popleft()
-            self.whole_until_ms = now_ms + self.settings.unavailable_ttl_s * 1000
+            self.whole_until_ms = now_ms + int(self.settings.unavailable_ttl_s * 1000)
             return Verdict.RATE_LIMITED
         marked_ms = self.marks.get(service)
         if marked_ms is not None and now_ms - marked_ms < self.settings.debounce_window_s * 1000:
@@ -57,7 +57,7 @@ class StormGuard:
         marked_ms = self.marks.get(service)
         if marked_ms is None:
             return self.whole_until_ms
-        return max(self.whole_until_ms, marked_ms + self.settings.unavailable_ttl_s * 1000)
+        return max(self.whole_until_ms, marked_ms + int(self.settings.unavailable_ttl_s * 1000))
 
     def _forget(self, now_ms: int) -> None:
         # Bounded whatever a node sends: past rate_limit reports a window nothing more is marked.

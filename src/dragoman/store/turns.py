@@ -21,11 +21,15 @@ class Turns:
     def __init__(self, redis: Redis, keys: Keys) -> None:
         self.redis, self.keys = redis, keys
 
-    async def bind(self, session: str, turn: str, node: str) -> None:
-        await asyncio.gather(
+    def binding(self, session: str, turn: str, node: str) -> "list[asyncio.Future[int]]":
+        """Both writes of a first job, started: they travel with whatever else its placing writes."""
+        return [
             self.redis.call("HSETNX", self.keys.turn(turn), AFFINITY, node),
             self.redis.call("HSET", self.keys.session_turn(session), CURRENT, turn),
-        )
+        ]
+
+    async def bind(self, session: str, turn: str, node: str) -> None:
+        await asyncio.gather(*self.binding(session, turn, node))
 
     async def node_of(self, turn: str) -> str | None:
         found = await self.redis.call("HGET", self.keys.turn(turn), AFFINITY)

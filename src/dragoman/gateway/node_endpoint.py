@@ -1,0 +1,130 @@
+"""/ws/node: compute nodes. Registering asks Redis, so what a node says meanwhile waits its turn."""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from dragoman.gateway.connection import Connection
+from dragoman.gateway.principal import LOCAL, Doorkeeper, Unauthorized, token_of
+from dragoman.protocol import node as wire
+from dragoman.protocol.codec import decode_node, encode
+from dragoman.protocol.codes import Close, ErrorCode
+from dragoman.protocol.errors import ProtocolError
+from dragoman.protocol.session import Error
+from dragoman.services.loops import Tasks
+from dragoman.services.speech.local_nodes import LocalNode, LocalNodes
+from dragoman.store.errors import StoreError
+
+log = structlog.get_logger(__name__)
+
+MAX_EARLY = 64
+
+
+class NodeEndpoint:
+    def __init__(
+        self,
+        nodes: LocalNodes,
+        doorkeeper: Doorkeeper,
+        tasks: Tasks,
+        guard: Callable[..., bool],
+        draining: Callable[[], bool],
+        *,
+        pre_session_s: float,
+    ) -> None:
+        self._nodes, self._doorkeeper, self._tasks, self._guard, self._draining = (
+            nodes, doorkeeper, tasks, guard, draining,
+        )  # fmt: skip
+        self._pre_session_s = pre_session_s
+        self._node: LocalNode | None = None
+        self._registering = False
+        self._gone = False
+        self._early: list[tuple[wire.NodeMessage, bytes]] = []
+        self._deadline: asyncio.TimerHandle | None = None
+
+    # -- what the socket does --------------------------------------------------------------------
+
+    def opened(self, conn: Connection) -> None:
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.call_later(self._pre_session_s, conn.close, Close.NOT_REGISTERED, "no node_register")
+
+    def text(self, conn: Connection, data: bytes) -> None:
+        self._guard(self._text, conn, data)
+
+    def binary(self, conn: Connection, data: bytes) -> None:
+        self._refuse(conn, ProtocolError(ErrorCode.INVALID_MESSAGE, "Nodes send text frames only."))
+
+    def closed(self, conn: Connection) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._guard(self._closed)
+
+    def _closed(self) -> None:
+        self._gone = True
+        if self._node is not None:
+            self._nodes.closed(self._node)
+
+    def _text(self, conn: Connection, data: bytes) -> None:
+        try:
+            self._handle(conn, decode_node(data), data)
+        except ProtocolError as error:
+            self._refuse(conn, error)
+
+    def _refuse(self, conn: Connection, error: ProtocolError) -> None:
+        conn.send(encode(Error(code=error.code, message=error.message)))
+
+    # -- what the node says ----------------------------------------------------------------------
+
+    def _handle(self, conn: Connection, message: wire.NodeMessage, frame: bytes) -> None:
+        if isinstance(message, wire.NodeRegister):
+            self._register(conn, message)
+        elif self._node is not None:
+            self._said(self._node, message, frame)
+        elif len(self._early) < MAX_EARLY:
+            # Nodes that reconnect may send a heartbeat, or a result they kept, before they register.
+            self._early.append((message, frame))
+        else:
+            conn.close(Close.NOT_REGISTERED, "too much was said before node_register")
+
+    def _said(self, node: LocalNode, message: wire.NodeMessage, frame: bytes) -> None:
+        match message:
+            case wire.JobAck() | wire.JobStarted() | wire.NodePartial() | wire.JobResult():
+                self._nodes.said(node, message, frame)
+            case wire.NodeHeartbeat():
+                self._tasks.spawn(self._nodes.heartbeat(node, message), "node-heartbeat")
+            case wire.NodeError():
+                log.warning("a node reports an error", node=node.id, code=message.code, message=message.message[:200])
+
+    def _register(self, conn: Connection, message: wire.NodeRegister) -> None:
+        if self._registering or self._node is not None:
+            raise ProtocolError(ErrorCode.INVALID_MESSAGE, "This connection has registered already.")
+        if self._draining():
+            conn.close(Close.SHUTDOWN, "this instance is shutting down; connect again")
+            return
+        try:
+            token = message.token or token_of(conn.headers, conn.query)
+            principal = self._doorkeeper.identify("node", token)
+        except Unauthorized as error:
+            conn.close(Close.UNAUTHORIZED, str(error))
+            return
+        if principal.subject != LOCAL and message.node_id not in (None, principal.subject):
+            conn.close(Close.NODE_ID_CONFLICT, "the token is for another node id")
+            return
+        self._registering = True
+        self._tasks.spawn(self._registered(conn, message), "node-register")
+
+    async def _registered(self, conn: Connection, message: wire.NodeRegister) -> None:
+        try:
+            node = await self._nodes.register(conn, message)
+        except StoreError:
+            conn.close(Close.OVERLOADED, "Redis is away; connect again")
+            return
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._node = node
+        if self._gone:
+            self._nodes.closed(node)
+            return
+        early, self._early = self._early, []
+        for said, frame in early:
+            self._said(node, said, frame)

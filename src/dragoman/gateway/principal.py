@@ -1,0 +1,79 @@
+"""Who is at the other end of a socket: tenant and subject of its token, or `local` where no secret is set.
+
+HS256 with two secrets valid at a time, so that one can be replaced without a pause. Nothing listens beyond
+loopback without a secret unless `security.insecure_allow_anonymous` says so.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import jwt
+
+Kind = Literal["client", "node", "operator"]
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    kind: Kind
+    subject: str
+    tenant: str = "default"
+
+
+LOCAL = "local"
+
+
+class Unauthorized(Exception):
+    """No token, or not a valid one; the sentence never quotes it."""
+
+
+class Doorkeeper:
+    def __init__(
+        self, secrets: tuple[str, ...], issuer: str, *, leeway_s: float = 0.0, allow_anonymous: bool = False
+    ) -> None:
+        self._secrets = tuple(secret for secret in secrets if secret)
+        self._issuer, self._leeway_s, self._allow_anonymous = issuer, leeway_s, allow_anonymous
+
+    def identify(self, kind: Kind, token: str | None) -> Principal:
+        """The principal of a token of this kind."""
+        if not self._secrets:
+            return Principal(kind, LOCAL)
+        if not token:
+            if self._allow_anonymous and kind != "operator":
+                return Principal(kind, LOCAL)
+            raise Unauthorized("a token is needed")
+        claims = self._claims(token)
+        if claims.get("typ") != kind:
+            raise Unauthorized(f"the token is not one for a {kind}")
+        subject, tenant = claims.get("sub", ""), claims.get("tenant", "default")
+        if not isinstance(subject, str) or not isinstance(tenant, str):
+            raise Unauthorized("the token's subject or tenant is not a text")
+        return Principal(kind, subject, tenant)
+
+    def _claims(self, token: str) -> dict[str, object]:
+        why = "the token is not valid"
+        for secret in self._secrets:
+            try:
+                return dict(
+                    jwt.decode(
+                        token,
+                        secret,
+                        algorithms=["HS256"],
+                        issuer=self._issuer,
+                        leeway=self._leeway_s,
+                        options={"require": ["exp", "iss"]},
+                    )
+                )
+            except jwt.ExpiredSignatureError:
+                why = "the token has expired"
+            except jwt.PyJWTError:
+                continue
+        raise Unauthorized(why)
+
+
+def token_of(headers: Mapping[str, str], query: Mapping[str, str]) -> str | None:
+    """A token in the handshake: `Authorization: Bearer …`, or `?token=…` for browsers."""
+    scheme, _, value = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and value:
+        return value.strip()
+    return query.get("token")

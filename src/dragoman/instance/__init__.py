@@ -1,0 +1,1 @@
+"""One server process: its parts, its doors, its life."""

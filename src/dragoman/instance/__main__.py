@@ -1,0 +1,65 @@
+"""The process of one instance, as a supervisor starts it: told by one line on stdin, answering once on a pipe."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+import uvloop
+
+from dragoman import logs
+from dragoman.config import Config
+from dragoman.instance.instance import Instance
+from dragoman.instance.redis_check import CannotStart
+
+
+async def serve(hello: dict[str, Any]) -> int:
+    """The life of a worker process."""
+    config = Config.from_json(json.dumps(hello["config"]))
+    logs.configure(config.log.level, config.log.format, worker=hello["number"])
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    _end_with_parent(loop, stop)
+    try:
+        instance = await Instance.start(config, hello["redis_url"], hello["number"])
+    except (CannotStart, OSError) as error:
+        os.write(hello["ready_fd"], f"failed {' '.join(str(error).split())}\n".encode())
+        return 1
+    os.write(hello["ready_fd"], f"ready {instance.name}\n".encode())
+    os.close(hello["ready_fd"])
+    await stop.wait()
+    stop.clear()
+    draining = asyncio.create_task(instance.drain())
+    at_once = asyncio.create_task(stop.wait())
+    await asyncio.wait({draining, at_once}, return_when=asyncio.FIRST_COMPLETED)
+    draining.cancel()
+    at_once.cancel()
+    await instance.stop()
+    return 0
+
+
+def _end_with_parent(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    """The supervisor holds our stdin open for as long as it lives."""
+    stdin = sys.stdin.fileno()
+
+    def readable() -> None:
+        if not os.read(stdin, 4096):
+            loop.remove_reader(stdin)
+            stop.set()
+
+    loop.add_reader(stdin, readable)
+
+
+def main() -> None:
+    # Unbuffered, so that nothing behind the line is read before the loop watches for the end.
+    with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as stdin:
+        hello = json.loads(stdin.readline())
+    sys.exit(uvloop.run(serve(hello)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""The doors of one instance: its port for clients, nodes and HTTP, and its own admin port."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import structlog
+from aiohttp import web
+
+from dragoman.config import Config
+from dragoman.gateway import Limits, Listener, OriginAllowList, Route
+from dragoman.gateway.http import Backstage, admin_application, application
+from dragoman.gateway.node_endpoint import NodeEndpoint
+from dragoman.gateway.principal import Doorkeeper
+from dragoman.gateway.session_endpoint import SessionEndpoint
+from dragoman.instance.services import Services
+
+log = structlog.get_logger(__name__)
+
+
+class Doors:
+    def __init__(self, config: Config, services: Services, draining: Callable[[], bool]) -> None:
+        self.listener = Listener()
+        self._config, self._services, self._draining = config, services, draining
+        self._admin: web.AppRunner | None = None
+        self._open = False
+
+    async def open(self, stage: Backstage, admin_port: int) -> None:
+        server = self._config.server
+        keeper = self._doorkeeper()
+        await self.listener.start(
+            server.host,
+            server.port,
+            self._routes(keeper),
+            application(stage, keeper),
+            self._limits(),
+            reuse_port=True,
+            authorize=OriginAllowList(server.allowed_origins),
+        )
+        self._open = True
+        await self._open_for_admins(stage, admin_port)
+
+    async def close(self, code: int) -> None:
+        if self._open:
+            self._open = False
+            await self.listener.close(code)
+        if self._admin is not None:
+            await self._admin.cleanup()
+
+    def _doorkeeper(self) -> Doorkeeper:
+        security = self._config.security
+        return Doorkeeper(
+            (security.secret, security.previous_secret),
+            security.issuer,
+            leeway_s=security.leeway_s,
+            allow_anonymous=security.insecure_allow_anonymous,
+        )
+
+    def _limits(self) -> Limits:
+        server = self._config.server
+        return Limits(
+            max_frame_bytes=server.max_frame_bytes,
+            max_frames_per_s=server.max_frames_per_s,
+            burst_frames=2 * server.max_frames_per_s,
+            out_queue_bytes=server.out_queue_bytes,
+            out_queue_age_s=server.out_queue_age_s,
+            ping_idle_s=server.ping_idle_s,
+            ping_reply_s=server.ping_reply_s,
+            max_connections=server.max_connections,
+        )
+
+    def _routes(self, keeper: Doorkeeper) -> dict[str, Route]:
+        services, draining, server = self._services, self._draining, self._config.server
+        guard, patience_s = services.presence.guard, server.pre_session_s
+        per_s = server.node_max_frames_per_s
+        node_limits = replace(self._limits(), max_frames_per_s=per_s, burst_frames=2 * per_s)
+
+        def session() -> SessionEndpoint:
+            return SessionEndpoint(services.sessions, keeper, guard, draining, pre_session_s=patience_s)
+
+        def node() -> NodeEndpoint:
+            nodes, tasks = services.local_nodes, services.tasks
+            return NodeEndpoint(nodes, keeper, tasks, guard, draining, pre_session_s=patience_s)
+
+        return {"/ws/session": Route(session), "/ws/node": Route(node, node_limits)}
+
+    async def _open_for_admins(self, stage: Backstage, port: int) -> None:
+        self._admin = web.AppRunner(admin_application(stage), access_log=None)
+        await self._admin.setup()
+        try:
+            await web.TCPSite(self._admin, self._config.server.admin_host, port).start()
+        except OSError as error:
+            log.warning("no admin port: it is taken; set server.admin_port to another", port=port, error=str(error))

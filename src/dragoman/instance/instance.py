@@ -1,0 +1,179 @@
+"""One instance: begins, serves, is away and comes back, drains, ends."""
+
+import asyncio
+import os
+import socket
+import time
+from typing import Any
+from uuid import uuid4
+
+import structlog
+
+from dragoman import __version__
+from dragoman.config import Config
+from dragoman.domain.durability import Judgement
+from dragoman.gateway.http import Backstage
+from dragoman.instance.doors import Doors
+from dragoman.instance.redis_check import CannotStart, check_redis, connected
+from dragoman.instance.services import Services
+from dragoman.instance.stores import Stores
+from dragoman.protocol.codes import Close
+from dragoman.services.upkeep.presence import AlreadyRunning
+from dragoman.store.errors import StoreError
+from dragoman.store.instances import Presence
+from dragoman.store.redis import Redis
+
+log = structlog.get_logger(__name__)
+
+LEAVE_PATIENCE_S = 2.0
+
+
+def instance_name(configured: str, number: int, workers: int) -> str:
+    if configured == "auto":
+        return f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}"
+    return f"{configured}-{number}" if workers > 1 else configured
+
+
+class Instance:
+    """Begin with `await Instance.start(...)`, end with `drain()` and `stop()`."""
+
+    def __init__(self, config: Config, redis: Redis, durability: Judgement, number: int = 1) -> None:
+        self.config, self.redis, self.durability = config, redis, durability
+        self.name = instance_name(config.scheduler.phase2.instance_id, number, config.server.workers)
+        self.started_ms = int(time.time() * 1000)
+        self.ready = self.draining = False
+        self.admin_port = config.server.admin_port + number if config.server.admin_port else 0
+        self.stores = Stores(config, redis)
+        self.services = Services(config, self.name, self.stores, describe=self._describe, on_buried=self._buried)
+        self.services.metrics.durability.labels(durability.durability).set(1)
+        self.doors = Doors(config, self.services, lambda: self.draining)
+        self._loops: list[asyncio.Task[None]] = []
+
+    # -- beginning -------------------------------------------------------------------------------
+
+    @classmethod
+    async def start(cls, config: Config, redis_url: str | None = None, number: int = 1) -> "Instance":
+        """Connect, check Redis, open the inbox, listen. Raises CannotStart with one sentence."""
+        redis = await connected(config, redis_url)
+        try:
+            durability = await check_redis(redis)
+        except BaseException:
+            await redis.close()
+            raise
+        self = cls(config, redis, durability, number)
+        try:
+            await self._begin()
+        except AlreadyRunning as error:
+            await self.stop()
+            raise CannotStart(str(error)) from None
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def _begin(self) -> None:
+        services = self.services
+        await services.presence.enter(services.undertaker.bury)
+        await services.view.run_once()
+        self._loops += [asyncio.create_task(loop, name=name) for name, loop in services.loops(self.config).items()]
+        stage = Backstage(
+            self.name,
+            services.metrics.registry,
+            services.report,
+            self.stores.letters,
+            self.stores.jobs,
+            self.stats,
+            self.why_not_ready,
+        )
+        await self.doors.open(stage, self.admin_port)
+        self.ready = True
+        port, durability = self.doors.listener.port, self.durability.durability
+        log.info("instance ready", instance=self.name, port=port, durability=durability)
+
+    # -- being away ------------------------------------------------------------------------------
+
+    def _describe(self, instance: str, incarnation: str) -> Presence:
+        return Presence(
+            instance=instance,
+            incarnation=incarnation,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            port=self.config.server.port,
+            admin_port=self.admin_port,
+            version=__version__,
+            started_ms=self.started_ms,
+            durability=self.durability.durability,
+            sessions=len(self.services.sessions),
+            nodes=len(self.services.local_nodes),
+            jobs=len(self.services.dispatcher),
+            draining=self.draining,
+        )
+
+    async def _buried(self) -> None:
+        """Nothing we held is ours: close every socket, come back as a new incarnation."""
+        services = self.services
+        services.dispatcher.abandon_all()
+        services.sessions.drop_all(Close.LEASE_LOST)
+        services.local_nodes.drop_all(Close.LEASE_LOST)
+        await services.presence.enter(services.undertaker.bury)
+
+    # -- what can be seen ------------------------------------------------------------------------
+
+    def why_not_ready(self) -> str | None:
+        if self.draining:
+            return "draining"
+        if not self.ready:
+            return "starting"
+        if not self.redis.connected:
+            return "Redis is away"
+        return None if self.services.presence.may_act() else "the lease of this instance has run out"
+
+    def stats(self) -> dict[str, Any]:
+        services, counters = self.services, self.doors.listener.counters
+        return {
+            "instance": self.name,
+            "version": __version__,
+            "started_ms": self.started_ms,
+            "durability": self.durability.durability,
+            "sessions": len(services.sessions),
+            "nodes_here": len(services.local_nodes),
+            "nodes_known": len(services.view.fleet),
+            "jobs": len(services.dispatcher),
+            "orphans": len(services.orphans),
+            "connections": len(self.doors.listener.connections),
+            "frames_in": counters.frames_in,
+            "frames_out": counters.frames_out,
+            "bytes_in": counters.bytes_in,
+            "bytes_out": counters.bytes_out,
+        }
+
+    # -- ending ----------------------------------------------------------------------------------
+
+    async def drain(self) -> None:
+        """No new sessions or jobs; what runs may finish."""
+        if self.draining:
+            return
+        self.draining = True
+        log.info("draining", jobs=len(self.services.dispatcher), sessions=len(self.services.sessions))
+        await self.doors.listener.stop_accepting()
+        await self.services.dispatcher.drained(self.config.server.drain_s)
+
+    async def stop(self) -> None:
+        """Everybody is told to come back elsewhere; nothing is left for others to bury, if Redis is there to hear."""
+        self.ready = False
+        await self.doors.close(Close.SHUTDOWN)
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        try:
+            await asyncio.wait_for(self._leave(), LEAVE_PATIENCE_S)
+        except (StoreError, TimeoutError):
+            log.warning("could not take leave of Redis; another instance will bury this one")
+        await self.services.tasks.cancel()
+        await self.services.reader.close()
+        await self.redis.close()
+
+    async def _leave(self) -> None:
+        """What closing sockets wrote in the background is written before our name goes."""
+        await self.services.tasks.settled()
+        await self.services.presence.leave()

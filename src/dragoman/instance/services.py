@@ -1,0 +1,195 @@
+"""Every service of one instance, put together, and the list of what runs.
+
+speech     sessions ─▶ dispatcher ─▶ placer, driver         the way of a sentence
+           local nodes, fleet view, router, orphans
+upkeep     presence, reader, reclaimer, undertaker,         the way of the cluster
+           renewer, sweeper, announcer
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from dragoman.config import Config
+from dragoman.domain.deadlines import DeadlineSettings
+from dragoman.domain.segmenter import SegmenterSettings
+from dragoman.instance.stores import Stores
+from dragoman.protocol.codec import decode_node
+from dragoman.protocol.node import JobAck, JobResult, JobStarted, NodePartial
+from dragoman.protocol.peer import Assign, Bounced, CancelJob, Evict, FromNode, InboxMessage
+from dragoman.services.loops import Tasks, every
+from dragoman.services.metrics import Metrics
+from dragoman.services.report import Report
+from dragoman.services.speech.dispatcher import Dispatcher
+from dragoman.services.speech.fleet_view import FleetView
+from dragoman.services.speech.local_nodes import LocalNodes
+from dragoman.services.speech.orphans import Orphans
+from dragoman.services.speech.placer import Placer, PlacerSettings
+from dragoman.services.speech.router import Router
+from dragoman.services.speech.session import SessionSettings
+from dragoman.services.speech.sessions import Sessions
+from dragoman.services.upkeep.announcer import Announcer
+from dragoman.services.upkeep.presence import PresenceKeeper
+from dragoman.services.upkeep.reader import Reader
+from dragoman.services.upkeep.reclaimer import Reclaimer
+from dragoman.services.upkeep.renewer import Renewer
+from dragoman.services.upkeep.sweeper import Sweeper
+from dragoman.services.upkeep.undertaker import Undertaker
+from dragoman.store.instances import Presence
+
+LAG_INTERVAL_S = 0.25
+NODE_HEARTBEAT_S = 15.0
+
+
+class Services:
+    def __init__(
+        self,
+        config: Config,
+        name: str,
+        stores: Stores,
+        *,
+        describe: Callable[[str, str], Presence],
+        on_buried: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.name, self.stores = name, stores
+        metrics, tasks = self.metrics, self.tasks = Metrics(), Tasks()
+        metrics.registry.register(stores.redis.ops)
+        phase2, speech = config.scheduler.phase2, config.speech
+        self.presence = PresenceKeeper(
+            stores.instances,
+            metrics,
+            instance=name,
+            ttl_s=phase2.instance_presence_ttl_seconds,
+            group=phase2.stream_group,
+            describe=describe,
+            on_return=self._returned,
+            on_buried=on_buried,
+        )
+        self.announcer = Announcer(stores.redis, stores.keys, tasks)
+        ttl_s = phase2.node_snapshot.presence_ttl_seconds
+        self.view = FleetView(stores.nodes, metrics, presence_ttl_s=ttl_s)
+        self.announcer.subscribe(self.view.hear)
+        self.router = Router(name, stores.inboxes, stores.owners, stores.jobs, metrics)
+        self.router.deliver_here = self.handle
+        self.orphans = Orphans(
+            name, stores.jobs, stores.reservations, metrics, tasks,
+            patience_ms=speech.attempt_timeout_ms, knows=lambda node: node in self.view.fleet,
+        )  # fmt: skip
+        placing = PlacerSettings(
+            speech.placement_wait_ms, speech.default_slots, speech.turn_overcommit, speech.job_timeout_ms
+        )
+        self.placer = Placer(name, self.view, stores.jobs, stores.reservations, stores.turns, metrics, placing)
+        deadlines = DeadlineSettings(
+            speech.job_ack_timeout_ms, speech.attempt_timeout_ms, speech.job_timeout_ms, speech.max_attempts
+        )
+        self.dispatcher = Dispatcher(
+            name, self.placer, self.router, stores.jobs, self.view, stores.storm, self.announcer, self.orphans, metrics,
+            tasks, deadlines, node_grace_ms=speech.node_grace_ms,
+        )  # fmt: skip
+        silent_after_s = max(ttl_s, 2 * NODE_HEARTBEAT_S)
+        self.local_nodes = LocalNodes(
+            name,
+            stores.owners,
+            stores.nodes,
+            self.router,
+            self.announcer,
+            metrics,
+            tasks,
+            silent_after_s=silent_after_s,
+        )
+        self.local_nodes.on_seen = self.view.saw
+        self.local_nodes.driver_here = self.dispatcher.node_said
+        self.sessions = Sessions(
+            name, stores.owners, stores.turns, self.dispatcher, metrics, tasks, _session_settings(config),
+            binary_frames=speech.binary_frames, guard=self.presence.guard,
+        )  # fmt: skip
+        self._build_upkeep(config)
+
+    def _build_upkeep(self, config: Config) -> None:
+        stores, phase2 = self.stores, config.scheduler.phase2
+        self.reader = Reader(
+            stores.inboxes, self.presence, self.metrics, self.handle,
+            count=phase2.stream_count, block_ms=phase2.stream_block_ms,
+        )  # fmt: skip
+        self.reclaimer = Reclaimer(
+            stores.inboxes, self.presence, self.reader, self.metrics,
+            min_idle_ms=phase2.dlq_min_idle_ms, max_deliveries=phase2.dlq_max_deliveries,
+            count=phase2.dlq_scan_count, dead_letters=phase2.dlq_enabled,
+        )  # fmt: skip
+        self.undertaker = Undertaker(
+            self.name, stores.instances, stores.inboxes, stores.owners, stores.nodes, stores.jobs, stores.turns,
+            self.announcer, self.metrics,
+            lock_ms=int(phase2.instance_presence_ttl_seconds * 1000),
+            steady=lambda: self.presence.steady, rehome=self.router.rehome, adopt=self.orphans.adopt,
+        )  # fmt: skip
+        self.renewer = Renewer(stores.owners, self.name, self.local_nodes.ids, self.sessions.ids)
+        self.sweeper = Sweeper(stores.nodes, int(phase2.node_snapshot.remove_stale_after_seconds * 1000))
+        self.report = Report(
+            self.name, stores.instances, stores.inboxes, stores.letters, self.view, stores.reservations,
+            config.speech.default_slots,
+        )  # fmt: skip
+
+    # -- what others hand to us ------------------------------------------------------------------
+
+    async def handle(self, message: InboxMessage) -> None:
+        match message:
+            case FromNode():
+                said = decode_node(bytes(message.frame))
+                if isinstance(said, JobAck | JobStarted | NodePartial | JobResult):
+                    self.dispatcher.node_said(message.node_id, said)
+            case Assign():
+                await self.local_nodes.assign(message)
+            case CancelJob():
+                self.local_nodes.cancel(message)
+            case Bounced():
+                self.dispatcher.bounced(message)
+            case Evict():
+                self.local_nodes.evict(message)
+
+    async def _returned(self) -> None:
+        """Redis or we were away: write again what we own before anybody misses it."""
+        await self.stores.inboxes.ensure_group(self.name)
+        await self.stores.redis.call("SADD", self.stores.keys.instances, self.name)
+        await self.renewer.run_once()
+        await self.local_nodes.write_all()
+
+    # -- what runs -------------------------------------------------------------------------------
+
+    def loops(self, config: Config) -> dict[str, Coroutine[Any, Any, None]]:
+        """The list of what runs, by name."""
+        phase2 = config.scheduler.phase2
+        presence_s = phase2.instance_presence_ttl_seconds / 3
+        owner_s, slots_s = phase2.owner_ttl_seconds / 3, config.speech.reservation_ttl_ms / 3000
+        refresh_s = phase2.node_snapshot.refresh_interval_ms / 1000
+        scan_s = phase2.dlq_scan_interval_ms / 1000
+        return {
+            "presence": every(presence_s, self.presence.run_once, name="presence"),
+            "announcer": self.announcer.run(),
+            "reader": every(0, self.reader.run_once, name="reader"),
+            "reclaimer": every(scan_s, self.reclaimer.run_once, name="reclaimer"),
+            "undertaker": every(presence_s, self.undertaker.run_once, name="undertaker"),
+            "orphans": every(slots_s, self.orphans.run_once, name="orphans"),
+            "renewer": every(owner_s, self.renewer.run_once, name="renewer"),
+            "reservations": every(slots_s, self.dispatcher.renew, name="reservations"),
+            "fleet-view": every(refresh_s, self.view.run_once, name="fleet-view"),
+            "silent-nodes": every(1.0, self.local_nodes.close_silent, name="silent-nodes"),
+            "sweeper": every(refresh_s * 5, self.sweeper.run_once, name="sweeper"),
+            "loop-lag": self._measure_lag(),
+        }
+
+    async def _measure_lag(self) -> None:
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(LAG_INTERVAL_S)
+            self.metrics.loop_lag.observe(max(time.monotonic() - before - LAG_INTERVAL_S, 0))
+
+
+def _session_settings(config: Config) -> SessionSettings:
+    speech = config.speech
+    segmenter = SegmenterSettings(
+        speech.final_grace_ms, speech.pause_ms, speech.max_duration_ms, speech.max_buffer_bytes, speech.tts_max_ms
+    )
+    return SessionSettings(
+        segmenter, speech.release.ack_timeout_ms, speech.release.span, speech.reorder_ms, speech.close_wait_ms
+    )

@@ -1,0 +1,123 @@
+"""Messages between instances, carried by inboxes and by announcements.
+
+What a client or node said travels inside as `frame`, the bytes that came: nobody on the way parses audio.
+The tag is the entry's type in the inbox; the version is the entry's `v`.
+"""
+
+import msgspec
+
+from dragoman.protocol.codes import ErrorCode
+from dragoman.protocol.errors import ProtocolError
+
+
+class Peer(msgspec.Struct, tag_field="type", omit_defaults=True, frozen=True):
+    """One message from instance to instance."""
+
+
+# ---------------------------------------------------------------- through inboxes: must arrive
+
+
+class Assign(Peer, tag="assign", frozen=True):
+    """To a node's owner: write this job_assign to its socket."""
+
+    node_id: str
+    epoch: int
+    job_id: str
+    attempt: int
+    driver: str
+    frame: msgspec.Raw
+
+
+class CancelJob(Peer, tag="cancel", frozen=True):
+    """To a node's owner: write this job_cancel to its socket."""
+
+    node_id: str
+    job_id: str
+    frame: msgspec.Raw
+
+
+class FromNode(Peer, tag="from_node", frozen=True):
+    """To a job's driver: what its node said (job_ack, job_started, asr_partial, job_result)."""
+
+    node_id: str
+    epoch: int
+    job_id: str
+    frame: msgspec.Raw
+
+
+class Bounced(Peer, tag="bounced", frozen=True):
+    """To a job's driver: the assignment reached an instance that does not hold the node."""
+
+    node_id: str
+    epoch: int
+    job_id: str
+    attempt: int
+
+
+class Evict(Peer, tag="evict", frozen=True):
+    """To a node's former owner: the node dialled in elsewhere; close what is older than `epoch`."""
+
+    node_id: str
+    epoch: int
+
+
+InboxMessage = Assign | CancelJob | FromNode | Bounced | Evict
+
+# ---------------------------------------------------------------- announced: may be missed
+
+
+class NodeSeen(Peer, tag="node_seen", frozen=True):
+    """A node came or changed; with its snapshot, so that it is usable at once."""
+
+    snapshot: msgspec.Raw
+
+
+class NodeLost(Peer, tag="node_lost", frozen=True):
+    """A node's connection of `epoch` is over: each driver fails over its own jobs there."""
+
+    node_id: str
+    epoch: int
+
+
+class SlotFreed(Peer, tag="slot_freed", frozen=True):
+    """A full node has a free slot again: those who wait may look."""
+
+    node_id: str
+
+
+class CoolingDown(Peer, tag="cooling_down", frozen=True):
+    """A node cannot serve something for a while; service '*' is the whole node."""
+
+    node_id: str
+    service: str
+    for_ms: int
+
+
+Announcement = NodeSeen | NodeLost | SlotFreed | CoolingDown
+
+_encode = msgspec.json.Encoder().encode
+_inbox: msgspec.json.Decoder[InboxMessage] = msgspec.json.Decoder(InboxMessage)
+_announced: msgspec.json.Decoder[Announcement] = msgspec.json.Decoder(Announcement)
+
+
+def encode_peer(message: InboxMessage | Announcement) -> bytes:
+    return _encode(message)
+
+
+def kind_of(message: InboxMessage | Announcement) -> str:
+    return str(message.__struct_config__.tag)
+
+
+def decode_inbox(data: bytes) -> InboxMessage:
+    try:
+        return _inbox.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(ErrorCode.INVALID_MESSAGE, f"The inbox entry cannot be read: {error}") from None
+
+
+def decode_announcement(data: bytes) -> Announcement | None:
+    """None for what cannot be read: an announcement is a hint, and a later release may have new ones."""
+    try:
+        return _announced.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None

@@ -1,0 +1,1 @@
+"""What runs: one loop or one path a file."""

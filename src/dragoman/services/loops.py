@@ -1,0 +1,75 @@
+"""One loop, written once.
+
+A service is a `run_once` and an interval; tests call `run_once` and never start the loop.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import structlog
+
+from dragoman.store.errors import StoreError
+
+log = structlog.get_logger(__name__)
+
+
+async def every(interval_s: float, step: Callable[[], Awaitable[object]], *, name: str) -> None:
+    """Call `step` for ever, with a little jitter so that instances do not march in step.
+
+    Redis being away is an operating state, said once when it begins; anything else is a bug, logged, and must
+    not end the loop that others rely on.
+    """
+    away = False
+    while True:
+        try:
+            await step()
+            away = False
+        except StoreError as error:
+            if not away:
+                log.warning("waiting for Redis", loop=name, error=str(error))
+            away = True
+        except Exception:
+            log.exception("a step failed", loop=name)
+        await asyncio.sleep(interval_s * random.uniform(0.9, 1.1))
+
+
+class Tasks:
+    """Tasks nobody awaits: kept from being collected, their failures logged, cancelled together."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Coroutine[object, object, None], name: str) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def _done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            if isinstance(error, StoreError):
+                log.warning("Redis was away for a task", task=task.get_name(), error=str(error))
+            else:
+                log.error("a task failed", task=task.get_name(), exc_info=error)
+
+    async def settled(self) -> None:
+        """Wait for all of them to end."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def cancel(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def unawaited(future: "asyncio.Future[Any]") -> None:
+    """A reply nobody waits for: what it lost is found again by TTL, renewal or burial."""
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())

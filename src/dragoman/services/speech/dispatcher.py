@@ -1,0 +1,192 @@
+"""All jobs this instance drives: where orders come in and where nodes' words find their driver."""
+
+import asyncio
+from collections import defaultdict
+
+import structlog
+
+from dragoman.domain.deadlines import DeadlineSettings
+from dragoman.domain.fleet import WHOLE_NODE
+from dragoman.domain.job import Event
+from dragoman.domain.storm import Verdict
+from dragoman.protocol.codec import unavailable_model
+from dragoman.protocol.codes import NodeFeature
+from dragoman.protocol.node import JobError
+from dragoman.protocol.peer import Bounced, CancelJob, CoolingDown, SlotFreed
+from dragoman.services.loops import Tasks, unawaited
+from dragoman.services.metrics import Metrics
+from dragoman.services.speech.driver import Cancelled, Driver, Lost, TurnOver
+from dragoman.services.speech.fleet_view import FleetView
+from dragoman.services.speech.local_nodes import AboutJob
+from dragoman.services.speech.order import Order
+from dragoman.services.speech.orphans import Orphans
+from dragoman.services.speech.placer import Placer
+from dragoman.services.speech.router import Router
+from dragoman.services.upkeep.announcer import Announcer
+from dragoman.store.jobs import Jobs
+from dragoman.store.storm import Storm
+
+log = structlog.get_logger(__name__)
+
+
+class Dispatcher:
+    def __init__(
+        self,
+        instance: str,
+        placer: Placer,
+        router: Router,
+        jobs: Jobs,
+        view: FleetView,
+        storm: Storm,
+        announcer: Announcer,
+        orphans: Orphans,
+        metrics: Metrics,
+        tasks: Tasks,
+        deadlines: DeadlineSettings,
+        *,
+        node_grace_ms: int,
+    ) -> None:
+        self.instance, self.placer, self.router, self.jobs, self.view = instance, placer, router, jobs, view
+        self.metrics, self.tasks, self.announcer = metrics, tasks, announcer
+        self._storm, self._orphans, self._deadlines, self._node_grace_ms = storm, orphans, deadlines, node_grace_ms
+        self._driven: dict[str, Driver] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._by_session: dict[str, set[str]] = defaultdict(set)
+        self.stages = {
+            name: metrics.stage.labels(name) for name in ("placed", "dispatched", "acked", "result", "ended")
+        }
+        view.on_lost.append(self.node_lost)
+
+    def __len__(self) -> int:
+        return len(self._driven)
+
+    # -- orders ----------------------------------------------------------------------------------
+
+    def take(self, order: Order) -> None:
+        driver = Driver(order, self, self._deadlines)
+        self._driven[order.job_id] = driver
+        self._idle.clear()
+        self._by_session[order.session_id].add(order.job_id)
+        self.metrics.driven.set(len(self._driven))
+        self.tasks.spawn(self._drive(driver), "driver")
+
+    async def _drive(self, driver: Driver) -> None:
+        order = driver.order
+        try:
+            await driver.run()
+        finally:
+            self._driven.pop(order.job_id, None)
+            if not self._driven:
+                self._idle.set()
+            jobs = self._by_session.get(order.session_id)
+            if jobs is not None:
+                jobs.discard(order.job_id)
+                if not jobs:
+                    del self._by_session[order.session_id]
+            self.metrics.driven.set(len(self._driven))
+
+    def cancel_session(self, session_id: str, reason: str) -> None:
+        for job_id in list(self._by_session.get(session_id, ())):
+            self._driven[job_id].hear(Cancelled(reason))
+
+    def turn_ended(self, session_id: str, turn_id: str) -> None:
+        """Jobs an old node may have held back for the rest of their turn have their time running from now."""
+        for job_id in self._by_session.get(session_id, ()):
+            driver = self._driven[job_id]
+            if driver.order.held_by_node and driver.order.line.turn.id == turn_id:
+                driver.hear(TurnOver())
+
+    def is_elsewhere(self, job_id: str, node_id: str | None) -> bool:
+        """Whether an unfinished job waits for a node, or is on another than `node_id`."""
+        driver = self._driven.get(job_id)
+        return driver is not None and not driver.ended and driver.node_id != node_id
+
+    # -- what nodes say --------------------------------------------------------------------------
+
+    def node_said(self, node_id: str, message: AboutJob) -> None:
+        driver = self._driven.get(message.job_id)
+        if driver is not None:
+            driver.hear(message)
+        elif not self._orphans.hear(node_id, message):
+            self.metrics.dropped.labels("finished").inc()
+
+    def bounced(self, message: Bounced) -> None:
+        driver = self._driven.get(message.job_id)
+        if driver is not None and driver.clock.attempt == message.attempt and driver.node_id == message.node_id:
+            driver.hear(Lost("assign_bounced"))
+        elif driver is None:
+            self._orphans.node_lost(message.node_id, message.epoch)
+
+    def node_lost(self, node_id: str, epoch: int) -> None:
+        for driver in list(self._driven.values()):
+            if driver.node_id == node_id and driver.epoch <= epoch:
+                driver.hear(Lost("node_lost"))
+        self._orphans.node_lost(node_id, epoch)
+
+    def grace_s(self, node_id: str) -> float:
+        """How long a lost node may take to come back with what it finished."""
+        return self._node_grace_ms / 1000 if NodeFeature.RESUME in self.view.features_of(node_id) else 0.0
+
+    async def unavailable(self, node_id: str, error: JobError) -> None:
+        """A node said MODEL_NOT_AVAILABLE: it cools down for that service, or whole if it keeps saying so."""
+        details = unavailable_model(error)
+        service = f"{details.service_id}@{details.service_version or ''}" if details is not None else "unknown"
+        verdict = await self._storm.report(node_id, service)
+        self.metrics.storm.labels(verdict).inc()
+        if verdict is Verdict.DEBOUNCED:
+            return
+        what = WHOLE_NODE if verdict is Verdict.RATE_LIMITED else service
+        for_ms = int(self._storm.settings.unavailable_ttl_s * 1000)
+        self.announcer.tell(CoolingDown(node_id, what, for_ms))
+
+    # -- what drivers ask ------------------------------------------------------------------------
+
+    def note(self, job_id: str, event: Event, attempt: int, node_id: str) -> None:
+        self.tasks.spawn(self._note(job_id, event, attempt, node_id), "note")
+
+    async def _note(self, job_id: str, event: Event, attempt: int, node_id: str) -> None:
+        await self.jobs.advance(job_id, event, attempt=attempt, node=node_id)
+
+    def unlock(self, order: Order) -> None:
+        unawaited(self.jobs.unlock(order.request_id, order.job_id))
+
+    def slot_freed(self, node_id: str) -> None:
+        self.announcer.tell(SlotFreed(node_id))
+
+    def send_cancel(self, owner: str, message: CancelJob) -> None:
+        self.tasks.spawn(self._send_cancel(owner, message), "cancel")
+
+    async def _send_cancel(self, owner: str, message: CancelJob) -> None:
+        await self.router.to_node(owner, message)
+
+    # -- upkeep ----------------------------------------------------------------------------------
+
+    async def renew(self) -> None:
+        """Keep the slots of our unfinished jobs on nodes that are there."""
+        by_node: dict[str, list[str]] = defaultdict(list)
+        for driver in self._driven.values():
+            held = driver.order.held
+            if held is not None and not driver.ended and held.node_id in self.view.fleet:
+                by_node[held.node_id].append(driver.order.job_id)
+        reservations = self.placer.reservations
+        lost = await asyncio.gather(*(reservations.renew(node, jobs) for node, jobs in by_node.items()))
+        for node_id, jobs in zip(by_node, lost, strict=True):
+            if jobs:
+                log.warning("slots lapsed under running jobs", node=node_id, jobs=len(jobs))
+
+    async def drained(self, patience_s: float) -> bool:
+        """Wait until no job is left; False if some are when patience ends."""
+        try:
+            await asyncio.wait_for(self._idle.wait(), patience_s)
+        except TimeoutError:
+            return False
+        return True
+
+    def abandon_all(self) -> None:
+        """We were buried: others end these jobs."""
+        for driver in self._driven.values():
+            driver.ended = True
+        self._driven.clear()
+        self._by_session.clear()
+        self._idle.set()

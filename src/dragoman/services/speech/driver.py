@@ -1,0 +1,358 @@
+"""Drives one job from placing to its end: places, times, fails over, records, releases.
+
+    place ─▶ assign ─▶ wait ─┬─ result ──────────────▶ FINISHED ─▶ told ─▶ slot back, RELEASED
+       ▲                     ├─ cancelled, out of time ─▶ FINISHED
+       └── next attempt ◀────┴─ node lost, silent, or without its model
+
+One task a job, in the instance that cut the utterance; nobody else places or times it. A job that ends tells
+its listener after FINISHED is recorded, or, with Redis away, when its time is over; what is then still to be
+written is written when Redis is back.
+"""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+
+from dragoman.domain.deadlines import AckTimeout, AttemptTimeout, DeadlineSettings, JobClock, JobTimeout, SlotTimeout
+from dragoman.domain.job import Event, Outcome, Reply
+from dragoman.domain.placement import Assign, Wait
+from dragoman.protocol.codec import encode, reason_of
+from dragoman.protocol.codes import EmptyReason, ErrorCode, NodeFeature
+from dragoman.protocol.node import JobAck, JobCancel, JobResult, JobStarted, NodePartial
+from dragoman.protocol.peer import Assign as AssignMessage
+from dragoman.protocol.peer import CancelJob
+from dragoman.services.speech.order import End, Order
+from dragoman.services.speech.placer import Exists, RedisDown
+from dragoman.store.errors import StoreError
+from dragoman.store.inbox import Push
+from dragoman.store.reservations import Given
+
+if TYPE_CHECKING:
+    from dragoman.services.speech.dispatcher import Dispatcher
+    from dragoman.services.speech.local_nodes import AboutJob
+
+log = structlog.get_logger(__name__)
+
+REDIS_PAUSE_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The node is gone, or the assignment found nobody."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOver:
+    """The job's turn has ended: what an old node kept back, it need not keep any longer."""
+
+
+class Driver:
+    def __init__(self, order: Order, shop: "Dispatcher", deadlines: DeadlineSettings) -> None:
+        self.order, self.shop = order, shop
+        self.clock = JobClock(deadlines, monotonic(), order.held_by_node)
+        self.node_id = ""
+        self.epoch = 0
+        self.taken = False  # the node has said that it has the job
+        self.ended = False
+        self.lost_at: float | None = None  # the node may come back until its grace is over
+        self._events: deque[AboutJob | Lost | Cancelled | TurnOver] = deque()
+        self._wake: asyncio.Future[None] | None = None
+
+    # -- what happens to the job -----------------------------------------------------------------
+
+    def hear(self, event: "AboutJob | Lost | Cancelled | TurnOver") -> None:
+        self._events.append(event)
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    async def run(self) -> None:
+        order = self.order
+        try:
+            await order.place.my_turn()
+            if await self._cancelled_already():
+                return
+            placed = await self.shop.placer.place(order)
+        finally:
+            order.place.leave()
+        self._stage("placed")
+        match placed:
+            case Assign():
+                await self._assign(placed)
+                self.shop.unlock(order)
+                await self._watch()
+            case Wait():
+                await self._fail(ErrorCode.NO_AVAILABLE_NODE, f"no node for this job: {placed.reason}")
+                self.shop.unlock(order)
+            case RedisDown():
+                await self._fail(ErrorCode.SCHEDULER_DEPENDENCY_DOWN, "Redis is away", at_once=True)
+            case Exists():
+                self._told(End(Outcome.CANCELLED, "DUPLICATE_REQUEST", f"answered by job {placed.job_id}"))
+
+    async def _watch(self) -> None:
+        while not self.ended:
+            event = await self._next()
+            match event:
+                case None:
+                    await self._time_is_up()
+                case Lost(reason):
+                    await self._lost(reason)
+                case TurnOver():
+                    self.clock.turn_ended(monotonic())
+                case Cancelled(reason):
+                    self._cancel_at_node(reason)
+                    await self._end(Event.CANCEL, End(Outcome.CANCELLED, reason))
+                case JobResult():
+                    await self._result(event)
+                case NodePartial():
+                    self._progress(Event.START)
+                    self.order.listener.job_partial(self.order, event)
+                case JobStarted():
+                    self._progress(Event.START)
+                case JobAck():
+                    self._progress(Event.ACK)
+
+    async def _next(self) -> "AboutJob | Lost | Cancelled | TurnOver | None":
+        """The next event, or None when a deadline passes."""
+        if not self._events:
+            loop = asyncio.get_running_loop()
+            self._wake = loop.create_future()
+            deadline = self._deadline()
+            timer = None
+            if deadline is not None:
+                timer = loop.call_later(max(deadline - monotonic(), 0), self._alarm, self._wake)
+            try:
+                await self._wake
+            finally:
+                self._wake = None
+                if timer is not None:
+                    timer.cancel()
+        return self._events.popleft() if self._events else None
+
+    def _deadline(self) -> float | None:
+        times = [at for at in (self.clock.next_deadline(), self.lost_at) if at is not None]
+        return min(times, default=None)
+
+    @staticmethod
+    def _alarm(wake: "asyncio.Future[None]") -> None:
+        if not wake.done():
+            wake.set_result(None)
+
+    # -- an attempt ------------------------------------------------------------------------------
+
+    async def _assign(self, choice: Assign) -> None:
+        """The attempt is recorded: send it. Whatever keeps it from the node is a lost node."""
+        order = self.order
+        node = self.shop.view.fleet.get(choice.node_id)
+        self.node_id, self.epoch, self.taken, self.lost_at = choice.node_id, choice.epoch, False, None
+        order.seen.add(choice.node_id)
+        order.assignment = msgspec.structs.replace(order.assignment, attempt_id=self.clock.attempt)
+        message = AssignMessage(
+            node_id=choice.node_id,
+            epoch=choice.epoch,
+            job_id=order.job_id,
+            attempt=self.clock.attempt,
+            driver=self.shop.instance,
+            frame=msgspec.Raw(encode(order.assignment)),
+        )
+        acks = node is not None and NodeFeature.JOB_ACK in node.features
+        self.clock.dispatched(monotonic(), acks)
+        verdict = await self._to_node(node.instance if node is not None else "", message)
+        self._stage("dispatched")
+        if verdict is Push.OK:
+            order.listener.job_dispatched(order, choice.node_id)
+        elif verdict is Push.TOO_LARGE:
+            await self._fail(ErrorCode.INVALID_MESSAGE, "the utterance is too large to be handed to its node")
+        else:
+            self.hear(Lost(f"assign_{verdict.lower()}"))
+
+    async def _to_node(self, owner: str, message: AssignMessage) -> Push:
+        try:
+            return await self.shop.router.to_node(owner, message)
+        except StoreError:
+            return Push.GONE
+
+    def _progress(self, event: Event) -> None:
+        """ACK and START change nothing we wait for, so nobody waits for them."""
+        if not self.taken:
+            self.taken = True
+            self.clock.acked()
+            self._stage("acked")
+            self.order.listener.job_taken(self.order)
+        self.shop.note(self.order.job_id, event, self.clock.attempt, self.node_id)
+
+    async def _result(self, result: JobResult) -> None:
+        order = self.order
+        reason = reason_of(result.extra)
+        unassigned = reason == EmptyReason.NO_TEXT_ASSIGNED
+        if result.node_id != self.node_id or (result.attempt_id != self.clock.attempt and not unassigned):
+            self.shop.metrics.dropped.labels("stale").inc()
+            return
+        self._stage("result")
+        if not result.success and result.error is not None and result.error.code == ErrorCode.MODEL_NOT_AVAILABLE:
+            await self.shop.unavailable(self.node_id, result.error)
+            if self.clock.may_retry(monotonic()):
+                await self._failover("model_not_available", ErrorCode.MODEL_NOT_AVAILABLE, cancel=False)
+                return
+        if not result.success:
+            code = result.error.code if result.error is not None else ErrorCode.PROCESSING_ERROR
+            why = result.error.message if result.error is not None else "the node gave no reason"
+            await self._end(Event.RESULT, End(Outcome.FAILED, code, why, result, self.node_id))
+            return
+        silent = not (result.text_asr or result.text_translated or len(result.tts_audio) > 2)
+        outcome = Outcome.EMPTY if silent or reason in set(EmptyReason) else Outcome.OK
+        await self._end(Event.RESULT, End(outcome, "", "", result, self.node_id))
+        log.debug("job ended", job=order.job_id, trace_id=order.trace_id, outcome=outcome)
+
+    async def _lost(self, reason: str) -> None:
+        """A node that keeps finished results may be back in a moment; any other is gone."""
+        node = self.shop.view.fleet.get(self.node_id)
+        back = node is not None and node.epoch > self.epoch
+        grace_s = self.shop.grace_s(self.node_id)
+        if reason == "node_lost" and grace_s and not back:
+            self.lost_at = monotonic() + grace_s
+            return
+        await self._failover(reason, ErrorCode.NODE_UNAVAILABLE, cancel=False)
+
+    async def _time_is_up(self) -> None:
+        if self.lost_at is not None and monotonic() >= self.lost_at:
+            await self._failover("node_lost", ErrorCode.NODE_UNAVAILABLE, cancel=False)
+            return
+        match self.clock.due(monotonic()):
+            case AckTimeout():
+                await self._failover("ack_timeout", ErrorCode.JOB_TIMEOUT, cancel=True)
+            case AttemptTimeout():
+                await self._failover("attempt_timeout", ErrorCode.JOB_TIMEOUT, cancel=True)
+            case SlotTimeout():
+                await self._give_slot_back()
+            case JobTimeout():
+                self._cancel_at_node("timeout")
+                why = "the job took too long"
+                await self._end(Event.EXPIRE, End(Outcome.EXPIRED, ErrorCode.JOB_TIMEOUT, why))
+
+    async def _failover(self, reason: str, code: ErrorCode, *, cancel: bool) -> None:
+        """Try another node, if there is an attempt and time left."""
+        order, clock = self.order, self.clock
+        self.lost_at = None
+        self.shop.metrics.failovers.labels(reason).inc()
+        log.info("failover", job=order.job_id, trace_id=order.trace_id, node=self.node_id, reason=reason)
+        if cancel:
+            self._cancel_at_node(reason)
+        if not clock.may_retry(monotonic()) or clock.parked:
+            await self._fail(code, f"given up after {clock.attempt} attempts: {reason}")
+            return
+        try:
+            reply = await self.shop.jobs.advance(order.job_id, Event.REASSIGN, attempt=clock.attempt)
+            await self._give_slot_back()
+        except StoreError:
+            await self._fail(ErrorCode.SCHEDULER_DEPENDENCY_DOWN, "Redis is away", at_once=True)
+            return
+        if reply is not Reply.OK:
+            await self._fail(code, f"the job could not be reassigned: {reply}")
+            return
+        clock.reassigned()
+        self.node_id = ""
+        order.listener.job_moved(order)
+        await self._replace(code)
+
+    async def _replace(self, code: ErrorCode) -> None:
+        patience_s = self.shop.placer.settings.placement_wait_ms / 1000
+        give_up_at = min(monotonic() + patience_s, self.clock.job_deadline)
+        try:
+            placed = await self.shop.placer.replace(self.order, self.clock.attempt, give_up_at)
+        except StoreError:
+            await self._fail(ErrorCode.SCHEDULER_DEPENDENCY_DOWN, "Redis is away", at_once=True)
+            return
+        match placed:
+            case Assign():
+                await self._assign(placed)
+            case Wait():
+                await self._fail(code, f"no other node for this job: {placed.reason}")
+            case None:
+                await self._fail(code, "the job was changed by somebody else")
+
+    def _cancel_at_node(self, reason: str) -> None:
+        if not self.node_id:
+            return
+        node = self.shop.view.fleet.get(self.node_id)
+        if node is not None:
+            frame = encode(JobCancel(job_id=self.order.job_id, trace_id=self.order.trace_id, reason=reason))
+            self.shop.send_cancel(node.instance, CancelJob(self.node_id, self.order.job_id, msgspec.Raw(frame)))
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    async def _cancelled_already(self) -> bool:
+        for event in self._events:
+            if isinstance(event, Cancelled):
+                self._told(End(Outcome.CANCELLED, event.reason))
+                return True
+        return False
+
+    async def _fail(self, code: ErrorCode, why: str, *, at_once: bool = False) -> None:
+        await self._end(Event.GIVE_UP, End(Outcome.FAILED, code, why), at_once=at_once)
+
+    async def _end(self, event: Event, end: End, *, at_once: bool = False) -> None:
+        """Record FINISHED, then tell, then give back: a slot given back early would be sold twice."""
+        attempt = None if event is not Event.RESULT else self.clock.attempt
+        deadline = monotonic() if at_once else self.clock.job_deadline
+        recorded = await self._record(event, end, attempt, deadline)
+        self._told(end)
+        if not recorded:
+            self.shop.tasks.spawn(self._settle_later(event, end, attempt), "job-debt")
+        else:
+            await self._settle()
+
+    async def _record(self, event: Event, end: End, attempt: int | None, deadline: float) -> bool:
+        node = self.node_id if event is Event.RESULT else ""
+        while True:
+            try:
+                await self.shop.jobs.advance(
+                    self.order.job_id, event, attempt=attempt, node=node, outcome=end.outcome, code=end.code
+                )
+                return True
+            except StoreError:
+                if monotonic() >= deadline:
+                    return False
+                await asyncio.sleep(REDIS_PAUSE_S)
+
+    def _told(self, end: End) -> None:
+        self.ended = True
+        self._stage("ended")
+        self.shop.metrics.jobs.labels(end.outcome, end.code).inc()
+        self.order.listener.job_ended(self.order, end)
+
+    async def _settle(self) -> None:
+        """Slot back, RELEASED, no longer ours to be found."""
+        while True:
+            try:
+                await self._give_slot_back()
+                await asyncio.gather(
+                    self.shop.jobs.advance(self.order.job_id, Event.RELEASE, attempt=None),
+                    self.shop.jobs.undriven(self.shop.instance, self.order.job_id),
+                )
+                return
+            except StoreError:
+                await asyncio.sleep(REDIS_PAUSE_S)
+
+    async def _settle_later(self, event: Event, end: End, attempt: int | None) -> None:
+        await self._record(event, end, attempt, float("inf"))
+        await self._settle()
+
+    async def _give_slot_back(self) -> None:
+        node_id = self.order.held.node_id if self.order.held is not None else ""
+        if await self.shop.placer.give_back(self.order) is Given.FREED:
+            self.shop.slot_freed(node_id)
+
+    def _stage(self, name: str) -> None:
+        self.shop.stages[name].observe(monotonic() - self.order.cut_at)

@@ -1,0 +1,118 @@
+"""The local view of the fleet, kept fresh by announcements and by what changed in Redis.
+
+    announcement ─▶ at once, with the snapshot         refresh ─▶ what was heard since the last look
+    own nodes    ─▶ at once, without Redis             silence ─▶ a node not heard for its TTL goes
+
+Jobs that wait for a node are woken by whatever may help them: a node came, a slot went back.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+
+import structlog
+
+from dragoman.domain.fleet import Fleet
+from dragoman.protocol.peer import Announcement, CoolingDown, NodeLost, NodeSeen, SlotFreed
+from dragoman.services.metrics import Metrics
+from dragoman.store.nodes import Nodes, Snapshot, parse_snapshot
+
+log = structlog.get_logger(__name__)
+
+
+class FleetView:
+    def __init__(self, nodes: Nodes, metrics: Metrics, *, presence_ttl_s: float) -> None:
+        self.fleet = Fleet()
+        self.on_lost: list[Callable[[str, int], None]] = []
+        self._nodes, self._metrics, self._presence_ttl_s = nodes, metrics, presence_ttl_s
+        self._since_ms = 0
+        self._heard_at: dict[str, float] = {}
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._unreadable: set[str] = set()
+        self._features: dict[str, frozenset[str]] = {}  # also of nodes just lost: it decides on their grace
+
+    # -- what comes in ---------------------------------------------------------------------------
+
+    def hear(self, message: Announcement) -> None:
+        match message:
+            case NodeSeen():
+                snapshot = parse_snapshot(bytes(message.snapshot))
+                if snapshot is not None:
+                    self.saw(snapshot)
+            case NodeLost():
+                self.lost(message.node_id, message.epoch)
+            case SlotFreed():
+                self.fleet.freed(message.node_id)
+                self.wake()
+            case CoolingDown():
+                self.fleet.cool(message.node_id, message.service, monotonic() + message.for_ms / 1000)
+
+    def saw(self, snapshot: Snapshot) -> None:
+        if self.fleet.upsert(snapshot.node()):
+            self._heard_at[snapshot.id] = monotonic()
+            self._features[snapshot.id] = frozenset(snapshot.features)
+            self._metrics.fleet.set(len(self.fleet))
+            self.wake()
+
+    def lost(self, node_id: str, epoch: int) -> None:
+        """A node's connection is over. Drivers are told even when the view knows a newer one: their job was on this."""
+        if self.fleet.remove(node_id, epoch):
+            self._heard_at.pop(node_id, None)
+            self._metrics.fleet.set(len(self.fleet))
+        for listener in self.on_lost:
+            listener(node_id, epoch)
+        if node_id not in self.fleet:
+            self._features.pop(node_id, None)
+
+    def features_of(self, node_id: str) -> frozenset[str]:
+        return self._features.get(node_id, frozenset())
+
+    # -- refresh ---------------------------------------------------------------------------------
+
+    async def run_once(self) -> None:
+        changes = await self._nodes.changed_since(self._since_ms)
+        for snapshot in changes.seen:
+            self.saw(snapshot)
+        for node_id in changes.gone:
+            known = self.fleet.get(node_id)
+            if known is not None and not await self._nodes.online(node_id):
+                self.lost(node_id, known.epoch)
+        self._since_ms = changes.until_ms
+        self._complain(changes.unreadable)
+        self._drop_silent(monotonic())
+
+    def _complain(self, unreadable: list[str]) -> None:
+        for node_id in set(unreadable) - self._unreadable:
+            log.warning("a node's snapshot cannot be read; its next heartbeat replaces it", node=node_id)
+        self._unreadable = set(unreadable)
+
+    def _drop_silent(self, now: float) -> None:
+        for node_id, heard_at in list(self._heard_at.items()):
+            node = self.fleet.get(node_id)
+            if node is not None and now - heard_at > self._presence_ttl_s:
+                self.lost(node_id, node.epoch)
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Something may have become possible: whoever waits looks again."""
+        waiting, self._waiting = self._waiting, deque()
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    async def changed(self, patience_s: float) -> None:
+        """Return at the next change, or when patience ends."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        timer = asyncio.get_running_loop().call_later(max(patience_s, 0), _resolve, future)
+        try:
+            await future
+        finally:
+            timer.cancel()
+
+
+def _resolve(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)

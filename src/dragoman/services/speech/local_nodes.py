@@ -1,0 +1,256 @@
+"""The nodes whose sockets are here: registering, heartbeats, frames to and from them.
+
+A node id has one connection at a time, told from earlier ones by its epoch. A newer one of the same id, here
+or elsewhere, replaces the older. What a node says about a job goes to the job's driver; who that is came with
+the assignment.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+import msgspec
+import structlog
+
+from dragoman.protocol import ids
+from dragoman.protocol.codec import encode
+from dragoman.protocol.codes import Close
+from dragoman.protocol.node import (
+    JobAck,
+    JobResult,
+    JobStarted,
+    LanguageCapabilities,
+    NodeHeartbeat,
+    NodePartial,
+    NodeRegister,
+    NodeRegisterAck,
+    slots_of,
+)
+from dragoman.protocol.peer import Assign, Bounced, CancelJob, Evict, FromNode, NodeLost, NodeSeen
+from dragoman.services.loops import Tasks
+from dragoman.services.metrics import Metrics
+from dragoman.services.sockets import Socket
+from dragoman.services.speech.router import Router
+from dragoman.services.upkeep.announcer import Announcer
+from dragoman.store.errors import StoreError
+from dragoman.store.inbox import Push
+from dragoman.store.nodes import Nodes, Snapshot
+from dragoman.store.owners import Owners
+
+log = structlog.get_logger(__name__)
+
+
+FORWARD_PATIENCE_S = 30.0
+FORWARD_PAUSE_S = 0.25
+
+AboutJob = JobAck | JobStarted | NodePartial | JobResult
+
+
+@dataclass(slots=True)
+class LocalNode:
+    conn: Socket
+    snapshot: Snapshot
+    heard_at: float
+    usable: bool = False  # from its first heartbeat on
+    drivers: dict[str, str] = field(default_factory=dict)  # job → who drives it
+
+    @property
+    def id(self) -> str:
+        return self.snapshot.id
+
+    @property
+    def epoch(self) -> int:
+        return self.snapshot.epoch
+
+
+class LocalNodes:
+    def __init__(
+        self,
+        instance: str,
+        owners: Owners,
+        nodes: Nodes,
+        router: Router,
+        announcer: Announcer,
+        metrics: Metrics,
+        tasks: Tasks,
+        *,
+        silent_after_s: float,
+    ) -> None:
+        self.instance, self.router, self.announcer, self.metrics = instance, router, announcer, metrics
+        self.on_seen: Callable[[Snapshot], None]  # both set by the instance
+        self.driver_here: Callable[[str, AboutJob], None]
+        self._owners, self._nodes, self._tasks, self._silent_after_s = owners, nodes, tasks, silent_after_s
+        self._here: dict[str, LocalNode] = {}
+
+    def ids(self) -> Collection[str]:
+        return self._here.keys()
+
+    def __len__(self) -> int:
+        return len(self._here)
+
+    # -- coming and going ------------------------------------------------------------------------
+
+    async def register(self, conn: Socket, message: NodeRegister) -> LocalNode:
+        """Claim the id, replace whoever had it, answer. The node is usable from its first heartbeat on."""
+        node_id = message.node_id or ids.node_id()
+        former, epoch = await asyncio.gather(
+            self._owners.node_owner(node_id), self._owners.claim_node(node_id, self.instance)
+        )
+        node = LocalNode(conn, _described(message, node_id, epoch, self.instance), monotonic())
+        old = self._here.get(node_id)
+        self._here[node_id] = node
+        self.metrics.nodes.set(len(self._here))
+        if old is not None:
+            self._replaced(old)
+        elif former is not None and former != self.instance:
+            self._tasks.spawn(self._evict_elsewhere(former, node_id, epoch), "evict")
+        conn.send(encode(NodeRegisterAck(node_id=node_id, message="registered", status="registered")))
+        log.info("node registered", node=node_id, epoch=epoch, slots=node.snapshot.slots, peer=conn.peer[0])
+        return node
+
+    async def heartbeat(self, node: LocalNode, message: NodeHeartbeat) -> None:
+        node.heard_at = monotonic()
+        fresh = _updated(node.snapshot, message)
+        changed = not node.usable or msgspec.structs.replace(fresh, running=0) != msgspec.structs.replace(
+            node.snapshot, running=0
+        )
+        node.snapshot, node.usable = fresh, True
+        self.on_seen(fresh)
+        if changed:
+            self.announcer.tell(NodeSeen(msgspec.Raw(msgspec.json.encode(fresh))))
+        await self._nodes.heard(fresh)
+
+    def closed(self, node: LocalNode) -> None:
+        """Its socket is gone. If a newer connection has its place, nothing of it is ours to take away."""
+        newer = self._here.get(node.id)
+        if newer is node:
+            del self._here[node.id]
+            self.metrics.nodes.set(len(self._here))
+            self._tasks.spawn(self._leave(node.id), "node-left")
+        self.announcer.tell(NodeLost(node.id, node.epoch))
+        log.info("node left", node=node.id, epoch=node.epoch)
+
+    async def write_all(self) -> None:
+        """After Redis or we were away: everything about every socket we hold."""
+        await self._owners.renew(self.instance, list(self._here), ())
+        await asyncio.gather(*(self._nodes.heard(node.snapshot) for node in self._here.values() if node.usable))
+
+    async def close_silent(self) -> None:
+        """Close nodes whose heartbeats stopped although their socket stands."""
+        now = monotonic()
+        for node in list(self._here.values()):
+            if now - node.heard_at > self._silent_after_s:
+                log.warning("node silent", node=node.id, silent_s=round(now - node.heard_at))
+                node.conn.close(Close.TIMEOUT, "no heartbeat")
+
+    def drop_all(self, code: Close) -> None:
+        for node in list(self._here.values()):
+            node.conn.close(code)
+        self._here.clear()
+
+    def _replaced(self, old: LocalNode) -> None:
+        log.info("node replaced by a newer connection", node=old.id, epoch=old.epoch)
+        old.conn.close(Close.REPLACED, "a newer connection of this node id")
+        self.announcer.tell(NodeLost(old.id, old.epoch))
+
+    async def _evict_elsewhere(self, former: str, node_id: str, epoch: int) -> None:
+        await self.router.push(former, Evict(node_id, epoch))
+
+    async def _leave(self, node_id: str) -> None:
+        await self._owners.leave_node(node_id, self.instance)
+        if node_id not in self._here:  # it may have come back while we were writing
+            await self._nodes.gone(node_id)
+
+    # -- what others send to a node --------------------------------------------------------------
+
+    async def assign(self, message: Assign) -> None:
+        node = self._here.get(message.node_id)
+        if node is None or node.epoch != message.epoch or node.conn.closed:
+            bounced = Bounced(message.node_id, message.epoch, message.job_id, message.attempt)
+            await self.router.to_driver(message.driver, bounced)
+            return
+        node.drivers[message.job_id] = message.driver
+        node.conn.send(bytes(message.frame))
+
+    def cancel(self, message: CancelJob) -> None:
+        node = self._here.get(message.node_id)
+        if node is not None:
+            node.drivers.pop(message.job_id, None)
+            node.conn.send(bytes(message.frame))
+
+    def evict(self, message: Evict) -> None:
+        node = self._here.get(message.node_id)
+        if node is not None and node.epoch < message.epoch:
+            del self._here[node.id]
+            self._replaced(node)
+
+    # -- what a node sends -----------------------------------------------------------------------
+
+    def said(self, node: LocalNode, message: AboutJob, frame: bytes) -> None:
+        """Hand what a node said of a job to the job's driver; one of ours hears it at once."""
+        driver = node.drivers.get(message.job_id)
+        if isinstance(message, JobResult):
+            node.drivers.pop(message.job_id, None)
+        if driver == self.instance:
+            self.driver_here(node.id, message)
+        else:
+            self._tasks.spawn(self._forward(node, driver, message.job_id, frame), "to-driver")
+
+    async def _forward(self, node: LocalNode, driver: str | None, job_id: str, frame: bytes) -> None:
+        """Through the driver's inbox; what cannot be handed over now is tried again while it may still matter."""
+        event = FromNode(node.id, node.epoch, job_id, msgspec.Raw(frame))
+        give_up_at = monotonic() + FORWARD_PATIENCE_S
+        while True:
+            try:
+                driver = driver or await self._driver_of(job_id, node.id)
+                verdict = await self.router.to_driver(driver, event) if driver is not None else Push.GONE
+                if verdict is not Push.FULL:
+                    break
+            except StoreError:
+                verdict = Push.FULL
+            if monotonic() > give_up_at:
+                break
+            await asyncio.sleep(FORWARD_PAUSE_S)
+        if verdict is not Push.OK:
+            self.metrics.dropped.labels("no_driver" if driver is None else f"inbox_{verdict.lower()}").inc()
+
+    async def _driver_of(self, job_id: str, node_id: str) -> str | None:
+        """For what this connection was not given: an answer after a reconnect, or one nobody asked for."""
+        job = await self.router.jobs.get(job_id)
+        return job.get("driver") if job is not None and job.get("node_id") == node_id else None
+
+
+def _described(message: NodeRegister, node_id: str, epoch: int, instance: str) -> Snapshot:
+    languages = message.language_capabilities
+    return Snapshot(
+        id=node_id,
+        epoch=epoch,
+        instance=instance,
+        slots=slots_of(message.advanced_features) or 0,
+        **_languages(languages),
+        ready=sorted(c.type for c in message.capability_by_type if c.ready) if message.capability_by_type else None,
+        features=sorted(f for f in message.advanced_features or () if not f.startswith("slots:")),
+        public=message.accept_public_jobs,
+        version=message.version,
+        platform=message.platform,
+    )
+
+
+def _updated(snapshot: Snapshot, message: NodeHeartbeat) -> Snapshot:
+    changes: dict[str, Any] = {
+        "running": message.resource_usage.running_jobs,
+        "gpu_queue": message.resource_usage.gpu_queue_length or 0,
+    }
+    if message.capability_by_type:
+        changes["ready"] = sorted(c.type for c in message.capability_by_type if c.ready)
+    if message.language_capabilities is not None:
+        changes |= _languages(message.language_capabilities)
+    return msgspec.structs.replace(snapshot, **changes)
+
+
+def _languages(told: LanguageCapabilities | None) -> dict[str, Any]:
+    if told is None:
+        return {}
+    return {"asr": told.asr_languages, "semantic": told.semantic_languages, "tts": told.tts_languages}

@@ -1,0 +1,96 @@
+"""What a session orders: one utterance into one language; and what it hears of it.
+
+The session is the listener here. Later a room's member may be one: nothing below knows the difference.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dragoman.domain.job import Outcome
+from dragoman.domain.placement import Assign, NoNode
+from dragoman.domain.turn import Turn
+from dragoman.protocol.node import JobAssign, JobResult, NodePartial
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a job ended."""
+
+    outcome: Outcome
+    code: str = ""
+    message: str = ""
+    result: JobResult | None = None
+    node_id: str | None = None
+
+
+class Listener(Protocol):
+    def job_waits(self, order: "Order", why: NoNode) -> None: ...
+
+    def job_dispatched(self, order: "Order", node_id: str) -> None: ...
+
+    def job_taken(self, order: "Order") -> None: ...
+
+    def job_partial(self, order: "Order", partial: NodePartial) -> None: ...
+
+    def job_moved(self, order: "Order") -> None: ...
+
+    def job_ended(self, order: "Order", end: End) -> None: ...
+
+
+class TurnLine:
+    """A turn and the queue of its jobs: each is placed when the one before is placed or has failed."""
+
+    def __init__(self, turn: Turn) -> None:
+        self.turn = turn
+        self._tail: asyncio.Future[None] | None = None
+
+    def join(self) -> "Place":
+        before, mine = self._tail, asyncio.get_running_loop().create_future()
+        self._tail = mine
+        return Place(before, mine)
+
+
+class Place:
+    """A place in a turn's queue, taken in the order of the cuts."""
+
+    __slots__ = ("_before", "_mine")
+
+    def __init__(self, before: "asyncio.Future[None] | None", mine: "asyncio.Future[None]") -> None:
+        self._before, self._mine = before, mine
+
+    async def my_turn(self) -> None:
+        if self._before is not None:
+            await asyncio.shield(self._before)
+
+    def leave(self) -> None:
+        if not self._mine.done():
+            self._mine.set_result(None)
+
+
+@dataclass(slots=True)
+class Order:
+    job_id: str
+    request_id: str
+    listener: Listener
+    assignment: JobAssign  # attempt_id is that of the attempt under way
+    cut_at: float
+    line: TurnLine
+    place: Place
+    ends_turn: bool
+    held_by_node: bool = False  # cut by length: an old node may keep it until its turn goes on
+    needs: frozenset[str] = frozenset()
+    seen: set[str] = field(default_factory=set)  # nodes that had this job
+    held: Assign | None = None  # where it has a slot now
+
+    @property
+    def session_id(self) -> str:
+        return self.assignment.session_id
+
+    @property
+    def index(self) -> int:
+        return self.assignment.utterance_index
+
+    @property
+    def trace_id(self) -> str:
+        return self.assignment.trace_id

@@ -1,0 +1,126 @@
+"""Jobs whose driver died: watched to their end by the instance that buried it.
+
+An orphan keeps its attempt while its node is there. Its answer is recorded; if none comes, because the node
+went too or time is over, it ends failed INSTANCE_LOST: its audio was in the dead driver's memory, so nobody
+can try it again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+
+import structlog
+
+from dragoman.domain.job import Event, Outcome, State
+from dragoman.protocol.codes import ErrorCode
+from dragoman.protocol.node import JobResult
+from dragoman.services.loops import Tasks
+from dragoman.services.metrics import Metrics
+from dragoman.services.speech.local_nodes import AboutJob
+from dragoman.store.jobs import Jobs
+from dragoman.store.reservations import Reservations
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Orphan:
+    job_id: str
+    node_id: str
+    epoch: int
+    attempt: int
+    give_up_at: float
+
+
+class Orphans:
+    def __init__(
+        self,
+        instance: str,
+        jobs: Jobs,
+        reservations: Reservations,
+        metrics: Metrics,
+        tasks: Tasks,
+        *,
+        patience_ms: int,
+        knows: Callable[[str], bool],
+    ) -> None:
+        self.instance, self.metrics = instance, metrics
+        self._jobs, self._reservations, self._tasks = jobs, reservations, tasks
+        self._patience_ms, self._knows = patience_ms, knows
+        self._orphans: dict[str, Orphan] = {}
+
+    def __len__(self) -> int:
+        return len(self._orphans)
+
+    async def adopt(self, job_id: str, dead: str) -> None:
+        """Take over one job of a dead driver. Safe to repeat: a burial may be."""
+        record = await self._jobs.get(job_id)
+        if record is None or record.get("driver") not in (dead, self.instance):
+            await self._jobs.undriven(dead, job_id)
+            return
+        state, node_id = record.get("state"), record.get("node_id", "")
+        orphan = Orphan(
+            job_id,
+            node_id,
+            int(record.get("node_epoch") or 0),
+            int(record.get("attempt") or 1),
+            monotonic() + self._patience_ms / 1000,
+        )
+        # Ours to be found before it is no longer theirs.
+        await self._jobs.driven(self.instance, job_id, 0)
+        await self._jobs.redis.call("HSET", self._jobs.keys.job(job_id), "driver", self.instance)
+        await self._jobs.undriven(dead, job_id)
+        if state in (State.FINISHED, State.RELEASED):
+            await self._close(orphan)
+        elif node_id and self._knows(node_id):
+            self._orphans[job_id] = orphan
+        else:
+            await self._give_up(orphan)
+
+    def hear(self, node_id: str, message: AboutJob) -> bool:
+        """True if the job is ours to watch."""
+        orphan = self._orphans.get(message.job_id)
+        if orphan is None:
+            return False
+        if isinstance(message, JobResult) and node_id == orphan.node_id:
+            del self._orphans[message.job_id]
+            self._tasks.spawn(self._answered(orphan, message), "orphan-answered")
+        return True
+
+    def node_lost(self, node_id: str, epoch: int) -> None:
+        for orphan in list(self._orphans.values()):
+            if orphan.node_id == node_id and orphan.epoch <= epoch:
+                del self._orphans[orphan.job_id]
+                self._tasks.spawn(self._give_up(orphan), "orphan-lost")
+
+    async def run_once(self) -> None:
+        """End those whose time is over; keep the slots of the others."""
+        now = monotonic()
+        for orphan in list(self._orphans.values()):
+            if orphan.give_up_at <= now:
+                del self._orphans[orphan.job_id]
+                await self._give_up(orphan)
+            else:
+                await self._reservations.renew(orphan.node_id, [orphan.job_id])
+
+    async def _answered(self, orphan: Orphan, result: JobResult) -> None:
+        outcome = Outcome.OK if result.success else Outcome.FAILED
+        code = "" if result.success or result.error is None else result.error.code
+        await self._jobs.advance(
+            orphan.job_id, Event.RESULT, attempt=result.attempt_id, node=orphan.node_id, outcome=outcome, code=code
+        )
+        self.metrics.jobs.labels(outcome, code).inc()
+        await self._close(orphan)
+
+    async def _give_up(self, orphan: Orphan) -> None:
+        code = ErrorCode.INSTANCE_LOST
+        await self._jobs.advance(orphan.job_id, Event.GIVE_UP, attempt=None, outcome=Outcome.FAILED, code=code)
+        self.metrics.jobs.labels(Outcome.FAILED, code).inc()
+        log.info("job lost with its instance", job=orphan.job_id)
+        await self._close(orphan)
+
+    async def _close(self, orphan: Orphan) -> None:
+        if orphan.node_id:
+            await self._reservations.release(orphan.node_id, orphan.job_id, 0)
+        await self._jobs.advance(orphan.job_id, Event.RELEASE, attempt=None)
+        await self._jobs.undriven(self.instance, orphan.job_id)

@@ -1,0 +1,271 @@
+"""Finds a node for a job and makes it known: the order of one job.
+
+    flush 1   GET binding · SET lock · reserve on the chosen node · ZADD to the driver's jobs
+    flush 2   create + dispatched in one call · SET binding NX · HSETNX affinity if the turn goes on
+
+Five slots, so no one script; two writes. Nothing goes to a node before DISPATCHED is recorded. A crash
+between lock and binding frees the request when the lock lapses; a slot taken before a crash expires.
+Waiting for a free slot is woken by events: a node came, a slot went back, a reservation may have expired.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, TypeVar
+
+import msgspec
+import structlog
+
+from dragoman.domain.job import Event, Outcome, Reply
+from dragoman.domain.placement import Ask, Assign, Wait, select_node
+from dragoman.services.loops import unawaited
+from dragoman.services.metrics import Metrics
+from dragoman.services.speech.fleet_view import FleetView
+from dragoman.services.speech.order import Order
+from dragoman.store.errors import RedisAway, StoreError
+from dragoman.store.jobs import LOCK_MS, Binding, Jobs
+from dragoman.store.reservations import Given, Reservations, Reserved, Taken
+from dragoman.store.turns import Turns
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+LOOK_AGAIN_S = 0.02
+REDIS_PAUSE_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class PlacerSettings:
+    placement_wait_ms: int = 2000
+    default_slots: int = 4
+    turn_overcommit: int = 4
+    job_timeout_ms: int = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class Exists:
+    """The request was bound before: this job answers it."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RedisDown:
+    """Redis was away for as long as we may wait."""
+
+
+class Placer:
+    def __init__(
+        self,
+        instance: str,
+        view: FleetView,
+        jobs: Jobs,
+        reservations: Reservations,
+        turns: Turns,
+        metrics: Metrics,
+        settings: PlacerSettings,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.instance, self.view, self.jobs, self.reservations, self.turns = instance, view, jobs, reservations, turns
+        self.metrics, self.settings, self.rng = metrics, settings, rng or random.Random()
+
+    # -- the first attempt -----------------------------------------------------------------------
+
+    async def place(self, order: Order) -> Assign | Wait | Exists | RedisDown:
+        """Bind the request, reserve a slot, record the job. On Exists nothing is held any more."""
+        give_up_at = monotonic() + self.settings.placement_wait_ms / 1000
+        bound = False
+        refused: set[str] = set()
+        try:
+            while True:
+                choice = await self._choose(order, refused, give_up_at)
+                reserve = self._reserve(order, choice)
+                if not bound:
+                    existing = await self._patiently(lambda: self._bind(order), give_up_at)
+                    if existing is not None:
+                        await self._abandon(order, choice, reserve)
+                        return existing
+                    bound = True
+                if isinstance(choice, Assign):
+                    assert reserve is not None
+                    if not self._taken(order, choice, Reserved.parse(await reserve), refused):
+                        continue
+                if not await self._patiently(lambda: self._record(order, choice), give_up_at):  # noqa: B023
+                    await self._abandon(order, choice, reserve)
+                    return await self._lost_binding(order)
+                return choice
+        except StoreError as error:
+            log.warning("Redis away while placing", job=order.job_id, trace_id=order.trace_id, error=str(error))
+            return RedisDown()
+
+    def _reserve(self, order: Order, choice: Assign | Wait) -> "asyncio.Future[bytes] | None":
+        if isinstance(choice, Wait):
+            return None
+        return self.reservations.reserve(choice.node_id, order.job_id, choice.limit)
+
+    async def _patiently(self, step: Callable[[], Awaitable[T]], give_up_at: float) -> T:
+        """Repeat an idempotent step while Redis is away, as long as a job may wait for its place."""
+        while True:
+            try:
+                return await step()
+            except StoreError:
+                if monotonic() >= give_up_at:
+                    raise
+                await asyncio.sleep(REDIS_PAUSE_S)
+
+    async def _bind(self, order: Order) -> Exists | None:
+        """Flush 1; the reservation was started just before and travels in the same write."""
+        jobs, request = self.jobs, order.request_id
+        deadline_ms = int(time.time() * 1000) + self.settings.job_timeout_ms
+        driven = jobs.driven(self.instance, order.job_id, deadline_ms)
+        give_up_at = monotonic() + 2 * LOCK_MS / 1000
+        while True:
+            found, locked, _ = await asyncio.gather(jobs.binding(request), jobs.lock(request, order.job_id), driven)
+            binding = jobs.parse_binding(found)
+            if binding is not None and binding.job_id != order.job_id:
+                return Exists(binding.job_id)
+            if locked is not None or await self._own_lock(order):
+                return None
+            if monotonic() >= give_up_at:
+                raise RedisAway(f"the request {request} is being created by somebody who does not finish")
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+    async def _own_lock(self, order: Order) -> bool:
+        """A lock of ours from a try whose answer was lost."""
+        key = self.jobs.keys.request_lock(order.request_id)
+        return bool(await self.jobs.redis.call("GET", key) == order.job_id.encode())
+
+    async def _record(self, order: Order, choice: Assign | Wait) -> bool:
+        """Flush 2. False: somebody else's job has the binding, because our lock had lapsed."""
+        jobs, line = self.jobs, order.line
+        fields = self._fields(order)
+        fields["receipt"] = msgspec.json.encode(choice.receipt)
+        node, epoch = (choice.node_id, choice.epoch) if isinstance(choice, Assign) else ("", 0)
+        writes: list[asyncio.Future[Any]] = [
+            jobs.create(order.job_id, fields, node, epoch),
+            jobs.bind(order.request_id, Binding(order.job_id, self.instance)),
+        ]
+        if node and line.turn.placed(node, order.ends_turn):
+            writes += self.turns.binding(order.session_id, line.turn.id, node)
+        _, bound, *_ = await asyncio.gather(*writes)
+        if bound is None:
+            binding = jobs.parse_binding(await jobs.binding(order.request_id))
+            return binding is not None and binding.job_id == order.job_id
+        return True
+
+    async def _lost_binding(self, order: Order) -> Exists:
+        reply = await self.jobs.advance(order.job_id, Event.CANCEL, attempt=None, outcome=Outcome.CANCELLED)
+        binding = self.jobs.parse_binding(await self.jobs.binding(order.request_id))
+        log.info("request bound elsewhere", job=order.job_id, trace_id=order.trace_id, cancelled=reply)
+        return Exists(binding.job_id if binding is not None else "")
+
+    def _fields(self, order: Order) -> dict[str, object]:
+        assignment = order.assignment
+        return {
+            "job_id": order.job_id,
+            "request_id": order.request_id,
+            "session_id": order.session_id,
+            "utterance_index": order.index,
+            "src_lang": assignment.src_lang,
+            "tgt_lang": assignment.tgt_lang,
+            "turn_id": order.line.turn.id,
+            "trace_id": order.trace_id,
+            "driver": self.instance,
+        }
+
+    # -- later attempts --------------------------------------------------------------------------
+
+    async def replace(self, order: Order, attempt: int, give_up_at: float) -> Assign | Wait | None:
+        """Find another node for a job that is bound and reassigned. None: the job has moved on meanwhile."""
+        refused: set[str] = set()
+        while True:
+            choice = await self._choose(order, refused, give_up_at)
+            if isinstance(choice, Wait):
+                return choice
+            reply = await self.reservations.reserve(choice.node_id, order.job_id, choice.limit)
+            if not self._taken(order, choice, Reserved.parse(reply), refused):
+                continue
+            advanced = await self.jobs.advance(
+                order.job_id,
+                Event.DISPATCH,
+                attempt=attempt,
+                node=choice.node_id,
+                node_epoch=choice.epoch,
+                receipt=msgspec.json.encode(choice.receipt),
+            )
+            if advanced is Reply.OK:
+                return choice
+            await self.give_back(order)
+            return None
+
+    # -- choosing --------------------------------------------------------------------------------
+
+    async def _choose(self, order: Order, refused: set[str], give_up_at: float) -> Assign | Wait:
+        """A candidate on the local view, waiting for one if there is none."""
+        while True:
+            now = monotonic()
+            choice = select_node(self._ask(order), self.view.fleet, now, self.rng, self.instance, refused)
+            if isinstance(choice, Assign) or now >= give_up_at:
+                return choice
+            order.listener.job_waits(order, choice.reason)
+            await self.view.changed(min(give_up_at, self.view.fleet.next_lapse()) - now)
+            refused.clear()
+
+    def _ask(self, order: Order) -> Ask:
+        assignment, turn = order.assignment, order.line.turn
+        return Ask(
+            job_id=order.job_id,
+            session_id=order.session_id,
+            utterance_index=order.index,
+            src=assignment.src_lang,
+            tgt=assignment.tgt_lang,
+            lang_a=assignment.lang_a,
+            lang_b=assignment.lang_b,
+            needs=order.needs,
+            turn_node=turn.node_id,
+            turn_bound=turn.node_id is not None or not order.ends_turn,
+            seen=frozenset(order.seen),
+            default_slots=self.settings.default_slots,
+            turn_overcommit=self.settings.turn_overcommit,
+        )
+
+    def _taken(self, order: Order, choice: Assign, reserved: Reserved, refused: set[str]) -> bool:
+        fleet = self.view.fleet
+        if reserved.verdict is Taken.FULL:
+            refused.add(choice.node_id)
+            fleet.full_until(choice.node_id, monotonic() + max(reserved.free_in_ms, 1) / 1000)
+            return False
+        fleet.took(choice.node_id)
+        order.held = choice
+        if choice.affinity is not None:
+            self.metrics.affinity.labels(choice.affinity).inc()
+        return True
+
+    # -- giving back -----------------------------------------------------------------------------
+
+    async def give_back(self, order: Order) -> Given:
+        """Give the job's slot back; once, however often it is called."""
+        held, order.held = order.held, None
+        if held is None:
+            return Given.NONE
+        self.view.fleet.gave(held.node_id)
+        try:
+            return await self.reservations.release(held.node_id, order.job_id, held.limit)
+        except StoreError:
+            order.held = held  # to be tried again; the view forgets it all the same
+            self.view.fleet.took(held.node_id)
+            raise
+
+    async def _abandon(self, order: Order, choice: Assign | Wait, reserve: "asyncio.Future[bytes] | None") -> None:
+        """Somebody else's job answers this request: give up whatever ours has taken."""
+        if order.held is not None:
+            await self.give_back(order)
+        elif isinstance(choice, Assign) and reserve is not None:
+            await reserve  # released if it was taken; a release of nothing changes nothing
+            await self.reservations.release(choice.node_id, order.job_id, choice.limit)
+        unawaited(self.jobs.undriven(self.instance, order.job_id))
+        unawaited(self.jobs.unlock(order.request_id, order.job_id))

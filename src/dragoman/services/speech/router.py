@@ -1,0 +1,70 @@
+"""From instance to instance: what is for a socket here is written at once, the rest goes to its owner's inbox.
+
+An owner counts only while it reads its inbox: GONE means re-resolve once. What then still has nowhere to go
+is answered to whoever sent it, by a rule for each kind of message.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from dragoman.protocol.peer import Assign, Bounced, CancelJob, FromNode, InboxMessage, encode_peer, kind_of
+from dragoman.services.metrics import Metrics
+from dragoman.store.inbox import Inboxes, Push
+from dragoman.store.jobs import Jobs
+from dragoman.store.owners import Owners
+
+log = structlog.get_logger(__name__)
+
+
+class Router:
+    def __init__(self, instance: str, inboxes: Inboxes, owners: Owners, jobs: Jobs, metrics: Metrics) -> None:
+        self.instance, self.inboxes, self.owners, self.jobs, self.metrics = instance, inboxes, owners, jobs, metrics
+        self.deliver_here: Callable[[InboxMessage], Awaitable[None]]  # set by the instance, which knows all handlers
+
+    async def push(self, instance: str, message: InboxMessage, trace_id: str = "") -> Push:
+        """To one instance; our own needs no Redis."""
+        if instance == self.instance:
+            await self.deliver_here(message)
+            return Push.OK
+        verdict = await self.inboxes.push(instance, kind_of(message), encode_peer(message), trace_id)
+        self.metrics.pushed.labels(verdict).inc()
+        return verdict
+
+    async def to_node(self, owner: str, message: Assign | CancelJob) -> Push:
+        """To whoever holds the node's socket: as far as we know, else as far as Redis knows."""
+        verdict = await self.push(owner, message)
+        if verdict is not Push.GONE:
+            return verdict
+        found = await self.owners.node_owner(message.node_id)
+        return await self.push(found, message) if found is not None and found != owner else Push.GONE
+
+    async def to_driver(self, driver: str, message: FromNode | Bounced) -> Push:
+        """To the instance that drives the job. If it died, whoever adopted the job is named in the job itself."""
+        verdict = await self.push(driver, message)
+        if verdict is not Push.GONE:
+            return verdict
+        job = await self.jobs.get(message.job_id)
+        adopter = job.get("driver") if job is not None else None
+        return await self.push(adopter, message) if adopter is not None and adopter != driver else Push.GONE
+
+    async def rehome(self, message: InboxMessage) -> None:
+        """An entry of a dead instance's inbox: to where it belongs now."""
+        match message:
+            case Assign():
+                owner = await self.owners.node_owner(message.node_id)
+                if owner is not None and await self.push(owner, message) is Push.OK:
+                    return
+                bounced = Bounced(message.node_id, message.epoch, message.job_id, message.attempt)
+                await self.to_driver(message.driver, bounced)
+            case CancelJob():
+                owner = await self.owners.node_owner(message.node_id)
+                if owner is not None:
+                    await self.push(owner, message)
+            case FromNode() | Bounced():
+                job = await self.jobs.get(message.job_id)
+                driver = job.get("driver") if job is not None else None
+                if driver is None or await self.push(driver, message) is not Push.OK:
+                    await self.deliver_here(message)
+            case _:
+                log.info("dropped with its instance", kind=kind_of(message))

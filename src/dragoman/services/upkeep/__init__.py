@@ -1,0 +1,1 @@
+"""Keeping the cluster in order: presence, inboxes, burials, clean-up."""

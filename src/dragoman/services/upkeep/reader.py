@@ -1,0 +1,106 @@
+"""Reads this instance's inbox and works it in order.
+
+A batch is read, each entry handed to `handle`, and what succeeded is done in one call. What fails stays
+pending: the reclaimer tries it again, and moves it to the dead letters when it has failed too often.
+"""
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from dragoman.protocol.errors import ProtocolError
+from dragoman.protocol.peer import InboxMessage, decode_inbox
+from dragoman.services.metrics import Metrics
+from dragoman.services.upkeep.presence import PresenceKeeper
+from dragoman.store.errors import Refused, StoreError
+from dragoman.store.inbox import Entry, Inboxes
+from dragoman.store.redis import Dedicated
+
+log = structlog.get_logger(__name__)
+
+Handle = Callable[[InboxMessage], Awaitable[None]]
+MAX_REASONS = 10_000
+
+
+class Reader:
+    def __init__(
+        self, inboxes: Inboxes, presence: PresenceKeeper, metrics: Metrics, handle: Handle, *, count: int, block_ms: int
+    ) -> None:
+        self.inboxes, self.presence, self.metrics = inboxes, presence, metrics
+        self.count, self.block_ms = count, block_ms
+        self.reasons: OrderedDict[str, str] = OrderedDict()  # entry id → why it failed last
+        self._handle = handle
+        self._connection: Dedicated | None = None
+
+    async def run_once(self) -> None:
+        await self.presence.wait_may_act()
+        if self._connection is None:
+            self._connection = self.inboxes.reader(self.presence.instance)
+        try:
+            instance = self.presence.instance
+            entries = await self.inboxes.read(self._connection, instance, self.count, self.block_ms)
+        except Refused as error:
+            if error.word == "NOGROUP":
+                await self.inboxes.ensure_group(self.presence.instance)
+                return
+            raise
+        await self.work(entries)
+
+    async def work(self, entries: list[Entry]) -> None:
+        """Handle a batch in order; also what the reclaimer brings back."""
+        done: list[Entry] = []
+        for entry in entries:
+            await self.presence.wait_may_act()
+            if await self._one(entry):
+                done.append(entry)
+        if done:
+            await self.inboxes.done(self.presence.instance, done)
+
+    async def _one(self, entry: Entry) -> bool:
+        if entry.newer:
+            self._failed(entry, "written by a later release; left for an instance that knows it")
+            return False
+        try:
+            message = decode_inbox(entry.data) if entry.kind else None
+        except ProtocolError as error:
+            await self._unreadable(entry, error.message)
+            return False
+        if message is None:
+            await self._unreadable(entry, "the entry has no type or no data")
+            return False
+        try:
+            await self._handle(message)
+        except Exception as error:
+            if not isinstance(error, StoreError):
+                log.exception("an inbox entry failed", kind=entry.kind, entry=entry.id, trace_id=entry.trace_id)
+            self._failed(entry, f"{type(error).__name__}: {error}")
+            return False
+        self.reasons.pop(entry.id, None)
+        self.metrics.inbox_done.labels(entry.kind).inc()
+        return True
+
+    def _failed(self, entry: Entry, reason: str) -> None:
+        self.reasons[entry.id] = reason
+        while len(self.reasons) > MAX_REASONS:
+            self.reasons.popitem(last=False)
+
+    async def _unreadable(self, entry: Entry, why: str) -> None:
+        """No second look can help: a dead letter at first sight."""
+        log.warning("an inbox entry cannot be read", entry=entry.id, why=why)
+        await bury_entry(self.inboxes, self.metrics, self.presence.instance, entry.id, why, 1)
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+
+
+async def bury_entry(inboxes: Inboxes, metrics: Metrics, instance: str, id: str, reason: str, deliveries: int) -> None:
+    """Move one entry to the dead letters, and count it."""
+    match await inboxes.dead_letter(instance, id, reason, deliveries):
+        case "OK":
+            metrics.dlq_moved.inc()
+            log.warning("dead letter", instance=instance, entry=id, reason=reason, deliveries=deliveries)
+        case "FULL":
+            metrics.dlq_full.inc()
+            log.error("the dead letters are full; the entry stays pending", instance=instance, entry=id)

@@ -1,0 +1,86 @@
+"""Dead letters for people: list, look, send again, throw away.
+
+A replay is a push like any other: to the instance the letter was for if it still reads its inbox, otherwise
+to one that does and that re-resolves the owner. The letter goes when the push has succeeded, so a crash in
+between sends it twice rather than never.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dragoman.store.inbox import Inboxes, Push
+from dragoman.store.keys import Keys
+from dragoman.store.redis import Redis
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    id: str
+    instance: str
+    kind: str
+    reason: str
+    deliveries: int
+    trace_id: str
+    added_ms: int
+    dead_ms: int
+    size: int
+    data: bytes
+
+    @classmethod
+    def parse(cls, instance: str, id: bytes, fields: Sequence[bytes]) -> "Letter":
+        pairs = {k.decode(errors="replace"): v for k, v in zip(fields[::2], fields[1::2], strict=False)}
+
+        def text(name: str) -> str:
+            return pairs.get(name, b"").decode(errors="replace")
+
+        def number(name: str) -> int:
+            return int(text(name)) if text(name).isdigit() else 0
+
+        return cls(
+            id.decode(),
+            instance,
+            text("type"),
+            text("reason"),
+            number("deliveries"),
+            text("trace_id"),
+            number("added_ms"),
+            number("dead_ms"),
+            number("size"),
+            pairs.get("data", b""),
+        )
+
+
+class Letters:
+    def __init__(self, redis: Redis, keys: Keys, inboxes: Inboxes) -> None:
+        self.redis, self.keys, self.inboxes = redis, keys, inboxes
+
+    async def instances(self) -> list[str]:
+        """Whoever has letters, dead instances too."""
+        return sorted(name.decode() for name in await self.redis.call("SMEMBERS", self.keys.dlq_instances))
+
+    async def list(self, instance: str, count: int = 100, after: str = "-") -> list[Letter]:
+        start = after if after == "-" else f"({after}"
+        rows = await self.redis.call("XRANGE", self.keys.dlq(instance), start, "+", "COUNT", count)
+        return [Letter.parse(instance, id, fields) for id, fields in rows]
+
+    async def get(self, instance: str, id: str) -> Letter | None:
+        rows = await self.redis.call("XRANGE", self.keys.dlq(instance), id, id)
+        return Letter.parse(instance, *rows[0]) if rows else None
+
+    async def replay(self, letter: Letter, otherwise: str) -> Push:
+        """Send it again, to its instance or `otherwise`; it is gone from the letters only when that is OK."""
+        verdict = await self.inboxes.push(letter.instance, letter.kind, letter.data, letter.trace_id)
+        if verdict is Push.GONE and otherwise != letter.instance:
+            verdict = await self.inboxes.push(otherwise, letter.kind, letter.data, letter.trace_id)
+        if verdict is Push.OK:
+            await self.drop(letter.instance, letter.id)
+        return verdict
+
+    async def drop(self, instance: str, id: str) -> bool:
+        gone = bool(await self.redis.call("XDEL", self.keys.dlq(instance), id))
+        if not await self.redis.call("XLEN", self.keys.dlq(instance)):
+            await self.redis.call("SREM", self.keys.dlq_instances, instance)
+            # One may have been added between the two; then the index must name it again.
+            if await self.redis.call("XLEN", self.keys.dlq(instance)):
+                await self.redis.call("SADD", self.keys.dlq_instances, instance)
+        return gone

@@ -1,0 +1,230 @@
+"""Real instances, nodes and clients for tests: processes that can be killed, sockets that can be cut.
+
+`Cluster` starts what a test asks for and ends all of it, whatever happened. Times are short (`QUICK`), so that a
+presence lapses in a second or two instead of six.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import aiohttp
+from redis_servers import RedisAt
+
+from dragoman.config import Config, load
+from dragoman.embedded.engine import free_port
+from dragoman.protocol.audio import SILENCE_PACKET, encode_base64, opus_run
+
+QUICK: dict[str, object] = {
+    "scheduler.phase2.instance_presence_ttl_seconds": 1.5,
+    "scheduler.phase2.owner_ttl_seconds": 10,
+    "scheduler.phase2.stream_block_ms": 200,
+    "scheduler.phase2.dlq_min_idle_ms": 200,
+    "scheduler.phase2.dlq_scan_interval_ms": 100,
+    "scheduler.phase2.node_snapshot.refresh_interval_ms": 500,
+    "speech.node_grace_ms": 300,
+    "server.admin_port": 0,
+    "server.drain_s": 2,
+}
+
+
+def config(redis: RedisAt, prefix: str, **flags: object) -> Config:
+    """Settings of one instance on `redis`; `flags` by dotted name with `__` for the dots."""
+    where: dict[str, object] = {
+        "scheduler.phase2.enabled": True,
+        "scheduler.phase2.redis.mode": redis.mode,
+        "scheduler.phase2.redis.key_prefix": prefix,
+    }
+    if redis.mode == "cluster":
+        where["scheduler.phase2.redis.cluster_urls"] = list(redis.urls)
+    else:
+        where["scheduler.phase2.redis.url"] = redis.url
+    named = {name.replace("__", "."): value for name, value in flags.items()}
+    return load(None, {}, {**QUICK, **where, **named})
+
+
+class InstanceProcess:
+    """One `python -m dragoman.instance`, as a supervisor would start it."""
+
+    def __init__(self, settings: Config, log: Path) -> None:
+        self.settings, self.port, self.log = settings, settings.server.port, log
+        answers, ready_fd = os.pipe()
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "dragoman.instance"],
+                stdin=subprocess.PIPE,
+                stderr=output,
+                pass_fds=(ready_fd,),
+                start_new_session=True,
+            )
+        os.close(ready_fd)
+        self._answers = os.fdopen(answers, "rb")
+        hello = {
+            "config": json.loads(settings.to_json()),
+            "number": 1,
+            "redis_url": None,
+            "ready_fd": ready_fd,
+        }
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(hello).encode() + b"\n")
+        self.process.stdin.flush()
+
+    async def ready(self) -> str:
+        """What it says when it is up; an AssertionError with its reason when it is not."""
+        line = await asyncio.to_thread(self._answers.readline)
+        word, _, text = line.decode().strip().partition(" ")
+        assert word == "ready", f"{text or 'it died'}\n{self.log.read_text()[-2000:]}"
+        return text
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+        self.process.wait()
+        self._answers.close()
+        if self.process.stdin is not None:
+            try:
+                self.process.stdin.close()
+            except BrokenPipeError:
+                pass
+
+    async def get(self, path: str) -> Any:
+        async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{self.port}{path}") as answer:
+            return await answer.json(content_type=None)
+
+
+class NodeProcess:
+    """One `dragoman node --engine sim`."""
+
+    def __init__(self, ports: list[int], log: Path, **options: object) -> None:
+        flags = [part for port in ports for part in ("--url", f"ws://127.0.0.1:{port}/ws/node")]
+        for name, value in options.items():
+            flags += [f"--{name.replace('_', '-')}", str(value)]
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "dragoman.cli.main", "node", *flags], stderr=output, start_new_session=True
+            )
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+class Speaker:
+    """A client as existing ones are: JSON over a WebSocket, nothing of our SDKs."""
+
+    def __init__(self, ws: aiohttp.ClientWebSocketResponse) -> None:
+        self.ws = ws
+        self.session_id = ""
+        self.heard: list[dict[str, Any]] = []
+
+    async def init(self, **fields: object) -> dict[str, Any]:
+        await self.say("session_init", client_version="t", platform="web", **{"src_lang": "en", "tgt_lang": "es"} | fields)
+        ack = await self.until(lambda m: m["type"] == "session_init_ack")
+        self.session_id = ack["session_id"]
+        return ack
+
+    async def say(self, type: str, **fields: object) -> None:
+        await self.ws.send_str(json.dumps({"type": type, **fields}))
+
+    async def utterance(self, index: int, packets: int = 10, **fields: object) -> None:
+        audio = bytes(encode_base64(opus_run([SILENCE_PACKET] * packets))).decode().strip('"')
+        told = {"manual_cut": True, "src_lang": "en", "tgt_lang": "es", "audio_format": "opus", "sample_rate": 16000}
+        await self.say("utterance", session_id=self.session_id, utterance_index=index, audio=audio, **told | fields)
+
+    async def until(self, wanted: Callable[[dict[str, Any]], bool], patience_s: float = 20) -> dict[str, Any]:
+        """The first message, heard before or now, that is wanted; it is taken out of `heard`."""
+        for at, message in enumerate(self.heard):
+            if wanted(message):
+                return self.heard.pop(at)
+        async with asyncio.timeout(patience_s):
+            while True:
+                frame = await self.ws.receive()
+                assert frame.type is aiohttp.WSMsgType.TEXT, f"closed with {self.ws.close_code}; heard {self.heard}"
+                message = json.loads(frame.data)
+                if wanted(message):
+                    return dict(message)
+                self.heard.append(message)
+
+    async def result(self, index: int, patience_s: float = 20) -> dict[str, Any]:
+        """The result of one utterance; an AssertionError if it is told failed instead."""
+        told = await self.until(
+            lambda m: (m["type"] == "translation_result" and m["utterance_index"] == index)
+            or (m["type"] == "error" and (m.get("details") or {}).get("utterance_index") == index),
+            patience_s,
+        )
+        assert told["type"] == "translation_result", told
+        return told
+
+
+class Cluster:
+    """Instances and nodes on one Redis under one prefix."""
+
+    def __init__(self, redis: RedisAt, folder: Path, prefix: str | None = None) -> None:
+        self.redis, self.folder = redis, folder
+        self.prefix = prefix or f"t-{uuid4().hex[:12]}"
+        self._started: list[InstanceProcess | NodeProcess] = []
+        self._http = aiohttp.ClientSession()
+
+    async def instance(self, **flags: object) -> InstanceProcess:
+        chosen: Mapping[str, object] = {"server__port": free_port(), **flags}
+        name = str(chosen.get("scheduler__phase2__instance_id", f"i{len(self._started)}"))
+        settings = config(self.redis, self.prefix, **{"scheduler__phase2__instance_id": name, **chosen})
+        process = InstanceProcess(settings, self.folder / f"{name}.log")
+        self._started.append(process)
+        await process.ready()
+        return process
+
+    def node(self, *instances: InstanceProcess, **options: object) -> NodeProcess:
+        ports = [one.port for one in instances]
+        defaults: dict[str, object] = {"delay_ms": 20, "jitter_ms": 0, "languages": "en,es", "slots": 4}
+        process = NodeProcess(ports, self.folder / f"node{len(self._started)}.log", **defaults | options)
+        self._started.append(process)
+        return process
+
+    async def speaker(self, instance: InstanceProcess, **fields: object) -> Speaker:
+        ws = await self._http.ws_connect(f"ws://127.0.0.1:{instance.port}/ws/session", max_msg_size=0)
+        speaker = Speaker(ws)
+        await speaker.init(**fields)
+        return speaker
+
+    async def close(self) -> None:
+        await self._http.close()
+        for process in self._started:
+            process.close()
+
+    def logs(self) -> str:
+        return "\n".join(f"--- {log.name}\n{log.read_text()[-3000:]}" for log in sorted(self.folder.glob("*.log")))
+
+
+@asynccontextmanager
+async def running(redis: RedisAt, folder: Path, prefix: str | None = None) -> AsyncIterator[Cluster]:
+    cluster = Cluster(redis, folder, prefix)
+    try:
+        yield cluster
+    finally:
+        await cluster.close()
