@@ -1,0 +1,95 @@
+"""`dragoman bench`: how fast this is here, beside others in the same run. One command a bench."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from dragoman.cli.failure import USAGE, Failure
+from dragoman.cli.settings import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dragoman.bench.progress import OnStep
+    from dragoman.bench.report import Report
+
+app = typer.Typer(no_args_is_help=True, help="Measure speed, with peers beside us in the same run.")
+
+SECONDS, QUICK_SECONDS = 1.0, 0.2
+ROUNDS, QUICK_ROUNDS = 3, 1
+PIPE_WIDTH = 120
+
+JsonFile = Annotated[
+    Path | None,
+    typer.Option("--json", metavar="FILE", help="Write the figures there as well.", show_default=False),
+]
+Seconds = Annotated[
+    float | None,
+    typer.Option(
+        min=0.01,
+        max=60,
+        help=f"How long each measurement takes. [{SECONDS:g}, with --quick {QUICK_SECONDS:g}]",
+        show_default=False,
+    ),
+]
+Quick = Annotated[bool, typer.Option("--quick", help="One short round instead of three: does it run at all?")]
+
+
+@app.callback()
+def bench() -> None:
+    """Measure speed, with peers beside us in the same run."""
+
+
+@app.command()
+def store(
+    ctx: typer.Context,
+    seconds: Seconds = None,
+    quick: Quick = False,
+    only: Annotated[
+        Literal["single", "cluster"] | None, typer.Option(help="Only on a single Redis, or only on a Cluster.")
+    ] = None,
+    json: JsonFile = None,
+) -> None:
+    """The Redis layer beside redis-py, and what one job costs in coordination, on Redis servers of its own."""
+    from dragoman.bench import store as bench_store
+    from dragoman.embedded.binary import find_server
+
+    chosen = bench_store.Settings(
+        modes=(only,) if only else ("single", "cluster"),
+        seconds=seconds or (QUICK_SECONDS if quick else SECONDS),
+        rounds=QUICK_ROUNDS if quick else ROUNDS,
+    )
+    server = settings(ctx).config.embedded.redis_server
+
+    def measure(on_step: "OnStep") -> "Report":
+        return bench_store.run(chosen, find_server(server), on_step)
+
+    _report(measure, bench_store.steps(chosen), json)
+
+
+def _report(measure: "Callable[[OnStep], Report]", steps: int, json: Path | None) -> None:
+    """Measure with a bar, show the tables, write the file; what goes wrong is one sentence."""
+    from rich.console import Console
+
+    from dragoman.bench.errors import BenchError
+    from dragoman.bench.progress import bar
+    from dragoman.embedded.errors import EngineError
+
+    if json is not None and not _writable(json):
+        raise Failure(f"--json names {json}, which cannot be written.", USAGE)
+    try:
+        with bar(steps, Console(stderr=True)) as on_step:
+            report = measure(on_step)
+        console = Console()
+        report.show(console if console.is_terminal else Console(width=PIPE_WIDTH))
+        if json is not None:
+            report.write(json)
+    except (BenchError, EngineError) as error:
+        raise Failure(str(error)) from error
+
+
+def _writable(path: Path) -> bool:
+    """Asked before minutes are spent on what could then not be kept."""
+    return os.access(path, os.W_OK) if path.is_file() else not path.exists() and os.access(path.parent, os.W_OK)
