@@ -40,6 +40,7 @@ _log = structlog.get_logger(__name__)
 class WebSocket(Guest):
     __slots__ = (
         "_backlog",
+        "_counters",
         "_endpoint",
         "_filled_at",
         "_frames",
@@ -75,6 +76,7 @@ class WebSocket(Guest):
         self.closed = False
         self._endpoint: Endpoint | None = endpoint
         self._roster = roster
+        self._counters = roster.counters
         self._transport = transport
         self._ws: WSTransport | None = None
         self._partial: bytearray | None = None
@@ -103,7 +105,7 @@ class WebSocket(Guest):
         if self.closed or self._ws is None:
             return
         self.closed = True
-        self._roster.counters.closed[int(code)] += 1
+        self._counters.closed[int(code)] += 1
         text = reason.encode()[:_MAX_REASON_BYTES].decode(errors="ignore")
         self._ws.send_close(code, text)  # type: ignore[arg-type]  # any int will do
         self._leave(peer_is_done=False)
@@ -118,7 +120,7 @@ class WebSocket(Guest):
         else:
             # Not `send`: for more than 8 KB it queues a view of its header, and the next message overwrites it.
             self._ws.send_reuse_external_bytearray(kind, bytearray().join((_HEADER_ROOM, data)), len(_HEADER_ROOM))
-        counters = self._roster.counters
+        counters = self._counters
         counters.frames_out += 1
         counters.bytes_out += size
         if self._backlog is not None:
@@ -141,7 +143,7 @@ class WebSocket(Guest):
         # So that pause_writing means: something waits.
         self._transport.set_write_buffer_limits(high=0)
         self._roster.join(self)
-        self._roster.counters.opened += 1
+        self._counters.opened += 1
         assert self._endpoint is not None
         try:
             self._endpoint.opened(self)
@@ -152,7 +154,7 @@ class WebSocket(Guest):
         if self.closed:
             return
         size = frame.payload_size
-        counters = self._roster.counters
+        counters = self._counters
         counters.frames_in += 1
         counters.bytes_in += size
         self._frames += 1
@@ -264,7 +266,7 @@ class WebSocket(Guest):
             self._grown_at = now
         elif tail == 0 and now - self._grown_at >= self.limits.grown_buffer_s and not self.closed:
             self._grown_at = None
-            self._roster.counters.rehomed += 1
+            self._counters.rehomed += 1
             adopt(self._transport, self)
 
     # --- the end ---
@@ -274,7 +276,7 @@ class WebSocket(Guest):
 
     def _fail(self) -> None:
         _log.exception("endpoint failed", connection=self.id, path=self.path)
-        self._roster.counters.endpoint_errors += 1
+        self._counters.endpoint_errors += 1
         self.close(_INTERNAL_ERROR, "internal error")
 
     def _leave(self, *, peer_is_done: bool) -> None:
@@ -299,4 +301,4 @@ class WebSocket(Guest):
             endpoint.closed(self)
         except Exception:
             _log.exception("endpoint failed", connection=self.id, path=self.path)
-            self._roster.counters.endpoint_errors += 1
+            self._counters.endpoint_errors += 1
