@@ -13,6 +13,9 @@ import uvloop
 
 pytest_plugins = ["redis_servers", "redis_fixtures"]
 
+# Below the time-out of pytest-timeout, whose signal does not get through to a uvloop that has nothing to do.
+PATIENCE_S = 100.0
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str, obj: object) -> None:
@@ -26,7 +29,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     named = inspect.signature(pyfuncitem.obj).parameters
     runner = cast(asyncio.Runner, pyfuncitem.funcargs["runner"])
-    runner.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in named}))
+
+    async def bounded() -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in named})
+
+    runner.run(bounded())
     return True
 
 

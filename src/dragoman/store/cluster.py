@@ -29,7 +29,7 @@ class ClusterRedis(Redis):
         self._links: dict[tuple[str, int], Link] = {}
         self._slots: list[Link | None] = [None] * SLOTS
         self._masters: set[Link] = set()
-        self._gone_flushes = 0
+        self._gone_flushes = self._gone_reconnects = 0
         self._stale = asyncio.Event()
         self._stale.set()
         self._complete = asyncio.Event()
@@ -123,7 +123,8 @@ class ClusterRedis(Redis):
         random.shuffle(known)
         for link in known or [self._link(seed.host, seed.port) for seed in self._seeds]:
             try:
-                await asyncio.wait_for(link.connected.wait(), 0.5)
+                async with asyncio.timeout(0.5):
+                    await link.connected.wait()
                 future = self._loop.create_future()
                 link.submit(Call(_CLUSTER_SLOTS, future, self.ops["CLUSTER SLOTS"]))
                 self._take_over(await future, link.address)
@@ -152,6 +153,7 @@ class ClusterRedis(Redis):
         """Stop calling on a server that is neither a master nor there. A seed is found again when needed."""
         del self._links[place]
         self._gone_flushes += link.flushes
+        self._gone_reconnects += link.reconnects
         task = self._loop.create_task(link.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
@@ -168,12 +170,17 @@ class ClusterRedis(Redis):
     def flushes(self) -> int:
         return self._gone_flushes + sum(link.flushes for link in self._links.values())
 
+    @property
+    def reconnects(self) -> int:
+        return self._gone_reconnects + sum(link.reconnects for link in self._links.values())
+
     async def wait_connected(self) -> None:
         await self._complete.wait()
         while not self.connected:
             for link in list(self._masters):
                 try:
-                    await asyncio.wait_for(link.connected.wait(), REFRESH_PAUSE_S)
+                    async with asyncio.timeout(REFRESH_PAUSE_S):
+                        await link.connected.wait()
                 except TimeoutError:
                     self._stale.set()
                     break

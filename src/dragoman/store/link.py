@@ -129,6 +129,7 @@ class _Wire(asyncio.Protocol):
         self.out_bytes = 0
         self.transport: asyncio.Transport | None = None
         self.paused = False
+        self.why = "connection lost"
         self.lost: asyncio.Future[None] = link.loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -256,7 +257,8 @@ class Link:
         if self._wire is wire:
             self._wire = None
             self.connected.clear()
-            self.last_error = "connection lost"
+            self.last_error = wire.why
+            self.reconnects += 1
             if self.on_lost is not None and not self._closed:
                 self.on_lost(self)
 
@@ -265,14 +267,17 @@ class Link:
         while True:
             wire: _Wire | None = None
             try:
-                wire = await asyncio.wait_for(self._open(), self.timeout_s or 5.0)
-                await asyncio.wait_for(self._greet(wire), self.timeout_s or 5.0)
+                # Not wait_for: until 3.12 it swallows a cancellation that meets the result, and close() hangs.
+                async with asyncio.timeout(self.timeout_s or 5.0):
+                    wire = await self._open()
+                    await self._greet(wire)
+                if wire.lost.done():
+                    raise UnknownOutcome("connection lost right after the greeting")
                 self._wire = wire
                 self.connected.set()
                 retry_s = 0.0
                 self._watch_time()
                 await wire.lost
-                self.reconnects += 1
             except (OSError, TimeoutError, RedisAway, Refused, UnknownOutcome, ssl.SSLError) as error:
                 self.last_error = str(error) or type(error).__name__
             finally:
@@ -317,7 +322,7 @@ class Link:
         if wire is None or self.timeout_s is None:
             return
         if wire.pending and monotonic() - wire.pending[0].sent_at > self.timeout_s:
-            self.last_error = f"no answer in {self.timeout_s:g} s"
+            wire.why = f"no answer in {self.timeout_s:g} s"
             wire.abort()
             return
         self._watch = self.loop.call_later(self.timeout_s / 4, self._watch_time)

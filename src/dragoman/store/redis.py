@@ -82,6 +82,11 @@ class Redis(ABC):
     def flushes(self) -> int:
         """Writes to Redis so far: what a round trip costs is counted here."""
 
+    @property
+    @abstractmethod
+    def reconnects(self) -> int:
+        """How often a connection was lost so far: a change means that Redis, or the way to it, was away."""
+
     @abstractmethod
     async def wait_connected(self) -> None: ...
 
@@ -132,6 +137,10 @@ class SingleRedis(Redis):
         return self._link.flushes
 
     @property
+    def reconnects(self) -> int:
+        return self._link.reconnects
+
+    @property
     def last_error(self) -> str:
         return self._link.last_error
 
@@ -167,7 +176,8 @@ class Dedicated:
         future = asyncio.get_running_loop().create_future()
         link.submit(Call(pack(command), future, self._op))
         try:
-            return await asyncio.wait_for(future, patience_s)
+            async with asyncio.timeout(patience_s):
+                return await future
         except TimeoutError:
             link.drop()
             raise RedisAway(f"no answer from Redis at {link.address.name} in {patience_s:g} s") from None
@@ -179,7 +189,8 @@ class Dedicated:
         if self._link is None:
             self._link = Link(address, timeout_s=None, name=f"{self._redis.name}-{self._name}")
         try:
-            await asyncio.wait_for(self._link.connected.wait(), self._redis.timeout_s)
+            async with asyncio.timeout(self._redis.timeout_s):
+                await self._link.connected.wait()
         except TimeoutError:
             raise RedisAway(f"no connection to Redis at {address.name}: {self._link.last_error}") from None
         return self._link
@@ -228,7 +239,8 @@ class Subscriber:
         )
         op = self._redis.ops["SUBSCRIBE"]
         try:
-            await asyncio.wait_for(link.connected.wait(), self.CHECK_S)
+            async with asyncio.timeout(self.CHECK_S):
+                await link.connected.wait()
             while link.connected.is_set():
                 future = asyncio.get_running_loop().create_future()
                 link.submit(Call(pack(("PING",)), future, op))
