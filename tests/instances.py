@@ -1,7 +1,7 @@
 """Real instances, nodes and clients for tests: processes that can be killed, sockets that can be cut.
 
-`Cluster` starts what a test asks for and ends all of it, whatever happened. Times are short (`QUICK`), so that a
-presence lapses in a second or two instead of six.
+`Cluster` starts what a test asks for and ends all of it, whatever happened. Times are short (`QUICK`), but a presence
+lasts long enough for a process that a busy machine lets wait.
 """
 
 import asyncio
@@ -17,15 +17,15 @@ from typing import Any
 from uuid import uuid4
 
 import aiohttp
-from redis_servers import RedisAt
 
 from dragoman.config import Config, load
 from dragoman.embedded.engine import free_port
 from dragoman.protocol.audio import SILENCE_PACKET, encode_base64, opus_run
+from redis_servers import RedisAt
 
 QUICK: dict[str, object] = {
-    "scheduler.phase2.instance_presence_ttl_seconds": 1.5,
-    "scheduler.phase2.owner_ttl_seconds": 10,
+    "scheduler.phase2.instance_presence_ttl_seconds": 3,
+    "scheduler.phase2.owner_ttl_seconds": 20,
     "scheduler.phase2.stream_block_ms": 200,
     "scheduler.phase2.dlq_min_idle_ms": 200,
     "scheduler.phase2.dlq_scan_interval_ms": 100,
@@ -111,6 +111,31 @@ class InstanceProcess:
         async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{self.port}{path}") as answer:
             return await answer.json(content_type=None)
 
+    async def node_count(self) -> int:
+        return int((await self.get("/api/v1/cluster"))["node_count"])
+
+    async def has_nodes(self, count: int) -> bool:
+        return await self.node_count() == count
+
+    async def instances(self) -> dict[str, bool]:
+        """Every instance this one knows of, and whether it lives."""
+        return {row["instance"]: row["alive"] for row in (await self.get("/api/v1/cluster"))["instances"]}
+
+    async def sees_only(self, *names: str) -> bool:
+        return await self.instances() == dict.fromkeys(names, True)
+
+    async def metric(self, name: str) -> float:
+        return float((await self.get("/api/v1/metrics"))[name])
+
+    async def is_ready(self) -> bool:
+        return bool((await self.get("/health/ready"))["ready"])
+
+    async def is_not_ready(self) -> bool:
+        return not await self.is_ready()
+
+    async def lease_is_over(self) -> bool:
+        return bool((await self.get("/api/v1/stats"))["lease_s"] <= 0)
+
 
 class NodeProcess:
     """One `dragoman node --engine sim`."""
@@ -143,7 +168,9 @@ class Speaker:
         self.heard: list[dict[str, Any]] = []
 
     async def init(self, **fields: object) -> dict[str, Any]:
-        await self.say("session_init", client_version="t", platform="web", **{"src_lang": "en", "tgt_lang": "es"} | fields)
+        await self.say(
+            "session_init", client_version="t", platform="web", **{"src_lang": "en", "tgt_lang": "es"} | fields
+        )
         ack = await self.until(lambda m: m["type"] == "session_init_ack")
         self.session_id = ack["session_id"]
         return ack
@@ -173,8 +200,10 @@ class Speaker:
     async def result(self, index: int, patience_s: float = 20) -> dict[str, Any]:
         """The result of one utterance; an AssertionError if it is told failed instead."""
         told = await self.until(
-            lambda m: (m["type"] == "translation_result" and m["utterance_index"] == index)
-            or (m["type"] == "error" and (m.get("details") or {}).get("utterance_index") == index),
+            lambda m: (
+                (m["type"] == "translation_result" and m["utterance_index"] == index)
+                or (m["type"] == "error" and (m.get("details") or {}).get("utterance_index") == index)
+            ),
             patience_s,
         )
         assert told["type"] == "translation_result", told

@@ -4,17 +4,35 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
 
 
+@overload
 async def wait_until(
-    condition: Callable[[], T | Awaitable[T]],
+    condition: Callable[[], Awaitable[T]],
     patience_s: float = 10.0,
     what: str = "",
     tolerate: type[Exception] | tuple[type[Exception], ...] = (),
-) -> T:
+) -> T: ...
+
+
+@overload
+async def wait_until(
+    condition: Callable[[], T],
+    patience_s: float = 10.0,
+    what: str = "",
+    tolerate: type[Exception] | tuple[type[Exception], ...] = (),
+) -> T: ...
+
+
+async def wait_until(
+    condition: Callable[[], Any],
+    patience_s: float = 10.0,
+    what: str = "",
+    tolerate: type[Exception] | tuple[type[Exception], ...] = (),
+) -> Any:
     """The first truthy value of `condition`; AssertionError when there is none within `patience_s`.
 
     `tolerate` names what may go wrong meanwhile: while a server is away, say, asking it fails.
@@ -24,7 +42,7 @@ async def wait_until(
     while True:
         try:
             found = condition()
-            value: T = await found if inspect.isawaitable(found) else found
+            value = await found if inspect.isawaitable(found) else found
             if value:
                 return value
             last = value

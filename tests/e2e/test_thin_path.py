@@ -11,7 +11,7 @@ async def test_an_utterance_goes_to_a_node_and_comes_back_translated(redis_serve
     async with running(redis_server, tmp_path) as cluster:
         here = await cluster.instance()
         cluster.node(here)
-        await wait_until(lambda: _nodes(here), patience_s=30)
+        await wait_until(here.node_count, patience_s=30)
         speaker = await cluster.speaker(here)
         await speaker.utterance(0)
         result = await speaker.result(0)
@@ -26,13 +26,9 @@ async def test_a_node_on_one_instance_serves_a_session_on_another(redis_server: 
     async with running(redis_server, tmp_path) as cluster:
         a, b = await cluster.instance(), await cluster.instance()
         cluster.node(a)
-        await wait_until(lambda: _nodes(b), patience_s=30)
+        await wait_until(b.node_count, patience_s=30)
         speaker = await cluster.speaker(b)
         for index in range(5):
             await speaker.utterance(index)
         for index in range(5):
             assert (await speaker.result(index))["utterance_index"] == index
-
-
-async def _nodes(instance: object) -> int:
-    return int((await instance.get("/api/v1/cluster"))["node_count"])  # type: ignore[attr-defined]

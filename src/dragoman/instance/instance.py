@@ -135,6 +135,7 @@ class Instance:
             "version": __version__,
             "started_ms": self.started_ms,
             "durability": self.durability.durability,
+            "lease_s": round(services.presence.lease.expires_at - time.monotonic(), 3),
             "sessions": len(services.sessions),
             "nodes_here": len(services.local_nodes),
             "nodes_known": len(services.view.fleet),
@@ -166,7 +167,8 @@ class Instance:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
         try:
-            await asyncio.wait_for(self._leave(), LEAVE_PATIENCE_S)
+            async with asyncio.timeout(LEAVE_PATIENCE_S):
+                await self._leave()
         except (StoreError, TimeoutError):
             log.warning("could not take leave of Redis; another instance will bury this one")
         await self.services.tasks.cancel()

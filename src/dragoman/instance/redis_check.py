@@ -24,7 +24,8 @@ async def connected(config: Config, redis_url: str | None) -> Redis:
     urls = [redis_url] if redis_url is not None else list(where.cluster_urls) if clustered else [where.url]
     redis = await connect(urls, cluster=clustered, name="dragoman")
     try:
-        await asyncio.wait_for(redis.wait_connected(), CONNECT_PATIENCE_S)
+        async with asyncio.timeout(CONNECT_PATIENCE_S):
+            await redis.wait_connected()
     except TimeoutError:
         why = getattr(redis, "last_error", "no master answers")
         await redis.close()

@@ -14,6 +14,8 @@ from dragoman.store.errors import StoreError
 
 log = structlog.get_logger(__name__)
 
+RETRY_S = 0.2  # while Redis is away: whoever is back first has others waiting for it
+
 
 async def every(interval_s: float, step: Callable[[], Awaitable[object]], *, name: str) -> None:
     """Call `step` for ever, with a little jitter so that instances do not march in step.
@@ -23,16 +25,18 @@ async def every(interval_s: float, step: Callable[[], Awaitable[object]], *, nam
     """
     away = False
     while True:
+        pause_s = interval_s
         try:
             await step()
             away = False
         except StoreError as error:
             if not away:
                 log.warning("waiting for Redis", loop=name, error=str(error))
-            away = True
+            away, pause_s = True, RETRY_S
         except Exception:
             log.exception("a step failed", loop=name)
-        await asyncio.sleep(interval_s * random.uniform(0.9, 1.1))
+            pause_s = max(interval_s, RETRY_S)
+        await asyncio.sleep(pause_s * random.uniform(0.9, 1.1))
 
 
 class Tasks:

@@ -35,6 +35,7 @@ class Snapshot(msgspec.Struct, frozen=True, omit_defaults=True):
     tts: list[str] = []
     ready: list[str] | None = None
     features: list[str] = []
+    services: dict[str, str] = {}  # service id → its type
     gpu_queue: int = 0
     running: int = 0
     draining: bool = False

@@ -126,7 +126,7 @@ class Dispatcher:
 
     def grace_s(self, node_id: str) -> float:
         """How long a lost node may take to come back with what it finished."""
-        return self._node_grace_ms / 1000 if NodeFeature.RESUME in self.view.features_of(node_id) else 0.0
+        return self._node_grace_ms / 1000 if self.view.has_feature(node_id, NodeFeature.RESUME) else 0.0
 
     async def unavailable(self, node_id: str, error: JobError) -> None:
         """A node said MODEL_NOT_AVAILABLE: it cools down for that service, or whole if it keeps saying so."""
@@ -136,7 +136,9 @@ class Dispatcher:
         self.metrics.storm.labels(verdict).inc()
         if verdict is Verdict.DEBOUNCED:
             return
-        what = WHOLE_NODE if verdict is Verdict.RATE_LIMITED else service
+        what = WHOLE_NODE
+        if verdict is Verdict.MARKED:
+            what = self.view.type_of(node_id, details.service_id) if details is not None else service
         for_ms = int(self._storm.settings.unavailable_ttl_s * 1000)
         self.announcer.tell(CoolingDown(node_id, what, for_ms))
 
@@ -178,7 +180,8 @@ class Dispatcher:
     async def drained(self, patience_s: float) -> bool:
         """Wait until no job is left; False if some are when patience ends."""
         try:
-            await asyncio.wait_for(self._idle.wait(), patience_s)
+            async with asyncio.timeout(patience_s):
+                await self._idle.wait()
         except TimeoutError:
             return False
         return True

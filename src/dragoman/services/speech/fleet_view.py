@@ -30,7 +30,7 @@ class FleetView:
         self._heard_at: dict[str, float] = {}
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._unreadable: set[str] = set()
-        self._features: dict[str, frozenset[str]] = {}  # also of nodes just lost: it decides on their grace
+        self._snapshots: dict[str, Snapshot] = {}  # also of a node just lost: drivers ask what it could
 
     # -- what comes in ---------------------------------------------------------------------------
 
@@ -51,7 +51,7 @@ class FleetView:
     def saw(self, snapshot: Snapshot) -> None:
         if self.fleet.upsert(snapshot.node()):
             self._heard_at[snapshot.id] = monotonic()
-            self._features[snapshot.id] = frozenset(snapshot.features)
+            self._snapshots[snapshot.id] = snapshot
             self._metrics.fleet.set(len(self.fleet))
             self.wake()
 
@@ -63,10 +63,16 @@ class FleetView:
         for listener in self.on_lost:
             listener(node_id, epoch)
         if node_id not in self.fleet:
-            self._features.pop(node_id, None)
+            self._snapshots.pop(node_id, None)
 
-    def features_of(self, node_id: str) -> frozenset[str]:
-        return self._features.get(node_id, frozenset())
+    def has_feature(self, node_id: str, feature: str) -> bool:
+        snapshot = self._snapshots.get(node_id)
+        return snapshot is not None and feature in snapshot.features
+
+    def type_of(self, node_id: str, service_id: str) -> str:
+        """What a node's service is for: what pipelines ask for is a type. An unknown one is nobody's."""
+        snapshot = self._snapshots.get(node_id)
+        return snapshot.services.get(service_id, service_id) if snapshot is not None else service_id
 
     # -- refresh ---------------------------------------------------------------------------------
 

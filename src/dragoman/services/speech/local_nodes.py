@@ -232,6 +232,7 @@ def _described(message: NodeRegister, node_id: str, epoch: int, instance: str) -
         **_languages(languages),
         ready=sorted(c.type for c in message.capability_by_type if c.ready) if message.capability_by_type else None,
         features=sorted(f for f in message.advanced_features or () if not f.startswith("slots:")),
+        services={service.service_id: service.type for service in message.installed_services},
         public=message.accept_public_jobs,
         version=message.version,
         platform=message.platform,
@@ -242,6 +243,7 @@ def _updated(snapshot: Snapshot, message: NodeHeartbeat) -> Snapshot:
     changes: dict[str, Any] = {
         "running": message.resource_usage.running_jobs,
         "gpu_queue": message.resource_usage.gpu_queue_length or 0,
+        "services": {service.service_id: service.type for service in message.installed_services},
     }
     if message.capability_by_type:
         changes["ready"] = sorted(c.type for c in message.capability_by_type if c.ready)

@@ -226,7 +226,8 @@ class Placer:
             lang_a=assignment.lang_a,
             lang_b=assignment.lang_b,
             needs=order.needs,
-            turn_node=turn.node_id,
+            # A later attempt goes elsewhere: the turn's node had its chance.
+            turn_node=turn.node_id if turn.node_id not in order.seen else None,
             turn_bound=turn.node_id is not None or not order.ends_turn,
             seen=frozenset(order.seen),
             default_slots=self.settings.default_slots,

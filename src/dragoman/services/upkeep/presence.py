@@ -51,6 +51,7 @@ class PresenceKeeper:
         self.incarnation = uuid4().hex
         self.lease = SelfLease(ttl_s)
         self.steady_at = float("inf")  # from then on we may call others dead
+        self._reconnects = -1  # of Redis, when we last renewed
         self._describe, self._on_return, self._on_buried = describe, on_return, on_buried
         self._parked: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._open = asyncio.Event()
@@ -79,7 +80,8 @@ class PresenceKeeper:
     @property
     def steady(self) -> bool:
         """Whether we may call others dead: one TTL after our first renewal since we were away."""
-        return self.may_act() and monotonic() >= self.steady_at
+        uninterrupted = self._reconnects == self.instances.redis.reconnects
+        return uninterrupted and self.may_act() and monotonic() >= self.steady_at
 
     # -- renewal ---------------------------------------------------------------------------------
 
@@ -99,12 +101,15 @@ class PresenceKeeper:
 
     async def run_once(self) -> None:
         now = monotonic()
-        away = not self.lease.valid(now)
+        reconnects = self.instances.redis.reconnects
+        # Redis may have been away for less than our TTL and for more than what was left of somebody else's.
+        away = reconnects != self._reconnects or not self.lease.valid(now)
         presence = self._describe(self.instance, self.incarnation)
         if not await self.instances.renew(presence, int(self.ttl_s * 1000)):
             await self._start_over()
             return
         self.lease.renewed(now)
+        self._reconnects = reconnects
         if away:
             self.steady_at = monotonic() + self.ttl_s
             await self._on_return()

@@ -1,0 +1,150 @@
+"""Real processes die, are paused, and come back; the survivors carry on and nothing promised is lost."""
+
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from dragoman.domain.job import State
+from dragoman.protocol.peer import Bounced, encode_peer, kind_of
+from dragoman.store.inbox import Inboxes, InboxSettings, Push
+from dragoman.store.instances import Instances
+from dragoman.store.jobs import Jobs
+from dragoman.store.keys import Keys
+from dragoman.store.redis import Redis
+from instances import Cluster, Speaker, running
+from redis_clients import connected
+from redis_fixtures import CLUSTER
+from redis_servers import RedisAt
+from waiting import wait_until
+
+PATIENCE_S = 40.0
+
+pytestmark = pytest.mark.parametrize("redis_at", ["single", CLUSTER], indirect=True)
+
+
+@asynccontextmanager
+async def stage(redis: RedisAt, folder: Path, prefix: str) -> AsyncIterator[tuple[Cluster, Redis, Keys]]:
+    async with running(redis, folder, prefix) as cluster, connected(redis) as client:
+        yield cluster, client, Keys(prefix)
+
+
+async def finished(jobs: Jobs, job: str) -> dict[str, str]:
+    record = await jobs.get(job)
+    return record if record is not None and record["state"] == State.RELEASED else {}
+
+
+async def test_a_job_whose_node_died_is_run_by_another(redis_at: RedisAt, prefix: str, tmp_path: Path) -> None:
+    async with stage(redis_at, tmp_path, prefix) as (cluster, redis, keys):
+        here = await cluster.instance()
+        doomed = cluster.node(here, silence=1, node_id="doomed")
+        await wait_until(here.node_count, PATIENCE_S)
+        speaker = await cluster.speaker(here)
+        await speaker.utterance(0)
+        await speaker.until(lambda m: m["type"] == "ui_event" and m["event"] == "NODE_ACCEPTED")
+        cluster.node(here, node_id="healthy")
+        await wait_until(lambda: here.has_nodes(2), PATIENCE_S)
+        doomed.kill()
+        result = await speaker.result(0, PATIENCE_S)
+        record = await wait_until(lambda: finished(Jobs(redis, keys), result["job_id"]), PATIENCE_S)
+        assert (record["node_id"], record["attempt"], record["outcome"]) == ("healthy", "2", "ok")
+        assert not await redis.call("ZCARD", keys.reserved("doomed"))
+
+
+async def test_a_killed_instance_is_buried_and_its_nodes_serve_the_others_again(
+    redis_at: RedisAt, prefix: str, tmp_path: Path
+) -> None:
+    async with stage(redis_at, tmp_path, prefix) as (cluster, redis, keys):
+        a, b = await cluster.instance(), await cluster.instance()
+        cluster.node(a, b, node_id="n1")
+        await wait_until(b.node_count, PATIENCE_S)
+        speaker = await cluster.speaker(b)
+        a.kill()
+        await wait_until(lambda: b.sees_only("i1"), PATIENCE_S)
+        await wait_until(b.node_count, PATIENCE_S)
+        await speaker.utterance(0)
+        assert await speaker.result(0, PATIENCE_S)
+        assert await Instances(redis, keys).holder("i0") is None
+
+
+async def test_a_dead_drivers_jobs_end_and_give_their_slots_back(
+    redis_at: RedisAt, prefix: str, tmp_path: Path
+) -> None:
+    async with stage(redis_at, tmp_path, prefix) as (cluster, redis, keys):
+        a, b = await cluster.instance(), await cluster.instance(speech__attempt_timeout_ms=2000)
+        cluster.node(b, silence=1, node_id="n1")
+        await wait_until(a.node_count, PATIENCE_S)
+        speaker = await cluster.speaker(a)
+        await speaker.utterance(0)
+        told = await speaker.until(lambda m: m["type"] == "ui_event" and m["event"] == "NODE_ACCEPTED")
+        a.kill()
+        record = await wait_until(lambda: finished(Jobs(redis, keys), told["job_id"]), PATIENCE_S)
+        assert (record["outcome"], record["code"], record["driver"]) == ("failed", "INSTANCE_LOST", "i1")
+        assert not await redis.call("ZCARD", keys.reserved("n1"))
+
+
+async def test_a_killed_instances_inbox_is_emptied_in_order_by_one_survivor(
+    redis_at: RedisAt, prefix: str, tmp_path: Path
+) -> None:
+    """The entries are for jobs the survivor knows nothing of; what counts is that each is taken exactly once."""
+    async with stage(redis_at, tmp_path, prefix) as (cluster, redis, keys):
+        doomed = await cluster.instance()
+        b, c = await cluster.instance(), await cluster.instance()
+        inboxes = Inboxes(redis, keys, InboxSettings())
+        doomed.signal(signal.SIGSTOP)
+        for number in range(200):
+            message = Bounced("n", 1, f"job-{number}", 1)
+            assert await inboxes.push("i0", kind_of(message), encode_peer(message)) is Push.OK
+        doomed.kill()
+        await wait_until(lambda: b.sees_only("i1", "i2"), PATIENCE_S)
+        assert (await inboxes.tally("i0")).waiting == 0
+        late = Bounced("n", 1, "late", 1)
+        assert await inboxes.push("i0", kind_of(late), encode_peer(late)) is Push.GONE
+        burials = [await one.metric("dragoman_undertaker_burials_total") for one in (b, c)]
+        assert sorted(burials) == [0, 1]
+
+
+async def test_an_instance_paused_past_its_presence_starts_over_and_serves_again(
+    redis_at: RedisAt, prefix: str, tmp_path: Path
+) -> None:
+    async with stage(redis_at, tmp_path, prefix) as (cluster, redis, keys):
+        a, b = await cluster.instance(), await cluster.instance()
+        cluster.node(b, node_id="n1")
+        await wait_until(a.node_count, PATIENCE_S)
+        speaker = await cluster.speaker(a)
+        incarnation = await Instances(redis, keys).holder("i0")
+        a.signal(signal.SIGSTOP)
+        await wait_until(lambda: b.sees_only("i1"), PATIENCE_S)
+        await speaker.utterance(0)  # reaches it in its first callbacks, when it is nobody's owner any more
+        a.signal(signal.SIGCONT)
+        closed = await _closed(speaker)
+        assert closed == 4004
+        heard = [m for m in speaker.heard if m["type"] == "translation_result"]
+        assert not heard
+        await wait_until(lambda: b.sees_only("i0", "i1"), PATIENCE_S)
+        assert await Instances(redis, keys).holder("i0") not in (None, incarnation)
+        again = await cluster.speaker(a)
+        await again.utterance(0)
+        assert await again.result(0, PATIENCE_S)
+
+
+async def test_an_instance_paused_for_less_than_its_presence_loses_nothing(
+    redis_at: RedisAt, prefix: str, tmp_path: Path
+) -> None:
+    async with stage(redis_at, tmp_path, prefix) as (cluster, _, __):
+        here = await cluster.instance(scheduler__phase2__instance_presence_ttl_seconds=14)
+        cluster.node(here)
+        await wait_until(here.node_count, PATIENCE_S)
+        speaker = await cluster.speaker(here)
+        here.signal(signal.SIGSTOP)
+        await speaker.utterance(0)
+        here.signal(signal.SIGCONT)
+        assert await speaker.result(0, PATIENCE_S)
+
+
+async def _closed(speaker: Speaker) -> int | None:
+    with pytest.raises(AssertionError, match="closed with"):
+        await speaker.until(lambda m: False, PATIENCE_S)
+    return speaker.ws.close_code
