@@ -174,6 +174,9 @@ class ClusterRedis(Redis):
     def reconnects(self) -> int:
         return self._gone_reconnects + sum(link.reconnects for link in self._links.values())
 
+    def doubt(self) -> None:
+        self._stale.set()
+
     async def wait_connected(self) -> None:
         await self._complete.wait()
         while not self.connected:

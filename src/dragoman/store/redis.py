@@ -16,12 +16,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dragoman.store import script as scripts
-from dragoman.store.errors import RedisAway, StoreError
+from dragoman.store.errors import RedisAway, Refused, StoreError
 from dragoman.store.link import Address, Call, ErrorReply, Link, pack, refusal
 from dragoman.store.ops import Ops
 from dragoman.store.script import Script, tag_of
 
 SLOTS = 16384
+
+# To a blocked client: its key is, or has just gone, somewhere else.
+_ELSEWHERE = frozenset({"MOVED", "ASK", "UNBLOCKED"})
 
 
 def slot_of(key: str) -> int:
@@ -105,6 +108,10 @@ class Redis(ABC):
     @abstractmethod
     async def close(self) -> None: ...
 
+    def doubt(self) -> None:
+        """Somebody was sent elsewhere: what is known of who holds which key may be old."""
+        return
+
     async def publish(self, channel: str, data: bytes) -> None:
         """Tell whoever listens now; nobody may rely on it."""
         await self.call("PUBLISH", channel, data)
@@ -165,6 +172,8 @@ class SingleRedis(Redis):
 class Dedicated:
     """A connection of one's own, for commands that block. Follows its key when a Cluster moves it."""
 
+    LOOK_S = 0.2
+
     def __init__(self, redis: Redis, key: str, name: str) -> None:
         self._redis, self._key, self._name = redis, key, name
         self._link: Link | None = None
@@ -181,19 +190,30 @@ class Dedicated:
         except TimeoutError:
             link.drop()
             raise RedisAway(f"no answer from Redis at {link.address.name} in {patience_s:g} s") from None
+        except Refused as error:
+            if error.word not in _ELSEWHERE:
+                raise
+            # Perhaps nobody else of this client calls on that slot: the next try must find the table renewed.
+            self._redis.doubt()
+            raise RedisAway(str(error)) from None
 
     async def _reach(self) -> Link:
-        address = self._redis.address_of(self._key)
-        if self._link is not None and self._link.address != address:
-            await self.close()
-        if self._link is None:
-            self._link = Link(address, timeout_s=None, name=f"{self._redis.name}-{self._name}")
-        try:
-            async with asyncio.timeout(self._redis.timeout_s):
-                await self._link.connected.wait()
-        except TimeoutError:
-            raise RedisAway(f"no connection to Redis at {address.name}: {self._link.last_error}") from None
-        return self._link
+        """The link to where the key lives, up; looks again meanwhile, for its master may never come back."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._redis.timeout_s
+        while True:
+            address = self._redis.address_of(self._key)
+            if self._link is not None and self._link.address != address:
+                await self.close()
+            if self._link is None:
+                self._link = Link(address, timeout_s=None, name=f"{self._redis.name}-{self._name}")
+            try:
+                async with asyncio.timeout(self.LOOK_S):
+                    await self._link.connected.wait()
+                return self._link
+            except TimeoutError:
+                if loop.time() > until:
+                    raise RedisAway(f"no connection to Redis at {address.name}: {self._link.last_error}") from None
 
     async def close(self) -> None:
         if self._link is not None:
