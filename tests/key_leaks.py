@@ -50,9 +50,15 @@ class Onlooker:
         ours = place.server is not None or place.cluster is not None
         left = []
         for pattern in (f"{prefix}:*", f"{LITERAL}*" if ours else f"{LITERAL}*{prefix}*"):
-            for name in self._scan(client, pattern):
-                ttl_ms = client.pttl(name)
-                if ttl_ms >= FOREVER and client.delete(name):
+            names = list(self._scan(client, pattern))
+            with client.pipeline(**({} if place.mode == "cluster" else {"transaction": False})) as pipe:
+                for name in names:
+                    pipe.pttl(name)
+                    pipe.delete(name)
+                told = pipe.execute()
+            # What has lapsed between the looks is told by a TTL of -2, or by nothing to delete.
+            for name, ttl_ms, deleted in zip(names, told[::2], told[1::2], strict=True):
+                if deleted and ttl_ms >= FOREVER:
                     left.append(Left(name.decode(), ttl_ms))
         return left
 

@@ -19,7 +19,7 @@ end
 if redis.call('XLEN', dlq) >= maxlen then return 'FULL' end
 local fields, size = found[1][2], 0
 for i = 1, #fields, 2 do
-    if fields[i] == 'size' then size = tonumber(fields[i + 1]) or 0 end
+    if fields[i] == 'size' then size = tonumber(string.match(fields[i + 1], '^%d+$') or 0) end
 end
 local added_ms = string.match(id, '^(%d+)')
 for _, extra in ipairs({ 'entry_id', id, 'reason', reason, 'deliveries', deliveries,
@@ -30,5 +30,5 @@ redis.call('XADD', dlq, '*', unpack(fields))
 redis.call('XACK', inbox, group, id)
 redis.call('XDEL', inbox, id)
 redis.call('HINCRBY', counts, 'dead', 1)
-redis.call('HINCRBY', counts, 'bytes', -size)
+redis.call('HINCRBY', counts, 'bytes', 0 - size)  -- 6.2 does not read the -0 of Lua
 return 'OK'

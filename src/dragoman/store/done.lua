@@ -16,6 +16,6 @@ for i = 1, #entries, 2 do
 end
 if done > 0 then
     redis.call('HINCRBY', counts, 'done', done)
-    redis.call('HINCRBY', counts, 'bytes', -bytes)
+    redis.call('HINCRBY', counts, 'bytes', 0 - bytes)  -- 6.2 does not read the -0 of Lua
 end
 return done

@@ -119,10 +119,8 @@ class Inboxes:
 
     async def own(self, instance: str, count: int) -> list[Entry]:
         """What this consumer was given before and has not finished, oldest first; for a takeover."""
-        key, group = self.keys.inbox(instance), self.settings.group
-        reply = await self.redis.call("XAUTOCLAIM", key, group, "undertaker", 0, "-", "COUNT", count)
-        await self._acknowledge_deleted(key, reply)
-        return [Entry.parse(id, fields) for id, fields in reply[1] if fields is not None]
+        _, entries = await self._take_over(instance, "undertaker", 0, "-", count)
+        return entries
 
     async def unread(self, instance: str, count: int) -> list[Entry]:
         """What nobody was given yet; for a takeover, so it goes to the consumer `undertaker`."""
@@ -153,16 +151,26 @@ class Inboxes:
 
     async def reclaim(self, instance: str, min_idle_ms: int, count: int, start: str = "-") -> tuple[str, list[Entry]]:
         """Entries that have been pending too long, for another try; and where to go on."""
-        key, group = self.keys.inbox(instance), self.settings.group
-        reply = await self.redis.call("XAUTOCLAIM", key, group, instance, min_idle_ms, start, "COUNT", count)
-        await self._acknowledge_deleted(key, reply)
-        return reply[0].decode(), [Entry.parse(id, fields) for id, fields in reply[1] if fields is not None]
+        return await self._take_over(instance, instance, min_idle_ms, start, count)
 
-    async def _acknowledge_deleted(self, key: str, reply: list[Any]) -> None:
-        """6.2 keeps naming entries that were deleted while pending: nil in the list, and acknowledged here."""
-        gone = [row[0] for row in reply[1] if row is not None and row[1] is None]
+    async def _take_over(
+        self, instance: str, consumer: str, min_idle_ms: int, start: str, count: int
+    ) -> tuple[str, list[Entry]]:
+        key, group = self.keys.inbox(instance), self.settings.group
+        reply = await self.redis.call("XAUTOCLAIM", key, group, consumer, min_idle_ms, start, "COUNT", count)
+        there = [row for row in reply[1] if row is not None]
+        if len(there) < len(reply[1]):
+            await self._acknowledge_deleted(key, consumer)
+        return reply[0].decode(), [Entry.parse(id, fields) for id, fields in there]
+
+    async def _acknowledge_deleted(self, key: str, consumer: str) -> None:
+        """Entries deleted while they were pending: 6.2 hands them on for ever, as nil that does not say which."""
+        group = self.settings.group
+        rows = await self.redis.call("XPENDING", key, group, "-", "+", self.settings.maxlen, consumer)
+        looks = [(id, self.redis.call("XRANGE", key, id, id)) for id, *_ in rows]
+        gone = [id for id, look in looks if not await look]
         if gone:
-            await self.redis.call("XACK", key, self.settings.group, *gone)
+            await self.redis.call("XACK", key, group, *gone)
 
     async def dead_letter(self, instance: str, id: str, reason: str, deliveries: int) -> str:
         """Move one entry to the dead letters: 'OK', 'FULL' or 'NONE'."""

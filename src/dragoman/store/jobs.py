@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.domain.job import Event, Outcome, Reply
+from dragoman.domain.job import OUTCOME_OF, Event, Outcome, Reply
 from dragoman.store.instances import DROP_IF
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
@@ -81,7 +81,11 @@ class Jobs:
         code: str = "",
         **fields: Any,
     ) -> Reply:
-        """One step of the table; `fields` are written when it takes effect."""
+        """One step of the table; `fields` are written when it takes effect.
+
+        `outcome` defaults to what the event means: no job ends without one.
+        """
+        outcome = outcome or OUTCOME_OF.get(event)
         reply = await ADVANCE_JOB(
             self.redis,
             job=self.keys.job(job),

@@ -1,0 +1,243 @@
+"""Presence, the open inbox, and the race between one who comes back and one who buries him."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dragoman.store.inbox import Inboxes, InboxSettings, Push
+from dragoman.store.instances import MARK, Instances, Presence
+from dragoman.store.keys import Keys
+from dragoman.store.owners import Owners
+from dragoman.store.redis import Redis
+from redis_clients import Connect
+
+TTL_MS = 60_000
+GROUP = "scheduler"
+
+
+@pytest.fixture
+def instances(redis: Redis, keys: Keys) -> Instances:
+    return Instances(redis, keys)
+
+
+@pytest.fixture
+def inboxes(redis: Redis, keys: Keys) -> Inboxes:
+    return Inboxes(redis, keys, InboxSettings(group=GROUP))
+
+
+# -- opening and closing ----------------------------------------------------------------------------
+
+
+async def test_an_inbox_belongs_to_the_incarnation_that_opened_it(instances: Instances) -> None:
+    assert await instances.open("i", "a", GROUP) == "OK"
+    assert await instances.open("i", "a", GROUP) == "OK", "asking twice changes nothing"
+    assert await instances.open("i", "b", GROUP) == "a"
+    assert await instances.holder("i") == "a"
+
+
+async def test_of_many_incarnations_that_start_at_once_exactly_one_opens(
+    instances: Instances, connect: Connect, keys: Keys
+) -> None:
+    other = Instances(await connect(), keys)
+    answers = await asyncio.gather(*((instances, other)[n % 2].open("i", f"inc-{n}", GROUP) for n in range(50)))
+    assert answers.count("OK") == 1
+    assert set(answers) - {"OK"} == {await instances.holder("i")}
+
+
+async def test_a_push_is_welcome_from_the_opening_on_and_gone_after_the_close(
+    instances: Instances, inboxes: Inboxes
+) -> None:
+    assert await inboxes.push("i", "kind", b"x") is Push.GONE
+    await instances.open("i", "a", GROUP)
+    assert await inboxes.push("i", "kind", b"x") is Push.OK
+    assert await instances.close("i", "a") == "BUSY"
+    (entry,) = await inboxes.unread("i", 10)
+    assert await instances.close("i", "a") == "BUSY", "given to somebody is not done"
+    await inboxes.done("i", [entry])
+    assert await instances.close("i", "b") == "OTHER"
+    assert await instances.close("i", "a") == "OK"
+    assert await instances.close("i", "a") == "NONE"
+    assert await inboxes.push("i", "kind", b"x") is Push.GONE
+
+
+async def test_closing_leaves_neither_stream_nor_counts(instances: Instances, redis: Redis, keys: Keys) -> None:
+    await instances.open("i", "a", GROUP)
+    assert await instances.close("i", "a") == "OK"
+    assert await redis.call("EXISTS", keys.open("i"), keys.inbox("i"), keys.counts("i")) == 0
+
+
+# -- presence ---------------------------------------------------------------------------------------
+
+
+async def test_presence_says_who_lives_and_lapses_by_itself(instances: Instances, redis: Redis, keys: Keys) -> None:
+    await instances.open("i", "a", GROUP)
+    told = Presence("i", "a", host="h", pid=7, port=5100)
+    assert await instances.renew(told, TTL_MS)
+    assert await instances.presence("i") == told
+    assert 0 < await redis.call("PTTL", keys.presence("i")) <= TTL_MS
+    assert await instances.presence("nobody") is None
+
+
+async def test_the_list_of_instances_tells_the_living_from_the_dead(
+    instances: Instances, redis: Redis, keys: Keys
+) -> None:
+    for name in ("lives", "died", "garbled"):
+        await instances.open(name, "a", GROUP)
+    await instances.renew(Presence("lives", "a"), TTL_MS)
+    await redis.call("SET", keys.presence("garbled"), b"\xff not json", "PX", TTL_MS)
+    assert await instances.all() == {"died": None, "garbled": None, "lives": Presence("lives", "a")}
+
+
+async def test_one_whose_inbox_is_gone_learns_it_when_it_renews(instances: Instances) -> None:
+    await instances.open("i", "a", GROUP)
+    assert await instances.renew(Presence("i", "a"), TTL_MS)
+    await instances.close("i", "a")
+    assert not await instances.renew(Presence("i", "a"), TTL_MS)
+    await instances.open("i", "b", GROUP)
+    assert not await instances.renew(Presence("i", "a"), TTL_MS)
+
+
+# -- burial -----------------------------------------------------------------------------------------
+
+
+async def test_only_the_incarnation_that_was_seen_dead_is_marked(instances: Instances) -> None:
+    assert await instances.mark_burial("i", "a") == "GONE"
+    await instances.open("i", "b", GROUP)
+    assert await instances.mark_burial("i", "a") == "OTHER"
+    assert await instances.holder("i") == "b"
+    assert await instances.mark_burial("i", "b") == "OK"
+    assert await instances.mark_burial("i", "b") == "OK", "a second undertaker finds the mark and goes on"
+    assert await instances.holder("i") == MARK + "b"
+
+
+async def test_the_marked_cannot_open_again_until_they_are_buried(instances: Instances, inboxes: Inboxes) -> None:
+    await instances.open("i", "a", GROUP)
+    await instances.mark_burial("i", "a")
+    assert await instances.open("i", "a", GROUP) == MARK + "a"
+    assert await instances.open("i", "b", GROUP) == MARK + "a"
+    assert await inboxes.push("i", "kind", b"x") is Push.OK, "what comes now is for the undertaker"
+    (entry,) = await inboxes.unread("i", 10)
+    await inboxes.done("i", [entry])
+    assert await instances.close("i", MARK + "a") == "OK"
+    assert await instances.open("i", "b", GROUP) == "OK"
+
+
+async def test_an_inbox_marked_by_mistake_is_handed_back(instances: Instances) -> None:
+    await instances.open("i", "a", GROUP)
+    await instances.mark_burial("i", "a")
+    assert not await instances.renew(Presence("i", "a"), TTL_MS)
+    assert await instances.unmark_burial("i", "a") == "OK"
+    assert await instances.renew(Presence("i", "a"), TTL_MS)
+
+
+async def test_one_undertaker_at_a_time_and_only_he_keeps_or_frees_his_lock(
+    instances: Instances, redis: Redis, keys: Keys
+) -> None:
+    assert await instances.lock_burial("i", "first", TTL_MS)
+    assert not await instances.lock_burial("i", "second", TTL_MS)
+    assert await instances.keep_burial("i", "first", 2 * TTL_MS)
+    assert await redis.call("PTTL", keys.undertaker("i")) > TTL_MS
+    assert not await instances.keep_burial("i", "second", TTL_MS)
+    await instances.unlock_burial("i", "second")
+    assert not await instances.lock_burial("i", "second", TTL_MS)
+    await instances.unlock_burial("i", "first")
+    assert not await instances.keep_burial("i", "first", TTL_MS)
+    assert await instances.lock_burial("i", "second", TTL_MS)
+
+
+async def test_after_the_last_step_nothing_is_left_to_be_found(instances: Instances, redis: Redis, keys: Keys) -> None:
+    await instances.open("i", "a", GROUP)
+    await instances.renew(Presence("i", "a"), TTL_MS)
+    owners = Owners(redis, keys, TTL_MS)
+    await owners.claim_node("n", "i")
+    await owners.claim_session("s", "i")
+    await redis.call("ZADD", keys.jobs_of("i"), 1, "j")
+    await instances.close("i", "a")
+    await instances.forget("i", "a")
+    assert await instances.all() == {}
+    left = [keys.presence("i"), keys.jobs_of("i"), keys.sessions_of("i"), keys.nodes_of("i"), keys.inbox("i")]
+    assert [await redis.call("EXISTS", key) for key in left] == [0] * len(left)
+
+
+async def test_the_presence_of_a_newer_incarnation_is_not_forgotten_with_the_old(instances: Instances) -> None:
+    await instances.open("i", "b", GROUP)
+    await instances.renew(Presence("i", "b"), TTL_MS)
+    await instances.forget("i", "a")
+    assert await instances.presence("i") == Presence("i", "b")
+
+
+# -- the race: whatever the order, one of the two sees the other ------------------------------------
+
+
+class Held:
+    """A client whose reads wait until they are let go: the moment between "I live" and "was I buried?"."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self.reading, self.go_on = asyncio.Event(), asyncio.Event()
+
+    def call(self, command: str, key: str, *args: Any) -> "asyncio.Future[Any]":
+        if command != "GET":
+            return self._redis.call(command, key, *args)
+        self.reading.set()
+
+        async def later() -> Any:
+            await self.go_on.wait()
+            return await self._redis.call(command, key, *args)
+
+        return asyncio.ensure_future(later())
+
+
+async def bury(instances: Instances) -> bool:
+    """What an undertaker does before anything else; False: he saw that it lives, and handed the inbox back."""
+    assert await instances.mark_burial("i", "a") == "OK"
+    if await instances.presence("i") is None:
+        return True
+    await instances.unmark_burial("i", "a")
+    return False
+
+
+async def test_one_who_renews_before_the_undertaker_marks_is_left_alone(instances: Instances) -> None:
+    await instances.open("i", "a", GROUP)
+    assert await instances.renew(Presence("i", "a"), TTL_MS)
+    assert not await bury(instances)
+    assert await instances.holder("i") == "a"
+
+
+async def test_one_who_renews_after_the_undertaker_looked_knows_that_he_was_buried(instances: Instances) -> None:
+    await instances.open("i", "a", GROUP)
+    assert await bury(instances)
+    assert not await instances.renew(Presence("i", "a"), TTL_MS)
+
+
+async def test_one_who_renews_between_the_mark_and_the_look_is_seen_and_sees(instances: Instances) -> None:
+    await instances.open("i", "a", GROUP)
+    await instances.mark_burial("i", "a")
+    assert not await instances.renew(Presence("i", "a"), TTL_MS)
+    assert await instances.presence("i") is not None
+
+
+async def test_an_undertaker_who_comes_between_presence_and_look_sees_the_living(
+    instances: Instances, redis: Redis, keys: Keys
+) -> None:
+    await instances.open("i", "a", GROUP)
+    held = Held(redis)
+    renewing = asyncio.create_task(Instances(held, keys).renew(Presence("i", "a"), TTL_MS))  # type: ignore[arg-type]
+    await held.reading.wait()
+    assert not await bury(instances), "he has said that he lives"
+    held.go_on.set()
+    assert await renewing
+
+
+async def test_an_undertaker_who_marks_between_presence_and_look_is_seen(
+    instances: Instances, redis: Redis, keys: Keys
+) -> None:
+    await instances.open("i", "a", GROUP)
+    held = Held(redis)
+    renewing = asyncio.create_task(Instances(held, keys).renew(Presence("i", "a"), TTL_MS))  # type: ignore[arg-type]
+    await held.reading.wait()
+    await instances.mark_burial("i", "a")
+    held.go_on.set()
+    assert not await renewing
+    assert await instances.presence("i") is not None, "and he is seen: who hands back last, wins"

@@ -1,0 +1,102 @@
+"""Who holds whose socket: each removes his own word and nobody else's."""
+
+import asyncio
+
+import pytest
+
+from dragoman.store.keys import Keys
+from dragoman.store.owners import EPOCH_TTL_MS, Owners
+from dragoman.store.redis import Redis
+from redis_clients import Connect
+
+TTL_MS = 45_000
+
+
+@pytest.fixture
+def owners(redis: Redis, keys: Keys) -> Owners:
+    return Owners(redis, keys, TTL_MS)
+
+
+async def members(redis: Redis, key: str) -> set[str]:
+    return {name.decode() for name in await redis.call("SMEMBERS", key)}
+
+
+async def test_a_node_is_owned_by_who_claimed_it_last(owners: Owners) -> None:
+    assert await owners.node_owner("n") is None
+    first = await owners.claim_node("n", "i1")
+    assert await owners.node_owner("n") == "i1"
+    second = await owners.claim_node("n", "i2")
+    assert await owners.node_owner("n") == "i2"
+    assert second > first
+
+
+async def test_every_connection_of_a_node_has_an_epoch_of_its_own(owners: Owners, connect: Connect, keys: Keys) -> None:
+    other = Owners(await connect(), keys, TTL_MS)
+    mine = [owners.claim_node("n", "i1") for _ in range(50)]
+    theirs = [other.claim_node("n", "i2") for _ in range(50)]
+    epochs = await asyncio.gather(*mine, *theirs)
+    assert len(set(epochs)) == 100
+    assert await owners.claim_node("n", "i1") > max(epochs)
+
+
+async def test_epochs_rise_even_when_the_last_one_was_forgotten(owners: Owners, redis: Redis, keys: Keys) -> None:
+    first = await owners.claim_node("n", "i")
+    started = await server_ms(redis, keys)
+    await redis.call("DEL", keys.node_epoch("n"))
+    second = await owners.claim_node("n", "i")
+    assert second >= started, "Redis' own time is the floor"
+    assert second >= first
+
+
+async def server_ms(redis: Redis, keys: Keys) -> int:
+    seconds, micros = await redis.call_at(keys.node_epoch("n"), "TIME")
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
+async def test_what_an_instance_owns_is_listed_where_its_undertaker_looks(
+    owners: Owners, redis: Redis, keys: Keys
+) -> None:
+    await owners.claim_node("n1", "i")
+    await owners.claim_node("n2", "i")
+    await owners.claim_session("s1", "i")
+    assert await members(redis, keys.nodes_of("i")) == {"n1", "n2"}
+    assert await members(redis, keys.sessions_of("i")) == {"s1"}
+    await owners.leave_node("n1", "i")
+    await owners.leave_session("s1", "i")
+    assert await members(redis, keys.nodes_of("i")) == {"n2"}
+    assert await members(redis, keys.sessions_of("i")) == set()
+
+
+async def test_a_closing_socket_takes_away_its_own_word_only(owners: Owners, redis: Redis, keys: Keys) -> None:
+    await owners.claim_node("n", "i1")
+    await owners.claim_session("s", "i1")
+    await owners.claim_node("n", "i2")
+    await owners.claim_session("s", "i2")
+    await owners.leave_node("n", "i1")
+    await owners.leave_session("s", "i1")
+    assert await owners.node_owner("n") == "i2"
+    assert await owners.session_owner("s") == "i2"
+    assert await members(redis, keys.nodes_of("i1")) == set()
+    await owners.leave_node("n", "i2")
+    await owners.leave_session("s", "i2")
+    assert await owners.node_owner("n") is None
+    assert await owners.session_owner("s") is None
+
+
+async def test_owner_keys_lapse_and_are_renewed_also_when_redis_has_forgotten_them(
+    owners: Owners, redis: Redis, keys: Keys
+) -> None:
+    await owners.claim_node("n", "i")
+    await owners.claim_session("s", "i")
+    assert 0 < await redis.call("PTTL", keys.node_epoch("n")) <= EPOCH_TTL_MS
+    await redis.call("PEXPIRE", keys.node_owner("n"), 1000)
+    await redis.call("DEL", keys.session_owner("s"))
+    await owners.renew("i", ["n"], ["s"])
+    for key in (keys.node_owner("n"), keys.session_owner("s")):
+        assert 1000 < await redis.call("PTTL", key) <= TTL_MS
+    assert await owners.session_owner("s") == "i"
+
+
+async def test_renewing_nothing_asks_nothing(owners: Owners, redis: Redis) -> None:
+    await owners.renew("i", [], [])
+    assert redis.ops["SET"].ok == 0
