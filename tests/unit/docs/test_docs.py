@@ -1,0 +1,249 @@
+"""What the pages name exists: links, commands, make targets, settings, metrics, close codes, folders and imports."""
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.cli.main import COMMANDS, imported
+from dragoman.config.catalog import ENV_PREFIX, RETIRED, SECTIONS, SETTINGS
+from dragoman.protocol.codes import Close
+from dragoman.services.metrics import Metrics
+from dragoman.store.ops import Ops
+
+ROOT = Path(__file__).resolve().parents[3]
+SOURCE = ROOT / "src/dragoman"
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+AWAITED = {ROOT / "docs/performance.md"}  # whoever measures writes it; links to it may be there first
+OTHER_VARIABLES = {"DRAGOMAN_CONFIG", "DRAGOMAN_OPERATOR_TOKEN", "DRAGOMAN_NODE_TOKEN"}
+TOP_SECTIONS = {name.partition(".")[0] for name in SECTIONS if name}
+
+FENCE = re.compile(r"^```(?P<language>\w*)[^\n]*\n(?P<body>.*?)^```$", re.M | re.S)
+INLINE = re.compile(r"`([^`\n]+)`")
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+
+page = pytest.mark.parametrize("path", PAGES, ids=[str(path.relative_to(ROOT)) for path in PAGES])
+
+
+def fences(path: Path, *languages: str) -> list[str]:
+    found = FENCE.finditer(path.read_text(encoding="utf-8"))
+    return [match["body"] for match in found if match["language"] in languages]
+
+
+def prose(path: Path) -> str:
+    return FENCE.sub("", path.read_text(encoding="utf-8"))
+
+
+def inline(path: Path) -> list[str]:
+    return INLINE.findall(prose(path))
+
+
+def command_lines(path: Path) -> Iterator[list[str]]:
+    """What a reader could type: lines of sh blocks, prompts of console blocks, code in the text."""
+    typed = [line for body in fences(path, "sh") for line in body.splitlines()]
+    typed += [line[2:] for body in fences(path, "console") for line in body.splitlines() if line.startswith("$ ")]
+    for line in typed + inline(path):
+        words = line.partition(" #")[0].split()
+        while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):  # variables for this one command
+            words.pop(0)
+        if words:
+            yield [words[0].removeprefix(".venv/bin/"), *words[1:]]
+
+
+def anchors(path: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", prose(path), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+# -- links
+
+
+@page
+def test_every_link_leads_somewhere(path: Path) -> None:
+    broken = []
+    for link in LINK.findall(prose(path)):
+        file, _, anchor = link.partition("#")
+        if "://" in link:
+            continue
+        target = (path.parent / file).resolve() if file else path
+        if target not in AWAITED and (not target.exists() or (anchor and anchor not in anchors(target))):
+            broken.append(link)
+    assert broken == []
+
+
+def test_every_page_of_the_documentation_is_in_its_index() -> None:
+    index = ROOT / "docs/README.md"
+    linked = {(index.parent / link.partition("#")[0]).resolve() for link in LINK.findall(prose(index))}
+    assert [path.name for path in PAGES if path != index and "docs" in path.parts and path not in linked] == []
+
+
+# -- commands
+
+
+@page
+def test_every_command_exists_with_its_options(path: Path) -> None:
+    wrong = [" ".join(words) for words in command_lines(path) if words[0] == "dragoman" and not _known(words[1:])]
+    assert wrong == []
+
+
+def _known(words: list[str]) -> bool:
+    """Names down to the command, then options that it has; `…` and words in capitals stand for something."""
+    if not words or words[0] in ("…", "COMMAND") or words[0].startswith("-"):
+        return True
+    found = {command.name: command for command in COMMANDS}.get(words[0])
+    if found is None:
+        return False
+    command: Any = imported(found)
+    rest = words[1:]
+    while rest and isinstance(getattr(command, "commands", None), Mapping) and not rest[0].startswith("-"):
+        if rest[0] not in command.commands:
+            return False
+        command, rest = command.commands[rest[0]], rest[1:]
+    options = {name for parameter in command.params for name in parameter.opts} | {"--help", "-h"}
+    return all(word.partition("=")[0] in options for word in rest if re.match(r"--?[a-z]", word))
+
+
+@page
+def test_every_make_target_exists(path: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    named = {words[1] for words in command_lines(path) if words[0] == "make" and len(words) > 1}
+    assert named <= targets
+
+
+# -- settings
+
+
+@page
+def test_every_setting_exists(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    code = [*inline(path), *re.findall(r"--set ([\w.]+)=", text)]
+    keys = {word for part in code for word in re.findall(r"(?<![\w./:@-])[a-z]\w*(?:\.[a-z]\w*)+(?![\w(/-])", part)}
+    keys = {key for key in keys if key.partition(".")[0] in TOP_SECTIONS}
+    assert keys <= {*SETTINGS, *SECTIONS}
+    variables = {
+        name for name in re.findall(rf"\b{ENV_PREFIX}[A-Z0-9_]*[A-Z0-9]\b", text) if name not in OTHER_VARIABLES
+    }
+    assert variables <= {setting.variable for setting in SETTINGS.values()}
+
+
+@page
+def test_every_piece_of_configuration_can_be_loaded(path: Path) -> None:
+    for body in fences(path, "toml"):
+        assert set(_dotted(tomllib.loads(body))) <= set(SETTINGS)
+
+
+def _dotted(tree: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _dotted(value, f"{before}{name}.")
+        else:
+            yield before + name
+
+
+@page
+def test_retired_names_are_named_only_as_such(path: Path) -> None:
+    if path.name not in ("CHANGELOG.md", "configuration.md"):
+        assert [name for name in RETIRED if name in path.read_text(encoding="utf-8")] == []
+
+
+# -- code
+
+
+@page
+def test_python_can_be_parsed(path: Path) -> None:
+    for body in fences(path, "python"):
+        ast.parse(body)
+
+
+@page
+def test_every_file_named_exists(path: Path) -> None:
+    named = {
+        word for word in inline(path) if re.fullmatch(r"(src|docs|tests|domain|store|services|gateway)/[\w./-]+", word)
+    }
+    assert {word for word in named if not (ROOT / word).exists() and not (SOURCE / word).exists()} == set()
+
+
+# -- what operators look at
+
+
+def metric_names() -> set[str]:
+    registry = Metrics().registry
+    registry.register(Ops())
+    counters = {f"{family.name}_total" for family in registry.collect() if family.type == "counter"}
+    return counters | {family.name for family in registry.collect() if family.type != "counter"}
+
+
+@page
+def test_every_metric_exists(path: Path) -> None:
+    named = re.findall(r"\b(?:dragoman|scheduler_phase2)_[a-z_]+\b", "\n".join(inline(path)))
+    assert set(named) <= metric_names()
+
+
+def test_the_operators_page_lists_every_metric() -> None:
+    rows = re.findall(r"^\| `((?:dragoman|scheduler_phase2)_\w+)` \|", prose(ROOT / "docs/operate.md"), re.M)
+    assert sorted(rows) == sorted(metric_names())
+
+
+def test_the_operators_page_lists_every_close_code() -> None:
+    rows = re.findall(r"^\| (\d{4}) \| (\w+) \|", prose(ROOT / "docs/operate.md"), re.M)
+    assert rows == [(str(code.value), code.name) for code in Close]
+
+
+# -- the architecture
+
+
+def layers() -> dict[str, set[str]]:
+    """The table of the page: what each folder may import, from the top down."""
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ?([^|]*?) ?\|$", prose(ROOT / "docs/architecture.md"), re.M)
+    order = [folder for folder, _ in rows]
+    return {
+        folder: set(order[at + 1 :]) if imports == "all below" else set(INLINE.findall(imports))
+        for at, (folder, imports) in enumerate(rows)
+    }
+
+
+def test_the_architecture_names_every_folder() -> None:
+    packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    modules = {path.stem for path in SOURCE.glob("[a-z]*.py")}
+    assert (packages | modules) - set(layers()) == set()
+
+
+def test_imports_are_those_the_architecture_allows() -> None:
+    allowed = layers()
+    for path in SOURCE.rglob("*.py"):
+        mine = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+        if mine in allowed:
+            assert _imports(path) - {mine} <= allowed[mine], path.relative_to(ROOT)
+
+
+def test_what_a_layer_imports_stands_below_it() -> None:
+    order = list(layers())
+    for folder, imports in layers().items():
+        assert imports <= set(order[order.index(folder) + 1 :]), folder
+
+
+def _imports(path: Path) -> set[str]:
+    """The folders of ours that a module imports, also inside functions."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module == "dragoman":
+            names |= {f"dragoman.{alias.name}" for alias in node.names if not alias.name.startswith("_")}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            names.add(node.module)
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return {name.split(".")[1] for name in names if name.startswith("dragoman.")}
+
+
+# -- every decision has the same three parts
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("docs/adr/*.md")), ids=lambda path: path.stem)
+def test_a_decision_says_what_was_chosen_and_what_was_given_up(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert re.match(rf"# {int(path.name[:4])}\. ", text)
+    assert re.findall(r"^\*\*([^*]+)\.\*\*", text, re.M) == ["Context", "Choice", "What we gave up"]
