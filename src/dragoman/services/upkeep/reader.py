@@ -95,12 +95,13 @@ class Reader:
             await self._connection.close()
 
 
-async def bury_entry(inboxes: Inboxes, metrics: Metrics, instance: str, id: str, reason: str, deliveries: int) -> None:
-    """Move one entry to the dead letters, and count it."""
-    match await inboxes.dead_letter(instance, id, reason, deliveries):
-        case "OK":
-            metrics.dlq_moved.inc()
-            log.warning("dead letter", instance=instance, entry=id, reason=reason, deliveries=deliveries)
-        case "FULL":
-            metrics.dlq_full.inc()
-            log.error("the dead letters are full; the entry stays pending", instance=instance, entry=id)
+async def bury_entry(inboxes: Inboxes, metrics: Metrics, instance: str, id: str, reason: str, deliveries: int) -> str:
+    """Move one entry to the dead letters, and count it: 'OK', 'NONE', or 'FULL', and it stays where it is."""
+    verdict = await inboxes.dead_letter(instance, id, reason, deliveries)
+    if verdict == "OK":
+        metrics.dlq_moved.inc()
+        log.warning("dead letter", instance=instance, entry=id, reason=reason, deliveries=deliveries)
+    elif verdict == "FULL":
+        metrics.dlq_full.inc()
+        log.error("the dead letters are full; the entry stays pending", instance=instance, entry=id)
+    return verdict
