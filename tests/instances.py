@@ -164,7 +164,8 @@ class Speaker:
 
     def __init__(self, ws: aiohttp.ClientWebSocketResponse) -> None:
         self.ws = ws
-        self.session_id = ""
+        self.session_id = self.token = ""
+        self.last_seq = 0
         self.heard: list[dict[str, Any]] = []
 
     async def init(self, **fields: object) -> dict[str, Any]:
@@ -172,8 +173,13 @@ class Speaker:
             "session_init", client_version="t", platform="web", **{"src_lang": "en", "tgt_lang": "es"} | fields
         )
         ack = await self.until(lambda m: m["type"] == "session_init_ack")
-        self.session_id = ack["session_id"]
+        self.session_id, self.token = ack["session_id"], ack.get("resume_token", "")
         return ack
+
+    async def chunk(self, seq: int, packets: int = 13, *, final: bool = False) -> None:
+        """One audio_chunk of `packets` × 20 ms."""
+        payload = bytes(encode_base64(opus_run([SILENCE_PACKET] * packets))).decode().strip('"')
+        await self.say("audio_chunk", session_id=self.session_id, seq=seq, is_final=final, payload=payload)
 
     async def say(self, type: str, **fields: object) -> None:
         await self.ws.send_str(json.dumps({"type": type, **fields}))
@@ -193,6 +199,7 @@ class Speaker:
                 frame = await self.ws.receive()
                 assert frame.type is aiohttp.WSMsgType.TEXT, f"closed with {self.ws.close_code}; heard {self.heard}"
                 message = json.loads(frame.data)
+                self.last_seq = max(self.last_seq, message.get("seq", 0))
                 if wanted(message):
                     return dict(message)
                 self.heard.append(message)
@@ -240,6 +247,18 @@ class Cluster:
         speaker = Speaker(ws)
         await speaker.init(**fields)
         return speaker
+
+    async def resumed(self, before: Speaker, instance: InstanceProcess) -> tuple[Speaker, dict[str, Any]]:
+        """The same client on a new socket, and the ack it got."""
+        ws = await self._http.ws_connect(f"ws://127.0.0.1:{instance.port}/ws/session", max_msg_size=0)
+        after = Speaker(ws)
+        after.session_id, after.token, after.last_seq = before.session_id, before.token, before.last_seq
+        await after.say(
+            "session_resume", session_id=before.session_id, resume_token=before.token, last_seq=before.last_seq
+        )
+        ack = await after.until(lambda m: m["type"] in ("session_init_ack", "error"))
+        assert ack["type"] == "session_init_ack", ack
+        return after, ack
 
     async def close(self) -> None:
         await self._http.close()

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from time import monotonic
+from time import monotonic, time
 
 import structlog
 
@@ -13,8 +13,11 @@ from dragoman.protocol.audio import decode_base64, parse_frame
 from dragoman.protocol.codec import decode_client, encode
 from dragoman.protocol.codes import BackpressureAction, Close, ErrorCode
 from dragoman.protocol.errors import ProtocolError
+from dragoman.services.loops import Tasks
+from dragoman.services.speech.resumption import Resumption
 from dragoman.services.speech.session import BACKPRESSURE_PAUSE_S, Session
 from dragoman.services.speech.sessions import Sessions
+from dragoman.store.errors import StoreError
 
 log = structlog.get_logger(__name__)
 
@@ -26,6 +29,8 @@ class SessionEndpoint:
     def __init__(
         self,
         sessions: Sessions,
+        resumption: Resumption,
+        tasks: Tasks,
         doorkeeper: Doorkeeper,
         guard: Callable[..., bool],
         draining: Callable[[], bool],
@@ -33,7 +38,7 @@ class SessionEndpoint:
         pre_session_s: float,
     ) -> None:
         self._sessions, self._doorkeeper, self._guard, self._draining = sessions, doorkeeper, guard, draining
-        self._pre_session_s = pre_session_s
+        self._resumption, self._tasks, self._pre_session_s = resumption, tasks, pre_session_s
         self._session: Session | None = None
         self._principal: Principal | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -68,14 +73,14 @@ class SessionEndpoint:
 
     def _text(self, conn: Connection, data: bytes) -> None:
         try:
-            self._handle(conn, decode_client(data))
+            self._handle(conn, decode_client(data), data)
         except ProtocolError as error:
             self._refuse(conn, error)
 
     def _binary(self, conn: Connection, data: bytes) -> None:
         try:
             frame = parse_frame(data)
-            self._sessions.get(frame.session_id).chunk(frame.audio, frame.is_final, frame.seq)
+            self._get(conn, frame.session_id).chunk(frame.audio, frame.is_final, frame.seq)
         except ProtocolError as error:
             self._refuse(conn, error)
 
@@ -85,45 +90,103 @@ class SessionEndpoint:
 
     # -- what the client says --------------------------------------------------------------------
 
-    def _handle(self, conn: Connection, message: wire.ClientMessage) -> None:
+    def _handle(self, conn: Connection, message: wire.ClientMessage, data: bytes) -> None:
         match message:
             case wire.AudioChunk():
                 audio = decode_base64(message.payload) if message.payload else b""
-                self._sessions.get(message.session_id).chunk(audio, message.is_final, message.seq)
+                self._get(conn, message.session_id).chunk(audio, message.is_final, message.seq)
             case wire.Utterance():
-                self._sessions.get(message.session_id).utterance(message, conn)
+                self._utterance(conn, message, data)
             case wire.ClientHeartbeat():
-                self._sessions.get(message.session_id)
-                conn.send(encode(wire.ServerHeartbeat(session_id=message.session_id, timestamp=message.timestamp)))
+                self._heartbeat(conn, message)
             case wire.TtsStarted():
-                self._sessions.get(message.session_id).tts_started()
+                self._get(conn, message.session_id).tts_started()
             case wire.TtsPlayEnded():
-                self._sessions.get(message.session_id).tts_ended()
+                self._get(conn, message.session_id).tts_ended()
             case wire.SessionInit():
                 self._init(conn, message)
             case wire.SessionClose():
-                self._sessions.get(message.session_id).close()
+                self._get(conn, message.session_id).close()
             case wire.SessionResume():
-                raise ProtocolError(ErrorCode.INVALID_SESSION, "The session cannot be resumed; open a new one.")
+                self._resume(conn, message)
             case wire.RoomCreate() | wire.RoomJoin() | wire.RoomLeave() | wire.RoomRawVoicePreference():
                 conn.send(encode(wire.RoomError(code=ErrorCode.UNSUPPORTED_FEATURE, message=NOT_YET)))
             case wire.WebrtcOffer() | wire.WebrtcAnswer() | wire.WebrtcIce():
                 raise ProtocolError(ErrorCode.UNSUPPORTED_FEATURE, NOT_YET)
 
+    def _who(self, conn: Connection, token: str | None = None) -> Principal | None:
+        """Whose socket this is; None if it was closed because nobody may know."""
+        if self._principal is None:
+            try:
+                self._principal = self._doorkeeper.identify("client", token or token_of(conn.headers, conn.query))
+            except Unauthorized as error:
+                conn.close(Close.UNAUTHORIZED, str(error))
+        return self._principal
+
+    def _get(self, conn: Connection, session_id: str) -> Session:
+        session = self._session
+        if session is not None and session.id == session_id and session.socket is conn:
+            return session
+        principal = self._who(conn)
+        return self._sessions.get(session_id, _owner(principal) if principal is not None else "")
+
+    def _settle(self) -> None:
+        """A session is open: the socket may stay."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _utterance(self, conn: Connection, message: wire.Utterance, data: bytes) -> None:
+        """Gateways open a socket of its own for each utterance of a session that another one opened."""
+        principal = self._who(conn)
+        if principal is None:
+            return
+        if self._sessions.find(message.session_id) is None:
+            self._sessions.forward_utterance(conn, message, _owner(principal), principal.tenant, data)
+        else:
+            self._sessions.get(message.session_id, _owner(principal)).utterance(message, conn)
+        self._settle()
+
+    def _heartbeat(self, conn: Connection, message: wire.ClientHeartbeat) -> None:
+        session = self._get(conn, message.session_id)
+        if message.last_seq is not None and session.outbox is not None:
+            session.outbox.free(message.last_seq)
+        now_ms = int(time() * 1000)
+        session.send(wire.ServerHeartbeat(session_id=message.session_id, timestamp=now_ms))
+
     def _init(self, conn: Connection, message: wire.SessionInit) -> None:
         if self._draining():
             conn.close(Close.SHUTDOWN, "this instance is shutting down; connect again")
             return
-        if self._principal is None:
-            try:
-                token = message.token or token_of(conn.headers, conn.query)
-                self._principal = self._doorkeeper.identify("client", token)
-            except Unauthorized as error:
-                conn.close(Close.UNAUTHORIZED, str(error))
-                return
+        principal = self._who(conn, message.token)
+        if principal is None:
+            return
         if message.audio_format not in (None, "opus", "pcm16"):
             raise ProtocolError(ErrorCode.INVALID_MESSAGE, "Field `audio_format`: use opus or pcm16.")
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-        self._session = self._sessions.open(conn, message)
+        self._settle()
+        self._session = self._sessions.open(conn, message, _owner(principal))
+
+    def _resume(self, conn: Connection, message: wire.SessionResume) -> None:
+        if self._draining():
+            conn.close(Close.SHUTDOWN, "this instance is shutting down; connect again")
+            return
+        principal = self._who(conn, message.token)
+        if principal is not None:
+            self._settle()
+            self._tasks.spawn(self._resumed(conn, message, _owner(principal)), "resume")
+
+    async def _resumed(self, conn: Connection, message: wire.SessionResume, owner: str) -> None:
+        try:
+            self._session = await self._resumption.resume(conn, message, owner)
+        except ProtocolError as error:
+            self._refuse(conn, error)
+        except StoreError:
+            conn.close(Close.OVERLOADED, "Redis is away; connect again")
+            return
+        if conn.closed:
+            self._sessions.socket_closed(conn)
+
+
+def _owner(principal: Principal) -> str:
+    """To whom a session belongs."""
+    return f"{principal.tenant}/{principal.subject}"

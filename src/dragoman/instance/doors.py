@@ -75,7 +75,15 @@ class Doors:
         node_limits = replace(self._limits(), max_frames_per_s=per_s, burst_frames=2 * per_s)
 
         def session() -> SessionEndpoint:
-            return SessionEndpoint(services.sessions, keeper, guard, draining, pre_session_s=patience_s)
+            return SessionEndpoint(
+                services.sessions,
+                services.resumption,
+                services.tasks,
+                keeper,
+                guard,
+                draining,
+                pre_session_s=patience_s,
+            )
 
         def node() -> NodeEndpoint:
             nodes, tasks = services.local_nodes, services.tasks

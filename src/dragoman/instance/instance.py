@@ -162,6 +162,11 @@ class Instance:
     async def stop(self) -> None:
         """Everybody is told to come back elsewhere; nothing is left for others to bury, if Redis is there to hear."""
         self.ready = False
+        try:
+            async with asyncio.timeout(LEAVE_PATIENCE_S):
+                await self.services.sessions.hand_over()
+        except (StoreError, TimeoutError):
+            log.warning("could not hand sessions over; they end when their grace is over")
         await self.doors.close(Close.SHUTDOWN)
         for loop in self._loops:
             loop.cancel()

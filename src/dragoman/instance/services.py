@@ -17,18 +17,32 @@ from dragoman.domain.segmenter import SegmenterSettings
 from dragoman.instance.stores import Stores
 from dragoman.protocol.codec import decode_node
 from dragoman.protocol.node import JobAck, JobResult, JobStarted, NodePartial
-from dragoman.protocol.peer import Assign, Bounced, CancelJob, Evict, FromNode, InboxMessage
+from dragoman.protocol.peer import (
+    Assign,
+    Bounced,
+    CancelJob,
+    Evict,
+    FromNode,
+    InboxMessage,
+    JobEnded,
+    JobMoved,
+    SessionMoved,
+    ToSocket,
+    UtteranceFor,
+)
 from dragoman.services.loops import Tasks, every
 from dragoman.services.metrics import Metrics
 from dragoman.services.report import Report
 from dragoman.services.speech.dispatcher import Dispatcher
+from dragoman.services.speech.expatriate import Mail
 from dragoman.services.speech.fleet_view import FleetView
 from dragoman.services.speech.local_nodes import LocalNodes
 from dragoman.services.speech.orphans import Orphans
 from dragoman.services.speech.placer import Placer, PlacerSettings
+from dragoman.services.speech.resumption import Resumption
 from dragoman.services.speech.router import Router
 from dragoman.services.speech.session import SessionSettings
-from dragoman.services.speech.sessions import Sessions
+from dragoman.services.speech.sessions import Sessions, SessionsSettings
 from dragoman.services.upkeep.announcer import Announcer
 from dragoman.services.upkeep.presence import PresenceKeeper
 from dragoman.services.upkeep.reader import Reader
@@ -40,6 +54,7 @@ from dragoman.store.instances import Presence
 
 LAG_INTERVAL_S = 0.25
 NODE_HEARTBEAT_S = 15.0
+GRACE_INTERVAL_S = 2.0
 
 
 class Services:
@@ -55,7 +70,7 @@ class Services:
         self.name, self.stores = name, stores
         metrics, tasks = self.metrics, self.tasks = Metrics(), Tasks()
         metrics.registry.register(stores.redis.ops)
-        phase2, speech = config.scheduler.phase2, config.speech
+        phase2 = config.scheduler.phase2
         self.presence = PresenceKeeper(
             stores.instances,
             metrics,
@@ -67,44 +82,53 @@ class Services:
             on_buried=on_buried,
         )
         self.announcer = Announcer(stores.redis, stores.keys, tasks)
-        ttl_s = phase2.node_snapshot.presence_ttl_seconds
-        self.view = FleetView(stores.nodes, metrics, presence_ttl_s=ttl_s)
+        self.view = FleetView(stores.nodes, metrics, presence_ttl_s=phase2.node_snapshot.presence_ttl_seconds)
         self.announcer.subscribe(self.view.hear)
         self.router = Router(name, stores.inboxes, stores.owners, stores.jobs, metrics)
         self.router.deliver_here = self.handle
+        self.mail = Mail(self.router, stores.sessions, tasks)
+        self._build_jobs(config)
+        self._build_sessions(config)
+        self._build_upkeep(config)
+
+    def _build_jobs(self, config: Config) -> None:
+        stores, speech, name = self.stores, config.speech, self.name
         self.orphans = Orphans(
-            name, stores.jobs, stores.reservations, metrics, tasks,
+            name, stores.jobs, stores.reservations, self.mail, self.metrics, self.tasks,
             patience_ms=speech.attempt_timeout_ms, knows=lambda node: node in self.view.fleet,
         )  # fmt: skip
         placing = PlacerSettings(
             speech.placement_wait_ms, speech.default_slots, speech.turn_overcommit, speech.job_timeout_ms
         )
-        self.placer = Placer(name, self.view, stores.jobs, stores.reservations, stores.turns, metrics, placing)
+        self.placer = Placer(name, self.view, stores.jobs, stores.reservations, stores.turns, self.metrics, placing)
         deadlines = DeadlineSettings(
             speech.job_ack_timeout_ms, speech.attempt_timeout_ms, speech.job_timeout_ms, speech.max_attempts
         )
         self.dispatcher = Dispatcher(
-            name, self.placer, self.router, stores.jobs, self.view, stores.storm, self.announcer, self.orphans, metrics,
-            tasks, deadlines, node_grace_ms=speech.node_grace_ms,
+            name, self.placer, self.router, stores.jobs, self.view, stores.storm, self.announcer, self.orphans,
+            self.metrics, self.tasks, deadlines, node_grace_ms=speech.node_grace_ms,
         )  # fmt: skip
-        silent_after_s = max(ttl_s, 2 * NODE_HEARTBEAT_S)
+        ttl_s = config.scheduler.phase2.node_snapshot.presence_ttl_seconds
         self.local_nodes = LocalNodes(
-            name,
-            stores.owners,
-            stores.nodes,
-            self.router,
-            self.announcer,
-            metrics,
-            tasks,
-            silent_after_s=silent_after_s,
-        )
+            name, stores.owners, stores.nodes, self.router, self.announcer, self.metrics, self.tasks,
+            silent_after_s=max(ttl_s, 2 * NODE_HEARTBEAT_S),
+        )  # fmt: skip
         self.local_nodes.on_seen = self.view.saw
         self.local_nodes.driver_here = self.dispatcher.node_said
+
+    def _build_sessions(self, config: Config) -> None:
+        stores, speech = self.stores, config.speech
+        settings = SessionsSettings(
+            _session_settings(config), speech.binary_frames, speech.resume_grace_s, speech.detached_session_s
+        )
         self.sessions = Sessions(
-            name, stores.owners, stores.turns, self.dispatcher, metrics, tasks, _session_settings(config),
-            binary_frames=speech.binary_frames, guard=self.presence.guard,
+            self.name, stores.owners, stores.turns, stores.sessions, self.dispatcher, self.router, self.mail,
+            self.metrics, self.tasks, settings, guard=self.presence.guard,
         )  # fmt: skip
-        self._build_upkeep(config)
+        self.resumption = Resumption(
+            self.sessions, stores.sessions, stores.jobs, stores.instances, self.router, self.tasks,
+            job_timeout_ms=speech.job_timeout_ms,
+        )  # fmt: skip
 
     def _build_upkeep(self, config: Config) -> None:
         stores, phase2 = self.stores, config.scheduler.phase2
@@ -146,6 +170,16 @@ class Services:
                 self.dispatcher.bounced(message)
             case Evict():
                 self.local_nodes.evict(message)
+            case JobEnded():
+                await self.sessions.job_ended(message)
+            case JobMoved():
+                self.sessions.job_moved(message)
+            case SessionMoved():
+                self.sessions.session_moved(message)
+            case UtteranceFor():
+                self.sessions.utterance_for(message)
+            case ToSocket():
+                self.sessions.to_socket(message)
 
     async def _returned(self) -> None:
         """Redis or we were away: write again what we own before anybody misses it."""
@@ -171,6 +205,8 @@ class Services:
             "undertaker": every(presence_s, self.undertaker.run_once, name="undertaker"),
             "orphans": every(slots_s, self.orphans.run_once, name="orphans"),
             "renewer": every(owner_s, self.renewer.run_once, name="renewer"),
+            "session-keeper": every(owner_s, self.sessions.keep_all, name="session-keeper"),
+            "grace": every(GRACE_INTERVAL_S, self.resumption.end_overdue, name="grace"),
             "reservations": every(slots_s, self.dispatcher.renew, name="reservations"),
             "fleet-view": every(refresh_s, self.view.run_once, name="fleet-view"),
             "silent-nodes": every(1.0, self.local_nodes.close_silent, name="silent-nodes"),

@@ -11,6 +11,7 @@ from dragoman.store.nodes import Nodes
 from dragoman.store.owners import Owners
 from dragoman.store.redis import Redis
 from dragoman.store.reservations import Reservations
+from dragoman.store.sessions import ResumableSessions
 from dragoman.store.storm import Storm
 from dragoman.store.turns import Turns
 
@@ -31,6 +32,9 @@ class Stores:
         self.nodes = Nodes(redis, keys, int(phase2.node_snapshot.presence_ttl_seconds * 1000))
         self.jobs = Jobs(redis, keys)
         self.turns = Turns(redis, keys)
+        self.sessions = ResumableSessions(
+            redis, keys, owner_ttl_ms=self.owners.ttl_ms, grace_ms=int(speech.resume_grace_s * 1000)
+        )
         self.reservations = Reservations(redis, keys, speech.reservation_ttl_ms)
         storm = StormSettings(speech.debounce_window_s, speech.unavailable_ttl_s)
         self.storm = Storm(redis, keys, storm)

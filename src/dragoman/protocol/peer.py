@@ -61,7 +61,56 @@ class Evict(Peer, tag="evict", frozen=True):
     epoch: int
 
 
-InboxMessage = Assign | CancelJob | FromNode | Bounced | Evict
+class SessionMoved(Peer, tag="session_moved", frozen=True):
+    """To a session's former owner: it was resumed elsewhere, under `epoch`."""
+
+    session_id: str
+    epoch: int
+
+
+class JobMoved(Peer, tag="job_moved", frozen=True):
+    """To a session's owner, from the driver of one of its jobs: it went to another node."""
+
+    session_id: str
+    index: int
+
+
+class JobEnded(Peer, tag="job_ended", frozen=True):
+    """To a session's owner, or parked until it has one: how one of its jobs ended, with the node's answer."""
+
+    session_id: str
+    index: int
+    job_id: str
+    trace_id: str
+    outcome: str
+    code: str = ""
+    message: str = ""
+    node_id: str = ""
+    frame: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class UtteranceFor(Peer, tag="utterance_for", frozen=True):
+    """To a session's owner: an utterance that came by a socket elsewhere, which is where its result goes."""
+
+    session_id: str
+    instance: str
+    connection: int
+    subject: str
+    tenant: str
+    frame: msgspec.Raw
+
+
+class ToSocket(Peer, tag="to_socket", frozen=True):
+    """To the instance of that socket: write this."""
+
+    connection: int
+    session_id: str
+    frame: msgspec.Raw
+
+
+InboxMessage = (
+    Assign | CancelJob | FromNode | Bounced | Evict | SessionMoved | JobMoved | JobEnded | UtteranceFor | ToSocket
+)
 
 # ---------------------------------------------------------------- announced: may be missed
 

@@ -37,6 +37,10 @@ TABLE = (
     KeySpec("P:nodes:owner:{node:<id>}", "string", "TTL owner", "stable, renewer", "router", "instance that holds the socket"),
     KeySpec("P:v1:nodes:{node:<id>}:epoch", "string", "TTL job", "stable", "stable", "connection epoch, only ever rising"),
     KeySpec("P:sessions:owner:{session:<id>}", "string", "TTL owner", "sessions, renewer", "router", "instance that holds the session"),
+    KeySpec("P:v1:sessions:{session:<id>}:state", "hash", "TTL session", "sessions", "resume", "epoch, token hash, languages, next_index, audio_seq, window, open indexes"),
+    KeySpec("P:v1:sessions:{session:<id>}:outbox", "stream", "TTL session", "sessions", "resume", "messages the client has not confirmed"),
+    KeySpec("P:v1:sessions:{session:<id>}:parked", "list", "TTL session", "router", "resume", "results that came while nobody owned the session"),
+    KeySpec("P:v1:sessions:grace", "zset", "shrinks by score", "sessions, undertaker", "grace sweeper", "sessions without an owner, by the end of their grace"),
     KeySpec("P:streams:{instance:<id>}:inbox", "stream", "until buried", "router", "reader", "what others hand to this instance"),
     KeySpec("P:streams:{instance:<id>}:dlq", "stream", "until a person drops it", "reclaimer", "dlq", "dead letters"),
     KeySpec("P:streams:{instance:<id>}:open", "string", "until buried", "presence, undertaker", "push", "incarnation whose reader is there"),
@@ -69,6 +73,7 @@ class Keys:
         self.nodes_all = f"{prefix}:v1:nodes:all"
         self.nodes_last_seen = f"{prefix}:v1:nodes:last_seen"
         self.dlq_instances = f"{prefix}:v1:dlq:instances"
+        self.sessions_grace = f"{prefix}:v1:sessions:grace"
         self.announcements = f"{prefix}:v1:announcements"  # a channel, not a key
 
     def presence(self, instance: str) -> str:
@@ -82,6 +87,15 @@ class Keys:
 
     def session_owner(self, session: str) -> str:
         return f"{self.prefix}:sessions:owner:{{session:{session}}}"
+
+    def session_state(self, session: str) -> str:
+        return f"{self.prefix}:v1:sessions:{{session:{session}}}:state"
+
+    def session_outbox(self, session: str) -> str:
+        return f"{self.prefix}:v1:sessions:{{session:{session}}}:outbox"
+
+    def session_parked(self, session: str) -> str:
+        return f"{self.prefix}:v1:sessions:{{session:{session}}}:parked"
 
     def inbox(self, instance: str) -> str:
         return f"{self.prefix}:streams:{{instance:{instance}}}:inbox"

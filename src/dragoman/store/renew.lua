@@ -15,5 +15,5 @@ for _, job in ipairs(jobs) do
         lost[#lost + 1] = job
     end
 end
-if #lost < #jobs then redis.call('PEXPIRE', reserved, ttl) end
+if #lost < #jobs and redis.call('PTTL', reserved) < ttl then redis.call('PEXPIRE', reserved, ttl) end
 return lost

@@ -14,5 +14,6 @@ if redis.call('ZCARD', reserved) >= limit then
     return 'FULL ' .. string.format('%.0f', first[2] and first[2] - now or 0)
 end
 redis.call('ZADD', reserved, now + ttl, job)
-redis.call('PEXPIRE', reserved, ttl)
+-- Never shorter: the slot of another job may have been taken for longer.
+if redis.call('PTTL', reserved) < ttl then redis.call('PEXPIRE', reserved, ttl) end
 return 'OK'

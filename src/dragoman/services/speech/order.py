@@ -82,6 +82,7 @@ class Order:
     needs: frozenset[str] = frozenset()
     seen: set[str] = field(default_factory=set)  # nodes that had this job
     held: Assign | None = None  # where it has a slot now
+    advanced: "asyncio.Future[bool] | None" = None  # the session's state says that this index is used
 
     @property
     def session_id(self) -> str:

@@ -8,7 +8,18 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from dragoman.protocol.peer import Assign, Bounced, CancelJob, FromNode, InboxMessage, encode_peer, kind_of
+from dragoman.protocol.peer import (
+    Assign,
+    Bounced,
+    CancelJob,
+    FromNode,
+    InboxMessage,
+    JobEnded,
+    JobMoved,
+    UtteranceFor,
+    encode_peer,
+    kind_of,
+)
 from dragoman.services.metrics import Metrics
 from dragoman.store.inbox import Inboxes, Push
 from dragoman.store.jobs import Jobs
@@ -66,5 +77,11 @@ class Router:
                 driver = job.get("driver") if job is not None else None
                 if driver is None or await self.push(driver, message) is not Push.OK:
                     await self.deliver_here(message)
+            case JobEnded() | JobMoved() | UtteranceFor():
+                owner = await self.owners.session_owner(message.session_id)
+                if owner is not None and await self.push(owner, message) is Push.OK:
+                    return
+                # Nobody has the session now: here it is parked, or answered that it is gone.
+                await self.deliver_here(message)
             case _:
                 log.info("dropped with its instance", kind=kind_of(message))

@@ -1,23 +1,44 @@
-"""The sessions of this instance: opened, found by id, closed with everything that belongs to them."""
+"""The sessions of this instance: opened, found by id, detached from their sockets, ended with all they have."""
 
+import asyncio
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
+import msgspec
 import structlog
 
 from dragoman.protocol import ids
-from dragoman.protocol.codes import Close, ErrorCode
+from dragoman.protocol.codec import decode_client, encode
+from dragoman.protocol.codes import Close, ErrorCode, Platform
 from dragoman.protocol.errors import ProtocolError
-from dragoman.protocol.session import SessionInit, SessionInitAck
+from dragoman.protocol.peer import JobEnded, JobMoved, SessionMoved, ToSocket, UtteranceFor
+from dragoman.protocol.session import Error, SessionInit, SessionInitAck, Utterance
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.services.sockets import Socket
+from dragoman.services.speech import messages
 from dragoman.services.speech.dispatcher import Dispatcher
+from dragoman.services.speech.expatriate import Expatriate, Mail, RemoteSocket, end_of
 from dragoman.services.speech.order import Place, TurnLine
-from dragoman.services.speech.session import Session, SessionSettings
+from dragoman.services.speech.outbox import Outbox
+from dragoman.services.speech.router import Router
+from dragoman.services.speech.session import Abroad, Session, SessionSettings
+from dragoman.store.inbox import Push
 from dragoman.store.owners import Owners
+from dragoman.store.sessions import ResumableSessions
 from dragoman.store.turns import Turns
 
 log = structlog.get_logger(__name__)
+
+NO_SUCH_SESSION = "There is no such session here."
+
+
+@dataclass(frozen=True, slots=True)
+class SessionsSettings:
+    session: SessionSettings
+    binary_frames: bool = False
+    resume_grace_s: float = 30.0
+    detached_session_s: float = 600.0
 
 
 class Sessions:
@@ -26,19 +47,23 @@ class Sessions:
         instance: str,
         owners: Owners,
         turns: Turns,
+        resumable: ResumableSessions,
         dispatcher: Dispatcher,
+        router: Router,
+        mail: Mail,
         metrics: Metrics,
         tasks: Tasks,
-        settings: SessionSettings,
+        settings: SessionsSettings,
         *,
-        binary_frames: bool,
         guard: Callable[..., bool],
     ) -> None:
-        self._instance, self._owners, self._turns, self._dispatcher = instance, owners, turns, dispatcher
-        self._metrics, self._tasks, self._settings = metrics, tasks, settings
-        self._binary_frames, self._guard = binary_frames, guard
+        self.instance, self.settings, self.turns, self.resumable = instance, settings, turns, resumable
+        self._owners, self._dispatcher, self._router, self._mail = owners, dispatcher, router, mail
+        self._metrics, self._tasks, self._guard = metrics, tasks, guard
         self._sessions: dict[str, Session] = {}
         self._of_socket: dict[int, set[str]] = {}
+        self._senders: dict[int, Socket] = {}  # sockets here that wait for results of sessions elsewhere
+        self._expiry: dict[str, asyncio.TimerHandle] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -46,69 +71,240 @@ class Sessions:
     def ids(self) -> Collection[str]:
         return self._sessions.keys()
 
-    def open(self, socket: Socket, init: SessionInit) -> Session:
+    # -- opening ---------------------------------------------------------------------------------
+
+    def open(self, socket: Socket, init: SessionInit, subject: str) -> Session:
+        session = self.build(ids.session_id(), init, subject)
+        self.attach(session, socket)
+        ack = self.ack(session)
+        if init.resume:
+            token = ids.resume_token()
+            self.equip(session, epoch=1, seq=0)
+            self._tasks.spawn(self._open_resumable(session, token, ack), "open-session")
+        else:
+            session.send(ack)
+            self._tasks.spawn(self._owners.claim_session(session.id, self.instance), "claim-session")
+        return session
+
+    async def _open_resumable(self, session: Session, token: str, ack: SessionInitAck) -> None:
+        """Nothing of a session that can resume is said before Redis knows of it."""
+        kept = {
+            "init": msgspec.json.encode(msgspec.structs.replace(session.init, token=None)),
+            "trace_id": session.trace_id,
+            "subject": session.subject,
+            "opened_by": self.instance,
+        }
+        await self._owners.claim_session(session.id, self.instance)
+        await self.resumable.open(session.id, token, {**kept, **session.state()})
+        session.send(msgspec.structs.replace(ack, resume_token=token, next_index=0))
+
+    def build(self, session_id: str, init: SessionInit, subject: str) -> Session:
         session = Session(
-            ids.session_id(),
-            socket,
+            session_id,
+            None,
             init,
             self._dispatcher,
             self._metrics,
-            self._settings,
+            self.settings.session,
+            subject=subject,
             guard=self._guard,
             end_turn=self._end_turn,
             on_closed=lambda done: self._remove(done, "closed"),
         )
-        self._sessions[session.id] = session
-        self._of_socket.setdefault(socket.id, set()).add(session.id)
+        self._sessions[session_id] = session
         self._metrics.sessions.set(len(self._sessions))
-        session.send(
-            SessionInitAck(
-                session_id=session.id,
-                message="session opened",
-                trace_id=session.trace_id,
-                protocol_version="1.0",
-                use_binary_frame=self._binary_frames,
-                negotiated_codec="opus",
-                negotiated_audio_format=session.audio_format,
-                negotiated_sample_rate=session.sample_rate,
-                negotiated_channel_count=1,
-            )
-        )
-        self._tasks.spawn(self._owners.claim_session(session.id, self._instance), "claim-session")
         return session
 
-    def get(self, session_id: str) -> Session:
+    def equip(self, session: Session, *, epoch: int, seq: int) -> None:
+        """Give a session that can resume its outbox."""
+        session.outbox = Outbox(
+            self.resumable,
+            session.id,
+            epoch,
+            seq,
+            self._tasks,
+            deliver=lambda frame: session.socket.send(frame) if session.socket is not None else None,
+            on_fenced=lambda: self._moved_away(session),
+            on_full=lambda: self._overflowed(session),
+        )
+
+    def ack(self, session: Session) -> SessionInitAck:
+        binary = self.settings.binary_frames
+        return messages.opened(
+            session.id, session.trace_id, session.audio_format, session.sample_rate, binary_frames=binary
+        )
+
+    def attach(self, session: Session, socket: Socket) -> None:
+        session.socket = socket
+        self._of_socket.setdefault(socket.id, set()).add(session.id)
+        timer = self._expiry.pop(session.id, None)
+        if timer is not None:
+            timer.cancel()
+
+    async def claim(self, session: Session) -> None:
+        await self._owners.claim_session(session.id, self.instance)
+
+    # -- finding ---------------------------------------------------------------------------------
+
+    def find(self, session_id: str) -> Session | None:
+        return self._sessions.get(session_id)
+
+    def get(self, session_id: str, subject: str) -> Session:
+        """A session belongs to whom opened it."""
         session = self._sessions.get(session_id)
-        if session is None:
-            raise ProtocolError(ErrorCode.INVALID_SESSION, "There is no such session here.")
+        if session is None or session.subject != subject:
+            raise ProtocolError(ErrorCode.INVALID_SESSION, NO_SUCH_SESSION)
         return session
+
+    # -- utterances by another socket ------------------------------------------------------------
+
+    def forward_utterance(self, socket: Socket, message: Utterance, subject: str, tenant: str, frame: bytes) -> None:
+        """The session is not here: to its owner, who sends the result back to this socket."""
+        self._senders[socket.id] = socket
+        forwarded = UtteranceFor(message.session_id, self.instance, socket.id, subject, tenant, msgspec.Raw(frame))
+        self._tasks.spawn(self._forward(socket, forwarded), "forward-utterance")
+
+    async def _forward(self, socket: Socket, message: UtteranceFor) -> None:
+        owner = await self._owners.session_owner(message.session_id)
+        if owner is None or owner == self.instance or await self._router.push(owner, message) is not Push.OK:
+            socket.send(encode(Error(code=ErrorCode.INVALID_SESSION, message=NO_SUCH_SESSION)))
+
+    def utterance_for(self, message: UtteranceFor) -> None:
+        utterance = decode_client(bytes(message.frame))
+        reply_to = RemoteSocket(message.session_id, message.instance, message.connection, self._router, self._tasks)
+        try:
+            session = self.get(message.session_id, message.subject)
+            if isinstance(utterance, Utterance):
+                session.utterance(utterance, reply_to)
+        except ProtocolError as error:
+            reply_to.send(encode(Error(code=error.code, message=error.message)))
+
+    def to_socket(self, message: ToSocket) -> None:
+        socket = self._senders.get(message.connection)
+        if socket is not None and not socket.closed:
+            socket.send(bytes(message.frame))
+        else:
+            self._metrics.dropped.labels("sender_gone").inc()
+
+    # -- jobs of sessions that are driven elsewhere ----------------------------------------------
+
+    async def job_ended(self, message: JobEnded) -> None:
+        session = self._sessions.get(message.session_id)
+        if session is None:
+            await self._mail.park(message)
+            return
+        self.deliver(session, message)
+
+    def deliver(self, session: Session, message: JobEnded) -> None:
+        about = session.abroad.get(message.index)
+        if about is not None and about.job_id == message.job_id:
+            session.ended(about, end_of(message))
+        else:
+            self._metrics.dropped.labels("settled").inc()
+
+    def job_moved(self, message: JobMoved) -> None:
+        session = self._sessions.get(message.session_id)
+        if session is not None:
+            session.moved(message.index)
+
+    def expect(self, session: Session, index: int, job_id: str, trace_id: str, give_up_at: float, now: float) -> None:
+        session.abroad[index] = Abroad(index, job_id, trace_id, now, give_up_at)
+
+    # -- leaving ---------------------------------------------------------------------------------
 
     def socket_closed(self, socket: Socket) -> None:
-        """Sessions end with their socket."""
+        """Sessions end with their socket, unless they can resume or were meant to outlive it."""
+        self._senders.pop(socket.id, None)
         for session_id in self._of_socket.pop(socket.id, set()):
             session = self._sessions.get(session_id)
-            if session is not None:
-                self._remove(session, "socket closed")
+            if session is not None and session.socket is socket:
+                self._detach(session)
+
+    def _detach(self, session: Session) -> None:
+        if session.outbox is not None and not session.closing:
+            grace_s = self.settings.resume_grace_s
+        elif session.init.platform == Platform.API_GATEWAY and not session.closing:
+            grace_s = self.settings.detached_session_s
+        else:
+            self._remove(session, "socket closed")
+            return
+        session.socket = None
+        loop = asyncio.get_running_loop()
+        self._expiry[session.id] = loop.call_later(grace_s, self._guard, self._expire, session)
+
+    def _expire(self, session: Session) -> None:
+        if self._sessions.get(session.id) is session and session.socket is None:
+            self._remove(session, "nobody came back")
+
+    def _remove(self, session: Session, reason: str) -> None:
+        self._forget(session)
+        session.end(reason)
+        self._tasks.spawn(self._leave(session), "leave-session")
+
+    async def _leave(self, session: Session) -> None:
+        await self._owners.leave_session(session.id, self.instance)
+        if session.outbox is not None:
+            await self.resumable.end(session.id, session.outbox.epoch)
+
+    def _forget(self, session: Session) -> None:
+        self._sessions.pop(session.id, None)
+        timer = self._expiry.pop(session.id, None)
+        if timer is not None:
+            timer.cancel()
+        if session.socket is not None:
+            of_socket = self._of_socket.get(session.socket.id)
+            if of_socket is not None:
+                of_socket.discard(session.id)
+        self._metrics.sessions.set(len(self._sessions))
+
+    # -- going on elsewhere ----------------------------------------------------------------------
+
+    def session_moved(self, message: SessionMoved) -> None:
+        session = self._sessions.get(message.session_id)
+        if session is not None and session.outbox is not None and session.outbox.epoch < message.epoch:
+            self._moved_away(session)
+
+    def _moved_away(self, session: Session) -> None:
+        """Resumed on another instance: its jobs go on here, and their ends are sent there."""
+        if self._sessions.get(session.id) is not session:
+            return
+        self._forget(session)
+        session.leave()
+        self._dispatcher.redirect(session.id, Expatriate(self._mail))
+        if session.socket is not None:
+            session.socket.close(Close.REPLACED, "the session was resumed elsewhere")
+
+    def _overflowed(self, session: Session) -> None:
+        if session.socket is not None:
+            session.socket.close(Close.OVERLOADED, "too much is waiting for this client")
+
+    async def hand_over(self) -> None:
+        """We end: sessions that can resume are left for another instance, the others are over."""
+        for session in list(self._sessions.values()):
+            if session.outbox is None:
+                self._remove(session, "shutdown")
+                continue
+            self._forget(session)
+            session.leave()
+            await self._owners.leave_session(session.id, self.instance)
+            await self.resumable.leave_behind(session.id, session.outbox.epoch)
 
     def drop_all(self, code: Close) -> None:
         """We were buried: nothing here is ours any more."""
         sessions, self._sessions = self._sessions, {}
         self._of_socket.clear()
         for session in sessions.values():
-            session.end("instance lost")
-            session.socket.close(code)
+            session.leave()
+            if session.socket is not None:
+                session.socket.close(code)
 
-    def all(self) -> Collection[Session]:
-        return self._sessions.values()
+    async def keep_all(self) -> None:
+        """A session may be silent for an hour and speak, or be resumed, after."""
+        await asyncio.gather(
+            *(self.resumable.keep(one.id) for one in list(self._sessions.values()) if one.outbox is not None)
+        )
 
-    def _remove(self, session: Session, reason: str) -> None:
-        self._sessions.pop(session.id, None)
-        of_socket = self._of_socket.get(session.socket.id)
-        if of_socket is not None:
-            of_socket.discard(session.id)
-        session.end(reason)
-        self._metrics.sessions.set(len(self._sessions))
-        self._tasks.spawn(self._owners.leave_session(session.id, self._instance), "leave-session")
+    # -- turns -----------------------------------------------------------------------------------
 
     def _end_turn(self, session: Session, line: TurnLine) -> None:
         """When the turn's last job has its place, remove the affinity, if one was written."""
@@ -118,7 +314,7 @@ class Sessions:
         await place.my_turn()
         try:
             if line.turn.node_id is not None:
-                await self._turns.end(session_id, line.turn.id)
+                await self.turns.end(session_id, line.turn.id)
         finally:
             line.turn.end()
             place.leave()

@@ -1,0 +1,113 @@
+"""Between a session and jobs or sockets that are on another instance.
+
+A session may be resumed elsewhere while jobs it cut are driven here: what becomes of them is told to its owner
+of then. And an utterance may come by a socket on another instance: its result travels back there.
+"""
+
+import msgspec
+
+from dragoman.domain.job import Outcome
+from dragoman.domain.placement import NoNode
+from dragoman.protocol.codec import decode_node, encode
+from dragoman.protocol.node import JobResult, NodePartial
+from dragoman.protocol.peer import InboxMessage, JobEnded, JobMoved, ToSocket, decode_inbox, encode_peer
+from dragoman.services.loops import Tasks
+from dragoman.services.speech.order import End, Order
+from dragoman.services.speech.router import Router
+from dragoman.store.errors import StoreError
+from dragoman.store.inbox import Push
+from dragoman.store.sessions import ResumableSessions
+
+NO_FRAME = msgspec.Raw(b"null")
+
+
+class Mail:
+    """To sessions wherever they are, or parked until somebody resumes them."""
+
+    def __init__(self, router: Router, sessions: ResumableSessions, tasks: Tasks) -> None:
+        self._router, self._sessions, self._tasks = router, sessions, tasks
+
+    def send(self, message: JobEnded | JobMoved) -> None:
+        self._tasks.spawn(self.deliver(message), "to-session")
+
+    async def deliver(self, message: JobEnded | JobMoved) -> None:
+        owner = await self._router.owners.session_owner(message.session_id)
+        if owner is not None and await self._router.push(owner, message) is Push.OK:
+            return
+        if isinstance(message, JobEnded):
+            await self.park(message)
+
+    async def park(self, message: JobEnded) -> None:
+        await self._sessions.park(message.session_id, encode_peer(message))
+
+
+def ended_message(order: Order, end: End) -> JobEnded:
+    frame = msgspec.Raw(encode(end.result)) if end.result is not None else NO_FRAME
+    return JobEnded(
+        session_id=order.session_id,
+        index=order.index,
+        job_id=order.job_id,
+        trace_id=order.trace_id,
+        outcome=end.outcome.value,
+        code=end.code,
+        message=end.message,
+        node_id=end.node_id or "",
+        frame=frame,
+    )
+
+
+def end_of(message: JobEnded) -> End:
+    result = decode_node(bytes(message.frame)) if bytes(message.frame) != b"null" else None
+    told = result if isinstance(result, JobResult) else None
+    return End(Outcome(message.outcome), message.code, message.message, told, message.node_id or None)
+
+
+def parked_message(data: bytes) -> JobEnded | None:
+    message: InboxMessage = decode_inbox(data)
+    return message if isinstance(message, JobEnded) else None
+
+
+class Expatriate:
+    """The listener of an order whose session went on elsewhere."""
+
+    def __init__(self, mail: Mail) -> None:
+        self._mail = mail
+
+    def job_waits(self, order: Order, why: NoNode) -> None: ...
+
+    def job_dispatched(self, order: Order, node_id: str) -> None: ...
+
+    def job_taken(self, order: Order) -> None: ...
+
+    def job_partial(self, order: Order, partial: NodePartial) -> None: ...
+
+    def job_moved(self, order: Order) -> None:
+        self._mail.send(JobMoved(order.session_id, order.index))
+
+    def job_ended(self, order: Order, end: End) -> None:
+        self._mail.send(ended_message(order, end))
+
+
+class RemoteSocket:
+    """The socket, on another instance, by which an utterance came."""
+
+    closed = False
+    peer = ("", 0)
+
+    def __init__(self, session_id: str, instance: str, connection: int, router: Router, tasks: Tasks) -> None:
+        self.id = -connection
+        self._session_id, self._instance, self._connection = session_id, instance, connection
+        self._router, self._tasks = router, tasks
+
+    def send(self, data: bytes | str) -> None:
+        frame = data if isinstance(data, bytes) else data.encode()
+        message = ToSocket(self._connection, self._session_id, msgspec.Raw(frame))
+        self._tasks.spawn(self._push(message), "to-socket")
+
+    async def _push(self, message: ToSocket) -> None:
+        try:
+            await self._router.push(self._instance, message)
+        except StoreError:
+            return
+
+    def close(self, code: int, reason: str = "") -> None: ...

@@ -1,0 +1,159 @@
+"""What is said to nodes and clients, built from what was cut and what came back. No state, no decisions."""
+
+from time import monotonic, time
+from typing import Protocol
+
+from dragoman.domain.segmenter import Cut
+from dragoman.protocol import ids
+from dragoman.protocol.audio import NO_AUDIO, OPUS, encode_base64
+from dragoman.protocol.codes import UiEventName
+from dragoman.protocol.node import JobAssign, JobResult
+from dragoman.protocol.session import (
+    Pipeline,
+    ServiceTimings,
+    SessionInit,
+    SessionInitAck,
+    TranslationResult,
+    UiEvent,
+    Utterance,
+)
+
+PADDING_BY_HAND_MS = 280
+
+
+class About(Protocol):
+    """What a message about a job needs to know of it."""
+
+    @property
+    def job_id(self) -> str: ...
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def trace_id(self) -> str: ...
+
+    @property
+    def cut_at(self) -> float: ...
+
+
+def assignment_of_cut(session_id: str, init: SessionInit, cut: Cut, audio_format: str, sample_rate: int) -> JobAssign:
+    return JobAssign(
+        job_id=ids.job_id(),
+        attempt_id=1,
+        session_id=session_id,
+        utterance_index=cut.index,
+        src_lang=init.src_lang,
+        tgt_lang=init.tgt_lang,
+        pipeline=Pipeline(use_asr=True, use_nmt=True, use_tts=True),
+        audio=encode_base64(cut.audio),
+        audio_format=audio_format,
+        sample_rate=sample_rate,
+        trace_id=ids.trace_id(),
+        dialect=init.dialect,
+        features=init.features,
+        mode=init.mode,
+        lang_a=init.lang_a,
+        lang_b=init.lang_b,
+        auto_langs=list(init.auto_langs) if init.auto_langs else None,
+        enable_streaming_asr=init.enable_streaming_asr,
+        partial_update_interval_ms=init.partial_update_interval_ms,
+        padding_ms=cut.padding_ms,
+        turn_id=cut.turn_id,
+        is_manual_cut=cut.is_manual_cut,
+        is_timeout_triggered=cut.is_timeout_triggered,
+        is_max_duration_triggered=cut.is_max_duration_triggered,
+    )
+
+
+def assignment_of_utterance(message: Utterance, turn_id: str) -> JobAssign:
+    """Cut by the client: manual, and a turn of its own."""
+    return JobAssign(
+        job_id=ids.job_id(),
+        attempt_id=1,
+        session_id=message.session_id,
+        utterance_index=message.utterance_index,
+        src_lang=message.src_lang,
+        tgt_lang=message.tgt_lang,
+        pipeline=message.pipeline or Pipeline(use_asr=True, use_nmt=True, use_tts=True),
+        audio=message.audio,
+        audio_format=message.audio_format,
+        sample_rate=message.sample_rate,
+        trace_id=message.trace_id or ids.trace_id(),
+        dialect=message.dialect,
+        features=message.features,
+        mode=message.mode,
+        lang_a=message.lang_a,
+        lang_b=message.lang_b,
+        auto_langs=list(message.auto_langs) if message.auto_langs else None,
+        enable_streaming_asr=message.enable_streaming_asr,
+        partial_update_interval_ms=message.partial_update_interval_ms,
+        padding_ms=PADDING_BY_HAND_MS,
+        turn_id=turn_id,
+        is_manual_cut=True,
+    )
+
+
+def needs_of(pipeline: Pipeline) -> frozenset[str]:
+    """The service types a pipeline asks for."""
+    steps = {"asr": pipeline.use_asr, "nmt": pipeline.use_nmt, "tts": pipeline.use_tts}
+    steps["semantic"] = bool(pipeline.use_semantic)
+    return frozenset(name for name, used in steps.items() if used)
+
+
+def translation(session_id: str, about: About, result: JobResult, *, backfilled: bool) -> TranslationResult:
+    took = result.processing_time_ms
+    return TranslationResult(
+        session_id=session_id,
+        utterance_index=about.index,
+        job_id=about.job_id,
+        trace_id=about.trace_id,
+        text_asr=result.text_asr or "",
+        text_translated=result.text_translated or "",
+        tts_audio=result.tts_audio or NO_AUDIO,
+        tts_format=result.tts_format or OPUS,
+        scheduler_sent_at_ms=int(time() * 1000),
+        extra=result.extra,
+        # Old clients tell us of playback only when there is a group.
+        group_id=ids.group_id(session_id, about.index) if result.text_asr else None,
+        part_index=0 if result.text_asr else None,
+        service_timings=ServiceTimings(total_ms=took) if took is not None else None,
+        backfilled=backfilled,
+        asr_quality_level=result.asr_quality_level,
+        reason_codes=result.reason_codes,
+        quality_score=result.quality_score,
+        rerun_count=result.rerun_count,
+        segments_meta=result.segments_meta,
+    )
+
+
+def event(
+    session_id: str, about: About, name: UiEventName, *, code: str | None = None, hint: str | None = None
+) -> UiEvent:
+    return UiEvent(
+        trace_id=about.trace_id,
+        session_id=session_id,
+        job_id=about.job_id,
+        utterance_index=about.index,
+        event=name,
+        status="ok" if code is None else "error",
+        elapsed_ms=round((monotonic() - about.cut_at) * 1000, 1),
+        error_code=code,
+        hint=hint,
+    )
+
+
+def opened(
+    session_id: str, trace_id: str, audio_format: str, sample_rate: int, *, binary_frames: bool
+) -> SessionInitAck:
+    return SessionInitAck(
+        session_id=session_id,
+        message="session opened",
+        trace_id=trace_id,
+        protocol_version="1.0",
+        use_binary_frame=binary_frames,
+        negotiated_codec="opus",
+        negotiated_audio_format=audio_format,
+        negotiated_sample_rate=sample_rate,
+        negotiated_channel_count=1,
+    )

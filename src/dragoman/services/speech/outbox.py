@@ -1,0 +1,146 @@
+"""The numbered messages of a session that can resume: written to Redis first, to the socket after.
+
+    post ─▶ queue ─▶ Redis ─▶ (answered, in order) ─▶ socket, if one is there
+
+While Redis is away messages wait, in order. What the client has confirmed is freed. Once the session was
+resumed elsewhere every write is FENCED, and nothing of ours reaches the client any more.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from dragoman.protocol.codec import encode
+from dragoman.protocol.fields import Numbered
+from dragoman.services.loops import Tasks, unawaited
+from dragoman.store.errors import StoreError
+from dragoman.store.sessions import MAX_BYTES, MAX_ENTRIES, ResumableSessions
+
+RETRY_S = 0.2
+
+
+@dataclass(slots=True)
+class Letter:
+    seq: int  # 0: state alone
+    frame: bytes
+    fields: Mapping[str, Any]
+    done: "asyncio.Future[bool] | None" = None  # True when written, False when fenced
+    written: bool = False
+    epoch: int = 0
+
+    def settle(self, ok: bool) -> None:
+        self.written = ok
+        if self.done is not None and not self.done.done():
+            self.done.set_result(ok)
+
+
+class Outbox:
+    def __init__(
+        self,
+        store: ResumableSessions,
+        session_id: str,
+        epoch: int,
+        seq: int,
+        tasks: Tasks,
+        *,
+        deliver: Callable[[bytes], None],
+        on_fenced: Callable[[], None],
+        on_full: Callable[[], None],
+    ) -> None:
+        self.epoch, self.seq = epoch, seq
+        self._store, self._session_id, self._tasks = store, session_id, tasks
+        self._deliver, self._on_fenced, self._on_full = deliver, on_fenced, on_full
+        self._queue: deque[Letter] = deque()
+        self._queued_bytes = 0
+        self._retrying = False
+        self._over = False
+
+    def post(self, message: Numbered, fields: Mapping[str, Any] | None = None) -> None:
+        """A message for the client, and what changed in the session with it."""
+        self.seq += 1
+        self._put(Letter(self.seq, encode(msgspec.structs.replace(message, seq=self.seq)), fields or {}))
+
+    def note(self, fields: Mapping[str, Any]) -> "asyncio.Future[bool]":
+        """State alone, in its order among the messages. True when it is written, False when we were fenced."""
+        done = asyncio.get_running_loop().create_future()
+        self._put(Letter(0, b"", fields, done))
+        return done
+
+    def free(self, last_seq: int) -> None:
+        if last_seq <= self.seq and not self._over:
+            unawaited(self._store.free(self._session_id, self.epoch, last_seq))
+
+    def stop(self) -> None:
+        """The session is over here: whatever is on its way stays unsaid."""
+        self._over = True
+        for letter in self._queue:
+            letter.settle(False)
+        self._queue.clear()
+
+    def _put(self, letter: Letter) -> None:
+        if self._over:
+            letter.settle(False)
+            return
+        self._queue.append(letter)
+        self._queued_bytes += len(letter.frame)
+        if len(self._queue) > MAX_ENTRIES or self._queued_bytes > MAX_BYTES:
+            self._on_full()
+        elif not self._retrying:
+            self._write(letter)
+
+    def _write(self, letter: Letter) -> None:
+        letter.epoch = self.epoch
+        future = self._store.write(self._session_id, self.epoch, letter.seq, letter.frame, letter.fields)
+        future.add_done_callback(lambda done: self._answered(letter, done))
+
+    def _answered(self, letter: Letter, done: "asyncio.Future[bytes]") -> None:
+        if done.cancelled():
+            return
+        error = done.exception()
+        if self._over:
+            return
+        if error is not None:
+            # From now on in order and one by one: a later message must not be written before this one.
+            if not self._retrying:
+                self._retrying = True
+                self._tasks.spawn(self._retry(), "outbox-retry")
+        elif done.result() == b"OK":
+            letter.settle(True)
+            self._pump()
+        elif letter.epoch != self.epoch:  # resumed here meanwhile: ours again, under a new epoch
+            self._write(letter)
+        else:
+            self._fenced()
+
+    def _pump(self) -> None:
+        while self._queue and self._queue[0].written:
+            letter = self._queue.popleft()
+            self._queued_bytes -= len(letter.frame)
+            if letter.seq:
+                self._deliver(letter.frame)
+
+    def _fenced(self) -> None:
+        self.stop()
+        self._on_fenced()
+
+    async def _retry(self) -> None:
+        """Redis was away: write what waits, oldest first."""
+        try:
+            while (letter := next((one for one in self._queue if not one.written), None)) is not None:
+                try:
+                    epoch = self.epoch
+                    reply = await self._store.write(self._session_id, epoch, letter.seq, letter.frame, letter.fields)
+                except StoreError:
+                    await asyncio.sleep(RETRY_S)
+                    continue
+                if reply == b"OK":
+                    letter.settle(True)
+                    self._pump()
+                elif epoch == self.epoch:
+                    self._fenced()
+        finally:
+            self._retrying = False

@@ -1,0 +1,29 @@
+-- Write a resumable session's state and, with it, one message for its listener. Only its owner of now may.
+--
+-- KEYS  state        hash    'epoch', 'seq', 'outbox_bytes' and what the owner says
+--       outbox       stream  id = seq, field 'f' the frame
+-- ARGV  epoch        str
+--       ttl          int     ms
+--       max_entries  int
+--       max_bytes    int
+--       seq          int     0 = no message
+--       frame        str
+--       fields       list    name, value, …
+--
+-- Returns 'OK' or 'FENCED' (the session is somebody else's now, or gone).
+if redis.call('HGET', state, 'epoch') ~= epoch then return 'FENCED' end
+if #fields > 0 then redis.call('HSET', state, unpack(fields)) end
+-- A message that was written before its answer got lost is not written twice.
+if seq > tonumber(redis.call('HGET', state, 'seq') or 0) then
+    redis.call('XADD', outbox, seq .. '-0', 'f', frame)
+    redis.call('HSET', state, 'seq', seq)
+    local bytes = redis.call('HINCRBY', state, 'outbox_bytes', #frame)
+    while redis.call('XLEN', outbox) > max_entries or bytes > max_bytes do
+        local oldest = redis.call('XRANGE', outbox, '-', '+', 'COUNT', 1)[1]
+        redis.call('XDEL', outbox, oldest[1])
+        bytes = redis.call('HINCRBY', state, 'outbox_bytes', -#oldest[2][2])
+    end
+end
+redis.call('PEXPIRE', state, ttl)
+redis.call('PEXPIRE', outbox, ttl)
+return 'OK'

@@ -1,0 +1,164 @@
+"""What a session that can resume leaves in Redis: its state, what its listener has not confirmed, what came late.
+
+    state   epoch, hash of the token, languages, next_index, audio_seq, window, open indexes
+    outbox  every numbered message, before it is written to the socket; freed by the client's last_seq
+    parked  results that came while nobody owned the session
+
+All in the session's slot, together with its owner key. The epoch fences: whoever had the session before the
+last resume can write nothing any more.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dragoman.store.keys import Keys
+from dragoman.store.redis import Redis
+from dragoman.store.script import Script
+
+WRITE = Script.beside(__file__, "session_write")
+FREE = Script.beside(__file__, "session_free")
+RESUME = Script.beside(__file__, "session_resume")
+PARK = Script.beside(__file__, "session_park")
+END = Script.beside(__file__, "session_end")
+GRACE_ADD = Script.beside(__file__, "grace_add")
+GRACE_DUE = Script.beside(__file__, "grace_due")
+
+MAX_ENTRIES = 256
+MAX_BYTES = 4 * 1024 * 1024
+MAX_PARKED = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    epoch: int
+    former_owner: str
+    state: dict[str, str]
+    outbox: list[bytes]  # what the client has not had yet, in order
+    parked: list[bytes]
+
+
+def hashed(token: str) -> str:
+    """Tokens are not kept: who reads Redis cannot take sessions over."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+class ResumableSessions:
+    def __init__(self, redis: Redis, keys: Keys, *, owner_ttl_ms: int, grace_ms: int) -> None:
+        self.redis, self.keys, self.owner_ttl_ms, self.grace_ms = redis, keys, owner_ttl_ms, grace_ms
+        # While it is owned its TTL is renewed with the owner key; after that the grace must be left of it.
+        self.ttl_ms = owner_ttl_ms + grace_ms
+
+    async def open(self, session: str, token: str, fields: Mapping[str, Any]) -> None:
+        flat = [part for pair in fields.items() for part in pair]
+        state = self.keys.session_state(session)
+        await asyncio.gather(
+            self.redis.call("HSET", state, "v", 1, "epoch", 1, "token", hashed(token), "seq", 0, *flat),
+            self.redis.call("PEXPIRE", state, self.ttl_ms),
+        )
+
+    def write(
+        self, session: str, epoch: int, seq: int = 0, frame: bytes = b"", fields: Mapping[str, Any] | None = None
+    ) -> "asyncio.Future[bytes]":
+        """State, and a message if `seq` is given, in one step: b'OK' or b'FENCED'."""
+        return WRITE(
+            self.redis,
+            state=self.keys.session_state(session),
+            outbox=self.keys.session_outbox(session),
+            epoch=epoch,
+            ttl=self.ttl_ms,
+            max_entries=MAX_ENTRIES,
+            max_bytes=MAX_BYTES,
+            seq=seq,
+            frame=frame,
+            fields=[part for pair in (fields or {}).items() for part in pair],
+        )
+
+    def free(self, session: str, epoch: int, last_seq: int) -> "asyncio.Future[Any]":
+        return FREE(
+            self.redis,
+            state=self.keys.session_state(session),
+            outbox=self.keys.session_outbox(session),
+            epoch=epoch,
+            last_seq=last_seq,
+            ttl=self.ttl_ms,
+        )
+
+    async def resume(self, session: str, token: str, last_seq: int, instance: str) -> Resumed | str:
+        """Take the session over, or a word: NONE, DENIED, TOO_OLD."""
+        keys = self.keys
+        reply = await RESUME(
+            self.redis,
+            state=keys.session_state(session),
+            owner=keys.session_owner(session),
+            outbox=keys.session_outbox(session),
+            token=hashed(token),
+            last_seq=last_seq,
+            instance=instance,
+            owner_ttl=self.owner_ttl_ms,
+            ttl=self.ttl_ms,
+        )
+        if reply[0] != b"OK":
+            return str(reply[0].decode())
+        flat, entries, parked = await asyncio.gather(
+            self.redis.call("HGETALL", keys.session_state(session)),
+            self.redis.call("XRANGE", keys.session_outbox(session), f"({last_seq}-0", "+"),
+            self.redis.call("LRANGE", keys.session_parked(session), 0, -1),
+        )
+        state = {k.decode(): v.decode() for k, v in zip(flat[::2], flat[1::2], strict=True)}
+        return Resumed(int(reply[1]), reply[2].decode(), state, [fields[1] for _, fields in entries], parked)
+
+    async def forget_parked(self, session: str, count: int) -> None:
+        """They went through the window: what came after them stays for the next look."""
+        await self.redis.call("LTRIM", self.keys.session_parked(session), count, -1)
+
+    async def take_parked(self, session: str) -> list[bytes]:
+        found: list[bytes] = await self.redis.call("LRANGE", self.keys.session_parked(session), 0, -1)
+        if found:
+            await self.forget_parked(session, len(found))
+        return found
+
+    async def park(self, session: str, data: bytes) -> str:
+        state, parked = self.keys.session_state(session), self.keys.session_parked(session)
+        reply = await PARK(self.redis, state=state, parked=parked, data=data, most=MAX_PARKED, ttl=self.ttl_ms)
+        return str(reply.decode())
+
+    async def epoch(self, session: str) -> int | None:
+        """None: it cannot resume, or is over."""
+        found = await self.redis.call("HGET", self.keys.session_state(session), "epoch")
+        return int(found) if found is not None else None
+
+    async def keep(self, session: str) -> None:
+        """A session may be silent for an hour and be resumed after."""
+        await asyncio.gather(
+            self.redis.call("PEXPIRE", self.keys.session_state(session), self.ttl_ms),
+            self.redis.call("PEXPIRE", self.keys.session_outbox(session), self.ttl_ms),
+        )
+
+    async def end(self, session: str, epoch: int) -> bool:
+        keys = self.keys
+        reply = await END(
+            self.redis,
+            state=keys.session_state(session),
+            outbox=keys.session_outbox(session),
+            parked=keys.session_parked(session),
+            epoch=epoch,
+        )
+        return bool(reply == b"OK")
+
+    # -- sessions without an owner ---------------------------------------------------------------
+
+    async def leave_behind(self, session: str, epoch: int) -> None:
+        """Nobody owns it now. If nobody resumes it within its grace, somebody ends it."""
+        await GRACE_ADD(self.redis, grace=self.keys.sessions_grace, member=f"{session}|{epoch}", after=self.grace_ms)
+
+    async def overdue(self, most: int = 100) -> list[tuple[str, int]]:
+        """Sessions whose grace is over, with the epoch they had: a later one means that they were resumed."""
+        members = await GRACE_DUE(self.redis, grace=self.keys.sessions_grace, most=most)
+        pairs = (member.decode().rpartition("|") for member in members)
+        return [(session, int(epoch)) for session, _, epoch in pairs]
+
+    async def settled(self, session: str, epoch: int) -> None:
+        await self.redis.call("ZREM", self.keys.sessions_grace, f"{session}|{epoch}")

@@ -1,0 +1,158 @@
+"""A client that lost its socket goes on, on any instance: every index is sent once or told failed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.store.keys import Keys
+from dragoman.store.turns import Turns
+from instances import Cluster, Speaker, running
+from redis_clients import connected
+from redis_fixtures import CLUSTER
+from redis_servers import RedisAt
+from waiting import wait_until
+
+PATIENCE_S = 40.0
+
+pytestmark = pytest.mark.parametrize("redis_at", ["single", CLUSTER], indirect=True)
+
+
+def about(index: int) -> Any:
+    """A result of this index, or the news that it failed."""
+    return lambda m: (
+        (m["type"] == "translation_result" and m["utterance_index"] == index)
+        or (m["type"] == "error" and (m.get("details") or {}).get("utterance_index") == index)
+    )
+
+
+async def cut(speaker: Speaker) -> None:
+    """The socket is gone without a word."""
+    transport = speaker.ws._response.connection.transport  # type: ignore[union-attr]
+    assert transport is not None
+    transport.abort()
+
+
+async def two(cluster: Cluster) -> tuple[Any, Any]:
+    return await cluster.instance(), await cluster.instance()
+
+
+async def test_a_result_that_came_while_the_client_was_away_is_sent_after_its_resume(
+    redis_at: RedisAt, prefix: str, tmp_path: Path
+) -> None:
+    async with running(redis_at, tmp_path, prefix) as cluster:
+        here = await cluster.instance()
+        cluster.node(here, delay_ms=300)
+        await wait_until(here.node_count, PATIENCE_S)
+        speaker = await cluster.speaker(here, resume=True)
+        await speaker.utterance(0)
+        await speaker.until(lambda m: m["type"] == "ui_event" and m["event"] == "DISPATCHED")
+        await cut(speaker)
+        again, ack = await cluster.resumed(speaker, here)
+        assert (ack["resumed"], ack["next_index"]) == (True, 1)
+        assert (await again.result(0, PATIENCE_S))["utterance_index"] == 0
+        await again.utterance(1)
+        assert await again.result(1, PATIENCE_S)
+
+
+async def test_a_session_resumed_elsewhere_gets_what_its_former_owner_still_drives(
+    redis_at: RedisAt, prefix: str, tmp_path: Path
+) -> None:
+    async with running(redis_at, tmp_path, prefix) as cluster:
+        a, b = await two(cluster)
+        cluster.node(a, delay_ms=1000)
+        await wait_until(b.node_count, PATIENCE_S)
+        speaker = await cluster.speaker(a, resume=True)
+        await speaker.utterance(0)
+        await speaker.until(lambda m: m["type"] == "ui_event" and m["event"] == "DISPATCHED")
+        await cut(speaker)
+        again, _ = await cluster.resumed(speaker, b)
+        assert await again.result(0, PATIENCE_S)
+        await again.utterance(1)
+        assert await again.result(1, PATIENCE_S)
+        assert not [m for m in again.heard if m["type"] == "translation_result"]
+
+
+async def test_a_session_survives_the_death_of_its_instance(redis_at: RedisAt, prefix: str, tmp_path: Path) -> None:
+    async with running(redis_at, tmp_path, prefix) as cluster:
+        a, b = await two(cluster)
+        cluster.node(b, delay_ms=3000, slots=4)
+        await wait_until(a.node_count, PATIENCE_S)
+        speaker = await cluster.speaker(a, resume=True)
+        for index in range(3):
+            await speaker.utterance(index)
+            await speaker.until(lambda m: m["type"] == "ui_event" and m["event"] == "DISPATCHED")
+        a.kill()
+        again, ack = await cluster.resumed(speaker, b)
+        assert ack["next_index"] == 3
+        told = [await again.until(about(index), PATIENCE_S) for index in range(3)]
+        assert {m["type"] for m in told} <= {"translation_result", "error"}
+        assert all(m["code"] == "INSTANCE_LOST" for m in told if m["type"] == "error")
+        await again.utterance(3)
+        assert await again.result(3, PATIENCE_S)
+        seen = [m["utterance_index"] for m in again.heard if m["type"] == "translation_result"]
+        assert not seen, "no index comes twice"
+
+
+async def test_a_turn_goes_on_with_its_node_on_another_instance(redis_at: RedisAt, prefix: str, tmp_path: Path) -> None:
+    """In mid-turn and in mid-word: chunks that are in no cut yet are asked for again."""
+    async with running(redis_at, tmp_path, prefix) as cluster, connected(redis_at) as redis:
+        turns = Turns(redis, Keys(prefix))
+        a, b = [await cluster.instance(speech__max_duration_ms=1000) for _ in range(2)]
+        for _ in range(4):
+            cluster.node(b)
+        await wait_until(lambda: a.has_nodes(4), PATIENCE_S)
+        speaker = await cluster.speaker(a, resume=True)
+        for seq in range(6):  # 260 ms each: one cut after four, two left in the buffer
+            await speaker.chunk(seq)
+        first = await speaker.result(0, PATIENCE_S)
+        turn = await wait_until(lambda: turns.current(speaker.session_id), PATIENCE_S)
+        node = await turns.node_of(turn or "")
+        a.kill()
+        again, ack = await cluster.resumed(speaker, b)
+        assert (ack["next_index"], ack["audio_seq"]) == (1, 3)
+        for seq in (4, 5, 6, 7):
+            await again.chunk(seq)
+        second = await again.result(1, PATIENCE_S)
+        jobs = [await b.get(f"/api/v1/jobs/{result['job_id']}") for result in (first, second)]
+        assert {job["turn_id"] for job in jobs} == {turn}
+        assert [job["node_id"] for job in jobs] == [node, node]
+        await again.say("audio_chunk", session_id=again.session_id, seq=8, is_final=True, payload="")
+        await wait_until(lambda: _gone(turns, turn or ""), PATIENCE_S)
+
+
+async def test_a_wrong_token_or_an_unknown_session_is_refused(redis_at: RedisAt, prefix: str, tmp_path: Path) -> None:
+    async with running(redis_at, tmp_path, prefix) as cluster:
+        here = await cluster.instance()
+        speaker = await cluster.speaker(here, resume=True)
+        for session_id, token in ((speaker.session_id, "wrong"), ("s-unknown", speaker.token)):
+            await speaker.say("session_resume", session_id=session_id, resume_token=token, last_seq=0)
+            assert (await speaker.until(lambda m: m["type"] == "error"))["code"] == "INVALID_SESSION"
+        await speaker.say("client_heartbeat", session_id=speaker.session_id, timestamp=1, last_seq=1)
+        assert await speaker.until(lambda m: m["type"] == "server_heartbeat")
+
+
+async def test_a_session_nobody_resumes_leaves_nothing(redis_at: RedisAt, prefix: str, tmp_path: Path) -> None:
+    async with running(redis_at, tmp_path, prefix) as cluster, connected(redis_at) as redis:
+        keys = Keys(prefix)
+        quick = {"speech__resume_grace_s": 1, "speech__max_duration_ms": 500}
+        a, b = [await cluster.instance(**quick) for _ in range(2)]
+        cluster.node(b)
+        await wait_until(a.node_count, PATIENCE_S)
+        speaker = await cluster.speaker(a, resume=True)
+        for seq in range(3):
+            await speaker.chunk(seq)
+        await speaker.result(0, PATIENCE_S)
+        assert await Turns(redis, keys).current(speaker.session_id)
+        a.kill()
+        await wait_until(lambda: _none(redis, keys.session_turn(speaker.session_id)), PATIENCE_S)
+        await wait_until(lambda: _none(redis, keys.session_state(speaker.session_id)), PATIENCE_S)
+        assert not await redis.call("ZCARD", keys.sessions_grace)
+
+
+async def _gone(turns: Turns, turn: str) -> bool:
+    return await turns.node_of(turn) is None
+
+
+async def _none(redis: Any, key: str) -> bool:
+    return not await redis.call("EXISTS", key)
