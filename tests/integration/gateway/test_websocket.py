@@ -248,6 +248,7 @@ def test_what_is_not_read_in_time_closes_the_connection_however_little_it_is(run
                 conn = flood.conns[0]
                 while conn.buffered == 0:
                     conn.send(b"x" * 10_000)
+                    await asyncio.sleep(0)  # written at the end of the turn
                 await until(lambda: conn.closed)
                 assert listener.counters.closed == {Close.SLOW_CONSUMER: 1}
                 await until(lambda: flood.events[-1] == "closed")
