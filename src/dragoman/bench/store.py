@@ -111,7 +111,7 @@ def run(settings: Settings, binary: ServerBinary, on_step: OnStep) -> Report:
             try:
                 findings = runner.run(_measure(servers, settings, on_step))
             except (StoreError, TimeoutError) as error:
-                raise BenchError(f"Redis ({mode}) failed under load: {str(error) or 'no answer in time'}.") from error
+                raise BenchError(f"Redis ({mode}) failed the bench: {str(error) or 'no answer in time'}.") from error
         report.figures |= findings.figures
         left_out |= findings.left_out
     conclude(report, settings.modes, left_out)
@@ -134,7 +134,8 @@ async def _connected(servers: Servers, seconds: float) -> AsyncIterator[Bench]:
     ours = await connect(servers.urls, cluster=servers.clustered, name="dragoman-bench")
     bench = Bench(servers, seconds, Keys("bench"), ours)
     try:
-        await asyncio.wait_for(ours.wait_connected(), CONNECT_PATIENCE_S)
+        async with asyncio.timeout(CONNECT_PATIENCE_S):
+            await ours.wait_connected()
         try:
             bench.peer = await redis_py.connect(servers.urls, cluster=servers.clustered, scripts=SCRIPTS)
         except Exception as error:  # whatever it is: a peer that cannot run is left out
@@ -148,11 +149,12 @@ async def _connected(servers: Servers, seconds: float) -> AsyncIterator[Bench]:
 
 async def _warm_up(bench: Bench) -> None:
     """Open the connections and run everything once: what a process does only once is not measured."""
+    shortly = replace(bench, seconds=min(WARM_UP_S, bench.seconds))
     for who in (OURS, PEER):
         for name, (workload, _) in WORKLOADS.items():
             warm = _load(bench.servers.mode, name, workload, redis_py.CONNECTIONS, who)
             # A peer that fails here fails again where it is measured, and is left out there.
-            await in_turns([warm], replace(bench, seconds=WARM_UP_S), rounds=1)
+            await in_turns([warm], shortly, rounds=1)
 
 
 # -- the cases ---------------------------------------------------------------------------------

@@ -84,15 +84,7 @@ def job_table(mode: Mode, figures: Figures) -> Table:
         [f"{concurrent:,}", *(number(figures.get(f"{mode}_job_{concurrent}_{quantity}")) for quantity in quantities)]
         for concurrent in CALLERS
     ]
-    columns = [
-        "jobs at a time",
-        "jobs/s",
-        "client CPU µs",
-        "server CPU µs",
-        "writes a job",
-        "to assign, p50 µs",
-        "p99 µs",
-    ]
+    columns = ["jobs at a time", "jobs/s", "client µs", "server µs", "writes", "until assigned, p50 µs", "p99 µs"]
     before, whole = (number(figures.get(f"{mode}_{name}")) for name in ("round_trips_before_assign", "round_trips"))
     return table(f"{mode}: a whole job, {before} round trips before it is assigned and {whole} in all", columns, rows)
 
