@@ -1,12 +1,13 @@
 """/ws/node: compute nodes. Registering asks Redis, so what a node says meanwhile waits its turn."""
 
-import asyncio
 from collections.abc import Callable
 
+import msgspec
 import structlog
 
+from dragoman.gateway.anteroom import Anteroom
 from dragoman.gateway.connection import Connection
-from dragoman.gateway.principal import LOCAL, Doorkeeper, Unauthorized, token_of
+from dragoman.gateway.principal import Doorkeeper, Unauthorized, token_of
 from dragoman.protocol import node as wire
 from dragoman.protocol.codec import decode_node, encode
 from dragoman.protocol.codes import Close, ErrorCode
@@ -29,24 +30,21 @@ class NodeEndpoint:
         tasks: Tasks,
         guard: Callable[..., bool],
         draining: Callable[[], bool],
-        *,
-        pre_session_s: float,
+        anteroom: Anteroom,
     ) -> None:
         self._nodes, self._doorkeeper, self._tasks, self._guard, self._draining = (
             nodes, doorkeeper, tasks, guard, draining,
         )  # fmt: skip
-        self._pre_session_s = pre_session_s
+        self._anteroom = anteroom
         self._node: LocalNode | None = None
         self._registering = False
         self._gone = False
         self._early: list[tuple[wire.NodeMessage, bytes]] = []
-        self._deadline: asyncio.TimerHandle | None = None
 
     # -- what the socket does --------------------------------------------------------------------
 
     def opened(self, conn: Connection) -> None:
-        loop = asyncio.get_running_loop()
-        self._deadline = loop.call_later(self._pre_session_s, conn.close, Close.NOT_REGISTERED, "no node_register")
+        self._anteroom.enter(conn, Close.NOT_REGISTERED, "no node_register")
 
     def text(self, conn: Connection, data: bytes) -> None:
         self._guard(self._text, conn, data)
@@ -55,8 +53,7 @@ class NodeEndpoint:
         self._refuse(conn, ProtocolError(ErrorCode.INVALID_MESSAGE, "Nodes send text frames only."))
 
     def closed(self, conn: Connection) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
+        self._anteroom.leave(conn)
         self._guard(self._closed)
 
     def _closed(self) -> None:
@@ -107,9 +104,11 @@ class NodeEndpoint:
         except Unauthorized as error:
             conn.close(Close.UNAUTHORIZED, str(error))
             return
-        if principal.subject != LOCAL and message.node_id not in (None, principal.subject):
-            conn.close(Close.NODE_ID_CONFLICT, "the token is for another node id")
-            return
+        if not principal.anonymous:
+            if message.node_id not in (None, principal.subject):
+                conn.close(Close.NODE_ID_CONFLICT, "the token is for another node id")
+                return
+            message = msgspec.structs.replace(message, node_id=principal.subject)
         self._registering = True
         self._tasks.spawn(self._registered(conn, message), "node-register")
 
@@ -119,8 +118,7 @@ class NodeEndpoint:
         except StoreError:
             conn.close(Close.OVERLOADED, "Redis is away; connect again")
             return
-        if self._deadline is not None:
-            self._deadline.cancel()
+        self._anteroom.leave(conn)
         self._node = node
         if self._gone:
             self._nodes.closed(node)

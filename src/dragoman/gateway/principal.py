@@ -18,6 +18,7 @@ class Principal:
     kind: Kind
     subject: str
     tenant: str = "default"
+    anonymous: bool = False  # nobody asked who it is; a token whose subject is "local" is not that
 
 
 LOCAL = "local"
@@ -37,10 +38,10 @@ class Doorkeeper:
     def identify(self, kind: Kind, token: str | None) -> Principal:
         """The principal of a token of this kind."""
         if not self._secrets:
-            return Principal(kind, LOCAL)
+            return Principal(kind, LOCAL, anonymous=True)
         if not token:
             if self._allow_anonymous and kind != "operator":
-                return Principal(kind, LOCAL)
+                return Principal(kind, LOCAL, anonymous=True)
             raise Unauthorized("a token is needed")
         claims = self._claims(token)
         if claims.get("typ") != kind:

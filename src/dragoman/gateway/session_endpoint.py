@@ -1,11 +1,11 @@
 """/ws/session: clients. Decodes once, hands to the session, answers what is wrong; no policy."""
 
-import asyncio
 from collections.abc import Callable
 from time import monotonic, time
 
 import structlog
 
+from dragoman.gateway.anteroom import Anteroom
 from dragoman.gateway.connection import Connection
 from dragoman.gateway.principal import Doorkeeper, Principal, Unauthorized, token_of
 from dragoman.protocol import session as wire
@@ -34,21 +34,18 @@ class SessionEndpoint:
         doorkeeper: Doorkeeper,
         guard: Callable[..., bool],
         draining: Callable[[], bool],
-        *,
-        pre_session_s: float,
+        anteroom: Anteroom,
     ) -> None:
         self._sessions, self._doorkeeper, self._guard, self._draining = sessions, doorkeeper, guard, draining
-        self._resumption, self._tasks, self._pre_session_s = resumption, tasks, pre_session_s
+        self._resumption, self._tasks, self._anteroom = resumption, tasks, anteroom
         self._session: Session | None = None
         self._principal: Principal | None = None
-        self._deadline: asyncio.TimerHandle | None = None
         self._paused_at = float("-inf")
 
     # -- what the socket does --------------------------------------------------------------------
 
     def opened(self, conn: Connection) -> None:
-        loop = asyncio.get_running_loop()
-        self._deadline = loop.call_later(self._pre_session_s, conn.close, Close.IDLE, "no session was opened")
+        self._anteroom.enter(conn, Close.IDLE, "no session was opened")
 
     def text(self, conn: Connection, data: bytes) -> None:
         if not self._guard(self._text, conn, data):
@@ -59,8 +56,7 @@ class SessionEndpoint:
             self._pause(conn)
 
     def closed(self, conn: Connection) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
+        self._anteroom.leave(conn)
         self._guard(self._sessions.socket_closed, conn)
 
     def _pause(self, conn: Connection) -> None:
@@ -130,12 +126,6 @@ class SessionEndpoint:
         principal = self._who(conn)
         return self._sessions.get(session_id, _owner(principal) if principal is not None else "")
 
-    def _settle(self) -> None:
-        """A session is open: the socket may stay."""
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-
     def _utterance(self, conn: Connection, message: wire.Utterance, data: bytes) -> None:
         """Gateways open a socket of its own for each utterance of a session that another one opened."""
         principal = self._who(conn)
@@ -145,7 +135,7 @@ class SessionEndpoint:
             self._sessions.forward_utterance(conn, message, _owner(principal), principal.tenant, data)
         else:
             self._sessions.get(message.session_id, _owner(principal)).utterance(message, conn)
-        self._settle()
+        self._anteroom.leave(conn)
 
     def _heartbeat(self, conn: Connection, message: wire.ClientHeartbeat) -> None:
         session = self._get(conn, message.session_id)
@@ -163,7 +153,7 @@ class SessionEndpoint:
             return
         if message.audio_format not in (None, "opus", "pcm16"):
             raise ProtocolError(ErrorCode.INVALID_MESSAGE, "Field `audio_format`: use opus or pcm16.")
-        self._settle()
+        self._anteroom.leave(conn)
         self._session = self._sessions.open(conn, message, _owner(principal))
 
     def _resume(self, conn: Connection, message: wire.SessionResume) -> None:
@@ -172,7 +162,7 @@ class SessionEndpoint:
             return
         principal = self._who(conn, message.token)
         if principal is not None:
-            self._settle()
+            self._anteroom.leave(conn)
             self._tasks.spawn(self._resumed(conn, message, _owner(principal)), "resume")
 
     async def _resumed(self, conn: Connection, message: wire.SessionResume, owner: str) -> None:

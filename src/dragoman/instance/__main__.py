@@ -1,6 +1,7 @@
 """The process of one instance, as a supervisor starts it: told by one line on stdin, answering once on a pipe."""
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -31,6 +32,7 @@ async def serve(hello: dict[str, Any]) -> int:
         return 1
     os.write(hello["ready_fd"], f"ready {instance.name}\n".encode())
     os.close(hello["ready_fd"])
+    _calm_collector()
     await stop.wait()
     stop.clear()
     draining = asyncio.create_task(instance.drain())
@@ -40,6 +42,16 @@ async def serve(hello: dict[str, Any]) -> int:
     at_once.cancel()
     await instance.stop()
     return 0
+
+
+def _calm_collector() -> None:
+    """What is here now stays for good, and nothing on the hot path makes cycles: look seldom, and not at all of it.
+
+    With the default thresholds the collector takes a sixth of the CPU of a busy instance.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 def _end_with_parent(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from dragoman.config import Config
 from dragoman.gateway import Limits, Listener, OriginAllowList, Route
+from dragoman.gateway.anteroom import Anteroom
 from dragoman.gateway.http import Backstage, admin_application, application
 from dragoman.gateway.node_endpoint import NodeEndpoint
 from dragoman.gateway.principal import Doorkeeper
@@ -70,7 +71,7 @@ class Doors:
 
     def _routes(self, keeper: Doorkeeper) -> dict[str, Route]:
         services, draining, server = self._services, self._draining, self._config.server
-        guard, patience_s = services.presence.guard, server.pre_session_s
+        guard, anteroom = services.presence.guard, Anteroom(server.pre_session_s, server.max_pre_session)
         per_s = server.node_max_frames_per_s
         node_limits = replace(self._limits(), max_frames_per_s=per_s, burst_frames=2 * per_s)
 
@@ -82,12 +83,12 @@ class Doors:
                 keeper,
                 guard,
                 draining,
-                pre_session_s=patience_s,
+                anteroom,
             )
 
         def node() -> NodeEndpoint:
             nodes, tasks = services.local_nodes, services.tasks
-            return NodeEndpoint(nodes, keeper, tasks, guard, draining, pre_session_s=patience_s)
+            return NodeEndpoint(nodes, keeper, tasks, guard, draining, anteroom)
 
         return {"/ws/session": Route(session), "/ws/node": Route(node, node_limits)}
 

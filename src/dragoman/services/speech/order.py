@@ -43,9 +43,11 @@ class TurnLine:
 
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
+        self.jobs = 0
         self._tail: asyncio.Future[None] | None = None
 
     def join(self) -> "Place":
+        self.jobs += 1
         before, mine = self._tail, asyncio.get_running_loop().create_future()
         self._tail = mine
         return Place(before, mine)

@@ -42,6 +42,7 @@ from dragoman.services.speech.outbox import Outbox
 log = structlog.get_logger(__name__)
 
 BACKPRESSURE_PAUSE_S = 1.0
+SLOW_PLACEMENT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,8 @@ class Session:
         self.closing = True
         now = monotonic()
         self._close_by = now + self._settings.close_wait_ms / 1000
+        for one, came_by in self.reorder.poll(float("inf")):  # nothing they could wait for will come
+            self._order_utterance(one, came_by)
         self._cut(self.segmenter.close(now))
         self._close_if_done()
 
@@ -238,7 +241,9 @@ class Session:
         if self.outbox is not None:
             order.advanced = self.outbox.note(self.state())
         self._dispatcher.take(order)
-        if ends_turn:
+        if ends_turn and line.jobs == 1 and line.turn.node_id is None:
+            self.lines.pop(line.turn.id, None)  # a turn of one job binds nothing, so nothing is to be removed
+        elif ends_turn:
             self._turn_over(line)
 
     def _turn_over(self, line: TurnLine) -> None:
@@ -253,6 +258,10 @@ class Session:
         if why is NoNode.ALL_FULL:
             self.press(BackpressureAction.BUSY, "all nodes are busy")
         else:
+            asyncio.get_running_loop().call_later(SLOW_PLACEMENT_S, self._still_waits, order)
+
+    def _still_waits(self, order: Order) -> None:
+        if order.index in self._orders and order.held is None:
             self.press(BackpressureAction.SLOW_DOWN, "waiting for a node")
 
     def job_dispatched(self, order: Order, node_id: str) -> None:

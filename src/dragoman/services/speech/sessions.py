@@ -23,6 +23,7 @@ from dragoman.services.speech.order import Place, TurnLine
 from dragoman.services.speech.outbox import Outbox
 from dragoman.services.speech.router import Router
 from dragoman.services.speech.session import Abroad, Session, SessionSettings
+from dragoman.store.errors import StoreError
 from dragoman.store.inbox import Push
 from dragoman.store.owners import Owners
 from dragoman.store.sessions import ResumableSessions
@@ -30,6 +31,7 @@ from dragoman.store.turns import Turns
 
 log = structlog.get_logger(__name__)
 
+END_TURN_RETRY_S = 0.5
 NO_SUCH_SESSION = "There is no such session here."
 
 
@@ -313,8 +315,12 @@ class Sessions:
     async def _end_turn_in_line(self, session_id: str, line: TurnLine, place: Place) -> None:
         await place.my_turn()
         try:
-            if line.turn.node_id is not None:
-                await self.turns.end(session_id, line.turn.id)
+            while line.turn.node_id is not None:
+                try:
+                    await self.turns.end(session_id, line.turn.id)
+                    break
+                except StoreError:  # the key has no TTL: it must go, however long that takes
+                    await asyncio.sleep(END_TURN_RETRY_S)
         finally:
             line.turn.end()
             place.leave()
