@@ -109,6 +109,7 @@ async def test_a_turn_goes_on_with_its_node_on_another_instance(redis_at: RedisA
         turn = await wait_until(lambda: turns.current(speaker.session_id), PATIENCE_S)
         node = await turns.node_of(turn or "")
         a.kill()
+        await wait_until(lambda: b.sees_only("i1"), PATIENCE_S)
         again, ack = await cluster.resumed(speaker, b)
         assert (ack["next_index"], ack["audio_seq"]) == (1, 3)
         for seq in (4, 5, 6, 7):

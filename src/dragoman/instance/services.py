@@ -146,6 +146,7 @@ class Services:
             self.announcer, self.metrics,
             lock_ms=int(phase2.instance_presence_ttl_seconds * 1000),
             steady=lambda: self.presence.steady, rehome=self.router.rehome, adopt=self.orphans.adopt,
+            leave_behind=stores.sessions.grant_grace,
         )  # fmt: skip
         self.renewer = Renewer(stores.owners, self.name, self.local_nodes.ids, self.sessions.ids)
         self.sweeper = Sweeper(stores.nodes, int(phase2.node_snapshot.remove_stale_after_seconds * 1000))

@@ -154,6 +154,13 @@ class ResumableSessions:
         """Nobody owns it now. If nobody resumes it within its grace, somebody ends it."""
         await GRACE_ADD(self.redis, grace=self.keys.sessions_grace, member=f"{session}|{epoch}", after=self.grace_ms)
 
+    async def grant_grace(self, session: str) -> bool:
+        """Its owner died: leave it behind, if it can resume at all."""
+        epoch = await self.epoch(session)
+        if epoch is not None:
+            await self.leave_behind(session, epoch)
+        return epoch is not None
+
     async def overdue(self, most: int = 100) -> list[tuple[str, int]]:
         """Sessions whose grace is over, with the epoch they had: a later one means that they were resumed."""
         members = await GRACE_DUE(self.redis, grace=self.keys.sessions_grace, most=most)

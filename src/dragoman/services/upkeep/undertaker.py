@@ -45,6 +45,11 @@ class Moved(Enum):
     NOT = auto()
 
 
+async def _ends_at_once(session: str) -> bool:
+    """A session that cannot resume."""
+    return False
+
+
 class Undertaker:
     def __init__(
         self,
@@ -62,12 +67,13 @@ class Undertaker:
         steady: Callable[[], bool],
         rehome: Callable[[InboxMessage], Awaitable[None]],
         adopt: Callable[[str, str], Awaitable[None]],
+        leave_behind: Callable[[str], Awaitable[bool]] = _ends_at_once,
     ) -> None:
         self.instance, self.metrics = instance, metrics
         self._instances, self._inboxes, self._owners = instances, inboxes, owners
         self._nodes, self._jobs, self._turns = nodes, jobs, turns
         self._announcer, self._lock_ms, self._steady = announcer, lock_ms, steady
-        self._rehome, self._adopt = rehome, adopt
+        self._rehome, self._adopt, self._leave_behind = rehome, adopt, leave_behind
         self._kept_at: dict[str, float] = {}  # whom we bury now → when the lock was renewed last
         self._unfinished: set[str] = set()
 
@@ -218,9 +224,10 @@ class Undertaker:
                 await self._adopt(job, dead)
 
     async def _end_sessions(self, dead: str) -> None:
-        """Sessions that cannot resume end with their instance, and their turns with them."""
+        """Sessions that cannot resume end with their instance, and their turns with them; others have their grace."""
         async for session in self._members(dead, self._instances.keys.sessions_of(dead)):
-            if await self._owners.session_owner(session) in (dead, None):
+            orphaned = await self._owners.session_owner(session) in (dead, None)
+            if orphaned and not await self._leave_behind(session):
                 await self._turns.end_current(session)
             await self._owners.leave_session(session, dead)
 
