@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from dragoman.store.errors import StoreError
+from dragoman.store.errors import Refused, StoreError
 
 log = structlog.get_logger(__name__)
 
@@ -20,18 +20,21 @@ RETRY_S = 0.2  # while Redis is away: whoever is back first has others waiting f
 async def every(interval_s: float, step: Callable[[], Awaitable[object]], *, name: str) -> None:
     """Call `step` for ever, with a little jitter so that instances do not march in step.
 
-    Redis being away is an operating state, said once when it begins; anything else is a bug, logged, and must
-    not end the loop that others rely on.
+    Redis being away is an operating state, said once when it begins and once when it ends; anything else is a bug,
+    logged, and must not end the loop that others rely on.
     """
     away = False
     while True:
         pause_s = interval_s
         try:
             await step()
+            if away:
+                log.info("Redis is back", loop=name)
             away = False
         except StoreError as error:
             if not away:
-                log.warning("waiting for Redis", loop=name, error=str(error))
+                event = "Redis refuses" if isinstance(error, Refused) else "waiting for Redis"
+                log.warning(event, loop=name, error=str(error))
             away, pause_s = True, RETRY_S
         except Exception:
             log.exception("a step failed", loop=name)

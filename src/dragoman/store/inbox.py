@@ -139,9 +139,14 @@ class Inboxes:
         keys = {"inbox": self.keys.inbox(instance), "counts": self.keys.counts(instance)}
         return int(await DONE(self.redis, **keys, group=self.settings.group, entries=flat))
 
-    async def pending(self, instance: str, min_idle_ms: int, count: int) -> list[Pending]:
-        key, group = self.keys.inbox(instance), self.settings.group
-        rows = await self.redis.call("XPENDING", key, group, "IDLE", min_idle_ms, "-", "+", count)
+    async def get(self, instance: str, id: str) -> Entry | None:
+        rows = await self.redis.call("XRANGE", self.keys.inbox(instance), id, id)
+        return Entry.parse(*rows[0]) if rows else None
+
+    async def pending(self, instance: str, min_idle_ms: int, count: int, after: str = "") -> list[Pending]:
+        """What was given to somebody and is not finished, oldest first, `count` at a time."""
+        key, group, start = self.keys.inbox(instance), self.settings.group, f"({after}" if after else "-"
+        rows = await self.redis.call("XPENDING", key, group, "IDLE", min_idle_ms, start, "+", count)
         return [Pending(id.decode(), int(idle), int(deliveries)) for id, _, idle, deliveries in rows]
 
     async def claim(self, instance: str, id: str, min_idle_ms: int) -> bool:

@@ -7,7 +7,7 @@ A closing socket removes its own word and nobody else's.
 import asyncio
 from collections.abc import Iterable
 
-from dragoman.store.instances import DROP_IF
+from dragoman.store.instances import DROP_IF, KEEP_IF
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.script import Script
@@ -61,6 +61,11 @@ class Owners:
         return found.decode() if found is not None else None
 
     async def renew(self, instance: str, nodes: Iterable[str], sessions: Iterable[str]) -> None:
-        """Write every owner key we hold anew: also what a Redis that came back empty has forgotten."""
+        """Prolong every owner key we hold, and write again what a Redis that came back empty has forgotten.
+
+        What names another by now is left to it: ours is the older socket.
+        """
         owned = [self.keys.node_owner(node) for node in nodes] + [self.keys.session_owner(one) for one in sessions]
-        await asyncio.gather(*(self.redis.call("SET", key, instance, "PX", self.ttl_ms) for key in owned))
+        kept = await asyncio.gather(*(KEEP_IF(self.redis, held=key, value=instance, ttl=self.ttl_ms) for key in owned))
+        lost = [key for key, word in zip(owned, kept, strict=True) if word == b"NONE"]
+        await asyncio.gather(*(self.redis.call("SET", key, instance, "NX", "PX", self.ttl_ms) for key in lost))

@@ -1,7 +1,8 @@
 """Reads this instance's inbox and works it in order.
 
 A batch is read, each entry handed to `handle`, and what succeeded is done in one call. What fails stays
-pending: the reclaimer tries it again, and moves it to the dead letters when it has failed too often.
+pending: the reclaimer tries it again, and moves it to the dead letters when it has failed too often. What is in hand
+here is nobody else's, however long it takes: a slow handler makes those behind it look forgotten.
 """
 
 from collections import OrderedDict
@@ -21,6 +22,7 @@ log = structlog.get_logger(__name__)
 
 Handle = Callable[[InboxMessage], Awaitable[None]]
 MAX_REASONS = 10_000
+NO_STREAM = ("NOGROUP", "UNBLOCKED")  # the second is what 7.0 says to a reader that waits when the stream goes
 
 
 class Reader:
@@ -30,6 +32,7 @@ class Reader:
         self.inboxes, self.presence, self.metrics = inboxes, presence, metrics
         self.count, self.block_ms = count, block_ms
         self.reasons: OrderedDict[str, str] = OrderedDict()  # entry id → why it failed last
+        self.in_hand: set[str] = set()
         self._handle = handle
         self._connection: Dedicated | None = None
 
@@ -41,7 +44,7 @@ class Reader:
             instance = self.presence.instance
             entries = await self.inboxes.read(self._connection, instance, self.count, self.block_ms)
         except Refused as error:
-            if error.word == "NOGROUP":
+            if error.word in NO_STREAM:
                 await self.inboxes.ensure_group(self.presence.instance)
                 return
             raise
@@ -49,13 +52,22 @@ class Reader:
 
     async def work(self, entries: list[Entry]) -> None:
         """Handle a batch in order; also what the reclaimer brings back."""
-        done: list[Entry] = []
-        for entry in entries:
-            await self.presence.wait_may_act()
-            if await self._one(entry):
-                done.append(entry)
-        if done:
-            await self.inboxes.done(self.presence.instance, done)
+        mine = [entry for entry in entries if entry.id not in self.in_hand]
+        self.in_hand.update(entry.id for entry in mine)
+        incarnation, done = self.presence.incarnation, list[Entry]()
+        try:
+            for entry in mine:
+                await self.presence.wait_may_act()
+                if self.presence.incarnation != incarnation:
+                    return  # we were buried, and the rest was handed on
+                if await self._one(entry):
+                    done.append(entry)
+        finally:
+            try:
+                if done:
+                    await self.inboxes.done(self.presence.instance, done)
+            finally:
+                self.in_hand.difference_update(entry.id for entry in mine)
 
     async def _one(self, entry: Entry) -> bool:
         if entry.newer:

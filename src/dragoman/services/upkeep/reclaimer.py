@@ -10,7 +10,7 @@ hopeless from ever being old enough for (1).
 from dragoman.services.metrics import Metrics
 from dragoman.services.upkeep.presence import PresenceKeeper
 from dragoman.services.upkeep.reader import Reader, bury_entry
-from dragoman.store.inbox import Inboxes
+from dragoman.store.inbox import Inboxes, Pending
 
 
 class Reclaimer:
@@ -42,9 +42,22 @@ class Reclaimer:
         self.metrics.inbox_pending.set((await self.inboxes.tally(instance)).waiting)
 
     async def _bury_hopeless(self, instance: str) -> None:
-        for pending in await self.inboxes.pending(instance, self.min_idle_ms, self.count):
-            if pending.deliveries <= self.max_deliveries:
-                continue
-            if await self.inboxes.claim(instance, pending.id, self.min_idle_ms):
-                reason = self.reader.reasons.pop(pending.id, "delivered again and again, and never done")
-                await bury_entry(self.inboxes, self.metrics, instance, pending.id, reason, pending.deliveries)
+        after = ""
+        while found := await self.inboxes.pending(instance, self.min_idle_ms, self.count, after):
+            for pending in found:
+                if pending.deliveries > self.max_deliveries and await self._last_rites(instance, pending) == "FULL":
+                    return  # for the others as well
+            after = found[-1].id
+
+    async def _last_rites(self, instance: str, pending: Pending) -> str:
+        """What became of it: 'OK', 'NONE', 'FULL', or 'STAYS'."""
+        entry = await self.inboxes.get(instance, pending.id)
+        if pending.id in self.reader.in_hand or (entry is not None and entry.newer):
+            return "STAYS"
+        if not await self.inboxes.claim(instance, pending.id, self.min_idle_ms):
+            return "NONE"
+        reason = self.reader.reasons.get(pending.id, "delivered again and again, and never done")
+        verdict = await bury_entry(self.inboxes, self.metrics, instance, pending.id, reason, pending.deliveries)
+        if verdict != "FULL":
+            self.reader.reasons.pop(pending.id, None)
+        return verdict

@@ -1,6 +1,6 @@
 """Writes what this instance owns again and again: owners of its nodes and sessions, before their TTL runs out.
 
-Also what a Redis that came back without its last writes has forgotten.
+Also what a Redis that came back without its last writes has forgotten; never what is somebody else's by now.
 """
 
 from collections.abc import Callable, Collection

@@ -1,0 +1,96 @@
+"""The local view of the fleet, refreshed from what changed in Redis."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from dragoman.instance.stores import Stores
+from dragoman.protocol.peer import CoolingDown, NodeLost, NodeSeen, SlotFreed
+from dragoman.services.metrics import Metrics
+from dragoman.services.speech.fleet_view import FleetView
+from dragoman.store.nodes import Snapshot
+
+
+@pytest.fixture
+def view(stores: Stores) -> FleetView:
+    return FleetView(stores.nodes, Metrics(), presence_ttl_s=60)
+
+
+def ids(view: FleetView) -> list[str]:
+    return sorted(node.id for node in view.fleet.nodes())
+
+
+async def test_a_refresh_finds_whatever_was_heard(view: FleetView, stores: Stores) -> None:
+    for node in ("n1", "n2"):
+        await stores.nodes.heard(Snapshot(node, 1, "a", slots=3))
+    await view.run_once()
+    assert ids(view) == ["n1", "n2"]
+    await stores.nodes.heard(Snapshot("n3", 1, "a"))
+    await stores.nodes.heard(Snapshot("n1", 1, "a", slots=5))
+    await view.run_once()
+    assert ids(view) == ["n1", "n2", "n3"]
+    changed = view.fleet.get("n1")
+    assert changed is not None
+    assert changed.slots == 5
+
+
+async def test_a_node_whose_keys_are_gone_is_lost(view: FleetView, stores: Stores) -> None:
+    await stores.nodes.heard(Snapshot("n", 7, "a"))
+    await view.run_once()
+    lost: list[tuple[str, int]] = []
+    view.on_lost.append(lambda node, epoch: lost.append((node, epoch)))
+    await stores.nodes.gone("n")
+    await view.run_once()
+    assert (ids(view), lost) == ([], [("n", 7)])
+
+
+async def test_a_node_that_fell_silent_is_lost_although_nobody_says_so(stores: Stores) -> None:
+    view = FleetView(stores.nodes, Metrics(), presence_ttl_s=0)
+    await stores.nodes.heard(Snapshot("n", 7, "a"))
+    await view.run_once()
+    assert ids(view) == []
+
+
+async def test_an_older_epoch_does_not_replace_a_newer_one(view: FleetView, stores: Stores) -> None:
+    view.saw(Snapshot("n", 2, "b"))
+    await stores.nodes.heard(Snapshot("n", 1, "a"))
+    await view.run_once()
+    known = view.fleet.get("n")
+    assert known is not None
+    assert (known.epoch, known.instance) == (2, "b")
+    view.hear(NodeLost("n", 1))
+    assert ids(view) == ["n"]
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff\xff", b'{"id":"bad"}', b'{"id":"bad","epoch":1,"v":2}'])
+async def test_a_snapshot_that_cannot_be_read_hides_one_node_only_and_is_replaced(
+    view: FleetView, stores: Stores, data: bytes
+) -> None:
+    for node in ("good", "bad"):
+        await stores.nodes.heard(Snapshot(node, 1, "a"))
+    await stores.redis.call("SET", stores.keys.node_snapshot("bad"), data, "PX", 60_000)
+    await view.run_once()
+    assert ids(view) == ["good"]
+    await stores.nodes.heard(Snapshot("bad", 1, "a"))
+    await view.run_once()
+    assert ids(view) == ["bad", "good"]
+
+
+async def test_whoever_waits_is_woken_by_a_node_and_by_a_slot(view: FleetView, stores: Stores) -> None:
+    await stores.nodes.heard(Snapshot("n", 1, "a"))
+    waiting = asyncio.create_task(view.changed(60))
+    await asyncio.sleep(0)
+    await view.run_once()
+    await waiting
+    waiting = asyncio.create_task(view.changed(60))
+    await asyncio.sleep(0)
+    view.hear(SlotFreed("n"))
+    await waiting
+
+
+async def test_what_is_announced_is_usable_before_any_refresh(view: FleetView) -> None:
+    view.hear(NodeSeen(msgspec.Raw(msgspec.json.encode(Snapshot("n", 1, "a")))))
+    view.hear(NodeSeen(msgspec.Raw(b'"not a snapshot"')))
+    view.hear(CoolingDown("n", "tts", 60_000))
+    assert ids(view) == ["n"]

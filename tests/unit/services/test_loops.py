@@ -1,0 +1,130 @@
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from structlog.testing import capture_logs
+
+from dragoman.services import loops
+from dragoman.services.loops import Tasks, every, unawaited
+from dragoman.store.errors import RedisAway, Refused
+from waiting import wait_until
+
+
+def stepping(*outcomes: Exception | None) -> tuple[list[int], Callable[[], Awaitable[None]]]:
+    """A step that goes through the outcomes, then succeeds for ever; and how often it was called."""
+    left, calls = list(outcomes), [0]
+
+    async def step() -> None:
+        calls[0] += 1
+        error = left.pop(0) if left else None
+        if error is not None:
+            raise error
+
+    return calls, step
+
+
+async def run_until(calls: list[int], count: int, loop: Awaitable[None]) -> list[str]:
+    """Run a loop for so many calls; what it logged."""
+    with capture_logs() as logged:
+        task = asyncio.ensure_future(loop)
+        await wait_until(lambda: calls[0] >= count)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    return [line["event"] for line in logged]
+
+
+@pytest.fixture(autouse=True)
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "RETRY_S", 0.001)
+
+
+async def test_a_step_is_repeated() -> None:
+    calls, step = stepping()
+    assert await run_until(calls, 5, every(0, step, name="x")) == []
+
+
+async def test_redis_being_away_is_said_once_when_it_begins_and_once_when_it_ends() -> None:
+    calls, step = stepping(RedisAway("gone"), RedisAway("gone"), None, RedisAway("again"))
+    told = await run_until(calls, 6, every(0, step, name="x"))
+    assert told == ["waiting for Redis", "Redis is back", "waiting for Redis", "Redis is back"]
+
+
+async def test_what_redis_refuses_is_not_called_away() -> None:
+    calls, step = stepping(Refused("NOPERM this user has no permissions"), Refused("NOPERM and again"))
+    assert await run_until(calls, 4, every(0, step, name="x")) == ["Redis refuses", "Redis is back"]
+
+
+async def test_a_bug_is_logged_and_the_loop_goes_on() -> None:
+    calls, step = stepping(ZeroDivisionError())
+    assert await run_until(calls, 3, every(0, step, name="x")) == ["a step failed"]
+
+
+async def test_a_step_that_fails_without_a_pause_of_its_own_is_not_repeated_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(loops, "RETRY_S", 1.0)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    _, step = stepping(RedisAway("gone"), Refused("ERR no"), KeyError("bug"))
+    with pytest.raises(asyncio.CancelledError):
+        await every(0, step, name="x")
+    assert all(0.9 <= pause <= 1.1 for pause in pauses)
+
+
+async def test_tasks_settle_and_are_forgotten() -> None:
+    tasks, done = Tasks(), list[int]()
+
+    async def work(number: int) -> None:
+        await asyncio.sleep(0)
+        done.append(number)
+        if number:
+            tasks.spawn(work(number - 1), "next")
+
+    tasks.spawn(work(2), "first")
+    await tasks.settled()
+    assert (done, len(tasks)) == ([2, 1, 0], 0)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(RedisAway("gone"), "Redis was away for a task"), (KeyError("bug"), "a task failed")]
+)
+async def test_a_task_that_fails_is_logged(error: Exception, told: str) -> None:
+    tasks = Tasks()
+
+    async def fail() -> None:
+        raise error
+
+    with capture_logs() as logged:
+        tasks.spawn(fail(), "fails")
+        await tasks.settled()
+    assert [(line["event"], line["task"]) for line in logged] == [(told, "fails")]
+
+
+async def test_cancelling_ends_all_of_them_silently() -> None:
+    tasks = Tasks()
+
+    async def wait() -> None:
+        await asyncio.Event().wait()
+
+    for _ in range(3):
+        tasks.spawn(wait(), "waits")
+    with capture_logs() as logged:
+        await tasks.cancel()
+    assert (len(tasks), logged) == (0, [])
+
+
+async def test_a_reply_nobody_waits_for_may_fail() -> None:
+    future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    unawaited(future)
+    future.set_exception(RedisAway("gone"))
+    await asyncio.sleep(0)
+    other: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    unawaited(other)
+    other.cancel()
+    await asyncio.sleep(0)
