@@ -184,7 +184,7 @@ def _call(mode: Mode, who: str) -> Case[Bench]:
     async def run(bench: Bench) -> Quantities:
         return await one_by_one(bench.client(who), bench.seconds * CALL_SHARE)
 
-    return Case(f"{mode}_call_{who}", f"{mode}: one GET at a time, {who}", run, _peer(who))
+    return Case(f"{mode}_call_{who}", f"{mode}: one GET at a time, {_peer(who) or who}", run, _peer(who))
 
 
 def _load(mode: Mode, name: str, workload: Workload, callers: int, who: str) -> Case[Bench]:
@@ -192,7 +192,8 @@ def _load(mode: Mode, name: str, workload: Workload, callers: int, who: str) -> 
         client = bench.client(who)
         return await bench.load(lambda caller, going: workload(client, caller, going), callers)
 
-    return Case(f"{mode}_{name}_{callers}_{who}", f"{mode}: {name}, {callers:,} callers, {who}", run, _peer(who))
+    title = f"{mode}: {name}, {callers:,} at a time, {_peer(who) or who}"
+    return Case(f"{mode}_{name}_{callers}_{who}", title, run, _peer(who))
 
 
 def _jobs(mode: Mode, concurrent: int) -> Case[Bench]:

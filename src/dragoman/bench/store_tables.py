@@ -32,13 +32,17 @@ def conclude(report: Report, modes: Sequence[Mode], left_out: Mapping[str, str])
 
 
 def ratios(figures: Figures) -> dict[str, float]:
-    """Our throughput over the peer's; our latency over that of PING."""
+    """Our throughput over the peer's, the peer's CPU time over ours, our latency over that of PING."""
     found: dict[str, float] = {}
     for name, ours in figures.items():
         if name.endswith(f"_{OURS}_per_s"):
             case = name.removesuffix(f"_{OURS}_per_s")
             if theirs := figures.get(f"{case}_{PEER}_per_s"):
                 found[f"{case}_vs_redis_py"] = ours / theirs
+        if name.endswith(f"_{OURS}_client_us"):
+            case = name.removesuffix(f"_{OURS}_client_us")
+            if theirs := figures.get(f"{case}_{PEER}_client_us"):
+                found[f"{case}_client_cpu_vs_redis_py"] = theirs / ours
         for share in ("p50", "p99"):
             if name.endswith(f"_call_{OURS}_{share}_us"):
                 mode = name.removesuffix(f"_call_{OURS}_{share}_us")
