@@ -3,8 +3,14 @@
 Everything that must not be guessed (session, resume token) comes from `secrets`.
 """
 
+import os
 import secrets
-import uuid
+
+
+def _uuid4() -> str:
+    """A random UUID, without the object around it: several are made for each utterance."""
+    h = os.urandom(16).hex()
+    return f"{h[:8]}-{h[8:12]}-4{h[13:16]}-{'89ab'[int(h[16], 16) & 3]}{h[17:20]}-{h[20:]}"
 
 
 def session_id() -> str:
@@ -16,15 +22,15 @@ def node_id() -> str:
 
 
 def job_id() -> str:
-    return f"job-{uuid.uuid4()}"
+    return f"job-{_uuid4()}"
 
 
 def turn_id() -> str:
-    return str(uuid.uuid4())
+    return _uuid4()
 
 
 def trace_id() -> str:
-    return str(uuid.uuid4())
+    return _uuid4()
 
 
 def resume_token() -> str:

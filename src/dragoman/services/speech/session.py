@@ -43,6 +43,7 @@ log = structlog.get_logger(__name__)
 
 BACKPRESSURE_PAUSE_S = 1.0
 SLOW_PLACEMENT_S = 0.5
+KNOWN_CODES = frozenset(ErrorCode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +321,7 @@ class Session:
 
     def _failed(self, about: About, end: End) -> None:
         self._tell(about, messages.event(self.id, about, UiEventName.ERROR, code=end.code, hint=end.message))
-        code = end.code if end.code in set(ErrorCode) else ErrorCode.PROCESSING_ERROR
+        code = end.code if end.code in KNOWN_CODES else ErrorCode.PROCESSING_ERROR
         # Under the session's trace, or the web client pops up an alert; the job's goes into the details.
         details = {"job_id": about.job_id, "utterance_index": about.index, "trace_id": about.trace_id}
         self._tell(about, Error(code=code, message=end.message, details=details, trace_id=self.trace_id), settled=True)
