@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Measure speed, with peers beside us in the same run.")
 
 SECONDS, QUICK_SECONDS = 1.0, 0.2
+LONG_SECONDS, QUICK_LONG_SECONDS = 20.0, 2.0
+WARMUP_S, QUICK_WARMUP_S = 5.0, 0.5
 ROUNDS, QUICK_ROUNDS = 3, 1
 PIPE_WIDTH = 120
 
@@ -31,6 +33,24 @@ Seconds = Annotated[
         min=0.01,
         max=60,
         help=f"How long each measurement takes. [{SECONDS:g}, with --quick {QUICK_SECONDS:g}]",
+        show_default=False,
+    ),
+]
+LongSeconds = Annotated[
+    float | None,
+    typer.Option(
+        min=0.1,
+        max=600,
+        help=f"How long each measurement takes. [{LONG_SECONDS:g}, with --quick {QUICK_LONG_SECONDS:g}]",
+        show_default=False,
+    ),
+]
+Warmup = Annotated[
+    float | None,
+    typer.Option(
+        min=0.0,
+        max=600,
+        help=f"Seconds before each of them that do not count. [{WARMUP_S:g}, with --quick {QUICK_WARMUP_S:g}]",
         show_default=False,
     ),
 ]
@@ -67,6 +87,71 @@ def store(
         return bench_store.run(chosen, find_server(server), on_step)
 
     _report(measure, bench_store.steps(chosen), json)
+
+
+@app.command()
+def speech(
+    ctx: typer.Context,
+    seconds: LongSeconds = None,
+    warmup: Warmup = None,
+    sessions: Annotated[int, typer.Option(min=1, max=15_000, help="Clients that speak.")] = 200,
+    nodes: Annotated[int, typer.Option(min=1, max=5_000, help="Nodes that answer at once.")] = 20,
+    queues: Annotated[bool, typer.Option("--queues/--no-queues", help="With task queues beside us.")] = True,
+    growth: Annotated[bool, typer.Option("--growth", help="Also with more nodes, and with more sessions.")] = False,
+    scale_out: Annotated[bool, typer.Option("--scale-out", help="Also one instance against two.")] = False,
+    idle: Annotated[bool, typer.Option("--idle", help="Also the memory of idle sessions.")] = False,
+    quick: Quick = False,
+    json: JsonFile = None,
+) -> None:
+    """Whole jobs per second of one instance, beside the no-op tasks of task queues on the same Redis."""
+    from dragoman.bench import speech as bench_speech
+    from dragoman.embedded.binary import find_server
+
+    chosen = bench_speech.Settings(
+        seconds=seconds or (QUICK_LONG_SECONDS if quick else LONG_SECONDS),
+        warmup_s=(QUICK_WARMUP_S if quick else WARMUP_S) if warmup is None else warmup,
+        rounds=QUICK_ROUNDS if quick else ROUNDS,
+        sessions=sessions,
+        nodes=nodes,
+        queues=queues,
+        growth_nodes=((10, 100) if quick else (10, 100, 1000)) if growth else (),
+        growth_sessions=((10, 100) if quick else (10, 1000, 10_000)) if growth else (),
+        scale_out=scale_out,
+        idle_sessions=(100 if quick else 10_000) if idle else 0,
+    )
+    server = settings(ctx).config.embedded.redis_server
+
+    def measure(on_step: "OnStep") -> "Report":
+        return bench_speech.run(chosen, find_server(server), on_step)
+
+    _report(measure, bench_speech.steps(chosen), json)
+
+
+@app.command()
+def dispatch(
+    ctx: typer.Context,
+    seconds: LongSeconds = None,
+    warmup: Warmup = None,
+    rate: Annotated[float, typer.Option(min=1, max=10_000, help="Jobs per second, and PINGs.")] = 200.0,
+    quick: Quick = False,
+    json: JsonFile = None,
+) -> None:
+    """From the cut of an utterance to its job_assign at the node, beside PING under the same load."""
+    from dragoman.bench import dispatch as bench_dispatch
+    from dragoman.embedded.binary import find_server
+
+    chosen = bench_dispatch.Settings(
+        seconds=seconds or (QUICK_LONG_SECONDS if quick else LONG_SECONDS),
+        warmup_s=(QUICK_WARMUP_S if quick else WARMUP_S) if warmup is None else warmup,
+        rounds=QUICK_ROUNDS if quick else ROUNDS,
+        per_s=rate,
+    )
+    server = settings(ctx).config.embedded.redis_server
+
+    def measure(on_step: "OnStep") -> "Report":
+        return bench_dispatch.run(chosen, find_server(server), on_step)
+
+    _report(measure, bench_dispatch.steps(chosen), json)
 
 
 def _report(measure: "Callable[[OnStep], Report]", steps: int, json: Path | None) -> None:
