@@ -73,8 +73,9 @@ class Instance:
 
     async def _begin(self) -> None:
         services = self.services
-        await services.presence.enter(services.undertaker.bury)
+        # Before we bury a former life of ours: whether its jobs can go on depends on which nodes are there.
         await services.view.run_once()
+        await services.presence.enter(services.undertaker.bury)
         self._loops += [asyncio.create_task(loop, name=name) for name, loop in services.loops(self.config).items()]
         stage = Backstage(
             self.name,

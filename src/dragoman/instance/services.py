@@ -83,6 +83,8 @@ class Services:
         )
         self.announcer = Announcer(stores.redis, stores.keys, tasks)
         self.view = FleetView(stores.nodes, metrics, presence_ttl_s=phase2.node_snapshot.presence_ttl_seconds)
+        # Without snapshots an instance knows the nodes that dialled in to it, and no others.
+        self.view.alone = not phase2.node_snapshot.enabled
         self.announcer.subscribe(self.view.hear)
         self.router = Router(name, stores.inboxes, stores.owners, stores.jobs, metrics)
         self.router.deliver_here = self.handle
@@ -198,6 +200,7 @@ class Services:
         owner_s, slots_s = phase2.owner_ttl_seconds / 3, config.speech.reservation_ttl_ms / 3000
         refresh_s = phase2.node_snapshot.refresh_interval_ms / 1000
         scan_s = phase2.dlq_scan_interval_ms / 1000
+        shared = phase2.node_snapshot.enabled
         return {
             "presence": every(presence_s, self.presence.run_once, name="presence"),
             "announcer": self.announcer.run(),
@@ -209,7 +212,7 @@ class Services:
             "session-keeper": every(owner_s, self.sessions.keep_all, name="session-keeper"),
             "grace": every(GRACE_INTERVAL_S, self.resumption.end_overdue, name="grace"),
             "reservations": every(slots_s, self.dispatcher.renew, name="reservations"),
-            "fleet-view": every(refresh_s, self.view.run_once, name="fleet-view"),
+            **({"fleet-view": every(refresh_s, self.view.run_once, name="fleet-view")} if shared else {}),
             "silent-nodes": every(1.0, self.local_nodes.close_silent, name="silent-nodes"),
             "sweeper": every(refresh_s * 5, self.sweeper.run_once, name="sweeper"),
             "loop-lag": self._measure_lag(),

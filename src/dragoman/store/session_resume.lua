@@ -4,16 +4,17 @@
 --       owner      string
 --       outbox     stream
 -- ARGV  token      str   hash of the resume token
+--       subject    str   who asks
 --       last_seq   int   what the client has
 --       instance   str
 --       owner_ttl  int   ms
 --       ttl        int   ms
 --
 -- Returns {'OK', epoch, owner before or ''}, or {'NONE'}, {'DENIED'}, {'TOO_OLD'} (what it needs is gone).
-local have = redis.call('HMGET', state, 'token', 'seq', 'epoch')
+local have = redis.call('HMGET', state, 'token', 'seq', 'subject')
 if not have[1] then return { 'NONE' } end
 local seq = tonumber(have[2] or 0)
-if have[1] ~= token or last_seq > seq then return { 'DENIED' } end
+if have[1] ~= token or have[3] ~= subject or last_seq > seq then return { 'DENIED' } end
 local first = redis.call('XRANGE', outbox, '-', '+', 'COUNT', 1)[1]
 local lowest = first and tonumber(string.match(first[1], '^(%d+)')) or seq + 1
 if last_seq + 1 < lowest then return { 'TOO_OLD' } end

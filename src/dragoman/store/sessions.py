@@ -51,11 +51,13 @@ class ResumableSessions:
         # While it is owned its TTL is renewed with the owner key; after that the grace must be left of it.
         self.ttl_ms = owner_ttl_ms + grace_ms
 
-    async def open(self, session: str, token: str, fields: Mapping[str, Any]) -> None:
+    async def open(self, session: str, token: str, subject: str, fields: Mapping[str, Any]) -> None:
         flat = [part for pair in fields.items() for part in pair]
         state = self.keys.session_state(session)
         await asyncio.gather(
-            self.redis.call("HSET", state, "v", 1, "epoch", 1, "token", hashed(token), "seq", 0, *flat),
+            self.redis.call(
+                "HSET", state, "v", 1, "epoch", 1, "token", hashed(token), "subject", subject, "seq", 0, *flat
+            ),
             self.redis.call("PEXPIRE", state, self.ttl_ms),
         )
 
@@ -86,7 +88,7 @@ class ResumableSessions:
             ttl=self.ttl_ms,
         )
 
-    async def resume(self, session: str, token: str, last_seq: int, instance: str) -> Resumed | str:
+    async def resume(self, session: str, token: str, subject: str, last_seq: int, instance: str) -> Resumed | str:
         """Take the session over, or a word: NONE, DENIED, TOO_OLD."""
         keys = self.keys
         reply = await RESUME(
@@ -95,6 +97,7 @@ class ResumableSessions:
             owner=keys.session_owner(session),
             outbox=keys.session_outbox(session),
             token=hashed(token),
+            subject=subject,
             last_seq=last_seq,
             instance=instance,
             owner_ttl=self.owner_ttl_ms,

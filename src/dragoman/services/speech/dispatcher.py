@@ -18,7 +18,7 @@ from dragoman.services.metrics import Metrics
 from dragoman.services.speech.driver import Cancelled, Driver, Lost, TurnOver
 from dragoman.services.speech.fleet_view import FleetView
 from dragoman.services.speech.local_nodes import AboutJob
-from dragoman.services.speech.order import Order
+from dragoman.services.speech.order import Listener, Order
 from dragoman.services.speech.orphans import Orphans
 from dragoman.services.speech.placer import Placer
 from dragoman.services.speech.router import Router
@@ -89,6 +89,11 @@ class Dispatcher:
     def cancel_session(self, session_id: str, reason: str) -> None:
         for job_id in list(self._by_session.get(session_id, ())):
             self._driven[job_id].hear(Cancelled(reason))
+
+    def redirect(self, session_id: str, listener: Listener) -> None:
+        """The session went on elsewhere: from now on `listener` hears of its jobs."""
+        for job_id in self._by_session.get(session_id, ()):
+            self._driven[job_id].order.listener = listener
 
     def turn_ended(self, session_id: str, turn_id: str) -> None:
         """Jobs an old node may have held back for the rest of their turn have their time running from now."""

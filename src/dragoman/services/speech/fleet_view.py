@@ -24,6 +24,7 @@ log = structlog.get_logger(__name__)
 class FleetView:
     def __init__(self, nodes: Nodes, metrics: Metrics, *, presence_ttl_s: float) -> None:
         self.fleet = Fleet()
+        self.alone = False
         self.on_lost: list[Callable[[str, int], None]] = []
         self._nodes, self._metrics, self._presence_ttl_s = nodes, metrics, presence_ttl_s
         self._since_ms = 0
@@ -36,7 +37,7 @@ class FleetView:
 
     def hear(self, message: Announcement) -> None:
         match message:
-            case NodeSeen():
+            case NodeSeen() if not self.alone:
                 snapshot = parse_snapshot(bytes(message.snapshot))
                 if snapshot is not None:
                     self.saw(snapshot)

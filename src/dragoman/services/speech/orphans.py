@@ -9,13 +9,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 
+import msgspec
 import structlog
 
-from dragoman.domain.job import Event, Outcome, State
+from dragoman.domain.job import Event, Outcome, Reply, State
+from dragoman.protocol.codec import encode
 from dragoman.protocol.codes import ErrorCode
 from dragoman.protocol.node import JobResult
+from dragoman.protocol.peer import JobEnded
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
+from dragoman.services.speech.expatriate import NO_FRAME, Mail
 from dragoman.services.speech.local_nodes import AboutJob
 from dragoman.store.jobs import Jobs
 from dragoman.store.reservations import Reservations
@@ -30,6 +34,9 @@ class Orphan:
     epoch: int
     attempt: int
     give_up_at: float
+    session_id: str
+    index: int
+    trace_id: str
 
 
 class Orphans:
@@ -38,6 +45,7 @@ class Orphans:
         instance: str,
         jobs: Jobs,
         reservations: Reservations,
+        mail: Mail,
         metrics: Metrics,
         tasks: Tasks,
         *,
@@ -45,7 +53,7 @@ class Orphans:
         knows: Callable[[str], bool],
     ) -> None:
         self.instance, self.metrics = instance, metrics
-        self._jobs, self._reservations, self._tasks = jobs, reservations, tasks
+        self._jobs, self._reservations, self._mail, self._tasks = jobs, reservations, mail, tasks
         self._patience_ms, self._knows = patience_ms, knows
         self._orphans: dict[str, Orphan] = {}
 
@@ -65,6 +73,9 @@ class Orphans:
             int(record.get("node_epoch") or 0),
             int(record.get("attempt") or 1),
             monotonic() + self._patience_ms / 1000,
+            record.get("session_id", ""),
+            int(record.get("utterance_index") or 0),
+            record.get("trace_id", ""),
         )
         # Ours to be found before it is no longer theirs.
         await self._jobs.driven(self.instance, job_id, 0)
@@ -106,10 +117,12 @@ class Orphans:
     async def _answered(self, orphan: Orphan, result: JobResult) -> None:
         outcome = Outcome.OK if result.success else Outcome.FAILED
         code = "" if result.success or result.error is None else result.error.code
-        await self._jobs.advance(
+        advanced = await self._jobs.advance(
             orphan.job_id, Event.RESULT, attempt=result.attempt_id, node=orphan.node_id, outcome=outcome, code=code
         )
-        self.metrics.jobs.labels(outcome, code).inc()
+        if advanced is Reply.OK:
+            self.metrics.jobs.labels(outcome, code).inc()
+            await self._tell(orphan, outcome, code, msgspec.Raw(encode(result)))
         await self._close(orphan)
 
     async def _give_up(self, orphan: Orphan) -> None:
@@ -117,7 +130,24 @@ class Orphans:
         await self._jobs.advance(orphan.job_id, Event.GIVE_UP, attempt=None, outcome=Outcome.FAILED, code=code)
         self.metrics.jobs.labels(Outcome.FAILED, code).inc()
         log.info("job lost with its instance", job=orphan.job_id)
+        await self._tell(orphan, Outcome.FAILED, code, NO_FRAME, "lost with the instance that had it")
         await self._close(orphan)
+
+    async def _tell(self, orphan: Orphan, outcome: Outcome, code: str, frame: msgspec.Raw, why: str = "") -> None:
+        """Its session may have been resumed elsewhere, or may yet be."""
+        await self._mail.deliver(
+            JobEnded(
+                session_id=orphan.session_id,
+                index=orphan.index,
+                job_id=orphan.job_id,
+                trace_id=orphan.trace_id,
+                outcome=outcome.value,
+                code=code,
+                message=why,
+                node_id=orphan.node_id,
+                frame=frame,
+            )
+        )
 
     async def _close(self, orphan: Orphan) -> None:
         if orphan.node_id:

@@ -121,7 +121,9 @@ class Placer:
         """Flush 1; the reservation was started just before and travels in the same write."""
         jobs, request = self.jobs, order.request_id
         deadline_ms = int(time.time() * 1000) + self.settings.job_timeout_ms
-        driven = jobs.driven(self.instance, order.job_id, deadline_ms)
+        driven: asyncio.Future[Any] = jobs.driven(self.instance, order.job_id, deadline_ms)
+        if order.advanced is not None:
+            await asyncio.wait({driven, order.advanced})
         give_up_at = monotonic() + 2 * LOCK_MS / 1000
         while True:
             found, locked, _ = await asyncio.gather(jobs.binding(request), jobs.lock(request, order.job_id), driven)

@@ -59,11 +59,10 @@ class Resumption:
     async def resume(self, socket: Socket, message: SessionResume, subject: str) -> Session:
         """Raises ProtocolError INVALID_SESSION with the reason."""
         here = self._sessions.instance
-        taken = await self._store.resume(message.session_id, message.resume_token, message.last_seq, here)
+        session_id, token = message.session_id, message.resume_token
+        taken = await self._store.resume(session_id, token, subject, message.last_seq, here)
         if isinstance(taken, str):
             raise ProtocolError(ErrorCode.INVALID_SESSION, WHY_NOT[taken])
-        if taken.state.get("subject") != subject:
-            raise ProtocolError(ErrorCode.INVALID_SESSION, WHY_NOT["DENIED"])
         session = self._sessions.find(message.session_id)
         if session is not None and session.outbox is not None:
             self._take_back(session, socket, taken.epoch)

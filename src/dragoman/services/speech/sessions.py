@@ -93,11 +93,10 @@ class Sessions:
         kept = {
             "init": msgspec.json.encode(msgspec.structs.replace(session.init, token=None)),
             "trace_id": session.trace_id,
-            "subject": session.subject,
             "opened_by": self.instance,
         }
         await self._owners.claim_session(session.id, self.instance)
-        await self.resumable.open(session.id, token, {**kept, **session.state()})
+        await self.resumable.open(session.id, token, session.subject, {**kept, **session.state()})
         session.send(msgspec.structs.replace(ack, resume_token=token, next_index=0))
 
     def build(self, session_id: str, init: SessionInit, subject: str) -> Session:
