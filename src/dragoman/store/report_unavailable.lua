@@ -9,9 +9,22 @@
 --       now          now
 --
 -- Returns 'MARKED', 'DEBOUNCED' or 'RATE_LIMITED'.
-local recent = {}
-for at in string.gmatch(redis.call('HGET', storm, 'recent') or '', '%d+') do
-    if now - tonumber(at) < window_ms then recent[#recent + 1] = at end
+local recent, marked = {}, nil
+local have = redis.call('HGETALL', storm)
+for i = 1, #have, 2 do
+    local name, value = have[i], have[i + 1]
+    if name == 'recent' then
+        for at in string.gmatch(value, '%d+') do
+            if now - tonumber(at) < window_ms then recent[#recent + 1] = at end
+        end
+    elseif string.sub(name, 1, 2) == 'm:' then
+        -- Each report renews the life of the key, so a mark must lapse by itself: a node can name services for ever.
+        if now - tonumber(value) >= ttl_ms then
+            redis.call('HDEL', storm, name)
+        elseif name == 'm:' .. service then
+            marked = tonumber(value)
+        end
+    end
 end
 recent[#recent + 1] = string.format('%.0f', now)
 local verdict = 'MARKED'
@@ -19,15 +32,11 @@ if #recent > limit then
     table.remove(recent, 1)
     redis.call('HSET', storm, 'whole', string.format('%.0f', now + ttl_ms))
     verdict = 'RATE_LIMITED'
+elseif marked and now - marked < debounce_ms then
+    verdict = 'DEBOUNCED'
 else
-    local marked = tonumber(redis.call('HGET', storm, 'm:' .. service))
-    if marked and now - marked < debounce_ms then
-        verdict = 'DEBOUNCED'
-    else
-        redis.call('HSET', storm, 'm:' .. service, string.format('%.0f', now))
-    end
+    redis.call('HSET', storm, 'm:' .. service, string.format('%.0f', now))
 end
 redis.call('HSET', storm, 'recent', table.concat(recent, ' '))
--- The key outlives every mark in it by its own TTL, so a mark may stay until then: at most `limit` a window.
 redis.call('PEXPIRE', storm, ttl_ms)
 return verdict

@@ -1,0 +1,92 @@
+"""open_inbox.lua, mark_burial.lua and close_inbox.lua against one name at the door."""
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from dragoman.store.instances import CLOSE_INBOX, MARK, MARK_BURIAL, OPEN_INBOX
+from machines import Bench, check
+
+INCARNATIONS = st.sampled_from(["a", "b"])
+HOLDERS = st.sampled_from(["a", "b", MARK + "a", MARK + "b"])
+GROUP = "scheduler"
+
+
+class Door(RuleBasedStateMachine):
+    def __init__(self, bench: Bench) -> None:
+        super().__init__()
+        self.bench = bench
+        instance = bench.fresh_name()
+        self.opened, self.inbox = bench.keys.open(instance), bench.keys.inbox(instance)
+        self.counts = bench.keys.counts(instance)
+        self.holder: str | None = None
+        self.entries: list[bytes] = []
+        self.grouped = False
+
+    @rule(incarnation=INCARNATIONS)
+    def open(self, incarnation: str) -> None:
+        keys = {"opened": self.opened, "inbox": self.inbox}
+        reply = self.bench.do(OPEN_INBOX(self.bench.redis, **keys, incarnation=incarnation, group=GROUP))
+        if self.holder in (None, incarnation):
+            self.holder, self.grouped = incarnation, True
+            assert reply == b"OK"
+        else:
+            assert reply.decode() == self.holder
+
+    @rule(incarnation=INCARNATIONS)
+    def mark(self, incarnation: str) -> None:
+        self.swap(incarnation, MARK + incarnation)
+
+    @rule(incarnation=INCARNATIONS)
+    def unmark(self, incarnation: str) -> None:
+        self.swap(MARK + incarnation, incarnation)
+
+    def swap(self, old: str, new: str) -> None:
+        reply = self.bench.do(MARK_BURIAL(self.bench.redis, opened=self.opened, incarnation=old, mark=new))
+        if self.holder is None:
+            assert reply == b"GONE"
+        elif self.holder in (old, new):
+            assert reply == b"OK"
+            self.holder = new
+        else:
+            assert reply == b"OTHER"
+
+    @rule()
+    def somebody_pushes(self) -> None:
+        if self.holder is not None:
+            self.entries.append(self.bench.call("XADD", self.inbox, "*", "a", "1"))
+            self.bench.call("HINCRBY", self.counts, "added", 1)
+
+    @rule()
+    def the_inbox_is_emptied(self) -> None:
+        if self.entries:
+            assert self.bench.call("XDEL", self.inbox, *self.entries) == len(self.entries)
+            self.entries = []
+
+    @rule(holder=HOLDERS)
+    def close(self, holder: str) -> None:
+        keys = {"opened": self.opened, "inbox": self.inbox, "counts": self.counts}
+        reply = self.bench.do(CLOSE_INBOX(self.bench.redis, **keys, holder=holder))
+        if self.holder is None:
+            assert reply == b"NONE"
+        elif self.holder != holder:
+            assert reply == b"OTHER"
+        elif self.entries:
+            assert reply == b"BUSY"
+        else:
+            assert reply == b"OK"
+            self.holder, self.grouped = None, False
+            assert self.bench.call("EXISTS", self.inbox, self.counts) == 0
+
+    @invariant()
+    def redis_holds_what_the_model_holds(self) -> None:
+        found = self.bench.call("GET", self.opened)
+        assert found == (None if self.holder is None else self.holder.encode())
+        assert self.bench.call("XLEN", self.inbox) == len(self.entries)
+        assert self.bench.call("EXISTS", self.inbox) == self.grouped
+
+    def teardown(self) -> None:
+        self.bench.call("DEL", self.opened, self.inbox, self.counts)
+
+
+def test_the_scripts_of_the_door_do_what_the_model_does(bench: Bench) -> None:
+    check(lambda: Door(bench))

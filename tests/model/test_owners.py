@@ -1,0 +1,75 @@
+"""claim_node.lua, drop_if.lua and keep_if.lua against an owner and an epoch."""
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from dragoman.store.instances import DROP_IF, KEEP_IF
+from dragoman.store.owners import CLAIM_NODE
+from machines import START_MS, Bench, check
+
+INSTANCES = st.sampled_from(["i1", "i2", "i3"])
+TTLS = st.sampled_from([120_000, 600_000])
+EPOCH_TTL_MS = 3_600_000
+
+
+class Owning(RuleBasedStateMachine):
+    def __init__(self, bench: Bench) -> None:
+        super().__init__()
+        self.bench = bench
+        node = bench.fresh_name()
+        self.owner_key, self.epoch_key = bench.keys.node_owner(node), bench.keys.node_epoch(node)
+        self.now = START_MS
+        self.owner: str | None = None
+        self.life = 0
+        self.epoch: int | None = None
+
+    @rule(ms=st.sampled_from([-5000, -1, 0, 0, 1, 1000]))
+    def the_clock_of_redis_moves(self, ms: int) -> None:
+        self.now += ms
+
+    @rule(instance=INSTANCES, ttl=TTLS)
+    def claim(self, instance: str, ttl: int) -> None:
+        keys = {"owner": self.owner_key, "epoch": self.epoch_key}
+        values = {"instance": instance, "ttl": ttl, "epoch_ttl": EPOCH_TTL_MS, "now": self.now}
+        reply = int(self.bench.do(CLAIM_NODE(self.bench.redis, **keys, **values)))
+        assert self.epoch is None or reply > self.epoch, "above every earlier one, even if the clock stepped back"
+        self.epoch = max((self.epoch or 0) + 1, self.now)
+        self.owner, self.life = instance, ttl
+        assert reply == self.epoch
+
+    @rule(value=INSTANCES)
+    def drop(self, value: str) -> None:
+        reply = self.bench.do(DROP_IF(self.bench.redis, held=self.owner_key, value=value))
+        assert reply.decode() == self.verdict(value)
+        if self.owner == value:
+            self.owner = None
+
+    @rule(value=INSTANCES, ttl=TTLS)
+    def keep(self, value: str, ttl: int) -> None:
+        reply = self.bench.do(KEEP_IF(self.bench.redis, held=self.owner_key, value=value, ttl=ttl))
+        assert reply.decode() == self.verdict(value)
+        if self.owner == value:
+            self.life = ttl
+
+    def verdict(self, value: str) -> str:
+        return "NONE" if self.owner is None else "OK" if self.owner == value else "OTHER"
+
+    @rule()
+    def redis_forgets_the_epoch(self) -> None:
+        self.bench.call("DEL", self.epoch_key)
+        self.epoch = None
+
+    @invariant()
+    def redis_holds_what_the_model_holds(self) -> None:
+        owner, epoch = self.bench.call("GET", self.owner_key), self.bench.call("GET", self.epoch_key)
+        assert owner == (None if self.owner is None else self.owner.encode())
+        assert epoch == (None if self.epoch is None else str(self.epoch).encode())
+        assert self.owner is None or self.bench.lives(self.owner_key, self.life)
+        assert self.epoch is None or self.bench.lives(self.epoch_key, EPOCH_TTL_MS)
+
+    def teardown(self) -> None:
+        self.bench.call("DEL", self.owner_key, self.epoch_key)
+
+
+def test_the_scripts_of_owners_do_what_the_model_does(bench: Bench) -> None:
+    check(lambda: Owning(bench))
