@@ -1,0 +1,69 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.client import Failed, Partial, Pressed, Result, Transcript
+from unit.client.fake_server import result
+
+
+def said(index: int, text: str = "heard", session: str = "s-1", backfilled: bool = False) -> Result:
+    return Result(result(session, index, text, backfilled=backfilled))
+
+
+def partial(index: int, text: str) -> Partial:
+    return Partial("s-1", index, text, False, f"job-{index}")
+
+
+@given(st.permutations(range(12)))
+def test_lines_are_in_the_order_of_speech_whatever_order_they_came_in(order: list[int]) -> None:
+    transcript = Transcript()
+    for index in order:
+        transcript.add(said(index))
+    assert [line.index for line in transcript.lines] == sorted(order)
+
+
+def test_a_late_result_is_put_in_its_place_and_marked() -> None:
+    transcript = Transcript()
+    transcript.add(said(0))
+    transcript.add(said(2))
+    line = transcript.add(said(1, "late", backfilled=True))
+    assert line is transcript.lines[1]
+    assert [(line.index, line.backfilled) for line in transcript.lines] == [(0, False), (1, True), (2, False)]
+
+
+def test_partials_grow_in_place_until_the_result() -> None:
+    transcript = Transcript()
+    transcript.add(partial(0, "so"))
+    transcript.add(partial(0, "so far"))
+    assert [(line.heard, line.said, line.settled) for line in transcript.lines] == [("so far", "", False)]
+    transcript.add(said(0, "so far so good"))
+    assert transcript.add(partial(0, "too late")) is None
+    assert [(line.heard, line.said) for line in transcript.lines] == [("so far so good", "[es] so far so good")]
+    assert transcript.lines[0].settled
+
+
+def test_the_first_result_of_an_index_stands() -> None:
+    transcript = Transcript()
+    transcript.add(said(0, "first"))
+    assert transcript.add(said(0, "second")) is None
+    assert [line.heard for line in transcript.lines] == ["first"]
+
+
+def test_a_failure_is_shown_in_its_place_until_a_result_comes_after_all() -> None:
+    transcript = Transcript()
+    failed = Failed("s-1", 0, "NO_AVAILABLE_NODE", "no node", "job-0")
+    assert transcript.add(failed) is transcript.lines[0]
+    assert transcript.add(failed) is None
+    assert [line.failure for line in transcript.lines] == [failed]
+    transcript.add(said(0))
+    assert [(line.failure, line.said) for line in transcript.lines] == [(None, "[es] heard")]
+
+
+def test_a_session_in_the_place_of_a_lost_one_goes_on_below_it() -> None:
+    transcript = Transcript()
+    for event in (said(0, "a"), said(1, "b"), said(0, "c", session="s-2"), said(2, "late", backfilled=True)):
+        transcript.add(event)
+    assert [line.heard for line in transcript.lines] == ["a", "b", "late", "c"]
+
+
+def test_other_events_change_no_line() -> None:
+    assert Transcript().add(Pressed("BUSY", None, "")) is None
