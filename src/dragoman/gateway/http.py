@@ -1,10 +1,17 @@
-"""HTTP beside the WebSockets: health, metrics, and the API for dashboards and operators."""
+"""HTTP beside the WebSockets: health, metrics, and the API for dashboards and operators.
 
+Everything but health is for operators. Answers are JSON, refusals `{"error": "…"}`; what a letter carries is shown
+without its audio.
+"""
+
+import re
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -17,8 +24,22 @@ from dragoman.store.inbox import Push
 from dragoman.store.jobs import Jobs
 from dragoman.store.letters import Letter, Letters
 
+log = structlog.get_logger(__name__)
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+HEALTH = ("/health", "/health/live", "/health/ready")
+MAX_LETTERS = 1000
 PREVIEW = 2000
+_LETTER_ID = re.compile(r"[0-9]{1,19}-[0-9]{1,19}")
+_WHY_NOT_REPLAYED = {
+    Push.GONE: "nobody reads that inbox",
+    Push.FULL: "the inbox is full",
+    Push.TOO_LARGE: "it is too large",
+}
+
+
+class Wrong(Exception):
+    """The request cannot be answered as it was asked; `str()` says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +57,7 @@ class Backstage:
 
 def application(stage: Backstage, doorkeeper: Doorkeeper) -> web.Application:
     """The public port: health for anybody, the rest for operators."""
-    app = web.Application(middlewares=[_plain_errors, _operators_only(doorkeeper)])
+    app = web.Application(middlewares=[_plain_errors, _operators_only(doorkeeper), _own_pages_only])
     api = _Api(stage)
     app.add_routes(
         [
@@ -70,35 +91,51 @@ def _health(stage: Backstage) -> list[web.RouteDef]:
         why = stage.ready()
         return _json({"ready": why is None, "reason": why, "instance": stage.instance}, 200 if why is None else 503)
 
-    return [web.get("/health", ok), web.get("/health/live", ok), web.get("/health/ready", ready)]
+    return [web.get(path, handler) for path, handler in zip(HEALTH, (ok, ok, ready), strict=True)]
 
 
 def _operators_only(doorkeeper: Doorkeeper) -> Any:
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path.startswith(("/api/", "/metrics")):
+        if request.path not in HEALTH:
             headers = {name.lower(): value for name, value in request.headers.items()}
             try:
                 doorkeeper.identify("operator", token_of(headers, request.query))
             except Unauthorized as error:
-                return _json({"error": str(error)}, 401)
+                return _error(str(error), 401)
         return await handler(request)
 
     return check
 
 
 @web.middleware
+async def _own_pages_only(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Browsers let any page send a POST anywhere, and say only in Origin which page it was."""
+    origin = request.headers.get("Origin")
+    if request.method not in ("GET", "HEAD") and origin is not None and origin.partition("://")[2] != request.host:
+        return _error("pages of other hosts may not change anything here", 403)
+    return await handler(request)
+
+
+@web.middleware
 async def _plain_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
+    except Wrong as error:
+        return _error(str(error), 400)
     except Refused as error:
-        return _json({"error": f"Redis refuses that: {error}"}, 400)
+        return _error(f"Redis refuses that: {error}", 500)
     except StoreError as error:
-        return _json({"error": f"Redis is away: {error}"}, 503)
+        return _error(f"Redis is away: {error}", 503)
     except web.HTTPNotFound:
-        return _json({"error": "there is nothing at this path"}, 404)
+        return _error("there is nothing at this path", 404)
     except web.HTTPMethodNotAllowed as error:
-        return _json({"error": f"only {', '.join(sorted(error.allowed_methods))} here"}, 405)
+        return _error(f"only {', '.join(sorted(error.allowed_methods))} here", 405)
+    except web.HTTPException as error:
+        return _error(error.reason, error.status)
+    except Exception:
+        log.exception("a request failed", method=request.method, path=request.path)
+        return _error("internal error", 500)
 
 
 class _Api:
@@ -127,21 +164,26 @@ class _Api:
     async def job(self, request: web.Request) -> web.Response:
         found = await self._stage.jobs.get(request.match_info["job"])
         if found is None:
-            return _json({"error": "no such job, or it ended too long ago"}, 404)
+            return _error("no such job, or it ended too long ago", 404)
         told: dict[str, Any] = dict(found)
-        if "receipt" in told:
+        with suppress(msgspec.DecodeError, KeyError):
             told["receipt"] = msgspec.json.decode(told["receipt"])
         return _json(told)
 
     # -- dead letters ----------------------------------------------------------------------------
 
     async def letters(self, request: web.Request) -> web.Response:
-        letters = self._stage.letters
-        wanted = request.query.get("instance")
-        names = [wanted] if wanted else await letters.instances()
-        count = min(int(request.query.get("count", "100")), 1000) if request.query.get("count", "1").isdigit() else 100
-        found = [letter for name in names for letter in await letters.list(name, count)]
-        return _json([_shown(letter) for letter in found])
+        """`count` of the oldest, of one `instance` or of all; with `after`, of those behind that letter."""
+        letters, query = self._stage.letters, request.query
+        count, after, instance = _count(query.get("count", "100")), query.get("after", ""), query.get("instance")
+        if after and not instance:
+            raise Wrong("after needs instance as well")
+        if after:
+            _letter_id(after)
+        names = [instance] if instance else await letters.instances()
+        found = [letter for name in names for letter in await letters.list(name, count, after)]
+        found.sort(key=lambda letter: tuple(map(int, letter.id.split("-"))))
+        return _json([_shown(letter) for letter in found[:count]])
 
     async def letter(self, request: web.Request) -> web.Response:
         letter = await self._find(request)
@@ -154,20 +196,34 @@ class _Api:
         try:
             decode_inbox(letter.data)
         except ProtocolError as error:
-            return _json({"error": f"it cannot be replayed, only dropped: {error.message}"}, 409)
+            return _error(f"it cannot be replayed, only dropped: {error.message}", 409)
         verdict = await self._stage.letters.replay(letter, self._stage.instance)
-        return _json({"replayed": verdict is Push.OK, "verdict": verdict}, 200 if verdict is Push.OK else 409)
+        if verdict is not Push.OK:
+            return _error(f"it cannot be replayed now: {_WHY_NOT_REPLAYED[verdict]}", 409)
+        return _json({"replayed": True, "verdict": verdict})
 
     async def drop(self, request: web.Request) -> web.Response:
-        instance, id = request.match_info["instance"], request.match_info["id"]
+        instance, id = request.match_info["instance"], _letter_id(request.match_info["id"])
         return _json({"dropped": True}) if await self._stage.letters.drop(instance, id) else _no_letter()
 
     async def _find(self, request: web.Request) -> Letter | None:
-        return await self._stage.letters.get(request.match_info["instance"], request.match_info["id"])
+        return await self._stage.letters.get(request.match_info["instance"], _letter_id(request.match_info["id"]))
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_LETTERS:
+        raise Wrong(f"count is not a number from 1 to {MAX_LETTERS}")
+    return int(text)
+
+
+def _letter_id(text: str) -> str:
+    if not _LETTER_ID.fullmatch(text):
+        raise Wrong(f"{text!r} is not the id of a dead letter")
+    return text
 
 
 def _no_letter() -> web.Response:
-    return _json({"error": "no such dead letter"}, 404)
+    return _error("no such dead letter", 404)
 
 
 def _shown(letter: Letter) -> dict[str, Any]:
@@ -187,6 +243,10 @@ def _shown(letter: Letter) -> dict[str, Any]:
 def _preview(letter: Letter) -> str:
     """The head of what it carries, without audio: that is in `frame`."""
     return letter.data[:PREVIEW].decode(errors="replace").partition('"frame"')[0]
+
+
+def _error(sentence: str, status: int) -> web.Response:
+    return _json({"error": sentence}, status)
 
 
 def _json(body: Any, status: int = 200) -> web.Response:

@@ -45,10 +45,12 @@ class Doorkeeper:
             raise Unauthorized("a token is needed")
         claims = self._claims(token)
         if claims.get("typ") != kind:
-            raise Unauthorized(f"the token is not one for a {kind}")
+            raise Unauthorized(f"the token is not one for {'an' if kind == 'operator' else 'a'} {kind}")
         subject, tenant = claims.get("sub", ""), claims.get("tenant", "default")
         if not isinstance(subject, str) or not isinstance(tenant, str):
             raise Unauthorized("the token's subject or tenant is not a text")
+        if kind == "node" and not subject:
+            raise Unauthorized("the token names no node id in its subject")
         return Principal(kind, subject, tenant)
 
     def _claims(self, token: str) -> dict[str, object]:
@@ -67,7 +69,7 @@ class Doorkeeper:
                 )
             except jwt.ExpiredSignatureError:
                 why = "the token has expired"
-            except jwt.PyJWTError:
+            except (jwt.PyJWTError, ValueError, RecursionError):  # the last two: texts that were never a token
                 continue
         raise Unauthorized(why)
 

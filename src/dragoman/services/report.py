@@ -32,7 +32,6 @@ class Report:
         """Instances with their durability and inboxes, nodes with their slots, dead letters."""
         present = await self._instances.all()
         tallies = await asyncio.gather(*(self._inboxes.tally(name) for name in present))
-        dead = {name: len(await self._letters.list(name, 1000)) for name in await self._letters.instances()}
         return {
             "told_by": self.instance,
             "instances": [
@@ -51,23 +50,33 @@ class Report:
             ],
             "nodes": await self._nodes(),
             "node_count": len(self._view.fleet),
-            "dead_letters": dead,
+            "dead_letters": await self._letters.counts(),
         }
 
     async def _nodes(self) -> list[dict[str, Any]]:
         nodes = sorted(self._view.fleet.nodes(), key=lambda node: node.id)[:MAX_NODES]
-        held = await asyncio.gather(*(self._reservations.held(node.id) for node in nodes))
+        reserved = await self._reserved([node.id for node in nodes])
         return [
             {
                 "node_id": node.id,
                 "instance": node.instance,
                 "epoch": node.epoch,
                 "slots": node.slots or self._default_slots,
-                "reserved": len(jobs),
+                "reserved": jobs,
                 "running": node.running,
                 "draining": node.draining,
                 "languages": {"asr": sorted(node.asr), "semantic": sorted(node.semantic), "tts": sorted(node.tts)},
                 "ready": sorted(node.ready) if node.ready is not None else None,
             }
-            for node, jobs in zip(nodes, held, strict=True)
+            for node, jobs in zip(nodes, reserved, strict=True)
         ]
+
+    async def _reserved(self, nodes: list[str]) -> list[int]:
+        """The slots taken on each. What has lapsed stays in the set until the next is taken: it does not count."""
+        if not nodes:
+            return []
+        redis, keys = self._reservations.redis, self._reservations.keys
+        now_ms = max(int(seconds) * 1000 for seconds, _ in await redis.on_each("TIME"))
+        return list(
+            await asyncio.gather(*(redis.call("ZCOUNT", keys.reserved(node), now_ms, "+inf") for node in nodes))
+        )

@@ -2,15 +2,18 @@
 
 A replay is a push like any other: to the instance the letter was for if it still reads its inbox, otherwise
 to one that does and that re-resolves the owner. The letter goes when the push has succeeded, so a crash in
-between sends it twice rather than never.
+between sends it twice rather than never. What a letter carries may be megabytes: only `get` brings it.
 """
 
+import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dragoman.store.inbox import Inboxes, Push
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
+
+PAGE = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class Letter:
             return pairs.get(name, b"").decode(errors="replace")
 
         def number(name: str) -> int:
-            return int(text(name)) if text(name).isdigit() else 0
+            return int(text(name)) if text(name).isdecimal() else 0
 
         return cls(
             id.decode(),
@@ -58,10 +61,26 @@ class Letters:
         """Whoever has letters, dead instances too."""
         return sorted(name.decode() for name in await self.redis.call("SMEMBERS", self.keys.dlq_instances))
 
-    async def list(self, instance: str, count: int = 100, after: str = "-") -> list[Letter]:
-        start = after if after == "-" else f"({after}"
-        rows = await self.redis.call("XRANGE", self.keys.dlq(instance), start, "+", "COUNT", count)
-        return [Letter.parse(instance, id, fields) for id, fields in rows]
+    async def counts(self) -> dict[str, int]:
+        """How many each has. One that is named without having any is not named any more."""
+        names = await self.instances()
+        found = await asyncio.gather(*(self.redis.call("XLEN", self.keys.dlq(name)) for name in names))
+        for name, count in zip(names, found, strict=True):
+            if not count:
+                await self._forget(name)
+        return {name: int(count) for name, count in zip(names, found, strict=True) if count}
+
+    async def list(self, instance: str, count: int = 100, after: str = "") -> list[Letter]:
+        """The oldest ones, or the oldest after one; without their data."""
+        found: list[Letter] = []
+        while len(found) < count:
+            most, start = min(PAGE, count - len(found)), f"({after}" if after else "-"
+            rows = await self.redis.call("XRANGE", self.keys.dlq(instance), start, "+", "COUNT", most)
+            found += (replace(Letter.parse(instance, id, fields), data=b"") for id, fields in rows)
+            if len(rows) < most:
+                break
+            after = found[-1].id
+        return found
 
     async def get(self, instance: str, id: str) -> Letter | None:
         rows = await self.redis.call("XRANGE", self.keys.dlq(instance), id, id)
@@ -79,8 +98,12 @@ class Letters:
     async def drop(self, instance: str, id: str) -> bool:
         gone = bool(await self.redis.call("XDEL", self.keys.dlq(instance), id))
         if not await self.redis.call("XLEN", self.keys.dlq(instance)):
-            await self.redis.call("SREM", self.keys.dlq_instances, instance)
-            # One may have been added between the two; then the index must name it again.
-            if await self.redis.call("XLEN", self.keys.dlq(instance)):
-                await self.redis.call("SADD", self.keys.dlq_instances, instance)
+            await self._forget(instance)
         return gone
+
+    async def _forget(self, instance: str) -> None:
+        """Take an instance without letters off the index."""
+        await self.redis.call("SREM", self.keys.dlq_instances, instance)
+        # One may have been added meanwhile; then the index must name it again.
+        if await self.redis.call("XLEN", self.keys.dlq(instance)):
+            await self.redis.call("SADD", self.keys.dlq_instances, instance)

@@ -97,6 +97,14 @@ async def test_the_living_are_not_touched(join: Join, stores: Stores) -> None:
     assert (living.burials, jobs(living.handled)) == (0, ["j"])
 
 
+async def test_one_whose_presence_cannot_be_read_lives(join: Join, stores: Stores) -> None:
+    """A later release may write it in its own way."""
+    living, heir = await join("living"), await join("heir")
+    await stores.redis.call("SET", stores.keys.presence("living"), '{"v":2}', "PX", 60_000)
+    assert await heir.undertaker.run_once() == []
+    assert await stores.instances.holder("living") == living.presence.incarnation
+
+
 async def test_a_push_during_a_burial_is_taken_over_and_one_after_it_is_told_gone(join: Join, stores: Stores) -> None:
     dead, heir = await join("dead"), await join("heir")
     await dead.push(said("early"))

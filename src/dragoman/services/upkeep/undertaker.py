@@ -105,7 +105,8 @@ class Undertaker:
         incarnation = (holder or "").removeprefix(MARK)
         if holder is not None and await self._instances.mark_burial(dead, incarnation) != "OK":
             return Burial.NOT_OURS
-        if await self._instances.presence(dead) is not None:
+        # The key itself: what a later release wrote there may not be readable to us, and still means that it lives.
+        if await self._instances.redis.call("EXISTS", self._instances.keys.presence(dead)):
             await self._instances.unmark_burial(dead, incarnation)
             return Burial.NOT_OURS
         if dead not in self._unfinished:

@@ -1,0 +1,279 @@
+"""The HTTP beside the WebSockets: health for anybody, metrics and the API for operators."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import jwt
+import pytest
+from aiohttp import ClientResponse
+from aiohttp.test_utils import TestClient, TestServer
+from structlog.testing import capture_logs
+
+from dragoman.gateway.http import Backstage, admin_application, application
+from dragoman.gateway.principal import Doorkeeper
+from dragoman.instance.stores import Stores
+from dragoman.protocol.peer import Bounced, encode_peer
+from dragoman.services.metrics import Metrics
+from dragoman.services.report import Report
+from dragoman.services.speech.fleet_view import FleetView
+from dragoman.store.errors import RedisAway
+from dragoman.store.redis import Redis
+from instances import config
+from redis_servers import RedisAt
+
+pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+
+SECRET = "a-secret-of-more-than-thirty-two-bytes"
+MESSAGE = encode_peer(Bounced("n", 1, "j", 1))
+
+
+class Site:
+    """Both ports of one instance that is only its HTTP."""
+
+    def __init__(self, stores: Stores) -> None:
+        self.stores, self.metrics = stores, Metrics()
+        self.why_not_ready: str | None = None
+        self._letters = 0
+        view = FleetView(stores.nodes, self.metrics, presence_ttl_s=60)
+        self.stage = Backstage(
+            "here",
+            self.metrics.registry,
+            Report("here", stores.instances, stores.inboxes, stores.letters, view, stores.reservations, 4),
+            stores.letters,
+            stores.jobs,
+            lambda: {"instance": "here"},
+            lambda: self.why_not_ready,
+        )
+
+    @asynccontextmanager
+    async def public(self, *secrets: str) -> AsyncIterator[TestClient[Any, Any]]:
+        async with TestClient(TestServer(application(self.stage, Doorkeeper(secrets, "us")))) as client:
+            yield client
+
+    @asynccontextmanager
+    async def admin(self) -> AsyncIterator[TestClient[Any, Any]]:
+        async with TestClient(TestServer(admin_application(self.stage))) as client:
+            yield client
+
+    async def letter(self, instance: str = "a", data: bytes = MESSAGE) -> str:
+        """A dead letter; its id."""
+        fields = ("v", "1", "type", "bounced", "reason", "why not", "deliveries", "6", "size", len(data), "data", data)
+        self._letters += 1
+        id = f"{self._letters}-0"  # two streams may take the same millisecond
+        await self.stores.redis.call("XADD", self.stores.keys.dlq(instance), id, *fields)
+        await self.stores.redis.call("SADD", self.stores.keys.dlq_instances, instance)
+        return id
+
+
+@pytest.fixture
+def site(redis: Redis, redis_at: RedisAt, prefix: str) -> Site:
+    return Site(Stores(config(redis_at, prefix), redis))
+
+
+@pytest.fixture
+def client(site: Site, runner: asyncio.Runner) -> Iterator[TestClient[Any, Any]]:
+    """A client of the public port where no secret is set."""
+    stack = AsyncExitStack()
+    yield runner.run(stack.enter_async_context(site.public()))
+    runner.run(stack.aclose())
+
+
+async def told(answer: ClientResponse, status: int = 200) -> Any:
+    assert answer.status == status, await answer.text()
+    assert answer.content_type == "application/json"
+    return await answer.json()
+
+
+def token(**claims: Any) -> dict[str, str]:
+    made = jwt.encode({"iss": "us", "exp": time.time() + 60, "typ": "operator", "sub": "o"} | claims, SECRET)
+    return {"Authorization": f"Bearer {made}"}
+
+
+# -- health and metrics --------------------------------------------------------------------------
+
+
+async def test_health_says_ok_and_ready_says_why_not(site: Site) -> None:
+    async with site.public(SECRET) as public, site.admin() as admin:
+        for client in (public, admin):
+            site.why_not_ready = None
+            for path in ("/health", "/health/live"):
+                answer = await client.get(path)
+                assert (answer.status, await answer.text()) == (200, "OK")
+            assert await told(await client.get("/health/ready")) == {"ready": True, "reason": None, "instance": "here"}
+            site.why_not_ready = "Redis is away"
+            answer = await client.get("/health/ready")
+            assert (await told(answer, 503))["reason"] == "Redis is away"
+            assert (await client.get("/health/live")).status == 200
+
+
+async def test_metrics_are_told_in_both_forms_and_on_both_ports(site: Site, client: TestClient[Any, Any]) -> None:
+    site.metrics.dlq_moved.inc()
+    async with site.admin() as admin:
+        for each in (client, admin):
+            answer = await each.get("/metrics")
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            assert "\nscheduler_phase2_dlq_moved_total 1.0\n" in await answer.text()
+    assert (await told(await client.get("/api/v1/metrics")))["scheduler_phase2_dlq_moved_total"] == 1.0
+
+
+async def test_the_cluster_and_the_instance_are_told(client: TestClient[Any, Any]) -> None:
+    assert (await told(await client.get("/api/v1/cluster")))["told_by"] == "here"
+    assert await told(await client.get("/api/v1/stats")) == {"instance": "here"}
+
+
+async def test_a_job_is_told_with_its_receipt(site: Site, client: TestClient[Any, Any]) -> None:
+    await site.stores.jobs.create("j", {"driver": "a", "receipt": '{"chosen":"n"}'}, "n", 1)
+    found = await told(await client.get("/api/v1/jobs/j"))
+    assert (found["state"], found["receipt"]) == ("DISPATCHED", {"chosen": "n"})
+    await site.stores.jobs.create("odd", {"driver": "a", "receipt": "{"})
+    assert (await told(await client.get("/api/v1/jobs/odd")))["receipt"] == "{"
+    answer = await client.get("/api/v1/jobs/none")
+    assert await told(answer, 404) == {"error": "no such job, or it ended too long ago"}
+
+
+# -- who may ask ---------------------------------------------------------------------------------
+
+GUARDED = [
+    ("GET", "/metrics"),
+    ("GET", "/api/v1/cluster"),
+    ("GET", "/api/v1/stats"),
+    ("GET", "/api/v1/metrics"),
+    ("GET", "/api/v1/jobs/j"),
+    ("GET", "/api/v1/dlq"),
+    ("GET", "/api/v1/dlq/a/1-1"),
+    ("POST", "/api/v1/dlq/a/1-1/replay"),
+    ("DELETE", "/api/v1/dlq/a/1-1"),
+    ("GET", "/%61pi/v1/cluster"),
+    ("GET", "/anything"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), GUARDED)
+async def test_with_a_secret_only_an_operator_gets_an_answer(site: Site, method: str, path: str) -> None:
+    async with site.public(SECRET) as client:
+        assert await told(await client.request(method, path), 401) == {"error": "a token is needed"}
+        answer = await client.request(method, path, headers=token(typ="client"))
+        assert await told(answer, 401) == {"error": "the token is not one for an operator"}
+        assert (await client.request(method, path, headers=token())).status != 401
+
+
+async def test_tokens_that_are_none_get_the_same_answer(site: Site) -> None:
+    async with site.public(SECRET) as client:
+        for headers in ({"Authorization": "Bearer é"}, {"Authorization": "Bearer x.y.z"}, token(iss="them")):
+            assert await told(await client.get("/metrics", headers=headers), 401) == {"error": "the token is not valid"}
+        answer = await client.get("/metrics", headers=token(exp=1))
+        assert await told(answer, 401) == {"error": "the token has expired"}
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1"])
+async def test_pages_of_other_hosts_change_nothing(site: Site, client: TestClient[Any, Any], origin: str) -> None:
+    """Without a secret any page in the operator's browser could ask: it sends its Origin along."""
+    id = await site.letter()
+    for method, path in (("DELETE", f"/api/v1/dlq/a/{id}"), ("POST", f"/api/v1/dlq/a/{id}/replay")):
+        answer = await client.request(method, path, headers={"Origin": origin})
+        assert await told(answer, 403) == {"error": "pages of other hosts may not change anything here"}
+    assert len(await told(await client.get("/api/v1/dlq"))) == 1
+    own = f"http://{client.host}:{client.port}"
+    assert (await client.delete(f"/api/v1/dlq/a/{id}", headers={"Origin": own})).status == 200
+
+
+# -- dead letters --------------------------------------------------------------------------------
+
+
+async def test_letters_of_all_are_listed_oldest_first(site: Site, client: TestClient[Any, Any]) -> None:
+    assert await told(await client.get("/api/v1/dlq")) == []
+    ids = [await site.letter(instance) for instance in ("b", "a", "b")]
+    letters = await told(await client.get("/api/v1/dlq"))
+    assert [letter["id"] for letter in letters] == ids
+    assert letters[0] | {"id": "", "dead_ms": 0} == {
+        "id": "", "instance": "b", "kind": "bounced", "reason": "why not", "deliveries": 6, "trace_id": "",
+        "added_ms": 0, "dead_ms": 0, "size": len(MESSAGE),
+    }  # fmt: skip
+    assert len(await told(await client.get("/api/v1/dlq?count=2"))) == 2
+    only = await told(await client.get(f"/api/v1/dlq?instance=b&after={ids[0]}"))
+    assert [letter["id"] for letter in only] == [ids[2]]
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
+        ("count=²", "count is not a number from 1 to 1000"),
+        ("count=0", "count is not a number from 1 to 1000"),
+        ("count=1001", "count is not a number from 1 to 1000"),
+        ("after=1-1", "after needs instance as well"),
+        ("instance=a&after=x", "'x' is not the id of a dead letter"),
+    ],
+)
+async def test_a_wrong_question_is_answered_with_a_sentence(
+    client: TestClient[Any, Any], query: str, sentence: str
+) -> None:
+    assert await told(await client.get(f"/api/v1/dlq?{query}"), 400) == {"error": sentence}
+
+
+async def test_a_letter_is_shown_without_its_audio(site: Site, client: TestClient[Any, Any]) -> None:
+    id = await site.letter(data=b'{"type":"assign","job_id":"j","frame":{"audio":"UklGR"}}')
+    shown = await told(await client.get(f"/api/v1/dlq/a/{id}"))
+    assert shown["data"] == '{"type":"assign","job_id":"j",'
+    assert "UklGR" not in str(shown)
+
+
+@pytest.mark.parametrize("id", ["7-7", "9999999999999-0"])
+@pytest.mark.parametrize(("method", "tail"), [("GET", ""), ("DELETE", ""), ("POST", "/replay")])
+async def test_a_letter_that_is_not_there_is_not_found(
+    client: TestClient[Any, Any], method: str, tail: str, id: str
+) -> None:
+    answer = await client.request(method, f"/api/v1/dlq/a/{id}{tail}")
+    assert await told(answer, 404) == {"error": "no such dead letter"}
+
+
+@pytest.mark.parametrize("id", ["x", "5", "-", "+", "1-1-1", "99999999999999999999999-0"])
+@pytest.mark.parametrize(("method", "tail"), [("GET", ""), ("DELETE", ""), ("POST", "/replay")])
+async def test_what_is_no_letter_is_told_so(client: TestClient[Any, Any], method: str, tail: str, id: str) -> None:
+    answer = await client.request(method, f"/api/v1/dlq/a/{id}{tail}")
+    assert await told(answer, 400) == {"error": f"{id!r} is not the id of a dead letter"}
+
+
+async def test_a_replay_goes_to_an_open_inbox_and_the_letter_is_gone(site: Site, client: TestClient[Any, Any]) -> None:
+    id = await site.letter()
+    path = f"/api/v1/dlq/a/{id}/replay"
+    assert await told(await client.post(path), 409) == {"error": "it cannot be replayed now: nobody reads that inbox"}
+    await site.stores.instances.open("a", "incarnation", "scheduler")
+    assert await told(await client.post(path)) == {"replayed": True, "verdict": "OK"}
+    assert await told(await client.get("/api/v1/dlq")) == []
+    assert [entry.data for entry in await site.stores.inboxes.unread("a", 10)] == [MESSAGE]
+
+
+async def test_what_cannot_be_read_cannot_be_replayed(site: Site, client: TestClient[Any, Any]) -> None:
+    id = await site.letter(data=b"{")
+    error = (await told(await client.post(f"/api/v1/dlq/a/{id}/replay"), 409))["error"]
+    assert error.startswith("it cannot be replayed, only dropped: ")
+
+
+# -- what goes wrong -----------------------------------------------------------------------------
+
+
+async def test_unknown_paths_and_methods_are_told_as_json(client: TestClient[Any, Any]) -> None:
+    assert await told(await client.get("/nothing"), 404) == {"error": "there is nothing at this path"}
+    assert await told(await client.put("/api/v1/dlq"), 405) == {"error": "only GET, HEAD here"}
+
+
+async def test_redis_being_away_is_a_503_and_a_bug_a_500_without_its_inside(
+    site: Site, client: TestClient[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away() -> None:
+        raise RedisAway("connection refused")
+
+    async def bug() -> None:
+        raise KeyError("secret inside")
+
+    monkeypatch.setattr(site.stage.report, "cluster", away)
+    answer = await client.get("/api/v1/cluster")
+    assert await told(answer, 503) == {"error": "Redis is away: connection refused"}
+    monkeypatch.setattr(site.stage.report, "cluster", bug)
+    with capture_logs() as logged:
+        answer = await client.get("/api/v1/cluster")
+        assert await told(answer, 500) == {"error": "internal error"}
+    assert [(line["event"], line["path"]) for line in logged] == [("a request failed", "/api/v1/cluster")]

@@ -1,0 +1,141 @@
+import base64
+import json
+import time
+from typing import Any
+
+import jwt
+import pytest
+
+from dragoman.gateway.principal import LOCAL, Doorkeeper, Kind, Principal, Unauthorized, token_of
+
+SECRET = "a-secret-of-more-than-thirty-two-bytes"
+OLD = "the-secret-before-that-one-was-long-too"
+KINDS: tuple[Kind, ...] = ("client", "node", "operator")
+
+
+@pytest.fixture
+def keeper() -> Doorkeeper:
+    return Doorkeeper((SECRET, OLD), "us")
+
+
+def token(secret: str = SECRET, algorithm: str = "HS256", **claims: Any) -> str:
+    told = {"iss": "us", "exp": time.time() + 60, "typ": "operator", "sub": "olga"} | claims
+    return jwt.encode({name: value for name, value in told.items() if value is not None}, secret, algorithm)
+
+
+def refusal(keeper: Doorkeeper, kind: Kind, given: str | None) -> str:
+    with pytest.raises(Unauthorized) as refused:
+        keeper.identify(kind, given)
+    if given:
+        assert given not in str(refused.value)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_token_of_the_kind_names_its_principal(keeper: Doorkeeper, kind: Kind) -> None:
+    assert keeper.identify(kind, token(typ=kind)) == Principal(kind, "olga", "default")
+    assert keeper.identify(kind, token(typ=kind, tenant="acme")) == Principal(kind, "olga", "acme")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_token_of_another_kind_is_refused(keeper: Doorkeeper, kind: Kind) -> None:
+    for other in {*KINDS, None} - {kind}:
+        a = "an" if kind == "operator" else "a"
+        assert refusal(keeper, kind, token(typ=other)) == f"the token is not one for {a} {kind}"
+
+
+def test_the_secret_before_still_opens_and_any_other_does_not(keeper: Doorkeeper) -> None:
+    assert keeper.identify("operator", token(OLD)).subject == "olga"
+    assert refusal(keeper, "operator", token("somebody-elses-secret-of-enough-bytes")) == "the token is not valid"
+    assert refusal(Doorkeeper((SECRET, ""), "us"), "operator", token(OLD)) == "the token is not valid"
+
+
+def test_a_token_without_a_signature_is_refused(keeper: Doorkeeper) -> None:
+    assert refusal(keeper, "operator", token("", "none")) == "the token is not valid"
+    head, body, _ = token().split(".")
+    assert refusal(keeper, "operator", f"{head}.{body}.") == "the token is not valid"
+
+
+def test_another_algorithm_is_refused_even_with_our_secret(keeper: Doorkeeper) -> None:
+    longer = "a-secret-of-more-than-sixty-four-bytes-because-that-is-asked-for-by-hs512"
+    assert refusal(Doorkeeper((longer,), "us"), "operator", token(longer, "HS512")) == "the token is not valid"
+
+
+def test_an_expired_token_is_told_so_unless_the_leeway_covers_it(keeper: Doorkeeper) -> None:
+    late = token(exp=time.time() - 10)
+    assert refusal(keeper, "operator", late) == "the token has expired"
+    assert Doorkeeper((SECRET,), "us", leeway_s=60).identify("operator", late).subject == "olga"
+
+
+@pytest.mark.parametrize("claims", [{"exp": None}, {"iss": None}, {"iss": "them"}, {"nbf": time.time() + 60}])
+def test_a_token_must_end_and_be_ours(keeper: Doorkeeper, claims: dict[str, Any]) -> None:
+    assert refusal(keeper, "operator", token(**claims)) == "the token is not valid"
+
+
+@pytest.mark.parametrize("claims", [{"sub": 7}, {"tenant": 7}, {"tenant": None, "sub": []}])
+def test_the_names_in_a_token_are_texts(keeper: Doorkeeper, claims: dict[str, Any]) -> None:
+    assert refusal(keeper, "node", token(typ="node", **claims)).startswith("the token")
+
+
+@pytest.mark.parametrize("sub", [None, ""])
+def test_a_nodes_token_names_its_id(keeper: Doorkeeper, sub: str | None) -> None:
+    assert refusal(keeper, "node", token(typ="node", sub=sub)) == "the token names no node id in its subject"
+    assert keeper.identify("client", token(typ="client", sub=sub)).subject == ""
+
+
+def test_a_token_for_one_called_local_is_not_an_anonymous_one(keeper: Doorkeeper) -> None:
+    assert keeper.identify("node", token(typ="node", sub=LOCAL)) == Principal("node", LOCAL, anonymous=False)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "x",
+        "a.b.c",
+        "....",
+        "\udcff",
+        "é" * 10,
+        "\x00",
+        "a" * 100_000,
+        f"{base64.urlsafe_b64encode(b'[' * 100_000).decode()}.e30.x",
+        f"{base64.urlsafe_b64encode(json.dumps({'alg': ['HS256']}).encode()).decode()}.e30.x",
+    ],
+)
+def test_what_is_no_token_is_refused_like_a_wrong_one(keeper: Doorkeeper, given: str) -> None:
+    assert refusal(keeper, "operator", given) == "the token is not valid"
+
+
+def test_without_a_token_nobody_comes_in(keeper: Doorkeeper) -> None:
+    for given in (None, ""):
+        assert refusal(keeper, "client", given) == "a token is needed"
+
+
+def test_anonymous_clients_and_nodes_may_be_allowed_but_no_operators() -> None:
+    keeper = Doorkeeper((SECRET,), "us", allow_anonymous=True)
+    assert keeper.identify("client", None) == Principal("client", LOCAL, anonymous=True)
+    assert keeper.identify("node", None) == Principal("node", LOCAL, anonymous=True)
+    assert refusal(keeper, "operator", None) == "a token is needed"
+    assert refusal(keeper, "client", "wrong") == "the token is not valid"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_where_no_secret_is_set_everybody_is_local(kind: Kind) -> None:
+    keeper = Doorkeeper(("", ""), "us")
+    assert keeper.identify(kind, None) == keeper.identify(kind, "anything") == Principal(kind, LOCAL, anonymous=True)
+
+
+@pytest.mark.parametrize(
+    ("headers", "query", "found"),
+    [
+        ({"authorization": "Bearer abc"}, {}, "abc"),
+        ({"authorization": "bearer  abc "}, {}, "abc"),
+        ({"authorization": "Basic abc"}, {}, None),
+        ({"authorization": "Bearer"}, {"token": "q"}, "q"),
+        ({"authorization": "Bearer h"}, {"token": "q"}, "h"),
+        ({}, {}, None),
+    ],
+)
+def test_a_token_comes_in_the_header_or_in_the_query(
+    headers: dict[str, str], query: dict[str, str], found: str | None
+) -> None:
+    assert token_of(headers, query) == found
