@@ -15,7 +15,7 @@ from dragoman.protocol.node import JobError
 from dragoman.protocol.peer import Bounced, CancelJob, CoolingDown, SlotFreed
 from dragoman.services.loops import Tasks, unawaited
 from dragoman.services.metrics import Metrics
-from dragoman.services.speech.driver import Cancelled, Driver, Lost, TurnOver
+from dragoman.services.speech.driver import Cancelled, Driver, Lost, Overtaken, TurnOver
 from dragoman.services.speech.fleet_view import FleetView
 from dragoman.services.speech.local_nodes import AboutJob
 from dragoman.services.speech.order import Listener, Order
@@ -23,6 +23,7 @@ from dragoman.services.speech.orphans import Orphans
 from dragoman.services.speech.placer import Placer
 from dragoman.services.speech.router import Router
 from dragoman.services.upkeep.announcer import Announcer
+from dragoman.store.errors import StoreError
 from dragoman.store.jobs import Jobs
 from dragoman.store.storm import Storm
 
@@ -57,6 +58,7 @@ class Dispatcher:
             name: metrics.stage.labels(name) for name in ("placed", "dispatched", "acked", "result", "ended")
         }
         view.on_lost.append(self.node_lost)
+        placer.on_freed = self.slot_freed
 
     def __len__(self) -> int:
         return len(self._driven)
@@ -75,6 +77,9 @@ class Dispatcher:
         order = driver.order
         try:
             await driver.run()
+        except Exception:
+            log.exception("a driver failed", job=order.job_id, trace_id=order.trace_id)
+            await driver.give_in()
         finally:
             self._driven.pop(order.job_id, None)
             if not self._driven:
@@ -119,15 +124,24 @@ class Dispatcher:
     def bounced(self, message: Bounced) -> None:
         driver = self._driven.get(message.job_id)
         if driver is not None and driver.clock.attempt == message.attempt and driver.node_id == message.node_id:
-            driver.hear(Lost("assign_bounced"))
-        elif driver is None:
-            self._orphans.node_lost(message.node_id, message.epoch)
+            driver.hear(Lost("assign_bounced", message.attempt, delivered=False))
+        # Its owner does not have it: not at this epoch, whatever we were told.
+        self.view.lost(message.node_id, message.epoch)
 
     def node_lost(self, node_id: str, epoch: int) -> None:
+        grace_s = self.grace_s(node_id)
         for driver in list(self._driven.values()):
             if driver.node_id == node_id and driver.epoch <= epoch:
-                driver.hear(Lost("node_lost"))
+                driver.hear(Lost("node_lost", driver.clock.attempt, grace_s))
         self._orphans.node_lost(node_id, epoch)
+
+    def answered(self, order: Order, node_id: str) -> None:
+        """A node answered a job: what it still keeps of that turn's earlier ones, it will not answer any more."""
+        for job_id in self._by_session.get(order.session_id, ()):
+            driver = self._driven[job_id]
+            kept = driver.order
+            if kept.held_by_node and kept.line is order.line and kept.index < order.index and driver.node_id == node_id:
+                driver.hear(Overtaken(driver.clock.attempt))
 
     def grace_s(self, node_id: str) -> float:
         """How long a lost node may take to come back with what it finished."""
@@ -137,7 +151,11 @@ class Dispatcher:
         """A node said MODEL_NOT_AVAILABLE: it cools down for that service, or whole if it keeps saying so."""
         details = unavailable_model(error)
         service = f"{details.service_id}@{details.service_version or ''}" if details is not None else "unknown"
-        verdict = await self._storm.report(node_id, service)
+        try:
+            verdict = await self._storm.report(node_id, service)
+        except StoreError as error:
+            log.warning("a missing model is not reported: Redis is away", node=node_id, error=str(error))
+            return
         self.metrics.storm.labels(verdict).inc()
         if verdict is Verdict.DEBOUNCED:
             return

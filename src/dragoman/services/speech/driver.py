@@ -43,9 +43,15 @@ REDIS_PAUSE_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The node is gone, or the assignment found nobody."""
+    """The node of one attempt is gone, or the assignment found nobody.
+
+    Losses are heard more than once, and what was said of an earlier attempt must not end the one under way.
+    """
 
     reason: str
+    attempt: int
+    grace_s: float = 0.0  # for which the node may come back with what it finished
+    delivered: bool = True  # False: the node never had the job
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,24 @@ class TurnOver:
     """The job's turn has ended: what an old node kept back, it need not keep any longer."""
 
 
+@dataclass(frozen=True, slots=True)
+class Overtaken:
+    """Its node has answered a later job of the turn, so it is done with this one."""
+
+    attempt: int
+
+
+Happening = Lost | Cancelled | TurnOver | Overtaken
+
+# A label of a metric is not for nodes to make up.
+_CODES = frozenset(str(code) for code in ErrorCode)
+
+
+def code_label(code: str) -> str:
+    """A code as metrics know it: whatever a node makes up is one of the others."""
+    return code if not code or code in _CODES else "OTHER"
+
+
 class Driver:
     def __init__(self, order: Order, shop: "Dispatcher", deadlines: DeadlineSettings) -> None:
         self.order, self.shop = order, shop
@@ -66,13 +90,14 @@ class Driver:
         self.epoch = 0
         self.taken = False  # the node has said that it has the job
         self.ended = False
+        self._turn_over = self._overtaken = False
         self.lost_at: float | None = None  # the node may come back until its grace is over
-        self._events: deque[AboutJob | Lost | Cancelled | TurnOver] = deque()
+        self._events: deque[AboutJob | Happening] = deque()
         self._wake: asyncio.Future[None] | None = None
 
     # -- what happens to the job -----------------------------------------------------------------
 
-    def hear(self, event: "AboutJob | Lost | Cancelled | TurnOver") -> None:
+    def hear(self, event: "AboutJob | Happening") -> None:
         self._events.append(event)
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
@@ -106,24 +131,29 @@ class Driver:
             match event:
                 case None:
                     await self._time_is_up()
-                case Lost(reason):
-                    await self._lost(reason)
+                case Lost():
+                    await self._lost(event)
                 case TurnOver():
+                    self._turn_over = True
                     self.clock.turn_ended(monotonic())
+                    await self._nothing_kept()
+                case Overtaken(attempt) if attempt == self.clock.attempt:
+                    self._overtaken = True
+                    await self._nothing_kept()
                 case Cancelled(reason):
                     self._cancel_at_node(reason)
                     await self._end(Event.CANCEL, End(Outcome.CANCELLED, reason))
                 case JobResult():
                     await self._result(event)
-                case NodePartial():
+                case NodePartial() if event.node_id == self.node_id:
                     self._progress(Event.START)
                     self.order.listener.job_partial(self.order, event)
-                case JobStarted():
+                case JobStarted() if event.attempt_id == self.clock.attempt:
                     self._progress(Event.START)
-                case JobAck():
+                case JobAck() if event.attempt_id == self.clock.attempt:
                     self._progress(Event.ACK)
 
-    async def _next(self) -> "AboutJob | Lost | Cancelled | TurnOver | None":
+    async def _next(self) -> "AboutJob | Happening | None":
         """The next event, or None when a deadline passes."""
         if not self._events:
             loop = asyncio.get_running_loop()
@@ -167,15 +197,15 @@ class Driver:
             frame=msgspec.Raw(encode(order.assignment)),
         )
         acks = node is not None and NodeFeature.JOB_ACK in node.features
-        self.clock.dispatched(monotonic(), acks)
         verdict = await self._to_node(node.instance if node is not None else "", message)
         self._stage("dispatched")
         if verdict is Push.OK:
+            self.clock.dispatched(monotonic(), acks)
             order.listener.job_dispatched(order, choice.node_id)
         elif verdict is Push.TOO_LARGE:
             await self._fail(ErrorCode.INVALID_MESSAGE, "the utterance is too large to be handed to its node")
         else:
-            self.hear(Lost(f"assign_{verdict.lower()}"))
+            self.hear(Lost(f"assign_{verdict.lower()}", self.clock.attempt, delivered=False))
 
     async def _to_node(self, owner: str, message: AssignMessage) -> Push:
         try:
@@ -213,17 +243,22 @@ class Driver:
         silent = not (result.text_asr or result.text_translated or len(result.tts_audio) > 2)
         outcome = Outcome.EMPTY if silent or reason in set(EmptyReason) else Outcome.OK
         await self._end(Event.RESULT, End(outcome, "", "", result, self.node_id))
+        self.shop.answered(order, self.node_id)
         log.debug("job ended", job=order.job_id, trace_id=order.trace_id, outcome=outcome)
 
-    async def _lost(self, reason: str) -> None:
+    async def _nothing_kept(self) -> None:
+        """An old node that answered a later job of a turn that is over had nothing to say to this one."""
+        if self._turn_over and self._overtaken and self.clock.parked:
+            await self._end(Event.RESULT, End(Outcome.EMPTY, node_id=self.node_id))
+
+    async def _lost(self, lost: Lost) -> None:
         """A node that keeps finished results may be back in a moment; any other is gone."""
-        node = self.shop.view.fleet.get(self.node_id)
-        back = node is not None and node.epoch > self.epoch
-        grace_s = self.shop.grace_s(self.node_id)
-        if reason == "node_lost" and grace_s and not back:
-            self.lost_at = monotonic() + grace_s
+        if lost.attempt != self.clock.attempt or self.lost_at is not None:
             return
-        await self._failover(reason, ErrorCode.NODE_UNAVAILABLE, cancel=False)
+        if lost.grace_s:
+            self.lost_at = monotonic() + lost.grace_s
+        else:
+            await self._failover(lost.reason, ErrorCode.NODE_UNAVAILABLE, cancel=False, undelivered=not lost.delivered)
 
     async def _time_is_up(self) -> None:
         if self.lost_at is not None and monotonic() >= self.lost_at:
@@ -235,21 +270,22 @@ class Driver:
             case AttemptTimeout():
                 await self._failover("attempt_timeout", ErrorCode.JOB_TIMEOUT, cancel=True)
             case SlotTimeout():
-                await self._give_slot_back()
+                await self._try_to_give_slot_back()
             case JobTimeout():
                 self._cancel_at_node("timeout")
                 why = "the job took too long"
                 await self._end(Event.EXPIRE, End(Outcome.EXPIRED, ErrorCode.JOB_TIMEOUT, why))
 
-    async def _failover(self, reason: str, code: ErrorCode, *, cancel: bool) -> None:
-        """Try another node, if there is an attempt and time left."""
+    async def _failover(self, reason: str, code: ErrorCode, *, cancel: bool, undelivered: bool = False) -> None:
+        """Try another node, if there is time, and an attempt left unless this one never reached its node."""
         order, clock = self.order, self.clock
         self.lost_at = None
         self.shop.metrics.failovers.labels(reason).inc()
         log.info("failover", job=order.job_id, trace_id=order.trace_id, node=self.node_id, reason=reason)
         if cancel:
             self._cancel_at_node(reason)
-        if not clock.may_retry(monotonic()) or clock.parked:
+        now = monotonic()
+        if clock.parked or not (clock.may_retry(now) or (undelivered and now < clock.job_deadline)):
             await self._fail(code, f"given up after {clock.attempt} attempts: {reason}")
             return
         try:
@@ -262,15 +298,15 @@ class Driver:
             await self._fail(code, f"the job could not be reassigned: {reply}")
             return
         clock.reassigned()
-        self.node_id = ""
+        refused, self.node_id = {self.node_id} if undelivered else set(), ""
         order.listener.job_moved(order)
-        await self._replace(code)
+        await self._replace(code, refused)
 
-    async def _replace(self, code: ErrorCode) -> None:
+    async def _replace(self, code: ErrorCode, refused: set[str]) -> None:
         patience_s = self.shop.placer.settings.placement_wait_ms / 1000
         give_up_at = min(monotonic() + patience_s, self.clock.job_deadline)
         try:
-            placed = await self.shop.placer.replace(self.order, self.clock.attempt, give_up_at)
+            placed = await self.shop.placer.replace(self.order, self.clock.attempt, give_up_at, refused)
         except StoreError:
             await self._fail(ErrorCode.SCHEDULER_DEPENDENCY_DOWN, "Redis is away", at_once=True)
             return
@@ -298,6 +334,11 @@ class Driver:
                 self._told(End(Outcome.CANCELLED, event.reason))
                 return True
         return False
+
+    async def give_in(self) -> None:
+        """Something happened that nobody planned: whoever listens is told all the same."""
+        if not self.ended:
+            await self._fail(ErrorCode.INTERNAL_ERROR, "the scheduler failed on this job", at_once=True)
 
     async def _fail(self, code: ErrorCode, why: str, *, at_once: bool = False) -> None:
         await self._end(Event.GIVE_UP, End(Outcome.FAILED, code, why), at_once=at_once)
@@ -329,7 +370,9 @@ class Driver:
     def _told(self, end: End) -> None:
         self.ended = True
         self._stage("ended")
-        self.shop.metrics.jobs.labels(end.outcome, end.code).inc()
+        # Codes of our own are few; that of a result is the node's.
+        code = end.code if end.result is None else code_label(end.code)
+        self.shop.metrics.jobs.labels(end.outcome, code).inc()
         self.order.listener.job_ended(self.order, end)
 
     async def _settle(self) -> None:
@@ -353,6 +396,13 @@ class Driver:
         node_id = self.order.held.node_id if self.order.held is not None else ""
         if await self.shop.placer.give_back(self.order) is Given.FREED:
             self.shop.slot_freed(node_id)
+
+    async def _try_to_give_slot_back(self) -> None:
+        """The job goes on: with Redis away its slot goes back when it ends."""
+        try:
+            await self._give_slot_back()
+        except StoreError as error:
+            log.warning("a slot waits for Redis", job=self.order.job_id, error=str(error))
 
     def _stage(self, name: str) -> None:
         self.shop.stages[name].observe(monotonic() - self.order.cut_at)

@@ -31,6 +31,7 @@ class FleetView:
         self._heard_at: dict[str, float] = {}
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._unreadable: set[str] = set()
+        self._freed: dict[str, int] = {}  # node → how often we were told that it has a slot again
         self._snapshots: dict[str, Snapshot] = {}  # also of a node just lost: drivers ask what it could
 
     # -- what comes in ---------------------------------------------------------------------------
@@ -44,6 +45,7 @@ class FleetView:
             case NodeLost():
                 self.lost(message.node_id, message.epoch)
             case SlotFreed():
+                self._freed[message.node_id] = self.times_freed(message.node_id) + 1
                 self.fleet.freed(message.node_id)
                 self.wake()
             case CoolingDown():
@@ -60,11 +62,16 @@ class FleetView:
         """A node's connection is over. Drivers are told even when the view knows a newer one: their job was on this."""
         if self.fleet.remove(node_id, epoch):
             self._heard_at.pop(node_id, None)
+            self._freed.pop(node_id, None)
             self._metrics.fleet.set(len(self.fleet))
         for listener in self.on_lost:
             listener(node_id, epoch)
         if node_id not in self.fleet:
             self._snapshots.pop(node_id, None)
+
+    def times_freed(self, node_id: str) -> int:
+        """Compared before and after a slot was asked for: the news that one is free can overtake the refusal."""
+        return self._freed.get(node_id, 0)
 
     def has_feature(self, node_id: str, feature: str) -> bool:
         snapshot = self._snapshots.get(node_id)

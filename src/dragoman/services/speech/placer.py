@@ -21,6 +21,7 @@ import structlog
 
 from dragoman.domain.job import Event, Outcome, Reply
 from dragoman.domain.placement import Ask, Assign, Wait, select_node
+from dragoman.domain.turn import AffinityResult
 from dragoman.services.loops import unawaited
 from dragoman.services.metrics import Metrics
 from dragoman.services.speech.fleet_view import FleetView
@@ -72,6 +73,7 @@ class Placer:
     ) -> None:
         self.instance, self.view, self.jobs, self.reservations, self.turns = instance, view, jobs, reservations, turns
         self.metrics, self.settings, self.rng = metrics, settings, rng or random.Random()
+        self.on_freed: Callable[[str], None] = lambda node_id: None  # a full node has a slot again
 
     # -- the first attempt -----------------------------------------------------------------------
 
@@ -83,29 +85,28 @@ class Placer:
         try:
             while True:
                 choice = await self._choose(order, refused, give_up_at)
-                reserve = self._reserve(order, choice)
+                slot = self._reserve(order, choice)
                 if not bound:
-                    existing = await self._patiently(lambda: self._bind(order), give_up_at)
+                    existing = await self._patiently(lambda: self._bind(order, slot), give_up_at)  # noqa: B023
                     if existing is not None:
-                        await self._abandon(order, choice, reserve)
+                        await self._abandon(order, slot)
                         return existing
                     bound = True
-                if isinstance(choice, Assign):
-                    assert reserve is not None
-                    if not self._taken(order, choice, Reserved.parse(await reserve), refused):
-                        continue
-                if not await self._patiently(lambda: self._record(order, choice), give_up_at):  # noqa: B023
-                    await self._abandon(order, choice, reserve)
+                if slot is not None and not self._taken(order, slot, await slot.taken(), refused):
+                    continue
+                binds = self._binds_turn(order, choice)
+                if not await self._patiently(lambda: self._record(order, choice, binds), give_up_at):  # noqa: B023
+                    await self._abandon(order, slot)
                     return await self._lost_binding(order)
                 return choice
         except StoreError as error:
             log.warning("Redis away while placing", job=order.job_id, trace_id=order.trace_id, error=str(error))
             return RedisDown()
 
-    def _reserve(self, order: Order, choice: Assign | Wait) -> "asyncio.Future[bytes] | None":
+    def _reserve(self, order: Order, choice: Assign | Wait) -> "_Slot | None":
         if isinstance(choice, Wait):
             return None
-        return self.reservations.reserve(choice.node_id, order.job_id, choice.limit)
+        return _Slot(self.reservations, order.job_id, choice, self.view.times_freed(choice.node_id))
 
     async def _patiently(self, step: Callable[[], Awaitable[T]], give_up_at: float) -> T:
         """Repeat an idempotent step while Redis is away, as long as a job may wait for its place."""
@@ -117,7 +118,7 @@ class Placer:
                     raise
                 await asyncio.sleep(REDIS_PAUSE_S)
 
-    async def _bind(self, order: Order) -> Exists | None:
+    async def _bind(self, order: Order, slot: "_Slot | None" = None) -> Exists | None:
         """Flush 1; the reservation was started just before and travels in the same write."""
         jobs, request = self.jobs, order.request_id
         deadline_ms = int(time.time() * 1000) + self.settings.job_timeout_ms
@@ -132,6 +133,8 @@ class Placer:
                 return Exists(binding.job_id)
             if locked is not None or await self._own_lock(order):
                 return None
+            # Whoever creates it may need this very slot.
+            await self._let_go(slot)
             if monotonic() >= give_up_at:
                 raise RedisAway(f"the request {request} is being created by somebody who does not finish")
             await asyncio.sleep(LOOK_AGAIN_S)
@@ -141,9 +144,13 @@ class Placer:
         key = self.jobs.keys.request_lock(order.request_id)
         return bool(await self.jobs.redis.call("GET", key) == order.job_id.encode())
 
-    async def _record(self, order: Order, choice: Assign | Wait) -> bool:
+    @staticmethod
+    def _binds_turn(order: Order, choice: Assign | Wait) -> bool:
+        return isinstance(choice, Assign) and order.line.turn.placed(choice.node_id, order.ends_turn)
+
+    async def _record(self, order: Order, choice: Assign | Wait, binds_turn: bool) -> bool:
         """Flush 2. False: somebody else's job has the binding, because our lock had lapsed."""
-        jobs, line = self.jobs, order.line
+        jobs = self.jobs
         fields = self._fields(order)
         fields["receipt"] = msgspec.json.encode(choice.receipt)
         node, epoch = (choice.node_id, choice.epoch) if isinstance(choice, Assign) else ("", 0)
@@ -151,8 +158,8 @@ class Placer:
             jobs.create(order.job_id, fields, node, epoch),
             jobs.bind(order.request_id, Binding(order.job_id, self.instance)),
         ]
-        if node and line.turn.placed(node, order.ends_turn):
-            writes += self.turns.binding(order.session_id, line.turn.id, node)
+        if binds_turn:
+            writes += self.turns.binding(order.session_id, order.line.turn.id, node)
         _, bound, *_ = await asyncio.gather(*writes)
         if bound is None:
             binding = jobs.parse_binding(await jobs.binding(order.request_id))
@@ -181,15 +188,17 @@ class Placer:
 
     # -- later attempts --------------------------------------------------------------------------
 
-    async def replace(self, order: Order, attempt: int, give_up_at: float) -> Assign | Wait | None:
-        """Find another node for a job that is bound and reassigned. None: the job has moved on meanwhile."""
-        refused: set[str] = set()
+    async def replace(self, order: Order, attempt: int, give_up_at: float, refused: set[str]) -> Assign | Wait | None:
+        """Find another node for a job that is bound and reassigned, at first none of the `refused`.
+
+        None: the job has moved on meanwhile.
+        """
         while True:
             choice = await self._choose(order, refused, give_up_at)
             if isinstance(choice, Wait):
                 return choice
-            reply = await self.reservations.reserve(choice.node_id, order.job_id, choice.limit)
-            if not self._taken(order, choice, Reserved.parse(reply), refused):
+            slot = self._reserve(order, choice)
+            if slot is None or not self._taken(order, slot, await slot.taken(), refused):
                 continue
             advanced = await self.jobs.advance(
                 order.job_id,
@@ -236,9 +245,11 @@ class Placer:
             turn_overcommit=self.settings.turn_overcommit,
         )
 
-    def _taken(self, order: Order, choice: Assign, reserved: Reserved, refused: set[str]) -> bool:
-        fleet = self.view.fleet
+    def _taken(self, order: Order, slot: "_Slot", reserved: Reserved, refused: set[str]) -> bool:
+        fleet, choice = self.view.fleet, slot.choice
         if reserved.verdict is Taken.FULL:
+            if self.view.times_freed(choice.node_id) != slot.times_freed:
+                return False  # a slot went back meanwhile: worth another try at once
             refused.add(choice.node_id)
             fleet.full_until(choice.node_id, monotonic() + max(reserved.free_in_ms, 1) / 1000)
             return False
@@ -257,18 +268,52 @@ class Placer:
             return Given.NONE
         self.view.fleet.gave(held.node_id)
         try:
-            return await self.reservations.release(held.node_id, order.job_id, held.limit)
+            return await self.reservations.release(held.node_id, order.job_id, self._full_at(held))
         except StoreError:
             order.held = held  # to be tried again; the view forgets it all the same
             self.view.fleet.took(held.node_id)
             raise
 
-    async def _abandon(self, order: Order, choice: Assign | Wait, reserve: "asyncio.Future[bytes] | None") -> None:
+    def _full_at(self, held: Assign) -> int:
+        """From how many on the node is full for a job that may go elsewhere: those are the ones that wait."""
+        beyond = self.settings.turn_overcommit if held.affinity is AffinityResult.HIT else 0
+        return held.limit - beyond
+
+    async def _abandon(self, order: Order, slot: "_Slot | None") -> None:
         """Somebody else's job answers this request: give up whatever ours has taken."""
         if order.held is not None:
-            await self.give_back(order)
-        elif isinstance(choice, Assign) and reserve is not None:
-            await reserve  # released if it was taken; a release of nothing changes nothing
-            await self.reservations.release(choice.node_id, order.job_id, choice.limit)
+            node_id = order.held.node_id
+            if await self.give_back(order) is Given.FREED:
+                self.on_freed(node_id)
+        else:
+            await self._let_go(slot)
         unawaited(self.jobs.undriven(self.instance, order.job_id))
         unawaited(self.jobs.unlock(order.request_id, order.job_id))
+
+    async def _let_go(self, slot: "_Slot | None") -> None:
+        if slot is not None and await slot.let_go() is Given.FREED:
+            self.on_freed(slot.choice.node_id)
+
+
+class _Slot:
+    """A reservation under way, started at once so that it travels with whatever is written next."""
+
+    def __init__(self, reservations: Reservations, job_id: str, choice: Assign, times_freed: int) -> None:
+        self.choice, self.times_freed = choice, times_freed
+        self._reservations, self._job_id = reservations, job_id
+        self._reply: asyncio.Future[bytes] | None = self._ask()
+
+    def _ask(self) -> "asyncio.Future[bytes]":
+        return self._reservations.reserve(self.choice.node_id, self._job_id, self.choice.limit)
+
+    async def taken(self) -> Reserved:
+        """What Redis said; asked anew if it was let go meanwhile."""
+        self._reply = self._reply or self._ask()
+        return Reserved.parse(await self._reply)
+
+    async def let_go(self) -> Given:
+        """Give it back if it was taken; once."""
+        reply, self._reply = self._reply, None
+        if reply is None or Reserved.parse(await reply).verdict is Taken.FULL:
+            return Given.NONE
+        return await self._reservations.release(self.choice.node_id, self._job_id, self.choice.limit)

@@ -1,0 +1,503 @@
+"""A job is driven to exactly one end, whatever its nodes do; only the attempt under way is heard."""
+
+import asyncio
+
+import pytest
+
+from dragoman.domain.job import Outcome, State
+from dragoman.domain.turn import Turn
+from dragoman.protocol.codec import raw
+from dragoman.protocol.codes import ErrorCode
+from dragoman.protocol.node import JobError
+from dragoman.services.speech.order import Order, TurnLine
+from dragoman.store.instances import Presence
+from dragoman.store.nodes import Snapshot
+from integration.speech.house import PATIENCE_S, Ear, House, Open, WiredNode, order
+from waiting import wait_until
+
+pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+
+OLD: tuple[str, ...] = ()
+ACKING = ("job_ack",)
+# Short enough to be waited for, long enough for a busy machine to answer in.
+QUICK = {"speech__job_ack_timeout_ms": 300, "speech__attempt_timeout_ms": 1500, "speech__job_timeout_ms": 5000}
+
+
+def out_of_time(ms: int) -> dict[str, int]:
+    """Every time-out of a job at once."""
+    names = ("job_ack_timeout_ms", "attempt_timeout_ms", "job_timeout_ms")
+    return {f"speech__{name}": ms for name in names} | {"speech__placement_wait_ms": ms - 1}
+
+
+async def given(node: WiredNode, number: int = 1) -> dict[str, object]:
+    """The job a node was given last, once it has had `number` of them."""
+    await wait_until(lambda: len(node.jobs) >= number, PATIENCE_S)
+    return node.jobs[number - 1]
+
+
+async def end_of(ear: Ear, index: int = 0) -> Outcome:
+    await wait_until(lambda: index in ear.ends, PATIENCE_S)
+    return ear.ends[index].outcome
+
+
+async def in_state(house: House, job: Order, state: State) -> bool:
+    return (await house.job(job.job_id))["state"] == state
+
+
+def missing_model(service: str = "nmt-service") -> JobError:
+    details = {"service_id": service, "service_version": "1", "reason": "not_loaded"}
+    return JobError(ErrorCode.MODEL_NOT_AVAILABLE, "The model is not loaded.", raw(details))
+
+
+async def start(house: House, first: WiredNode, **about: object) -> tuple[Order, Ear]:
+    """A job that is on `first`, which is alone in the fleet until then."""
+    ear = Ear()
+    mine = order(ear=ear, **about)  # type: ignore[arg-type]  # keywords of `order`
+    house.services.dispatcher.take(mine)
+    await given(first)
+    return mine, ear
+
+
+# -- failing over ----------------------------------------------------------------------------------
+
+
+async def test_a_job_that_is_not_acknowledged_goes_to_another_node(house: Open) -> None:
+    here = await house(**QUICK)
+    deaf = await here.node("deaf", features=ACKING)
+    mine, ear = await start(here, deaf)
+    good = await here.node("good", features=ACKING, working=True)
+    assert await end_of(ear) is Outcome.OK
+    assert deaf.cancelled == [mine.job_id]
+    assert [job["attempt_id"] for job in good.jobs] == [2]
+    record = await wait_until(lambda: here.released(mine.job_id), PATIENCE_S)
+    assert (record["node_id"], record["attempt"], record["outcome"]) == ("good", "2", "ok")
+    assert here.count("dragoman_failovers_total", reason="ack_timeout") == 1
+    assert (await here.reserved("deaf"), await here.reserved("good")) == (0, 0)
+
+
+async def test_an_attempt_that_takes_too_long_goes_to_another_node(house: Open) -> None:
+    here = await house(**QUICK)
+    stuck = await here.node("stuck", features=ACKING)
+    mine, ear = await start(here, stuck)
+    stuck.ack(stuck.jobs[0])
+    stuck.start(stuck.jobs[0])
+    good = await here.node("good", features=ACKING, working=True)
+    assert await end_of(ear) is Outcome.OK
+    assert stuck.cancelled == [mine.job_id]
+    assert [job["attempt_id"] for job in good.jobs] == [2]
+    assert here.count("dragoman_failovers_total", reason="attempt_timeout") == 1
+
+
+async def test_a_late_result_of_an_old_attempt_is_dropped(house: Open) -> None:
+    here = await house(**QUICK)
+    deaf = await here.node("deaf", features=ACKING)
+    _, ear = await start(here, deaf)
+    good = await here.node("good", features=ACKING)
+    again = await given(good)
+    deaf.answer(deaf.jobs[0], text_translated="late")
+    deaf.ack(deaf.jobs[0])
+    deaf.partial(deaf.jobs[0], "late")
+    # Even one that takes the newer attempt's number, or the newer node's name, for its own.
+    deaf.answer(deaf.jobs[0], attempt_id=2, text_translated="late")
+    deaf.answer(deaf.jobs[0], attempt_id=2, node_id="good", text_translated="late")
+    await wait_until(lambda: here.count("dragoman_results_dropped_total", reason="no_driver") == 5, PATIENCE_S)
+    good.answer(again, text_translated="in time")
+    assert await end_of(ear) is Outcome.OK
+    result = ear.ends[0].result
+    assert result is not None
+    assert result.text_translated == "in time"
+    assert not ear.partials
+
+
+async def test_a_node_that_is_gone_loses_its_jobs_at_once(house: Open) -> None:
+    here = await house()
+    doomed = await here.node("doomed", features=ACKING)
+    mine, ear = await start(here, doomed)
+    good = await here.node("good", features=ACKING, working=True)
+    doomed.hang_up()
+    assert await end_of(ear) is Outcome.OK
+    assert [job["attempt_id"] for job in good.jobs] == [2]
+    assert here.count("dragoman_failovers_total", reason="node_lost") == 1
+    record = await wait_until(lambda: here.released(mine.job_id), PATIENCE_S)
+    assert record["node_id"] == "good"
+    assert await here.reserved("doomed") == 0
+
+
+async def test_a_node_that_keeps_its_results_may_come_back_with_them_within_its_grace(house: Open) -> None:
+    here = await house(speech__node_grace_ms=10_000)
+    first = await here.node("n", features=("job_ack", "resume"))
+    mine, ear = await start(here, first)
+    other = await here.node("other", working=True)
+    first.hang_up()
+    back = await here.node("n", features=("job_ack", "resume"))
+    back.answer(first.jobs[0])
+    assert await end_of(ear) is Outcome.OK
+    assert not other.jobs
+    assert (await wait_until(lambda: here.released(mine.job_id), PATIENCE_S))["attempt"] == "1"
+
+
+async def test_a_node_that_keeps_its_results_and_does_not_come_back_loses_its_jobs_after_its_grace(house: Open) -> None:
+    here = await house(speech__node_grace_ms=200)
+    first = await here.node("n", features=("job_ack", "resume"))
+    _, ear = await start(here, first)
+    other = await here.node("other", working=True)
+    first.hang_up()
+    assert await end_of(ear) is Outcome.OK
+    assert [job["attempt_id"] for job in other.jobs] == [2]
+
+
+async def test_a_job_whose_model_is_missing_is_run_by_another_node_and_the_first_cools_down(house: Open) -> None:
+    here = await house()
+    bare = await here.node("bare")
+    mine, ear = await start(here, bare)
+    good = await here.node("good", working=True)
+    bare.answer(bare.jobs[0], success=False, error=missing_model())
+    assert await end_of(ear) is Outcome.OK
+    assert [job["attempt_id"] for job in good.jobs] == [2]
+    again = Ear()
+    for number in range(1, 9):
+        here.services.dispatcher.take(order(session=f"s-{number}", ear=again, index=number))
+    await wait_until(lambda: len(again.ends) == 8, PATIENCE_S)
+    assert len(bare.jobs) == 1
+    assert (await here.job(mine.job_id))["attempt"] == "2"
+    assert here.count("dragoman_storm_total", verdict="MARKED") == 1
+
+
+async def test_a_model_that_is_missing_everywhere_ends_the_job_with_that_code(house: Open) -> None:
+    here = await house(speech__placement_wait_ms=200)
+    nodes = [await here.node(f"n{number}") for number in range(2)]
+    ear = Ear()
+    here.services.dispatcher.take(order(ear=ear))
+    answered: list[WiredNode] = []
+    for _ in nodes:
+        found = await wait_until(lambda: [n for n in nodes if n.jobs and n not in answered], PATIENCE_S)
+        answered.append(asked := found[0])
+        asked.answer(asked.jobs[0], success=False, error=missing_model())
+    assert await end_of(ear) is Outcome.FAILED
+    assert ear.ends[0].code == ErrorCode.MODEL_NOT_AVAILABLE
+    assert "cooling down" in ear.ends[0].message
+
+
+async def test_attempts_are_not_endless(house: Open) -> None:
+    here = await house(**QUICK, speech__max_attempts=2, speech__placement_wait_ms=300)
+    nodes = [await here.node(f"n{number}", features=ACKING) for number in range(4)]
+    ear = Ear()
+    here.services.dispatcher.take(order(ear=ear))
+    assert await end_of(ear) is Outcome.FAILED
+    assert sorted(len(node.jobs) for node in nodes) == [0, 0, 1, 1]
+    assert ear.ends[0].code == ErrorCode.JOB_TIMEOUT
+
+
+async def test_a_job_out_of_time_expires_and_is_cancelled_at_its_node(house: Open) -> None:
+    here = await house(**out_of_time(400))
+    slow = await here.node("slow")
+    mine, ear = await start(here, slow)
+    slow.ack(slow.jobs[0])
+    assert await end_of(ear) is Outcome.EXPIRED
+    assert ear.ends[0].code == ErrorCode.JOB_TIMEOUT
+    await wait_until(lambda: slow.cancelled == [mine.job_id], PATIENCE_S)
+    record = await wait_until(lambda: here.released(mine.job_id), PATIENCE_S)
+    assert (record["outcome"], record["code"]) == ("expired", "JOB_TIMEOUT")
+    assert await here.reserved("slow") == 0
+
+
+@pytest.mark.parametrize(("filled", "why"), [(False, "no node in pool"), (True, "all full")])
+async def test_a_job_without_a_node_fails_with_the_reason_and_holds_up_nothing(
+    house: Open, filled: bool, why: str
+) -> None:
+    here = await house(speech__placement_wait_ms=200)
+    if filled:
+        await here.node("busy", slots=1)
+        here.services.dispatcher.take(order(session="s-other"))
+        await wait_until(lambda: here.services.view.fleet.taken("busy") == 1, PATIENCE_S)
+    ear = Ear()
+    here.services.dispatcher.take(order(ear=ear))
+    assert await end_of(ear) is Outcome.FAILED
+    assert ear.ends[0].code == ErrorCode.NO_AVAILABLE_NODE
+    assert why in ear.ends[0].message
+    good = await here.node("good", working=True)
+    here.services.dispatcher.take(order(index=1, ear=ear))
+    assert await end_of(ear, 1) is Outcome.OK
+    assert good.jobs
+
+
+async def test_a_job_that_waits_for_a_node_gets_the_one_that_comes(house: Open) -> None:
+    here = await house(speech__placement_wait_ms=20_000)
+    ear = Ear()
+    here.services.dispatcher.take(order(ear=ear))
+    await wait_until(lambda: ear.waits, PATIENCE_S)
+    await here.node("n", working=True)
+    assert await end_of(ear) is Outcome.OK
+
+
+# -- ending ----------------------------------------------------------------------------------------
+
+
+async def test_the_jobs_of_a_session_that_goes_are_cancelled_at_their_nodes(house: Open) -> None:
+    here = await house()
+    node = await here.node("n")
+    mine, ear = await start(here, node)
+    here.services.dispatcher.cancel_session("s-1", "socket closed")
+    assert await end_of(ear) is Outcome.CANCELLED
+    assert node.cancelled == [mine.job_id]
+    record = await wait_until(lambda: here.released(mine.job_id), PATIENCE_S)
+    assert (record["outcome"], record["state"]) == ("cancelled", State.RELEASED)
+    assert await here.reserved("n") == 0
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"text_asr": "", "text_translated": ""},
+        {"text_asr": "x", "extra": raw({"reason": "ASR_EMPTY"})},
+        {"text_asr": "", "text_translated": "", "extra": raw({"reason": "NO_TEXT_ASSIGNED"}), "attempt_id": 7},
+    ],
+    ids=["all empty", "told so", "the attempt of another job"],
+)
+async def test_a_result_with_nothing_in_it_is_empty(house: Open, said: dict[str, object]) -> None:
+    here = await house()
+    node = await here.node("n", features=OLD)
+    _, ear = await start(here, node)
+    node.answer(node.jobs[0], **said)
+    assert await end_of(ear) is Outcome.EMPTY
+
+
+async def test_a_failure_has_the_nodes_own_code(house: Open) -> None:
+    here = await house()
+    node = await here.node("n")
+    mine, ear = await start(here, node)
+    node.answer(node.jobs[0], success=False, error=JobError("PROCESSING_ERROR", "no sound"))
+    assert await end_of(ear) is Outcome.FAILED
+    assert (ear.ends[0].code, ear.ends[0].message) == ("PROCESSING_ERROR", "no sound")
+    record = await wait_until(lambda: here.released(mine.job_id), PATIENCE_S)
+    assert (record["outcome"], record["code"], record["attempt"]) == ("failed", "PROCESSING_ERROR", "1")
+
+
+async def test_codes_that_nodes_make_up_do_not_make_metrics(house: Open) -> None:
+    here = await house()
+    node = await here.node("n")
+    ear = Ear()
+    for number in range(20):
+        here.services.dispatcher.take(order(index=number, ear=ear))
+        job = await given(node, number + 1)
+        node.answer(job, success=False, error=JobError(f"MADE_UP_{number}", "x"))
+        assert await end_of(ear, number) is Outcome.FAILED
+    assert ear.ends[3].code == "MADE_UP_3"
+    series = [
+        sample
+        for family in here.services.metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == "dragoman_jobs_total"
+    ]
+    assert [(sample.labels["code"], sample.value) for sample in series] == [("OTHER", 20.0)]
+
+
+async def test_a_result_of_a_finished_job_is_counted_and_not_delivered(house: Open) -> None:
+    here = await house()
+    node = await here.node("n")
+    mine, ear = await start(here, node)
+    node.answer(node.jobs[0])
+    assert await end_of(ear) is Outcome.OK
+    await wait_until(lambda: here.released(mine.job_id), PATIENCE_S)
+    node.answer(node.jobs[0])
+    await wait_until(lambda: here.count("dragoman_results_dropped_total", reason="finished") == 1, PATIENCE_S)
+    assert ear.order_of_ends == [0]
+
+
+async def test_a_first_partial_says_that_an_old_node_has_begun(house: Open) -> None:
+    here = await house()
+    node = await here.node("n", features=OLD)
+    mine, ear = await start(here, node)
+    node.partial(node.jobs[0], "he")
+    await wait_until(lambda: ear.partials == ["he"], PATIENCE_S)
+    assert ear.taken == [0]
+    await wait_until(lambda: in_state(here, mine, State.RUNNING), PATIENCE_S)
+    node.answer(node.jobs[0])
+    assert await end_of(ear) is Outcome.OK
+
+
+# -- what old nodes keep back ----------------------------------------------------------------------
+
+
+async def turn_on(here: House, node: WiredNode, ear: Ear) -> tuple[TurnLine, Order]:
+    """A max-duration job that an old node keeps, of a turn that goes on."""
+    line = TurnLine(Turn("turn-1"))
+    kept = order(line=line, ends_turn=False, ear=ear)
+    here.services.dispatcher.take(kept)
+    await given(node)
+    return line, kept
+
+
+async def finish_turn(here: House, line: TurnLine, ear: Ear) -> None:
+    here.services.dispatcher.take(order(line=line, index=1, ear=ear))
+    here.services.dispatcher.turn_ended("s-1", line.turn.id)
+    await here.stores.turns.end("s-1", line.turn.id)
+
+
+async def test_a_job_an_old_node_keeps_has_no_deadline_while_its_turn_is_open_but_its_slot_goes_back(
+    house: Open,
+) -> None:
+    here = await house(**out_of_time(200))
+    node = await here.node("n", features=OLD)
+    ear = Ear()
+    line, kept = await turn_on(here, node, ear)
+    assert await here.reserved("n") == 1
+
+    async def slot_is_back() -> bool:
+        return await here.reserved("n") == 0
+
+    await wait_until(slot_is_back, PATIENCE_S)
+    assert not node.cancelled
+    assert not ear.ends
+    node.answer(node.jobs[0])
+    assert await end_of(ear) is Outcome.OK
+    await finish_turn(here, line, ear)
+    node.answer(await given(node, 2))
+    assert await end_of(ear, 1) is Outcome.OK
+    assert (await wait_until(lambda: here.released(kept.job_id), PATIENCE_S))["attempt"] == "1"
+
+
+async def test_an_unanswered_job_whose_turn_ended_with_a_result_of_the_same_node_is_empty(house: Open) -> None:
+    here = await house()
+    node = await here.node("n", features=OLD)
+    ear = Ear()
+    line, kept = await turn_on(here, node, ear)
+    await finish_turn(here, line, ear)
+    node.answer(await given(node, 2), text_asr="all of it")
+    assert await end_of(ear, 1) is Outcome.OK
+    assert await end_of(ear, 0) is Outcome.EMPTY
+    record = await wait_until(lambda: here.released(kept.job_id), PATIENCE_S)
+    assert (record["outcome"], record["code"]) == ("empty", "")
+    assert await here.reserved("n") == 0
+
+
+async def test_an_unanswered_job_whose_turn_ended_on_another_node_is_out_of_time(house: Open) -> None:
+    here = await house(speech__attempt_timeout_ms=500, speech__job_ack_timeout_ms=500)
+    node = await here.node("n", features=OLD)
+    ear = Ear()
+    line, _ = await turn_on(here, node, ear)
+    other = await here.node("other", features=OLD, working=True)
+    here.services.view.fleet.cool("n", "nmt", float("inf"))
+    await finish_turn(here, line, ear)
+    assert await end_of(ear, 1) is Outcome.OK
+    assert other.jobs
+    assert await end_of(ear, 0) is Outcome.EXPIRED
+
+
+# -- between instances -----------------------------------------------------------------------------
+
+
+async def full_inbox(here: House, node: str, features: tuple[str, ...]) -> None:
+    """A node whose owner lives, but has an inbox that takes nothing more."""
+    owner = f"owner-of-{node}"
+    await here.stores.instances.open(owner, "first", "scheduler")
+    data = Presence(owner, "first")
+    await here.stores.instances.renew(data, 60_000)
+    while await here.stores.inboxes.push(owner, "evict", b"{}") == "OK":
+        pass
+    spoken = ["en", "es"]
+    snapshot = Snapshot(node, 1, owner, slots=500, asr=spoken, semantic=spoken, tts=spoken, features=list(features))
+    here.services.view.saw(snapshot)
+
+
+@pytest.mark.parametrize("features", [OLD, ACKING], ids=["old", "ours"])
+@pytest.mark.parametrize("ends_turn", [True, False], ids=["whole turn", "turn goes on"])
+async def test_a_full_inbox_at_a_nodes_owner_frees_the_slot_and_the_next_candidate_has_the_job(
+    house: Open, features: tuple[str, ...], ends_turn: bool
+) -> None:
+    here = await house(scheduler__phase2__stream_maxlen=3)
+    near = await here.node("near", slots=100, features=features, working=True)
+    await full_inbox(here, "far", features)
+    ear = Ear()
+    for number in range(30):
+        line = TurnLine(Turn(f"turn-{number}"))
+        here.services.dispatcher.take(order(f"s-{number}", number, line=line, ends_turn=ends_turn, ear=ear))
+    await wait_until(lambda: len(ear.ends) == 30, PATIENCE_S)
+    for number in range(30):
+        await here.stores.turns.end(f"s-{number}", f"turn-{number}")
+    assert {end.outcome for end in ear.ends.values()} == {Outcome.OK}
+    assert here.count("dragoman_inbox_push_total", verdict="FULL") >= 1
+    assert len(near.jobs) == 30
+
+    async def nothing_held() -> bool:
+        return not await here.reserved("far") and not await here.reserved("near")
+
+    await wait_until(nothing_held, PATIENCE_S)
+
+
+async def test_an_assignment_that_finds_its_node_gone_bounces_and_goes_elsewhere(house: Open) -> None:
+    a, b = await house("a"), await house("b")
+    lost = await b.node("lost", slots=100)
+    await wait_until(lambda: a.knows("lost"), PATIENCE_S)
+    # b has forgotten the node and a has not heard of it.
+    b.services.local_nodes.drop_all(4000)  # type: ignore[arg-type]
+    ear = Ear()
+    a.services.dispatcher.take(order(ear=ear))
+    await wait_until(lambda: ear.dispatched, PATIENCE_S)
+    good = await a.node("good", working=True)
+    assert await end_of(ear) is Outcome.OK
+    assert not lost.jobs
+    assert [job["attempt_id"] for job in good.jobs] == [2]
+
+
+async def test_a_job_of_one_instance_is_answered_by_a_node_of_another(house: Open) -> None:
+    a, b = await house("a"), await house("b")
+    node = await a.node("n")
+    await wait_until(lambda: b.knows("n"), PATIENCE_S)
+    ear = Ear()
+    mine = order(ear=ear)
+    b.services.dispatcher.take(mine)
+    job = await given(node)
+    for say, state in ((node.ack, State.ACCEPTED), (node.start, State.RUNNING)):
+        say(job)
+        await wait_until(lambda: in_state(b, mine, state), PATIENCE_S)  # noqa: B023
+    node.partial(job, "half")
+    node.answer(job)
+    assert await end_of(ear) is Outcome.OK
+    assert ear.partials == ["half"]
+    record = await wait_until(lambda: b.released(mine.job_id), PATIENCE_S)
+    assert (record["driver"], record["node_id"], record["outcome"]) == ("b", "n", "ok")
+    assert "acked_ms" in record
+    assert "started_ms" in record
+
+
+async def test_every_driven_job_is_told_once_when_nodes_come_and_go(house: Open) -> None:
+    here = await house(speech__placement_wait_ms=5000)
+    ear = Ear()
+    steady = await here.node("steady", slots=100, features=ACKING, working=True)
+    nodes = [await here.node(f"n{number}", features=ACKING) for number in range(6)]
+    for number in range(60):
+        here.services.dispatcher.take(order(f"s-{number}", number, ear=ear))
+    await wait_until(lambda: len(ear.dispatched) >= 60, PATIENCE_S)
+    for node in nodes:
+        node.hang_up()
+    await wait_until(lambda: len(ear.ends) == 60, PATIENCE_S)
+    assert {end.outcome for end in ear.ends.values()} == {Outcome.OK}
+    await wait_until(lambda: len(here.services.dispatcher) == 0, PATIENCE_S)
+    assert here.services.view.fleet.taken("steady") == 0
+    assert len(steady.jobs) == 60
+    await asyncio.wait_for(here.services.dispatcher.drained(1), PATIENCE_S)
+
+
+# -- when something is amiss -----------------------------------------------------------------------
+
+
+class Faulty(Ear):
+    """A listener with a bug."""
+
+    def job_dispatched(self, order: Order, node_id: str) -> None:
+        raise RuntimeError("a bug")
+
+
+async def test_a_fault_nobody_planned_ends_the_job_and_tells_the_session(house: Open) -> None:
+    here = await house()
+    node = await here.node("n")
+    ear = Faulty()
+    mine = order(ear=ear)
+    here.services.dispatcher.take(mine)
+    assert await end_of(ear) is Outcome.FAILED
+    assert ear.ends[0].code == ErrorCode.INTERNAL_ERROR
+    record = await wait_until(lambda: here.released(mine.job_id), PATIENCE_S)
+    assert record["code"] == "INTERNAL_ERROR"
+    assert await here.reserved("n") == 0
+    assert len(node.jobs) == 1

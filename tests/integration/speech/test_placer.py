@@ -1,0 +1,278 @@
+"""One request is one job, and no node has more jobs than slots, however many instances place at the same moment."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from dragoman.domain.job import Outcome, State
+from dragoman.domain.placement import Assign, NoNode, Wait
+from dragoman.domain.turn import AffinityResult, Turn
+from dragoman.services.speech.order import Order, TurnLine
+from dragoman.services.speech.placer import Exists
+from dragoman.store.errors import RedisAway
+from dragoman.store.jobs import LOCK_MS
+from dragoman.store.reservations import Given
+from integration.speech.house import PATIENCE_S, Ear, House, Open, order
+from redis_fixtures import CLUSTER
+from waiting import wait_until
+
+BOTH = ["single", CLUSTER]
+
+pytestmark = pytest.mark.parametrize("redis_at", BOTH, indirect=True)
+
+
+async def two(house: Open, **flags: object) -> tuple[House, House]:
+    """Two instances, each with clients of its own, that know each other's nodes."""
+    return await house("a", **flags), await house("b", **flags)
+
+
+async def all_jobs(house: House, orders: list[Order]) -> list[dict[str, str]]:
+    found = await asyncio.gather(*(house.job(one.job_id) for one in orders))
+    return [record for record in found if record]
+
+
+async def test_two_hundred_creations_of_one_request_on_two_instances_make_one_job(house: Open) -> None:
+    a, b = await two(house)
+    await a.node("n", slots=500)
+    await wait_until(lambda: b.knows("n"), PATIENCE_S)
+    orders = [order() for _ in range(200)]
+    placers = [(a, b)[number % 2].services.placer for number in range(200)]
+    outcomes = await asyncio.gather(*(one.place(each) for one, each in zip(placers, orders, strict=True)))
+    winners = [each.job_id for each, outcome in zip(orders, outcomes, strict=True) if isinstance(outcome, Assign)]
+    assert len(winners) == 1
+    assert {outcome.job_id for outcome in outcomes if isinstance(outcome, Exists)} == set(winners)
+    assert Counter(type(outcome) for outcome in outcomes) == {Assign: 1, Exists: 199}
+    recorded = await all_jobs(a, orders)
+    assert [record["job_id"] for record in recorded if record["state"] == State.DISPATCHED] == winners
+    assert await a.stores.reservations.held("n") == winners
+    await wait_until(lambda: one_is_driven(a, b), PATIENCE_S)
+
+
+async def one_is_driven(*houses: House) -> bool:
+    return sum([await one.driven() for one in houses]) == 1
+
+
+async def test_who_waits_for_anothers_creation_holds_no_slot_meanwhile(house: Open) -> None:
+    """Or the creator would wait for that very slot, and both would until they give up."""
+    a, b = await two(house, speech__placement_wait_ms=1500)
+    await a.node("n", slots=1)
+    await wait_until(lambda: b.knows("n"), PATIENCE_S)
+    creator, other = order(), order()
+    assert await a.services.placer._bind(creator) is None  # it has the lock, and no slot yet
+    waiting = asyncio.create_task(b.services.placer.place(other))
+    await wait_until(lambda: b.redis.ops["reserve"].ok, PATIENCE_S)
+    assert isinstance(await a.services.placer.place(creator), Assign)
+    assert await waiting == Exists(creator.job_id)
+    assert await a.stores.reservations.held("n") == [creator.job_id]
+
+
+async def test_a_request_created_eight_times_for_the_last_slot_is_placed(house: Open) -> None:
+    a, b = await two(house)
+    await a.node("n", slots=1)
+    await wait_until(lambda: b.knows("n"), PATIENCE_S)
+    for number in range(10):
+        orders = [order(index=number) for _ in range(8)]
+        placers = [(a, b)[at % 2].services.placer for at in range(8)]
+        outcomes = await asyncio.gather(*(one.place(each) for one, each in zip(placers, orders, strict=True)))
+        assert Counter(type(outcome) for outcome in outcomes) == {Assign: 1, Exists: 7}
+        placed = next(at for at, outcome in enumerate(outcomes) if isinstance(outcome, Assign))
+        await placers[placed].give_back(orders[placed])
+
+
+async def test_a_crash_between_lock_and_binding_frees_the_request_when_the_lock_lapses(house: Open) -> None:
+    here = await house("a")
+    await here.node("n")
+    mine = order()
+    # All that a crashed creator leaves: its lock. Its slot and its place among the driven are found by others.
+    assert await here.stores.jobs.lock(mine.request_id, "job-of-the-dead") == b"OK"
+    lock = here.keys.request_lock(mine.request_id)
+    assert 0 < await here.redis.call("PTTL", lock) <= LOCK_MS
+    placing = asyncio.create_task(here.services.placer.place(mine))
+    assert await here.redis.call("GET", lock) == b"job-of-the-dead"
+    assert isinstance(await placing, Assign)
+    binding = here.stores.jobs.parse_binding(await here.stores.jobs.binding(mine.request_id))
+    assert binding is not None
+    assert binding.job_id == mine.job_id
+
+
+async def test_a_job_that_lost_its_binding_ends_cancelled_and_gives_its_slot_back(house: Open) -> None:
+    """Its lock had lapsed before it was recorded, and another instance bound the request."""
+    a, b = await two(house)
+    await a.node("n")
+    await wait_until(lambda: b.knows("n"), PATIENCE_S)
+    slow, quick = order(), order()
+    placer = a.services.placer
+    assert await placer._bind(slow) is None
+    await a.stores.jobs.unlock(slow.request_id, slow.job_id)
+    assert isinstance(await b.services.placer.place(quick), Assign)
+    await a.stores.jobs.redis.call("DEL", a.keys.request_lock(slow.request_id))
+    choice = await placer._choose(slow, set(), 0.0)
+    assert not await placer._record(slow, choice, False)
+    assert await placer._lost_binding(slow) == Exists(quick.job_id)
+    record = await a.job(slow.job_id)
+    assert (record["state"], record["outcome"]) == (State.FINISHED, Outcome.CANCELLED)
+    assert await a.stores.reservations.held("n") == [quick.job_id]
+
+
+async def test_the_slots_of_a_node_are_never_exceeded_by_fifty_jobs_on_two_instances(house: Open) -> None:
+    a, b = await two(house, speech__placement_wait_ms=20_000)
+    node = await a.node("n", slots=4)
+    await wait_until(lambda: b.knows("n"), PATIENCE_S)
+    ears = [Ear() for _ in range(50)]
+    held, running = [], []
+    for number, ear in enumerate(ears):
+        (a, b)[number % 2].services.dispatcher.take(order(session=f"s-{number}", ear=ear))
+    for done in range(50):
+        await wait_until(lambda: len(node.jobs) > done, PATIENCE_S)  # noqa: B023
+        running.append(len(node.jobs) - done)
+        held.append(await a.reserved("n"))
+        node.answer(node.jobs[done])
+    await wait_until(lambda: all(ear.ends for ear in ears), PATIENCE_S)
+    assert {ear.ends[0].outcome for ear in ears} == {Outcome.OK}
+    assert max(held) == 4
+    assert max(running) <= 4
+    assert len({job["job_id"] for job in node.jobs}) == 50
+    await wait_until(lambda: nothing_held(a), PATIENCE_S)
+
+
+async def nothing_held(house: House) -> bool:
+    return not await house.reserved("n")
+
+
+async def test_a_reservation_nobody_renews_comes_back(house: Open) -> None:
+    here = await house("a")
+    await here.node("n", slots=1)
+    reserved = here.keys.reserved("n")
+    # As an instance that died left it: a slot that is about to expire.
+    seconds, micros = await here.redis.call_at(reserved, "TIME")
+    now_ms = int(seconds) * 1000 + int(micros) // 1000
+    await here.redis.call("ZADD", reserved, now_ms + 700, "job-of-the-dead")
+    mine = order()
+    placed = await here.services.placer.place(mine)
+    assert isinstance(placed, Assign)
+    assert await here.stores.reservations.held("n") == [mine.job_id]
+
+
+async def test_a_slot_is_given_back_once_however_often_it_is_asked(house: Open) -> None:
+    here = await house("a")
+    await here.node("n", slots=1)
+    mine, next_one = order(index=0), order(index=1)
+    placer, fleet = here.services.placer, here.services.view.fleet
+    assert isinstance(await placer.place(mine), Assign)
+    assert fleet.taken("n") == 1
+    assert await asyncio.gather(*(placer.give_back(mine) for _ in range(5))) == [Given.FREED, *[Given.NONE] * 4]
+    assert fleet.taken("n") == 0
+    assert isinstance(await placer.place(next_one), Assign)
+    assert await placer.give_back(mine) is Given.NONE
+    assert await here.stores.reservations.held("n") == [next_one.job_id]
+
+
+async def test_a_job_of_a_known_request_holds_nothing_afterwards(house: Open) -> None:
+    a, b = await two(house)
+    await a.node("n")
+    await wait_until(lambda: b.knows("n"), PATIENCE_S)
+    first, again = order(), order()
+    assert isinstance(await a.services.placer.place(first), Assign)
+    assert await b.services.placer.place(again) == Exists(first.job_id)
+    assert again.held is None
+    assert await a.stores.reservations.held("n") == [first.job_id]
+    assert await b.services.placer.jobs.get(again.job_id) is None
+    await wait_until(lambda: one_is_driven(a, b), PATIENCE_S)
+
+
+async def test_a_job_that_finds_nobody_is_recorded_with_the_reason(house: Open) -> None:
+    here = await house("a", speech__placement_wait_ms=50)
+    mine = order(tgt="xx")
+    outcome = await here.services.placer.place(mine)
+    assert isinstance(outcome, Wait)
+    assert outcome.reason is NoNode.NO_NODE_IN_POOL
+    assert (await here.job(mine.job_id))["state"] == State.CREATED
+
+
+async def test_a_waiting_job_is_woken_by_a_slot_that_goes_back_on_the_other_instance(house: Open) -> None:
+    a, b = await two(house, speech__placement_wait_ms=20_000)
+    await a.node("n", slots=1)
+    await wait_until(lambda: b.knows("n"), PATIENCE_S)
+    holder, ear = order(session="s-holder"), Ear()
+    waiting = order(session="s-waiting", ear=ear)
+    assert isinstance(await a.services.placer.place(holder), Assign)
+    placing = asyncio.create_task(b.services.placer.place(waiting))
+    await wait_until(lambda: ear.waits, PATIENCE_S)
+    assert ear.waits[-1] is NoNode.ALL_FULL
+    assert await a.services.placer.give_back(holder) is Given.FREED
+    a.services.dispatcher.slot_freed("n")
+    assert isinstance(await placing, Assign)
+
+
+async def test_the_news_of_a_free_slot_may_overtake_the_refusal(house: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replies and announcements come by different connections."""
+    here = await house("a")
+    await here.node("n", slots=1)
+    reservations, reserve = here.stores.reservations, here.stores.reservations.reserve
+    assert await reserve("n", "job-of-another", 1) == b"OK"
+
+    def overtaken(node: str, job: str, limit: int) -> "asyncio.Future[bytes]":
+        monkeypatch.setattr(reservations, "reserve", reserve)
+        return asyncio.ensure_future(refused_late(reserve(node, job, limit)))
+
+    async def refused_late(reply: "asyncio.Future[bytes]") -> bytes:
+        refusal = await reply
+        assert await reservations.release("n", "job-of-another", 1) is Given.FREED
+        here.services.dispatcher.slot_freed("n")
+        return refusal
+
+    monkeypatch.setattr(reservations, "reserve", overtaken)
+    assert isinstance(await here.services.placer.place(order()), Assign)
+
+
+async def test_a_job_of_a_turn_that_gives_the_last_slot_back_wakes_those_who_wait(house: Open) -> None:
+    """It was allowed beyond the slots; those who wait are not."""
+    here = await house("a", speech__placement_wait_ms=20_000)
+    await here.node("n", slots=1)
+    line = TurnLine(Turn("turn-1"))
+    first, second = order(line=line, ends_turn=False), order(line=line, index=1)
+    ear = Ear()
+    placer = here.services.placer
+    assert isinstance(await placer.place(first), Assign)
+    await placer.give_back(first)
+    placed = await placer.place(second)
+    assert isinstance(placed, Assign)
+    assert placed.affinity is AffinityResult.HIT
+    await here.stores.turns.end("s-1", "turn-1")
+    waiting = asyncio.create_task(placer.place(order("s-waiting", ear=ear)))
+    await wait_until(lambda: ear.waits, PATIENCE_S)
+    assert await placer.give_back(second) is Given.FREED
+    here.services.dispatcher.slot_freed("n")
+    assert isinstance(await waiting, Assign)
+
+
+async def test_a_turn_is_bound_even_if_redis_stumbles_while_its_first_job_is_recorded(
+    house: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = await house("a")
+    await here.node("n")
+    line = TurnLine(Turn("turn-1"))
+    first = order(line=line, ends_turn=False)
+    turns, binding = here.stores.turns, here.stores.turns.binding
+    cut: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    cut.set_exception(RedisAway("the connection was cut"))
+
+    def stumble(session: str, turn: str, node: str) -> "list[asyncio.Future[int]]":
+        monkeypatch.setattr(turns, "binding", binding)
+        return [cut]
+
+    monkeypatch.setattr(turns, "binding", stumble)
+    assert isinstance(await here.services.placer.place(first), Assign)
+    assert await turns.node_of("turn-1") == "n"
+    await turns.end("s-1", "turn-1")
+
+
+async def test_nothing_goes_to_a_node_before_dispatched_is_recorded_with_its_receipt(house: Open) -> None:
+    here = await house("a")
+    await here.node("n")
+    mine = order()
+    assert isinstance(await here.services.placer.place(mine), Assign)
+    record = await here.job(mine.job_id)
+    assert (record["state"], record["node_id"], record["attempt"]) == (State.DISPATCHED, "n", "1")
+    assert '"chosen":"n"' in record["receipt"]
