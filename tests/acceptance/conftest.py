@@ -1,0 +1,16 @@
+import os
+
+import pytest
+
+from redis_fixtures import CLUSTER, FIXTURE_OF
+from redis_servers import RedisAt
+
+# The Redis that the environment names may be a Cluster itself.
+_CLUSTERED = os.environ.get("LINGUA_TEST_REDIS_MODE", "single") == "cluster"
+SHARED = pytest.param("shared", marks=[pytest.mark.cluster] if _CLUSTERED else [])
+
+
+@pytest.fixture(params=[SHARED, CLUSTER, "old"])
+def redis_at(request: pytest.FixtureRequest) -> RedisAt:
+    place: RedisAt = request.getfixturevalue(FIXTURE_OF[request.param])
+    return place
