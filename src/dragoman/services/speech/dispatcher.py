@@ -58,6 +58,7 @@ class Dispatcher:
             name: metrics.stage.labels(name) for name in ("placed", "dispatched", "acked", "result", "ended")
         }
         view.on_lost.append(self.node_lost)
+        view.storm = storm
         placer.on_freed = self.slot_freed
 
     def __len__(self) -> int:

@@ -13,10 +13,11 @@ from time import monotonic
 
 import structlog
 
-from dragoman.domain.fleet import Fleet
+from dragoman.domain.fleet import WHOLE_NODE, Fleet
 from dragoman.protocol.peer import Announcement, CoolingDown, NodeLost, NodeSeen, SlotFreed
 from dragoman.services.metrics import Metrics
 from dragoman.store.nodes import Nodes, Snapshot, parse_snapshot
+from dragoman.store.storm import Storm
 
 log = structlog.get_logger(__name__)
 
@@ -26,6 +27,7 @@ class FleetView:
         self.fleet = Fleet()
         self.alone = False
         self.on_lost: list[Callable[[str, int], None]] = []
+        self.storm: Storm | None = None  # set by the dispatcher, which reports to it
         self._nodes, self._metrics, self._presence_ttl_s = nodes, metrics, presence_ttl_s
         self._since_ms = 0
         self._heard_at: dict[str, float] = {}
@@ -93,8 +95,26 @@ class FleetView:
             if known is not None and not await self._nodes.online(node_id):
                 self.lost(node_id, known.epoch)
         self._since_ms = changes.until_ms
+        await self._learn_cool_downs([snapshot.id for snapshot in changes.seen])
         self._complain(changes.unreadable)
         self._drop_silent(monotonic())
+
+    async def _learn_cool_downs(self, node_ids: list[str]) -> None:
+        """What others announced while we did not listen, or were not there yet."""
+        storm = self.storm
+        if storm is None:
+            return
+        found = await asyncio.gather(*(storm.cooling(node_id) for node_id in node_ids))
+        for node_id, until in zip(node_ids, found, strict=True):
+            if until:
+                seconds, micros = await storm.redis.call_at(storm.keys.storm(node_id), "TIME")
+                self._cool(node_id, until, int(seconds) * 1000 + int(micros) // 1000)
+
+    def _cool(self, node_id: str, until: dict[str, int], now_ms: int) -> None:
+        """`until` by what the storm guard calls it: a service id@version, or the whole node."""
+        for service, at_ms in until.items():
+            what = service if service == WHOLE_NODE else self.type_of(node_id, service.rpartition("@")[0])
+            self.fleet.cool(node_id, what, monotonic() + (at_ms - now_ms) / 1000)
 
     def _complain(self, unreadable: list[str]) -> None:
         for node_id in set(unreadable) - self._unreadable:

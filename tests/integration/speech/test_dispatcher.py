@@ -1,0 +1,173 @@
+"""What one instance learns of a node, the others respect: cool-downs, losses, whose socket it is."""
+
+import asyncio
+
+import pytest
+
+from dragoman.domain.job import Outcome
+from dragoman.domain.placement import Assign, NoNode, Wait
+from dragoman.protocol.codec import raw
+from dragoman.protocol.codes import Close, ErrorCode
+from dragoman.protocol.node import JobError
+from integration.speech.house import PATIENCE_S, Ear, House, Open, WiredNode, order
+from redis_fixtures import CLUSTER
+from waiting import wait_until
+
+pytestmark = pytest.mark.parametrize("redis_at", ["single", CLUSTER], indirect=True)
+
+# Nothing but announcements can tell an instance of another's nodes within the life of a test.
+BY_ANNOUNCEMENT_ALONE = {
+    "scheduler__phase2__node_snapshot__refresh_interval_ms": 60_000,
+    "scheduler__phase2__node_snapshot__presence_ttl_seconds": 90,
+}
+
+
+def missing(service: str) -> JobError:
+    details = {"service_id": service, "service_version": "1", "reason": "not_loaded"}
+    return JobError(ErrorCode.MODEL_NOT_AVAILABLE, "The model is not loaded.", raw(details))
+
+
+async def fail_once(house: House, node: WiredNode, session: str, service: str = "nmt-service") -> Ear:
+    """A job that its node cannot do, because a model is missing."""
+    ear, before = Ear(), len(node.jobs)
+    house.services.dispatcher.take(order(session, ear=ear))
+    await wait_until(lambda: len(node.jobs) > before, PATIENCE_S)
+    node.answer(node.jobs[before], success=False, error=missing(service))
+    return ear
+
+
+async def place(house: House, session: str) -> Assign | Wait:
+    placed = await house.services.placer.place(order(session))
+    assert isinstance(placed, Assign | Wait)
+    return placed
+
+
+async def test_a_node_seen_on_one_instance_is_usable_on_another_by_its_announcement_alone(house: Open) -> None:
+    a, b = await house("a", **BY_ANNOUNCEMENT_ALONE), await house("b", **BY_ANNOUNCEMENT_ALONE)
+    node = await a.node("n")
+    await wait_until(lambda: b.knows("n"), PATIENCE_S)
+    ear = Ear()
+    b.services.dispatcher.take(order(ear=ear))
+    await wait_until(lambda: node.jobs, PATIENCE_S)
+    node.answer(node.jobs[0])
+    await wait_until(lambda: ear.ends, PATIENCE_S)
+    assert ear.ends[0].outcome is Outcome.OK
+
+
+async def test_a_node_lost_on_one_instance_is_not_asked_by_another_by_the_announcement_alone(house: Open) -> None:
+    a, b = await house("a", **BY_ANNOUNCEMENT_ALONE), await house("b", **BY_ANNOUNCEMENT_ALONE)
+    node = await a.node("n", features=())
+    await wait_until(lambda: b.knows("n"), PATIENCE_S)
+    ear = Ear()
+    b.services.dispatcher.take(order(ear=ear))
+    await wait_until(lambda: node.jobs, PATIENCE_S)
+    good = await b.node("good", working=True)
+    node.hang_up()
+    await wait_until(lambda: ear.ends, PATIENCE_S)
+    assert ear.ends[0].outcome is Outcome.OK
+    assert not b.knows("n")
+    assert [job["attempt_id"] for job in good.jobs] == [2]
+
+
+async def test_a_cool_down_learnt_by_one_instance_is_respected_by_another(house: Open) -> None:
+    a = await house("a", speech__placement_wait_ms=100, **BY_ANNOUNCEMENT_ALONE)
+    b = await house("b", speech__placement_wait_ms=100, **BY_ANNOUNCEMENT_ALONE)
+    node = await a.node("n")
+    await wait_until(lambda: b.knows("n"), PATIENCE_S)
+    ear = await fail_once(a, node, "s-1")
+    await wait_until(lambda: ear.ends, PATIENCE_S)
+    await wait_until(lambda: b.services.view.fleet.cooling("n", "nmt", asyncio.get_running_loop().time()), PATIENCE_S)
+    placed = await place(b, "s-2")
+    assert isinstance(placed, Wait)
+    assert placed.reason is NoNode.ALL_COOLING_DOWN
+    assert len(node.jobs) == 1
+
+
+async def test_a_cool_down_is_respected_by_an_instance_that_starts_later(house: Open) -> None:
+    a = await house("a", speech__placement_wait_ms=100)
+    node = await a.node("n")
+    ear = await fail_once(a, node, "s-1")
+    await wait_until(lambda: ear.ends, PATIENCE_S)
+    late = await house("late", speech__placement_wait_ms=100)
+    assert late.knows("n")
+    placed = await place(late, "s-2")
+    assert isinstance(placed, Wait)
+    assert placed.reason is NoNode.ALL_COOLING_DOWN
+
+
+async def test_a_node_cools_down_only_for_what_it_lacks(house: Open) -> None:
+    here = await house("a", speech__max_attempts=1)
+    node = await here.node("n")
+    ear = await fail_once(here, node, "s-1", "semantic-service")  # which no pipeline here asks for
+    await wait_until(lambda: ear.ends, PATIENCE_S)
+    assert isinstance(await place(here, "s-2"), Assign)
+
+
+async def test_reports_within_the_window_count_once_and_too_many_cool_the_whole_node(house: Open) -> None:
+    here = await house("a", speech__max_attempts=1)
+    node = await here.node("n", slots=40)
+    ear = Ear()
+    for number in range(32):
+        here.services.dispatcher.take(order(f"s-{number}", number, ear=ear))
+    await wait_until(lambda: len(node.jobs) == 32, PATIENCE_S)
+    for job in node.jobs:
+        node.answer(job, success=False, error=missing("semantic-service"))
+    await wait_until(lambda: len(ear.ends) == 32, PATIENCE_S)
+    counted = {word: here.count("dragoman_storm_total", verdict=word) for word in ("MARKED", "DEBOUNCED")}
+    assert counted == {"MARKED": 1, "DEBOUNCED": 29}
+    assert here.count("dragoman_storm_total", verdict="RATE_LIMITED") == 2
+    assert here.services.view.fleet.cooling("n", "anything", asyncio.get_running_loop().time())
+
+
+async def test_a_node_that_dials_in_elsewhere_leaves_its_former_owner(house: Open) -> None:
+    a, b = await house("a"), await house("b")
+    former = await a.node("n")
+    await wait_until(lambda: b.knows("n"), PATIENCE_S)
+    newer = await b.node("n", working=True)
+    await wait_until(lambda: former.wire.closed, PATIENCE_S)
+    assert former.wire.code == Close.REPLACED
+    former.hang_up()  # its socket ends after it was replaced: nothing of the newer one goes with it
+    for house_ in (a, b):
+        await wait_until(lambda: owner_in_view(house_, "n") == "b", PATIENCE_S)  # noqa: B023
+    assert await a.stores.owners.node_owner("n") == "b"
+    ear = Ear()
+    a.services.dispatcher.take(order(ear=ear))
+    await wait_until(lambda: ear.ends, PATIENCE_S)
+    assert ear.ends[0].outcome is Outcome.OK
+    assert len(newer.jobs) == 1
+
+
+def owner_in_view(house: House, node: str) -> str:
+    known = house.services.view.fleet.get(node)
+    return known.instance if known is not None else ""
+
+
+async def test_a_newer_connection_of_a_node_replaces_the_older_one_here(house: Open) -> None:
+    here = await house("a")
+    older = await here.node("n")
+    newer = await here.node("n", working=True)
+    assert older.wire.code == Close.REPLACED
+    older.hang_up()
+    ear = Ear()
+    here.services.dispatcher.take(order(ear=ear))
+    await wait_until(lambda: ear.ends, PATIENCE_S)
+    assert ear.ends[0].outcome is Outcome.OK
+    assert (len(older.jobs), len(newer.jobs)) == (0, 1)
+
+
+async def test_slots_of_running_jobs_are_renewed_before_they_expire(house: Open) -> None:
+    here = await house("a", speech__reservation_ttl_ms=3500)
+    node = await here.node("n", slots=1)
+    ear = Ear()
+    here.services.dispatcher.take(order(ear=ear))
+    await wait_until(lambda: node.jobs, PATIENCE_S)
+    first = await expiry(here)
+    await here.services.dispatcher.renew()
+    assert await expiry(here) > first
+    node.answer(node.jobs[0])
+    await wait_until(lambda: ear.ends, PATIENCE_S)
+
+
+async def expiry(house: House) -> int:
+    (_, score) = await house.redis.call("ZRANGE", house.keys.reserved("n"), 0, 0, "WITHSCORES")
+    return int(score)
