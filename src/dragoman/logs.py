@@ -42,6 +42,8 @@ def configure(level: str, format: str, **bound: Any) -> None:
         cache_logger_on_first_use=True,
     )
     _hear_libraries(shared, renderer)
+    # The SDKs log as libraries do; inside our own processes they are not strangers.
+    logging.getLogger("dragoman").setLevel(level.upper())
     structlog.contextvars.bind_contextvars(**bound)
 
 

@@ -1,21 +1,36 @@
 """`dragoman dlq`: dead letters. Replaying and dropping only say what they would do, until --yes."""
 
 import json
+import re
 import time
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
-from dragoman.cli.api import Api, Token, Url
+from dragoman.cli.api import Api, Refusal, Token, Url
 from dragoman.cli.failure import USAGE, Failure
 from dragoman.cli.settings import ConfigFile, Overrides, settings
 
 app = typer.Typer(no_args_is_help=True, help="List, show, replay and drop dead letters.")
 
+ALL = "all"
+PAGE = 1000
+NONE = "There are no dead letters."
+_LETTER = re.compile(r"(?P<instance>[^/\s]+)/(?P<id>[0-9]{1,19}-[0-9]{1,19})")
+_AGES = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Which = Annotated[str, typer.Argument(help="<instance>/<id> as `list` prints it, or `all`.", metavar="LETTER")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do it; without, only say what would be done.")]
-Instance = Annotated[str | None, typer.Option(help="Only letters of this instance.", show_default=False)]
+One = Annotated[str, typer.Argument(help="<instance>/<id> as `dragoman dlq list` prints it.", metavar="LETTER")]
+Some = Annotated[
+    str, typer.Argument(help="<instance>/<id> as `dragoman dlq list` prints it, or `all`.", metavar="LETTER")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it; without, only say what would be done.")]
+Instance = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Only letters of this instance.", show_default=False)
+]
+Act = Callable[[Api, str], dict[str, Any]]
 
 
 @app.command("list")
@@ -26,31 +41,30 @@ def list_letters(
     url: Url = None,
     token: Token = None,
     instance: Instance = None,
+    count: Annotated[int, typer.Option(min=1, max=PAGE - 1, help="How many at most.")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """List dead letters, oldest first."""
-    letters = _letters(Api(settings(ctx, config, override).config, url, token), instance)
+    api = Api(settings(ctx, config, override).config, url, token)
+    of_one = f"&instance={quote(instance, safe='')}" if instance else ""
+    letters = api.get_list(f"/api/v1/dlq?count={count + 1}{of_one}")
     if as_json:
-        typer.echo(json.dumps(letters, indent=2))
-    elif not letters:
-        typer.echo("There are no dead letters.")
-    else:
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table("letter", "kind", "reason", "deliveries", "age", "bytes")
-        for row in letters:
-            age_s = max(0, int(time.time() - row["dead_ms"] / 1000))
-            table.add_row(
-                _name(row), row["kind"] or "?", row["reason"], str(row["deliveries"]), f"{age_s} s", str(row["size"])
-            )
-        Console().print(table)
+        typer.echo(json.dumps(letters[:count], indent=2))
+        return
+    now = time.time()
+    for row in letters[:count]:
+        facts = f"{row['kind'] or 'unknown kind'}, {row['deliveries']} deliveries, {row['size']} bytes"
+        typer.echo(f"{_name(row)}  {facts}, {_age(now - row['dead_ms'] / 1000)} ago\n    {row['reason']}")
+    if len(letters) > count:
+        typer.echo("… and more: see --count.")
+    if not letters:
+        typer.echo(NONE)
 
 
 @app.command()
 def show(
     ctx: typer.Context,
-    letter: Which,
+    letter: One,
     config: ConfigFile = None,
     override: Overrides = None,
     url: Url = None,
@@ -58,19 +72,20 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one letter: what it is, why it died, and the head of what it carries (never audio)."""
-    api = Api(settings(ctx, config, override).config, url, token)
-    found = api.get(f"/api/v1/dlq/{_path(letter)}")
+    path = _path(letter)
+    found = Api(settings(ctx, config, override).config, url, token).get(path)
     if as_json:
         typer.echo(json.dumps(found, indent=2))
-    else:
-        for name, value in found.items():
-            typer.echo(f"{name:>11}  {value}")
+        return
+    for name, value in found.items():
+        shown = f"{value} ({_date(value)})" if name.endswith("_ms") and value else value
+        typer.echo(f"{name:>11}  {shown}")
 
 
 @app.command()
 def replay(
     ctx: typer.Context,
-    letter: Which,
+    letter: Some,
     config: ConfigFile = None,
     override: Overrides = None,
     url: Url = None,
@@ -78,16 +93,17 @@ def replay(
     instance: Instance = None,
     yes: Yes = False,
     as_json: AsJson = False,
-) -> None:
+) -> int:
     """Hand letters to their instance again, or to a living one."""
     api = Api(settings(ctx, config, override).config, url, token)
-    _each(api, letter, instance, yes, as_json, "replay", lambda path: api.post(f"/api/v1/dlq/{path}/replay"))
+    act: Act = lambda api, path: api.post(f"{path}/replay")  # noqa: E731
+    return _each(api, _chosen(api, letter, instance), yes, as_json, ("replay", "replayed"), act)
 
 
 @app.command()
 def drop(
     ctx: typer.Context,
-    letter: Which,
+    letter: Some,
     config: ConfigFile = None,
     override: Overrides = None,
     url: Url = None,
@@ -95,36 +111,63 @@ def drop(
     instance: Instance = None,
     yes: Yes = False,
     as_json: AsJson = False,
-) -> None:
+) -> int:
     """Throw letters away for good."""
     api = Api(settings(ctx, config, override).config, url, token)
-    _each(api, letter, instance, yes, as_json, "drop", lambda path: api.delete(f"/api/v1/dlq/{path}"))
+    return _each(api, _chosen(api, letter, instance), yes, as_json, ("drop", "dropped"), Api.delete)
 
 
-def _each(api: Api, letter: str, instance: str | None, yes: bool, as_json: bool, verb: str, act: Any) -> None:
-    names = [_name(row) for row in _letters(api, instance)] if letter == "all" else [letter]
-    done: list[dict[str, Any]] = []
-    for name in names:
-        path = _path(name)
-        if not yes:
-            api.get(f"/api/v1/dlq/{path}")  # a letter that is not there is an error in a dry run too
-        done.append({"letter": name, "done": yes, **(act(path) if yes else {})})
+# -- several at a time ---------------------------------------------------------------------------
+
+
+def _chosen(api: Api, letter: str, instance: str | None) -> list[str]:
+    """All of them before any is touched: what a replay brings back must not be replayed for ever."""
+    if letter == ALL:
+        return list(_all(api, instance))
+    if instance is not None:
+        raise Failure("--instance goes with `all`: a letter names its instance itself.", USAGE)
+    _path(letter)
+    return [letter]
+
+
+def _all(api: Api, instance: str | None) -> Iterator[str]:
+    for name in [instance] if instance else api.get("/api/v1/cluster").get("dead_letters", {}):
+        after = ""
+        while page := api.get_list(f"/api/v1/dlq?count={PAGE}&instance={quote(name, safe='')}{after}"):
+            yield from map(_name, page)
+            after = f"&after={page[-1]['id']}"
+
+
+def _each(api: Api, names: list[str], yes: bool, as_json: bool, verbs: tuple[str, str], act: Act) -> int:
+    """Each as far as it goes; the exit status says whether all of them did."""
+    done = [_one(api, name, yes, act) for name in names] if as_json else []
     if as_json:
         typer.echo(json.dumps(done, indent=2))
-        return
-    for row in done:
-        typer.echo(f"{verb}ed {row['letter']}".replace("droped", "dropped") if yes else f"would {verb} {row['letter']}")
-    if not yes and done:
+        return int(any("error" in row for row in done))
+    failures = 0
+    for name in names:
+        row = _one(api, name, yes, act)
+        if "error" in row:
+            failures += 1
+            typer.echo(f"dragoman: {name}: {row['error']}", err=True)
+        else:
+            typer.echo(f"{verbs[1]} {name}" if yes else f"would {verbs[0]} {name}")
+    if not names:
+        typer.echo(NONE)
+    elif not yes:
         typer.echo("Nothing was changed: say --yes to do it.")
-    if not done:
-        typer.echo("There are no dead letters.")
+    return int(failures > 0)
 
 
-def _letters(api: Api, instance: str | None) -> list[dict[str, Any]]:
-    from urllib.parse import quote
+def _one(api: Api, name: str, yes: bool, act: Act) -> dict[str, Any]:
+    try:
+        told = act(api, _path(name)) if yes else api.get(_path(name)) and {}
+    except Refusal as refusal:
+        return {"letter": name, "done": False, "error": str(refusal)}
+    return {"letter": name, "done": yes, **told}
 
-    found = api.get("/api/v1/dlq?count=1000" + (f"&instance={quote(instance)}" if instance else ""))
-    return list(found)
+
+# -- words ---------------------------------------------------------------------------------------
 
 
 def _name(row: dict[str, Any]) -> str:
@@ -132,9 +175,18 @@ def _name(row: dict[str, Any]) -> str:
 
 
 def _path(letter: str) -> str:
-    from urllib.parse import quote
-
-    instance, slash, id = letter.rpartition("/")
-    if not slash or not id.replace("-", "").isdigit():
+    found = _LETTER.fullmatch(letter)
+    if found is None:
         raise Failure(f"{letter!r} is not a letter: write <instance>/<id> as `dragoman dlq list` prints it.", USAGE)
-    return f"{quote(instance, safe='')}/{id}"
+    return f"/api/v1/dlq/{quote(found['instance'], safe='')}/{found['id']}"
+
+
+def _age(seconds: float) -> str:
+    for size, unit in _AGES:
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit}"
+    return "0 s"
+
+
+def _date(ms: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1000))

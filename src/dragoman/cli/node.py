@@ -11,7 +11,8 @@ DEFAULT_URL = "ws://127.0.0.1:5010/ws/node"
 
 def node(
     url: Annotated[
-        list[str] | None, typer.Option(help="Where to dial in; may be repeated.", show_default=DEFAULT_URL)
+        list[str] | None,
+        typer.Option(metavar="URL", help="Where to dial in; may be repeated.", show_default=DEFAULT_URL),
     ] = None,
     engine: Annotated[str, typer.Option(help="What does the work: sim is a simulated engine.")] = "sim",
     languages: Annotated[str, typer.Option(help="Languages served, comma separated.")] = "en,es,zh",
@@ -20,8 +21,15 @@ def node(
         str | None, typer.Option(help="Keep this id; without, the server gives one.", show_default=False)
     ] = None,
     token: Annotated[
-        str | None, typer.Option(envvar="DRAGOMAN_NODE_TOKEN", help="Credential of the node.", show_default=False)
+        str | None,
+        typer.Option(
+            envvar="DRAGOMAN_NODE_TOKEN",
+            help="Credential of the node, where security.secret is set.",
+            show_default=False,
+            show_envvar=False,
+        ),
     ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say only what is wrong.")] = False,
     delay_ms: Annotated[float, typer.Option(min=0, help="sim: how long a job takes.")] = 300.0,
     jitter_ms: Annotated[float, typer.Option(min=0, help="sim: spread around the delay.")] = 100.0,
     failure: Annotated[float, typer.Option(min=0, max=1, help="sim: share of jobs that fail.")] = 0.0,
@@ -32,7 +40,11 @@ def node(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="sim: for a run that can be repeated.", show_default=False)] = None,
 ) -> None:
-    """Run a node until Ctrl-C; it finishes what it has begun."""
+    """Run a node until Ctrl-C; it finishes what it has begun, and a second Ctrl-C ends it at once."""
+    from dragoman import logs  # first: see there
+
+    logs.configure("warning" if quiet else "info", "auto")
+
     import uvloop
 
     from dragoman.node import NodeRefused, SimSettings, run_sim_node
@@ -43,13 +55,17 @@ def node(
         settings = SimSettings(delay_ms, jitter_ms, failure, empty, silence, die_after, seed=seed)
     except ValueError as error:
         raise Failure(f"{error}.".capitalize(), USAGE) from None
+    urls = [_checked(each) for each in url or [DEFAULT_URL]]
     spoken = [language.strip() for language in languages.split(",") if language.strip()]
+    if not spoken:
+        raise Failure("--languages names none: write them with commas, as in en,es,zh.", USAGE)
 
     def registered(name: str) -> None:
-        typer.echo(f"node {name} serves {', '.join(spoken)} with {slots} slots", err=True)
+        if not quiet:
+            typer.echo(f"node {name} serves {', '.join(spoken)} with {slots} slots", err=True)
 
     run = run_sim_node(
-        url or [DEFAULT_URL],
+        urls,
         settings,
         languages=spoken,
         slots=slots,
@@ -62,3 +78,16 @@ def node(
         uvloop.run(run)
     except NodeRefused as error:
         raise Failure(f"The server refuses this node: {error}.", 1) from None
+
+
+def _checked(url: str) -> str:
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(url)
+        right = parts.scheme in ("ws", "wss") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        right = False
+    if not right:
+        raise Failure(f"--url {url!r} is not an address like {DEFAULT_URL}.", USAGE)
+    return url

@@ -1,17 +1,23 @@
 """`dragoman serve`: the supervisor with its workers, and where to look."""
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-STARTED = time.monotonic()
+IMPORTED = time.monotonic()
 
 import typer  # noqa: E402
 
+from dragoman.cli.address import authority  # noqa: E402
 from dragoman.cli.settings import ConfigFile, Overrides, settings  # noqa: E402
 
 if TYPE_CHECKING:
     from dragoman.config import Config
     from dragoman.supervisor import Ready
+
+Port = Annotated[
+    int | None, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.", show_default=False)
+]
 
 
 def serve(
@@ -19,34 +25,56 @@ def serve(
     config: ConfigFile = None,
     override: Overrides = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default=False)] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.", show_default=False)] = None,
-    workers: Annotated[int | None, typer.Option(help="Equal instances behind the port.", show_default=False)] = None,
+    port: Port = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Equal instances behind the port.", show_default=False)
+    ] = None,
 ) -> int:
-    """Run Dragoman until Ctrl-C: with no Redis configured, on a private one."""
-    from dragoman import logs
+    """Run Dragoman until Ctrl-C, or SIGTERM: running jobs may end; a second Ctrl-C ends it at once.
+
+    With no Redis configured it runs on a private one, and keeps its data in embedded.data_dir.
+    """
+    from dragoman import logs  # first: see there
     from dragoman.supervisor import run
 
     flags = {"server.host": host, "server.port": port, "server.workers": workers}
     loaded = settings(ctx, config, override, flags).config
     logs.configure(loaded.log.level, loaded.log.format)
-    return run(loaded, on_ready=lambda ready: typer.echo(where_to_look(loaded, ready)), started=STARTED)
+    return run(loaded, on_ready=lambda ready: tell(where_to_look(loaded, ready)), started=started())
+
+
+def started() -> float:
+    """The monotonic moment at which this process began: what a person waits for includes loading Python."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        began = ticks / 100  # of a second, whatever the kernel's own clock: USER_HZ is part of its interface
+        return time.monotonic() - max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began)
+    except (OSError, ValueError, IndexError, AttributeError):
+        return IMPORTED
+
+
+def tell(text: str) -> None:
+    """Print, if anybody still reads: a closed pipe must not end a server."""
+    try:
+        typer.echo(text)
+    except OSError:
+        pass
 
 
 def where_to_look(config: "Config", ready: "Ready") -> str:
-    host = "127.0.0.1" if config.server.host in ("0.0.0.0", "::") else config.server.host
-    base = f"{host}:{ready.port}"
-    redis = config.scheduler.phase2.redis
+    base = authority(config.server.host, ready.port)
     if ready.engine is not None:
         engine = f"private {ready.engine.binary}, data in {ready.engine.data_dir}, log {ready.engine.log_path}"
     else:
-        engine = f"shared Redis ({redis.mode})"
+        engine = f"shared Redis ({config.scheduler.phase2.redis.mode})"
     count = len(ready.workers)
+    guarded = "   (needs an operator token)" if config.security.secret else ""
     return (
         f"\nDragoman is ready after {ready.elapsed_s:.2f} s with {count} instance{'s' if count > 1 else ''}.\n"
         f"  clients   ws://{base}/ws/session\n"
         f"  nodes     ws://{base}/ws/node\n"
         f"  health    http://{base}/health/ready\n"
-        f"  cluster   http://{base}/api/v1/cluster   (or: dragoman status)\n"
-        f"  metrics   http://{base}/metrics\n"
+        f"  cluster   http://{base}/api/v1/cluster   (or: dragoman status){guarded}\n"
+        f"  metrics   http://{base}/metrics{guarded}\n"
         f"  engine    {engine}\n"
     )

@@ -1,4 +1,8 @@
-"""`dragoman status`: the cluster in one look, or watched."""
+"""`dragoman status`: the cluster in one look, or watched.
+
+Made for 80 columns: instances are numbered and nodes point to the number, what is the same everywhere is said once
+above, and a name that is too long goes on in the next line instead of being cut.
+"""
 
 import json
 import time
@@ -7,12 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dragoman.cli.api import Api, Token, Url
+from dragoman.cli.failure import Failure
 from dragoman.cli.settings import ConfigFile, Overrides, settings
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Console, Group
+    from rich.table import Table
 
+CLUSTER = "/api/v1/cluster"
+LOOK_S = 1.0
+PIPE_WIDTH = 120
 SHOWN_NODES = 40
+SHOWN_LANGUAGES = 8
 
 
 def status(
@@ -26,51 +36,130 @@ def status(
 ) -> None:
     """Show instances, durability, inboxes and nodes."""
     api = Api(settings(ctx, config, override).config, url, token)
-    if as_json:
-        typer.echo(json.dumps(api.get("/api/v1/cluster"), indent=2))
-        return
+    told = api.get(CLUSTER)
+    if as_json and not watch:
+        typer.echo(json.dumps(told, indent=2))
+    elif as_json:
+        _watch_json(api)
+    elif watch:
+        _watch(api, told)
+    else:
+        _console().print(picture(told))
+
+
+def _console() -> "Console":
     from rich.console import Console
 
-    console = Console()
-    if not watch:
-        console.print(picture(api.get("/api/v1/cluster")))
-        return
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(width=PIPE_WIDTH, highlight=False)
+
+
+def _watch(api: Api, told: dict[str, Any]) -> None:
+    """Until Ctrl-C. A server that goes away is waited for: whoever watches a restart wants to see its end."""
+    from rich.console import Group
     from rich.live import Live
 
-    with Live(console=console, refresh_per_second=4) as live:
+    try:
+        with Live(picture(told), console=_console(), auto_refresh=False) as live:
+            while True:
+                time.sleep(LOOK_S)
+                try:
+                    told = api.get(CLUSTER)
+                    live.update(picture(told), refresh=True)
+                except Failure as failure:
+                    live.update(Group(picture(told), f"[red]{failure}[/red] Still looking; Ctrl-C ends."), refresh=True)
+    except KeyboardInterrupt:
+        pass
+
+
+def _watch_json(api: Api) -> None:
+    """One line a look, for programs."""
+    try:
         while True:
-            live.update(picture(api.get("/api/v1/cluster")))
-            time.sleep(1)
+            typer.echo(json.dumps(api.get(CLUSTER)))
+            time.sleep(LOOK_S)
+    except KeyboardInterrupt:
+        pass
+
+
+# -- the picture ---------------------------------------------------------------------------------
 
 
 def picture(cluster: dict[str, Any]) -> "Group":
     from rich.console import Group
-    from rich.table import Table
 
-    instances = Table("instance", "alive", "durability", "port", "sessions", "nodes", "jobs", "inbox", "dead letters")
+    try:
+        numbers = {row["instance"]: number for number, row in enumerate(cluster["instances"], 1)}
+        parts: list[Any] = [_headline(cluster), "", _instances(cluster, numbers), ""]
+        if cluster["nodes"]:
+            parts.append(_nodes(cluster["nodes"][:SHOWN_NODES], numbers))
+        else:
+            parts.append("No node is connected. Start one: dragoman node --engine sim")
+        if cluster["node_count"] > SHOWN_NODES:
+            parts.append(f"… and {cluster['node_count'] - SHOWN_NODES} more nodes; see --json")
+        if letters := sum(cluster["dead_letters"].values()):
+            parts += ["", f"[red]{_many(letters, 'dead letter')}[/red]: see dragoman dlq list"]
+    except (KeyError, TypeError, AttributeError):
+        raise Failure("What answers there is not Dragoman, or one of another release. Try --url or --json.") from None
+    return Group(*parts)
+
+
+def _headline(cluster: dict[str, Any]) -> str:
+    alive = [row for row in cluster["instances"] if row["alive"]]
+    durability = ", ".join(sorted({row.get("durability") or "unknown" for row in alive})) or "unknown"
+    versions = ", ".join(sorted({row.get("version") or "?" for row in alive}))
+    counts = f"{_many(len(alive), 'instance')}, {_many(cluster['node_count'], 'node')}"
+    return f"[bold]Dragoman {versions}[/bold]: {counts}, durability {durability}"
+
+
+def _instances(cluster: dict[str, Any], numbers: dict[str, int]) -> "Table":
+    table = _table("#>", "instance", "state", "sessions>", "nodes>", "jobs>", "inbox>", "dead>")
     for row in cluster["instances"]:
         letters = cluster["dead_letters"].get(row["instance"], 0)
-        instances.add_row(
-            row["instance"],
-            ("draining" if row.get("draining") else "yes") if row["alive"] else "[red]no[/red]",
-            row.get("durability", "-"),
-            str(row.get("port", "-")),
-            str(row.get("sessions", 0)),
-            str(row.get("nodes", 0)),
-            str(row.get("jobs", 0)),
-            str(row["inbox"]["waiting"]),
-            f"[red]{letters}[/red]" if letters else "0",
-        )
-    nodes = Table("node", "at", "slots", "reserved", "languages", "ready")
-    for row in cluster["nodes"][:SHOWN_NODES]:
-        heard, said = ",".join(row["languages"]["asr"]), ",".join(row["languages"]["semantic"])
-        ready = ",".join(row["ready"]) if row["ready"] is not None else "not told"
-        nodes.add_row(
-            row["node_id"], row["instance"], str(row["slots"]), str(row["reserved"]), f"{heard} → {said}", ready or "no"
-        )
-    parts: list[Any] = [instances, nodes]
-    if not cluster["nodes"]:
-        parts[1] = "No node is connected. Start one: dragoman node --engine sim"
-    elif cluster["node_count"] > SHOWN_NODES:
-        parts.append(f"… and {cluster['node_count'] - SHOWN_NODES} more nodes; see --json")
-    return Group(*parts)
+        state = ("draining" if row.get("draining") else "alive") if row["alive"] else "[red]dead[/red]"
+        counts = [str(row.get(name, 0)) for name in ("sessions", "nodes", "jobs")]
+        inbox, dead = str(row["inbox"]["waiting"]), f"[red]{letters}[/red]" if letters else "0"
+        table.add_row(str(numbers[row["instance"]]), _plain(row["instance"]), state, *counts, inbox, dead)
+    return table
+
+
+def _nodes(nodes: list[dict[str, Any]], numbers: dict[str, int]) -> "Table":
+    table = _table("node", "at>", "slots>", "languages", "ready")
+    for row in nodes:
+        at = f"#{numbers[row['instance']]}" if row["instance"] in numbers else _plain(row["instance"])
+        ready = ", ".join(row["ready"]) or "[red]nothing[/red]" if row["ready"] is not None else "not told"
+        slots = f"{row['reserved']}/{row['slots']}"
+        name = _plain(row["node_id"]) + (" [yellow](draining)[/yellow]" if row["draining"] else "")
+        table.add_row(name, at, slots, _spoken(row["languages"]), ready)
+    return table
+
+
+def _spoken(languages: dict[str, list[str]]) -> str:
+    heard, said = languages["asr"], languages["semantic"]
+    return _few(heard) if heard == said else f"{_few(heard)} → {_few(said)}"
+
+
+def _few(languages: list[str]) -> str:
+    more = len(languages) - SHOWN_LANGUAGES
+    return _plain(" ".join(languages[:SHOWN_LANGUAGES])) + (f" +{more}" if more > 0 else "") or "none"
+
+
+def _table(*columns: str) -> "Table":
+    """Columns that end in > are numbers."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left", overflow="fold")
+    return table
+
+
+def _plain(text: str) -> str:
+    """Names are others' words: they carry no markup of ours."""
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
