@@ -119,12 +119,13 @@ async def ensemble(servers: Servers, instances: int = 1, module: str = PLAIN) ->
     with ExitStack() as stack:
         log = stack.enter_context(TemporaryFile())
         started = _instances(servers, instances, module, log, stack)
-        for one in started:
-            await one.ready()
+        # They load while the instances do.
         fleet, speakers = [
             stack.enter_context(await Puppet.start(f"dragoman.bench.{name}", log))
             for name in ("fleet_load", "speaker_load")
         ]
+        for one in started:
+            await one.ready()
         yield Ensemble(servers, started, fleet, speakers)
 
 

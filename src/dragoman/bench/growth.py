@@ -13,7 +13,7 @@ from dragoman.bench.servers import Servers
 
 NODES, SESSIONS = 20, 200  # of what does not grow
 LANGUAGES = ("es", "de")
-SETTLE_S = 2.0
+SETTLE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)

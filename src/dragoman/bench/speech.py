@@ -10,7 +10,6 @@ All on one Redis, in turns. Growth, scale-out and idle sessions (see `growth`) a
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError
 from tempfile import TemporaryFile
 
 import uvloop
@@ -93,14 +92,7 @@ async def _round_trips(servers: Servers) -> float:
 
 def _described(settings: Settings, binary: ServerBinary) -> dict[str, object]:
     shown: dict[str, object] = {name: getattr(settings, name) for name in settings.__slots__}
-    return shown | {"redis": str(binary), "concurrency": CONCURRENCY, "peers": {name: _release(name) for name in PEERS}}
-
-
-def _release(name: str) -> str:
-    try:
-        return release(name)
-    except PackageNotFoundError:
-        return "not installed"
+    return shown | {"redis": str(binary), "concurrency": CONCURRENCY, "peers": {name: release(name) for name in PEERS}}
 
 
 # -- the cases ---------------------------------------------------------------------------------

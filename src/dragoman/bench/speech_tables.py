@@ -24,7 +24,7 @@ def conclude(report: Report, left_out: Mapping[str, str]) -> None:
             report.tables.append(growth_table(figures, report.ratios, what))
     report.notes += [
         *notes(figures),
-        *(f"{why.rstrip('.')}: left out." for why in left_out.values()),
+        *(f"Left out: {why.rstrip('.')}." for why in left_out.values()),
         verdict(report.ratios),
     ]
 

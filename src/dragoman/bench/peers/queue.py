@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 CONCURRENCY = 100
 RESULT_TTL_S = 3600
@@ -37,6 +37,9 @@ def peer(name: str, url: str) -> Peer:
     return made
 
 
-def release(name: str) -> str:
-    """Raises PackageNotFoundError where it is not installed."""
-    return version(PEERS[name])
+def release(name: str) -> str | None:
+    """None where it is not installed."""
+    try:
+        return version(PEERS[name])
+    except PackageNotFoundError:
+        return None

@@ -26,7 +26,8 @@ class Look:
 
 async def race(name: str, servers: Servers, warmup_s: float, seconds: float) -> Quantities:
     """Tasks/s, the CPU time of one in the worker and in Redis, and the fewest that were waiting for the worker."""
-    release(name)
+    if release(name) is None:
+        raise BenchError("it is not installed; it comes with the extra `bench`")
     servers.clear()
     with ExitStack() as stack:
         log = stack.enter_context(TemporaryFile())

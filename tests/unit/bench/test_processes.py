@@ -1,0 +1,24 @@
+import os
+import resource
+
+from dragoman.bench.processes import cpu_s, raise_file_limit, rss_bytes
+
+
+def test_the_cpu_time_of_a_process_is_what_it_counts_itself() -> None:
+    before = cpu_s(os.getpid())
+    counted = sum(os.times()[:2])
+    assert before <= counted <= cpu_s(os.getpid()) + 0.02
+
+
+def test_the_memory_of_a_process_is_below_its_largest_so_far() -> None:
+    assert 0 < rss_bytes(os.getpid()) <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 * 1.1
+
+
+def test_more_open_files_than_the_system_allows_are_refused() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        assert raise_file_limit(1)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == limits[1]
+        assert raise_file_limit(2**62) is (limits[1] == resource.RLIM_INFINITY)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
