@@ -77,6 +77,16 @@ class Tasks:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def answers(*futures: "asyncio.Future[Any]") -> list[Any]:
+    """Replies of one flush: they come together, so awaiting them in turn wakes us once. `gather` costs more."""
+    try:
+        return [await future for future in futures]
+    except BaseException:
+        for future in futures:
+            unawaited(future)
+        raise
+
+
 def unawaited(future: "asyncio.Future[Any]") -> None:
     """A reply nobody waits for: what it lost is found again by TTL, renewal or burial."""
     future.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -39,6 +39,8 @@ end
 
 redis.call('HSET', job, 'state', to, stamp[to], string.format('%.0f', now))
 if event == 'dispatch' then redis.call('HSET', job, 'node_id', node) end
+-- What has begun was taken: nodes may say both at once, or only the second.
+if event == 'start' then redis.call('HSETNX', job, 'acked_ms', string.format('%.0f', now)) end
 if event == 'reassign' then
     redis.call('HINCRBY', job, 'attempt', 1)
     redis.call('HDEL', job, 'node_id', 'node_epoch')

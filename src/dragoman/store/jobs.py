@@ -85,8 +85,23 @@ class Jobs:
 
         `outcome` defaults to what the event means: no job ends without one.
         """
+        started = self.advancing(job, event, attempt=attempt, node=node, outcome=outcome, code=code, **fields)
+        return Reply((await started).decode())
+
+    def advancing(
+        self,
+        job: str,
+        event: Event,
+        *,
+        attempt: int | None,
+        node: str = "",
+        outcome: Outcome | None = None,
+        code: str = "",
+        **fields: Any,
+    ) -> "asyncio.Future[bytes]":
+        """The same, started: for who need not wait, or has more to send in the same flush."""
         outcome = outcome or OUTCOME_OF.get(event)
-        reply = await ADVANCE_JOB(
+        return ADVANCE_JOB(
             self.redis,
             job=self.keys.job(job),
             event=event.value,
@@ -97,7 +112,6 @@ class Jobs:
             ttl=JOB_TTL_MS,
             fields=[part for pair in fields.items() for part in pair],
         )
-        return Reply(reply.decode())
 
     async def get(self, job: str) -> dict[str, str] | None:
         flat = await self.redis.call("HGETALL", self.keys.job(job))

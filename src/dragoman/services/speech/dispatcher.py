@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Awaitable, Callable
 
 import structlog
 
@@ -30,6 +31,10 @@ from dragoman.store.storm import Storm
 log = structlog.get_logger(__name__)
 
 
+async def _at_once() -> None:
+    """For who has no lease to wait for."""
+
+
 class Dispatcher:
     def __init__(
         self,
@@ -46,10 +51,13 @@ class Dispatcher:
         deadlines: DeadlineSettings,
         *,
         node_grace_ms: int,
+        may_act: Callable[[], bool] = lambda: True,
+        wait_may_act: Callable[[], Awaitable[None]] = _at_once,
     ) -> None:
         self.instance, self.placer, self.router, self.jobs, self.view = instance, placer, router, jobs, view
         self.metrics, self.tasks, self.announcer = metrics, tasks, announcer
         self._storm, self._orphans, self._deadlines, self._node_grace_ms = storm, orphans, deadlines, node_grace_ms
+        self.may_act, self.wait_may_act = may_act, wait_may_act
         self._driven: dict[str, Driver] = {}
         self._idle = asyncio.Event()
         self._idle.set()
@@ -72,7 +80,7 @@ class Dispatcher:
         self._idle.clear()
         self._by_session[order.session_id].add(order.job_id)
         self.metrics.driven.set(len(self._driven))
-        self.tasks.spawn(self._drive(driver), "driver")
+        driver.task = self.tasks.spawn(self._drive(driver), "driver")
 
     async def _drive(self, driver: Driver) -> None:
         order = driver.order
@@ -169,10 +177,8 @@ class Dispatcher:
     # -- what drivers ask ------------------------------------------------------------------------
 
     def note(self, job_id: str, event: Event, attempt: int, node_id: str) -> None:
-        self.tasks.spawn(self._note(job_id, event, attempt, node_id), "note")
-
-    async def _note(self, job_id: str, event: Event, attempt: int, node_id: str) -> None:
-        await self.jobs.advance(job_id, event, attempt=attempt, node=node_id)
+        """Progress nobody waits for."""
+        unawaited(self.jobs.advancing(job_id, event, attempt=attempt, node=node_id))
 
     def unlock(self, order: Order) -> None:
         unawaited(self.jobs.unlock(order.request_id, order.job_id))
@@ -214,6 +220,8 @@ class Dispatcher:
         """We were buried: others end these jobs."""
         for driver in self._driven.values():
             driver.ended = True
+            if driver.task is not None:
+                driver.task.cancel()
         self._driven.clear()
         self._by_session.clear()
         self._idle.set()

@@ -26,6 +26,7 @@ from dragoman.protocol.codes import EmptyReason, ErrorCode, NodeFeature
 from dragoman.protocol.node import JobAck, JobCancel, JobResult, JobStarted, NodePartial
 from dragoman.protocol.peer import Assign as AssignMessage
 from dragoman.protocol.peer import CancelJob
+from dragoman.services.loops import answers
 from dragoman.services.speech.order import End, Order
 from dragoman.services.speech.placer import Exists, RedisDown
 from dragoman.store.errors import StoreError
@@ -73,6 +74,7 @@ class Overtaken:
 
 Happening = Lost | Cancelled | TurnOver | Overtaken
 
+_EMPTY_REASONS = frozenset(EmptyReason)
 # A label of a metric is not for nodes to make up.
 _CODES = frozenset(str(code) for code in ErrorCode)
 
@@ -92,12 +94,20 @@ class Driver:
         self.ended = False
         self._turn_over = self._overtaken = False
         self.lost_at: float | None = None  # the node may come back until its grace is over
+        self.task: asyncio.Task[None] | None = None
+        self._told_dispatched = False
+        self._started = 0  # the attempt whose start is recorded
+        self._progressed: Event | None = None  # to be written at the end of this turn of the loop
         self._events: deque[AboutJob | Happening] = deque()
         self._wake: asyncio.Future[None] | None = None
 
     # -- what happens to the job -----------------------------------------------------------------
 
     def hear(self, event: "AboutJob | Happening") -> None:
+        """Progress changes nothing the task waits for, so it is not woken for it."""
+        if self._told_dispatched and not self._events and isinstance(event, JobAck | JobStarted | NodePartial):
+            self._heard_progress(event)
+            return
         self._events.append(event)
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
@@ -128,6 +138,8 @@ class Driver:
     async def _watch(self) -> None:
         while not self.ended:
             event = await self._next()
+            if not self.shop.may_act():
+                await self.shop.wait_may_act()
             match event:
                 case None:
                     await self._time_is_up()
@@ -145,13 +157,17 @@ class Driver:
                     await self._end(Event.CANCEL, End(Outcome.CANCELLED, reason))
                 case JobResult():
                     await self._result(event)
-                case NodePartial() if event.node_id == self.node_id:
-                    self._progress(Event.START)
-                    self.order.listener.job_partial(self.order, event)
-                case JobStarted() if event.attempt_id == self.clock.attempt:
-                    self._progress(Event.START)
-                case JobAck() if event.attempt_id == self.clock.attempt:
-                    self._progress(Event.ACK)
+                case NodePartial() | JobStarted() | JobAck():
+                    self._heard_progress(event)
+
+    def _heard_progress(self, event: JobAck | JobStarted | NodePartial) -> None:
+        if self.ended or event.node_id != self.node_id:
+            return
+        if isinstance(event, NodePartial):
+            self._progress(Event.START)
+            self.order.listener.job_partial(self.order, event)
+        elif event.attempt_id == self.clock.attempt:
+            self._progress(Event.START if isinstance(event, JobStarted) else Event.ACK)
 
     async def _next(self) -> "AboutJob | Happening | None":
         """The next event, or None when a deadline passes."""
@@ -186,6 +202,7 @@ class Driver:
         order = self.order
         node = self.shop.view.fleet.get(choice.node_id)
         self.node_id, self.epoch, self.taken, self.lost_at = choice.node_id, choice.epoch, False, None
+        self._told_dispatched = False
         order.seen.add(choice.node_id)
         order.assignment = msgspec.structs.replace(order.assignment, attempt_id=self.clock.attempt)
         message = AssignMessage(
@@ -202,6 +219,7 @@ class Driver:
         if verdict is Push.OK:
             self.clock.dispatched(monotonic(), acks)
             order.listener.job_dispatched(order, choice.node_id)
+            self._told_dispatched = True
         elif verdict is Push.TOO_LARGE:
             await self._fail(ErrorCode.INVALID_MESSAGE, "the utterance is too large to be handed to its node")
         else:
@@ -220,7 +238,19 @@ class Driver:
             self.clock.acked()
             self._stage("acked")
             self.order.listener.job_taken(self.order)
-        self.shop.note(self.order.job_id, event, self.clock.attempt, self.node_id)
+        if self._started == self.clock.attempt:
+            return  # one of many partials
+        if self._progressed is None:
+            asyncio.get_running_loop().call_soon(self._note_progress)
+        self._progressed = Event.START if event is Event.START else self._progressed or event
+
+    def _note_progress(self) -> None:
+        """Nodes say ack and started in one breath: one step then does for both."""
+        event, self._progressed = self._progressed, None
+        if event is not None and not self.ended and self.node_id:
+            if event is Event.START:
+                self._started = self.clock.attempt
+            self.shop.note(self.order.job_id, event, self.clock.attempt, self.node_id)
 
     async def _result(self, result: JobResult) -> None:
         order = self.order
@@ -241,7 +271,7 @@ class Driver:
             await self._end(Event.RESULT, End(Outcome.FAILED, code, why, result, self.node_id))
             return
         silent = not (result.text_asr or result.text_translated or len(result.tts_audio) > 2)
-        outcome = Outcome.EMPTY if silent or reason in set(EmptyReason) else Outcome.OK
+        outcome = Outcome.EMPTY if silent or reason in _EMPTY_REASONS else Outcome.OK
         await self._end(Event.RESULT, End(outcome, "", "", result, self.node_id))
         self.shop.answered(order, self.node_id)
         log.debug("job ended", job=order.job_id, trace_id=order.trace_id, outcome=outcome)
@@ -379,11 +409,10 @@ class Driver:
         """Slot back, RELEASED, no longer ours to be found."""
         while True:
             try:
-                await self._give_slot_back()
-                await asyncio.gather(
-                    self.shop.jobs.advance(self.order.job_id, Event.RELEASE, attempt=None),
-                    self.shop.jobs.undriven(self.shop.instance, self.order.job_id),
-                )
+                released = self.shop.jobs.advancing(self.order.job_id, Event.RELEASE, attempt=None)
+                undriven = self.shop.jobs.undriven(self.shop.instance, self.order.job_id)
+                await self._give_slot_back()  # in the same flush as the two above
+                await answers(released, undriven)
                 return
             except StoreError:
                 await asyncio.sleep(REDIS_PAUSE_S)

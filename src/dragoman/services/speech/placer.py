@@ -22,7 +22,7 @@ import structlog
 from dragoman.domain.job import Event, Outcome, Reply
 from dragoman.domain.placement import Ask, Assign, Wait, select_node
 from dragoman.domain.turn import AffinityResult
-from dragoman.services.loops import unawaited
+from dragoman.services.loops import answers, unawaited
 from dragoman.services.metrics import Metrics
 from dragoman.services.speech.fleet_view import FleetView
 from dragoman.services.speech.order import Order
@@ -122,12 +122,15 @@ class Placer:
         """Flush 1; the reservation was started just before and travels in the same write."""
         jobs, request = self.jobs, order.request_id
         deadline_ms = int(time.time() * 1000) + self.settings.job_timeout_ms
-        driven: asyncio.Future[Any] = jobs.driven(self.instance, order.job_id, deadline_ms)
+        first: list[asyncio.Future[Any]] = [jobs.driven(self.instance, order.job_id, deadline_ms)]
         if order.advanced is not None:
-            await asyncio.wait({driven, order.advanced})
+            first.append(order.advanced)
         give_up_at = monotonic() + 2 * LOCK_MS / 1000
         while True:
-            found, locked, _ = await asyncio.gather(jobs.binding(request), jobs.lock(request, order.job_id), driven)
+            asked = (jobs.binding(request), jobs.lock(request, order.job_id))
+            found, locked, *_ = await self._in_time(*asked, *first)
+            if order.advanced is not None and not order.advanced.result():
+                return Exists("")  # the session is somebody else's: so is what it says
             binding = jobs.parse_binding(found)
             if binding is not None and binding.job_id != order.job_id:
                 return Exists(binding.job_id)
@@ -138,6 +141,14 @@ class Placer:
             if monotonic() >= give_up_at:
                 raise RedisAway(f"the request {request} is being created by somebody who does not finish")
             await asyncio.sleep(LOOK_AGAIN_S)
+
+    async def _in_time(self, *futures: "asyncio.Future[Any]") -> list[Any]:
+        """What Redis answers while a job may wait for its place: a Redis that hangs is one that is away."""
+        try:
+            async with asyncio.timeout(self.settings.placement_wait_ms / 1000):
+                return await answers(*futures)
+        except TimeoutError:
+            raise RedisAway("no answer while a job waits for its place") from None
 
     async def _own_lock(self, order: Order) -> bool:
         """A lock of ours from a try whose answer was lost."""
@@ -160,7 +171,7 @@ class Placer:
         ]
         if binds_turn:
             writes += self.turns.binding(order.session_id, order.line.turn.id, node)
-        _, bound, *_ = await asyncio.gather(*writes)
+        _, bound, *_ = await self._in_time(*writes)
         if bound is None:
             binding = jobs.parse_binding(await jobs.binding(order.request_id))
             return binding is not None and binding.job_id == order.job_id
