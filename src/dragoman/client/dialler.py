@@ -6,6 +6,7 @@ is worth more patience: `patience_s` from the moment its connection was lost.
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 from itertools import cycle
@@ -97,4 +98,6 @@ class Dialler:
 
 
 def _why(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno).lower()
+    return str(error) or type(error).__name__

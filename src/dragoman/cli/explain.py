@@ -1,0 +1,195 @@
+"""`dragoman explain`: what became of a job, in words: why it went where, what it waited for, how it ended."""
+
+import json
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from dragoman.cli.api import Api, Token, Url
+from dragoman.cli.settings import ConfigFile, Overrides, settings
+
+WIDTH = 80
+
+# The order of a life; each with what it is, and what was waited for until it came.
+STEPS = (
+    ("created_ms", "recorded", ""),
+    ("reassigned_ms", "taken back for another attempt", ""),
+    ("dispatched_ms", "sent to its node", "for a node"),
+    ("acked_ms", "taken by the node", "for the node's word"),
+    ("started_ms", "begun", "in the node's queue"),
+    ("finished_ms", "ended", "for the work itself"),
+    ("released_ms", "slot given back", ""),
+)
+OF_AN_ATTEMPT = frozenset({"acked_ms", "started_ms"})
+
+BY_TURN = {
+    "hit": "Its turn was on {chosen} already, so it went there too.",
+    "first": "It is the first of a turn that goes on: what follows of the turn goes to {chosen} as well.",
+    "offline": "The node of its turn was gone, so it was placed freely.",
+    "not_in_pool": "The node of its turn could not have it (not ready, cooling down, or had it before), "
+    "so it was placed freely.",
+    "full": "The node of its turn was full beyond what a turn may exceed, so it was placed freely.",
+}
+
+OBSTACLES = {
+    "draining": "leaving",
+    "not_ready": "not ready for what the job needs",
+    "seen": "had this job before",
+    "same_utterance": "has this utterance in another language",
+    "cooling_down": "cooling down after saying that a model is missing",
+    "refused": "full when asked",
+    "gpu_queue": "with a queue before its GPU",
+    "full": "full",
+}
+
+OUTCOMES = {
+    "ok": "It was translated",
+    "empty": "There was nothing in it to translate",
+    "failed": "It failed",
+    "expired": "It took longer than a job may",
+    "cancelled": "It was cancelled",
+}
+
+
+def explain(
+    ctx: typer.Context,
+    job: Annotated[str, typer.Argument(help="Id of the job, as results and logs name it.", metavar="JOB")],
+    config: ConfigFile = None,
+    override: Overrides = None,
+    url: Url = None,
+    token: Token = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what the API answers.")] = False,
+) -> None:
+    """Tell why a job went where it went, what it waited for, and how it ended."""
+    api = Api(settings(ctx, config, override).config, url, token)
+    found = api.get(f"/api/v1/jobs/{quote(job.strip(), safe='')}")
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    for heading, lines in story(found).items():
+        for line in lines:
+            typer.echo(textwrap.fill(line, WIDTH, initial_indent=f"{heading:<7}", subsequent_indent=" " * 7))
+            heading = ""
+
+
+def story(job: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Lines by heading."""
+    return {
+        "What": [_what(job)],
+        "Where": [" ".join((*_not_again(job), *_where(job.get("receipt") or {}, _pair(job))))],
+        "When": list(_when(job)),
+        "End": [_end(job)],
+    }
+
+
+def _pair(job: Mapping[str, Any]) -> str:
+    return f"{job.get('src_lang', '?')} → {job.get('tgt_lang', '?')}"
+
+
+def _what(job: Mapping[str, Any]) -> str:
+    of = f"utterance {job.get('utterance_index', '?')} of session {job.get('session_id', '?')}"
+    return f"{job.get('job_id', 'The job')}: {of}, {_pair(job)}; driven by instance {job.get('driver', '?')}."
+
+
+# ---------------------------------------------------------------- where
+
+
+def _not_again(job: Mapping[str, Any]) -> Iterator[str]:
+    """A receipt is kept of the last placement that found a node."""
+    if "reassigned_ms" in job and not job.get("node_id"):
+        yield f"No node was found for attempt {job.get('attempt', '?')}. Before that:"
+
+
+def _where(receipt: Mapping[str, Any], pair: str) -> Iterator[str]:
+    """From the receipt of the last placement."""
+    if not receipt:
+        yield "No placement was recorded."
+        return
+    pool, chosen, affinity = receipt.get("pool", 0), receipt.get("chosen"), receipt.get("affinity")
+    yield f"{_count(pool, 'node')} could serve {pair}." if pool else f"No node served {pair}."
+    if affinity in BY_TURN:
+        yield BY_TURN[affinity].format(chosen=chosen or "the node it finds")
+    if chosen is None:
+        yield from _obstacles(receipt)
+    elif affinity != "hit":
+        yield _choice(list(receipt.get("drawn") or []), chosen)
+
+
+def _choice(drawn: list[str], chosen: str) -> str:
+    if len(drawn) < 2:
+        return f"It went to {chosen}."
+    return f"Of {_names(drawn)}, drawn at random, {chosen} could take it, and none that could had more free slots."
+
+
+def _obstacles(receipt: Mapping[str, Any]) -> Iterator[str]:
+    names: Mapping[str, str] = receipt.get("names") or {}
+    for reason, count in (receipt.get("counts") or {}).items():
+        who = [name for name, why in names.items() if why == reason]
+        yield f"{count} {'was' if count == 1 else 'were'} {OBSTACLES.get(reason, reason)}{_in_brackets(who)}."
+    yield "So nobody had it."
+
+
+# ---------------------------------------------------------------- when
+
+
+def _when(job: Mapping[str, Any]) -> Iterator[str]:
+    stamps = _stamps(job)
+    if not stamps:
+        yield "Nothing is recorded of its times."
+        return
+    began = before = stamps[0][1]
+    for name, at in stamps:
+        _, words, waited_for = _STEP[name]
+        waited = f" ({_ms(at - before)} {waited_for})" if waited_for and at > before else ""
+        yield f"{'+' + _ms(at - began):>9}  {words}{waited}"
+        before = at
+
+
+_STEP = {step[0]: step for step in STEPS}
+
+
+def _stamps(job: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """In the order they happened. Of an attempt that was taken back, nothing is told but that it was."""
+    found = {name: int(job[name]) for name, _, _ in STEPS if str(job.get(name, "")).isdigit()}
+    again = found.get("reassigned_ms")
+    if again is not None:
+        found = {name: at for name, at in found.items() if name not in OF_AN_ATTEMPT or at >= again}
+        if found.get("dispatched_ms", again) < again:
+            del found["dispatched_ms"]
+    order = list(_STEP)
+    return sorted(found.items(), key=lambda item: (item[1], order.index(item[0])))
+
+
+def _ms(ms: int) -> str:
+    return f"{ms} ms" if ms < 10_000 else f"{ms / 1000:.1f} s"
+
+
+# ---------------------------------------------------------------- the end
+
+
+def _end(job: Mapping[str, Any]) -> str:
+    attempts = int(job["attempt"]) if str(job.get("attempt", "")).isdigit() else 1
+    outcome = job.get("outcome")
+    if not outcome:
+        on = f" at {job['node_id']}" if job.get("node_id") else ""
+        return f"It has not ended: {job.get('state', 'in an unknown state')}{on}, attempt {attempts}."
+    code = f" ({job['code']})" if job.get("code") else ""
+    by = f" by {job['node_id']}" if outcome in ("ok", "empty") and job.get("node_id") else ""
+    tries = "at the first attempt" if attempts == 1 else f"after {attempts} attempts"
+    slot = "" if job.get("state") == "RELEASED" else " Its slot has not been given back yet."
+    return f"{OUTCOMES.get(outcome, outcome)}{by}{code}, {tries}.{slot}"
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _names(names: list[str]) -> str:
+    return ", ".join(names)
+
+
+def _in_brackets(names: list[str]) -> str:
+    return f" ({_names(names)})" if names else ""
