@@ -1,0 +1,218 @@
+"""A server for a whole module of tests, and visits of single tests to it.
+
+Starting processes costs a second, so the tests of a module share them. They do not meet: each visit speaks languages
+of its own, which only the nodes it brings understand.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import aiohttp
+import redis
+
+from dragoman.embedded.engine import free_port
+from dragoman.store.keys import Keys
+from dragoman.store.redis import Redis
+from dragoman.store.turns import Turns
+from e2e.raw_node import RawNode, Work, at_once
+from instances import InstanceProcess, NodeProcess, Speaker, config
+from key_leaks import Onlooker, leaks
+from processes import wait_until as wait_for
+from redis_clients import connected
+from redis_servers import RedisAt
+from waiting import wait_until
+
+PATIENCE_S = 30.0
+ACKING = ("job_ack",)
+# Nobody dies here, so that nothing is gained by a short presence but unrest on a busy machine.
+CALM: dict[str, object] = {
+    "scheduler__phase2__instance_presence_ttl_seconds": 10,
+    "server__max_frames_per_s": 20_000,
+}
+
+
+@dataclass
+class Stage:
+    redis: RedisAt
+    prefix: str
+    folder: Path
+    instances: list[InstanceProcess] = field(default_factory=list)
+    headers: dict[str, str] = field(default_factory=dict)  # of an operator, where a secret is set
+
+    def start(self, **flags: object) -> InstanceProcess:
+        name = f"i{len(self.instances)}"
+        given = {**CALM, "server__port": free_port(), "scheduler__phase2__instance_id": name, **flags}
+        process = InstanceProcess(config(self.redis, self.prefix, **given), self.folder / f"{name}.log")
+        self.instances.append(process)
+        return process
+
+    @property
+    def port(self) -> int:
+        return self.instances[0].port
+
+
+@contextmanager
+def standing(
+    place: RedisAt,
+    folder: Path,
+    onlooker: Onlooker,
+    *flags: Mapping[str, object],
+    headers: dict[str, str] | None = None,
+) -> Iterator[Stage]:
+    """One instance for each of `flags`; afterwards no key of a turn may be left."""
+    stage = Stage(place, f"t-{uuid4().hex[:12]}", folder, headers=headers or {})
+    try:
+        for each in flags:
+            stage.start(**each)
+        for process in stage.instances:
+            asyncio.run(process.ready())
+        channel = Keys(stage.prefix).announcements
+        wait_for(lambda: _listeners(place, channel) >= len(flags), "all to hear announcements", PATIENCE_S)
+        yield stage
+    finally:
+        for process in stage.instances:
+            process.close()
+        left = onlooker.take_away(place, stage.prefix)
+    assert not leaks(left, stage.prefix)
+
+
+def _listeners(place: RedisAt, channel: str) -> int:
+    """How many hear it, on whichever of the servers."""
+    count = 0
+    for url in place.urls:
+        with redis.Redis.from_url(url, protocol=2) as client:
+            count += client.pubsub_numsub(channel)[0][1]
+    return count
+
+
+class Talker(Speaker):
+    """A client that counts its chunks, and can look back at what it has been told."""
+
+    seq = -1
+
+    async def init(self, **fields: object) -> dict[str, Any]:
+        told = {"client_version": "t", "platform": "web", "src_lang": "en", "tgt_lang": "es"} | fields
+        await self.say("session_init", **told)
+        ack = await self.until(lambda m: m["type"] == "session_init_ack", PATIENCE_S)
+        self.session_id, self.token = ack["session_id"], ack.get("resume_token", "")
+        return ack
+
+    async def speak(self, packets: int = 13, *, final: bool = False) -> None:
+        self.seq += 1
+        await self.chunk(self.seq, packets, final=final)
+
+    async def event(self, name: str, index: int = 0) -> dict[str, Any]:
+        return await self.until(
+            lambda m: m["type"] == "ui_event" and m["event"] == name and m["utterance_index"] == index, PATIENCE_S
+        )
+
+    async def failed(self, index: int = 0) -> dict[str, Any]:
+        """The error of one utterance."""
+        return await self.until(
+            lambda m: m["type"] == "error" and (m.get("details") or {}).get("utterance_index") == index, PATIENCE_S
+        )
+
+    async def refused(self) -> dict[str, Any]:
+        """The next error that is not of a job."""
+        return await self.until(lambda m: m["type"] == "error" and "details" not in m, PATIENCE_S)
+
+    async def pong(self) -> dict[str, Any]:
+        """Everything said before has been heard when this is answered."""
+        await self.say("client_heartbeat", session_id=self.session_id, timestamp=1)
+        return await self.until(lambda m: m["type"] == "server_heartbeat", PATIENCE_S)
+
+
+class Visit:
+    def __init__(self, stage: Stage, http: aiohttp.ClientSession, redis: Redis, stack: AsyncExitStack) -> None:
+        self.stage, self.http, self.redis, self._stack = stage, http, redis, stack
+        self.keys, self.turns = Keys(stage.prefix), Turns(redis, Keys(stage.prefix))
+        self.src, self.tgt = f"x{uuid4().hex[:8]}", f"y{uuid4().hex[:8]}"
+
+    async def socket(self, at: int = 0, path: str = "/ws/session", **options: Any) -> aiohttp.ClientWebSocketResponse:
+        url = f"ws://127.0.0.1:{self.stage.instances[at].port}{path}"
+        ws: aiohttp.ClientWebSocketResponse = await self.http.ws_connect(url, max_msg_size=0, **options)
+        self._stack.push_async_callback(ws.close)
+        return ws
+
+    async def bare_talker(self, at: int = 0) -> Talker:
+        """One that has opened no session."""
+        return Talker(await self.socket(at))
+
+    async def talker(self, at: int = 0, **init: object) -> Talker:
+        talker = await self.bare_talker(at)
+        await talker.init(**{"src_lang": self.src, "tgt_lang": self.tgt} | init)
+        return talker
+
+    async def say_utterance(self, talker: Talker, index: int, packets: int = 10, **fields: object) -> None:
+        await talker.utterance(index, packets, **{"src_lang": self.src, "tgt_lang": self.tgt} | fields)
+
+    async def node(self, at: int = 0, *, work: Work = at_once, **options: Any) -> RawNode:
+        """A node that every instance knows of."""
+        spoken = options.pop("languages", (self.src, self.tgt))
+        node = await RawNode.dial(self.http, self.stage.instances[at].port, languages=spoken, work=work, **options)
+        self._stack.push_async_callback(node.close)
+        for number in range(len(self.stage.instances)):
+            await wait_until(lambda: self.knows(node.id, number), PATIENCE_S, f"{node.id} known")  # noqa: B023
+        return node
+
+    async def sim_node(self, at: int = 0, **options: object) -> NodeProcess:
+        """A `dragoman node`, in a process of its own."""
+        spoken = {"languages": f"{self.src},{self.tgt}", "jitter_ms": 0, "node_id": f"sim-{self.src}"}
+        log = self.stage.folder / f"{spoken['node_id']}.log"
+        node = NodeProcess([self.stage.instances[at].port], log, **spoken | options)
+        self._stack.callback(node.close)
+        await wait_until(lambda: self.knows(str(spoken["node_id"]), at), PATIENCE_S, "the simulated node")
+        return node
+
+    async def nodes(self, count: int, **options: Any) -> list[RawNode]:
+        return [await self.node(**options) for _ in range(count)]
+
+    async def knows(self, node_id: str, at: int = 0) -> bool:
+        cluster = await self.get("/api/v1/cluster", at)
+        return any(node["node_id"] == node_id for node in cluster["nodes"])
+
+    async def forgot(self, node_id: str, at: int = 0) -> bool:
+        return not await self.knows(node_id, at)
+
+    async def get(self, path: str, at: int = 0) -> Any:
+        url = f"http://127.0.0.1:{self.stage.instances[at].port}{path}"
+        async with self.http.get(url, headers=self.stage.headers) as answer:
+            return await answer.json(content_type=None)
+
+    async def job(self, job_id: str) -> dict[str, Any]:
+        return dict(await self.get(f"/api/v1/jobs/{job_id}"))
+
+    async def released(self, job_id: str) -> dict[str, Any]:
+        record = await self.job(job_id)
+        return record if record.get("state") == "RELEASED" else {}
+
+    async def count(self, metric: str, at: int = 0) -> float:
+        return float((await self.get("/api/v1/metrics", at)).get(metric, 0.0))
+
+    async def reserved(self, node: RawNode) -> int:
+        return int(await self.redis.call("ZCARD", self.keys.reserved(node.id)))
+
+    async def all_free(self, nodes: list[RawNode]) -> bool:
+        return not any([await self.reserved(node) for node in nodes])
+
+
+@asynccontextmanager
+async def visiting(stage: Stage) -> AsyncIterator[Visit]:
+    async with AsyncExitStack() as stack:
+        redis = await stack.enter_async_context(connected(stage.redis))
+        # A connection that began with HTTP stays with HTTP: none may be kept for a WebSocket.
+        no_reuse = aiohttp.TCPConnector(force_close=True, limit=0)
+        http = await stack.enter_async_context(aiohttp.ClientSession(connector=no_reuse))
+        yield Visit(stage, http, redis, stack)
+
+
+def after(seconds: float) -> Callable[[], bool]:
+    """True from then on; for what must not happen before."""
+    loop = asyncio.get_running_loop()
+    over = loop.time() + seconds
+    return lambda: loop.time() >= over

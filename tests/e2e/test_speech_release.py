@@ -1,0 +1,191 @@
+"""Results go out as they come; what is late fills its place, and only what nobody works on any more is skipped."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from e2e.raw_node import Message, RawNode, silent
+from e2e.speech_stage import ACKING, PATIENCE_S, Stage, after, standing, visiting
+from key_leaks import Onlooker
+from redis_servers import RedisAt
+from waiting import wait_until
+
+pytestmark = pytest.mark.xdist_group("speech-release")
+
+WINDOW_MS = 1200
+QUICK: dict[str, object] = {
+    "speech__release__ack_timeout_ms": WINDOW_MS,
+    "speech__attempt_timeout_ms": 10_000,
+    "speech__job_ack_timeout_ms": 1000,
+    "speech__job_timeout_ms": 20_000,
+    "speech__placement_wait_ms": 10_000,
+    "speech__reorder_ms": 300,
+}
+
+
+@pytest.fixture(scope="module")
+def stage(redis_server: RedisAt, onlooker: Onlooker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with standing(redis_server, tmp_path_factory.mktemp("release"), onlooker, QUICK) as up:
+        yield up
+
+
+async def ack_only(node: RawNode, job: Message) -> None:
+    await node.ack(job)
+
+
+def window(ms: float = WINDOW_MS) -> float:
+    """Longer than the window, by what a busy machine needs."""
+    return ms / 1000 + 0.3
+
+
+async def test_two_jobs_of_a_session_on_a_node_with_two_slots_are_both_sent_however_long_the_first(
+    stage: Stage,
+) -> None:
+    """The node works them one after another, so the later result is later however short it is."""
+    async with visiting(stage) as visit:
+        node = await visit.node(features=(*ACKING, "slots:2"), work=ack_only)
+        talker = await visit.talker()
+        await visit.say_utterance(talker, 0, packets=100)
+        await visit.say_utterance(talker, 1, packets=10)
+        await node.job(2)
+        await wait_until(after(window()), PATIENCE_S)  # more than the window between the two answers
+        await node.answer(node.jobs[0])
+        await node.answer(node.jobs[1])
+        results = [await talker.result(index, PATIENCE_S) for index in (0, 1)]
+        assert ["backfilled" in result for result in results] == [False, False]
+
+
+async def test_two_jobs_of_a_session_on_the_simulated_node_are_both_sent(stage: Stage) -> None:
+    """Our own node keeps the order itself."""
+    async with visiting(stage) as visit:
+        await visit.sim_node(slots=2, delay_ms=WINDOW_MS + 200)
+        talker = await visit.talker()
+        await visit.say_utterance(talker, 0, packets=100)
+        await visit.say_utterance(talker, 1, packets=10)
+        results = [await talker.result(index, PATIENCE_S) for index in (0, 1)]
+        assert [result["utterance_index"] for result in results] == [0, 1]
+        assert not any(result.get("backfilled") for result in results)
+
+
+async def test_a_later_result_goes_out_at_once_and_the_earlier_one_fills_its_place(stage: Stage) -> None:
+    async with visiting(stage) as visit:
+        node = await visit.node(features=ACKING, work=ack_only)
+        talker = await visit.talker()
+        await visit.say_utterance(talker, 0)
+        await visit.say_utterance(talker, 1)
+        await node.job(2)
+        await node.answer(node.jobs[1])
+        assert "backfilled" not in await talker.result(1, PATIENCE_S)
+        await node.answer(node.jobs[0])
+        assert (await talker.result(0, PATIENCE_S))["backfilled"] is True
+
+
+async def test_a_result_later_than_its_window_is_dropped_without_a_placeholder(stage: Stage) -> None:
+    async with visiting(stage) as visit:
+        node = await visit.node(features=ACKING, work=ack_only)
+        talker = await visit.talker()
+        for index in range(2):
+            await visit.say_utterance(talker, index)
+        await node.job(2)
+        late = await visit.count("dragoman_release_total{state=late}")
+        skipped = await visit.count("dragoman_release_total{state=skipped}")
+        await node.answer(node.jobs[1])
+        await talker.result(1, PATIENCE_S)
+
+        async def counted(state: str, before: float) -> bool:
+            return await visit.count(f"dragoman_release_total{{state={state}}}") == before + 1
+
+        await wait_until(lambda: counted("skipped", skipped), PATIENCE_S)
+        await node.answer(node.jobs[0])
+        await wait_until(lambda: counted("late", late), PATIENCE_S)
+        await visit.say_utterance(talker, 2)
+        await node.answer(await node.job(3))
+        await talker.result(2, PATIENCE_S)
+        assert not [m for m in talker.heard if m["type"] == "translation_result"]
+
+
+async def test_a_gap_whose_job_fails_over_after_the_gap_opened_is_filled_however_late(stage: Stage) -> None:
+    async with visiting(stage) as visit:
+        first = await visit.node(features=ACKING, work=ack_only)
+        talker = await visit.talker()
+        await visit.say_utterance(talker, 0)
+        await visit.say_utterance(talker, 1)
+        await first.job(2)
+        await first.answer(first.jobs[1])
+        assert await talker.result(1, PATIENCE_S)  # the gap of 0 is open, and its time is running
+        second = await visit.node(features=ACKING, work=ack_only)
+        first.die()
+        again = await second.job()
+        assert again["attempt_id"] == 2
+        await wait_until(after(window()), PATIENCE_S)
+        await second.answer(again)
+        assert (await talker.result(0, PATIENCE_S))["backfilled"] is True
+
+
+async def test_a_gap_whose_job_is_on_another_node_has_no_deadline(stage: Stage) -> None:
+    async with visiting(stage) as visit:
+        slow = await visit.node(features=(*ACKING, "slots:1"), work=ack_only)
+        talker = await visit.talker()
+        await visit.say_utterance(talker, 0)
+        await slow.job()
+        quick = await visit.node(features=ACKING)
+        await visit.say_utterance(talker, 1)
+        await talker.result(1, PATIENCE_S)
+        assert quick.jobs
+        await wait_until(after(window()), PATIENCE_S)
+        await slow.answer(slow.jobs[0])
+        assert (await talker.result(0, PATIENCE_S))["backfilled"] is True
+
+
+async def test_with_no_later_result_there_is_no_deadline_but_the_jobs_own(stage: Stage) -> None:
+    async with visiting(stage) as visit:
+        node = await visit.node(features=ACKING, work=ack_only)
+        talker = await visit.talker()
+        await visit.say_utterance(talker, 0)
+        job = await node.job()
+        await wait_until(after(window()), PATIENCE_S)
+        await node.answer(job)
+        assert "backfilled" not in await talker.result(0, PATIENCE_S)
+
+
+async def test_an_empty_result_sends_nothing_and_holds_up_nothing(stage: Stage) -> None:
+    async def nothing_said(node: RawNode, job: Message) -> None:
+        reason = {"reason": "ASR_EMPTY"} if job["utterance_index"] == 0 else {}
+        await node.answer(job, text_asr="", text_translated="", extra=reason)
+
+    async with visiting(stage) as visit:
+        await visit.node(work=nothing_said)
+        talker = await visit.talker()
+        before = await visit.count("dragoman_release_total{state=empty}")
+        for index in range(2):
+            await visit.say_utterance(talker, index)
+
+        async def both_empty() -> bool:
+            return await visit.count("dragoman_release_total{state=empty}") == before + 2
+
+        await wait_until(both_empty, PATIENCE_S)
+        await talker.pong()
+        assert not [m for m in talker.heard if m["type"] in ("translation_result", "error")]
+
+
+async def test_utterances_that_overtake_each_other_are_put_in_order_for_the_node(stage: Stage) -> None:
+    async with visiting(stage) as visit:
+        node = await visit.node()
+        talker = await visit.talker()
+        for index in (2, 1, 0):
+            await visit.say_utterance(talker, index)
+        for index in range(3):
+            assert await talker.result(index, PATIENCE_S)
+        assert [job["utterance_index"] for job in node.jobs] == [0, 1, 2]
+
+
+async def test_an_index_that_never_comes_holds_up_the_next_only_for_a_moment(stage: Stage) -> None:
+    async with visiting(stage) as visit:
+        node = await visit.node(work=silent)
+        talker = await visit.talker()
+        await visit.say_utterance(talker, 1)
+        await node.answer(await node.job())
+        assert await talker.result(1, PATIENCE_S)
+        await visit.say_utterance(talker, 0)  # late, not used
+        await node.answer(await node.job(2))
+        assert (await talker.result(0, PATIENCE_S))["backfilled"] is True
