@@ -126,8 +126,11 @@ class Life(RuleBasedStateMachine):
         if reply == b"OK":
             self.beside |= {STAMPS[self.job.state]: str(self.now), "note": str(self.now)}
             self.life = said.ttl
-            if event is Event.REASSIGN:
-                self.beside.pop("node_epoch", None)
+            if event is Event.START:
+                self.beside.setdefault("acked_ms", str(self.now))
+            elif event is Event.REASSIGN:
+                for gone in ("node_epoch", "dispatched_ms", "acked_ms", "started_ms"):
+                    self.beside.pop(gone, None)
 
     @invariant()
     def redis_holds_what_the_model_holds(self) -> None:
@@ -160,7 +163,7 @@ BUGS = {
     "a release that is allowed twice": ("return from == 'FINISHED' end", "return rank[from] >= rank.FINISHED end"),
     "a reassignment that keeps the attempt": ("    redis.call('HINCRBY', job, 'attempt', 1)\n", ""),
     "an end that is allowed after the end": ("return rank[from] < rank.F", "return rank[from] <= rank.F"),
-    "a reassignment that keeps the node": ("'node_id', 'node_epoch')", "'node_epoch')"),
+    "a reassignment that keeps the node": ("'node_id', 'node_epoch'", "'node_epoch'"),
 }
 
 

@@ -43,7 +43,8 @@ if event == 'dispatch' then redis.call('HSET', job, 'node_id', node) end
 if event == 'start' then redis.call('HSETNX', job, 'acked_ms', string.format('%.0f', now)) end
 if event == 'reassign' then
     redis.call('HINCRBY', job, 'attempt', 1)
-    redis.call('HDEL', job, 'node_id', 'node_epoch')
+    -- The times of the attempt go with it: those of the next are not to be taken for its.
+    redis.call('HDEL', job, 'node_id', 'node_epoch', 'dispatched_ms', 'acked_ms', 'started_ms')
 end
 if to == 'FINISHED' then redis.call('HSET', job, 'outcome', outcome, 'code', code) end
 if #fields > 0 then redis.call('HSET', job, unpack(fields)) end
