@@ -92,12 +92,15 @@ def _on_the_machine() -> Iterator[tuple[Path, str]]:
 
 def _usable(path: Path, source: str) -> ServerBinary:
     try:
-        told = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
+        # Out of our process group: a Ctrl-C is for us, and must not make a good server look like none.
+        asked = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=10, check=False, start_new_session=True
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EngineError(
             f"{path} ({source}) cannot be run: {error}; name a server in embedded.redis_server."
         ) from error
-    line = _VERSION_LINE.match(told)
+    line = _VERSION_LINE.match(asked.stdout)
     if line is None:
         raise EngineError(f"{path} ({source}) is neither Redis nor Valkey: name one in embedded.redis_server.")
     version = (int(line[2]), int(line[3]), int(line[4]))

@@ -79,7 +79,9 @@ class Supervisor:
                 self._engine = await asyncio.to_thread(self._prepare_engine)
             await self._keep_all()
         except (EngineError, PortError) as error:
-            self._fail(str(error))
+            # Once told to stop nothing has failed: the signal may have hit what was just being asked.
+            if not self._stopping.is_set():
+                self._fail(str(error))
         finally:
             if self._engine is not None:
                 await asyncio.to_thread(self._engine.stop, GRACE_S if self._hurry.is_set() else 10.0)

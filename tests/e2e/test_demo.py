@@ -1,0 +1,65 @@
+"""`dragoman demo`, which `make run` starts: a server and its nodes, and one Ctrl-C for all of it."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import jwt
+
+from commands import Dragoman, answer, serve
+from processes import alive, wait_until
+
+SECRET = "a-secret-of-more-than-thirty-two-bytes"
+
+
+def nodes(demo: Dragoman, **headers: str) -> list[dict[str, Any]]:
+    status, told = demo.get("/api/v1/cluster", **headers)
+    assert status == 200
+    return list(told["nodes"])
+
+
+def test_it_says_where_to_look_its_nodes_show_up_and_ctrl_c_ends_everything(tmp_path: Path) -> None:
+    with serve(tmp_path, "--nodes", "2", command="demo") as demo:
+        demo.until("Ctrl-C ends everything.")
+        assert f"2 simulated nodes dialling in; see: dragoman status --watch --url {demo.base}" in demo.out
+        wait_until(lambda: len(nodes(demo)) == 2, "both nodes")
+        code, shown, err = answer(tmp_path / "status", "status", "--url", demo.base)
+        assert (code, err) == (0, "")
+        assert "1 instance, 2 nodes, durability process" in shown
+        assert [line.split()[:3] for line in shown.splitlines() if line.startswith("sim-")] == [
+            ["sim-1", "#1", "0/4"],
+            ["sim-2", "#1", "0/4"],
+        ]
+        below = demo.below()
+        assert len(below) >= 4  # Redis, the instance and two nodes
+        assert demo.end() == 0
+        assert not any(map(alive, below))
+        lines = [json.loads(line) for line in demo.err.splitlines()]
+        assert [line for line in lines if line["level"] not in ("info", "debug")] == []
+
+
+def test_where_a_secret_is_set_its_nodes_have_a_token(tmp_path: Path) -> None:
+    with serve(tmp_path, command="demo", env={"DRAGOMAN_SECURITY__SECRET": SECRET}) as demo:
+        claims = {"iss": "dragoman", "exp": time.time() + 600, "typ": "operator", "sub": "o"}
+        operator = f"Bearer {jwt.encode(claims, SECRET)}"
+        demo.until("Ctrl-C ends everything.")
+        wait_until(lambda: nodes(demo, Authorization=operator), "the node")
+        for pid in demo.below():
+            assert b"eyJ" not in _command_line(pid)
+        assert demo.end() == 0
+        assert "eyJ" not in demo.out + demo.err
+
+
+def test_a_node_by_itself_says_that_nobody_answers_and_ends_by_ctrl_c(tmp_path: Path) -> None:
+    with Dragoman(tmp_path, "node", "--url", "ws://127.0.0.1:1/ws/node", tty=True) as node:
+        node.until("no connection to ws://127.0.0.1:1/ws/node")
+        assert node.end() == 0
+        assert "Traceback" not in node.out
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""  # it has ended, or this system has no such files

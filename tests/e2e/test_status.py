@@ -1,0 +1,154 @@
+"""`dragoman status`: the cluster in one look, or watched."""
+
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import jwt
+import pytest
+
+from commands import Dragoman, answer, serve
+from dragoman.cli.main import run
+from dragoman.embedded.engine import free_port
+from processes import wait_until
+from redis_servers import RedisAt
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dragoman]:
+    name = "dragoman-7f9c8d6b5-x2x9k-a1b2"
+    with serve(tmp_path_factory.mktemp("server"), "--set", f"scheduler.phase2.instance_id={name}") as running:
+        yield running.until("Dragoman is ready after")
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # is for others, not for this machine
+
+
+def told(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    assert run(["status", *args]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def refused(capsys: pytest.CaptureFixture[str], code: int, *args: str) -> str:
+    assert run(["status", *args]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    return err.strip()
+
+
+def test_without_nodes_it_says_how_to_start_one(server: Dragoman, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = told(capsys, "--url", server.base)
+    assert "1 instance, 0 nodes, durability process" in shown
+    assert "No node is connected. Start one: dragoman node --engine sim" in shown
+    assert "dead letter" not in shown
+
+
+def test_the_address_may_be_written_in_any_way(server: Dragoman, capsys: pytest.CaptureFixture[str]) -> None:
+    port = server.base.rpartition(":")[2]
+    for url in (f"http://127.0.0.1:{port}/", f"localhost:{port}"):
+        assert "1 instance" in told(capsys, "--url", url)
+    assert "1 instance" in told(capsys, "--set", f"server.port={port}")
+
+
+def test_json_is_what_the_api_answers(server: Dragoman, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = json.loads(told(capsys, "--url", server.base, "--json"))
+    assert shown["instances"][0]["alive"] is True
+    assert shown["nodes"] == []
+
+
+def test_on_a_terminal_of_80_columns_no_name_is_cut(server: Dragoman, tmp_path: Path) -> None:
+    """And watching shows a node that comes; Ctrl-C ends it without a word."""
+    url = f"ws://{server.base}/ws/node"
+    with Dragoman(tmp_path / "watch", "status", "--watch", "--url", server.base, tty=True) as watch:
+        watch.until("No node is connected.")
+        with Dragoman(tmp_path / "node", "node", "--url", url, "--node-id", "node-on-the-other-side"):
+            watch.until("node-on-the-other-side")
+            assert watch.end() == 0
+        shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", watch.out)
+        assert "dragoman-7f9c8d6b5-x2x9k-a1b2 " in shown
+        assert max(len(line.rstrip("\r")) for line in re.split(r"[\n\r]", shown)) <= 80
+        assert "Traceback" not in shown
+    wait_until(lambda: server.get("/api/v1/cluster")[1]["node_count"] == 0, "the node to be gone")
+
+
+def test_watching_goes_on_while_the_server_is_away(tmp_path: Path) -> None:
+    with serve(tmp_path / "server", "--set", "server.drain_s=0") as server:
+        base = server.base
+        with Dragoman(tmp_path / "watch", "status", "--watch", "--url", base, tty=True) as watch:
+            watch.until("1 instance")
+            assert server.end() == 0
+            watch.until("Still looking; Ctrl-C ends.")
+            assert watch.end() == 0
+
+
+def test_where_nobody_answers_it_is_one_sentence(tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    code, out, err = answer(tmp_path, "status", "--url", url)
+    assert (code, out) == (1, "")
+    assert err == (
+        f"dragoman: No Dragoman answers at {url} ([Errno 111] Connection refused): is it running? Try --url.\n"
+    )
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://x", "http://", "a b", "localhost:99999", "http://[::1"])
+def test_what_is_no_address_is_one_sentence(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    sentence = refused(capsys, 2, "--url", url)
+    assert sentence == f"dragoman: --url {url!r} is not an address like http://127.0.0.1:5010."
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"hello": "world"}', b'{"instances": 7}', b"\xff"])
+def test_whatever_else_answers_there_is_not_taken_for_dragoman(body: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    class Stranger(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Stranger) as stranger:
+        thread = threading.Thread(target=stranger.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            assert "not Dragoman" in refused(capsys, 1, "--url", f"127.0.0.1:{stranger.server_port}")
+        finally:
+            stranger.shutdown()
+            thread.join()
+
+
+def test_what_speaks_no_http_at_all_is_one_sentence(redis_server: RedisAt, capsys: pytest.CaptureFixture[str]) -> None:
+    url = redis_server.url.replace("redis://", "http://")
+    assert refused(capsys, 1, "--url", url).startswith(f"dragoman: No Dragoman answers at {url} (")
+
+
+def test_what_accepts_and_says_nothing_is_given_up(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.cli.api.PATIENCE_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        assert refused(capsys, 1, "--url", url).startswith(f"dragoman: No Dragoman answers at {url} (timed out)")
+
+
+def test_a_token_that_is_missing_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "a-secret-of-more-than-thirty-two-bytes"
+    with serve(tmp_path / "guarded", env={"DRAGOMAN_SECURITY__SECRET": secret}) as guarded:
+        sentence = refused(capsys, 1, "--url", guarded.base)
+        assert sentence == "dragoman: Dragoman says: a token is needed. Give one with --token."
+        token = jwt.encode({"iss": "dragoman", "exp": time.time() + 60, "typ": "operator", "sub": "o"}, secret)
+        assert "1 instance" in told(capsys, "--url", guarded.base, "--token", token)
+        monkeypatch.setenv("DRAGOMAN_OPERATOR_TOKEN", token)
+        assert "1 instance" in told(capsys, "--url", guarded.base)
