@@ -61,7 +61,10 @@ class Ensemble:
     ) -> None:
         """Dealt out to the instances, or to those `at`; each writes one of the languages in turn."""
         urls = [one.url for one in at or self.instances]
-        await self.fleet.act("open", OPEN_PATIENCE_S, urls=urls, count=count, slots=SLOTS, languages=list(languages))
+        dealt = {"urls": urls, "count": count, "languages": list(languages)}
+        opened = await self.fleet.act("open", OPEN_PATIENCE_S, slots=SLOTS, **dealt)
+        for one in self.instances:
+            await one.sees(opened["nodes"])
 
     async def add_sessions(
         self, count: int, languages: Sequence[str] = LANGUAGE, at: Sequence[InstanceProcess] = ()

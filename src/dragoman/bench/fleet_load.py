@@ -66,7 +66,7 @@ class Fleet:
             self._since_cut_s.append((now - int(told.turn_id)) / 1e9)
             self._since_said_s.append((now - int(told.trace_id)) / 1e9)
 
-    async def open(self, urls: list[str], count: int, slots: int, languages: list[str]) -> None:
+    async def open(self, urls: list[str], count: int, slots: int, languages: list[str]) -> dict[str, Any]:
         """`count` more nodes, dealt out to `urls`; each hears English and writes one of `languages` in turn."""
         gate = asyncio.Semaphore(OPENING)
 
@@ -83,6 +83,7 @@ class Fleet:
                 group.create_task(one(number))
         if self._beat is None:
             self._beat = asyncio.create_task(self._heartbeats())
+        return {"nodes": len(self.nodes)}
 
     async def _heartbeats(self) -> None:
         """Each node every HEARTBEAT_S, one after the other: a fleet does not beat in step."""

@@ -8,6 +8,8 @@ import sys
 from signal import SIGKILL
 from typing import IO, Self
 
+import aiohttp
+
 from dragoman.bench.errors import BenchError
 from dragoman.config import Config, load
 from dragoman.embedded.lifeline import Child
@@ -15,6 +17,8 @@ from dragoman.embedded.lifeline import Child
 PLAIN = "dragoman.instance"
 STAMPED = "dragoman.bench.stamped_instance"
 START_PATIENCE_S = 30.0
+SEE_PATIENCE_S = 30.0
+LOOK_S = 0.05
 
 
 def configured(redis_url: str, prefix: str, name: str, port: int) -> Config:
@@ -39,6 +43,7 @@ def configured(redis_url: str, prefix: str, name: str, port: int) -> Config:
 class InstanceProcess:
     def __init__(self, config: Config, log: IO[bytes], module: str = PLAIN) -> None:
         self.url = f"ws://127.0.0.1:{config.server.port}"
+        self._http = f"http://127.0.0.1:{config.server.port}"
         self._answer_fd, ready_fd = os.pipe()
         command = [sys.executable, "-m", module]
         try:
@@ -75,6 +80,18 @@ class InstanceProcess:
         word, _, text = line.decode(errors="replace").strip().partition(" ")
         if word != "ready":
             raise BenchError(f"An instance did not start: {text or 'it ended'}.")
+
+    async def sees(self, nodes: int) -> None:
+        """Return when it knows so many nodes: those of other instances are announced to it a moment later."""
+        try:
+            async with asyncio.timeout(SEE_PATIENCE_S), aiohttp.ClientSession(self._http) as http:
+                while True:
+                    async with http.get("/api/v1/stats") as answer:
+                        if (await answer.json())["nodes_known"] >= nodes:
+                            return
+                    await asyncio.sleep(LOOK_S)
+        except TimeoutError:
+            raise BenchError(f"An instance did not hear of all {nodes} nodes.") from None
 
     def __enter__(self) -> Self:
         return self
