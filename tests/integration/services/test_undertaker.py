@@ -287,6 +287,40 @@ async def test_a_job_it_drove_is_taken_before_the_word_for_it_is_handed_on(join:
     assert order == ["adopt", "rehome", "adopt", "rehome"]
 
 
+async def test_a_job_that_nobody_can_take_does_not_stop_the_burial(join: Join, stores: Stores) -> None:
+    dead, heir = await join("dead"), await join("heir")
+    for job in ("broken", "good"):
+        await stores.jobs.driven("dead", job, 1)
+    adopt = heir.undertaker._adopt
+
+    async def fussy(job: str, name: str) -> None:
+        if job == "broken":
+            raise ValueError("its record cannot be read")
+        await adopt(job, name)
+
+    heir.undertaker._adopt = fussy
+    await dead.die()
+    assert await heir.undertaker.run_once() == ["dead"]
+    assert heir.adopted == ["good"]
+
+
+async def test_a_burial_that_fails_does_not_keep_others_from_theirs(join: Join, stores: Stores) -> None:
+    heir = await join("heir")
+    for name in ("a", "b"):
+        await (await join(name)).die()
+    real = heir.undertaker._end_sessions
+
+    async def broken(dead: str) -> None:
+        if dead == "a":
+            raise KeyError("a bug")
+        await real(dead)
+
+    heir.undertaker._end_sessions = broken  # type: ignore[method-assign]
+    assert await heir.undertaker.run_once() == ["b"]
+    heir.undertaker._end_sessions = real  # type: ignore[method-assign]
+    assert await heir.undertaker.run_once() == ["a"]
+
+
 @pytest.mark.parametrize("node_is_there", [True, False])
 async def test_an_unfinished_job_is_watched_while_its_node_is_there_and_ends_instance_lost_otherwise(
     join: Join, whole: Services, stores: Stores, node_is_there: bool

@@ -83,9 +83,15 @@ class Undertaker:
             return []
         buried = []
         for name, presence in (await self._instances.all()).items():
-            dead = presence is None and name != self.instance
-            if dead and self._steady() and await self.bury(name) is Burial.DONE:
-                buried.append(name)
+            if presence is not None or name == self.instance or not self._steady():
+                continue
+            try:
+                if await self.bury(name) is Burial.DONE:
+                    buried.append(name)
+            except StoreError:
+                raise
+            except Exception:
+                log.exception("a burial failed", dead=name)
         return buried
 
     async def bury(self, dead: str) -> Burial:
@@ -222,7 +228,14 @@ class Undertaker:
         while found := await self._jobs.driven_by(dead, BATCH):
             for job in found:
                 await self._keep(dead)
-                await self._adopt(job, dead)
+                try:
+                    await self._adopt(job, dead)
+                except StoreError:
+                    raise
+                except Exception:
+                    # It would fail the next undertaker as well; its record says no less, and lapses by itself.
+                    log.exception("a job of a dead instance cannot be taken", job=job)
+                    await self._jobs.undriven(dead, job)
 
     async def _end_sessions(self, dead: str) -> None:
         """Sessions that cannot resume end with their instance, and their turns with them; others have their grace."""
