@@ -192,6 +192,9 @@ class Inboxes:
             reason=reason,
             deliveries=deliveries,
         )
+        if reply == b"OK":
+            # And again: who found no letters meanwhile has taken the name off the index.
+            await self.redis.call("SADD", self.keys.dlq_instances, instance)
         return str(reply.decode())
 
     async def ensure_group(self, instance: str) -> None:

@@ -8,7 +8,7 @@
 --
 -- Returns how many were freed, or 'FENCED'.
 if redis.call('HGET', state, 'epoch') ~= epoch then return 'FENCED' end
-local gone = redis.call('XRANGE', outbox, '-', last_seq .. '-0')
+local gone = redis.call('XRANGE', outbox, '-', string.format('%.0f-0', last_seq))
 local bytes = 0
 for _, entry in ipairs(gone) do
     redis.call('XDEL', outbox, entry[1])

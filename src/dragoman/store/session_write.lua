@@ -15,13 +15,13 @@ if redis.call('HGET', state, 'epoch') ~= epoch then return 'FENCED' end
 if #fields > 0 then redis.call('HSET', state, unpack(fields)) end
 -- A message that was written before its answer got lost is not written twice.
 if seq > tonumber(redis.call('HGET', state, 'seq') or 0) then
-    redis.call('XADD', outbox, seq .. '-0', 'f', frame)
+    redis.call('XADD', outbox, string.format('%.0f-0', seq), 'f', frame)
     redis.call('HSET', state, 'seq', seq)
     local bytes = redis.call('HINCRBY', state, 'outbox_bytes', #frame)
     while redis.call('XLEN', outbox) > max_entries or bytes > max_bytes do
         local oldest = redis.call('XRANGE', outbox, '-', '+', 'COUNT', 1)[1]
         redis.call('XDEL', outbox, oldest[1])
-        bytes = redis.call('HINCRBY', state, 'outbox_bytes', -#oldest[2][2])
+        bytes = redis.call('HINCRBY', state, 'outbox_bytes', 0 - #oldest[2][2])  -- 6.2 does not read the -0 of Lua
     end
 end
 redis.call('PEXPIRE', state, ttl)

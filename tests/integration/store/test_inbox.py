@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from dragoman.store.errors import Refused
 from dragoman.store.inbox import MAX_ENTRY_BYTES, Entry, Inboxes, InboxSettings, Push, Tally
 from dragoman.store.instances import Instances
 from dragoman.store.keys import Keys
+from dragoman.store.letters import Letters
 from dragoman.store.redis import Dedicated, Redis
 from redis_clients import Connect
 
@@ -243,6 +245,35 @@ async def test_a_full_dead_letter_office_leaves_the_entry_pending(inboxes: Inbox
     assert answers == ["OK"] * SETTINGS.dlq_maxlen + ["FULL"] * 2
     assert [row.id for row in await inboxes.pending("i", 0, 10)] == [entry.id for entry in entries[-2:]]
     assert await balance(inboxes) == Tally(added=7, dead=5, bytes=2, waiting=2)
+
+
+class Interrupted:
+    """A client in whose calls somebody cleans up between the index of letters and the letter itself."""
+
+    def __init__(self, redis: Redis, letters: Letters) -> None:
+        self._redis, self._letters = redis, letters
+        self.evaluate, self._interrupted = redis.evaluate, False
+
+    def call(self, command: str, key: str, *args: Any) -> "asyncio.Future[Any]":
+        async def then_clean_up() -> Any:
+            reply = await self._redis.call(command, key, *args)
+            if not self._interrupted:
+                self._interrupted = True
+                assert await self._letters.counts() == {}
+            return reply
+
+        return asyncio.ensure_future(then_clean_up())
+
+
+async def test_a_letter_is_found_even_if_the_index_was_cleaned_up_just_before_it_came(
+    inboxes: Inboxes, reader: Dedicated, redis: Redis, keys: Keys
+) -> None:
+    await inboxes.push("i", "kind", b"x")
+    (entry,) = await read(inboxes, reader)
+    letters = Letters(redis, keys, inboxes)
+    hurried = Inboxes(Interrupted(redis, letters), keys, SETTINGS)  # type: ignore[arg-type]
+    assert await hurried.dead_letter("i", entry.id, "why", 6) == "OK"
+    assert await letters.counts() == {"i": 1}
 
 
 @pytest.mark.parametrize(

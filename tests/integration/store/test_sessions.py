@@ -1,0 +1,231 @@
+"""What a session leaves in Redis to be resumed: only its owner of now writes, and nothing is had twice or missed."""
+
+import asyncio
+
+import pytest
+
+from dragoman.store.keys import Keys
+from dragoman.store.owners import Owners
+from dragoman.store.redis import Redis
+from dragoman.store.sessions import MAX_BYTES, MAX_ENTRIES, MAX_PARKED, ResumableSessions, Resumed
+from redis_clients import Connect
+from waiting import wait_until
+
+OWNER_TTL_MS, GRACE_MS = 45_000, 30_000
+LANGUAGES = {"src_lang": "en", "tgt_lang": "es"}
+
+
+def store(redis: Redis, keys: Keys, grace_ms: int = GRACE_MS) -> ResumableSessions:
+    return ResumableSessions(redis, keys, owner_ttl_ms=OWNER_TTL_MS, grace_ms=grace_ms)
+
+
+@pytest.fixture
+def sessions(runner: asyncio.Runner, redis: Redis, keys: Keys) -> ResumableSessions:
+    """Session `s` is open, at instance `a`."""
+    made = store(redis, keys)
+    runner.run(made.open("s", "token", "user", LANGUAGES))
+    runner.run(Owners(redis, keys, OWNER_TTL_MS).claim_session("s", "a"))
+    return made
+
+
+async def resumed(sessions: ResumableSessions, last_seq: int = 0, instance: str = "b") -> Resumed:
+    taken = await sessions.resume("s", "token", "user", last_seq, instance)
+    assert isinstance(taken, Resumed), taken
+    return taken
+
+
+async def fill(sessions: ResumableSessions, count: int, epoch: int = 1) -> None:
+    for seq in range(1, count + 1):
+        assert await sessions.write("s", epoch, seq, b"frame %d" % seq, {"next_index": seq}) == b"OK"
+
+
+# -- resuming ---------------------------------------------------------------------------------------
+
+
+async def test_a_session_is_taken_over_with_its_state_and_what_its_client_has_not_had(
+    sessions: ResumableSessions, connect: Connect, keys: Keys
+) -> None:
+    await fill(sessions, 5)
+    assert await sessions.park("s", b"late result") == "OK"
+    taken = await resumed(store(await connect(), keys), last_seq=2)
+    assert (taken.epoch, taken.former_owner) == (2, "a")
+    assert taken.outbox == [b"frame 3", b"frame 4", b"frame 5"]
+    assert taken.parked == [b"late result"]
+    assert taken.state.items() >= {**LANGUAGES, "next_index": "5", "seq": "5", "subject": "user", "v": "1"}.items()
+
+
+async def test_the_new_owner_is_known_at_once(sessions: ResumableSessions, redis: Redis, keys: Keys) -> None:
+    await resumed(sessions)
+    assert await Owners(redis, keys, OWNER_TTL_MS).session_owner("s") == "b"
+    assert 0 < await redis.call("PTTL", keys.session_owner("s")) <= OWNER_TTL_MS
+
+
+async def test_whoever_had_it_before_writes_frees_and_ends_nothing_any_more(sessions: ResumableSessions) -> None:
+    await fill(sessions, 2)
+    taken = await resumed(sessions)
+    assert await sessions.write("s", 1, 3, b"mine", {"next_index": 99}) == b"FENCED"
+    assert await sessions.free("s", 1, 2) == b"FENCED"
+    assert not await sessions.end("s", 1)
+    again = await resumed(sessions)
+    assert again.outbox == taken.outbox
+    assert again.state["next_index"] == "2"
+
+
+async def test_of_many_that_resume_at_once_each_has_an_epoch_of_its_own_and_the_last_one_the_session(
+    sessions: ResumableSessions, connect: Connect, keys: Keys
+) -> None:
+    other = store(await connect(), keys)
+    taken = await asyncio.gather(*(resumed((sessions, other)[n % 2], instance=f"i{n}") for n in range(20)))
+    assert sorted(each.epoch for each in taken) == list(range(2, 22))
+    verdicts = [await sessions.write("s", each.epoch, 1, b"x") for each in taken]
+    assert verdicts.count(b"OK") == 1
+    assert await sessions.epoch("s") == 21
+
+
+@pytest.mark.parametrize(
+    ("token", "subject", "last_seq"), [("wrong", "user", 0), ("token", "other", 0), ("token", "user", 4)]
+)
+async def test_who_cannot_prove_it_or_claims_to_have_what_was_never_sent_is_denied(
+    sessions: ResumableSessions, token: str, subject: str, last_seq: int
+) -> None:
+    await fill(sessions, 3)
+    assert await sessions.resume("s", token, subject, last_seq, "thief") == "DENIED"
+    assert await sessions.epoch("s") == 1
+    assert await sessions.write("s", 1, 4, b"still mine") == b"OK"
+
+
+async def test_the_token_itself_is_not_kept(sessions: ResumableSessions, redis: Redis, keys: Keys) -> None:
+    assert b"token" not in (await redis.call("HGETALL", keys.session_state("s")))[1::2]
+
+
+async def test_a_session_that_is_not_there_is_told_so(sessions: ResumableSessions) -> None:
+    assert await sessions.resume("nobody", "token", "user", 0, "b") == "NONE"
+    assert await sessions.write("nobody", 1, 1, b"x") == b"FENCED"
+    assert await sessions.park("nobody", b"x") == "NONE"
+    assert await sessions.epoch("nobody") is None
+
+
+# -- the outbox -------------------------------------------------------------------------------------
+
+
+async def test_what_the_client_has_confirmed_is_not_kept_and_cannot_be_asked_for(sessions: ResumableSessions) -> None:
+    await fill(sessions, 5)
+    assert await sessions.free("s", 1, 3) == 3
+    assert await sessions.free("s", 1, 3) == 0
+    assert await sessions.resume("s", "token", "user", 2, "b") == "TOO_OLD"
+    assert (await resumed(sessions, last_seq=3)).outbox == [b"frame 4", b"frame 5"]
+
+
+async def test_everything_confirmed_leaves_nothing_to_send(sessions: ResumableSessions) -> None:
+    await fill(sessions, 3)
+    await sessions.free("s", 1, 3)
+    assert (await resumed(sessions, last_seq=3)).outbox == []
+    assert await sessions.resume("s", "token", "user", 2, "b") == "TOO_OLD"
+
+
+async def test_a_message_whose_answer_was_lost_is_not_written_twice(sessions: ResumableSessions) -> None:
+    assert await sessions.write("s", 1, 1, b"once") == b"OK"
+    assert await sessions.write("s", 1, 1, b"once") == b"OK"
+    assert (await resumed(sessions)).outbox == [b"once"]
+
+
+async def test_a_full_outbox_gives_up_its_oldest_by_number(sessions: ResumableSessions) -> None:
+    await fill(sessions, MAX_ENTRIES + 3)
+    assert await sessions.resume("s", "token", "user", 2, "b") == "TOO_OLD"
+    taken = await resumed(sessions, last_seq=3)
+    assert (len(taken.outbox), taken.outbox[0]) == (MAX_ENTRIES, b"frame 4")
+
+
+async def test_a_full_outbox_gives_up_its_oldest_by_bytes(
+    sessions: ResumableSessions, redis: Redis, keys: Keys
+) -> None:
+    half = b"x" * (MAX_BYTES // 2)
+    for seq in (1, 2, 3):
+        assert await sessions.write("s", 1, seq, half) == b"OK"
+    assert await redis.call("HGET", keys.session_state("s"), "outbox_bytes") == str(MAX_BYTES).encode()
+    assert await sessions.write("s", 1, 4, b"") == b"OK", "an empty frame takes no room"
+    assert await sessions.write("s", 1, 5, b"x" * (MAX_BYTES + 1)) == b"OK"
+    assert await redis.call("HGET", keys.session_state("s"), "outbox_bytes") == b"0"
+    assert await sessions.resume("s", "token", "user", 4, "b") == "TOO_OLD", "even the last was too large to be kept"
+    assert (await resumed(sessions, last_seq=5)).outbox == []
+
+
+async def test_the_oldest_of_a_full_outbox_may_be_empty(sessions: ResumableSessions) -> None:
+    assert await sessions.write("s", 1, 1, b"") == b"OK"
+    for seq in range(2, MAX_ENTRIES + 2):
+        assert await sessions.write("s", 1, seq, b"x") == b"OK"
+    assert len((await resumed(sessions, last_seq=1)).outbox) == MAX_ENTRIES
+
+
+async def test_sequence_numbers_may_be_large(sessions: ResumableSessions) -> None:
+    large = 2**53 - 2
+    assert await sessions.write("s", 1, large, b"x") == b"OK"
+    assert (await resumed(sessions, last_seq=large)).outbox == []
+    assert await sessions.free("s", 2, large) == 1
+    assert await sessions.write("s", 2, large + 1, b"y") == b"OK"
+    assert (await resumed(sessions, last_seq=large)).outbox == [b"y"]
+
+
+async def test_all_of_a_session_lives_until_its_grace_is_over(
+    sessions: ResumableSessions, redis: Redis, keys: Keys
+) -> None:
+    await fill(sessions, 1)
+    await sessions.park("s", b"x")
+    names = [keys.session_state("s"), keys.session_outbox("s"), keys.session_parked("s")]
+    for name in names:
+        assert OWNER_TTL_MS < await redis.call("PTTL", name) <= OWNER_TTL_MS + GRACE_MS
+    for name in names[:2]:
+        await redis.call("PEXPIRE", name, 1000)
+    await sessions.keep("s")
+    for name in names[:2]:
+        assert await redis.call("PTTL", name) > 1000
+
+
+# -- what came while nobody was there ---------------------------------------------------------------
+
+
+async def test_parked_results_are_had_in_order_and_once(sessions: ResumableSessions) -> None:
+    for n in range(3):
+        await sessions.park("s", b"%d" % n)
+    taken = await resumed(sessions)
+    await sessions.park("s", b"3")  # between the look and the forgetting
+    await sessions.forget_parked("s", len(taken.parked))
+    assert await sessions.take_parked("s") == [b"3"]
+    assert await sessions.take_parked("s") == []
+
+
+async def test_no_more_is_parked_than_anybody_will_read(sessions: ResumableSessions) -> None:
+    verdicts = await asyncio.gather(*(sessions.park("s", b"x") for _ in range(MAX_PARKED + 2)))
+    assert verdicts == ["OK"] * MAX_PARKED + ["FULL"] * 2
+
+
+# -- the end ----------------------------------------------------------------------------------------
+
+
+async def test_a_session_that_ends_leaves_nothing(sessions: ResumableSessions, redis: Redis, keys: Keys) -> None:
+    await fill(sessions, 1)
+    await sessions.park("s", b"x")
+    assert await sessions.end("s", 1)
+    assert await sessions.end("s", 1), "asking twice changes nothing"
+    names = [keys.session_state("s"), keys.session_outbox("s"), keys.session_parked("s")]
+    assert [await redis.call("EXISTS", name) for name in names] == [0, 0, 0]
+    assert await sessions.resume("s", "token", "user", 0, "b") == "NONE"
+
+
+async def test_a_session_left_behind_is_overdue_when_its_grace_is_over(
+    sessions: ResumableSessions, redis: Redis, keys: Keys
+) -> None:
+    hasty = store(redis, keys, grace_ms=1)
+    await sessions.leave_behind("s", 1)
+    assert await sessions.overdue() == [], "its grace is not over"
+    await hasty.leave_behind("odd|name", 7)
+    assert await wait_until(hasty.overdue) == [("odd|name", 7)]
+    assert await hasty.overdue() == [("odd|name", 7)], "it stays until somebody has settled it"
+    await hasty.settled("odd|name", 7)
+    assert await hasty.overdue() == []
+
+
+async def test_grace_is_for_those_who_can_resume(sessions: ResumableSessions, redis: Redis, keys: Keys) -> None:
+    assert await sessions.grant_grace("s")
+    assert not await sessions.grant_grace("nobody")
+    assert await redis.call("ZRANGE", keys.sessions_grace, 0, -1) == [b"s|1"]
