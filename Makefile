@@ -19,7 +19,7 @@ $(READY): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-run: $(READY)    ## run Dragoman on its embedded engine with a simulated node; Ctrl-C ends it
+run: $(READY)    ## run Dragoman on its embedded engine with two simulated nodes; Ctrl-C ends it
 	@$(BIN)/dragoman demo $(ARGS)
 
 check: $(READY)  ## format, lint, types, unit tests
@@ -37,6 +37,9 @@ test-all: $(READY) ## the long matrix as well; run before something is called do
 cluster-acceptance: $(READY) ## the acceptance tests on a real Redis Cluster
 	LINGUA_TEST_REDIS_MODE=cluster $(BIN)/pytest tests/acceptance $(ARGS)
 
+smoke: $(READY)  ## two instances, a node on one, a session on the other: the way of a result
+	$(BIN)/dragoman smoke $(ARGS)
+
 bench: $(READY)  ## measure; ARGS="store --json out.json"
 	$(BIN)/dragoman bench $(or $(ARGS),store)
 
@@ -52,4 +55,4 @@ lock: $(READY)   ## write requirements.lock anew from pyproject.toml
 clean:           ## remove the virtual environment and what tools left
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-.PHONY: help install run check test test-all cluster-acceptance bench format lock clean
+.PHONY: help install run check test test-all cluster-acceptance smoke bench format lock clean

@@ -26,7 +26,7 @@ def demo(
     config: ConfigFile = None,
     override: Overrides = None,
     port: Port = None,
-    nodes: Annotated[int, typer.Option(min=0, max=50, help="Simulated nodes beside it.")] = 1,
+    nodes: Annotated[int, typer.Option(min=0, max=50, help="Simulated nodes beside it.")] = 2,
 ) -> int:
     """Run Dragoman with simulated nodes, and say where to look; Ctrl-C ends all of it."""
     from dragoman import logs  # first: see there
@@ -40,7 +40,11 @@ def demo(
         children.extend(_start_node(loaded, told.port, number) for number in range(1, nodes + 1))
         many = f"{nodes} simulated node{'' if nodes == 1 else 's'}"
         watch = f"dragoman status --watch --url {authority(loaded.server.host, told.port)}"
-        tell(f"{where_to_look(loaded, told)}  {many} dialling in; see: {watch}\n  Ctrl-C ends everything.\n")
+        speak = f"dragoman say --url {authority(loaded.server.host, told.port)}"
+        tell(
+            f"{where_to_look(loaded, told)}  {many} dialling in. In a second terminal, from this folder:\n"
+            f"    .venv/bin/{speak}\n    .venv/bin/{watch}\n  Ctrl-C ends everything.\n"
+        )
 
     try:
         return run(loaded, on_ready=ready, started=started())
