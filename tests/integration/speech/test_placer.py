@@ -140,6 +140,23 @@ async def nothing_held(house: House) -> bool:
     return not await house.reserved("n")
 
 
+async def test_jobs_of_one_moment_spread_over_the_nodes_and_none_is_refused(house: Open) -> None:
+    """What was asked for a moment ago counts, though Redis has not answered yet."""
+    here = await house("a")
+    nodes = [f"n{number}" for number in range(5)]
+    for node in nodes:
+        await here.node(node, slots=20)
+    orders = [order(f"s-{number}") for number in range(100)]
+    placed = await asyncio.gather(*(here.services.placer.place(one) for one in orders))
+    assert all(isinstance(one, Assign) for one in placed)
+    assert here.redis.ops["reserve"].ok == 100
+    assert sum([await here.reserved(node) for node in nodes]) == 100
+    assert [here.services.view.fleet.taken(node) for node in nodes] == [await here.reserved(node) for node in nodes]
+    for one in orders:
+        await here.services.placer.give_back(one)
+    assert not any(here.services.view.fleet.taken(node) for node in nodes)
+
+
 async def test_a_reservation_nobody_renews_comes_back(house: Open) -> None:
     here = await house("a")
     await here.node("n", slots=1)

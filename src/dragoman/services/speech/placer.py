@@ -80,7 +80,7 @@ class Placer:
     async def place(self, order: Order) -> Assign | Wait | Exists | RedisDown:
         """Bind the request, reserve a slot, record the job. On Exists nothing is held any more."""
         give_up_at = monotonic() + self.settings.placement_wait_ms / 1000
-        bound = False
+        bound, slot = False, None
         refused: set[str] = set()
         try:
             while True:
@@ -101,12 +101,12 @@ class Placer:
                 return choice
         except StoreError as error:
             log.warning("Redis away while placing", job=order.job_id, trace_id=order.trace_id, error=str(error))
+            if slot is not None and order.held is None:
+                slot.forget()
             return RedisDown()
 
     def _reserve(self, order: Order, choice: Assign | Wait) -> "_Slot | None":
-        if isinstance(choice, Wait):
-            return None
-        return _Slot(self.reservations, order.job_id, choice, self.view.times_freed(choice.node_id))
+        return _Slot(self, order.job_id, choice) if isinstance(choice, Assign) else None
 
     async def _patiently(self, step: Callable[[], Awaitable[T]], give_up_at: float) -> T:
         """Repeat an idempotent step while Redis is away, as long as a job may wait for its place."""
@@ -264,7 +264,6 @@ class Placer:
             refused.add(choice.node_id)
             fleet.full_until(choice.node_id, monotonic() + max(reserved.free_in_ms, 1) / 1000)
             return False
-        fleet.took(choice.node_id)
         order.held = choice
         if choice.affinity is not None:
             self.metrics.affinity.labels(choice.affinity).inc()
@@ -279,13 +278,13 @@ class Placer:
             return Given.NONE
         self.view.fleet.gave(held.node_id)
         try:
-            return await self.reservations.release(held.node_id, order.job_id, self._full_at(held))
+            return await self.reservations.release(held.node_id, order.job_id, self.full_at(held))
         except StoreError:
             order.held = held  # to be tried again; the view forgets it all the same
             self.view.fleet.took(held.node_id)
             raise
 
-    def _full_at(self, held: Assign) -> int:
+    def full_at(self, held: Assign) -> int:
         """From how many on the node is full for a job that may go elsewhere: those are the ones that wait."""
         beyond = self.settings.turn_overcommit if held.affinity is AffinityResult.HIT else 0
         return held.limit - beyond
@@ -307,24 +306,45 @@ class Placer:
 
 
 class _Slot:
-    """A reservation under way, started at once so that it travels with whatever is written next."""
+    """A reservation under way, started at once so that it travels with whatever is written next.
 
-    def __init__(self, reservations: Reservations, job_id: str, choice: Assign, times_freed: int) -> None:
-        self.choice, self.times_freed = choice, times_freed
-        self._reservations, self._job_id = reservations, job_id
+    It counts in the view from then on: the jobs of one moment would otherwise all see the same node as the emptiest.
+    """
+
+    def __init__(self, placer: Placer, job_id: str, choice: Assign) -> None:
+        self.choice = choice
+        self.times_freed = placer.view.times_freed(choice.node_id)
+        self._placer, self._job_id = placer, job_id
         self._reply: asyncio.Future[bytes] | None = self._ask()
 
     def _ask(self) -> "asyncio.Future[bytes]":
-        return self._reservations.reserve(self.choice.node_id, self._job_id, self.choice.limit)
+        self._placer.view.fleet.took(self.choice.node_id)
+        return self._placer.reservations.reserve(self.choice.node_id, self._job_id, self.choice.limit)
 
     async def taken(self) -> Reserved:
         """What Redis said; asked anew if it was let go meanwhile."""
         self._reply = self._reply or self._ask()
-        return Reserved.parse(await self._reply)
+        try:
+            reserved = Reserved.parse(await self._reply)
+        except StoreError:
+            self.forget()
+            raise
+        if reserved.verdict is Taken.FULL:
+            self.forget()
+        return reserved
+
+    def forget(self) -> None:
+        """It counts no longer; what Redis may have of it expires."""
+        if self._reply is not None:
+            self._reply = None
+            self._placer.view.fleet.gave(self.choice.node_id)
 
     async def let_go(self) -> Given:
         """Give it back if it was taken; once."""
-        reply, self._reply = self._reply, None
+        reply = self._reply
+        self.forget()
         if reply is None or Reserved.parse(await reply).verdict is Taken.FULL:
             return Given.NONE
-        return await self._reservations.release(self.choice.node_id, self._job_id, self.choice.limit)
+        return await self._placer.reservations.release(
+            self.choice.node_id, self._job_id, self._placer.full_at(self.choice)
+        )
