@@ -8,6 +8,8 @@ that take turns, and states ratios. The parts a bench is made of:
     ping      the least a round trip can take here and now
     rounds    cases in turns, medians; a peer that fails is left out by name
     report    machine, commit, figures, ratios: a table and a JSON file
+    puppet    a process that makes load, told by lines: nodes, speakers, pings, and the queues in `peers`
+    ensemble  instances, nodes and speakers around one Redis, each a process of its own
 
 Nothing in here is asserted by a test, and nothing outside imports it.
 """

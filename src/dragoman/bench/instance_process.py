@@ -11,6 +11,7 @@ from typing import IO, Self
 import aiohttp
 
 from dragoman.bench.errors import BenchError
+from dragoman.bench.processes import last_words
 from dragoman.config import Config, load
 from dragoman.embedded.lifeline import Child
 
@@ -44,6 +45,7 @@ class InstanceProcess:
     def __init__(self, config: Config, log: IO[bytes], module: str = PLAIN) -> None:
         self.url = f"ws://127.0.0.1:{config.server.port}"
         self._http = f"http://127.0.0.1:{config.server.port}"
+        self._log = log
         self._answer_fd, ready_fd = os.pipe()
         command = [sys.executable, "-m", module]
         try:
@@ -79,7 +81,7 @@ class InstanceProcess:
             answers.close()
         word, _, text = line.decode(errors="replace").strip().partition(" ")
         if word != "ready":
-            raise BenchError(f"An instance did not start: {text or 'it ended'}.")
+            raise BenchError(f"An instance did not start: {text or last_words(self._log)}.")
 
     async def sees(self, nodes: int) -> None:
         """Return when it knows so many nodes: those of other instances are announced to it a moment later."""

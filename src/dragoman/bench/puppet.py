@@ -19,6 +19,7 @@ from typing import IO, Any, Self
 import uvloop
 
 from dragoman.bench.errors import BenchError
+from dragoman.bench.processes import last_words
 from dragoman.embedded.lifeline import Child
 
 PATIENCE_S = 60.0
@@ -29,23 +30,31 @@ Act = Callable[..., Awaitable[Mapping[str, Any] | None]]
 class Puppet:
     """The parent's side. Started from the main thread, so that the kernel binds it to us."""
 
-    def __init__(self, module: str, child: Child, lines: asyncio.StreamReader, answers: asyncio.ReadTransport) -> None:
-        self.module, self.child = module, child
-        self._lines, self._answers = lines, answers
+    def __init__(self, module: str, log: IO[bytes], answers_fd: int) -> None:
+        self.module = module
+        self._log = log
+        self._lines = asyncio.StreamReader()
+        self._answers: asyncio.ReadTransport | None = None
+        command = [sys.executable, "-m", module, str(answers_fd)]
+        self.child = Child(command, dies_by=SIGKILL, pass_fds=(answers_fd,), stdin=subprocess.PIPE, output=log)
 
     @classmethod
     async def start(cls, module: str, log: IO[bytes]) -> Self:
+        """What it prints goes to `log`, a file."""
         ours, theirs = os.pipe()
-        command = [sys.executable, "-m", module, str(theirs)]
+        pipe = os.fdopen(ours, "rb", buffering=0)
         try:
-            child = Child(command, dies_by=SIGKILL, pass_fds=(theirs,), stdin=subprocess.PIPE, output=log)
+            puppet = cls(module, log, theirs)
         finally:
             os.close(theirs)
-        lines = asyncio.StreamReader()
-        answers, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(lines), os.fdopen(ours, "rb", buffering=0)
-        )
-        return cls(module, child, lines, answers)
+        try:
+            puppet._answers, _ = await asyncio.get_running_loop().connect_read_pipe(
+                lambda: asyncio.StreamReaderProtocol(puppet._lines), pipe
+            )
+        except BaseException:
+            puppet.close()
+            raise
+        return puppet
 
     @property
     def pid(self) -> int:
@@ -61,7 +70,7 @@ class Puppet:
                 line = await self._lines.readline()
         except (BrokenPipeError, TimeoutError) as error:
             raise BenchError(f"{self.module} did not do `{act}`: {str(error) or 'no answer in time'}.") from error
-        answer: dict[str, Any] = json.loads(line) if line else {"failed": f"it ended with code {self.child.wait(1.0)}"}
+        answer: dict[str, Any] = json.loads(line) if line else {"failed": f"it ended: {last_words(self._log)}"}
         if "failed" in answer:
             raise BenchError(f"{self.module} could not do `{act}`: {answer['failed']}.")
         return answer["done"] or {}
@@ -74,7 +83,8 @@ class Puppet:
 
     def close(self) -> None:
         # The loop closes the pipe itself, a turn later; closed under its hands it would abort the process.
-        self._answers.close()
+        if self._answers is not None:
+            self._answers.close()
         self.child.process.kill()
         self.child.wait()
         if self.child.process.stdin is not None:

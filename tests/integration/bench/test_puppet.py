@@ -27,7 +27,7 @@ async def test_what_it_cannot_do_is_told_and_it_goes_on() -> None:
 
 async def test_one_that_cannot_begin_is_told() -> None:
     async with puppet("dragoman.bench.no_such_module") as nobody:
-        with pytest.raises(BenchError, match="could not do `time`: it ended with code 1"):
+        with pytest.raises(BenchError, match=r"could not do `time`: it ended: .*No module named"):
             await nobody.act("time")
 
 

@@ -1,7 +1,8 @@
 import os
 import resource
+from tempfile import TemporaryFile
 
-from dragoman.bench.processes import cpu_s, raise_file_limit, rss_bytes
+from dragoman.bench.processes import cpu_s, last_words, raise_file_limit, rss_bytes
 
 
 def test_the_cpu_time_of_a_process_is_what_it_counts_itself() -> None:
@@ -12,6 +13,14 @@ def test_the_cpu_time_of_a_process_is_what_it_counts_itself() -> None:
 
 def test_the_memory_of_a_process_is_below_its_largest_so_far() -> None:
     assert 0 < rss_bytes(os.getpid()) <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 * 1.1
+
+
+def test_the_last_words_are_the_last_line_that_says_something() -> None:
+    with TemporaryFile() as log:
+        assert last_words(log) == "nothing was said"
+        log.write(b"first\n" + b"x" * 10_000 + b"\nlast one\n\n")
+        log.flush()
+        assert last_words(log) == "last one"
 
 
 def test_more_open_files_than_the_system_allows_are_refused() -> None:
