@@ -13,10 +13,10 @@ from dragoman.services.upkeep.presence import AlreadyRunning
 from dragoman.store.errors import RedisAway
 from dragoman.store.inbox import Push
 from dragoman.store.instances import Instances, Presence
-from members import Join, Member, jobs, said
+from members import TTL_S, Join, Member, jobs, said
 from waiting import wait_until
 
-QUICK_S = 0.3
+QUICK_S, RENEW_S = 0.3, 0.05
 
 
 async def test_entering_opens_the_inbox_before_it_shows_presence(join: Join, stores: Stores) -> None:
@@ -30,19 +30,20 @@ async def test_entering_opens_the_inbox_before_it_shows_presence(join: Join, sto
     assert await member.push(said("j")) is Push.OK
 
 
-async def test_presence_lives_for_its_ttl_and_a_renewal_prolongs_it(join: Join, stores: Stores) -> None:
-    member = await join("a", ttl_s=QUICK_S)
-    key = stores.keys.presence("a")
-    assert 0 < await stores.redis.call("PTTL", key) <= QUICK_S * 1000
-    await wait_until(lambda: _gone(stores, key))
-    await member.presence.run_once()
-    assert await stores.instances.presence("a") is not None
+async def test_presence_lives_for_its_ttl_and_a_renewal_brings_it_back(join: Join, stores: Stores) -> None:
+    member, brief = await join("a"), await join("b", ttl_s=QUICK_S)
+    assert 0 < await stores.redis.call("PTTL", stores.keys.presence("a")) <= member.presence.ttl_s * 1000
+    await wait_until(lambda: _gone(stores, stores.keys.presence("b")))
+    brief.presence.ttl_s = member.presence.ttl_s
+    await brief.presence.run_once()
+    assert await stores.instances.presence("b") is not None
+    assert brief.burials == 0
 
 
 async def test_the_lease_ends_with_the_ttl_and_a_renewal_gives_it_back(join: Join) -> None:
     member = await join("a", ttl_s=QUICK_S)
-    assert member.presence.may_act()
     await wait_until(lambda: not member.presence.may_act())
+    member.presence.lease.ttl_s = TTL_S
     await member.presence.run_once()
     assert member.presence.may_act()
 
@@ -163,11 +164,11 @@ async def test_a_name_that_fell_out_of_the_index_is_written_again(join: Join, st
 
 
 async def test_a_second_instance_of_a_living_name_is_refused_with_a_sentence(join: Join) -> None:
-    first = await join("a", ttl_s=QUICK_S)
-    renewing = asyncio.create_task(every(QUICK_S / 5, first.presence.run_once, name="presence"))
+    first = await join("a")
+    renewing = asyncio.create_task(every(RENEW_S, first.presence.run_once, name="presence"))
     try:
         with pytest.raises(AlreadyRunning) as refused:
-            await join("a", ttl_s=QUICK_S)
+            await join("a")
     finally:
         renewing.cancel()
     assert str(refused.value) == (
@@ -181,7 +182,7 @@ async def test_one_killed_a_moment_ago_is_waited_for_and_buried(join: Join, stor
     """Its presence still stands: that it is not renewed tells it from a living one."""
     first = await join("a", ttl_s=QUICK_S)
     await first.push(said("left behind"))
-    second = await join("a", ttl_s=QUICK_S)
+    second = await join("a")
     assert jobs(second.rehomed) == ["left behind"]
     assert await stores.instances.holder("a") == second.presence.incarnation
 
@@ -300,11 +301,11 @@ async def test_a_start_over_that_redis_interrupts_is_taken_up_again_and_counted_
 
 
 async def test_one_whose_name_was_taken_meanwhile_leaves_its_successor_alone(join: Join, stores: Stores) -> None:
-    first = await join("a", ttl_s=QUICK_S)
+    first = await join("a")
     first.pause()
     await first.die()
-    second = await join("a", ttl_s=QUICK_S)
-    renewing = asyncio.create_task(every(QUICK_S / 5, second.presence.run_once, name="presence"))
+    second = await join("a")
+    renewing = asyncio.create_task(every(RENEW_S, second.presence.run_once, name="presence"))
     try:
         await first.presence.run_once()
     finally:
