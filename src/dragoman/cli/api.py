@@ -30,7 +30,7 @@ Token = Annotated[
         "--token",
         metavar="TOKEN",
         envvar="DRAGOMAN_OPERATOR_TOKEN",
-        help="Operator credential, where security.secret is set.",
+        help="Operator credential, where security.secret is set. [$DRAGOMAN_OPERATOR_TOKEN]",
         show_default=False,
         show_envvar=False,
     ),

@@ -24,7 +24,8 @@ def node(
         str | None,
         typer.Option(
             envvar="DRAGOMAN_NODE_TOKEN",
-            help="Credential of the node, where security.secret is set.",
+            metavar="TOKEN",
+            help="Credential of the node, where security.secret is set. [$DRAGOMAN_NODE_TOKEN]",
             show_default=False,
             show_envvar=False,
         ),
@@ -41,9 +42,7 @@ def node(
     seed: Annotated[int | None, typer.Option(help="sim: for a run that can be repeated.", show_default=False)] = None,
 ) -> None:
     """Run a node until Ctrl-C; it finishes what it has begun, and a second Ctrl-C ends it at once."""
-    from dragoman import logs  # first: see there
-
-    logs.configure("warning" if quiet else "info", "auto")
+    from dragoman import logs  # isort: skip  # first: see there
 
     import uvloop
 
@@ -59,6 +58,7 @@ def node(
     spoken = [language.strip() for language in languages.split(",") if language.strip()]
     if not spoken:
         raise Failure("--languages names none: write them with commas, as in en,es,zh.", USAGE)
+    logs.configure("warning" if quiet else "info", "auto")
 
     def registered(name: str) -> None:
         if not quiet:

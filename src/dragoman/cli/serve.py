@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     from dragoman.supervisor import Ready
 
 Port = Annotated[
-    int | None, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.", show_default=False)
+    int | None,
+    typer.Option(
+        min=0,
+        max=65535,
+        metavar="PORT",
+        help="Port to listen on; 0 takes a free one. [server.port]",
+        show_default=False,
+    ),
 ]
 
 
@@ -24,10 +31,13 @@ def serve(
     ctx: typer.Context,
     config: ConfigFile = None,
     override: Overrides = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default=False)] = None,
+    host: Annotated[
+        str | None, typer.Option(metavar="HOST", help="Address to listen on. [server.host]", show_default=False)
+    ] = None,
     port: Port = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Equal instances behind the port.", show_default=False)
+        int | None,
+        typer.Option(min=1, metavar="N", help="Equal instances behind the port. [server.workers]", show_default=False),
     ] = None,
 ) -> int:
     """Run Dragoman until Ctrl-C, or SIGTERM: running jobs may end; a second Ctrl-C ends it at once.
