@@ -52,7 +52,7 @@ class Bench:
 Machine = Callable[[], RuleBasedStateMachine]
 
 
-def check(machine: Machine, examples: int = 60, steps: int = 30) -> None:
+def check(machine: Machine, examples: int = 40, steps: int = 30) -> None:
     """Run a machine; the same examples every time."""
     run_state_machine_as_test(cast(Any, machine), settings=_settings(examples, steps))
 

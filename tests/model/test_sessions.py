@@ -134,7 +134,7 @@ class Talk(RuleBasedStateMachine):
 
 
 def test_the_scripts_of_a_resumable_session_do_what_the_model_does(bench: Bench) -> None:
-    check(lambda: Talk(bench), examples=50)
+    check(lambda: Talk(bench), examples=40)
 
 
 class Grace(RuleBasedStateMachine):

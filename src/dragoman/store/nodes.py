@@ -101,7 +101,9 @@ class Nodes:
         )
 
     async def gone(self, node: str) -> None:
-        """The node's socket closed: offline at once, instead of when its keys lapse."""
+        """The node's socket closed: offline at once, not when its keys lapse; unless somebody else has it now."""
+        if await self.redis.call("EXISTS", self.keys.node_owner(node)):
+            return
         await asyncio.gather(
             self.redis.call("DEL", self.keys.node_presence(node)),
             self.redis.call("DEL", self.keys.node_snapshot(node)),

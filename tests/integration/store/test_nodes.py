@@ -7,6 +7,7 @@ import pytest
 
 from dragoman.store.keys import Keys
 from dragoman.store.nodes import SEEN, VERSION, Nodes, Snapshot
+from dragoman.store.owners import Owners
 from dragoman.store.redis import Redis
 from redis_clients import Connect
 
@@ -83,6 +84,23 @@ async def test_a_node_whose_socket_closed_is_gone_for_every_reader(nodes: Nodes)
     assert (changes.seen, changes.gone) == ([], ["n1"])
     await nodes.heard(node("n1", 2))
     assert [found.epoch for found in (await nodes.changed_since(since)).seen] == [2]
+
+
+async def test_a_node_that_dialled_in_elsewhere_is_not_taken_offline_by_the_socket_it_left(
+    nodes: Nodes, connect: Connect, redis: Redis, keys: Keys
+) -> None:
+    client = await connect()
+    here, there, theirs = Owners(redis, keys, TTL_MS), Owners(client, keys, TTL_MS), Nodes(client, keys, TTL_MS)
+    await nodes.heard(node("n1", await here.claim_node("n1", "a")))
+    newer = node("n1", await there.claim_node("n1", "b"), instance="b")
+    await theirs.heard(newer)
+    await here.leave_node("n1", "a")
+    await nodes.gone("n1")
+    assert await nodes.online("n1")
+    assert (await nodes.changed_since(0)).seen == [newer]
+    await there.leave_node("n1", "b")
+    await theirs.gone("n1")
+    assert not await nodes.online("n1")
 
 
 @pytest.mark.parametrize(
