@@ -171,3 +171,27 @@ async def test_slots_of_running_jobs_are_renewed_before_they_expire(house: Open)
 async def expiry(house: House) -> int:
     (_, score) = await house.redis.call("ZRANGE", house.keys.reserved("n"), 0, 0, "WITHSCORES")
     return int(score)
+
+
+async def test_the_utterances_of_a_session_reach_their_node_in_order_of_index(house: Open) -> None:
+    """Old nodes do not translate an utterance that comes after a later one."""
+    here = await house("a", speech__placement_wait_ms=20_000)
+    node = await here.node("n", slots=8, features=(), working=True)
+    ear = Ear()
+    for index in range(300):
+        here.services.dispatcher.take(order(index=index, ear=ear))
+    await wait_until(lambda: len(ear.ends) == 300, PATIENCE_S)
+    assert [job["utterance_index"] for job in node.jobs] == list(range(300))
+
+
+async def test_an_utterance_that_waits_for_a_node_holds_up_nobody(house: Open) -> None:
+    here = await house("a", speech__placement_wait_ms=20_000)
+    await here.node("n", working=True)
+    ear = Ear()
+    here.services.dispatcher.take(order(index=0, tgt="xx", ear=ear))
+    here.services.dispatcher.take(order(index=1, ear=ear))
+    await wait_until(lambda: 1 in ear.ends, PATIENCE_S)
+    assert 0 not in ear.ends
+    await here.node("other", languages=("en", "xx"), working=True)
+    await wait_until(lambda: 0 in ear.ends, PATIENCE_S)
+    assert {end.outcome for end in ear.ends.values()} == {Outcome.OK}

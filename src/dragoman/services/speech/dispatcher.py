@@ -90,6 +90,7 @@ class Dispatcher:
             log.exception("a driver failed", job=order.job_id, trace_id=order.trace_id)
             await driver.give_in()
         finally:
+            self.placer.sequence.leave(order)
             self._driven.pop(order.job_id, None)
             if not self._driven:
                 self._idle.set()

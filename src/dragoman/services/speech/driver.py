@@ -124,7 +124,9 @@ class Driver:
         self._stage("placed")
         match placed:
             case Assign():
+                await self.shop.placer.sequence.my_turn(order)
                 await self._assign(placed)
+                self.shop.placer.sequence.leave(order)
                 self.shop.unlock(order)
                 await self._watch()
             case Wait():

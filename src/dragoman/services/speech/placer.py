@@ -26,6 +26,7 @@ from dragoman.services.loops import answers, unawaited
 from dragoman.services.metrics import Metrics
 from dragoman.services.speech.fleet_view import FleetView
 from dragoman.services.speech.order import Order
+from dragoman.services.speech.sequence import Sequence
 from dragoman.store.errors import RedisAway, StoreError
 from dragoman.store.jobs import LOCK_MS, Binding, Jobs
 from dragoman.store.reservations import Given, Reservations, Reserved, Taken
@@ -73,6 +74,7 @@ class Placer:
     ) -> None:
         self.instance, self.view, self.jobs, self.reservations, self.turns = instance, view, jobs, reservations, turns
         self.metrics, self.settings, self.rng = metrics, settings, rng or random.Random()
+        self.sequence = Sequence()
         self.on_freed: Callable[[str], None] = lambda node_id: None  # a full node has a slot again
 
     # -- the first attempt -----------------------------------------------------------------------
@@ -86,6 +88,8 @@ class Placer:
             while True:
                 choice = await self._choose(order, refused, give_up_at)
                 slot = self._reserve(order, choice)
+                if slot is not None:
+                    self.sequence.enter(order)
                 if not bound:
                     existing = await self._patiently(lambda: self._bind(order, slot), give_up_at)  # noqa: B023
                     if existing is not None:
@@ -93,6 +97,7 @@ class Placer:
                         return existing
                     bound = True
                 if slot is not None and not self._taken(order, slot, await slot.taken(), refused):
+                    self.sequence.leave(order)
                     continue
                 binds = self._binds_turn(order, choice)
                 if not await self._patiently(lambda: self._record(order, choice, binds), give_up_at):  # noqa: B023
