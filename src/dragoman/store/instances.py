@@ -8,6 +8,7 @@ the other's after: the living one writes presence and then reads `open`; the und
 and then reads presence. Whatever the order, at least one of them sees the other.
 """
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -62,7 +63,11 @@ class Instances:
     async def renew(self, presence: Presence, ttl_ms: int) -> bool:
         """Say that we live, then look whether we were buried meanwhile. False: we were."""
         data = msgspec.json.encode(presence)
-        await self.redis.call("SET", self.keys.presence(presence.instance), data, "PX", ttl_ms)
+        await asyncio.gather(
+            self.redis.call("SET", self.keys.presence(presence.instance), data, "PX", ttl_ms),
+            # The name too: who buried our former life strikes it out last, perhaps after we have opened.
+            self.redis.call("SADD", self.keys.instances, presence.instance),
+        )
         holder = await self.redis.call("GET", self.keys.open(presence.instance))
         return bool(holder == presence.incarnation.encode())
 

@@ -89,6 +89,16 @@ async def test_the_list_of_instances_tells_the_living_from_the_dead(
     assert await instances.all() == {"died": None, "garbled": None, "lives": Presence("lives", "a")}
 
 
+async def test_one_whose_name_went_with_its_former_life_is_listed_again_when_it_renews(
+    instances: Instances, redis: Redis, keys: Keys
+) -> None:
+    # The undertaker of the incarnation before it strikes the name out last, when the new one has opened already.
+    await instances.open("i", "b", GROUP)
+    await redis.call("SREM", keys.instances, "i")
+    assert await instances.renew(Presence("i", "b"), TTL_MS)
+    assert list(await instances.all()) == ["i"]
+
+
 async def test_one_whose_inbox_is_gone_learns_it_when_it_renews(instances: Instances) -> None:
     await instances.open("i", "a", GROUP)
     assert await instances.renew(Presence("i", "a"), TTL_MS)
