@@ -12,7 +12,9 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
+from select import select
 from signal import SIGINT, SIGTERM
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit, urlunsplit
@@ -196,11 +198,14 @@ async def _standard_input(piece_bytes: int) -> AsyncIterator[bytes]:
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[bytes] = asyncio.Queue(4)
 
+    def put(data: bytes) -> None:
+        asyncio.run_coroutine_threadsafe(queue.put(data), loop).result()
+
     def read() -> None:
-        with contextlib.suppress(RuntimeError, OSError):  # the loop has ended; standard input has gone
-            while data := os.read(STDIN_FD, piece_bytes):
-                asyncio.run_coroutine_threadsafe(queue.put(data), loop).result()
-            asyncio.run_coroutine_threadsafe(queue.put(b""), loop).result()
+        with contextlib.suppress(RuntimeError, CancelledError):  # the loop has ended
+            for data in _reads(STDIN_FD, piece_bytes):
+                put(data)
+            put(b"")
 
     threading.Thread(target=read, daemon=True, name="standard-input").start()
     buffer = b""
@@ -211,6 +216,20 @@ async def _standard_input(piece_bytes: int) -> AsyncIterator[bytes]:
             buffer = buffer[piece_bytes:]
     if whole := buffer[: len(buffer) & ~1]:
         yield whole
+
+
+def _reads(fd: int, most: int) -> Iterator[bytes]:
+    """To the end, or to the first error."""
+    with contextlib.suppress(OSError):
+        while True:
+            try:
+                data = os.read(fd, most)
+            except BlockingIOError:  # whoever gave it to us does not want to be blocked by it
+                select([fd], [], [])
+                continue
+            if not data:
+                return
+            yield data
 
 
 # ---------------------------------------------------------------- speaking and listening
