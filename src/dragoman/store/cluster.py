@@ -66,7 +66,9 @@ class ClusterRedis(Redis):
             link = self._link_at(rest)
             if link.connected.is_set():
                 link.submit(Call(_ASKING, self._ignored(), self.ops["ASKING"]))
-            link.submit(call)
+                link.submit(call)
+            else:  # a server we have not met: by the time we are sent there again it may be reached
+                self._loop.call_later(RETRY_PAUSE_S, self._route, call)
         elif word in ("TRYAGAIN", "CLUSTERDOWN"):
             self._stale.set()
             self._loop.call_later(RETRY_PAUSE_S, self._route, call)
@@ -79,10 +81,11 @@ class ClusterRedis(Redis):
     def _again(self, call: Call) -> None:
         """Route at once, or as soon as the new master's link is up."""
         link = self._slots[call.slot]
-        if link is not None and link.connected.is_set():
-            link.submit(call)
+        if link is None or link.connected.is_set() or call.redirects > MAX_REDIRECTS:
+            self._route(call)
         else:
-            self._loop.call_later(RETRY_PAUSE_S, self._route, call)
+            call.redirects += 1
+            self._loop.call_later(RETRY_PAUSE_S, self._again, call)
 
     def _ignored(self) -> "asyncio.Future[Any]":
         future = self._loop.create_future()

@@ -10,13 +10,15 @@ from signal import SIGCONT, SIGSTOP
 import pytest
 
 from dragoman.embedded.cluster import RedisCluster, key_slot
-from dragoman.embedded.engine import RedisServer
+from dragoman.embedded.engine import RedisServer, free_port
+from dragoman.store import cluster as cluster_module
 from dragoman.store.cluster import ClusterRedis
 from dragoman.store.errors import RedisAway, StoreError, UnknownOutcome
 from dragoman.store.inbox import Inboxes, InboxSettings, Push
 from dragoman.store.instances import Instances
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Dedicated, Redis, Subscriber
+from pretenders import OK, pretender
 from redis_clients import connected
 from redis_servers import RedisAt, own
 from waiting import wait_until
@@ -284,3 +286,34 @@ async def test_before_any_node_was_reached_every_call_is_told_so() -> None:
         assert not redis.connected
     finally:
         await redis.close()
+
+
+@pytest.mark.parametrize("word", ["MOVED", "ASK"])
+async def test_a_call_sent_on_to_a_server_we_have_not_met_waits_until_it_is_reached(
+    word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_module, "MAX_REDIRECTS", 10_000)  # the patience of the test, not the client's
+    known, unmet = free_port(), free_port()
+    master = known
+
+    def send_on(_: int, command: list[bytes]) -> bytes:
+        nonlocal master
+        if command[0] == b"CLUSTER":
+            return b"*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:%d\r\n" % master
+        if command[0] != b"GET":
+            return OK
+        master = unmet if word == "MOVED" else known
+        return b"-%s 0 127.0.0.1:%d\r\n" % (word.encode(), unmet)
+
+    async with pretender(send_on, known) as url:
+        redis = ClusterRedis([url])
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await redis.wait_connected()
+            asked = redis.call("GET", "x")
+            await wait_until(lambda: ("127.0.0.1", unmet) in redis._links, PATIENCE_S)
+            async with pretender(lambda _, command: b"$2\r\nhi\r\n" if command[0] == b"GET" else OK, unmet):
+                async with asyncio.timeout(PATIENCE_S):
+                    assert await asked == b"hi"
+        finally:
+            await redis.close()

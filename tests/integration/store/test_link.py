@@ -3,7 +3,7 @@
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from signal import SIGCONT, SIGSTOP
 from typing import Any
@@ -16,6 +16,7 @@ from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis, SingleRedis, connect
 from dragoman.store.reservations import RESERVE
 from dragoman.store.script import ALL
+from pretenders import OK, pretender
 from redis_clients import connected
 from redis_servers import RedisAt, own
 from waiting import wait_until
@@ -181,33 +182,6 @@ async def test_an_idle_connection_is_not_cut_off(mortal: RedisAt) -> None:
 
 
 # -- servers that misbehave -------------------------------------------------------------------------
-
-OK = b"+OK\r\n"
-
-
-Reply = Callable[[int, list[bytes]], bytes]
-
-
-@asynccontextmanager
-async def pretender(reply: Reply) -> AsyncIterator[str]:
-    """A server that answers each command with what `reply(number of the connection, command)` says."""
-    connections = 0
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal connections
-        connections += 1
-        mine, parser = connections, hiredis.Reader(notEnoughData=None)
-        while data := await reader.read(65536):
-            parser.feed(data)
-            while (command := parser.gets()) is not None:
-                writer.write(reply(mine, command))
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1")
-    try:
-        yield f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
 
 
 @asynccontextmanager
