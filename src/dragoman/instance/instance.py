@@ -75,7 +75,7 @@ class Instance:
         services = self.services
         # Before we bury a former life of ours: whether its jobs can go on depends on which nodes are there.
         await services.view.run_once()
-        await services.presence.enter(services.undertaker.bury)
+        await self._enter()
         self._loops += [asyncio.create_task(loop, name=name) for name, loop in services.loops(self.config).items()]
         stage = Backstage(
             self.name,
@@ -116,7 +116,11 @@ class Instance:
         services.dispatcher.abandon_all()
         services.sessions.drop_all(Close.LEASE_LOST)
         services.local_nodes.drop_all(Close.LEASE_LOST)
-        await services.presence.enter(services.undertaker.bury)
+        await self._enter()
+
+    async def _enter(self) -> None:
+        await self.services.presence.enter(self.services.undertaker.bury)
+        await self.services.orphans.index()
 
     # -- what can be seen ------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from dragoman.cli.main import run
 from dragoman.embedded.binary import find_server
 from processes import Descendants, alive, wait_until
 
-TINY = ("--quick", "--seconds", "0.2", "--warmup", "0.1")
+TINY = ("--quick", "--seconds", "1", "--warmup", "0.5")
 SETTINGS = speech.Settings(seconds=0.2, warmup_s=0.1, rounds=1, sessions=3, nodes=2, queues=False)
 
 
@@ -45,12 +45,15 @@ def test_jobs_are_counted_beside_the_tasks_of_every_queue(
 ) -> None:
     found = measured(tmp_path, "speech", "--sessions", "20", "--nodes", "3")
     figures, ratios = found["figures"], found["ratios"]
-    tasks = {f"{name}_{each}" for name in queue.PEERS for each in ("per_s", "cpu_ms", "redis_cpu_ms", "least_waiting")}
+    # One that gets no turn in so short a run, on a machine busy with others, is named and left out.
+    peers = queue.PEERS.keys() - found["settings"]["left_out"].keys()
+    tasks = {f"{name}_{each}" for name in peers for each in ("per_s", "cpu_ms", "redis_cpu_ms", "least_waiting")}
     jobs = {"jobs_per_s", "cpu_ms_per_job", "redis_cpu_ms_per_job", "round_trips_before_assign"}
     assert set(figures) == jobs | tasks
     assert figures["jobs_per_s"] > 0
     assert figures["round_trips_before_assign"] <= 2
-    assert ratios["vs_best_queue"] == min(ratios[f"vs_{name}"] for name in queue.PEERS)
+    assert peers
+    assert ratios["vs_best_queue"] == min(ratios[f"vs_{name}"] for name in peers)
     assert "the best of the queues, which is" in capsys.readouterr().out
 
 

@@ -67,7 +67,7 @@ class Dispatcher:
         }
         view.on_lost.append(self.node_lost)
         view.storm = storm
-        placer.on_freed = self.slot_freed
+        placer.on_freed = orphans.on_freed = self.slot_freed
 
     def __len__(self) -> int:
         return len(self._driven)

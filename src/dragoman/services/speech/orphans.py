@@ -22,7 +22,7 @@ from dragoman.services.metrics import Metrics
 from dragoman.services.speech.expatriate import NO_FRAME, Mail
 from dragoman.services.speech.local_nodes import AboutJob
 from dragoman.store.jobs import Jobs
-from dragoman.store.reservations import Reservations
+from dragoman.store.reservations import Given, Reservations
 
 log = structlog.get_logger(__name__)
 
@@ -55,6 +55,7 @@ class Orphans:
         self.instance, self.metrics = instance, metrics
         self._jobs, self._reservations, self._mail, self._tasks = jobs, reservations, mail, tasks
         self._patience_ms, self._knows = patience_ms, knows
+        self.on_freed: Callable[[str], None] = lambda node_id: None  # a slot went back: those who wait may look
         self._orphans: dict[str, Orphan] = {}
 
     def __len__(self) -> int:
@@ -104,6 +105,11 @@ class Orphans:
                 del self._orphans[orphan.job_id]
                 self._tasks.spawn(self._give_up(orphan), "orphan-lost")
 
+    async def index(self) -> None:
+        """After a burial of our own former life: what it drove and we watch now is found under our common name."""
+        for orphan in list(self._orphans.values()):
+            await self._jobs.driven(self.instance, orphan.job_id, 0)
+
     async def run_once(self) -> None:
         """End those whose time is over; keep the slots of the others."""
         now = monotonic()
@@ -151,6 +157,8 @@ class Orphans:
 
     async def _close(self, orphan: Orphan) -> None:
         if orphan.node_id:
-            await self._reservations.release(orphan.node_id, orphan.job_id, 0)
+            given = await self._reservations.release(orphan.node_id, orphan.job_id, 0)
+            if given is Given.FREED:
+                self.on_freed(orphan.node_id)
         await self._jobs.advance(orphan.job_id, Event.RELEASE, attempt=None)
         await self._jobs.undriven(self.instance, orphan.job_id)
