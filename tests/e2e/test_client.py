@@ -130,7 +130,7 @@ async def test_a_cut_by_hand_is_between_exactly_these_chunks(here: InstanceProce
 
 async def test_numbered_utterances_of_both_formats_are_shown_in_order(here: InstanceProcess) -> None:
     async with session_at(here) as session:
-        for index in range(12):
+        for index in range(6):
             if index % 2:
                 await session.utterance(bytes(3200 * index), audio_format="pcm16")
             else:
@@ -140,7 +140,7 @@ async def test_numbered_utterances_of_both_formats_are_shown_in_order(here: Inst
         async for event in session:
             transcript.add(event)
     heard = [audio_ms(line.result) for line in transcript.lines if line.result is not None]
-    assert heard == [100 * index if index % 2 else 100 * index + 20 for index in range(12)]
+    assert heard == [100 * index if index % 2 else 100 * index + 20 for index in range(6)]
 
 
 async def test_a_pair_nobody_serves_is_told(here: InstanceProcess) -> None:

@@ -123,6 +123,16 @@ async def test_ctrl_c_stops_speaking_and_closes_the_session(here: InstanceProces
     await wait_until(lambda: no_session_is_left(here), PATIENCE_S)
 
 
+async def test_a_reader_that_has_enough_ends_it_without_a_complaint(here: InstanceProcess, tmp_path: Path) -> None:
+    reads, writes = os.pipe()
+    process = await start(here, tmp_path, "--fast", "--json", stdout=writes)
+    os.close(writes)
+    os.close(reads)
+    _, err = await process.communicate()
+    assert (process.returncode, err) == (1, b"")
+    await wait_until(lambda: no_session_is_left(here), PATIENCE_S)
+
+
 async def test_on_a_terminal_the_transcript_grows_above_a_bar(here: InstanceProcess, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))

@@ -96,6 +96,9 @@ def say(
         raise Failure(_sentence(error, f"{src} → {tgt}"), 1) from None
     except (asyncio.CancelledError, KeyboardInterrupt):
         return INTERRUPTED
+    except BrokenPipeError:  # whoever read has enough; Python would complain when it closes the output
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     show.sum_up()
     return INTERRUPTED if teller.interrupted else int(show.failed > 0)
 

@@ -28,7 +28,7 @@ class Show:
         from dragoman.client import Transcript
 
         self.transcript = Transcript()
-        self.refused = 0
+        self.lost = 0  # what was not taken, or went with a session
 
     def __enter__(self) -> None:
         """Before the first event."""
@@ -42,12 +42,12 @@ class Show:
 
     @property
     def failed(self) -> int:
-        return sum(line.failure is not None for line in self.transcript.lines) + self.refused
+        return sum(line.failure is not None for line in self.transcript.lines) + self.lost
 
     def event(self, event: "Event") -> None:
-        from dragoman.client import Refused
+        from dragoman.client import Refused, Renewed
 
-        self.refused += isinstance(event, Refused)
+        self.lost += isinstance(event, Refused | Renewed)
         line = self.transcript.add(event)
         if line is not None:
             self.line(line)

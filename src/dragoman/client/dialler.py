@@ -7,6 +7,7 @@ is worth more patience: `patience_s` from the moment its connection was lost.
 import asyncio
 import logging
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from itertools import cycle
@@ -53,9 +54,10 @@ class Dialler:
         while True:
             if self._give_up_at is not None:
                 await asyncio.sleep(self._backoff.delay_s())
-            url = self._dialled = next(self._urls)
+            dialled = next(self._urls)
+            url = self._dialled = _without_secrets(dialled)
             try:
-                return await Link.open(url, self._received, self._connect_s, self._ssl)
+                return await Link.open(dialled, self._received, self._connect_s, self._ssl)
             except WSInvalidURL:
                 raise ValueError(f"{url!r} is not the address of a server, as ws://host:5010/ws/session is") from None
             except WSInvalidStatusError as error:
@@ -95,6 +97,11 @@ class Dialler:
         over = self._tries_left <= 0 if self._give_up_at is None else time.monotonic() >= self._give_up_at
         if over:
             raise Unreachable(why)
+
+
+def _without_secrets(url: str) -> str:
+    """As it may be shown: without a query, where a token may be, and without a password."""
+    return re.sub(r"//[^/@]*@", "//", url.partition("?")[0])
 
 
 def _why(error: Exception) -> str:

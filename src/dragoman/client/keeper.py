@@ -137,13 +137,15 @@ class Keeper:
     async def _has_room(self, link: Link) -> bool:
         """True at once, or False after waiting: then things may have changed."""
         wait_s = self._throttle.wait_s(time.monotonic())
-        if wait_s > 0 and not link.closed.done():
+        if link.closed.done():
+            await asyncio.sleep(0)  # until the gate is shut: what is said to nobody may be more than we can keep
+        elif wait_s > 0:
             await asyncio.wait({link.closed}, timeout=wait_s)
-            return False
-        if not link.writable.is_set():
+        elif not link.writable.is_set():
             await link.writable.wait()
-            return False
-        return True
+        else:
+            return True
+        return False
 
     # ------------------------------------------------------------ a connection
 
@@ -203,7 +205,8 @@ class Keeper:
     async def _say_again(self, link: Link) -> None:
         for what in self.talk.again():
             while not await self._has_room(link):
-                pass
+                if link.closed.done():
+                    return
             self.say(what)
         self.gate.set()
         if self.playing is not None:

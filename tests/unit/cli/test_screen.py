@@ -66,6 +66,7 @@ def test_what_happens_beside_is_noted(event: Pressed, note: str, capsys: pytest.
         ([said(0), FAILED], "1 utterance translated, 1 failed."),
         ([FAILED], "0 utterances translated, 1 failed."),
         ([said(0), Refused("X", "no")], "1 utterance translated, 1 failed."),
+        ([said(0), Renewed("s-2", "s-1")], "1 utterance translated, 1 failed."),
     ],
 )
 def test_it_is_summed_up(events: list[Result], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:

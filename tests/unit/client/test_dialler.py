@@ -109,3 +109,9 @@ async def test_every_other_code_says_come_back(code: int) -> None:
         dials = dialler(server.url)
         await lose(dials, code)
         await dial_once(dials)
+
+
+async def test_a_token_in_an_address_is_not_told() -> None:
+    with pytest.raises(Unreachable) as error:
+        await dial_once(dialler(nowhere().replace("//", "//me:s3cret@") + "?token=s3cret"))
+    assert "s3cret" not in str(error.value)

@@ -170,6 +170,17 @@ async def test_whatever_is_cut_off_every_word_arrives_once(seed: int) -> None:
         assert len(one.connections) + len(other.connections) > 4
 
 
+async def test_who_never_waits_does_not_speak_to_a_connection_that_is_gone() -> None:
+    async with serving() as server, session_at(server, audio_format="pcm16") as session:
+        for number in range(100):  # in all more than is kept, between two cuts less
+            if number % 30 == 15:
+                server.drops()
+                await server.connections[-1].gone.wait()
+            await session.send(bytes([number]) * 48_000, final=number % 10 == 9)
+        await session.finish()
+        assert [piece[at] for piece in server.session.utterances for at in range(0, 480_000, 48_000)] == [*range(100)]
+
+
 # ---------------------------------------------------------------- not resumed
 
 
