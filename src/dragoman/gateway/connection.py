@@ -44,6 +44,9 @@ class Connection(Protocol):
 
     def send_binary(self, data: bytes) -> None: ...
 
+    def flush(self) -> None:
+        """Write what was sent now, not at the end of this turn of the loop."""
+
     def close(self, code: int, reason: str = "") -> None:
         """Send a close frame and end the connection, in bounded time whatever the peer does."""
 

@@ -142,6 +142,9 @@ class WebSocket(Guest):
         elif self._out_bytes > _FLUSH_BYTES:
             self._flush()
 
+    def flush(self) -> None:
+        self._flush()
+
     def _flush(self) -> None:
         if not self._out:
             return

@@ -63,6 +63,8 @@ class Wire:
         self.sent.append(message)
         self._heard(message)
 
+    def flush(self) -> None: ...
+
     def close(self, code: int, reason: str = "") -> None:
         self.closed, self.code = True, int(code)
 

@@ -110,4 +110,6 @@ class RemoteSocket:
         except StoreError:
             return
 
+    def flush(self) -> None: ...
+
     def close(self, code: int, reason: str = "") -> None: ...

@@ -173,6 +173,7 @@ class LocalNodes:
             return
         node.drivers[message.job_id] = message.driver
         node.conn.send(bytes(message.frame))
+        node.conn.flush()  # what a listener hears of it can wait; the node should begin
 
     def cancel(self, message: CancelJob) -> None:
         node = self._here.get(message.node_id)
