@@ -1,0 +1,577 @@
+"""The running server gives every message a client or node can send the answer the protocol names.
+
+The messages are the real ones of samples.json, spoken to a real process.
+"""
+
+import json
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from dragoman.protocol.audio import AudioFrame, FrameKind, build_frame, encode_base64, opus_run
+from dragoman.protocol.node import NodeMessage
+from dragoman.protocol.session import ClientMessage
+from e2e.raw_node import RawNode, silent
+from e2e.speech_stage import ACKING, PATIENCE_S, Stage, Talker, Visit, after, standing, visiting
+from key_leaks import Onlooker
+from redis_servers import RedisAt
+from waiting import wait_until
+
+pytestmark = pytest.mark.xdist_group("server-contract")
+
+SAMPLES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "samples.json").read_text())
+TYPES = {"client": get_args(ClientMessage), "node": get_args(NodeMessage)}
+SOURCES = Path(__file__).parents[2] / "src"
+
+BINARY = BRISK = 1  # the second instance
+PAUSE_MS = 1000
+
+# How each message of a client is answered, within a session that has a node; "" = not at all.
+ANSWERS = {
+    "session_init": "session_init_ack",
+    "session_resume": "error INVALID_SESSION",
+    "audio_chunk": "",
+    "utterance": "translation_result",
+    "client_heartbeat": "server_heartbeat",
+    "tts_started": "",
+    "tts_play_ended": "",
+    "session_close": "session_close_ack",
+    "room_create": "room_error UNSUPPORTED_FEATURE",
+    "room_join": "room_error UNSUPPORTED_FEATURE",
+    "room_leave": "room_error UNSUPPORTED_FEATURE",
+    "room_raw_voice_preference": "room_error UNSUPPORTED_FEATURE",
+    "webrtc_offer": "error UNSUPPORTED_FEATURE",
+    "webrtc_answer": "error UNSUPPORTED_FEATURE",
+    "webrtc_ice": "error UNSUPPORTED_FEATURE",
+}
+ACK_FIELDS = {
+    "protocol_version": "1.0",
+    "negotiated_codec": "opus",
+    "negotiated_audio_format": "opus",
+    "negotiated_sample_rate": 16000,
+    "negotiated_channel_count": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def stage(redis_server: RedisAt, onlooker: Onlooker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """The first instance with JSON alone, the second with binary frames and a short pause."""
+    flags: dict[str, object] = {"speech__release__span": 50}
+    binary = flags | {"speech__binary_frames": True, "speech__pause_ms": PAUSE_MS}
+    with standing(redis_server, tmp_path_factory.mktemp("contract"), onlooker, flags, binary) as up:
+        yield up
+
+
+def tag_of(kind: Any) -> str:
+    return str(kind.__struct_config__.tag)
+
+
+def sample_of(side: str, tag: str) -> dict[str, Any]:
+    return deepcopy(next(sample for sample in SAMPLES[side].values() if sample["type"] == tag))
+
+
+async def send(talker: Talker, message: dict[str, Any]) -> None:
+    await talker.ws.send_str(json.dumps(message))
+
+
+async def answers(talker: Talker) -> list[str]:
+    """What came back, in short, until the server has certainly heard everything; events and partials aside."""
+    await talker.pong()
+    said = [f"{m['type']} {m['code']}" if "code" in m else m["type"] for m in talker.heard]
+    talker.heard.clear()
+    return [one for one in said if one not in ("ui_event", "asr_partial")]
+
+
+# -- clients ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SAMPLES["client"])
+async def test_every_message_of_a_client_gets_its_answer(stage: Stage, name: str) -> None:
+    message = deepcopy(SAMPLES["client"][name])
+    async with visiting(stage) as visit:
+        await visit.node()
+        talker = await visit.talker()
+        if "session_id" in message and message["type"] != "session_resume":
+            message["session_id"] = talker.session_id
+        if message["type"] == "utterance":
+            message |= {"utterance_index": 0, "src_lang": visit.src, "tgt_lang": visit.tgt}
+        wanted = ANSWERS[message["type"]]
+        await send(talker, message)
+        if wanted:
+            word, _, code = wanted.partition(" ")
+            answer = await talker.until(lambda m: m["type"] == word, PATIENCE_S)
+            assert answer.get("code", "") == code
+        if message["type"] not in ("session_close", "audio_chunk"):
+            assert await answers(talker) == []
+
+
+async def test_there_is_an_answer_for_every_type(stage: Stage) -> None:
+    assert set(ANSWERS) == {tag_of(kind) for kind in TYPES["client"]}
+    assert set(ANSWERS) == {sample["type"] for sample in SAMPLES["client"].values()}
+
+
+@pytest.mark.parametrize("name", [name for name in SAMPLES["client"] if name.startswith("session_init")])
+async def test_a_session_is_acknowledged_with_all_that_was_negotiated(stage: Stage, name: str) -> None:
+    init = SAMPLES["client"][name]
+    async with visiting(stage) as visit:
+        talker = await visit.bare_talker()
+        await send(talker, init)
+        ack = await talker.until(lambda m: True, PATIENCE_S)
+        assert ack["type"] == "session_init_ack"
+        assert ack["trace_id"] == init["trace_id"]
+        asked = {"negotiated_audio_format": init.get("audio_format", "opus")}
+        wanted = ACK_FIELDS | asked | {"use_binary_frame": False}
+        assert {name: ack[name] for name in wanted} == wanted
+        assert ack["session_id"].startswith("s-")
+        assert len(ack["session_id"]) == 34
+        assert ("resume_token" in ack) == bool(init.get("resume"))
+
+
+async def test_a_session_without_a_trace_gets_one(stage: Stage) -> None:
+    async with visiting(stage) as visit:
+        talker = await visit.bare_talker()
+        init = {name: value for name, value in SAMPLES["client"]["session_init one way"].items() if name != "trace_id"}
+        await send(talker, init)
+        assert (await talker.until(lambda m: True, PATIENCE_S))["trace_id"]
+
+
+@pytest.mark.parametrize("kind", TYPES["client"], ids=tag_of)
+async def test_a_missing_field_is_named_and_the_connection_lives_on(stage: Stage, kind: Any) -> None:
+    sample = sample_of("client", tag_of(kind))
+    async with visiting(stage) as visit:
+        talker = await visit.talker(trace_id="trace-of-the-session")
+        for field in msgspec.structs.fields(kind):
+            if not field.required:
+                continue
+            await send(talker, {name: value for name, value in sample.items() if name != field.name})
+            error = await talker.refused()
+            assert error["code"] == "INVALID_MESSAGE"
+            assert f"`{field.name}`" in error["message"]
+            assert error["trace_id"] == "trace-of-the-session"
+            if field.name not in ("sdp", "candidate"):
+                wrong = {"no": "such"} if isinstance(sample[field.name], (str, int, float, list)) else 7
+                await send(talker, sample | {field.name: wrong})
+                assert f"`{field.name}`" in (await talker.refused())["message"]
+        assert await answers(talker) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "not valid JSON"),
+        ("{", "not valid JSON"),
+        ("[]", "not a JSON object"),
+        ("null", "not a JSON object"),
+        ("{}", "type"),
+        ('{"type": 7}', "type"),
+        ('{"type": "no_such_type"}', "Unknown message type"),
+        ('{"type": "node_register"}', "Unknown message type"),
+    ],
+)
+async def test_what_is_no_message_is_refused_and_the_connection_lives_on(stage: Stage, text: str, words: str) -> None:
+    async with visiting(stage) as visit:
+        talker = await visit.talker()
+        await talker.ws.send_str(text)
+        error = await talker.refused()
+        assert error["code"] == "INVALID_MESSAGE"
+        assert words in error["message"]
+        assert await answers(talker) == []
+
+
+@pytest.mark.parametrize(
+    "type", ["audio_chunk", "utterance", "client_heartbeat", "tts_started", "tts_play_ended", "session_close"]
+)
+async def test_an_unknown_session_is_refused_and_the_connection_lives_on(stage: Stage, type: str) -> None:
+    async with visiting(stage) as visit:
+        talker = await visit.talker()
+        await send(talker, sample_of("client", type) | {"session_id": "s-00000000000000000000000000000000"})
+        assert (await talker.refused())["code"] == "INVALID_SESSION"
+        assert await answers(talker) == []
+
+
+async def test_a_second_session_on_a_socket_is_another_one_and_the_socket_speaks_for_it(stage: Stage) -> None:
+    async with visiting(stage) as visit:
+        await visit.node()
+        talker = await visit.talker(trace_id="first")
+        first = talker.session_id
+        await visit.say_utterance(talker, 0)
+        assert (await talker.result(0, PATIENCE_S))["session_id"] == first
+        await talker.init(src_lang=visit.src, tgt_lang=visit.tgt, trace_id="second")
+        assert talker.session_id != first
+        await visit.say_utterance(talker, 0)
+        assert (await talker.result(0, PATIENCE_S))["session_id"] == talker.session_id
+        await talker.say("no_such_type")
+        assert (await talker.refused())["trace_id"] == "second"
+
+
+async def test_an_utterance_from_another_socket_is_answered_there(stage: Stage) -> None:
+    async with visiting(stage) as visit:
+        await visit.node()
+        owner, sender = await visit.talker(), await visit.bare_talker()
+        sender.session_id = owner.session_id
+        await visit.say_utterance(sender, 0)
+        assert (await sender.result(0, PATIENCE_S))["session_id"] == owner.session_id
+        assert await answers(owner) == []
+        await visit.say_utterance(owner, 1)
+        assert await owner.result(1, PATIENCE_S)
+
+
+async def test_a_session_is_fed_by_chunks_or_by_utterances_and_not_by_both(stage: Stage) -> None:
+    async with visiting(stage) as visit:
+        await visit.node()
+        chunks, numbers = await visit.talker(), await visit.talker()
+        await chunks.speak(1)
+        await visit.say_utterance(chunks, 0)
+        await visit.say_utterance(numbers, 0)
+        await numbers.speak(1)
+        for talker in (chunks, numbers):
+            assert (await talker.refused())["code"] == "INVALID_MESSAGE"
+        await chunks.speak(1, final=True)
+        assert await chunks.result(0, PATIENCE_S)
+
+
+@pytest.mark.parametrize("index", [0, 1, 53, 2**53, 2**53 + 1, 2**63, -1, 1.5, "1", None])
+async def test_an_index_that_was_used_or_is_out_of_reach_is_refused(stage: Stage, index: object) -> None:
+    async with visiting(stage) as visit:
+        await visit.node()
+        talker = await visit.talker()
+        for good in (0, 1):
+            await visit.say_utterance(talker, good)
+            assert await talker.result(good, PATIENCE_S)
+        fields = sample_of("client", "utterance") | {"src_lang": visit.src, "tgt_lang": visit.tgt}
+        await send(talker, fields | {"session_id": talker.session_id, "utterance_index": index})
+        error = await talker.refused()
+        assert error["code"] == "INVALID_MESSAGE"
+        assert "utterance_index" in error["message"]
+        await visit.say_utterance(talker, 2)
+        assert await talker.result(2, PATIENCE_S)
+
+
+async def test_session_close_waits_for_what_is_outstanding_and_cuts_what_is_left(stage: Stage) -> None:
+    async with visiting(stage) as visit:
+        node = await visit.node(work=silent)
+        talker = await visit.talker()
+        await talker.speak(5, final=True)
+        await talker.speak(3)  # left in the buffer
+        await talker.say("session_close", session_id=talker.session_id, reason="done")
+        await node.job(2)
+        assert node.jobs[1]["is_manual_cut"] is True
+        for job in node.jobs:
+            await node.answer(job)
+        ack = await talker.until(lambda m: m["type"] == "session_close_ack", PATIENCE_S)
+        assert ack["session_id"] == talker.session_id
+        results = [m["utterance_index"] for m in talker.heard if m["type"] == "translation_result"]
+        assert results == [0, 1]
+
+
+@pytest.mark.xfail(strict=True, reason="the socket still speaks for the session it has closed")
+async def test_a_closed_session_is_unknown(stage: Stage) -> None:
+    async with visiting(stage) as visit:
+        talker = await visit.talker()
+        await talker.say("session_close", session_id=talker.session_id, reason="done")
+        await talker.until(lambda m: m["type"] == "session_close_ack", PATIENCE_S)
+        await talker.say("client_heartbeat", session_id=talker.session_id, timestamp=1)
+        answer = await talker.until(lambda m: True, PATIENCE_S)
+        assert (answer["type"], answer.get("code")) == ("error", "INVALID_SESSION")
+
+
+async def test_session_close_does_not_lose_an_utterance_that_still_waits_for_its_place(stage: Stage) -> None:
+    async with visiting(stage) as visit:
+        await visit.node()
+        talker = await visit.talker()
+        await visit.say_utterance(talker, 1)  # 0 has not come
+        await talker.say("session_close", session_id=talker.session_id, reason="done")
+        await talker.until(lambda m: m["type"] == "session_close_ack", PATIENCE_S)
+        assert [m["utterance_index"] for m in talker.heard if m["type"] == "translation_result"] == [1]
+
+
+async def test_a_session_that_is_being_closed_takes_nothing_more(stage: Stage) -> None:
+    async with visiting(stage) as visit:
+        node = await visit.node(work=silent)
+        talker = await visit.talker()
+        await talker.speak(5, final=True)
+        await node.job()
+        await talker.say("session_close", session_id=talker.session_id, reason="done")
+        await talker.speak(5, final=True)
+        assert (await talker.refused())["code"] == "SESSION_CLOSED"
+        await node.answer(node.jobs[0])
+        await talker.until(lambda m: m["type"] == "session_close_ack", PATIENCE_S)
+
+
+async def test_an_empty_final_that_overtook_the_last_chunk_still_ends_with_it(stage: Stage) -> None:
+    """Web clients send the final one message too early."""
+    async with visiting(stage) as visit:
+        node = await visit.node()
+        talker = await visit.talker()
+        await talker.speak(10)
+        await talker.speak(0, final=True)
+        await talker.speak(7)
+        assert await talker.result(0, PATIENCE_S)
+        assert len(node.jobs) == 1
+        assert len(node.jobs[0]["audio"]) == len(encode_base64(opus_run([b"\xf8\xff\xfe"] * 17))) - 2
+
+
+async def test_an_undecodable_chunk_is_refused_and_nothing_of_it_is_kept(stage: Stage) -> None:
+    async with visiting(stage) as visit:
+        node = await visit.node()
+        talker = await visit.talker()
+        await talker.speak(10)
+        for payload in ("!!!", "AAA", "BQA="):
+            chunk = {"session_id": talker.session_id, "seq": 9, "is_final": False, "payload": payload}
+            await talker.say("audio_chunk", **chunk)
+            assert (await talker.refused())["code"] == "INVALID_MESSAGE"
+        await talker.speak(1, final=True)
+        assert await talker.result(0, PATIENCE_S)
+        assert len(node.jobs[0]["audio"]) == len(encode_base64(opus_run([b"\xf8\xff\xfe"] * 11))) - 2
+
+
+async def test_pcm16_is_spoken_where_it_was_asked_for(stage: Stage) -> None:
+    async with visiting(stage) as visit:
+        node = await visit.node()
+        talker = await visit.talker(audio_format="pcm16", sample_rate=8000)
+        audio = bytes(encode_base64(bytes(1600))).decode().strip('"')
+        chunk = {"session_id": talker.session_id, "seq": 0, "is_final": True, "payload": audio}
+        await talker.say("audio_chunk", **chunk)
+        assert await talker.result(0, PATIENCE_S)
+        job = node.jobs[0]
+        assert (job["audio_format"], job["sample_rate"], job["audio"]) == ("pcm16", 8000, audio)
+
+
+async def test_playback_holds_the_pause_back(stage: Stage) -> None:
+    async with visiting(stage) as visit:
+        node = await visit.node(BRISK)
+        talker = await visit.talker(BRISK)
+        mark = {"session_id": talker.session_id, "trace_id": "t", "group_id": "g"}
+        await talker.say("tts_started", **mark, ts_start_ms=1)
+        await talker.speak(5)
+        await wait_until(after(2.5 * PAUSE_MS / 1000), PATIENCE_S)
+        assert not node.jobs
+        await talker.say("tts_play_ended", **mark, ts_end_ms=2)
+        assert await talker.result(0, PATIENCE_S)
+        assert node.jobs[0]["is_timeout_triggered"] is True
+
+
+# -- results ---------------------------------------------------------------------------------------
+
+
+async def test_a_result_has_what_clients_rely_on(stage: Stage) -> None:
+    async with visiting(stage) as visit:
+        node = await visit.node(work=silent)
+        talker = await visit.talker()
+        await visit.say_utterance(talker, 0, trace_id="trace-of-the-job")
+        job = await node.job()
+        told = deepcopy(SAMPLES["node"]["job_result with everything"])
+        for name in ("job_id", "attempt_id", "session_id", "trace_id"):
+            told[name] = job[name]
+        await node.ws.send_str(json.dumps(told | {"node_id": node.id}))
+        result = await talker.result(0, PATIENCE_S)
+        passed = (
+            "text_asr",
+            "text_translated",
+            "tts_audio",
+            "tts_format",
+            "extra",
+            "asr_quality_level",
+            "quality_score",
+        )
+        assert {name: result[name] for name in passed} == {name: told[name] for name in passed}
+        assert result["trace_id"] == "trace-of-the-job"
+        assert (result["group_id"], result["part_index"]) == (f"group_{talker.session_id}_0", 0)
+        assert result["service_timings"] == {"total_ms": 701.0}
+        assert result["scheduler_sent_at_ms"] > 1_600_000_000_000
+        assert "backfilled" not in result
+
+
+async def test_a_result_without_words_has_no_group(stage: Stage) -> None:
+    async with visiting(stage) as visit:
+        node = await visit.node(work=silent)
+        talker = await visit.talker()
+        await visit.say_utterance(talker, 0)
+        await node.answer(await node.job(), text_asr="", text_translated="only this")
+        result = await talker.result(0, PATIENCE_S)
+        assert "group_id" not in result
+        assert (result["text_asr"], result["tts_audio"]) == ("", "")
+
+
+async def test_a_job_reaches_its_node_with_the_fields_it_must_have(stage: Stage) -> None:
+    async with visiting(stage) as visit:
+        node = await visit.node()
+        talker = await visit.talker()
+        await visit.say_utterance(talker, 0)
+        assert await talker.result(0, PATIENCE_S)
+        job = node.jobs[0]
+        assert set(SAMPLES["to_node"]["job_assign"]) <= set(job)
+        assert job["pipeline"] == SAMPLES["to_node"]["job_assign"]["pipeline"]
+        assert (job["attempt_id"], job["is_manual_cut"], job["padding_ms"]) == (1, True, 280)
+        assert not {"is_timeout_triggered", "is_max_duration_triggered", "dialect", "features"} & set(job)
+
+
+async def test_an_utterance_passes_through_as_it_came(stage: Stage) -> None:
+    async with visiting(stage) as visit:
+        node = await visit.node()
+        talker = await visit.talker()
+        told = deepcopy(SAMPLES["client"]["utterance with everything"])
+        told |= {"session_id": talker.session_id, "utterance_index": 0, "src_lang": visit.src, "tgt_lang": visit.tgt}
+        told |= {"lang_a": visit.src, "lang_b": visit.tgt}
+        await send(talker, told)
+        assert await talker.result(0, PATIENCE_S)
+        same = set(told) - {"type", "manual_cut"}
+        assert {name: node.jobs[0][name] for name in same} == {name: told[name] for name in same}
+
+
+# -- binary frames ---------------------------------------------------------------------------------
+
+
+def binary(talker: Talker, kind: FrameKind, seq: int, audio: bytes = b"", *, final: bool = False) -> bytes:
+    return build_frame(AudioFrame(kind, talker.session_id, seq, 1, final, audio))
+
+
+async def test_binary_frames_are_asked_for_and_heard(stage: Stage) -> None:
+    async with visiting(stage) as visit:
+        node = await visit.node(BINARY)
+        talker = Talker(await visit.socket(BINARY))
+        assert (await talker.init(src_lang=visit.src, tgt_lang=visit.tgt))["use_binary_frame"] is True
+        packets = opus_run([b"\xf8\xff\xfe"] * 4)
+        await talker.ws.send_bytes(binary(talker, FrameKind.CHUNK, 0, packets))
+        await talker.ws.send_bytes(binary(talker, FrameKind.CHUNK, 1, packets))
+        await talker.ws.send_bytes(binary(talker, FrameKind.FINAL, 2))
+        assert await talker.result(0, PATIENCE_S)
+        assert node.jobs[0]["audio"] == bytes(encode_base64(packets * 2)).decode().strip('"')
+        await talker.ws.send_bytes(binary(talker, FrameKind.CHUNK, 3, packets, final=True))
+        assert await talker.result(1, PATIENCE_S)
+        await talker.speak(4, final=True)  # JSON is understood all the same
+        assert await talker.result(2, PATIENCE_S)
+
+
+@pytest.mark.parametrize("broken", [b"", b"\x01", b"\x07" + bytes(40), b"\x01\xff" + bytes(30)])
+async def test_a_broken_binary_frame_is_refused_and_the_connection_lives_on(stage: Stage, broken: bytes) -> None:
+    async with visiting(stage) as visit:
+        talker = await visit.talker(BINARY)
+        await talker.ws.send_bytes(broken)
+        assert (await talker.refused())["code"] == "INVALID_MESSAGE"
+        assert await answers(talker) == []
+
+
+@pytest.mark.parametrize("name", SAMPLES["binary"])
+async def test_a_binary_frame_of_an_unknown_session_is_refused(stage: Stage, name: str) -> None:
+    sample = SAMPLES["binary"][name]
+    async with visiting(stage) as visit:
+        talker = await visit.talker(BINARY)
+        await talker.ws.send_bytes(bytes.fromhex(sample["starts_with"]) + bytes(sample["audio_bytes"]))
+        assert (await talker.refused())["code"] == "INVALID_SESSION"
+
+
+# -- nodes -----------------------------------------------------------------------------------------
+
+
+async def node_lives(visit: Visit, node: RawNode) -> None:
+    """It still gets jobs, and its answers arrive."""
+    talker = await visit.talker()
+    before = len(node.jobs)
+    await visit.say_utterance(talker, 0)
+    await node.answer(await node.job(before + 1))
+    assert await talker.result(0, PATIENCE_S)
+
+
+@pytest.mark.parametrize("name", [name for name in SAMPLES["node"] if not name.startswith("node_register")])
+async def test_no_message_of_a_node_needs_an_answer(stage: Stage, name: str) -> None:
+    async with visiting(stage) as visit:
+        node = await visit.node(work=silent)
+        message = deepcopy(SAMPLES["node"][name]) | {"node_id": node.id}
+        if "language_capabilities" in message:
+            message["language_capabilities"] = {
+                f"{kind}_languages": [visit.src, visit.tgt] for kind in ("asr", "tts", "semantic")
+            }
+        if message["type"] == "node_heartbeat":
+            message["resource_usage"] = message["resource_usage"] | {"gpu_queue_length": 0}
+        await node.ws.send_str(json.dumps(message))
+        await node_lives(visit, node)
+        assert not node.of("error")
+
+
+@pytest.mark.parametrize("name", [name for name in SAMPLES["node"] if name.startswith("node_register")])
+async def test_a_node_is_acknowledged_once(stage: Stage, name: str) -> None:
+    async with visiting(stage) as visit:
+        ws = await visit.socket(0, "/ws/node")
+        register = SAMPLES["node"][name] | {"node_id": None}
+        await ws.send_str(json.dumps(register))
+        ack = json.loads((await ws.receive(timeout=PATIENCE_S)).data)
+        assert (ack["type"], ack["status"]) == ("node_register_ack", "registered")
+        assert ack["node_id"].startswith("node-")
+        await ws.send_str(json.dumps(register))
+        error = json.loads((await ws.receive(timeout=PATIENCE_S)).data)
+        assert (error["type"], error["code"]) == ("error", "INVALID_MESSAGE")
+
+
+async def test_a_node_keeps_the_id_it_claims(stage: Stage) -> None:
+    async with visiting(stage) as visit:
+        assert (await visit.node(node_id=f"mine-{visit.src}")).id == f"mine-{visit.src}"
+
+
+@pytest.mark.parametrize("kind", TYPES["node"], ids=tag_of)
+async def test_a_missing_field_of_a_node_is_named_and_the_node_lives_on(stage: Stage, kind: Any) -> None:
+    sample = sample_of("node", tag_of(kind))
+    async with visiting(stage) as visit:
+        node = await visit.node(work=silent)
+        errors = 0
+        for field in msgspec.structs.fields(kind):
+            if field.required:
+                await node.ws.send_str(json.dumps({n: v for n, v in sample.items() if n != field.name}))
+                errors += 1
+                error = await node.until("error", errors)
+                assert error["code"] == "INVALID_MESSAGE"
+                assert f"`{field.name}`" in error["message"]
+        await node_lives(visit, node)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"type": "no_such_type"}', '{"type": "session_init"}'])
+async def test_what_is_no_message_of_a_node_is_refused_and_the_node_lives_on(stage: Stage, text: str) -> None:
+    async with visiting(stage) as visit:
+        node = await visit.node(work=silent)
+        await node.ws.send_str(text)
+        assert (await node.until("error"))["code"] == "INVALID_MESSAGE"
+        await node.ws.send_bytes(b"\x01\x02")
+        assert (await node.until("error", 2))["code"] == "INVALID_MESSAGE"
+        await node_lives(visit, node)
+
+
+async def test_a_heartbeat_may_come_before_the_registration(stage: Stage) -> None:
+    async with visiting(stage) as visit:
+        node = await visit.node(work=silent, beat_first=True, features=ACKING)
+        await node_lives(visit, node)
+
+
+# -- paths and names -------------------------------------------------------------------------------
+
+
+async def test_the_paths_of_the_protocol_are_there(stage: Stage) -> None:
+    async with visiting(stage) as visit:
+        url = f"http://127.0.0.1:{stage.port}"
+        async with visit.http.get(f"{url}/health") as answer:
+            assert (answer.status, await answer.text()) == (200, "OK")
+        for path in ("/health/live", "/health/ready", "/api/v1/stats", "/api/v1/metrics", "/api/v1/cluster"):
+            async with visit.http.get(url + path) as answer:
+                assert answer.status == 200, path
+        async with visit.http.get(f"{url}/metrics") as answer:
+            text = await answer.text()
+        assert "scheduler_phase2_redis_op_total" in text
+        assert "scheduler_phase2_inbox_pending" in text
+
+
+@pytest.mark.parametrize("name", ["timeout_node_id", "max_duration_node_id", "gap_timeout_ms"])
+def test_a_name_that_was_given_up_occurs_nowhere_but_where_it_is_refused(name: str) -> None:
+    found = {
+        path.relative_to(SOURCES).as_posix()
+        for path in SOURCES.rglob("*")
+        if path.suffix in (".py", ".lua", ".toml") and name in path.read_text()
+    }
+    assert found == {"dragoman/config/catalog.py"}
+
+
+@pytest.mark.parametrize("name", ["affinity_node_id", "current_turn_id"])
+def test_the_literal_names_of_a_turn_are_in_the_source(name: str) -> None:
+    assert name in (SOURCES / "dragoman" / "store" / "turns.py").read_text()
