@@ -1,7 +1,10 @@
 """What a job costs the instances when there is more of everything, and what a session costs that says nothing.
 
-Paced load, the same at every size: a job in a thousand sessions that are mostly silent is to cost what it costs in
-ten. Everything the instance does meanwhile is counted with it, heartbeats and renewals too.
+    growth      paced load, the same at every size: a job among thousands of nodes, or of sessions that are mostly
+                silent, is to cost what it costs among ten
+    scale-out   as many jobs as they manage, on one instance and on two
+
+Everything an instance does meanwhile is counted with its jobs, heartbeats and renewals too.
 """
 
 import asyncio
@@ -17,25 +20,28 @@ SETTLE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Paced:
-    per_s: float
+class Span:
     warmup_s: float
     seconds: float
 
 
-async def at_size(servers: Servers, load: Paced, *, nodes: int = NODES, sessions: int = SESSIONS) -> Quantities:
+async def at_size(
+    servers: Servers, span: Span, per_s: float, *, nodes: int = NODES, sessions: int = SESSIONS
+) -> Quantities:
     async with ensemble(servers) as cast:
         await cast.add_nodes(nodes)
         await cast.add_sessions(sessions)
-        return await _cost(cast, load)
+        await cast.pace(per_s)
+        return await _cost(cast, span)
 
 
-async def spread(servers: Servers, load: Paced, instances: int) -> Quantities:
+async def spread(servers: Servers, span: Span, instances: int) -> Quantities:
     """On one instance or two. Each language has its nodes at one of them and half of its sessions at either."""
     async with ensemble(servers, instances) as cast:
         await cast.add_nodes(NODES, LANGUAGES)
         await cast.add_sessions(SESSIONS, LANGUAGES)
-        return await _cost(cast, load)
+        await cast.loop()
+        return await _cost(cast, span)
 
 
 async def idle(servers: Servers, sessions: int) -> Quantities:
@@ -49,9 +55,8 @@ async def idle(servers: Servers, sessions: int) -> Quantities:
         return {"session_kb": (cast.rss_bytes() - before) / sessions / 1024}
 
 
-async def _cost(cast: Ensemble, load: Paced) -> Quantities:
-    await cast.pace(load.per_s)
-    await asyncio.sleep(load.warmup_s)
-    used = await cast.measure(load.seconds)
+async def _cost(cast: Ensemble, span: Span) -> Quantities:
+    await asyncio.sleep(span.warmup_s)
+    used = await cast.measure(span.seconds)
     await cast.rest()
     return {"per_s": used.per_s, "cpu_ms": used.cpu_ms_per_job}

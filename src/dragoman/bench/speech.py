@@ -16,7 +16,7 @@ import uvloop
 
 from dragoman.bench.ensemble import ensemble
 from dragoman.bench.errors import BenchError
-from dragoman.bench.growth import Paced, at_size, idle, spread
+from dragoman.bench.growth import Span, at_size, idle, spread
 from dragoman.bench.peers.queue import CONCURRENCY, PEERS, release
 from dragoman.bench.peers.race import race
 from dragoman.bench.processes import raise_file_limit
@@ -44,11 +44,11 @@ class Settings:
     growth_sessions: tuple[int, ...] = ()
     scale_out: bool = False
     idle_sessions: int = 0
-    per_s: float = 400.0  # of what is paced: growth and scale-out
+    growth_per_s: float = 400.0
 
     @property
-    def paced(self) -> Paced:
-        return Paced(self.per_s, self.warmup_s, self.seconds)
+    def span(self) -> Span:
+        return Span(self.warmup_s, self.seconds)
 
     @property
     def open_files(self) -> int:
@@ -131,14 +131,14 @@ def _tasks(name: str) -> Callable[[Bench], Awaitable[Quantities]]:
 
 def _grown(name: str, title: str, **size: int) -> Case[Bench]:
     async def run(bench: Bench) -> Quantities:
-        return await at_size(bench.servers, bench.settings.paced, **size)
+        return await at_size(bench.servers, bench.settings.span, bench.settings.growth_per_s, **size)
 
     return Case(name, title, run)
 
 
 def _spread(instances: int) -> Case[Bench]:
     async def run(bench: Bench) -> Quantities:
-        return await spread(bench.servers, bench.settings.paced, instances)
+        return await spread(bench.servers, bench.settings.span, instances)
 
     return Case(f"instances_{instances}", "one instance" if instances == 1 else "two instances", run)
 

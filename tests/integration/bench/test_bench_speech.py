@@ -70,7 +70,7 @@ def test_a_queue_that_is_not_installed_is_named_and_left_out(
 
 
 def test_growth_scale_out_and_idle_sessions_have_their_figures(folder: Path) -> None:
-    settings = replace(SETTINGS, growth_nodes=(3,), scale_out=True, idle_sessions=5, per_s=100.0)
+    settings = replace(SETTINGS, growth_nodes=(3,), scale_out=True, idle_sessions=5, growth_per_s=100.0)
     steps: list[str] = []
     report: Report = speech.run(settings, find_server(""), steps.append)
     assert len(steps) == speech.steps(settings)
