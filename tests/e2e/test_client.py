@@ -27,7 +27,6 @@ from dragoman.client import (
     Transcript,
 )
 from dragoman.protocol.audio import SILENCE_PACKET, opus_run
-from dragoman.protocol.codes import ErrorCode
 from instances import Cluster, InstanceProcess, running
 from redis_servers import RedisAt
 from waiting import wait_until
@@ -197,11 +196,8 @@ async def test_a_broken_connection_loses_and_doubles_nothing(
         assert len([event for event in events if isinstance(event, Resumed)]) > 3
         told = sorted((event.index, event) for event in events if isinstance(event, Result | Failed))
         assert [index for index, _ in told] == list(range(20))
-        # An answer that meets a resume may be lost with it; then that is told, and never another's audio.
-        assert {event.code for _, event in told if isinstance(event, Failed)} <= {ErrorCode.INSTANCE_LOST}
-        heard_ms = {index: audio_ms(event) for index, event in told if isinstance(event, Result)}
-        assert heard_ms == {index: spoken_ms[index] for index in heard_ms}
-        assert len(heard_ms) > 10
+        assert not [event for _, event in told if isinstance(event, Failed)]
+        assert [audio_ms(event) for _, event in told if isinstance(event, Result)] == spoken_ms
 
 
 async def test_words_being_spoken_survive_the_death_of_their_instance(redis_server: RedisAt, tmp_path: Path) -> None:

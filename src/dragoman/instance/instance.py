@@ -26,6 +26,7 @@ from dragoman.store.redis import Redis
 log = structlog.get_logger(__name__)
 
 LEAVE_PATIENCE_S = 2.0
+SUBSCRIBE_PATIENCE_S = 1.0
 
 
 def instance_name(configured: str, number: int, workers: int) -> str:
@@ -77,6 +78,7 @@ class Instance:
         await services.view.run_once()
         await self._enter()
         self._loops += [asyncio.create_task(loop, name=name) for name, loop in services.loops(self.config).items()]
+        await self._hear_announcements()
         stage = Backstage(
             self.name,
             services.metrics.registry,
@@ -90,6 +92,15 @@ class Instance:
         self.ready = True
         port, durability = self.doors.listener.port, self.durability.durability
         log.info("instance ready", instance=self.name, port=port, durability=durability)
+
+    async def _hear_announcements(self) -> None:
+        """What is announced before we listen is missed: look once more when we do, without waiting for it long."""
+        try:
+            async with asyncio.timeout(SUBSCRIBE_PATIENCE_S):
+                await self.services.announcer.subscriber.subscribed.wait()
+        except TimeoutError:
+            log.warning("not listening to announcements yet; nodes elsewhere are known a moment later")
+        await self.services.view.run_once()
 
     # -- being away ------------------------------------------------------------------------------
 

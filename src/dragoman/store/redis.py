@@ -229,6 +229,7 @@ class Subscriber:
     def __init__(self, redis: Redis, channel: str, on_message: Callable[[bytes], None]) -> None:
         self._redis, self._channel, self._on_message = redis, channel, on_message
         self._link: Link | None = None
+        self.subscribed = asyncio.Event()
 
     @property
     def listening(self) -> bool:
@@ -261,6 +262,7 @@ class Subscriber:
         try:
             async with asyncio.timeout(self.CHECK_S):
                 await link.connected.wait()
+            self.subscribed.set()
             while link.connected.is_set():
                 future = asyncio.get_running_loop().create_future()
                 link.submit(Call(pack(("PING",)), future, op))
@@ -269,6 +271,7 @@ class Subscriber:
         except (TimeoutError, StoreError):
             pass
         finally:
+            self.subscribed.clear()
             self._link = None
             await link.close()
 

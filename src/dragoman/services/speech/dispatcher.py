@@ -16,8 +16,9 @@ from dragoman.protocol.node import JobError
 from dragoman.protocol.peer import Bounced, CancelJob, CoolingDown, SlotFreed
 from dragoman.services.loops import Tasks, unawaited
 from dragoman.services.metrics import Metrics
-from dragoman.services.speech.driver import Cancelled, Driver, Lost, Overtaken, TurnOver
+from dragoman.services.speech.driver import Driver
 from dragoman.services.speech.fleet_view import FleetView
+from dragoman.services.speech.happenings import Cancelled, Lost, Overtaken, TurnOver
 from dragoman.services.speech.local_nodes import AboutJob
 from dragoman.services.speech.order import Listener, Order
 from dragoman.services.speech.orphans import Orphans
@@ -105,10 +106,12 @@ class Dispatcher:
         for job_id in list(self._by_session.get(session_id, ())):
             self._driven[job_id].hear(Cancelled(reason))
 
-    def redirect(self, session_id: str, listener: Listener) -> None:
-        """The session went on elsewhere: from now on `listener` hears of its jobs."""
+    def redirect(self, session_id: str, before: Listener, listener: Listener) -> None:
+        """The session went on elsewhere: from now on `listener` hears of the jobs `before` heard of."""
         for job_id in self._by_session.get(session_id, ()):
-            self._driven[job_id].order.listener = listener
+            order = self._driven[job_id].order
+            if order.listener is before:
+                order.listener = listener
 
     def turn_ended(self, session_id: str, turn_id: str) -> None:
         """Jobs an old node may have held back for the rest of their turn have their time running from now."""

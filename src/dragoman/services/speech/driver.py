@@ -11,7 +11,6 @@ written is written when Redis is back.
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,7 @@ from dragoman.protocol.node import JobAck, JobCancel, JobResult, JobStarted, Nod
 from dragoman.protocol.peer import Assign as AssignMessage
 from dragoman.protocol.peer import CancelJob
 from dragoman.services.loops import answers
+from dragoman.services.speech.happenings import Cancelled, Happening, Lost, Overtaken, TurnOver
 from dragoman.services.speech.order import End, Order
 from dragoman.services.speech.placer import Exists, RedisDown
 from dragoman.store.errors import StoreError
@@ -41,38 +41,6 @@ log = structlog.get_logger(__name__)
 
 REDIS_PAUSE_S = 0.25
 
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """The node of one attempt is gone, or the assignment found nobody.
-
-    Losses are heard more than once, and what was said of an earlier attempt must not end the one under way.
-    """
-
-    reason: str
-    attempt: int
-    grace_s: float = 0.0  # for which the node may come back with what it finished
-    delivered: bool = True  # False: the node never had the job
-
-
-@dataclass(frozen=True, slots=True)
-class Cancelled:
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class TurnOver:
-    """The job's turn has ended: what an old node kept back, it need not keep any longer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Overtaken:
-    """Its node has answered a later job of the turn, so it is done with this one."""
-
-    attempt: int
-
-
-Happening = Lost | Cancelled | TurnOver | Overtaken
 
 _EMPTY_REASONS = frozenset(EmptyReason)
 # A label of a metric is not for nodes to make up.

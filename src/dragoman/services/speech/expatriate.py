@@ -8,17 +8,16 @@ import msgspec
 
 from dragoman.domain.job import Outcome
 from dragoman.domain.placement import NoNode
-from dragoman.protocol.codec import decode_node, encode
+from dragoman.protocol.codec import decode_node
 from dragoman.protocol.node import JobResult, NodePartial
 from dragoman.protocol.peer import InboxMessage, JobEnded, JobMoved, ToSocket, decode_inbox, encode_peer
 from dragoman.services.loops import Tasks
+from dragoman.services.speech.messages import ended_message
 from dragoman.services.speech.order import End, Order
 from dragoman.services.speech.router import Router
 from dragoman.store.errors import StoreError
 from dragoman.store.inbox import Push
 from dragoman.store.sessions import ResumableSessions
-
-NO_FRAME = msgspec.Raw(b"null")
 
 
 class Mail:
@@ -32,28 +31,18 @@ class Mail:
 
     async def deliver(self, message: JobEnded | JobMoved) -> None:
         owner = await self._router.owners.session_owner(message.session_id)
-        if owner is not None and await self._router.push(owner, message) is Push.OK:
-            return
+        if owner is None or await self._router.push(owner, message) is not Push.OK:
+            await self._park(message)
+
+    async def redirect(self, message: JobEnded) -> None:
+        """It came to us, and the session is not here any more."""
+        owner = await self._router.owners.session_owner(message.session_id)
+        if owner in (None, self._router.instance) or await self._router.push(str(owner), message) is not Push.OK:
+            await self._park(message)
+
+    async def _park(self, message: JobEnded | JobMoved) -> None:
         if isinstance(message, JobEnded):
-            await self.park(message)
-
-    async def park(self, message: JobEnded) -> None:
-        await self._sessions.park(message.session_id, encode_peer(message))
-
-
-def ended_message(order: Order, end: End) -> JobEnded:
-    frame = msgspec.Raw(encode(end.result)) if end.result is not None else NO_FRAME
-    return JobEnded(
-        session_id=order.session_id,
-        index=order.index,
-        job_id=order.job_id,
-        trace_id=order.trace_id,
-        outcome=end.outcome.value,
-        code=end.code,
-        message=end.message,
-        node_id=end.node_id or "",
-        frame=frame,
-    )
+            await self._sessions.park(message.session_id, encode_peer(message))
 
 
 def end_of(message: JobEnded) -> End:
@@ -85,7 +74,7 @@ class Expatriate:
         self._mail.send(JobMoved(order.session_id, order.index))
 
     def job_ended(self, order: Order, end: End) -> None:
-        self._mail.send(ended_message(order, end))
+        self._mail.send(ended_message(order.session_id, order, end))
 
 
 class RemoteSocket:

@@ -44,6 +44,7 @@ log = structlog.get_logger(__name__)
 
 FORWARD_PATIENCE_S = 30.0
 FORWARD_PAUSE_S = 0.25
+MAX_DRIVERS = 10_000
 
 AboutJob = JobAck | JobStarted | NodePartial | JobResult
 
@@ -172,6 +173,8 @@ class LocalNodes:
             await self.router.to_driver(message.driver, bounced)
             return
         node.drivers[message.job_id] = message.driver
+        if len(node.drivers) > MAX_DRIVERS:  # old nodes never answer some jobs
+            del node.drivers[next(iter(node.drivers))]
         node.conn.send(bytes(message.frame))
         node.conn.flush()  # what a listener hears of it can wait; the node should begin
 

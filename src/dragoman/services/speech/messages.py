@@ -3,11 +3,15 @@
 from time import monotonic, time
 from typing import Protocol
 
+import msgspec
+
 from dragoman.domain.segmenter import Cut
 from dragoman.protocol import ids
 from dragoman.protocol.audio import NO_AUDIO, OPUS, encode_base64
+from dragoman.protocol.codec import encode
 from dragoman.protocol.codes import UiEventName
 from dragoman.protocol.node import JobAssign, JobResult
+from dragoman.protocol.peer import JobEnded
 from dragoman.protocol.session import (
     Pipeline,
     ServiceTimings,
@@ -17,8 +21,10 @@ from dragoman.protocol.session import (
     UiEvent,
     Utterance,
 )
+from dragoman.services.speech.order import End
 
 PADDING_BY_HAND_MS = 280
+NO_FRAME = msgspec.Raw(b"null")
 
 
 class About(Protocol):
@@ -156,4 +162,19 @@ def opened(
         negotiated_audio_format=audio_format,
         negotiated_sample_rate=sample_rate,
         negotiated_channel_count=1,
+    )
+
+
+def ended_message(session_id: str, about: About, end: End) -> JobEnded:
+    """The end of a job, for a session that is, or may soon be, on another instance."""
+    return JobEnded(
+        session_id=session_id,
+        index=about.index,
+        job_id=about.job_id,
+        trace_id=about.trace_id,
+        outcome=end.outcome.value,
+        code=end.code,
+        message=end.message,
+        node_id=end.node_id or "",
+        frame=msgspec.Raw(encode(end.result)) if end.result is not None else NO_FRAME,
     )

@@ -19,8 +19,9 @@ from dragoman.protocol.node import JobResult
 from dragoman.protocol.peer import JobEnded
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
-from dragoman.services.speech.expatriate import NO_FRAME, Mail
+from dragoman.services.speech.expatriate import Mail
 from dragoman.services.speech.local_nodes import AboutJob
+from dragoman.services.speech.messages import NO_FRAME
 from dragoman.store.jobs import Jobs
 from dragoman.store.reservations import Given, Reservations
 

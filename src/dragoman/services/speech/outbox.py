@@ -3,7 +3,9 @@
     post ─▶ queue ─▶ Redis ─▶ (answered, in order) ─▶ socket, if one is there
 
 While Redis is away messages wait, in order. What the client has confirmed is freed. Once the session was
-resumed elsewhere every write is FENCED, and nothing of ours reaches the client any more.
+resumed elsewhere every write is FENCED, and nothing of ours reaches the client any more: the ends of jobs that
+were not written yet (`carries`) go to whoever has the session now. While a resume here is under way everything
+is held, because Redis has the new epoch before we do.
 """
 
 import asyncio
@@ -16,6 +18,7 @@ import msgspec
 
 from dragoman.protocol.codec import encode
 from dragoman.protocol.fields import Numbered
+from dragoman.protocol.peer import JobEnded
 from dragoman.services.loops import Tasks, unawaited
 from dragoman.store.errors import StoreError
 from dragoman.store.sessions import MAX_BYTES, MAX_ENTRIES, ResumableSessions
@@ -28,6 +31,7 @@ class Letter:
     seq: int  # 0: state alone
     frame: bytes
     fields: Mapping[str, Any]
+    carries: JobEnded | None = None  # the end of a job that this tells of
     done: "asyncio.Future[bool] | None" = None  # True when written, False when fenced
     written: bool = False
     epoch: int = 0
@@ -48,7 +52,7 @@ class Outbox:
         tasks: Tasks,
         *,
         deliver: Callable[[bytes], None],
-        on_fenced: Callable[[], None],
+        on_fenced: Callable[[list[JobEnded]], None],
         on_full: Callable[[], None],
     ) -> None:
         self.epoch, self.seq = epoch, seq
@@ -57,18 +61,34 @@ class Outbox:
         self._queue: deque[Letter] = deque()
         self._queued_bytes = 0
         self._retrying = False
+        self._held = False
         self._over = False
 
-    def post(self, message: Numbered, fields: Mapping[str, Any] | None = None) -> None:
+    def post(self, message: Numbered, fields: Mapping[str, Any] | None = None, carries: JobEnded | None = None) -> None:
         """A message for the client, and what changed in the session with it."""
         self.seq += 1
-        self._put(Letter(self.seq, encode(msgspec.structs.replace(message, seq=self.seq)), fields or {}))
+        frame = encode(msgspec.structs.replace(message, seq=self.seq))
+        self._put(Letter(self.seq, frame, fields or {}, carries))
 
-    def note(self, fields: Mapping[str, Any]) -> "asyncio.Future[bool]":
+    def note(self, fields: Mapping[str, Any], carries: JobEnded | None = None) -> "asyncio.Future[bool]":
         """State alone, in its order among the messages. True when it is written, False when we were fenced."""
         done = asyncio.get_running_loop().create_future()
-        self._put(Letter(0, b"", fields, done))
+        self._put(Letter(0, b"", fields, carries, done))
         return done
+
+    def hold(self) -> None:
+        """A resume here begins: until it is over nobody knows whose epoch is right."""
+        self._held = True
+
+    def let_go(self, epoch: int, written: int) -> None:
+        """The resume is over. What Redis had up to `written` the client has, or gets from there."""
+        self._held, self.epoch = False, epoch
+        for letter in self._queue:
+            if 0 < letter.seq <= written:
+                letter.seq = 0  # not to be delivered a second time
+                letter.settle(True)
+        self._pump()
+        self._write_rest()
 
     def free(self, last_seq: int) -> None:
         if last_seq <= self.seq and not self._over:
@@ -89,7 +109,7 @@ class Outbox:
         self._queued_bytes += len(letter.frame)
         if len(self._queue) > MAX_ENTRIES or self._queued_bytes > MAX_BYTES:
             self._on_full()
-        elif not self._retrying:
+        elif not self._retrying and not self._held:
             self._write(letter)
 
     def _write(self, letter: Letter) -> None:
@@ -103,36 +123,45 @@ class Outbox:
         error = done.exception()
         if self._over:
             return
-        if error is not None:
-            # From now on in order and one by one: a later message must not be written before this one.
-            if not self._retrying:
-                self._retrying = True
-                self._tasks.spawn(self._retry(), "outbox-retry")
-        elif done.result() == b"OK":
+        if error is None and done.result() == b"OK":
             letter.settle(True)
             self._pump()
-        elif letter.epoch != self.epoch:  # resumed here meanwhile: ours again, under a new epoch
-            self._write(letter)
-        else:
+        elif error is None and not self._held and letter.epoch == self.epoch:
             self._fenced()
+        elif not self._held and not letter.written:
+            self._write_rest()
+
+    def _write_rest(self) -> None:
+        """In order and one by one: a later message must not be written before an earlier one."""
+        if not self._retrying and any(not letter.written for letter in self._queue):
+            self._retrying = True
+            self._tasks.spawn(self._retry(), "outbox-retry")
 
     def _pump(self) -> None:
-        while self._queue and self._queue[0].written:
+        while self._queue and self._queue[0].written and not self._held:
             letter = self._queue.popleft()
             self._queued_bytes -= len(letter.frame)
             if letter.seq:
                 self._deliver(letter.frame)
 
     def _fenced(self) -> None:
+        undelivered = self.undelivered()
         self.stop()
-        self._on_fenced()
+        self._on_fenced(undelivered)
+
+    def undelivered(self) -> list[JobEnded]:
+        """The ends of jobs that are not written yet."""
+        return [letter.carries for letter in self._queue if letter.carries is not None and not letter.written]
+
+    def _next_unwritten(self) -> Letter | None:
+        return None if self._held else next((letter for letter in self._queue if not letter.written), None)
 
     async def _retry(self) -> None:
-        """Redis was away: write what waits, oldest first."""
+        """Redis or our epoch was away: write what waits, oldest first."""
         try:
-            while (letter := next((one for one in self._queue if not one.written), None)) is not None:
+            while (letter := self._next_unwritten()) is not None:
+                epoch = self.epoch
                 try:
-                    epoch = self.epoch
                     reply = await self._store.write(self._session_id, epoch, letter.seq, letter.frame, letter.fields)
                 except StoreError:
                     await asyncio.sleep(RETRY_S)
@@ -140,7 +169,7 @@ class Outbox:
                 if reply == b"OK":
                     letter.settle(True)
                     self._pump()
-                elif epoch == self.epoch:
+                elif epoch == self.epoch and not self._held:
                     self._fenced()
         finally:
             self._retrying = False

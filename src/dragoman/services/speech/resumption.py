@@ -60,23 +60,34 @@ class Resumption:
         """Raises ProtocolError INVALID_SESSION with the reason."""
         here = self._sessions.instance
         session_id, token = message.session_id, message.resume_token
-        taken = await self._store.resume(session_id, token, subject, message.last_seq, here)
+        here_already = self._sessions.find(session_id)
+        held = here_already.outbox if here_already is not None else None
+        if held is not None:
+            held.hold()
+        taken: Resumed | str = "NONE"
+        try:
+            taken = await self._store.resume(session_id, token, subject, message.last_seq, here)
+        finally:
+            if held is not None and isinstance(taken, str):
+                held.let_go(held.epoch, 0)
         if isinstance(taken, str):
             raise ProtocolError(ErrorCode.INVALID_SESSION, WHY_NOT[taken])
         session = self._sessions.find(message.session_id)
-        if session is not None and session.outbox is not None:
-            self._take_back(session, socket, taken.epoch)
+        if session is not None and session.outbox is not None and taken.epoch == session.outbox.epoch + 1:
+            self._take_back(session, socket)
         else:
+            if session is not None:  # it has been elsewhere meanwhile: what we know of it is old
+                self._sessions.moved_away(session)
             session = await self._restore(socket, message.session_id, taken)
         self._welcome(session, socket, taken)
+        if held is not None and session.outbox is held:
+            held.let_go(taken.epoch, int(taken.state.get("seq", 0)))
         await self._after(session, taken)
         return session
 
-    def _take_back(self, session: Session, socket: Socket, epoch: int) -> None:
+    def _take_back(self, session: Session, socket: Socket) -> None:
         """It never left this instance: what was buffered is still here."""
-        assert session.outbox is not None
         old = session.socket
-        session.outbox.epoch = epoch
         self._sessions.attach(session, socket)
         if old is not None and old is not socket:
             old.close(Close.REPLACED, "the session was resumed by another connection")
@@ -104,10 +115,14 @@ class Resumption:
             self._sessions.settings.session.ack_timeout_ms,
             self._sessions.settings.session.span,
         )
+        # All of them before anything is awaited: their ends may come by inbox at any moment from now on.
+        for index, (job_id, trace_id) in opened.items():
+            self._sessions.expect(session, int(index), job_id, trace_id, now + self._job_timeout_s, now)
         former_lives = taken.former_owner != "" and await self._instances.presence(taken.former_owner) is not None
         for index, (job_id, trace_id) in opened.items():
             give_up_at = now + await self._patience_s(job_id, former_lives)
-            self._sessions.expect(session, int(index), job_id, trace_id, give_up_at, now)
+            if int(index) in session.abroad:
+                self._sessions.expect(session, int(index), job_id, trace_id, give_up_at, now)
         await self._resume_turn(session, now)
         self._sessions.attach(session, socket)
         return session
@@ -148,17 +163,22 @@ class Resumption:
             socket.send(frame)
 
     async def _after(self, session: Session, taken: Resumed) -> None:
-        session.set_timer()
-        for data in taken.parked:
-            message = parked_message(data)
-            if message is not None:
-                self._sessions.deliver(session, message)
+        self._deliver(session, taken.parked)
         if taken.parked:
             await self._store.forget_parked(session.id, len(taken.parked))
+        # What was parked between that look and the moment the session could be found here.
+        self._deliver(session, await self._store.take_parked(session.id))
+        session.set_timer()
         await self._sessions.claim(session)
         if taken.former_owner not in ("", self._sessions.instance):
             await self._router.push(taken.former_owner, SessionMoved(session.id, taken.epoch))
         log.info("session resumed", session=session.id, epoch=taken.epoch, came_from=taken.former_owner)
+
+    def _deliver(self, session: Session, parked: list[bytes]) -> None:
+        for data in parked:
+            message = parked_message(data)
+            if message is not None:
+                self._sessions.deliver(session, message)
 
     # -- the grace of those who do not come back -------------------------------------------------
 

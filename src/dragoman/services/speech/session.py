@@ -30,6 +30,7 @@ from dragoman.protocol.codes import BackpressureAction, ErrorCode, UiEventName
 from dragoman.protocol.errors import ProtocolError
 from dragoman.protocol.fields import Message, Numbered, keep
 from dragoman.protocol.node import JobAssign, NodePartial
+from dragoman.protocol.peer import JobEnded
 from dragoman.protocol.session import AsrPartial, Backpressure, Error, SessionCloseAck, SessionInit, Utterance
 from dragoman.services.metrics import Metrics
 from dragoman.services.sockets import Socket
@@ -171,10 +172,10 @@ class Session:
 
     # -- what the client hears -------------------------------------------------------------------
 
-    def send(self, message: Message, *, settled: bool = False) -> None:
-        """To the session's own socket. `settled`: the window has changed with it, and Redis must know."""
+    def send(self, message: Message, *, settles: JobEnded | None = None) -> None:
+        """To the session's own socket. `settles`: the window has changed with it, and Redis must know."""
         if self.outbox is not None and isinstance(message, Numbered):
-            self.outbox.post(message, self.state() if settled else None)
+            self.outbox.post(message, self.state() if settles is not None else None, settles)
         elif self.socket is not None:
             self.socket.send(encode(message))
 
@@ -289,12 +290,14 @@ class Session:
         """A job is over, here or abroad: its result goes out now, or its index is settled without one."""
         now = monotonic()
         self._skip(now)
+        settles: JobEnded | None = None
         own = about.index in self._orders or about.index in self.abroad
         working = _Working(self._orders, self.abroad, self._dispatcher, end.node_id)
         if end.outcome is Outcome.OK:
             self._release(about, end, now, working)
         elif end.outcome is Outcome.EMPTY:
             self._count(self.window.settle_empty(about.index, now, working) or Settled.EMPTY)
+            settles = self._settling(about, end)
         elif own:
             self.window.settle_failed(about.index, now)
             self._count(Settled.FAILED)
@@ -303,7 +306,7 @@ class Session:
         self.abroad.pop(about.index, None)
         self._orders.pop(about.index, None)
         if self.outbox is not None:
-            self.outbox.note(self.state())
+            self.outbox.note(self.state(), settles)
         self.set_timer()
         self._close_if_done()
 
@@ -317,19 +320,27 @@ class Session:
         self._tell(about, messages.event(self.id, about, UiEventName.ASR_FINAL))
         self._tell(about, messages.event(self.id, about, UiEventName.NMT_DONE))
         result = messages.translation(self.id, about, end.result, backfilled=verdict.backfilled)
-        self._tell(about, result, settled=True)
+        self._tell(about, result, settles=self._settling(about, end))
 
     def _failed(self, about: About, end: End) -> None:
         self._tell(about, messages.event(self.id, about, UiEventName.ERROR, code=end.code, hint=end.message))
         code = end.code if end.code in KNOWN_CODES else ErrorCode.PROCESSING_ERROR
         # Under the session's trace, or the web client pops up an alert; the job's goes into the details.
         details = {"job_id": about.job_id, "utterance_index": about.index, "trace_id": about.trace_id}
-        self._tell(about, Error(code=code, message=end.message, details=details, trace_id=self.trace_id), settled=True)
+        self._tell(
+            about,
+            Error(code=code, message=end.message, details=details, trace_id=self.trace_id),
+            settles=self._settling(about, end),
+        )
 
-    def _tell(self, about: About, message: Message, *, settled: bool = False) -> None:
+    def _settling(self, about: About, end: End) -> JobEnded | None:
+        """What a session that can resume writes with a job's end, in case it is somebody else's to tell."""
+        return messages.ended_message(self.id, about, end) if self.outbox is not None else None
+
+    def _tell(self, about: About, message: Message, *, settles: JobEnded | None = None) -> None:
         _, socket = self._orders.get(about.index, (None, None))
         if socket is None or socket.closed:
-            self.send(message, settled=settled)
+            self.send(message, settles=settles)
         else:
             socket.send(encode(message))
 

@@ -1,7 +1,7 @@
 """The sessions of this instance: opened, found by id, detached from their sockets, ended with all they have."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -125,7 +125,7 @@ class Sessions:
             seq,
             self._tasks,
             deliver=lambda frame: session.socket.send(frame) if session.socket is not None else None,
-            on_fenced=lambda: self._moved_away(session),
+            on_fenced=lambda undelivered: self._moved_away(session, undelivered),
             on_full=lambda: self._overflowed(session),
         )
 
@@ -192,9 +192,9 @@ class Sessions:
     async def job_ended(self, message: JobEnded) -> None:
         session = self._sessions.get(message.session_id)
         if session is None:
-            await self._mail.park(message)
-            return
-        self.deliver(session, message)
+            await self._mail.redirect(message)
+        else:
+            self.deliver(session, message)
 
     def deliver(self, session: Session, message: JobEnded) -> None:
         about = session.abroad.get(message.index)
@@ -263,15 +263,21 @@ class Sessions:
     def session_moved(self, message: SessionMoved) -> None:
         session = self._sessions.get(message.session_id)
         if session is not None and session.outbox is not None and session.outbox.epoch < message.epoch:
-            self._moved_away(session)
+            self.moved_away(session)
 
-    def _moved_away(self, session: Session) -> None:
+    def moved_away(self, session: Session) -> None:
+        """Its owner of now is not this object: let go of it."""
+        self._moved_away(session, session.outbox.undelivered() if session.outbox is not None else ())
+
+    def _moved_away(self, session: Session, undelivered: Sequence[JobEnded]) -> None:
         """Resumed on another instance: its jobs go on here, and their ends are sent there."""
+        for message in undelivered:
+            self._mail.send(message)
+        self._dispatcher.redirect(session.id, session, Expatriate(self._mail))
+        session.leave()
         if self._sessions.get(session.id) is not session:
             return
         self._forget(session)
-        session.leave()
-        self._dispatcher.redirect(session.id, Expatriate(self._mail))
         if session.socket is not None:
             session.socket.close(Close.REPLACED, "the session was resumed elsewhere")
 
@@ -286,15 +292,20 @@ class Sessions:
                 self._remove(session, "shutdown")
                 continue
             self._forget(session)
+            undelivered = session.outbox.undelivered()
             session.leave()
             await self._owners.leave_session(session.id, self.instance)
             await self.resumable.leave_behind(session.id, session.outbox.epoch)
+            for message in undelivered:
+                await self._mail.deliver(message)
 
     def drop_all(self, code: Close) -> None:
         """We were buried: nothing here is ours any more."""
         sessions, self._sessions = self._sessions, {}
         self._of_socket.clear()
         for session in sessions.values():
+            for message in session.outbox.undelivered() if session.outbox is not None else ():
+                self._mail.send(message)
             session.leave()
             if session.socket is not None:
                 session.socket.close(code)
