@@ -48,7 +48,7 @@ async def test_what_fails_again_and_again_becomes_a_dead_letter_with_its_reason(
     await wait_until(lambda: _a_letter(member))
     [letter] = await stores.letters.list("a")
     assert (letter.kind, letter.reason, letter.trace_id) == ("from_node", "RedisAway: not yet", "trace")
-    assert letter.deliveries == member.reclaimer.max_deliveries + 1
+    assert letter.deliveries >= member.reclaimer.max_deliveries + 1
     assert member.reader.reasons == {}
     assert member.count("scheduler_phase2_dlq_moved_total") == 1
     assert await member.balanced()
