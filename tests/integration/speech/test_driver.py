@@ -245,6 +245,21 @@ async def test_the_jobs_of_a_session_that_goes_are_cancelled_at_their_nodes(hous
     assert await here.reserved("n") == 0
 
 
+async def test_a_job_that_waits_for_a_node_when_its_session_goes_is_given_to_nobody(house: Open) -> None:
+    here = await house(speech__placement_wait_ms=20_000)
+    ear = Ear()
+    mine = order(ear=ear)
+    here.services.dispatcher.take(mine)
+    await wait_until(lambda: ear.waits, PATIENCE_S)
+    here.services.dispatcher.cancel_session("s-1", "socket closed")
+    node = await here.node("n")
+    assert await end_of(ear) is Outcome.CANCELLED
+    record = await wait_until(lambda: here.released(mine.job_id), PATIENCE_S)
+    assert record["outcome"] == "cancelled"
+    assert not node.jobs
+    assert await here.driven() == 0
+
+
 @pytest.mark.parametrize(
     "said",
     [

@@ -69,6 +69,7 @@ class Dispatcher:
         view.on_lost.append(self.node_lost)
         view.storm = storm
         placer.on_freed = orphans.on_freed = self.slot_freed
+        placer.is_wanted = self._is_wanted
 
     def __len__(self) -> int:
         return len(self._driven)
@@ -105,6 +106,11 @@ class Dispatcher:
     def cancel_session(self, session_id: str, reason: str) -> None:
         for job_id in list(self._by_session.get(session_id, ())):
             self._driven[job_id].hear(Cancelled(reason))
+        self.view.wake()  # some of them may wait for a node
+
+    def _is_wanted(self, order: Order) -> bool:
+        driver = self._driven.get(order.job_id)
+        return driver is None or driver.cancelled is None
 
     def redirect(self, session_id: str, before: Listener, listener: Listener) -> None:
         """The session went on elsewhere: from now on `listener` hears of the jobs `before` heard of."""

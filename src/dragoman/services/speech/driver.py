@@ -60,6 +60,7 @@ class Driver:
         self.epoch = 0
         self.taken = False  # the node has said that it has the job
         self.ended = False
+        self.cancelled: str | None = None  # the reason, from the moment it is heard
         self._turn_over = self._overtaken = False
         self.lost_at: float | None = None  # the node may come back until its grace is over
         self.task: asyncio.Task[None] | None = None
@@ -76,6 +77,8 @@ class Driver:
         if self._told_dispatched and not self._events and isinstance(event, JobAck | JobStarted | NodePartial):
             self._heard_progress(event)
             return
+        if isinstance(event, Cancelled):
+            self.cancelled = event.reason
         self._events.append(event)
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
@@ -98,7 +101,7 @@ class Driver:
                 self.shop.unlock(order)
                 await self._watch()
             case Wait():
-                await self._fail(ErrorCode.NO_AVAILABLE_NODE, f"no node for this job: {placed.reason}")
+                await self._found_nobody(ErrorCode.NO_AVAILABLE_NODE, f"no node for this job: {placed.reason}")
                 self.shop.unlock(order)
             case RedisDown():
                 await self._fail(ErrorCode.SCHEDULER_DEPENDENCY_DOWN, "Redis is away", at_once=True)
@@ -316,7 +319,7 @@ class Driver:
             case Assign():
                 await self._assign(placed)
             case Wait():
-                await self._fail(code, f"no other node for this job: {placed.reason}")
+                await self._found_nobody(code, f"no other node for this job: {placed.reason}")
             case None:
                 await self._fail(code, "the job was changed by somebody else")
 
@@ -331,16 +334,20 @@ class Driver:
     # -- the end ---------------------------------------------------------------------------------
 
     async def _cancelled_already(self) -> bool:
-        for event in self._events:
-            if isinstance(event, Cancelled):
-                self._told(End(Outcome.CANCELLED, event.reason))
-                return True
-        return False
+        if self.cancelled is not None:
+            self._told(End(Outcome.CANCELLED, self.cancelled))
+        return self.cancelled is not None
 
     async def give_in(self) -> None:
         """Something happened that nobody planned: whoever listens is told all the same."""
         if not self.ended:
             await self._fail(ErrorCode.INTERNAL_ERROR, "the scheduler failed on this job", at_once=True)
+
+    async def _found_nobody(self, code: ErrorCode, why: str) -> None:
+        if self.cancelled is not None:
+            await self._end(Event.CANCEL, End(Outcome.CANCELLED, self.cancelled))
+        else:
+            await self._fail(code, why)
 
     async def _fail(self, code: ErrorCode, why: str, *, at_once: bool = False) -> None:
         await self._end(Event.GIVE_UP, End(Outcome.FAILED, code, why), at_once=at_once)

@@ -76,6 +76,7 @@ class Placer:
         self.instance, self.view, self.jobs, self.reservations, self.turns = instance, view, jobs, reservations, turns
         self.metrics, self.settings, self.rng = metrics, settings, rng or random.Random()
         self.sequence = Sequence()
+        self.is_wanted: Callable[[Order], bool] = lambda order: True  # False: its session is gone
         self.on_freed: Callable[[str], None] = lambda node_id: None  # a full node has a slot again
 
     # -- the first attempt -----------------------------------------------------------------------
@@ -242,6 +243,8 @@ class Placer:
                 return choice
             order.listener.job_waits(order, choice.reason)
             await self.view.changed(min(give_up_at, self.view.fleet.next_lapse()) - now)
+            if not self.is_wanted(order):
+                return choice
             refused.clear()
 
     def _ask(self, order: Order) -> Ask:
