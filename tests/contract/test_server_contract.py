@@ -268,7 +268,6 @@ async def test_session_close_waits_for_what_is_outstanding_and_cuts_what_is_left
         assert results == [0, 1]
 
 
-@pytest.mark.xfail(strict=True, reason="the socket still speaks for the session it has closed")
 async def test_a_closed_session_is_unknown(stage: Stage) -> None:
     async with visiting(stage) as visit:
         talker = await visit.talker()

@@ -121,7 +121,7 @@ class SessionEndpoint:
 
     def _get(self, conn: Connection, session_id: str) -> Session:
         session = self._session
-        if session is not None and session.id == session_id and session.socket is conn:
+        if session is not None and session.id == session_id and session.socket is conn and not session.over:
             return session
         principal = self._who(conn)
         return self._sessions.get(session_id, _owner(principal) if principal is not None else "")

@@ -177,16 +177,15 @@ class Driver:
         self.node_id, self.epoch, self.taken, self.lost_at = choice.node_id, choice.epoch, False, None
         self._told_dispatched = False
         order.seen.add(choice.node_id)
-        if self.clock.attempt > 1 or not order.frame:
+        if self.clock.attempt > 1:
             order.assignment = msgspec.structs.replace(order.assignment, attempt_id=self.clock.attempt)
-            order.frame = encode(order.assignment)
         message = AssignMessage(
             node_id=choice.node_id,
             epoch=choice.epoch,
             job_id=order.job_id,
             attempt=self.clock.attempt,
             driver=self.shop.instance,
-            frame=msgspec.Raw(order.frame),
+            frame=msgspec.Raw(encode(order.assignment)),
         )
         acks = node is not None and NodeFeature.JOB_ACK in node.features
         verdict = await self._to_node(node.instance if node is not None else "", message)

@@ -84,7 +84,6 @@ class Order:
     needs: frozenset[str] = frozenset()
     seen: set[str] = field(default_factory=set)  # nodes that had this job
     held: Assign | None = None  # where it has a slot now
-    frame: bytes = b""  # the first attempt's job_assign, made while Redis works
     advanced: "asyncio.Future[bool] | None" = None  # the session's state says that this index is used
 
     @property

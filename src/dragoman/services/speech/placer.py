@@ -22,7 +22,6 @@ import structlog
 from dragoman.domain.job import Event, Outcome, Reply
 from dragoman.domain.placement import Ask, Assign, Wait, select_node
 from dragoman.domain.turn import AffinityResult
-from dragoman.protocol.codec import encode
 from dragoman.services.loops import answers, unawaited
 from dragoman.services.metrics import Metrics
 from dragoman.services.speech.fleet_view import FleetView
@@ -135,7 +134,6 @@ class Placer:
         give_up_at = monotonic() + 2 * LOCK_MS / 1000
         while True:
             asked = (jobs.binding(request), jobs.lock(request, order.job_id))
-            order.frame = order.frame or encode(order.assignment)
             found, locked, *_ = await self._in_time(*asked, *first)
             if order.advanced is not None and not order.advanced.result():
                 return Exists("")  # the session is somebody else's: so is what it says

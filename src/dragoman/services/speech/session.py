@@ -85,7 +85,7 @@ class Session:
         self.id, self.socket, self.init, self.subject = id, socket, init, subject
         self.trace_id = init.trace_id or ids.trace_id()
         self.audio_format, self.sample_rate = init.audio_format or OPUS, init.sample_rate or 16000
-        self.closing = False
+        self.closing = self.over = False
         self.outbox: Outbox | None = None  # of a session that can resume
         self.heard_seq: int | None = None  # the last chunk that came
         self.segmenter = Segmenter(settings.segmenter, ids.turn_id)
@@ -154,7 +154,8 @@ class Session:
             self._turn_over(line)
 
     def leave(self) -> None:
-        """The session goes on elsewhere, or nowhere: no more timers and messages of ours."""
+        """The session goes on elsewhere, or nowhere: no more timers, orders and messages of ours."""
+        self.over = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -299,8 +300,8 @@ class Session:
             self._count(self.window.settle_empty(about.index, now, working) or Settled.EMPTY)
             settles = self._settling(about, end)
         elif own:
-            self.window.settle_failed(about.index, now)
-            self._count(Settled.FAILED)
+            if self.window.settle_failed(about.index, now) is None:
+                self._count(Settled.FAILED)
             if end.outcome is not Outcome.CANCELLED:
                 self._failed(about, end)
         self.abroad.pop(about.index, None)
@@ -354,6 +355,8 @@ class Session:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self.over:
+            return
         due = [self.segmenter.deadline(), self.window.deadline(), self.reorder.deadline(), self._close_by]
         due += [one.give_up_at for one in self.abroad.values()]
         at = min((when for when in due if when is not None), default=None)
@@ -362,6 +365,8 @@ class Session:
             self._timer = asyncio.get_running_loop().call_later(delay, self._guard, self.tick)
 
     def tick(self) -> None:
+        if self.over:
+            return
         now = monotonic()
         self._skip(now)
         for one, came_by in self.reorder.poll(now):
