@@ -68,10 +68,10 @@ async def test_who_waits_for_anothers_creation_holds_no_slot_meanwhile(house: Op
 
 
 async def test_a_request_created_eight_times_for_the_last_slot_is_placed(house: Open) -> None:
-    a, b = await two(house)
+    a, b = await two(house, speech__placement_wait_ms=400)
     await a.node("n", slots=1)
     await wait_until(lambda: b.knows("n"), PATIENCE_S)
-    for number in range(10):
+    for number in range(3):
         orders = [order(index=number) for _ in range(8)]
         placers = [(a, b)[at % 2].services.placer for at in range(8)]
         outcomes = await asyncio.gather(*(one.place(each) for one, each in zip(placers, orders, strict=True)))
