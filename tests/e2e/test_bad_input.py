@@ -1,29 +1,25 @@
 """Bad input gets a clear answer and costs nobody else anything.
 
-In every test a healthy session goes on speaking meanwhile: its results keep coming, in order, and it is told of no
-error. One server without a secret, one with.
+In every test a healthy session goes on speaking meanwhile.
 """
 
 import asyncio
 import json
 import socket
 import struct
-import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-import jwt
 import pytest
 
 from dragoman.protocol.audio import SILENCE_PACKET, encode_base64, opus_run
 from dragoman.protocol.codes import Close
+from e2e.bystander import ending, unharmed
 from e2e.raw_node import SAMPLES as NODE_SAMPLES
 from e2e.raw_node import Message, RawNode, silent
-from e2e.speech_stage import ACKING, PATIENCE_S, Stage, Talker, Visit, after, standing, visiting
+from e2e.speech_stage import PATIENCE_S, Stage, Talker, standing
 from gateway_peers import CLOSE, frame, upgrade
 from key_leaks import Onlooker
 from redis_servers import RedisAt
@@ -31,19 +27,12 @@ from waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("bad-input")
 
-SECRET = "a secret that is long enough for HS256, and only for these tests"
 ODD = "a\x00\x1b[31m\r\n\t\x7f\u2028\ufeff\U0001f600\U0010ffff\"\\'${7*7}<b>"
 FRAMES_PER_S = 200
-PACE_S = 0.02  # between utterances of the healthy session: well within what a client may send
 
 CLIENT_SAMPLES: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent.parent / "contract" / "samples.json").read_text()
 )["client"]
-
-
-def token(typ: str = "client", sub: str = "ann", *, secret: str = SECRET, **claims: object) -> str:
-    told = {"iss": "dragoman", "exp": int(time.time()) + 600, "typ": typ, "sub": sub, **claims}
-    return jwt.encode({k: v for k, v in told.items() if v is not None}, secret, algorithm="HS256")
 
 
 @pytest.fixture(scope="module")
@@ -56,69 +45,6 @@ def stage(redis_server: RedisAt, onlooker: Onlooker, tmp_path_factory: pytest.Te
     }
     with standing(redis_server, tmp_path_factory.mktemp("bad-input"), onlooker, flags) as up:
         yield up
-
-
-@pytest.fixture(scope="module")
-def guarded(redis_server: RedisAt, onlooker: Onlooker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """A server that lets nobody in without a token."""
-    headers = {"Authorization": f"Bearer {token('operator', 'op')}"}
-    flags: dict[str, object] = {"security__secret": SECRET, "server__pre_session_s": 2.0}
-    with standing(redis_server, tmp_path_factory.mktemp("guarded"), onlooker, flags, headers=headers) as up:
-        yield up
-
-
-class Healthy:
-    """A session that goes on speaking, and hears nothing but results."""
-
-    def __init__(self, visit: Visit, talker: Talker) -> None:
-        self._visit, self._talker = visit, talker
-        self.spoken = 0
-
-    async def speak_on(self) -> None:
-        while True:
-            await self._visit.say_utterance(self._talker, self.spoken)
-            result = await self._talker.result(self.spoken, PATIENCE_S)
-            assert "backfilled" not in result
-            assert not [m for m in self._talker.heard if m["type"] in ("error", "backpressure")]
-            self._talker.heard.clear()
-            self.spoken += 1
-            await wait_until(after(PACE_S), PATIENCE_S)
-
-
-@asynccontextmanager
-async def unharmed(stage: Stage, **init: object) -> AsyncIterator[Visit]:
-    """A visit during which somebody else goes on undisturbed, and speaks again after it."""
-    async with visiting(stage) as visit, visiting(stage) as other:
-        told: dict[str, Any] = {"token": token()} if stage.headers else {}
-        node_token: dict[str, Any] = {"token": token("node", "healthy"), "node_id": "healthy"} if stage.headers else {}
-        await other.node(features=ACKING, **node_token)
-        healthy = Healthy(other, await other.talker(**told))
-        speaking = asyncio.create_task(healthy.speak_on())
-        try:
-            await wait_until(lambda: healthy.spoken > 0 or speaking.done(), PATIENCE_S)
-            yield visit
-            more = healthy.spoken + 2
-            await wait_until(lambda: healthy.spoken > more or speaking.done(), PATIENCE_S)
-        finally:
-            speaking.cancel()
-            done = await asyncio.gather(speaking, return_exceptions=True)
-        assert isinstance(done[0], asyncio.CancelledError), done[0]
-
-
-async def closed_with(ws: aiohttp.ClientWebSocketResponse) -> int | None:
-    """Read until the server closes, and say with which code."""
-    async with asyncio.timeout(PATIENCE_S):
-        async for _ in ws:
-            pass
-    return ws.close_code
-
-
-async def ending(visit: Visit, path: str, said: str = "") -> "asyncio.Task[int | None]":
-    """A connection that says no more than that, and the code it will be closed with."""
-    ws = await visit.socket(path=path)
-    if said:
-        await ws.send_str(said)
-    return asyncio.create_task(closed_with(ws))
 
 
 class Wire:
@@ -479,130 +405,3 @@ async def test_an_answer_too_large_for_anybody_ends_its_connection_alone(stage: 
         good = await visit.node()
         assert (await talker.result(0, PATIENCE_S))["text_asr"] == "said 0"
         assert len(good.jobs) == 1
-
-
-# -- who may come in -------------------------------------------------------------------------------
-
-
-def unsigned(typ: str) -> str:
-    told = {"iss": "dragoman", "exp": int(time.time()) + 600, "typ": typ, "sub": "ann"}
-    return jwt.encode(told, None, algorithm="none")
-
-
-def bad_tokens(typ: str) -> dict[str, str | None]:
-    other = "operator" if typ == "node" else "node"
-    head, body, signature = token(typ).split(".")
-    return {
-        "none": None,
-        "empty": "",
-        "no token": "abc",
-        "expired": token(typ, exp=int(time.time()) - 60),
-        "never expires": token(typ, exp=None),
-        "wrongly signed": token(typ, secret="another secret that is long enough for HS256 as well"),
-        "alg none": unsigned(typ),
-        "alg none, signed": ".".join((unsigned(typ).split(".")[0], body, signature)),
-        "cut": f"{head}.{body}.",
-        "of another kind": token(other),
-        "of another issuer": token(typ, iss="somebody"),
-        "odd": ODD,
-        "long": "x" * 100_000,
-        "subject is no text": token(typ, tenant=7),
-    }
-
-
-@pytest.mark.parametrize("name", bad_tokens("client"))
-async def test_a_client_without_a_valid_token_stays_outside(guarded: Stage, name: str) -> None:
-    async with unharmed(guarded) as visit:
-        ws = await visit.socket()
-        init = {"type": "session_init", "client_version": "1", "platform": "web", "src_lang": "en", "tgt_lang": "es"}
-        await ws.send_str(json.dumps(init | {"token": bad_tokens("client")[name]}))
-        assert await closed_with(ws) == Close.UNAUTHORIZED
-
-
-@pytest.mark.parametrize("name", bad_tokens("node"))
-async def test_a_node_without_a_valid_token_stays_outside(guarded: Stage, name: str) -> None:
-    async with unharmed(guarded) as visit:
-        ws = await visit.socket(path="/ws/node")
-        await ws.send_str(json.dumps(NODE_SAMPLES["node_register"] | {"token": bad_tokens("node")[name]}))
-        assert await closed_with(ws) == Close.UNAUTHORIZED
-
-
-async def test_a_token_is_taken_from_the_first_message_the_header_or_the_query(guarded: Stage) -> None:
-    async with unharmed(guarded) as visit:
-        told = {"client_version": "1", "platform": "web", "src_lang": "en", "tgt_lang": "es"}
-        for ws, fields in (
-            (await visit.socket(), {"token": token()}),
-            (await visit.socket(headers={"Authorization": f"Bearer {token()}"}), {}),
-            (await visit.socket(path=f"/ws/session?token={token()}"), {}),
-        ):
-            await ws.send_str(json.dumps({"type": "session_init", **told, **fields}))
-            assert json.loads((await ws.receive(timeout=PATIENCE_S)).data)["type"] == "session_init_ack"
-
-
-async def test_a_node_that_claims_anothers_id_is_refused_and_the_other_stays(guarded: Stage) -> None:
-    async with unharmed(guarded) as visit:
-        victim = await visit.node(token=token("node", "victim"), node_id="victim")
-        ws = await visit.socket(path="/ws/node")
-        claim = NODE_SAMPLES["node_register"] | {"node_id": "victim", "token": token("node", "villain")}
-        await ws.send_str(json.dumps(claim))
-        assert await closed_with(ws) == Close.NODE_ID_CONFLICT
-        talker = await visit.talker(token=token())
-        await visit.say_utterance(talker, 0)
-        assert await talker.result(0, PATIENCE_S)
-        assert len(victim.jobs) == 1
-
-
-async def test_a_node_gets_the_id_its_token_is_for(guarded: Stage) -> None:
-    async with unharmed(guarded) as visit:
-        node = await visit.node(token=token("node", "by-token"))
-        assert node.id == "by-token"
-
-
-@pytest.mark.parametrize("type", ["audio_chunk", "utterance", "client_heartbeat", "tts_started", "session_close"])
-@pytest.mark.parametrize("who", ["another subject", "another tenant", "nobody"])
-async def test_a_session_of_somebody_else_is_out_of_reach(guarded: Stage, type: str, who: str) -> None:
-    others = {"another subject": token(sub="eve"), "another tenant": token(tenant="evil"), "nobody": None}
-    async with unharmed(guarded) as visit:
-        await visit.node(token=token("node", "n"), node_id="n")
-        victim = await visit.talker(token=token())
-        if others[who] is None:
-            villain = Talker(await visit.socket())
-        else:
-            villain = await visit.talker(token=others[who])
-        forged = next(s for s in CLIENT_SAMPLES.values() if s["type"] == type) | {"session_id": victim.session_id}
-        await villain.ws.send_str(json.dumps(forged))
-        if others[who] is None:
-            assert await closed_with(villain.ws) == Close.UNAUTHORIZED
-        else:
-            assert (await villain.refused())["code"] == "INVALID_SESSION"
-            assert await villain.pong()
-        await visit.say_utterance(victim, 0)
-        assert await victim.result(0, PATIENCE_S)
-
-
-async def test_the_same_person_on_another_socket_may_use_the_session(guarded: Stage) -> None:
-    async with unharmed(guarded) as visit:
-        await visit.node(token=token("node", "n"), node_id="n")
-        owner = await visit.talker(token=token())
-        sender = Talker(await visit.socket(headers={"Authorization": f"Bearer {token()}"}))
-        sender.session_id = owner.session_id
-        await visit.say_utterance(sender, 0)
-        assert await sender.result(0, PATIENCE_S)
-
-
-async def test_hundreds_of_connections_without_a_token_are_gone_in_time(guarded: Stage) -> None:
-    async with unharmed(guarded) as visit:
-        idle = [await ending(visit, path) for path in ("/ws/session", "/ws/node") for _ in range(100)]
-        said = '{"type": "client_heartbeat", "session_id": "s-1", "timestamp": 1}'
-        pushy = [await ending(visit, "/ws/session", said) for _ in range(100)]
-        assert set(await asyncio.gather(*pushy)) == {int(Close.UNAUTHORIZED)}
-        assert set(await asyncio.gather(*idle)) <= {int(Close.IDLE), int(Close.NOT_REGISTERED)}
-
-
-@pytest.mark.parametrize("path", ["/api/v1/cluster", "/api/v1/stats", "/metrics", "/api/v1/dlq"])
-async def test_what_is_for_operators_is_for_nobody_else(guarded: Stage, path: str) -> None:
-    async with unharmed(guarded) as visit:
-        for given in (None, token("client"), token("node"), unsigned("operator"), token("operator", exp=1)):
-            headers = {"Authorization": f"Bearer {given}"} if given else {}
-            async with visit.http.get(f"http://127.0.0.1:{guarded.port}{path}", headers=headers) as answer:
-                assert answer.status == 401

@@ -6,9 +6,8 @@ import pytest
 
 from dragoman.domain.job import Outcome
 from dragoman.domain.placement import Assign, NoNode, Wait
-from dragoman.protocol.codec import raw
-from dragoman.protocol.codes import Close, ErrorCode
-from dragoman.protocol.node import JobError
+from dragoman.protocol.codes import Close
+from integration.speech.driving import missing_model
 from integration.speech.house import PATIENCE_S, Ear, House, Open, WiredNode, order
 from redis_fixtures import CLUSTER
 from waiting import wait_until
@@ -22,17 +21,12 @@ BY_ANNOUNCEMENT_ALONE = {
 }
 
 
-def missing(service: str) -> JobError:
-    details = {"service_id": service, "service_version": "1", "reason": "not_loaded"}
-    return JobError(ErrorCode.MODEL_NOT_AVAILABLE, "The model is not loaded.", raw(details))
-
-
 async def fail_once(house: House, node: WiredNode, session: str, service: str = "nmt-service") -> Ear:
     """A job that its node cannot do, because a model is missing."""
     ear, before = Ear(), len(node.jobs)
     house.services.dispatcher.take(order(session, ear=ear))
     await wait_until(lambda: len(node.jobs) > before, PATIENCE_S)
-    node.answer(node.jobs[before], success=False, error=missing(service))
+    node.answer(node.jobs[before], success=False, error=missing_model(service))
     return ear
 
 
@@ -111,7 +105,7 @@ async def test_reports_within_the_window_count_once_and_too_many_cool_the_whole_
         here.services.dispatcher.take(order(f"s-{number}", number, ear=ear))
     await wait_until(lambda: len(node.jobs) == 32, PATIENCE_S)
     for job in node.jobs:
-        node.answer(job, success=False, error=missing("semantic-service"))
+        node.answer(job, success=False, error=missing_model("semantic-service"))
     await wait_until(lambda: len(ear.ends) == 32, PATIENCE_S)
     counted = {word: here.count("dragoman_storm_total", verdict=word) for word in ("MARKED", "DEBOUNCED")}
     assert counted == {"MARKED": 1, "DEBOUNCED": 29}

@@ -12,8 +12,8 @@ from dragoman.embedded.binary import ServerBinary
 from dragoman.embedded.engine import CHOOSE_PORT, RedisServer
 from dragoman.protocol.codes import ErrorCode
 from dragoman.services.speech.order import TurnLine
+from integration.speech.driving import missing_model
 from integration.speech.house import PATIENCE_S, Ear, House, Open, order
-from integration.speech.test_driver import missing_model
 from redis_servers import RedisAt, own
 from waiting import wait_until
 

@@ -1,0 +1,178 @@
+"""Driving jobs whose node is far or old: kept back until a turn ends, carried through inboxes, bounced."""
+
+import asyncio
+
+import pytest
+
+from dragoman.domain.job import Outcome, State
+from dragoman.domain.turn import Turn
+from dragoman.services.speech.order import Order, TurnLine
+from dragoman.store.instances import Presence
+from dragoman.store.nodes import Snapshot
+from integration.speech.driving import ACKING, OLD, end_of, given, in_state, out_of_time
+from integration.speech.house import PATIENCE_S, Ear, House, Open, WiredNode, order
+from waiting import wait_until
+
+pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+
+# -- what old nodes keep back ----------------------------------------------------------------------
+
+
+async def turn_on(here: House, node: WiredNode, ear: Ear) -> tuple[TurnLine, Order]:
+    """A max-duration job that an old node keeps, of a turn that goes on."""
+    line = TurnLine(Turn("turn-1"))
+    kept = order(line=line, ends_turn=False, ear=ear)
+    here.services.dispatcher.take(kept)
+    await given(node)
+    return line, kept
+
+
+async def finish_turn(here: House, line: TurnLine, ear: Ear) -> None:
+    here.services.dispatcher.take(order(line=line, index=1, ear=ear))
+    here.services.dispatcher.turn_ended("s-1", line.turn.id)
+    await here.stores.turns.end("s-1", line.turn.id)
+
+
+async def test_a_job_an_old_node_keeps_has_no_deadline_while_its_turn_is_open_but_its_slot_goes_back(
+    house: Open,
+) -> None:
+    here = await house(**out_of_time(200))
+    node = await here.node("n", features=OLD)
+    ear = Ear()
+    line, kept = await turn_on(here, node, ear)
+    assert await here.reserved("n") == 1
+
+    async def slot_is_back() -> bool:
+        return await here.reserved("n") == 0
+
+    await wait_until(slot_is_back, PATIENCE_S)
+    assert not node.cancelled
+    assert not ear.ends
+    node.answer(node.jobs[0])
+    assert await end_of(ear) is Outcome.OK
+    await finish_turn(here, line, ear)
+    node.answer(await given(node, 2))
+    assert await end_of(ear, 1) is Outcome.OK
+    assert (await wait_until(lambda: here.released(kept.job_id), PATIENCE_S))["attempt"] == "1"
+
+
+async def test_an_unanswered_job_whose_turn_ended_with_a_result_of_the_same_node_is_empty(house: Open) -> None:
+    here = await house()
+    node = await here.node("n", features=OLD)
+    ear = Ear()
+    line, kept = await turn_on(here, node, ear)
+    await finish_turn(here, line, ear)
+    node.answer(await given(node, 2), text_asr="all of it")
+    assert await end_of(ear, 1) is Outcome.OK
+    assert await end_of(ear, 0) is Outcome.EMPTY
+    record = await wait_until(lambda: here.released(kept.job_id), PATIENCE_S)
+    assert (record["outcome"], record["code"]) == ("empty", "")
+    assert await here.reserved("n") == 0
+
+
+async def test_an_unanswered_job_whose_turn_ended_on_another_node_is_out_of_time(house: Open) -> None:
+    here = await house(speech__attempt_timeout_ms=500, speech__job_ack_timeout_ms=500)
+    node = await here.node("n", features=OLD)
+    ear = Ear()
+    line, _ = await turn_on(here, node, ear)
+    other = await here.node("other", features=OLD, working=True)
+    here.services.view.fleet.cool("n", "nmt", float("inf"))
+    await finish_turn(here, line, ear)
+    assert await end_of(ear, 1) is Outcome.OK
+    assert other.jobs
+    assert await end_of(ear, 0) is Outcome.EXPIRED
+
+
+# -- between instances -----------------------------------------------------------------------------
+
+
+async def full_inbox(here: House, node: str, features: tuple[str, ...]) -> None:
+    """A node whose owner lives, but has an inbox that takes nothing more."""
+    owner = f"owner-of-{node}"
+    await here.stores.instances.open(owner, "first", "scheduler")
+    data = Presence(owner, "first")
+    await here.stores.instances.renew(data, 60_000)
+    while await here.stores.inboxes.push(owner, "evict", b"{}") == "OK":
+        pass
+    spoken = ["en", "es"]
+    snapshot = Snapshot(node, 1, owner, slots=500, asr=spoken, semantic=spoken, tts=spoken, features=list(features))
+    here.services.view.saw(snapshot)
+
+
+@pytest.mark.parametrize("features", [OLD, ACKING], ids=["old", "ours"])
+@pytest.mark.parametrize("ends_turn", [True, False], ids=["whole turn", "turn goes on"])
+async def test_a_full_inbox_at_a_nodes_owner_frees_the_slot_and_the_next_candidate_has_the_job(
+    house: Open, features: tuple[str, ...], ends_turn: bool
+) -> None:
+    here = await house(scheduler__phase2__stream_maxlen=3)
+    near = await here.node("near", slots=100, features=features, working=True)
+    await full_inbox(here, "far", features)
+    ear = Ear()
+    for number in range(30):
+        line = TurnLine(Turn(f"turn-{number}"))
+        here.services.dispatcher.take(order(f"s-{number}", number, line=line, ends_turn=ends_turn, ear=ear))
+    await wait_until(lambda: len(ear.ends) == 30, PATIENCE_S)
+    for number in range(30):
+        await here.stores.turns.end(f"s-{number}", f"turn-{number}")
+    assert {end.outcome for end in ear.ends.values()} == {Outcome.OK}
+    assert here.count("dragoman_inbox_push_total", verdict="FULL") >= 1
+    assert len(near.jobs) == 30
+
+    async def nothing_held() -> bool:
+        return not await here.reserved("far") and not await here.reserved("near")
+
+    await wait_until(nothing_held, PATIENCE_S)
+
+
+async def test_an_assignment_that_finds_its_node_gone_bounces_and_goes_elsewhere(house: Open) -> None:
+    a, b = await house("a"), await house("b")
+    lost = await b.node("lost", slots=100)
+    await wait_until(lambda: a.knows("lost"), PATIENCE_S)
+    # b has forgotten the node and a has not heard of it.
+    b.services.local_nodes.drop_all(4000)  # type: ignore[arg-type]
+    ear = Ear()
+    a.services.dispatcher.take(order(ear=ear))
+    await wait_until(lambda: ear.dispatched, PATIENCE_S)
+    good = await a.node("good", working=True)
+    assert await end_of(ear) is Outcome.OK
+    assert not lost.jobs
+    assert [job["attempt_id"] for job in good.jobs] == [2]
+
+
+async def test_a_job_of_one_instance_is_answered_by_a_node_of_another(house: Open) -> None:
+    a, b = await house("a"), await house("b")
+    node = await a.node("n")
+    await wait_until(lambda: b.knows("n"), PATIENCE_S)
+    ear = Ear()
+    mine = order(ear=ear)
+    b.services.dispatcher.take(mine)
+    job = await given(node)
+    for say, state in ((node.ack, State.ACCEPTED), (node.start, State.RUNNING)):
+        say(job)
+        await wait_until(lambda: in_state(b, mine, state), PATIENCE_S)  # noqa: B023
+    node.partial(job, "half")
+    node.answer(job)
+    assert await end_of(ear) is Outcome.OK
+    assert ear.partials == ["half"]
+    record = await wait_until(lambda: b.released(mine.job_id), PATIENCE_S)
+    assert (record["driver"], record["node_id"], record["outcome"]) == ("b", "n", "ok")
+    assert "acked_ms" in record
+    assert "started_ms" in record
+
+
+async def test_every_driven_job_is_told_once_when_nodes_come_and_go(house: Open) -> None:
+    here = await house(speech__placement_wait_ms=5000)
+    ear = Ear()
+    steady = await here.node("steady", slots=100, features=ACKING, working=True)
+    nodes = [await here.node(f"n{number}", features=ACKING) for number in range(6)]
+    for number in range(60):
+        here.services.dispatcher.take(order(f"s-{number}", number, ear=ear))
+    await wait_until(lambda: len(ear.dispatched) >= 60, PATIENCE_S)
+    for node in nodes:
+        node.hang_up()
+    await wait_until(lambda: len(ear.ends) == 60, PATIENCE_S)
+    assert {end.outcome for end in ear.ends.values()} == {Outcome.OK}
+    await wait_until(lambda: len(here.services.dispatcher) == 0, PATIENCE_S)
+    assert here.services.view.fleet.taken("steady") == 0
+    assert len(steady.jobs) == 60
+    await asyncio.wait_for(here.services.dispatcher.drained(1), PATIENCE_S)
