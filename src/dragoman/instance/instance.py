@@ -167,12 +167,13 @@ class Instance:
     # -- ending ----------------------------------------------------------------------------------
 
     async def drain(self) -> None:
-        """No new sessions or jobs; what runs may finish."""
+        """No new sessions; those that can resume go elsewhere at once; what runs may finish."""
         if self.draining:
             return
         self.draining = True
         log.info("draining", jobs=len(self.services.dispatcher), sessions=len(self.services.sessions))
         await self.doors.listener.stop_accepting()
+        self.services.sessions.send_elsewhere()
         await self.services.dispatcher.drained(self.config.server.drain_s)
 
     async def stop(self) -> None:

@@ -46,6 +46,10 @@ class Owners:
             self.redis.call("SET", self.keys.session_owner(session), instance, "PX", self.ttl_ms),
         )
 
+    async def index_session(self, session: str, instance: str) -> None:
+        """To be found when the instance dies. Who owns it was said by its resume: said again it could be too late."""
+        await self.redis.call("SADD", self.keys.sessions_of(instance), session)
+
     async def leave_session(self, session: str, instance: str) -> None:
         await asyncio.gather(
             DROP_IF(self.redis, held=self.keys.session_owner(session), value=instance),

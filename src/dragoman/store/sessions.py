@@ -22,6 +22,7 @@ WRITE = Script.beside(__file__, "session_write")
 FREE = Script.beside(__file__, "session_free")
 RESUME = Script.beside(__file__, "session_resume")
 PARK = Script.beside(__file__, "session_park")
+TAKE_PARKED = Script.beside(__file__, "session_take_parked")
 END = Script.beside(__file__, "session_end")
 GRACE_ADD = Script.beside(__file__, "grace_add")
 GRACE_DUE = Script.beside(__file__, "grace_due")
@@ -37,7 +38,6 @@ class Resumed:
     former_owner: str
     state: dict[str, str]
     outbox: list[bytes]  # what the client has not had yet, in order
-    parked: list[bytes]
 
 
 def hashed(token: str) -> str:
@@ -105,23 +105,17 @@ class ResumableSessions:
         )
         if reply[0] != b"OK":
             return str(reply[0].decode())
-        flat, entries, parked = await asyncio.gather(
+        flat, entries = await asyncio.gather(
             self.redis.call("HGETALL", keys.session_state(session)),
             self.redis.call("XRANGE", keys.session_outbox(session), f"({last_seq}-0", "+"),
-            self.redis.call("LRANGE", keys.session_parked(session), 0, -1),
         )
         state = {k.decode(): v.decode() for k, v in zip(flat[::2], flat[1::2], strict=True)}
-        return Resumed(int(reply[1]), reply[2].decode(), state, [fields[1] for _, fields in entries], parked)
+        return Resumed(int(reply[1]), reply[2].decode(), state, [fields[1] for _, fields in entries])
 
-    async def forget_parked(self, session: str, count: int) -> None:
-        """They went through the window: what came after them stays for the next look."""
-        await self.redis.call("LTRIM", self.keys.session_parked(session), count, -1)
-
-    async def take_parked(self, session: str) -> list[bytes]:
-        found: list[bytes] = await self.redis.call("LRANGE", self.keys.session_parked(session), 0, -1)
-        if found:
-            await self.forget_parked(session, len(found))
-        return found
+    async def take_parked(self, session: str, epoch: int) -> list[bytes]:
+        """Results that came while nobody owned the session; none if somebody else resumed it since."""
+        state, parked = self.keys.session_state(session), self.keys.session_parked(session)
+        return list(await TAKE_PARKED(self.redis, state=state, parked=parked, epoch=epoch))
 
     async def park(self, session: str, data: bytes) -> str:
         state, parked = self.keys.session_state(session), self.keys.session_parked(session)

@@ -50,7 +50,7 @@ async def test_a_session_is_taken_over_with_its_state_and_what_its_client_has_no
     taken = await resumed(store(await connect(), keys), last_seq=2)
     assert (taken.epoch, taken.former_owner) == (2, "a")
     assert taken.outbox == [b"frame 3", b"frame 4", b"frame 5"]
-    assert taken.parked == [b"late result"]
+    assert await sessions.take_parked("s", taken.epoch) == [b"late result"]
     assert taken.state.items() >= {**LANGUAGES, "next_index": "5", "seq": "5", "subject": "user", "v": "1"}.items()
 
 
@@ -188,10 +188,16 @@ async def test_parked_results_are_had_in_order_and_once(sessions: ResumableSessi
     for n in range(3):
         await sessions.park("s", b"%d" % n)
     taken = await resumed(sessions)
-    await sessions.park("s", b"3")  # between the look and the forgetting
-    await sessions.forget_parked("s", len(taken.parked))
-    assert await sessions.take_parked("s") == [b"3"]
-    assert await sessions.take_parked("s") == []
+    assert await sessions.take_parked("s", taken.epoch) == [b"0", b"1", b"2"]
+    assert await sessions.take_parked("s", taken.epoch) == []
+
+
+async def test_parked_results_are_not_for_who_was_overtaken_by_another_resume(sessions: ResumableSessions) -> None:
+    overtaken = await resumed(sessions)
+    taken = await resumed(sessions)
+    await sessions.park("s", b"late")
+    assert await sessions.take_parked("s", overtaken.epoch) == []
+    assert await sessions.take_parked("s", taken.epoch) == [b"late"]
 
 
 async def test_no_more_is_parked_than_anybody_will_read(sessions: ResumableSessions) -> None:

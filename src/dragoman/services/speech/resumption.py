@@ -105,8 +105,10 @@ class Resumption:
         next_index = int(state.get("next_index", 0))
         session.segmenter.next_index = next_index
         session.reorder = Reorder(self._sessions.settings.session.reorder_ms, session.window.span, next_index)
-        opened: dict[str, list[str]] = msgspec.json.decode(state.get("open", "{}"))
         expected, settled = msgspec.json.decode(state["window"]) if "window" in state else (0, {})
+        # An index is settled a moment before it is no longer open.
+        left: dict[str, list[str]] = msgspec.json.decode(state.get("open", "{}"))
+        opened = {index: job for index, job in left.items() if index not in settled and int(index) >= expected}
         session.window = ReleaseWindow.restore(
             expected,
             {int(index): Settled(how) for index, how in settled.items()},
@@ -163,22 +165,16 @@ class Resumption:
             socket.send(frame)
 
     async def _after(self, session: Session, taken: Resumed) -> None:
-        self._deliver(session, taken.parked)
-        if taken.parked:
-            await self._store.forget_parked(session.id, len(taken.parked))
-        # What was parked between that look and the moment the session could be found here.
-        self._deliver(session, await self._store.take_parked(session.id))
-        session.set_timer()
-        await self._sessions.claim(session)
-        if taken.former_owner not in ("", self._sessions.instance):
-            await self._router.push(taken.former_owner, SessionMoved(session.id, taken.epoch))
-        log.info("session resumed", session=session.id, epoch=taken.epoch, came_from=taken.former_owner)
-
-    def _deliver(self, session: Session, parked: list[bytes]) -> None:
-        for data in parked:
+        await self._sessions.index(session)
+        # Only now that the session can be found here: whatever is not parked by now comes to us directly.
+        for data in await self._store.take_parked(session.id, taken.epoch):
             message = parked_message(data)
             if message is not None:
                 self._sessions.deliver(session, message)
+        session.set_timer()
+        if taken.former_owner not in ("", self._sessions.instance):
+            await self._router.push(taken.former_owner, SessionMoved(session.id, taken.epoch))
+        log.info("session resumed", session=session.id, epoch=taken.epoch, came_from=taken.former_owner)
 
     # -- the grace of those who do not come back -------------------------------------------------
 

@@ -66,6 +66,7 @@ class Sessions:
         self._of_socket: dict[int, set[str]] = {}
         self._senders: dict[int, Socket] = {}  # sockets here that wait for results of sessions elsewhere
         self._expiry: dict[str, asyncio.TimerHandle] = {}
+        self._handed: dict[str, int] = {}  # sessions sent elsewhere, with the epoch they had here
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -142,8 +143,8 @@ class Sessions:
         if timer is not None:
             timer.cancel()
 
-    async def claim(self, session: Session) -> None:
-        await self._owners.claim_session(session.id, self.instance)
+    async def index(self, session: Session) -> None:
+        await self._owners.index_session(session.id, self.instance)
 
     # -- finding ---------------------------------------------------------------------------------
 
@@ -271,33 +272,38 @@ class Sessions:
 
     def _moved_away(self, session: Session, undelivered: Sequence[JobEnded]) -> None:
         """Resumed on another instance: its jobs go on here, and their ends are sent there."""
+        self._let_go(session, undelivered, Close.REPLACED, "the session was resumed elsewhere")
+
+    def _let_go(self, session: Session, undelivered: Sequence[JobEnded], code: Close, why: str) -> None:
         for message in undelivered:
             self._mail.send(message)
         self._dispatcher.redirect(session.id, session, Expatriate(self._mail))
         session.leave()
-        if self._sessions.get(session.id) is not session:
-            return
-        self._forget(session)
-        if session.socket is not None:
-            session.socket.close(Close.REPLACED, "the session was resumed elsewhere")
+        if self._sessions.get(session.id) is session:
+            self._forget(session)
+            if session.socket is not None:
+                session.socket.close(code, why)
 
     def _overflowed(self, session: Session) -> None:
         if session.socket is not None:
             session.socket.close(Close.OVERLOADED, "too much is waiting for this client")
 
+    def send_elsewhere(self) -> None:
+        """We are about to end: clients that can resume do so now, on another instance. Their jobs go on here, and the
+        ends of them are sent there; until somebody resumes a session it is still ours, so that they can be parked."""
+        for session in list(self._sessions.values()):
+            if session.outbox is not None and not session.closing:
+                self._handed[session.id] = session.outbox.epoch
+                self._let_go(session, session.outbox.undelivered(), Close.SHUTDOWN, "this instance is shutting down")
+
     async def hand_over(self) -> None:
         """We end: sessions that can resume are left for another instance, the others are over."""
+        self.send_elsewhere()
         for session in list(self._sessions.values()):
-            if session.outbox is None:
-                self._remove(session, "shutdown")
-                continue
-            self._forget(session)
-            undelivered = session.outbox.undelivered()
-            session.leave()
-            await self._owners.leave_session(session.id, self.instance)
-            await self.resumable.leave_behind(session.id, session.outbox.epoch)
-            for message in undelivered:
-                await self._mail.deliver(message)
+            self._remove(session, "shutdown")
+        for session_id, epoch in self._handed.items():
+            await self._owners.leave_session(session_id, self.instance)
+            await self.resumable.leave_behind(session_id, epoch)
 
     def drop_all(self, code: Close) -> None:
         """We were buried: nothing here is ours any more."""
