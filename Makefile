@@ -13,7 +13,9 @@ install: $(READY) ## set up .venv/bin/dragoman
 
 # The lock decides the versions; the project itself is installed without asking for anything more.
 $(READY): requirements.lock pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@# One that an interrupt left half made is made anew.
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || \
+	  { echo "no virtual environment could be made: install python3 (3.11 or newer) with venv (Debian: python3-venv)"; exit 1; }
 	@echo "installing into $(VENV) …"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
