@@ -19,6 +19,7 @@ from dragoman.protocol.node import JobResult
 from dragoman.protocol.peer import JobEnded
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
+from dragoman.services.speech.driver import code_label
 from dragoman.services.speech.expatriate import Mail
 from dragoman.services.speech.local_nodes import AboutJob
 from dragoman.services.speech.messages import NO_FRAME
@@ -128,7 +129,7 @@ class Orphans:
             orphan.job_id, Event.RESULT, attempt=result.attempt_id, node=orphan.node_id, outcome=outcome, code=code
         )
         if advanced is Reply.OK:
-            self.metrics.jobs.labels(outcome, code).inc()
+            self.metrics.jobs.labels(outcome, code_label(code)).inc()
             await self._tell(orphan, outcome, code, msgspec.Raw(encode(result)))
         await self._close(orphan)
 
