@@ -84,7 +84,7 @@ def test_dispatch_is_timed_here_and_across_beside_ping(
 ) -> None:
     found = measured(tmp_path, "dispatch")
     named = {f"{where}_{share}" for where in ("same", "across") for share in ("p50", "p99")}
-    assert set(found["ratios"]) == {f"{name}_vs_ping" for name in named}
+    assert set(found["ratios"]) == {f"{name}_vs_{ping}" for name in named for ping in ("ping", "rapid_ping")}
     for where in ("same", "across"):
         figures = {name.removeprefix(f"{where}_"): us for name, us in found["figures"].items()}
         assert 0 < figures["cut_p50_us"] < figures["said_p50_us"]

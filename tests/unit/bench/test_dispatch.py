@@ -9,13 +9,14 @@ FIGURES = {
     f"{where}_{what}_{share}_us": us * (1 if share == "p50" else 3) * (1 if where == "same" else 2)
     for where in ("same", "across")
     for share in ("p50", "p99")
-    for what, us in (("cut", 200.0), ("ping", 40.0), ("said", 260.0))
+    for what, us in (("cut", 200.0), ("ping", 40.0), ("rapid_ping", 20.0), ("said", 260.0))
 }
 
 
 def test_a_latency_is_a_multiple_of_the_ping_of_the_same_case() -> None:
+    cases = [f"{where}_{share}" for where in ("same", "across") for share in ("p50", "p99")]
     assert ratios(FIGURES) == pytest.approx(
-        dict.fromkeys(("same_p50_vs_ping", "same_p99_vs_ping", "across_p50_vs_ping", "across_p99_vs_ping"), 5.0)
+        {f"{case}_vs_ping": 5.0 for case in cases} | {f"{case}_vs_rapid_ping": 10.0 for case in cases}
     )
 
 
