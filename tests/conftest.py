@@ -5,11 +5,16 @@
 
 import asyncio
 import inspect
+import signal
 from collections.abc import Iterator
 from typing import cast
 
 import pytest
 import uvloop
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Started in the background by a shell, and every process the tests start would inherit it: Ctrl-C is tested too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["redis_servers", "redis_fixtures"]
 

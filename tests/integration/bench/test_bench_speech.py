@@ -20,7 +20,7 @@ from dragoman.embedded.binary import find_server
 from processes import Descendants, alive, wait_until
 
 TINY = ("--quick", "--seconds", "1", "--warmup", "0.5")
-SETTINGS = speech.Settings(seconds=0.2, warmup_s=0.1, rounds=1, sessions=3, nodes=2, queues=False)
+SETTINGS = speech.Settings(seconds=1.0, warmup_s=0.5, rounds=1, sessions=3, nodes=2, queues=False)
 
 
 @pytest.fixture
