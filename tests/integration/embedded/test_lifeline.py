@@ -33,7 +33,7 @@ def test_a_child_outlives_the_thread_that_started_it_but_not_the_process(
 
 
 def test_a_watcher_goes_with_the_child_it_watches() -> None:
-    child = Child([sys.executable, "-c", "input()"], dies_by=signal.SIGKILL, watch=True)
+    child = Child([sys.executable, "-c", "import signal; signal.pause()"], dies_by=signal.SIGKILL, watch=True)
     below = Descendants()
     [watcher] = wait_until(lambda: below.of(child.pid), "the watcher")
     child.signal(signal.SIGKILL)
