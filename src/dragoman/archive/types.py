@@ -1,0 +1,119 @@
+"""What the archive takes and gives: plain values.
+
+User and message ids are integers that fit a signed 64-bit column. Times are wall-clock milliseconds. `seq` counts the
+messages of a conversation from 1, without gaps, in the order they were committed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import Literal
+
+
+class Status(IntEnum):
+    """How far a message got; it only rises."""
+
+    SAVED = 0
+    DELIVERED = 1
+    READ = 2
+
+
+class Verdict(StrEnum):
+    SAVED = "saved"
+    # The row was there: same sender, clientMsgId, receiver and body.
+    EXISTS = "exists"
+    # Sender and clientMsgId (or the id) are there, with another receiver or body.
+    MISMATCH = "mismatch"
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    id: int
+    client_msg_id: str
+    from_user: int
+    to_user: int
+    msg_type: str
+    body: str
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A row of the message table."""
+
+    id: int
+    conversation: int
+    seq: int
+    from_user: int
+    to_user: int
+    msg_type: str
+    body: str
+    client_msg_id: str
+    status: Status
+    created_ms: int
+    saved_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`message` is what is in the table now: for EXISTS and MISMATCH the row that was there before."""
+
+    verdict: Verdict
+    message: Stored
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """`acker` says of messages sent to it that it got them, or read them."""
+
+    acker: int
+    status: Literal[Status.DELIVERED, Status.READ]
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What became of one receipt.
+
+    `missing`: there is no such row (yet). `not_allowed`: it was sent to somebody else. `changed`: what this receipt
+    raised, as it is now, by conversation and seq; a READ also raises earlier messages that were delivered.
+    """
+
+    missing: Sequence[int] = field(default_factory=list)
+    not_allowed: Sequence[int] = field(default_factory=list)
+    changed: Sequence[Stored] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """As one of its two members sees it. `unread` counts the messages to this member that it has not read."""
+
+    id: int
+    peer: int
+    updated_ms: int
+    unread: int
+    my_read_seq: int
+    peer_read_seq: int
+    last: Stored | None
+
+
+@dataclass(frozen=True, slots=True)
+class MemberState:
+    conversation: int
+    my_read_seq: int
+    peer_read_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    id: int
+    name: str
+    password_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """`applied_ms` is None for one that the database does not have yet."""
+
+    name: str
+    applied_ms: int | None
