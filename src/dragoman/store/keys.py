@@ -8,12 +8,14 @@ listed as such, and a test fails on any other that is left without one.
 import re
 from dataclasses import dataclass
 
+DEFAULT_PREFIX = "dragoman"
+
 
 @dataclass(frozen=True, slots=True)
 class KeySpec:
     """One row of the data model."""
 
-    name: str  # P stands for the prefix, <x> for an id
+    name: str  # P stands for the prefix, IM for the root of chat, <x> for an id
     type: str
     life: str
     writer: str
@@ -25,9 +27,15 @@ class KeySpec:
         return self.life.startswith("TTL")
 
     def pattern(self, prefix: str) -> re.Pattern[str]:
-        parts = re.split(r"<[a-z]+>", self.name)
-        body = ".+".join(re.escape(part) for part in parts)
-        return re.compile("^" + (re.escape(prefix) + body[1:] if self.name.startswith("P:") else body) + "$")
+        root, colon, rest = self.name.partition(":")
+        root = {"P": prefix, "IM": chat_root(prefix)}.get(root, root)
+        parts = re.split(r"<[a-z]+>", f"{root}{colon}{rest}")
+        return re.compile("^" + ".+".join(re.escape(part) for part in parts) + "$")
+
+
+def chat_root(prefix: str) -> str:
+    """`im` as others know it; under a prefix of one's own, so that two clusters can share a Redis."""
+    return "im" if prefix == DEFAULT_PREFIX else f"{prefix}:im"
 
 
 TABLE = (
@@ -59,6 +67,20 @@ TABLE = (
     KeySpec("P:v1:requests:lock:<request>", "string", "TTL 2 s", "dispatcher", "dispatcher", "creation in progress"),
     KeySpec("P:v1:requests:binding:<request>", "string", "TTL job", "dispatcher", "dispatcher", "JSON: request to job"),
     KeySpec("P:v1:jobs:{job:<id>}:fsm", "hash", "TTL job", "placer, driver, orphans", "API, orphans, resumption", "state, attempt, node, outcome, times, receipt"),
+    KeySpec("P:users:owner:{user:<id>}", "string", "TTL owner", "chat users, renewer", "courier", "instance|connection that holds the user's socket"),
+    KeySpec("P:v1:chat:switches", "hash", "as long as the cluster", "two-phase", "switchboard", "two-phase switches changed while running"),
+    KeySpec("P:v1:chat:layout", "string", "as long as the cluster", "first instance", "instances at start", "JSON: shards, stream and group names"),
+    KeySpec("P:v1:chat:worker:<number>", "string", "TTL worker", "worker numbers", "worker numbers", "incarnation that makes ids with this number"),
+    KeySpec("IM:stream:single_chat:accepted:{<tag>}", "stream", "as long as the cluster", "acceptor", "deliver stage", "accepted messages of a shard"),
+    KeySpec("IM:stream:single_chat:to_save:{<tag>}", "stream", "as long as the cluster", "deliver stage", "save stage", "messages on their way to the database"),
+    KeySpec("IM:stream:single_chat:dead:{<tag>}", "stream", "until a person drops it", "save stage", "dlq", "messages that could not be saved"),
+    KeySpec("IM:shard:{<tag>}", "hash", "as long as the cluster", "acceptor, workers", "acceptor, status", "last_id, backlog, fence, and totals"),
+    KeySpec("IM:unsaved:{<tag>}", "hash", "until saved", "acceptor, workers", "sending", "unsaved messages of each sender"),
+    KeySpec("IM:lease:{<tag>}", "string", "TTL presence", "shard keeper", "workers", "instance|fence that works the shard"),
+    KeySpec("IM:claim:{<tag>}:<user>:<message>", "hash", "TTL idempotency", "acceptor, workers", "acceptor", "id, digest, saved, again"),
+    KeySpec("IM:sv:{user:<id>}", "string", "as long as the account", "login", "chat connections", "session version"),
+    KeySpec("IM:early:{user:<id>}", "hash", "TTL 1 h", "receipts", "save stage", "receipts that came before the row"),
+    KeySpec("IM:failed:{user:<id>}", "list", "TTL 7 d", "save stage", "chat connections", "errors for a sender that was away"),
     KeySpec("scheduler:turn:<turn>", "hash", "until the turn ends", "dispatcher", "dispatcher", "affinity_node_id"),
     KeySpec("scheduler:session:<session>", "hash", "until the turn ends", "dispatcher", "sessions", "current_turn_id"),
 )  # fmt: skip
@@ -69,6 +91,9 @@ class Keys:
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
+        self.im = chat_root(prefix)
+        self.chat_switches = f"{prefix}:v1:chat:switches"
+        self.chat_layout = f"{prefix}:v1:chat:layout"
         self.instances = f"{prefix}:v1:instances:all"
         self.nodes_all = f"{prefix}:v1:nodes:all"
         self.nodes_last_seen = f"{prefix}:v1:nodes:last_seen"
@@ -141,6 +166,38 @@ class Keys:
 
     def job(self, job: str) -> str:
         return f"{self.prefix}:v1:jobs:{{job:{job}}}:fsm"
+
+    # -- chat: everything of a shard shares its tag ----------------------------------------------
+
+    def user_owner(self, user: int) -> str:
+        return f"{self.prefix}:users:owner:{{user:{user}}}"
+
+    def worker(self, number: int) -> str:
+        return f"{self.prefix}:v1:chat:worker:{number}"
+
+    def dead(self, tag: str) -> str:
+        return f"{self.im}:stream:single_chat:dead:{{{tag}}}"
+
+    def shard(self, tag: str) -> str:
+        return f"{self.im}:shard:{{{tag}}}"
+
+    def unsaved(self, tag: str) -> str:
+        return f"{self.im}:unsaved:{{{tag}}}"
+
+    def lease(self, tag: str) -> str:
+        return f"{self.im}:lease:{{{tag}}}"
+
+    def claim(self, tag: str, user: int, message: str) -> str:
+        return f"{self.im}:claim:{{{tag}}}:{user}:{message}"
+
+    def session_version(self, user: int) -> str:
+        return f"{self.im}:sv:{{user:{user}}}"
+
+    def early(self, user: int) -> str:
+        return f"{self.im}:early:{{user:{user}}}"
+
+    def failed(self, user: int) -> str:
+        return f"{self.im}:failed:{{user:{user}}}"
 
     # The names of turns and their sessions are literal: other tools read them, whatever the prefix.
 

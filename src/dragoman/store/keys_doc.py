@@ -16,6 +16,10 @@ LIVES = {
     "TTL reservation": "`speech.reservation_ttl_ms`, renewed every third of it while the job is unfinished",
     "TTL storm": "`speech.unavailable_ttl_s` after the last report",
     "TTL job": "one hour after the last change",
+    "TTL idempotency": "`chat.idempotency_ttl_s`",
+    "TTL worker": "one hour, renewed with the presence of its instance",
+    "TTL 1 h": "one hour after the last receipt",
+    "TTL 7 d": "seven days after the last word",
     "TTL 2 s": "two seconds, or until the job is recorded",
 }
 
@@ -26,7 +30,8 @@ _INTRODUCTION = """\
 
 Every key there is. `P` is the prefix, `scheduler.phase2.redis.key_prefix`; `<…>` stands for an id. Braces are literal:
 they are hash tags, so that the keys one script touches lie in one slot of a Cluster. The names of turns and their
-sessions have no prefix, because other tools read them as they are.
+sessions have no prefix, because other tools read them as they are. `IM` is the root of chat: `im` under the default
+prefix, `P:im` under any other, so that two clusters can share one Redis; the names of the two streams can be set.
 
 Writers and readers are the parts of an instance, by name. A key whose life is not a TTL is meant to have none; the
 tests fail on any other that is left without one. Besides the keys there is one channel, `P:v1:announcements`: what is

@@ -13,7 +13,8 @@
 
 The same header makes the locals inside the script (`reserved`, `job`, `now`, `limit`), so order and
 count cannot drift between the two sides. Kinds of arguments: `str`, `int` (tonumber'd), `now` (may be
-left out: Redis TIME in ms), `list` (last one only: the rest of ARGV as a table).
+left out: Redis TIME in ms), `list` (last one only: the rest of ARGV as a table). A last key of type `keys`
+is the rest of KEYS as a table.
 
 Scripts are addressed by content (EVALSHA), so two releases can run side by side on one Redis.
 """
@@ -50,12 +51,13 @@ class ScriptError(Exception):
 class Header:
     keys: tuple[str, ...]
     args: tuple[tuple[str, str], ...]  # (name, kind)
+    rest: str = ""  # the key that stands for the rest of KEYS
 
 
 def parse_header(source: str, name: str) -> Header:
     keys: list[str] = []
     args: list[tuple[str, str]] = []
-    section = ""
+    section = rest = ""
     for line in source.splitlines():
         if not line.startswith("--"):
             break
@@ -65,18 +67,28 @@ def parse_header(source: str, name: str) -> Header:
             continue
         section = found["kind"].strip() or section
         if section == "KEYS":
-            keys.append(found["name"])
+            if rest:
+                raise ScriptError(f"{name}: {rest} stands for the rest of KEYS, so {found['name']} cannot follow it")
+            if found["type"] == "keys":
+                rest = found["name"]
+            else:
+                keys.append(found["name"])
         elif section == "ARGV":
             args.append((found["name"], found["type"]))
     for i, (arg, kind) in enumerate(args):
         if kind not in _KINDS or (kind == "list" and i != len(args) - 1):
             raise ScriptError(f"{name}: argument {arg} has kind {kind!r}; kinds are {sorted(_KINDS)}, list only last")
-    return Header(tuple(keys), tuple(args))
+    return Header(tuple(keys), tuple(args), rest)
 
 
 def prologue(header: Header) -> str:
     """The locals the script body uses, on one line so that error messages keep their line numbers."""
     parts = [f"local {key} = KEYS[{i}]" for i, key in enumerate(header.keys, 1)]
+    if header.rest:
+        first = len(header.keys) + 1
+        parts.append(
+            f"local {header.rest} = {{}} for i = {first}, #KEYS do {header.rest}[i - {first - 1}] = KEYS[i] end"
+        )
     for i, (arg, kind) in enumerate(header.args, 1):
         if kind == "int":
             parts.append(f"local {arg} = tonumber(ARGV[{i}])")
@@ -111,7 +123,8 @@ class Script:
         self.arg_names = tuple(arg for arg, _ in header.args)
         self._rest = header.args[-1][0] if header.args and header.args[-1][1] == "list" else ""
         self._plain = tuple(arg for arg in self.arg_names if arg != self._rest)
-        self._all = frozenset(self.key_names) | frozenset(self.arg_names)
+        self._rest_of_keys = header.rest
+        self._all = frozenset(self.key_names) | frozenset(self.arg_names) | ({header.rest} if header.rest else set())
         # What callers give: only tests pass a `now`.
         self._usual = self._all - {arg for arg, kind in header.args if kind == "now"}
         if register:
@@ -126,6 +139,8 @@ class Script:
         if values.keys() != self._usual:
             self._check(values)
         keys = [values[key] for key in self.key_names]
+        if self._rest_of_keys:
+            keys += values[self._rest_of_keys]
         args = [values.get(arg, "") for arg in self._plain]
         if self._rest:
             args += values[self._rest]

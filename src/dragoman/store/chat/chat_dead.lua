@@ -1,0 +1,36 @@
+-- A message that will never be a row becomes a dead letter; its sender may try anew.
+--
+-- KEYS  lease    string
+--       source   stream  where it is now
+--       dead     stream
+--       shard    hash
+--       unsaved  hash
+--       claim    hash
+-- ARGV  holder   str   what the lease must say
+--       group    str
+--       entry    str
+--       sender   str
+--       id       str   serverMsgId
+--       reason   str
+--       tries    int
+--       now      now
+--
+-- Returns 'OK', 'GONE' (it was dealt with before) or 'FENCED'.
+if redis.call('GET', lease) ~= holder then return 'FENCED' end
+local found = redis.call('XRANGE', source, entry, entry)[1]
+if not found then
+  redis.call('XACK', source, group, entry)
+  return 'GONE'
+end
+local fields = found[2]
+for _, more in ipairs({'deadReason', reason, 'tries', tries, 'deadMs', string.format('%.0f', now)}) do
+  fields[#fields + 1] = more
+end
+redis.call('XADD', dead, '*', unpack(fields))
+redis.call('XACK', source, group, entry)
+redis.call('XDEL', source, entry)
+if redis.call('HGET', claim, 'id') == id then redis.call('DEL', claim) end
+if redis.call('HINCRBY', unsaved, sender, -1) <= 0 then redis.call('HDEL', unsaved, sender) end
+redis.call('HINCRBY', shard, 'backlog', -1)
+redis.call('HINCRBY', shard, 'dead', 1)
+return 'OK'

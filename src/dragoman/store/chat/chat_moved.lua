@@ -1,0 +1,28 @@
+-- The deliver stage is done with these entries: hand them to the save stage.
+--
+-- KEYS  lease     string
+--       accepted  stream
+--       to_save   stream
+-- ARGV  holder    str   what the lease must say
+--       group     str
+--       now       now
+--       entries   list  id, whom it was pushed to ('' nobody), …
+--
+-- Returns how many went on, or -1 when the lease is not ours any more.
+if redis.call('GET', lease) ~= holder then return -1 end
+local moved = 0
+for i = 1, #entries, 2 do
+  local found = redis.call('XRANGE', accepted, entries[i], entries[i])[1]
+  if found then
+    local fields = found[2]
+    fields[#fields + 1] = 'deliveredAttemptTs'
+    fields[#fields + 1] = string.format('%.0f', now)
+    fields[#fields + 1] = 'pushedTo'
+    fields[#fields + 1] = entries[i + 1]
+    redis.call('XADD', to_save, '*', unpack(fields))
+    moved = moved + 1
+  end
+  redis.call('XACK', accepted, group, entries[i])
+  redis.call('XDEL', accepted, entries[i])
+end
+return moved

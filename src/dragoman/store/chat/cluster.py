@@ -1,0 +1,70 @@
+"""What all instances agree on about chat: its layout, its switches, and who makes ids with which number."""
+
+import random
+
+import msgspec
+
+from dragoman.domain.chat.switches import NAMES
+from dragoman.store.instances import DROP_IF, KEEP_IF
+from dragoman.store.keys import Keys
+from dragoman.store.redis import Redis
+
+WORKERS = 1024
+# Longer than any outage one lives through without a restart: with Redis away messages still get ids.
+WORKER_TTL_MS = 3_600_000
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """What cannot change while messages are on their way."""
+
+    shards: int
+    accepted: str
+    to_save: str
+    deliver_group: str
+    save_group: str
+    v: int = 1
+
+
+class ChatCluster:
+    def __init__(self, redis: Redis, keys: Keys) -> None:
+        self.redis, self.keys = redis, keys
+
+    async def agree(self, layout: Layout) -> Layout:
+        """Record the layout if nobody has; answers the one that counts."""
+        key = self.keys.chat_layout
+        await self.redis.call("SET", key, msgspec.json.encode(layout), "NX")
+        return msgspec.json.decode(await self.redis.call("GET", key), type=Layout)
+
+    # -- switches --------------------------------------------------------------------------------
+
+    async def switches(self) -> dict[str, str]:
+        """Those changed while running, as text; what a later release may have added is left out."""
+        flat = await self.redis.call("HGETALL", self.keys.chat_switches)
+        texts = {k.decode(): v.decode() for k, v in zip(flat[::2], flat[1::2], strict=True)}
+        return {name: text for name, text in texts.items() if name in NAMES}
+
+    async def switch(self, texts: dict[str, str]) -> None:
+        await self.redis.call("HSET", self.keys.chat_switches, *(part for pair in texts.items() for part in pair))
+
+    async def forget_switches(self, names: list[str]) -> None:
+        await self.redis.call("HDEL", self.keys.chat_switches, *names)
+
+    # -- worker numbers --------------------------------------------------------------------------
+
+    async def claim_worker(self, incarnation: str) -> int:
+        """A number no other living instance makes ids with."""
+        for number in random.sample(range(WORKERS), WORKERS):
+            if await self.redis.call("SET", self.keys.worker(number), incarnation, "NX", "PX", WORKER_TTL_MS):
+                return number
+        raise RuntimeError(f"all {WORKERS} worker numbers are taken")
+
+    async def keep_worker(self, number: int, incarnation: str) -> bool:
+        """Prolong it, or write it again after Redis forgot; False when another has it by now."""
+        key = self.keys.worker(number)
+        word = await KEEP_IF(self.redis, held=key, value=incarnation, ttl=WORKER_TTL_MS)
+        if word == b"NONE":
+            return bool(await self.redis.call("SET", key, incarnation, "NX", "PX", WORKER_TTL_MS))
+        return bool(word == b"OK")
+
+    async def leave_worker(self, number: int, incarnation: str) -> None:
+        await DROP_IF(self.redis, held=self.keys.worker(number), value=incarnation)

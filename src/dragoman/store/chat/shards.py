@@ -1,0 +1,321 @@
+"""The shards of chat in Redis: one slot each, with its two streams, its counts, its claims and its lease.
+
+    accept ─▶ accepted ─deliver stage─▶ to_save ─save stage─▶ (a row)
+                                             └─▶ dead
+
+Every script that moves an entry compares the lease first, so a holder that was overtaken changes nothing. At any
+time: accepted = saved + dead + backlog, kept by the same scripts that move the entries.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from dragoman.domain.chat.shards import shard_of, tag
+from dragoman.store.errors import Refused
+from dragoman.store.instances import DROP_IF, KEEP_IF
+from dragoman.store.keys import Keys
+from dragoman.store.redis import Dedicated, Redis
+from dragoman.store.script import Script
+
+ACCEPT = Script.beside(__file__, "chat_accept")
+REMEMBER = Script.beside(__file__, "chat_remember")
+LEASE = Script.beside(__file__, "chat_lease")
+MOVED = Script.beside(__file__, "chat_moved")
+SAVED = Script.beside(__file__, "chat_saved")
+DEAD = Script.beside(__file__, "chat_dead")
+
+CONSUMER = "holder"
+VERSION = 1
+
+
+class Accepted(StrEnum):
+    OK = "OK"
+    DUPLICATE = "DUPLICATE"  # accepted before, not saved yet
+    SAVED = "SAVED"  # accepted before, and saved
+    MISMATCH = "MISMATCH"  # the same id with another body or receiver
+    BUSY = "BUSY"
+    STALE_ID = "STALE_ID"  # the shard has seen a higher serverMsgId
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One message in a stream. All its fields are texts there."""
+
+    entry: str
+    id: int
+    client_msg_id: str
+    sender: int
+    to: int
+    msg_type: str
+    body: str
+    sent_ms: int
+    created_ms: int
+    producer: str
+    mode: str
+    pushed_to: str = ""
+
+    @classmethod
+    def parse(cls, entry: bytes, fields: Sequence[bytes] | None) -> "Entry | Unreadable":
+        """What cannot be understood keeps its id, to be moved aside; `newer` is for a later release."""
+        texts: dict[str, str] = {}
+        try:
+            pairs = fields or ()
+            texts = {k.decode(): v.decode() for k, v in zip(pairs[::2], pairs[1::2], strict=True)}
+            if int(texts["v"]) > VERSION:
+                return Unreadable(entry.decode(), "written by a later release", texts, newer=True)
+            return cls(
+                entry.decode(), int(texts["serverMsgId"]), texts["clientMsgId"], int(texts["fromUserId"]),
+                int(texts["toUserId"]), texts["msgType"], texts["body"], int(texts["sendTs"]),
+                int(texts["createdAtMs"]), texts["producerServerId"], texts["mode"], texts.get("pushedTo", ""),
+            )  # fmt: skip
+        except (KeyError, ValueError) as error:
+            return Unreadable(entry.decode(), f"it cannot be read: {error!r}", texts)
+
+    def fields(self) -> list[str | int]:
+        return [
+            "serverMsgId", self.id, "clientMsgId", self.client_msg_id, "fromUserId", self.sender, "toUserId", self.to,
+            "msgType", self.msg_type, "body", self.body, "sendTs", self.sent_ms, "createdAtMs", self.created_ms,
+            "producerServerId", self.producer, "mode", self.mode, "v", VERSION,
+        ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    entry: str
+    why: str
+    fields: dict[str, str]
+    newer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What one shard has done and has before it."""
+
+    backlog: int = 0
+    accepted: int = 0
+    saved: int = 0
+    dead: int = 0
+    fence: int = 0
+    holder: str = ""
+    accepted_len: int = 0
+    accepted_pending: int = 0
+    to_save_len: int = 0
+    to_save_pending: int = 0
+    dead_len: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Streams and groups as configured; the streams' names without the shard's tag."""
+
+    accepted: str
+    to_save: str
+    deliver_group: str
+    save_group: str
+
+
+class Shards:
+    def __init__(self, redis: Redis, keys: Keys, names: Names, shards: int, claim_ttl_ms: int) -> None:
+        self.redis, self.keys, self.names, self.count, self.claim_ttl_ms = redis, keys, names, shards, claim_ttl_ms
+        self._tags = [tag(shard) for shard in range(shards)]
+        self._fixed = [
+            (self.accepted(shard), keys.shard(self._tags[shard]), keys.unsaved(self._tags[shard]))
+            for shard in range(shards)
+        ]
+
+    def of(self, user: int) -> int:
+        return shard_of(user, self.count)
+
+    def accepted(self, shard: int) -> str:
+        return f"{self.names.accepted}:{{{self._tags[shard]}}}"
+
+    def to_save(self, shard: int) -> str:
+        return f"{self.names.to_save}:{{{self._tags[shard]}}}"
+
+    def dead(self, shard: int) -> str:
+        return self.keys.dead(self._tags[shard])
+
+    # -- accepting -------------------------------------------------------------------------------
+
+    async def accept(self, message: Entry, digest: str, share: int, redis: Redis | None = None) -> tuple[Accepted, int]:
+        """Claim and append in one step; the number is the serverMsgId, the backlog or the shard's last id."""
+        shard = self.of(message.sender)
+        accepted, counts, unsaved = self._fixed[shard]
+        word, number = await ACCEPT(
+            redis or self.redis,
+            claim=self.keys.claim(self._tags[shard], message.sender, message.client_msg_id),
+            accepted=accepted,
+            shard=counts,
+            unsaved=unsaved,
+            id=message.id,
+            digest=digest,
+            sender=message.sender,
+            share=share,
+            ttl=self.claim_ttl_ms,
+            fields=message.fields(),
+        )
+        return Accepted(word.decode()), int(number)
+
+    async def remember(self, sender: int, client_msg_id: str, id: int, digest: str) -> None:
+        claim = self.keys.claim(self._tags[self.of(sender)], sender, client_msg_id)
+        await REMEMBER(self.redis, claim=claim, id=id, digest=digest, ttl=self.claim_ttl_ms)
+
+    async def unsaved(self, user: int) -> int:
+        """How many accepted messages of this sender are not rows yet."""
+        return int(await self.redis.call("HGET", self._fixed[self.of(user)][2], user) or 0)
+
+    async def claim(self, sender: int, client_msg_id: str) -> dict[str, str]:
+        key = self.keys.claim(self._tags[self.of(sender)], sender, client_msg_id)
+        flat = await self.redis.call("HGETALL", key)
+        return {k.decode(): v.decode() for k, v in zip(flat[::2], flat[1::2], strict=True)}
+
+    # -- the lease -------------------------------------------------------------------------------
+
+    async def take(self, shard: int, instance: str, fence: int, ttl_ms: int) -> int:
+        """The fence of a lease that is ours now, or 0."""
+        keys, name = self.keys, self._tags[shard]
+        lease, counts = keys.lease(name), keys.shard(name)
+        return int(await LEASE(self.redis, lease=lease, shard=counts, instance=instance, fence=fence, ttl=ttl_ms))
+
+    async def keep(self, shard: int, holder: str, ttl_ms: int) -> bool:
+        lease = self.keys.lease(self._tags[shard])
+        return bool(await KEEP_IF(self.redis, held=lease, value=holder, ttl=ttl_ms) == b"OK")
+
+    async def give_up(self, shard: int, holder: str) -> None:
+        await DROP_IF(self.redis, held=self.keys.lease(self._tags[shard]), value=holder)
+
+    # -- the streams -----------------------------------------------------------------------------
+
+    async def ensure_groups(self, shard: int) -> None:
+        """From the very beginning: a group made at `$` would never see what was accepted before it."""
+        for stream, group in self._stages(shard):
+            try:
+                await self.redis.call_at(stream, "XGROUP", "CREATE", stream, group, "0", "MKSTREAM")
+            except Refused as error:
+                if error.word != "BUSYGROUP":
+                    raise
+
+    def _stages(self, shard: int) -> tuple[tuple[str, str], tuple[str, str]]:
+        names = self.names
+        return (self.accepted(shard), names.deliver_group), (self.to_save(shard), names.save_group)
+
+    def reader(self, shard: int) -> Dedicated:
+        return Dedicated(self.redis, self.accepted(shard), f"chat-reader-{shard}")
+
+    async def read_accepted(
+        self, reader: Dedicated, shard: int, after: str, count: int, block_ms: int
+    ) -> list[Entry | Unreadable]:
+        """New entries (after `>`), waiting for the first; or what the last holder left pending, after an id."""
+        stream, group = self._stages(shard)[0]
+        command = ("XREADGROUP", "GROUP", group, CONSUMER, "COUNT", count, "BLOCK", block_ms, "STREAMS", stream, after)
+        return _parse(await reader.call(*command, patience_s=block_ms / 1000 + 5))
+
+    async def read_to_save(self, shard: int, after: str, count: int) -> list[Entry | Unreadable]:
+        stream, group = self._stages(shard)[1]
+        command = ("XREADGROUP", "GROUP", group, CONSUMER, "COUNT", count, "STREAMS", stream, after)
+        return _parse(await self.redis.call_at(stream, *command))
+
+    async def moved(self, shard: int, holder: str, entries: Sequence[tuple[str, str]]) -> bool:
+        """Entries and whom each was pushed to go on to the save stage; False when the shard is not ours."""
+        flat = [part for pair in entries for part in pair]
+        keys = {"lease": self.keys.lease(self._tags[shard]), "accepted": self.accepted(shard)}
+        group = self.names.deliver_group
+        done = await MOVED(self.redis, **keys, to_save=self.to_save(shard), holder=holder, group=group, entries=flat)
+        return int(done) >= 0
+
+    async def saved(self, shard: int, holder: str, rows: Sequence[tuple[Entry, int]]) -> list[Entry] | None:
+        """Entries and the id of each one's row; who of them asked again meanwhile, or None when fenced."""
+        name, keys = self._tags[shard], self.keys
+        reply = await SAVED(
+            self.redis,
+            lease=keys.lease(name),
+            to_save=self.to_save(shard),
+            shard=keys.shard(name),
+            unsaved=keys.unsaved(name),
+            claims=[keys.claim(name, entry.sender, entry.client_msg_id) for entry, _ in rows],
+            holder=holder,
+            group=self.names.save_group,
+            entries=[part for entry, id in rows for part in (entry.entry, entry.sender, id)],
+        )
+        if reply[0] != b"OK":
+            return None
+        return [rows[int(number) - 1][0] for number in reply[1:]]
+
+    async def bury(
+        self, shard: int, holder: str, what: Entry | Unreadable, reason: str, tries: int, *, from_accepted: bool = False
+    ) -> bool:
+        """One entry becomes a dead letter; False when the shard is not ours."""
+        name, keys = self._tags[shard], self.keys
+        if isinstance(what, Entry):
+            sender, client, id = str(what.sender), what.client_msg_id, str(what.id)
+        else:
+            sender, client = what.fields.get("fromUserId", "?"), what.fields.get("clientMsgId", "?")
+            id = what.fields.get("serverMsgId", "?")
+        stream, group = self._stages(shard)[0 if from_accepted else 1]
+        word = await DEAD(
+            self.redis,
+            lease=keys.lease(name),
+            source=stream,
+            dead=self.dead(shard),
+            shard=keys.shard(name),
+            unsaved=keys.unsaved(name),
+            claim=f"{keys.im}:claim:{{{name}}}:{sender}:{client}",
+            holder=holder,
+            group=group,
+            entry=what.entry,
+            sender=sender,
+            id=id,
+            reason=reason[:500],
+            tries=tries,
+        )
+        return bool(word != b"FENCED")
+
+    async def last_to_save(self, shard: int) -> str:
+        """The newest entry that waits to be saved; '' when none does."""
+        rows = await self.redis.call("XREVRANGE", self.to_save(shard), "+", "-", "COUNT", 1)
+        return rows[0][0].decode() if rows else ""
+
+    # -- what can be seen ------------------------------------------------------------------------
+
+    async def tally(self, shard: int) -> Tally:
+        name, call = self._tags[shard], self.redis.call
+        (accepted, deliver), (to_save, save) = self._stages(shard)
+        futures = [
+            call("HGETALL", self.keys.shard(name)),
+            call("GET", self.keys.lease(name)),
+            call("XLEN", accepted),
+            call("XPENDING", accepted, deliver),
+            call("XLEN", to_save),
+            call("XPENDING", to_save, save),
+            call("XLEN", self.dead(shard)),
+        ]
+        counts, holder, accepted_len, accepted_pending, to_save_len, to_save_pending, dead_len = [
+            await _or_none(future) for future in futures
+        ]
+        pairs = {k.decode(): int(v) for k, v in zip((counts or ())[::2], (counts or ())[1::2], strict=True)}
+        return Tally(
+            pairs.get("backlog", 0), pairs.get("accepted", 0), pairs.get("saved", 0), pairs.get("dead", 0),
+            pairs.get("fence", 0), (holder or b"").decode(), accepted_len or 0, _pending(accepted_pending),
+            to_save_len or 0, _pending(to_save_pending), dead_len or 0,
+        )  # fmt: skip
+
+
+def _parse(reply: Any) -> list[Entry | Unreadable]:
+    return [Entry.parse(entry, fields) for entry, fields in reply[0][1]] if reply else []
+
+
+async def _or_none(future: Any) -> Any:
+    """A group that is not there yet has nothing pending."""
+    try:
+        return await future
+    except Refused as error:
+        if error.word != "NOGROUP":
+            raise
+        return None
+
+
+def _pending(reply: Any) -> int:
+    return int(reply[0]) if reply else 0

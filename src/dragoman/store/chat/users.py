@@ -1,0 +1,81 @@
+"""Chat users in Redis: who holds whose socket, session versions, early receipts, and bad news for those away."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from dragoman.store.instances import DROP_IF, KEEP_IF
+from dragoman.store.keys import Keys
+from dragoman.store.redis import Redis
+from dragoman.store.script import Script
+
+EARLY_PARK = Script.beside(__file__, "early_park")
+EARLY_TAKE = Script.beside(__file__, "early_take")
+
+EARLY_TTL_MS = 3_600_000
+EARLY_MOST = 10_000
+FAILED_TTL_MS = 7 * 86_400_000
+FAILED_MOST = 1000
+
+
+class Users:
+    def __init__(self, redis: Redis, keys: Keys, ttl_ms: int) -> None:
+        self.redis, self.keys, self.ttl_ms = redis, keys, ttl_ms
+
+    # -- whose socket is where -------------------------------------------------------------------
+
+    async def swap_owner(self, user: int, owner: str) -> str:
+        """The user's socket is here from now on; answers where it was, or ''."""
+        before = await self.redis.call("SET", self.keys.user_owner(user), owner, "PX", self.ttl_ms, "GET")
+        return before.decode() if before is not None else ""
+
+    async def leave(self, user: int, owner: str) -> None:
+        await DROP_IF(self.redis, held=self.keys.user_owner(user), value=owner)
+
+    async def owners(self, users: Sequence[int]) -> list[str]:
+        """`instance|connection` of each, '' for who is not connected."""
+        futures = [self.redis.call("GET", self.keys.user_owner(user)) for user in users]
+        return [(await future or b"").decode() for future in futures]
+
+    async def renew(self, owned: Iterable[tuple[int, str]]) -> list[int]:
+        """Prolong each; write again what Redis forgot. Answers the users whose socket is elsewhere by now."""
+        held = [(user, self.keys.user_owner(user), owner) for user, owner in owned]
+        words = await asyncio.gather(
+            *(KEEP_IF(self.redis, held=key, value=owner, ttl=self.ttl_ms) for _, key, owner in held)
+        )
+        lost = [(key, owner) for (_, key, owner), word in zip(held, words, strict=True) if word == b"NONE"]
+        await asyncio.gather(*(self.redis.call("SET", key, owner, "NX", "PX", self.ttl_ms) for key, owner in lost))
+        return [user for (user, _, _), word in zip(held, words, strict=True) if word == b"OTHER"]
+
+    # -- session versions ------------------------------------------------------------------------
+
+    async def session_version(self, user: int) -> int:
+        return int(await self.redis.call("GET", self.keys.session_version(user)) or 0)
+
+    async def raise_session_version(self, user: int) -> int:
+        return int(await self.redis.call("INCR", self.keys.session_version(user)))
+
+    # -- receipts that came before the row -------------------------------------------------------
+
+    async def park_early(self, user: int, receipts: Sequence[tuple[int, int]]) -> None:
+        given = [part for pair in receipts for part in pair]
+        early = self.keys.early(user)
+        await EARLY_PARK(self.redis, early=early, most=EARLY_MOST, ttl=EARLY_TTL_MS, given=given)
+
+    async def take_early(self, user: int, ids: Sequence[int]) -> list[tuple[int, int]]:
+        flat = await EARLY_TAKE(self.redis, early=self.keys.early(user), ids=list(ids))
+        return [(int(id), int(status)) for id, status in zip(flat[::2], flat[1::2], strict=True)]
+
+    # -- what a sender that is away must hear ----------------------------------------------------
+
+    async def leave_word(self, user: int, frame: bytes) -> None:
+        key = self.keys.failed(user)
+        await asyncio.gather(
+            self.redis.call("RPUSH", key, frame),
+            self.redis.call("LTRIM", key, -FAILED_MOST, -1),
+            self.redis.call("PEXPIRE", key, FAILED_TTL_MS),
+        )
+
+    async def take_words(self, user: int) -> list[bytes]:
+        key = self.keys.failed(user)
+        words, _ = await asyncio.gather(self.redis.call("LRANGE", key, 0, -1), self.redis.call("DEL", key))
+        return list(words)
