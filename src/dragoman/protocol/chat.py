@@ -21,6 +21,7 @@ import msgspec
 MAX_ID: Final = 2**63 - 1
 MAX_BODY_UNITS: Final = 4096  # of UTF-16, as browsers and JVMs count
 MAX_CLIENT_MSG_ID: Final = 64
+MAX_MSG_TYPE: Final = 32
 TEXT: Final = "TEXT"
 
 
@@ -185,6 +186,8 @@ _server_frames = msgspec.json.Decoder(_SentByServer)
 def decode_frame(data: bytes) -> Frame:
     """What a client sent; raises Refused."""
     sent, type_ = _read(_client_frames, data)
+    if sent.msgType is not None and len(sent.msgType) > MAX_MSG_TYPE:
+        raise BadField(f"Field `msgType`: more than {MAX_MSG_TYPE} characters.")
     return Frame(
         type_,
         sent.clientMsgId,

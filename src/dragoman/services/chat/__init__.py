@@ -1,0 +1,1 @@
+"""What serves chat clients: accounts, connections, sending, delivering, saving."""
