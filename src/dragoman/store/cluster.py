@@ -177,6 +177,10 @@ class ClusterRedis(Redis):
     def reconnects(self) -> int:
         return self._gone_reconnects + sum(link.reconnects for link in self._links.values())
 
+    def hurry(self) -> None:
+        for link in self._masters:
+            link.hurry()
+
     def doubt(self) -> None:
         self._stale.set()
 

@@ -239,6 +239,12 @@ class Link:
         else:
             wire.submit(call)
 
+    def hurry(self) -> None:
+        """Write what waits for the end of the turn, if the server has answered all that was written before."""
+        wire = self._wire
+        if wire is not None and len(wire.pending) == len(wire.out):
+            wire.flush()
+
     @property
     def in_flight(self) -> int:
         return len(self._wire.pending) if self._wire is not None else 0

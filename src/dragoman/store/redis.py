@@ -6,13 +6,17 @@ The key always comes first after the command, because in a Cluster it decides wh
     redis = await connect(["redis://127.0.0.1:6379"], cluster=False)
     value, added = await gather(redis.call("GET", key), redis.call("SADD", other, member))
 
+They leave at the end of the loop's turn. Who has more to do in this turn says `hurry`, and Redis works meanwhile; who
+knows what to ask next can have it ready by then (`keeping`).
+
 Blocking reads and subscriptions have connections of their own (`Dedicated`, `Subscriber`).
 """
 
 import asyncio
 from abc import ABC, abstractmethod
 from binascii import crc_hqx
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from dragoman.store import script as scripts
@@ -44,18 +48,19 @@ class Redis(ABC):
         self.timeout_s = timeout_s
         self.name = name
         self._loop = asyncio.get_running_loop()
+        self._keeper: Kept | None = None
 
     def call(self, command: str, key: str, *args: Any) -> "asyncio.Future[Any]":
         """One command on one key."""
         future = self._loop.create_future()
         packed = pack((command, key, *args))
-        self._submit(Call(packed, future, self.ops[command]), key)
+        self._pass_on(Call(packed, future, self.ops[command]), key)
         return future
 
     def call_at(self, key: str, *command: Any) -> "asyncio.Future[Any]":
         """A command whose key is not its first argument (XGROUP CREATE …), sent to where `key` lives."""
         future = self._loop.create_future()
-        self._submit(Call(pack(command), future, self.ops[str(command[0])]), key)
+        self._pass_on(Call(pack(command), future, self.ops[str(command[0])]), key)
         return future
 
     def evaluate(self, script: Script, keys: list[str], args: list[Any]) -> "asyncio.Future[Any]":
@@ -63,8 +68,23 @@ class Redis(ABC):
         future = self._loop.create_future()
         packed = pack(("EVALSHA", script.sha, len(keys), *keys, *args))
         call = Call(packed, future, self.ops[script.name], script=(script, keys, args))
-        self._submit(call, keys[0])
+        self._pass_on(call, keys[0])
         return future
+
+    @contextmanager
+    def keeping(self) -> Iterator["Kept"]:
+        """Calls made inside are made ready and kept for `Kept.send`. Nothing may be awaited inside."""
+        kept = self._keeper = Kept(self._submit)
+        try:
+            yield kept
+        finally:
+            self._keeper = None
+
+    def _pass_on(self, call: Call, key: str) -> None:
+        if self._keeper is None:
+            self._submit(call, key)
+        else:
+            self._keeper.calls.append((call, key))
 
     def _as_eval(self, call: Call) -> None:
         """Make a call whose script the server has forgotten carry its source."""
@@ -74,6 +94,13 @@ class Redis(ABC):
 
     @abstractmethod
     def _submit(self, call: Call, key: str) -> None: ...
+
+    @abstractmethod
+    def hurry(self) -> None:
+        """Write now what would leave at the end of the loop's turn, to every server that has nothing else to do.
+
+        A busy one gets to it no sooner, and more may join what waits: together is cheaper.
+        """
 
     @property
     @abstractmethod
@@ -151,6 +178,9 @@ class SingleRedis(Redis):
     def last_error(self) -> str:
         return self._link.last_error
 
+    def hurry(self) -> None:
+        self._link.hurry()
+
     async def wait_connected(self) -> None:
         await self._link.connected.wait()
 
@@ -167,6 +197,19 @@ class SingleRedis(Redis):
 
     async def close(self) -> None:
         await self._link.close()
+
+
+class Kept:
+    """Calls that are ready to be sent. Their futures are answered after that, or never."""
+
+    def __init__(self, submit: Callable[[Call, str], None]) -> None:
+        self.calls: list[tuple[Call, str]] = []
+        self._submit = submit
+
+    def send(self) -> None:
+        calls, self.calls = self.calls, []
+        for call, key in calls:
+            self._submit(call, key)
 
 
 class Dedicated:

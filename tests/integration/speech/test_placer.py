@@ -9,7 +9,7 @@ from dragoman.domain.job import Outcome, State
 from dragoman.domain.placement import Assign, NoNode, Wait
 from dragoman.domain.turn import AffinityResult, Turn
 from dragoman.services.speech.order import Order, TurnLine
-from dragoman.services.speech.placer import Exists
+from dragoman.services.speech.placing import Exists, Placing, Recording
 from dragoman.store.errors import RedisAway
 from dragoman.store.jobs import LOCK_MS
 from dragoman.store.reservations import Given
@@ -59,7 +59,7 @@ async def test_who_waits_for_anothers_creation_holds_no_slot_meanwhile(house: Op
     await a.node("n", slots=1)
     await wait_until(lambda: b.knows("n"), PATIENCE_S)
     creator, other = order(), order()
-    assert await a.services.placer._bind(creator) is None  # it has the lock, and no slot yet
+    assert await a.stores.jobs.lock(creator.request_id, creator.job_id)  # and it has no slot yet
     waiting = asyncio.create_task(b.services.placer.place(other))
     await wait_until(lambda: b.redis.ops["reserve"].ok, PATIENCE_S)
     assert isinstance(await a.services.placer.place(creator), Assign)
@@ -103,13 +103,14 @@ async def test_a_job_that_lost_its_binding_ends_cancelled_and_gives_its_slot_bac
     await wait_until(lambda: b.knows("n"), PATIENCE_S)
     slow, quick = order(), order()
     placer = a.services.placer
-    assert await placer._bind(slow) is None
+    placing = Placing(placer, slow, lambda: None)
+    recording = Recording(placer, slow, await placer.choose(slow, set(), 0.0))
+    assert await placing.bind(recording) is None
     await a.stores.jobs.unlock(slow.request_id, slow.job_id)
     assert isinstance(await b.services.placer.place(quick), Assign)
     await a.stores.jobs.redis.call("DEL", a.keys.request_lock(slow.request_id))
-    choice = await placer._choose(slow, set(), 0.0)
-    assert not await placer._record(slow, choice, False)
-    assert await placer._lost_binding(slow) == Exists(quick.job_id)
+    assert not await placing.record(recording, False)
+    assert await placing.lost_binding() == Exists(quick.job_id)
     record = await a.job(slow.job_id)
     assert (record["state"], record["outcome"]) == (State.FINISHED, Outcome.CANCELLED)
     assert await a.stores.reservations.held("n") == [quick.job_id]

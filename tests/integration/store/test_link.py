@@ -67,6 +67,35 @@ async def test_all_calls_of_one_turn_of_the_loop_leave_in_one_write_a_server(
     assert min([await writes() for _ in range(5)]) == servers
 
 
+async def test_calls_in_a_hurry_are_written_at_once_but_wait_for_the_others_while_the_server_is_busy(
+    redis: Redis, keys: Keys
+) -> None:
+    key = keys.node_epoch("n")
+    await redis.call("GET", key)  # nothing is under way any more
+    before = redis.flushes
+    first = redis.call("INCR", key)
+    redis.hurry()
+    assert redis.flushes == before + 1
+    second = redis.call("INCR", key)
+    redis.hurry()
+    assert redis.flushes == before + 1
+    assert [await first, await second] == [1, 2]
+    await redis.call("PEXPIRE", key, 60_000)
+
+
+async def test_calls_made_ready_are_sent_when_they_are_wanted_and_not_before(redis: Redis, keys: Keys) -> None:
+    key = keys.node_epoch("n")
+    with redis.keeping() as kept:
+        later = [redis.call("INCR", key), redis.call("PEXPIRE", key, 60_000)]
+        script = RESERVE(redis, reserved=keys.reserved("n"), job="j", ttl=60_000, limit=1)
+    assert await redis.call("GET", key) is None
+    assert not any(call.done() for call in (*later, script))
+    kept.send()
+    assert await asyncio.gather(*later, script) == [1, 1, b"OK"]
+    kept.send()
+    assert await redis.call("GET", key) == b"1"
+
+
 async def test_more_than_the_socket_takes_at_once_arrives_whole_and_in_order(redis: Redis, keys: Keys) -> None:
     body = os.urandom(1024 * 1024)
     names = [keys.request_binding(str(n)) for n in range(48)]

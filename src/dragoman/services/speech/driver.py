@@ -28,7 +28,7 @@ from dragoman.protocol.peer import CancelJob
 from dragoman.services.loops import answers
 from dragoman.services.speech.happenings import Cancelled, Happening, Lost, Overtaken, TurnOver
 from dragoman.services.speech.order import End, Order
-from dragoman.services.speech.placer import Exists, RedisDown
+from dragoman.services.speech.placing import Exists, RedisDown
 from dragoman.store.errors import StoreError
 from dragoman.store.inbox import Push
 from dragoman.store.reservations import Given
@@ -64,6 +64,7 @@ class Driver:
         self._turn_over = self._overtaken = False
         self.lost_at: float | None = None  # the node may come back until its grace is over
         self.task: asyncio.Task[None] | None = None
+        self._frame = b""  # job_assign, of the attempt under way
         self._told_dispatched = False
         self._started = 0  # the attempt whose start is recorded
         self._progressed: Event | None = None  # to be written at the end of this turn of the loop
@@ -89,7 +90,7 @@ class Driver:
             await order.place.my_turn()
             if await self._cancelled_already():
                 return
-            placed = await self.shop.placer.place(order)
+            placed = await self.shop.placer.place(order, self._write_frame)
         finally:
             order.place.leave()
         self._stage("placed")
@@ -179,13 +180,14 @@ class Driver:
         order.seen.add(choice.node_id)
         if self.clock.attempt > 1:
             order.assignment = msgspec.structs.replace(order.assignment, attempt_id=self.clock.attempt)
+            self._write_frame()
         message = AssignMessage(
             node_id=choice.node_id,
             epoch=choice.epoch,
             job_id=order.job_id,
             attempt=self.clock.attempt,
             driver=self.shop.instance,
-            frame=msgspec.Raw(encode(order.assignment)),
+            frame=msgspec.Raw(self._frame),
         )
         acks = node is not None and NodeFeature.JOB_ACK in node.features
         verdict = await self._to_node(node.instance if node is not None else "", message)
@@ -198,6 +200,9 @@ class Driver:
             await self._fail(ErrorCode.INVALID_MESSAGE, "the utterance is too large to be handed to its node")
         else:
             self.hear(Lost(f"assign_{verdict.lower()}", self.clock.attempt, delivered=False))
+
+    def _write_frame(self) -> None:
+        self._frame = encode(self.order.assignment)
 
     async def _to_node(self, owner: str, message: AssignMessage) -> Push:
         try:
