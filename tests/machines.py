@@ -80,7 +80,7 @@ def _settings(examples: int, steps: int, *phases: Phase) -> settings:
 
 
 def with_bug(name: str, right: str, wrong: str) -> Script:
-    """A script of ours with one thing wrong in it."""
+    """A script of ours with one thing wrong in it; `name` may have its folder before it."""
     source = (Path(dragoman.store.__file__).parent / f"{name}.lua").read_text(encoding="utf-8")
     assert source.count(right) == 1, f"{name}.lua does not say {right!r} once"
-    return Script(name, source.replace(right, wrong), register=False)
+    return Script(Path(name).name, source.replace(right, wrong), register=False)

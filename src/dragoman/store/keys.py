@@ -67,7 +67,7 @@ TABLE = (
     KeySpec("P:v1:requests:lock:<request>", "string", "TTL 2 s", "dispatcher", "dispatcher", "creation in progress"),
     KeySpec("P:v1:requests:binding:<request>", "string", "TTL job", "dispatcher", "dispatcher", "JSON: request to job"),
     KeySpec("P:v1:jobs:{job:<id>}:fsm", "hash", "TTL job", "placer, driver, orphans", "API, orphans, resumption", "state, attempt, node, outcome, times, receipt"),
-    KeySpec("P:users:owner:{user:<id>}", "string", "TTL owner", "chat users, renewer", "courier", "instance|connection that holds the user's socket"),
+    KeySpec("P:users:owner:{user:<id>}", "string", "TTL owner", "chat users, renewer", "courier", "instance and connection that hold the user's socket"),
     KeySpec("P:v1:chat:switches", "hash", "as long as the cluster", "two-phase", "switchboard", "two-phase switches changed while running"),
     KeySpec("P:v1:chat:layout", "string", "as long as the cluster", "first instance", "instances at start", "JSON: shards, stream and group names"),
     KeySpec("P:v1:chat:worker:<number>", "string", "TTL worker", "worker numbers", "worker numbers", "incarnation that makes ids with this number"),
@@ -76,7 +76,7 @@ TABLE = (
     KeySpec("IM:stream:single_chat:dead:{<tag>}", "stream", "until a person drops it", "save stage", "dlq", "messages that could not be saved"),
     KeySpec("IM:shard:{<tag>}", "hash", "as long as the cluster", "acceptor, workers", "acceptor, status", "last_id, backlog, fence, and totals"),
     KeySpec("IM:unsaved:{<tag>}", "hash", "until saved", "acceptor, workers", "sending", "unsaved messages of each sender"),
-    KeySpec("IM:lease:{<tag>}", "string", "TTL presence", "shard keeper", "workers", "instance|fence that works the shard"),
+    KeySpec("IM:lease:{<tag>}", "string", "TTL presence", "shard keeper", "workers", "instance and fence that work the shard"),
     KeySpec("IM:claim:{<tag>}:<user>:<message>", "hash", "TTL idempotency", "acceptor, workers", "acceptor", "id, digest, saved, again"),
     KeySpec("IM:sv:{user:<id>}", "string", "as long as the account", "login", "chat connections", "session version"),
     KeySpec("IM:early:{user:<id>}", "hash", "TTL 1 h", "receipts", "save stage", "receipts that came before the row"),
@@ -187,7 +187,7 @@ class Keys:
     def lease(self, tag: str) -> str:
         return f"{self.im}:lease:{{{tag}}}"
 
-    def claim(self, tag: str, user: int, message: str) -> str:
+    def claim(self, tag: str, user: int | str, message: str) -> str:
         return f"{self.im}:claim:{{{tag}}}:{user}:{message}"
 
     def session_version(self, user: int) -> str:

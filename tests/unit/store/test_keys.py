@@ -5,11 +5,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from dragoman.store.keys import TABLE, Keys
+from dragoman.config.schema import TwoPhaseStreams
+from dragoman.store.keys import DEFAULT_PREFIX, TABLE, Keys
 from dragoman.store.redis import slot_of
 
 KEYS = Keys("P")
-CHANNELS = {"announcements"}  # names that are no keys
+CHAT = Keys(DEFAULT_PREFIX)
+NO_KEYS = {"prefix", "im", "announcements"}  # roots of names, and a channel
+# Streams whose names are settings: a shard's tag is appended to them.
+SET = [f"{name}:{{im1}}" for name in (TwoPhaseStreams().accepted, TwoPhaseStreams().to_save)]
 
 # As other tools know them: these must never change.
 LITERAL = {
@@ -30,6 +34,18 @@ LITERAL = {
     "P:v1:requests:binding:r1": KEYS.request_binding("r1"),
     "P:v1:nodes:{node:n1}:reserved": KEYS.reserved("n1"),
     "P:v1:jobs:{job:j1}:fsm": KEYS.job("j1"),
+    "P:users:owner:{user:7}": KEYS.user_owner(7),
+    "P:v1:chat:switches": KEYS.chat_switches,
+    "P:v1:chat:layout": KEYS.chat_layout,
+    "P:v1:chat:worker:3": KEYS.worker(3),
+    "im:stream:single_chat:dead:{im1}": CHAT.dead("im1"),
+    "im:shard:{im1}": CHAT.shard("im1"),
+    "im:unsaved:{im1}": CHAT.unsaved("im1"),
+    "im:lease:{im1}": CHAT.lease("im1"),
+    "im:claim:{im1}:7:m-1": CHAT.claim("im1", 7, "m-1"),
+    "im:sv:{user:7}": CHAT.session_version(7),
+    "im:early:{user:7}": CHAT.early(7),
+    "im:failed:{user:7}": CHAT.failed(7),
     "scheduler:turn:t1": KEYS.turn("t1"),
     "scheduler:session:s1": KEYS.session_turn("s1"),
 }
@@ -39,9 +55,9 @@ def made_by(keys: Keys, id: str) -> Iterator[tuple[str, str]]:
     """Every key the class can make: its methods, and its names that need no id."""
     for name, method in inspect.getmembers(keys, inspect.ismethod):
         if not name.startswith("_"):
-            yield name, method(id)
+            yield name, method(*[id] * len(inspect.signature(method).parameters))
     for name, value in vars(keys).items():
-        if name != "prefix" and name not in CHANNELS:
+        if name not in NO_KEYS:
             yield name, value
 
 
@@ -58,8 +74,13 @@ def test_every_key_that_can_be_made_is_in_the_table_exactly_once(prefix: str, id
 
 
 def test_every_row_of_the_table_is_made_by_something() -> None:
-    made = [key for _, key in made_by(KEYS, "x")]
-    assert [row.name for row in TABLE if not any(row.pattern("P").match(key) for key in made)] == []
+    made = [*SET, *(key for _, key in made_by(CHAT, "x"))]
+    assert [row.name for row in TABLE if not any(row.pattern(DEFAULT_PREFIX).match(key) for key in made)] == []
+
+
+def test_the_keys_of_chat_stand_under_a_prefix_of_ones_own_so_that_two_clusters_can_share_a_redis() -> None:
+    assert Keys("mine").shard("im1") == "mine:im:shard:{im1}"
+    assert not any(row.pattern("mine").match(CHAT.shard("im1")) for row in TABLE)
 
 
 def test_the_table_does_not_know_another_prefix() -> None:
@@ -73,8 +94,9 @@ def test_the_table_does_not_know_another_prefix() -> None:
         [KEYS.node_owner("x"), KEYS.node_epoch("x"), KEYS.reserved("x"), KEYS.storm("x")],
         [KEYS.inbox("x"), KEYS.dlq("x"), KEYS.open("x"), KEYS.counts("x")],
         [KEYS.inbox("x"), KEYS.jobs_of("x"), KEYS.sessions_of("x"), KEYS.nodes_of("x"), KEYS.undertaker("x")],
+        [CHAT.claim("im1", 7, "m"), *SET, CHAT.dead("im1"), CHAT.shard("im1"), CHAT.unsaved("im1"), CHAT.lease("im1")],
     ],
-    ids=["a node", "an inbox", "an instance"],
+    ids=["a node", "an inbox", "an instance", "a shard of chat"],
 )
 def test_what_belongs_together_is_in_one_slot(together: list[str]) -> None:
     assert len({slot_of(key) for key in together}) == 1

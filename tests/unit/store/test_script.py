@@ -26,6 +26,17 @@ local x = 1
 return 'OK'
 """
 
+MARK = """\
+-- Mark claims.
+--
+-- KEYS  lease   string
+--       claims  keys    one for each
+-- ARGV  holder  str
+--
+-- Returns 'OK'.
+return 'OK'
+"""
+
 
 class Recorder:
     """Stands where a client would and remembers what it was asked to run."""
@@ -61,6 +72,34 @@ def test_a_script_without_a_header_takes_nothing() -> None:
 def test_a_header_that_cannot_be_bound_is_refused_when_the_script_is_loaded(header: str) -> None:
     with pytest.raises(ScriptError, match=r"take: argument jobs? has kind"):
         script(header)
+
+
+def test_a_last_key_of_kind_keys_stands_for_the_rest_of_them() -> None:
+    assert parse_header(MARK, "mark") == Header(("lease",), (("holder", "str"),), rest="claims")
+    assert "local lease = KEYS[1] local claims = {} for i = 2, #KEYS do claims[i - 1] = KEYS[i] end" in prologue(
+        parse_header(MARK, "mark")
+    )
+
+
+def test_nothing_can_follow_the_rest_of_the_keys() -> None:
+    with pytest.raises(ScriptError, match="take: claims stands for the rest of KEYS, so lease cannot follow it"):
+        script("-- KEYS  claims  keys\n--       lease   string\n")
+
+
+@pytest.mark.parametrize("claims", [[], ["{n}:a"], ["{n}:a", "{n}:b"]], ids=["none", "one", "two"])
+async def test_the_rest_of_the_keys_may_be_any_number_of_them(claims: list[str]) -> None:
+    redis = Recorder()
+    script(MARK)(redis, lease="{n}:l", claims=claims, holder="h")
+    assert redis.asked == [("take", ["{n}:l", *claims], ["h"])]
+
+
+async def test_the_rest_of_the_keys_is_in_the_same_slot_and_is_not_forgotten() -> None:
+    redis = Recorder()
+    with pytest.raises(ScriptError, match=r"\{n\}:l and \{m\}:b are in different slots"):
+        script(MARK)(redis, lease="{n}:l", claims=["{n}:a", "{m}:b"], holder="h")
+    with pytest.raises(ScriptError, match="take needs claims"):
+        script(MARK)(redis, lease="{n}:l", holder="h")
+    assert not redis.asked
 
 
 def test_the_same_header_makes_the_locals_of_the_script() -> None:
@@ -138,7 +177,7 @@ def test_a_script_that_is_not_registered_is_loaded_by_nobody() -> None:
 
 
 def lua_files() -> list[Path]:
-    return sorted(Path(dragoman.store.__file__).parent.glob("*.lua"))
+    return sorted(Path(dragoman.store.__file__).parent.rglob("*.lua"))
 
 
 @pytest.mark.parametrize("path", lua_files(), ids=lambda path: path.stem)
@@ -155,7 +194,7 @@ def test_every_name_in_a_header_is_used_by_its_script(path: Path) -> None:
     source = path.read_text(encoding="utf-8")
     header = parse_header(source, path.stem)
     body = "\n".join(line for line in source.splitlines() if not line.lstrip().startswith("--"))
-    names = (*header.keys, *(arg for arg, _ in header.args))
+    names = (*header.keys, *filter(None, [header.rest]), *(arg for arg, _ in header.args))
     assert [name for name in names if name not in body] == []
 
 

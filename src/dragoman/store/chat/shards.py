@@ -262,7 +262,7 @@ class Shards:
             dead=self.dead(shard),
             shard=keys.shard(name),
             unsaved=keys.unsaved(name),
-            claim=f"{keys.im}:claim:{{{name}}}:{sender}:{client}",
+            claim=keys.claim(name, sender, client),
             holder=holder,
             group=group,
             entry=what.entry,
