@@ -1,5 +1,7 @@
 """A job is driven to exactly one end, whatever its nodes do; only the attempt under way is heard."""
 
+from typing import Any
+
 import pytest
 
 from dragoman.domain.job import Outcome, State
@@ -18,7 +20,7 @@ from integration.speech.driving import (
     out_of_time,
     start,
 )
-from integration.speech.house import PATIENCE_S, Ear, Open, WiredNode, order
+from integration.speech.house import PATIENCE_S, Ear, Open, Wire, WiredNode, order
 from waiting import wait_until
 
 pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
@@ -294,6 +296,27 @@ async def test_a_first_partial_says_that_an_old_node_has_begun(house: Open) -> N
     await wait_until(lambda: in_state(here, mine, State.RUNNING), PATIENCE_S)
     node.answer(node.jobs[0])
     assert await end_of(ear) is Outcome.OK
+
+
+async def test_what_a_node_says_in_one_breath_is_recorded_with_all_its_times(house: Open) -> None:
+    here = await house()
+    node = await here.node("n")
+
+    def work(job: dict[str, Any]) -> None:
+        node.ack(job)
+        node.start(job)
+        node.answer(job)
+
+    # Before the driver knows that the node has the job, so that it hears all three at once.
+    node.local.conn = Wire(work)
+    ear = Ear()
+    mine = order(ear=ear)
+    here.services.dispatcher.take(mine)
+    assert await end_of(ear) is Outcome.OK
+    assert ear.taken == [0]
+    record = await wait_until(lambda: here.released(mine.job_id), PATIENCE_S)
+    times = [int(record[f"{stage}_ms"]) for stage in ("dispatched", "acked", "started", "finished", "released")]
+    assert times == sorted(times)
 
 
 # -- when something is amiss -----------------------------------------------------------------------

@@ -5,8 +5,8 @@
        └── next attempt ◀────┴─ node lost, silent, or without its model
 
 One task a job, in the instance that cut the utterance; nobody else places or times it. A job that ends tells
-its listener after FINISHED is recorded, or, with Redis away, when its time is over; what is then still to be
-written is written when Redis is back.
+its listener after FINISHED is recorded, or, with Redis away, when its time is over. What is written at the end is
+left to `settlement`.
 """
 
 import asyncio
@@ -25,22 +25,18 @@ from dragoman.protocol.codes import EmptyReason, ErrorCode, NodeFeature
 from dragoman.protocol.node import JobAck, JobCancel, JobResult, JobStarted, NodePartial
 from dragoman.protocol.peer import Assign as AssignMessage
 from dragoman.protocol.peer import CancelJob
-from dragoman.services.loops import answers
 from dragoman.services.speech.happenings import Cancelled, Happening, Lost, Overtaken, TurnOver
 from dragoman.services.speech.order import End, Order
 from dragoman.services.speech.placing import Exists, RedisDown
+from dragoman.services.speech.settlement import Settlement
 from dragoman.store.errors import StoreError
 from dragoman.store.inbox import Push
-from dragoman.store.reservations import Given
 
 if TYPE_CHECKING:
     from dragoman.services.speech.dispatcher import Dispatcher
     from dragoman.services.speech.local_nodes import AboutJob
 
 log = structlog.get_logger(__name__)
-
-REDIS_PAUSE_S = 0.25
-
 
 _EMPTY_REASONS = frozenset(EmptyReason)
 # A label of a metric is not for nodes to make up.
@@ -55,6 +51,7 @@ def code_label(code: str) -> str:
 class Driver:
     def __init__(self, order: Order, shop: "Dispatcher", deadlines: DeadlineSettings) -> None:
         self.order, self.shop = order, shop
+        self._settlement = Settlement(order, shop)
         self.clock = JobClock(deadlines, monotonic(), order.held_by_node)
         self.node_id = ""
         self.epoch = 0
@@ -279,7 +276,7 @@ class Driver:
             case AttemptTimeout():
                 await self._failover("attempt_timeout", ErrorCode.JOB_TIMEOUT, cancel=True)
             case SlotTimeout():
-                await self._try_to_give_slot_back()
+                await self._settlement.try_to_give_slot_back()
             case JobTimeout():
                 self._cancel_at_node("timeout")
                 why = "the job took too long"
@@ -299,7 +296,7 @@ class Driver:
             return
         try:
             reply = await self.shop.jobs.advance(order.job_id, Event.REASSIGN, attempt=clock.attempt)
-            await self._give_slot_back()
+            await self._settlement.give_slot_back()
         except StoreError:
             await self._fail(ErrorCode.SCHEDULER_DEPENDENCY_DOWN, "Redis is away", at_once=True)
             return
@@ -357,28 +354,16 @@ class Driver:
         await self._end(Event.GIVE_UP, End(Outcome.FAILED, code, why), at_once=at_once)
 
     async def _end(self, event: Event, end: End, *, at_once: bool = False) -> None:
-        """Record FINISHED, then tell, then give back: a slot given back early would be sold twice."""
-        attempt = None if event is not Event.RESULT else self.clock.attempt
-        deadline = monotonic() if at_once else self.clock.job_deadline
-        recorded = await self._record(event, end, attempt, deadline)
+        """Record FINISHED, then tell, then release."""
+        self._note_progress()  # or what the node said in the same breath would come too late
+        attempt, node = (self.clock.attempt, self.node_id) if event is Event.RESULT else (None, "")
+        until = monotonic() if at_once else self.clock.job_deadline
+        finished = await self._settlement.finish(event, end, attempt, node, until)
         self._told(end)
-        if not recorded:
-            self.shop.tasks.spawn(self._settle_later(event, end, attempt), "job-debt")
+        if finished:
+            await self._settlement.release()
         else:
-            await self._settle()
-
-    async def _record(self, event: Event, end: End, attempt: int | None, deadline: float) -> bool:
-        node = self.node_id if event is Event.RESULT else ""
-        while True:
-            try:
-                await self.shop.jobs.advance(
-                    self.order.job_id, event, attempt=attempt, node=node, outcome=end.outcome, code=end.code
-                )
-                return True
-            except StoreError:
-                if monotonic() >= deadline:
-                    return False
-                await asyncio.sleep(REDIS_PAUSE_S)
+            self.shop.tasks.spawn(self._settlement.pay_later(event, end, attempt, node), "job-debt")
 
     def _told(self, end: End) -> None:
         self.ended = True
@@ -387,34 +372,6 @@ class Driver:
         code = end.code if end.result is None else code_label(end.code)
         self.shop.metrics.jobs.labels(end.outcome, code).inc()
         self.order.listener.job_ended(self.order, end)
-
-    async def _settle(self) -> None:
-        """Slot back, RELEASED, no longer ours to be found."""
-        while True:
-            try:
-                released = self.shop.jobs.advancing(self.order.job_id, Event.RELEASE, attempt=None)
-                undriven = self.shop.jobs.undriven(self.shop.instance, self.order.job_id)
-                await self._give_slot_back()  # in the same flush as the two above
-                await answers(released, undriven)
-                return
-            except StoreError:
-                await asyncio.sleep(REDIS_PAUSE_S)
-
-    async def _settle_later(self, event: Event, end: End, attempt: int | None) -> None:
-        await self._record(event, end, attempt, float("inf"))
-        await self._settle()
-
-    async def _give_slot_back(self) -> None:
-        node_id = self.order.held.node_id if self.order.held is not None else ""
-        if await self.shop.placer.give_back(self.order) is Given.FREED:
-            self.shop.slot_freed(node_id)
-
-    async def _try_to_give_slot_back(self) -> None:
-        """The job goes on: with Redis away its slot goes back when it ends."""
-        try:
-            await self._give_slot_back()
-        except StoreError as error:
-            log.warning("a slot waits for Redis", job=self.order.job_id, error=str(error))
 
     def _stage(self, name: str) -> None:
         self.shop.stages[name].observe(monotonic() - self.order.cut_at)
