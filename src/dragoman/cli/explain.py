@@ -38,7 +38,6 @@ OBSTACLES = {
     "draining": "leaving",
     "not_ready": "not ready for what the job needs",
     "seen": "had this job before",
-    "same_utterance": "has this utterance in another language",
     "cooling_down": "cooling down after saying that a model is missing",
     "refused": "full when asked",
     "gpu_queue": "with a queue before its GPU",

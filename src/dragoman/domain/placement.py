@@ -35,7 +35,6 @@ class Obstacle(StrEnum):
     DRAINING = auto()
     NOT_READY = auto()
     SEEN = auto()  # it had this job before
-    SAME_UTTERANCE = auto()  # an old node that has this utterance in another language
     COOLING_DOWN = auto()
     REFUSED = auto()
     GPU_QUEUE = auto()
@@ -47,9 +46,6 @@ _NO_SLOT = frozenset({Obstacle.REFUSED, Obstacle.GPU_QUEUE, Obstacle.FULL})
 
 @dataclass(slots=True)
 class Ask:
-    job_id: str
-    session_id: str
-    utterance_index: int
     src: str
     tgt: str
     lang_a: str | None = None
@@ -58,7 +54,6 @@ class Ask:
     turn_node: str | None = None
     turn_bound: bool = False  # of a turn of several jobs; False for a cut that is a whole turn
     seen: frozenset[str] = frozenset()  # nodes that had this job
-    busy_nodes: frozenset[str] = frozenset()  # old nodes that hold another job of this utterance
     default_slots: int = 4
     turn_overcommit: int = 4
 
@@ -202,8 +197,6 @@ class _Placement:
             return Obstacle.NOT_READY
         if node.id in ask.seen and "reattempt" not in node.features:
             return Obstacle.SEEN
-        if node.id in ask.busy_nodes:
-            return Obstacle.SAME_UTTERANCE
         if self.fleet.cooling_for_any(node.id, ask.needs, self.now):
             return Obstacle.COOLING_DOWN
         return None

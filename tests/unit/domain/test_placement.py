@@ -12,7 +12,7 @@ from dragoman.domain.placement import MAX_DRAWS, MAX_NAMES, Ask, Assign, NoNode,
 from dragoman.domain.turn import AffinityResult
 
 DE_EN = frozenset({"de", "en"})
-ASK = Ask("job", "session", 0, "de", "en", needs=frozenset({"asr", "nmt"}))
+ASK = Ask("de", "en", needs=frozenset({"asr", "nmt"}))
 
 
 def node(node_id: str, instance: str = "there", slots: int = 4, **changed: object) -> Node:
@@ -136,11 +136,6 @@ def test_a_node_that_takes_a_job_again_is_the_last_choice_and_needs_no_second_sl
     fleet.took("b")
     assert chosen_of(seen, fleet) == {"a"}
     assert chosen_of(seen, fleet, refused=frozenset({"a"})) == {NoNode.ALL_FULL}
-
-
-def test_an_old_node_with_another_job_of_the_utterance_is_left_out() -> None:
-    fleet = fleet_of(node("a"), node("b"))
-    assert chosen_of(ask(busy_nodes=frozenset({"b"})), fleet) == {"a"}
 
 
 def test_a_full_node_is_left_out_until_a_slot_goes_back() -> None:
@@ -360,9 +355,6 @@ NODES = st.builds(
 )
 ASKS = st.builds(
     Ask,
-    job_id=st.just("job"),
-    session_id=st.just("session"),
-    utterance_index=st.just(0),
     src=st.sampled_from(["de", "de", "auto", "zh"]),
     tgt=st.sampled_from(["en", "en", "zh"]),
     lang_a=st.sampled_from([None, "de"]),
@@ -371,7 +363,6 @@ ASKS = st.builds(
     turn_node=st.sampled_from([None, *IDS]),
     turn_bound=st.booleans(),
     seen=SETS_OF_IDS,
-    busy_nodes=SETS_OF_IDS,
     default_slots=st.just(2),
     turn_overcommit=st.integers(0, 1),
 )
@@ -411,7 +402,6 @@ def passes_if_cool(one: Node, asked: Ask) -> bool:
         and not one.draining
         and (one.ready is None or all(need in one.ready for need in asked.needs))
         and (one.id not in asked.seen or "reattempt" in one.features)
-        and one.id not in asked.busy_nodes
     )
 
 

@@ -108,9 +108,6 @@ class Placer:
     def _ask(self, order: Order) -> Ask:
         assignment, turn = order.assignment, order.line.turn
         return Ask(
-            job_id=order.job_id,
-            session_id=order.session_id,
-            utterance_index=order.index,
             src=assignment.src_lang,
             tgt=assignment.tgt_lang,
             lang_a=assignment.lang_a,
