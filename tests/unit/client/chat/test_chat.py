@@ -1,0 +1,348 @@
+"""A chat against a peer that acts out what servers do."""
+
+import asyncio
+import base64
+import json
+import time
+from dataclasses import replace
+
+import pytest
+
+from dragoman.client.chat import Chat, ChatOver, Kicked, Refused, SendFailed, Sent, Unreachable
+from dragoman.protocol import chat as wire
+from dragoman.protocol.chat import AckType, Reason
+from unit.client.chat.fake_chat_server import ME, OTHER, QUICK, TS, chatting, noted, serving
+from waiting import wait_until
+
+ACCEPTED, SAVED, DELIVERED, READ = AckType.ACCEPTED, AckType.SAVED, AckType.DELIVERED, AckType.READ
+
+
+async def test_a_chat_in_ten_lines() -> None:
+    async with chatting() as (_, peer, chat):
+        sent = await chat.send(to=OTHER, body="hi")
+        frame = await peer.take(10, ACCEPTED, SAVED)
+        assert (frame["to"], frame["body"], frame["msgType"]) == ("2", "hi", "TEXT")
+        await sent.accepted
+        await sent.saved
+        assert (chat.user_id, sent.server_msg_id, chat.unsaved) == (ME, 10, 0)
+        await peer.push(11, "hello")
+        message = await anext(chat.messages())
+        assert (message.from_user, message.body, message.server_msg_id) == (OTHER, "hello", 11)
+        ack = await peer.hear("ACK")
+        assert (ack["ackType"], ack["serverMsgId"], ack["to"]) == ("delivered", "11", "2")
+        chat.read(message)
+        assert (await peer.hear("ACK"))["ackType"] == "read"
+
+
+async def test_a_server_that_saves_while_we_wait_says_saved_alone() -> None:
+    async with chatting() as (_, peer, chat):
+        sent = await chat.send(OTHER, "hi")
+        await peer.take(10, SAVED)
+        await sent.accepted
+        assert sent.accepted
+        assert sent.saved
+
+
+async def test_receipts_of_the_receiver_are_told_also_before_saved() -> None:
+    calls, note = noted()
+    async with chatting(on_receipt=note) as (_, peer, chat):
+        sent = await chat.send(OTHER, "hi")
+        frame = await peer.take(10, ACCEPTED)
+        await peer.receipt(DELIVERED, 10)
+        await sent.delivered
+        assert not sent.saved
+        await peer.tell(frame, 10, SAVED)
+        await peer.receipt(READ, 10)
+        await sent.read
+        assert sent.saved
+        assert calls == [sent] * 4
+
+
+async def test_messages_are_sent_one_after_the_other_was_accepted() -> None:
+    async with chatting() as (_, peer, chat):
+        await chat.send(OTHER, "1")
+        await chat.send(OTHER, "2")
+        first = await peer.hear("SINGLE_CHAT")
+        assert peer.frames.empty()
+        await peer.tell(first, 10, ACCEPTED)
+        assert (await peer.hear("SINGLE_CHAT"))["body"] == "2"
+
+
+async def test_more_may_be_in_flight_if_asked_for() -> None:
+    async with chatting(in_flight=2) as (_, peer, chat):
+        for body in "123":
+            await chat.send(OTHER, body)
+        assert [(await peer.hear("SINGLE_CHAT"))["body"] for _ in range(2)] == ["1", "2"]
+
+
+@pytest.mark.parametrize("reason", [Reason.SERVER_BUSY, Reason.INTERNAL_ERROR])
+async def test_what_the_server_was_too_busy_for_is_sent_again_before_what_follows(reason: Reason) -> None:
+    async with chatting() as (_, peer, chat):
+        sent = await chat.send(OTHER, "1")
+        await chat.send(OTHER, "2")
+        names = []
+        for _ in range(3):
+            frame = await peer.hear("SINGLE_CHAT")
+            names.append((frame["clientMsgId"], frame["body"]))
+            await peer.refuse(frame, reason)
+        assert names == [(sent.client_msg_id, "1")] * 3
+        await peer.take(10, ACCEPTED)
+        assert (await peer.hear("SINGLE_CHAT"))["body"] == "2"
+
+
+@pytest.mark.parametrize("reason", [Reason.BODY_TOO_LONG, Reason.DUPLICATE_MSG_ID_MISMATCH, Reason.CANNOT_SEND_TO_SELF])
+async def test_what_the_server_refuses_has_failed_and_the_next_one_goes_on(reason: Reason) -> None:
+    async with chatting() as (_, peer, chat):
+        sent = await chat.send(OTHER, "1")
+        await chat.send(OTHER, "2")
+        await peer.refuse(await peer.hear("SINGLE_CHAT"), reason)
+        with pytest.raises(SendFailed) as failure:
+            await sent.accepted
+        assert (failure.value.reason, sent.failed) == (reason, reason)
+        assert (await peer.hear("SINGLE_CHAT"))["body"] == "2"
+
+
+async def test_a_message_that_could_not_be_saved_has_failed_after_it_was_accepted() -> None:
+    async with chatting() as (_, peer, chat):
+        sent = await chat.send(OTHER, "1")
+        frame = await peer.take(10, ACCEPTED)
+        await sent.accepted
+        await peer.refuse(frame, Reason.SAVE_FAILED)
+        with pytest.raises(SendFailed, match="save_failed"):
+            await sent.saved
+        assert chat.unsaved == 0
+
+
+# -- coming back
+
+
+async def test_after_a_lost_connection_all_that_is_not_saved_is_sent_again_in_order() -> None:
+    lines, note = noted()
+    async with chatting(on_connection=note) as (server, peer, chat):
+        saved, accepted, waiting = [await chat.send(OTHER, body) for body in ("saved", "accepted", "waiting")]
+        await peer.take(10, ACCEPTED, SAVED)
+        await peer.take(11, ACCEPTED)
+        await peer.hear("SINGLE_CHAT")
+        await saved.saved
+        await accepted.accepted
+        peer.drop()
+        peer = await server.let_in()
+        again = [await peer.take(10 + number, ACCEPTED, SAVED) for number in (1, 2)]
+        assert [frame["clientMsgId"] for frame in again] == [accepted.client_msg_id, waiting.client_msg_id]
+        await waiting.saved
+        await accepted.saved
+        assert [up for up, _ in lines] == [True, False, True]
+
+
+async def test_what_is_sent_while_offline_goes_out_on_the_next_connection() -> None:
+    lines, note = noted()
+    async with chatting(on_connection=note) as (server, peer, chat):
+        peer.drop()
+        await wait_until(lambda: len(lines) > 1)
+        sent = await chat.send(OTHER, "hi")
+        peer = await server.let_in()
+        await peer.take(10, SAVED)
+        await sent.saved
+
+
+async def test_any_of_several_addresses_will_do() -> None:
+    async with serving() as first, serving() as second:
+        chat = Chat([first.url, second.url], token="t", timing=QUICK)
+        peer, _ = await asyncio.gather(first.let_in(), chat.open())
+        await peer.close(4000)
+        await second.let_in()
+        await chat.leave()
+
+
+async def test_no_word_that_a_message_is_saved_makes_it_be_sent_again() -> None:
+    async with chatting(timing=replace(QUICK, again_s=0.02)) as (_, peer, chat):
+        sent = await chat.send(OTHER, "hi")
+        first = await peer.take(10, ACCEPTED)
+        again = await peer.take(10, ACCEPTED, SAVED)
+        assert first == again
+        await sent.saved
+
+
+async def test_being_kicked_is_the_end() -> None:
+    async with chatting() as (server, peer, chat):
+        unknown = await chat.send(OTHER, "hi")
+        await peer.hear("SINGLE_CHAT")
+        await peer.say(wire.error(Reason.KICKED, TS))
+        with pytest.raises(Kicked):
+            await anext(chat.messages())
+        with pytest.raises(ChatOver):
+            await unknown.saved
+        with pytest.raises(Kicked):
+            await chat.send(OTHER, "again")
+        await peer.gone()
+        assert server.waiting == 0
+
+
+# -- who we are
+
+
+async def test_a_token_that_is_not_taken_is_told() -> None:
+    async with serving() as server:
+
+        async def refuse() -> None:
+            peer = await server.next()
+            await peer.hear("AUTH")
+            await peer.say(wire.auth_fail(Reason.INVALID_TOKEN, TS))
+            await peer.close()
+
+        refusing = asyncio.ensure_future(refuse())
+        with pytest.raises(Refused, match="invalid_token"):
+            await Chat(server.url, token="t", timing=QUICK).open()
+        await refusing
+
+
+async def test_a_function_is_asked_for_another_token_once() -> None:
+    tokens = iter(["old", "new"])
+    async with serving() as server:
+        chat = Chat(server.url, token=lambda: next(tokens), timing=QUICK)
+        opening = asyncio.ensure_future(chat.open())
+        peer = await server.next()
+        assert (await peer.hear("AUTH"))["token"] == "old"
+        await peer.say(wire.auth_fail(Reason.INVALID_TOKEN, TS))
+        await peer.close(4501)
+        peer = await server.next()
+        assert (await peer.hear("AUTH"))["token"] == "new"
+        await peer.say(wire.auth_ok(ME, TS))
+        await opening
+        await chat.leave()
+
+
+def made_up_token(lasts_s: float) -> str:
+    claims = base64.urlsafe_b64encode(json.dumps({"exp": time.time() + lasts_s}).encode()).decode().rstrip("=")
+    return f"e30.{claims}.x"
+
+
+async def test_a_token_about_to_expire_is_renewed_on_the_same_connection() -> None:
+    tokens = iter([made_up_token(30), made_up_token(3600)])
+
+    async def token() -> str:
+        return next(tokens)
+
+    async with chatting(token=token) as (_, peer, chat):
+        await peer.hear("PING")
+        await peer.hear("REAUTH")
+        assert chat.connected
+
+
+async def test_a_session_that_is_over_is_not_fought_for() -> None:
+    async with chatting(token=lambda: "t") as (server, peer, chat):
+        await peer.say(wire.error(Reason.SESSION_INVALID, TS))
+        with pytest.raises(Refused, match="session_invalid"):
+            await anext(chat.messages())
+        assert server.waiting == 0
+
+
+async def test_nobody_there_is_told_at_once() -> None:
+    with pytest.raises(Unreachable):
+        await Chat("ws://127.0.0.1:1/ws", token="t", timing=QUICK).open()
+
+
+# -- listening
+
+
+async def test_doubles_are_dropped_and_acknowledged_again() -> None:
+    async with chatting() as (_, peer, chat):
+        messages = chat.messages()
+        await peer.push(10)
+        assert (await anext(messages)).server_msg_id == 10
+        await peer.hear("ACK")
+        await peer.push(10)
+        assert (await peer.hear("ACK"))["serverMsgId"] == "10"
+        await peer.push(11)
+        assert (await anext(messages)).server_msg_id == 11
+
+
+async def test_what_nobody_has_read_is_not_acknowledged() -> None:
+    async with chatting() as (_, peer, chat):
+        await peer.push(10)
+        await peer.push(10)
+        await peer.say(wire.ping(TS))
+        await peer.hear("PONG")  # the first word after them: no ACK
+        await anext(chat.messages())
+        await peer.hear("ACK")
+
+
+async def test_a_reader_that_falls_behind_gets_the_rest_by_coming_back_in_order() -> None:
+    async with chatting(max_unread=2) as (server, peer, chat):
+        for number in (10, 11, 12, 13):
+            await peer.push(number)
+        await peer.say(wire.ping(TS))
+        await peer.hear("PONG")
+        messages = chat.messages()
+        assert [(await anext(messages)).server_msg_id for _ in range(2)] == [10, 11]
+        await peer.gone()
+        peer = await server.let_in()
+        for number in (12, 13):
+            await peer.push(number)
+        assert [(await anext(messages)).server_msg_id for _ in range(2)] == [12, 13]
+
+
+async def test_receipts_can_be_left_to_the_application() -> None:
+    async with chatting(acknowledge=False) as (_, peer, chat):
+        await peer.push(10)
+        message = await anext(chat.messages())
+        await peer.say(wire.ping(TS))
+        await peer.hear("PONG")
+        chat.delivered(message)
+        assert (await peer.hear("ACK"))["ackType"] == "delivered"
+
+
+# -- bounds and the end
+
+
+async def test_sending_waits_while_too_much_is_not_saved() -> None:
+    async with chatting(max_unsaved=1) as (_, peer, chat):
+        await chat.send(OTHER, "1")
+        second = asyncio.ensure_future(chat.send(OTHER, "2"))
+        frame = await peer.take(10, ACCEPTED)
+        assert not second.done()
+        await peer.tell(frame, 10, SAVED)
+        await second
+
+
+async def test_closing_waits_for_what_is_not_saved() -> None:
+    async with chatting(timing=replace(QUICK, close_s=10)) as (_, peer, chat):
+        sent = await chat.send(OTHER, "1")
+        closing = asyncio.ensure_future(chat.close())
+        await peer.take(10, SAVED)
+        await closing
+        assert sent.saved
+        await peer.gone()
+
+
+async def test_what_is_unknown_at_the_end_is_told_to_whoever_waits() -> None:
+    async with chatting() as (_, peer, chat):
+        sent = await chat.send(OTHER, "1")
+        await peer.take(10, ACCEPTED)
+        waiting = asyncio.ensure_future(_saved(sent))
+        await chat.close()
+        with pytest.raises(ChatOver):
+            await waiting
+        assert sent.failed is None
+        with pytest.raises(ChatOver):
+            await chat.send(OTHER, "2")
+
+
+async def _saved(sent: Sent) -> None:
+    await sent.saved
+
+
+@pytest.mark.parametrize(
+    ("to", "body"), [(0, "x"), (2, ""), (2, "x" * 4097), (2, "\U0001f600" * 2049), (2, "a\0b"), (2, "\ud800")]
+)
+async def test_what_no_server_takes_is_not_sent(to: int, body: str) -> None:
+    async with chatting() as (_, _, chat):
+        with pytest.raises(ValueError):
+            await chat.send(to, body)
+
+
+async def test_what_is_no_frame_is_ignored() -> None:
+    async with chatting() as (_, peer, chat):
+        await peer.say(b"not json", b'{"type":"NEWS"}', b'{"type":"SINGLE_CHAT","body":"from nobody"}')
+        await peer.push(10)
+        assert (await anext(chat.messages())).server_msg_id == 10
