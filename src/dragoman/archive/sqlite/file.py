@@ -1,0 +1,153 @@
+"""One SQLite file: opening it, bringing its tables up to date, and the meaning of its errors.
+
+WAL, so that readers never wait for the writer; `synchronous=FULL`, so that what was committed survives a power cut.
+A connection is closed and opened anew after every error but those of a single row or a lock: a file that was on a full
+disk, read-only or gone may be whole again.
+"""
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from dragoman.archive import schema
+from dragoman.archive.errors import ArchiveAway, ArchiveError, BadRow
+from dragoman.archive.schema import Mark
+from dragoman.archive.types import Migration
+
+T = TypeVar("T")
+
+# Short, because whoever wants to write asks again until its patience ends: SQLite's own pauses grow to 100 ms.
+_POLL_MS = 8
+_LOCKED = ("SQLITE_BUSY", "SQLITE_LOCKED")
+
+
+class SqliteFile:
+    def __init__(self, path: Path, *, busy_ms: int) -> None:
+        self.path = path
+        self.busy_ms = busy_ms
+
+    def connect(self) -> sqlite3.Connection:
+        """Open the file, made if need be, with tables that are up to date."""
+        self._make()
+        db = self._open(f"file:{self._quoted()}?mode=rw")
+        try:
+            self.patiently(lambda: _use_wal(db))
+            db.execute("PRAGMA synchronous = FULL")
+            self.migrate(db)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def look(self) -> list[Migration]:
+        """What we know and what is in the file, which is neither made nor changed."""
+        known = schema.scripts("sqlite")
+        if not self.path.exists():
+            return schema.overview(known, {})
+        db = self._open(f"file:{self._quoted()}?mode=ro")
+        try:
+            return schema.overview(known, read_marks(db))
+        finally:
+            db.close()
+
+    def inode(self) -> int:
+        """Which file the path leads to now; 0 for none."""
+        try:
+            return self.path.stat().st_ino
+        except OSError:
+            return 0
+
+    def migrate(self, db: sqlite3.Connection) -> list[str]:
+        """The names of what was applied now. Nothing is locked when nothing is to be done."""
+        known = schema.scripts("sqlite")
+        if not schema.pending(known, read_marks(db)):
+            return []
+        self.patiently(lambda: db.execute("BEGIN EXCLUSIVE"))
+        try:
+            db.execute(schema.CREATE_TABLE)
+            waiting = schema.pending(known, read_marks(db))
+            for script in waiting:
+                _run(db, script.sql)
+                now_ms = int(time.time() * 1000)
+                db.execute(f"INSERT INTO {schema.TABLE} VALUES (?, ?, ?)", (script.name, script.checksum, now_ms))
+            db.execute("COMMIT")
+        except BaseException:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
+        return [script.name for script in waiting]
+
+    def patiently(self, step: Callable[[], T]) -> T:
+        """Repeat a step while somebody else holds the lock, up to `busy_ms`."""
+        until = time.monotonic() + self.busy_ms / 1000
+        while True:
+            try:
+                return step()
+            except sqlite3.OperationalError as error:
+                if not locked(error) or time.monotonic() >= until:
+                    raise
+
+    def explained(self, error: Exception) -> Exception:
+        """`understood` for what concerns the database or its data; anything else is a bug, and stays what it is."""
+        known = ArchiveError | sqlite3.Error | OverflowError | UnicodeError | OSError
+        return self.understood(error) if isinstance(error, known) else error
+
+    def understood(self, error: Exception) -> ArchiveError:
+        """What an error of SQLite, or of the file system below it, means to callers."""
+        if isinstance(error, ArchiveError):
+            return error
+        if isinstance(error, sqlite3.IntegrityError | sqlite3.DataError | OverflowError | UnicodeError):
+            return BadRow(f"SQLite cannot hold this: {error}.")
+        if isinstance(error, sqlite3.Error) and locked(error):
+            return ArchiveAway(f"{self.path} was locked by another process for {self.busy_ms} ms.")
+        return ArchiveAway(f"{self.path} cannot be used: {error}.")
+
+    def _make(self) -> None:
+        # Others' messages: for the owner's eyes only.
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except PermissionError:
+            if not self.path.exists():
+                raise
+
+    def _quoted(self) -> str:
+        return str(self.path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+
+    def _open(self, uri: str) -> sqlite3.Connection:
+        db = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, cached_statements=256)
+        db.execute(f"PRAGMA busy_timeout = {_POLL_MS}")
+        return db
+
+
+def locked(error: sqlite3.Error) -> bool:
+    name = getattr(error, "sqlite_errorname", None) or ""
+    return name.startswith(_LOCKED)
+
+
+def read_marks(db: sqlite3.Connection) -> dict[str, Mark]:
+    there = db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (schema.TABLE,)).fetchone()
+    if there is None:
+        return {}
+    return {name: Mark(checksum, applied_ms) for name, checksum, applied_ms in db.execute(schema.READ_TABLE)}
+
+
+def _use_wal(db: sqlite3.Connection) -> None:
+    mode = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+    if mode != "wal":
+        raise ArchiveAway(f"its file system allows no write-ahead log (journal mode {mode})")
+
+
+def _run(db: sqlite3.Connection, sql: str) -> None:
+    """Statement by statement: `executescript` would commit what is open first."""
+    statement = ""
+    for line in sql.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            db.execute(statement)
+            statement = ""
+    if statement.strip():
+        db.execute(statement)
