@@ -8,6 +8,8 @@ from dragoman.config.display import masked, masked_url
 from dragoman.config.errors import ConfigError
 from dragoman.config.load import Loaded, load, load_with_sources
 from dragoman.config.schema import (
+    Archive,
+    Chat,
     Config,
     Embedded,
     Log,
@@ -19,10 +21,13 @@ from dragoman.config.schema import (
     Security,
     Server,
     Speech,
+    TwoPhase,
 )
 from dragoman.config.sources import Source
 
 __all__ = [
+    "Archive",
+    "Chat",
     "Config",
     "ConfigError",
     "Embedded",
@@ -37,6 +42,7 @@ __all__ = [
     "Server",
     "Source",
     "Speech",
+    "TwoPhase",
     "load",
     "load_with_sources",
     "masked",

@@ -1,0 +1,135 @@
+"""The settings of chat and of where its messages are kept; written as `schema.py` says, which puts them in the tree."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from dragoman.config.section import NAME, NAME_IN_WORDS, Section
+
+
+class TwoPhaseStreams(Section, frozen=True):
+    """Names of the two streams of a chat shard; the shard's tag is appended."""
+
+    accepted: Annotated[
+        str, Meta(pattern=NAME, extra={"allowed": NAME_IN_WORDS}, description="Accepted, not yet delivered.")
+    ] = "im:stream:single_chat:accepted"
+    to_save: Annotated[
+        str, Meta(pattern=NAME, extra={"allowed": NAME_IN_WORDS}, description="Waiting for the database.")
+    ] = "im:stream:single_chat:to_save"
+
+
+class TwoPhaseGroups(Section, frozen=True):
+    """Names of the consumer groups, one for all instances."""
+
+    deliver: Annotated[
+        str, Meta(pattern=NAME, extra={"allowed": NAME_IN_WORDS}, description="Reads what was accepted.")
+    ] = "im:cg:single_chat:deliver"
+    save: Annotated[
+        str, Meta(pattern=NAME, extra={"allowed": NAME_IN_WORDS}, description="Reads what is to be saved.")
+    ] = "im:cg:single_chat:save"
+
+
+class TwoPhase(Section, frozen=True):
+    """Messages confirmed twice: accepted when they are in Redis, saved when they are in the database.
+
+    `enabled`, `deliver_before_saved`, `fail_open`, `rollout_percent`, `batch_size`, `block_ms`, `max_backlog` and
+    `wait_replicas` are what a cluster begins with; `dragoman chat two-phase` changes them while it runs.
+    """
+
+    enabled: Annotated[
+        bool, Meta(description="Off: a message is saved, confirmed and delivered while its sender waits.")
+    ] = False
+    deliver_before_saved: Annotated[bool, Meta(description="Deliver as soon as accepted, instead of when saved.")] = (
+        False
+    )
+    fail_open: Annotated[
+        bool,
+        Meta(description="Without a usable Redis save in the request; if false, answer `server_busy`."),
+    ] = True
+    rollout_percent: Annotated[
+        int, Meta(ge=0, le=100, description="Share of senders, by a stable hash, whose messages go this way.")
+    ] = 100
+    shards: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=256,
+            description="Slices of senders, each worked in order by one instance; fixed by the first start.",
+        ),
+    ] = 8
+    batch_size: Annotated[
+        int, Meta(ge=1, le=4096, description="Messages of a shard read, delivered and saved together at most.")
+    ] = 256
+    block_ms: Annotated[int, Meta(ge=10, le=60000, description="How long a read of a quiet shard waits.")] = 200
+    max_backlog: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100000000,
+            description="Accepted but unsaved messages, all shards together; past its share a shard refuses.",
+        ),
+    ] = 100000
+    wait_replicas: Annotated[
+        int, Meta(ge=0, le=16, description="Replicas of Redis that must have a message before it counts as accepted.")
+    ] = 0
+    stream: TwoPhaseStreams = TwoPhaseStreams()
+    group: TwoPhaseGroups = TwoPhaseGroups()
+
+
+class Chat(Section, frozen=True):
+    """One-to-one messages on `/ws`."""
+
+    issuer: Annotated[str, Meta(min_length=1, description="`iss` of chat tokens, made and accepted.")] = "mini-im"
+    access_ttl_s: Annotated[
+        float, Meta(ge=1.0, le=31536000.0, description="Life of an access token made by a login.")
+    ] = 3600.0
+    refresh_ttl_s: Annotated[
+        float, Meta(ge=1.0, le=31536000.0, description="Life of a refresh token made by a login.")
+    ] = 2592000.0
+    logins_per_minute: Annotated[int, Meta(ge=1, le=1000000, description="Logins a minute per address and user.")] = 5
+    max_frame_bytes: Annotated[int, Meta(ge=16384, le=1048576, description="Largest chat frame accepted.")] = 65536
+    max_frames_per_s: Annotated[
+        int, Meta(ge=1, le=1000000, description="Frames per second that one connection may send, on average.")
+    ] = 400
+    auth_timeout_s: Annotated[
+        float, Meta(ge=0.1, le=600.0, description="How long a connection may take to authenticate.")
+    ] = 3.0
+    ping_idle_s: Annotated[
+        float, Meta(ge=0.1, le=3600.0, description="After this long without a word to a client it is pinged.")
+    ] = 60.0
+    silent_s: Annotated[
+        float, Meta(ge=0.1, le=3600.0, description="After this long without a word from a client it is closed.")
+    ] = 90.0
+    words_file: Annotated[
+        str, Meta(description="File of words, one a line, that are written as `***` in messages. Empty: none.")
+    ] = ""
+    idempotency_ttl_s: Annotated[
+        float, Meta(ge=1.0, le=604800.0, description="How long a repeated clientMsgId is recognised by Redis alone.")
+    ] = 1800.0
+    accept_timeout_ms: Annotated[
+        int, Meta(ge=10, le=60000, description="Redis counts as unusable when it takes longer than this to accept.")
+    ] = 500
+    max_deliveries: Annotated[
+        int, Meta(ge=1, le=1000, description="Tries to save a message alone before it becomes a dead letter.")
+    ] = 5
+    resend_after_s: Annotated[
+        float, Meta(ge=0.1, le=3600.0, description="Messages not confirmed as delivered this long are sent again.")
+    ] = 10.0
+    two_phase: TwoPhase = TwoPhase()
+
+
+class Archive(Section, frozen=True):
+    """Where messages and accounts are kept."""
+
+    url: Annotated[
+        str,
+        Meta(
+            extra={"url": True},
+            description="`sqlite:///path` or `postgresql://user:password@host/database`. Empty: SQLite in the data "
+            "directory of the embedded engine.",
+        ),
+    ] = ""
+    pool: Annotated[int, Meta(ge=2, le=200, description="PostgreSQL connections of one instance.")] = 8
+    busy_ms: Annotated[
+        int, Meta(ge=10, le=600000, description="How long a write to SQLite waits for another process's.")
+    ] = 5000
