@@ -8,12 +8,14 @@ import ipaddress
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
+from itertools import product
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from dragoman.config.catalog import plain
 from dragoman.config.errors import Problem
 from dragoman.config.schema import Config
+from dragoman.config.secrets import DEVELOPMENT_SECRET
 
 # The largest inbox entry. What crosses from one instance to another must fit with the fields around it.
 INBOX_ENTRY_BYTES = 2 * 1024 * 1024
@@ -91,6 +93,7 @@ def check(config: Config) -> Iterator[Problem]:
     yield from _origins(config)
     yield from _secrets(config)
     yield from _exposure(config)
+    yield from _known_secret(config)
 
 
 def value_at(config: Config, key: str) -> Any:
@@ -226,6 +229,21 @@ def _exposure(config: Config) -> Iterator[Problem]:
                 f"{key} is {host!r}, which others can reach, but security.secret is not set: set it (for example "
                 f"DRAGOMAN_SECURITY__SECRET=$(openssl rand -hex 32)), listen on 127.0.0.1, or, on a network where "
                 "everyone is trusted, set security.insecure_allow_anonymous = true.",
+            )
+
+
+def _known_secret(config: Config) -> Iterator[Problem]:
+    """A secret that everybody knows protects nothing."""
+    server, security = config.server, config.security
+    hosts = (("server.host", server.host), ("server.admin_host", server.admin_host))
+    secrets = (("security.secret", security.secret), ("security.previous_secret", security.previous_secret))
+    for (where, host), (key, secret) in product(hosts, secrets):
+        if secret == DEVELOPMENT_SECRET and not is_loopback(host):
+            yield Problem(
+                (where, key),
+                f"{where} is {host!r}, which others can reach, but {key} is the development secret, which everybody "
+                "knows: set another (for example DRAGOMAN_SECURITY__SECRET=$(openssl rand -hex 32)), or listen on "
+                "127.0.0.1.",
             )
 
 

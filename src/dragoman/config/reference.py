@@ -13,7 +13,7 @@ from dragoman.config.checks import INBOX_ENTRY_BYTES, ORDER, SECRET_BYTES
 _INTRODUCTION = """\
 # Configuration
 
-<!-- Made by `dragoman config doc`; edit the settings in `src/dragoman/config/schema.py` instead. -->
+<!-- Made by `dragoman config doc`; edit the settings in `src/dragoman/config/schema*.py` instead. -->
 
 Everything has a default: `dragoman serve` runs without any of this. A setting is looked for in three places, and the
 later wins:
@@ -102,7 +102,7 @@ Where two settings contradict each other an instance does not start, and names b
 - `server.host` and `server.admin_host` must be loopback addresses, unless `security.secret` or
   `security.insecure_allow_anonymous` is set.
 - `security.secret` and `security.previous_secret` must have at least {SECRET_BYTES} bytes; a previous one alone is
-  refused.
+  refused, and beyond loopback so is the development secret, which signs chat tokens where none is set.
 """
 
 

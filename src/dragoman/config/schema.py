@@ -340,7 +340,7 @@ class Security(Section, frozen=True):
         Meta(
             extra={"secret": True},
             description="Signs and checks the tokens of clients, nodes and operators (HS256); at least 32 bytes. "
-            "Empty: no tokens, loopback only.",
+            "Empty: loopback only, no tokens but for chat, where a development secret signs them.",
         ),
     ] = ""
     previous_secret: Annotated[

@@ -5,6 +5,7 @@ import pytest
 from dragoman.config import Config, ConfigError, load
 from dragoman.config.catalog import SETTINGS
 from dragoman.config.checks import ORDER, Below, check, is_loopback
+from dragoman.config.secrets import DEVELOPMENT_SECRET
 
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
 REDIS = "scheduler.phase2.redis"
@@ -175,6 +176,20 @@ def test_a_previous_secret_alone_is_a_contradiction() -> None:
     sentence = only(security__previous_secret=SECRET)
     assert "security.previous_secret is set but security.secret is not" in sentence
     assert SECRET not in sentence
+
+
+@pytest.mark.parametrize("where", ["server.host", "server.admin_host"])
+def test_the_development_secret_is_for_loopback_only(where: str) -> None:
+    known, other = {"security.secret": DEVELOPMENT_SECRET}, {"security.secret": SECRET}
+    assert problems(**known) == ()
+    sentence = only(**known, **{where: "0.0.0.0"})
+    assert sentence.startswith(
+        f"{where} is '0.0.0.0', which others can reach, but security.secret is the development secret"
+    )
+    assert DEVELOPMENT_SECRET not in sentence
+    assert len(problems(**known, **{where: "0.0.0.0", "security.insecure_allow_anonymous": True})) == 1
+    previous = {"security.previous_secret": DEVELOPMENT_SECRET}
+    assert "security.previous_secret is the development secret" in only(**other, **previous, **{where: "0.0.0.0"})
 
 
 def test_a_contradiction_between_file_and_environment_is_found(tmp_path: Path) -> None:
