@@ -322,9 +322,9 @@ class Keeper:
         sent = settle(client_msg_id)
         if sent is None:
             return
-        sent.reach(receipt)
         if server_msg_id is not None:
             self.receipts.know(sent, server_msg_id)
+        sent.reach(receipt)
         self.news.set()
         self.pump()
 

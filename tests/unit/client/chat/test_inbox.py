@@ -19,10 +19,10 @@ async def test_each_message_is_handed_out_once() -> None:
 async def test_without_room_nothing_more_is_taken_until_we_come_back() -> None:
     inbox = Inbox(most=2)
     assert [inbox.put(message(id)) for id in (1, 2, 3)] == [Taken.NEW, Taken.NEW, Taken.NO_ROOM]
-    assert not inbox.caught_up
+    states = [inbox.caught_up]
     await inbox.get()
     assert inbox.put(message(4)) is Taken.NO_ROOM  # or it would overtake 3
-    assert inbox.caught_up
+    assert [*states, inbox.caught_up] == [False, True]
     inbox.behind = False
     assert inbox.put(message(3)) is Taken.NEW
 

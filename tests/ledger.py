@@ -1,0 +1,301 @@
+"""The ledger of a chat: what clients were told and what arrived, written down by them, judged against the database.
+
+    ledger = Ledger()                       # clients write: sent, accepted, saved, failed, arrived, acknowledged …
+    assert ledger.check(rows, dead) == []   # after the run: every broken promise in words
+
+Promises (one function each below, in this order): what was accepted is a row, a dead letter its sender knows of, or
+lost within the durability that was reported; what was saved is a row; no message twice; no row nobody sent;
+conversations without gaps; a sender's order kept at every receiver; every row arrived; what was acknowledged not sent
+again; no receipt nobody gave, no failure that is none.
+"""
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol
+
+ACK_GRACE_S = 3.0
+
+
+class Row(Protocol):
+    """A message as the database has it."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def conversation(self) -> int: ...
+    @property
+    def seq(self) -> int: ...
+    @property
+    def from_user(self) -> int: ...
+    @property
+    def to_user(self) -> int: ...
+    @property
+    def client_msg_id(self) -> str: ...
+    @property
+    def body(self) -> str: ...
+
+
+class Name(NamedTuple):
+    """Who says it, and its clientMsgId: what makes two messages the same."""
+
+    sender: int
+    client_msg_id: str
+
+
+@dataclass(slots=True)
+class Entry:
+    """One message, as its sender knows it."""
+
+    name: Name
+    number: int  # in the order of its sender, from 1
+    to: int
+    body: str
+    accepted_at: float | None = None
+    saved_at: float | None = None
+    ids: list[int] = field(default_factory=list)  # every serverMsgId it was told, the last one counts
+    failed: str | None = None
+    told_by_receiver: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    name: Name
+    id: int
+    at: float
+
+
+Forgiven = Callable[[Entry], bool]
+Order = Literal["sent", "accepted"]
+
+
+def nothing(entry: Entry) -> bool:
+    return False
+
+
+class Ledger:
+    def __init__(self) -> None:
+        self.entries: dict[Name, Entry] = {}
+        self.arrivals: dict[int, list[Arrival]] = defaultdict(list)  # by receiver, doubles included
+        self.acknowledged_at: dict[tuple[int, int], float] = {}  # (receiver, serverMsgId)
+        self.lost: list[Entry] = []  # found by `check`: accepted, gone, within what durability promised
+        self._numbers: Counter[int] = Counter()
+
+    # -- written by senders ------------------------------------------------------------------------
+
+    def sent(self, sender: int, client_msg_id: str, to: int, body: str) -> None:
+        self._numbers[sender] += 1
+        name = Name(sender, client_msg_id)
+        assert name not in self.entries, f"{name} is sent for the second time as something new"
+        self.entries[name] = Entry(name, self._numbers[sender], to, body)
+
+    def accepted(self, sender: int, client_msg_id: str, id: int | None) -> None:
+        entry = self.entries[Name(sender, client_msg_id)]
+        entry.accepted_at = entry.accepted_at or time.monotonic()
+        _note_id(entry, id)
+
+    def saved(self, sender: int, client_msg_id: str, id: int | None) -> None:
+        entry = self.entries[Name(sender, client_msg_id)]
+        entry.saved_at = entry.saved_at or time.monotonic()
+        _note_id(entry, id)
+
+    def failed(self, sender: int, client_msg_id: str, reason: str) -> None:
+        self.entries[Name(sender, client_msg_id)].failed = reason
+
+    def receipt(self, sender: int, client_msg_id: str, what: str) -> None:
+        """Delivered or read, as the sender was told."""
+        self.entries[Name(sender, client_msg_id)].told_by_receiver.add(what)
+
+    # -- written by receivers ----------------------------------------------------------------------
+
+    def arrived(self, receiver: int, sender: int, client_msg_id: str, id: int) -> None:
+        """Every time it comes, also as a double."""
+        self.arrivals[receiver].append(Arrival(Name(sender, client_msg_id), id, time.monotonic()))
+
+    def acknowledged(self, receiver: int, id: int) -> None:
+        self.acknowledged_at.setdefault((receiver, id), time.monotonic())
+
+    # -- counted -----------------------------------------------------------------------------------
+
+    def first_sights(self, receiver: int) -> list[Arrival]:
+        """Without doubles, in the order of coming."""
+        first: dict[int, Arrival] = {}
+        for one in self.arrivals[receiver]:
+            first.setdefault(one.id, one)
+        return list(first.values())
+
+    @property
+    def doubles(self) -> int:
+        """Arrivals of what had arrived: allowed until it is acknowledged, worth a look when they are many."""
+        return sum(len(all) - len(self.first_sights(receiver)) for receiver, all in list(self.arrivals.items()))
+
+    def count(self, what: Callable[[Entry], bool]) -> int:
+        return sum(map(what, self.entries.values()))
+
+    def summary(self) -> str:
+        told = {
+            "sent": len(self.entries),
+            "accepted": self.count(lambda entry: entry.accepted_at is not None),
+            "saved": self.count(lambda entry: entry.saved_at is not None),
+            "failed": self.count(lambda entry: entry.failed is not None),
+            "arrived": sum(len(self.first_sights(receiver)) for receiver in list(self.arrivals)),
+            "doubles": self.doubles,
+            "lost": len(self.lost),
+        }
+        return ", ".join(f"{count} {what}" for what, count in told.items())
+
+    # -- judged ------------------------------------------------------------------------------------
+
+    def check(
+        self,
+        rows: Sequence[Row],
+        dead_letters: Collection[Name] = (),
+        *,
+        forgiven: Forgiven = nothing,
+        order: Order = "sent",
+        all_arrived: bool = True,
+        all_told: bool = True,
+    ) -> list[str]:
+        """Every broken promise.
+
+        `forgiven` says which accepted messages may be lost: those that Redis had not made durable when it was killed,
+        by the durability the instance reported. They are counted in `lost`.
+        `order`: senders that send on without waiting for *accepted* are owed the order of acceptance only.
+        `all_arrived`: all receivers are online at the end and had time. `all_told`: senders, too, so every message
+        they sent must have come to an end they know of.
+        """
+        dead = frozenset(dead_letters)
+        by_name = {Name(row.from_user, row.client_msg_id): row for row in rows}
+        self.lost = [entry for entry in self.entries.values() if _is_lost(entry, by_name, dead) and forgiven(entry)]
+        lost = {entry.name for entry in self.lost}
+        return [
+            *self._accepted_are_kept(by_name, dead, lost),
+            *self._saved_are_rows(by_name),
+            *_nothing_twice(rows),
+            *self._rows_were_sent(rows),
+            *_conversations_have_no_gaps(rows),
+            *self._order_is_kept(order),
+            *self._all_arrived(rows if all_arrived else ()),
+            *self._one_id_each(),
+            *self._acknowledged_stay_so(),
+            *self._receipts_are_true(),
+            *self._failures_are_true(by_name, dead),
+            *(self._all_know(lost) if all_told else ()),
+        ]
+
+    def _accepted_are_kept(
+        self, rows: dict[Name, Row], dead: Collection[Name], lost: Collection[Name]
+    ) -> Iterator[str]:
+        for entry in self.entries.values():
+            if entry.accepted_at is None or entry.name in rows or entry.name in lost:
+                continue
+            if entry.name not in dead and entry.failed != "save_failed":
+                yield f"lost: {_who(entry)} was accepted and is no row"
+            elif entry.name in dead and entry.failed is None:
+                yield f"untold: {_who(entry)} is a dead letter, and its sender does not know"
+
+    def _saved_are_rows(self, rows: dict[Name, Row]) -> Iterator[str]:
+        for entry in self.entries.values():
+            row = rows.get(entry.name)
+            if entry.saved_at is not None and row is None:
+                yield f"false saved: {_who(entry)} is no row"
+            elif entry.saved_at is not None and row is not None and entry.ids and entry.ids[-1] != row.id:
+                yield f"wrong id: {_who(entry)} was told {entry.ids[-1]}, the row is {row.id}"
+
+    def _rows_were_sent(self, rows: Iterable[Row]) -> Iterator[str]:
+        for row in rows:
+            entry = self.entries.get(Name(row.from_user, row.client_msg_id))
+            if entry is None:
+                yield f"made up: row {row.id} of {row.from_user} was sent by nobody"
+            elif (entry.to, entry.body) != (row.to_user, row.body):
+                yield f"altered: {_who(entry)} is a row with another receiver or body"
+
+    def _order_is_kept(self, order: Order) -> Iterator[str]:
+        for receiver in list(self.arrivals):
+            last: dict[int, Arrival] = {}
+            for one in self.first_sights(receiver):
+                before = last.get(one.name.sender)
+                if self._was_forgotten(one.name):
+                    continue  # its sender sent it again: it comes later than it was sent, and cannot but
+                if before is not None and self._is_before(one, before, order):
+                    yield f"reorder: {one.name} came to {receiver} after {before.name}"
+                else:
+                    last[one.name.sender] = one
+
+    def _is_before(self, one: Arrival, other: Arrival, order: Order) -> bool:
+        if one.id < other.id:
+            return True
+        if order == "accepted" or one.name not in self.entries or other.name not in self.entries:
+            return False
+        return self.entries[one.name].number < self.entries[other.name].number
+
+    def _all_arrived(self, rows: Iterable[Row]) -> Iterator[str]:
+        seen = {(receiver, one.id) for receiver, all in self.arrivals.items() for one in all}
+        for row in rows:
+            if (row.to_user, row.id) not in seen:
+                yield f"undelivered: row {row.id} of {row.from_user} never came to {row.to_user}"
+
+    def _one_id_each(self) -> Iterator[str]:
+        for receiver in list(self.arrivals):
+            ids: dict[Name, int] = {}
+            for one in self.first_sights(receiver):
+                if ids.setdefault(one.name, one.id) != one.id and not self._was_forgotten(one.name):
+                    yield f"duplicate: {one.name} came to {receiver} as {ids[one.name]} and as {one.id}"
+
+    def _was_forgotten(self, name: Name) -> bool:
+        """It was accepted under two ids: the first time, Redis forgot it."""
+        return name in self.entries and len(self.entries[name].ids) > 1
+
+    def _acknowledged_stay_so(self) -> Iterator[str]:
+        for receiver, all in self.arrivals.items():
+            for one in all:
+                acknowledged_at = self.acknowledged_at.get((receiver, one.id))
+                if acknowledged_at is not None and one.at > acknowledged_at + ACK_GRACE_S:
+                    late_s = one.at - acknowledged_at
+                    yield f"sent again: {one.name} came to {receiver} {late_s:.1f} s after it was acknowledged"
+
+    def _receipts_are_true(self) -> Iterator[str]:
+        for entry in self.entries.values():
+            if entry.told_by_receiver and not any((entry.to, id) in self.acknowledged_at for id in entry.ids):
+                yield f"false receipt: {_who(entry)} is {'/'.join(entry.told_by_receiver)}, {entry.to} never said so"
+
+    def _failures_are_true(self, rows: dict[Name, Row], dead: Collection[Name]) -> Iterator[str]:
+        for entry in self.entries.values():
+            if entry.failed is not None and entry.saved_at is None and entry.name in rows and entry.name not in dead:
+                yield f"false failure: {_who(entry)} is a row, its sender was told {entry.failed}"
+
+    def _all_know(self, lost: Collection[Name]) -> Iterator[str]:
+        for entry in self.entries.values():
+            if entry.saved_at is None and entry.failed is None and entry.name not in lost:
+                yield f"unanswered: {_who(entry)} was neither saved nor refused"
+
+
+def _nothing_twice(rows: Iterable[Row]) -> Iterator[str]:
+    names = Counter(Name(row.from_user, row.client_msg_id) for row in rows)
+    ids = Counter(row.id for row in rows)
+    yield from (f"duplicate: {name} is {count} rows" for name, count in names.items() if count > 1)
+    yield from (f"duplicate: id {id} is {count} rows" for id, count in ids.items() if count > 1)
+
+
+def _conversations_have_no_gaps(rows: Iterable[Row]) -> Iterator[str]:
+    numbers: dict[int, list[int]] = defaultdict(list)
+    for row in rows:
+        numbers[row.conversation].append(row.seq)
+    for conversation, seqs in numbers.items():
+        if sorted(seqs) != list(range(min(seqs), min(seqs) + len(seqs))):
+            yield f"gap: conversation {conversation} has seqs {sorted(seqs)[:20]}"
+
+
+def _is_lost(entry: Entry, rows: dict[Name, Row], dead: Collection[Name]) -> bool:
+    gone = entry.name not in rows and entry.name not in dead
+    return gone and entry.accepted_at is not None and entry.saved_at is None and entry.failed is None
+
+
+def _note_id(entry: Entry, id: int | None) -> None:
+    if id is not None and (not entry.ids or entry.ids[-1] != id):
+        entry.ids.append(id)
+
+
+def _who(entry: Entry) -> str:
+    return f"{entry.name.client_msg_id} of {entry.name.sender}"
