@@ -27,7 +27,8 @@ _BECOME = Path(__file__).with_name("become.py")
 class Child:
     """A process in a session of its own that gets `dies_by` when this process ends.
 
-    `output` takes both what it prints and its errors; without it they go where ours go.
+    `output` takes both what it prints and its errors; without it they go where ours go. `user`: the id of another user
+    to run as, which only root can give.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class Child:
         pass_fds: Sequence[int] = (),
         stdin: int = subprocess.DEVNULL,
         output: IO[bytes] | None = None,
+        user: int | None = None,
     ) -> None:
         if watch is None:
             watch = sys.platform != "linux" or threading.current_thread() is not threading.main_thread()
@@ -48,6 +50,7 @@ class Child:
             read_end, self._line = os.pipe()
             watched = [read_end]
         bound = [_BECOME, str(os.getpid()), str(int(dies_by)), *(map(str, watched) if watched else [""])]
+        bound.append("" if user is None else str(user))
         try:
             self.process = subprocess.Popen(
                 [sys.executable, "-I", "-S", *bound, *command],
