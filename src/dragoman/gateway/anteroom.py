@@ -18,13 +18,19 @@ class Anteroom:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def enter(self, conn: Connection, code: Close, why: str) -> None:
-        """`code` and `why` are what it is told when it has waited too long."""
+    def enter(self, conn: Connection, code: Close, why: str, farewell: bytes = b"") -> None:
+        """`code` and `why` are what it is told when it has waited too long; `farewell` is a frame before that."""
         if len(self._waiting) >= self._most:
             conn.close(Close.OVERLOADED, "too many connections wait to open a session")
             return
         loop = asyncio.get_running_loop()
-        self._waiting[conn.id] = loop.call_later(self._patience_s, conn.close, code, why)
+        self._waiting[conn.id] = loop.call_later(self._patience_s, self._expire, conn, code, why, farewell)
+
+    @staticmethod
+    def _expire(conn: Connection, code: Close, why: str, farewell: bytes) -> None:
+        if farewell:
+            conn.send(farewell)
+        conn.close(code, why)
 
     def leave(self, conn: Connection) -> None:
         timer = self._waiting.pop(conn.id, None)

@@ -47,6 +47,11 @@ class Connection(Protocol):
     def flush(self) -> None:
         """Write what was sent now, not at the end of this turn of the loop."""
 
+    def pause_reading(self) -> None:
+        """Take nothing more from the peer for now; what has been read already may still be delivered."""
+
+    def resume_reading(self) -> None: ...
+
     def close(self, code: int, reason: str = "") -> None:
         """Send a close frame and end the connection, in bounded time whatever the peer does."""
 

@@ -46,22 +46,23 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """A refusal: `body` is the sentence that becomes `{"error": body}`."""
+    """A refusal: `body` is the sentence that becomes `{"error": body}`, or, `plain`, a word that clients know."""
 
     status: int
     body: str
     headers: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    plain: bool = False
 
     def to_bytes(self) -> bytes:
-        body = json.dumps({"error": self.body}, separators=(",", ":")).encode()
+        body = self.body if self.plain else json.dumps({"error": self.body}, separators=(",", ":"))
         fields = {
-            "Content-Type": "application/json",
-            "Content-Length": str(len(body)),
+            "Content-Type": "text/plain" if self.plain else "application/json",
+            "Content-Length": str(len(body.encode())),
             "Connection": "close",
             **self.headers,
         }
         lines = [f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}", *(f"{k}: {v}" for k, v in fields.items())]
-        return "\r\n".join(lines).encode("latin-1") + END_OF_HEAD + body
+        return "\r\n".join(lines).encode("latin-1") + END_OF_HEAD + body.encode()
 
 
 Authorizer = Callable[[Request], Reject | None]

@@ -62,6 +62,7 @@ class WebSocket(Guest):
         "_out_bytes",
         "_partial",
         "_pinged_at",
+        "_reading",
         "_roster",
         "_tokens",
         "_transport",
@@ -102,6 +103,7 @@ class WebSocket(Guest):
         self._out_bytes = 0
         self._backlog: Backlog | None = None
         self._grown_at: float | None = None
+        self._reading = True
 
     # --- what endpoints use ---
 
@@ -114,6 +116,16 @@ class WebSocket(Guest):
 
     def send_binary(self, data: bytes) -> None:
         self._send(_BINARY, data)
+
+    def pause_reading(self) -> None:
+        if not self.closed and not self._transport.is_closing():
+            self._reading = False
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if not self.closed and not self._transport.is_closing():
+            self._reading = True
+            self._transport.resume_reading()
 
     def close(self, code: int, reason: str = "") -> None:
         if self.closed or self._ws is None:
@@ -317,6 +329,8 @@ class WebSocket(Guest):
     def _leave(self, *, peer_is_done: bool) -> None:
         self._partial = None
         self.resume_writing()
+        if not self._reading:  # the peer's side of the close must be read
+            self._transport.resume_reading()
         Drain(self._transport, self._roster, self._gone).start(peer_is_done=peer_is_done)
         # Not from inside whoever closed it: an endpoint need not expect its own `closed` in the middle of a call.
         asyncio.get_running_loop().call_soon(self._tell_closed)

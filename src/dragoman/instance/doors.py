@@ -7,8 +7,12 @@ import structlog
 from aiohttp import web
 
 from dragoman.config import Config
+from dragoman.domain.chat.rules import Guard
 from dragoman.gateway import Limits, Listener, OriginAllowList, Route
 from dragoman.gateway.anteroom import Anteroom
+from dragoman.gateway.chat_endpoint import PATH as CHAT_PATH
+from dragoman.gateway.chat_endpoint import ChatEndpoint, TokenCheck
+from dragoman.gateway.handshake import Authorizer
 from dragoman.gateway.http import Backstage, admin_application, application
 from dragoman.gateway.node_endpoint import NodeEndpoint
 from dragoman.gateway.principal import Doorkeeper
@@ -35,7 +39,7 @@ class Doors:
             application(stage, keeper),
             self._limits(),
             reuse_port=True,
-            authorize=OriginAllowList(server.allowed_origins),
+            authorize=self._authorizer(),
         )
         self._open = True
         await self._open_for_admins(stage, admin_port)
@@ -90,7 +94,39 @@ class Doors:
             nodes, tasks = services.local_nodes, services.tasks
             return NodeEndpoint(nodes, keeper, tasks, guard, draining, anteroom)
 
-        return {"/ws/session": Route(session), "/ws/node": Route(node, node_limits)}
+        return {
+            "/ws/session": Route(session),
+            "/ws/node": Route(node, node_limits),
+            CHAT_PATH: Route(self._chat_endpoints(), self._chat_limits()),
+        }
+
+    def _chat_limits(self) -> Limits:
+        """The endpoint's own guard, which says why, comes first."""
+        chat = self._config.chat
+        return replace(
+            self._limits(),
+            max_frame_bytes=chat.max_frame_bytes,
+            max_frames_per_s=2 * chat.max_frames_per_s,
+            burst_frames=8 * chat.max_frames_per_s,
+            ping_idle_s=chat.ping_idle_s,
+            ping_reply_s=chat.silent_s - chat.ping_idle_s,
+        )
+
+    def _chat_endpoints(self) -> Callable[[], ChatEndpoint]:
+        chat, tasks, settings = self._services.chat, self._services.tasks, self._config.chat
+        anteroom = Anteroom(settings.auth_timeout_s, self._config.server.max_pre_session)
+        per_s = settings.max_frames_per_s
+
+        def endpoint() -> ChatEndpoint:
+            guard = Guard(per_s, 2 * per_s)
+            return ChatEndpoint(chat.admission, chat.receipts, tasks, anteroom, guard, self._draining)
+
+        return endpoint
+
+    def _authorizer(self) -> Authorizer:
+        """The page first, then the token."""
+        page, token = OriginAllowList(self._config.server.allowed_origins), TokenCheck(self._services.chat.tokens)
+        return lambda request: page(request) or token(request)
 
     async def _open_for_admins(self, stage: Backstage, port: int) -> None:
         self._admin = web.AppRunner(admin_application(stage), access_log=None)

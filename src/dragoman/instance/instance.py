@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import uuid4
 
@@ -38,14 +39,23 @@ def instance_name(configured: str, number: int, workers: int) -> str:
 class Instance:
     """Begin with `await Instance.start(...)`, end with `drain()` and `stop()`."""
 
-    def __init__(self, config: Config, redis: Redis, durability: Judgement, number: int = 1) -> None:
+    def __init__(
+        self,
+        config: Config,
+        redis: Redis,
+        durability: Judgement,
+        number: int,
+        connect: Callable[[], Awaitable[Redis]],
+    ) -> None:
         self.config, self.redis, self.durability = config, redis, durability
         self.name = instance_name(config.scheduler.phase2.instance_id, number, config.server.workers)
         self.started_ms = int(time.time() * 1000)
         self.ready = self.draining = False
         self.admin_port = config.server.admin_port + number if config.server.admin_port else 0
         self.stores = Stores(config, redis)
-        self.services = Services(config, self.name, self.stores, describe=self._describe, on_buried=self._buried)
+        self.services = Services(
+            config, self.name, self.stores, describe=self._describe, on_buried=self._buried, connect=connect
+        )
         self.services.metrics.durability.labels(durability.durability).set(1)
         self.doors = Doors(config, self.services, lambda: self.draining)
         self._loops: list[asyncio.Task[None]] = []
@@ -61,7 +71,7 @@ class Instance:
         except BaseException:
             await redis.close()
             raise
-        self = cls(config, redis, durability, number)
+        self = cls(config, redis, durability, number, lambda: connected(config, redis_url))
         try:
             await self._begin()
         except AlreadyRunning as error:
@@ -76,6 +86,7 @@ class Instance:
         services = self.services
         # Before we bury a former life of ours: whether its jobs can go on depends on which nodes are there.
         await services.view.run_once()
+        await services.chat.begin()
         await self._enter()
         self._loops += [asyncio.create_task(loop, name=name) for name, loop in services.loops(self.config).items()]
         await self._hear_announcements()
@@ -127,6 +138,7 @@ class Instance:
         services.dispatcher.abandon_all()
         services.sessions.drop_all(Close.LEASE_LOST)
         services.local_nodes.drop_all(Close.LEASE_LOST)
+        services.chat.drop_all()
         await self._enter()
 
     async def _enter(self) -> None:
@@ -157,6 +169,8 @@ class Instance:
             "nodes_known": len(services.view.fleet),
             "jobs": len(services.dispatcher),
             "orphans": len(services.orphans),
+            "chat_users": len(services.chat.here),
+            "chat_shards": services.chat.keeper.held,
             "connections": len(self.doors.listener.connections),
             "frames_in": counters.frames_in,
             "frames_out": counters.frames_out,
@@ -173,12 +187,21 @@ class Instance:
         self.draining = True
         log.info("draining", jobs=len(self.services.dispatcher), sessions=len(self.services.sessions))
         await self.doors.listener.stop_accepting()
+        await self._give_up_shards()
         self.services.sessions.send_elsewhere()
         await self.services.dispatcher.drained(self.config.server.drain_s)
+
+    async def _give_up_shards(self) -> None:
+        try:
+            async with asyncio.timeout(LEAVE_PATIENCE_S):
+                await self.services.chat.drain()
+        except (StoreError, TimeoutError):
+            log.warning("could not give up the chat shards; others take them when their leases lapse")
 
     async def stop(self) -> None:
         """Everybody is told to come back elsewhere; nothing is left for others to bury, if Redis is there to hear."""
         self.ready = False
+        await self._give_up_shards()
         try:
             async with asyncio.timeout(LEAVE_PATIENCE_S):
                 await self.services.sessions.hand_over()
@@ -195,9 +218,11 @@ class Instance:
             log.warning("could not take leave of Redis; another instance will bury this one")
         await self.services.tasks.cancel()
         await self.services.reader.close()
+        await self.services.chat.close()
         await self.redis.close()
 
     async def _leave(self) -> None:
         """What closing sockets wrote in the background is written before our name goes."""
         await self.services.tasks.settled()
+        await self.services.chat.leave()
         await self.services.presence.leave()

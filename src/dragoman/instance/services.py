@@ -4,6 +4,7 @@ speech     sessions ─▶ dispatcher ─▶ placer, driver         the way of a
            local nodes, fleet view, router, orphans
 upkeep     presence, reader, reclaimer, undertaker,         the way of the cluster
            renewer, sweeper, announcer
+chat       in its own file                                  the way of a message
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from typing import Any
 from dragoman.config import Config
 from dragoman.domain.deadlines import DeadlineSettings
 from dragoman.domain.segmenter import SegmenterSettings
+from dragoman.instance.chat import Chat
 from dragoman.instance.stores import Stores
 from dragoman.protocol.codec import decode_node
 from dragoman.protocol.node import JobAck, JobResult, JobStarted, NodePartial
@@ -21,6 +23,10 @@ from dragoman.protocol.peer import (
     Assign,
     Bounced,
     CancelJob,
+    ChatCatchUp,
+    ChatKick,
+    ChatPush,
+    ChatTell,
     Evict,
     FromNode,
     InboxMessage,
@@ -51,6 +57,7 @@ from dragoman.services.upkeep.renewer import Renewer
 from dragoman.services.upkeep.sweeper import Sweeper
 from dragoman.services.upkeep.undertaker import Undertaker
 from dragoman.store.instances import Presence
+from dragoman.store.redis import Redis
 
 LAG_INTERVAL_S = 0.25
 NODE_HEARTBEAT_S = 15.0
@@ -66,6 +73,7 @@ class Services:
         *,
         describe: Callable[[str, str], Presence],
         on_buried: Callable[[], Awaitable[None]],
+        connect: Callable[[], Awaitable[Redis]],
     ) -> None:
         self.name, self.stores = name, stores
         metrics, tasks = self.metrics, self.tasks = Metrics(), Tasks()
@@ -91,6 +99,11 @@ class Services:
         self.mail = Mail(self.router, stores.sessions, tasks)
         self._build_jobs(config)
         self._build_sessions(config)
+        self.chat = Chat(
+            config, name, stores.redis, stores.keys, stores.instances, stores.inboxes, self.announcer, metrics, tasks,
+            owner_ttl_ms=stores.owners.ttl_ms, connect=connect,
+        )  # fmt: skip
+        self.router.rehome_chat = self.chat.rehome
         self._build_upkeep(config)
 
     def _build_jobs(self, config: Config) -> None:
@@ -184,6 +197,8 @@ class Services:
                 self.sessions.utterance_for(message)
             case ToSocket():
                 self.sessions.to_socket(message)
+            case ChatPush() | ChatTell() | ChatKick() | ChatCatchUp():
+                await self.chat.handle(message)
 
     async def _returned(self) -> None:
         """Redis or we were away: write again what we own before anybody misses it."""
@@ -217,6 +232,7 @@ class Services:
             "silent-nodes": every(1.0, self.local_nodes.close_silent, name="silent-nodes"),
             "sweeper": every(refresh_s * 5, self.sweeper.run_once, name="sweeper"),
             "loop-lag": self._measure_lag(),
+            **self.chat.loops(),
         }
 
     async def _measure_lag(self) -> None:

@@ -108,8 +108,63 @@ class ToSocket(Peer, tag="to_socket", frozen=True):
     frame: msgspec.Raw
 
 
+class OnePush(msgspec.Struct, array_like=True, frozen=True):
+    """A message for one user's socket."""
+
+    user: int
+    id: int
+    sender: int
+    frame: msgspec.Raw
+
+
+class ChatPush(Peer, tag="chat_push", frozen=True):
+    """To the instance of these receivers: write these messages. Missed ones are sent again from the archive."""
+
+    pushes: list[OnePush]
+
+
+class OneTell(msgspec.Struct, array_like=True, frozen=True):
+    """A frame for one user's socket; `settled` of its messages are not on their way any more."""
+
+    user: int
+    settled: int
+    frame: msgspec.Raw
+
+
+class ChatTell(Peer, tag="chat_tell", frozen=True):
+    """To the instance of these senders: what became of their messages."""
+
+    tells: list[OneTell]
+
+
+class ChatKick(Peer, tag="chat_kick", frozen=True):
+    """To the former owner of a user: it has a newer connection; end that one."""
+
+    user: int
+    connection: int
+
+
+class ChatCatchUp(Peer, tag="chat_catch_up", frozen=True):
+    """To the instance of these receivers: messages were not pushed; look into the archive."""
+
+    users: list[int]
+
+
 InboxMessage = (
-    Assign | CancelJob | FromNode | Bounced | Evict | SessionMoved | JobMoved | JobEnded | UtteranceFor | ToSocket
+    Assign
+    | CancelJob
+    | FromNode
+    | Bounced
+    | Evict
+    | SessionMoved
+    | JobMoved
+    | JobEnded
+    | UtteranceFor
+    | ToSocket
+    | ChatPush
+    | ChatTell
+    | ChatKick
+    | ChatCatchUp
 )
 
 # ---------------------------------------------------------------- announced: may be missed
@@ -142,7 +197,17 @@ class CoolingDown(Peer, tag="cooling_down", frozen=True):
     for_ms: int
 
 
-Announcement = NodeSeen | NodeLost | SlotFreed | CoolingDown
+class SwitchesChanged(Peer, tag="switches_changed", frozen=True):
+    """Somebody changed the two-phase switches: read them."""
+
+
+class ShardFreed(Peer, tag="shard_freed", frozen=True):
+    """A chat shard was given up: whose turn it is may take it now."""
+
+    shard: int
+
+
+Announcement = NodeSeen | NodeLost | SlotFreed | CoolingDown | SwitchesChanged | ShardFreed
 
 _encode = msgspec.json.Encoder().encode
 _inbox: msgspec.json.Decoder[InboxMessage] = msgspec.json.Decoder(InboxMessage)

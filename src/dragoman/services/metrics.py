@@ -40,3 +40,22 @@ class Metrics:
             "dragoman_job_stage_seconds", "From the cut to each stage of a job", ["stage"], STAGES_S
         )
         self.durability = board.gauges("dragoman_durability", "1 for the durability class of accepted", ["class"])
+        self._chat(board)
+
+    def _chat(self, board: Board) -> None:
+        self.chat_users = board.gauge("dragoman_chat_users", "Chat users connected here")
+        self.chat_shards = board.gauge("dragoman_chat_shards", "Chat shards this instance works")
+        stages = board.histograms("dragoman_chat_stage_seconds", "Stages of a message", ["stage"], STAGES_S)
+        self.chat_accept_write = stages.labels("accept_write")
+        self.chat_accept_ack = stages.labels("accept_ack")
+        self.chat_deliver = stages.labels("deliver")
+        self.chat_save_lag = stages.labels("save_lag")
+        self.chat_deliver_fail = board.counter("dragoman_chat_deliver_fail_total", "Pushes and words not handed over")
+        self.chat_publish_fail = board.counter("dragoman_chat_publish_fail_total", "Messages Redis did not accept")
+        self.chat_save_fail = board.counter("dragoman_chat_save_fail_total", "Transactions that did not commit")
+        self.chat_dup_db = board.counter("dragoman_chat_dup_db_total", "Messages that were rows already")
+        self.chat_server_busy = board.counter("dragoman_chat_server_busy_total", "Messages answered server_busy")
+        self.chat_dead = board.counter("dragoman_chat_dead_total", "Messages that became dead letters")
+        self.chat_backlog = board.gauges("dragoman_chat_backlog", "Accepted, not yet saved messages", ["shard"])
+        self.chat_stream = board.gauges("dragoman_chat_stream_length", "Entries of a stream", ["stream", "shard"])
+        self.chat_pending = board.gauges("dragoman_chat_stream_pending", "Given out, not done", ["stream", "shard"])

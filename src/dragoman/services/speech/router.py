@@ -12,6 +12,10 @@ from dragoman.protocol.peer import (
     Assign,
     Bounced,
     CancelJob,
+    ChatCatchUp,
+    ChatKick,
+    ChatPush,
+    ChatTell,
     FromNode,
     InboxMessage,
     JobEnded,
@@ -32,6 +36,7 @@ class Router:
     def __init__(self, instance: str, inboxes: Inboxes, owners: Owners, jobs: Jobs, metrics: Metrics) -> None:
         self.instance, self.inboxes, self.owners, self.jobs, self.metrics = instance, inboxes, owners, jobs, metrics
         self.deliver_here: Callable[[InboxMessage], Awaitable[None]]  # set by the instance, which knows all handlers
+        self.rehome_chat: Callable[[ChatPush | ChatTell | ChatKick | ChatCatchUp], Awaitable[None]]  # likewise
 
     async def push(self, instance: str, message: InboxMessage, trace_id: str = "") -> Push:
         """To one instance; our own needs no Redis."""
@@ -83,5 +88,7 @@ class Router:
                     return
                 # Nobody has the session now: here it is parked, or answered that it is gone.
                 await self.deliver_here(message)
+            case ChatPush() | ChatTell() | ChatKick() | ChatCatchUp():
+                await self.rehome_chat(message)
             case _:
                 log.info("dropped with its instance", kind=kind_of(message))

@@ -1,0 +1,226 @@
+"""Chat of one instance, put together, and the list of what runs for it.
+
+/ws ─▶ admission ─▶ outbound (accept or save)       the way of a message, from its sender
+shard keeper ─▶ deliver stage, save stage           on to its row
+courier ─▶ inbound ◀─ resender; receipts            and to its receiver
+"""
+
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import structlog
+
+from dragoman.archive import Archive, ArchiveAway, ArchiveError, archive_url, open_archive
+from dragoman.config import Config
+from dragoman.domain.chat.gate import Gate
+from dragoman.domain.chat.switches import Switches
+from dragoman.domain.chat.words import WordFilter
+from dragoman.instance.chat_tokens import chat_tokens
+from dragoman.instance.redis_check import CannotStart
+from dragoman.protocol.codes import Close
+from dragoman.protocol.peer import ChatCatchUp, ChatKick, ChatPush, ChatTell
+from dragoman.services.chat.accounts import Accounts
+from dragoman.services.chat.admission import Admission
+from dragoman.services.chat.courier import Courier, Tell
+from dragoman.services.chat.deliver import DeliverStage
+from dragoman.services.chat.local_users import LocalUsers
+from dragoman.services.chat.outbound import Desk, IdMaker
+from dragoman.services.chat.receipts import Receipts
+from dragoman.services.chat.replicas import Replicas
+from dragoman.services.chat.resender import Resender
+from dragoman.services.chat.save import SaveStage, SaveTools
+from dragoman.services.chat.shard_keeper import ShardKeeper
+from dragoman.services.chat.switchboard import LOOK_S, Switchboard
+from dragoman.services.chat.word_list import BadWordList, load_words
+from dragoman.services.loops import Tasks, every
+from dragoman.services.metrics import Metrics
+from dragoman.services.upkeep.announcer import Announcer
+from dragoman.store.chat.cluster import ChatCluster, Layout
+from dragoman.store.chat.shards import Names, Shards
+from dragoman.store.chat.users import Users
+from dragoman.store.inbox import Inboxes
+from dragoman.store.instances import Instances
+from dragoman.store.keys import DEFAULT_PREFIX, Keys
+from dragoman.store.redis import Redis
+
+log = structlog.get_logger(__name__)
+
+ChatMessage = ChatPush | ChatTell | ChatKick | ChatCatchUp
+KEEPER_S = 1.0
+
+
+class Chat:
+    def __init__(
+        self,
+        config: Config,
+        instance: str,
+        redis: Redis,
+        keys: Keys,
+        instances: Instances,
+        inboxes: Inboxes,
+        announcer: Announcer,
+        metrics: Metrics,
+        tasks: Tasks,
+        *,
+        owner_ttl_ms: int,
+        connect: Callable[[], Awaitable[Redis]],
+    ) -> None:
+        self.config, self.instance, self.redis, self.metrics, self.tasks = config, instance, redis, metrics, tasks
+        chat, two_phase = config.chat, config.chat.two_phase
+        self._incarnation = uuid4().hex
+        self._worker: int | None = None
+        self.archive: Archive = open_archive(archive_url(config), config.archive)
+        self.cluster = ChatCluster(redis, keys)
+        self.shards = Shards(redis, keys, _names(config), two_phase.shards, int(chat.idempotency_ttl_s * 1000))
+        self.users = Users(redis, keys, owner_ttl_ms)
+        self.here = LocalUsers(metrics, chat.ping_idle_s)
+        self.courier = Courier(instance, self.here, self.users, inboxes, metrics)
+        configured = Switches(**{name: getattr(two_phase, name) for name in Switches.__slots__})
+        self.switchboard = Switchboard(configured, self.cluster, announcer, tasks)
+        self.receipts = Receipts(self.archive, self.users, self.courier, metrics, tasks)
+        self.replicas = Replicas(connect, chat.accept_timeout_ms)
+        self.desk = Desk(
+            instance, self.shards, self.archive, self.courier, self.switchboard, _words(config), metrics, tasks, Gate(),
+            IdMaker(), chat.accept_timeout_ms / 1000, self.replicas,
+        )  # fmt: skip
+        self.tokens = chat_tokens(config)
+        self.admission = Admission(
+            instance, self.tokens, self.users, self.here, self.shards, self.archive, self.courier, self.desk, tasks
+        )
+        self.accounts = Accounts(
+            self.archive, self.tokens, session_version=self.users.session_version,
+            raise_session_version=self.users.raise_session_version, logins_per_minute=chat.logins_per_minute,
+        )  # fmt: skip
+        self.resender = Resender(self.here, self.archive, tasks, chat.resend_after_s)
+        tools = SaveTools(
+            self.shards, self.archive, self.courier, self.users, self.receipts, self.switchboard, metrics,
+            chat.max_deliveries,
+        )  # fmt: skip
+        self.keeper = ShardKeeper(
+            instance, self.shards, self.archive, instances, announcer, metrics,
+            DeliverStage(self.shards, self.courier, self.switchboard, metrics), SaveStage(tools),
+            ttl_s=config.scheduler.phase2.instance_presence_ttl_seconds,
+        )  # fmt: skip
+
+    # -- beginning and ending --------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        """Agree with the others, take a worker number, open the database; raises CannotStart."""
+        names, count = self.shards.names, self.shards.count
+        ours = Layout(count, names.accepted, names.to_save, names.deliver_group, names.save_group)
+        theirs = await self.cluster.agree(ours)
+        for name in ("shards", "accepted", "to_save", "deliver_group", "save_group"):
+            if getattr(ours, name) != getattr(theirs, name):
+                raise CannotStart(
+                    f"this cluster was begun with chat.two_phase {name} = {getattr(theirs, name)!r}, and this instance "
+                    f"is configured with {getattr(ours, name)!r}: messages would be lost between the two"
+                )
+        await self.switchboard.run_once()
+        await self.keep_worker()
+        try:
+            await self.archive.open()
+        except ArchiveAway as error:
+            log.warning("the database is away; messages wait for it", error=str(error))
+        except ArchiveError as error:
+            raise CannotStart(str(error)) from None
+
+    async def keep_worker(self) -> None:
+        """The number we make ids with, unique among the living."""
+        if self._worker is None or not await self.cluster.keep_worker(self._worker, self._incarnation):
+            self._worker = await self.cluster.claim_worker(self._incarnation)
+            self.desk.ids.use(self._worker)
+
+    def loops(self) -> dict[str, Coroutine[Any, Any, None]]:
+        phase2, chat = self.config.scheduler.phase2, self.config.chat
+        presence_s = phase2.instance_presence_ttl_seconds / 3
+        return {
+            "chat-shards": self.keeper.run(KEEPER_S),
+            "chat-leases": every(presence_s, self.keeper.renew, name="chat-leases"),
+            "chat-worker": every(presence_s, self.keep_worker, name="chat-worker"),
+            "chat-switchboard": every(LOOK_S, self.switchboard.run_once, name="chat-switchboard"),
+            "chat-owners": every(phase2.owner_ttl_seconds / 3, self.admission.renew, name="chat-owners"),
+            "chat-admission": every(1.0, self.admission.run_once, name="chat-admission"),
+            "chat-pulse": every(chat.ping_idle_s / 4, self.here.check_pulse, name="chat-pulse"),
+            "chat-resender": every(chat.resend_after_s / 4, self.resender.run_once, name="chat-resender"),
+            "chat-courier": every(1.0, self.courier.remind, name="chat-courier"),
+            "chat-gauges": every(5.0, self.measure, name="chat-gauges"),
+        }
+
+    async def drain(self) -> None:
+        """Shards go to others at once."""
+        await self.keeper.leave()
+
+    async def leave(self) -> None:
+        if self._worker is not None:
+            await self.cluster.leave_worker(self._worker, self._incarnation)
+
+    async def close(self) -> None:
+        await self.replicas.close()
+        await self.archive.close()
+
+    def drop_all(self) -> None:
+        self.here.drop_all(Close.LEASE_LOST)
+
+    # -- from other instances --------------------------------------------------------------------
+
+    async def handle(self, message: ChatMessage) -> None:
+        match message:
+            case ChatPush():
+                self.here.pushed(message)
+            case ChatTell():
+                missed = self.here.told(message)
+                if missed:  # they have moved on since: after them, once
+                    await self.courier.tell([Tell(one.user, bytes(one.frame), one.settled) for one in missed])
+            case ChatKick():
+                self.here.kicked(message)
+            case ChatCatchUp():
+                self.here.catch_up(message)
+
+    async def rehome(self, message: ChatMessage) -> None:
+        """From a dead instance's inbox. Messages are in the archive, or will be; words are for whoever is there now."""
+        if isinstance(message, ChatTell):
+            await self.courier.tell([Tell(one.user, bytes(one.frame), one.settled) for one in message.tells])
+
+    # -- what can be seen ------------------------------------------------------------------------
+
+    async def measure(self) -> None:
+        """Gauges of the shards we work; together the instances show all of them."""
+        for shard in self.keeper.held:
+            tally, label = await self.shards.tally(shard), str(shard)
+            self.metrics.chat_backlog.labels(label).set(tally.backlog)
+            self.metrics.chat_stream.labels("accepted", label).set(tally.accepted_len)
+            self.metrics.chat_stream.labels("to_save", label).set(tally.to_save_len)
+            self.metrics.chat_pending.labels("accepted", label).set(tally.accepted_pending)
+            self.metrics.chat_pending.labels("to_save", label).set(tally.to_save_pending)
+
+    async def status(self) -> dict[str, Any]:
+        """Switches, shards and their backlog, as any instance sees them."""
+        tallies = [await self.shards.tally(shard) for shard in range(self.shards.count)]
+        return {
+            "switches": msgspec.to_builtins(self.switchboard.current),
+            "backlog": sum(tally.backlog for tally in tallies),
+            "shards": [{"shard": shard, **msgspec.to_builtins(tally)} for shard, tally in enumerate(tallies)],
+        }
+
+
+def _names(config: Config) -> Names:
+    """As configured. The given names are for the default prefix: under another they would belong to two clusters."""
+    two_phase, prefix = config.chat.two_phase, config.scheduler.phase2.redis.key_prefix
+    root = "" if prefix == DEFAULT_PREFIX else f"{prefix}:"
+    return Names(
+        root + two_phase.stream.accepted,
+        root + two_phase.stream.to_save,
+        two_phase.group.deliver,
+        two_phase.group.save,
+    )
+
+
+def _words(config: Config) -> WordFilter:
+    if not config.chat.words_file:
+        return WordFilter([])
+    try:
+        return WordFilter(load_words(config.chat.words_file))
+    except BadWordList as error:
+        raise CannotStart(str(error)) from None

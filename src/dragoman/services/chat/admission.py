@@ -1,0 +1,143 @@
+"""Lets a user in: token, session version, the one connection it may have, and what waited for it.
+
+With Redis away a valid token is enough. Session version and owner are then looked at as soon as it is back; until
+then nobody knows whether the user has messages on their way, so it cannot send past them.
+"""
+
+import asyncio
+from time import monotonic, time
+
+import structlog
+
+from dragoman.archive import Archive
+from dragoman.protocol import chat as wire
+from dragoman.protocol.chat import Reason
+from dragoman.protocol.codes import Close
+from dragoman.protocol.peer import ChatKick
+from dragoman.services.chat.clock import now_ms
+from dragoman.services.chat.courier import Courier
+from dragoman.services.chat.inbound import ChatSocket
+from dragoman.services.chat.local_users import LocalUsers
+from dragoman.services.chat.outbound import Desk, Outbound
+from dragoman.services.chat.tokens import BadToken, Tokens
+from dragoman.services.chat.user import ChatUser
+from dragoman.services.loops import Tasks, answers
+from dragoman.store.chat.shards import Shards
+from dragoman.store.chat.users import Users
+from dragoman.store.errors import StoreError
+
+log = structlog.get_logger(__name__)
+
+LOOK_AGAIN_S = 3.0  # at a user's session version
+
+
+class Admission:
+    def __init__(
+        self,
+        instance: str,
+        tokens: Tokens,
+        users: Users,
+        here: LocalUsers,
+        shards: Shards,
+        archive: Archive,
+        courier: Courier,
+        desk: Desk,
+        tasks: Tasks,
+    ) -> None:
+        self.instance, self.tokens, self._users, self._here, self._shards = instance, tokens, users, here, shards
+        self._archive, self._courier, self._desk, self._tasks = archive, courier, desk, tasks
+
+    async def admit(self, socket: ChatSocket, token: str | None) -> ChatUser | Reason:
+        """The user at this socket, told AUTH_OK and all that waited; or why it may not come in."""
+        if not token:
+            return Reason.MISSING_TOKEN
+        try:
+            access = self.tokens.read_access(token, time())
+        except BadToken:
+            return Reason.INVALID_TOKEN
+        owner = f"{self.instance}|{socket.id}"
+        user = ChatUser(access.uid, socket, owner, self._archive, expires_s=access.exp, session_version=access.sv)
+        user.outbound = Outbound(self._desk, user)
+        words = list[bytes]()
+        try:
+            async with asyncio.timeout(self._desk.accept_timeout_s):
+                if not await self._valid(user):
+                    return Reason.SESSION_INVALID
+                if not socket.closed:
+                    words = await self._own(user)
+        except (StoreError, TimeoutError) as error:
+            log.warning("a user comes in on its token alone", user=user.id, error=str(error))
+        if socket.closed:
+            await self.leave(user)
+            return Reason.AUTH_TIMEOUT
+        self._here.enter(user)
+        user.say(wire.auth_ok(user.id, now_ms()))
+        for word in words:
+            user.say(word)
+        self._tasks.spawn(user.inbound.catch_up(), "chat-catch-up")
+        return user
+
+    async def _valid(self, user: ChatUser) -> bool:
+        version, user.unsaved = await answers(
+            asyncio.ensure_future(self._users.session_version(user.id)),
+            asyncio.ensure_future(self._shards.unsaved(user.id)),
+        )
+        user.looked_at = monotonic()
+        return bool(user.session_version >= version)
+
+    async def _own(self, user: ChatUser) -> list[bytes]:
+        """From now on it is reached here, and its other connection, wherever that is, ends."""
+        before = await self._users.swap_owner(user.id, user.owner)
+        user.verified = True
+        instance, _, connection = before.rpartition("|")
+        if instance and before != user.owner and instance != self.instance:
+            await self._courier.hand(instance, ChatKick(user.id, int(connection)))
+        return await self._users.take_words(user.id)
+
+    def reauth(self, user: ChatUser, token: str | None) -> Reason | None:
+        """A newer token of the same user; None: it is good."""
+        try:
+            access = self.tokens.read_access(token or "", time())
+        except BadToken:
+            return Reason.INVALID_TOKEN
+        if access.uid != user.id:
+            return Reason.REAUTH_UID_MISMATCH
+        user.expires_s, user.session_version, user.looked_at = access.exp, access.sv, 0.0
+        return None
+
+    async def leave(self, user: ChatUser) -> None:
+        """The socket is closed: the owner's name goes, unless a newer connection has put its own there."""
+        self._here.leave(user)
+        await self._users.leave(user.id, user.owner)
+
+    # -- again and again -------------------------------------------------------------------------
+
+    def look_again(self, user: ChatUser) -> None:
+        """With a frame of it, and not too often: is its token still one of the latest login?"""
+        now = monotonic()
+        if now - user.looked_at >= LOOK_AGAIN_S:
+            user.looked_at = now
+            self._tasks.spawn(self._look(user), "chat-session-version")
+
+    async def _look(self, user: ChatUser) -> None:
+        if user.session_version < await self._users.session_version(user.id):
+            user.end(Reason.SESSION_INVALID, Close.UNAUTHORIZED)
+
+    async def run_once(self) -> None:
+        """Make up for what could not be asked while Redis was away."""
+        for user in self._here:
+            if not user.verified:
+                if not await self._valid(user):
+                    user.end(Reason.SESSION_INVALID, Close.UNAUTHORIZED)
+                elif not user.socket.closed:
+                    for word in await self._own(user):
+                        user.say(word)
+
+    async def renew(self) -> None:
+        """Owner keys, before they lapse. Who has a newer connection elsewhere is told, should that word have missed."""
+        owned = [(user.id, user.owner) for user in self._here if user.verified]
+        for id in await self._users.renew(owned):
+            user = self._here.get(id)
+            if user is not None and (id, user.owner) in owned:
+                self._here.leave(user)
+                user.end(Reason.KICKED, Close.REPLACED)

@@ -1,0 +1,322 @@
+"""What one user sends, one message at a time and in order: accepted by Redis, or saved at once.
+
+    switches say two-phase ─▶ claim and append ─▶ ACK accepted             (the workers do the rest)
+    off                    ─▶ save ─▶ ACK saved ─▶ push to the receiver
+    Redis unusable         ─▶ fail open: as off, under the same serverMsgId; fail closed: server_busy
+
+A timed-out accept may have happened. Saved under the same id, its entry later meets its own row. A sender that has
+messages on their way is told server_busy instead: saving past them would break its order.
+"""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from random import random
+from time import monotonic
+
+import structlog
+
+from dragoman.archive import Archive, ArchiveError, BadRow, NewMessage, Stored, Verdict
+from dragoman.domain.chat.gate import Gate
+from dragoman.domain.chat.message_ids import MessageIds
+from dragoman.domain.chat.rules import check
+from dragoman.domain.chat.switches import WAIT_S, Course, Path
+from dragoman.domain.chat.words import WordFilter
+from dragoman.protocol import chat as wire
+from dragoman.protocol.chat import AckType, Frame, Reason
+from dragoman.services.chat.clock import now_ms
+from dragoman.services.chat.courier import Courier, Delivery
+from dragoman.services.chat.replicas import Replicas
+from dragoman.services.chat.switchboard import Switchboard
+from dragoman.services.chat.user import ChatUser
+from dragoman.services.loops import Tasks
+from dragoman.services.metrics import Metrics
+from dragoman.store.chat.shards import Accepted, Entry, Shards
+from dragoman.store.errors import Refused, StoreError
+
+log = structlog.get_logger(__name__)
+
+LOOK_S = 0.02
+# Messages of one sender that wait for their turn: past the first its socket is not read, until the second is reached.
+FULL, ROOM = 256, 64
+SLOW_S = 0.5
+SAMPLED = 0.01
+# Errors of Redis that mean it cannot work now; any other is a bug of ours.
+UNUSABLE = frozenset({"LOADING", "READONLY", "CLUSTERDOWN", "OOM", "MASTERDOWN", "NOREPLICAS", "MISCONF", "TRYAGAIN"})
+
+
+class Unusable(Exception):
+    """Redis did not accept `row`, or not in time: then it may have."""
+
+    def __init__(self, why: str, row: NewMessage) -> None:
+        super().__init__(why)
+        self.row = row
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What all senders of this instance share."""
+
+    instance: str
+    shards: Shards
+    archive: Archive
+    courier: Courier
+    switchboard: Switchboard
+    words: WordFilter
+    metrics: Metrics
+    tasks: Tasks
+    gate: Gate
+    ids: "IdMaker"
+    accept_timeout_s: float
+    replicas: Replicas
+
+
+class IdMaker:
+    """The ids of this instance, whatever worker number it has at the moment."""
+
+    def __init__(self) -> None:
+        self._ids: MessageIds | None = None
+        self._last = 0
+
+    def use(self, worker: int) -> None:
+        self._ids = MessageIds(worker)
+
+    def draw(self, above: int = 0) -> int:
+        assert self._ids is not None
+        self._last = self._ids.draw(now_ms(), max(above, self._last))
+        return self._last
+
+
+class Outbound:
+    def __init__(self, desk: Desk, user: ChatUser) -> None:
+        self._desk, self._user = desk, user
+        self._course = Course()
+        self._queue: deque[tuple[Frame, float]] = deque()
+        self._running = self._paused = False
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def take(self, frame: Frame) -> None:
+        """One SINGLE_CHAT, in its turn. Who sends faster than it can be taken is read more slowly."""
+        self._queue.append((frame, monotonic()))
+        if len(self._queue) >= FULL and not self._paused:
+            self._paused = True
+            self._user.socket.pause_reading()
+        if not self._running:
+            self._running = True
+            self._desk.tasks.spawn(self._work(), "chat-outbound")
+
+    async def _work(self) -> None:
+        try:
+            while self._queue:
+                frame, came_at = self._queue[0]
+                try:
+                    await self._one(frame, came_at)
+                except Exception:
+                    log.exception("a message failed", user=self._user.id)
+                    self._user.error(Reason.INTERNAL_ERROR, frame.clientMsgId)
+                self._queue.popleft()
+                if self._paused and len(self._queue) <= ROOM:
+                    self._paused = False
+                    self._user.socket.resume_reading()
+        finally:
+            self._running = False
+
+    async def _one(self, frame: Frame, came_at: float) -> None:
+        desk, user = self._desk, self._user
+        reason = check(frame, user.id)
+        if reason is not None:
+            user.error(reason, frame.clientMsgId)
+            return
+        assert frame.clientMsgId is not None
+        assert frame.to is not None
+        assert frame.body is not None
+        row = NewMessage(
+            desk.ids.draw(), frame.clientMsgId, user.id, frame.to, frame.msgType or wire.TEXT,
+            desk.words.clean(frame.body), now_ms(),
+        )  # fmt: skip
+        path = await self._path()
+        if path is Path.OFF:
+            await self._save(row, came_at)
+            return
+        try:
+            await self._accept(row, path, came_at)
+        except Unusable as unusable:
+            log.debug("not accepted", user=user.id, why=str(unusable))
+            await self._without_redis(unusable.row, came_at)
+
+    # -- which way -------------------------------------------------------------------------------
+
+    async def _path(self) -> Path:
+        """The sender's way. It changes only when nothing of it is on its way; for that the next message waits a bit."""
+        wanted, now = self._desk.switchboard.current.path_of(self._user.id), monotonic()
+        course = self._course
+        if not course.wants_change(wanted, now):
+            assert course.path is not None
+            return course.path
+        while (unsaved := await self._unsaved()) and monotonic() - now < WAIT_S:  # noqa: ASYNC110 - it is in Redis
+            await asyncio.sleep(LOOK_S)
+        return course.settle(wanted, unsaved, monotonic())
+
+    async def _unsaved(self) -> int:
+        """As Redis knows it; without Redis as we do. Unknown counts as some."""
+        desk, user = self._desk, self._user
+        if desk.gate.may_ask(monotonic()):
+            try:
+                async with asyncio.timeout(desk.accept_timeout_s):
+                    user.unsaved = await desk.shards.unsaved(user.id)
+                desk.gate.worked()
+                return user.unsaved
+            except (StoreError, TimeoutError):
+                desk.gate.failed(monotonic())
+        return user.unsaved if user.unsaved is not None else 1
+
+    # -- two phases ------------------------------------------------------------------------------
+
+    async def _accept(self, row: NewMessage, path: Path, came_at: float) -> None:
+        desk, user, began = self._desk, self._user, monotonic()
+        if not desk.gate.may_ask(began):
+            raise Unusable("Redis failed a moment ago", row)
+        share = max(desk.switchboard.current.max_backlog // desk.shards.count, 1)
+        digest = digest_of(row.to_user, row.body)
+        try:
+            async with asyncio.timeout(desk.accept_timeout_s):
+                verdict, number = await self._ask(row, path, digest, share)
+                while verdict is Accepted.STALE_ID:
+                    row = replace(row, id=desk.ids.draw(above=number))
+                    verdict, number = await self._ask(row, path, digest, share)
+        except TimeoutError:
+            raise self._unusable(f"no answer in {desk.accept_timeout_s:g} s", row) from None
+        except Refused as error:
+            if error.word not in UNUSABLE:
+                raise
+            raise self._unusable(str(error), row) from None
+        except StoreError as error:
+            raise self._unusable(str(error), row) from None
+        desk.gate.worked()
+        wrote_s = monotonic() - began
+        self._answer(row, verdict, number)
+        if verdict is Accepted.OK:
+            user.unsaved = user.unsaved + 1 if user.unsaved is not None else None
+            self._observe_accept(row, came_at, wrote_s, backlog=number)
+
+    async def _ask(self, row: NewMessage, path: Path, digest: str, share: int) -> tuple[Accepted, int]:
+        desk, replicas = self._desk, self._desk.switchboard.current.wait_replicas
+        entry = Entry(
+            "", row.id, row.client_msg_id, row.from_user, row.to_user, row.msg_type, row.body, row.created_ms,
+            row.created_ms, desk.instance, path,
+        )  # fmt: skip
+        if not replicas:
+            return await desk.shards.accept(entry, digest, share)
+        reply = await desk.shards.accept(entry, digest, share, await desk.replicas.redis())
+        if reply[0] in (Accepted.OK, Accepted.DUPLICATE):
+            await desk.replicas.have_it(desk.shards.accepted(desk.shards.of(row.from_user)), replicas)
+        return reply
+
+    def _unusable(self, why: str, row: NewMessage) -> Unusable:
+        self._desk.gate.failed(monotonic())
+        self._desk.metrics.chat_publish_fail.inc()
+        return Unusable(why, row)
+
+    def _answer(self, row: NewMessage, verdict: Accepted, number: int) -> None:
+        match verdict:
+            case Accepted.OK:
+                self._ack(AckType.ACCEPTED, row, row.id)
+            case Accepted.DUPLICATE:
+                self._ack(AckType.ACCEPTED, row, number)
+            case Accepted.SAVED:
+                self._ack(AckType.ACCEPTED, row, number)
+                self._ack(AckType.SAVED, row, number)
+            case Accepted.MISMATCH:
+                self._user.error(Reason.DUPLICATE_MSG_ID_MISMATCH, row.client_msg_id)
+            case _:
+                self._busy(row)
+
+    def _ack(self, kind: AckType, row: NewMessage, id: int) -> None:
+        self._user.say(wire.ack(kind, row.from_user, row.client_msg_id, id, now_ms(), row.body))
+
+    def _busy(self, row: NewMessage) -> None:
+        self._desk.metrics.chat_server_busy.inc()
+        self._user.error(Reason.SERVER_BUSY, row.client_msg_id)
+
+    async def _without_redis(self, row: NewMessage, came_at: float) -> None:
+        if self._desk.switchboard.current.fail_open and self._user.unsaved == 0:
+            await self._save(row, came_at)
+        else:
+            self._busy(row)
+
+    # -- one phase -------------------------------------------------------------------------------
+
+    async def _save(self, row: NewMessage, came_at: float) -> None:
+        desk, began = self._desk, monotonic()
+        try:
+            (outcome,) = await desk.archive.save([row])
+        except BadRow as error:
+            log.warning("a message cannot be saved", user=row.from_user, id=row.id, error=str(error))
+            self._user.error(Reason.SAVE_FAILED, row.client_msg_id, row.id)
+            return
+        except ArchiveError as error:
+            log.debug("not saved", user=row.from_user, error=str(error))
+            desk.metrics.chat_save_fail.inc()
+            self._busy(row)
+            return
+        saved_s = monotonic()
+        match outcome.verdict:
+            case Verdict.MISMATCH:
+                self._user.error(Reason.DUPLICATE_MSG_ID_MISMATCH, row.client_msg_id)
+            case Verdict.EXISTS:
+                desk.metrics.chat_dup_db.inc()
+                self._ack(AckType.SAVED, row, outcome.message.id)
+            case Verdict.SAVED:
+                self._ack(AckType.SAVED, row, row.id)
+                await self._push(outcome.message)
+                self._remember(row)
+                self._observe_save(row, came_at, began, saved_s)
+
+    async def _push(self, row: Stored) -> None:
+        courier = self._desk.courier
+        owners = await courier.owners([row.to_user])
+        await courier.push([Delivery.of(row)], owners)
+
+    def _remember(self, row: NewMessage) -> None:
+        """So that a repetition after a change of path gets the same id. Nothing waits for it, or relies on it."""
+        desk = self._desk
+        if desk.gate.open and desk.switchboard.current.enabled:
+            desk.tasks.spawn(
+                desk.shards.remember(row.from_user, row.client_msg_id, row.id, digest_of(row.to_user, row.body)),
+                "chat-remember",
+            )
+
+    # -- what can be seen ------------------------------------------------------------------------
+
+    def _observe_accept(self, row: NewMessage, came_at: float, wrote_s: float, backlog: int) -> None:
+        metrics, acked_s = self._desk.metrics, monotonic() - came_at
+        metrics.chat_accept_write.observe(wrote_s)
+        metrics.chat_accept_ack.observe(acked_s)
+        if acked_s > SLOW_S or random() < SAMPLED:
+            log.info(
+                "ws_perf single_chat_accept", serverMsgId=row.id, fromUserId=row.from_user, queue=len(self._queue),
+                acceptedWriteMs=_ms(wrote_s), acceptedAckMs=_ms(acked_s), streamLen=backlog,
+                pending=self._user.unsaved,
+            )  # fmt: skip
+
+    def _observe_save(self, row: NewMessage, came_at: float, began: float, saved: float) -> None:
+        now = monotonic()
+        self._desk.metrics.chat_save_lag.observe(saved - came_at)
+        if now - came_at > SLOW_S or random() < SAMPLED:
+            log.info(
+                "ws_perf single_chat", serverMsgId=row.id, fromUserId=row.from_user, totalMs=_ms(now - came_at),
+                queueMs=_ms(began - came_at), saveMsgMs=_ms(saved - began),
+                pushMs=_ms(now - saved),
+            )  # fmt: skip
+
+
+def digest_of(to: int, body: str) -> str:
+    """What makes a repeated clientMsgId the same message."""
+    return blake2b(f"{to}:{body}".encode(), digest_size=12).hexdigest()
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 1)

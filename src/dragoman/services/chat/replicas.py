@@ -1,0 +1,55 @@
+"""Waiting until replicas have what was accepted: one WAIT for all that was accepted meanwhile.
+
+WAIT holds up its connection, so accepting has one of its own as soon as replicas count.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from dragoman.services.loops import unawaited
+from dragoman.store.errors import RedisAway
+from dragoman.store.redis import Redis
+
+
+class Replicas:
+    def __init__(self, connect: Callable[[], Awaitable[Redis]], timeout_ms: int) -> None:
+        self._connect, self._timeout_ms = connect, timeout_ms
+        self._redis: Redis | None = None
+        self._lock = asyncio.Lock()
+        self._joined: dict[str, asyncio.Future[None]] = {}
+
+    async def redis(self) -> Redis:
+        """The connection on which accepts and WAITs follow each other."""
+        if self._redis is None:
+            async with self._lock:
+                self._redis = self._redis or await self._connect()
+        return self._redis
+
+    async def have_it(self, key: str, replicas: int) -> None:
+        """Returns when so many replicas have what was written at `key`; RedisAway when they do not in time."""
+        joined = self._joined.get(key)
+        if joined is None:
+            loop = asyncio.get_running_loop()
+            joined = self._joined[key] = loop.create_future()
+            unawaited(joined)
+            loop.call_soon(self._ask, key, replicas)
+        await asyncio.shield(joined)
+
+    def _ask(self, key: str, replicas: int) -> None:
+        joined = self._joined.pop(key)
+        assert self._redis is not None
+        asked = self._redis.call_at(key, "WAIT", replicas, self._timeout_ms)
+
+        def answered(reply: "asyncio.Future[int]") -> None:
+            if reply.cancelled() or (error := reply.exception()) is not None:
+                joined.set_exception(error if not reply.cancelled() and error else RedisAway("the wait was given up"))
+            elif int(reply.result()) < replicas:
+                joined.set_exception(RedisAway(f"{int(reply.result())} of {replicas} replicas have it"))
+            else:
+                joined.set_result(None)
+
+        asked.add_done_callback(answered)
+
+    async def close(self) -> None:
+        if self._redis is not None:
+            await self._redis.close()

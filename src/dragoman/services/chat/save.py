@@ -1,0 +1,235 @@
+"""The save stage of a shard: batches become rows, their senders are told, their receivers get them, Redis forgets them.
+
+    to_save ─▶ one transaction ─▶ ACK saved ─▶ push ─▶ XACK
+                   │ the database is away: again, with back-off; nothing is acknowledged to Redis
+                   │ a row that cannot be written: found by halves, tried again, then a dead letter
+                   └ fenced: stop
+
+In this order, so that whatever is interrupted is done again: nothing is acknowledged to Redis that is not in SQL or
+among the dead letters, and nobody is told saved before it is.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from time import monotonic
+
+import structlog
+
+from dragoman.archive import Archive, ArchiveAway, BadRow, Fenced, NewMessage, Outcome, Status, Verdict
+from dragoman.protocol import chat as wire
+from dragoman.protocol.chat import AckType, Reason
+from dragoman.services.chat.clock import now_ms
+from dragoman.services.chat.courier import Courier, Delivery, Tell
+from dragoman.services.chat.deliver import persist
+from dragoman.services.chat.holding import Holding, LostShard
+from dragoman.services.chat.receipts import Receipts
+from dragoman.services.chat.switchboard import Switchboard
+from dragoman.services.metrics import Metrics
+from dragoman.store.chat.shards import Entry, Shards, Unreadable
+from dragoman.store.chat.users import Users
+from dragoman.store.errors import StoreError
+
+log = structlog.get_logger(__name__)
+
+BACK_OFF_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+RETRY_S = 0.2
+IDLE_S = 1.0  # what another let go of is found this late
+
+
+@dataclass(frozen=True, slots=True)
+class SaveTools:
+    shards: Shards
+    archive: Archive
+    courier: Courier
+    users: Users
+    receipts: Receipts
+    switchboard: Switchboard
+    metrics: Metrics
+    max_deliveries: int
+
+
+class SaveStage:
+    def __init__(self, tools: SaveTools) -> None:
+        self._tools = tools
+
+    async def run(self, holding: Holding) -> None:
+        """Until the shard is given up or lost; what the last holder left pending comes first."""
+        tools, after = self._tools, "0"
+        while not holding.stopping:
+            holding.check()
+            holding.more_to_save.clear()
+            try:
+                entries = await tools.shards.read_to_save(holding.shard, after, tools.switchboard.current.batch_size)
+                await self.work(holding, entries)
+            except StoreError as error:
+                log.warning("a chat shard waits for Redis", shard=holding.shard, error=str(error))
+                after = "0"
+                await asyncio.sleep(RETRY_S)
+                continue
+            if after != ">":
+                after = entries[-1].entry if entries else ">"
+            elif not entries:
+                holding.left_behind = False
+                await _signal(holding)
+
+    async def work(self, holding: Holding, entries: list[Entry | Unreadable]) -> None:
+        """One batch, in order."""
+        known = list[Entry]()
+        for entry in entries:
+            if isinstance(entry, Entry):
+                known.append(entry)
+            elif not entry.newer:
+                await self._bury(holding, entry, entry.why, 1)
+        if known:
+            await self._save(holding, known)
+
+    # -- into SQL --------------------------------------------------------------------------------
+
+    async def _save(self, holding: Holding, entries: list[Entry]) -> None:
+        """Write them together, or find by halves what cannot be written."""
+        try:
+            outcomes = await self._commit(holding, entries)
+        except BadRow as error:
+            if len(entries) == 1:
+                await self._try_alone(holding, entries[0], str(error))
+                return
+            half = len(entries) // 2
+            await self._save(holding, entries[:half])
+            await self._save(holding, entries[half:])
+            return
+        await self._saved(holding, entries, outcomes)
+
+    async def _commit(self, holding: Holding, entries: list[Entry]) -> list[Outcome]:
+        rows = [_row(entry) for entry in entries]
+        tries = 0
+        while True:
+            holding.check()
+            try:
+                return await self._tools.archive.save(rows, shard=holding.shard, fence=holding.fence)
+            except Fenced:
+                raise LostShard(f"shard {holding.shard} was written with a higher fence") from None
+            except ArchiveAway as error:
+                self._tools.metrics.chat_save_fail.inc()
+                if tries in (0, 10):
+                    log.warning("a chat shard waits for the database", shard=holding.shard, error=str(error))
+                await asyncio.sleep(BACK_OFF_S[min(tries, len(BACK_OFF_S) - 1)])
+                tries += 1
+                if holding.stopping:
+                    raise LostShard(f"shard {holding.shard} is given up while the database is away") from None
+
+    async def _try_alone(self, holding: Holding, entry: Entry, why: str) -> None:
+        """A row that was refused by itself gets a few more tries, and then a person to look at it."""
+        for tries in range(1, self._tools.max_deliveries):
+            await asyncio.sleep(BACK_OFF_S[min(tries - 1, 2)])
+            try:
+                outcomes = await self._commit(holding, [entry])
+            except BadRow as error:
+                why = str(error)
+            else:
+                await self._saved(holding, [entry], outcomes)
+                return
+        await self._fail(holding, entry, why, self._tools.max_deliveries, Reason.SAVE_FAILED)
+
+    # -- after the commit ------------------------------------------------------------------------
+
+    async def _saved(self, holding: Holding, entries: list[Entry], outcomes: list[Outcome]) -> None:
+        tools, ts = self._tools, now_ms()
+        pairs = list(zip(entries, outcomes, strict=True))
+        good = [(entry, outcome) for entry, outcome in pairs if outcome.verdict is not Verdict.MISMATCH]
+        for entry, outcome in good:
+            tools.metrics.chat_save_lag.observe(max(ts - entry.created_ms, 0) / 1000)
+            if outcome.verdict is Verdict.EXISTS:
+                tools.metrics.chat_dup_db.inc()
+        await tools.courier.tell([_told(entry, outcome.message.id, ts) for entry, outcome in good])
+        await self._push(good)
+        await self._done(holding, [(entry, outcome.message.id) for entry, outcome in good])
+        for entry, outcome in pairs:
+            if outcome.verdict is Verdict.MISMATCH:
+                why = f"clientMsgId is that of message {outcome.message.id}, which has another body or receiver"
+                await self._fail(holding, entry, why, 1, Reason.DUPLICATE_MSG_ID_MISMATCH)
+
+    async def _push(self, saved: list[tuple[Entry, Outcome]]) -> None:
+        """To receivers that have not got it, or got it on a connection that is not theirs any more."""
+        tools = self._tools
+        owners = await tools.courier.owners(entry.to for entry, _ in saved)
+        delivered = await self._apply_early(saved)
+        deliveries = [
+            Delivery.of(outcome.message)
+            for entry, outcome in saved
+            if outcome.message.status is Status.SAVED
+            and entry.pushed_to != owners.get(entry.to, "")
+            and entry.id not in delivered
+        ]
+        if deliveries:
+            began = monotonic()
+            await tools.courier.push(deliveries, owners)
+            tools.metrics.chat_deliver.observe(monotonic() - began)
+
+    async def _apply_early(self, saved: list[tuple[Entry, Outcome]]) -> set[int]:
+        """Receipts that came before the row; only what was pushed before it was saved can have one."""
+        by_user: dict[int, list[int]] = {}
+        for entry, _ in saved:
+            if entry.pushed_to:
+                by_user.setdefault(entry.to, []).append(entry.id)
+        futures = {
+            user: asyncio.ensure_future(self._tools.users.take_early(user, ids)) for user, ids in by_user.items()
+        }
+        delivered = set[int]()
+        for user, future in futures.items():
+            found = await future
+            if found:
+                self._tools.receipts.found_early(user, found)
+                delivered.update(id for id, _ in found)
+        return delivered
+
+    async def _done(self, holding: Holding, rows: list[tuple[Entry, int]]) -> None:
+        """Redis forgets them. Who asked again after we had told everybody is told again."""
+        again = list[Entry]()
+
+        async def step() -> bool:
+            found = await self._tools.shards.saved(holding.shard, holding.holder, rows)
+            again.extend(found or ())
+            return found is not None
+
+        if not rows:
+            return
+        await persist(step, holding)
+        for entry, _ in rows:
+            holding.settled(entry.sender, entry.to)
+        if again:
+            ids, ts = {entry.entry: id for entry, id in rows}, now_ms()
+            await self._tools.courier.tell([_told(entry, ids[entry.entry], ts, settled=0) for entry in again])
+
+    # -- what will never be a row ----------------------------------------------------------------
+
+    async def _fail(self, holding: Holding, entry: Entry, why: str, tries: int, reason: Reason) -> None:
+        log.error("a message cannot be saved", shard=holding.shard, serverMsgId=entry.id, why=why, tries=tries)
+        # Told first: who is told twice is told, who is not told does not know.
+        frame = wire.error(reason, now_ms(), entry.client_msg_id, entry.id)
+        await self._tools.courier.tell([Tell(entry.sender, frame, settled=1, keep=True)])
+        await self._bury(holding, entry, why, tries)
+        holding.settled(entry.sender, entry.to)
+
+    async def _bury(self, holding: Holding, entry: Entry | Unreadable, why: str, tries: int) -> None:
+        bury = self._tools.shards.bury
+        await persist(lambda: bury(holding.shard, holding.holder, entry, why, tries), holding)
+        self._tools.metrics.chat_dead.inc()
+
+
+async def _signal(holding: Holding) -> None:
+    """Until the deliver stage has handed something on."""
+    try:
+        async with asyncio.timeout(IDLE_S):
+            await holding.more_to_save.wait()
+    except TimeoutError:
+        pass
+
+
+def _row(entry: Entry) -> NewMessage:
+    return NewMessage(
+        entry.id, entry.client_msg_id, entry.sender, entry.to, entry.msg_type, entry.body, entry.created_ms
+    )
+
+
+def _told(entry: Entry, id: int, ts: int, settled: int = 1) -> Tell:
+    return Tell(entry.sender, wire.ack(AckType.SAVED, entry.sender, entry.client_msg_id, id, ts, entry.body), settled)

@@ -1,0 +1,171 @@
+"""Which shards this instance works: takes those that are its share, renews its leases, hands the others over.
+
+The share is even and the same as seen from every instance, so two want the same shard only for a moment, and then the
+lease decides. A shard is handed over between two batches; at shutdown at once; on death when the lease lapses.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from time import monotonic
+
+import structlog
+
+from dragoman.archive import Archive, ArchiveError
+from dragoman.domain.chat.shards import assign
+from dragoman.protocol.peer import Announcement, ShardFreed
+from dragoman.services.chat.deliver import DeliverStage
+from dragoman.services.chat.holding import Holding, LostShard
+from dragoman.services.chat.save import SaveStage
+from dragoman.services.metrics import Metrics
+from dragoman.services.upkeep.announcer import Announcer
+from dragoman.store.chat.shards import Shards
+from dragoman.store.errors import StoreError
+from dragoman.store.instances import Instances
+
+log = structlog.get_logger(__name__)
+
+HAND_OVER_S = 2.0
+FENCE_PATIENCE_S = 2.0
+
+
+@dataclass(slots=True)
+class Held:
+    holding: Holding
+    work: "asyncio.Task[None]"
+
+
+class ShardKeeper:
+    def __init__(
+        self,
+        instance: str,
+        shards: Shards,
+        archive: Archive,
+        instances: Instances,
+        announcer: Announcer,
+        metrics: Metrics,
+        deliver: DeliverStage,
+        save: SaveStage,
+        *,
+        ttl_s: float,
+    ) -> None:
+        self.instance, self._shards, self._archive, self._instances = instance, shards, archive, instances
+        self._announcer, self._metrics, self._deliver, self._save = announcer, metrics, deliver, save
+        self._ttl_s = ttl_s
+        self._held: dict[int, Held] = {}
+        self._leaving = False
+        self.wake = asyncio.Event()
+        announcer.subscribe(self._heard)
+
+    def __contains__(self, shard: int) -> bool:
+        return shard in self._held
+
+    @property
+    def held(self) -> list[int]:
+        return sorted(self._held)
+
+    def _heard(self, message: Announcement) -> None:
+        if isinstance(message, ShardFreed):
+            self.wake.set()
+
+    # -- what runs -------------------------------------------------------------------------------
+
+    async def renew(self) -> None:
+        """Prolong the leases; every third of their life."""
+        for shard, held in list(self._held.items()):
+            sent = monotonic()
+            if await self._shards.keep(shard, held.holding.holder, int(self._ttl_s * 1000)):
+                held.holding.valid_until = sent + self._ttl_s
+            else:
+                held.holding.valid_until = 0.0
+                held.work.cancel()
+
+    async def run_once(self) -> None:
+        """Take what is our share, hand over what is not."""
+        if self._leaving:
+            return
+        living = [name for name, one in (await self._instances.all()).items() if one is not None and not one.draining]
+        mine = {shard for shard, name in assign(self._shards.count, living).items() if name == self.instance}
+        for shard in [shard for shard in self._held if shard not in mine]:
+            await self._hand_over(shard)
+        for shard in sorted(mine - self._held.keys()):
+            await self._take(shard)
+        self._metrics.chat_shards.set(len(self._held))
+
+    async def run(self, interval_s: float) -> None:
+        """`run_once` at its interval, and whenever somebody gave a shard up."""
+        while True:
+            try:
+                await self.run_once()
+            except StoreError as error:
+                log.debug("shards wait for Redis", error=str(error))
+            except Exception:
+                log.exception("a step failed", loop="shard-keeper")
+            try:
+                async with asyncio.timeout(interval_s):
+                    await self.wake.wait()
+            except TimeoutError:
+                pass
+            self.wake.clear()
+
+    async def leave(self) -> None:
+        """Give up everything, for good: others take it at once."""
+        self._leaving = True
+        await asyncio.gather(*(self._hand_over(shard) for shard in list(self._held)))
+
+    # -- one shard -------------------------------------------------------------------------------
+
+    async def _take(self, shard: int) -> None:
+        sent = monotonic()
+        fence = await self._shards.take(shard, self.instance, await self._fence_in_sql(shard), int(self._ttl_s * 1000))
+        if not fence:
+            return
+        await self._shards.ensure_groups(shard)
+        left_behind = await self._shards.waits_to_be_saved(shard)
+        holding = Holding(shard, self.instance, fence, sent + self._ttl_s, left_behind)
+        work = asyncio.create_task(self._work(holding), name=f"chat-shard-{shard}")
+        self._held[shard] = Held(holding, work)
+        work.add_done_callback(lambda _: self._ended(holding))
+        log.info("took a chat shard", shard=shard, fence=fence)
+
+    async def _fence_in_sql(self, shard: int) -> int:
+        """0 while the database is away: if SQL knows a higher one, the first write finds out."""
+        try:
+            async with asyncio.timeout(FENCE_PATIENCE_S):
+                return await self._archive.fence(shard)
+        except (ArchiveError, TimeoutError):
+            return 0
+
+    async def _work(self, holding: Holding) -> None:
+        """Both stages; when one ends, so does the other."""
+        stages = [asyncio.create_task(stage.run(holding)) for stage in (self._deliver, self._save)]
+        try:
+            done, _ = await asyncio.wait(stages, return_when=asyncio.FIRST_EXCEPTION)
+            for stage in done:
+                stage.result()
+        except LostShard as lost:
+            log.warning("lost a chat shard", shard=holding.shard, why=str(lost))
+        except Exception:
+            log.exception("a chat shard failed; it is taken anew", shard=holding.shard)
+        finally:
+            for stage in stages:
+                stage.cancel()
+            await asyncio.gather(*stages, return_exceptions=True)
+
+    def _ended(self, holding: Holding) -> None:
+        held = self._held.get(holding.shard)
+        if held is not None and held.holding is holding and not holding.stopping:
+            del self._held[holding.shard]
+            self.wake.set()
+
+    async def _hand_over(self, shard: int) -> None:
+        """Let the batch in hand finish, then give up the lease."""
+        held = self._held[shard]
+        held.holding.stopping = True
+        held.holding.more_to_save.set()
+        await asyncio.wait({held.work}, timeout=HAND_OVER_S)
+        held.work.cancel()
+        await asyncio.gather(held.work, return_exceptions=True)
+        self._held.pop(shard, None)
+        await self._shards.give_up(shard, held.holding.holder)
+        self._announcer.tell(ShardFreed(shard))
+        log.info("gave up a chat shard", shard=shard)

@@ -1,0 +1,53 @@
+"""One authenticated chat connection: who it is, what it sends (`outbound`), what it is sent (`inbound`)."""
+
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from dragoman.archive import Archive
+from dragoman.protocol import chat as wire
+from dragoman.protocol.codes import Close
+from dragoman.services.chat.clock import now_ms
+from dragoman.services.chat.inbound import ChatSocket, Inbound
+
+if TYPE_CHECKING:
+    from dragoman.services.chat.outbound import Outbound
+
+
+class ChatUser:
+    outbound: "Outbound"
+
+    def __init__(
+        self, id: int, socket: ChatSocket, owner: str, archive: Archive, *, expires_s: float, session_version: int
+    ) -> None:
+        self.id, self.socket, self.owner = id, socket, owner
+        self.inbound = Inbound(id, socket, self.say, archive)
+        self.expires_s = expires_s  # wall clock, as the token says it
+        self.session_version = session_version
+        self.verified = False  # session version and owner: not while Redis is away
+        self.looked_at = monotonic()  # at its session version
+        self.unsaved: int | None = None  # of its messages; None: not known
+        self.said_at = monotonic()
+        self.resend_at = self.resend_pause_s = 0.0
+
+    def say(self, frame: bytes) -> None:
+        self.said_at = monotonic()
+        self.socket.send(frame)
+
+    def told(self, frame: bytes, settled: int) -> None:
+        """What became of a message it sent."""
+        if settled and self.unsaved is not None:
+            self.unsaved = max(self.unsaved - settled, 0)
+        self.say(frame)
+
+    def error(self, reason: wire.Reason, client_msg_id: str | None = None, server_msg_id: int | None = None) -> None:
+        self.say(wire.error(reason, now_ms(), client_msg_id, server_msg_id))
+
+    def end(self, reason: wire.Reason, code: Close) -> None:
+        """Tell why, and close."""
+        self.error(reason)
+        self.socket.close(code, reason)
+
+    def check_pulse(self, ping_idle_s: float) -> None:
+        """Who has heard nothing for long is asked for a word; the gateway closes who has not said one for longer."""
+        if monotonic() - self.said_at >= ping_idle_s:
+            self.say(wire.ping(now_ms()))
