@@ -39,6 +39,15 @@ def fitting(numbers: Iterable[int]) -> list[int]:
     return [number for number in dict.fromkeys(numbers) if fits(number)]
 
 
+def storable(text: str) -> bool:
+    """Whether there can be a row with this text."""
+    try:
+        check_key(text, "")
+    except BadRow:
+        return False
+    return True
+
+
 def check_text(text: str, what: str) -> None:
     if "\0" in text:
         raise BadRow(f"{what} holds a zero byte.")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dragoman.archive.archive import Archive
-from dragoman.archive.rows import Batch, check_key, check_text, fitting
+from dragoman.archive.rows import Batch, check_key, check_text, fits, fitting, storable
 from dragoman.archive.sqlite import reads, writes
 from dragoman.archive.sqlite.file import SqliteFile
 from dragoman.archive.sqlite.reader import Reader
@@ -53,6 +53,8 @@ class SqliteArchive(Archive):
         return await self._reader.do(lambda db: reads.fence(db, shard))
 
     async def find(self, from_user: int, client_msg_id: str) -> Stored | None:
+        if not (fits(from_user) and storable(client_msg_id)):
+            return None
         return await self._reader.do(lambda db: reads.find(db, from_user, client_msg_id))
 
     async def messages(self, ids: Sequence[int]) -> dict[int, Stored]:
@@ -79,7 +81,7 @@ class SqliteArchive(Archive):
         return await self._reader.do(lambda db: reads.member_state(db, me, peer))
 
     async def user_by_name(self, name: str) -> User | None:
-        return await self._reader.do(lambda db: reads.user_by_name(db, name))
+        return await self._reader.do(lambda db: reads.user_by_name(db, name)) if storable(name) else None
 
     async def create_user(self, name: str, password_hash: str) -> User:
         check_key(name, "The name")

@@ -1,0 +1,227 @@
+"""What is written, on a connection that is inside a transaction (READ COMMITTED).
+
+Order of locks, the same in every transaction: new conversations by their users, then old ones by id; receipts lock
+members alone, by conversation. Each statement sees what was committed before it began, so what is read after a lock is
+what the last holder of that lock left.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from dragoman.archive import settle
+from dragoman.archive.errors import ArchiveError, Fenced
+from dragoman.archive.postgres.reads import user_by_name
+from dragoman.archive.postgres.server import Connection
+from dragoman.archive.rows import COLUMNS, Batch, pair, stored
+from dragoman.archive.settle import Lane, Settlement
+from dragoman.archive.types import Applied, NewMessage, Outcome, Receipt, Status, Stored, User
+
+Pair = tuple[int, int]
+
+_QUALIFIED = ", ".join(f"m.{name.strip()}" for name in COLUMNS.split(","))
+
+_RAISE_FENCE = """
+INSERT INTO shard (id, fence) VALUES ($1, $2)
+ON CONFLICT (id) DO UPDATE SET fence = excluded.fence WHERE shard.fence <= excluded.fence
+RETURNING id
+"""
+_LOCK = """
+SELECT c.low_user_id, c.high_user_id, c.id
+FROM unnest($1::bigint[], $2::bigint[]) AS said(low, high)
+JOIN conversation AS c ON c.low_user_id = said.low AND c.high_user_id = said.high
+ORDER BY c.id FOR NO KEY UPDATE OF c
+"""
+_CREATE = """
+WITH made AS (
+    INSERT INTO conversation (low_user_id, high_user_id, updated_ms)
+    SELECT low, high, $3 FROM unnest($1::bigint[], $2::bigint[]) AS said(low, high)
+    WHERE NOT EXISTS (SELECT FROM conversation WHERE low_user_id = low AND high_user_id = high)
+    ORDER BY low, high
+    ON CONFLICT DO NOTHING
+    RETURNING id, low_user_id, high_user_id
+)
+INSERT INTO member (user_id, conversation_id)
+SELECT low_user_id, id FROM made UNION ALL SELECT high_user_id, id FROM made
+"""
+_SAVE = f"""
+WITH fresh AS (
+    SELECT said.*, c.next_msg_seq - 1 + row_number() OVER (PARTITION BY said.conversation ORDER BY said.place) AS seq
+    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::text[],
+                $8::bigint[])
+        WITH ORDINALITY AS said(id, conversation, sender, receiver, kind, body, client, created, place)
+    JOIN conversation AS c ON c.id = said.conversation
+    WHERE NOT EXISTS (SELECT FROM message AS m WHERE m.id = said.id)
+      AND NOT EXISTS (SELECT FROM message AS m WHERE m.from_user_id = said.sender AND m.client_msg_id = said.client)
+), written AS (
+    INSERT INTO message ({COLUMNS})
+    SELECT id, conversation, seq, sender, receiver, kind, body, client, 0, created, $9 FROM fresh ORDER BY place
+    RETURNING id, conversation_id, msg_seq
+), advanced AS (
+    UPDATE conversation AS c
+    SET next_msg_seq = ahead.last + 1, updated_ms = greatest(c.updated_ms, $9)
+    FROM (SELECT conversation_id, max(msg_seq) AS last FROM written GROUP BY conversation_id) AS ahead
+    WHERE c.id = ahead.conversation_id
+)
+SELECT id, msg_seq FROM written
+"""
+_THERE = f"""
+SELECT {COLUMNS} FROM message WHERE id = ANY($1::bigint[])
+UNION ALL
+SELECT {_QUALIFIED} FROM unnest($2::bigint[], $3::text[]) AS said(sender, client)
+JOIN message AS m ON m.from_user_id = said.sender AND m.client_msg_id = said.client
+"""
+
+_LOCK_MEMBERS = """
+SELECT FROM unnest($1::bigint[], $2::bigint[]) AS lane(conversation, reader)
+JOIN member AS m ON m.user_id = lane.reader AND m.conversation_id = lane.conversation
+ORDER BY m.conversation_id, m.user_id FOR NO KEY UPDATE OF m
+"""
+_UNREAD = f"""
+SELECT {COLUMNS} FROM message WHERE id = ANY($1::bigint[])
+UNION ALL
+SELECT {_QUALIFIED}
+FROM unnest($2::bigint[], $3::bigint[], $4::bigint[]) AS lane(conversation, reader, upto)
+JOIN member ON member.user_id = lane.reader AND member.conversation_id = lane.conversation
+JOIN message AS m ON m.conversation_id = lane.conversation AND m.msg_seq > member.read_seq AND m.msg_seq <= lane.upto
+    AND m.to_user_id = lane.reader AND m.status < 2
+"""
+_RAISE = """
+UPDATE message SET status = raised.status FROM unnest($1::bigint[], $2::smallint[]) AS raised(id, status)
+WHERE message.id = raised.id
+"""
+_CURSORS = """
+UPDATE member SET
+    delivered_seq = greatest(member.delivered_seq, coalesce(
+        (SELECT m.msg_seq - 1 FROM message AS m
+         WHERE m.conversation_id = member.conversation_id AND m.msg_seq > member.delivered_seq
+           AND m.to_user_id = member.user_id AND m.status = 0 ORDER BY m.msg_seq LIMIT 1),
+        c.next_msg_seq - 1)),
+    read_seq = greatest(member.read_seq, coalesce(
+        (SELECT m.msg_seq - 1 FROM message AS m
+         WHERE m.conversation_id = member.conversation_id AND m.msg_seq > member.read_seq
+           AND m.to_user_id = member.user_id AND m.status < 2 ORDER BY m.msg_seq LIMIT 1),
+        c.next_msg_seq - 1))
+FROM unnest($1::bigint[], $2::bigint[]) AS lane(conversation, reader)
+JOIN conversation AS c ON c.id = lane.conversation
+WHERE member.user_id = lane.reader AND member.conversation_id = lane.conversation
+"""
+_NEW_USER = 'INSERT INTO "user" (name, password_hash, created_ms) VALUES ($1, $2, $3) ON CONFLICT (name) DO NOTHING'
+
+
+# -- messages ------------------------------------------------------------------------------------
+
+
+class MissingConversations(ArchiveError):
+    """Some pair of users has no conversation yet: the transaction is begun anew and makes them first.
+
+    Made in the middle, behind locks on others, two writers could wait for each other.
+    """
+
+
+async def save(
+    db: Connection, batch: Batch, shard: int | None, fence: int | None, now_ms: int, *, create: bool
+) -> list[Outcome]:
+    if shard is not None and fence is not None:
+        await raise_fence(db, shard, fence)
+    rows = batch.firsts
+    if not rows:
+        return []
+    conversations = await _lock(db, dict.fromkeys(map(pair, rows)), now_ms, create)
+    saved = await _insert(db, rows, conversations, now_ms)
+    there = await _there(db, rows, {message.id for message in saved}) if len(saved) < len(rows) else []
+    return batch.outcomes(saved, there)
+
+
+async def raise_fence(db: Connection, shard: int, fence: int) -> None:
+    if await db.fetchval(_RAISE_FENCE, shard, fence) is None:
+        raise Fenced(f"Shard {shard} is written by another instance now: its fence is above {fence}.")
+
+
+async def _lock(db: Connection, pairs: dict[Pair, None], now_ms: int, create: bool) -> dict[Pair, int]:
+    lows, highs = [low for low, _ in pairs], [high for _, high in pairs]
+    if create:
+        await db.execute(_CREATE, lows, highs, now_ms)
+    found = {(low, high): number for low, high, number in await db.fetch(_LOCK, lows, highs)}
+    if len(found) < len(pairs):
+        raise MissingConversations
+    return found
+
+
+async def _insert(
+    db: Connection, rows: Sequence[NewMessage], conversations: Mapping[Pair, int], now_ms: int
+) -> list[Stored]:
+    said = await db.fetch(
+        _SAVE,
+        [row.id for row in rows],
+        [conversations[pair(row)] for row in rows],
+        [row.from_user for row in rows],
+        [row.to_user for row in rows],
+        [row.msg_type for row in rows],
+        [row.body for row in rows],
+        [row.client_msg_id for row in rows],
+        [row.created_ms for row in rows],
+        now_ms,
+    )
+    seqs: dict[int, int] = dict(said)
+    return [
+        Stored(
+            row.id,
+            conversations[pair(row)],
+            seqs[row.id],
+            row.from_user,
+            row.to_user,
+            row.msg_type,
+            row.body,
+            row.client_msg_id,
+            Status.SAVED,
+            row.created_ms,
+            now_ms,
+        )
+        for row in rows
+        if row.id in seqs
+    ]
+
+
+async def _there(db: Connection, rows: Sequence[NewMessage], saved: set[int]) -> list[Stored]:
+    asked = [row for row in rows if row.id not in saved]
+    ids = [row.id for row in asked]
+    found = await db.fetch(_THERE, ids, [row.from_user for row in asked], [row.client_msg_id for row in asked])
+    return [stored(row) for row in found]
+
+
+# -- receipts ------------------------------------------------------------------------------------
+
+
+async def receipts(db: Connection, given: Sequence[Receipt], named: dict[int, Stored]) -> list[Applied]:
+    """`named` was read before: whose messages they are does not change, how far they got is read under the lock."""
+    reach = settle.reach(given, named)
+    settlement = Settlement((named | await _locked(db, reach)).values())
+    applied = [settlement.apply(receipt) for receipt in given]
+    raised = settlement.raised
+    if raised:
+        await db.execute(_RAISE, [message.id for message in raised], [int(message.status) for message in raised])
+        await db.execute(_CURSORS, *_columns(dict.fromkeys(map(settle.lane, raised))))
+    return applied
+
+
+async def _locked(db: Connection, reach: settle.Reach) -> dict[int, Stored]:
+    lanes = list(reach.read_upto)
+    if not lanes:
+        return {}
+    await db.execute(_LOCK_MEMBERS, *_columns(lanes))
+    reading = [lane for lane in lanes if reach.read_upto[lane]]
+    upto = [reach.read_upto[lane] for lane in reading]
+    return {row[0]: stored(row) for row in await db.fetch(_UNREAD, list(reach.ids), *_columns(reading), upto)}
+
+
+def _columns(lanes: Sequence[Lane] | dict[Lane, None]) -> tuple[list[int], list[int]]:
+    return [conversation for conversation, _ in lanes], [reader for _, reader in lanes]
+
+
+# -- users ---------------------------------------------------------------------------------------
+
+
+async def create_user(db: Connection, name: str, password_hash: str, now_ms: int) -> User:
+    await db.execute(_NEW_USER, name, password_hash, now_ms)
+    found = await user_by_name(db, name)
+    assert found is not None
+    return found
