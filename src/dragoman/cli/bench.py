@@ -154,6 +154,48 @@ def dispatch(
     _report(measure, bench_dispatch.steps(chosen), json)
 
 
+@app.command()
+def chat(
+    ctx: typer.Context,
+    seconds: LongSeconds = None,
+    warmup: Warmup = None,
+    rate: Annotated[float, typer.Option(min=1, max=100_000, help="Messages per second.")] = 2000.0,
+    users: Annotated[int, typer.Option(min=2, max=10_000, help="Users that write to each other.")] = 200,
+    modes: Annotated[
+        bool, typer.Option("--modes", help="Also with two-phase off, and with delivery before saving.")
+    ] = False,
+    postgres: Annotated[bool, typer.Option("--postgres", help="Also on PostgreSQL.")] = False,
+    slow: Annotated[bool, typer.Option("--slow", help="Also with every commit slowed by 50 ms.")] = False,
+    most: Annotated[
+        bool, typer.Option("--max", help="Also the highest rate that is kept up with, and what happens beyond it.")
+    ] = False,
+    quick: Quick = False,
+    json: JsonFile = None,
+) -> None:
+    """Messages of two instances at a steady rate: accepted, saved and received, timed from when each was due."""
+    from dragoman.bench import chat as bench_chat
+    from dragoman.bench.chat_stage import MODES
+    from dragoman.embedded.binary import find_server
+
+    chosen = bench_chat.Settings(
+        rate=rate,
+        seconds=seconds or (QUICK_LONG_SECONDS if quick else LONG_SECONDS),
+        warmup_s=(QUICK_WARMUP_S if quick else WARMUP_S) if warmup is None else warmup,
+        rounds=QUICK_ROUNDS if quick else ROUNDS,
+        users=users,
+        modes=MODES if modes else ("save_first",),
+        databases=("sqlite", "postgres") if postgres else ("sqlite",),
+        slow=slow,
+        max=most,
+    )
+    server = settings(ctx).config.embedded.redis_server
+
+    def measure(on_step: "OnStep") -> "Report":
+        return bench_chat.run(chosen, find_server(server), on_step)
+
+    _report(measure, bench_chat.steps(chosen), json)
+
+
 def _report(measure: "Callable[[OnStep], Report]", steps: int, json: Path | None) -> None:
     """Measure with a bar, show the tables, write the file; what goes wrong is one sentence."""
     from rich.console import Console

@@ -1,0 +1,71 @@
+"""How many messages a second two instances take for good, and what they say to more.
+
+Rates rise by a quarter until one is not kept up with: a message refused, unsaved, or saved long after the last one was
+sent. The rate below it counts. Then twice that rate, on a backlog that is full within seconds: of everything that is
+sent, what is not saved must have been refused with `server_busy`, and what was accepted must be saved; nobody is
+disconnected, nothing arrives twice or out of order.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from dragoman.bench.chat_stage import Ground, Setup, stage
+from dragoman.bench.errors import BenchError
+from dragoman.bench.progress import OnStep
+from dragoman.bench.rounds import Quantities
+
+if TYPE_CHECKING:
+    from dragoman.bench.chat import Settings
+
+GROWTH = 1.25
+MOST_STEPS = 12
+STEP_WARMUP_S = 1.0
+LATE_S = 1.0  # how long after the last message was due everything must be saved
+OVERLOAD = 2.0
+SMALL_BACKLOG = 2000
+DRAIN_PATIENCE_S = 60.0
+
+
+def steps(settings: "Settings") -> int:
+    return MOST_STEPS + 1
+
+
+async def find(below: Ground, settings: "Settings", on_step: OnStep) -> Quantities:
+    seconds = min(settings.seconds, 5.0)
+    setup = Setup(users=settings.users)
+    sustained = 0.0
+    async with stage(below, setup) as on:
+        rate = settings.rate
+        for _ in range(MOST_STEPS):
+            on_step(f"{rate:,.0f} messages a second")
+            found = await on.run(rate, STEP_WARMUP_S, seconds, DRAIN_PATIENCE_S)
+            if not kept_up(found, seconds):
+                break
+            sustained = rate
+            rate *= GROWTH
+    if not sustained:
+        raise BenchError(f"{settings.rate:,.0f} messages a second are more than is kept up with; begin with fewer.")
+    on_step(f"{rate * OVERLOAD:,.0f} messages a second, which is too many")
+    async with stage(below, replace(setup, max_backlog=SMALL_BACKLOG)) as on:
+        over = await on.run(rate * OVERLOAD, STEP_WARMUP_S, seconds, DRAIN_PATIENCE_S)
+    return {"max_per_s": sustained, **overloaded(over, rate * OVERLOAD)}
+
+
+def kept_up(found: dict[str, Any], seconds: float) -> bool:
+    whole = found["saved_count"] == found["sent"] and not found["errors"] and not found["failures"]
+    return whole and found["took_s"] <= seconds + LATE_S
+
+
+def overloaded(found: dict[str, Any], rate: float) -> Quantities:
+    """`overload_worse` counts everything that is neither saved nor refused in good order; it should be 0."""
+    busy = found["errors"].get("server_busy", 0)
+    strange = sum(found["errors"].values()) - busy
+    lost = max(found["accepted_count"] - found["saved_count"], 0)
+    disorder = found["duplicates"] + found["reorderByFrom"] + found["reorderByServerMsgId"]
+    return {
+        "overload_per_s": rate,
+        "overload_server_busy": float(busy),
+        "overload_saved": float(found["saved_count"]),
+        "overload_accepted_p99_ms": float(found["accepted_p99_ms"]),
+        "overload_worse": float(strange + lost + disorder + len(found["failures"])),
+    }
