@@ -1,9 +1,9 @@
-"""session_write, _free, _resume, _park and _end against a session kept in a few lists; grace_add and grace_due too."""
+"""The scripts session_* against a session kept in a few lists; grace_add and grace_due too."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from dragoman.store.sessions import END, FREE, GRACE_ADD, GRACE_DUE, PARK, RESUME, WRITE
+from dragoman.store.sessions import END, FREE, GRACE_ADD, GRACE_DUE, OPEN, PARK, RESUME, TAKE_PARKED, WRITE
 from machines import START_MS, Bench, check
 
 TTL_MS, OWNER_TTL_MS = 600_000, 300_000
@@ -28,8 +28,9 @@ class Talk(RuleBasedStateMachine):
 
     @initialize()
     def open(self) -> None:
-        fields = ("epoch", 1, "token", "hash", "subject", "me", "seq", 0)
-        self.bench.call("HSET", self.state, *fields)
+        said = {"token": "hash", "subject": "me", "fields": ["field", ""]}
+        assert self.bench.do(OPEN(self.bench.redis, state=self.state, ttl=TTL_MS, **said)) == b"OK"
+        assert self.bench.lives(self.state, TTL_MS)
         self.there = True
 
     def fenced(self, epoch: int) -> bool:
@@ -88,22 +89,38 @@ class Talk(RuleBasedStateMachine):
             assert reply == [b"TOO_OLD"]
         else:
             self.epoch += 1
-            assert reply == [b"OK", str(self.epoch).encode(), before.encode()]
+            assert reply[:3] == [b"OK", str(self.epoch).encode(), before.encode()]
+            state = dict(zip(reply[3][::2], reply[3][1::2], strict=True))
+            assert (state[b"epoch"], state[b"seq"]) == (str(self.epoch).encode(), str(self.seq).encode())
+            assert [len(frame) for frame in reply[4]] == [self.kept[seq] for seq in self.kept if seq > last_seq]
             assert self.bench.call("GET", self.owner) == instance.encode()
             assert self.bench.lives(self.owner, OWNER_TTL_MS)
 
-    @rule(data=st.sampled_from([b"one", b"two"]))
-    def park(self, data: bytes) -> None:
-        keys = {"state": self.state, "parked": self.parked}
-        reply = self.bench.do(PARK(self.bench.redis, **keys, data=data, most=MAX_PARKED, ttl=TTL_MS))
+    @rule(data=st.sampled_from([b"one", b"two"]), tried=st.sampled_from(["", "a", "b"]))
+    def park(self, data: bytes, tried: str) -> None:
+        keys = {"state": self.state, "owner": self.owner, "parked": self.parked}
+        owner = (self.bench.call("GET", self.owner) or b"").decode()
+        reply = self.bench.do(PARK(self.bench.redis, **keys, data=data, tried=tried, most=MAX_PARKED, ttl=TTL_MS))
         if not self.there:
             assert reply == b"NONE"
+        elif owner not in ("", tried):
+            assert reply == b"OWNED"
         elif len(self.late) >= MAX_PARKED:
             assert reply == b"FULL"
         else:
             assert reply == b"OK"
             self.late.append(data)
             assert self.bench.lives(self.parked, TTL_MS)
+
+    @rule(difference=EPOCH)
+    def take_parked(self, difference: int) -> None:
+        keys = {"state": self.state, "parked": self.parked}
+        reply = self.bench.do(TAKE_PARKED(self.bench.redis, **keys, epoch=self.epoch + difference))
+        if self.fenced(self.epoch + difference):
+            assert reply == b"FENCED"
+        else:
+            assert reply == self.late
+            self.late = []
 
     @rule(difference=EPOCH, again=st.booleans())
     def end(self, difference: int, again: bool) -> None:

@@ -134,6 +134,9 @@ class ReleaseWindow:
         """The open gaps with their deadlines; a live view, to read."""
         return self._gaps
 
+    def is_settled(self, index: int) -> bool:
+        return index < self.expected or index in self._above
+
     def snapshot(self) -> tuple[int, dict[int, Settled]]:
         """`expected` and what is settled above it: what a resume on another instance needs."""
         return self.expected, dict(self._above)

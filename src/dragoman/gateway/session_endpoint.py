@@ -172,7 +172,7 @@ class SessionEndpoint:
             self._refuse(conn, error)
         except StoreError:
             conn.close(Close.OVERLOADED, "Redis is away; connect again")
-            return
+        # It may have been gone before the session had it, and then nobody else will say so.
         if conn.closed:
             self._sessions.socket_closed(conn)
 

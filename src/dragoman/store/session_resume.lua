@@ -10,7 +10,8 @@
 --       owner_ttl  int   ms
 --       ttl        int   ms
 --
--- Returns {'OK', epoch, owner before or ''}, or {'NONE'}, {'DENIED'}, {'TOO_OLD'} (what it needs is gone).
+-- Returns {'OK', epoch, owner before or '', state, what the client has not had}, all as of this epoch: read later they
+-- could be those of the next. Or {'NONE'}, {'DENIED'}, {'TOO_OLD'} (what it needs is gone).
 local have = redis.call('HMGET', state, 'token', 'seq', 'subject')
 if not have[1] then return { 'NONE' } end
 local seq = tonumber(have[2] or 0)
@@ -23,4 +24,8 @@ local before = redis.call('GET', owner) or ''
 redis.call('SET', owner, instance, 'PX', owner_ttl)
 redis.call('PEXPIRE', state, ttl)
 redis.call('PEXPIRE', outbox, ttl)
-return { 'OK', tostring(epoch), before }
+local missed = {}
+for i, entry in ipairs(redis.call('XRANGE', outbox, string.format('%.0f-0', last_seq + 1), '+')) do
+    missed[i] = entry[2][2]
+end
+return { 'OK', tostring(epoch), before, redis.call('HGETALL', state), missed }

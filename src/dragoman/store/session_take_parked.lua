@@ -4,8 +4,8 @@
 --       parked  list
 -- ARGV  epoch   str
 --
--- Returns the parked results, oldest first.
-if redis.call('HGET', state, 'epoch') ~= epoch then return {} end
+-- Returns the parked results, oldest first, or 'FENCED'.
+if redis.call('HGET', state, 'epoch') ~= epoch then return 'FENCED' end
 local found = redis.call('LRANGE', parked, 0, -1)
 redis.call('DEL', parked)
 return found

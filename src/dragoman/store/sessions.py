@@ -2,7 +2,7 @@
 
     state   epoch, hash of the token, languages, next_index, audio_seq, window, open indexes
     outbox  every numbered message, before it is written to the socket; freed by the client's last_seq
-    parked  results that came while nobody owned the session
+    parked  results that could be handed to nobody
 
 All in the session's slot, together with its owner key. The epoch fences: whoever had the session before the
 last resume can write nothing any more.
@@ -10,6 +10,7 @@ last resume can write nothing any more.
 
 import asyncio
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.script import Script
 
+OPEN = Script.beside(__file__, "session_open")
 WRITE = Script.beside(__file__, "session_write")
 FREE = Script.beside(__file__, "session_free")
 RESUME = Script.beside(__file__, "session_resume")
@@ -39,6 +41,20 @@ class Resumed:
     state: dict[str, str]
     outbox: list[bytes]  # what the client has not had yet, in order
 
+    @property
+    def window(self) -> tuple[int, dict[int, str]]:
+        """The lowest index that is not settled, and how those above it are."""
+        expected, settled = json.loads(self.state.get("window", "[0,{}]"))
+        return expected, {int(index): how for index, how in settled.items()}
+
+    @property
+    def open(self) -> dict[int, tuple[str, str]]:
+        """Job and trace of every index that was cut and is not settled."""
+        expected, settled = self.window
+        left = ((int(index), job) for index, job in json.loads(self.state.get("open", "{}")).items())
+        # An index is settled a moment before it is no longer open.
+        return {index: (job, trace) for index, (job, trace) in left if index >= expected and index not in settled}
+
 
 def hashed(token: str) -> str:
     """Tokens are not kept: who reads Redis cannot take sessions over."""
@@ -54,12 +70,7 @@ class ResumableSessions:
     async def open(self, session: str, token: str, subject: str, fields: Mapping[str, Any]) -> None:
         flat = [part for pair in fields.items() for part in pair]
         state = self.keys.session_state(session)
-        await asyncio.gather(
-            self.redis.call(
-                "HSET", state, "v", 1, "epoch", 1, "token", hashed(token), "subject", subject, "seq", 0, *flat
-            ),
-            self.redis.call("PEXPIRE", state, self.ttl_ms),
-        )
+        await OPEN(self.redis, state=state, token=hashed(token), subject=subject, ttl=self.ttl_ms, fields=flat)
 
     def write(
         self, session: str, epoch: int, seq: int = 0, frame: bytes = b"", fields: Mapping[str, Any] | None = None
@@ -105,21 +116,29 @@ class ResumableSessions:
         )
         if reply[0] != b"OK":
             return str(reply[0].decode())
-        flat, entries = await asyncio.gather(
-            self.redis.call("HGETALL", keys.session_state(session)),
-            self.redis.call("XRANGE", keys.session_outbox(session), f"({last_seq}-0", "+"),
-        )
+        _, epoch, before, flat, missed = reply
         state = {k.decode(): v.decode() for k, v in zip(flat[::2], flat[1::2], strict=True)}
-        return Resumed(int(reply[1]), reply[2].decode(), state, [fields[1] for _, fields in entries])
+        return Resumed(int(epoch), before.decode(), state, missed)
 
-    async def take_parked(self, session: str, epoch: int) -> list[bytes]:
-        """Results that came while nobody owned the session; none if somebody else resumed it since."""
+    async def take_parked(self, session: str, epoch: int) -> list[bytes] | None:
+        """Results that nobody could be handed; None if somebody else resumed the session since."""
         state, parked = self.keys.session_state(session), self.keys.session_parked(session)
-        return list(await TAKE_PARKED(self.redis, state=state, parked=parked, epoch=epoch))
+        found = await TAKE_PARKED(self.redis, state=state, parked=parked, epoch=epoch)
+        return None if found == b"FENCED" else found
 
-    async def park(self, session: str, data: bytes) -> str:
-        state, parked = self.keys.session_state(session), self.keys.session_parked(session)
-        reply = await PARK(self.redis, state=state, parked=parked, data=data, most=MAX_PARKED, ttl=self.ttl_ms)
+    async def park(self, session: str, data: bytes, tried: str = "") -> str:
+        """A word: OK, OWNED (by another than was `tried`: ask again who has it), FULL, NONE."""
+        keys = self.keys
+        reply = await PARK(
+            self.redis,
+            state=keys.session_state(session),
+            owner=keys.session_owner(session),
+            parked=keys.session_parked(session),
+            data=data,
+            tried=tried,
+            most=MAX_PARKED,
+            ttl=self.ttl_ms,
+        )
         return str(reply.decode())
 
     async def epoch(self, session: str) -> int | None:

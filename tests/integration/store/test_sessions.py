@@ -1,6 +1,7 @@
 """What a session leaves in Redis to be resumed: only its owner of now writes, and nothing is had twice or missed."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -39,6 +40,23 @@ async def fill(sessions: ResumableSessions, count: int, epoch: int = 1) -> None:
         assert await sessions.write("s", epoch, seq, b"frame %d" % seq, {"next_index": seq}) == b"OK"
 
 
+async def test_a_session_that_is_there_has_its_time_to_live_whatever_else_is_cut_off(
+    redis: Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_off(*command: Any) -> "asyncio.Future[Any]":
+        if command[0] == "HSET":
+            return call(*command)
+        answer = asyncio.get_running_loop().create_future()
+        answer.set_result(None)
+        return answer
+
+    call = redis.call
+    with monkeypatch.context() as patch:
+        patch.setattr(redis, "call", cut_off)
+        await store(redis, keys).open("new", "token", "user", LANGUAGES)
+    assert OWNER_TTL_MS < await redis.call("PTTL", keys.session_state("new")) <= OWNER_TTL_MS + GRACE_MS
+
+
 # -- resuming ---------------------------------------------------------------------------------------
 
 
@@ -46,7 +64,7 @@ async def test_a_session_is_taken_over_with_its_state_and_what_its_client_has_no
     sessions: ResumableSessions, connect: Connect, keys: Keys
 ) -> None:
     await fill(sessions, 5)
-    assert await sessions.park("s", b"late result") == "OK"
+    assert await sessions.park("s", b"late result", "a") == "OK"
     taken = await resumed(store(await connect(), keys), last_seq=2)
     assert (taken.epoch, taken.former_owner) == (2, "a")
     assert taken.outbox == [b"frame 3", b"frame 4", b"frame 5"]
@@ -170,7 +188,7 @@ async def test_all_of_a_session_lives_until_its_grace_is_over(
     sessions: ResumableSessions, redis: Redis, keys: Keys
 ) -> None:
     await fill(sessions, 1)
-    await sessions.park("s", b"x")
+    await sessions.park("s", b"x", "a")
     names = [keys.session_state("s"), keys.session_outbox("s"), keys.session_parked("s")]
     for name in names:
         assert OWNER_TTL_MS < await redis.call("PTTL", name) <= OWNER_TTL_MS + GRACE_MS
@@ -186,7 +204,7 @@ async def test_all_of_a_session_lives_until_its_grace_is_over(
 
 async def test_parked_results_are_had_in_order_and_once(sessions: ResumableSessions) -> None:
     for n in range(3):
-        await sessions.park("s", b"%d" % n)
+        await sessions.park("s", b"%d" % n, "a")
     taken = await resumed(sessions)
     assert await sessions.take_parked("s", taken.epoch) == [b"0", b"1", b"2"]
     assert await sessions.take_parked("s", taken.epoch) == []
@@ -195,13 +213,24 @@ async def test_parked_results_are_had_in_order_and_once(sessions: ResumableSessi
 async def test_parked_results_are_not_for_who_was_overtaken_by_another_resume(sessions: ResumableSessions) -> None:
     overtaken = await resumed(sessions)
     taken = await resumed(sessions)
-    await sessions.park("s", b"late")
-    assert await sessions.take_parked("s", overtaken.epoch) == []
+    await sessions.park("s", b"late", "b")
+    assert await sessions.take_parked("s", overtaken.epoch) is None
     assert await sessions.take_parked("s", taken.epoch) == [b"late"]
 
 
+async def test_nothing_is_parked_beside_an_owner_that_was_not_asked(
+    sessions: ResumableSessions, redis: Redis, keys: Keys
+) -> None:
+    assert await sessions.park("s", b"x") == "OWNED"
+    assert await sessions.park("s", b"x", "somebody else") == "OWNED"
+    await redis.call("DEL", keys.session_owner("s"))
+    assert await sessions.park("s", b"x", "a") == "OK", "who was asked is gone"
+    taken = await resumed(sessions)
+    assert await sessions.take_parked("s", taken.epoch) == [b"x"]
+
+
 async def test_no_more_is_parked_than_anybody_will_read(sessions: ResumableSessions) -> None:
-    verdicts = await asyncio.gather(*(sessions.park("s", b"x") for _ in range(MAX_PARKED + 2)))
+    verdicts = await asyncio.gather(*(sessions.park("s", b"x", "a") for _ in range(MAX_PARKED + 2)))
     assert verdicts == ["OK"] * MAX_PARKED + ["FULL"] * 2
 
 
@@ -210,7 +239,7 @@ async def test_no_more_is_parked_than_anybody_will_read(sessions: ResumableSessi
 
 async def test_a_session_that_ends_leaves_nothing(sessions: ResumableSessions, redis: Redis, keys: Keys) -> None:
     await fill(sessions, 1)
-    await sessions.park("s", b"x")
+    await sessions.park("s", b"x", "a")
     assert await sessions.end("s", 1)
     assert await sessions.end("s", 1), "asking twice changes nothing"
     names = [keys.session_state("s"), keys.session_outbox("s"), keys.session_parked("s")]

@@ -85,6 +85,16 @@ def test_a_result_that_was_sent_is_not_sent_again() -> None:
     assert window.counts[Drop.DUPLICATE] == 2
 
 
+def test_an_index_is_settled_once_it_is_answered_failed_or_skipped() -> None:
+    window = ReleaseWindow(5000)
+    window.receive(0, 0.0)
+    window.receive(2, 0.0)
+    assert [window.is_settled(index) for index in range(4)] == [True, False, True, False]
+    window.settle_failed(3, 1.0)
+    window.poll(5.0)
+    assert [window.is_settled(index) for index in range(5)] == [True, True, True, True, False]
+
+
 def test_an_empty_result_settles_its_index_and_opens_the_gaps_below_but_nothing_goes_out() -> None:
     window = ReleaseWindow()
     assert window.settle_empty(1, now=0.0) is None

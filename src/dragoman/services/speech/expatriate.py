@@ -4,6 +4,9 @@ A session may be resumed elsewhere while jobs it cut are driven here: what becom
 of then. And an utterance may come by a socket on another instance: its result travels back there.
 """
 
+import asyncio
+from time import monotonic
+
 import msgspec
 
 from dragoman.domain.job import Outcome
@@ -19,6 +22,9 @@ from dragoman.store.errors import StoreError
 from dragoman.store.inbox import Push
 from dragoman.store.sessions import ResumableSessions
 
+PATIENCE_S = 30.0
+REDIS_PAUSE_S = 0.25
+
 
 class Mail:
     """To sessions wherever they are, or parked until somebody resumes them."""
@@ -27,22 +33,38 @@ class Mail:
         self._router, self._sessions, self._tasks = router, sessions, tasks
 
     def send(self, message: JobEnded | JobMoved) -> None:
-        self._tasks.spawn(self.deliver(message), "to-session")
+        self._tasks.spawn(self._send(message), "to-session")
+
+    async def _send(self, message: JobEnded | JobMoved) -> None:
+        """Nobody else has this word: with Redis away it waits for as long as somebody may wait for it."""
+        give_up_at = monotonic() + PATIENCE_S
+        while True:
+            try:
+                return await self.deliver(message)
+            except StoreError:
+                if monotonic() >= give_up_at:
+                    raise
+                await asyncio.sleep(REDIS_PAUSE_S)
 
     async def deliver(self, message: JobEnded | JobMoved) -> None:
-        owner = await self._router.owners.session_owner(message.session_id)
-        if owner is None or await self._router.push(owner, message) is not Push.OK:
-            await self._park(message)
+        await self._hand(message, here=True)
 
     async def redirect(self, message: JobEnded) -> None:
-        """It came to us, and the session is not here any more."""
-        owner = await self._router.owners.session_owner(message.session_id)
-        if owner in (None, self._router.instance) or await self._router.push(str(owner), message) is not Push.OK:
-            await self._park(message)
+        """It came to us, and the session is not here, or not yet. Parked for us, it is to be collected."""
+        await self._hand(message, here=False)
 
-    async def _park(self, message: JobEnded | JobMoved) -> None:
-        if isinstance(message, JobEnded):
-            await self._sessions.park(message.session_id, encode_peer(message))
+    async def _hand(self, message: JobEnded | JobMoved, *, here: bool) -> None:
+        """To the session's owner, or parked. Whoever resumes it looks at what is parked once: so nothing may be parked
+        beside an owner we have not tried."""
+        while True:
+            owner = await self._router.owners.session_owner(message.session_id)
+            may_have_it = here or owner != self._router.instance
+            if owner is not None and may_have_it and await self._router.push(owner, message) is Push.OK:
+                return
+            if isinstance(message, JobMoved):
+                return
+            if await self._sessions.park(message.session_id, encode_peer(message), owner or "") != "OWNED":
+                return
 
 
 def end_of(message: JobEnded) -> End:

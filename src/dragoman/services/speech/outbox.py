@@ -34,6 +34,7 @@ class Letter:
     carries: JobEnded | None = None  # the end of a job that this tells of
     done: "asyncio.Future[bool] | None" = None  # True when written, False when fenced
     written: bool = False
+    asked: bool = False  # Redis has been told of it, and has not answered
     epoch: int = 0
 
     def settle(self, ok: bool) -> None:
@@ -61,7 +62,7 @@ class Outbox:
         self._queue: deque[Letter] = deque()
         self._queued_bytes = 0
         self._retrying = False
-        self._held = False
+        self.held = False
         self._over = False
 
     def post(self, message: Numbered, fields: Mapping[str, Any] | None = None, carries: JobEnded | None = None) -> None:
@@ -78,11 +79,11 @@ class Outbox:
 
     def hold(self) -> None:
         """A resume here begins: until it is over nobody knows whose epoch is right."""
-        self._held = True
+        self.held = True
 
     def let_go(self, epoch: int, written: int) -> None:
         """The resume is over. What Redis had up to `written` the client has, or gets from there."""
-        self._held, self.epoch = False, epoch
+        self.held, self.epoch = False, epoch
         for letter in self._queue:
             if 0 < letter.seq <= written:
                 letter.seq = 0  # not to be delivered a second time
@@ -95,40 +96,43 @@ class Outbox:
             unawaited(self._store.free(self._session_id, self.epoch, last_seq))
 
     def stop(self) -> None:
-        """The session is over here: whatever is on its way stays unsaid."""
+        """The session is over here: whatever is on its way stays unsaid. What Redis was told of may be written all the
+        same, and then counts for whoever resumes: of that its answer tells, not we."""
         self._over = True
         for letter in self._queue:
-            letter.settle(False)
+            if not letter.asked and not letter.written:
+                letter.settle(False)
         self._queue.clear()
 
     def _put(self, letter: Letter) -> None:
         if self._over:
             letter.settle(False)
+            if letter.carries is not None:
+                self._on_fenced([letter.carries])
             return
         self._queue.append(letter)
         self._queued_bytes += len(letter.frame)
         if len(self._queue) > MAX_ENTRIES or self._queued_bytes > MAX_BYTES:
             self._on_full()
-        elif not self._retrying and not self._held:
-            self._write(letter)
+        elif not self._retrying and not self.held:
+            self._write(letter).add_done_callback(lambda done: self._answered(letter, done))
 
-    def _write(self, letter: Letter) -> None:
-        letter.epoch = self.epoch
-        future = self._store.write(self._session_id, self.epoch, letter.seq, letter.frame, letter.fields)
-        future.add_done_callback(lambda done: self._answered(letter, done))
+    def _write(self, letter: Letter) -> "asyncio.Future[bytes]":
+        letter.epoch, letter.asked = self.epoch, True
+        return self._store.write(self._session_id, self.epoch, letter.seq, letter.frame, letter.fields)
 
     def _answered(self, letter: Letter, done: "asyncio.Future[bytes]") -> None:
-        if done.cancelled():
-            return
-        error = done.exception()
-        if self._over:
-            return
-        if error is None and done.result() == b"OK":
-            letter.settle(True)
+        letter.asked = False
+        error = None if done.cancelled() else done.exception()
+        ok = not done.cancelled() and error is None and done.result() == b"OK"
+        if ok or self._over:
+            letter.settle(ok)
             self._pump()
-        elif error is None and not self._held and letter.epoch == self.epoch:
+        elif done.cancelled():
+            return
+        elif error is None and not self.held and letter.epoch == self.epoch:
             self._fenced()
-        elif not self._held and not letter.written:
+        elif not self.held and not letter.written:
             self._write_rest()
 
     def _write_rest(self) -> None:
@@ -138,7 +142,7 @@ class Outbox:
             self._tasks.spawn(self._retry(), "outbox-retry")
 
     def _pump(self) -> None:
-        while self._queue and self._queue[0].written and not self._held:
+        while self._queue and self._queue[0].written and not self.held:
             letter = self._queue.popleft()
             self._queued_bytes -= len(letter.frame)
             if letter.seq:
@@ -154,22 +158,23 @@ class Outbox:
         return [letter.carries for letter in self._queue if letter.carries is not None and not letter.written]
 
     def _next_unwritten(self) -> Letter | None:
-        return None if self._held else next((letter for letter in self._queue if not letter.written), None)
+        return None if self.held else next((letter for letter in self._queue if not letter.written), None)
 
     async def _retry(self) -> None:
         """Redis or our epoch was away: write what waits, oldest first."""
         try:
             while (letter := self._next_unwritten()) is not None:
-                epoch = self.epoch
                 try:
-                    reply = await self._store.write(self._session_id, epoch, letter.seq, letter.frame, letter.fields)
+                    reply = await self._write(letter)
                 except StoreError:
-                    await asyncio.sleep(RETRY_S)
-                    continue
-                if reply == b"OK":
-                    letter.settle(True)
+                    reply = b""
+                letter.asked = False
+                if reply == b"OK" or self._over:
+                    letter.settle(reply == b"OK")
                     self._pump()
-                elif epoch == self.epoch and not self._held:
+                elif not reply:
+                    await asyncio.sleep(RETRY_S)
+                elif letter.epoch == self.epoch and not self.held:
                     self._fenced()
         finally:
             self._retrying = False

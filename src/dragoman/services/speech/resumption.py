@@ -7,7 +7,11 @@ Every index that was open is sent once or told failed: its job's state is read o
 to say comes by inbox, or was parked. A session nobody resumed within its grace is ended, its turn keys with it.
 """
 
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
 from time import monotonic
+from weakref import WeakValueDictionary
 
 import msgspec
 import structlog
@@ -23,11 +27,11 @@ from dragoman.protocol.peer import SessionMoved
 from dragoman.protocol.session import SessionInit, SessionResume
 from dragoman.services.loops import Tasks
 from dragoman.services.sockets import Socket
-from dragoman.services.speech.expatriate import parked_message
 from dragoman.services.speech.order import TurnLine
 from dragoman.services.speech.router import Router
 from dragoman.services.speech.session import Session
 from dragoman.services.speech.sessions import Sessions
+from dragoman.store.errors import StoreError
 from dragoman.store.instances import Instances
 from dragoman.store.jobs import Jobs
 from dragoman.store.sessions import ResumableSessions, Resumed
@@ -39,6 +43,21 @@ WHY_NOT = {
     "DENIED": "The session cannot be resumed with this token.",
     "TOO_OLD": "Too much was missed; open a new session.",
 }
+
+
+REDIS_PAUSE_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class _Findings:
+    """What a session's last owner did not write down with it."""
+
+    turn: Turn | None
+    patience_s: Mapping[int, float]  # of each open index
+
+
+async def _nothing() -> None:
+    return None
 
 
 class Resumption:
@@ -55,33 +74,40 @@ class Resumption:
     ) -> None:
         self._sessions, self._store, self._jobs, self._instances = sessions, store, jobs, instances
         self._router, self._tasks, self._job_timeout_s = router, tasks, job_timeout_ms / 1000
+        self._resuming: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def resume(self, socket: Socket, message: SessionResume, subject: str) -> Session:
         """Raises ProtocolError INVALID_SESSION with the reason."""
-        here = self._sessions.instance
-        session_id, token = message.session_id, message.resume_token
+        # A client that comes back twice in a moment: the second must find what the first one made.
+        async with self._resuming.setdefault(message.session_id, asyncio.Lock()):
+            return await self._resume(socket, message, subject)
+
+    async def _resume(self, socket: Socket, message: SessionResume, subject: str) -> Session:
+        session_id = message.session_id
         here_already = self._sessions.find(session_id)
         held = here_already.outbox if here_already is not None else None
         if held is not None:
             held.hold()
         taken: Resumed | str = "NONE"
         try:
-            taken = await self._store.resume(session_id, token, subject, message.last_seq, here)
+            taken = await self._store.resume(
+                session_id, message.resume_token, subject, message.last_seq, self._sessions.instance
+            )
         finally:
             if held is not None and isinstance(taken, str):
                 held.let_go(held.epoch, 0)
         if isinstance(taken, str):
             raise ProtocolError(ErrorCode.INVALID_SESSION, WHY_NOT[taken])
-        session = self._sessions.find(message.session_id)
+        session = self._sessions.find(session_id)
         if session is not None and session.outbox is not None and taken.epoch == session.outbox.epoch + 1:
             self._take_back(session, socket)
+            self._welcome(session, socket, taken)
+            session.outbox.let_go(taken.epoch, int(taken.state.get("seq", 0)))
         else:
             if session is not None:  # it has been elsewhere meanwhile: what we know of it is old
                 self._sessions.moved_away(session)
-            session = await self._restore(socket, message.session_id, taken)
-        self._welcome(session, socket, taken)
-        if held is not None and session.outbox is held:
-            held.let_go(taken.epoch, int(taken.state.get("seq", 0)))
+            session = self._restore(socket, session_id, taken, await self._look_up(session_id, taken))
+            self._welcome(session, socket, taken)
         await self._after(session, taken)
         return session
 
@@ -92,46 +118,29 @@ class Resumption:
         if old is not None and old is not socket:
             old.close(Close.REPLACED, "the session was resumed by another connection")
 
-    async def _restore(self, socket: Socket, session_id: str, taken: Resumed) -> Session:
-        """Build the session anew from what its last owner left."""
-        state = taken.state
-        init = msgspec.json.decode(state["init"], type=SessionInit)
-        session = self._sessions.build(session_id, init, state.get("subject", ""))
-        session.trace_id = state["trace_id"]
-        session.numbered = {"1": True, "0": False}.get(state.get("numbered", ""))
-        session.audio_seq = int(state["audio_seq"]) if "audio_seq" in state else None
-        self._sessions.equip(session, epoch=taken.epoch, seq=int(state.get("seq", 0)))
-        now = monotonic()
-        next_index = int(state.get("next_index", 0))
-        session.segmenter.next_index = next_index
-        session.reorder = Reorder(self._sessions.settings.session.reorder_ms, session.window.span, next_index)
-        expected, settled = msgspec.json.decode(state["window"]) if "window" in state else (0, {})
-        # An index is settled a moment before it is no longer open.
-        left: dict[str, list[str]] = msgspec.json.decode(state.get("open", "{}"))
-        opened = {index: job for index, job in left.items() if index not in settled and int(index) >= expected}
-        session.window = ReleaseWindow.restore(
-            expected,
-            {int(index): Settled(how) for index, how in settled.items()},
-            now,
-            {int(index) for index in opened},
-            self._sessions.settings.session.ack_timeout_ms,
-            self._sessions.settings.session.span,
-        )
-        # All of them before anything is awaited: their ends may come by inbox at any moment from now on.
-        for index, (job_id, trace_id) in opened.items():
-            self._sessions.expect(session, int(index), job_id, trace_id, now + self._job_timeout_s, now)
-        former_lives = taken.former_owner != "" and await self._instances.presence(taken.former_owner) is not None
-        for index, (job_id, trace_id) in opened.items():
-            give_up_at = now + await self._patience_s(job_id, former_lives)
-            if int(index) in session.abroad:
-                self._sessions.expect(session, int(index), job_id, trace_id, give_up_at, now)
-        await self._resume_turn(session, now)
-        self._sessions.attach(session, socket)
-        return session
+    # -- a session that was elsewhere ------------------------------------------------------------
 
-    async def _patience_s(self, job_id: str, former_lives: bool) -> float:
+    async def _look_up(self, session_id: str, taken: Resumed) -> "_Findings":
+        """Everything that has to be asked for, before there is a session: what is said to half of one is lost. Ends of
+        its jobs that come meanwhile find none here, and are parked."""
+        try:
+            former = self._instances.presence(taken.former_owner) if taken.former_owner else _nothing()
+            jobs = asyncio.gather(*(self._jobs.get(job_id) for job_id, _ in taken.open.values()))
+            turn, presence, records = await asyncio.gather(self._turn(session_id), former, jobs)
+        except StoreError:
+            # Ours, and nowhere: if its client does not come back, somebody has to end it.
+            self._tasks.spawn(self._leave_behind(session_id, taken.epoch), "leave-session-behind")
+            raise
+        patience_s = [self._patience_s(record, presence is not None) for record in records]
+        return _Findings(turn, dict(zip(taken.open, patience_s, strict=True)))
+
+    async def _turn(self, session_id: str) -> Turn | None:
+        """The one read of a turn's node: every other job knows it from the one before."""
+        turn_id = await self._sessions.turns.current(session_id)
+        return Turn(turn_id, await self._sessions.turns.node_of(turn_id)) if turn_id is not None else None
+
+    def _patience_s(self, record: Mapping[str, str] | None, former_lives: bool) -> float:
         """How long an open index may still be answered by whoever drives its job."""
-        record = await self._jobs.get(job_id)
         if record is None:
             # Cut, but not yet at a node: if its driver died, nobody has the audio.
             return self._job_timeout_s if former_lives else 0.0
@@ -140,14 +149,37 @@ class Resumption:
             return self._sessions.settings.session.ack_timeout_ms / 1000
         return self._job_timeout_s
 
-    async def _resume_turn(self, session: Session, now: float) -> None:
-        """The one read of a turn's node: every other job knows it from the one before."""
-        turn_id = await self._sessions.turns.current(session.id)
-        if turn_id is None:
-            return
-        node_id = await self._sessions.turns.node_of(turn_id)
-        session.lines[turn_id] = TurnLine(Turn(turn_id, node_id))
-        session.segmenter.resume_turn(turn_id, now)
+    async def _leave_behind(self, session_id: str, epoch: int) -> None:
+        while True:
+            try:
+                return await self._store.leave_behind(session_id, epoch)
+            except StoreError:
+                await asyncio.sleep(REDIS_PAUSE_S)
+
+    def _restore(self, socket: Socket, session_id: str, taken: Resumed, findings: "_Findings") -> Session:
+        """Build the session anew from what its last owner left. Nothing is awaited: it is whole when it is found."""
+        state, settings, now = taken.state, self._sessions.settings.session, monotonic()
+        init = msgspec.json.decode(state["init"], type=SessionInit)
+        session = self._sessions.build(session_id, init, state.get("subject", ""))
+        session.trace_id = state["trace_id"]
+        session.numbered = {"1": True, "0": False}.get(state.get("numbered", ""))
+        session.audio_seq = int(state["audio_seq"]) if "audio_seq" in state else None
+        self._sessions.equip(session, epoch=taken.epoch, seq=int(state.get("seq", 0)))
+        next_index = int(state.get("next_index", 0))
+        session.segmenter.next_index = next_index
+        session.reorder = Reorder(settings.reorder_ms, session.window.span, next_index)
+        expected, settled = taken.window
+        how = {index: Settled(word) for index, word in settled.items()}
+        session.window = ReleaseWindow.restore(
+            expected, how, now, taken.open.keys(), settings.ack_timeout_ms, settings.span
+        )
+        for index, (job_id, trace_id) in taken.open.items():
+            self._sessions.expect(session, index, job_id, trace_id, now + findings.patience_s[index], now)
+        if findings.turn is not None:
+            session.lines[findings.turn.id] = TurnLine(findings.turn)
+            session.segmenter.resume_turn(findings.turn.id, now)
+        self._sessions.attach(session, socket)
+        return session
 
     def _welcome(self, session: Session, socket: Socket, taken: Resumed) -> None:
         """The ack has no number of its own: it stands before what the client has missed."""
@@ -167,10 +199,7 @@ class Resumption:
     async def _after(self, session: Session, taken: Resumed) -> None:
         await self._sessions.index(session)
         # Only now that the session can be found here: whatever is not parked by now comes to us directly.
-        for data in await self._store.take_parked(session.id, taken.epoch):
-            message = parked_message(data)
-            if message is not None:
-                self._sessions.deliver(session, message)
+        await self._sessions.collect(session)
         session.set_timer()
         if taken.former_owner not in ("", self._sessions.instance):
             await self._router.push(taken.former_owner, SessionMoved(session.id, taken.epoch))

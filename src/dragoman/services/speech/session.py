@@ -283,6 +283,10 @@ class Session:
     def job_ended(self, order: Order, end: End) -> None:
         self.ended(order, end)
 
+    def has_met(self, index: int) -> bool:
+        """Whether the index was cut, as far as is known here."""
+        return index in self._orders or index in self.abroad or self.window.is_settled(index)
+
     def moved(self, index: int) -> None:
         self.window.job_moved(index)
         self.set_timer()
@@ -302,7 +306,8 @@ class Session:
         elif own:
             if self.window.settle_failed(about.index, now) is None:
                 self._count(Settled.FAILED)
-            if end.outcome is not Outcome.CANCELLED:
+            # Nobody here cancels a job that is driven elsewhere: its session goes on, and waits for it.
+            if end.outcome is not Outcome.CANCELLED or about.index in self.abroad:
                 self._failed(about, end)
         self.abroad.pop(about.index, None)
         self._orders.pop(about.index, None)

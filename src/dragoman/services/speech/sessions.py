@@ -18,7 +18,7 @@ from dragoman.services.metrics import Metrics
 from dragoman.services.sockets import Socket
 from dragoman.services.speech import messages
 from dragoman.services.speech.dispatcher import Dispatcher
-from dragoman.services.speech.expatriate import Expatriate, Mail, RemoteSocket, end_of
+from dragoman.services.speech.expatriate import Expatriate, Mail, RemoteSocket, end_of, parked_message
 from dragoman.services.speech.order import Place, TurnLine
 from dragoman.services.speech.outbox import Outbox
 from dragoman.services.speech.router import Router
@@ -191,13 +191,32 @@ class Sessions:
     # -- jobs of sessions that are driven elsewhere ----------------------------------------------
 
     async def job_ended(self, message: JobEnded) -> None:
+        """Told to the session; parked if it is not here, or if what is here is from before that job was cut."""
         session = self._sessions.get(message.session_id)
-        if session is None:
-            await self._mail.redirect(message)
-        else:
-            self.deliver(session, message)
+        if session is not None and session.has_met(message.index):
+            self._deliver(session, message)
+            return
+        await self._mail.redirect(message)
+        # A resume here may have looked at what is parked before this was.
+        session = self._sessions.get(message.session_id)
+        if session is not None:
+            await self.collect(session)
 
-    def deliver(self, session: Session, message: JobEnded) -> None:
+    async def collect(self, session: Session) -> None:
+        """What was parked for the session, through its window. Refused to us: it was resumed elsewhere."""
+        outbox = session.outbox
+        if outbox is None or outbox.held:  # whoever holds it collects
+            return
+        epoch = outbox.epoch
+        parked = await self.resumable.take_parked(session.id, epoch)
+        if parked is not None:
+            for message in map(parked_message, parked):
+                if message is not None:
+                    self._deliver(session, message)
+        elif outbox.epoch == epoch and not outbox.held:
+            self.moved_away(session)
+
+    def _deliver(self, session: Session, message: JobEnded) -> None:
         about = session.abroad.get(message.index)
         if about is not None and about.job_id == message.job_id:
             session.ended(about, end_of(message))
@@ -317,10 +336,11 @@ class Sessions:
                 session.socket.close(code)
 
     async def keep_all(self) -> None:
-        """A session may be silent for an hour and speak, or be resumed, after."""
-        await asyncio.gather(
-            *(self.resumable.keep(one.id) for one in list(self._sessions.values()) if one.outbox is not None)
-        )
+        """A session may be silent for an hour and speak, or be resumed, after. What was parked because our inbox was
+        full is collected, too."""
+        kept = [one for one in self._sessions.values() if one.outbox is not None]
+        await asyncio.gather(*(self.resumable.keep(one.id) for one in kept))
+        await asyncio.gather(*(self.collect(one) for one in kept if one.abroad))
 
     # -- turns -----------------------------------------------------------------------------------
 

@@ -1,0 +1,235 @@
+"""Races of a session that moves between two instances of this process: whatever is held up, every end is told once.
+
+Each test stops one side at an exact point (`Gate`), lets the other one pass, and looks at what the client hears.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from dragoman.domain.job import Outcome
+from dragoman.protocol.peer import JobEnded, SessionMoved
+from dragoman.protocol.session import SessionInit, SessionResume, Utterance
+from dragoman.services.speech.session import Session
+from dragoman.store.errors import RedisAway
+from integration.speech.house import PATIENCE_S, House, Open, Wire, WiredNode
+from integration.speech.test_session import OPUS, WHO
+from waiting import wait_until
+
+pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+
+
+class Gate:
+    """Holds up calls of an async method, before it does anything or with its answer in hand."""
+
+    def __init__(self, owner: Any, name: str, *, after: bool = False) -> None:
+        self._opened, self._reached = asyncio.Event(), asyncio.Event()
+        held: Callable[..., Coroutine[Any, Any, Any]] = getattr(owner, name)
+
+        async def hold(*args: Any, **more: Any) -> Any:
+            answer = await held(*args, **more) if after else None
+            self._reached.set()
+            await self._opened.wait()
+            return answer if after else await held(*args, **more)
+
+        setattr(owner, name, hold)
+
+    async def reached(self) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await self._reached.wait()
+
+    def open(self) -> None:
+        self._opened.set()
+
+
+class Client:
+    """Speaks by one wire after another, and knows what it has heard."""
+
+    def __init__(self) -> None:
+        self.wire = Wire()
+        self.session_id = self.token = ""
+        self.last_seq = 0
+
+    async def open(self, house: House) -> None:
+        init = SessionInit("1", "web", "en", "es", resume=True)
+        self.session_id = house.services.sessions.open(self.wire, init, WHO).id
+        (ack,) = await wait_until(lambda: self.wire.of("session_init_ack"), PATIENCE_S)
+        self.token = ack["resume_token"]
+
+    def at(self, house: House) -> Session:
+        session = house.services.sessions.find(self.session_id)
+        assert session is not None
+        return session
+
+    def utter(self, house: House, index: int) -> None:
+        message = Utterance(self.session_id, index, True, "en", "es", OPUS, "opus", 16000)
+        self.at(house).utterance(message, self.wire)
+
+    async def spoken(self, house: House, node: WiredNode, index: int) -> dict[str, Any]:
+        """The node's job of an utterance, when the client has heard that it is there."""
+        self.utter(house, index)
+        await wait_until(lambda: [m for m in self.wire.of("ui_event") if m["utterance_index"] == index], PATIENCE_S)
+        return next(job for job in node.jobs if job["utterance_index"] == index)
+
+    async def resume(self, house: House) -> None:
+        """By a new wire; the old one is not known to be gone."""
+        heard = [message["seq"] for message in self.wire.sent if message.get("seq")]
+        self.last_seq = max([self.last_seq, *heard])
+        self.wire = wire = Wire()
+        message = SessionResume(self.session_id, self.token, self.last_seq)
+        await house.services.resumption.resume(wire, message, WHO)
+
+    def results(self) -> list[int]:
+        return [message["utterance_index"] for message in self.wire.of("translation_result")]
+
+    async def hears(self, *indexes: int) -> None:
+        await wait_until(lambda: self.results() == list(indexes), PATIENCE_S, f"results {indexes}")
+
+
+async def two(house: Open) -> tuple[House, House, WiredNode, Client]:
+    a, b = await house("a"), await house("b")
+    node = await a.node("n")
+    await wait_until(lambda: b.knows("n"), PATIENCE_S)
+    client = Client()
+    await client.open(a)
+    return a, b, node, client
+
+
+def ends_handled(house: House) -> float:
+    return house.count("dragoman_inbox_done_total", kind="job_ended")
+
+
+async def test_a_result_that_comes_while_its_session_is_being_restored_is_heard(house: Open) -> None:
+    a, b, node, client = await two(house)
+    job = await client.spoken(a, node, 0)
+    looking = Gate(b.services.resumption._jobs, "get")
+    coming = asyncio.ensure_future(client.resume(b))
+    await looking.reached()
+    a.services.sessions.session_moved(SessionMoved(client.session_id, 2))
+    node.answer(job)
+    await wait_until(lambda: ends_handled(b) == 1, PATIENCE_S)
+    looking.open()
+    await coming
+    await client.hears(0)
+
+
+async def test_a_result_of_a_job_that_an_overtaken_owner_never_met_is_heard(house: Open) -> None:
+    """B has the session from before that job was cut, and is about to have it again."""
+    a, b, node, client = await two(house)
+    await client.resume(b)
+    b.services.sessions.session_moved = lambda message: None  # type: ignore[method-assign]  # is late
+    await client.resume(a)
+    job = await client.spoken(a, node, 0)
+    taken = Gate(b.services.resumption._store, "resume", after=True)
+    coming = asyncio.ensure_future(client.resume(b))
+    await taken.reached()
+    node.answer(job)
+    await wait_until(lambda: ends_handled(b) == 1, PATIENCE_S)
+    taken.open()
+    await coming
+    await client.hears(0)
+
+
+async def test_a_result_that_is_parked_after_a_resume_has_looked_is_heard(house: Open) -> None:
+    a, b, node, client = await two(house)
+    job = await client.spoken(a, node, 0)
+    looking = Gate(b.services.resumption._jobs, "get")
+    parking = Gate(b.stores.sessions, "park")
+    coming = asyncio.ensure_future(client.resume(b))
+    await looking.reached()
+    a.services.sessions.session_moved(SessionMoved(client.session_id, 2))
+    node.answer(job)
+    await parking.reached()
+    looking.open()
+    await coming
+    parking.open()
+    await client.hears(0)
+
+
+async def test_a_result_that_finds_nobody_is_not_parked_beside_who_has_resumed_since(house: Open) -> None:
+    a, b, node, client = await two(house)
+    job = await client.spoken(a, node, 0)
+    a.services.sessions.send_elsewhere()
+    await a.services.sessions.hand_over()
+    parking = Gate(a.stores.sessions, "park")
+    node.answer(job)
+    await parking.reached()
+    await client.resume(b)
+    parking.open()
+    await client.hears(0)
+
+
+async def test_of_two_connections_that_resume_at_once_the_later_one_has_the_session(house: Open) -> None:
+    a, b, node, client = await two(house)
+    job = await client.spoken(a, node, 0)
+    looking = Gate(b.services.resumption._jobs, "get")
+    first = asyncio.ensure_future(client.resume(b))
+    await looking.reached()
+    second = asyncio.ensure_future(client.resume(b))
+    for _ in range(5):  # whatever it asks of Redis is answered before these
+        await b.redis.call("GET", b.keys.session_owner(client.session_id))
+    looking.open()
+    await asyncio.gather(first, second)
+    assert client.at(b).socket is client.wire
+    node.answer(job)
+    await client.hears(0)
+    job = await client.spoken(b, node, 1)
+    node.answer(job)
+    await client.hears(0, 1)
+
+
+async def test_who_restores_a_session_that_was_resumed_elsewhere_meanwhile_lets_go_of_it(house: Open) -> None:
+    a, b, node, client = await two(house)
+    job = await client.spoken(a, node, 0)
+    looking = Gate(b.services.resumption._jobs, "get")
+    coming = asyncio.ensure_future(client.resume(b))
+    await looking.reached()
+    left = client.wire
+    await client.resume(a)
+    looking.open()
+    await coming
+    assert b.services.sessions.find(client.session_id) is None
+    assert left.closed
+    node.answer(job)
+    await client.hears(0)
+
+
+async def test_a_job_driven_elsewhere_that_is_cancelled_is_told_failed(house: Open) -> None:
+    a, b, node, client = await two(house)
+    await client.spoken(a, node, 0)
+    await client.resume(b)
+    (one,) = client.at(b).abroad.values()
+    cancelled = JobEnded(client.session_id, 0, one.job_id, one.trace_id, Outcome.CANCELLED, "DUPLICATE_REQUEST")
+    await b.services.sessions.job_ended(cancelled)
+    (error,) = await wait_until(lambda: client.wire.of("error"), PATIENCE_S)
+    assert error["details"]["utterance_index"] == 0
+
+
+async def test_a_session_that_could_not_be_restored_ends_when_its_grace_is_over(house: Open) -> None:
+    a, b, node, client = await two(house)
+    await client.spoken(a, node, 0)
+
+    async def away(job: str) -> None:
+        raise RedisAway("gone")
+
+    b.services.resumption._jobs.get = away  # type: ignore[method-assign]
+    with pytest.raises(RedisAway):
+        await client.resume(b)
+    assert b.services.sessions.find(client.session_id) is None
+    await wait_until(lambda: b.redis.call("ZCARD", b.keys.sessions_grace), PATIENCE_S)
+
+
+async def test_what_was_parked_because_an_inbox_was_full_is_collected(house: Open) -> None:
+    a, b, node, client = await two(house)
+    job = await client.spoken(a, node, 0)
+    await client.resume(b)
+    await wait_until(lambda: a.services.sessions.find(client.session_id) is None, PATIENCE_S)
+    inboxes = a.services.router.inboxes
+    limits, inboxes.settings = inboxes.settings, type(inboxes.settings)(maxlen=0)
+    node.answer(job)
+    await wait_until(lambda: b.redis.call("LLEN", b.keys.session_parked(client.session_id)), PATIENCE_S)
+    inboxes.settings = limits
+    await b.services.sessions.keep_all()
+    await client.hears(0)

@@ -1,0 +1,124 @@
+"""The outbox with a store whose answers the test gives: what is told to whom when they come early, late or not."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from dragoman.protocol.peer import JobEnded
+from dragoman.protocol.session import Backpressure
+from dragoman.services.loops import Tasks
+from dragoman.services.speech.outbox import Outbox
+
+END = JobEnded("s", 3, "job", "trace", "ok")
+
+
+class Store:
+    """Keeps what was asked for; the test answers."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int, asyncio.Future[bytes]]] = []
+
+    def write(
+        self, session: str, epoch: int, seq: int = 0, frame: bytes = b"", fields: Mapping[str, Any] | None = None
+    ) -> "asyncio.Future[bytes]":
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.asked.append((epoch, seq, answer))
+        return answer
+
+    def answer(self, *words: bytes) -> None:
+        for word, (_, _, future) in zip(words, self.asked, strict=True):
+            future.set_result(word)
+        self.asked.clear()
+
+
+class Desk:
+    def __init__(self) -> None:
+        self.store, self.tasks = Store(), Tasks()
+        self.delivered: list[bytes] = []
+        self.undelivered: list[JobEnded] = []
+        self.outbox = Outbox(
+            self.store,  # type: ignore[arg-type]
+            "s",
+            1,
+            0,
+            self.tasks,
+            deliver=self.delivered.append,
+            on_fenced=self.undelivered.extend,
+            on_full=lambda: None,
+        )
+
+    def post(self, carries: JobEnded | None = None) -> None:
+        self.outbox.post(Backpressure(action="BUSY"), {}, carries)
+
+
+async def test_a_message_is_delivered_when_it_is_written() -> None:
+    desk = Desk()
+    desk.post()
+    assert not desk.delivered
+    desk.store.answer(b"OK")
+    await asyncio.sleep(0)
+    assert len(desk.delivered) == 1
+
+
+async def test_what_redis_was_told_before_the_session_went_is_written_if_redis_says_so() -> None:
+    """Or the job it stands for is dropped, while whoever resumes finds its index open."""
+    desk = Desk()
+    written, fenced = desk.outbox.note({"next_index": 1}), desk.outbox.note({"next_index": 2})
+    desk.outbox.stop()
+    assert not written.done()
+    desk.store.answer(b"OK", b"FENCED")
+    assert await written is True
+    assert await fenced is False
+    assert not desk.undelivered
+
+
+async def test_what_redis_was_not_told_before_the_session_went_is_not_written() -> None:
+    desk = Desk()
+    desk.outbox.hold()
+    note = desk.outbox.note({"next_index": 1})
+    desk.outbox.stop()
+    assert await note is False
+    assert not desk.store.asked
+
+
+async def test_ends_of_jobs_that_were_fenced_go_to_whoever_has_the_session() -> None:
+    desk = Desk()
+    desk.post()
+    desk.post(END)
+    desk.store.answer(b"OK", b"FENCED")
+    await asyncio.sleep(0)
+    assert (len(desk.delivered), desk.undelivered) == (1, [END])
+
+
+async def test_an_end_that_is_told_to_a_session_that_went_goes_to_whoever_has_it() -> None:
+    desk = Desk()
+    desk.outbox.stop()
+    desk.post(END)
+    assert desk.undelivered == [END]
+
+
+async def test_what_waits_for_a_resume_is_written_under_its_epoch_and_in_order() -> None:
+    desk = Desk()
+    desk.outbox.hold()
+    desk.post()
+    desk.post()
+    assert not desk.store.asked
+    desk.outbox.let_go(2, written=0)
+    for seq in (1, 2):
+        await asyncio.sleep(0)
+        ((epoch, asked, _),) = desk.store.asked
+        assert (epoch, asked) == (2, seq)
+        desk.store.answer(b"OK")
+        await asyncio.sleep(0)
+    assert len(desk.delivered) == 2
+    await desk.tasks.settled()
+
+
+async def test_what_was_written_before_a_resume_is_not_delivered_a_second_time() -> None:
+    desk = Desk()
+    desk.post()
+    desk.outbox.hold()
+    desk.store.answer(b"OK")
+    await asyncio.sleep(0)
+    desk.outbox.let_go(2, written=1)
+    assert not desk.delivered
