@@ -1,11 +1,11 @@
 """HTTP beside the WebSockets: health, metrics, and the API for dashboards and operators.
 
-Everything but health is for operators. Answers are JSON, refusals `{"error": "…"}`; what a letter carries is shown
-without its audio.
+Everything is for operators but health and what `guests` bring, which find out themselves who is asking. Answers are
+JSON, refusals `{"error": "…"}`; what a letter carries is shown without its audio.
 """
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -55,9 +55,11 @@ class Backstage:
     ready: Callable[[], str | None]  # None, or why not
 
 
-def application(stage: Backstage, doorkeeper: Doorkeeper) -> web.Application:
-    """The public port: health for anybody, the rest for operators."""
-    app = web.Application(middlewares=[_plain_errors, _operators_only(doorkeeper), _own_pages_only])
+def application(stage: Backstage, doorkeeper: Doorkeeper, guests: Sequence[web.RouteDef] = ()) -> web.Application:
+    """The public port: health for anybody, `guests` by their own rules, the rest for operators."""
+    open_to_all = frozenset({*HEALTH, *(route.path for route in guests)})
+    app = web.Application(middlewares=[_plain_errors, _operators_only(doorkeeper, open_to_all), _own_pages_only])
+    app.add_routes(guests)
     api = _Api(stage)
     app.add_routes(
         [
@@ -94,10 +96,10 @@ def _health(stage: Backstage) -> list[web.RouteDef]:
     return [web.get(path, handler) for path, handler in zip(HEALTH, (ok, ok, ready), strict=True)]
 
 
-def _operators_only(doorkeeper: Doorkeeper) -> Any:
+def _operators_only(doorkeeper: Doorkeeper, open_to_all: frozenset[str]) -> Any:
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path not in HEALTH:
+        if request.path not in open_to_all:
             headers = {name.lower(): value for name, value in request.headers.items()}
             try:
                 doorkeeper.identify("operator", token_of(headers, request.query))
