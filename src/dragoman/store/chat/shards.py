@@ -24,6 +24,7 @@ from dragoman.store.script import Script
 ACCEPT = Script.beside(__file__, "chat_accept")
 REMEMBER = Script.beside(__file__, "chat_remember")
 LEASE = Script.beside(__file__, "chat_lease")
+READ = Script.beside(__file__, "chat_read")
 MOVED = Script.beside(__file__, "chat_moved")
 SAVED = Script.beside(__file__, "chat_saved")
 DEAD = Script.beside(__file__, "chat_dead")
@@ -218,6 +219,37 @@ class Shards:
         command = ("XREADGROUP", "GROUP", group, CONSUMER, "COUNT", count, "STREAMS", stream, after)
         return _parse(await self.redis.call_at(stream, *command))
 
+    async def next_accepted(
+        self, reader: Dedicated, shard: int, holder: str, after: str, count: int, block_ms: int
+    ) -> list[Entry | Unreadable] | None:
+        """New entries (after `>`), waiting for the first; or those left pending, after an id. None when fenced.
+
+        Who waits takes nothing, so that one whose lease lapses meanwhile goes away with empty hands.
+        """
+        found, newest = await self._next(shard, 0, holder, after, count)
+        if found == [] and after == ">":
+            command = ("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", self.accepted(shard), newest)
+            if await reader.call(*command, patience_s=block_ms / 1000 + 5):
+                found, _ = await self._next(shard, 0, holder, after, count)
+        return found
+
+    async def next_to_save(self, shard: int, holder: str, after: str, count: int) -> list[Entry | Unreadable] | None:
+        """The same for the save stage, without waiting."""
+        return (await self._next(shard, 1, holder, after, count))[0]
+
+    async def _next(
+        self, shard: int, stage: int, holder: str, after: str, count: int
+    ) -> tuple[list[Entry | Unreadable] | None, str]:
+        stream, group = self._stages(shard)[stage]
+        keys = {"lease": self.keys.lease(self._tags[shard]), "stream": stream}
+        said = {"holder": holder, "group": group, "consumer": CONSUMER, "after": after, "count": count}
+        match await READ(self.redis, **keys, **said):
+            case [b"OK", entries]:
+                return [Entry.parse(entry, fields) for entry, fields in entries], ""
+            case [b"NONE", newest]:
+                return [], newest.decode()
+        return None, ""
+
     async def moved(self, shard: int, holder: str, entries: Sequence[tuple[str, str]]) -> bool:
         """Entries and whom each was pushed to go on to the save stage; False when the shard is not ours."""
         flat = [part for pair in entries for part in pair]
@@ -238,7 +270,7 @@ class Shards:
             claims=[keys.claim(name, entry.sender, entry.client_msg_id) for entry, _ in rows],
             holder=holder,
             group=self.names.save_group,
-            entries=[part for entry, id in rows for part in (entry.entry, entry.sender, id)],
+            entries=[part for entry, id in rows for part in (entry.entry, entry.sender, entry.id, id)],
         )
         if reply[0] != b"OK":
             return None
@@ -273,10 +305,8 @@ class Shards:
         )
         return bool(word != b"FENCED")
 
-    async def last_to_save(self, shard: int) -> str:
-        """The newest entry that waits to be saved; '' when none does."""
-        rows = await self.redis.call("XREVRANGE", self.to_save(shard), "+", "-", "COUNT", 1)
-        return rows[0][0].decode() if rows else ""
+    async def waits_to_be_saved(self, shard: int) -> bool:
+        return bool(await self.redis.call("XLEN", self.to_save(shard)))
 
     # -- what can be seen ------------------------------------------------------------------------
 

@@ -1,0 +1,437 @@
+"""The scripts of a chat shard against a few lists: what was accepted, what waits to be saved, what is dead.
+
+Instances take, lose and retake the lease in every order, and each goes on acting on what it last believed. Time passes
+by hand: a lease or a claim that lapses is a key that is removed.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from dragoman.store.chat import shards as chat_shards
+from dragoman.store.chat.shards import Accepted, Entry, Names, Shards, Tally
+from dragoman.store.keys import Keys
+from dragoman.store.redis import Dedicated
+from machines import SLACK_MS, START_MS, Bench, check, finds_a_difference, with_bug
+
+SHARE = 4
+TTL_MS = 600_000
+# Ids are compared as texts: they become one digit longer after the second, and no double can hold them.
+START_ID = 10**18 - 3
+
+SENDERS = st.sampled_from([7, 8])
+CLIENT_IDS = st.sampled_from("abc")
+BODIES = st.sampled_from(["x", "x", "y"])
+INSTANCES = st.sampled_from(["i1", "i2"])
+WHO = st.sampled_from(["", "", "", "i1", "i2"])  # '' is who holds the shard
+PLACE = st.integers(0, 5)
+COUNT = st.integers(1, 4)
+
+
+@dataclass
+class Item:
+    id: int
+    client_msg_id: str
+    sender: int
+    body: str
+    entry: str = ""  # in the stream it is in; learned from Redis
+    given: bool = False
+    pushed_to: str = ""
+
+    @property
+    def key(self) -> tuple[int, str]:
+        return self.sender, self.client_msg_id
+
+
+@dataclass
+class Claim:
+    id: int
+    digest: str
+    saved: bool = False
+    again: bool = False
+
+    def as_hash(self) -> dict[str, str]:
+        marks = {"saved": self.saved, "again": self.again}
+        return {"id": str(self.id), "digest": self.digest} | {name: "1" for name, there in marks.items() if there}
+
+
+@dataclass
+class Row:
+    id: int
+    body: str
+
+
+class Impatient(Dedicated):
+    """Waits for nothing: waiting takes nothing from a stream, so a model has no use for it."""
+
+    async def call(self, *command: Any, patience_s: float) -> Any:
+        return None
+
+
+class Shard(RuleBasedStateMachine):
+    def __init__(self, bench: Bench) -> None:
+        super().__init__()
+        self.bench, self.reader = bench, Impatient(bench.redis, "", "reader")
+        self.keys = Keys(f"{bench.keys.prefix}:{bench.fresh_name()}")
+        streams = f"{self.keys.im}:stream:single_chat"
+        names = Names(f"{streams}:accepted", f"{streams}:to_save", "deliver", "save")
+        self.shards = Shards(bench.redis, self.keys, names, 1, TTL_MS)
+        (self.tag,) = self.shards._tags
+        self.claims: dict[tuple[int, str], Claim] = {}
+        self.rows: dict[tuple[int, str], Row] = {}
+        self.accepted: list[Item] = []
+        self.to_save: list[Item] = []
+        self.dead: list[Item] = []
+        self.over: list[tuple[Item, str]] = []  # with the entry it once was: named again by those who come late
+        self.seen: set[tuple[int, str]] = set()
+        self.last_id = 0
+        self.counts: Counter[str] = Counter()
+        self.fence, self.lease = 0, ""
+        self.believed = {"i1": "i1|0", "i2": "i2|0"}  # what each instance takes for its lease
+
+    @initialize()
+    def begin(self) -> None:
+        for instance in ("i1", "i2"):
+            self.bench.do(self.shards.ensure_groups(0))
+            self.take(instance, 0, "")
+
+    # -- accepting -------------------------------------------------------------------------------
+
+    @rule(sender=SENDERS, client_msg_id=CLIENT_IDS, body=BODIES, ahead=st.sampled_from([1, 1, 1, 1000, 0, -1]))
+    def accept(self, sender: int, client_msg_id: str, body: str, ahead: int) -> None:
+        id = max(self.last_id, START_ID) + ahead
+        self.seen.add((sender, client_msg_id))
+        entry = Entry("", id, client_msg_id, sender, 9, "TEXT", body, START_MS, START_MS, "i", "save_first")
+        reply = self.bench.do(self.shards.accept(entry, body, SHARE))
+        assert reply == self.accept_here(Item(id, client_msg_id, sender, body))
+
+    def accept_here(self, item: Item) -> tuple[Accepted, int]:
+        if claim := self.claims.get(item.key):
+            if claim.digest != item.body:
+                return Accepted.MISMATCH, claim.id
+            if claim.saved:
+                return Accepted.SAVED, claim.id
+            claim.again = True
+            return Accepted.DUPLICATE, claim.id
+        if self.backlog >= SHARE:
+            return Accepted.BUSY, self.backlog
+        if item.id <= self.last_id:
+            return Accepted.STALE_ID, self.last_id
+        self.claims[item.key] = Claim(item.id, item.body)
+        self.accepted.append(item)
+        item.entry = self.newest(self.shards.accepted(0))
+        self.last_id = item.id
+        self.counts["accepted"] += 1
+        return Accepted.OK, self.backlog
+
+    @rule(count=COUNT)
+    def accept_some(self, count: int) -> None:
+        for number in range(count):
+            self.accept(7 + number % 2, f"new-{self.last_id}", "x", 1)
+
+    @rule(sender=SENDERS, client_msg_id=CLIENT_IDS, body=BODIES)
+    def save_without_accepting(self, sender: int, client_msg_id: str, body: str) -> None:
+        """As long as nothing of the sender is under way."""
+        if all(item.sender != sender for item in self.under_way):
+            self.remember(Item(self.last_id + START_ID, client_msg_id, sender, body))
+
+    @precondition(lambda self: self.backlog)
+    @rule(place=PLACE)
+    def save_what_was_accepted_unheard(self, place: int) -> None:
+        """The answer to accept came too late, and the message was saved under the same id."""
+        self.remember(self.under_way[place % self.backlog])
+
+    def remember(self, item: Item) -> None:
+        self.seen.add(item.key)
+        row = self.rows.setdefault(item.key, Row(item.id, item.body))
+        self.bench.do(self.shards.remember(*item.key, row.id, row.body))
+        self.claims.setdefault(item.key, Claim(row.id, row.body, saved=True))
+
+    @precondition(lambda self: self.backlog)
+    @rule(place=PLACE, body=BODIES, lapsed=st.booleans())
+    def send_again(self, place: int, body: str, lapsed: bool) -> None:
+        """What is still under way, perhaps for longer than its claim lives; or another text under its clientMsgId."""
+        key = self.under_way[place % self.backlog].key
+        if lapsed:
+            self.lapse(key)
+        self.accept(*key, body, 1)
+
+    @precondition(lambda self: self.claims)
+    @rule(place=PLACE)
+    def a_claim_lapses(self, place: int) -> None:
+        self.lapse(sorted(self.claims)[place % len(self.claims)])
+
+    def lapse(self, key: tuple[int, str]) -> None:
+        self.claims.pop(key, None)
+        self.bench.call("DEL", self.keys.claim(self.tag, *key))
+
+    # -- the lease -------------------------------------------------------------------------------
+
+    @rule(instance=INSTANCES, above=st.sampled_from([0, 0, -1, 1, 7]), end=st.sampled_from(["", "lapse", "give up"]))
+    def take(self, instance: str, above: int, end: str) -> None:
+        """What SQL knows may be behind or above what Redis remembers; somebody may still hold the shard."""
+        if end == "lapse":
+            self.bench.call("DEL", self.keys.lease(self.tag))
+            self.lease = ""
+        elif end == "give up":
+            self.bench.do(self.shards.give_up(0, self.believed[instance]))
+            self.lease = "" if self.holds(instance) else self.lease
+        known = max(self.fence + above, 0)
+        fence = self.bench.do(self.shards.take(0, instance, known, TTL_MS))
+        if self.lease:
+            assert fence == 0
+            return
+        self.fence = max(self.fence, known) + 1
+        assert fence == self.fence
+        self.lease = self.believed[instance] = f"{instance}|{fence}"
+        self.read(instance, 0, 100, "0")
+        self.read(instance, 1, 100, "0")
+
+    @rule(instance=INSTANCES)
+    def keep(self, instance: str) -> None:
+        assert self.bench.do(self.shards.keep(0, self.believed[instance], TTL_MS)) == self.holds(instance)
+
+    @property
+    def holder(self) -> str:
+        return self.lease.partition("|")[0] or "i1"
+
+    def holds(self, instance: str) -> bool:
+        return self.believed[instance] == self.lease
+
+    # -- the stages ------------------------------------------------------------------------------
+
+    @rule(who=WHO, stage=st.sampled_from([0, 1]), count=COUNT, after=st.sampled_from([">", ">", "0"]))
+    def read(self, who: str, stage: int, count: int, after: str) -> None:
+        holder = self.believed[who or self.holder]
+        if stage == 0:
+            reply = self.bench.do(self.shards.next_accepted(self.reader, 0, holder, after, count, block_ms=1))
+        else:
+            reply = self.bench.do(self.shards.next_to_save(0, holder, after, count))
+        self.given(who or self.holder, (self.accepted, self.to_save)[stage], count, after, reply)
+
+    def given(self, instance: str, stream: list[Item], count: int, after: str, reply: Any) -> None:
+        if not self.holds(instance):
+            assert reply is None
+            return
+        expected = [item for item in stream if item.given == (after == "0")][:count]
+        assert [(e.entry, e.id, e.client_msg_id, e.sender, e.body, e.pushed_to) for e in reply] == [
+            (item.entry, item.id, item.client_msg_id, item.sender, item.body, item.pushed_to) for item in expected
+        ]
+        for item in expected:
+            item.given = True
+
+    @rule(who=WHO, read=st.booleans(), count=COUNT, late=st.booleans(), pushed=st.booleans())
+    def moved(self, who: str, read: bool, count: int, late: bool, pushed: bool) -> None:
+        """The first of those that were read, and perhaps one that was moved before."""
+        instance = who or self.holder
+        if read:
+            self.read("", 0, count, ">")
+        batch = [item for item in self.accepted if item.given][:count]
+        pushed_to = "i|c" if pushed else ""
+        named = [entry for _, entry in self.over[-1:] * late] + [item.entry for item in batch]
+        reply = self.bench.do(self.shards.moved(0, self.believed[instance], [(entry, pushed_to) for entry in named]))
+        assert reply == self.holds(instance)
+        if not reply:
+            return
+        entries = self.entries(self.shards.to_save(0))[len(self.to_save) :]
+        assert len(entries) == len(batch)
+        for item, entry in zip(batch, entries, strict=True):
+            self.accepted.remove(item)
+            self.over.append((item, item.entry))
+            item.entry, item.given, item.pushed_to = entry, False, pushed_to
+            self.to_save.append(item)
+
+    @rule(who=WHO, first=st.booleans(), places=st.lists(PLACE, min_size=1, max_size=4), late=st.booleans())
+    def saved(self, who: str, first: bool, places: list[int], late: bool) -> None:
+        """Some of those that were read: they are rows, also when the lease lapses before Redis hears of it."""
+        instance = who or self.holder
+        if first:
+            self.moved("", True, 100, False, False)
+            self.read("", 1, 100, ">")
+        given = [item for item in self.to_save if item.given]
+        batch = [item for place, item in enumerate(given) if place in places]
+        batch = [item for item in batch if self.rows.setdefault(item.key, Row(item.id, item.body)).body == item.body]
+        named = [(item, entry) for item, entry in self.over[-1:] * late if item.key in self.rows]
+        named += [(item, item.entry) for item in batch]
+        told = [(self.entry_of(item, entry), self.rows[item.key].id) for item, entry in named]
+        reply = self.bench.do(self.shards.saved(0, self.believed[instance], told))
+        if not self.holds(instance):
+            assert reply is None
+            return
+        assert [entry.id for entry in reply] == [item.id for item in batch if self.is_saved(item)]
+
+    def is_saved(self, item: Item) -> bool:
+        """Whether its sender asked again meanwhile."""
+        self.leave(self.to_save, item, "saved")
+        claim = self.claims.get(item.key)
+        if claim is None or claim.id != item.id:  # of a later try, which will meet the row itself
+            return False
+        claim.id, claim.saved = self.rows[item.key].id, True
+        again, claim.again = claim.again, False
+        return again
+
+    @precondition(lambda self: self.backlog)
+    @rule(who=WHO, place=PLACE, late=st.booleans())
+    def bury(self, who: str, place: int, late: bool) -> None:
+        instance = who or self.holder
+        item = [*self.accepted, *self.to_save][place % self.backlog]
+        stream = self.accepted if item in self.accepted else self.to_save
+        for again in range(1 + late):
+            what = self.entry_of(item, item.entry)
+            asked = self.shards.bury(0, self.believed[instance], what, "why", 5, from_accepted=stream is self.accepted)
+            assert self.bench.do(asked) == self.holds(instance)
+            if self.holds(instance) and not again:
+                self.leave(stream, item, "dead")
+                self.dead.append(item)
+                if item.key in self.claims and self.claims[item.key].id == item.id:
+                    del self.claims[item.key]
+
+    def leave(self, stream: list[Item], item: Item, why: str) -> None:
+        stream.remove(item)
+        self.over.append((item, item.entry))
+        self.counts[why] += 1
+
+    # -- what must be so -------------------------------------------------------------------------
+
+    @invariant()
+    def redis_holds_what_the_model_holds(self) -> None:
+        """All of it looked at in one round trip."""
+        shards, call = self.shards, self.bench.redis.call
+        accepted, to_save, dead, accepted_pending, to_save_pending, unsaved, last_id, tally = self.bench.do(
+            _together(
+                *(
+                    call("XRANGE", stream, "-", "+")
+                    for stream in (shards.accepted(0), shards.to_save(0), shards.dead(0))
+                ),
+                call("XPENDING", shards.accepted(0), "deliver", "-", "+", 100),
+                call("XPENDING", shards.to_save(0), "save", "-", "+", 100),
+                call("HGETALL", self.keys.unsaved(self.tag)),
+                call("HGET", self.keys.shard(self.tag), "last_id"),
+                shards.tally(0),
+            )
+        )
+        assert _ids(accepted) == [item.entry for item in self.accepted]
+        assert _ids(to_save) == [item.entry for item in self.to_save]
+        assert _ids(accepted_pending) == [item.entry for item in self.accepted if item.given]
+        assert _ids(to_save_pending) == [item.entry for item in self.to_save if item.given]
+        letters = [_texts(fields) for _, fields in dead]
+        assert [(letter["serverMsgId"], letter["deadReason"]) for letter in letters] == [
+            (str(item.id), "why") for item in self.dead
+        ]
+        assert _texts(unsaved) == {
+            str(sender): str(count) for sender, count in Counter(item.sender for item in self.under_way).items()
+        }
+        assert int(last_id or 0) == self.last_id
+        given = [sum(item.given for item in items) for items in (self.accepted, self.to_save)]
+        assert tally == Tally(
+            self.backlog, self.counts["accepted"], self.counts["saved"], self.counts["dead"], self.fence, self.lease,
+            len(self.accepted), given[0], len(self.to_save), given[1], len(self.dead),
+        )  # fmt: skip
+
+    @invariant()
+    def claims_are_those_of_the_model(self) -> None:
+        known = sorted(self.seen)
+        keys = [self.keys.claim(self.tag, *key) for key in known]
+        call = self.bench.redis.call
+        there = self.bench.do(_together(*(call(word, key) for key in keys for word in ("HGETALL", "PTTL"))))
+        for key, fields, life in zip(known, there[::2], there[1::2], strict=True):
+            claim = self.claims.get(key)
+            assert _texts(fields) == (claim.as_hash() if claim else {})
+            assert not claim or TTL_MS - SLACK_MS < life <= TTL_MS
+
+    @invariant()
+    def the_books_balance_and_nothing_is_out_of_order(self) -> None:
+        assert self.counts["accepted"] == self.counts["saved"] + self.counts["dead"] + self.backlog
+        for sender in (7, 8):
+            ids = [item.id for item in self.under_way if item.sender == sender]
+            assert ids == sorted(set(ids)), "in the order in which they were accepted"
+        for key, claim in self.claims.items():
+            assert key in self.rows or any(item.key == key for item in self.under_way), "a claim of nothing"
+            assert not claim.saved or (self.rows[key].id, self.rows[key].body) == (claim.id, claim.digest)
+
+    @property
+    def under_way(self) -> list[Item]:
+        return [*self.to_save, *self.accepted]
+
+    @property
+    def backlog(self) -> int:
+        return len(self.accepted) + len(self.to_save)
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    def entries(self, stream: str) -> list[str]:
+        return _ids(self.bench.call("XRANGE", stream, "-", "+"))
+
+    def newest(self, stream: str) -> str:
+        return self.entries(stream)[-1]
+
+    @staticmethod
+    def entry_of(item: Item, entry: str) -> Entry:
+        return Entry(entry, item.id, item.client_msg_id, item.sender, 9, "TEXT", item.body, 0, 0, "i", "save_first")
+
+    def teardown(self) -> None:
+        keys, shards = self.keys, self.shards
+        claims = [keys.claim(self.tag, *key) for key in self.seen]
+        streams = (shards.accepted(0), shards.to_save(0), shards.dead(0))
+        self.bench.call("DEL", *streams, *claims, keys.shard(self.tag), keys.unsaved(self.tag), keys.lease(self.tag))
+
+
+async def _together(*asked: Awaitable[Any]) -> list[Any]:
+    return await asyncio.gather(*asked)
+
+
+def _ids(rows: Sequence[Sequence[Any]]) -> list[str]:
+    return [row[0].decode() for row in rows]
+
+
+def _texts(flat: Sequence[bytes]) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in zip(flat[::2], flat[1::2], strict=True)}
+
+
+def test_the_scripts_of_a_shard_do_what_the_model_does(bench: Bench) -> None:
+    check(lambda: Shard(bench), examples=60, steps=40)
+
+
+COMPARED = "#last > #id or (#last == #id and last >= id)"
+BUGS = {
+    "a bound off by one": ("ACCEPT", "backlog >= share", "backlog > share"),
+    "ids compared as numbers": ("ACCEPT", COMPARED, "(tonumber(last) or 0) >= tonumber(id)"),
+    "ids compared as plain texts": ("ACCEPT", COMPARED, "last >= id"),
+    "a body that is not compared": ("ACCEPT", "held[2] ~= digest", "false"),
+    "saved told of what is not": ("ACCEPT", "if held[3] then", "if held[1] then"),
+    "accepted, not counted for its sender": ("ACCEPT", "redis.call('HINCRBY', unsaved, sender, 1)\n", ""),
+    "a fence that forgets what SQL knows": ("LEASE", "or 0), fence) + 1", "or 0), 0) + 1"),
+    "a lease taken from its holder": ("LEASE", "if redis.call('EXISTS', lease) == 1 then return 0 end\n", ""),
+    "a read that is not fenced": ("READ", "redis.call('GET', lease) ~= holder", "false"),
+    "moved though another holds the shard": ("MOVED", "redis.call('GET', lease) ~= holder", "false"),
+    "moved and kept": ("MOVED", "  redis.call('XDEL', accepted, entries[i])\n", ""),
+    "moved and still pending": ("MOVED", "  redis.call('XACK', accepted, group, entries[i])\n", ""),
+    "saved though another holds the shard": ("SAVED", "redis.call('GET', lease) ~= holder", "false"),
+    "saved and kept": ("SAVED", "    redis.call('XDEL', to_save, id)\n", ""),
+    "saved, not counted down for its sender": ("SAVED", "unsaved, sender, -1)", "unsaved, sender, 0)"),
+    "saved, not counted down for the shard": ("SAVED", "redis.call('HINCRBY', shard, 'backlog', -saved)\n", ""),
+    "saved twice by who comes late": ("SAVED", "group, id) == 1 then", "group, id) then"),
+    "the claim of a later try marked": ("SAVED", "redis.call('HGET', claim, 'id') == own", "true"),
+    "who asked again is not told": ("SAVED", "redis.call('HDEL', claim, 'again') == 1", "false"),
+    "buried though another holds the shard": ("DEAD", "redis.call('GET', lease) ~= holder", "false"),
+    "buried and kept": ("DEAD", "redis.call('XDEL', source, entry)\n", ""),
+    "buried and still pending": ("DEAD", "\nredis.call('XACK', source, group, entry)\n", "\n"),
+    "buried, not counted": ("DEAD", "redis.call('HINCRBY', shard, 'dead', 1)\n", ""),
+    "a claim kept at the dead letter": ("DEAD", "redis.call('DEL', claim)", ""),
+    "the claim of a later try removed": ("DEAD", "redis.call('HGET', claim, 'id') == id", "true"),
+    "remembered over what is known": ("REMEMBER", "redis.call('EXISTS', claim) == 1", "false"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_bug_in_the_scripts_of_a_shard_is_found(bench: Bench, monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
+    name, right, wrong = BUGS[bug]
+    monkeypatch.setattr(chat_shards, name, with_bug(f"chat/chat_{name.lower()}", right, wrong))
+    assert finds_a_difference(lambda: Shard(bench), examples=400, steps=40)
