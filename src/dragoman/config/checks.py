@@ -82,6 +82,8 @@ ORDER: tuple[Below, ...] = (
         or_equal=True,
     ),
     Below("server.max_pre_session", "server.max_connections", "it never has an effect", or_equal=True),
+    Below("chat.ping_idle_s", "chat.silent_s", "quiet clients are closed before they were ever pinged"),
+    Below("chat.access_ttl_s", "chat.refresh_ttl_s", "a refresh token is of no use", or_equal=True),
 )
 
 

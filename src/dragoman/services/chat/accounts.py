@@ -2,7 +2,8 @@
 
 - A name nobody has yet becomes an account with the password it came with. Either way a login costs one argon2, so its
   length does not tell which names exist.
-- argon2 runs in threads, a few at a time; who would wait behind too many others is told to come back.
+- argon2 runs in a thread, one at a time, so that a flood of logins does not take the cores from those who chat; who
+  would wait behind too many others is told to come back.
 - A login raises the user's session version: tokens of earlier ones are over. A token counts as over when its version
   is below the present one; a Redis that forgot versions locks nobody out.
 - With Redis away a login fails, since older tokens could not be ended. Refresh and verify go by the token alone, as
@@ -31,10 +32,10 @@ log = structlog.get_logger(__name__)
 
 MAX_USERNAME: Final = 64
 MAX_PASSWORD: Final = 256
-HASHES_AT_ONCE: Final = 2
+HASHES_AT_ONCE: Final = 1
 MAX_WAITING: Final = 64
 
-# 19 MiB, two passes, one lane: a login takes tens of ms of one core, and a few at once do not fill a small machine.
+# 19 MiB, two passes, one lane: tens of ms of one core.
 _hasher = PasswordHasher(time_cost=2, memory_cost=19456, parallelism=1)
 
 
