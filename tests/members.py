@@ -27,7 +27,7 @@ TTL_S = 30.0
 
 def said(job: str, node: str = "n", frame: bytes = b"{}") -> FromNode:
     """Some message for an inbox, told from others by its job."""
-    return FromNode(node, 1, job, msgspec.Raw(frame))
+    return FromNode(node, 1, job, [msgspec.Raw(frame)])
 
 
 def jobs(messages: list[InboxMessage]) -> list[str]:

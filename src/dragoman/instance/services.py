@@ -36,6 +36,7 @@ from dragoman.protocol.peer import (
     ToSocket,
     UtteranceFor,
 )
+from dragoman.services.letter_boxes import LetterBoxes
 from dragoman.services.loops import Tasks, every
 from dragoman.services.metrics import Metrics
 from dragoman.services.report import Report
@@ -103,6 +104,7 @@ class Services:
             config, name, stores.redis, stores.keys, stores.instances, stores.inboxes, self.announcer, metrics, tasks,
             owner_ttl_ms=stores.owners.ttl_ms, connect=connect,
         )  # fmt: skip
+        self.letters = LetterBoxes(stores.letters, self.chat.letters)
         self.router.rehome_chat = self.chat.rehome
         self._build_upkeep(config)
 
@@ -167,7 +169,7 @@ class Services:
         self.renewer = Renewer(stores.owners, self.name, self.local_nodes.ids, self.sessions.ids)
         self.sweeper = Sweeper(stores.nodes, int(phase2.node_snapshot.remove_stale_after_seconds * 1000))
         self.report = Report(
-            self.name, stores.instances, stores.inboxes, stores.letters, self.view, stores.reservations,
+            self.name, stores.instances, stores.inboxes, self.letters, self.view, stores.reservations,
             config.speech.default_slots,
         )  # fmt: skip
 
@@ -176,9 +178,10 @@ class Services:
     async def handle(self, message: InboxMessage) -> None:
         match message:
             case FromNode():
-                said = decode_node(bytes(message.frame))
-                if isinstance(said, JobAck | JobStarted | NodePartial | JobResult):
-                    self.dispatcher.node_said(message.node_id, said)
+                for frame in message.frames:
+                    said = decode_node(bytes(frame))
+                    if isinstance(said, JobAck | JobStarted | NodePartial | JobResult):
+                        self.dispatcher.node_said(message.node_id, said)
             case Assign():
                 await self.local_nodes.assign(message)
             case CancelJob():

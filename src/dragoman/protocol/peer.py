@@ -37,12 +37,12 @@ class CancelJob(Peer, tag="cancel", frozen=True):
 
 
 class FromNode(Peer, tag="from_node", frozen=True):
-    """To a job's driver: what its node said (job_ack, job_started, asr_partial, job_result)."""
+    """To a job's driver: what its node said in one breath (job_ack, job_started, asr_partial, job_result)."""
 
     node_id: str
     epoch: int
     job_id: str
-    frame: msgspec.Raw
+    frames: list[msgspec.Raw]
 
 
 class Bounced(Peer, tag="bounced", frozen=True):

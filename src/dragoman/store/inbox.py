@@ -8,6 +8,7 @@ Always: added = done + pending + dead letters. `counts` keeps the first, second 
 the same slot, moved by the same scripts that move the entries.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -133,11 +134,15 @@ class Inboxes:
         return [Entry.parse(id, fields) for id, fields in reply[0][1]] if reply else []
 
     async def done(self, instance: str, entries: Sequence[Entry]) -> int:
+        return int(await self.finishing(instance, entries))
+
+    def finishing(self, instance: str, entries: Sequence[Entry]) -> "asyncio.Future[int]":
+        """The same, started: for who need not wait."""
         flat: list[Any] = []
         for entry in entries:
             flat += (entry.id, entry.size)
         keys = {"inbox": self.keys.inbox(instance), "counts": self.keys.counts(instance)}
-        return int(await DONE(self.redis, **keys, group=self.settings.group, entries=flat))
+        return DONE(self.redis, **keys, group=self.settings.group, entries=flat)
 
     async def get(self, instance: str, id: str) -> Entry | None:
         rows = await self.redis.call("XRANGE", self.keys.inbox(instance), id, id)

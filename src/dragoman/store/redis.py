@@ -224,21 +224,26 @@ class Dedicated:
 
     async def call(self, *command: Any, patience_s: float) -> Any:
         """One blocking command; past `patience_s` the socket is cut and RedisAway raised."""
-        link = await self._reach()
-        future = asyncio.get_running_loop().create_future()
+        loop, link = asyncio.get_running_loop(), await self._reach()
+        future = loop.create_future()
         link.submit(Call(pack(command), future, self._op))
+        timer = loop.call_later(patience_s, self._cut, link, future, patience_s)
         try:
-            async with asyncio.timeout(patience_s):
-                return await future
-        except TimeoutError:
-            link.drop()
-            raise RedisAway(f"no answer from Redis at {link.address.name} in {patience_s:g} s") from None
+            return await future
         except Refused as error:
             if error.word not in _ELSEWHERE:
                 raise
             # Perhaps nobody else of this client calls on that slot: the next try must find the table renewed.
             self._redis.doubt()
             raise RedisAway(str(error)) from None
+        finally:
+            timer.cancel()
+
+    @staticmethod
+    def _cut(link: Link, future: "asyncio.Future[Any]", patience_s: float) -> None:
+        if not future.done():
+            future.set_exception(RedisAway(f"no answer from Redis at {link.address.name} in {patience_s:g} s"))
+        link.drop()
 
     async def _reach(self) -> Link:
         """The link to where the key lives, up; looks again meanwhile, for its master may never come back."""
@@ -250,6 +255,8 @@ class Dedicated:
                 await self.close()
             if self._link is None:
                 self._link = Link(address, timeout_s=None, name=f"{self._redis.name}-{self._name}")
+            if self._link.connected.is_set():
+                return self._link
             try:
                 async with asyncio.timeout(self.LOOK_S):
                     await self._link.connected.wait()

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from dragoman.protocol.codec import encode
+from dragoman.protocol.codec import decode_node, encode
 from dragoman.protocol.codes import Close
-from dragoman.protocol.node import JobCancel
+from dragoman.protocol.node import JobAck, JobCancel, JobResult, JobStarted, NodePartial
 from dragoman.protocol.peer import Assign, CancelJob, FromNode, decode_inbox
 from dragoman.store.instances import Presence
 from integration.speech.house import PATIENCE_S, House, Open, WiredNode, order
@@ -44,13 +44,41 @@ async def test_what_a_node_says_goes_to_the_driver_of_its_job_elsewhere(house: O
     node = await here.node("n")
     job = await assign(here, node)
     node.ack(job)
+    [told] = await wait_until(lambda: said_to_driver(here), PATIENCE_S)
+    assert (told.node_id, told.epoch, told.job_id) == ("n", node.local.epoch, job["job_id"])
+    assert [type(decode_node(bytes(frame))) for frame in told.frames] == [JobAck]
+
+
+async def test_what_a_node_says_of_a_job_in_one_breath_is_one_entry_in_its_order(house: Open) -> None:
+    here = await house("a")
+    await distant_driver(here)
+    node = await here.node("n")
+    jobs = [await assign(here, node), await assign(here, node)]
+    for job in jobs:
+        node.ack(job)
+        node.start(job)
+        node.answer(job)
+    told = await wait_until(lambda: both(here), PATIENCE_S)
+    assert [one.job_id for one in told] == [job["job_id"] for job in jobs]
+    for one in told:
+        assert [type(decode_node(bytes(frame))) for frame in one.frames] == [JobAck, JobStarted, JobResult]
+
+
+async def test_what_is_too_much_for_one_entry_is_told_in_several(house: Open) -> None:
+    here = await house("a")
+    await distant_driver(here)
+    node = await here.node("n")
+    job = await assign(here, node)
+    long = "x" * (700 << 10)
+    node.partial(job, long)
+    node.partial(job, long)
     node.answer(job)
-    told = await wait_until(lambda: two_words(here), PATIENCE_S)
-    assert {(one.node_id, one.epoch, one.job_id) for one in told} == {("n", node.local.epoch, job["job_id"])}
-    assert [b'"job_ack"' in bytes(one.frame) for one in told] == [True, False]
+    told = await wait_until(lambda: both(here), PATIENCE_S)
+    said = [[type(decode_node(bytes(frame))) for frame in one.frames] for one in told]
+    assert said == [[NodePartial], [NodePartial, JobResult]]
 
 
-async def two_words(here: House) -> list[FromNode]:
+async def both(here: House) -> list[FromNode]:
     told = await said_to_driver(here)
     return told if len(told) == 2 else []
 

@@ -45,6 +45,7 @@ log = structlog.get_logger(__name__)
 FORWARD_PATIENCE_S = 30.0
 FORWARD_PAUSE_S = 0.25
 MAX_DRIVERS = 10_000
+MAX_BREATH_BYTES = 1 << 20  # of one entry, unless a single frame is more: both are well below what an inbox takes
 
 AboutJob = JobAck | JobStarted | NodePartial | JobResult
 
@@ -56,6 +57,7 @@ class LocalNode:
     heard_at: float
     usable: bool = False  # from its first heartbeat on
     drivers: dict[str, str] = field(default_factory=dict)  # job → who drives it
+    said: dict[str, list[bytes]] = field(default_factory=dict)  # job → what its driver elsewhere is about to be told
 
     @property
     def id(self) -> str:
@@ -200,11 +202,24 @@ class LocalNodes:
         if driver == self.instance:
             self.driver_here(node.id, message)
         else:
-            self._tasks.spawn(self._forward(node, driver, message.job_id, frame), "to-driver")
+            self._tell_elsewhere(node, driver, message.job_id, frame)
 
-    async def _forward(self, node: LocalNode, driver: str | None, job_id: str, frame: bytes) -> None:
+    def _tell_elsewhere(self, node: LocalNode, driver: str | None, job_id: str, frame: bytes) -> None:
+        """At the end of this turn of the loop: what nodes say in one breath is one entry of an inbox."""
+        frames = node.said.get(job_id)
+        if frames is None or sum(map(len, frames)) + len(frame) > MAX_BREATH_BYTES:
+            frames = node.said[job_id] = []
+            asyncio.get_running_loop().call_soon(self._forward_soon, node, driver, job_id, frames)
+        frames.append(frame)
+
+    def _forward_soon(self, node: LocalNode, driver: str | None, job_id: str, frames: list[bytes]) -> None:
+        if node.said.get(job_id) is frames:
+            del node.said[job_id]
+        self._tasks.spawn(self._forward(node, driver, job_id, frames), "to-driver")
+
+    async def _forward(self, node: LocalNode, driver: str | None, job_id: str, frames: list[bytes]) -> None:
         """Through the driver's inbox; what cannot be handed over now is tried again while it may still matter."""
-        event = FromNode(node.id, node.epoch, job_id, msgspec.Raw(frame))
+        event = FromNode(node.id, node.epoch, job_id, [msgspec.Raw(frame) for frame in frames])
         give_up_at = monotonic() + FORWARD_PATIENCE_S
         while True:
             try:
@@ -218,7 +233,8 @@ class LocalNodes:
                 break
             await asyncio.sleep(FORWARD_PAUSE_S)
         if verdict is not Push.OK:
-            self.metrics.dropped.labels("no_driver" if driver is None else f"inbox_{verdict.lower()}").inc()
+            reason = "no_driver" if driver is None else f"inbox_{verdict.lower()}"
+            self.metrics.dropped.labels(reason).inc(len(frames))
 
     async def _driver_of(self, job_id: str, node_id: str) -> str | None:
         """For what this connection was not given: an answer after a reconnect, or one nobody asked for."""

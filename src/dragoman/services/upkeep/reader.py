@@ -1,8 +1,9 @@
 """Reads this instance's inbox and works it in order.
 
-A batch is read, each entry handed to `handle`, and what succeeded is done in one call. What fails stays
-pending: the reclaimer tries it again, and moves it to the dead letters when it has failed too often. What is in hand
-here is nobody else's, however long it takes: a slow handler makes those behind it look forgotten.
+A batch is read, each entry handed to `handle`, and what succeeded is done in one call, which the next batch does not
+wait for. What fails stays pending: the reclaimer tries it again, and moves it to the dead letters when it has failed
+too often. What is in hand here is nobody else's, however long it takes: a slow handler makes those behind it look
+forgotten.
 """
 
 from collections import OrderedDict
@@ -12,6 +13,7 @@ import structlog
 
 from dragoman.protocol.errors import ProtocolError
 from dragoman.protocol.peer import InboxMessage, decode_inbox
+from dragoman.services.loops import unawaited
 from dragoman.services.metrics import Metrics
 from dragoman.services.upkeep.presence import PresenceKeeper
 from dragoman.store.errors import Refused, StoreError
@@ -63,11 +65,19 @@ class Reader:
                 if await self._one(entry):
                     done.append(entry)
         finally:
-            try:
-                if done:
-                    await self.inboxes.done(self.presence.instance, done)
-            finally:
-                self.in_hand.difference_update(entry.id for entry in mine)
+            self._finish(mine, done)
+
+    def _finish(self, mine: list[Entry], done: list[Entry]) -> None:
+        """What is done stays in hand until Redis knows: it must not be tried again meanwhile."""
+        if not done:
+            self._put_down(mine)
+            return
+        written = self.inboxes.finishing(self.presence.instance, done)
+        written.add_done_callback(lambda _: self._put_down(mine))
+        unawaited(written)
+
+    def _put_down(self, mine: list[Entry]) -> None:
+        self.in_hand.difference_update(entry.id for entry in mine)
 
     async def _one(self, entry: Entry) -> bool:
         if entry.newer:
