@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from time import time
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from aiohttp import ClientResponse
@@ -96,11 +97,10 @@ async def opened(response: ClientResponse, status: int) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def site(directory: Path, **tokens_of: float) -> AsyncIterator[Site]:
+async def site(directory: Path) -> AsyncIterator[Site]:
     archive = open_archive(f"sqlite:///{directory / 'chat.sqlite3'}")
     await archive.open()
-    tokens = Tokens((SECRET,), "mini-im", tokens_of.get("access_ttl_s", 60.0), 600.0)
-    # Backstage is for operators: nothing here gets that far.
+    tokens = Tokens((SECRET,), "mini-im", 60.0, 600.0)
     made = Site(archive, cast(Any, None), tokens)
     accounts = Accounts(
         archive,
@@ -108,7 +108,8 @@ async def site(directory: Path, **tokens_of: float) -> AsyncIterator[Site]:
         session_version=made.session_version,
         raise_session_version=made.raise_session_version,
     )
-    app = application(cast(Backstage, None), Doorkeeper((SECRET,), "dragoman"), routes(accounts, archive))
+    # Backstage is for operators: nothing here gets that far.
+    app = application(Mock(Backstage), Doorkeeper((SECRET,), "dragoman"), routes(accounts, archive))
     async with TestClient(TestServer(app)) as client:
         made.client = client
         yield made
