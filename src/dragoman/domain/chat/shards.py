@@ -47,15 +47,17 @@ def assign(shards: int, instances: Collection[str]) -> dict[int, str]:
     """Who works each shard: rendezvous hashing, with an even share for everybody.
 
     Each shard goes to the instance that ranks highest for it and still has room; when one comes or goes, few move.
+    Nobody has two more than another: as many as do not divide evenly have one more, the first who would.
     """
-    if not instances:
+    held = dict.fromkeys(instances, 0)
+    if not held:
         return {}
-    share = -(-shards // len(instances))
-    room = dict.fromkeys(instances, share)
+    share, over = divmod(shards, len(held))
     found: dict[int, str] = {}
     for shard in range(shards):
-        taker = _highest(shard, (name for name, left in room.items() if left))
-        room[taker] -= 1
+        taker = _highest(shard, (name for name, count in held.items() if count < share or (over and count == share)))
+        over -= held[taker] == share
+        held[taker] += 1
         found[shard] = taker
     return found
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from dragoman.domain.chat.shards import in_rollout
 
+LONGEST = 20  # digits of a number: Python refuses to read thousands of them
 WAIT_S = 2.0
 STAY_S = 10.0
 
@@ -77,7 +78,7 @@ def _parse(name: str, text: str) -> bool | int:
             raise BadSwitch(f"{name} is on or off, not {text!r}")
         return _WORDS[text.lower()]
     low, high = _RANGES[name]
-    if not text.isdecimal() or not low <= int(text) <= high:
+    if not text.isdecimal() or len(text) > LONGEST or not low <= int(text) <= high:
         raise BadSwitch(f"{name} is a number from {low} to {high}, not {text!r}")
     return int(text)
 
