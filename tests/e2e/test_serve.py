@@ -139,7 +139,7 @@ def test_a_second_server_is_told_that_the_data_directory_is_in_use(server: Drago
     with serve(tmp_path, "--set", f"embedded.data_dir={data}") as second:
         assert second.exit_code() == 1
         [sentence] = second.err.splitlines()
-    assert sentence.startswith(f"The data directory {data} is in use by another server (pid ")
+    assert sentence.startswith(f"dragoman: The data directory {data} is in use by another server (pid ")
     assert sentence.endswith("stop that one, or choose another in embedded.data_dir.")
 
 
@@ -148,7 +148,8 @@ def test_a_second_server_is_told_that_the_port_is_taken(server: Dragoman, tmp_pa
     code, out, err = answer(tmp_path, "serve", "--port", port)
     assert (code, out) == (1, "")
     assert err == (
-        f"Port {port} on 127.0.0.1 is taken by another program: stop that one, or choose another in server.port.\n"
+        f"dragoman: Port {port} on 127.0.0.1 is taken by another program: "
+        "stop that one, or choose another in server.port.\n"
     )
 
 
@@ -249,7 +250,7 @@ def test_a_redis_that_cannot_be_reached_is_one_sentence(tmp_path: Path) -> None:
         assert it.exit_code() == 1
         assert it.out == ""
         sentence = it.err.splitlines()[-1]
-    assert sentence.startswith("Redis cannot be reached (")
+    assert sentence.startswith("dragoman: Redis cannot be reached (")
     assert sentence.endswith("): start it, or change scheduler.phase2.redis.url")
 
 
@@ -281,7 +282,9 @@ def test_a_name_that_is_taken_is_refused_with_whose_it_is(redis_server: RedisAt,
         with serve(tmp_path / "second", *options) as second:
             assert second.exit_code() == 1
             sentence = second.err.splitlines()[-1]
-        assert sentence.startswith("another instance with scheduler.phase2.instance_id = 'paris' is alive (pid ")
+        assert sentence.startswith(
+            "dragoman: another instance with scheduler.phase2.instance_id = 'paris' is alive (pid "
+        )
         assert f"(pid {paris['pid']} on {socket.gethostname()})" in sentence
         assert first.get("/health/ready")[0] == 200
         assert first.end() == 0

@@ -86,7 +86,8 @@ class Supervisor:
             if self._engine is not None:
                 await asyncio.to_thread(self._engine.stop, GRACE_S if self._hurry.is_set() else 10.0)
         if self._failure is not None:
-            print(self._failure, file=sys.stderr, flush=True)
+            # As every failure of the command line is told: it may stand among what children have printed.
+            print(f"dragoman: {self._failure}", file=sys.stderr, flush=True)
             return 1
         logger.info("stopped")
         return 0
@@ -181,7 +182,8 @@ class Supervisor:
                 return
             logger.error("worker_died", worker=number, exit_code=code, again_in_s=pause_s, deaths=backoff.deaths)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), pause_s)
+                async with asyncio.timeout(pause_s):
+                    await self._stopping.wait()
 
     async def _live(self, number: int) -> int:
         """One life of a worker, from its start to its exit code."""

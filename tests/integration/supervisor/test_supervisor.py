@@ -197,7 +197,8 @@ def test_a_taken_port_is_one_sentence(supervise: Supervise) -> None:
         port = taken.getsockname()[1]
         supervisor = supervise(server={"port": port})
         expected = (
-            f"Port {port} on 127.0.0.1 is taken by another program: stop that one, or choose another in server.port."
+            f"dragoman: Port {port} on 127.0.0.1 is taken by another program: "
+            "stop that one, or choose another in server.port."
         )
         assert refused(supervisor).strip() == expected
     assert not (supervisor.folder / "data").exists()
@@ -206,7 +207,7 @@ def test_a_taken_port_is_one_sentence(supervise: Supervise) -> None:
 def test_a_worker_that_cannot_start_ends_everything_with_its_sentence(supervise: Supervise) -> None:
     supervisor = supervise("refuses", server={"workers": 2, "drain_s": 600.0})
     told = refused(supervisor).strip().splitlines()
-    assert told[-1] == "Set security.secret: the address is not a loopback."
+    assert told[-1] == "dragoman: Set security.secret: the address is not a loopback."
     # Either of the two may have ended it before the other had begun.
     hellos = [json.loads(path.read_text()) for path in supervisor.folder.glob("?-1.json")]
     assert hellos
@@ -240,7 +241,8 @@ def test_a_directory_in_use_is_one_sentence_with_the_pid(supervise: Supervise, t
 def test_a_redis_that_cannot_be_used_is_one_sentence(supervise: Supervise) -> None:
     told = refused(supervise(embedded={"redis_server": "/nowhere/redis-server"})).strip()
     assert told == (
-        "embedded.redis_server names /nowhere/redis-server, which does not exist: name a redis-server or valkey-server."
+        "dragoman: embedded.redis_server names /nowhere/redis-server, which does not exist: "
+        "name a redis-server or valkey-server."
     )
 
 
