@@ -15,14 +15,15 @@ import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 
+from dragoman.archive import ArchiveAway
+from dragoman.gateway.answers import Wrong, error, json
 from dragoman.gateway.principal import Doorkeeper, Unauthorized, token_of
-from dragoman.protocol.errors import ProtocolError
-from dragoman.protocol.peer import decode_inbox
+from dragoman.services.letter_boxes import DeadLetters
 from dragoman.services.report import Report
 from dragoman.store.errors import Refused, StoreError
 from dragoman.store.inbox import Push
 from dragoman.store.jobs import Jobs
-from dragoman.store.letters import Letter, Letters
+from dragoman.store.letters import CannotReplay, Letter
 
 log = structlog.get_logger(__name__)
 
@@ -38,10 +39,6 @@ _WHY_NOT_REPLAYED = {
 }
 
 
-class Wrong(Exception):
-    """The request cannot be answered as it was asked; `str()` says why."""
-
-
 @dataclass(frozen=True, slots=True)
 class Backstage:
     """What the handlers need of the instance."""
@@ -49,17 +46,22 @@ class Backstage:
     instance: str
     registry: CollectorRegistry
     report: Report
-    letters: Letters
+    letters: DeadLetters
     jobs: Jobs
     stats: Callable[[], dict[str, Any]]
     ready: Callable[[], str | None]  # None, or why not
 
 
-def application(stage: Backstage, doorkeeper: Doorkeeper, guests: Sequence[web.RouteDef] = ()) -> web.Application:
-    """The public port: health for anybody, `guests` by their own rules, the rest for operators."""
+def application(
+    stage: Backstage,
+    doorkeeper: Doorkeeper,
+    guests: Sequence[web.RouteDef] = (),
+    operators: Sequence[web.RouteDef] = (),
+) -> web.Application:
+    """The public port: health for anybody, `guests` by their own rules, the rest, with `operators`, for operators."""
     open_to_all = frozenset({*HEALTH, *(route.path for route in guests)})
     app = web.Application(middlewares=[_plain_errors, _operators_only(doorkeeper, open_to_all), _own_pages_only])
-    app.add_routes(guests)
+    app.add_routes([*guests, *operators])
     api = _Api(stage)
     app.add_routes(
         [
@@ -91,7 +93,7 @@ def _health(stage: Backstage) -> list[web.RouteDef]:
 
     async def ready(_: web.Request) -> web.Response:
         why = stage.ready()
-        return _json({"ready": why is None, "reason": why, "instance": stage.instance}, 200 if why is None else 503)
+        return json({"ready": why is None, "reason": why, "instance": stage.instance}, 200 if why is None else 503)
 
     return [web.get(path, handler) for path, handler in zip(HEALTH, (ok, ok, ready), strict=True)]
 
@@ -103,8 +105,8 @@ def _operators_only(doorkeeper: Doorkeeper, open_to_all: frozenset[str]) -> Any:
             headers = {name.lower(): value for name, value in request.headers.items()}
             try:
                 doorkeeper.identify("operator", token_of(headers, request.query))
-            except Unauthorized as error:
-                return _error(str(error), 401)
+            except Unauthorized as why:
+                return error(str(why), 401)
         return await handler(request)
 
     return check
@@ -115,7 +117,7 @@ async def _own_pages_only(request: web.Request, handler: Handler) -> web.StreamR
     """Browsers let any page send a POST anywhere, and say only in Origin which page it was."""
     origin = request.headers.get("Origin")
     if request.method not in ("GET", "HEAD") and origin is not None and origin.partition("://")[2] != request.host:
-        return _error("pages of other hosts may not change anything here", 403)
+        return error("pages of other hosts may not change anything here", 403)
     return await handler(request)
 
 
@@ -123,21 +125,23 @@ async def _own_pages_only(request: web.Request, handler: Handler) -> web.StreamR
 async def _plain_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
-    except Wrong as error:
-        return _error(str(error), 400)
-    except Refused as error:
-        return _error(f"Redis refuses that: {error}", 500)
-    except StoreError as error:
-        return _error(f"Redis is away: {error}", 503)
+    except Wrong as wrong:
+        return error(str(wrong), 400)
+    except Refused as refused:
+        return error(f"Redis refuses that: {refused}", 500)
+    except StoreError as away:
+        return error(f"Redis is away: {away}", 503)
+    except ArchiveAway as away:
+        return error(f"the database is away: {away}", 503)
     except web.HTTPNotFound:
-        return _error("there is nothing at this path", 404)
-    except web.HTTPMethodNotAllowed as error:
-        return _error(f"only {', '.join(sorted(error.allowed_methods))} here", 405)
-    except web.HTTPException as error:
-        return _error(error.reason, error.status)
+        return error("there is nothing at this path", 404)
+    except web.HTTPMethodNotAllowed as wrong:
+        return error(f"only {', '.join(sorted(wrong.allowed_methods))} here", 405)
+    except web.HTTPException as wrong:
+        return error(wrong.reason, wrong.status)
     except Exception:
         log.exception("a request failed", method=request.method, path=request.path)
-        return _error("internal error", 500)
+        return error("internal error", 500)
 
 
 class _Api:
@@ -155,22 +159,22 @@ class _Api:
             for sample in family.samples:
                 labels = ",".join(f"{k}={v}" for k, v in sorted(sample.labels.items()))
                 samples[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
-        return _json(samples)
+        return json(samples)
 
     async def cluster(self, _: web.Request) -> web.Response:
-        return _json(await self._stage.report.cluster())
+        return json(await self._stage.report.cluster())
 
     async def stats(self, _: web.Request) -> web.Response:
-        return _json(self._stage.stats())
+        return json(self._stage.stats())
 
     async def job(self, request: web.Request) -> web.Response:
         found = await self._stage.jobs.get(request.match_info["job"])
         if found is None:
-            return _error("no such job, or it ended too long ago", 404)
+            return error("no such job, or it ended too long ago", 404)
         told: dict[str, Any] = dict(found)
         with suppress(msgspec.DecodeError, KeyError):
             told["receipt"] = msgspec.json.decode(told["receipt"])
-        return _json(told)
+        return json(told)
 
     # -- dead letters ----------------------------------------------------------------------------
 
@@ -185,28 +189,27 @@ class _Api:
         names = [instance] if instance else await letters.instances()
         found = [letter for name in names for letter in await letters.list(name, count, after)]
         found.sort(key=lambda letter: tuple(map(int, letter.id.split("-"))))
-        return _json([_shown(letter) for letter in found[:count]])
+        return json([_shown(letter) for letter in found[:count]])
 
     async def letter(self, request: web.Request) -> web.Response:
         letter = await self._find(request)
-        return _json({**_shown(letter), "data": _preview(letter)}) if letter is not None else _no_letter()
+        return json({**_shown(letter), "data": _preview(letter)}) if letter is not None else _no_letter()
 
     async def replay(self, request: web.Request) -> web.Response:
         letter = await self._find(request)
         if letter is None:
             return _no_letter()
         try:
-            decode_inbox(letter.data)
-        except ProtocolError as error:
-            return _error(f"it cannot be replayed, only dropped: {error.message}", 409)
-        verdict = await self._stage.letters.replay(letter, self._stage.instance)
+            verdict = await self._stage.letters.replay(letter, self._stage.instance)
+        except CannotReplay as why:
+            return error(f"it cannot be replayed, only dropped: {why}", 409)
         if verdict is not Push.OK:
-            return _error(f"it cannot be replayed now: {_WHY_NOT_REPLAYED[verdict]}", 409)
-        return _json({"replayed": True, "verdict": verdict})
+            return error(f"it cannot be replayed now: {_WHY_NOT_REPLAYED[verdict]}", 409)
+        return json({"replayed": True, "verdict": verdict})
 
     async def drop(self, request: web.Request) -> web.Response:
         instance, id = request.match_info["instance"], _letter_id(request.match_info["id"])
-        return _json({"dropped": True}) if await self._stage.letters.drop(instance, id) else _no_letter()
+        return json({"dropped": True}) if await self._stage.letters.drop(instance, id) else _no_letter()
 
     async def _find(self, request: web.Request) -> Letter | None:
         return await self._stage.letters.get(request.match_info["instance"], _letter_id(request.match_info["id"]))
@@ -225,7 +228,7 @@ def _letter_id(text: str) -> str:
 
 
 def _no_letter() -> web.Response:
-    return _error("no such dead letter", 404)
+    return error("no such dead letter", 404)
 
 
 def _shown(letter: Letter) -> dict[str, Any]:
@@ -245,11 +248,3 @@ def _shown(letter: Letter) -> dict[str, Any]:
 def _preview(letter: Letter) -> str:
     """The head of what it carries, without audio: that is in `frame`."""
     return letter.data[:PREVIEW].decode(errors="replace").partition('"frame"')[0]
-
-
-def _error(sentence: str, status: int) -> web.Response:
-    return _json({"error": sentence}, status)
-
-
-def _json(body: Any, status: int = 200) -> web.Response:
-    return web.Response(body=msgspec.json.encode(body), status=status, content_type="application/json")

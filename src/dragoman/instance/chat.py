@@ -5,6 +5,7 @@ shard keeper ─▶ deliver stage, save stage           on to its row
 courier ─▶ inbound ◀─ resender; receipts            and to its receiver
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 from uuid import uuid4
@@ -24,6 +25,7 @@ from dragoman.protocol.peer import ChatCatchUp, ChatKick, ChatPush, ChatTell
 from dragoman.services.chat.accounts import Accounts
 from dragoman.services.chat.admission import Admission
 from dragoman.services.chat.courier import Courier, Tell
+from dragoman.services.chat.dead_letters import ChatLetters
 from dragoman.services.chat.deliver import DeliverStage
 from dragoman.services.chat.local_users import LocalUsers
 from dragoman.services.chat.outbound import Desk, IdMaker
@@ -33,6 +35,7 @@ from dragoman.services.chat.resender import Resender
 from dragoman.services.chat.save import SaveStage, SaveTools
 from dragoman.services.chat.shard_keeper import ShardKeeper
 from dragoman.services.chat.switchboard import LOOK_S, Switchboard
+from dragoman.services.chat.whereabouts import Whereabouts
 from dragoman.services.chat.word_list import BadWordList, load_words
 from dragoman.services.loops import Tasks, every
 from dragoman.services.metrics import Metrics
@@ -49,6 +52,7 @@ log = structlog.get_logger(__name__)
 
 ChatMessage = ChatPush | ChatTell | ChatKick | ChatCatchUp
 KEEPER_S = 1.0
+QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 class Chat:
@@ -93,6 +97,8 @@ class Chat:
             self.archive, self.tokens, session_version=self.users.session_version,
             raise_session_version=self.users.raise_session_version, logins_per_minute=chat.logins_per_minute,
         )  # fmt: skip
+        self.whereabouts = Whereabouts(self.shards, self.archive)
+        self.letters = ChatLetters(self.shards, self.desk.ids, instance, lambda: self.switchboard.current)
         self.resender = Resender(self.here, self.archive, tasks, chat.resend_after_s)
         tools = SaveTools(
             self.shards, self.archive, self.courier, self.users, self.receipts, self.switchboard, metrics,
@@ -197,10 +203,11 @@ class Chat:
 
     async def status(self) -> dict[str, Any]:
         """Switches, shards and their backlog, as any instance sees them."""
-        tallies = [await self.shards.tally(shard) for shard in range(self.shards.count)]
+        tallies = await asyncio.gather(*(self.shards.tally(shard) for shard in range(self.shards.count)))
         return {
             "switches": msgspec.to_builtins(self.switchboard.current),
             "backlog": sum(tally.backlog for tally in tallies),
+            "save_lag_ms": {name: self.metrics.chat_save_lag.quantile(q) for name, q in QUANTILES.items()},
             "shards": [{"shard": shard, **msgspec.to_builtins(tally)} for shard, tally in enumerate(tallies)],
         }
 

@@ -94,7 +94,7 @@ class Instance:
             self.name,
             services.metrics.registry,
             services.report,
-            self.stores.letters,
+            services.letters,
             self.stores.jobs,
             self.stats,
             self.why_not_ready,

@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
+from dragoman.services.letter_boxes import DeadLetters
 from dragoman.services.speech.fleet_view import FleetView
 from dragoman.store.inbox import Inboxes
 from dragoman.store.instances import Instances
-from dragoman.store.letters import Letters
 from dragoman.store.reservations import Reservations
 
 MAX_NODES = 1000
@@ -20,7 +20,7 @@ class Report:
         instance: str,
         instances: Instances,
         inboxes: Inboxes,
-        letters: Letters,
+        letters: DeadLetters,
         view: FleetView,
         reservations: Reservations,
         default_slots: int,

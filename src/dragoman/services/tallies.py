@@ -43,6 +43,15 @@ class Spread:
         self.total += value
         self.buckets[bisect_left(self._bounds, value)] += 1
 
+    def quantile(self, share: float) -> float | None:
+        """In milliseconds: the upper bound of the bucket that holds it; None before the first observation."""
+        wanted, running = share * sum(self.buckets), 0
+        for bound, count in zip((*self._bounds, self._bounds[-1]), self.buckets, strict=True):
+            running += count
+            if running and running >= wanted:
+                return bound * 1000
+        return None
+
     def cumulative(self) -> list[tuple[str, float]]:
         running, rows = 0, []
         for bound, count in zip((*map(str, self._bounds), "+Inf"), self.buckets, strict=True):

@@ -9,11 +9,17 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from dragoman.protocol.errors import ProtocolError
+from dragoman.protocol.peer import decode_inbox
 from dragoman.store.inbox import Inboxes, Push
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 
 PAGE = 20
+
+
+class CannotReplay(Exception):
+    """It can only be dropped; `str()` says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,10 @@ class Letters:
 
     async def replay(self, letter: Letter, otherwise: str) -> Push:
         """Send it again, to its instance or `otherwise`; it is gone from the letters only when that is OK."""
+        try:
+            decode_inbox(letter.data)
+        except ProtocolError as error:
+            raise CannotReplay(error.message) from None
         verdict = await self.inboxes.push(letter.instance, letter.kind, letter.data, letter.trace_id)
         if verdict is Push.GONE and otherwise != letter.instance:
             verdict = await self.inboxes.push(otherwise, letter.kind, letter.data, letter.trace_id)

@@ -1,0 +1,50 @@
+"""All dead letters in one place, whatever they carry: entries of inboxes, and chat messages."""
+
+from typing import Protocol
+
+from dragoman.services.chat.dead_letters import ChatLetters
+from dragoman.store.inbox import Push
+from dragoman.store.letters import Letter, Letters
+
+
+class DeadLetters(Protocol):
+    """What a person can do with dead letters; an `instance` may also be a shard of chat."""
+
+    async def instances(self) -> list[str]: ...
+
+    async def counts(self) -> dict[str, int]: ...
+
+    async def list(self, instance: str, count: int = 100, after: str = "") -> list[Letter]: ...
+
+    async def get(self, instance: str, id: str) -> Letter | None: ...
+
+    async def replay(self, letter: Letter, otherwise: str) -> Push:
+        """OK, or why not now; CannotReplay when no time will do."""
+
+    async def drop(self, instance: str, id: str) -> bool: ...
+
+
+class LetterBoxes:
+    def __init__(self, inboxes: Letters, chat: ChatLetters) -> None:
+        self._inboxes, self._chat = inboxes, chat
+
+    def _of(self, name: str) -> DeadLetters:
+        return self._chat if self._chat.holds(name) else self._inboxes
+
+    async def instances(self) -> list[str]:
+        return [*await self._inboxes.instances(), *await self._chat.instances()]
+
+    async def counts(self) -> dict[str, int]:
+        return {**await self._inboxes.counts(), **await self._chat.counts()}
+
+    async def list(self, instance: str, count: int = 100, after: str = "") -> list[Letter]:
+        return await self._of(instance).list(instance, count, after)
+
+    async def get(self, instance: str, id: str) -> Letter | None:
+        return await self._of(instance).get(instance, id)
+
+    async def replay(self, letter: Letter, otherwise: str) -> Push:
+        return await self._of(letter.instance).replay(letter, otherwise)
+
+    async def drop(self, instance: str, id: str) -> bool:
+        return await self._of(instance).drop(instance, id)
