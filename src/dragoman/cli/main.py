@@ -34,6 +34,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("demo", "dragoman.cli.demo:demo", "Run Dragoman with simulated nodes beside it."),
     Command("node", "dragoman.cli.node:node", "Run a node."),
     Command("say", "dragoman.cli.say:say", "Speak a recording and show its translation."),
+    Command("chat", "dragoman.cli.chat:app", "Chat in the terminal."),
     Command("smoke", "dragoman.cli.smoke:smoke", "Try two instances on one Redis, and show the way of a result."),
     Command("status", "dragoman.cli.status:status", "Show instances, durability, inboxes and nodes."),
     Command("explain", "dragoman.cli.explain:explain", "Tell why a job went where it went, and how it ended."),
