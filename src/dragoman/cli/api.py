@@ -56,22 +56,23 @@ class Api:
             raise self._stranger()
         return told
 
-    def post(self, path: str) -> dict[str, Any]:
-        return self._object("POST", path)
+    def post(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        return self._object("POST", path, body)
 
     def delete(self, path: str) -> dict[str, Any]:
         return self._object("DELETE", path)
 
-    def _object(self, method: str, path: str) -> dict[str, Any]:
-        told = self._ask(method, path)
+    def _object(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        told = self._ask(method, path, body)
         if not isinstance(told, dict):
             raise self._stranger()
         return told
 
-    def _ask(self, method: str, path: str) -> Any:
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         try:
-            request = Request(f"{self.base}{path}", method=method, headers=headers)
+            request = Request(f"{self.base}{path}", data, method=method, headers=headers)
             with self._opener.open(request, timeout=PATIENCE_S) as answer:
                 told = answer.read()
         except HTTPError as error:
