@@ -17,6 +17,7 @@ import typer
 
 from dragoman.cli.address import authority
 from dragoman.cli.api import LOOPBACK, Token
+from dragoman.cli.chat_operator import status, two_phase
 from dragoman.cli.failure import USAGE, Failure
 from dragoman.cli.settings import ConfigFile, Overrides, settings
 
@@ -30,6 +31,8 @@ WAIT_S = 30.0  # for somebody who has not logged in, where nobody sits in front 
 INTERRUPTED = 130
 
 app = typer.Typer()
+app.command("status")(status)
+app.command("two-phase")(two_phase)
 
 
 @app.callback(invoke_without_command=True)

@@ -119,8 +119,8 @@ def _overview(told: dict[str, Any]) -> str:
     lag = told["save_lag_ms"]
     lags = ", ".join(f"{name} {value:g} ms" for name, value in lag.items() if value is not None) or "nothing saved yet"
     lines = [
-        f"two-phase          {way}",
-        f"backlog            {told['backlog']} of at most {on['max_backlog']}",
+        f"two-phase            {way}",
+        f"backlog              {told['backlog']} of at most {on['max_backlog']}",
         f"two_phase.saveLagMs  {lags} (upper bounds, as this instance saw them)",
         "",
         "shard  holder                           fence  backlog  accepted  to save  pending     saved  dead",
