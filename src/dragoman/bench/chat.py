@@ -24,9 +24,9 @@ from dragoman.bench.processes import raise_file_limit
 from dragoman.bench.progress import OnStep
 from dragoman.bench.report import Report
 from dragoman.bench.rounds import Case, Quantities, in_turns
+from dragoman.bench.slowed_instance import COMMIT_MS
 from dragoman.embedded.binary import ServerBinary
 
-SLOW_COMMIT_MS = 50
 SPARE_FILES = 500
 
 
@@ -78,18 +78,16 @@ async def _run(report: Report, bench: Bench, on_step: OnStep) -> None:
 
 def cases(settings: Settings) -> list[Case[Bench]]:
     """Who is compared stands side by side."""
-    delays = (0, SLOW_COMMIT_MS) if settings.slow else (0,)
     return [
-        _case(Setup(database, mode, commit_ms, settings.users))
+        _case(Setup(database, mode, slow, settings.users))
         for database in settings.databases
-        for commit_ms in delays
+        for slow in ((False, True) if settings.slow else (False,))
         for mode in settings.modes
     ]
 
 
 def _case(setup: Setup) -> Case[Bench]:
-    slow = "_slow" if setup.commit_ms else ""
-    name = f"{setup.database}{slow}_{setup.mode}"
+    name = f"{setup.database}{'_slow' if setup.slow else ''}_{setup.mode}"
 
     async def run(bench: Bench) -> Quantities:
         settings = bench.settings
@@ -99,7 +97,7 @@ def _case(setup: Setup) -> Case[Bench]:
         refuse(found)
         return quantities(found)
 
-    title = f"{setup.database}, {setup.mode.replace('_', '-')}" + (f", {setup.commit_ms} ms a commit" if slow else "")
+    title = f"{setup.database}, {setup.mode.replace('_', '-')}" + (f", {COMMIT_MS} ms a commit" if setup.slow else "")
     return Case(name, title, run, "PostgreSQL" if setup.database == "postgres" else "")
 
 

@@ -9,7 +9,6 @@ all of them have ended when it is left.
 """
 
 import asyncio
-import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -19,7 +18,7 @@ from typing import Any, Literal
 from uuid import uuid4
 
 from dragoman.bench.errors import BenchError
-from dragoman.bench.instance_process import InstanceProcess
+from dragoman.bench.instance_process import PLAIN, InstanceProcess
 from dragoman.bench.processes import cpu_s
 from dragoman.bench.puppet import Puppet
 from dragoman.bench.servers import Servers
@@ -35,7 +34,7 @@ MODES: tuple[Mode, ...] = ("off", "save_first", "deliver_first")
 INSTANCES = 2
 PINGS_PER_S = 200.0
 LOOK_S = 0.5
-DELAY_VARIABLE = "DRAGOMAN_BENCH_COMMIT_DELAY_MS"
+SLOWED = "dragoman.bench.slowed_instance"
 _OPEN_PATIENCE_S = 120.0
 _SLACK_S = 30.0
 _SECRET = "bench-bench-bench-bench-bench-bench-bench"
@@ -47,7 +46,7 @@ class Setup:
 
     database: Database = "sqlite"
     mode: Mode = "save_first"
-    commit_ms: int = 0
+    slow: bool = False
     users: int = 200
     max_backlog: int = 100_000
 
@@ -138,8 +137,8 @@ async def stage(below: Ground, setup: Setup) -> AsyncIterator[Stage]:
     with ExitStack() as stack:
         log = stack.enter_context(tempfile.TemporaryFile())
         configs = [configured(below.servers.urls[0], prefix, number, url, setup) for number in range(1, INSTANCES + 1)]
-        with _slowed(setup):
-            started = [stack.enter_context(InstanceProcess(config, log)) for config in configs]
+        module = SLOWED if setup.slow else PLAIN
+        started = [stack.enter_context(InstanceProcess(config, log, module)) for config in configs]
         # They load while the instances do.
         crowd = stack.enter_context(await Puppet.start("dragoman.bench.chat_load", log))
         pinger = stack.enter_context(await Puppet.start("dragoman.bench.ping_load", log))
@@ -177,19 +176,6 @@ def configured(redis_url: str, prefix: str, number: int, archive_url: str, setup
             "log.level": "error",
         },
     )
-
-
-@contextmanager
-def _slowed(setup: Setup) -> Iterator[None]:
-    """Instances started in here wait so long with every commit."""
-    if not setup.commit_ms:
-        yield
-        return
-    os.environ[DELAY_VARIABLE] = str(setup.commit_ms)
-    try:
-        yield
-    finally:
-        del os.environ[DELAY_VARIABLE]
 
 
 def refuse(found: dict[str, Any]) -> None:
