@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dragoman.domain.job import Outcome
+from dragoman.protocol.errors import ProtocolError
 from dragoman.protocol.peer import JobEnded, SessionMoved
 from dragoman.protocol.session import SessionInit, SessionResume, Utterance
 from dragoman.services.speech.session import Session
@@ -178,6 +179,22 @@ async def test_of_two_connections_that_resume_at_once_the_later_one_has_the_sess
     job = await client.spoken(b, node, 1)
     node.answer(job)
     await client.hears(0, 1)
+
+
+async def test_a_connection_that_is_gone_before_its_turn_takes_the_session_from_nobody(house: Open) -> None:
+    a, b, node, client = await two(house)
+    await client.spoken(a, node, 0)
+    looking = Gate(b.services.resumption._jobs, "get")
+    first = asyncio.ensure_future(client.resume(b))
+    await looking.reached()
+    second = asyncio.ensure_future(client.resume(b))
+    await asyncio.sleep(0)
+    client.wire.closed = True
+    looking.open()
+    with pytest.raises(ProtocolError, match="gone"):
+        await second
+    await first
+    assert client.at(b).socket is not client.wire
 
 
 async def test_who_restores_a_session_that_was_resumed_elsewhere_meanwhile_lets_go_of_it(house: Open) -> None:

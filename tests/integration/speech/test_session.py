@@ -1,5 +1,6 @@
 """A session in this process: every index ends in exactly one way; the client is asked to wait only when it helps."""
 
+import asyncio
 import random
 from collections import Counter
 from time import monotonic
@@ -8,6 +9,7 @@ import pytest
 
 from dragoman.domain.release import Settled
 from dragoman.protocol.audio import SILENCE_PACKET, encode_base64, opus_run
+from dragoman.protocol.codes import Close
 from dragoman.protocol.node import JobError
 from dragoman.protocol.session import SessionInit, Utterance
 from dragoman.services.speech.session import Session
@@ -138,3 +140,45 @@ async def test_a_session_that_says_goodbye_leaves_nothing(house: Open) -> None:
         return await here.stores.owners.session_owner(session.id) is None
 
     await wait_until(nobody_owns_it, PATIENCE_S)
+
+
+async def test_a_session_that_cannot_go_elsewhere_makes_no_new_jobs_once_its_instance_drains(house: Open) -> None:
+    here = await house()
+    node = await here.node("n")
+    session, wire = speak(here)
+    utter(session, wire, 0)
+    await wait_until(lambda: node.jobs, PATIENCE_S)
+    draining = asyncio.ensure_future(here.instance.drain())
+    await wait_until(lambda: wire.of("backpressure"), PATIENCE_S)
+    assert wire.of("backpressure")[0]["action"] == "PAUSE"
+    utter(session, wire, 1)
+    (error,) = wire.of("error")
+    assert (error["code"], error["details"]["utterance_index"]) == ("SESSION_CLOSED", 1)
+    assert len(here.services.dispatcher) == 1
+    assert not wire.closed, "what runs may finish"
+    node.answer(node.jobs[0])
+    await draining
+    assert [message["utterance_index"] for message in wire.of("translation_result")] == [0]
+    assert (wire.closed, wire.code, len(node.jobs)) == (True, Close.SHUTDOWN, 1)
+
+
+async def test_audio_that_is_cut_while_its_instance_drains_is_told_failed(house: Open) -> None:
+    here = await house(speech__pause_ms=200)
+    node = await here.node("n")
+    session, wire = speak(here)
+    session.chunk(opus_run([SILENCE_PACKET]), True, 1)
+    await wait_until(lambda: node.jobs, PATIENCE_S)
+    session.chunk(opus_run([SILENCE_PACKET]), False, 2)
+    draining = asyncio.ensure_future(here.instance.drain())
+    (error,) = await wait_until(lambda: wire.of("error"), PATIENCE_S)
+    assert (error["code"], error["details"]["utterance_index"]) == ("SESSION_CLOSED", 1)
+    node.answer(node.jobs[0])
+    await draining
+    assert len(node.jobs) == 1
+
+
+async def test_an_idle_client_is_sent_elsewhere_as_soon_as_its_instance_drains(house: Open) -> None:
+    here = await house()
+    _, wire = speak(here)
+    await here.instance.drain()
+    assert (wire.closed, wire.code) == (True, Close.SHUTDOWN)

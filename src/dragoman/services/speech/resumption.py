@@ -84,6 +84,8 @@ class Resumption:
 
     async def _resume(self, socket: Socket, message: SessionResume, subject: str) -> Session:
         session_id = message.session_id
+        if socket.closed:  # it may have what it asked for elsewhere by now: it is not to be taken from there
+            raise ProtocolError(ErrorCode.INVALID_SESSION, "The connection is gone.")
         here_already = self._sessions.find(session_id)
         held = here_already.outbox if here_already is not None else None
         if held is not None:

@@ -26,7 +26,7 @@ from dragoman.domain.turn import Turn
 from dragoman.protocol import ids
 from dragoman.protocol.audio import OPUS, duration_ms
 from dragoman.protocol.codec import encode
-from dragoman.protocol.codes import BackpressureAction, ErrorCode, UiEventName
+from dragoman.protocol.codes import BackpressureAction, Close, ErrorCode, UiEventName
 from dragoman.protocol.errors import ProtocolError
 from dragoman.protocol.fields import Message, Numbered, keep
 from dragoman.protocol.node import JobAssign, NodePartial
@@ -35,6 +35,7 @@ from dragoman.protocol.session import AsrPartial, Backpressure, Error, SessionCl
 from dragoman.services.metrics import Metrics
 from dragoman.services.sockets import Socket
 from dragoman.services.speech import messages
+from dragoman.services.speech.abroad import Abroad, Working
 from dragoman.services.speech.dispatcher import Dispatcher
 from dragoman.services.speech.messages import About
 from dragoman.services.speech.order import End, Order, TurnLine
@@ -44,6 +45,8 @@ log = structlog.get_logger(__name__)
 
 BACKPRESSURE_PAUSE_S = 1.0
 SLOW_PLACEMENT_S = 0.5
+PAUSE_MS = 2000
+SHUTTING_DOWN = "this instance is shutting down; connect again"
 KNOWN_CODES = frozenset(ErrorCode)
 
 
@@ -54,17 +57,6 @@ class SessionSettings:
     span: int = 1024
     reorder_ms: int = 300
     close_wait_ms: int = 5000
-
-
-@dataclass(frozen=True, slots=True)
-class Abroad:
-    """An open index whose job another instance drives; past `give_up_at` it is told failed."""
-
-    index: int
-    job_id: str
-    trace_id: str
-    cut_at: float
-    give_up_at: float
 
 
 class Session:
@@ -85,7 +77,7 @@ class Session:
         self.id, self.socket, self.init, self.subject = id, socket, init, subject
         self.trace_id = init.trace_id or ids.trace_id()
         self.audio_format, self.sample_rate = init.audio_format or OPUS, init.sample_rate or 16000
-        self.closing = self.over = False
+        self.closing = self.over = self.draining = False
         self.outbox: Outbox | None = None  # of a session that can resume
         self.heard_seq: int | None = None  # the last chunk that came
         self.segmenter = Segmenter(settings.segmenter, ids.turn_id)
@@ -145,6 +137,17 @@ class Session:
             self._order_utterance(one, came_by)
         self._cut(self.segmenter.close(now))
         self._close_if_done()
+
+    def drain(self) -> None:
+        """The instance is about to end, and this session with it: no new jobs. What runs may finish."""
+        self.draining = True
+        self.send(Backpressure(action=BackpressureAction.PAUSE, message=SHUTTING_DOWN, resume_after_ms=PAUSE_MS))
+        self._drained()
+
+    def _drained(self) -> None:
+        """Nothing keeps the client here: the sooner it is elsewhere, the less of what it says is lost."""
+        if self.draining and not self.closing and not self._orders and not self.abroad and self.socket is not None:
+            self.socket.close(Close.SHUTDOWN, SHUTTING_DOWN)
 
     def end(self, reason: str) -> None:
         """The session is over: nothing of it may linger."""
@@ -241,9 +244,13 @@ class Session:
             needs=messages.needs_of(assignment.pipeline),
         )
         self._orders[order.index] = (order, socket)
-        if self.outbox is not None:
-            order.advanced = self.outbox.note(self.state())
-        self._dispatcher.take(order)
+        if self.draining:
+            order.place.leave()
+            self.ended(order, End(Outcome.FAILED, ErrorCode.SESSION_CLOSED, SHUTTING_DOWN))
+        else:
+            if self.outbox is not None:
+                order.advanced = self.outbox.note(self.state())
+            self._dispatcher.take(order)
         if ends_turn and line.jobs == 1 and line.turn.node_id is None:
             self.lines.pop(line.turn.id, None)  # a turn of one job binds nothing, so nothing is to be removed
         elif ends_turn:
@@ -297,7 +304,7 @@ class Session:
         self._skip(now)
         settles: JobEnded | None = None
         own = about.index in self._orders or about.index in self.abroad
-        working = _Working(self._orders, self.abroad, self._dispatcher, end.node_id)
+        working = Working(self._orders, self.abroad, self._dispatcher, end.node_id)
         if end.outcome is Outcome.OK:
             self._release(about, end, now, working)
         elif end.outcome is Outcome.EMPTY:
@@ -315,8 +322,9 @@ class Session:
             self.outbox.note(self.state(), settles)
         self.set_timer()
         self._close_if_done()
+        self._drained()
 
-    def _release(self, about: About, end: End, now: float, working: "_Working") -> None:
+    def _release(self, about: About, end: End, now: float, working: Working) -> None:
         verdict = self.window.receive(about.index, now, working)
         if isinstance(verdict, Drop):
             self._count(verdict)
@@ -394,24 +402,3 @@ class Session:
             self._on_closed(self)
         else:  # not before the last word is out
             self.outbox.note({}).add_done_callback(lambda _: self._on_closed(self))
-
-
-class _Working:
-    """The lower indexes whose job is alive elsewhere than where a result came from."""
-
-    __slots__ = ("_abroad", "_dispatcher", "_node_id", "_orders")
-
-    def __init__(
-        self,
-        orders: Mapping[int, tuple[Order, Socket | None]],
-        abroad: Mapping[int, Abroad],
-        dispatcher: Dispatcher,
-        node_id: str | None,
-    ) -> None:
-        self._orders, self._abroad, self._dispatcher, self._node_id = orders, abroad, dispatcher, node_id
-
-    def __contains__(self, index: object) -> bool:
-        if index in self._abroad:
-            return True
-        found = self._orders.get(index) if isinstance(index, int) else None
-        return found is not None and self._dispatcher.is_elsewhere(found[0].job_id, self._node_id)

@@ -17,12 +17,13 @@ from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.services.sockets import Socket
 from dragoman.services.speech import messages
+from dragoman.services.speech.abroad import Abroad
 from dragoman.services.speech.dispatcher import Dispatcher
 from dragoman.services.speech.expatriate import Expatriate, Mail, RemoteSocket, end_of, parked_message
 from dragoman.services.speech.order import Place, TurnLine
 from dragoman.services.speech.outbox import Outbox
 from dragoman.services.speech.router import Router
-from dragoman.services.speech.session import Abroad, Session, SessionSettings
+from dragoman.services.speech.session import Session, SessionSettings
 from dragoman.store.errors import StoreError
 from dragoman.store.inbox import Push
 from dragoman.store.owners import Owners
@@ -309,11 +310,14 @@ class Sessions:
 
     def send_elsewhere(self) -> None:
         """We are about to end: clients that can resume do so now, on another instance. Their jobs go on here, and the
-        ends of them are sent there; until somebody resumes a session it is still ours, so that they can be parked."""
+        ends of them are sent there; until somebody resumes a session it is still ours, so that they can be parked.
+        The others are told to hold on, and go when their last job is over."""
         for session in list(self._sessions.values()):
             if session.outbox is not None and not session.closing:
                 self._handed[session.id] = session.outbox.epoch
                 self._let_go(session, session.outbox.undelivered(), Close.SHUTDOWN, "this instance is shutting down")
+            elif not session.closing:
+                session.drain()
 
     async def hand_over(self) -> None:
         """We end: sessions that can resume are left for another instance, the others are over."""
