@@ -44,10 +44,12 @@ class ChatCluster:
         return {name: text for name, text in texts.items() if name in NAMES}
 
     async def switch(self, texts: dict[str, str]) -> None:
-        await self.redis.call("HSET", self.keys.chat_switches, *(part for pair in texts.items() for part in pair))
+        if texts:
+            await self.redis.call("HSET", self.keys.chat_switches, *(part for pair in texts.items() for part in pair))
 
     async def forget_switches(self, names: list[str]) -> None:
-        await self.redis.call("HDEL", self.keys.chat_switches, *names)
+        if names:
+            await self.redis.call("HDEL", self.keys.chat_switches, *names)
 
     # -- worker numbers --------------------------------------------------------------------------
 

@@ -314,7 +314,7 @@ class Shards:
         name, call = self._tags[shard], self.redis.call
         (accepted, deliver), (to_save, save) = self._stages(shard)
         futures = [
-            call("HGETALL", self.keys.shard(name)),
+            call("HMGET", self.keys.shard(name), "backlog", "accepted", "saved", "dead", "fence"),
             call("GET", self.keys.lease(name)),
             call("XLEN", accepted),
             call("XPENDING", accepted, deliver),
@@ -325,10 +325,10 @@ class Shards:
         counts, holder, accepted_len, accepted_pending, to_save_len, to_save_pending, dead_len = [
             await _or_none(future) for future in futures
         ]
-        pairs = {k.decode(): int(v) for k, v in zip((counts or ())[::2], (counts or ())[1::2], strict=True)}
+        backlog, accepted_ever, saved, dead, fence = (int(count or 0) for count in counts)
         return Tally(
-            pairs.get("backlog", 0), pairs.get("accepted", 0), pairs.get("saved", 0), pairs.get("dead", 0),
-            pairs.get("fence", 0), (holder or b"").decode(), accepted_len or 0, _pending(accepted_pending),
+            backlog, accepted_ever, saved, dead, fence, (holder or b"").decode(), accepted_len or 0,
+            _pending(accepted_pending),
             to_save_len or 0, _pending(to_save_pending), dead_len or 0,
         )  # fmt: skip
 

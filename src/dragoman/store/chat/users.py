@@ -10,6 +10,7 @@ from dragoman.store.script import Script
 
 EARLY_PARK = Script.beside(__file__, "early_park")
 EARLY_TAKE = Script.beside(__file__, "early_take")
+LEAVE_WORD = Script.beside(__file__, "leave_word")
 
 EARLY_TTL_MS = 3_600_000
 EARLY_MOST = 10_000
@@ -42,9 +43,13 @@ class Users:
         words = await asyncio.gather(
             *(KEEP_IF(self.redis, held=key, value=owner, ttl=self.ttl_ms) for _, key, owner in held)
         )
-        lost = [(key, owner) for (_, key, owner), word in zip(held, words, strict=True) if word == b"NONE"]
-        await asyncio.gather(*(self.redis.call("SET", key, owner, "NX", "PX", self.ttl_ms) for key, owner in lost))
-        return [user for (user, _, _), word in zip(held, words, strict=True) if word == b"OTHER"]
+        lost = [one for one, word in zip(held, words, strict=True) if word == b"NONE"]
+        written = await asyncio.gather(
+            *(self.redis.call("SET", key, owner, "NX", "PX", self.ttl_ms) for _, key, owner in lost)
+        )
+        elsewhere = {user for (user, _, _), word in zip(held, words, strict=True) if word == b"OTHER"}
+        elsewhere |= {user for (user, _, _), done in zip(lost, written, strict=True) if not done}
+        return [user for user, _, _ in held if user in elsewhere]
 
     # -- session versions ------------------------------------------------------------------------
 
@@ -68,14 +73,8 @@ class Users:
     # -- what a sender that is away must hear ----------------------------------------------------
 
     async def leave_word(self, user: int, frame: bytes) -> None:
-        key = self.keys.failed(user)
-        await asyncio.gather(
-            self.redis.call("RPUSH", key, frame),
-            self.redis.call("LTRIM", key, -FAILED_MOST, -1),
-            self.redis.call("PEXPIRE", key, FAILED_TTL_MS),
-        )
+        """Of one that was left twice the user hears twice; none is lost to a user that comes at the same moment."""
+        await LEAVE_WORD(self.redis, words=self.keys.failed(user), frame=frame, most=FAILED_MOST, ttl=FAILED_TTL_MS)
 
     async def take_words(self, user: int) -> list[bytes]:
-        key = self.keys.failed(user)
-        words, _ = await asyncio.gather(self.redis.call("LRANGE", key, 0, -1), self.redis.call("DEL", key))
-        return list(words)
+        return list(await self.redis.call("LPOP", self.keys.failed(user), FAILED_MOST) or ())

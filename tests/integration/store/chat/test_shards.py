@@ -1,0 +1,352 @@
+"""A chat shard from accept to row: order, what an overtaken holder can do (nothing), and what cannot be read."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from dragoman.store.chat.shards import CONSUMER, Accepted, Entry, Names, Shards, Tally, Unreadable
+from dragoman.store.keys import Keys
+from dragoman.store.redis import Dedicated, Redis
+from redis_clients import Connect
+from waiting import wait_until
+
+TTL_MS = 60_000
+SHARE = 1000
+ID = 2**62
+SENDER, OTHER = 7, 8
+LONG_MS, SHORT_MS = 20_000, 50
+
+
+def shards_of(redis: Redis, keys: Keys, count: int = 1) -> Shards:
+    streams = f"{keys.im}:stream:single_chat"
+    return Shards(redis, keys, Names(f"{streams}:accepted", f"{streams}:to_save", "deliver", "save"), count, TTL_MS)
+
+
+@pytest.fixture
+def shards(redis: Redis, keys: Keys) -> Shards:
+    return shards_of(redis, keys)
+
+
+def message(number: int, sender: int = SENDER, client_msg_id: str = "", body: str = "héllo") -> Entry:
+    client_msg_id = client_msg_id or f"m-{number}"
+    return Entry("", ID + number, client_msg_id, sender, 9, "TEXT", body, 11, 12, "i1", "save_first")
+
+
+async def accept(shards: Shards, *numbers: int, sender: int = SENDER) -> None:
+    for number in numbers:
+        assert (await shards.accept(message(number, sender), "digest", SHARE))[0] is Accepted.OK
+
+
+async def take(shards: Shards, instance: str = "i1", shard: int = 0) -> str:
+    """The lease, from whoever has it, and the groups."""
+    await shards.redis.call("DEL", shards.keys.lease(shards._tags[shard]))
+    fence = await shards.take(shard, instance, 0, TTL_MS)
+    await shards.ensure_groups(shard)
+    return f"{instance}|{fence}"
+
+
+@asynccontextmanager
+async def reading(shards: Shards) -> AsyncIterator[Dedicated]:
+    reader = shards.reader(0)
+    try:
+        yield reader
+    finally:
+        await reader.close()
+
+
+async def next_accepted(shards: Shards, holder: str, after: str = ">", count: int = 100) -> list[Any]:
+    async with reading(shards) as reader:
+        found = await shards.next_accepted(reader, 0, holder, after, count, SHORT_MS)
+    assert found is not None
+    return found
+
+
+async def next_to_save(shards: Shards, holder: str, after: str = ">", count: int = 100) -> list[Any]:
+    found = await shards.next_to_save(0, holder, after, count)
+    assert found is not None
+    return found
+
+
+def ids(entries: list[Any]) -> list[int]:
+    return [entry.id - ID for entry in entries]
+
+
+# -- the whole way
+
+
+async def test_a_message_goes_from_accepted_to_saved_and_leaves_nothing_but_its_claim(shards: Shards) -> None:
+    holder = await take(shards)
+    assert await shards.accept(message(1), "digest", SHARE) == (Accepted.OK, 1)
+    assert await shards.unsaved(SENDER) == 1
+    (read,) = await next_accepted(shards, holder)
+    assert read == Entry(read.entry, ID + 1, "m-1", SENDER, 9, "TEXT", "héllo", 11, 12, "i1", "save_first")
+    assert await shards.moved(0, holder, [(read.entry, "i2|c2")])
+    assert await shards.waits_to_be_saved(0)
+    (read,) = await next_to_save(shards, holder)
+    assert (read.id, read.body, read.pushed_to) == (ID + 1, "héllo", "i2|c2")
+    assert await shards.saved(0, holder, [(read, read.id)]) == []
+    assert await shards.unsaved(SENDER) == 0
+    assert not await shards.waits_to_be_saved(0)
+    assert await shards.claim(SENDER, "m-1") == {"id": str(ID + 1), "digest": "digest", "saved": "1"}
+    assert await shards.tally(0) == Tally(accepted=1, saved=1, fence=1, holder=holder)
+    assert await shards.accept(message(2, client_msg_id="m-1"), "digest", SHARE) == (Accepted.SAVED, ID + 1)
+
+
+async def test_the_fields_of_an_entry_have_the_names_others_read(shards: Shards, redis: Redis) -> None:
+    holder = await take(shards)
+    await accept(shards, 1)
+    names = ["serverMsgId", "clientMsgId", "fromUserId", "toUserId", "msgType", "body", "sendTs", "createdAtMs"]
+    names += ["producerServerId", "mode", "v"]
+    ((entry, fields),) = await redis.call("XRANGE", shards.accepted(0), "-", "+")
+    assert [name.decode() for name in fields[::2]] == names
+    await next_accepted(shards, holder)
+    await shards.moved(0, holder, [(entry.decode(), "")])
+    ((_, fields),) = await redis.call("XRANGE", shards.to_save(0), "-", "+")
+    assert [name.decode() for name in fields[::2]] == [*names, "deliveredAttemptTs", "pushedTo"]
+
+
+async def test_what_was_accepted_before_anybody_worked_the_shard_is_read_from_its_beginning(shards: Shards) -> None:
+    await accept(shards, 1, 2, 3)
+    holder = await take(shards)
+    assert ids(await next_accepted(shards, holder)) == [1, 2, 3]
+
+
+async def test_of_two_that_send_the_same_at_once_one_is_accepted(shards: Shards, connect: Connect, keys: Keys) -> None:
+    other = shards_of(await connect(), keys)
+    replies = await asyncio.gather(
+        *((shards if n % 2 else other).accept(message(n, client_msg_id="same"), "d", SHARE) for n in range(20))
+    )
+    words = [word for word, _ in replies]
+    assert words.count(Accepted.OK) == 1
+    assert words.count(Accepted.DUPLICATE) == 19
+    assert len({number for word, number in replies if word is Accepted.DUPLICATE}) == 1
+    assert (await shards.tally(0)).accepted == 1
+
+
+async def test_ids_of_two_instances_rise_in_the_shard(shards: Shards, connect: Connect, keys: Keys) -> None:
+    """Whoever is behind is told the last one, and draws above it."""
+    other, last = shards_of(await connect(), keys), 0
+
+    async def send(by: Shards, sender: int, number: int) -> None:
+        at = 1
+        while (reply := await by.accept(message(at, sender, f"{sender}-{number}"), "d", SHARE))[0] is Accepted.STALE_ID:
+            at = reply[1] - ID + 1
+        assert reply[0] is Accepted.OK
+
+    await asyncio.gather(*(send(by, user, n) for by, user in ((shards, SENDER), (other, OTHER)) for n in range(25)))
+    holder = await take(shards)
+    for id in ids(await next_accepted(shards, holder)):
+        assert id > last
+        last = id
+    assert (await shards.tally(0)).backlog == 50
+
+
+async def test_senders_are_accepted_in_the_slot_of_their_shard(redis: Redis, keys: Keys) -> None:
+    shards = shards_of(redis, keys, 16)
+    for sender in range(1, 101):
+        assert (await shards.accept(message(sender, sender), "d", SHARE))[0] is Accepted.OK
+    tallies = await asyncio.gather(*(shards.tally(shard) for shard in range(16)))
+    assert sum(tally.backlog for tally in tallies) == 100
+    for shard, tally in enumerate(tallies):
+        assert tally.accepted == tally.accepted_len == sum(shards.of(sender) == shard for sender in range(1, 101))
+
+
+# -- the holder, and those before it
+
+
+async def test_what_the_last_holder_left_pending_is_read_again_page_by_page(shards: Shards) -> None:
+    first = await take(shards, "i1")
+    await accept(shards, 1, 2, 3, 4)
+    assert ids(await next_accepted(shards, first, count=3)) == [1, 2, 3]
+    second = await take(shards, "i2")
+    page = await next_accepted(shards, second, after="0", count=2)
+    assert ids(page) == [1, 2]
+    page = await next_accepted(shards, second, after=page[-1].entry, count=2)
+    assert ids(page) == [3]
+    assert await next_accepted(shards, second, after=page[-1].entry, count=2) == []
+    assert ids(await next_accepted(shards, second)) == [4]
+
+
+async def test_an_overtaken_holder_reads_moves_saves_and_buries_nothing(shards: Shards) -> None:
+    first = await take(shards, "i1")
+    await accept(shards, 1, 2, 3)
+    old, _ = await next_accepted(shards, first, count=2)
+    await shards.moved(0, first, [(old.entry, "")])
+    (to_save,) = await next_to_save(shards, first)
+    second = await take(shards, "i2")
+    before = await shards.tally(0)
+    async with reading(shards) as reader:
+        assert await shards.next_accepted(reader, 0, first, ">", 10, SHORT_MS) is None
+    assert await shards.next_to_save(0, first, "0", 10) is None
+    assert not await shards.moved(0, first, [(old.entry, "")])
+    assert await shards.saved(0, first, [(to_save, to_save.id)]) is None
+    assert not await shards.bury(0, first, to_save, "why", 5)
+    assert not await shards.keep(0, first, TTL_MS)
+    await shards.give_up(0, first)
+    assert await shards.tally(0) == before
+    assert before.holder == second
+
+
+async def test_one_that_is_overtaken_while_it_waits_takes_nothing_with_it(
+    shards: Shards, connect: Connect, keys: Keys
+) -> None:
+    other = shards_of(await connect(), keys)
+    first = await take(shards, "i1")
+    async with reading(shards) as reader:
+        waiting = asyncio.ensure_future(shards.next_accepted(reader, 0, first, ">", 10, LONG_MS))
+        await wait_until(lambda: blocked(shards.redis, shards.accepted(0)))
+        second = await take(other, "i2")
+        await accept(other, 1)
+        assert await waiting is None
+    assert (await shards.tally(0)).accepted_pending == 0
+    assert ids(await next_accepted(other, second)) == [1]
+
+
+async def blocked(redis: Redis, key: str) -> bool:
+    info = (await redis.call_at(key, "INFO", "clients")).decode()
+    return "blocked_clients:0" not in info
+
+
+async def test_who_waits_is_given_what_comes(shards: Shards) -> None:
+    holder = await take(shards)
+    async with reading(shards) as reader:
+        waiting = asyncio.ensure_future(shards.next_accepted(reader, 0, holder, ">", 10, LONG_MS))
+        await wait_until(lambda: blocked(shards.redis, shards.accepted(0)))
+        await accept(shards, 1)
+        found = await waiting
+    assert found is not None
+    assert ids(found) == [1]
+
+
+async def test_who_waits_in_vain_comes_back_with_nothing_and_not_before_its_time(shards: Shards) -> None:
+    """Also when something is left in the stream: it was given before, and is waited behind."""
+    holder = await take(shards)
+    await accept(shards, 1)
+    await next_accepted(shards, holder)
+    began = asyncio.get_running_loop().time()
+    assert await next_accepted(shards, holder) == []
+    assert asyncio.get_running_loop().time() - began >= SHORT_MS / 1000 * 0.9
+
+
+async def test_a_lease_is_taken_when_nobody_has_it_and_its_fence_is_above_all(shards: Shards) -> None:
+    assert await shards.take(0, "i1", 41, TTL_MS) == 42
+    assert await shards.take(0, "i2", 99, TTL_MS) == 0
+    assert await shards.take(0, "i1", 0, TTL_MS) == 0, "not even by its own holder: it may have forgotten what it read"
+    assert await shards.keep(0, "i1|42", TTL_MS)
+    await shards.give_up(0, "i1|42")
+    assert await shards.take(0, "i2", 3, TTL_MS) == 43
+
+
+async def test_of_many_that_want_a_lease_one_gets_it(shards: Shards, connect: Connect, keys: Keys) -> None:
+    other = shards_of(await connect(), keys)
+    fences = await asyncio.gather(*((shards if n % 2 else other).take(0, f"i{n}", 0, TTL_MS) for n in range(20)))
+    assert sorted(fences) == [0] * 19 + [1]
+
+
+# -- what cannot be read
+
+
+FIELDS = [str(part) for part in message(1).fields()]
+BROKEN = {
+    "no fields of ours": ["a", "b"],
+    "no version": FIELDS[:-2],
+    "no receiver": FIELDS[:6] + FIELDS[8:],
+    "a sender that is no number": [*FIELDS[:5], "bob", *FIELDS[6:]],
+    "a text that is no text": [*FIELDS[:11], b"\xff\xfe", *FIELDS[12:]],
+    "a version that is no number": [*FIELDS[:-1], "one"],
+}
+
+
+@pytest.mark.parametrize("fields", BROKEN.values(), ids=BROKEN)
+async def test_what_cannot_be_read_keeps_its_place_and_can_be_buried(
+    shards: Shards, redis: Redis, fields: list[Any]
+) -> None:
+    holder = await take(shards)
+    await accept(shards, 1)
+    entry = (await redis.call("XADD", shards.accepted(0), "*", *fields)).decode()
+    first, broken = await next_accepted(shards, holder)
+    assert isinstance(first, Entry)
+    assert isinstance(broken, Unreadable)
+    assert (broken.entry, broken.newer) == (entry, False)
+    assert "it cannot be read" in broken.why
+    assert await shards.bury(0, holder, broken, broken.why, 1, from_accepted=True)
+    tally = await shards.tally(0)
+    assert (tally.accepted_len, tally.accepted_pending, tally.dead_len) == (1, 1, 1)
+
+
+async def test_an_entry_of_a_later_release_is_told_as_such_and_one_with_more_fields_is_read(
+    shards: Shards, redis: Redis
+) -> None:
+    holder = await take(shards)
+    await redis.call("XADD", shards.accepted(0), "*", *FIELDS[:-1], "2")
+    await redis.call("XADD", shards.accepted(0), "*", *FIELDS, "colour", "red")
+    newer, known = await next_accepted(shards, holder)
+    assert isinstance(newer, Unreadable)
+    assert newer.newer
+    assert isinstance(known, Entry)
+
+
+async def test_an_entry_that_a_person_deleted_is_let_go(shards: Shards, redis: Redis) -> None:
+    holder = await take(shards)
+    await accept(shards, 1)
+    (read,) = await next_accepted(shards, holder)
+    await redis.call("XDEL", shards.accepted(0), read.entry)
+    (gone,) = await next_accepted(shards, holder, after="0")
+    assert isinstance(gone, Unreadable)
+    assert await shards.bury(0, holder, gone, gone.why, 1, from_accepted=True)
+    tally = await shards.tally(0)
+    assert (tally.accepted_pending, tally.dead_len) == (0, 0)
+
+
+async def test_a_dead_letter_says_why_and_its_sender_may_try_anew(shards: Shards, redis: Redis) -> None:
+    holder = await take(shards)
+    await accept(shards, 1)
+    (read,) = await next_accepted(shards, holder)
+    assert await shards.bury(0, holder, read, "w" * 1000, 5, from_accepted=True)
+    ((_, fields),) = await redis.call("XRANGE", shards.dead(0), "-", "+")
+    letter = dict(zip(fields[::2], fields[1::2], strict=True))
+    assert (letter[b"deadReason"], letter[b"tries"], letter[b"body"]) == (b"w" * 500, b"5", "héllo".encode())
+    assert letter[b"deadMs"].isdigit()
+    assert await shards.claim(SENDER, "m-1") == {}
+    assert await shards.unsaved(SENDER) == 0
+    assert await shards.accept(message(2, client_msg_id="m-1"), "other", SHARE) == (Accepted.OK, 1)
+
+
+# -- what can be seen
+
+
+async def test_a_shard_nobody_has_used_has_an_empty_tally(shards: Shards) -> None:
+    assert await shards.tally(0) == Tally()
+    assert not await shards.waits_to_be_saved(0)
+
+
+async def test_the_tally_counts_both_streams_what_is_pending_and_what_is_dead(shards: Shards) -> None:
+    holder = await take(shards)
+    await accept(shards, 1, 2, 3, 4, 5)
+    one, two, three, _ = await next_accepted(shards, holder, count=4)
+    assert await shards.bury(0, holder, one, "why", 5, from_accepted=True)
+    assert await shards.moved(0, holder, [(two.entry, ""), (three.entry, "")])
+    (saved,) = await next_to_save(shards, holder, count=1)
+    assert await shards.saved(0, holder, [(saved, saved.id)]) == []
+    await accept(shards, 6)
+    assert await shards.tally(0) == Tally(
+        backlog=4, accepted=6, saved=1, dead=1, fence=1, holder=holder, accepted_len=3, accepted_pending=1,
+        to_save_len=1, to_save_pending=0, dead_len=1,
+    )  # fmt: skip
+
+
+async def test_what_a_later_release_counts_beside_is_no_trouble(shards: Shards, redis: Redis, keys: Keys) -> None:
+    await accept(shards, 1)
+    await redis.call("HSET", keys.shard(shards._tags[0]), "colour", "red")
+    assert (await shards.tally(0)).accepted == 1
+
+
+async def test_all_instances_read_as_one_consumer(shards: Shards, redis: Redis) -> None:
+    holder = await take(shards)
+    await accept(shards, 1)
+    await next_accepted(shards, holder)
+    ((_, name, *_),) = await redis.call("XPENDING", shards.accepted(0), "deliver", "-", "+", 10)
+    assert name.decode() == CONSUMER

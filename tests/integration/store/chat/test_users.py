@@ -1,0 +1,199 @@
+"""Chat users in Redis: each connection removes and renews its own word, and what is kept for later is told once."""
+
+import asyncio
+
+import pytest
+
+from dragoman.store.chat import users as chat_users
+from dragoman.store.chat.users import EARLY_TTL_MS, FAILED_TTL_MS, Users
+from dragoman.store.keys import Keys
+from dragoman.store.redis import Redis
+from redis_clients import Connect
+
+TTL_MS = 45_000
+DELIVERED, READ = 1, 2
+ID = 2**62  # no double holds these
+
+
+@pytest.fixture
+def users(redis: Redis, keys: Keys) -> Users:
+    return Users(redis, keys, TTL_MS)
+
+
+async def life_ms(redis: Redis, key: str) -> int:
+    return int(await redis.call("PTTL", key))
+
+
+# -- whose socket is where
+
+
+async def test_a_socket_is_where_it_was_opened_last_and_the_one_before_is_told(users: Users) -> None:
+    assert await users.owners([7]) == [""]
+    assert await users.swap_owner(7, "i1|c1") == ""
+    assert await users.swap_owner(7, "i2|c2") == "i1|c1"
+    assert await users.owners([7, 8, 7]) == ["i2|c2", "", "i2|c2"]
+    assert await users.owners([]) == []
+
+
+async def test_of_many_that_open_at_once_each_hears_of_the_one_before(
+    users: Users, connect: Connect, keys: Keys
+) -> None:
+    other = Users(await connect(), keys, TTL_MS)
+    owners = [f"i|{number}" for number in range(40)]
+    before = await asyncio.gather(
+        *((users if number % 2 else other).swap_owner(7, owner) for number, owner in enumerate(owners))
+    )
+    (last,) = await users.owners([7])
+    assert sorted([*before, last]) == sorted(["", *owners])
+
+
+async def test_a_closing_socket_takes_away_its_own_word_only(users: Users) -> None:
+    await users.swap_owner(7, "i1|c1")
+    await users.swap_owner(7, "i2|c2")
+    await users.leave(7, "i1|c1")
+    assert await users.owners([7]) == ["i2|c2"]
+    await users.leave(7, "i2|c2")
+    await users.leave(7, "i2|c2")
+    assert await users.owners([7]) == [""]
+
+
+async def test_a_word_that_is_not_renewed_lapses(users: Users, redis: Redis, keys: Keys) -> None:
+    await users.swap_owner(7, "i1|c1")
+    assert TTL_MS - 10_000 < await life_ms(redis, keys.user_owner(7)) <= TTL_MS
+    await redis.call("PEXPIRE", keys.user_owner(7), 5_000)
+    assert await users.renew([(7, "i1|c1")]) == []
+    assert await life_ms(redis, keys.user_owner(7)) > 5_000
+
+
+async def test_renewing_writes_again_what_was_forgotten_and_tells_what_is_elsewhere(
+    users: Users, redis: Redis, keys: Keys
+) -> None:
+    await users.swap_owner(1, "i1|a")
+    await users.swap_owner(2, "i1|b")
+    await users.swap_owner(3, "i2|c")
+    await redis.call("DEL", keys.user_owner(2))
+    assert await users.renew([(1, "i1|a"), (2, "i1|b"), (3, "i1|c")]) == [3]
+    assert await users.owners([1, 2, 3]) == ["i1|a", "i1|b", "i2|c"]
+    assert await life_ms(redis, keys.user_owner(2)) > 0
+    assert await users.renew([]) == []
+
+
+async def test_a_socket_opened_elsewhere_while_a_forgotten_one_is_written_again_stays(
+    users: Users, redis: Redis, keys: Keys
+) -> None:
+    """Redis forgot; in the same moment the user came to another instance."""
+    renewed = asyncio.ensure_future(users.renew([(7, "i1|c1")]))
+    await asyncio.sleep(0)  # its look is on its way, and finds nothing; ours is the next command
+    await users.swap_owner(7, "i2|c2")
+    assert await renewed == [7]
+    assert await users.owners([7]) == ["i2|c2"]
+
+
+# -- session versions
+
+
+async def test_session_versions_begin_at_nothing_and_rise_for_each_user_alone(users: Users) -> None:
+    assert await users.session_version(7) == 0
+    raised = await asyncio.gather(*(users.raise_session_version(7) for _ in range(20)))
+    assert sorted(raised) == list(range(1, 21))
+    assert await users.session_version(7) == 20
+    assert await users.session_version(8) == 0
+
+
+# -- receipts that came before the row
+
+
+async def test_an_early_receipt_is_taken_once(users: Users) -> None:
+    await users.park_early(7, [(ID + 1, DELIVERED), (ID + 2, READ)])
+    assert await users.take_early(7, [ID + 3]) == []
+    assert await users.take_early(8, [ID + 1]) == [], "it is kept for who gave it"
+    assert await users.take_early(7, [ID + 2, ID + 1, ID + 9]) == [(ID + 2, READ), (ID + 1, DELIVERED)]
+    assert await users.take_early(7, [ID + 1, ID + 2]) == []
+    assert await users.take_early(7, []) == []
+
+
+@pytest.mark.parametrize("given", [(DELIVERED, READ), (READ, DELIVERED), (READ, READ), (DELIVERED, READ, DELIVERED)])
+async def test_the_higher_of_two_receipts_stays(users: Users, given: tuple[int, ...]) -> None:
+    for status in given:
+        await users.park_early(7, [(ID, status)])
+    assert await users.take_early(7, [ID]) == [(ID, READ)]
+
+
+async def test_both_receipts_may_come_in_one_call(users: Users) -> None:
+    await users.park_early(7, [(ID, READ), (ID, DELIVERED)])
+    assert await users.take_early(7, [ID]) == [(ID, READ)]
+
+
+async def test_no_more_than_so_many_are_kept_and_those_kept_can_still_rise(
+    users: Users, redis: Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat_users, "EARLY_MOST", 3)
+    await users.park_early(7, [(ID + number, DELIVERED) for number in range(5)])
+    assert await redis.call("HLEN", keys.early(7)) == 3
+    await users.park_early(7, [(ID + 4, READ), (ID, READ)])
+    assert await users.take_early(7, [ID, ID + 1, ID + 2, ID + 3, ID + 4]) == [
+        (ID, READ),
+        (ID + 1, DELIVERED),
+        (ID + 2, DELIVERED),
+    ]
+    await users.park_early(7, [(ID + 4, READ)])
+    assert await users.take_early(7, [ID + 4]) == [(ID + 4, READ)], "there is room again"
+
+
+async def test_early_receipts_lapse_an_hour_after_the_last(users: Users, redis: Redis, keys: Keys) -> None:
+    await users.park_early(7, [(ID, DELIVERED)])
+    await redis.call("PEXPIRE", keys.early(7), 5_000)
+    await users.park_early(7, [(ID + 1, DELIVERED)])
+    assert EARLY_TTL_MS - 10_000 < await life_ms(redis, keys.early(7)) <= EARLY_TTL_MS
+    await users.take_early(7, [ID])
+    assert await life_ms(redis, keys.early(7)) > 0
+
+
+async def test_of_two_that_look_for_a_receipt_one_finds_it(users: Users, connect: Connect, keys: Keys) -> None:
+    other = Users(await connect(), keys, TTL_MS)
+    await users.park_early(7, [(ID + number, READ) for number in range(50)])
+    ids = [ID + number for number in range(50)]
+    found = await asyncio.gather(*((users if id % 2 else other).take_early(7, [id]) for id in [*ids, *ids]))
+    assert sorted(one for some in found for one in some) == [(id, READ) for id in ids]
+
+
+# -- words for those away
+
+
+async def test_words_wait_in_their_order_and_are_told_once(users: Users) -> None:
+    assert await users.take_words(7) == []
+    for word in (b"one", b'{"two": "\xc3\xbc"}', b"\x00\xff"):
+        await users.leave_word(7, word)
+    assert await users.take_words(8) == []
+    assert await users.take_words(7) == [b"one", b'{"two": "\xc3\xbc"}', b"\x00\xff"]
+    assert await users.take_words(7) == []
+
+
+async def test_words_lapse_a_week_after_the_last(users: Users, redis: Redis, keys: Keys) -> None:
+    await users.leave_word(7, b"one")
+    await redis.call("PEXPIRE", keys.failed(7), 5_000)
+    await users.leave_word(7, b"two")
+    assert FAILED_TTL_MS - 10_000 < await life_ms(redis, keys.failed(7)) <= FAILED_TTL_MS
+
+
+async def test_the_oldest_words_go_when_there_are_too_many(users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_users, "FAILED_MOST", 3)
+    for number in range(5):
+        await users.leave_word(7, b"%d" % number)
+    assert await users.take_words(7) == [b"2", b"3", b"4"]
+
+
+async def test_a_word_left_while_others_are_taken_is_not_lost(users: Users, connect: Connect, keys: Keys) -> None:
+    other = Users(await connect(), keys, TTL_MS)
+    words = [b"%d" % number for number in range(200)]
+
+    async def leave() -> None:
+        for word in words:
+            await other.leave_word(7, word)
+
+    leaving, heard = asyncio.ensure_future(leave()), list[bytes]()
+    while not leaving.done():
+        heard += await users.take_words(7)
+    heard += await users.take_words(7)
+    await leaving
+    assert heard == words
