@@ -13,7 +13,7 @@ from dragoman.cli.serve import Port, started, tell, where_to_look
 from dragoman.cli.settings import ConfigFile, Overrides, settings
 
 if TYPE_CHECKING:
-    from dragoman.config import Config
+    from dragoman.config import Config, Loaded
     from dragoman.embedded.lifeline import Child
     from dragoman.supervisor import Ready
 
@@ -32,7 +32,7 @@ def demo(
     from dragoman import logs  # first: see there
     from dragoman.supervisor import run
 
-    loaded = settings(ctx, config, override, {"server.port": port}).config
+    loaded = _demonstrating(settings(ctx, config, override, {"server.port": port}))
     logs.configure(loaded.log.level, loaded.log.format)
     children: list[Child] = []
 
@@ -41,15 +41,28 @@ def demo(
         many = f"{nodes} simulated node{'' if nodes == 1 else 's'}"
         watch = f"dragoman status --watch --url {authority(loaded.server.host, told.port)}"
         speak = f"dragoman say --url {authority(loaded.server.host, told.port)}"
+        chat = f"dragoman chat --as alice --to bob --url {authority(loaded.server.host, told.port)}"
         tell(
             f"{where_to_look(loaded, told)}  {many} dialling in. In a second terminal, from this folder:\n"
-            f"    .venv/bin/{speak}\n    .venv/bin/{watch}\n  Ctrl-C ends everything.\n"
+            f"    .venv/bin/{speak}\n    .venv/bin/{chat}\n    .venv/bin/{watch}\n  Ctrl-C ends everything.\n"
         )
 
     try:
         return run(loaded, on_ready=ready, started=started())
     finally:
         _end(children)
+
+
+def _demonstrating(loaded: "Loaded") -> "Config":
+    """Both receipts of chat are shown, unless the settings say otherwise."""
+    from msgspec.structs import replace
+
+    from dragoman.config.sources import DEFAULT
+
+    config = loaded.config
+    if loaded.sources["chat.two_phase.enabled"] != DEFAULT:
+        return config
+    return replace(config, chat=replace(config.chat, two_phase=replace(config.chat.two_phase, enabled=True)))
 
 
 def _start_node(config: "Config", port: int, number: int) -> "Child":

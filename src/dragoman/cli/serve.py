@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 IMPORTED = time.monotonic()
 
@@ -83,8 +84,21 @@ def where_to_look(config: "Config", ready: "Ready") -> str:
         f"\nDragoman is ready after {ready.elapsed_s:.2f} s with {count} instance{'s' if count > 1 else ''}.\n"
         f"  clients   ws://{base}/ws/session\n"
         f"  nodes     ws://{base}/ws/node\n"
+        f"  chat      ws://{base}/ws   (login: POST http://{base}/auth/login)\n"
         f"  health    http://{base}/health/ready\n"
         f"  cluster   http://{base}/api/v1/cluster   (or: dragoman status){guarded}\n"
         f"  metrics   http://{base}/metrics{guarded}\n"
         f"  engine    {engine}\n"
+        f"  messages  {_archive(config)}\n"
     )
+
+
+def _archive(config: "Config") -> str:
+    """Where messages are kept; never its password."""
+    from dragoman.archive.places import archive_url, sqlite_path
+
+    url = archive_url(config)
+    if url.startswith("sqlite:"):
+        return f"SQLite, {sqlite_path(url)}"
+    parts = urlsplit(url)
+    return f"PostgreSQL, {parts.hostname or 'local'}{parts.path}"
