@@ -113,7 +113,7 @@ class Receipts:
         """Keep what has no row yet; then ask SQL once more, for the row may have come in between."""
         by_user: dict[int, list[tuple[int, int]]] = {}
         for given, ids in missing:
-            by_user.setdefault(given.receipt.acker, []).extend((id, given.receipt.status) for id in ids)
+            by_user.setdefault(given.receipt.acker, []).extend((id, int(given.receipt.status)) for id in ids)
         try:
             await asyncio.gather(*(self._users.park_early(user, receipts) for user, receipts in by_user.items()))
         except StoreError as error:
