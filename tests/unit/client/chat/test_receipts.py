@@ -15,17 +15,15 @@ def known(receipts: Receipts, *ids: int, to: int = 2) -> list[Sent]:
     return sents
 
 
-def test_read_counts_for_what_was_delivered_before_it() -> None:
+def test_a_receipt_counts_for_what_was_sent_before_it_to_the_same_receiver() -> None:
     receipts = Receipts()
-    delivered, undelivered, read, later = known(receipts, 1, 2, 3, 4)
-    (elsewhere,) = known(receipts, 5, to=9)
-    for id, acker in ((1, 2), (3, 2), (4, 2), (5, 9)):
-        receipts.told(DELIVERED, acker, id)
-    receipts.told(READ, 2, 3)
-    assert [bool(one.read) for one in (delivered, undelivered, read, later, elsewhere)] == [
-        True, False, True, False, False,
-    ]  # fmt: skip
-    assert not undelivered.delivered
+    first, second, third = known(receipts, 1, 2, 4)
+    (elsewhere,) = known(receipts, 3, to=9)
+    receipts.told(DELIVERED, 2, 2)
+    assert [bool(one.delivered) for one in (first, second, third, elsewhere)] == [True, True, False, False]
+    receipts.told(READ, 2, 4)
+    assert [bool(one.read) for one in (first, second, third, elsewhere)] == [True, True, True, False]
+    assert receipts.all() == [elsewhere]
 
 
 def test_a_receipt_that_comes_before_the_id_is_known_is_kept_for_it() -> None:
