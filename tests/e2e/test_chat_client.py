@@ -1,0 +1,120 @@
+"""The chat SDK against real instances: receipts, history, two instances, and one that is killed."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from chatters import PATIENT, token
+from dragoman.client.chat import Chat, Kicked, Refused, SendFailed, login
+from instances import InstanceProcess, running
+from redis_servers import RedisAt
+from waiting import wait_until
+
+pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+
+ANN, BEN = 71, 72
+
+
+@asynccontextmanager
+async def served(
+    redis: RedisAt, folder: Path, prefix: str, count: int = 1, **flags: object
+) -> AsyncIterator[list[InstanceProcess]]:
+    settings = {"archive__url": f"sqlite:///{folder / 'chat.db'}", "chat__two_phase__enabled": True, **flags}
+    async with running(redis, folder, prefix) as cluster:
+        yield [await cluster.instance(**settings) for _ in range(count)]
+
+
+def chat(uid: int, *instances: InstanceProcess, in_flight: int = 1) -> Chat:
+    urls = [f"ws://127.0.0.1:{one.port}/ws" for one in instances]
+    return Chat(urls, token=lambda: token(uid), in_flight=in_flight, timing=PATIENT)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"chat__two_phase__enabled": False},
+        {},
+        {"chat__two_phase__deliver_before_saved": True},
+    ],
+    ids=["off", "save_first", "deliver_first"],
+)
+async def test_every_receipt_comes_across_two_instances(
+    redis_at: RedisAt, prefix: str, tmp_path: Path, flags: dict[str, object]
+) -> None:
+    async with served(redis_at, tmp_path, prefix, 2, **flags) as (first, second):
+        async with chat(ANN, first) as ann, chat(BEN, second) as ben:
+            sents = [await ann.send(BEN, f"message {number}") for number in range(20)]
+            messages = ben.messages()
+            heard = [await anext(messages) for _ in range(20)]
+            assert [message.body for message in heard] == [sent.body for sent in sents]
+            for sent in sents:
+                await sent.accepted
+                await sent.saved
+                await sent.delivered
+            ben.read(heard[-1])
+            for sent in sents:
+                await sent.read
+            assert [message.server_msg_id for message in heard] == [sent.server_msg_id for sent in sents]
+
+
+async def test_what_was_sent_to_somebody_away_waits_for_them(redis_at: RedisAt, prefix: str, tmp_path: Path) -> None:
+    async with served(redis_at, tmp_path, prefix) as (here,):
+        async with chat(ANN, here, in_flight=50) as ann:
+            sents = [await ann.send(BEN, f"message {number}") for number in range(250)]
+            await ann.settled()
+            async with chat(BEN, here) as ben:
+                messages = ben.messages()
+                heard = [(await anext(messages)).body for _ in range(250)]
+            assert heard == [sent.body for sent in sents]
+
+
+async def test_a_chat_goes_on_at_the_next_instance_when_one_is_killed(
+    redis_at: RedisAt, prefix: str, tmp_path: Path
+) -> None:
+    async with served(redis_at, tmp_path, prefix, 2) as (first, second):
+        async with chat(ANN, first, second) as ann, chat(BEN, second) as ben:
+            await (await ann.send(BEN, "before")).saved
+            first.kill()
+            sents = [await ann.send(BEN, f"after {number}") for number in range(10)]
+            for sent in sents:
+                await sent.saved
+            messages = ben.messages()
+            heard = [(await anext(messages)).body for _ in range(11)]
+            assert heard == ["before", *(sent.body for sent in sents)]
+
+
+async def test_somebody_who_comes_in_elsewhere_takes_the_place(redis_at: RedisAt, prefix: str, tmp_path: Path) -> None:
+    async with served(redis_at, tmp_path, prefix, 2) as (first, second):
+        async with chat(ANN, first) as ann:
+            async with chat(ANN, second) as again:
+                with pytest.raises(Kicked):
+                    await anext(ann.messages())
+                await (await again.send(BEN, "still here")).saved
+
+
+async def test_accounts_their_history_and_their_end(redis_at: RedisAt, prefix: str, tmp_path: Path) -> None:
+    async with served(redis_at, tmp_path, prefix, security__secret="s" * 40) as (here,):
+        base = f"http://127.0.0.1:{here.port}"
+        cora, dean = await login(base, "cora", "c-secret"), await login(base, "dean", "d-secret")
+        with pytest.raises(Refused, match="unauthorized"):
+            await login(base, "cora", "another")
+        async with Chat(f"ws://127.0.0.1:{here.port}/ws", token=cora.token, timing=PATIENT) as chat:
+            for body in ("one", "two"):
+                await (await chat.send(dean.user_id, body)).saved
+            with pytest.raises(SendFailed, match="cannot_send_to_self"):
+                await (await chat.send(cora.user_id, "me")).saved
+            assert [said.body for said in await dean.history(cora.user_id)] == ["two", "one"]
+            (conversation,) = await dean.conversations()
+            assert conversation["unreadCount"] == 2
+            await login(base, "cora", "c-secret")  # elsewhere: the old token is of no use any more
+
+            async def is_out() -> bool:
+                if chat.connected:
+                    await chat.send(dean.user_id, "am I still in?")
+                return not chat.connected
+
+            await wait_until(is_out, tolerate=Refused)
+            with pytest.raises(Refused, match="session_invalid"):
+                await anext(chat.messages())
