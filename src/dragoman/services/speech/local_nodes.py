@@ -28,7 +28,7 @@ from dragoman.protocol.node import (
     NodeRegisterAck,
     slots_of,
 )
-from dragoman.protocol.peer import Assign, Bounced, CancelJob, Evict, FromNode, NodeLost, NodeSeen
+from dragoman.protocol.peer import Assign, CancelJob, Evict, FromNode, NodeLost, NodeSeen
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.services.sockets import Socket
@@ -171,8 +171,7 @@ class LocalNodes:
     async def assign(self, message: Assign) -> None:
         node = self._here.get(message.node_id)
         if node is None or node.epoch != message.epoch or node.conn.closed:
-            bounced = Bounced(message.node_id, message.epoch, message.job_id, message.attempt)
-            await self.router.to_driver(message.driver, bounced)
+            await self.router.bounce(message)  # with no room there, the inbox entry of the assignment stays
             return
         node.drivers[message.job_id] = message.driver
         if len(node.drivers) > MAX_DRIVERS:  # old nodes never answer some jobs

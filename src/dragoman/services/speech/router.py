@@ -4,7 +4,9 @@ An owner counts only while it reads its inbox: GONE means re-resolve once. What 
 is answered to whoever sent it, by a rule for each kind of message.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from time import monotonic
 
 import structlog
 
@@ -30,6 +32,13 @@ from dragoman.store.jobs import Jobs
 from dragoman.store.owners import Owners
 
 log = structlog.get_logger(__name__)
+
+ROOM_PATIENCE_S = 2.0
+ROOM_PAUSE_S = 0.05
+
+
+class NoRoom(Exception):
+    """An inbox stayed full for longer than we wait."""
 
 
 class Router:
@@ -64,24 +73,34 @@ class Router:
         adopter = job.get("driver") if job is not None else None
         return await self.push(adopter, message) if adopter is not None and adopter != driver else Push.GONE
 
+    async def bounce(self, message: Assign, patience_s: float = 0.0) -> None:
+        """Tell an assignment's driver that it did not reach its node. Raises NoRoom: then it has to be tried again."""
+        bounced = Bounced(message.node_id, message.epoch, message.job_id, message.attempt)
+        await self._insist(message.driver, lambda: self.to_driver(message.driver, bounced), patience_s)
+
+    async def _insist(self, instance: str, push: Callable[[], Awaitable[Push]], patience_s: float) -> Push:
+        give_up_at = monotonic() + patience_s
+        while (verdict := await push()) is Push.FULL:
+            if monotonic() >= give_up_at:
+                raise NoRoom(f"the inbox of {instance} is full")
+            await asyncio.sleep(ROOM_PAUSE_S)
+        return verdict
+
     async def rehome(self, message: InboxMessage) -> None:
-        """An entry of a dead instance's inbox: to where it belongs now."""
+        """An entry of a dead instance's inbox: to where it belongs now. Raises NoRoom for what it cannot take."""
         match message:
             case Assign():
                 owner = await self.owners.node_owner(message.node_id)
                 if owner is not None and await self.push(owner, message) is Push.OK:
                     return
-                bounced = Bounced(message.node_id, message.epoch, message.job_id, message.attempt)
-                await self.to_driver(message.driver, bounced)
+                await self.bounce(message, ROOM_PATIENCE_S)
             case CancelJob():
                 owner = await self.owners.node_owner(message.node_id)
                 if owner is not None:
                     await self.push(owner, message)
             case FromNode() | Bounced():
                 job = await self.jobs.get(message.job_id)
-                driver = job.get("driver") if job is not None else None
-                if driver is None or await self.push(driver, message) is not Push.OK:
-                    await self.deliver_here(message)
+                await self._to_driver_of(message, job.get("driver") if job is not None else None)
             case JobEnded() | JobMoved() | UtteranceFor():
                 owner = await self.owners.session_owner(message.session_id)
                 if owner is not None and await self.push(owner, message) is Push.OK:
@@ -92,3 +111,11 @@ class Router:
                 await self.rehome_chat(message)
             case _:
                 log.info("dropped with its instance", kind=kind_of(message))
+
+    async def _to_driver_of(self, message: FromNode | Bounced, driver: str | None) -> None:
+        """If nobody drives the job we may be watching it."""
+        verdict = Push.GONE
+        if driver is not None:
+            verdict = await self._insist(driver, lambda: self.push(driver, message), ROOM_PATIENCE_S)
+        if verdict is not Push.OK:
+            await self.deliver_here(message)

@@ -1,0 +1,60 @@
+"""What was in a dead instance's inbox goes where it belongs; what finds no room there is not lost without a word."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from dragoman.protocol.peer import Assign, Bounced, FromNode
+from dragoman.services.speech import router
+from dragoman.store.inbox import InboxSettings
+from integration.speech.house import PATIENCE_S, House, Open
+from waiting import wait_until
+
+pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+
+ASSIGN = Assign("nobody", 1, "job", 1, "a", msgspec.Raw(b"{}"))
+BOUNCED = Bounced("nobody", 1, "job", 1)
+
+
+async def two(house: Open) -> tuple[House, House, list[object]]:
+    """A drives a job whose words B has to pass on; and what A hears."""
+    a, b = await house("a"), await house("b")
+    heard: list[object] = []
+    a.services.dispatcher.bounced = lambda message: heard.append(message)  # type: ignore[method-assign]
+    a.services.dispatcher.node_said = lambda node_id, message: heard.append(message)  # type: ignore[method-assign]
+    await a.stores.jobs.create("job", {"driver": "a"}, "nobody", 1)
+    return a, b, heard
+
+
+def fill(house: House) -> InboxSettings:
+    """No inbox has room, as far as this one can tell; returns how it was before."""
+    inboxes = house.services.router.inboxes
+    before, inboxes.settings = inboxes.settings, InboxSettings(maxlen=0)
+    return before
+
+
+@pytest.mark.parametrize("message", [ASSIGN, BOUNCED])
+async def test_a_bounced_assignment_waits_for_room_in_the_inbox_of_its_driver(
+    house: Open, message: Assign | Bounced
+) -> None:
+    _, b, heard = await two(house)
+    before = fill(b)
+    handing = asyncio.ensure_future(b.services.router.rehome(message))
+    await wait_until(lambda: b.count("dragoman_inbox_push_total", verdict="FULL") >= 2, PATIENCE_S)
+    b.services.router.inboxes.settings = before
+    await handing
+    await wait_until(lambda: heard == [BOUNCED], PATIENCE_S)
+
+
+@pytest.mark.parametrize("message", [ASSIGN, BOUNCED, FromNode("nobody", 1, "job", [msgspec.Raw(b"{}")])])
+async def test_what_finds_no_room_for_long_is_said_so_to_whoever_buries(
+    house: Open, message: Assign | Bounced | FromNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who makes a dead letter of it."""
+    monkeypatch.setattr(router, "ROOM_PATIENCE_S", 0.1)
+    _, b, heard = await two(house)
+    fill(b)
+    with pytest.raises(router.NoRoom, match="the inbox of a is full"):
+        await b.services.router.rehome(message)
+    assert not heard
