@@ -115,5 +115,5 @@ def quantities(found: Mapping[str, Any]) -> Quantities:
     told["saved_share"] = found["saved_count"] / sent
     told["arrived_share"] = found["arrived_count"] / sent
     told["saved_per_s"] = found["saved_count"] / found["took_s"]
-    told["server_busy"] = float(found["errors"].get("server_busy", 0))
+    told["server_busy"] = float(found["server_busy"])
     return told

@@ -30,6 +30,7 @@ FIRST_UID = 1_000_001
 TOKEN_S = 86_400
 PING_S = 20.0
 LOOK_S = 0.02
+TICK_S = 0.001
 SHARES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 MOST_ERRORS = 5
 NEVER = 0.0
@@ -69,6 +70,7 @@ class Crowd:
         self.accepted, self.saved, self.arrived = (array("d", bytes(8 * most)) for _ in range(3))
         self.delivered = self.duplicates = self.by_from = self.by_id = self.inversions = 0
         self.errors: Counter[str] = Counter()
+        self.busy: list[int] = []  # messages that were refused for now
         self.failures: list[str] = []
 
     # -- what the bench tells us to do -----------------------------------------------------------
@@ -133,7 +135,8 @@ class Crowd:
                     receiver = rng.choice(users)
                 sender.say(self.sent, receiver.uid)
                 self.sent += 1
-            await asyncio.sleep(max(self.start + self.sent / self.rate - monotonic(), 0))
+            # Less than the loop's millisecond would be none at all, and the clients would spin.
+            await asyncio.sleep(max(self.start + self.sent / self.rate - monotonic(), TICK_S))
 
     async def _ping(self) -> None:
         while True:
@@ -157,6 +160,7 @@ class Crowd:
         told["took_s"] = max(max(self.saved), self.start + self.sent / self.rate) - (self.start + first / self.rate)
         told |= {"duplicates": self.duplicates, "reorderByFrom": self.by_from, "reorderByServerMsgId": self.by_id}
         told |= {"inversions": self.inversions, "delivered": self.delivered}
+        told["server_busy"] = sum(1 for number in self.busy if number >= first)
         return told | {"errors": dict(self.errors), "failures": self.failures[:MOST_ERRORS]}
 
 
@@ -234,6 +238,8 @@ class User(WSListener):
 
     def _error(self, heard: Heard) -> None:
         self._all.errors[heard.reason] += 1
+        if heard.reason == "server_busy" and (number := self._number(heard)) is not None:
+            self._all.busy.append(number)
         if not self.opened.done():
             self.opened.set_exception(ConnectionError(f"a user was not let in: {heard.reason}"))
 

@@ -58,14 +58,14 @@ def kept_up(found: dict[str, Any], seconds: float) -> bool:
 
 def overloaded(found: dict[str, Any], rate: float) -> Quantities:
     """`overload_worse` counts everything that is neither saved nor refused in good order; it should be 0."""
-    busy = found["errors"].get("server_busy", 0)
-    strange = sum(found["errors"].values()) - busy
+    strange = sum(found["errors"].values()) - found["errors"].get("server_busy", 0)
+    silent = max(found["sent"] - found["saved_count"] - found["server_busy"], 0)
     lost = max(found["accepted_count"] - found["saved_count"], 0)
     disorder = found["duplicates"] + found["reorderByFrom"] + found["reorderByServerMsgId"]
     return {
         "overload_per_s": rate,
-        "overload_server_busy": float(busy),
+        "overload_server_busy": float(found["server_busy"]),
         "overload_saved": float(found["saved_count"]),
         "overload_accepted_p99_ms": float(found["accepted_p99_ms"]),
-        "overload_worse": float(strange + lost + disorder + len(found["failures"])),
+        "overload_worse": float(strange + silent + lost + disorder + len(found["failures"])),
     }
