@@ -16,7 +16,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background by a shell, and every process the tests start would inherit it: Ctrl-C is tested too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest_plugins = ["redis_servers", "redis_fixtures"]
+pytest_plugins = ["redis_servers", "redis_fixtures", "sql_servers"]
 
 # Below the time-out of pytest-timeout, whose signal does not get through to a uvloop that has nothing to do.
 PATIENCE_S = 100.0

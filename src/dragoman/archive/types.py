@@ -7,7 +7,6 @@ messages of a conversation from 1, without gaps, in the order they were committe
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Literal
 
 
 class Status(IntEnum):
@@ -64,10 +63,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """`acker` says of messages sent to it that it got them, or read them."""
+    """`acker` says of messages sent to it that it got them (DELIVERED), or read them (READ)."""
 
     acker: int
-    status: Literal[Status.DELIVERED, Status.READ]
+    status: Status
     ids: tuple[int, ...]
 
 

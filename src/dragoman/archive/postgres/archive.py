@@ -37,9 +37,9 @@ class PostgresArchive(Archive):
         if not rows and fence is None:
             return []
         try:
-            return await self._server.write(lambda db: writes.save(db, batch, shard, fence, _now_ms(), create=False))
+            return await self._server.write(lambda db: writes.save(db, batch, shard, fence, _now_ms()))
         except writes.MissingConversations:
-            return await self._server.write(lambda db: writes.save(db, batch, shard, fence, _now_ms(), create=True))
+            return await self._server.write(lambda db: writes.save_and_create(db, batch, shard, fence, _now_ms()))
 
     async def fence(self, shard: int) -> int:
         return await self._server.read(lambda db: reads.fence(db, shard))

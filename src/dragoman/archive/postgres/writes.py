@@ -5,14 +5,14 @@ members alone, by conversation. Each statement sees what was committed before it
 what the last holder of that lock left.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dragoman.archive import settle
 from dragoman.archive.errors import ArchiveError, Fenced
 from dragoman.archive.postgres.reads import user_by_name
 from dragoman.archive.postgres.server import Connection
 from dragoman.archive.rows import COLUMNS, Batch, pair, stored
-from dragoman.archive.settle import Lane, Settlement
+from dragoman.archive.settle import Settlement
 from dragoman.archive.types import Applied, NewMessage, Outcome, Receipt, Status, Stored, User
 
 Pair = tuple[int, int]
@@ -111,23 +111,35 @@ _NEW_USER = 'INSERT INTO "user" (name, password_hash, created_ms) VALUES ($1, $2
 
 
 class MissingConversations(ArchiveError):
-    """Some pair of users has no conversation yet: the transaction is begun anew and makes them first.
+    """Some pair of users has no conversation yet: the transaction is begun anew with `save_and_create`.
 
     Made in the middle, behind locks on others, two writers could wait for each other.
     """
 
 
-async def save(
-    db: Connection, batch: Batch, shard: int | None, fence: int | None, now_ms: int, *, create: bool
-) -> list[Outcome]:
+async def save(db: Connection, batch: Batch, shard: int | None, fence: int | None, now_ms: int) -> list[Outcome]:
     if shard is not None and fence is not None:
         await raise_fence(db, shard, fence)
-    rows = batch.firsts
-    if not rows:
-        return []
-    conversations = await _lock(db, dict.fromkeys(map(pair, rows)), now_ms, create)
-    saved = await _insert(db, rows, conversations, now_ms)
-    there = await _there(db, rows, {message.id for message in saved}) if len(saved) < len(rows) else []
+    return await _write(db, batch, batch.firsts, now_ms)
+
+
+async def save_and_create(
+    db: Connection, batch: Batch, shard: int | None, fence: int | None, now_ms: int
+) -> list[Outcome]:
+    """The same for pairs of which some may be new. A message that is there already makes no conversation."""
+    if shard is not None and fence is not None:
+        await raise_fence(db, shard, fence)
+    rows = batch.missing(await _there(db, batch.firsts))
+    await db.execute(_CREATE, *_columns(dict.fromkeys(map(pair, rows))), now_ms)
+    return await _write(db, batch, rows, now_ms)
+
+
+async def _write(db: Connection, batch: Batch, rows: Sequence[NewMessage], now_ms: int) -> list[Outcome]:
+    saved: list[Stored] = []
+    if rows:
+        saved = await _insert(db, rows, await _lock(db, dict.fromkeys(map(pair, rows))), now_ms)
+    written = {message.id for message in saved}
+    there = await _there(db, [row for row in batch.firsts if row.id not in written])
     return batch.outcomes(saved, there)
 
 
@@ -136,11 +148,8 @@ async def raise_fence(db: Connection, shard: int, fence: int) -> None:
         raise Fenced(f"Shard {shard} is written by another instance now: its fence is above {fence}.")
 
 
-async def _lock(db: Connection, pairs: dict[Pair, None], now_ms: int, create: bool) -> dict[Pair, int]:
-    lows, highs = [low for low, _ in pairs], [high for _, high in pairs]
-    if create:
-        await db.execute(_CREATE, lows, highs, now_ms)
-    found = {(low, high): number for low, high, number in await db.fetch(_LOCK, lows, highs)}
+async def _lock(db: Connection, pairs: dict[Pair, None]) -> dict[Pair, int]:
+    found = {(low, high): number for low, high, number in await db.fetch(_LOCK, *_columns(pairs))}
     if len(found) < len(pairs):
         raise MissingConversations
     return found
@@ -181,11 +190,12 @@ async def _insert(
     ]
 
 
-async def _there(db: Connection, rows: Sequence[NewMessage], saved: set[int]) -> list[Stored]:
-    asked = [row for row in rows if row.id not in saved]
-    ids = [row.id for row in asked]
-    found = await db.fetch(_THERE, ids, [row.from_user for row in asked], [row.client_msg_id for row in asked])
-    return [stored(row) for row in found]
+async def _there(db: Connection, rows: Sequence[NewMessage]) -> list[Stored]:
+    """What the table has of these."""
+    if not rows:
+        return []
+    ids, senders = [row.id for row in rows], [row.from_user for row in rows]
+    return [stored(row) for row in await db.fetch(_THERE, ids, senders, [row.client_msg_id for row in rows])]
 
 
 # -- receipts ------------------------------------------------------------------------------------
@@ -213,8 +223,13 @@ async def _locked(db: Connection, reach: settle.Reach) -> dict[int, Stored]:
     return {row[0]: stored(row) for row in await db.fetch(_UNREAD, list(reach.ids), *_columns(reading), upto)}
 
 
-def _columns(lanes: Sequence[Lane] | dict[Lane, None]) -> tuple[list[int], list[int]]:
-    return [conversation for conversation, _ in lanes], [reader for _, reader in lanes]
+def _columns(pairs: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    """A list of pairs as two arrays."""
+    firsts, seconds = [], []
+    for first, second in pairs:
+        firsts.append(first)
+        seconds.append(second)
+    return firsts, seconds
 
 
 # -- users ---------------------------------------------------------------------------------------

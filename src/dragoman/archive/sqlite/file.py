@@ -100,10 +100,10 @@ class SqliteFile:
         if isinstance(error, ArchiveError):
             return error
         if isinstance(error, sqlite3.IntegrityError | sqlite3.DataError | OverflowError | UnicodeError):
-            return BadRow(f"SQLite cannot hold this: {error}.")
+            return BadRow(f"SQLite cannot hold this: {_sentence(error)}.")
         if isinstance(error, sqlite3.Error) and locked(error):
             return ArchiveAway(f"{self.path} was locked by another process for {self.busy_ms} ms.")
-        return ArchiveAway(f"{self.path} cannot be used: {error}.")
+        return ArchiveAway(f"{self.path} cannot be used: {_sentence(error)}.")
 
     def _make(self) -> None:
         # Others' messages: for the owner's eyes only.
@@ -128,6 +128,10 @@ def locked(error: sqlite3.Error) -> bool:
     return name.startswith(_LOCKED)
 
 
+def _sentence(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error).rstrip(".")
+
+
 def read_marks(db: sqlite3.Connection) -> dict[str, Mark]:
     there = db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (schema.TABLE,)).fetchone()
     if there is None:
@@ -138,11 +142,11 @@ def read_marks(db: sqlite3.Connection) -> dict[str, Mark]:
 def _use_wal(db: sqlite3.Connection) -> None:
     mode = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":
-        raise ArchiveAway(f"its file system allows no write-ahead log (journal mode {mode})")
+        raise OSError(f"its file system allows no write-ahead log (journal mode {mode})")
 
 
 def _run(db: sqlite3.Connection, sql: str) -> None:
-    """Statement by statement: `executescript` would commit what is open first."""
+    """Statement by statement, each ending its line: `executescript` would commit what is open first."""
     statement = ""
     for line in sql.splitlines(keepends=True):
         statement += line

@@ -1,0 +1,162 @@
+"""A SQLite file that cannot be used for a while: calls say so, and the first one afterwards works."""
+
+import asyncio
+import os
+import resource
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from dragoman.archive import ArchiveAway, BadRow, Fenced
+from dragoman.archive.sqlite import SqliteArchive
+from integration.archive.letters import letter, verdicts
+from sql_servers import ask
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "folder" / "chat.sqlite3"
+
+
+@pytest.fixture
+def archive(path: Path, runner: asyncio.Runner) -> Iterator[SqliteArchive]:
+    made = SqliteArchive(path, busy_ms=60)
+    yield made
+    runner.run(made.close())
+
+
+@contextmanager
+def no_file_larger_than(size: int) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def damage(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"this is not a database" * 100)
+
+
+async def test_the_folder_and_the_file_are_for_the_owner_alone(archive: SqliteArchive, path: Path) -> None:
+    await archive.open()
+    assert [os.stat(place).st_mode & 0o077 for place in (path.parent, path)] == [0, 0]
+
+
+async def test_a_lock_held_too_long_is_away_and_nobody_waits_twice(archive: SqliteArchive, path: Path) -> None:
+    await archive.save([letter(1, 2)])
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    async with asyncio.timeout(20):
+        told = await asyncio.gather(*(archive.save([letter(1, 2)]) for _ in range(200)), return_exceptions=True)
+    assert {type(error) for error in told} == {ArchiveAway}
+    assert "locked by another process" in str(told[0])
+    assert len(await archive.history(1, 2, limit=5)) == 1  # reading goes on
+    other.execute("ROLLBACK")
+    other.close()
+    assert verdicts(await archive.save([letter(1, 2)])) == ["saved"]
+
+
+async def test_a_full_disk_is_away_until_there_is_room(archive: SqliteArchive, path: Path) -> None:
+    await archive.save([letter(1, 2)])
+    with no_file_larger_than(200_000):
+        with pytest.raises(ArchiveAway):
+            await archive.save([letter(1, 2, "x" * 4000) for _ in range(100)])
+        kept = await archive.history(1, 2, limit=1000)
+    assert verdicts(await archive.save([letter(1, 2)])) == ["saved"]
+    assert [message.seq for message in await archive.history(1, 2, limit=1000)] == list(range(len(kept) + 1, 0, -1))
+
+
+async def test_a_path_that_leads_nowhere_is_tried_again(archive: SqliteArchive, path: Path) -> None:
+    path.parent.write_text("a file in the place of the folder")
+    for _ in range(2):
+        with pytest.raises(ArchiveAway):
+            await archive.open()
+        with pytest.raises(ArchiveAway):
+            await archive.undelivered(1)
+    path.parent.unlink()
+    assert verdicts(await archive.save([letter(1, 2)])) == ["saved"]
+    assert len(await archive.undelivered(2)) == 1
+
+
+async def test_a_file_that_is_no_database_is_away(archive: SqliteArchive, path: Path) -> None:
+    damage(path)
+    with pytest.raises(ArchiveAway, match="not a database"):
+        await archive.save([letter(1, 2)])
+    os.unlink(path)
+    assert verdicts(await archive.save([letter(1, 2)])) == ["saved"]
+
+
+async def test_a_file_put_in_the_place_of_another_is_the_one_used(
+    archive: SqliteArchive, path: Path, tmp_path: Path
+) -> None:
+    await archive.save([letter(1, 2), letter(1, 2)])
+    backup = SqliteArchive(tmp_path / "backup.sqlite3")
+    await backup.save([letter(8, 9)])
+    await backup.close()
+    for leftover in path.parent.iterdir():
+        leftover.unlink()
+    (tmp_path / "backup.sqlite3").replace(path)
+    assert verdicts(await archive.save([letter(8, 9)])) == ["saved"]
+    assert len(await archive.undelivered(9)) == 2
+    assert await archive.undelivered(2) == []
+
+
+async def test_of_a_group_that_is_committed_together_only_the_bad_piece_fails(
+    archive: SqliteArchive, path: Path
+) -> None:
+    await archive.save([letter(1, 2)], shard=1, fence=5)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")  # so that all of them wait, and become one transaction
+    calls = [
+        asyncio.ensure_future(archive.save([letter(1, 2)])),
+        asyncio.ensure_future(archive.save([letter(1, 2)], shard=1, fence=4)),
+        asyncio.ensure_future(archive.save([letter(1, 2)], shard=2**80, fence=4)),
+        asyncio.ensure_future(archive.save([letter(1, 2)], shard=1, fence=6)),
+    ]
+    await asyncio.sleep(0)
+    other.execute("ROLLBACK")
+    other.close()
+    told = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(answer) for answer in told] == [list, Fenced, BadRow, list]
+    assert [message.seq for message in await archive.history(1, 2, limit=9)] == [3, 2, 1]
+    assert await archive.fence(1) == 6
+
+
+async def test_whoever_leaves_before_the_commit_harms_nobody(archive: SqliteArchive) -> None:
+    await archive.open()
+    leaving = asyncio.ensure_future(archive.save([letter(1, 2)]))
+    staying = asyncio.ensure_future(archive.save([letter(1, 2)]))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    assert verdicts(await staying) == ["saved"]
+
+
+async def test_closing_commits_what_waits(archive: SqliteArchive, path: Path) -> None:
+    await archive.open()
+    calls = [asyncio.ensure_future(archive.save([letter(1, 2)])) for _ in range(20)]
+    await asyncio.sleep(0)
+    await archive.close()
+    await asyncio.gather(*calls)
+    with pytest.raises(ArchiveAway, match="closed"):
+        await archive.save([letter(1, 2)])
+    with pytest.raises(ArchiveAway, match="closed"):
+        await archive.undelivered(1)
+    assert await ask(f"sqlite:///{path}", "SELECT count(*) FROM message") == [(20,)]
+
+
+async def test_a_commit_can_be_made_slow_and_is_shared(tmp_path: Path) -> None:
+    slow = SqliteArchive(tmp_path / "slow.sqlite3", commit_delay_ms=100)
+    try:
+        await slow.open()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await asyncio.gather(*(slow.save([letter(1, 2)]) for _ in range(50)))
+        assert 0.1 <= loop.time() - began < 50 * 0.1
+    finally:
+        await slow.close()
