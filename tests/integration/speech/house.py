@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Any
 
 from dragoman.domain.job import State
-from dragoman.domain.placement import NoNode
+from dragoman.domain.placement import Assign, NoNode, Wait
 from dragoman.domain.turn import Turn
 from dragoman.instance.instance import Instance
 from dragoman.protocol import ids
@@ -35,6 +35,7 @@ from dragoman.protocol.node import (
 from dragoman.protocol.session import Pipeline
 from dragoman.services.speech.local_nodes import LocalNode
 from dragoman.services.speech.order import End, Order, TurnLine
+from dragoman.services.speech.placing import Exists, Placing, RedisDown
 from instances import config
 from redis_servers import RedisAt
 
@@ -231,6 +232,11 @@ class House:
 
     async def driven(self) -> int:
         return int(await self.redis.call("ZCARD", self.keys.jobs_of(self.name)))
+
+
+async def place(house: House, order: Order) -> Assign | Wait | Exists | RedisDown:
+    """Find its first node for an order that nobody drives."""
+    return await Placing(house.services.placer, order).place()
 
 
 def order(

@@ -8,7 +8,7 @@ from dragoman.domain.job import Outcome
 from dragoman.domain.placement import Assign, NoNode, Wait
 from dragoman.protocol.codes import Close
 from integration.speech.driving import missing_model
-from integration.speech.house import PATIENCE_S, Ear, House, Open, WiredNode, order
+from integration.speech.house import PATIENCE_S, Ear, House, Open, WiredNode, order, place
 from redis_fixtures import CLUSTER
 from waiting import wait_until
 
@@ -30,8 +30,8 @@ async def fail_once(house: House, node: WiredNode, session: str, service: str = 
     return ear
 
 
-async def place(house: House, session: str) -> Assign | Wait:
-    placed = await house.services.placer.place(order(session))
+async def place_one(house: House, session: str) -> Assign | Wait:
+    placed = await place(house, order(session))
     assert isinstance(placed, Assign | Wait)
     return placed
 
@@ -71,7 +71,7 @@ async def test_a_cool_down_learnt_by_one_instance_is_respected_by_another(house:
     ear = await fail_once(a, node, "s-1")
     await wait_until(lambda: ear.ends, PATIENCE_S)
     await wait_until(lambda: b.services.view.fleet.cooling("n", "nmt", asyncio.get_running_loop().time()), PATIENCE_S)
-    placed = await place(b, "s-2")
+    placed = await place_one(b, "s-2")
     assert isinstance(placed, Wait)
     assert placed.reason is NoNode.ALL_COOLING_DOWN
     assert len(node.jobs) == 1
@@ -84,7 +84,7 @@ async def test_a_cool_down_is_respected_by_an_instance_that_starts_later(house: 
     await wait_until(lambda: ear.ends, PATIENCE_S)
     late = await house("late", speech__placement_wait_ms=100)
     assert late.knows("n")
-    placed = await place(late, "s-2")
+    placed = await place_one(late, "s-2")
     assert isinstance(placed, Wait)
     assert placed.reason is NoNode.ALL_COOLING_DOWN
 
@@ -94,7 +94,7 @@ async def test_a_node_cools_down_only_for_what_it_lacks(house: Open) -> None:
     node = await here.node("n")
     ear = await fail_once(here, node, "s-1", "semantic-service")  # which no pipeline here asks for
     await wait_until(lambda: ear.ends, PATIENCE_S)
-    assert isinstance(await place(here, "s-2"), Assign)
+    assert isinstance(await place_one(here, "s-2"), Assign)
 
 
 async def test_reports_within_the_window_count_once_and_too_many_cool_the_whole_node(house: Open) -> None:

@@ -1,14 +1,16 @@
 """A job is driven to exactly one end, whatever its nodes do; only the attempt under way is heard."""
 
+import json
 from typing import Any
 
 import pytest
 
 from dragoman.domain.job import Outcome, State
+from dragoman.domain.turn import Turn
 from dragoman.protocol.codec import raw
 from dragoman.protocol.codes import ErrorCode
 from dragoman.protocol.node import JobError
-from dragoman.services.speech.order import Order
+from dragoman.services.speech.order import Order, TurnLine
 from integration.speech.driving import (
     ACKING,
     OLD,
@@ -153,6 +155,16 @@ async def test_attempts_are_not_endless(house: Open) -> None:
     assert await end_of(ear) is Outcome.FAILED
     assert sorted(len(node.jobs) for node in nodes) == [0, 0, 1, 1]
     assert ear.ends[0].code == ErrorCode.JOB_TIMEOUT
+
+
+async def test_why_no_other_node_was_found_is_recorded(house: Open) -> None:
+    here = await house(**QUICK, speech__placement_wait_ms=100)
+    node = await here.node("n", features=ACKING)
+    mine, ear = await start(here, node)
+    assert await end_of(ear) is Outcome.FAILED
+    record = await wait_until(lambda: here.released(mine.job_id), PATIENCE_S)
+    receipt = json.loads(record["receipt"])
+    assert (receipt["chosen"], receipt["names"]) == (None, {"n": "seen"})
 
 
 async def test_a_job_out_of_time_expires_and_is_cancelled_at_its_node(house: Open) -> None:
@@ -341,3 +353,49 @@ async def test_a_fault_nobody_planned_ends_the_job_and_tells_the_session(house: 
     assert record["code"] == "INTERNAL_ERROR"
     assert await here.reserved("n") == 0
     assert len(node.jobs) == 1
+
+
+async def test_a_fault_in_the_choice_of_a_node_ends_the_job_and_tells_the_session(
+    house: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = await house()
+
+    def look(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(here.services.placer, "look", look)
+    ear = Ear()
+    here.services.dispatcher.take(order(ear=ear))
+    assert await end_of(ear) is Outcome.FAILED
+    assert ear.ends[0].code == ErrorCode.INTERNAL_ERROR
+
+
+# -- beginning ---------------------------------------------------------------------------------------
+
+
+async def test_a_job_asks_for_its_slot_before_its_task_starts_but_not_before_those_of_its_turn(house: Open) -> None:
+    here = await house()
+    node = await here.node("n")
+    line, fleet = TurnLine(Turn("turn-1")), here.services.view.fleet
+    ear = Ear()
+    here.services.dispatcher.take(order(line=line, ends_turn=False, ear=ear))
+    here.services.dispatcher.take(order(line=line, index=1, ear=ear))
+    assert fleet.taken("n") == 1
+    await wait_until(lambda: len(node.jobs) == 2, PATIENCE_S)
+    for job in node.jobs:
+        node.answer(job)
+    await wait_until(lambda: len(ear.ends) == 2, PATIENCE_S)
+    await here.stores.turns.end("s-1", "turn-1")
+
+
+async def test_a_job_that_is_cancelled_when_it_has_just_begun_is_cancelled_at_its_node(house: Open) -> None:
+    here = await house()
+    node = await here.node("n")
+    ear = Ear()
+    mine = order(ear=ear)
+    here.services.dispatcher.take(mine)
+    here.services.dispatcher.cancel_session("s-1", "gone")
+    assert await end_of(ear) is Outcome.CANCELLED
+    await wait_until(lambda: node.cancelled == [mine.job_id], PATIENCE_S)
+    await wait_until(lambda: here.released(mine.job_id), PATIENCE_S)
+    assert await here.reserved("n") == 0

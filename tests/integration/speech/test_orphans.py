@@ -5,7 +5,7 @@ import pytest
 from dragoman.domain.placement import Assign
 from dragoman.protocol.node import JobError
 from dragoman.services.speech.order import Order
-from integration.speech.house import PATIENCE_S, House, Open, WiredNode, order
+from integration.speech.house import PATIENCE_S, House, Open, WiredNode, order, place
 from redis_fixtures import CLUSTER
 from waiting import wait_until
 
@@ -18,7 +18,7 @@ async def bereaved(house: Open) -> tuple[House, WiredNode, Order, dict[str, str]
     node = await heir.node("n")
     await wait_until(lambda: dead.knows("n"), PATIENCE_S)
     mine = order()
-    assert isinstance(await dead.services.placer.place(mine), Assign)
+    assert isinstance(await place(dead, mine), Assign)
     await heir.services.orphans.adopt(mine.job_id, "dead")
     assert len(heir.services.orphans) == 1
     about = {"job_id": mine.job_id, "session_id": mine.session_id, "trace_id": mine.trace_id}

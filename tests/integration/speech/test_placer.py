@@ -9,11 +9,11 @@ from dragoman.domain.job import Outcome, State
 from dragoman.domain.placement import Assign, NoNode, Wait
 from dragoman.domain.turn import AffinityResult, Turn
 from dragoman.services.speech.order import Order, TurnLine
-from dragoman.services.speech.placing import Exists, Placing, Recording
+from dragoman.services.speech.placing import Exists, Placing
 from dragoman.store.errors import RedisAway
 from dragoman.store.jobs import LOCK_MS
 from dragoman.store.reservations import Given
-from integration.speech.house import PATIENCE_S, Ear, House, Open, order
+from integration.speech.house import PATIENCE_S, Ear, House, Open, order, place
 from redis_fixtures import CLUSTER
 from waiting import wait_until
 
@@ -37,8 +37,7 @@ async def test_two_hundred_creations_of_one_request_on_two_instances_make_one_jo
     await a.node("n", slots=500)
     await wait_until(lambda: b.knows("n"), PATIENCE_S)
     orders = [order() for _ in range(200)]
-    placers = [(a, b)[number % 2].services.placer for number in range(200)]
-    outcomes = await asyncio.gather(*(one.place(each) for one, each in zip(placers, orders, strict=True)))
+    outcomes = await asyncio.gather(*(place((a, b)[at % 2], each) for at, each in enumerate(orders)))
     winners = [each.job_id for each, outcome in zip(orders, outcomes, strict=True) if isinstance(outcome, Assign)]
     assert len(winners) == 1
     assert {outcome.job_id for outcome in outcomes if isinstance(outcome, Exists)} == set(winners)
@@ -60,9 +59,9 @@ async def test_who_waits_for_anothers_creation_holds_no_slot_meanwhile(house: Op
     await wait_until(lambda: b.knows("n"), PATIENCE_S)
     creator, other = order(), order()
     assert await a.stores.jobs.lock(creator.request_id, creator.job_id)  # and it has no slot yet
-    waiting = asyncio.create_task(b.services.placer.place(other))
+    waiting = asyncio.create_task(place(b, other))
     await wait_until(lambda: b.redis.ops["reserve"].ok, PATIENCE_S)
-    assert isinstance(await a.services.placer.place(creator), Assign)
+    assert isinstance(await place(a, creator), Assign)
     assert await waiting == Exists(creator.job_id)
     assert await a.stores.reservations.held("n") == [creator.job_id]
 
@@ -73,11 +72,10 @@ async def test_a_request_created_eight_times_for_the_last_slot_is_placed(house: 
     await wait_until(lambda: b.knows("n"), PATIENCE_S)
     for number in range(3):
         orders = [order(index=number) for _ in range(8)]
-        placers = [(a, b)[at % 2].services.placer for at in range(8)]
-        outcomes = await asyncio.gather(*(one.place(each) for one, each in zip(placers, orders, strict=True)))
+        outcomes = await asyncio.gather(*(place((a, b)[at % 2], each) for at, each in enumerate(orders)))
         assert Counter(type(outcome) for outcome in outcomes) == {Assign: 1, Exists: 7}
         placed = next(at for at, outcome in enumerate(outcomes) if isinstance(outcome, Assign))
-        await placers[placed].give_back(orders[placed])
+        await (a, b)[placed % 2].services.placer.give_back(orders[placed])
 
 
 async def test_a_crash_between_lock_and_binding_frees_the_request_when_the_lock_lapses(house: Open) -> None:
@@ -88,7 +86,7 @@ async def test_a_crash_between_lock_and_binding_frees_the_request_when_the_lock_
     assert await here.stores.jobs.lock(mine.request_id, "job-of-the-dead") == b"OK"
     lock = here.keys.request_lock(mine.request_id)
     assert 0 < await here.redis.call("PTTL", lock) <= LOCK_MS
-    placing = asyncio.create_task(here.services.placer.place(mine))
+    placing = asyncio.create_task(place(here, mine))
     assert await here.redis.call("GET", lock) == b"job-of-the-dead"
     assert isinstance(await placing, Assign)
     binding = here.stores.jobs.parse_binding(await here.stores.jobs.binding(mine.request_id))
@@ -96,21 +94,24 @@ async def test_a_crash_between_lock_and_binding_frees_the_request_when_the_lock_
     assert binding.job_id == mine.job_id
 
 
-async def test_a_job_that_lost_its_binding_ends_cancelled_and_gives_its_slot_back(house: Open) -> None:
+async def test_a_job_that_lost_its_binding_ends_cancelled_and_gives_its_slot_back(
+    house: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its lock had lapsed before it was recorded, and another instance bound the request."""
     a, b = await two(house)
     await a.node("n")
     await wait_until(lambda: b.knows("n"), PATIENCE_S)
     slow, quick = order(), order()
-    placer = a.services.placer
-    placing = Placing(placer, slow, lambda: None)
-    recording = Recording(placer, slow, await placer.choose(slow, set(), 0.0))
-    assert await placing.bind(recording) is None
-    await a.stores.jobs.unlock(slow.request_id, slow.job_id)
-    assert isinstance(await b.services.placer.place(quick), Assign)
-    await a.stores.jobs.redis.call("DEL", a.keys.request_lock(slow.request_id))
-    assert not await placing.record(recording, False)
-    assert await placing.lost_binding() == Exists(quick.job_id)
+    placing = Placing(a.services.placer, slow)
+    record_it = placing._record
+
+    async def lapsed(binds_turn: bool) -> bool:
+        await a.stores.jobs.unlock(slow.request_id, slow.job_id)
+        assert isinstance(await place(b, quick), Assign)
+        return await record_it(binds_turn)
+
+    monkeypatch.setattr(placing, "_record", lapsed)
+    assert await placing.place() == Exists(quick.job_id)
     record = await a.job(slow.job_id)
     assert (record["state"], record["outcome"]) == (State.FINISHED, Outcome.CANCELLED)
     assert await a.stores.reservations.held("n") == [quick.job_id]
@@ -148,7 +149,7 @@ async def test_jobs_of_one_moment_spread_over_the_nodes_and_none_is_refused(hous
     for node in nodes:
         await here.node(node, slots=20)
     orders = [order(f"s-{number}") for number in range(100)]
-    placed = await asyncio.gather(*(here.services.placer.place(one) for one in orders))
+    placed = await asyncio.gather(*(place(here, one) for one in orders))
     assert all(isinstance(one, Assign) for one in placed)
     assert here.redis.ops["reserve"].ok == 100
     assert sum([await here.reserved(node) for node in nodes]) == 100
@@ -167,7 +168,7 @@ async def test_a_reservation_nobody_renews_comes_back(house: Open) -> None:
     now_ms = int(seconds) * 1000 + int(micros) // 1000
     await here.redis.call("ZADD", reserved, now_ms + 700, "job-of-the-dead")
     mine = order()
-    placed = await here.services.placer.place(mine)
+    placed = await place(here, mine)
     assert isinstance(placed, Assign)
     assert await here.stores.reservations.held("n") == [mine.job_id]
 
@@ -177,11 +178,11 @@ async def test_a_slot_is_given_back_once_however_often_it_is_asked(house: Open) 
     await here.node("n", slots=1)
     mine, next_one = order(index=0), order(index=1)
     placer, fleet = here.services.placer, here.services.view.fleet
-    assert isinstance(await placer.place(mine), Assign)
+    assert isinstance(await place(here, mine), Assign)
     assert fleet.taken("n") == 1
     assert await asyncio.gather(*(placer.give_back(mine) for _ in range(5))) == [Given.FREED, *[Given.NONE] * 4]
     assert fleet.taken("n") == 0
-    assert isinstance(await placer.place(next_one), Assign)
+    assert isinstance(await place(here, next_one), Assign)
     assert await placer.give_back(mine) is Given.NONE
     assert await here.stores.reservations.held("n") == [next_one.job_id]
 
@@ -191,8 +192,8 @@ async def test_a_job_of_a_known_request_holds_nothing_afterwards(house: Open) ->
     await a.node("n")
     await wait_until(lambda: b.knows("n"), PATIENCE_S)
     first, again = order(), order()
-    assert isinstance(await a.services.placer.place(first), Assign)
-    assert await b.services.placer.place(again) == Exists(first.job_id)
+    assert isinstance(await place(a, first), Assign)
+    assert await place(b, again) == Exists(first.job_id)
     assert again.held is None
     assert await a.stores.reservations.held("n") == [first.job_id]
     assert await b.services.placer.jobs.get(again.job_id) is None
@@ -202,10 +203,20 @@ async def test_a_job_of_a_known_request_holds_nothing_afterwards(house: Open) ->
 async def test_a_job_that_finds_nobody_is_recorded_with_the_reason(house: Open) -> None:
     here = await house("a", speech__placement_wait_ms=50)
     mine = order(tgt="xx")
-    outcome = await here.services.placer.place(mine)
+    outcome = await place(here, mine)
     assert isinstance(outcome, Wait)
     assert outcome.reason is NoNode.NO_NODE_IN_POOL
     assert (await here.job(mine.job_id))["state"] == State.CREATED
+
+
+async def test_a_job_is_recorded_with_how_long_it_waited_for_its_place(house: Open) -> None:
+    here = await house("a", speech__placement_wait_ms=20_000)
+    mine = order()
+    placing = asyncio.ensure_future(here.services.placer.place(mine))
+    mine.cut_at -= 3  # as if it had waited since then
+    await here.node("n")
+    assert isinstance(await placing, Assign)
+    assert 3000 <= int((await here.job(mine.job_id))["waited_ms"]) < 3000 + PATIENCE_S * 1000
 
 
 async def test_a_waiting_job_is_woken_by_a_slot_that_goes_back_on_the_other_instance(house: Open) -> None:
@@ -214,8 +225,8 @@ async def test_a_waiting_job_is_woken_by_a_slot_that_goes_back_on_the_other_inst
     await wait_until(lambda: b.knows("n"), PATIENCE_S)
     holder, ear = order(session="s-holder"), Ear()
     waiting = order(session="s-waiting", ear=ear)
-    assert isinstance(await a.services.placer.place(holder), Assign)
-    placing = asyncio.create_task(b.services.placer.place(waiting))
+    assert isinstance(await place(a, holder), Assign)
+    placing = asyncio.create_task(place(b, waiting))
     await wait_until(lambda: ear.waits, PATIENCE_S)
     assert ear.waits[-1] is NoNode.ALL_FULL
     assert await a.services.placer.give_back(holder) is Given.FREED
@@ -241,7 +252,7 @@ async def test_the_news_of_a_free_slot_may_overtake_the_refusal(house: Open, mon
         return refusal
 
     monkeypatch.setattr(reservations, "reserve", overtaken)
-    assert isinstance(await here.services.placer.place(order()), Assign)
+    assert isinstance(await place(here, order()), Assign)
 
 
 async def test_a_job_of_a_turn_that_gives_the_last_slot_back_wakes_those_who_wait(house: Open) -> None:
@@ -252,13 +263,13 @@ async def test_a_job_of_a_turn_that_gives_the_last_slot_back_wakes_those_who_wai
     first, second = order(line=line, ends_turn=False), order(line=line, index=1)
     ear = Ear()
     placer = here.services.placer
-    assert isinstance(await placer.place(first), Assign)
+    assert isinstance(await place(here, first), Assign)
     await placer.give_back(first)
-    placed = await placer.place(second)
+    placed = await place(here, second)
     assert isinstance(placed, Assign)
     assert placed.affinity is AffinityResult.HIT
     await here.stores.turns.end("s-1", "turn-1")
-    waiting = asyncio.create_task(placer.place(order("s-waiting", ear=ear)))
+    waiting = asyncio.create_task(place(here, order("s-waiting", ear=ear)))
     await wait_until(lambda: ear.waits, PATIENCE_S)
     assert await placer.give_back(second) is Given.FREED
     here.services.dispatcher.slot_freed("n")
@@ -281,7 +292,7 @@ async def test_a_turn_is_bound_even_if_redis_stumbles_while_its_first_job_is_rec
         return [cut]
 
     monkeypatch.setattr(turns, "binding", stumble)
-    assert isinstance(await here.services.placer.place(first), Assign)
+    assert isinstance(await place(here, first), Assign)
     assert await turns.node_of("turn-1") == "n"
     await turns.end("s-1", "turn-1")
 
@@ -290,7 +301,7 @@ async def test_nothing_goes_to_a_node_before_dispatched_is_recorded_with_its_rec
     here = await house("a")
     await here.node("n")
     mine = order()
-    assert isinstance(await here.services.placer.place(mine), Assign)
+    assert isinstance(await place(here, mine), Assign)
     record = await here.job(mine.job_id)
     assert (record["state"], record["node_id"], record["attempt"]) == (State.DISPATCHED, "n", "1")
     assert '"chosen":"n"' in record["receipt"]

@@ -78,6 +78,7 @@ class Dispatcher:
 
     def take(self, order: Order) -> None:
         driver = Driver(order, self, self._deadlines)
+        driver.begin()
         self._driven[order.job_id] = driver
         self._idle.clear()
         self._by_session[order.session_id].add(order.job_id)

@@ -27,7 +27,7 @@ from dragoman.protocol.peer import Assign as AssignMessage
 from dragoman.protocol.peer import CancelJob
 from dragoman.services.speech.happenings import Cancelled, Happening, Lost, Overtaken, TurnOver
 from dragoman.services.speech.order import End, Order
-from dragoman.services.speech.placing import Exists, RedisDown
+from dragoman.services.speech.placing import Exists, Placing, RedisDown
 from dragoman.services.speech.settlement import Settlement
 from dragoman.store.errors import StoreError
 from dragoman.store.inbox import Push
@@ -51,6 +51,7 @@ def code_label(code: str) -> str:
 class Driver:
     def __init__(self, order: Order, shop: "Dispatcher", deadlines: DeadlineSettings) -> None:
         self.order, self.shop = order, shop
+        self._placing = Placing(shop.placer, order, self._write_frame)
         self._settlement = Settlement(order, shop)
         self.clock = JobClock(deadlines, monotonic(), order.held_by_node)
         self.node_id = ""
@@ -81,13 +82,23 @@ class Driver:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
+    def begin(self) -> None:
+        """What can be asked of Redis before `run` comes to it. Later jobs of a turn wait for those before them."""
+        if self.order.line.jobs > 1:
+            return
+        try:
+            self._placing.begin()
+        except Exception:  # which `run` will meet as well, and then whoever listens is told
+            log.exception("a job cannot be placed", job=self.order.job_id, trace_id=self.order.trace_id)
+
     async def run(self) -> None:
         order = self.order
         try:
             await order.place.my_turn()
-            if await self._cancelled_already():
+            if self.cancelled is not None and not self._placing.begun:
+                self._told(End(Outcome.CANCELLED, self.cancelled))
                 return
-            placed = await self.shop.placer.place(order, self._write_frame)
+            placed = await self._placing.place()
         finally:
             order.place.leave()
         self._stage("placed")
@@ -333,11 +344,6 @@ class Driver:
             self.shop.send_cancel(node.instance, CancelJob(self.node_id, self.order.job_id, msgspec.Raw(frame)))
 
     # -- the end ---------------------------------------------------------------------------------
-
-    async def _cancelled_already(self) -> bool:
-        if self.cancelled is not None:
-            self._told(End(Outcome.CANCELLED, self.cancelled))
-        return self.cancelled is not None
 
     async def give_in(self) -> None:
         """Something happened that nobody planned: whoever listens is told all the same."""

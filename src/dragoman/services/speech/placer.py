@@ -7,7 +7,7 @@ written before a job goes to its first node is left to `placing`.
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from time import monotonic
 
@@ -19,7 +19,6 @@ from dragoman.domain.turn import AffinityResult
 from dragoman.services.metrics import Metrics
 from dragoman.services.speech.fleet_view import FleetView
 from dragoman.services.speech.order import Order
-from dragoman.services.speech.placing import Exists, Placing, RedisDown
 from dragoman.services.speech.sequence import Sequence
 from dragoman.store.errors import StoreError
 from dragoman.store.jobs import Jobs
@@ -53,15 +52,6 @@ class Placer:
         self.is_wanted: Callable[[Order], bool] = lambda order: True  # False: its session is gone
         self.on_freed: Callable[[str], None] = lambda node_id: None  # a full node has a slot again
 
-    async def place(
-        self, order: Order, meanwhile: Callable[[], None] = lambda: None
-    ) -> Assign | Wait | Exists | RedisDown:
-        """Bind the request, reserve a slot, record the job. On Exists nothing is held any more.
-
-        `meanwhile` is what the caller has to get ready for the node: it is done while the job is being recorded.
-        """
-        return await Placing(self, order, meanwhile).place()
-
     async def replace(self, order: Order, attempt: int, give_up_at: float, refused: set[str]) -> Assign | Wait | None:
         """Find another node for a job that is bound and reassigned, at first none of the `refused`.
 
@@ -92,11 +82,14 @@ class Placer:
     def reserve(self, order: Order, choice: Assign | Wait) -> "Slot | None":
         return Slot(self, order.job_id, choice) if isinstance(choice, Assign) else None
 
+    def look(self, order: Order, refused: Container[str] = ()) -> Assign | Wait:
+        """A candidate on the local view, as it is now."""
+        return select_node(self._ask(order), self.view.fleet, monotonic(), self.rng, self.instance, refused)
+
     async def choose(self, order: Order, refused: set[str], give_up_at: float) -> Assign | Wait:
-        """A candidate on the local view, waiting for one if there is none."""
+        """The same, waiting for one if there is none."""
         while True:
-            now = monotonic()
-            choice = select_node(self._ask(order), self.view.fleet, now, self.rng, self.instance, refused)
+            choice, now = self.look(order, refused), monotonic()
             if isinstance(choice, Assign) or now >= give_up_at:
                 return choice
             order.listener.job_waits(order, choice.reason)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
@@ -23,13 +23,11 @@ from dragoman.domain.job import Event, Outcome
 from dragoman.domain.placement import Assign, Wait
 from dragoman.services.loops import answers, unawaited
 from dragoman.services.speech.order import Order
+from dragoman.services.speech.placer import Placer, Slot
 from dragoman.store.errors import RedisAway, StoreError
 from dragoman.store.jobs import LOCK_MS, Binding
 from dragoman.store.redis import Kept
 from dragoman.store.reservations import Given
-
-if TYPE_CHECKING:
-    from dragoman.services.speech.placer import Placer, Slot
 
 log = structlog.get_logger(__name__)
 
@@ -52,15 +50,36 @@ class RedisDown:
 
 
 class Placing:
-    def __init__(self, placer: "Placer", order: Order, meanwhile: Callable[[], None]) -> None:
+    """A job may begin before the task that drives it does; `place` does whatever has not begun.
+
+    `meanwhile` is what the caller has to get ready for the node: it is done while the job is being recorded.
+    """
+
+    def __init__(self, placer: Placer, order: Order, meanwhile: Callable[[], None] = lambda: None) -> None:
         self._placer, self._order, self._meanwhile = placer, order, meanwhile
         self._jobs = placer.jobs
         self._patience_s = placer.settings.placement_wait_ms / 1000
-        self._give_up_at = monotonic() + self._patience_s
+        self._give_up_at = 0.0
+        self._choice: Assign | Wait | None = None
         self._slot: Slot | None = None
+        self._recording: Recording
+        self._asked: list[asyncio.Future[Any]] = []
+
+    @property
+    def begun(self) -> bool:
+        return bool(self._asked)
+
+    def begin(self) -> None:
+        """Write 1 leaves now, if a node is in sight: before the loop comes to the task that waits for the answer."""
+        choice = self._placer.look(self._order)
+        if isinstance(choice, Assign):
+            self._go_for(choice)
+            self._asked = self._ask()
+            self._jobs.redis.hurry()
 
     async def place(self) -> Assign | Wait | Exists | RedisDown:
-        order = self._order
+        """Bind the request, reserve a slot, record the job. On Exists nothing is held any more."""
+        order, self._give_up_at = self._order, monotonic() + self._patience_s
         try:
             return await self._place()
         except StoreError as error:
@@ -73,25 +92,31 @@ class Placing:
         placer, order = self._placer, self._order
         bound, refused = False, set[str]()
         while True:
-            choice = await placer.choose(order, refused, self._give_up_at)
-            recording = Recording(placer, order, choice)
-            slot = self._slot = placer.reserve(order, choice)
-            if slot is not None:
-                placer.sequence.enter(order)
+            choice = self._choice or self._go_for(await placer.choose(order, refused, self._give_up_at))
+            slot = self._slot
             if not bound:
-                existing = await self._patiently(lambda: self.bind(recording))  # noqa: B023
+                existing = await self._patiently(self._bind)
                 if existing is not None:
                     await self._abandon()
                     return existing
                 bound = True
             if slot is not None and not placer.confirmed(order, slot, await slot.taken(), refused):
                 placer.sequence.leave(order)
+                self._choice = None
                 continue
             binds_turn = isinstance(choice, Assign) and order.line.turn.placed(choice.node_id, order.ends_turn)
-            if not await self._patiently(lambda: self.record(recording, binds_turn)):  # noqa: B023
+            if not await self._patiently(lambda: self._record(binds_turn)):  # noqa: B023
                 await self._abandon()
-                return await self.lost_binding()
+                return await self._lost_binding()
             return choice
+
+    def _go_for(self, choice: Assign | Wait) -> Assign | Wait:
+        placer, order = self._placer, self._order
+        self._choice, self._recording = choice, Recording(placer, order, choice)
+        self._slot = placer.reserve(order, choice)
+        if self._slot is not None:
+            placer.sequence.enter(order)
+        return choice
 
     async def _patiently(self, step: Callable[[], Awaitable[T]]) -> T:
         """Repeat an idempotent step while Redis is away, as long as a job may wait for its place."""
@@ -103,18 +128,24 @@ class Placing:
                     raise
                 await asyncio.sleep(REDIS_PAUSE_S)
 
-    async def bind(self, recording: "Recording") -> Exists | None:
+    def _ask(self) -> "list[asyncio.Future[Any]]":
         """Write 1; the reservation was started just before and travels in it."""
         placer, jobs, order = self._placer, self._jobs, self._order
-        request = order.request_id
         deadline_ms = int(time.time() * 1000) + placer.settings.job_timeout_ms
-        first: list[asyncio.Future[Any]] = [jobs.driven(placer.instance, order.job_id, deadline_ms)]
-        if order.advanced is not None:
-            first.append(order.advanced)
+        asked: list[asyncio.Future[Any]] = [
+            jobs.binding(order.request_id),
+            jobs.lock(order.request_id, order.job_id),
+            jobs.driven(placer.instance, order.job_id, deadline_ms),
+        ]
+        return asked if order.advanced is None else [*asked, order.advanced]
+
+    async def _bind(self) -> Exists | None:
+        """The answer to write 1: the request is ours, or somebody else's."""
+        jobs, order = self._jobs, self._order
         give_up_at = monotonic() + 2 * LOCK_MS / 1000
         while True:
-            asked = (jobs.binding(request), jobs.lock(request, order.job_id))
-            found, locked, *_ = await self._answers(*asked, *first, meanwhile=recording.prepare)
+            asked, self._asked = self._asked or self._ask(), []
+            found, locked, *_ = await self._answers(*asked, meanwhile=self._recording.prepare)
             if order.advanced is not None and not order.advanced.result():
                 return Exists("")  # the session is somebody else's: so is what it says
             binding = jobs.parse_binding(found)
@@ -125,13 +156,13 @@ class Placing:
             # Whoever creates it may need this very slot.
             await self._let_go()
             if monotonic() >= give_up_at:
-                raise RedisAway(f"the request {request} is being created by somebody who does not finish")
+                raise RedisAway(f"the request {order.request_id} is being created by somebody who does not finish")
             await asyncio.sleep(LOOK_AGAIN_S)
 
-    async def record(self, recording: "Recording", binds_turn: bool) -> bool:
+    async def _record(self, binds_turn: bool) -> bool:
         """Write 2. False: somebody else's job has the binding, because our lock had lapsed."""
         jobs, order = self._jobs, self._order
-        _, bound, *_ = await self._answers(*recording.send(binds_turn), meanwhile=self._meanwhile)
+        _, bound, *_ = await self._answers(*self._recording.send(binds_turn), meanwhile=self._meanwhile)
         if bound is None:
             binding = jobs.parse_binding(await jobs.binding(order.request_id))
             return binding is not None and binding.job_id == order.job_id
@@ -153,7 +184,7 @@ class Placing:
         key = self._jobs.keys.request_lock(self._order.request_id)
         return bool(await self._jobs.redis.call("GET", key) == self._order.job_id.encode())
 
-    async def lost_binding(self) -> Exists:
+    async def _lost_binding(self) -> Exists:
         jobs, order = self._jobs, self._order
         reply = await jobs.advance(order.job_id, Event.CANCEL, attempt=None, outcome=Outcome.CANCELLED)
         binding = jobs.parse_binding(await jobs.binding(order.request_id))
@@ -181,7 +212,7 @@ class Placing:
 class Recording:
     """Write 2, which is made ready while Redis works on write 1."""
 
-    def __init__(self, placer: "Placer", order: Order, choice: Assign | Wait) -> None:
+    def __init__(self, placer: Placer, order: Order, choice: Assign | Wait) -> None:
         self._placer, self._order, self._choice = placer, order, choice
         self._node, self._epoch = (choice.node_id, choice.epoch) if isinstance(choice, Assign) else ("", 0)
         self._ready: tuple[Kept, list[asyncio.Future[Any]]] | None = None
