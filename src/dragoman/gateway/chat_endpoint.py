@@ -19,7 +19,7 @@ from dragoman.services.chat.user import ChatUser
 from dragoman.services.loops import Tasks
 
 PATH = "/ws"
-MOST_WAITING = 256  # frames of a connection that is being let in
+MOST_WAITING = 64  # frames of a connection that is being let in; then it is not read until it is
 
 
 class State(Enum):
@@ -84,10 +84,9 @@ class ChatEndpoint:
         if not self._guard.admit(monotonic()):
             self._end(conn, Reason.TOO_MANY_REQUESTS, Close.RATE)
         elif self._state is State.COMING_IN:
-            if len(self._waiting) < MOST_WAITING:
-                self._waiting.append(data)
-            else:
-                self._end(conn, Reason.TOO_MANY_REQUESTS, Close.RATE)
+            self._waiting.append(data)
+            if len(self._waiting) == MOST_WAITING:
+                conn.pause_reading()
         elif self._state is not State.OVER:
             self._read(conn, data)
 
@@ -124,6 +123,8 @@ class ChatEndpoint:
             return
         self._state = State.OPEN
         waiting, self._waiting = self._waiting, []
+        if len(waiting) >= MOST_WAITING:
+            conn.resume_reading()
         for data in waiting:
             if self._state is State.OPEN:
                 self._read(conn, data)

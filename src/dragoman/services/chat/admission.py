@@ -58,23 +58,27 @@ class Admission:
         owner = f"{self.instance}|{socket.id}"
         user = ChatUser(access.uid, socket, owner, self._archive, expires_s=access.exp, session_version=access.sv)
         user.outbound = Outbound(self._desk, user)
-        words = list[bytes]()
+        before = ""
+        self._here.expect(user)
         try:
             async with asyncio.timeout(self._desk.accept_timeout_s):
                 if not await self._valid(user):
                     return Reason.SESSION_INVALID
                 if not socket.closed:
-                    words = await self._own(user)
+                    before = await self._own(user)
         except (StoreError, TimeoutError) as error:
             log.warning("a user comes in on its token alone", user=user.id, error=str(error))
+        finally:
+            self._here.expect_no_more(user)
         if socket.closed:
             await self.leave(user)
             return Reason.AUTH_TIMEOUT
+        # Nothing is awaited since it owns the user: of two that come in here at once, the later owner enters later.
         self._here.enter(user)
         user.say(wire.auth_ok(user.id, now_ms()))
-        for word in words:
-            user.say(word)
-        self._tasks.spawn(user.inbound.catch_up(), "chat-catch-up")
+        if user.verified:
+            self._tasks.spawn(self._arrived(user, before), "chat-arrival")
+        self._tasks.spawn(user.inbound.begin(), "chat-catch-up")
         return user
 
     async def _valid(self, user: ChatUser) -> bool:
@@ -85,19 +89,26 @@ class Admission:
         user.looked_at = monotonic()
         return bool(user.session_version >= version)
 
-    async def _own(self, user: ChatUser) -> list[bytes]:
-        """From now on it is reached here, and its other connection, wherever that is, ends."""
+    async def _own(self, user: ChatUser) -> str:
+        """From now on it is reached here; answers where it was before."""
         before = await self._users.swap_owner(user.id, user.owner)
         user.verified = True
+        return before
+
+    async def _arrived(self, user: ChatUser, before: str) -> None:
+        """End its other connection, wherever that is, and tell it what became of its messages while it was away."""
         instance, _, connection = before.rpartition("|")
-        if instance and before != user.owner and instance != self.instance:
+        if instance and instance != self.instance:
             await self._courier.hand(instance, ChatKick(user.id, int(connection)))
-        return await self._users.take_words(user.id)
+        for word in await self._users.take_words(user.id):
+            user.say(word)
 
     def reauth(self, user: ChatUser, token: str | None) -> Reason | None:
         """A newer token of the same user; None: it is good."""
+        if not token:
+            return Reason.MISSING_TOKEN
         try:
-            access = self.tokens.read_access(token or "", time())
+            access = self.tokens.read_access(token, time())
         except BadToken:
             return Reason.INVALID_TOKEN
         if access.uid != user.id:
@@ -127,11 +138,14 @@ class Admission:
         """Make up for what could not be asked while Redis was away."""
         for user in self._here:
             if not user.verified:
-                if not await self._valid(user):
-                    user.end(Reason.SESSION_INVALID, Close.UNAUTHORIZED)
-                elif not user.socket.closed:
-                    for word in await self._own(user):
-                        user.say(word)
+                await self._verify(user)
+
+    async def _verify(self, user: ChatUser) -> None:
+        if not await self._valid(user):
+            user.end(Reason.SESSION_INVALID, Close.UNAUTHORIZED)
+        elif not user.socket.closed:
+            before = await self._own(user)
+            await (self._arrived(user, before) if self._here.get(user.id) is user else self.leave(user))
 
     async def renew(self) -> None:
         """Owner keys, before they lapse. Who has a newer connection elsewhere is told, should that word have missed."""

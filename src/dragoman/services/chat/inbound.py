@@ -14,6 +14,7 @@
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from time import monotonic
 from typing import Protocol
 
 import structlog
@@ -50,7 +51,10 @@ class Inbound:
         self._by_sender: dict[int, deque[int]] = {}
         self._confirmed: OrderedDict[int, None] = OrderedDict()  # the latest
         self._waiting: deque[tuple[int, int, bytes]] = deque()
-        self._catching_up = self._missed = False
+        self._catching_up = True  # from the beginning: nothing live may come before what waited
+        self._missed = False  # something newer than what waits
+        self._look_again = False  # something older
+        self.caught_up_at = 0.0
 
     @property
     def catching_up(self) -> bool:
@@ -67,21 +71,35 @@ class Inbound:
         else:
             self._missed = True
 
+    def hold(self) -> bool:
+        """From now on what is pushed waits for a catch-up; True: which has to `begin`, False: one is under way."""
+        if self._catching_up:
+            self._look_again = True
+            return False
+        self._catching_up = True
+        return True
+
+    async def begin(self) -> None:
+        """The catch-up that everything waits for."""
+        self._catching_up = False
+        await self.catch_up()
+
     async def catch_up(self, *, again: bool = False, pages: int | None = None) -> None:
         """Send what is undelivered; with `again` also what was written before. One at a time."""
         if self._catching_up:
-            self._missed = True
+            self._look_again = True
             return
-        self._catching_up = True
+        self._catching_up = self._look_again = True
         try:
-            self._missed = True
-            while self._missed and not self.socket.closed:
-                self._missed = False
+            while (self._missed or self._look_again) and not self.socket.closed:
+                self._missed = self._look_again = False
                 await self._all_pages(again, pages)
-                self._let_go()
+                if not self._look_again:
+                    self._let_go()
         finally:
             self._let_go()
             self._catching_up = False
+            self.caught_up_at = monotonic()
 
     async def _all_pages(self, again: bool, pages: int | None) -> None:
         after, fetched = 0, 0
@@ -140,7 +158,7 @@ class Inbound:
         if sender is None:
             return (id,)
         covered, theirs = list[int](), self._by_sender[sender]
-        while theirs and theirs[0] <= id:
+        while not covered or covered[-1] != id:
             covered.append(theirs.popleft())
         if not theirs:
             del self._by_sender[sender]

@@ -13,6 +13,7 @@ class LocalUsers:
     def __init__(self, metrics: Metrics, ping_idle_s: float) -> None:
         self.metrics, self._ping_idle_s = metrics, ping_idle_s
         self._users: dict[int, ChatUser] = {}
+        self._coming: dict[int, ChatUser] = {}  # by connection: others may know of it before we do
         self.on_catch_up: Callable[[ChatUser], None] = lambda user: None
 
     def __len__(self) -> int:
@@ -27,6 +28,22 @@ class LocalUsers:
     def owner(self, user: int) -> str:
         found = self._users.get(user)
         return found.owner if found is not None else ""
+
+    def expect(self, user: ChatUser) -> None:
+        """It is about to enter: who comes in after it, elsewhere, can end it already."""
+        self._coming[user.socket.id] = user
+
+    def expect_no_more(self, user: ChatUser) -> None:
+        self._coming.pop(user.socket.id, None)
+
+    def push(self, user: int, id: int, sender: int, frame: bytes) -> bool:
+        """Also to one that is about to enter: who pushes may know it as the owner already. False: nobody is here."""
+        found = [one for one in self._coming.values() if one.id == user] if self._coming else []
+        if user in self._users:
+            found.append(self._users[user])
+        for one in found:
+            one.inbound.push(id, sender, frame)
+        return bool(found)
 
     def enter(self, user: ChatUser) -> None:
         """The newest connection of a user is the only one."""
@@ -52,9 +69,7 @@ class LocalUsers:
 
     def pushed(self, message: ChatPush) -> None:
         for one in message.pushes:
-            user = self._users.get(one.user)
-            if user is not None:
-                user.inbound.push(one.id, one.sender, bytes(one.frame))
+            self.push(one.user, one.id, one.sender, bytes(one.frame))
 
     def told(self, message: ChatTell) -> list[OneTell]:
         """Answers what was for users that are not here any more."""
@@ -68,8 +83,8 @@ class LocalUsers:
         return missed
 
     def kicked(self, message: ChatKick) -> None:
-        user = self._users.get(message.user)
-        if user is not None and user.socket.id == message.connection:
+        user = self._coming.get(message.connection) or self._users.get(message.user)
+        if user is not None and (user.id, user.socket.id) == (message.user, message.connection):
             self.leave(user)
             user.end(wire.Reason.KICKED, Close.REPLACED)
 

@@ -9,6 +9,7 @@ The save stage looks among the parked after its commit; whichever of the two com
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Literal
 
 import structlog
@@ -63,6 +64,7 @@ class Receipts:
         if kind is None:
             user.error(Reason.UNKNOWN_ACK_TYPE)
             return
+        user.confirmed_at = monotonic()
         id = frame.serverMsgId
         if id is None:
             user.error(Reason.MISSING_SERVER_MSG_ID)

@@ -22,7 +22,7 @@ class Resender:
 
     async def run_once(self) -> None:
         now = monotonic()
-        due = {user.id: user for user in self._users if user.resend_at <= now and not user.inbound.catching_up}
+        due = {user.id: user for user in self._users if self._due(user, now)}
         if not due:
             return
         try:
@@ -31,13 +31,21 @@ class Resender:
             return
         for id, user in due.items():
             if id in silent:
-                # The first time soon, then each time twice as late.
-                user.resend_pause_s = min(max(user.resend_pause_s * 2, self._after_s), LONGEST_S)
-                user.resend_at = now + user.resend_pause_s
+                user.resend_pause_s = min(2 * self._pause_s(user), LONGEST_S)
                 self._tasks.spawn(user.inbound.catch_up(again=True, pages=PAGES), "chat-resend")
             else:
                 user.resend_pause_s = 0.0
 
+    def _due(self, user: ChatUser, now: float) -> bool:
+        inbound = user.inbound
+        return not inbound.catching_up and now >= inbound.caught_up_at + self._pause_s(user)
+
+    def _pause_s(self, user: ChatUser) -> float:
+        """Since it was last sent everything. Who answers is not made to wait for what it misses later."""
+        answers = user.confirmed_at > user.inbound.caught_up_at
+        return self._after_s if answers else max(user.resend_pause_s, self._after_s)
+
     def catch_up(self, user: ChatUser) -> None:
         """It missed something: send what it has not been sent."""
-        self._tasks.spawn(user.inbound.catch_up(), "chat-catch-up")
+        if user.inbound.hold():  # at once: what is pushed next is newer
+            self._tasks.spawn(user.inbound.begin(), "chat-catch-up")

@@ -27,7 +27,8 @@ class ChatUser:
         self.looked_at = monotonic()  # at its session version
         self.unsaved: int | None = None  # of its messages; None: not known
         self.said_at = monotonic()
-        self.resend_at = self.resend_pause_s = 0.0
+        self.resend_pause_s = 0.0
+        self.confirmed_at = 0.0  # when it last said that it has got something
 
     def say(self, frame: bytes) -> None:
         self.said_at = monotonic()
