@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -42,6 +43,7 @@ def config(redis: RedisAt, prefix: str, **flags: object) -> Config:
         "scheduler.phase2.enabled": True,
         "scheduler.phase2.redis.mode": redis.mode,
         "scheduler.phase2.redis.key_prefix": prefix,
+        "archive.url": f"sqlite:///{Path(tempfile.gettempdir()) / prefix}.sqlite3",
     }
     if redis.mode == "cluster":
         where["scheduler.phase2.redis.cluster_urls"] = list(redis.urls)
@@ -227,7 +229,8 @@ class Cluster:
         self._http = aiohttp.ClientSession()
 
     async def instance(self, **flags: object) -> InstanceProcess:
-        chosen: Mapping[str, object] = {"server__port": free_port(), **flags}
+        database = f"sqlite:///{self.folder / 'chat.sqlite3'}"
+        chosen: Mapping[str, object] = {"server__port": free_port(), "archive__url": database, **flags}
         name = str(chosen.get("scheduler__phase2__instance_id", f"i{len(self._started)}"))
         settings = config(self.redis, self.prefix, **{"scheduler__phase2__instance_id": name, **chosen})
         process = InstanceProcess(settings, self.folder / f"{name}.log")

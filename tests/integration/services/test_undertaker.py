@@ -16,6 +16,7 @@ from dragoman.store.errors import RedisAway
 from dragoman.store.inbox import InboxSettings, Push
 from dragoman.store.instances import Presence
 from dragoman.store.nodes import Snapshot
+from dragoman.store.redis import Redis
 from instances import config
 from members import Join, jobs, said
 from redis_servers import RedisAt
@@ -27,8 +28,12 @@ def whole(runner: asyncio.Runner, stores: Stores, redis_at: RedisAt, prefix: str
 
     async def nothing() -> None: ...
 
+    async def same() -> Redis:
+        return stores.redis
+
     async def enter() -> Services:
-        made = Services(config(redis_at, prefix), "heir", stores, describe=Presence, on_buried=nothing)
+        settings = config(redis_at, prefix)
+        made = Services(settings, "heir", stores, describe=Presence, on_buried=nothing, connect=same)
         await made.presence.enter(made.undertaker.bury)
         return made
 
