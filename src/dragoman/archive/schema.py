@@ -7,7 +7,7 @@ to the database's own module.
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -54,12 +54,7 @@ def scripts(dialect: Dialect) -> list[Script]:
 
 def pending(known: list[Script], marks: Mapping[str, Mark]) -> list[Script]:
     """What is still to be applied; WrongSchema if the database is not one of ours, or ahead of us."""
-    names = {script.name for script in known}
-    if newer := sorted(set(marks) - names):
-        raise WrongSchema(
-            f"The database was changed by a newer Dragoman (it has migration {newer[-1]}, the last one known here is "
-            f"{known[-1].name}): start that release, or restore a backup made before it."
-        )
+    refuse_unknown(known, marks)
     for script in known:
         mark = marks.get(script.name)
         if mark is not None and mark.checksum != script.checksum:
@@ -68,6 +63,14 @@ def pending(known: list[Script], marks: Mapping[str, Mark]) -> list[Script]:
                 "the tables cannot be trusted to be what we expect."
             )
     return [script for script in known if script.name not in marks]
+
+
+def refuse_unknown(known: list[Script], names: Iterable[str]) -> None:
+    if newer := sorted(set(names) - {script.name for script in known}):
+        raise WrongSchema(
+            f"The database was changed by a newer Dragoman (it has migration {newer[-1]}, the last one known here is "
+            f"{known[-1].name}): start that release, or restore a backup made before it."
+        )
 
 
 def overview(known: list[Script], marks: Mapping[str, Mark]) -> list[Migration]:

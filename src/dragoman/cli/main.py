@@ -39,6 +39,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("status", "dragoman.cli.status:status", "Show instances, durability, inboxes and nodes."),
     Command("explain", "dragoman.cli.explain:explain", "Tell why a job went where it went, and how it ended."),
     Command("dlq", "dragoman.cli.dlq:app", "List, show, replay and drop dead letters."),
+    Command("db", "dragoman.cli.db:app", "Look at the tables of the chat database, and bring them up to date."),
     Command("config", "dragoman.cli.config:app", "Check, show and document the settings."),
     Command("bench", "dragoman.cli.bench:app", "Measure speed, with peers beside us in the same run."),
 )

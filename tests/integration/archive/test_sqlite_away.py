@@ -148,15 +148,3 @@ async def test_closing_commits_what_waits(archive: SqliteArchive, path: Path) ->
     with pytest.raises(ArchiveAway, match="closed"):
         await archive.undelivered(1)
     assert await ask(f"sqlite:///{path}", "SELECT count(*) FROM message") == [(20,)]
-
-
-async def test_a_commit_can_be_made_slow_and_is_shared(tmp_path: Path) -> None:
-    slow = SqliteArchive(tmp_path / "slow.sqlite3", commit_delay_ms=100)
-    try:
-        await slow.open()
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        await asyncio.gather(*(slow.save([letter(1, 2)]) for _ in range(50)))
-        assert 0.1 <= loop.time() - began < 50 * 0.1
-    finally:
-        await slow.close()

@@ -27,11 +27,9 @@ from dragoman.archive.types import (
 
 
 class SqliteArchive(Archive):
-    """`commit_delay_ms` makes every commit as slow as that of a busy disk: for benches alone."""
-
-    def __init__(self, path: Path, *, busy_ms: int = 5000, commit_delay_ms: float = 0) -> None:
+    def __init__(self, path: Path, *, busy_ms: int = 5000) -> None:
         self._file = SqliteFile(path, busy_ms=busy_ms)
-        self._writer = Writer(self._file, commit_delay_ms=commit_delay_ms)
+        self._writer = Writer(self._file)
         self._reader = Reader(self._file)
 
     async def open(self) -> None:

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import sqlite3
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,9 +41,8 @@ class Piece(Generic[T]):
 
 
 class Writer:
-    def __init__(self, file: SqliteFile, *, commit_delay_ms: float = 0) -> None:
+    def __init__(self, file: SqliteFile) -> None:
         self._file = file
-        self._commit_delay_s = commit_delay_ms / 1000
         self._waiting: deque[Piece[Any]] = deque()
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -96,8 +94,6 @@ class Writer:
         self._take(group, _PIECES)
         for piece in group:
             self._apply(db, piece)
-        if self._commit_delay_s:
-            time.sleep(self._commit_delay_s)
         db.execute("COMMIT")
 
     def _apply(self, db: sqlite3.Connection, piece: Piece[Any]) -> None:
