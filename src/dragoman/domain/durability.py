@@ -33,6 +33,12 @@ class Judgement:
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
+    def confirmed_by(self, replicas: int) -> DurabilityClass:
+        """What a write is worth that so many replicas confirm before it is answered: that may change while we run."""
+        if replicas > 0 and self.durability is not DurabilityClass.FSYNC:
+            return DurabilityClass.REPLICATED
+        return self.durability
+
 
 def judge(info: Mapping[str, str], settings: Mapping[str, str] | None, wait_replicas: int = 0) -> Judgement:
     """Judge a server by INFO (server, persistence; memory as well where CONFIG is forbidden) and CONFIG GET.

@@ -21,7 +21,7 @@ from dragoman.domain.chat.words import WordFilter
 from dragoman.instance.chat_tokens import chat_tokens
 from dragoman.instance.redis_check import CannotStart
 from dragoman.protocol.codes import Close
-from dragoman.protocol.peer import ChatCatchUp, ChatKick, ChatPush, ChatTell
+from dragoman.protocol.peer import ChatCatchUp, ChatKick, ChatPush, ChatTell, OneTell
 from dragoman.services.chat.accounts import Accounts
 from dragoman.services.chat.admission import Admission
 from dragoman.services.chat.courier import Courier, Tell
@@ -178,7 +178,7 @@ class Chat:
             case ChatTell():
                 missed = self.here.told(message)
                 if missed:  # they have moved on since: after them, once
-                    await self.courier.tell([Tell(one.user, bytes(one.frame), one.settled) for one in missed])
+                    await self.courier.tell([_again(one) for one in missed])
             case ChatKick():
                 self.here.kicked(message)
             case ChatCatchUp():
@@ -187,7 +187,7 @@ class Chat:
     async def rehome(self, message: ChatMessage) -> None:
         """From a dead instance's inbox. Messages are in the archive, or will be; words are for whoever is there now."""
         if isinstance(message, ChatTell):
-            await self.courier.tell([Tell(one.user, bytes(one.frame), one.settled) for one in message.tells])
+            await self.courier.tell([_again(one) for one in message.tells])
 
     # -- what can be seen ------------------------------------------------------------------------
 
@@ -210,6 +210,10 @@ class Chat:
             "save_lag_ms": {name: self.metrics.chat_save_lag.quantile(q) for name, q in QUANTILES.items()},
             "shards": [{"shard": shard, **msgspec.to_builtins(tally)} for shard, tally in enumerate(tallies)],
         }
+
+
+def _again(one: OneTell) -> Tell:
+    return Tell(one.user, bytes(one.frame), one.settled, one.keep)
 
 
 def _names(config: Config) -> Names:

@@ -12,7 +12,7 @@ import structlog
 
 from dragoman import __version__
 from dragoman.config import Config
-from dragoman.domain.durability import Judgement
+from dragoman.domain.durability import DurabilityClass, Judgement
 from dragoman.gateway.http import Backstage
 from dragoman.instance.doors import Doors
 from dragoman.instance.redis_check import CannotStart, check_redis, connected
@@ -47,7 +47,7 @@ class Instance:
         number: int,
         connect: Callable[[], Awaitable[Redis]],
     ) -> None:
-        self.config, self.redis, self.durability = config, redis, durability
+        self.config, self.redis, self._judgement = config, redis, durability
         self.name = instance_name(config.scheduler.phase2.instance_id, number, config.server.workers)
         self.started_ms = int(time.time() * 1000)
         self.ready = self.draining = False
@@ -56,7 +56,8 @@ class Instance:
         self.services = Services(
             config, self.name, self.stores, describe=self._describe, on_buried=self._buried, connect=connect
         )
-        self.services.metrics.durability.labels(durability.durability).set(1)
+        self._told_durability: DurabilityClass | None = None
+        self.services.chat.switchboard.on_change = self._tell_durability
         self.doors = Doors(config, self.services, lambda: self.draining)
         self._loops: list[asyncio.Task[None]] = []
 
@@ -101,8 +102,8 @@ class Instance:
         )
         await self.doors.open(stage, self.admin_port)
         self.ready = True
-        port, durability = self.doors.listener.port, self.durability.durability
-        log.info("instance ready", instance=self.name, port=port, durability=durability)
+        self._tell_durability()
+        log.info("instance ready", instance=self.name, port=self.doors.listener.port, durability=self.durability)
 
     async def _hear_announcements(self) -> None:
         """What is announced before we listen is missed: look once more when we do, without waiting for it long."""
@@ -112,6 +113,20 @@ class Instance:
         except TimeoutError:
             log.warning("not listening to announcements yet; nodes elsewhere are known a moment later")
         await self.services.view.run_once()
+
+    @property
+    def durability(self) -> DurabilityClass:
+        """What *accepted* is worth now: waiting for replicas is a switch."""
+        return self._judgement.confirmed_by(self.services.chat.switchboard.current.wait_replicas)
+
+    def _tell_durability(self) -> None:
+        if self.durability is self._told_durability:
+            return
+        if self._told_durability is not None:
+            log.warning("accepted has another durability now", before=self._told_durability, now=self.durability)
+        self._told_durability = self.durability
+        for each in DurabilityClass:
+            self.services.metrics.durability.labels(each).set(each is self.durability)
 
     # -- being away ------------------------------------------------------------------------------
 
@@ -125,7 +140,7 @@ class Instance:
             admin_port=self.admin_port,
             version=__version__,
             started_ms=self.started_ms,
-            durability=self.durability.durability,
+            durability=self.durability,
             sessions=len(self.services.sessions),
             nodes=len(self.services.local_nodes),
             jobs=len(self.services.dispatcher),
@@ -162,7 +177,7 @@ class Instance:
             "instance": self.name,
             "version": __version__,
             "started_ms": self.started_ms,
-            "durability": self.durability.durability,
+            "durability": self.durability,
             "lease_s": round(services.presence.lease.expires_at - time.monotonic(), 3),
             "sessions": len(services.sessions),
             "nodes_here": len(services.local_nodes),
@@ -187,9 +202,18 @@ class Instance:
         self.draining = True
         log.info("draining", jobs=len(self.services.dispatcher), sessions=len(self.services.sessions))
         await self.doors.listener.stop_accepting()
+        await self._say_that_we_leave()
         await self._give_up_shards()
         self.services.sessions.send_elsewhere()
         await self.services.dispatcher.drained(self.config.server.drain_s)
+
+    async def _say_that_we_leave(self) -> None:
+        """Before we let go of anything: others only take what is not the share of somebody who stays."""
+        try:
+            async with asyncio.timeout(LEAVE_PATIENCE_S):
+                await self.services.presence.run_once()
+        except (StoreError, TimeoutError):
+            log.warning("could not say that this instance leaves")
 
     async def _give_up_shards(self) -> None:
         try:

@@ -124,11 +124,15 @@ class ChatPush(Peer, tag="chat_push", frozen=True):
 
 
 class OneTell(msgspec.Struct, array_like=True, frozen=True):
-    """A frame for one user's socket; `settled` of its messages are not on their way any more."""
+    """A frame for one user's socket; `settled` of its messages are not on their way any more.
+
+    `keep`: a user that is not connected must hear it at its next AUTH.
+    """
 
     user: int
     settled: int
     frame: msgspec.Raw
+    keep: bool = False
 
 
 class ChatTell(Peer, tag="chat_tell", frozen=True):

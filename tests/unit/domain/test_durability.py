@@ -111,3 +111,19 @@ def test_every_problem_is_told_at_once() -> None:
 def test_a_file_that_cannot_be_written_is_warned_about() -> None:
     [warning] = judge(INFO | {"aof_last_write_status": "err"}, SETTINGS).warnings
     assert "disk" in warning
+
+
+@pytest.mark.parametrize(
+    ("appendfsync", "replicas", "expected"),
+    [
+        ("everysec", 0, DurabilityClass.PROCESS),
+        ("everysec", 1, DurabilityClass.REPLICATED),
+        ("always", 1, DurabilityClass.FSYNC),
+    ],
+)
+def test_replicas_that_confirm_raise_the_class_while_we_run(
+    appendfsync: str, replicas: int, expected: DurabilityClass
+) -> None:
+    judged = judge({"redis_version": "7.2.0"}, {"appendonly": "yes", "appendfsync": appendfsync})
+    assert judged.confirmed_by(replicas) is expected
+    assert judged.confirmed_by(0) is judged.durability

@@ -4,8 +4,11 @@ Whose socket is where is asked of Redis just before, also for users connected he
 elsewhere must not miss a message that goes to its old socket. With Redis away, whoever is here is reached.
 
 What is pushed and what is told differ in what happens when it cannot arrive: a message is sent again from the archive,
-so a push is dropped, and a receiver whose inbox was full is told to look there, before anything newer reaches it; a
-word to a sender is asked for again by the sender, unless it is bad news, which waits for the next AUTH.
+so a push is dropped, and a receiver that missed one is told to look there, before anything newer reaches it; a word to
+a sender is asked for again by the sender, unless it is bad news, which waits for the next AUTH.
+
+Who missed something is known in two ways: `behind`, by instance, because its inbox was full or could not be reached;
+`missed`, because with Redis away nobody knew where the user is.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -56,66 +59,113 @@ class Tell:
 class Courier:
     def __init__(self, instance: str, here: LocalUsers, users: Users, inboxes: Inboxes, metrics: Metrics) -> None:
         self.instance, self.here, self.users, self.inboxes, self.metrics = instance, here, users, inboxes, metrics
-        self._behind: dict[str, set[int]] = {}  # by instance: who missed something because the inbox was full
+        self._behind: dict[str, set[int]] = {}
+        self._missed: set[int] = set()
 
     async def owners(self, users: Iterable[int]) -> dict[int, str]:
-        """`instance|connection` of those who are connected."""
+        """`instance|connection` of those receivers that are connected."""
         asked = list(dict.fromkeys(users))
         try:
-            found = await self.users.owners(asked)
+            return await self._look_up(asked)
         except StoreError:
-            found = [self.here.owner(user) for user in asked]
-        return {user: owner for user, owner in zip(asked, found, strict=True) if owner}
+            self._missed.update(asked)
+            return self._here_of(asked)
+
+    async def _look_up(self, users: Sequence[int]) -> dict[int, str]:
+        found = await self.users.owners(users)
+        return {user: owner for user, owner in zip(users, found, strict=True) if owner}
+
+    def _here_of(self, users: Sequence[int]) -> dict[int, str]:
+        return {user: owner for user in users if (owner := self.here.owner(user))}
 
     # -- messages --------------------------------------------------------------------------------
 
-    async def push(self, deliveries: Sequence[Delivery], owners: Mapping[int, str]) -> None:
-        """To receivers, in this order; who is not among the owners gets nothing."""
-        away: dict[str, list[Delivery]] = {}
+    async def push(self, deliveries: Sequence[Delivery], owners: Mapping[int, str]) -> set[int]:
+        """To receivers, in this order. Answers the ids of messages that, as far as we know, reached no socket."""
+        if not self._missed.isdisjoint(owners):
+            await self._find_missed()
+        away, unreached = dict[str, list[Delivery]](), set[int]()
         for one in deliveries:
-            owner = owners.get(one.user)
-            if owner is None:
-                continue
-            instance = owner.partition("|")[0]
+            instance = owners.get(one.user, "").partition("|")[0]
             if instance == self.instance:
-                user = self.here.get(one.user)
-                if user is not None:
-                    user.inbound.push(one.id, one.sender, one.frame)
-            else:
+                if not self.here.push(one.user, one.id, one.sender, one.frame):
+                    unreached.add(one.id)
+            elif instance and one.user not in self._missed:
                 away.setdefault(instance, []).append(one)
+            else:
+                unreached.add(one.id)
         for instance, theirs in away.items():
-            await self._push_away(instance, theirs)
+            unreached |= await self._push_away(instance, theirs)
+        return unreached
 
-    async def _push_away(self, instance: str, deliveries: list[Delivery]) -> None:
-        if not await self._caught_up(instance):
-            self._behind[instance].update(one.user for one in deliveries)
-            return
-        for part in _parts(deliveries):
-            message = ChatPush([OnePush(one.user, one.id, one.sender, Raw(one.frame)) for one in part])
-            if await self.hand(instance, message) is Push.FULL:
-                self._behind.setdefault(instance, set()).update(one.user for one in deliveries)
-                return
+    async def _push_away(self, instance: str, deliveries: list[Delivery]) -> set[int]:
+        left = list(deliveries)
+        if await self._caught_up(instance):
+            for part in _parts(deliveries):
+                message = ChatPush([OnePush(one.user, one.id, one.sender, Raw(one.frame)) for one in part])
+                verdict = await self.hand(instance, message)
+                if verdict is Push.GONE:  # and so are their sockets
+                    return {one.id for one in left}
+                if verdict is not Push.OK:
+                    break
+                left = left[len(part) :]
+        if left:
+            self._behind.setdefault(instance, set()).update(one.user for one in left)
+        return {one.id for one in left}
+
+    # -- who missed something --------------------------------------------------------------------
+
+    def is_behind(self, user: int) -> bool:
+        """Whether the user may have missed something because Redis was away."""
+        return user in self._missed
+
+    async def make_up(self, users: Iterable[int]) -> None:
+        """Let these look into the archive before anything newer reaches them; raises StoreError."""
+        owed = sorted(self._missed.intersection(users))
+        for user, owner in (await self._look_up(owed) if owed else {}).items():
+            instance = owner.partition("|")[0]
+            if instance != self.instance:
+                self._behind.setdefault(instance, set()).add(user)
+            elif (here := self.here.get(user)) is not None:
+                self.here.on_catch_up(here)
+        self._missed.difference_update(owed)
+        await self._remind_instances()
+
+    async def _find_missed(self) -> None:
+        try:
+            await self.make_up(self._missed)
+        except StoreError as error:
+            log.debug("who missed messages is not known yet", users=len(self._missed), error=str(error))
+
+    async def _remind_instances(self) -> None:
+        for instance in list(self._behind):
+            await self._caught_up(instance)
 
     async def _caught_up(self, instance: str) -> bool:
         """Whether nobody there has missed anything, or all of them know by now."""
-        behind = self._behind.get(instance)
+        behind = self._behind.pop(instance, None)
         if behind is None:
             return True
-        if await self.hand(instance, ChatCatchUp(sorted(behind))) is Push.FULL:
-            return False
-        del self._behind[instance]
-        return True
+        if await self.hand(instance, ChatCatchUp(sorted(behind))) in (Push.OK, Push.GONE):
+            return True
+        self._behind.setdefault(instance, set()).update(behind)
+        return False
 
     async def remind(self) -> None:
         """Try again to tell receivers that they missed something."""
-        for instance in list(self._behind):
-            await self._caught_up(instance)
+        if self._missed:
+            await self._find_missed()
+        await self._remind_instances()
 
     # -- words to senders ------------------------------------------------------------------------
 
     async def tell(self, tells: Sequence[Tell]) -> None:
-        """To senders, in this order."""
-        owners = await self.owners(one.user for one in tells)
+        """To senders, in this order. With Redis away StoreError is raised when bad news would be lost."""
+        users = list(dict.fromkeys(one.user for one in tells))
+        try:
+            owners = await self._look_up(users)
+        except StoreError:
+            owners = self._here_of(users)
         away: dict[str, list[Tell]] = {}
         for one in tells:
             instance = owners.get(one.user, "").partition("|")[0]
@@ -131,20 +181,20 @@ class Courier:
 
     async def _tell_away(self, instance: str, tells: list[Tell]) -> None:
         for part in _parts(tells):
-            message = ChatTell([OneTell(one.user, one.settled, Raw(one.frame)) for one in part])
+            message = ChatTell([OneTell(one.user, one.settled, Raw(one.frame), one.keep) for one in part])
             if await self.hand(instance, message) is not Push.OK:
                 for one in part:
                     if one.keep:
                         await self.users.leave_word(one.user, one.frame)
 
-    async def hand(self, instance: str, message: InboxMessage) -> Push:
-        """To the inbox of another instance."""
+    async def hand(self, instance: str, message: InboxMessage) -> Push | None:
+        """To the inbox of another instance; None: Redis is away, or was before it could say whether it is there."""
         try:
             verdict = await self.inboxes.push(instance, kind_of(message), encode_peer(message))
         except StoreError as error:
             log.warning("could not reach an inbox", to=instance, kind=kind_of(message), error=str(error))
             self.metrics.chat_deliver_fail.inc()
-            return Push.GONE
+            return None
         self.metrics.pushed.labels(verdict).inc()
         if verdict is not Push.OK:
             self.metrics.chat_deliver_fail.inc()

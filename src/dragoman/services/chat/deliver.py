@@ -6,13 +6,16 @@ more, never something new out of order: receivers drop it by its id.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from time import monotonic
 
 import structlog
 
 from dragoman.domain.chat.switches import Path
 from dragoman.protocol import chat as wire
-from dragoman.services.chat.courier import Courier, Delivery
+from dragoman.protocol.chat import Reason
+from dragoman.services.chat.clock import now_ms
+from dragoman.services.chat.courier import Courier, Delivery, Tell
 from dragoman.services.chat.holding import Holding, LostShard
 from dragoman.services.chat.switchboard import Switchboard
 from dragoman.services.metrics import Metrics
@@ -22,9 +25,8 @@ from dragoman.store.errors import Refused, StoreError
 log = structlog.get_logger(__name__)
 
 # A busy shard is read this often at most: what comes meanwhile shares the pushes, the scripts and the transaction.
-PACE_S = 0.01
+PACE_S = 0.025
 RETRY_S = 0.2
-NO_STREAM = ("NOGROUP", "UNBLOCKED")
 
 
 class DeliverStage:
@@ -34,19 +36,22 @@ class DeliverStage:
     async def run(self, holding: Holding) -> None:
         """Until the shard is given up or lost."""
         reader, after = self._shards.reader(holding.shard), "0"
+        holding.interrupt = reader.close
         try:
             while not holding.stopping:
                 holding.check()
                 began = monotonic()
                 switches = self._switchboard.current
                 try:
-                    entries = await self._shards.read_accepted(
-                        reader, holding.shard, after, switches.batch_size, switches.block_ms
+                    entries = await self._shards.next_accepted(
+                        reader, holding.shard, holding.holder, after, switches.batch_size, switches.block_ms
                     )
-                    await self.work(holding, entries)
+                    await self.work(holding, given(entries, holding))
                 except StoreError as error:
                     # A read that failed may have given us entries that we have not seen: look at what is pending.
-                    after = await _paused(self._shards, holding, error)
+                    after = "0"
+                    if not holding.stopping:
+                        await paused(self._shards, holding, error)
                     continue
                 if after != ">":
                     after = entries[-1].entry if entries else ">"
@@ -66,34 +71,41 @@ class DeliverStage:
         if not known:
             return
         began = monotonic()
-        pushed_to = await self._push(holding, known)
-        moves = [(entry.entry, owner) for entry, owner in zip(known, pushed_to, strict=True)]
-        await persist(lambda: self._shards.moved(holding.shard, holding.holder, moves), holding)
-        holding.more_to_save.set()
+        holding.handing_on = True
+        try:
+            pushed_to = await self._push(holding, known)
+            for entry in known:
+                holding.went_on(entry.sender, entry.to, entry.id, pushed_to.get(entry.id, ""))
+            moves = [(entry.entry, pushed_to.get(entry.id, "")) for entry in known]
+            await persist(lambda: self._shards.moved(holding.shard, holding.holder, moves), holding)
+            holding.more_to_save.set()
+        finally:
+            holding.handing_on = False
         self._metrics.chat_deliver.observe(monotonic() - began)
 
-    async def _push(self, holding: Holding, entries: list[Entry]) -> list[str]:
-        """Whom each was pushed to; '' for what goes out when it is saved."""
-        early = [entry.to for entry in entries if entry.mode == Path.DELIVER_FIRST]
-        owners = await self._courier.owners(early) if early else {}
-        deliveries, pushed_to = list[Delivery](), list[str]()
+    async def _push(self, holding: Holding, entries: list[Entry]) -> dict[int, str]:
+        """Whom each was pushed to, by id; the others go out when they are saved."""
+        early = {entry.to for entry in entries if entry.mode == Path.DELIVER_FIRST}
+        if not early:
+            return {}
+        owners = await self._courier.owners(early)
+        ready, held = list[Entry](), set[tuple[int, int]]()
         for entry in entries:
-            owner = owners.get(entry.to, "") if entry.mode == Path.DELIVER_FIRST else ""
-            if not holding.may_push_now(entry.sender, entry.to, owner):
-                owner = ""
+            pair, owner = (entry.sender, entry.to), owners.get(entry.to, "")
+            if entry.mode == Path.DELIVER_FIRST and pair not in held and holding.may_push_now(*pair, owner):
+                ready.append(entry)
             else:
-                deliveries.append(_delivery(entry))
-            holding.went_on(entry.sender, entry.to, owner)
-            pushed_to.append(owner)
+                held.add(pair)
         holding.check()
-        if deliveries:
-            await self._courier.push(deliveries, owners)
-        return pushed_to
+        missed = await self._courier.push([_delivery(entry) for entry in ready], owners)
+        return {entry.id: owners[entry.to] for entry in ready if entry.id not in missed}
 
     async def _set_aside(self, holding: Holding, entry: Unreadable) -> None:
         log.error("an accepted message cannot be read", shard=holding.shard, entry=entry.entry, why=entry.why)
+        await tell_unreadable(self._courier, entry)
         bury = self._shards.bury
         await persist(lambda: bury(holding.shard, holding.holder, entry, entry.why, 1, from_accepted=True), holding)
+        self._metrics.chat_dead.inc()
 
 
 async def persist(step: Callable[[], Awaitable[bool]], holding: Holding) -> None:
@@ -105,17 +117,33 @@ async def persist(step: Callable[[], Awaitable[bool]], holding: Holding) -> None
                 raise LostShard(f"shard {holding.shard} has another holder")
             return
         except StoreError as error:
-            await _paused(None, holding, error)
+            log.warning("a chat shard waits for Redis", shard=holding.shard, error=str(error))
+            await asyncio.sleep(RETRY_S)
 
 
-async def _paused(shards: Shards | None, holding: Holding, error: StoreError) -> str:
-    """Redis is away, or came back without our groups; where to go on reading."""
-    if shards is not None and isinstance(error, Refused) and error.word in NO_STREAM:
-        await shards.ensure_groups(holding.shard)
-    else:
-        log.warning("a chat shard waits for Redis", shard=holding.shard, error=str(error))
+def given(entries: list[Entry | Unreadable] | None, holding: Holding) -> list[Entry | Unreadable]:
+    """What a read gave us, or LostShard."""
+    if entries is None:
+        raise LostShard(f"shard {holding.shard} has another holder")
+    return entries
+
+
+async def paused(shards: Shards, holding: Holding, error: StoreError) -> None:
+    """Redis is away, or came back without our groups."""
+    log.warning("a chat shard waits for Redis", shard=holding.shard, error=str(error))
+    # Not by its first word: Redis 6.2 puts words of its own before what a command says inside a script.
+    if isinstance(error, Refused) and "NOGROUP" in str(error):
+        with suppress(StoreError):
+            await shards.ensure_groups(holding.shard)
     await asyncio.sleep(RETRY_S)
-    return "0"
+
+
+async def tell_unreadable(courier: Courier, entry: Unreadable) -> None:
+    """Its sender hears that it failed, if it can be made out who that is."""
+    sender, client, id = (entry.fields.get(name, "") for name in ("fromUserId", "clientMsgId", "serverMsgId"))
+    if sender.isdecimal() and client:
+        frame = wire.error(Reason.SAVE_FAILED, now_ms(), client, int(id) if id.isdecimal() else None)
+        await courier.tell([Tell(int(sender), frame, settled=1, keep=True)])
 
 
 def _delivery(entry: Entry) -> Delivery:

@@ -1,6 +1,7 @@
 """A shard in our hands: the lease both stages work under, and what they know of messages between them."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -16,8 +17,8 @@ class Pair:
     `owner` is the connection all of them were pushed to; '' when one of them was pushed to nobody.
     """
 
-    count: int
     owner: str
+    ids: set[int]
 
 
 @dataclass(slots=True)
@@ -29,7 +30,9 @@ class Holding:
     left_behind: bool  # what an earlier holder left to be saved: until that is done, nothing is known of it
     pairs: dict[tuple[int, int], Pair] = field(default_factory=dict)
     more_to_save: asyncio.Event = field(default_factory=asyncio.Event)
+    handing_on: bool = False  # the deliver stage has a batch in its hands
     stopping: bool = False
+    interrupt: Callable[[], Awaitable[None]] | None = None  # ends the wait for new messages
 
     @property
     def holder(self) -> str:
@@ -39,6 +42,13 @@ class Holding:
     def check(self) -> None:
         if monotonic() >= self.valid_until:
             raise LostShard(f"the lease of shard {self.shard} has run out")
+
+    async def stop(self) -> None:
+        """Both stages finish the batch they have, and wait for nothing more."""
+        self.stopping = True
+        self.more_to_save.set()
+        if self.interrupt is not None:
+            await self.interrupt()
 
     # -- what may be pushed before it is saved ---------------------------------------------------
 
@@ -53,17 +63,23 @@ class Holding:
         pair = self.pairs.get((sender, receiver))
         return pair is None or pair.owner == owner
 
-    def went_on(self, sender: int, receiver: int, pushed_to: str) -> None:
+    def went_on(self, sender: int, receiver: int, id: int, pushed_to: str) -> None:
         pair = self.pairs.get((sender, receiver))
         if pair is None:
-            self.pairs[sender, receiver] = Pair(1, pushed_to)
+            self.pairs[sender, receiver] = Pair(pushed_to, {id})
         else:
-            pair.count += 1
+            pair.ids.add(id)
             pair.owner = pair.owner if pair.owner == pushed_to else ""
 
-    def settled(self, sender: int, receiver: int) -> None:
+    def settled(self, sender: int, receiver: int, id: int) -> None:
         pair = self.pairs.get((sender, receiver))
         if pair is not None:
-            pair.count -= 1
-            if pair.count <= 0:
+            pair.ids.discard(id)
+            if not pair.ids:
                 del self.pairs[sender, receiver]
+
+    def nothing_to_save(self) -> None:
+        """The save stage found nothing. What we thought was between the stages, a Redis that was killed has lost."""
+        self.left_behind = False
+        if not self.handing_on and not self.more_to_save.is_set():
+            self.pairs.clear()

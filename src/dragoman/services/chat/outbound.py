@@ -17,7 +17,7 @@ from time import monotonic
 
 import structlog
 
-from dragoman.archive import Archive, ArchiveError, BadRow, NewMessage, Stored, Verdict
+from dragoman.archive import Archive, ArchiveError, BadRow, NewMessage, Status, Stored, Verdict
 from dragoman.domain.chat.gate import Gate
 from dragoman.domain.chat.message_ids import MessageIds
 from dragoman.domain.chat.rules import check
@@ -33,7 +33,7 @@ from dragoman.services.chat.user import ChatUser
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.store.chat.shards import Accepted, Entry, Shards
-from dragoman.store.errors import Refused, StoreError
+from dragoman.store.errors import RedisAway, Refused, StoreError, UnknownOutcome
 
 log = structlog.get_logger(__name__)
 
@@ -42,16 +42,17 @@ LOOK_S = 0.02
 FULL, ROOM = 256, 64
 SLOW_S = 0.5
 SAMPLED = 0.01
+RECOUNT_S = 1.0  # how old our copy of a sender's unsaved messages may get while it sends
 # Errors of Redis that mean it cannot work now; any other is a bug of ours.
 UNUSABLE = frozenset({"LOADING", "READONLY", "CLUSTERDOWN", "OOM", "MASTERDOWN", "NOREPLICAS", "MISCONF", "TRYAGAIN"})
 
 
 class Unusable(Exception):
-    """Redis did not accept `row`, or not in time: then it may have."""
+    """Redis did not accept `row`; or, `perhaps`, it did, and did not say so in time."""
 
-    def __init__(self, why: str, row: NewMessage) -> None:
+    def __init__(self, why: str, row: NewMessage, *, perhaps: bool = False) -> None:
         super().__init__(why)
-        self.row = row
+        self.row, self.perhaps = row, perhaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,8 @@ class Outbound:
         self._course = Course()
         self._queue: deque[tuple[Frame, float]] = deque()
         self._running = self._paused = False
+        self._owed: set[int] = set()  # receivers that could not be found when we saved something for them
+        self._counted_at = 0.0
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -145,7 +148,7 @@ class Outbound:
             await self._accept(row, path, came_at)
         except Unusable as unusable:
             log.debug("not accepted", user=user.id, why=str(unusable))
-            await self._without_redis(unusable.row, came_at)
+            await self._without_redis(unusable, came_at)
 
     # -- which way -------------------------------------------------------------------------------
 
@@ -183,24 +186,49 @@ class Outbound:
         digest = digest_of(row.to_user, row.body)
         try:
             async with asyncio.timeout(desk.accept_timeout_s):
+                await self._make_up(row)
                 verdict, number = await self._ask(row, path, digest, share)
                 while verdict is Accepted.STALE_ID:
                     row = replace(row, id=desk.ids.draw(above=number))
                     verdict, number = await self._ask(row, path, digest, share)
         except TimeoutError:
-            raise self._unusable(f"no answer in {desk.accept_timeout_s:g} s", row) from None
+            raise self._unusable(f"no answer in {desk.accept_timeout_s:g} s", row, perhaps=True) from None
         except Refused as error:
             if error.word not in UNUSABLE:
+                desk.gate.worked()
                 raise
             raise self._unusable(str(error), row) from None
+        except UnknownOutcome as error:
+            raise self._unusable(str(error), row, perhaps=True) from None
         except StoreError as error:
-            raise self._unusable(str(error), row) from None
+            # Not enough replicas is such an error, too, and comes after the message was written.
+            raise self._unusable(str(error), row, perhaps=desk.switchboard.current.wait_replicas > 0) from None
         desk.gate.worked()
         wrote_s = monotonic() - began
         self._answer(row, verdict, number)
         if verdict is Accepted.OK:
             user.unsaved = user.unsaved + 1 if user.unsaved is not None else None
             self._observe_accept(row, came_at, wrote_s, backlog=number)
+            if (user.unsaved is None or user.unsaved > 1) and monotonic() - self._counted_at > RECOUNT_S:
+                await self._recount()
+
+    async def _recount(self) -> None:
+        """Our copy is as good as the words that reached us. One that misses some is found out while Redis is there."""
+        self._counted_at = monotonic()
+        try:
+            async with asyncio.timeout(self._desk.accept_timeout_s):
+                self._user.unsaved = await self._desk.shards.unsaved(self._user.id)
+        except (StoreError, TimeoutError):
+            pass
+
+    async def _make_up(self, row: NewMessage) -> None:
+        """What we saved while Redis was away goes out before anything accepted now, wherever that is pushed from."""
+        if self._owed:
+            try:
+                await self._desk.courier.make_up(self._owed)
+            except StoreError as error:
+                raise RedisAway(str(error)) from None
+            self._owed.clear()
 
     async def _ask(self, row: NewMessage, path: Path, digest: str, share: int) -> tuple[Accepted, int]:
         desk, replicas = self._desk, self._desk.switchboard.current.wait_replicas
@@ -215,10 +243,10 @@ class Outbound:
             await desk.replicas.have_it(desk.shards.accepted(desk.shards.of(row.from_user)), replicas)
         return reply
 
-    def _unusable(self, why: str, row: NewMessage) -> Unusable:
+    def _unusable(self, why: str, row: NewMessage, *, perhaps: bool = False) -> Unusable:
         self._desk.gate.failed(monotonic())
         self._desk.metrics.chat_publish_fail.inc()
-        return Unusable(why, row)
+        return Unusable(why, row, perhaps=perhaps)
 
     def _answer(self, row: NewMessage, verdict: Accepted, number: int) -> None:
         match verdict:
@@ -241,27 +269,31 @@ class Outbound:
         self._desk.metrics.chat_server_busy.inc()
         self._user.error(Reason.SERVER_BUSY, row.client_msg_id)
 
-    async def _without_redis(self, row: NewMessage, came_at: float) -> None:
+    async def _without_redis(self, unusable: Unusable, came_at: float) -> None:
+        saved = False
         if self._desk.switchboard.current.fail_open and self._user.unsaved == 0:
-            await self._save(row, came_at)
+            saved = await self._save(unusable.row, came_at)
         else:
-            self._busy(row)
+            self._busy(unusable.row)
+        if unusable.perhaps and not saved:
+            self._user.unsaved = None  # it may be on its way: until Redis says, nothing is saved past it
 
     # -- one phase -------------------------------------------------------------------------------
 
-    async def _save(self, row: NewMessage, came_at: float) -> None:
+    async def _save(self, row: NewMessage, came_at: float) -> bool:
+        """Whether its sender knows now that it is a row, or will never be one."""
         desk, began = self._desk, monotonic()
         try:
             (outcome,) = await desk.archive.save([row])
         except BadRow as error:
             log.warning("a message cannot be saved", user=row.from_user, id=row.id, error=str(error))
             self._user.error(Reason.SAVE_FAILED, row.client_msg_id, row.id)
-            return
+            return True
         except ArchiveError as error:
             log.debug("not saved", user=row.from_user, error=str(error))
             desk.metrics.chat_save_fail.inc()
             self._busy(row)
-            return
+            return False
         saved_s = monotonic()
         match outcome.verdict:
             case Verdict.MISMATCH:
@@ -269,16 +301,23 @@ class Outbound:
             case Verdict.EXISTS:
                 desk.metrics.chat_dup_db.inc()
                 self._ack(AckType.SAVED, row, outcome.message.id)
+                # Whoever saved it may have died before pushing it; a receiver that has it does not get it twice.
+                await self._push(outcome.message)
             case Verdict.SAVED:
                 self._ack(AckType.SAVED, row, row.id)
                 await self._push(outcome.message)
                 self._remember(row)
                 self._observe_save(row, came_at, began, saved_s)
+        return True
 
     async def _push(self, row: Stored) -> None:
+        if row.status is not Status.SAVED:
+            return
         courier = self._desk.courier
         owners = await courier.owners([row.to_user])
         await courier.push([Delivery.of(row)], owners)
+        if courier.is_behind(row.to_user):
+            self._owed.add(row.to_user)
 
     def _remember(self, row: NewMessage) -> None:
         """So that a repetition after a change of path gets the same id. Nothing waits for it, or relies on it."""

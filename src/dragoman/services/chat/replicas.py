@@ -15,15 +15,26 @@ class Replicas:
     def __init__(self, connect: Callable[[], Awaitable[Redis]], timeout_ms: int) -> None:
         self._connect, self._timeout_ms = connect, timeout_ms
         self._redis: Redis | None = None
-        self._lock = asyncio.Lock()
+        self._connecting: asyncio.Task[Redis] | None = None
         self._joined: dict[str, asyncio.Future[None]] = {}
 
     async def redis(self) -> Redis:
-        """The connection on which accepts and WAITs follow each other."""
+        """The connection on which accepts and WAITs follow each other; who gives up waiting does not end the try."""
         if self._redis is None:
-            async with self._lock:
-                self._redis = self._redis or await self._connect()
+            if self._connecting is None:
+                self._connecting = asyncio.ensure_future(self._connect())
+                self._connecting.add_done_callback(self._connected)
+            try:
+                await asyncio.shield(self._connecting)
+            except Exception as error:
+                raise RedisAway(f"no connection for accepting with replicas: {error}") from None
+        assert self._redis is not None
         return self._redis
+
+    def _connected(self, done: "asyncio.Task[Redis]") -> None:
+        self._connecting = None
+        if not done.cancelled() and done.exception() is None:
+            self._redis = done.result()
 
     async def have_it(self, key: str, replicas: int) -> None:
         """Returns when so many replicas have what was written at `key`; RedisAway when they do not in time."""
@@ -51,5 +62,8 @@ class Replicas:
         asked.add_done_callback(answered)
 
     async def close(self) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.wait({self._connecting})
         if self._redis is not None:
             await self._redis.close()

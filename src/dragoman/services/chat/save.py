@@ -16,11 +16,12 @@ from time import monotonic
 import structlog
 
 from dragoman.archive import Archive, ArchiveAway, BadRow, Fenced, NewMessage, Outcome, Status, Verdict
+from dragoman.domain.chat.switches import Path
 from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import AckType, Reason
 from dragoman.services.chat.clock import now_ms
 from dragoman.services.chat.courier import Courier, Delivery, Tell
-from dragoman.services.chat.deliver import persist
+from dragoman.services.chat.deliver import given, paused, persist, tell_unreadable
 from dragoman.services.chat.holding import Holding, LostShard
 from dragoman.services.chat.receipts import Receipts
 from dragoman.services.chat.switchboard import Switchboard
@@ -32,7 +33,6 @@ from dragoman.store.errors import StoreError
 log = structlog.get_logger(__name__)
 
 BACK_OFF_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
-RETRY_S = 0.2
 IDLE_S = 1.0  # what another let go of is found this late
 
 
@@ -58,18 +58,18 @@ class SaveStage:
         while not holding.stopping:
             holding.check()
             holding.more_to_save.clear()
+            count = tools.switchboard.current.batch_size
             try:
-                entries = await tools.shards.read_to_save(holding.shard, after, tools.switchboard.current.batch_size)
+                entries = given(await tools.shards.next_to_save(holding.shard, holding.holder, after, count), holding)
                 await self.work(holding, entries)
             except StoreError as error:
-                log.warning("a chat shard waits for Redis", shard=holding.shard, error=str(error))
                 after = "0"
-                await asyncio.sleep(RETRY_S)
+                await paused(tools.shards, holding, error)
                 continue
             if after != ">":
                 after = entries[-1].entry if entries else ">"
             elif not entries:
-                holding.left_behind = False
+                holding.nothing_to_save()
                 await _signal(holding)
 
     async def work(self, holding: Holding, entries: list[Entry | Unreadable]) -> None:
@@ -79,6 +79,8 @@ class SaveStage:
             if isinstance(entry, Entry):
                 known.append(entry)
             elif not entry.newer:
+                log.error("a message cannot be read", shard=holding.shard, entry=entry.entry, why=entry.why)
+                await tell_unreadable(self._tools.courier, entry)
                 await self._bury(holding, entry, entry.why, 1)
         if known:
             await self._save(holding, known)
@@ -141,14 +143,14 @@ class SaveStage:
             if outcome.verdict is Verdict.EXISTS:
                 tools.metrics.chat_dup_db.inc()
         await tools.courier.tell([_told(entry, outcome.message.id, ts) for entry, outcome in good])
-        await self._push(good)
+        await self._push(holding, good)
         await self._done(holding, [(entry, outcome.message.id) for entry, outcome in good])
         for entry, outcome in pairs:
             if outcome.verdict is Verdict.MISMATCH:
                 why = f"clientMsgId is that of message {outcome.message.id}, which has another body or receiver"
                 await self._fail(holding, entry, why, 1, Reason.DUPLICATE_MSG_ID_MISMATCH)
 
-    async def _push(self, saved: list[tuple[Entry, Outcome]]) -> None:
+    async def _push(self, holding: Holding, saved: list[tuple[Entry, Outcome]]) -> None:
         """To receivers that have not got it, or got it on a connection that is not theirs any more."""
         tools = self._tools
         owners = await tools.courier.owners(entry.to for entry, _ in saved)
@@ -162,21 +164,23 @@ class SaveStage:
         ]
         if deliveries:
             began = monotonic()
+            # Another holder may have pushed them long ago, and the receivers may have forgotten that they have them.
+            holding.check()
             await tools.courier.push(deliveries, owners)
             tools.metrics.chat_deliver.observe(monotonic() - began)
 
     async def _apply_early(self, saved: list[tuple[Entry, Outcome]]) -> set[int]:
-        """Receipts that came before the row; only what was pushed before it was saved can have one."""
+        """Receipts that came before the row; only what was pushed before it was saved can have one.
+
+        By its mode, not by whom it was pushed to: an earlier holder may have pushed it and died.
+        """
         by_user: dict[int, list[int]] = {}
         for entry, _ in saved:
-            if entry.pushed_to:
+            if entry.mode == Path.DELIVER_FIRST:
                 by_user.setdefault(entry.to, []).append(entry.id)
-        futures = {
-            user: asyncio.ensure_future(self._tools.users.take_early(user, ids)) for user, ids in by_user.items()
-        }
+        taken = await asyncio.gather(*(self._tools.users.take_early(user, ids) for user, ids in by_user.items()))
         delivered = set[int]()
-        for user, future in futures.items():
-            found = await future
+        for user, found in zip(by_user, taken, strict=True):
             if found:
                 self._tools.receipts.found_early(user, found)
                 delivered.update(id for id, _ in found)
@@ -184,9 +188,11 @@ class SaveStage:
 
     async def _done(self, holding: Holding, rows: list[tuple[Entry, int]]) -> None:
         """Redis forgets them. Who asked again after we had told everybody is told again."""
-        again = list[Entry]()
+        again, tries = list[Entry](), 0
 
         async def step() -> bool:
+            nonlocal tries
+            tries += 1
             found = await self._tools.shards.saved(holding.shard, holding.holder, rows)
             again.extend(found or ())
             return found is not None
@@ -195,7 +201,9 @@ class SaveStage:
             return
         await persist(step, holding)
         for entry, _ in rows:
-            holding.settled(entry.sender, entry.to)
+            holding.settled(entry.sender, entry.to, entry.id)
+        if tries > 1:  # who asked again may have stood in an answer that was lost
+            again = [entry for entry, _ in rows]
         if again:
             ids, ts = {entry.entry: id for entry, id in rows}, now_ms()
             await self._tools.courier.tell([_told(entry, ids[entry.entry], ts, settled=0) for entry in again])
@@ -208,7 +216,7 @@ class SaveStage:
         frame = wire.error(reason, now_ms(), entry.client_msg_id, entry.id)
         await self._tools.courier.tell([Tell(entry.sender, frame, settled=1, keep=True)])
         await self._bury(holding, entry, why, tries)
-        holding.settled(entry.sender, entry.to)
+        holding.settled(entry.sender, entry.to, entry.id)
 
     async def _bury(self, holding: Holding, entry: Entry | Unreadable, why: str, tries: int) -> None:
         bury = self._tools.shards.bury

@@ -5,6 +5,7 @@ lease decides. A shard is handed over between two batches; at shutdown at once; 
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from time import monotonic
 
@@ -24,8 +25,9 @@ from dragoman.store.instances import Instances
 
 log = structlog.get_logger(__name__)
 
-HAND_OVER_S = 2.0
+HAND_OVER_S = 1.0  # below the patience of an instance that leaves
 FENCE_PATIENCE_S = 2.0
+RETAKE_S = 0.2  # a shard that was lost, or whose work failed, is not taken again at once
 
 
 @dataclass(slots=True)
@@ -71,13 +73,18 @@ class ShardKeeper:
 
     async def renew(self) -> None:
         """Prolong the leases; every third of their life."""
-        for shard, held in list(self._held.items()):
-            sent = monotonic()
-            if await self._shards.keep(shard, held.holding.holder, int(self._ttl_s * 1000)):
-                held.holding.valid_until = sent + self._ttl_s
-            else:
-                held.holding.valid_until = 0.0
-                held.work.cancel()
+        await self._each(self._renew, list(self._held))
+
+    async def _renew(self, shard: int) -> None:
+        held = self._held.get(shard)
+        if held is None:
+            return
+        sent = monotonic()
+        if await self._shards.keep(shard, held.holding.holder, int(self._ttl_s * 1000)):
+            held.holding.valid_until = sent + self._ttl_s
+        else:
+            held.holding.valid_until = 0.0
+            held.work.cancel()
 
     async def run_once(self) -> None:
         """Take what is our share, hand over what is not."""
@@ -85,11 +92,16 @@ class ShardKeeper:
             return
         living = [name for name, one in (await self._instances.all()).items() if one is not None and not one.draining]
         mine = {shard for shard, name in assign(self._shards.count, living).items() if name == self.instance}
-        for shard in [shard for shard in self._held if shard not in mine]:
-            await self._hand_over(shard)
-        for shard in sorted(mine - self._held.keys()):
-            await self._take(shard)
+        await self._each(self._hand_over, [shard for shard in self._held if shard not in mine])
+        await self._each(self._take, sorted(mine - self._held.keys()))
         self._metrics.chat_shards.set(len(self._held))
+
+    async def _each(self, step: Callable[[int], Awaitable[None]], shards: Iterable[int]) -> None:
+        """For all of them, whatever becomes of one: in a Cluster one master may be away, and the others are there."""
+        done = await asyncio.gather(*map(step, shards), return_exceptions=True)
+        for error in done:
+            if isinstance(error, BaseException):
+                raise error
 
     async def run(self, interval_s: float) -> None:
         """`run_once` at its interval, and whenever somebody gave a shard up."""
@@ -110,7 +122,7 @@ class ShardKeeper:
     async def leave(self) -> None:
         """Give up everything, for good: others take it at once."""
         self._leaving = True
-        await asyncio.gather(*(self._hand_over(shard) for shard in list(self._held)))
+        await self._each(self._hand_over, list(self._held))
 
     # -- one shard -------------------------------------------------------------------------------
 
@@ -119,9 +131,16 @@ class ShardKeeper:
         fence = await self._shards.take(shard, self.instance, await self._fence_in_sql(shard), int(self._ttl_s * 1000))
         if not fence:
             return
-        await self._shards.ensure_groups(shard)
-        left_behind = await self._shards.waits_to_be_saved(shard)
-        holding = Holding(shard, self.instance, fence, sent + self._ttl_s, left_behind)
+        holding = Holding(shard, self.instance, fence, sent + self._ttl_s, left_behind=True)
+        try:
+            await self._shards.ensure_groups(shard)
+            holding.left_behind = await self._shards.waits_to_be_saved(shard)
+        except StoreError:
+            await self._give_up(holding)
+            raise
+        if self._leaving:
+            await self._give_up(holding)
+            return
         work = asyncio.create_task(self._work(holding), name=f"chat-shard-{shard}")
         self._held[shard] = Held(holding, work)
         work.add_done_callback(lambda _: self._ended(holding))
@@ -150,6 +169,10 @@ class ShardKeeper:
             for stage in stages:
                 stage.cancel()
             await asyncio.gather(*stages, return_exceptions=True)
+        if not holding.stopping:
+            # If the lease is still ours nobody else can go on: not even we, until it lapses.
+            await self._give_up(holding)
+            await asyncio.sleep(RETAKE_S)
 
     def _ended(self, holding: Holding) -> None:
         held = self._held.get(holding.shard)
@@ -159,13 +182,22 @@ class ShardKeeper:
 
     async def _hand_over(self, shard: int) -> None:
         """Let the batch in hand finish, then give up the lease."""
-        held = self._held[shard]
-        held.holding.stopping = True
-        held.holding.more_to_save.set()
+        held = self._held.get(shard)
+        if held is None:
+            return
+        await held.holding.stop()
         await asyncio.wait({held.work}, timeout=HAND_OVER_S)
         held.work.cancel()
         await asyncio.gather(held.work, return_exceptions=True)
         self._held.pop(shard, None)
-        await self._shards.give_up(shard, held.holding.holder)
-        self._announcer.tell(ShardFreed(shard))
+        await self._give_up(held.holding)
         log.info("gave up a chat shard", shard=shard)
+
+    async def _give_up(self, holding: Holding) -> None:
+        """The lease, if it is ours; without Redis it lapses."""
+        try:
+            await self._shards.give_up(holding.shard, holding.holder)
+        except StoreError as error:
+            log.warning("the lease of a chat shard is left to lapse", shard=holding.shard, error=str(error))
+        else:
+            self._announcer.tell(ShardFreed(holding.shard))

@@ -4,6 +4,8 @@ A change is announced, so that it takes effect everywhere at once, and looked fo
 announcement was missed.
 """
 
+from collections.abc import Callable
+
 import structlog
 
 from dragoman.domain.chat.switches import BadSwitch, Switches
@@ -21,6 +23,7 @@ class Switchboard:
     def __init__(self, configured: Switches, cluster: ChatCluster, announcer: Announcer, tasks: Tasks) -> None:
         self.configured = self.current = configured
         self._cluster, self._announcer, self._tasks = cluster, announcer, tasks
+        self.on_change: Callable[[], None] = lambda: None
         announcer.subscribe(self._heard)
 
     async def run_once(self) -> None:
@@ -35,6 +38,7 @@ class Switchboard:
             changed = {name: text for name, text in found.texts().items() if before[name] != text}
             log.info("chat switches changed", **changed)
             self.current = found
+            self.on_change()
 
     async def change(self, texts: dict[str, str]) -> Switches:
         """For the whole cluster; raises BadSwitch before anything is changed."""
