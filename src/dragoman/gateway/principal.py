@@ -1,14 +1,18 @@
 """Who is at the other end of a socket: tenant and subject of its token, or `local` where no secret is set.
 
 HS256 with two secrets valid at a time, so that one can be replaced without a pause. Nothing listens beyond
-loopback without a secret unless `security.insecure_allow_anonymous` says so.
+loopback without a secret unless `security.insecure_allow_anonymous` says so. Who has logged in to chat may speak as
+well: an access token of chat counts as that of a client whose subject is the user's id.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from time import time
 from typing import Literal
 
 import jwt
+
+from dragoman.services.chat.tokens import BadToken, Tokens
 
 Kind = Literal["client", "node", "operator"]
 
@@ -30,8 +34,15 @@ class Unauthorized(Exception):
 
 class Doorkeeper:
     def __init__(
-        self, secrets: tuple[str, ...], issuer: str, *, leeway_s: float = 0.0, allow_anonymous: bool = False
+        self,
+        secrets: tuple[str, ...],
+        issuer: str,
+        *,
+        leeway_s: float = 0.0,
+        allow_anonymous: bool = False,
+        chat: Tokens | None = None,
     ) -> None:
+        self._chat = chat
         self._secrets = tuple(secret for secret in secrets if secret)
         self._issuer, self._leeway_s, self._allow_anonymous = issuer, leeway_s, allow_anonymous
 
@@ -43,6 +54,9 @@ class Doorkeeper:
             if self._allow_anonymous and kind != "operator":
                 return Principal(kind, LOCAL, anonymous=True)
             raise Unauthorized("a token is needed")
+        user = self._chat_user(token) if kind == "client" else None
+        if user is not None:
+            return Principal(kind, str(user))
         claims = self._claims(token)
         if claims.get("typ") != kind:
             raise Unauthorized(f"the token is not one for {'an' if kind == 'operator' else 'a'} {kind}")
@@ -52,6 +66,14 @@ class Doorkeeper:
         if kind == "node" and not subject:
             raise Unauthorized("the token names no node id in its subject")
         return Principal(kind, subject, tenant)
+
+    def _chat_user(self, token: str) -> int | None:
+        if self._chat is None:
+            return None
+        try:
+            return self._chat.read_access(token, time()).uid
+        except BadToken:
+            return None
 
     def _claims(self, token: str) -> dict[str, object]:
         why = "the token is not valid"

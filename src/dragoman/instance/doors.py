@@ -58,6 +58,7 @@ class Doors:
             security.issuer,
             leeway_s=security.leeway_s,
             allow_anonymous=security.insecure_allow_anonymous,
+            chat=self._services.chat.tokens,
         )
 
     def _limits(self) -> Limits:

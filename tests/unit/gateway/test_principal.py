@@ -7,6 +7,7 @@ import jwt
 import pytest
 
 from dragoman.gateway.principal import LOCAL, Doorkeeper, Kind, Principal, Unauthorized, token_of
+from dragoman.services.chat.tokens import Tokens
 
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
 OLD = "the-secret-before-that-one-was-long-too"
@@ -139,3 +140,19 @@ def test_a_token_comes_in_the_header_or_in_the_query(
     headers: dict[str, str], query: dict[str, str], found: str | None
 ) -> None:
     assert token_of(headers, query) == found
+
+
+def test_who_logged_in_to_chat_may_speak_and_nothing_else() -> None:
+    tokens = Tokens((SECRET,), "mini-im", 60, 60)
+    keeper = Doorkeeper((SECRET,), "us", chat=tokens)
+    access = tokens.access(42, 0, time.time())
+    assert keeper.identify("client", access) == Principal("client", "42")
+    assert refusal(keeper, "node", access)
+    assert refusal(keeper, "operator", access)
+
+
+def test_a_chat_token_that_expired_or_only_refreshes_lets_nobody_speak() -> None:
+    tokens = Tokens((SECRET,), "mini-im", 60, 60)
+    keeper = Doorkeeper((SECRET,), "us", chat=tokens)
+    assert refusal(keeper, "client", tokens.access(42, 0, time.time() - 61))
+    assert refusal(keeper, "client", tokens.refresh(42, 0, time.time()))
