@@ -15,7 +15,8 @@ WIDTH = 80
 
 # The order of a life; each with what it is, and what was waited for until it came.
 STEPS = (
-    ("created_ms", "recorded", ""),
+    ("cut_ms", "cut", ""),
+    ("created_ms", "recorded", "for a node with a free slot"),
     ("reassigned_ms", "taken back for another attempt", ""),
     ("dispatched_ms", "sent to its node", "for a node"),
     ("acked_ms", "taken by the node", "for the node's word"),
@@ -37,7 +38,7 @@ BY_TURN = {
 OBSTACLES = {
     "draining": "leaving",
     "not_ready": "not ready for what the job needs",
-    "seen": "had this job before",
+    "seen": "out, having had this job before",
     "cooling_down": "cooling down after saying that a model is missing",
     "refused": "full when asked",
     "gpu_queue": "with a queue before its GPU",
@@ -97,9 +98,14 @@ def _what(job: Mapping[str, Any]) -> str:
 
 
 def _not_again(job: Mapping[str, Any]) -> Iterator[str]:
-    """A receipt is kept of the last placement that found a node."""
-    if "reassigned_ms" in job and not job.get("node_id"):
-        yield f"No node was found for attempt {job.get('attempt', '?')}. Before that:"
+    """Of which attempt the receipt is: of the last one, or of one before that was placed."""
+    if "reassigned_ms" not in job or job.get("node_id"):
+        return
+    attempt = job.get("attempt", "?")
+    if (job.get("receipt") or {}).get("chosen") is None:
+        yield f"For attempt {attempt}:"
+    else:
+        yield f"No node was found for attempt {attempt}. Before that:"
 
 
 def _where(receipt: Mapping[str, Any], pair: str) -> Iterator[str]:
@@ -153,6 +159,8 @@ _STEP = {step[0]: step for step in STEPS}
 def _stamps(job: Mapping[str, Any]) -> list[tuple[str, int]]:
     """In the order they happened. Of an attempt that was taken back, nothing is told but that it was."""
     found = {name: int(job[name]) for name, _, _ in STEPS if str(job.get(name, "")).isdigit()}
+    if "created_ms" in found and str(job.get("waited_ms", "")).isdigit():
+        found["cut_ms"] = found["created_ms"] - int(job["waited_ms"])
     again = found.get("reassigned_ms")
     if again is not None:
         found = {name: at for name, at in found.items() if name not in OF_AN_ATTEMPT or at >= again}

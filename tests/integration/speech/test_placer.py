@@ -212,7 +212,7 @@ async def test_a_job_that_finds_nobody_is_recorded_with_the_reason(house: Open) 
 async def test_a_job_is_recorded_with_how_long_it_waited_for_its_place(house: Open) -> None:
     here = await house("a", speech__placement_wait_ms=20_000)
     mine = order()
-    placing = asyncio.ensure_future(here.services.placer.place(mine))
+    placing = asyncio.ensure_future(Placing(here.services.placer, mine).place())
     mine.cut_at -= 3  # as if it had waited since then
     await here.node("n")
     assert isinstance(await placing, Assign)

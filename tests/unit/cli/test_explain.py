@@ -85,6 +85,16 @@ def test_every_wait_has_its_reason() -> None:
     ]
 
 
+def test_what_a_job_waited_for_its_place_is_told() -> None:
+    times = {"dispatched": 0}
+    assert [line.strip() for line in told("When", times=times, waited_ms="750").splitlines()][:4] == [
+        "+0 ms  cut",
+        "+750 ms  recorded (750 ms for a node with a free slot)",
+        "+750 ms  sent to its node",
+        "+1953 ms  taken by the node (1203 ms for the node's word)",
+    ]
+
+
 def test_of_an_attempt_that_was_taken_back_only_that_is_told() -> None:
     times = {"acked": 10, "started": 11, "reassigned": 2000, "dispatched": 2005, "finished": 15_000, "released": None}
     assert [line.strip() for line in told("When", times=times).splitlines()] == [
@@ -101,6 +111,13 @@ def test_a_last_attempt_that_found_no_node_is_told_before_the_one_that_did() -> 
     assert told("Where", **fields).startswith("No node was found for attempt 2. Before that: 5 nodes could serve")
     assert "sent to its node" not in told("When", **fields)
     assert told("End", **fields) == "It failed (NODE_UNAVAILABLE), after 2 attempts."
+
+
+def test_why_nobody_could_have_a_last_attempt_is_told() -> None:
+    receipt = {"pool": 1, "drawn": [], "chosen": None, "counts": {"seen": 1}, "names": {"n1": "seen"}}
+    times = {"dispatched": None, "acked": None, "started": None, "reassigned": 2000}
+    where = told("Where", times=times, node_id="", attempt="2", receipt=receipt, outcome="failed")
+    assert where.startswith("For attempt 2: 1 node could serve en → es. 1 was out, having had this job before (n1).")
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))

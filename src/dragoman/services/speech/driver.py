@@ -19,7 +19,7 @@ import structlog
 
 from dragoman.domain.deadlines import AckTimeout, AttemptTimeout, DeadlineSettings, JobClock, JobTimeout, SlotTimeout
 from dragoman.domain.job import Event, Outcome, Reply
-from dragoman.domain.placement import Assign, Wait
+from dragoman.domain.placement import Assign, Receipt, Wait
 from dragoman.protocol.codec import encode, reason_of
 from dragoman.protocol.codes import EmptyReason, ErrorCode, NodeFeature
 from dragoman.protocol.node import JobAck, JobCancel, JobResult, JobStarted, NodePartial
@@ -331,7 +331,7 @@ class Driver:
             case Assign():
                 await self._assign(placed)
             case Wait():
-                await self._found_nobody(code, f"no other node for this job: {placed.reason}")
+                await self._found_nobody(code, f"no other node for this job: {placed.reason}", placed.receipt)
             case None:
                 await self._fail(code, "the job was changed by somebody else")
 
@@ -350,11 +350,12 @@ class Driver:
         if not self.ended:
             await self._fail(ErrorCode.INTERNAL_ERROR, "the scheduler failed on this job", at_once=True)
 
-    async def _found_nobody(self, code: ErrorCode, why: str) -> None:
+    async def _found_nobody(self, code: ErrorCode, why: str, receipt: Receipt | None = None) -> None:
+        """That of a first placement is recorded with the job; a later one's comes with its end."""
         if self.cancelled is not None:
             await self._end(Event.CANCEL, End(Outcome.CANCELLED, self.cancelled))
         else:
-            await self._fail(code, why)
+            await self._end(Event.GIVE_UP, End(Outcome.FAILED, code, why, receipt=receipt))
 
     async def _fail(self, code: ErrorCode, why: str, *, at_once: bool = False) -> None:
         await self._end(Event.GIVE_UP, End(Outcome.FAILED, code, why), at_once=at_once)

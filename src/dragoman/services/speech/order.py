@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dragoman.domain.job import Outcome
-from dragoman.domain.placement import Assign, NoNode
+from dragoman.domain.placement import Assign, NoNode, Receipt
 from dragoman.domain.turn import Turn
 from dragoman.protocol.node import JobAssign, JobResult, NodePartial
 
@@ -22,6 +22,7 @@ class End:
     message: str = ""
     result: JobResult | None = None
     node_id: str | None = None
+    receipt: Receipt | None = None  # of a placement that found nobody, to be recorded with the end
 
 
 class Listener(Protocol):

@@ -247,6 +247,8 @@ class Recording:
             "turn_id": order.line.turn.id,
             "trace_id": order.trace_id,
             "driver": self._placer.instance,
+            # What is recorded begins when there is a place: how long that took is told beside it.
+            "waited_ms": int((monotonic() - order.cut_at) * 1000),
             "receipt": msgspec.json.encode(self._choice.receipt),
         }
 

@@ -7,6 +7,7 @@ import asyncio
 from time import monotonic
 from typing import TYPE_CHECKING
 
+import msgspec
 import structlog
 
 from dragoman.domain.job import Event
@@ -30,10 +31,11 @@ class Settlement:
 
     async def finish(self, event: Event, end: End, attempt: int | None, node: str, until: float = FOR_EVER) -> bool:
         """Record FINISHED; False if Redis was away until then."""
+        why = {"receipt": msgspec.json.encode(end.receipt)} if end.receipt is not None else {}
         while True:
             try:
                 await self._shop.jobs.advance(
-                    self._order.job_id, event, attempt=attempt, node=node, outcome=end.outcome, code=end.code
+                    self._order.job_id, event, attempt=attempt, node=node, outcome=end.outcome, code=end.code, **why
                 )
                 return True
             except StoreError:
