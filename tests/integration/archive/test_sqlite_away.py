@@ -4,6 +4,8 @@ import asyncio
 import os
 import resource
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -148,3 +150,21 @@ async def test_closing_commits_what_waits(archive: SqliteArchive, path: Path) ->
     with pytest.raises(ArchiveAway, match="closed"):
         await archive.undelivered(1)
     assert await ask(f"sqlite:///{path}", "SELECT count(*) FROM message") == [(20,)]
+
+
+LOOK = """
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1])
+print(db.execute("SELECT count(*) FROM message").fetchone()[0])
+db.close()
+"""
+
+
+async def test_a_process_that_looks_and_leaves_takes_nothing_with_it(archive: SqliteArchive, path: Path) -> None:
+    """The last one to leave removes the log: it must not take itself for the last while we are here."""
+    for saved in range(1, 4):
+        await archive.save([letter(1, 2)])
+        await archive.history(1, 2, limit=5)  # by a connection of its own
+        look = [sys.executable, "-c", LOOK, str(path)]
+        looked = await asyncio.to_thread(subprocess.run, look, capture_output=True, text=True, check=True)
+        assert int(looked.stdout) == saved

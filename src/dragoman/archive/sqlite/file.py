@@ -10,6 +10,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
 from typing import TypeVar
 
 from dragoman.archive import schema
@@ -22,6 +23,8 @@ T = TypeVar("T")
 # Short, because whoever wants to write asks again until its patience ends: SQLite's own pauses grow to 100 ms.
 _POLL_MS = 8
 _LOCKED = ("SQLITE_BUSY", "SQLITE_LOCKED")
+
+_making = Lock()
 
 
 class SqliteFile:
@@ -108,11 +111,13 @@ class SqliteFile:
     def _make(self) -> None:
         # Others' messages: for the owner's eyes only.
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        except PermissionError:
-            if not self.path.exists():
-                raise
+        # Never opened once it is there: closing a file gives up all locks this process has on it, those of SQLite's own
+        # connections too. The next process to leave would then take itself for the last and remove the log in use.
+        with _making:
+            try:
+                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            except FileExistsError:
+                pass
 
     def _quoted(self) -> str:
         return str(self.path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
