@@ -20,11 +20,11 @@ for i, claim in ipairs(claims) do
     saved = saved + 1
     if redis.call('HINCRBY', unsaved, sender, -1) <= 0 then redis.call('HDEL', unsaved, sender) end
     -- The claim may be of a later try, perhaps with another body: that one meets the row itself.
-    if redis.call('HGET', claim, 'id') == own then
-      redis.call('HSET', claim, 'id', row, 'saved', '1')
-      if redis.call('HDEL', claim, 'again') == 1 then told[#told + 1] = tostring(i) end
-    end
+    if redis.call('HGET', claim, 'id') == own then redis.call('HSET', claim, 'id', row, 'saved', '1') end
   end
+  -- Also of what was done before: the answer to that may have been lost.
+  local held = redis.call('HMGET', claim, 'id', 'saved', 'again')
+  if held[1] == row and held[2] and held[3] then told[#told + 1] = tostring(i) end
 end
 if saved == 0 then return told end -- Redis 6.2 does not take the -0 Lua would make of it
 redis.call('HINCRBY', shard, 'backlog', -saved)

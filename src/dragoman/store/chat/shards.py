@@ -206,19 +206,6 @@ class Shards:
     def reader(self, shard: int) -> Dedicated:
         return Dedicated(self.redis, self.accepted(shard), f"chat-reader-{shard}")
 
-    async def read_accepted(
-        self, reader: Dedicated, shard: int, after: str, count: int, block_ms: int
-    ) -> list[Entry | Unreadable]:
-        """New entries (after `>`), waiting for the first; or what the last holder left pending, after an id."""
-        stream, group = self._stages(shard)[0]
-        command = ("XREADGROUP", "GROUP", group, CONSUMER, "COUNT", count, "BLOCK", block_ms, "STREAMS", stream, after)
-        return _parse(await reader.call(*command, patience_s=block_ms / 1000 + 5))
-
-    async def read_to_save(self, shard: int, after: str, count: int) -> list[Entry | Unreadable]:
-        stream, group = self._stages(shard)[1]
-        command = ("XREADGROUP", "GROUP", group, CONSUMER, "COUNT", count, "STREAMS", stream, after)
-        return _parse(await self.redis.call_at(stream, *command))
-
     async def next_accepted(
         self, reader: Dedicated, shard: int, holder: str, after: str, count: int, block_ms: int
     ) -> list[Entry | Unreadable] | None:
@@ -331,10 +318,6 @@ class Shards:
             _pending(accepted_pending),
             to_save_len or 0, _pending(to_save_pending), dead_len or 0,
         )  # fmt: skip
-
-
-def _parse(reply: Any) -> list[Entry | Unreadable]:
-    return [Entry.parse(entry, fields) for entry, fields in reply[0][1]] if reply else []
 
 
 async def _or_none(future: Any) -> Any:
