@@ -1,0 +1,407 @@
+"""Sending, on each of the three ways a message can go, on a running server of two instances."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from chat_speaker import ChatSpeaker, Heard
+from e2e.chat.chat_stage import PATHS, chat_stage, visiting_chat
+from e2e.speech_stage import Stage
+from key_leaks import Onlooker
+from redis_servers import RedisAt
+from waiting import wait_until
+
+pytestmark = pytest.mark.xdist_group("chat-sending")
+
+FAST: dict[str, object] = {"chat__max_frames_per_s": 1_000_000}
+LISTED = "heck\ndarn\n"
+CLIENTS_FIELDS = {"type", "from", "to", "clientMsgId", "serverMsgId", "msgSeq", "msgType", "body", "ts"}
+
+
+@pytest.fixture(scope="module", params=PATHS)
+def stage(
+    request: pytest.FixtureRequest,
+    redis_server: RedisAt,
+    onlooker: Onlooker,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("chat-sending")
+    words = folder / "words.txt"
+    words.write_text(LISTED)
+    flags = {**FAST, **PATHS[request.param], "chat__words_file": str(words)}
+    with chat_stage(redis_server, folder, onlooker, instances=2, **flags) as up:
+        yield up
+
+
+def path_of(stage: Stage) -> str:
+    two_phase = stage.instances[0].settings.chat.two_phase
+    if not two_phase.enabled:
+        return "off"
+    return "deliver first" if two_phase.deliver_before_saved else "save first"
+
+
+def acks(stage: Stage) -> list[str]:
+    return ["saved"] if path_of(stage) == "off" else ["accepted", "saved"]
+
+
+async def told(speaker: ChatSpeaker, count: int) -> list[Heard]:
+    return [await speaker.next() for _ in range(count)]
+
+
+# -- the frames ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("there", [0, 1], ids=["on one instance", "across"])
+async def test_sender_and_receiver_hear_exactly_this(stage: Stage, there: int) -> None:
+    async with visiting_chat(stage) as visit:
+        alice, bob = await visit.pair(0, there)
+        await alice.chat(bob.uid, "hello", "n1")
+        heard = await told(alice, len(acks(stage)))
+        assert [frame["ackType"] for frame in heard] == acks(stage)
+        for frame in heard:
+            assert set(frame) - {"body"} == {"type", "ackType", "from", "clientMsgId", "serverMsgId", "ts"}
+            assert (frame["type"], frame["from"], frame["clientMsgId"]) == ("ACK", str(alice.uid), "n1")
+            assert frame.get("body", "hello") == "hello"
+        (id,) = {frame["serverMsgId"] for frame in heard}
+        got = await bob.next()
+        assert {k: got[k] for k in ("type", "from", "to", "clientMsgId", "serverMsgId", "msgType", "body")} == {
+            "type": "SINGLE_CHAT",
+            "from": str(alice.uid),
+            "to": str(bob.uid),
+            "clientMsgId": "n1",
+            "serverMsgId": id,
+            "msgType": "TEXT",
+            "body": "hello",
+        }
+        assert set(got) <= CLIENTS_FIELDS
+        assert got.get("msgSeq", 1) == 1
+        assert ("msgSeq" in got) == (path_of(stage) != "deliver first")
+        assert visit.rows(alice.uid) == [(int(id), "n1", "hello")]
+        assert await alice.so_far() == await bob.so_far() == []
+
+
+async def test_with_the_database_away_a_message_goes_as_far_as_its_way_allows(stage: Stage) -> None:
+    async with visiting_chat(stage) as visit:
+        alice, bob = await visit.pair(0, 1)
+        await alice.saved(await alice.chat(bob.uid))  # both have been heard of
+        await bob.expect("SINGLE_CHAT")
+        await alice.so_far()
+        with visit.database_away():
+            await alice.chat(bob.uid, "now", "n")
+            first = await alice.next()
+            if path_of(stage) == "off":
+                assert first["reason"] == "server_busy"
+                return
+            assert first["ackType"] == "accepted"
+            if path_of(stage) == "deliver first":
+                assert (await bob.next())["body"] == "now"
+            assert await alice.so_far() == await bob.so_far() == []
+        assert await alice.saved("n") == int(first["serverMsgId"])
+        if path_of(stage) == "save first":
+            assert (await bob.next())["body"] == "now"
+
+
+CHECKS: list[tuple[str, dict[str, Any]]] = [
+    ("missing_msg_id", {"clientMsgId": None}),
+    ("missing_msg_id", {"clientMsgId": ""}),
+    ("missing_msg_id", {"clientMsgId": "x" * 65}),
+    ("missing_msg_id", {"clientMsgId": None, "to": None, "body": None}),
+    ("missing_to", {"to": None}),
+    ("missing_to", {"to": "somebody"}),
+    ("missing_to", {"to": "-5"}),
+    ("missing_to", {"to": None, "body": None}),
+    ("missing_body", {"body": None}),
+    ("missing_body", {"body": ""}),
+    ("missing_body", {"body": None, "to": "me"}),
+    ("body_too_long", {"body": "x" * 4097}),
+    ("body_too_long", {"body": "x" * 4097, "to": "me"}),
+    ("cannot_send_to_self", {"to": "me"}),
+]
+
+
+async def test_each_check_has_its_reason_the_first_one_counts_and_the_connection_stays(stage: Stage) -> None:
+    async with visiting_chat(stage) as visit:
+        alice = await visit.user()
+        for reason, changed in CHECKS:
+            fields = {"clientMsgId": "n", "to": "7", "body": "hello"} | changed
+            if fields["to"] == "me":
+                fields["to"] = str(alice.uid)
+            await alice.say("SINGLE_CHAT", **{name: value for name, value in fields.items() if value is not None})
+            frame = await alice.next()
+            assert (frame["type"], frame["reason"]) == ("ERROR", reason), changed
+            if reason != "missing_msg_id":
+                assert frame["clientMsgId"] == "n"
+        assert await alice.so_far() == []
+        assert visit.rows(alice.uid) == []
+
+
+async def test_listed_words_are_starred_for_everybody(stage: Stage) -> None:
+    async with visiting_chat(stage) as visit:
+        alice, bob = await visit.pair()
+        await alice.chat(bob.uid, "oh Heck and DARN it", "n")
+        assert (await bob.expect("SINGLE_CHAT"))["body"] == "oh *** and *** it"
+        await alice.saved("n")
+        assert visit.rows(alice.uid)[0][2] == "oh *** and *** it"
+
+
+BODIES = {
+    "as long as may be": "x" * 4096,
+    "as long as may be, of four bytes each": "\U0001f600" * 2048,
+    "control characters": "".join(map(chr, range(1, 32))) + "\x7f\x80\x9f\u2028\u2029\ufeff\ufffe",
+    "signs that mean something elsewhere": "\"\\'${7*7}<b>%s{}\r\n\t',--;",
+    "beyond the first plane": "\U0010ffff\U0001f468\u200d\U0001f469 ا\u202eabc",
+}
+
+
+async def test_every_text_arrives_unchanged(stage: Stage) -> None:
+    async with visiting_chat(stage) as visit:
+        alice, bob = await visit.pair(0, 1)
+        for name, body in BODIES.items():
+            await alice.chat(bob.uid, body, name)
+            assert (await bob.expect("SINGLE_CHAT"))["body"] == body, name
+            await alice.saved(name)
+        assert [row[2] for row in visit.rows(alice.uid)] == list(BODIES.values())
+
+
+async def test_units_of_utf_16_are_counted(stage: Stage) -> None:
+    async with visiting_chat(stage) as visit:
+        alice = await visit.user()
+        await alice.chat(visit.uid(), "\U0001f600" * 2048 + "x", "n")
+        await alice.refused("body_too_long", clientMsgId="n")
+
+
+@pytest.mark.parametrize("field", ["body", "clientMsgId", "msgType"])
+async def test_half_a_character_is_refused(stage: Stage, field: str) -> None:
+    async with visiting_chat(stage) as visit:
+        alice = await visit.user()
+        for half in ("\\ud800", "\\udc00", "\\ud83dx"):
+            frame = {"type": "SINGLE_CHAT", "clientMsgId": "n", "to": "7", "body": "b", field: "HALF"}
+            await alice.text(json.dumps(frame).replace("HALF", half))
+            await alice.refused("bad_json")
+        assert await alice.so_far() == []
+
+
+async def test_whoever_holds_a_token_can_be_written_to_before_it_ever_came(stage: Stage) -> None:
+    async with visiting_chat(stage) as visit:
+        alice, nobody = await visit.user(), visit.uid()
+        await alice.saved(await alice.chat(nobody, "for later"))
+        bob = await visit.user(1, nobody)
+        assert (await bob.expect("SINGLE_CHAT"))["body"] == "for later"
+
+
+# -- ids and order ---------------------------------------------------------------------------------
+
+
+async def test_ids_of_a_sender_rise_across_instances_and_reconnects(stage: Stage) -> None:
+    async with visiting_chat(stage) as visit:
+        uid, to, ids = visit.uid(), visit.uid(), []
+        for turn in range(6):
+            alice = await visit.user(turn % 2, uid)
+            for _ in range(5):
+                ids.append(await alice.saved(await alice.chat(to)))
+        assert ids == sorted(set(ids))
+        assert ids[-1] < 2**63
+        assert [row[0] for row in visit.rows(uid)] == ids
+
+
+async def test_two_senders_number_their_conversation_together_without_gaps(stage: Stage) -> None:
+    async with visiting_chat(stage) as visit:
+        alice, bob = await visit.pair(0, 1)
+        names = []
+        for _ in range(20):
+            names += [(alice, await alice.chat(bob.uid)), (bob, await bob.chat(alice.uid))]
+        ids = [await speaker.saved(name) for speaker, name in names]
+        rows = await visit.archive.messages(ids)
+        assert sorted(row.seq for row in rows.values()) == list(range(1, 41))
+
+
+async def many(stage: Stage, count: int) -> None:
+    """At full speed, from one instance to another."""
+    async with visiting_chat(stage) as visit:
+        alice, bob = await visit.pair(0, 1)
+
+        async def speak() -> None:
+            for number in range(count):
+                await alice.chat(bob.uid, f"{number}", f"n{number}")
+
+        async def listen() -> None:
+            for number in range(count):
+                frame = await bob.next()
+                assert (frame["type"], frame["body"]) == ("SINGLE_CHAT", f"{number}")
+            await bob.ack(frame["serverMsgId"], "read", alice.uid)
+
+        async def be_told() -> None:
+            order: dict[str, int] = {"accepted": 0, "saved": 0}
+            while order["saved"] < count:
+                frame = await alice.next()
+                if frame["type"] == "ACK" and frame["ackType"] in order:
+                    assert frame["clientMsgId"] == f"n{order[frame['ackType']]}"
+                    order[frame["ackType"]] += 1
+                else:
+                    assert frame["type"] in ("ACK", "PING"), frame
+
+        await asyncio.gather(speak(), listen(), be_told())
+        assert [row[1] for row in visit.rows(alice.uid)] == [f"n{number}" for number in range(count)]
+
+
+async def test_a_thousand_messages_at_full_speed_arrive_in_order_on_another_instance(stage: Stage) -> None:
+    await many(stage, 200 if path_of(stage) == "off" else 1000)
+
+
+@pytest.mark.long
+async def test_ten_thousand_messages_at_full_speed_arrive_in_order_on_another_instance(stage: Stage) -> None:
+    await many(stage, 1000 if path_of(stage) == "off" else 10_000)
+
+
+# -- the same again --------------------------------------------------------------------------------
+
+
+async def test_a_repeated_message_has_the_same_id_and_reaches_its_receiver_once(stage: Stage) -> None:
+    async with visiting_chat(stage) as visit:
+        alice, bob = await visit.pair(0, 1)
+        id = await alice.saved(await alice.chat(bob.uid, "once", "n"))
+        await alice.so_far()
+        await alice.chat(bob.uid, "once", "n")
+        again = await told(alice, len(acks(stage)))
+        assert [frame["ackType"] for frame in again] == acks(stage)
+        assert {int(frame["serverMsgId"]) for frame in again} == {id}
+        await alice.saved(await alice.chat(bob.uid, "next", "m"))
+        assert [(await bob.next())["body"] for _ in range(2)] == ["once", "next"]
+        assert await bob.so_far() == []
+        assert len(visit.rows(alice.uid)) == 2
+
+
+async def test_a_repetition_on_another_instance_is_recognised(stage: Stage) -> None:
+    async with visiting_chat(stage) as visit:
+        alice, bob = await visit.pair(0, 0)
+        id = await alice.saved(await alice.chat(bob.uid, "once", "n"))
+        elsewhere = await visit.user(1, alice.uid)
+        await elsewhere.chat(bob.uid, "once", "n")
+        assert await elsewhere.saved("n") == id
+        assert len(visit.rows(alice.uid)) == 1
+
+
+@pytest.mark.parametrize("changed", ["body", "receiver"])
+async def test_the_same_id_for_something_else_is_a_mismatch(stage: Stage, changed: str) -> None:
+    async with visiting_chat(stage) as visit:
+        alice, bob = await visit.pair()
+        await alice.saved(await alice.chat(bob.uid, "once", "n"))
+        await alice.so_far()
+        await alice.chat(*((bob.uid, "other") if changed == "body" else (visit.uid(), "once")), "n")
+        assert (await alice.next())["reason"] == "duplicate_msg_id_mismatch"
+        assert await alice.so_far() == []
+        assert [row[2] for row in visit.rows(alice.uid)] == ["once"]
+
+
+async def test_the_same_id_of_another_sender_is_another_message(stage: Stage) -> None:
+    async with visiting_chat(stage) as visit:
+        alice, bob = await visit.pair()
+        one, other = await alice.saved(await alice.chat(7, name="n")), await bob.saved(await bob.chat(7, name="n"))
+        assert one != other
+
+
+async def test_a_repetition_before_it_is_saved_is_told_when_it_is(stage: Stage) -> None:
+    if path_of(stage) == "off":
+        pytest.skip("off: there is nothing between sent and saved")
+    async with visiting_chat(stage) as visit:
+        alice, bob = await visit.pair()
+        with visit.database_away():
+            await alice.chat(bob.uid, "once", "n")
+            first = await alice.expect("ACK", ackType="accepted")
+            await alice.chat(bob.uid, "once", "n")
+            again = await alice.expect("ACK", ackType="accepted")
+            assert again["serverMsgId"] == first["serverMsgId"]
+            await alice.chat(bob.uid, "other", "n")
+            await alice.refused("duplicate_msg_id_mismatch", clientMsgId="n")
+            assert not [frame for frame in await alice.so_far() if frame.get("ackType") == "saved"]
+        assert await alice.saved("n") == int(first["serverMsgId"])
+        assert (await bob.expect("SINGLE_CHAT"))["body"] == "once"
+        assert len(visit.rows(alice.uid)) == 1
+
+
+async def test_who_repeats_on_a_new_connection_is_told_there_when_it_is_saved(stage: Stage) -> None:
+    if path_of(stage) == "off":
+        pytest.skip("off: there is nothing between sent and saved")
+    async with visiting_chat(stage) as visit:
+        alice, to = await visit.user(), visit.uid()
+        with visit.database_away():
+            await alice.chat(to, "once", "n")
+            first = await alice.expect("ACK", ackType="accepted")
+            elsewhere = await visit.user(1, alice.uid)
+            await elsewhere.chat(to, "once", "n")
+            await elsewhere.expect("ACK", ackType="accepted", serverMsgId=first["serverMsgId"])
+        assert await elsewhere.saved("n") == int(first["serverMsgId"])
+
+
+# -- beyond the claim, and beyond what may wait ----------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["save first", "deliver first"])
+def forgetful(
+    request: pytest.FixtureRequest, redis_server: RedisAt, onlooker: Onlooker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stage]:
+    """Redis forgets soon, and little may wait for the database."""
+    flags = {**PATHS[request.param], "chat__idempotency_ttl_s": 1.0, "chat__two_phase__max_backlog": 40}
+    with chat_stage(redis_server, tmp_path_factory.mktemp("chat-forgetful"), onlooker, **flags) as up:
+        yield up
+
+
+async def test_a_repetition_after_the_claim_has_lapsed_makes_no_second_row(forgetful: Stage) -> None:
+    async with visiting_chat(forgetful) as visit:
+        alice, to = await visit.user(), visit.uid()
+        id = await alice.saved(await alice.chat(to, "once", "n"))
+
+        async def forgotten() -> bool:
+            return not await visit.claimed(alice.uid, "n")
+
+        await wait_until(forgotten, 10)
+        await alice.chat(to, "once", "n")
+        assert await alice.saved("n") == id
+        assert len(visit.rows(alice.uid)) == 1
+
+
+async def test_another_body_after_the_claim_has_lapsed_is_a_dead_letter_and_its_sender_is_told(
+    forgetful: Stage,
+) -> None:
+    async with visiting_chat(forgetful) as visit:
+        alice, to = await visit.user(), visit.uid()
+        await alice.saved(await alice.chat(to, "once", "n"))
+
+        async def forgotten() -> bool:
+            return not await visit.claimed(alice.uid, "n")
+
+        await wait_until(forgotten, 10)
+        before = await visit.dead_letters(alice.uid)
+        await alice.chat(to, "other", "n")
+        await alice.refused("duplicate_msg_id_mismatch", clientMsgId="n")
+
+        async def buried() -> bool:
+            return await visit.dead_letters(alice.uid) == before + 1
+
+        await wait_until(buried, 10)
+        assert [row[2] for row in visit.rows(alice.uid)] == ["once"]
+        await alice.saved(await alice.chat(to, "goes on", "m"))
+
+
+async def test_with_too_much_waiting_for_the_database_a_shard_is_busy_and_later_is_not(forgetful: Stage) -> None:
+    async with visiting_chat(forgetful) as visit:
+        alice, to = await visit.user(), visit.uid()
+        with visit.database_away():
+            for number in range(6):
+                await alice.chat(to, f"{number}", f"n{number}")
+            heard = await told(alice, 6)
+            assert [frame.get("ackType") for frame in heard] == ["accepted"] * 5 + [None]
+            assert (heard[5]["reason"], heard[5]["clientMsgId"]) == ("server_busy", "n5")
+        for number in range(5):
+            await alice.saved(f"n{number}")
+
+        async def taken() -> bool:
+            await alice.chat(to, "5", "n5")
+            return bool((await alice.next()).get("ackType") == "accepted")
+
+        await wait_until(taken, 10)
+        await alice.saved("n5")
+        assert [row[2] for row in visit.rows(alice.uid)] == [f"{number}" for number in range(6)]
