@@ -11,17 +11,19 @@
 """
 
 import sqlite3
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import asyncpg  # type: ignore[import-untyped]
 
+from chat_speaker import ChatSpeaker
 from chatters import Crowd
 from dragoman.archive import Stored
 from dragoman.archive.rows import COLUMNS, stored
 from dragoman.domain.chat.shards import shard_of, tag
+from dragoman.store.chat.cluster import WORKERS
 from dragoman.store.chat.shards import Names, Shards, Tally
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
@@ -100,6 +102,24 @@ class ChatServer:
         texts = [part for name, value in switches.items() for part in (name, str(value).lower())]
         await self.redis.call("HSET", self.keys.chat_switches, *texts)
 
+    async def speaker(self, instance: InstanceProcess, uid: int) -> ChatSpeaker:
+        """One raw client, let in."""
+        ws = await self.cluster._http.ws_connect(f"ws://127.0.0.1:{instance.port}/ws", max_msg_size=0)
+        speaker = ChatSpeaker(uid, ws)
+        await speaker.auth()
+        return speaker
+
+    async def left_over(self) -> list[str]:
+        """Leases and worker numbers that somebody has."""
+        found = list[str]()
+        for shard in range(SHARDS):
+            if await self.redis.call("EXISTS", self.keys.lease(tag(shard))):
+                found.append(f"lease of shard {shard}")
+        for number in range(WORKERS):
+            if await self.redis.call("EXISTS", self.keys.worker(number)):
+                found.append(f"worker {number}")
+        return found
+
     # -- what is there ---------------------------------------------------------------------------
 
     async def rows(self) -> list[Stored]:
@@ -114,6 +134,17 @@ class ChatServer:
 
     def sqlite(self) -> sqlite3.Connection:
         return sqlite3.connect(self.database.removeprefix("sqlite:///"), timeout=30, isolation_level=None)
+
+    @contextmanager
+    def database_locked(self) -> Iterator[None]:
+        """SQLite: nobody else can write meanwhile."""
+        with closing(self.sqlite()) as db:
+            db.execute("BEGIN IMMEDIATE")
+            yield
+            db.execute("ROLLBACK")
+
+    async def backlog(self) -> int:
+        return sum([tally.backlog for tally in await self.tallies()])
 
     async def dead(self) -> list[Name]:
         found = list[Name]()

@@ -156,6 +156,7 @@ class Ledger:
         order: Order = "sent",
         all_arrived: bool = True,
         all_told: bool = True,
+        ack_grace_s: float = ACK_GRACE_S,
     ) -> list[str]:
         """Every broken promise.
 
@@ -164,6 +165,8 @@ class Ledger:
         `order`: senders that send on without waiting for *accepted* are owed the order of acceptance only.
         `all_arrived`: all receivers are online at the end and had time. `all_told`: senders, too, so every message
         they sent must have come to an end they know of.
+        `ack_grace_s`: an instance that is killed takes acknowledgements with it that it had just read; its messages
+        come again when others have taken over.
         """
         dead = frozenset(dead_letters)
         by_name = {Name(row.from_user, row.client_msg_id): row for row in rows}
@@ -178,7 +181,7 @@ class Ledger:
             *self._order_is_kept(order),
             *self._all_arrived(rows if all_arrived else ()),
             *self._one_id_each(),
-            *self._acknowledged_stay_so(),
+            *self._acknowledged_stay_so(ack_grace_s),
             *self._receipts_are_true(),
             *self._failures_are_true(by_name, dead),
             *(self._all_know(lost) if all_told else ()),
@@ -247,11 +250,11 @@ class Ledger:
         """It was accepted under two ids: the first time, Redis forgot it."""
         return name in self.entries and len(self.entries[name].ids) > 1
 
-    def _acknowledged_stay_so(self) -> Iterator[str]:
+    def _acknowledged_stay_so(self, grace_s: float) -> Iterator[str]:
         for receiver, all in self.arrivals.items():
             for one in all:
                 acknowledged_at = self.acknowledged_at.get((receiver, one.id))
-                if acknowledged_at is not None and one.at > acknowledged_at + ACK_GRACE_S:
+                if acknowledged_at is not None and one.at > acknowledged_at + grace_s:
                     late_s = one.at - acknowledged_at
                     yield f"sent again: {one.name} came to {receiver} {late_s:.1f} s after it was acknowledged"
 

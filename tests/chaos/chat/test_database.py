@@ -1,0 +1,123 @@
+"""The database of a chat server goes away and comes back, or refuses a row; what was accepted waits, and is saved."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from chat_faults import MODES, PATIENCE_S, SAVE_FIRST, ChatServer, chat_server, of_shard
+from chatters import chatting
+from dragoman.domain.chat.shards import tag
+from dragoman.embedded.postgres import PostgresServer
+from dragoman.store.chat.shards import Entry
+from ledger import Ledger
+from redis_servers import RedisAt
+from sql_servers import ask
+from waiting import wait_until
+
+pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+
+
+async def waiting(server: ChatServer, count: int) -> bool:
+    return await server.backlog() >= count
+
+
+@pytest.mark.parametrize("mode", ["save_first", "deliver_first"])
+async def test_a_sqlite_that_is_locked_makes_messages_wait_and_loses_none(
+    redis_at: RedisAt, prefix: str, tmp_path: Path, mode: str
+) -> None:
+    ledger = Ledger()
+    async with chat_server(redis_at, tmp_path, prefix) as server:
+        await server.two(MODES[mode])
+        async with chatting(server.ports, ledger, 8, in_flight=8) as crowd:
+            with server.database_locked():
+                await crowd.say(400)
+                await wait_until(lambda: waiting(server, 400), PATIENCE_S, "messages to pile up")
+                assert ledger.count(lambda entry: entry.saved_at is not None) == 0
+            await crowd.quiet()
+        await server.passes(ledger, order="accepted")
+
+
+async def test_a_postgresql_that_is_killed_makes_messages_wait_and_loses_none(
+    redis_at: RedisAt, prefix: str, tmp_path: Path, own_postgres: PostgresServer
+) -> None:
+    ledger = Ledger()
+    async with chat_server(redis_at, tmp_path, prefix, own_postgres.new_database()) as server:
+        await server.two(SAVE_FIRST)
+        async with chatting(server.ports, ledger, 8, in_flight=8) as crowd:
+            await crowd.say(40)
+            await asyncio.to_thread(own_postgres.kill)
+            await crowd.say(400)
+            await wait_until(lambda: waiting(server, 400), PATIENCE_S, "messages to pile up")
+            await asyncio.to_thread(own_postgres.start)
+            await crowd.quiet()
+        await server.passes(ledger, order="accepted")
+
+
+async def test_past_its_share_of_the_backlog_a_shard_refuses_until_there_is_room(
+    redis_at: RedisAt, prefix: str, tmp_path: Path
+) -> None:
+    async with chat_server(redis_at, tmp_path, prefix) as server:
+        here = await server.instance(SAVE_FIRST, chat__two_phase__max_backlog=8)
+        sender = await server.speaker(here, of_shard(0, 1)[0])
+        with server.database_locked():
+            names = [await sender.chat(1) for _ in range(3)]
+            await sender.refused("server_busy", clientMsgId=names[2])
+        for name in names[:2]:
+            await sender.saved(name)
+        again = await sender.chat(1, name=names[2])
+        assert await sender.saved(again)
+
+
+async def test_a_row_the_database_refuses_is_a_dead_letter_and_its_neighbours_are_saved_in_order(
+    redis_at: RedisAt, prefix: str, tmp_path: Path, sql_url: str
+) -> None:
+    async with chat_server(redis_at, tmp_path, prefix, sql_url) as server:
+        here = await server.instance(SAVE_FIRST)
+        if sql_url.startswith("sqlite"):
+            await ask(
+                sql_url,
+                "CREATE TRIGGER poison BEFORE INSERT ON message WHEN new.body = 'poison' "
+                "BEGIN SELECT RAISE(ABORT, 'no such words'); END",
+            )
+        else:
+            await ask(sql_url, "ALTER TABLE message ADD CONSTRAINT poison CHECK (body <> 'poison')")
+        uid = of_shard(0, 1)[0]
+        sender, receiver = await server.speaker(here, uid), await server.speaker(here, 1)
+        bodies = ["one", "two", "poison", "three", "four"]
+        names = [await sender.chat(1, body) for body in bodies]
+        failed = await sender.refused("save_failed", clientMsgId=names[2])
+        assert int(failed["serverMsgId"]) > 0
+        for name in (*names[:2], *names[3:]):
+            await sender.saved(name)
+        got = [(await receiver.expect("SINGLE_CHAT"))["body"] for _ in range(4)]
+        assert got == ["one", "two", "three", "four"]
+        await wait_until(server.is_at_rest, PATIENCE_S)
+        assert await server.dead() == [(uid, names[2])]
+        assert not await server.redis.call("EXISTS", server.keys.claim(tag(0), uid, names[2]))
+
+
+async def test_an_entry_nobody_can_read_is_a_dead_letter_and_an_absent_sender_hears_of_it_at_its_next_auth(
+    redis_at: RedisAt, prefix: str, tmp_path: Path
+) -> None:
+    async with chat_server(redis_at, tmp_path, prefix) as server:
+        uid = of_shard(0, 1)[0]
+        good = [
+            Entry("", 4_194_304 * n, f"good-{n}", uid, 1, "TEXT", "hi", 1, 1, "test", "save_first") for n in (1, 2, 3)
+        ]
+        for entry in good[:2]:
+            await server.shards.accept(entry, entry.client_msg_id, 100)
+        bad = [str(part) for part in good[2].fields()]
+        bad[bad.index("toUserId") + 1] = "nobody"
+        bad[bad.index("clientMsgId") + 1] = "bad"
+        await server.redis.call("XADD", server.shards.accepted(0), "*", *bad)
+        await server.shards.accept(good[2], "good-3", 100)
+        here = await server.instance(SAVE_FIRST)
+
+        async def all_done() -> bool:
+            return len(await server.rows()) == 3 and await server.dead() == [(uid, "bad")]
+
+        await wait_until(all_done, PATIENCE_S)
+        assert [row.client_msg_id for row in await server.rows()] == ["good-1", "good-2", "good-3"]
+        sender = await server.speaker(here, uid)
+        await sender.refused("save_failed", clientMsgId="bad")
