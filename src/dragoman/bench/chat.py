@@ -94,7 +94,7 @@ def _case(setup: Setup) -> Case[Bench]:
         async with stage(bench.below, setup) as on:
             found = await on.run(settings.rate, settings.warmup_s, settings.seconds)
             bench.backlogs[name] = on.backlog
-        refuse(found)
+        refuse(found, setup)
         return quantities(found)
 
     title = f"{setup.database}, {setup.mode.replace('_', '-')}" + (f", {COMMIT_MS} ms a commit" if setup.slow else "")

@@ -173,6 +173,7 @@ class User(WSListener):
         self._transport: WSTransport
         self._last: dict[str, tuple[int, int]] = {}  # by sender: number and id of its newest message here
         self._last_id = 0
+        self._closed = ""
 
     def say(self, number: int, to: int) -> None:
         self._transport.send(_TEXT, _SAY % (self._all.name, number, to, _BODY))
@@ -186,6 +187,9 @@ class User(WSListener):
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         if frame.msg_type is not _TEXT:
+            if frame.msg_type is WSMsgType.CLOSE:
+                payload = frame.get_payload_as_bytes()
+                self._closed = f": {int.from_bytes(payload[:2], 'big')} {payload[2:].decode(errors='replace')}"
             return
         now = monotonic()
         heard = _decode(frame.get_payload_as_bytes())
@@ -200,7 +204,7 @@ class User(WSListener):
                 self._error(heard)
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
-        self._all.failures.append("a connection was closed")
+        self._all.failures.append(f"a connection was closed{self._closed}")
         if not self.opened.done():
             self.opened.set_exception(ConnectionError("a user was not let in"))
 

@@ -1,0 +1,47 @@
+"""Tiny runs of `bench chat`: that they work and write what they promise. No figure is judged but those of order."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.cli.main import run
+
+TINY = ("--quick", "--seconds", "1", "--warmup", "0.5", "--rate", "50", "--users", "10")
+PROMISED = {
+    "accepted_p99_ms",
+    "saved_share",
+    "save_lag_p99_ms",
+    "duplicates",
+    "reorders",
+    "reorderByServerMsgId",
+    "reorderByFrom",
+    "ping_p99_ms",
+}
+
+
+def measured(tmp_path: Path, *options: str) -> dict[str, Any]:
+    assert run(["bench", "chat", *TINY, *options, "--json", str(tmp_path / "out.json")]) == 0
+    found: dict[str, Any] = json.loads((tmp_path / "out.json").read_text())
+    assert list(found) == ["commit", "machine", "settings", "figures", "ratios"]
+    return found
+
+
+def test_the_plain_run_writes_the_plain_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    figures = measured(tmp_path)["figures"]
+    assert figures.keys() >= PROMISED
+    assert (figures["saved_share"], figures["duplicates"], figures["reorders"]) == (1, 0, 0)
+    assert "s it should be: " in capsys.readouterr().out
+
+
+def test_modes_and_a_slowed_database_stand_beside_each_other(tmp_path: Path) -> None:
+    found = measured(tmp_path, "--modes", "--slow")
+    figures = found["figures"]
+    for slow in ("", "slow_"):
+        for mode in ("off", "save_first", "deliver_first"):
+            assert figures[f"sqlite_{slow}{mode}_saved_share"] == 1
+        # Every commit waits 50 ms, whoever else is on the machine.
+    assert figures["sqlite_slow_save_first_save_lag_p50_ms"] > 50
+    assert found["settings"]["backlog_over_time"].keys() >= {"sqlite_save_first"}
+    assert found["ratios"].keys() >= {"sqlite_slow_accepted_p99", "sqlite_off_vs_accepted_p99"}
