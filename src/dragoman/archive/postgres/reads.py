@@ -10,8 +10,9 @@ _MESSAGES = f"SELECT {COLUMNS} FROM message WHERE id = ANY($1::bigint[])"
 _FIND = f"SELECT {COLUMNS} FROM message WHERE from_user_id = $1 AND client_msg_id = $2"
 _UNDELIVERED = f"SELECT {COLUMNS} FROM message WHERE to_user_id = $1 AND status = 0 AND id > $2 ORDER BY id LIMIT $3"
 _UNDELIVERED_USERS = """
-SELECT id FROM unnest($1::bigint[]) AS asked(id) WHERE EXISTS
-    (SELECT FROM message WHERE to_user_id = asked.id AND status = 0 AND saved_ms < $2)
+SELECT asked.id FROM unnest($1::bigint[]) AS asked(id)
+CROSS JOIN LATERAL
+    (SELECT FROM message WHERE to_user_id = asked.id AND status = 0 AND saved_ms < $2 LIMIT 1) AS something
 """
 _SEQ_BELOW_ID = """
 SELECT coalesce(

@@ -39,14 +39,18 @@ _ATTEMPTS = 5
 _APPLY_S = 600.0
 # Any number will do, if it is always the same.
 _MIGRATION_LOCK = 0x647261676F6D616E
-_SETTINGS = {
+SETTINGS = {
     "application_name": "dragoman",
     "lock_timeout": "5s",
     "idle_in_transaction_session_timeout": "15s",
-    # Every statement here goes by an index. A plan made while a table was empty would go through all of it, and stay.
+    # Every statement here goes by an index, row by row. Left to its guesses about tables that were empty a moment ago,
+    # the planner reads the whole of them, and stays with that.
+    "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
+    "enable_material": "off",
     "jit": "off",
 }
 _AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.UniqueViolationError)
@@ -136,7 +140,7 @@ class PostgresServer:
                     min_size=0,
                     max_size=self._size,
                     timeout=self._timeout_s,
-                    server_settings=_SETTINGS,
+                    server_settings=SETTINGS,
                     reset=_leave_as_is,
                 )
             return self._pool
@@ -144,7 +148,7 @@ class PostgresServer:
     @contextlib.asynccontextmanager
     async def _alone(self, limit_s: float) -> AsyncIterator[Connection]:
         """A connection beside the pool, cut after `limit_s`."""
-        db = await asyncpg.connect(self._url, timeout=self._timeout_s, server_settings=_SETTINGS)
+        db = await asyncpg.connect(self._url, timeout=self._timeout_s, server_settings=SETTINGS)
         limit = asyncio.get_running_loop().call_later(limit_s, db.terminate)
         try:
             yield db
