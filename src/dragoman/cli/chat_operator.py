@@ -28,7 +28,7 @@ def status(
     ctx: typer.Context,
     message: Annotated[
         str | None,
-        typer.Argument(help="clientMsgId of one message; without it, all of chat.", metavar="[MESSAGE]"),
+        typer.Argument(help="clientMsgId of one message; without it, all of chat.", metavar="MESSAGE"),
     ] = None,
     sender: Annotated[
         str | None, typer.Option("--from", metavar="USER", help="Who sent it: a user id or a name.", show_default=False)
@@ -56,7 +56,7 @@ def two_phase(
     ctx: typer.Context,
     changes: Annotated[
         list[str] | None,
-        typer.Argument(help="`on`, `off`, or switches such as deliver_before_saved=on.", metavar="[SWITCH=VALUE]..."),
+        typer.Argument(help="`on`, `off`, or switches such as deliver_before_saved=on.", metavar="SWITCH=VALUE"),
     ] = None,
     reset: Annotated[bool, typer.Option("--reset", help="Back to what is configured.")] = False,
     config: ConfigFile = None,
