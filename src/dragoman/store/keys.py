@@ -30,7 +30,8 @@ class KeySpec:
         root, colon, rest = self.name.partition(":")
         root = {"P": prefix, "IM": chat_root(prefix)}.get(root, root)
         parts = re.split(r"<[a-z]+>", f"{root}{colon}{rest}")
-        return re.compile("^" + ".+".join(re.escape(part) for part in parts) + "$")
+        # DOTALL: what a client calls its message may hold a line feed.
+        return re.compile("^" + ".+".join(re.escape(part) for part in parts) + "$", re.DOTALL)
 
 
 def chat_root(prefix: str) -> str:

@@ -41,7 +41,7 @@ UNHURRIED: dict[str, object] = {
 
 @contextmanager
 def chat_stage(
-    place: RedisAt, folder: Path, onlooker: Onlooker, *, instances: int = 1, **flags: Any
+    place: RedisAt, folder: Path, onlooker: Onlooker, flags: Mapping[str, object], instances: int = 1
 ) -> Iterator[Stage]:
     each: Mapping[str, object] = {**UNHURRIED, "archive__url": url(folder), **flags}
     with standing(place, folder, onlooker, *[each] * instances) as stage:

@@ -22,9 +22,7 @@ pytestmark = pytest.mark.xdist_group("chat-connection")
 
 @pytest.fixture(scope="module")
 def stage(redis_server: RedisAt, onlooker: Onlooker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with chat_stage(
-        redis_server, tmp_path_factory.mktemp("chat-connection"), onlooker, instances=2, **SAVE_FIRST
-    ) as up:
+    with chat_stage(redis_server, tmp_path_factory.mktemp("chat-connection"), onlooker, SAVE_FIRST, 2) as up:
         yield up
 
 

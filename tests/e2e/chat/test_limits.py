@@ -27,7 +27,7 @@ SHORT: dict[str, object] = {
 
 @pytest.fixture(scope="module")
 def stage(redis_server: RedisAt, onlooker: Onlooker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with chat_stage(redis_server, tmp_path_factory.mktemp("chat-limits"), onlooker, **SHORT) as up:
+    with chat_stage(redis_server, tmp_path_factory.mktemp("chat-limits"), onlooker, SHORT) as up:
         yield up
 
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.xdist_group("chat-receiving")
 @pytest.fixture(scope="module")
 def stage(redis_server: RedisAt, onlooker: Onlooker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     flags = {**DELIVER_FIRST, "chat__max_frames_per_s": 100_000}
-    with chat_stage(redis_server, tmp_path_factory.mktemp("chat-receiving"), onlooker, instances=2, **flags) as up:
+    with chat_stage(redis_server, tmp_path_factory.mktemp("chat-receiving"), onlooker, flags, 2) as up:
         yield up
 
 
@@ -287,7 +287,7 @@ RESEND_S = 0.5
 @pytest.fixture(scope="module")
 def insistent(redis_server: RedisAt, onlooker: Onlooker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     flags = {**SAVE_FIRST, "chat__resend_after_s": RESEND_S}
-    with chat_stage(redis_server, tmp_path_factory.mktemp("chat-insistent"), onlooker, **flags) as up:
+    with chat_stage(redis_server, tmp_path_factory.mktemp("chat-insistent"), onlooker, flags) as up:
         yield up
 
 

@@ -32,7 +32,7 @@ def stage(
     words = folder / "words.txt"
     words.write_text(LISTED)
     flags = {**FAST, **PATHS[request.param], "chat__words_file": str(words)}
-    with chat_stage(redis_server, folder, onlooker, instances=2, **flags) as up:
+    with chat_stage(redis_server, folder, onlooker, flags, 2) as up:
         yield up
 
 
@@ -345,7 +345,7 @@ def forgetful(
 ) -> Iterator[Stage]:
     """Redis forgets soon, and little may wait for the database."""
     flags = {**PATHS[request.param], "chat__idempotency_ttl_s": 1.0, "chat__two_phase__max_backlog": 40}
-    with chat_stage(redis_server, tmp_path_factory.mktemp("chat-forgetful"), onlooker, **flags) as up:
+    with chat_stage(redis_server, tmp_path_factory.mktemp("chat-forgetful"), onlooker, flags) as up:
         yield up
 
 

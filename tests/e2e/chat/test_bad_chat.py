@@ -1,0 +1,274 @@
+"""Bad input to chat gets a clear answer and costs nobody else anything.
+
+In every test two healthy users go on chatting meanwhile: each message is saved, arrives, and is told delivered.
+"""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from chat_speaker import ChatSpeaker
+from chatters import token
+from dragoman.protocol.codes import Close
+from e2e.chat.chat_stage import SAVE_FIRST, ChatVisit, chat_stage, visiting_chat
+from e2e.speech_stage import PATIENCE_S, Stage, after
+from gateway_peers import CLOSE, RawClient, frame, upgrade
+from key_leaks import Onlooker
+from redis_servers import RedisAt
+from waiting import wait_until
+
+pytestmark = pytest.mark.xdist_group("bad-chat")
+
+ODD = "a\x1b[31m\r\n\t\x7f\u2028\ufeff\U0001f600\U0010ffff\"\\'${7*7}<b>"
+PACE_S = 0.05
+STRANGERS = 2000
+
+
+@pytest.fixture(scope="module")
+def stage(redis_server: RedisAt, onlooker: Onlooker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    flags = {
+        **SAVE_FIRST,
+        "chat__auth_timeout_s": 5.0,
+        "server__out_queue_bytes": 2_097_152,
+        "server__out_queue_age_s": 60.0,
+        "server__max_pre_session": STRANGERS + 100,
+    }
+    with chat_stage(redis_server, tmp_path_factory.mktemp("bad-chat"), onlooker, flags) as up:
+        yield up
+
+
+async def chat_on(alice: ChatSpeaker, bob: ChatSpeaker, said: list[int]) -> None:
+    while True:
+        id = await alice.saved(await alice.chat(bob.uid, f"healthy {len(said)}"))
+        got = await bob.expect("SINGLE_CHAT")
+        assert (got["serverMsgId"], got["body"]) == (str(id), f"healthy {len(said)}")
+        await bob.ack(str(id), "read", alice.uid)
+        await alice.expect("ACK", ackType="read", serverMsgId=str(id))
+        assert not [heard for heard in alice.heard + bob.heard if heard["type"] == "ERROR"]
+        alice.heard.clear()
+        said.append(id)
+        await wait_until(after(PACE_S), PATIENCE_S)
+
+
+@asynccontextmanager
+async def unharmed(stage: Stage) -> AsyncIterator[ChatVisit]:
+    """A visit during which two others go on undisturbed, and after it as well."""
+    async with visiting_chat(stage) as visit, visiting_chat(stage) as other:
+        said: list[int] = []
+        chatting = asyncio.create_task(chat_on(*await other.pair(), said))
+        try:
+            await wait_until(lambda: said or chatting.done(), PATIENCE_S)
+            yield visit
+            more = len(said) + 2
+            await wait_until(lambda: len(said) > more or chatting.done(), PATIENCE_S)
+        finally:
+            chatting.cancel()
+            done = await asyncio.gather(chatting, return_exceptions=True)
+        assert isinstance(done[0], asyncio.CancelledError), done[0]
+
+
+@asynccontextmanager
+async def wired(stage: Stage) -> AsyncIterator[RawClient]:
+    """A client made of bytes, that takes little before it is read."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", stage.port))
+    reader, writer = await asyncio.open_connection(sock=sock, limit=4096)
+    client = RawClient(reader, writer)
+    try:
+        await client.send(upgrade("/ws"))
+        assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+        yield client
+    finally:
+        writer.transport.abort()
+
+
+async def until_close(client: RawClient) -> tuple[list[bytes], int]:
+    """The messages before the close frame, and its code."""
+    heard: list[bytes] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            opcode, payload = await client.frame()
+            if opcode == CLOSE:
+                return heard, int.from_bytes(payload[:2], "big")
+            heard.append(payload)
+
+
+async def pour(client: RawClient, data: list[bytes]) -> None:
+    try:
+        for one in data:
+            await client.send(one)
+    except ConnectionError:
+        pass
+
+
+async def stop(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+# -- what cannot be read ---------------------------------------------------------------------------
+
+NONSENSE: list[tuple[bytes, str]] = [
+    (b"", "bad_json"),
+    (b"\x00", "bad_json"),
+    (b"nul", "bad_json"),
+    (b"[" * 60_000, "bad_json"),
+    (b'{"a":' * 10_000, "bad_json"),
+    (b'{"type":"PING"', "bad_json"),
+    (b'\xef\xbb\xbf{"type":"PING"}', "bad_json"),
+    (b'{"type":"PING","body":"\xff\xfe"}', "bad_json"),
+    (b'{"type":"PING","body":"\\ud800"}', "bad_json"),
+    (b'{"type":"PING","body":"\\u0000"}', "bad_json"),
+    (b'{"type":["PING"]}', "bad_json"),
+    (b'{"type":"SINGLE_CHAT","clientMsgId":7,"to":"7","body":"x"}', "bad_json"),
+    (b'{"type":"SINGLE_CHAT","clientMsgId":"n","to":{"a":1},"body":"x"}', "bad_json"),
+    (b'{"type":"SINGLE_CHAT","clientMsgId":"n","to":"7","body":["x"]}', "bad_json"),
+    (b'{"type":"SINGLE_CHAT","clientMsgId":"n","to":true,"body":"x"}', "bad_json"),
+    (b'{"type":"SINGLE_CHAT","clientMsgId":"n","to":1e400,"body":"x"}', "bad_json"),
+    (b'{"type":"SINGLE_CHAT","clientMsgId":"n","to":"9223372036854775808","body":"x"}', "missing_to"),
+    (b'{"type":"SINGLE_CHAT","clientMsgId":"n","to":9223372036854775808,"body":"x"}', "missing_to"),
+    (b'{"type":"SINGLE_CHAT","clientMsgId":"n","to":1.5,"body":"x"}', "missing_to"),
+    (b'{"type":"ACK","ackType":"read","serverMsgId":1e30}', "missing_server_msg_id"),
+    (b"{}", "missing_type"),
+    (b'{"type":"NO_SUCH_TYPE"}', "not_implemented"),
+    ('{"type":"\U0001f600"}'.encode(), "not_implemented"),
+]
+
+
+async def test_nonsense_is_answered_and_the_connection_lives_on(stage: Stage) -> None:
+    async with unharmed(stage) as visit:
+        for data, reason in NONSENSE:
+            async with wired(stage) as client:
+                await client.send(frame(1, json.dumps({"type": "AUTH", "token": token(visit.uid())}).encode()))
+                assert b"AUTH_OK" in await client.message()
+                await client.send(frame(1, data))
+                told = json.loads(await client.message())
+                assert (told["type"], told["reason"]) == ("ERROR", reason), data[:80]
+                await client.send(frame(1, b'{"type":"PING"}'))
+                assert b"PONG" in await client.message()
+
+
+async def test_odd_characters_in_every_text_harm_nobody_and_arrive_where_they_are_kept(stage: Stage) -> None:
+    async with unharmed(stage) as visit:
+        alice, bob = await visit.pair()
+        await alice.say("SINGLE_CHAT", clientMsgId=ODD, to=str(bob.uid), body=ODD, msgType=ODD, token=ODD, ackType=ODD)
+        got = await bob.expect("SINGLE_CHAT")
+        assert (got["clientMsgId"], got["body"], got["msgType"]) == (ODD, ODD, ODD)
+        id = await alice.saved(ODD)
+        await alice.chat(bob.uid, "other", ODD)
+        assert (await alice.refused("duplicate_msg_id_mismatch"))["clientMsgId"] == ODD
+        await bob.ack(ODD)
+        await bob.refused("missing_server_msg_id")
+        await bob.ack(str(id), ODD)
+        await bob.refused("unknown_ack_type")
+        await alice.say("SINGLE_CHAT", clientMsgId="n", to=ODD, body="x")
+        await alice.refused("missing_to")
+        await alice.say(ODD)
+        await alice.refused("not_implemented")
+        await alice.say("REAUTH", token=ODD)
+        await alice.expect("AUTH_FAIL", reason="invalid_token")
+        await bob.ack(str(id))
+        assert await bob.so_far() == []
+
+
+@pytest.mark.parametrize("bad", [ODD, "a.b.c", "." * 10_000, "e30.e30.", "x" * 60_000], ids=range(5))
+async def test_tokens_that_are_none_are_refused(stage: Stage, bad: str) -> None:
+    async with unharmed(stage) as visit:
+        speaker = await visit.stranger()
+        await speaker.say("AUTH", token=bad)
+        await speaker.expect("AUTH_FAIL", reason="invalid_token")
+        assert await speaker.until_closed() == Close.UNAUTHORIZED
+
+
+# -- sizes and speeds ------------------------------------------------------------------------------
+
+
+async def test_a_frame_of_a_hundred_megabytes_is_refused_at_its_first_bytes(stage: Stage) -> None:
+    async with unharmed(stage), wired(stage) as client:
+        await client.send(frame(1, b"", announce=100_000_000))
+        assert (await until_close(client))[1] == Close.TOO_BIG
+
+
+async def test_a_message_of_a_hundred_megabytes_in_pieces_is_refused(stage: Stage) -> None:
+    async with unharmed(stage), wired(stage) as client:
+        piece = bytes(60_000)
+        sending = asyncio.create_task(pour(client, [frame(1, piece, fin=False), *[frame(0, piece, fin=False)] * 1700]))
+        assert (await until_close(client))[1] == Close.TOO_BIG
+        await stop(sending)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["a user", "a stranger"])
+@pytest.mark.parametrize("data", [b"{}", b'{"type":"PING"}'], ids=["nonsense", "pings"])
+async def test_a_million_tiny_frames_are_cut_off(stage: Stage, known: bool, data: bytes) -> None:
+    async with unharmed(stage) as visit, wired(stage) as client:
+        if known:
+            await client.send(frame(1, json.dumps({"type": "AUTH", "token": token(visit.uid())}).encode()))
+            assert b"AUTH_OK" in await client.message()
+        sending = asyncio.create_task(pour(client, [frame(1, data) * 1000] * 1000))
+        heard, code = await until_close(client)
+        assert code == (Close.BAD_MESSAGE if data == b"{}" else Close.RATE)
+        assert len(heard) < 4000
+        await stop(sending)
+
+
+async def test_a_million_pings_of_the_socket_are_cut_off(stage: Stage) -> None:
+    async with unharmed(stage), wired(stage) as client:
+        sending = asyncio.create_task(pour(client, [frame(9, b"") * 1000] * 1000))
+        assert (await until_close(client))[1] == Close.RATE
+        await stop(sending)
+
+
+async def test_one_that_never_reads_is_cut_off_and_gets_its_messages_later(stage: Stage) -> None:
+    async with unharmed(stage) as visit, wired(stage) as client:
+        uid = visit.uid()
+        await client.send(frame(1, json.dumps({"type": "AUTH", "token": token(uid)}).encode()))
+        assert b"AUTH_OK" in await client.message()
+        alice = await visit.user()
+
+        async def cut_off() -> bool:
+            owner = await visit.redis.call("EXISTS", f"{stage.prefix}:users:owner:{{user:{uid}}}")
+            return not owner
+
+        sent = 0
+        while not await cut_off():
+            assert sent < 3000
+            for _ in range(50):
+                await alice.chat(uid, "x" * 4000, f"n{sent}")
+                sent += 1
+            for number in range(sent - 50, sent):
+                await alice.saved(f"n{number}")
+            alice.heard.clear()
+        bob = await visit.user(uid=uid)
+        for number in range(sent):
+            assert (await bob.expect("SINGLE_CHAT"))["clientMsgId"] == f"n{number}"
+
+
+# -- crowds ----------------------------------------------------------------------------------------
+
+
+async def test_two_thousand_that_never_say_who_they_are_keep_nobody_out_and_go_by_themselves(stage: Stage) -> None:
+    async with unharmed(stage) as visit:
+        crowd: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+        async def come() -> None:
+            reader, writer = await asyncio.open_connection("127.0.0.1", stage.port)
+            crowd.append((reader, writer))
+            writer.write(upgrade("/ws"))
+            await reader.readuntil(b"\r\n\r\n")
+
+        for _ in range(STRANGERS // 100):
+            await asyncio.gather(*(come() for _ in range(100)))
+        latecomer = await visit.user()
+        assert await latecomer.so_far() == []
+        async with asyncio.timeout(PATIENCE_S):
+            farewells = await asyncio.gather(*(reader.read() for reader, _ in crowd))
+        assert all(b"auth_timeout" in farewell for farewell in farewells)
+        assert await latecomer.so_far() == []
+        for _, writer in crowd:
+            writer.close()
