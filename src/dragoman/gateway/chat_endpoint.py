@@ -81,6 +81,9 @@ class ChatEndpoint:
             self._come_in(conn, token)
 
     def text(self, conn: Connection, data: bytes) -> None:
+        if self._user is not None and self._user.unread_s:
+            self._guard.unread(self._user.unread_s)
+            self._user.unread_s = 0.0
         if not self._guard.admit(monotonic()):
             self._end(conn, Reason.TOO_MANY_REQUESTS, Close.RATE)
         elif self._state is State.COMING_IN:

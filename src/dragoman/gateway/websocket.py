@@ -246,7 +246,7 @@ class WebSocket(Guest):
     def check_pulse(self, now: float) -> None:
         if self.closed:
             return
-        if self._frames != self._frames_before:
+        if self._frames != self._frames_before or not self._reading:  # whom we do not read is not silent
             self._frames_before = self._frames
             self._heard_at = now
             self._pinged_at = None

@@ -22,6 +22,8 @@ SHORT: dict[str, object] = {
     "chat__ping_idle_s": 0.5,
     "chat__silent_s": 2.0,
     "chat__max_frames_per_s": PER_S,
+    "server__ping_idle_s": 0.5,  # so that silence is looked for often enough
+    "server__ping_reply_s": 1.5,
 }
 
 

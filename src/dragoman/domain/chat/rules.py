@@ -47,20 +47,28 @@ def comes_later(type_: str) -> bool:
 class Guard:
     """How one connection behaves. Costs a float until something is wrong."""
 
-    __slots__ = ("_ahead_s", "_full_at", "_interval_s", "_violations")
+    __slots__ = ("_ahead_s", "_full_at", "_interval_s", "_owed_s", "_violations")
 
     def __init__(self, per_s: float, burst: float) -> None:
         """`per_s` frames a second on average, `burst` at once after a pause."""
         self._interval_s = 1 / per_s
         self._ahead_s = burst * self._interval_s
         self._full_at = 0.0  # when the burst will have been given back in full
+        self._owed_s = 0.0
         self._violations: deque[float] | None = None
+
+    def unread(self, seconds: float) -> None:
+        """We did not read it for so long: what it may have said meanwhile comes at once, on top of the burst."""
+        self._owed_s += seconds
 
     def admit(self, now: float) -> bool:
         """Count a frame; False: it is one too many (`too_many_requests`)."""
         full_at = max(self._full_at, now) + self._interval_s
         if full_at - now > self._ahead_s + 1e-9:
-            return False
+            if self._owed_s < self._interval_s - 1e-9:
+                return False
+            self._owed_s -= self._interval_s
+            return True
         self._full_at = full_at
         return True
 

@@ -27,6 +27,8 @@ class ChatUser:
         self.looked_at = monotonic()  # at its session version
         self.unsaved: int | None = None  # of its messages; None: not known
         self.said_at = monotonic()
+        self.unread_s = 0.0  # how long it was not read, since somebody asked
+        self._unread_since = 0.0
         self.resend_pause_s = 0.0
         self.confirmed_at = 0.0  # when it last said that it has got something
 
@@ -47,6 +49,14 @@ class ChatUser:
         """Tell why, and close."""
         self.error(reason)
         self.socket.close(code, reason)
+
+    def stop_reading(self) -> None:
+        self._unread_since = monotonic()
+        self.socket.pause_reading()
+
+    def read_on(self) -> None:
+        self.unread_s += monotonic() - self._unread_since
+        self.socket.resume_reading()
 
     def check_pulse(self, ping_idle_s: float) -> None:
         """Who has heard nothing for long is asked for a word; the gateway closes who has not said one for longer."""

@@ -104,3 +104,11 @@ def test_never_more_than_burst_and_rate_together(pauses: list[float]) -> None:
         now += pause
         taken += guard.admit(now)
     assert taken <= 10 + 5 * (now - 50.0) + 1e-6
+
+
+def test_what_was_said_while_nobody_read_comes_on_top_of_the_burst() -> None:
+    guard = Guard(per_s=10, burst=5)
+    guard.unread(2.0)
+    assert [guard.admit(100.0) for _ in range(26)] == [True] * 25 + [False]
+    assert not guard.admit(100.0)
+    assert guard.admit(100.1)
