@@ -63,15 +63,20 @@ class Courier:
         self._missed: set[int] = set()
 
     async def owners(self, users: Iterable[int]) -> dict[int, str]:
-        """`instance|connection` of those receivers that are connected."""
+        """`instance|connection` of those receivers that are connected, as far as can be known."""
         asked = list(dict.fromkeys(users))
         try:
-            return await self._look_up(asked)
+            return await self.look_up(asked)
         except StoreError:
-            self._missed.update(asked)
-            return self._here_of(asked)
+            return self.owners_here(asked)
 
-    async def _look_up(self, users: Sequence[int]) -> dict[int, str]:
+    def owners_here(self, users: Sequence[int]) -> dict[int, str]:
+        """The same without Redis: who is here may have moved on, who is not may be anywhere."""
+        self._missed.update(users)
+        return self._here_of(users)
+
+    async def look_up(self, users: Sequence[int]) -> dict[int, str]:
+        """The same as Redis knows it; raises StoreError."""
         found = await self.users.owners(users)
         return {user: owner for user, owner in zip(users, found, strict=True) if owner}
 
@@ -122,7 +127,7 @@ class Courier:
     async def make_up(self, users: Iterable[int]) -> None:
         """Let these look into the archive before anything newer reaches them; raises StoreError."""
         owed = sorted(self._missed.intersection(users))
-        for user, owner in (await self._look_up(owed) if owed else {}).items():
+        for user, owner in (await self.look_up(owed) if owed else {}).items():
             instance = owner.partition("|")[0]
             if instance != self.instance:
                 self._behind.setdefault(instance, set()).add(user)
@@ -163,7 +168,7 @@ class Courier:
         """To senders, in this order. With Redis away StoreError is raised when bad news would be lost."""
         users = list(dict.fromkeys(one.user for one in tells))
         try:
-            owners = await self._look_up(users)
+            owners = await self.look_up(users)
         except StoreError:
             owners = self._here_of(users)
         away: dict[str, list[Tell]] = {}

@@ -106,7 +106,7 @@ class Outbound:
         self._queue.append((frame, monotonic()))
         if len(self._queue) >= FULL and not self._paused:
             self._paused = True
-            self._user.socket.pause_reading()
+            self._user.stop_reading()
         if not self._running:
             self._running = True
             self._desk.tasks.spawn(self._work(), "chat-outbound")
@@ -123,7 +123,7 @@ class Outbound:
                 self._queue.popleft()
                 if self._paused and len(self._queue) <= ROOM:
                     self._paused = False
-                    self._user.socket.resume_reading()
+                    self._user.read_on()
         finally:
             self._running = False
 
@@ -270,8 +270,10 @@ class Outbound:
         self._user.error(Reason.SERVER_BUSY, row.client_msg_id)
 
     async def _without_redis(self, unusable: Unusable, came_at: float) -> None:
-        saved = False
-        if self._desk.switchboard.current.fail_open and self._user.unsaved == 0:
+        saved, fail_open = False, self._desk.switchboard.current.fail_open
+        if fail_open and self._user.unsaved is None and monotonic() - self._counted_at > RECOUNT_S:
+            await self._recount()  # Redis may be there, and only its replicas away
+        if fail_open and self._user.unsaved == 0:
             saved = await self._save(unusable.row, came_at)
         else:
             self._busy(unusable.row)
@@ -313,11 +315,23 @@ class Outbound:
     async def _push(self, row: Stored) -> None:
         if row.status is not Status.SAVED:
             return
-        courier = self._desk.courier
-        owners = await courier.owners([row.to_user])
-        await courier.push([Delivery.of(row)], owners)
-        if courier.is_behind(row.to_user):
+        await self._desk.courier.push([Delivery.of(row)], await self._owner(row.to_user))
+        if self._desk.courier.is_behind(row.to_user):
             self._owed.add(row.to_user)
+
+    async def _owner(self, receiver: int) -> dict[int, str]:
+        """Where it is. A Redis that hangs holds up one message, not each."""
+        courier, gate = self._desk.courier, self._desk.gate
+        if not gate.may_ask(monotonic()):
+            return courier.owners_here([receiver])
+        try:
+            async with asyncio.timeout(self._desk.accept_timeout_s):
+                found = await courier.look_up([receiver])
+        except (StoreError, TimeoutError):
+            gate.failed(monotonic())
+            return courier.owners_here([receiver])
+        gate.worked()
+        return found
 
     def _remember(self, row: NewMessage) -> None:
         """So that a repetition after a change of path gets the same id. Nothing waits for it, or relies on it."""

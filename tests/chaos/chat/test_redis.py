@@ -1,0 +1,216 @@
+"""Redis dies, hangs and is cut off under a chat server: what was accepted is kept within its durability class."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from chat_faults import DELIVER_FIRST, MODES, PATIENCE_S, SAVE_FIRST, chat_server, until_told
+from chat_speaker import ChatSpeaker
+from chatters import chatting
+from dragoman.embedded.binary import ServerBinary
+from dragoman.embedded.cluster import RedisCluster
+from dragoman.embedded.engine import CHOOSE_PORT, RedisServer
+from ledger import Entry, Ledger
+from redis_servers import RedisAt
+from tcp_proxy import proxied
+from waiting import wait_until
+
+CLASS_S = 2.0
+RESENT_S = 30.0
+# Tests that only cut Redis off must not see presences end.
+PATIENT: dict[str, object] = {"scheduler__phase2__instance_presence_ttl_seconds": 12}
+
+
+@pytest.fixture
+def fsync() -> str:
+    return "everysec"
+
+
+@pytest.fixture
+def mortal(server_binary: ServerBinary, tmp_path: Path, fsync: str) -> Iterator[RedisServer]:
+    """A server of this test's own, to be killed."""
+    with RedisServer(server_binary, tmp_path / "redis", port=CHOOSE_PORT, fsync=fsync) as server:
+        yield server
+
+
+def at(server: RedisServer) -> RedisAt:
+    return RedisAt("single", (server.tcp_url,), server=server)
+
+
+@contextmanager
+def hanging(server: RedisServer) -> Iterator[None]:
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize(
+    ("fsync", "mode"), [("always", "save_first"), ("always", "deliver_first"), ("everysec", "save_first")]
+)
+async def test_a_redis_killed_and_restarted_loses_nothing_beyond_its_class(
+    mortal: RedisServer, tmp_path: Path, fsync: str, mode: str
+) -> None:
+    ledger = Ledger()
+    async with chat_server(at(mortal), tmp_path) as server:
+        a, _ = await server.two(MODES[mode])
+        promised = "fsync" if fsync == "always" else "process"
+        assert (await a.get("/api/v1/stats"))["durability"] == promised
+        async with chatting(server.ports, ledger, 8, in_flight=4) as crowd:
+            crowd.talk(per_s=150)
+            await until_told(ledger, "saved", 80)
+            await asyncio.to_thread(mortal.kill)
+            killed_at = time.monotonic()
+            await asyncio.to_thread(mortal.start)
+            await wait_until(a.is_ready, PATIENCE_S)
+            await until_told(ledger, "saved", 160)
+            await crowd.quiet()
+
+        def forgiven(entry: Entry) -> bool:
+            assert entry.accepted_at is not None
+            return promised == "process" and 0 <= killed_at - entry.accepted_at < CLASS_S
+
+        await server.passes(
+            ledger, order="accepted", forgiven=forgiven, balanced=promised == "fsync", ack_grace_s=RESENT_S
+        )
+
+
+async def test_fail_open_saves_under_the_same_id_while_redis_hangs_and_nothing_comes_twice(
+    mortal: RedisServer, tmp_path: Path
+) -> None:
+    """The accept times out and happens all the same, when Redis goes on: its entry meets its own row."""
+    async with chat_server(at(mortal), tmp_path) as server:
+        a = await server.instance(SAVE_FIRST, **PATIENT)
+        b = await server.instance(SAVE_FIRST, **PATIENT)
+        await wait_until(server.is_shared, PATIENCE_S)
+        sender, receiver = await server.speaker(a, 5001), await server.speaker(b, 5002)
+        await sender.saved(await sender.chat(5002, "before"))
+        assert (await receiver.expect("SINGLE_CHAT"))["body"] == "before"
+        with hanging(mortal):
+            ids = [await sender.saved(await sender.chat(5002, body)) for body in ("one", "two", "three")]
+        await sender.saved(await sender.chat(5002, "after"))
+        got = [await receiver.expect("SINGLE_CHAT") for _ in range(4)]
+        assert [frame["body"] for frame in got] == ["one", "two", "three", "after"]
+        assert [int(frame["serverMsgId"]) for frame in got[:3]] == ids
+        await wait_until(server.is_at_rest, PATIENCE_S)
+        assert [row.body for row in await server.rows()] == ["before", "one", "two", "three", "after"]
+        assert [row.id for row in await server.rows()][1:4] == ids
+
+
+async def test_who_has_messages_on_their_way_is_not_let_past_them_while_redis_hangs(
+    mortal: RedisServer, tmp_path: Path
+) -> None:
+    async with chat_server(at(mortal), tmp_path) as server:
+        a = await server.instance(SAVE_FIRST, **PATIENT)
+        sender = await server.speaker(a, 5001)
+        with server.database_locked():
+            first = await sender.chat(5002, "first")
+            accepted = await sender.expect("ACK", ackType="accepted", clientMsgId=first)
+            with hanging(mortal):
+                second = await sender.chat(5002, "second")
+                await sender.refused("server_busy", clientMsgId=second)
+        assert await sender.saved(first) == int(accepted["serverMsgId"])
+        await wait_until(server.is_at_rest, PATIENCE_S)
+        await _until_saved(sender, 5002, "second", second)
+        await wait_until(server.is_at_rest, PATIENCE_S)
+        assert [row.body for row in await server.rows()] == ["first", "second"]
+
+
+async def test_fail_closed_is_busy_while_redis_hangs_and_who_comes_in_then_may_not_send(
+    mortal: RedisServer, tmp_path: Path
+) -> None:
+    async with chat_server(at(mortal), tmp_path) as server:
+        closed = await server.instance(SAVE_FIRST, chat__two_phase__fail_open=False, **PATIENT)
+        sender = await server.speaker(closed, 5001)
+        with hanging(mortal):
+            name = await sender.chat(5002, "closed")
+            await sender.refused("server_busy", clientMsgId=name)
+            newcomer = await server.speaker(closed, 5003)  # let in on its token alone
+            other = await newcomer.chat(5002, "too early")
+            await newcomer.refused("server_busy", clientMsgId=other)
+            assert await server.rows() == []
+        await _until_saved(sender, 5002, "closed", name)
+        await _until_saved(newcomer, 5002, "too early", other)
+        await wait_until(server.is_at_rest, PATIENCE_S)
+        assert sorted(row.body for row in await server.rows()) == ["closed", "too early"]
+
+
+async def _until_saved(sender: ChatSpeaker, to: int, body: str, name: str) -> None:
+    """Say it again while the server is busy, as every client does."""
+    while True:
+        await sender.chat(to, body, name=name)
+        while True:
+            frame = await sender.next()
+            if frame.get("clientMsgId") == name and frame.get("ackType") == "saved":
+                return
+            if frame.get("clientMsgId") == name and frame.get("reason") == "server_busy":
+                break
+
+
+@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+@pytest.mark.parametrize("mode", MODES)
+async def test_instances_cut_off_from_redis_under_load_fail_open_and_keep_every_order(
+    redis_at: RedisAt, prefix: str, tmp_path: Path, mode: str
+) -> None:
+    ledger = Ledger()
+    async with chat_server(redis_at, tmp_path, prefix) as server, proxied(redis_at.url) as proxy:
+        a = await server.instance(MODES[mode], scheduler__phase2__redis__url=proxy.url, **PATIENT)
+        b = await server.instance(MODES[mode], scheduler__phase2__redis__url=proxy.url, **PATIENT)
+        await wait_until(server.is_shared, PATIENCE_S)
+        async with chatting(server.ports, ledger, 8, in_flight=1) as crowd:
+            crowd.talk(per_s=100)
+            for number in (1, 2):
+                await until_told(ledger, "saved", 60 * number)
+                proxy.cut()
+                await wait_until(a.is_not_ready, PATIENCE_S)
+                await until_told(ledger, "saved", 60 * number + 30)
+                proxy.mend()
+                for one in (a, b):
+                    await wait_until(one.is_ready, PATIENCE_S)
+            await until_told(ledger, "saved", 200)
+            await crowd.quiet()
+        await server.passes(ledger, ack_grace_s=RESENT_S)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("mode", ["deliver_first"])
+async def test_a_cluster_master_killed_takes_nothing_that_its_replica_confirmed(
+    server_binary: ServerBinary, tmp_path: Path, mode: str
+) -> None:
+    ledger = Ledger()
+    with RedisCluster(server_binary, tmp_path / "cluster") as nodes:
+        place = RedisAt("cluster", tuple(nodes.urls), cluster=nodes)
+        async with chat_server(place, tmp_path) as server:
+            a, _ = await server.two(MODES[mode], chat__two_phase__wait_replicas=1)
+            assert (await a.get("/api/v1/cluster"))["instances"][0]["durability"] == "replicated"
+            async with chatting(server.ports, ledger, 8, in_flight=4) as crowd:
+                crowd.talk(per_s=100)
+                await until_told(ledger, "saved", 100)
+                dead = await asyncio.to_thread(nodes.kill_master, 0)
+                await asyncio.to_thread(nodes.wait_failover, dead)
+                await until_told(ledger, "saved", 200)
+                await crowd.quiet()
+            await server.passes(ledger, order="accepted", ack_grace_s=RESENT_S, balanced=False)
+
+
+async def test_the_durability_class_follows_the_switch(mortal: RedisServer, tmp_path: Path) -> None:
+    async with chat_server(at(mortal), tmp_path) as server:
+        here = await server.instance(DELIVER_FIRST)
+
+        async def is_told(word: str) -> bool:
+            shown = (await here.get("/api/v1/cluster"))["instances"][0]["durability"]
+            metric = await here.metric(f"dragoman_durability{{class={word}}}")
+            return (shown, metric) == (word, 1)
+
+        await wait_until(lambda: is_told("process"), PATIENCE_S)
+        await server.switch(wait_replicas=1)
+        await wait_until(lambda: is_told("replicated"), PATIENCE_S)
+        await server.switch(wait_replicas=0)
+        await wait_until(lambda: is_told("process"), PATIENCE_S)
