@@ -80,8 +80,8 @@ def order_table(figures: Figures, names: list[str]) -> Table:
         ]
         for name in names
     ]
-    columns = ["", "saved", "busy", "doubles / reorders", "backlog", "CPU ms / 1,000", "Redis CPU", "PING p99 ms"]
-    return table("none lost, none twice, in order", columns, rows)
+    columns = ["", "saved", "busy", "twice / out of order", "backlog", "CPU ms", "Redis CPU ms", "PING p99"]
+    return table("what became of them; CPU of both instances, and of Redis, per 1,000 messages", columns, rows)
 
 
 def title(name: str) -> str:
