@@ -31,10 +31,10 @@ check: $(READY)  ## format, lint, types, unit tests
 	$(BIN)/pytest -q tests/unit $(ARGS)
 
 test: $(READY)   ## every test but the long ones, in parallel
-	$(BIN)/pytest -n 3 --dist loadgroup -m "not long" $(ARGS)
+	$(BIN)/pytest -n 3 --dist loadfile -m "not long" $(ARGS)
 
 test-all: $(READY) ## the long matrix as well; run before something is called done
-	$(BIN)/pytest -n 2 --dist loadgroup $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
 
 cluster-acceptance: $(READY) ## the acceptance tests on a real Redis Cluster
 	LINGUA_TEST_REDIS_MODE=cluster $(BIN)/pytest tests/acceptance $(ARGS)

@@ -43,14 +43,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A Cluster is six processes: every test that needs one runs in the same worker."""
-    for item in items:
-        if item.get_closest_marker("cluster") is not None:
-            item.add_marker(pytest.mark.xdist_group("cluster"))
-
-
 @pytest.fixture
 def runner() -> Iterator[asyncio.Runner]:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as made:

@@ -21,8 +21,6 @@ from key_leaks import Onlooker
 from redis_servers import RedisAt
 from waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("server-contract")
-
 SAMPLES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "samples.json").read_text())
 TYPES = {"client": get_args(ClientMessage), "node": get_args(NodeMessage)}
 SOURCES = Path(__file__).parents[2] / "src"

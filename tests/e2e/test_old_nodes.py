@@ -14,8 +14,6 @@ from key_leaks import Onlooker
 from redis_servers import RedisAt
 from waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("old-nodes")
-
 ATTEMPT_MS = 1500
 LONG = 500  # packets: ten seconds, cut at once
 QUICK: dict[str, object] = {

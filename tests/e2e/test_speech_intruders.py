@@ -17,8 +17,6 @@ from e2e.speech_stage import PATIENCE_S, Stage, Talker, standing
 from key_leaks import Onlooker
 from redis_servers import RedisAt
 
-pytestmark = pytest.mark.xdist_group("intruders")
-
 ODD = "a\x00\x1b[31m\r\n\t\x7f\u2028\ufeff\U0001f600\U0010ffff\"\\'${7*7}<b>"
 CLIENT_SAMPLES: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent.parent / "contract" / "samples.json").read_text()

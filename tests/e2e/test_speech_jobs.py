@@ -13,8 +13,6 @@ from key_leaks import Onlooker
 from redis_servers import RedisAt
 from waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("speech-jobs")
-
 QUICK: dict[str, object] = {
     "speech__job_ack_timeout_ms": 500,
     "speech__attempt_timeout_ms": 1200,

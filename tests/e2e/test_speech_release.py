@@ -10,8 +10,6 @@ from key_leaks import Onlooker
 from redis_servers import RedisAt
 from waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("speech-release")
-
 WINDOW_MS = 1200
 QUICK: dict[str, object] = {
     "speech__release__ack_timeout_ms": WINDOW_MS,

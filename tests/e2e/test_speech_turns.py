@@ -12,8 +12,6 @@ from key_leaks import Onlooker
 from redis_servers import RedisAt
 from waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("speech-turns")
-
 CHUNK_PACKETS = 13  # 260 ms, about what a web client sends
 LONG = 500  # packets: ten seconds, which are cut at once
 PAUSE_MS = 1500

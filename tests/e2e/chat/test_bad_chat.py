@@ -21,8 +21,6 @@ from key_leaks import Onlooker
 from redis_servers import RedisAt
 from waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("bad-chat")
-
 ODD = "a\x1b[31m\r\n\t\x7f\u2028\ufeff\U0001f600\U0010ffff\"\\'${7*7}<b>"
 PACE_S = 0.05
 STRANGERS = 2000

@@ -14,8 +14,6 @@ from key_leaks import Onlooker
 from redis_servers import RedisAt
 from waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("chat-limits")
-
 PER_S = 50
 SHORT: dict[str, object] = {
     "chat__auth_timeout_s": 1.0,

@@ -16,8 +16,6 @@ from key_leaks import Onlooker
 from redis_servers import RedisAt
 from waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("chat-operators")
-
 
 @pytest.fixture(scope="module")
 def stage(redis_server: RedisAt, onlooker: Onlooker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:

@@ -14,8 +14,6 @@ from key_leaks import Onlooker
 from redis_servers import RedisAt
 from waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("chat-sending")
-
 FAST: dict[str, object] = {"chat__max_frames_per_s": 1_000_000}
 LISTED = "heck\ndarn\n"
 CLIENTS_FIELDS = {"type", "from", "to", "clientMsgId", "serverMsgId", "msgSeq", "msgType", "body", "ts"}
