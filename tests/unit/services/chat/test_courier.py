@@ -1,0 +1,133 @@
+"""What becomes of messages and words that do not arrive, with an inbox and a table of owners that fail on demand."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from dragoman.protocol.peer import ChatCatchUp, ChatPush, ChatTell, InboxMessage, decode_inbox
+from dragoman.services.chat.courier import Courier, Delivery, Tell
+from dragoman.services.chat.local_users import LocalUsers
+from dragoman.services.metrics import Metrics
+from dragoman.store.chat.users import Users
+from dragoman.store.errors import RedisAway
+from dragoman.store.inbox import Inboxes, Push
+
+OWNERS = {1: "i0|1", 2: "i1|5", 3: "i1|6"}
+
+
+class Table:
+    def __init__(self) -> None:
+        self.away = False
+        self.left: list[tuple[int, bytes]] = []
+
+    async def owners(self, users: Sequence[int]) -> list[str]:
+        if self.away:
+            raise RedisAway("away")
+        return [OWNERS.get(user, "") for user in users]
+
+    async def leave_word(self, user: int, frame: bytes) -> None:
+        if self.away:
+            raise RedisAway("away")
+        self.left.append((user, frame))
+
+
+class Boxes:
+    def __init__(self) -> None:
+        self.answer: Push | None = Push.OK
+        self.got: list[InboxMessage] = []
+
+    async def push(self, instance: str, kind: str, data: bytes) -> Push:
+        if self.answer is None:
+            raise RedisAway("away")
+        if self.answer is Push.OK:
+            self.got.append(decode_inbox(data))
+        return self.answer
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.table, self.boxes = Table(), Boxes()
+        metrics = Metrics()
+        self.courier = Courier(
+            "i0", LocalUsers(metrics, 60), cast(Users, self.table), cast(Inboxes, self.boxes), metrics
+        )
+
+    async def push(self, *ids: int, user: int = 2) -> set[int]:
+        owners = await self.courier.owners([user])
+        return await self.courier.push([Delivery(user, id, 9, b"{}") for id in ids], owners)
+
+    @property
+    def arrived(self) -> list[Any]:
+        return [
+            message.users if isinstance(message, ChatCatchUp) else [one.id for one in message.pushes]
+            for message in self.boxes.got
+            if isinstance(message, ChatCatchUp | ChatPush)
+        ]
+
+
+async def test_who_missed_something_by_a_full_inbox_looks_into_the_archive_before_anything_newer() -> None:
+    stage = Stage()
+    stage.boxes.answer = Push.FULL
+    assert await stage.push(10) == {10}
+    stage.boxes.answer = Push.OK
+    assert await stage.push(11) == set()
+    assert stage.arrived == [[2], [11]]
+
+
+async def test_who_missed_something_by_a_lost_connection_to_redis_does_so_as_well() -> None:
+    stage = Stage()
+    stage.boxes.answer = None
+    assert await stage.push(10) == {10}
+    assert await stage.push(11) == {11}
+    stage.boxes.answer = Push.OK
+    assert await stage.push(12) == set()
+    assert stage.arrived == [[2], [12]]
+
+
+async def test_who_could_not_be_found_is_found_before_anything_newer() -> None:
+    stage = Stage()
+    stage.table.away = True
+    assert await stage.push(10) == {10}
+    assert stage.courier.is_behind(2)
+    stage.table.away = False
+    assert await stage.push(11) == set()
+    assert stage.arrived == [[2], [11]]
+    assert not stage.courier.is_behind(2)
+
+
+async def test_who_could_not_be_found_is_reminded_without_anything_newer() -> None:
+    stage = Stage()
+    stage.table.away = True
+    await stage.push(10)
+    await stage.courier.remind()
+    assert stage.arrived == []
+    stage.table.away = False
+    await stage.courier.remind()
+    assert stage.arrived == [[2]]
+
+
+async def test_an_inbox_that_is_gone_owes_nobody_anything() -> None:
+    stage = Stage()
+    stage.boxes.answer = Push.GONE
+    assert await stage.push(10) == {10}
+    stage.boxes.answer = Push.OK
+    assert await stage.push(11) == set()
+    assert stage.arrived == [[11]]
+
+
+async def test_one_who_left_here_is_not_reached() -> None:
+    assert await Stage().push(10, user=1) == {10}
+
+
+async def test_bad_news_for_one_elsewhere_says_that_it_must_be_kept() -> None:
+    stage = Stage()
+    await stage.courier.tell([Tell(2, b"{}", 1, keep=True), Tell(3, b"{}", 1)])
+    (message,) = stage.boxes.got
+    assert isinstance(message, ChatTell)
+    assert [one.keep for one in message.tells] == [True, False]
+
+
+async def test_bad_news_that_cannot_arrive_is_left_for_the_next_auth() -> None:
+    stage = Stage()
+    stage.boxes.answer = Push.GONE
+    await stage.courier.tell([Tell(2, b"bad", 1, keep=True), Tell(3, b"good", 1), Tell(4, b"worse", 1, keep=True)])
+    assert stage.table.left == [(4, b"worse"), (2, b"bad")]
