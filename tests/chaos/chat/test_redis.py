@@ -179,8 +179,9 @@ async def test_instances_cut_off_from_redis_under_load_fail_open_and_keep_every_
         await server.passes(ledger, ack_grace_s=RESENT_S)
 
 
+@pytest.mark.long
 @pytest.mark.cluster
-@pytest.mark.parametrize("mode", ["deliver_first"])
+@pytest.mark.parametrize("mode", ["save_first", "deliver_first"])
 async def test_a_cluster_master_killed_takes_nothing_that_its_replica_confirmed(
     server_binary: ServerBinary, tmp_path: Path, mode: str
 ) -> None:

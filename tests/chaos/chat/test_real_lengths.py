@@ -1,0 +1,88 @@
+"""Faults of a chat server at their real lengths, on Redis and Cluster, SQLite and PostgreSQL: for `make test-all`."""
+
+import asyncio
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from chat_faults import MODES, SAVE_FIRST, ChatServer, chat_server, flap, until_told
+from chatters import chatting
+from dragoman.embedded.postgres import PostgresServer
+from ledger import Ledger
+from redis_fixtures import CLUSTER
+from redis_servers import RedisAt
+from waiting import wait_until
+
+PATIENCE_S = 120.0
+RESENT_S = 60.0
+DATABASE_AWAY_S = 60.0
+WAITING = 5000
+PAUSE_S = 20.0
+TALK_S = 20.0
+SHIPPED: dict[str, object] = {
+    "scheduler__phase2__instance_presence_ttl_seconds": 6,
+    "scheduler__phase2__owner_ttl_seconds": 45,
+    "chat__resend_after_s": 10.0,
+    "archive__busy_ms": 5000,
+}
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(400),
+    pytest.mark.parametrize("redis_at", ["single", CLUSTER], indirect=True),
+]
+
+
+async def past(moment: float) -> None:
+    """Until that much real time has passed: here the length is the fault."""
+    await wait_until(lambda: time.monotonic() >= moment, PATIENCE_S)
+
+
+async def waiting(server: ChatServer, count: int) -> bool:
+    return await server.backlog() >= count
+
+
+async def test_a_database_away_for_a_minute_with_five_thousand_waiting_costs_nothing(
+    redis_at: RedisAt, prefix: str, tmp_path: Path, own_postgres: PostgresServer
+) -> None:
+    ledger = Ledger()
+    async with chat_server(redis_at, tmp_path, prefix, own_postgres.new_database()) as server:
+        await server.two(SAVE_FIRST, **SHIPPED)
+        async with chatting(server.ports, ledger, 16, in_flight=16) as crowd:
+            await crowd.say(100)
+            back_at = time.monotonic() + DATABASE_AWAY_S
+            await asyncio.to_thread(own_postgres.kill)
+            await crowd.say(WAITING)
+            await wait_until(lambda: waiting(server, WAITING), PATIENCE_S, "messages to pile up")
+            await past(back_at)
+            await asyncio.to_thread(own_postgres.start)
+            await crowd.quiet(PATIENCE_S)
+        await server.passes(ledger, order="accepted", ack_grace_s=RESENT_S)
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_kill_pause_and_flapping_one_after_another_cost_nothing(
+    redis_at: RedisAt, prefix: str, tmp_path: Path, sql_url: str, mode: str
+) -> None:
+    ledger = Ledger()
+    async with chat_server(redis_at, tmp_path, prefix, sql_url) as server:
+        a, b = await server.two(MODES[mode], **SHIPPED)
+        await server.instance(MODES[mode], **SHIPPED)
+        async with chatting(server.ports, ledger, 12, in_flight=4) as crowd:
+            crowd.talk(per_s=150)
+            await until_told(ledger, "saved", 200)
+            b.signal(signal.SIGSTOP)
+            await past(time.monotonic() + PAUSE_S)
+            b.signal(signal.SIGCONT)
+            await wait_until(server.is_shared, PATIENCE_S)
+            until = time.monotonic() + TALK_S
+            while time.monotonic() < until:
+                flap(crowd, [one.uid for one in crowd.chatters[:6]])
+                await past(time.monotonic() + 0.5)
+            a.kill()
+            server.instances.remove(a)
+            await wait_until(server.is_shared, PATIENCE_S)
+            await crowd.quiet(PATIENCE_S)
+        await server.passes(ledger, order="accepted", ack_grace_s=RESENT_S)
