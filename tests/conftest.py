@@ -35,8 +35,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     named = inspect.signature(pyfuncitem.obj).parameters
     runner = cast(asyncio.Runner, pyfuncitem.funcargs["runner"])
 
+    asked = pyfuncitem.get_closest_marker("timeout")
+    patience_s = asked.args[0] * 5 / 6 if asked is not None else PATIENCE_S
+
     async def bounded() -> None:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(patience_s):
             await pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in named})
 
     runner.run(bounded())

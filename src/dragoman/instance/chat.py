@@ -41,7 +41,7 @@ from dragoman.services.loops import Tasks, every
 from dragoman.services.metrics import Metrics
 from dragoman.services.upkeep.announcer import Announcer
 from dragoman.store.chat.cluster import ChatCluster, Layout
-from dragoman.store.chat.shards import Names, Shards
+from dragoman.store.chat.shards import Names, Shards, Tally
 from dragoman.store.chat.users import Users
 from dragoman.store.inbox import Inboxes
 from dragoman.store.instances import Instances
@@ -75,6 +75,7 @@ class Chat:
         chat, two_phase = config.chat, config.chat.two_phase
         self._incarnation = uuid4().hex
         self._worker: int | None = None
+        self._measured: set[int] = set()  # shards that our gauges speak of
         self.archive: Archive = open_archive(archive_url(config), config.archive)
         self.cluster = ChatCluster(redis, keys)
         self.shards = Shards(redis, keys, _names(config), two_phase.shards, int(chat.idempotency_ttl_s * 1000))
@@ -192,14 +193,16 @@ class Chat:
     # -- what can be seen ------------------------------------------------------------------------
 
     async def measure(self) -> None:
-        """Gauges of the shards we work; together the instances show all of them."""
-        for shard in self.keeper.held:
-            tally, label = await self.shards.tally(shard), str(shard)
+        """Gauges of the shards we work; together the instances show all of them, and each of them once."""
+        held = self.keeper.held
+        for shard in self._measured.union(held):
+            tally, label = await self.shards.tally(shard) if shard in held else Tally(), str(shard)
             self.metrics.chat_backlog.labels(label).set(tally.backlog)
             self.metrics.chat_stream.labels("accepted", label).set(tally.accepted_len)
             self.metrics.chat_stream.labels("to_save", label).set(tally.to_save_len)
             self.metrics.chat_pending.labels("accepted", label).set(tally.accepted_pending)
             self.metrics.chat_pending.labels("to_save", label).set(tally.to_save_pending)
+        self._measured = set(held)
 
     async def status(self) -> dict[str, Any]:
         """Switches, shards and their backlog, as any instance sees them."""
