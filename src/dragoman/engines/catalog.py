@@ -1,0 +1,119 @@
+"""Which engines there are by name, and three of them put together.
+
+`Setup` is what somebody chose; `opened` finds out whether it is all there and what languages come out of it, and ends
+everything it started when the block is left.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+from dragoman.engines.apertium import Apertium
+from dragoman.engines.engine import Engine, Missing, Recogniser, Synthesiser, Translator, need_module
+from dragoman.engines.espeak import Espeak
+from dragoman.engines.languages import Promise, promise
+from dragoman.engines.libretranslate import DEFAULT_URL as LIBRETRANSLATE_URL
+from dragoman.engines.libretranslate import LibreTranslate
+from dragoman.engines.openai import DEFAULT_URL as OPENAI_URL
+from dragoman.engines.openai import OpenAIRecogniser, OpenAISynthesiser, OpenAITranslator
+from dragoman.engines.pipeline import JOB_S, Pipeline
+from dragoman.engines.pocketsphinx import PocketSphinx
+from dragoman.protocol.node import InstalledService
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One of the three: who does it, and where. Empty is the engine's own default."""
+
+    engine: str
+    url: str = ""
+    model: str = ""
+    voice: str = ""
+    key: str = field(default="", repr=False)
+    stream: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    recognise: Step
+    translate: Step
+    synthesise: Step
+    slots: int = 1
+    languages: frozenset[str] = frozenset()
+    job_s: float = JOB_S
+
+
+PRESETS: Mapping[str, tuple[str, str, str]] = {
+    "local": ("pocketsphinx", "apertium", "espeak"),
+    "openai": ("openai", "openai", "openai"),
+}
+RECOGNISERS: Mapping[str, Callable[[Step, int], Recogniser]] = {
+    "pocketsphinx": lambda step, slots: PocketSphinx(slots),
+    "openai": lambda step, slots: OpenAIRecogniser(
+        step.url or OPENAI_URL, step.model or "whisper-1", step.key, step.stream
+    ),
+}
+TRANSLATORS: Mapping[str, Callable[[Step], Translator]] = {
+    "apertium": lambda step: Apertium(),
+    "openai": lambda step: OpenAITranslator(step.url or OPENAI_URL, step.model or "gpt-4o-mini", step.key),
+    "libretranslate": lambda step: LibreTranslate(step.url or LIBRETRANSLATE_URL, step.key),
+}
+SYNTHESISERS: Mapping[str, Callable[[Step], Synthesiser]] = {
+    "espeak": lambda step: Espeak(step.voice),
+    "openai": lambda step: OpenAISynthesiser(
+        step.url or OPENAI_URL, step.model or "tts-1", step.voice or "alloy", step.key
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    pipeline: Pipeline
+    promise: Promise
+    services: tuple[InstalledService, ...]
+    remarks: tuple[str, ...]
+
+
+@asynccontextmanager
+async def opened(setup: Setup) -> AsyncIterator[Opened]:
+    """Raises Missing."""
+    recogniser = RECOGNISERS[setup.recognise.engine](setup.recognise, setup.slots)
+    translator = TRANSLATORS[setup.translate.engine](setup.translate)
+    synthesiser = SYNTHESISERS[setup.synthesise.engine](setup.synthesise)
+    engines = (recogniser, translator, synthesiser)
+    async with AsyncExitStack() as open_ones:
+        # The quick ones first: what is missing is then known before a model is loaded.
+        await _open((synthesiser, translator, recogniser), open_ones)
+        promised = promise(recogniser.languages, translator.pairs, synthesiser.languages, setup.languages)
+        if not promised.hears:
+            raise Missing(
+                f"{translator.name} translates nothing that {recogniser.name} hears", "choose others, or --languages"
+            )
+        pipeline = Pipeline(
+            recogniser.recognise,
+            translator.translate,
+            synthesiser.synthesise,
+            hears=promised.hears,
+            speaks=synthesiser.languages,
+            job_s=setup.job_s,
+            threads=setup.slots + 1,
+        )
+        kinds = {"asr": recogniser, "nmt": translator, "semantic": translator, "tts": synthesiser}
+        services = tuple(InstalledService(f"{one.name}-{kind}", kind, "cpu", "running") for kind, one in kinds.items())
+        yield Opened(pipeline, promised, services, tuple(dict.fromkeys(engine.remark for engine in engines)))
+
+
+async def _open(engines: Iterable[Engine], open_ones: AsyncExitStack) -> None:
+    missing: list[Missing] = []
+    try:
+        need_module("av")
+    except Missing as error:
+        missing.append(error)
+    for engine in engines:
+        try:
+            await engine.open()
+            open_ones.push_async_callback(engine.close)
+        except Missing as error:
+            missing.append(error)
+    if missing:
+        raise Missing.several(missing)

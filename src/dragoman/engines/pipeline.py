@@ -1,0 +1,136 @@
+"""A node's handler made of any three engines: audio in, what was heard, what it means, how it sounds.
+
+A job has `job_s` from the moment it starts; the server gives an attempt a little longer, so that a sentence about what
+took so long arrives before the server's own. Recognition and translation make the result; a voice that fails, or is
+not there for that language, costs only the sound.
+"""
+
+import asyncio
+import inspect
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from dragoman.engines.engine import EngineFailed, Heard, Recognise, Synthesise, Translate
+from dragoman.engines.patience import within
+from dragoman.engines.sound import Sound
+from dragoman.node import Job, Result
+from dragoman.protocol.codes import EmptyReason
+
+log = logging.getLogger("dragoman.engines")
+
+JOB_S = 11.0
+THREADS = 8
+AUTO = "auto"
+NO_SOUND = "TTS_FAILED"
+
+
+class Pipeline:
+    """`hears` and `speaks`: the languages of recogniser and voice, where it matters; empty stands for any."""
+
+    def __init__(
+        self,
+        recognise: Recognise,
+        translate: Translate,
+        synthesise: Synthesise,
+        *,
+        hears: frozenset[str] = frozenset(),
+        speaks: frozenset[str] = frozenset(),
+        job_s: float = JOB_S,
+        threads: int = THREADS,
+    ) -> None:
+        self._recognise, self._translate, self._synthesise = recognise, translate, synthesise
+        self._hears, self._speaks = hears, speaks
+        self._job_s = job_s
+        self._threads = ThreadPoolExecutor(threads, "dragoman-engine")
+
+    async def __call__(self, job: Job) -> Result | None:
+        course = Course()
+        with within(self._job_s):
+            try:
+                async with asyncio.timeout(self._job_s):
+                    return await self._interpret(job, course)
+            except TimeoutError:
+                raise EngineFailed(f"The {course.step} was not done within {self._job_s:g} s.") from None
+
+    async def _interpret(self, job: Job, course: "Course") -> Result | None:
+        with course.at("decoding"):
+            sound = await self._in_thread(Sound.of_wire, job.audio, job.audio_format, job.sample_rate)
+        with course.at("recognition"):
+            heard = await self._hear(sound, self._source(job), job)
+        text = heard.text.strip()
+        if not text:
+            return Result(extra={"reason": EmptyReason.ASR_EMPTY})
+        job.partial(text, True)
+        source = heard.language or self._source(job) or job.assign.lang_a or job.src_lang
+        target = self._target(job, source)
+        said = text
+        if job.pipeline.use_nmt and source != target:
+            with course.at("translation"):
+                said = (await self._call(self._translate, text, source, target)).strip()
+        result = Result(text, said if job.pipeline.use_nmt else "", extra=course.took)
+        if job.pipeline.use_tts and said:
+            await self._speak(said, target if job.pipeline.use_nmt else source, result, course)
+        return result
+
+    async def _hear(self, sound: Sound, language: str | None, job: Job) -> Heard:
+        heard = await self._call(self._recognise, sound, language, job.partial)
+        return heard if isinstance(heard, Heard) else Heard(heard)
+
+    async def _speak(self, text: str, language: str, result: Result, course: "Course") -> None:
+        if self._speaks and language not in self._speaks:
+            result.reason_codes = [NO_SOUND]
+            return
+        try:
+            with course.at("synthesis"):
+                sound = await self._call(self._synthesise, text, language)
+                result.tts_audio = await self._in_thread(sound.opus)
+        except EngineFailed as error:
+            log.warning("a result goes without its sound: %s", error)
+            result.reason_codes = [NO_SOUND]
+
+    # ------------------------------------------------------------ which way
+
+    def _source(self, job: Job) -> str | None:
+        """None: to be found out."""
+        if job.src_lang != AUTO:
+            return job.src_lang
+        return next(iter(self._hears)) if len(self._hears) == 1 else None
+
+    def _target(self, job: Job, source: str) -> str:
+        """Between two who take turns, the other's language."""
+        a, b = job.assign.lang_a, job.assign.lang_b
+        if job.src_lang == AUTO and a and b:
+            return a if source == b else b
+        return job.tgt_lang
+
+    # ------------------------------------------------------------ where it runs
+
+    async def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+        if inspect.iscoroutinefunction(function):
+            return await function(*args)
+        given = await self._in_thread(function, *args)
+        return await given if inspect.isawaitable(given) else given
+
+    async def _in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: function(*args))
+
+
+class Course:
+    """Which step a job is at, and how long those before it took."""
+
+    def __init__(self) -> None:
+        self.step = "job"
+        self.took: dict[str, float] = {}
+        self._began = 0.0
+
+    def at(self, step: str) -> "Course":
+        self.step, self._began = step, time.monotonic()
+        return self
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *raised: object) -> None:
+        self.took[f"{self.step}_ms"] = round((time.monotonic() - self._began) * 1000, 1)

@@ -1,0 +1,156 @@
+"""Recognition by PocketSphinx: offline, English, of demo quality; partials while it works.
+
+Its decoder holds the interpreter's lock, so each is a process of its own (this file, run as a module) and the node's
+heartbeats never wait for it. As many processes as slots; they end when their standard input does. One whose job was
+cancelled is killed, because it cannot be interrupted.
+
+    stdin    u32 length, pcm16 at 16 kHz           one utterance after another
+    stdout   {"partial": …}* {"text": …}           a line each
+"""
+
+import asyncio
+import contextlib
+import importlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from struct import Struct
+from typing import Any, BinaryIO
+
+from dragoman.engines.engine import EngineFailed, Partial, need_module
+from dragoman.engines.sound import Sound
+
+RATE = 16_000
+PIECE_BYTES = RATE * 2 // 5
+SILENCE = bytes(RATE * 2 // 4)  # the decoder wants a quiet moment before and after
+NICENESS = 5
+MAX_LINE = 1 << 20
+_LENGTH = Struct("<I")
+READY = b"ready\n"
+RUDE = ("asshole", "bitch", "bullshit", "cunt", "fuck", "motherfuck", "nigg", "pussy", "shit", "slut", "whore")
+
+
+class PocketSphinx:
+    name = "pocketsphinx"
+    remark = "PocketSphinx hears English only, and mishears much of it"
+    languages = frozenset(("en",))
+
+    def __init__(self, slots: int = 1) -> None:
+        self._slots = asyncio.Semaphore(slots)
+        self._idle: list[asyncio.subprocess.Process] = []
+
+    async def open(self) -> None:
+        need_module("pocketsphinx")
+        self._idle.append(await self._start())
+
+    async def close(self) -> None:
+        for child in self._idle:
+            await _end(child)
+        self._idle.clear()
+
+    async def recognise(self, sound: Sound, language: str | None, partial: Partial) -> str:
+        pcm = (await asyncio.to_thread(sound.at, RATE)).pcm
+        async with self._slots:
+            child = self._idle.pop() if self._idle else await self._start()
+            try:
+                text = await _ask(child, SILENCE + pcm + SILENCE, partial)
+            except BaseException:
+                await asyncio.shield(_end(child))
+                raise
+            self._idle.append(child)
+            return text
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "dragoman.engines.pocketsphinx"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            limit=MAX_LINE,
+            start_new_session=True,  # Ctrl-C is for the node, which lets it finish
+        )
+        try:
+            assert child.stdout is not None
+            if await child.stdout.readline() != READY:
+                raise EngineFailed("PocketSphinx could not load its model.")
+        except BaseException:
+            await asyncio.shield(_end(child))
+            raise
+        return child
+
+
+async def _ask(child: asyncio.subprocess.Process, pcm: bytes, partial: Partial) -> str:
+    assert child.stdin is not None
+    assert child.stdout is not None
+    try:
+        child.stdin.write(_LENGTH.pack(len(pcm)) + pcm)
+        await child.stdin.drain()
+        while line := await child.stdout.readline():
+            told = json.loads(line)
+            if "text" in told:
+                return str(told["text"])
+            partial(told["partial"])
+    except ConnectionError:
+        pass
+    raise EngineFailed("PocketSphinx died while it listened.")
+
+
+async def _end(child: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        child.kill()
+    await child.wait()
+
+
+# ---------------------------------------------------------------- the process
+
+
+def main() -> None:
+    os.nice(NICENESS)
+    # What the library prints must not come between our lines.
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    sphinx: Any = importlib.import_module("pocketsphinx")
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".dict") as words:
+        words.writelines(_decent(Path(sphinx.get_model_path("en-us/cmudict-en-us.dict"))))
+        words.flush()
+        decoder = sphinx.Decoder(samprate=RATE, loglevel="FATAL", dict=words.name)
+    answers.write(READY)
+    with contextlib.suppress(BrokenPipeError):
+        while pcm := _utterance(sys.stdin.buffer):
+            for told in _listen(decoder, pcm):
+                answers.write(json.dumps(told).encode() + b"\n")
+
+
+def _decent(dictionary: Path) -> Iterator[str]:
+    """It mishears, and its dictionary is that of telephone talk: nobody should be quoted with what they did not say."""
+    with dictionary.open(encoding="utf-8") as lines:
+        yield from (line for line in lines if not line.startswith(RUDE))
+
+
+def _utterance(source: BinaryIO) -> bytes:
+    head = source.read(_LENGTH.size)
+    return source.read(_LENGTH.unpack(head)[0]) if len(head) == _LENGTH.size else b""
+
+
+def _listen(decoder: Any, pcm: bytes) -> Iterator[dict[str, str]]:
+    shown = ""
+    decoder.start_utt()
+    for at in range(0, len(pcm), PIECE_BYTES):
+        decoder.process_raw(pcm[at : at + PIECE_BYTES], False, False)
+        if (text := _hypothesis(decoder)) and text != shown:
+            shown = text
+            yield {"partial": text}
+    decoder.end_utt()
+    yield {"text": _hypothesis(decoder)}
+
+
+def _hypothesis(decoder: Any) -> str:
+    best = decoder.hyp()
+    return best.hypstr if best is not None else ""
+
+
+if __name__ == "__main__":
+    main()
