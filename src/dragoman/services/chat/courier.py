@@ -164,13 +164,10 @@ class Courier:
 
     # -- words to senders ------------------------------------------------------------------------
 
-    async def tell(self, tells: Sequence[Tell]) -> None:
+    async def tell(self, tells: Sequence[Tell], owners: Mapping[int, str] | None = None) -> None:
         """To senders, in this order. With Redis away StoreError is raised when bad news would be lost."""
-        users = list(dict.fromkeys(one.user for one in tells))
-        try:
-            owners = await self.look_up(users)
-        except StoreError:
-            owners = self._here_of(users)
+        if owners is None:
+            owners = await self._owners_of_senders(list(dict.fromkeys(one.user for one in tells)))
         away: dict[str, list[Tell]] = {}
         for one in tells:
             instance = owners.get(one.user, "").partition("|")[0]
@@ -183,6 +180,12 @@ class Courier:
                 await self.users.leave_word(one.user, one.frame)
         for instance, theirs in away.items():
             await self._tell_away(instance, theirs)
+
+    async def _owners_of_senders(self, users: Sequence[int]) -> dict[int, str]:
+        try:
+            return await self.look_up(users)
+        except StoreError:
+            return self._here_of(users)
 
     async def _tell_away(self, instance: str, tells: list[Tell]) -> None:
         for part in _parts(tells):

@@ -27,7 +27,7 @@ class Holding:
     instance: str
     fence: int
     valid_until: float  # monotonic: when others may take it
-    left_behind: bool  # what an earlier holder left to be saved: until that is done, nothing is known of it
+    left_behind: str = ""  # the last entry an earlier holder left to be saved: until it is, nothing is known of them
     pairs: dict[tuple[int, int], Pair] = field(default_factory=dict)
     more_to_save: asyncio.Event = field(default_factory=asyncio.Event)
     handing_on: bool = False  # the deliver stage has a batch in its hands
@@ -78,8 +78,17 @@ class Holding:
             if not pair.ids:
                 del self.pairs[sender, receiver]
 
+    def saved_up_to(self, entry: str) -> None:
+        if self.left_behind and _order(entry) >= _order(self.left_behind):
+            self.left_behind = ""
+
     def nothing_to_save(self) -> None:
         """The save stage found nothing. What we thought was between the stages, a Redis that was killed has lost."""
-        self.left_behind = False
+        self.left_behind = ""
         if not self.handing_on and not self.more_to_save.is_set():
             self.pairs.clear()
+
+
+def _order(entry: str) -> tuple[int, int]:
+    ms, _, count = entry.partition("-")
+    return int(ms), int(count)

@@ -10,6 +10,7 @@ among the dead letters, and nobody is told saved before it is.
 """
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from time import monotonic
 
@@ -62,6 +63,8 @@ class SaveStage:
             try:
                 entries = given(await tools.shards.next_to_save(holding.shard, holding.holder, after, count), holding)
                 await self.work(holding, entries)
+                if entries:
+                    holding.saved_up_to(entries[-1].entry)
             except StoreError as error:
                 after = "0"
                 await paused(tools.shards, holding, error)
@@ -142,18 +145,19 @@ class SaveStage:
             tools.metrics.chat_save_lag.observe(max(ts - entry.created_ms, 0) / 1000)
             if outcome.verdict is Verdict.EXISTS:
                 tools.metrics.chat_dup_db.inc()
-        await tools.courier.tell([_told(entry, outcome.message.id, ts) for entry, outcome in good])
-        await self._push(holding, good)
+        # After the commit, and once for both: where the senders and the receivers are.
+        owners = await tools.courier.owners(user for entry, _ in good for user in (entry.sender, entry.to))
+        await tools.courier.tell([_told(entry, outcome.message.id, ts) for entry, outcome in good], owners)
+        await self._push(holding, good, owners)
         await self._done(holding, [(entry, outcome.message.id) for entry, outcome in good])
         for entry, outcome in pairs:
             if outcome.verdict is Verdict.MISMATCH:
                 why = f"clientMsgId is that of message {outcome.message.id}, which has another body or receiver"
                 await self._fail(holding, entry, why, 1, Reason.DUPLICATE_MSG_ID_MISMATCH)
 
-    async def _push(self, holding: Holding, saved: list[tuple[Entry, Outcome]]) -> None:
+    async def _push(self, holding: Holding, saved: list[tuple[Entry, Outcome]], owners: Mapping[int, str]) -> None:
         """To receivers that have not got it, or got it on a connection that is not theirs any more."""
         tools = self._tools
-        owners = await tools.courier.owners(entry.to for entry, _ in saved)
         delivered = await self._apply_early(saved)
         deliveries = [
             Delivery.of(outcome.message)

@@ -131,10 +131,10 @@ class ShardKeeper:
         fence = await self._shards.take(shard, self.instance, await self._fence_in_sql(shard), int(self._ttl_s * 1000))
         if not fence:
             return
-        holding = Holding(shard, self.instance, fence, sent + self._ttl_s, left_behind=True)
+        holding = Holding(shard, self.instance, fence, sent + self._ttl_s)
         try:
             await self._shards.ensure_groups(shard)
-            holding.left_behind = await self._shards.waits_to_be_saved(shard)
+            holding.left_behind = await self._shards.newest_to_save(shard)
         except StoreError:
             await self._give_up(holding)
             raise

@@ -292,8 +292,10 @@ class Shards:
         )
         return bool(word != b"FENCED")
 
-    async def waits_to_be_saved(self, shard: int) -> bool:
-        return bool(await self.redis.call("XLEN", self.to_save(shard)))
+    async def newest_to_save(self, shard: int) -> str:
+        """The last entry that waits to be saved, or ''."""
+        rows = await self.redis.call("XREVRANGE", self.to_save(shard), "+", "-", "COUNT", 1)
+        return rows[0][0].decode() if rows else ""
 
     # -- what can be seen ------------------------------------------------------------------------
 

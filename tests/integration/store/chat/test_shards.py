@@ -84,12 +84,12 @@ async def test_a_message_goes_from_accepted_to_saved_and_leaves_nothing_but_its_
     (read,) = await next_accepted(shards, holder)
     assert read == Entry(read.entry, ID + 1, "m-1", SENDER, 9, "TEXT", "héllo", 11, 12, "i1", "save_first")
     assert await shards.moved(0, holder, [(read.entry, "i2|c2")])
-    assert await shards.waits_to_be_saved(0)
+    assert await shards.newest_to_save(0)
     (read,) = await next_to_save(shards, holder)
     assert (read.id, read.body, read.pushed_to) == (ID + 1, "héllo", "i2|c2")
     assert await shards.saved(0, holder, [(read, read.id)]) == []
     assert await shards.unsaved(SENDER) == 0
-    assert not await shards.waits_to_be_saved(0)
+    assert not await shards.newest_to_save(0)
     assert await shards.claim(SENDER, "m-1") == {"id": str(ID + 1), "digest": "digest", "saved": "1"}
     assert await shards.tally(0) == Tally(accepted=1, saved=1, fence=1, holder=holder)
     assert await shards.accept(message(2, client_msg_id="m-1"), "digest", SHARE) == (Accepted.SAVED, ID + 1)
@@ -320,7 +320,7 @@ async def test_a_dead_letter_says_why_and_its_sender_may_try_anew(shards: Shards
 
 async def test_a_shard_nobody_has_used_has_an_empty_tally(shards: Shards) -> None:
     assert await shards.tally(0) == Tally()
-    assert not await shards.waits_to_be_saved(0)
+    assert not await shards.newest_to_save(0)
 
 
 async def test_the_tally_counts_both_streams_what_is_pending_and_what_is_dead(shards: Shards) -> None:

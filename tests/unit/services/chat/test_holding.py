@@ -7,7 +7,7 @@ from dragoman.services.chat.holding import Holding, LostShard
 HERE, THERE = "i0|1", "i1|7"
 
 
-def holding(*, left_behind: bool = False) -> Holding:
+def holding(*, left_behind: str = "") -> Holding:
     return Holding(0, "i0", 3, monotonic() + 60, left_behind)
 
 
@@ -20,9 +20,17 @@ def test_nothing_is_pushed_ahead_to_nobody() -> None:
 
 
 def test_nothing_is_pushed_ahead_of_what_another_holder_left() -> None:
-    held = holding(left_behind=True)
+    held = holding(left_behind="9-1")
     assert not held.may_push_now(1, 2, HERE)
     held.nothing_to_save()
+    assert held.may_push_now(1, 2, HERE)
+
+
+def test_once_the_last_of_what_another_left_is_saved_messages_go_ahead_again_however_many_come_meanwhile() -> None:
+    held = holding(left_behind="9-10")
+    held.saved_up_to("9-9")
+    assert not held.may_push_now(1, 2, HERE)
+    held.saved_up_to("10-0")
     assert held.may_push_now(1, 2, HERE)
 
 

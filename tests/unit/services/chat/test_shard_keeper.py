@@ -56,9 +56,9 @@ class Redis:
     async def ensure_groups(self, shard: int) -> None:
         self._ask(shard, "groups")
 
-    async def waits_to_be_saved(self, shard: int) -> bool:
+    async def newest_to_save(self, shard: int) -> str:
         self._ask(shard)
-        return False
+        return ""
 
 
 class Others:
