@@ -8,7 +8,7 @@ from aiohttp import web
 
 from dragoman.config import Config
 from dragoman.domain.chat.rules import Guard
-from dragoman.gateway import Limits, Listener, OriginAllowList, Route, chat_api, chat_http
+from dragoman.gateway import Limits, Listener, OriginAllowList, Route, chat_api, chat_http, pages
 from dragoman.gateway.anteroom import Anteroom
 from dragoman.gateway.chat_endpoint import PATH as CHAT_PATH
 from dragoman.gateway.chat_endpoint import ChatEndpoint, TokenCheck
@@ -32,11 +32,12 @@ class Doors:
     async def open(self, stage: Backstage, admin_port: int) -> None:
         server = self._config.server
         keeper, chat = self._doorkeeper(), self._services.chat
+        guests = [*chat_http.routes(chat.accounts, chat.archive), *pages.routes(self._services.view.fleet.nodes)]
         await self.listener.start(
             server.host,
             server.port,
             self._routes(keeper),
-            application(stage, keeper, chat_http.routes(chat.accounts, chat.archive), chat_api.routes(chat)),
+            application(stage, keeper, guests, chat_api.routes(chat)),
             self._limits(),
             reuse_port=True,
             authorize=self._authorizer(),

@@ -1,0 +1,107 @@
+"""The page at `/`: its files, the languages it offers, and a sample to be played.
+
+Every file is a route of its own, so whoever lets these paths through lets nothing else through. The files are read
+once, when the routes are made; a browser asks again each time and is told by the ETag that it has them. The policy
+allows this host and nothing inline: whatever is shown was written by somebody else, and is never to run.
+"""
+
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from time import monotonic
+from typing import Final
+
+from aiohttp import web
+
+from dragoman.domain.fleet import Node
+from dragoman.gateway.answers import error, json
+from dragoman.gateway.sample import Samples, Unspoken
+
+INDEX: Final = "index.html"
+LANGUAGES_S: Final = 1.0  # how long one answer is good for: many pages ask, and a fleet may be large
+SECURITY: Final = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self'; media-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Permissions-Policy": "microphone=(self), camera=(), geolocation=()",
+}
+_TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+
+def routes(nodes: Callable[[], Iterable[Node]], samples: Samples | None = None) -> list[web.RouteDef]:
+    """For anybody: nothing here tells who is there or what is said."""
+    samples = samples or Samples()
+    api = _Api(nodes, samples)
+    found = [_route(file) for file in files("dragoman.web").joinpath("page").iterdir() if _suffix(file) in _TYPES]
+    found.append(web.get("/api/v1/public/languages", api.languages))
+    found.append(web.get("/sample.wav", api.sample))
+    return found
+
+
+def _route(file: Traversable) -> web.RouteDef:
+    body, kind = file.read_bytes(), _TYPES[_suffix(file)]
+    etag = sha256(body).hexdigest()[:32]
+
+    async def answer(request: web.Request) -> web.Response:
+        headers = {**SECURITY, "Cache-Control": "no-cache"}
+        known = request.if_none_match or ()
+        if any(tag.value in (etag, "*") for tag in known):
+            response = web.Response(status=304, headers=headers)
+        else:
+            response = web.Response(body=body, headers={**headers, "Content-Type": kind})
+        response.etag = etag
+        return response
+
+    return web.get("/" if file.name == INDEX else f"/page/{file.name}", answer)
+
+
+def _suffix(file: Traversable) -> str:
+    return "." + file.name.rpartition(".")[2]
+
+
+class _Api:
+    def __init__(self, nodes: Callable[[], Iterable[Node]], samples: Samples) -> None:
+        self._nodes, self._samples = nodes, samples
+        self._told: dict[str, list[str]] = {}
+        self._good_until = float("-inf")
+
+    async def languages(self, _: web.Request) -> web.Response:
+        now = monotonic()
+        if now >= self._good_until:
+            self._told, self._good_until = pairs(self._nodes()), now + LANGUAGES_S
+        spoken = [language for language in self._told if language in self._samples]
+        answer = json({"pairs": self._told, "samples": spoken})
+        answer.headers["Cache-Control"] = "no-store"
+        return answer
+
+    async def sample(self, request: web.Request) -> web.Response:
+        language = request.query.get("lang", "en")
+        if language not in self._samples:
+            return error("there is no sample in this language", 404)
+        try:
+            body = await self._samples.spoken(language)
+        except Unspoken as why:
+            return error(str(why), 503)
+        return web.Response(body=body, content_type="audio/wav", headers={**SECURITY, "Cache-Control": "max-age=3600"})
+
+
+def pairs(nodes: Iterable[Node]) -> dict[str, list[str]]:
+    """From which language to which ones the fleet translates now, both in order."""
+    found: dict[str, set[str]] = {}
+    seen: set[tuple[frozenset[str], frozenset[str]]] = set()  # most nodes of a fleet are alike
+    for node in nodes:
+        kind = (node.asr, node.semantic)
+        if node.draining or not node.public or kind in seen:
+            continue
+        seen.add(kind)
+        for language in node.asr:
+            found.setdefault(language, set()).update(node.semantic - {language})
+    return {source: sorted(found[source]) for source in sorted(found) if found[source]}

@@ -1,0 +1,76 @@
+// Who chats: logging in, a token that is good, what was said before, and who somebody else is.
+
+const REFRESH_BEFORE_S = 60;
+const LOOPBACK = ["localhost", "127.0.0.1", "[::1]"];
+
+export class Denied extends Error {
+  /** `code` as the server says it: 40100 wrong password, 42900 too often … ; 0: nobody answered. */
+  constructor(code, message) {
+    super(message);
+    this.code = code;
+  }
+}
+
+/** On one's own machine everybody has a password that everybody can guess: good to try it, and for nothing else. */
+export const isHere = LOOPBACK.includes(location.hostname);
+export const wellKnown = (name) => `${name}-of-this-machine`;
+
+export class Account {
+  static async login(name, password) {
+    return new Account(name, await ask("/auth/login", { body: { username: name, password } }));
+  }
+
+  constructor(name, told) {
+    this.name = name;
+    this.id = String(told.userId);
+    this.refreshToken = told.refreshToken;
+    this.take(told);
+  }
+
+  get current() {
+    return this.access;
+  }
+
+  take(told) {
+    this.access = told.accessToken;
+    this.lastsS = told.accessTokenExpiresInSeconds ?? Infinity;
+    this.goodUntil = performance.now() + this.lastsS * 1000;
+  }
+
+  /** One that is good for a while. */
+  async token(renew = false) {
+    const leftS = (this.goodUntil - performance.now()) / 1000;
+    if (renew || leftS < Math.min(REFRESH_BEFORE_S, this.lastsS / 2)) {
+      this.take(await ask("/auth/refresh", { body: { refreshToken: this.refreshToken } }));
+    }
+    return this.access;
+  }
+
+  /** Newest first. */
+  async history(peer, limit = 30) {
+    const token = await this.token();
+    return ask(`/single-chat/message/cursor?peerUserId=${peer}&limit=${limit}`, { token });
+  }
+}
+
+/** The id of a user, or null if nobody of that name has logged in yet; `undefined` where only operators may ask. */
+export async function lookUp(name) {
+  const answer = await fetch(`/api/v1/chat/users/${encodeURIComponent(name)}`);
+  if (answer.status === 401) return undefined;
+  return answer.ok ? String((await answer.json()).userId) : null;
+}
+
+async function ask(path, { body, token }) {
+  const headers = {};
+  if (body) headers["Content-Type"] = "application/json";
+  if (token) headers.Authorization = `Bearer ${token}`;
+  let told;
+  try {
+    const answer = await fetch(path, { method: body ? "POST" : "GET", headers, body: body && JSON.stringify(body) });
+    told = await answer.json();
+  } catch {
+    throw new Denied(0, "");
+  }
+  if (!told.ok) throw new Denied(told.code, told.message);
+  return told.data;
+}

@@ -1,0 +1,210 @@
+// One user's chat over as many connections as it takes: no message is lost, none is sent twice, the order is kept.
+//
+// What is not known to be saved is sent again after every reconnect, in order, under the clientMsgId it always had; the
+// next message goes out when the one before was accepted. What arrives twice is shown once and confirmed again.
+
+import { Link } from "./link.js";
+
+const AGAIN_MS = 5000; // without a word about what was sent
+const BUSY_FIRST_MS = 300, BUSY_LONGEST_MS = 5000;
+const PING_MS = 15000;
+const RETRIED = ["server_busy", "internal_error"];
+const FINAL = ["kicked", "session_invalid"];
+
+export class Chat {
+  /** `on`: state(word), message(message), receipt(sent), over(reason). */
+  constructor(account, on) {
+    this.account = account;
+    this.on = on;
+    this.sent = new Map(); // by clientMsgId
+    this.seen = new Set();
+    this.lastRead = null;
+    this.ready = false;
+    this.link = new Link("/ws", {
+      open: () => this.hello(),
+      message: (data) => this.heard(JSON.parse(data)),
+      down: () => this.down(),
+      over: (_, reason) => this.end(reason || "closed"),
+    });
+  }
+
+  start() {
+    this.on.state("connecting");
+    this.link.start();
+  }
+
+  stop() {
+    this.rest();
+    this.link.stop();
+    this.on.state("offline");
+  }
+
+  send(to, body) {
+    const sent = {
+      clientMsgId: crypto.randomUUID?.() ?? `${Date.now()}-${Math.random().toString(36).slice(2)}`,
+      to, body, at: Date.now(), serverMsgId: null, failed: null, told: false, sentAt: -Infinity, tries: 0,
+      accepted: false, saved: false, delivered: false, read: false,
+    };
+    this.sent.set(sent.clientMsgId, sent);
+    this.pump();
+    return sent;
+  }
+
+  /** Once more, after it was refused. */
+  again(sent) {
+    Object.assign(sent, { failed: null, told: false, sentAt: -Infinity, tries: 0 });
+    this.on.receipt(sent);
+    this.pump();
+  }
+
+  read(message) {
+    if (!this.lastRead || BigInt(message.serverMsgId) > BigInt(this.lastRead.serverMsgId)) this.lastRead = message;
+    if (this.ready) this.confirm("read", message);
+  }
+
+  // ---- a connection
+
+  async hello() {
+    try {
+      this.tell({ type: "AUTH", token: await this.account.token(this.expired) });
+      this.expired = false;
+    } catch (denied) {
+      if (denied.code === 40100) this.end("session_invalid");
+      else this.link.drop();
+    }
+  }
+
+  welcome() {
+    this.ready = true;
+    this.refused = 0;
+    for (const sent of this.sent.values()) if (!sent.saved) Object.assign(sent, { told: false, sentAt: -Infinity });
+    this.pings = setInterval(() => this.ping(), PING_MS);
+    if (this.lastRead) this.confirm("read", this.lastRead);
+    this.on.state("online");
+    this.pump();
+  }
+
+  /** The token is renewed in time, so that the connection outlives it. */
+  async ping() {
+    const before = this.account.current;
+    try {
+      const token = await this.account.token();
+      this.tell(token === before ? { type: "PING" } : { type: "REAUTH", token });
+    } catch {
+      this.tell({ type: "PING" });
+    }
+  }
+
+  down() {
+    this.rest();
+    this.on.state("reconnecting");
+  }
+
+  rest() {
+    this.ready = false;
+    clearInterval(this.pings);
+    clearTimeout(this.timer);
+  }
+
+  end(reason) {
+    this.rest();
+    this.link.stop();
+    this.on.over(reason);
+  }
+
+  tell(message) {
+    this.link.send(JSON.stringify(message));
+  }
+
+  // ---- sending
+
+  pump() {
+    clearTimeout(this.timer);
+    if (!this.ready) return;
+    const sent = [...this.sent.values()].find((one) => !one.told && !one.failed);
+    if (!sent) return;
+    const now = performance.now();
+    const wait = sent.sentAt + (sent.busy ? busyWait(sent.tries) : AGAIN_MS) - now;
+    if (wait <= 0) {
+      sent.sentAt = now;
+      sent.busy = false;
+      sent.tries++;
+      this.tell({ type: "SINGLE_CHAT", clientMsgId: sent.clientMsgId, to: sent.to, body: sent.body });
+      this.on.receipt(sent);
+    }
+    this.timer = setTimeout(() => this.pump(), Math.max(wait, 50));
+  }
+
+  confirm(ackType, { serverMsgId, from }) {
+    this.tell({ type: "ACK", ackType, serverMsgId, to: from });
+  }
+
+  // ---- what the server says
+
+  heard(frame) {
+    switch (frame.type) {
+      case "AUTH_OK":
+        return this.welcome();
+      case "AUTH_FAIL":
+        return this.unknown(frame.reason);
+      case "PING":
+        return this.tell({ type: "PONG" });
+      case "SINGLE_CHAT":
+        return this.arrived(frame);
+      case "ACK":
+        return frame.ackType === "accepted" || frame.ackType === "saved" ? this.taken(frame) : this.receipt(frame);
+      case "ERROR":
+        return this.refusal(frame);
+    }
+  }
+
+  unknown(reason) {
+    if (reason === "session_invalid" || this.refused) return this.end(reason);
+    this.refused = 1;
+    this.expired = true;
+    this.link.drop();
+  }
+
+  arrived(frame) {
+    const message = { ...frame, serverMsgId: String(frame.serverMsgId), from: String(frame.from) };
+    this.confirm("delivered", message);
+    if (this.seen.has(message.serverMsgId)) return;
+    this.seen.add(message.serverMsgId);
+    this.on.message(message);
+  }
+
+  taken({ ackType, clientMsgId, serverMsgId, body }) {
+    const sent = this.sent.get(clientMsgId);
+    if (!sent) return;
+    Object.assign(sent, { serverMsgId: String(serverMsgId), told: true, accepted: true, body: body ?? sent.body });
+    if (ackType === "saved") sent.saved = true;
+    this.on.receipt(sent);
+    this.pump();
+  }
+
+  /** `delivered` and `read` count for every earlier message to the same receiver. */
+  receipt({ ackType, from, serverMsgId }) {
+    for (const sent of this.sent.values()) {
+      if (sent.to !== String(from) || !sent.serverMsgId || BigInt(sent.serverMsgId) > BigInt(serverMsgId)) continue;
+      if (sent.read || (sent.delivered && ackType === "delivered")) continue;
+      sent.delivered = true;
+      if (ackType === "read") sent.read = true;
+      this.on.receipt(sent);
+    }
+  }
+
+  refusal({ reason, clientMsgId }) {
+    if (FINAL.includes(reason)) return this.end(reason);
+    if (reason === "token_expired") this.expired = true;
+    const sent = this.sent.get(clientMsgId);
+    if (!sent) return;
+    if (RETRIED.includes(reason)) sent.busy = true;
+    else Object.assign(sent, { failed: reason, saved: false });
+    this.on.receipt(sent);
+    this.pump();
+  }
+}
+
+function busyWait(tries) {
+  return Math.min(BUSY_LONGEST_MS, BUSY_FIRST_MS * 2 ** Math.min(tries, 8));
+}

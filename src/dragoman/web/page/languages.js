@@ -1,0 +1,68 @@
+// The two menus: what the fleet translates now. What was chosen stays chosen while nobody serves it.
+
+import { nameOf } from "./words.js";
+
+const EVERY_MS = 3000;
+
+export class Languages {
+  /** `on`: changed(), known(). */
+  constructor(from, to, swap, on) {
+    Object.assign(this, { from, to, swap, on, pairs: {}, samples: [] });
+    from.addEventListener("change", () => this.fill(from.value, to.value, true));
+    to.addEventListener("change", () => on.changed());
+    swap.addEventListener("click", () => this.fill(to.value, from.value, true));
+    addEventListener("language", () => this.fill(from.value, to.value));
+  }
+
+  get src() {
+    return this.from.value;
+  }
+
+  get tgt() {
+    return this.to.value;
+  }
+
+  get served() {
+    return (this.pairs[this.src] ?? []).includes(this.tgt);
+  }
+
+  get sampled() {
+    return this.samples.includes(this.src);
+  }
+
+  async watch() {
+    try {
+      const answer = await fetch("/api/v1/public/languages", { cache: "no-store" });
+      if (answer.ok) this.learn(await answer.json());
+    } catch {
+      // Whoever speaks is told by the connection itself.
+    }
+    setTimeout(() => this.watch(), EVERY_MS);
+  }
+
+  learn({ pairs, samples }) {
+    const changed = JSON.stringify(pairs) !== JSON.stringify(this.pairs);
+    this.pairs = pairs;
+    this.samples = samples;
+    if (changed) this.fill(this.src || ("en" in pairs ? "en" : ""), this.tgt);
+    this.on.known();
+  }
+
+  fill(src, tgt, told = false) {
+    const before = `${this.src} ${this.tgt}`, sources = Object.keys(this.pairs);
+    if (!src) src = sources[0] ?? "";
+    const targets = this.pairs[src] ?? [];
+    if (!tgt || (tgt === src && targets.length)) tgt = targets.includes("es") ? "es" : targets[0] ?? "";
+    if (told && targets.length && !targets.includes(tgt)) tgt = targets[0];
+    options(this.from, sources, src);
+    options(this.to, targets, tgt);
+    this.swap.disabled = !(this.pairs[tgt] ?? []).includes(src);
+    if (before !== `${this.src} ${this.tgt}`) this.on.changed();
+  }
+}
+
+function options(menu, codes, chosen) {
+  const all = chosen && !codes.includes(chosen) ? [...codes, chosen] : codes;
+  menu.replaceChildren(...all.map((code) => new Option(nameOf(code), code, false, code === chosen)));
+  menu.disabled = all.length === 0;
+}

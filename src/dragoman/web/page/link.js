@@ -1,0 +1,95 @@
+// One WebSocket after another to this host: whoever is behind it answers. Whether to come back is told by the close code.
+//
+// Waits double with full jitter, so that the pages of a dead instance do not arrive at the next one together; only a
+// connection that lasted counts as a success.
+
+const FIRST_MS = 250, LONGEST_MS = 5000, STEADY_MS = 5000;
+const PATIENCE_MS = 10000; // to connect
+const SILENCE_MS = 25000; // of a server that is asked every few seconds
+
+export class Link {
+  /** `on`: open(), message(data), down(), over(code, reason). */
+  constructor(path, on) {
+    this.url = `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}${path}`;
+    this.on = on;
+    this.failures = 0;
+    this.wanted = false;
+    this.socket = null;
+    this.hurry = () => this.wanted && !this.socket && this.dial();
+  }
+
+  get buffered() {
+    return this.socket?.bufferedAmount ?? 0;
+  }
+
+  start() {
+    if (this.wanted) return;
+    this.wanted = true;
+    this.failures = 0;
+    addEventListener("online", this.hurry);
+    this.dial();
+  }
+
+  /** Be gone; `on` hears nothing more. */
+  stop() {
+    this.wanted = false;
+    removeEventListener("online", this.hurry);
+    clearTimeout(this.timer);
+    const socket = this.socket;
+    this.socket = null;
+    socket?.close(1000);
+  }
+
+  /** Let go of this connection and make another. */
+  drop() {
+    const socket = this.socket;
+    socket?.close(1000);
+    if (socket) this.lost(socket, 1006, "");
+  }
+
+  send(data) {
+    if (this.socket?.readyState !== WebSocket.OPEN) return false;
+    this.socket.send(data);
+    return true;
+  }
+
+  dial() {
+    clearTimeout(this.timer);
+    const socket = (this.socket = new WebSocket(this.url));
+    socket.binaryType = "arraybuffer";
+    this.watch(socket, PATIENCE_MS);
+    socket.onopen = () => {
+      if (socket !== this.socket) return;
+      this.openedAt = performance.now();
+      this.watch(socket, SILENCE_MS);
+      this.on.open();
+    };
+    socket.onmessage = (event) => {
+      if (socket !== this.socket) return;
+      this.watch(socket, SILENCE_MS);
+      this.on.message(event.data);
+    };
+    socket.onclose = (event) => this.lost(socket, event.code, event.reason);
+  }
+
+  watch(socket, patience) {
+    clearTimeout(this.silence);
+    this.silence = setTimeout(() => socket === this.socket && this.drop(), patience);
+  }
+
+  lost(socket, code, reason) {
+    if (socket !== this.socket) return;
+    this.socket = null;
+    clearTimeout(this.silence);
+    if (this.openedAt && performance.now() - this.openedAt >= STEADY_MS) this.failures = 0;
+    this.openedAt = 0;
+    if (code >= 4500 && code <= 4999) {
+      this.stop();
+      this.on.over(code, reason);
+      return;
+    }
+    const wait = Math.random() * Math.min(LONGEST_MS, FIRST_MS * 2 ** Math.min(this.failures++, 16));
+    this.timer = setTimeout(() => this.wanted && this.dial(), wait);
+    this.on.down();
+  }
+}

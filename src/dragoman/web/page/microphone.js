@@ -1,0 +1,39 @@
+// What the microphone hears, as 16 kHz samples.
+
+import { Resampler } from "./resampler.js";
+
+const WANTED = { channelCount: 1, echoCancellation: true, noiseSuppression: true, autoGainControl: true };
+
+export class Microphone {
+  /** Raises what the browser says when it may not or cannot listen. */
+  static async open(heard) {
+    if (!navigator.mediaDevices) throw new DOMException("no microphone without https", "SecurityError");
+    const stream = await navigator.mediaDevices.getUserMedia({ audio: WANTED });
+    const context = new AudioContext();
+    try {
+      await context.audioWorklet.addModule("/page/tap.js");
+      await context.resume();
+      return new Microphone(stream, context, heard);
+    } catch (error) {
+      for (const track of stream.getTracks()) track.stop();
+      context.close();
+      throw error;
+    }
+  }
+
+  constructor(stream, context, heard) {
+    this.stream = stream;
+    this.context = context;
+    const resampler = new Resampler(context.sampleRate, 16000);
+    const tap = new AudioWorkletNode(context, "tap");
+    tap.port.onmessage = ({ data }) => this.stream && heard(resampler.push(data));
+    // A node that leads nowhere may not be run; the tap itself is silent.
+    context.createMediaStreamSource(stream).connect(tap).connect(context.destination);
+  }
+
+  close() {
+    for (const track of this.stream?.getTracks() ?? []) track.stop();
+    this.stream = null;
+    this.context.close();
+  }
+}

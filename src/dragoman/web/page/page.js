@@ -1,0 +1,22 @@
+// The page: its language, the speech half, and one pane of chat or two.
+
+import { Pane } from "./pane.js";
+import { Speech } from "./speech.js";
+import { choose, language, preferred, speak } from "./words.js";
+
+const asked = new URLSearchParams(location.search);
+const part = (name) => document.querySelector(`[data-part="${name}"]`);
+
+speak(preferred());
+part("language").value = language();
+part("language").addEventListener("change", ({ target }) => choose(target.value));
+
+const people = new Map(), alone = asked.get("as");
+const sides = alone ? [[alone, asked.get("to") ?? ""]] : [["alice", "bob"], ["bob", "alice"]];
+const panes = sides.map(([name, peer]) => new Pane(part("pane"), { name, peer, people }));
+part("panes").append(...panes.map((pane) => pane.root));
+part("panes").classList.toggle("single", alone !== null);
+if (alone && asked.get("to")) panes[0].enter();
+
+// Whoever has logged in may speak as well, also where strangers may not.
+new Speech(part("speech"), () => panes.find((pane) => pane.token)?.token);

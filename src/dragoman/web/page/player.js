@@ -1,0 +1,64 @@
+// Plays translated speech, one after another, and says when it begins and ends.
+
+import { mux, packetsOf } from "./ogg.js";
+
+export class Player {
+  /** `on`: started(item), ended(item). An item has `sound` (bytes), `format` and whatever else its owner wants back. */
+  constructor(on) {
+    this.on = on;
+    this.queue = [];
+    this.current = null;
+  }
+
+  /** To be called when somebody clicks: before that a browser plays nothing. */
+  async wake() {
+    this.context ??= new AudioContext();
+    if (this.context.state === "suspended") await this.context.resume();
+  }
+
+  /** The sound as an AudioBuffer; raises if the browser cannot decode it. */
+  async decode(sound, format) {
+    this.context ??= new AudioContext();
+    if (format !== "pcm16") return this.context.decodeAudioData(mux(packetsOf(sound)));
+    const view = new DataView(sound.buffer, sound.byteOffset, sound.byteLength & ~1);
+    const buffer = this.context.createBuffer(1, Math.max(1, view.byteLength / 2), 16000), out = buffer.getChannelData(0);
+    for (let at = 0; at < view.byteLength / 2; at++) out[at] = view.getInt16(at * 2, true) / 32768;
+    return buffer;
+  }
+
+  add(item) {
+    this.queue.push(item);
+    if (!this.current) this.next();
+  }
+
+  /** Play this one now. */
+  insist(item) {
+    this.queue.unshift(item);
+    if (this.current) this.source.stop();
+    else this.next();
+  }
+
+  hush() {
+    this.queue = [];
+    this.source?.stop();
+  }
+
+  next() {
+    const item = (this.current = this.queue.shift() ?? null);
+    if (!item) return;
+    this.source = this.context.createBufferSource();
+    this.source.buffer = item.buffer;
+    this.source.connect(this.context.destination);
+    this.source.onended = () => {
+      this.on.ended(item);
+      this.next();
+    };
+    this.on.started(item);
+    this.source.start();
+  }
+}
+
+/** The loudest sample, 0…1. */
+export function peak(buffer) {
+  return buffer.getChannelData(0).reduce((most, sample) => Math.max(most, Math.abs(sample)), 0);
+}

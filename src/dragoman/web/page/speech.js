@@ -1,0 +1,235 @@
+// The upper half of the page: a source of sound, a session, what comes back.
+
+import { Languages } from "./languages.js";
+import { Meter } from "./meter.js";
+import { Microphone } from "./microphone.js";
+import { Player, peak } from "./player.js";
+import { Recording } from "./recording.js";
+import { Session } from "./session.js";
+import { Transcript } from "./transcript.js";
+import { Voice } from "./voice.js";
+import { has, say } from "./words.js";
+
+const MAX_FILE_BYTES = 64 << 20;
+const BRIEFLY_MS = 4000;
+
+export class Speech {
+  /** `token()`: of somebody who has logged in, or nothing. */
+  constructor(root, token) {
+    this.token = token;
+    this.part = (name) => root.querySelector(`[data-part="${name}"]`);
+    this.source = this.session = null;
+    this.languages = new Languages(this.part("from"), this.part("to"), this.part("swap"), {
+      changed: () => this.restart(),
+      known: () => this.known(),
+    });
+    this.meter = new Meter(this.part("meter"));
+    this.transcript = new Transcript(this.part("results"), this.part("hint"), this.part("live"), {
+      replay: (turn) => this.player.insist({ ...turn.sound, again: true }),
+    });
+    this.player = new Player({
+      started: (item) => this.played(item, true),
+      ended: (item) => this.played(item, false),
+    });
+    this.listen(root);
+    this.languages.watch();
+  }
+
+  listen(root) {
+    this.part("speak").addEventListener("click", () => (this.source ? this.stop() : this.speak()));
+    this.part("sample").addEventListener("click", () => this.sample());
+    this.part("choose").addEventListener("click", () => this.part("file").click());
+    this.part("file").addEventListener("change", ({ target }) => {
+      if (target.files[0]) this.file(target.files[0]);
+      target.value = "";
+    });
+    this.part("aloud").addEventListener("change", ({ target }) => target.checked || this.player.hush());
+    for (const name of ["dragenter", "dragover"]) root.addEventListener(name, (event) => this.drag(event, root, true));
+    for (const name of ["dragleave", "drop"]) root.addEventListener(name, (event) => this.drag(event, root, false));
+    addEventListener("pagehide", () => this.session?.close("left"));
+  }
+
+  drag(event, root, over) {
+    event.preventDefault();
+    root.classList.toggle("dropping", over);
+    const file = event.type === "drop" && event.dataTransfer.files[0];
+    if (file) this.file(file);
+  }
+
+  // ---- sources
+
+  async speak() {
+    await this.from("open", async (voice) => {
+      const microphone = await Microphone.open((samples) => voice.push(samples));
+      return () => microphone.close();
+    });
+  }
+
+  async sample() {
+    await this.recording(async () => {
+      const answer = await fetch(`/sample.wav?lang=${encodeURIComponent(this.languages.src)}`);
+      if (!answer.ok) throw new DOMException("", "sample");
+      return answer.arrayBuffer();
+    });
+  }
+
+  async file(file) {
+    await this.recording(() => {
+      if (file.size > MAX_FILE_BYTES) throw new DOMException("", "EncodingError");
+      return file.arrayBuffer();
+    });
+  }
+
+  async recording(load) {
+    await this.from("playing", async (voice) => {
+      const recording = await Recording.decode(await load());
+      recording.play((samples) => voice.push(samples), () => this.stop());
+      return () => recording.close();
+    });
+  }
+
+  /** `open` begins to feed a voice, and gives what ends it. */
+  async from(state, open) {
+    this.stop();
+    const mine = (this.source = { state, close: () => {} });
+    this.button(true);
+    this.connect();
+    const voice = new Voice({
+      chunk: (bytes, final) => this.session?.say(bytes, final),
+      level: (level, speaking) => this.meter.hear(level, speaking),
+    });
+    try {
+      await this.player.wake();
+      const close = await open(voice);
+      mine.close = () => (close(), voice.end(), this.meter.still());
+      if (this.source !== mine) mine.close();
+      else this.state();
+    } catch (error) {
+      if (this.source === mine) this.stop();
+      this.tell(has(`error.${error.name}`) ? `error.${error.name}` : "error.microphone", "bad");
+    }
+  }
+
+  stop() {
+    const source = this.source;
+    this.source = null;
+    source?.close();
+    this.button(false);
+    this.state();
+  }
+
+  button(on) {
+    const button = this.part("speak");
+    button.classList.toggle("on", on);
+    button.setAttribute("aria-pressed", on);
+    say(this.part("speak-word"), on ? "speech.stop" : "speech.start");
+  }
+
+  // ---- the session
+
+  connect() {
+    if (this.session) return;
+    const { src, tgt } = this.languages;
+    this.transcript.begin(src, tgt);
+    this.session = new Session({ src, tgt, token: this.token }, {
+      state: (name, detail) => this.connection(name, detail),
+      partial: ({ utterance_index, text }) => this.transcript.partial(utterance_index, text),
+      progress: ({ utterance_index, event }) => event === "DISPATCHED" && this.transcript.expect(utterance_index),
+      result: (result) => this.result(result),
+      failed: (index, error) => this.transcript.failed(index, error.code),
+      refused: (error) => this.complain(error),
+      pressed: () => this.briefly("state.pressed", "busy"),
+      renewed: () => {
+        this.transcript.begin(src, tgt);
+        this.tell("state.renewed", "bad");
+      },
+    });
+    this.session.open();
+  }
+
+  /** Other languages, another session. */
+  restart() {
+    this.session?.close("languages changed");
+    this.session = null;
+    if (this.source) this.connect();
+    this.known();
+  }
+
+  known() {
+    const { served, sampled } = this.languages;
+    for (const name of ["speak", "sample", "choose"]) this.part(name).disabled = !served && !this.source;
+    this.part("sample").hidden = !sampled;
+    if (!this.session) this.state();
+  }
+
+  connection(name, detail) {
+    this.part("status").dataset.connection = name;
+    this.broken = name === "reconnecting" ? "state.reconnecting" : name === "connecting" ? "state.connecting" : "";
+    if (name === "resumed") {
+      this.part("status").dataset.resumed = Number(this.part("status").dataset.resumed ?? 0) + 1;
+      this.briefly("state.resumed", "good");
+    } else if (name === "over" || name === "refused") {
+      this.session = null;
+      this.stop();
+      this.refused(detail);
+    } else {
+      this.state();
+    }
+  }
+
+  refused({ code, message }) {
+    const unknown = code === 4501 || /token|unauthor/i.test(message ?? "");
+    if (unknown) this.tell("state.unauthorized", "bad");
+    else if (has(`error.${code}`)) this.tell(`error.${code}`, "bad");
+    else this.tell("state.over", "bad");
+  }
+
+  complain({ code }) {
+    this.tell(has(`error.${code}`) ? `error.${code}` : "error.other", "bad", { code });
+  }
+
+  // ---- what comes back
+
+  async result(result) {
+    const session = this.session, turn = this.transcript.result(result);
+    if (!turn || !result.sound) return;
+    try {
+      const buffer = await this.player.decode(result.sound, result.tts_format);
+      turn.sound = { turn, buffer, result, session };
+      this.transcript.sounds(turn, buffer, peak(buffer));
+      if (this.part("aloud").checked) this.player.add(turn.sound);
+    } catch {
+      this.transcript.mute(turn);
+    }
+  }
+
+  played(item, begins) {
+    this.transcript.speaking(item.turn, begins);
+    if (item.session !== this.session) return;
+    if (begins) this.session?.ttsStarted(item.result);
+    else this.session?.ttsEnded(item.result);
+  }
+
+  // ---- words
+
+  state() {
+    if (this.broken) return this.tell(this.broken, this.broken.endsWith("reconnecting") ? "bad" : "busy");
+    if (this.source) return this.tell(`state.${this.source.state}`, "live");
+    if (!this.languages.served) return this.tell("state.nobody", "quiet");
+    return this.tell("state.idle", "quiet");
+  }
+
+  briefly(key, mood) {
+    this.tell(key, mood);
+    clearTimeout(this.news);
+    this.news = setTimeout(() => this.state(), BRIEFLY_MS);
+  }
+
+  tell(key, mood, values) {
+    const status = this.part("status");
+    status.dataset.mood = mood;
+    say(this.part("status-word"), key, values);
+    if (mood === "bad") status.setAttribute("role", "alert");
+    else status.setAttribute("role", "status");
+  }
+}

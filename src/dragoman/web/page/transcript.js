@@ -1,0 +1,153 @@
+// What was said and its translation, each in its place: by the number of the utterance, whenever it arrives.
+//
+// An utterance that stays empty is never told of by the server; one that nothing was heard of for a while is shown so,
+// and takes its result if that comes after all.
+
+import { has, label, say, word } from "./words.js";
+
+const EMPTY_MS = 12000;
+
+export class Transcript {
+  /** `on`: replay(turn). */
+  constructor(list, hint, live, on) {
+    Object.assign(this, { list, hint, live, on });
+    this.turns = new Map();
+    this.epoch = 0;
+  }
+
+  /** Utterances are counted from 0 again: in another session. */
+  begin(src, tgt) {
+    this.epoch++;
+    this.src = src;
+    this.tgt = tgt;
+  }
+
+  expect(index) {
+    this.turn(index);
+  }
+
+  partial(index, text) {
+    const turn = this.turn(index);
+    if (turn.settled) return;
+    turn.source.textContent = text;
+    this.state(turn, "partial");
+    say(turn.note, "turn.translating");
+    this.show(turn);
+  }
+
+  /** The turn, or null if there was one of this number or nothing in it. */
+  result(result) {
+    if (!result.text_asr && !result.text_translated && !result.sound) return this.nothing(this.turn(result.utterance_index));
+    const turn = this.turn(result.utterance_index);
+    if (turn.settled) return null;
+    this.settle(turn, "done");
+    turn.source.textContent = result.text_asr;
+    turn.translation.textContent = result.text_translated;
+    say(turn.note, result.sound ? "" : "turn.silent");
+    if (result.backfilled) this.late(turn);
+    this.live.textContent = result.text_translated;
+    this.show(turn);
+    return turn;
+  }
+
+  failed(index, code) {
+    const turn = this.turn(index);
+    if (turn.settled) return;
+    this.settle(turn, "failed");
+    const key = has(`error.${code}`) ? `error.${code}` : "error.other";
+    say(turn.note, "turn.failed", { why: word(key, { code }) });
+    this.live.textContent = turn.note.textContent;
+  }
+
+  sounds(turn, buffer, peak) {
+    turn.item.dataset.soundMs = Math.round(buffer.duration * 1000);
+    turn.item.dataset.peak = peak.toFixed(4);
+    turn.replay.hidden = false;
+  }
+
+  mute(turn) {
+    say(turn.note, "turn.silent");
+  }
+
+  speaking(turn, yes) {
+    turn.item.classList.toggle("speaking", yes);
+  }
+
+  // ---- inside
+
+  turn(index) {
+    const key = `${this.epoch}:${index}`;
+    let turn = this.turns.get(key);
+    if (!turn) {
+      turn = this.build(this.epoch, index);
+      this.turns.set(key, turn);
+      this.place(turn);
+      this.hint.hidden = true;
+      turn.timer = setTimeout(() => turn.settled || this.nothing(turn), EMPTY_MS);
+    }
+    return turn;
+  }
+
+  build(epoch, index) {
+    const item = make("li", "turn"), source = make("p", "source"), translation = make("p", "translation");
+    const marks = make("p", "marks"), note = make("span", "note"), replay = make("button", "replay");
+    replay.type = "button";
+    replay.hidden = true;
+    say(replay, "turn.play.short");
+    label(replay, "turn.play");
+    source.lang = this.src;
+    translation.lang = this.tgt;
+    marks.append(replay, note);
+    item.append(source, translation, marks);
+    item.dataset.index = index;
+    const turn = { epoch, index, item, source, translation, marks, note, replay, settled: false };
+    this.state(turn, "pending");
+    say(note, "turn.pending");
+    replay.addEventListener("click", () => this.on.replay(turn));
+    return turn;
+  }
+
+  place(turn) {
+    const behind = (other) => other.epoch > turn.epoch || (other.epoch === turn.epoch && other.index > turn.index);
+    const all = [...this.turns.values()].filter(behind);
+    all.sort((a, b) => a.epoch - b.epoch || a.index - b.index);
+    this.list.insertBefore(turn.item, all[0]?.item ?? null);
+    this.show(turn);
+  }
+
+  late(turn) {
+    const mark = make("span", "late");
+    say(mark, "turn.late");
+    mark.title = word("turn.late.why");
+    turn.marks.prepend(mark);
+    turn.item.dataset.backfilled = "true";
+  }
+
+  nothing(turn) {
+    if (turn.settled) return null;
+    clearTimeout(turn.timer);
+    this.state(turn, "empty");
+    say(turn.note, "turn.nothing");
+    return null;
+  }
+
+  settle(turn, state) {
+    clearTimeout(turn.timer);
+    turn.settled = true;
+    this.state(turn, state);
+  }
+
+  state(turn, word) {
+    turn.item.dataset.state = word;
+  }
+
+  show(turn) {
+    if (turn.item === this.list.lastElementChild) this.list.scrollTop = this.list.scrollHeight;
+  }
+}
+
+export function make(tag, name) {
+  const element = document.createElement(tag);
+  if (name) element.className = name;
+  return element;
+}

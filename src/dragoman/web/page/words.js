@@ -1,0 +1,78 @@
+// What the page says, in English and Chinese. An element remembers its word, so that the language can change at any time.
+
+import { EN } from "./words_en.js";
+import { ZH } from "./words_zh.js";
+
+const WORDS = { en: EN, zh: ZH };
+const KEPT = "dragoman.language";
+let chosen = "en";
+
+export const language = () => chosen;
+
+/** `{name}` in a sentence is filled from `values`. */
+export function word(key, values = {}) {
+  const text = WORDS[chosen][key] ?? EN[key] ?? key;
+  return text.replace(/\{(\w+)\}/g, (_, name) => values[name] ?? "");
+}
+
+export const has = (key) => key in EN;
+
+export function say(element, key, values = {}) {
+  element.dataset.word = key;
+  element.dataset.values = JSON.stringify(values);
+  element.textContent = key ? word(key, values) : "";
+}
+
+/** For those who cannot see it, and for those who point at it. */
+export function label(element, key) {
+  element.dataset.label = key;
+  element.setAttribute("aria-label", word(key));
+}
+
+/** What was chosen before, or what the browser asks for. */
+export function preferred() {
+  const asked = new URLSearchParams(location.search).get("lang") ?? stored() ?? navigator.language;
+  return asked.toLowerCase().startsWith("zh") ? "zh" : "en";
+}
+
+export function speak(code) {
+  chosen = code in WORDS ? code : "en";
+  document.documentElement.lang = chosen === "zh" ? "zh-CN" : "en";
+  document.title = word("title");
+  translate(document);
+  dispatchEvent(new Event("language"));
+}
+
+export function choose(code) {
+  try {
+    localStorage.setItem(KEPT, code);
+  } catch {
+    // A browser that keeps nothing asks again the next time.
+  }
+  speak(code);
+}
+
+export function translate(root) {
+  for (const element of root.querySelectorAll("[data-word]")) {
+    if (element.dataset.word) element.textContent = word(element.dataset.word, JSON.parse(element.dataset.values ?? "{}"));
+  }
+  for (const element of root.querySelectorAll("[data-label]")) label(element, element.dataset.label);
+  for (const element of root.querySelectorAll("[data-hint]")) element.placeholder = word(element.dataset.hint);
+}
+
+/** What a language is called in the one that is spoken here. */
+export function nameOf(code) {
+  try {
+    return new Intl.DisplayNames([chosen === "zh" ? "zh-CN" : "en"], { type: "language" }).of(code) ?? code;
+  } catch {
+    return code;
+  }
+}
+
+function stored() {
+  try {
+    return localStorage.getItem(KEPT);
+  } catch {
+    return null;
+  }
+}

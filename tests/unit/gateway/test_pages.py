@@ -1,0 +1,154 @@
+"""The page's files as a browser gets them: every one by its own path, under a policy that allows this host alone."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from dragoman.domain.fleet import Node
+from dragoman.gateway import pages
+from dragoman.gateway.pages import pairs
+from dragoman.gateway.sample import SENTENCES, Samples, Unspoken
+
+FOLDER = Path(str(files("dragoman.web"))) / "page"
+
+
+def node(name: str, hears: str, writes: str, *, draining: bool = False, public: bool = True) -> Node:
+    heard, written = frozenset(hears.split()), frozenset(writes.split())
+    return Node(name, 1, "i1", 4, heard, written, draining=draining, public=public)
+
+
+@asynccontextmanager
+async def serving(
+    *nodes: Node, samples: Samples | None = None
+) -> AsyncIterator[TestClient[web.Request, web.Application]]:
+    app = web.Application()
+    app.add_routes(pages.routes(lambda: nodes, samples or Samples("/nonexistent")))
+    async with TestClient(TestServer(app)) as client:
+        yield client
+
+
+async def test_the_page_comes_with_a_policy_that_allows_this_host_alone() -> None:
+    async with serving() as client, client.get("/") as answer:
+        assert answer.status == 200
+        assert answer.content_type == "text/html"
+        rules = dict(rule.strip().split(" ", 1) for rule in answer.headers["Content-Security-Policy"].split(";"))
+        assert {rules[kind] for kind in ("default-src", "base-uri", "form-action", "frame-ancestors")} == {"'none'"}
+        assert {rules[kind] for kind in ("script-src", "style-src", "connect-src", "img-src")} == {"'self'"}
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.headers["Referrer-Policy"] == "no-referrer"
+
+
+async def test_what_a_browser_has_is_not_sent_again() -> None:
+    async with serving() as client:
+        async with client.get("/page/page.js") as first:
+            etag, body = first.headers["ETag"], await first.text()
+            assert body
+            assert first.content_type == "text/javascript"
+        async with client.get("/page/page.js", headers={"If-None-Match": etag}) as again:
+            assert (again.status, await again.text()) == (304, "")
+            assert again.headers["ETag"] == etag
+            assert "Content-Security-Policy" in again.headers
+        async with client.get("/page/page.js", headers={"If-None-Match": '"another"'}) as other:
+            assert (other.status, await other.text()) == (200, body)
+
+
+@pytest.mark.parametrize("path", ["/page/", "/page/nothing.js", "/page/../pages.py", "/page/index.html", "/index.html"])
+async def test_nothing_else_is_there(path: str) -> None:
+    async with serving() as client, client.get(path) as answer:
+        assert answer.status == 404
+
+
+def test_every_file_is_a_path_of_its_own() -> None:
+    paths = [route.path for route in pages.routes(list) if isinstance(route, web.RouteDef)]
+    assert len(paths) == len(set(paths))
+    assert not [path for path in paths if "{" in path]
+    assert {f"/page/{file.name}" for file in FOLDER.iterdir() if file.name != "index.html"} < set(paths)
+
+
+def test_the_page_names_only_files_that_are_there_and_nothing_inline() -> None:
+    html = (FOLDER / "index.html").read_text(encoding="utf-8")
+    named = set(re.findall(r'(?:src|href)="/page/([^"]+)"', html))
+    for script in FOLDER.glob("*.js"):
+        named |= set(re.findall(r'from "\./([^"]+)"', script.read_text(encoding="utf-8")))
+    assert {name for name in named if not (FOLDER / name).exists()} == set()
+    assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)|https?://", html)
+
+
+def test_both_languages_say_everything_the_page_asks_for() -> None:
+    english, chinese = (
+        set(re.findall(r'^  "([\w.]+)":', (FOLDER / f"words_{code}.js").read_text(encoding="utf-8"), re.M))
+        for code in ("en", "zh")
+    )
+    assert english == chinese
+    html = (FOLDER / "index.html").read_text(encoding="utf-8")
+    asked = set(re.findall(r'data-(?:word|label|hint)="([\w.]+)"', html))
+    for script in FOLDER.glob("*.js"):
+        asked |= set(re.findall(r'(?:say|label|tell|warn|hint)\([^"`]*"([\w.]+\.[\w.]+)"', script.read_text("utf-8")))
+    assert asked - english == set()
+
+
+# -- languages
+
+
+def test_pairs_are_what_the_nodes_serve_now_in_order() -> None:
+    fleet = [node("a", "en es", "es en zh"), node("b", "fr", "en"), node("c", "en es", "es en zh")]
+    assert pairs(fleet) == {"en": ["es", "zh"], "es": ["en", "zh"], "fr": ["en"]}
+
+
+def test_nodes_that_leave_or_are_not_for_everybody_offer_nothing() -> None:
+    assert (
+        pairs([node("a", "en", "es", draining=True), node("b", "en", "es", public=False), node("c", "en", "en")]) == {}
+    )
+
+
+async def test_the_languages_name_no_node() -> None:
+    async with serving(node("secret-name", "en", "es")) as client, client.get("/api/v1/public/languages") as answer:
+        assert await answer.json() == {"pairs": {"en": ["es"]}, "samples": ["en"]}
+        assert answer.headers["Cache-Control"] == "no-store"
+
+
+# -- the sample
+
+
+def a_voice(folder: Path, *lines: str) -> Samples:
+    """Something in the place of espeak-ng."""
+    program = folder / "voice"
+    program.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    program.chmod(0o755)
+    return Samples(str(program))
+
+
+async def test_a_sample_is_spoken_once_and_its_length_is_told(tmp_path: Path) -> None:
+    counted = tmp_path / "count"
+    samples = a_voice(tmp_path, f"echo . >> {counted}", "head -c 100 /dev/zero")
+    async with serving(samples=samples) as client:
+        for _ in range(2):
+            async with client.get("/sample.wav?lang=en") as answer:
+                body = await answer.read()
+                assert (answer.content_type, len(body)) == ("audio/wav", 100)
+                assert body[4:8] == (92).to_bytes(4, "little")
+                assert body[40:44] == (56).to_bytes(4, "little")
+    assert counted.read_text().count(".") == 1
+
+
+async def test_only_the_sentences_that_are_known_are_spoken(tmp_path: Path) -> None:
+    async with serving(samples=a_voice(tmp_path, "exit 0")) as client, client.get("/sample.wav?lang=tlh") as answer:
+        assert answer.status == 404
+
+
+async def test_a_voice_that_fails_is_told_in_words(tmp_path: Path) -> None:
+    async with serving(samples=a_voice(tmp_path, "exit 3")) as client, client.get("/sample.wav") as answer:
+        assert answer.status == 503
+        assert "espeak-ng" in (await answer.json())["error"]
+    with pytest.raises(Unspoken):
+        await Samples(str(tmp_path / "missing")).spoken("en")
+
+
+def test_every_sample_has_a_voice_and_a_sentence() -> None:
+    assert all(voice and sentence for voice, sentence in SENTENCES.values())
