@@ -7,8 +7,8 @@ What is pushed and what is told differ in what happens when it cannot arrive: a 
 so a push is dropped, and a receiver that missed one is told to look there, before anything newer reaches it; a word to
 a sender is asked for again by the sender, unless it is bad news, which waits for the next AUTH.
 
-Who missed something is known in two ways: `behind`, by instance, because its inbox was full or could not be reached;
-`missed`, because with Redis away nobody knew where the user is.
+Who missed something is known in two ways: `behind`, by instance, because its inbox was full; `missed`, because Redis
+was away, and could say neither where the user is nor whether the message got there.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ from dragoman.services.chat.inbound import frame_of
 from dragoman.services.chat.local_users import LocalUsers
 from dragoman.services.metrics import Metrics
 from dragoman.store.chat.users import Users
-from dragoman.store.errors import StoreError
+from dragoman.store.errors import RedisAway, StoreError
 from dragoman.store.inbox import Inboxes, Push
 
 log = structlog.get_logger(__name__)
@@ -112,11 +112,18 @@ class Courier:
                 if verdict is Push.GONE:  # and so are their sockets
                     return {one.id for one in left}
                 if verdict is not Push.OK:
+                    self._note(instance, verdict, {one.user for one in left})
                     break
                 left = left[len(part) :]
-        if left:
+        else:
             self._behind.setdefault(instance, set()).update(one.user for one in left)
         return {one.id for one in left}
+
+    def _note(self, instance: str, verdict: Push | None, users: set[int]) -> None:
+        if verdict is None:
+            self._missed |= users
+        else:
+            self._behind.setdefault(instance, set()).update(users)
 
     # -- who missed something --------------------------------------------------------------------
 
@@ -135,6 +142,8 @@ class Courier:
                 self.here.on_catch_up(here)
         self._missed.difference_update(owed)
         await self._remind_instances()
+        if not self._missed.isdisjoint(owed):
+            raise RedisAway("receivers could not be told that they missed something")
 
     async def _find_missed(self) -> None:
         try:
@@ -151,9 +160,10 @@ class Courier:
         behind = self._behind.pop(instance, None)
         if behind is None:
             return True
-        if await self.hand(instance, ChatCatchUp(sorted(behind))) in (Push.OK, Push.GONE):
+        verdict = await self.hand(instance, ChatCatchUp(sorted(behind)))
+        if verdict in (Push.OK, Push.GONE):
             return True
-        self._behind.setdefault(instance, set()).update(behind)
+        self._note(instance, verdict, behind)
         return False
 
     async def remind(self) -> None:

@@ -34,6 +34,7 @@ from dragoman.store.errors import StoreError
 log = structlog.get_logger(__name__)
 
 BACK_OFF_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+MAKE_UP_S = 5.0
 IDLE_S = 1.0  # what another let go of is found this late
 
 
@@ -172,6 +173,21 @@ class SaveStage:
             holding.check()
             await tools.courier.push(deliveries, owners)
             tools.metrics.chat_deliver.observe(monotonic() - began)
+        await self._make_up(holding, {entry.to for entry, _ in saved})
+
+    async def _make_up(self, holding: Holding, receivers: set[int]) -> None:
+        """Who missed something because Redis was away knows it before its sender counts as having nothing under way.
+
+        From then on newer messages of that sender may be saved, and pushed, by others. Not for ever: in a Cluster a
+        part of Redis may stay away, and the other messages of this shard have nothing to do with it.
+        """
+        courier, until = self._tools.courier, monotonic() + MAKE_UP_S
+        while any(map(courier.is_behind, receivers)) and monotonic() < until and not holding.stopping:
+            holding.check()
+            try:
+                await courier.make_up(receivers)
+            except StoreError:
+                await asyncio.sleep(BACK_OFF_S[1])
 
     async def _apply_early(self, saved: list[tuple[Entry, Outcome]]) -> set[int]:
         """Receipts that came before the row; only what was pushed before it was saved can have one.
