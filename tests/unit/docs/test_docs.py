@@ -17,8 +17,14 @@ from dragoman.store.ops import Ops
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCE = ROOT / "src/dragoman"
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-OTHER_VARIABLES = {"DRAGOMAN_CHAT_PASSWORD", "DRAGOMAN_CONFIG", "DRAGOMAN_OPERATOR_TOKEN", "DRAGOMAN_NODE_TOKEN"}
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/*.md")])
+OTHER_VARIABLES = {
+    "DRAGOMAN_CHAT_PASSWORD",
+    "DRAGOMAN_CONFIG",
+    "DRAGOMAN_NODE_TOKEN",
+    "DRAGOMAN_OPERATOR_TOKEN",
+    "DRAGOMAN_PUBLISH",
+}
 TOP_SECTIONS = {name.partition(".")[0] for name in SECTIONS if name}
 
 FENCE = re.compile(r"^```(?P<language>\w*)[^\n]*\n(?P<body>.*?)^```$", re.M | re.S)

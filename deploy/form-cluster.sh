@@ -1,0 +1,17 @@
+#!/bin/sh
+# Makes a Cluster of six servers that do not know each other yet: three masters with a replica each. On one that is
+# there already it only waits until all slots are served. Arguments: the servers, as address:port.
+set -eu
+host=${1%:*}
+port=${1##*:}
+
+told() {
+    valkey-cli -h "$host" -p "$port" cluster info | tr -d '\r' | grep -q "^$1\$"
+}
+
+if told cluster_known_nodes:1; then
+    valkey-cli --cluster create "$@" --cluster-replicas 1 --cluster-yes
+fi
+until told cluster_state:ok; do
+    sleep 1
+done

@@ -1,0 +1,222 @@
+"""The arrangement of deploy/ as plain processes: the same commands and settings, a real Redis Cluster and PostgreSQL.
+
+What containers would bring is replaced: addresses by those of this machine, the balancer by whoever connects. The
+working directory stands for the file system that is read-only there, so nothing may be written to it.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import aiohttp
+import jwt
+import pytest
+import redis
+
+from chat_speaker import ChatSpeaker
+from chatters import token as chat_token
+from deployment import DEPLOY, INSTANCES, SECRETS, SERVICES, environment, last
+from dragoman.embedded.binary import ServerBinary
+from dragoman.embedded.cluster import RedisCluster
+from dragoman.embedded.engine import free_port
+from dragoman.embedded.postgres import PostgresServer
+from instances import Speaker
+from waiting import wait_until
+
+pytestmark = [pytest.mark.long, pytest.mark.cluster]
+
+PATIENCE_S = 60.0
+SECRET, PASSWORD = SECRETS["DRAGOMAN_SECURITY__SECRET"], SECRETS["REDIS_PASSWORD"]
+
+
+def token(kind: str, subject: str) -> str:
+    claims = {"iss": "dragoman", "typ": kind, "sub": subject, "exp": int(time.time()) + 600}
+    return jwt.encode(claims, SECRET, "HS256")
+
+
+@pytest.fixture(scope="module")
+def cluster_urls(server_binary: ServerBinary, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """Three masters with a replica each that keep what they are told, and want a password."""
+    with RedisCluster(server_binary, tmp_path_factory.mktemp("deploy-redis"), appendonly=True) as cluster:
+        for url in cluster.urls:
+            with redis.Redis.from_url(url, protocol=2) as client:
+                client.config_set("masterauth", PASSWORD)
+                client.config_set("requirepass", PASSWORD)
+        yield [url.replace("redis://", f"redis://:{PASSWORD}@") for url in cluster.urls[:3]]
+
+
+@dataclass
+class Deployment:
+    """What `docker compose up` would start, in `folder`."""
+
+    cluster_urls: list[str]
+    archive_url: str
+    folder: Path
+    prefix: str = field(default_factory=lambda: f"t-{uuid4().hex[:12]}")
+    processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    ports: dict[str, int] = field(default_factory=dict)
+
+    def start(self, name: str, words: list[str], env: dict[str, str]) -> None:
+        (self.folder / name).mkdir()
+        clean = {key: value for key, value in os.environ.items() if not key.startswith("DRAGOMAN_")}
+        with (self.folder / f"{name}.log").open("wb") as log:
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, "-m", "dragoman.cli.main", *words],
+                cwd=self.folder / name,
+                env={**clean, **env},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def start_instance(self, name: str) -> None:
+        self.ports[name] = free_port()
+        here = {
+            "DRAGOMAN_CONFIG": str(DEPLOY / "config.toml"),
+            "DRAGOMAN_ARCHIVE__URL": self.archive_url,
+            "DRAGOMAN_SCHEDULER__PHASE2__REDIS__CLUSTER_URLS": ",".join(self.cluster_urls),
+            "DRAGOMAN_SCHEDULER__PHASE2__REDIS__KEY_PREFIX": self.prefix,
+            "DRAGOMAN_SERVER__HOST": "127.0.0.1",
+            "DRAGOMAN_SERVER__PORT": str(self.ports[name]),
+            "DRAGOMAN_SERVER__ADMIN_HOST": "127.0.0.1",
+            "DRAGOMAN_SERVER__ADMIN_PORT": "0",
+        }
+        self.start(name, SERVICES[name]["command"], {**environment(name), **here})
+
+    def start_node(self, at: str) -> None:
+        words = [word.replace(f"{at}:5010", f"127.0.0.1:{self.ports[at]}") for word in SERVICES["sim-node"]["command"]]
+        other = [at for at, word in enumerate(words) if "ws://dragoman-" in word]
+        for position in reversed(other):  # the addresses of the others: this node is to be on one instance
+            del words[position - 1 : position + 1]
+        node_id = words[words.index("--node-id") + 1]
+        self.start("sim-node", words, {"DRAGOMAN_NODE_TOKEN": token("node", node_id)})
+
+    def healthy(self, name: str) -> bool:
+        """What the image's health check would find."""
+        probe = json.loads(last("HEALTHCHECK").partition("CMD ")[2])[2].replace(":5010", f":{self.ports[name]}")
+        return (
+            subprocess.run([sys.executable, "-c", probe], capture_output=True, timeout=20, check=False).returncode == 0
+        )
+
+    def stop(self) -> dict[str, int]:
+        """Asks all to end, as compose does; how each of them ended."""
+        for process in self.processes.values():
+            process.send_signal(signal.SIGTERM)
+        return {name: process.wait(30) for name, process in self.processes.items()}
+
+    def kill(self) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+    def logs(self) -> str:
+        return "\n".join(f"--- {log.name}\n{log.read_text()[-3000:]}" for log in sorted(self.folder.glob("*.log")))
+
+
+class Visitor:
+    def __init__(self, up: Deployment, http: aiohttp.ClientSession) -> None:
+        self.up, self.http = up, http
+
+    async def get(self, name: str, path: str) -> Any:
+        headers = {"Authorization": f"Bearer {token('operator', 'o')}"}
+        async with self.http.get(f"http://127.0.0.1:{self.up.ports[name]}{path}", headers=headers) as answer:
+            return await answer.json(content_type=None)
+
+    async def ready(self, name: str) -> bool:
+        return bool((await self.get(name, "/health/ready"))["ready"])
+
+    async def socket(self, name: str, path: str) -> aiohttp.ClientWebSocketResponse:
+        return await self.http.ws_connect(f"ws://127.0.0.1:{self.up.ports[name]}{path}")
+
+    async def chatter(self, name: str, uid: int) -> ChatSpeaker:
+        speaker = ChatSpeaker(uid, await self.socket(name, "/ws"))
+        await speaker.auth(chat_token(uid, secret=SECRET))
+        return speaker
+
+    async def knows_the_node(self, name: str) -> list[Any]:
+        return list((await self.get(name, "/api/v1/cluster"))["nodes"])
+
+    async def released(self, name: str, job_id: str) -> dict[str, Any]:
+        job = await self.get(name, f"/api/v1/jobs/{job_id}")
+        return job if job.get("state") == "RELEASED" else {}
+
+
+@asynccontextmanager
+async def visiting(up: Deployment) -> AsyncIterator[Visitor]:
+    connector = aiohttp.TCPConnector(force_close=True)  # a connection that began with HTTP stays with HTTP
+    async with aiohttp.ClientSession(connector=connector) as http:
+        yield Visitor(up, http)
+
+
+@pytest.fixture(scope="module")
+def up(
+    cluster_urls: list[str], postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Deployment]:
+    deployment = Deployment(cluster_urls, postgres_server.new_database(), tmp_path_factory.mktemp("deploy"))
+
+    async def all_ready() -> None:
+        async with visiting(deployment) as visitor:
+            for name in INSTANCES:
+                await wait_until(lambda: visitor.ready(name), PATIENCE_S, name, aiohttp.ClientError)  # noqa: B023
+
+    try:
+        for name in INSTANCES:
+            deployment.start_instance(name)
+        asyncio.run(all_ready())
+        yield deployment
+    except AssertionError:
+        print(deployment.logs())
+        raise
+    finally:
+        deployment.kill()
+
+
+async def test_three_instances_are_ready_and_keep_what_they_accept_in_two_servers(up: Deployment) -> None:
+    async with visiting(up) as visitor:
+        for name in INSTANCES:
+            assert up.healthy(name)
+            told = (await visitor.get(name, "/api/v1/cluster"))["instances"]
+            assert sorted((row["alive"], row["durability"]) for row in told) == [(True, "replicated")] * 3
+
+
+async def test_a_message_crosses_from_one_instance_to_another(up: Deployment) -> None:
+    async with visiting(up) as visitor:
+        alice, bob = await visitor.chatter("dragoman-1", 1001), await visitor.chatter("dragoman-3", 1002)
+        name = await alice.chat(bob.uid, "across")
+        await alice.expect("ACK", ackType="accepted", clientMsgId=name)
+        id = await alice.saved(name)
+        message = await bob.expect("SINGLE_CHAT", clientMsgId=name, body="across")
+        assert int(message["serverMsgId"]) == id
+        await bob.ack(id, to=alice.uid)
+        await alice.expect("ACK", ackType="delivered")
+
+
+async def test_speech_on_one_instance_is_translated_by_a_node_on_another(up: Deployment) -> None:
+    up.start_node("dragoman-1")
+    async with visiting(up) as visitor:
+        await wait_until(lambda: visitor.knows_the_node("dragoman-2"), PATIENCE_S, "the node")
+        speaker = Speaker(await visitor.socket("dragoman-2", "/ws/session"))
+        await speaker.init(token=token("client", "c"))
+        await speaker.utterance(0)
+        result = await speaker.result(0, PATIENCE_S)
+        assert result["text_translated"]
+        job = await wait_until(lambda: visitor.released("dragoman-3", result["job_id"]), PATIENCE_S)
+        assert (job["node_id"], job["outcome"]) == ("sim-1", "ok")
+        assert job["driver"] == (await visitor.get("dragoman-2", "/health/ready"))["instance"]
+        assert job["driver"] != (await visitor.get("dragoman-1", "/health/ready"))["instance"]
+
+
+async def test_all_of_them_end_when_they_are_asked_and_have_written_nothing(up: Deployment) -> None:
+    assert set(up.stop().values()) == {0}
+    assert [path for name in up.processes for path in (up.folder / name).iterdir()] == []
