@@ -5,6 +5,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 ARGS   ?=
+# For real engines in tests and demo, and the browser of tests.
+SYSTEM_PACKAGES := apertium-eng-spa espeak-ng chromium
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 22
@@ -21,7 +23,11 @@ $(READY): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-run: $(READY)    ## run Dragoman on its embedded engine with two simulated nodes; Ctrl-C ends it
+system-packages: $(READY) ## install by apt-get what some tests need; where that cannot be, says what is skipped
+	@$(BIN)/python -m dragoman.cli.debian $(SYSTEM_PACKAGES)
+
+# The demo installs what its engines need by itself, and says so; it wants no browser.
+run: $(READY)    ## run Dragoman on its embedded engine with two nodes, real ones where it can; Ctrl-C ends it
 	@$(BIN)/dragoman demo $(ARGS)
 
 check: $(READY)  ## format, lint, types, unit tests
@@ -30,10 +36,10 @@ check: $(READY)  ## format, lint, types, unit tests
 	$(BIN)/mypy
 	$(BIN)/pytest -q tests/unit $(ARGS)
 
-test: $(READY)   ## every test but the long ones, in parallel
+test: $(READY) system-packages ## every test but the long ones, in parallel
 	$(BIN)/pytest -n 3 --dist loadfile -m "not long" $(ARGS)
 
-test-all: $(READY) ## the long matrix as well; run before something is called done
+test-all: $(READY) system-packages ## the long matrix as well; run before something is called done
 	$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
 
 cluster-acceptance: $(READY) ## the acceptance tests on a real Redis Cluster
@@ -60,4 +66,4 @@ lock: $(READY)   ## write both requirements.lock anew from pyproject.toml
 clean:           ## remove the virtual environment and what tools left
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-.PHONY: help install run check test test-all cluster-acceptance smoke bench format lock clean
+.PHONY: help install system-packages run check test test-all cluster-acceptance smoke bench format lock clean

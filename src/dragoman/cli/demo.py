@@ -1,14 +1,21 @@
-"""`dragoman demo`: what `make run` starts: a server on its embedded engine and simulated nodes beside it."""
+"""`dragoman demo`: what `make run` starts: a server on its embedded engine and nodes beside it.
 
+The nodes are real ones where their engines are there or can be installed, and simulated ones otherwise; it says which,
+and why.
+"""
+
+import asyncio
 import os
 import sys
 import time
+from dataclasses import dataclass
 from signal import SIGTERM
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dragoman.cli.address import authority
+from dragoman.cli.failure import USAGE, Failure
 from dragoman.cli.serve import Port, started, tell, where_to_look
 from dragoman.cli.settings import ConfigFile, Overrides, settings
 
@@ -19,6 +26,8 @@ if TYPE_CHECKING:
 
 NODE_PATIENCE_S = 5.0
 TOKEN_S = 365 * 86_400
+LOCAL_SLOTS = 2
+AUTO, LOCAL, SIM = "auto", "local", "sim"
 
 
 def demo(
@@ -26,24 +35,36 @@ def demo(
     config: ConfigFile = None,
     override: Overrides = None,
     port: Port = None,
-    nodes: Annotated[int, typer.Option(min=0, max=50, help="Simulated nodes beside it.")] = 2,
+    nodes: Annotated[int, typer.Option(min=0, max=50, help="Nodes beside it.")] = 2,
+    engine: Annotated[
+        str,
+        typer.Option(
+            metavar="ENGINE",
+            help="What its nodes are. local: offline, English to Spanish, of demo quality. sim: simulated. "
+            "auto: local, if that is installed or can be, else sim.",
+        ),
+    ] = AUTO,
+    install: Annotated[
+        bool, typer.Option(help="Install what local lacks, by apt-get, where we are root; tried once.")
+    ] = True,
 ) -> int:
-    """Run Dragoman with simulated nodes, and say where to look; Ctrl-C ends all of it."""
+    """Run Dragoman with nodes beside it, and say where to look; Ctrl-C ends all of it."""
     from dragoman import logs  # first: see there
     from dragoman.supervisor import run
 
     loaded = _demonstrating(settings(ctx, config, override, {"server.port": port}))
     logs.configure(loaded.log.level, loaded.log.format)
+    chosen = _choose(engine, install) if nodes else Choice(SIM, "")
     children: list[Child] = []
 
     def ready(told: "Ready") -> None:
-        children.extend(_start_node(loaded, told.port, number) for number in range(1, nodes + 1))
-        many = f"{nodes} simulated node{'' if nodes == 1 else 's'}"
+        children.extend(_start_node(loaded, told.port, chosen.engine, number) for number in range(1, nodes + 1))
+        many = f"{nodes} {chosen.kind} node{'' if nodes == 1 else 's'}"
         watch = f"dragoman status --watch --url {authority(loaded.server.host, told.port)}"
         speak = f"dragoman say --url {authority(loaded.server.host, told.port)}"
         chat = f"dragoman chat --as alice --to bob --url {authority(loaded.server.host, told.port)}"
         tell(
-            f"{where_to_look(loaded, told)}  {many} dialling in. In a second terminal, from this folder:\n"
+            f"{where_to_look(loaded, told)}  {many} dialling in{chosen.why}. In a second terminal, from this folder:\n"
             f"    .venv/bin/{speak}\n    .venv/bin/{chat}\n    .venv/bin/{watch}\n  Ctrl-C ends everything.\n"
         )
 
@@ -51,6 +72,48 @@ def demo(
         return run(loaded, on_ready=ready, started=started())
     finally:
         _end(children)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    engine: str
+    why: str
+
+    @property
+    def kind(self) -> str:
+        return "simulated" if self.engine == SIM else self.engine
+
+
+def _choose(engine: str, may_install: bool) -> Choice:
+    """Raises Failure for `local` where that cannot be."""
+    if engine not in (AUTO, LOCAL, SIM):
+        raise Failure(f"There is no engine {engine!r} for the demo; there are: {AUTO}, {LOCAL}, {SIM}.", USAGE)
+    if engine == SIM:
+        return Choice(SIM, ", as asked for")
+    from dragoman.engines.catalog import local_lacks
+
+    lacks = asyncio.run(local_lacks())
+    not_installed = ""
+    if may_install and lacks is not None and lacks.remedy.startswith("apt-get"):
+        not_installed = _install()
+        lacks = asyncio.run(local_lacks())
+    if lacks is None:
+        return Choice(LOCAL, ": offline, English → Spanish, every part real and of demo quality")
+    tried = f" ({not_installed})" if not_installed else ""
+    if engine == LOCAL:
+        raise Failure(f"{lacks.what}{tried}. What helps: {lacks.remedy}", 1)
+    return Choice(SIM, f", which make no real translation. {lacks.what}{tried}; with it they would: {lacks.remedy}")
+
+
+def _install() -> str:
+    """Empty, or why not."""
+    from dragoman.cli.debian import ENGINES, PATIENCE_S, install, lacking
+
+    absent = lacking(ENGINES)
+    if not absent:
+        return ""
+    tell(f"For nodes that really translate: installing {' '.join(absent)} by apt-get, at most {PATIENCE_S:g} s …")
+    return install(absent)
 
 
 def _demonstrating(loaded: "Loaded") -> "Config":
@@ -65,15 +128,17 @@ def _demonstrating(loaded: "Loaded") -> "Config":
     return replace(config, chat=replace(config.chat, two_phase=replace(config.chat.two_phase, enabled=True)))
 
 
-def _start_node(config: "Config", port: int, number: int) -> "Child":
+def _start_node(config: "Config", port: int, engine: str, number: int) -> "Child":
     from dragoman.embedded.lifeline import Child
 
-    name = f"sim-{number}"
+    name = f"{engine}-{number}"
     if config.security.secret:
         # By the environment: what is on a command line can be read by everybody on the machine.
         os.environ["DRAGOMAN_NODE_TOKEN"] = _token(config, name)
     url = f"ws://{authority(config.server.host, port)}/ws/node"
-    options = ["--quiet", "--url", url, "--engine", "sim", "--node-id", name]
+    options = ["--quiet", "--url", url, "--engine", engine, "--node-id", name]
+    if engine == LOCAL:
+        options += ["--slots", str(LOCAL_SLOTS)]
     return Child([sys.executable, "-m", "dragoman.cli.main", "node", *options], dies_by=SIGTERM)
 
 

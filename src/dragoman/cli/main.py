@@ -31,7 +31,7 @@ class Command:
 
 COMMANDS: tuple[Command, ...] = (
     Command("serve", "dragoman.cli.serve:serve", "Run Dragoman: a supervisor and its instances."),
-    Command("demo", "dragoman.cli.demo:demo", "Run Dragoman with simulated nodes beside it."),
+    Command("demo", "dragoman.cli.demo:demo", "Run Dragoman with nodes beside it."),
     Command("node", "dragoman.cli.node:node", "Run a node."),
     Command("say", "dragoman.cli.say:say", "Speak a recording and show its translation."),
     Command("chat", "dragoman.cli.chat:app", "Chat in the terminal."),

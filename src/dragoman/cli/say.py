@@ -43,7 +43,7 @@ def say(
         str | None,
         typer.Argument(
             help="WAV (pcm16, mono), a run of Opus packets, or - for raw pcm16 at 16 kHz on standard input. "
-            "Without: a few tones, for a first try.",
+            "Without: three sentences spoken by espeak-ng where it is installed, else a few tones.",
             metavar="FILE",
             show_default=False,
         ),
@@ -78,7 +78,7 @@ def say(
     """Speak a recording and show its translation."""
     if file is not None and sample:
         raise Failure("Give a file or --sample, not both.", USAGE)
-    speech = _speech(file)
+    speech = _speech(file, src, sample)
     server = settings(ctx, config, override).config.server
     urls = [endpoint(one) for one in url or [authority(server.host, server.port)]]
     show = show_for(speech.duration_ms, as_json)
@@ -164,13 +164,14 @@ class Speech:
             yield _standard_input(min(2 * self.sample_rate * piece_ms // 1000, max_bytes))
 
 
-def _speech(file: str | None) -> Speech:
+def _speech(file: str | None, language: str, tones: bool = False) -> Speech:
+    from dragoman.cli.sample import sentences
     from dragoman.client import Recording, UnsupportedAudio
-    from dragoman.client.tone import sentences
+    from dragoman.client.tone import sentences as tone_sentences
 
     if file is None:
-        tones = sentences()
-        return Speech(tones[0].format, tones[0].sample_rate, tones)
+        parts = tone_sentences() if tones else sentences(language)
+        return Speech(parts[0].format, parts[0].sample_rate, parts)
     if file == STDIN:
         if sys.stdin.isatty():
             raise Failure(

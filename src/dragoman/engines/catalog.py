@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
+from dragoman.engines.apertium import PACKAGE as APERTIUM_PACKAGE
 from dragoman.engines.apertium import Apertium
-from dragoman.engines.engine import Engine, Missing, Recogniser, Synthesiser, Translator, need_module
+from dragoman.engines.engine import APT, Engine, Missing, Recogniser, Synthesiser, Translator, need_module
 from dragoman.engines.espeak import Espeak
 from dragoman.engines.languages import Promise, promise
 from dragoman.engines.libretranslate import DEFAULT_URL as LIBRETRANSLATE_URL
@@ -101,6 +102,20 @@ async def opened(setup: Setup) -> AsyncIterator[Opened]:
         kinds = {"asr": recogniser, "nmt": translator, "semantic": translator, "tts": synthesiser}
         services = tuple(InstalledService(f"{one.name}-{kind}", kind, "cpu", "running") for kind, one in kinds.items())
         yield Opened(pipeline, promised, services, tuple(dict.fromkeys(engine.remark for engine in engines)))
+
+
+async def local_lacks() -> Missing | None:
+    """What is not there for `local`, found out without loading a model."""
+    apertium = Apertium()
+    async with AsyncExitStack() as open_ones:
+        try:
+            await _open((Espeak(), apertium), open_ones)
+            need_module("pocketsphinx")
+        except Missing as missing:
+            return missing
+        if not promise(PocketSphinx.languages, apertium.pairs, ()).hears:
+            return Missing("Apertium has no translation from English", APT + APERTIUM_PACKAGE)
+    return None
 
 
 async def _open(engines: Iterable[Engine], open_ones: AsyncExitStack) -> None:
