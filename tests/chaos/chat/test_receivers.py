@@ -11,7 +11,7 @@ from redis_servers import RedisAt
 
 pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
 
-FLAPS = 12
+FLAPS = 8
 FLIPS: list[dict[str, object]] = [
     {"enabled": True},
     {"deliver_before_saved": True},
@@ -48,11 +48,11 @@ async def test_switches_flipped_under_load_lose_double_and_reorder_nothing(
         async with chatting(server.ports, ledger, 8, in_flight=4) as crowd:
             crowd.talk(per_s=200)
             for number, flip in enumerate(FLIPS):
-                await until_told(ledger, "saved", 60 * (number + 1))
+                await until_told(ledger, "saved", 40 * (number + 1))
                 await server.switch(**flip)
                 if number % 2:
                     flap(crowd, [one.uid for one in crowd.chatters[:3]])
-            await until_told(ledger, "saved", 60 * (len(FLIPS) + 1))
+            await until_told(ledger, "saved", 40 * (len(FLIPS) + 1))
             await crowd.quiet()
         assert ledger.count(lambda entry: entry.accepted_at is not None and entry.saved_at is not None) > 0
         await server.passes(ledger, order="accepted")
