@@ -15,7 +15,11 @@ const people = new Map(), alone = asked.get("as");
 const sides = alone ? [[alone, asked.get("to") ?? ""]] : [["alice", "bob"], ["bob", "alice"]];
 const panes = sides.map(([name, peer]) => new Pane(part("pane"), { name, peer, people }));
 part("panes").append(...panes.map((pane) => pane.root));
-part("panes").classList.toggle("single", alone !== null);
+if (alone) {
+  // In a window of its own the chat comes first: what is not in view is not read.
+  part("panes").classList.add("single");
+  document.querySelector("main").prepend(part("chat"));
+}
 if (alone && asked.get("to")) panes[0].enter();
 
 // Whoever has logged in may speak as well, also where strangers may not.

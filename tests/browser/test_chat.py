@@ -1,0 +1,66 @@
+"""Writing on the page: four receipts for each message, and nothing lost while somebody is away."""
+
+from typing import Any
+from uuid import uuid4
+
+from browser.stage import Stage, Windows
+from dragoman.client.chat import login
+from instances import InstanceProcess
+
+BODY, MINE, THEIRS = '[data-part="body"]', ".message.mine", ".message.theirs"
+
+
+async def two(instance: InstanceProcess) -> tuple[str, str]:
+    """Two people whom nobody else knows; both have been here before."""
+    names = [f"{name}-{uuid4().hex[:6]}" for name in ("alice", "bob")]
+    for name in names:
+        await login(f"http://127.0.0.1:{instance.port}", name, f"{name}-of-this-machine")
+    return names[0], names[1]
+
+
+async def window(windows: Windows, instance: InstanceProcess, me: str, to: str, *, hidden: bool = False) -> Any:
+    page = await windows.open(f"http://127.0.0.1:{instance.port}/?as={me}&to={to}", hidden=hidden)
+    await page.wait_for_selector('.pane[data-state="online"][data-peer]')
+    return page
+
+
+async def write(page: Any, text: str) -> None:
+    await page.fill(BODY, text)
+    await page.press(BODY, "Enter")
+
+
+async def test_a_message_goes_through_all_four_states_across_two_instances(stage: Stage, windows: Windows) -> None:
+    ann, ben = await two(stage.first)
+    alice = await window(windows, stage.first, ann, ben)
+    await write(alice, "good morning")  # bob is not there yet
+    await alice.wait_for_selector(f"{MINE}[data-accepted][data-saved]:not([data-delivered])")
+    assert await alice.locator(f"{MINE} .reached").inner_text() == "Saved"
+    bob = await window(windows, stage.second, ben, ann, hidden=True)
+    await bob.wait_for_selector(f"{THEIRS} >> text=good morning")
+    await alice.wait_for_selector(f"{MINE}[data-delivered]:not([data-read])")
+    await bob.evaluate("beSeen()")
+    await alice.wait_for_selector(f"{MINE}[data-accepted][data-saved][data-delivered][data-read]")
+    assert await alice.locator(f"{MINE} .reached").inner_text() == "Read"
+    await write(bob, "and to you")
+    await alice.wait_for_selector(f"{THEIRS} >> text=and to you")
+    await bob.wait_for_selector(f"{MINE}[data-read]")
+    assert await bob.locator(THEIRS).count() == 1, "what came by history and by wire is shown once"
+
+
+async def test_what_is_written_offline_is_sent_when_the_page_is_back(stage: Stage, windows: Windows) -> None:
+    page = await windows.open(f"http://127.0.0.1:{stage.first.port}/")
+    for name in ("alice", "bob"):
+        await page.click(f'[data-pane="{name}"] [data-part="enter"]')
+        await page.wait_for_selector(f'[data-pane="{name}"][data-state="online"]')
+    alice, bob = (page.locator(f'[data-pane="{name}"]') for name in ("alice", "bob"))
+    await page.wait_for_selector('[data-pane="alice"][data-peer]')
+    await alice.locator('[data-part="toggle"]').click()
+    await page.wait_for_selector('[data-pane="alice"][data-state="offline"]')
+    for text in ("one", "two"):
+        await alice.locator(BODY).fill(text)
+        await alice.locator(BODY).press("Enter")
+    assert await alice.locator(f'{MINE}[data-state="waiting"]').count() == 2
+    await alice.locator('[data-part="toggle"]').click()
+    await page.wait_for_selector(f'[data-pane="bob"] {THEIRS} >> text=two')
+    assert await bob.locator(f"{THEIRS} .body").all_inner_texts() == ["one", "two"]
+    await page.wait_for_selector(f'[data-pane="alice"] {MINE}:last-child[data-read]')

@@ -1,0 +1,118 @@
+"""Speaking on the page: a voice from the microphone becomes text and sound, in its place, whatever dies meanwhile."""
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import pytest
+
+from browser.stage import CUT, Stage, Windows
+from dragoman.embedded.engine import free_port
+from e2e.raw_node import RawNode
+from instances import InstanceProcess
+
+SPEAK = '[data-part="speak"]'
+
+
+def url(instance: InstanceProcess) -> str:
+    return f"http://127.0.0.1:{instance.port}/"
+
+
+def turn(index: int, state: str = "done") -> str:
+    return f'.turn[data-index="{index}"][data-state="{state}"]'
+
+
+async def speak(windows: Windows, instance: InstanceProcess, src: str, tgt: str, **options: Any) -> Any:
+    """A page on which somebody speaks."""
+    page = await windows.open(url(instance), **options)
+    await page.select_option('select[data-part="from"]', src)
+    await page.select_option('select[data-part="to"]', tgt)
+    await page.click(SPEAK)
+    return page
+
+
+async def test_what_is_spoken_comes_back_as_text_and_sound(stage: Stage, windows: Windows) -> None:
+    await stage.served(stage.first, "en", "zh")
+    page = await speak(windows, stage.first, "en", "zh")
+    await page.wait_for_selector(f"{turn(0)}[data-sound-ms]")
+    assert "utterance 0 of s-" in await page.locator(f"{turn(0)} .source").inner_text()
+    assert (await page.locator(f"{turn(0)} .translation").inner_text()).startswith("[zh] ")
+    assert 350 <= int(await page.locator(turn(0)).get_attribute("data-sound-ms")) <= 450
+    await page.click(SPEAK)
+    await page.wait_for_selector('[data-part="status"][data-mood="quiet"]')
+
+
+async def test_real_engines_answer_in_spanish_with_sound_one_can_hear(stage: Stage, windows: Windows) -> None:
+    if stage.lacking is not None:
+        pytest.skip(f"these engines need more than is here: {stage.lacking}")
+    await stage.served(stage.second, "en", "es")
+    page = await speak(windows, stage.second, "en", "es")
+    await page.wait_for_selector('.turn[data-state="done"][data-sound-ms]')
+    await page.click(SPEAK)
+    first = page.locator('.turn[data-state="done"][data-sound-ms]').first
+    assert await first.locator(".source").inner_text()
+    assert await first.locator(".translation").inner_text()
+    assert int(await first.get_attribute("data-sound-ms")) > 200
+    assert float(await first.get_attribute("data-peak")) > 0.05
+
+
+async def test_a_late_result_is_put_in_its_place_with_a_mark(stage: Stage, windows: Windows) -> None:
+    second_is_there = asyncio.Event()
+    answers: set[asyncio.Task[None]] = set()
+
+    def work(node: RawNode, job: dict[str, Any]) -> None:
+        answers.add(asyncio.get_running_loop().create_task(answer(node, job)))
+
+    async def answer(node: RawNode, job: dict[str, Any]) -> None:
+        if job["utterance_index"] == 0:
+            await second_is_there.wait()
+        await node.answer(job)
+
+    async with aiohttp.ClientSession() as http:
+        node = await RawNode.dial(http, stage.second.port, languages=("fr", "de"), work=work, features=("slots:4",))
+        await stage.served(stage.second, "fr", "de")
+        page = await speak(windows, stage.second, "fr", "de")
+        await page.wait_for_selector(turn(1))
+        assert await page.locator(turn(0, "pending")).count() == 1
+        second_is_there.set()
+        await page.wait_for_selector(f"{turn(0)}[data-backfilled]")
+        await page.click(SPEAK)
+        assert await page.locator(f"{turn(0)} .late").inner_text() == "arrived late"
+        assert await page.locator(f"{turn(1)} .late").count() == 0
+        order = await page.locator(".turn").evaluate_all("turns => turns.map((turn) => Number(turn.dataset.index))")
+        assert order == sorted(order)
+        await node.close()
+    await asyncio.gather(*answers, return_exceptions=True)
+
+
+async def test_what_fails_is_told_in_the_words_of_the_reader(stage: Stage, windows: Windows) -> None:
+    async def fail(node: RawNode, job: dict[str, Any]) -> None:
+        await node.fail(job, "NMT_TIMEOUT")
+
+    async with aiohttp.ClientSession() as http:
+        node = await RawNode.dial(http, stage.first.port, languages=("it", "pt"), work=fail)
+        await stage.served(stage.first, "it", "pt")
+        page = await speak(windows, stage.first, "it", "pt", locale="zh-CN")
+        await page.wait_for_selector(turn(0, "failed"))
+        assert (await page.locator(f"{turn(0, 'failed')} .note").inner_text()).startswith("未能翻译：")
+        await node.close()
+
+
+async def test_the_page_goes_on_when_the_instance_under_it_is_killed(stage: Stage, windows: Windows) -> None:
+    windows.tolerate = CUT
+    flags = {"server__port": free_port()}  # one for both, as workers of one server have
+    first = await stage.cluster.instance(scheduler__phase2__instance_id="three", **flags)
+    async with aiohttp.ClientSession() as http:
+        node = await RawNode.dial(http, stage.second.port, languages=("nl", "sv"))
+        await stage.served(first, "nl", "sv")
+        page = await speak(windows, first, "nl", "sv")
+        await page.wait_for_selector('[data-part="status"][data-connection="open"]')
+        second = await stage.cluster.instance(scheduler__phase2__instance_id="four", **flags)
+        await stage.served(second, "nl", "sv")
+        await page.wait_for_selector(turn(0))
+        first.kill()
+        await page.wait_for_selector('[data-part="status"][data-resumed]')
+        await page.wait_for_selector(turn(await page.locator(".turn").count()))
+        told = await page.locator(".turn").evaluate_all("turns => turns.map((turn) => turn.dataset.index)")
+        assert told == [str(index) for index in range(len(told))], "one session, each utterance once"
+        await node.close()
