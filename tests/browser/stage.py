@@ -98,7 +98,7 @@ class Windows:
 
 @dataclass
 class Stage:
-    """Two instances, a simulated node (English, Chinese), and where it can be one with real engines (English, Spanish)."""
+    """Two instances, a simulated node (en, zh), and where that is possible one with real engines (en, es)."""
 
     cluster: Cluster
     first: InstanceProcess
