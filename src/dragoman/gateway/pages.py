@@ -40,13 +40,19 @@ def routes(nodes: Callable[[], Iterable[Node]], samples: Samples | None = None) 
     """For anybody: nothing here tells who is there or what is said."""
     samples = samples or Samples()
     api = _Api(nodes, samples)
-    found = [_route(file) for file in files("dragoman.web").joinpath("page").iterdir() if _suffix(file) in _TYPES]
+    found = static("page", at="/")
     found.append(web.get("/api/v1/public/languages", api.languages))
     found.append(web.get("/sample.wav", api.sample))
     return found
 
 
-def _route(file: Traversable) -> web.RouteDef:
+def static(folder: str, *, at: str) -> list[web.RouteDef]:
+    """The files of a folder of `dragoman.web` under its name, and its index at a path of its own."""
+    found = [file for file in files("dragoman.web").joinpath(folder).iterdir() if _suffix(file) in _TYPES]
+    return [_route(file, at if file.name == INDEX else f"/{folder}/{file.name}") for file in found]
+
+
+def _route(file: Traversable, path: str) -> web.RouteDef:
     body, kind = file.read_bytes(), _TYPES[_suffix(file)]
     etag = sha256(body).hexdigest()[:32]
 
@@ -60,7 +66,7 @@ def _route(file: Traversable) -> web.RouteDef:
         response.etag = etag
         return response
 
-    return web.get("/" if file.name == INDEX else f"/page/{file.name}", answer)
+    return web.get(path, answer)
 
 
 def _suffix(file: Traversable) -> str:

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from dragoman.config import Config
 from dragoman.domain.chat.rules import Guard
-from dragoman.gateway import Limits, Listener, OriginAllowList, Route, chat_api, chat_http, pages
+from dragoman.gateway import Limits, Listener, OriginAllowList, Route, chat_api, chat_http, console_api, pages
 from dragoman.gateway.anteroom import Anteroom
 from dragoman.gateway.chat_endpoint import PATH as CHAT_PATH
 from dragoman.gateway.chat_endpoint import ChatEndpoint, TokenCheck
@@ -32,12 +32,17 @@ class Doors:
     async def open(self, stage: Backstage, admin_port: int) -> None:
         server = self._config.server
         keeper, chat = self._doorkeeper(), self._services.chat
-        guests = [*chat_http.routes(chat.accounts, chat.archive), *pages.routes(self._services.view.fleet.nodes)]
+        guests = [
+            *chat_http.routes(chat.accounts, chat.archive),
+            *pages.routes(self._services.view.fleet.nodes),
+            *console_api.files(),
+        ]
+        operators = [*chat_api.routes(chat), *console_api.routes(self._services)]
         await self.listener.start(
             server.host,
             server.port,
             self._routes(keeper),
-            application(stage, keeper, guests, chat_api.routes(chat)),
+            application(stage, keeper, guests, operators),
             self._limits(),
             reuse_port=True,
             authorize=self._authorizer(),

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from dragoman.domain.fleet import Node
 from dragoman.services.letter_boxes import DeadLetters
 from dragoman.services.speech.fleet_view import FleetView
 from dragoman.store.inbox import Inboxes
@@ -12,6 +13,7 @@ from dragoman.store.instances import Instances
 from dragoman.store.reservations import Reservations
 
 MAX_NODES = 1000
+MAX_GONE = 20
 
 
 class Report:
@@ -30,31 +32,59 @@ class Report:
 
     async def cluster(self) -> dict[str, Any]:
         """Instances with their durability and inboxes, nodes with their slots, dead letters."""
-        present = await self._instances.all()
-        tallies = await asyncio.gather(*(self._inboxes.tally(name) for name in present))
         return {
             "told_by": self.instance,
-            "instances": [
-                {
-                    **(msgspec.to_builtins(presence) if presence is not None else {"instance": name}),
-                    "alive": presence is not None,
-                    "inbox": {
-                        "waiting": tally.waiting,
-                        "bytes": tally.bytes,
-                        "added": tally.added,
-                        "done": tally.done,
-                        "dead": tally.dead,
-                    },
-                }
-                for (name, presence), tally in zip(present.items(), tallies, strict=True)
-            ],
-            "nodes": await self._nodes(),
+            "instances": await self._told_instances(),
+            "nodes": await self._told_nodes(self._fleet()[:MAX_NODES]),
             "node_count": len(self._view.fleet),
             "dead_letters": await self._letters.counts(),
         }
 
-    async def _nodes(self) -> list[dict[str, Any]]:
-        nodes = sorted(self._view.fleet.nodes(), key=lambda node: node.id)[:MAX_NODES]
+    async def overview(self) -> dict[str, Any]:
+        """The same without the nodes, of which there may be many; and which of them went last."""
+        return {
+            "told_by": self.instance,
+            "now_ms": await self._now_ms(),
+            "instances": await self._told_instances(),
+            "node_count": len(self._view.fleet),
+            "gone": await self._gone(),
+            "dead_letters": await self._letters.counts(),
+        }
+
+    async def nodes(self, count: int, after: str = "", part: str = "") -> dict[str, Any]:
+        """A page of the nodes whose id, instance or languages have `part` in them; `next` is where it goes on."""
+        found = [node for node in self._fleet() if node.id > after and _has(node, part)]
+        rows = await self._told_nodes(found[:count])
+        cooling = await asyncio.gather(*(self._cooling(row["node_id"]) for row in rows))
+        return {
+            "nodes": [{**row, "cooling_until_ms": until} for row, until in zip(rows, cooling, strict=True)],
+            "next": found[count - 1].id if len(found) > count else "",
+        }
+
+    async def _told_instances(self) -> list[dict[str, Any]]:
+        present = await self._instances.all()
+        tallies = await asyncio.gather(*(self._inboxes.tally(name) for name in present))
+        waiting = await asyncio.gather(*(self._inboxes.oldest_ms(name) for name in present))
+        return [
+            {
+                **(msgspec.to_builtins(presence) if presence is not None else {"instance": name}),
+                "alive": presence is not None,
+                "inbox": {
+                    "waiting": tally.waiting,
+                    "bytes": tally.bytes,
+                    "added": tally.added,
+                    "done": tally.done,
+                    "dead": tally.dead,
+                    "oldest_ms": oldest,
+                },
+            }
+            for (name, presence), tally, oldest in zip(present.items(), tallies, waiting, strict=True)
+        ]
+
+    def _fleet(self) -> list[Node]:
+        return sorted(self._view.fleet.nodes(), key=lambda node: node.id)
+
+    async def _told_nodes(self, nodes: list[Node]) -> list[dict[str, Any]]:
         reserved = await self._reserved([node.id for node in nodes])
         return [
             {
@@ -71,12 +101,30 @@ class Report:
             for node, jobs in zip(nodes, reserved, strict=True)
         ]
 
+    async def _gone(self) -> list[dict[str, Any]]:
+        """Nodes that were heard lately and are not there now, the last first. The living are heard all the time."""
+        redis, keys, fleet = self._reservations.redis, self._reservations.keys, self._view.fleet
+        flat = await redis.call("ZREVRANGE", keys.nodes_last_seen, 0, len(fleet) + MAX_GONE - 1, "WITHSCORES")
+        heard = ((id.decode(), int(float(at))) for id, at in zip(flat[::2], flat[1::2], strict=True))
+        return [{"node_id": id, "last_ms": at} for id, at in heard if id not in fleet][:MAX_GONE]
+
+    async def _cooling(self, node: str) -> dict[str, int]:
+        return await self._view.storm.cooling(node) if self._view.storm is not None else {}
+
+    async def _now_ms(self) -> int:
+        redis = self._reservations.redis
+        return max(int(seconds) * 1000 + int(micros) // 1000 for seconds, micros in await redis.on_each("TIME"))
+
     async def _reserved(self, nodes: list[str]) -> list[int]:
         """The slots taken on each. What has lapsed stays in the set until the next is taken: it does not count."""
         if not nodes:
             return []
         redis, keys = self._reservations.redis, self._reservations.keys
-        now_ms = max(int(seconds) * 1000 for seconds, _ in await redis.on_each("TIME"))
+        now_ms = await self._now_ms()
         return list(
             await asyncio.gather(*(redis.call("ZCOUNT", keys.reserved(node), now_ms, "+inf") for node in nodes))
         )
+
+
+def _has(node: Node, part: str) -> bool:
+    return not part or part in node.id or part in node.instance or part in node.asr or part in node.semantic

@@ -218,3 +218,11 @@ class Inboxes:
         flat = await counts
         have = {name.decode(): int(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
         return Tally(**{k: v for k, v in have.items() if k in Tally.__slots__}, waiting=int(await waiting))
+
+    async def oldest_ms(self, instance: str) -> int | None:
+        """Since when (ms of Redis) the oldest entry that was handed out is not done; None: there is none."""
+        try:
+            found = await self.redis.call("XPENDING", self.keys.inbox(instance), self.settings.group)
+        except Refused:  # nobody reads there yet, or any more
+            return None
+        return int(found[1].partition(b"-")[0]) if found and found[0] else None

@@ -1,0 +1,24 @@
+// Nothing is changed by one click: a second one, under a sentence that says what will happen.
+
+import { say } from "./words.js";
+
+const part = (name) => document.querySelector(`[data-part="${name}"]`);
+
+/** Resolves to whether the person went on. */
+export function confirmed(title, sentence, values, yes) {
+  const dialog = part("confirm");
+  say(part("confirm-title"), title, values);
+  say(part("confirm-text"), sentence, values);
+  say(part("yes"), yes);
+  return new Promise((resolve) => {
+    const answer = (given) => () => {
+      dialog.onclose = part("yes").onclick = part("no").onclick = null;
+      if (dialog.open) dialog.close();
+      resolve(given);
+    };
+    part("yes").onclick = answer(true);
+    part("no").onclick = dialog.onclose = answer(false); // Escape closes it as well
+    dialog.showModal();
+    part("no").focus();
+  });
+}

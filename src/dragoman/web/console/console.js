@@ -1,0 +1,118 @@
+// The console: one view at a time, asked for again every second for as long as somebody looks at it.
+
+import { Denied, Refusal, hasToken, useToken } from "./api.js";
+import { element } from "./elements.js";
+import { Letters } from "./letters.js";
+import { Overview } from "./overview.js";
+import { choose, language, preferred, say, speak } from "./words.js";
+
+const EVERY_MS = 1000;
+const VIEWS = { overview: Overview, letters: Letters };
+const part = (name) => document.querySelector(`[data-part="${name}"]`);
+
+class Console {
+  #views = new Map();
+  #tabs = new Map();
+  #name = "";
+  #turn = 0; // of looking: an answer to an earlier one is not drawn
+  #timer = 0;
+
+  constructor() {
+    for (const name of Object.keys(VIEWS)) {
+      const tab = element("a", { href: `#${name}`, word: `view.${name}` });
+      this.#tabs.set(name, tab);
+      part("tabs").append(tab);
+    }
+    addEventListener("hashchange", () => this.#show());
+    addEventListener("language", () => this.refresh());
+    document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && this.refresh());
+    part("gate-form").addEventListener("submit", (event) => this.#enter(event));
+    part("gate").addEventListener("cancel", (event) => event.preventDefault());
+    part("forget").addEventListener("click", () => (useToken(""), location.reload()));
+    this.#show();
+  }
+
+  get #view() {
+    return this.#views.get(this.#name);
+  }
+
+  #show() {
+    const [name, ...rest] = location.hash.slice(1).split("/");
+    this.#name = name in VIEWS ? name : "overview";
+    if (!this.#view) {
+      this.#views.set(this.#name, new VIEWS[this.#name](this));
+      part("views").append(this.#view.root);
+      speak(language());
+    }
+    for (const [each, view] of this.#views) view.root.hidden = each !== this.#name;
+    for (const [each, tab] of this.#tabs) {
+      if (each === this.#name) tab.setAttribute("aria-current", "page");
+      else tab.removeAttribute("aria-current");
+    }
+    this.#view.enter?.(decodeURIComponent(rest.join("/")));
+    this.refresh();
+  }
+
+  /** Ask now, and from now on every second. */
+  async refresh() {
+    clearTimeout(this.#timer);
+    const turn = ++this.#turn, view = this.#view;
+    if (!view || part("gate").open) return;
+    try {
+      const told = await view.load();
+      if (turn !== this.#turn) return;
+      view.draw(told);
+      this.#status("good", "status.live");
+    } catch (error) {
+      if (turn !== this.#turn) return;
+      this.#failed(error);
+    }
+    part("forget").hidden = !hasToken();
+    if (!part("gate").open) this.#timer = setTimeout(() => this.#again(), EVERY_MS);
+  }
+
+  /** Something that was asked for by a click; what goes wrong is told in `place`. */
+  async attempt(act, place) {
+    try {
+      place.dataset.mood = "";
+      await act();
+    } catch (error) {
+      if (error instanceof Denied) return this.#failed(error);
+      place.dataset.mood = "bad";
+      say(place, error instanceof Refusal ? "status.refused" : "status.silent", { why: error.message });
+    }
+  }
+
+  #again() {
+    // Nobody looks: the view is drawn again when somebody does.
+    if (document.visibilityState === "visible") this.refresh();
+  }
+
+  #failed(error) {
+    if (error instanceof Denied) {
+      this.#status("bad", "status.denied");
+      if (!part("gate").open) part("gate").showModal();
+      say(part("gate-wrong"), error.message ? "gate.wrong" : "", { why: error.message });
+      part("token").focus();
+    } else if (error instanceof Refusal) this.#status("bad", "status.refused", error.message);
+    else this.#status("bad", "status.silent", error.message);
+  }
+
+  #enter(event) {
+    event.preventDefault();
+    useToken(part("token").value);
+    part("token").value = "";
+    part("gate").close();
+    this.refresh();
+  }
+
+  #status(mood, key, why = "") {
+    part("status").dataset.mood = mood;
+    if (part("status-word").dataset.word !== key || why) say(part("status-word"), key, { why });
+  }
+}
+
+speak(preferred());
+part("language").value = language();
+part("language").addEventListener("change", ({ target }) => choose(target.value));
+new Console();

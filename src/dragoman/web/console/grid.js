@@ -1,0 +1,74 @@
+// A table that is drawn again and again: a row stays the same element for as long as its key is there, so nothing
+// flickers, and what has the focus keeps it.
+
+import { element, text } from "./elements.js";
+import { say } from "./words.js";
+
+/**
+ * columns: { head, cell(row) → text } and optionally `number`, `mono`, `mood(row)`, `href(row)`, `title(row)`, or
+ * instead of `cell` `make(current)` → an element, made once; `current()` is the row as it is now.
+ */
+export class Grid {
+  #rows = new Map();
+  #columns;
+  #key;
+  #mark;
+
+  constructor({ columns, key, empty, mark = () => ({}) }) {
+    this.#columns = columns;
+    this.#key = key;
+    this.#mark = mark;
+    const heads = columns.map(({ head, number }) => {
+      const cell = element("th", { scope: "col", class: number ? "number" : undefined });
+      if (head) say(cell, head);
+      return cell;
+    });
+    this.body = element("tbody");
+    this.empty = element("p", { class: "none", word: empty, hidden: true });
+    const table = element("table", {}, element("thead", {}, element("tr", {}, ...heads)), this.body);
+    this.root = element("div", { class: "grid" }, element("div", { class: "scroll" }, table), this.empty);
+  }
+
+  draw(rows) {
+    const kept = new Set(rows.map(this.#key));
+    for (const [key, { line }] of this.#rows) {
+      if (kept.has(key)) continue;
+      line.remove();
+      this.#rows.delete(key);
+    }
+    rows.forEach((row, at) => {
+      const key = this.#key(row), held = this.#rows.get(key) ?? this.#made(key);
+      held.row = row;
+      for (const [name, value] of Object.entries(this.#mark(row))) {
+        if (value === undefined || value === false) delete held.line.dataset[name];
+        else held.line.dataset[name] = value;
+      }
+      this.#columns.forEach((column, i) => column.cell && this.#fill(held.cells[i], column, row));
+      if (this.body.children[at] !== held.line) this.body.insertBefore(held.line, this.body.children[at] ?? null);
+    });
+    this.empty.hidden = rows.length > 0;
+    this.root.firstChild.hidden = rows.length === 0;
+  }
+
+  #made(key) {
+    const held = { row: null, line: element("tr"), cells: [] };
+    held.line.dataset.key = key;
+    for (const { number, mono, make, href } of this.#columns) {
+      const cell = element("td", { class: [number && "number", mono && "mono"].filter(Boolean).join(" ") || undefined });
+      if (make) cell.append(make(() => held.row));
+      else if (href) cell.append(element("a"));
+      held.cells.push(cell);
+      held.line.append(cell);
+    }
+    this.#rows.set(key, held);
+    return held;
+  }
+
+  #fill(cell, { cell: told, mood, href, title }, row) {
+    const place = href ? cell.firstChild : cell;
+    text(place, String(told(row) ?? ""));
+    if (href) place.setAttribute("href", href(row));
+    if (mood) cell.dataset.mood = mood(row) ?? "";
+    if (title) cell.title = title(row) ?? "";
+  }
+}

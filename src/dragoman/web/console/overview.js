@@ -1,0 +1,108 @@
+// Instances and nodes, and which nodes went last.
+
+import { get } from "./api.js";
+import { element, section } from "./elements.js";
+import { Grid } from "./grid.js";
+import { Pager } from "./pager.js";
+import { age, ago, bytes, count, few } from "./shown.js";
+import { named, say, word } from "./words.js";
+
+const stateOf = (row) => (!row.alive ? "dead" : row.draining ? "draining" : "alive");
+const MOODS = { alive: "good", draining: "warm", dead: "bad", gone: "bad", ready: "good", cooling: "warm", unready: "warm" };
+
+export class Overview {
+  #now = 0;
+
+  constructor(app) {
+    this.facts = element("p", { class: "facts" });
+    this.instances = new Grid({ key: (row) => row.instance, empty: "instances.none", columns: this.#instanceColumns() });
+    this.nodes = new Grid({
+      key: (row) => row.node_id, empty: "nodes.none", columns: this.#nodeColumns(),
+      mark: (row) => ({ node: row.node_id, state: this.#state(row) }),
+    });
+    this.pager = new Pager(() => app.refresh());
+    this.part = element("input", { type: "search", "data-part": "node-filter", "data-hint": "nodes.filter" });
+    this.part.addEventListener("input", () => (this.pager.restart(), app.refresh()));
+    this.root = element("div", { class: "view" }, this.facts,
+      section("instances.title", [], this.instances.root),
+      section("nodes.title", [this.part], this.nodes.root, this.pager.root));
+  }
+
+  async load() {
+    const page = { count: 50, after: this.pager.start, part: this.part.value.trim() };
+    const [told, nodes] = await Promise.all([get("overview"), get("nodes", page)]);
+    return { told, nodes };
+  }
+
+  draw({ told, nodes }) {
+    this.#now = told.now_ms;
+    const alive = told.instances.filter((row) => row.alive);
+    const dead = Object.values(told.dead_letters).reduce((sum, many) => sum + many, 0);
+    const listed = (name) => [...new Set(alive.map((row) => row[name]).filter(Boolean))].join(", ") || "?";
+    say(this.facts, "overview.facts", {
+      instances: count(alive.length), nodes: count(told.node_count), letters: count(dead),
+      durability: listed("durability"), version: listed("version"), by: told.told_by,
+    });
+    this.instances.draw(told.instances.map((row) => ({ ...row, letters: told.dead_letters[row.instance] ?? 0 })));
+    const filter = this.part.value.trim(), first = this.pager.start === "";
+    const gone = first ? told.gone.filter((row) => row.node_id.includes(filter)).map((row) => ({ ...row, gone: true })) : [];
+    this.nodes.draw([...gone, ...nodes.nodes]);
+    this.pager.told(nodes.next);
+  }
+
+  #instanceColumns() {
+    return [
+      { head: "instances.name", cell: (row) => row.instance, mono: true },
+      { head: "state", cell: (row) => word(`state.${stateOf(row)}`), mood: (row) => MOODS[stateOf(row)] },
+      { head: "instances.durability", cell: (row) => row.durability, title: (row) => named("durability", row.durability) },
+      { head: "instances.up", cell: (row) => (row.started_ms ? age(this.#now - row.started_ms) : ""), number: true },
+      { head: "instances.sessions", cell: (row) => count(row.sessions), number: true },
+      { head: "instances.nodes", cell: (row) => count(row.nodes), number: true },
+      { head: "instances.jobs", cell: (row) => count(row.jobs), number: true },
+      {
+        head: "instances.inbox", number: true, cell: (row) => count(row.inbox.waiting),
+        title: (row) => word("instances.inbox.why", { bytes: bytes(row.inbox.bytes), done: count(row.inbox.done) }),
+      },
+      {
+        head: "instances.lag", number: true,
+        cell: (row) => (row.inbox.oldest_ms ? age(Math.max(0, this.#now - row.inbox.oldest_ms)) : "0 s"),
+      },
+      { head: "instances.letters", cell: (row) => count(row.letters), number: true, mood: (row) => (row.letters ? "bad" : "") },
+      { head: "instances.where", cell: (row) => (row.host ? `${row.host}:${row.port}` : ""), mono: true },
+    ];
+  }
+
+  #nodeColumns() {
+    return [
+      { head: "nodes.name", cell: (row) => row.node_id, mono: true },
+      { head: "state", cell: (row) => this.#told(row), mood: (row) => MOODS[this.#state(row)] },
+      { head: "nodes.at", cell: (row) => row.instance, mono: true },
+      { head: "nodes.slots", cell: (row) => (row.gone ? "" : `${count(row.reserved)} / ${count(row.slots)}`), number: true },
+      { head: "nodes.running", cell: (row) => (row.gone ? "" : count(row.running)), number: true },
+      { head: "nodes.languages", cell: (row) => (row.gone ? "" : spoken(row.languages)) },
+      { head: "nodes.ready", cell: (row) => (row.gone ? "" : (row.ready?.join(", ") ?? word("nodes.untold"))) },
+    ];
+  }
+
+  #state(row) {
+    if (row.gone) return "gone";
+    if (row.draining) return "draining";
+    if (this.#cooling(row).length) return "cooling";
+    return row.ready?.length === 0 ? "unready" : "ready";
+  }
+
+  #cooling = (row) => Object.entries(row.cooling_until_ms).filter(([, until]) => until > this.#now);
+
+  #told(row) {
+    const state = this.#state(row);
+    if (state === "gone") return `${word("state.gone")}, ${ago(row.last_ms, this.#now)}`;
+    if (state !== "cooling") return word(`state.${state}`);
+    const [what, until] = this.#cooling(row)[0];
+    return word("state.cooling", { what: what === "*" ? word("nodes.whole") : what, age: age(until - this.#now) });
+  }
+}
+
+function spoken({ asr, semantic }) {
+  const heard = few(asr), said = few(semantic);
+  return heard === said ? heard : `${heard} → ${said}`;
+}

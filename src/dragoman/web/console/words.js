@@ -1,0 +1,63 @@
+// What the console says, in English and Chinese. An element remembers its word, so that the language can change at any
+// time; what is drawn again every second need not.
+
+import { EN } from "./words_en.js";
+import { ZH } from "./words_zh.js";
+
+const WORDS = { en: EN, zh: ZH };
+const KEPT = "dragoman.language"; // the same as that of the page at /
+let chosen = "en";
+
+export const language = () => chosen;
+export const locale = () => (chosen === "zh" ? "zh-CN" : "en-GB");
+
+/** `{name}` in a sentence is filled from `values`. */
+export function word(key, values = {}) {
+  const text = WORDS[chosen][key] ?? EN[key] ?? key;
+  return text.replace(/\{(\w+)\}/g, (_, name) => values[name] ?? "");
+}
+
+/** The word for something the server named, or that name itself. */
+export const named = (group, name) => (`${group}.${name}` in EN ? word(`${group}.${name}`) : name);
+
+export function say(element, key, values = {}) {
+  element.dataset.word = key;
+  element.dataset.values = JSON.stringify(values);
+  element.textContent = key ? word(key, values) : "";
+}
+
+export function preferred() {
+  const asked = new URLSearchParams(location.search).get("lang") ?? stored() ?? navigator.language;
+  return asked.toLowerCase().startsWith("zh") ? "zh" : "en";
+}
+
+export function speak(code) {
+  chosen = code in WORDS ? code : "en";
+  document.documentElement.lang = chosen === "zh" ? "zh-CN" : "en";
+  document.title = word("title");
+  for (const element of document.querySelectorAll("[data-word]")) {
+    if (element.dataset.word) element.textContent = word(element.dataset.word, JSON.parse(element.dataset.values ?? "{}"));
+  }
+  for (const element of document.querySelectorAll("[data-label]")) {
+    element.setAttribute("aria-label", word(element.dataset.label));
+  }
+  for (const element of document.querySelectorAll("[data-hint]")) element.placeholder = word(element.dataset.hint);
+  dispatchEvent(new Event("language"));
+}
+
+export function choose(code) {
+  try {
+    localStorage.setItem(KEPT, code);
+  } catch {
+    // A browser that keeps nothing asks again the next time.
+  }
+  speak(code);
+}
+
+function stored() {
+  try {
+    return localStorage.getItem(KEPT);
+  } catch {
+    return null;
+  }
+}
