@@ -45,14 +45,31 @@ def token(kind: str, subject: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def cluster_urls(server_binary: ServerBinary, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    """Three masters with a replica each that keep what they are told, and want a password."""
-    with RedisCluster(server_binary, tmp_path_factory.mktemp("deploy-redis"), appendonly=True) as cluster:
+def cluster_urls(
+    server_binary: ServerBinary, old_server_binary: ServerBinary, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[str]]:
+    """Six servers that keep what they are told and want a password, made a Cluster by the script of deploy/."""
+    cluster = RedisCluster(server_binary, tmp_path_factory.mktemp("deploy-redis"), appendonly=True)
+    try:
+        cluster.start_nodes()
         for url in cluster.urls:
             with redis.Redis.from_url(url, protocol=2) as client:
                 client.config_set("masterauth", PASSWORD)
                 client.config_set("requirepass", PASSWORD)
+        tools = tmp_path_factory.mktemp("tools")
+        (tools / "valkey-cli").symlink_to(Path(old_server_binary.path).with_name("redis-cli"))
+        form_cluster(cluster, tools)
+        form_cluster(cluster, tools)  # of one that is there already it only waits
         yield [url.replace("redis://", f"redis://:{PASSWORD}@") for url in cluster.urls[:3]]
+    finally:
+        cluster.stop()
+
+
+def form_cluster(cluster: RedisCluster, tools: Path) -> None:
+    """As the service redis-cluster does, with the command line of an older Redis in the place of Valkey's."""
+    env = {"PATH": f"{tools}:{os.environ['PATH']}", "REDISCLI_AUTH": PASSWORD}
+    servers = [f"127.0.0.1:{node.port}" for node in cluster.nodes]
+    subprocess.run(["sh", str(DEPLOY / "form-cluster.sh"), *servers], env=env, check=True, timeout=60)
 
 
 @dataclass

@@ -161,6 +161,17 @@ def test_one_port_is_published_and_leads_to_every_instance() -> None:
     assert set(re.findall(r"GET (\S+)", text)) <= set(HEALTH)
 
 
+def test_every_line_of_the_balancer_is_one_we_know() -> None:
+    lines = (DEPLOY / "haproxy.cfg").read_text(encoding="utf-8").splitlines()
+    words = [line.split()[0] for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    assert set(words) <= {
+        *("global", "defaults", "resolvers", "frontend", "backend", "maxconn", "mode", "timeout", "parse-resolv-conf"),
+        *("hold", "bind", "default_backend", "balance", "option", "default-server", "server"),
+    }
+    assert "default_backend instances" in "".join(lines)
+    assert "backend instances" in lines
+
+
 def test_the_balancer_is_more_patient_than_the_pings() -> None:
     text = (DEPLOY / "haproxy.cfg").read_text(encoding="utf-8")
     idle = max(config().server.ping_idle_s, config().chat.silent_s)
