@@ -12,17 +12,18 @@ from pathlib import Path
 
 from dragoman.engines.engine import EngineFailed
 from dragoman.engines.languages import SHORT
-from dragoman.engines.processes import end, found, output
+from dragoman.engines.processes import end, found, output, started
 
 PACKAGE = "apertium-eng-spa"
 MODES = Path("/usr/share/apertium/modes")
 SENTENCE_S = 5.0
-MAX_ANSWER = 1 << 20
 _MODE = re.compile(r"([a-z]{3})-([a-z]{3})")
 _SPECIAL = re.compile(r"([\\^$\[\]{}<>/@])")
 _ESCAPED = re.compile(r"\\(.)")
 # The end of a sentence and an empty blank, as the deformatter writes it: without, the last words are held back.
 _END = ".[]"
+# It opens /dev/stdin, which cannot be done with the socket that is ours: hence the cat.
+_ONCE = 'cat | "$0" -u "$1"'
 _KEPT = 'exec bash <(apertium-wblank-mode -z "$1") -n ""'
 
 
@@ -60,7 +61,7 @@ class Apertium:
         try:
             return await row.translate(text)
         except RowBroken:
-            return (await output(self._command, "-u", mode, given=text.encode())).decode().strip()
+            return (await output("sh", "-c", _ONCE, self._command, mode, given=text.encode())).decode().strip()
 
 
 class RowBroken(Exception):
@@ -81,7 +82,7 @@ class Row:
             try:
                 async with asyncio.timeout(SENTENCE_S):
                     return await self._ask(text)
-            except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            except (OSError, RuntimeError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                 await asyncio.shield(self.close())
                 raise RowBroken from None
             except asyncio.CancelledError:
@@ -107,11 +108,4 @@ class Row:
     async def _start(self) -> asyncio.subprocess.Process:
         if not self._mode.exists():
             raise FileNotFoundError(self._mode)
-        return await asyncio.create_subprocess_exec(
-            *("bash", "-c", _KEPT, "apertium", str(self._mode)),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            limit=MAX_ANSWER,
-            start_new_session=True,
-        )
+        return await started("bash", "-c", _KEPT, "apertium", str(self._mode))

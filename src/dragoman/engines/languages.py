@@ -54,10 +54,11 @@ def promise(
     for source, target in pairs:
         if source in wanted and source != target and (not only or target in only):
             writes.setdefault(source, {source}).add(target)
-    best: tuple[set[str], set[str]] = (set(), set())
-    for targets in map(frozenset, writes.values()):
+    best: tuple[int, set[str], set[str]] = (0, set(), set())
+    for _, targets in sorted(writes.items()):
         able = {source for source, reached in writes.items() if reached >= targets}
         real = {target for target in targets if able - {target}}
-        if len(able) * len(real) > len(best[0]) * len(best[1]):
-            best = able, real
-    return Promise(frozenset(best[0]), frozenset(best[1]), frozenset(best[1]) & frozenset(speaks))
+        count = sum(source != target for source in able for target in real)
+        if count > best[0]:
+            best = count, able, real
+    return Promise(frozenset(best[1]), frozenset(best[2]), frozenset(best[2]) & frozenset(speaks))

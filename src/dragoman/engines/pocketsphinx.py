@@ -21,6 +21,7 @@ from struct import Struct
 from typing import Any, BinaryIO
 
 from dragoman.engines.engine import EngineFailed, Partial, need_module
+from dragoman.engines.processes import end, started
 from dragoman.engines.sound import Sound
 
 RATE = 16_000
@@ -29,7 +30,6 @@ PIECE_BYTES = RATE * 2 // 5
 BOUNDS = {"maxhmmpf": 5000, "maxwpf": 10}
 NOTHING_MUCH = "nothing-much"
 SILENCE = bytes(RATE * 2 // 4)  # the decoder wants a quiet moment before and after
-MAX_LINE = 1 << 20
 _LENGTH = Struct("<I")
 READY = b"ready\n"
 RUDE = ("asshole", "bitch", "bullshit", "cunt", "fuck", "motherfuck", "nigg", "pussy", "shit", "slut", "whore")
@@ -50,7 +50,7 @@ class PocketSphinx:
 
     async def close(self) -> None:
         for child in self._idle:
-            await _end(child)
+            await end(child)
         self._idle.clear()
 
     async def recognise(self, sound: Sound, language: str | None, partial: Partial) -> str:
@@ -60,26 +60,19 @@ class PocketSphinx:
             try:
                 text = await _ask(child, SILENCE + pcm + SILENCE, partial)
             except BaseException:
-                await asyncio.shield(_end(child))
+                await asyncio.shield(end(child))
                 raise
             self._idle.append(child)
             return text
 
     async def _start(self) -> asyncio.subprocess.Process:
-        child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "dragoman.engines.pocketsphinx"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            limit=MAX_LINE,
-            start_new_session=True,  # Ctrl-C is for the node, which lets it finish
-        )
+        child = await started(sys.executable, "-m", "dragoman.engines.pocketsphinx")
         try:
             assert child.stdout is not None
             if await child.stdout.readline() != READY:
                 raise EngineFailed("PocketSphinx could not load its model.")
         except BaseException:
-            await asyncio.shield(_end(child))
+            await asyncio.shield(end(child))
             raise
         return child
 
@@ -95,15 +88,9 @@ async def _ask(child: asyncio.subprocess.Process, pcm: bytes, partial: Partial) 
             if "text" in told:
                 return str(told["text"])
             partial(told["partial"])
-    except ConnectionError:
+    except (ConnectionError, RuntimeError):  # uvloop's word for a pipe that is closed already
         pass
     raise EngineFailed("PocketSphinx died while it listened.")
-
-
-async def _end(child: asyncio.subprocess.Process) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        child.kill()
-    await child.wait()
 
 
 # ---------------------------------------------------------------- the process

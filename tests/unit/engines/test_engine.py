@@ -1,0 +1,21 @@
+import pytest
+
+from dragoman.engines.engine import Missing, need_module
+
+
+def test_all_that_is_missing_is_one_sentence_and_one_line() -> None:
+    missing = [
+        Missing("The program espeak-ng is not installed", "apt-get install espeak-ng"),
+        Missing("The program apertium is not installed", "apt-get install apertium-eng-spa"),
+        Missing("The Python package av is not installed", "pip install 'dragoman[local]'"),
+        Missing("The Python package pocketsphinx is not installed", "pip install 'dragoman[local]'"),
+    ]
+    told = Missing.several(missing)
+    assert told.remedy == "apt-get install espeak-ng apertium-eng-spa && pip install 'dragoman[local]'"
+    assert told.what.startswith("The program espeak-ng is not installed; the program apertium is not installed; the ")
+
+
+def test_a_module_that_is_not_there_is_named_with_what_installs_it() -> None:
+    need_module("json")
+    with pytest.raises(Missing, match=r"nowhere_at_all is not installed: pip install 'dragoman\[local\]'"):
+        need_module("nowhere_at_all")

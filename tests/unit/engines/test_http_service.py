@@ -1,0 +1,130 @@
+import asyncio
+import logging
+import time
+
+import pytest
+
+from dragoman.engines import EngineFailed, Missing
+from dragoman.engines.http_service import TRIES, HttpService, retry_after_s
+from dragoman.engines.patience import within
+from dragoman.node import ModelNotAvailable
+from engines_here import needs_wheels
+from model_server import KEY, Fault, ModelServer, model_server
+from waiting import wait_until
+
+pytestmark = needs_wheels
+
+BUSY = Fault(429, {"Retry-After": "0"})
+
+
+async def ask(server: ModelServer, job_s: float = 10.0, key: str = KEY) -> object:
+    service = HttpService(server.url, "libretranslate-nmt", key, "The model server")
+    await service.open()
+    try:
+        with within(job_s):
+            return await service.json("POST", "/translate", lambda: {"json": {"q": "hello"}})
+    finally:
+        await service.close()
+
+
+async def test_the_credential_goes_into_a_header() -> None:
+    async with model_server() as server:
+        await ask(server)
+        assert server.authorizations == [f"Bearer {KEY}"]
+        await ask(server, key="")
+        assert server.authorizations[-1] is None
+
+
+@pytest.mark.parametrize("fault", [BUSY, Fault(500), Fault(503, {"Retry-After": "0"})])
+async def test_a_server_that_is_busy_or_stumbles_is_asked_again(fault: Fault) -> None:
+    async with model_server(faults=[fault, fault]) as server:
+        assert await ask(server) == {"translatedText": server.translation}
+        assert len(server.asked) == 3
+
+
+async def test_the_time_a_server_asks_for_is_given() -> None:
+    async with model_server(faults=[Fault(429, {"Retry-After": "0.3"})]) as server:
+        began = time.monotonic()
+        await ask(server)
+        assert time.monotonic() - began >= 0.3
+
+
+async def test_when_that_time_is_longer_than_the_job_has_another_node_gets_it_at_once() -> None:
+    async with model_server(faults=[Fault(429, {"Retry-After": "60"})]) as server:
+        began = time.monotonic()
+        with pytest.raises(ModelNotAvailable, match="HTTP 429, asks to wait 60 s, after 1 tries") as raised:
+            await ask(server)
+        assert raised.value.service_id == "libretranslate-nmt"
+        assert time.monotonic() - began < 5
+
+
+async def test_one_that_stays_busy_is_given_up() -> None:
+    async with model_server(faults=[BUSY] * 10) as server:
+        with pytest.raises(ModelNotAvailable, match=f"after {TRIES} tries"):
+            await ask(server)
+        assert len(server.asked) == TRIES
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+async def test_what_will_not_work_here_is_not_asked_again(status: int, caplog: pytest.LogCaptureFixture) -> None:
+    told = f'{{"error": {{"message": "Incorrect API key provided: {KEY}"}}}}'
+    async with model_server(faults=[Fault(status, body=told)]) as server:
+        with caplog.at_level(logging.DEBUG), pytest.raises(ModelNotAvailable, match=f"HTTP {status}") as raised:
+            await ask(server)
+    assert f"HTTP {status}" in caplog.text
+    assert KEY not in caplog.text + str(raised.value)
+
+
+async def test_a_job_the_server_refuses_fails_with_its_reason_and_without_the_key() -> None:
+    async with model_server(faults=[Fault(400, body=f"too long, says {KEY}")]) as server:
+        with pytest.raises(EngineFailed, match="refused the request with HTTP 400: too long, says …"):
+            await ask(server)
+
+
+async def test_redirects_are_not_followed() -> None:
+    async with model_server(faults=[Fault(307, {"Location": "http://127.0.0.1:1/"})]) as server:
+        with pytest.raises(EngineFailed, match="HTTP 307"):
+            await ask(server)
+
+
+async def test_a_slow_server_costs_no_more_than_the_job_has() -> None:
+    async with model_server(faults=[Fault(pause_s=30)]) as server:
+        with pytest.raises(EngineFailed, match="The model server did not answer in time"):
+            await ask(server, job_s=0.2)
+
+
+async def test_no_server_at_all_is_no_model() -> None:
+    async with model_server() as server:
+        pass
+    with pytest.raises(ModelNotAvailable, match="no connection"):
+        await ask(server)
+
+
+async def test_an_answer_that_is_no_json_fails_the_job() -> None:
+    async with model_server(faults=[Fault(200, body="<html>")]) as server:
+        with pytest.raises(EngineFailed, match="no JSON"):
+            await ask(server)
+
+
+async def test_cancelled_it_asks_no_more() -> None:
+    async with model_server(faults=[Fault(429, {"Retry-After": "5"})]) as server:
+        task = asyncio.create_task(ask(server))
+        await wait_until(lambda: server.asked)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("url", ["", "ftp://host", "host:80", "http://user:word@host/"])
+async def test_an_address_that_is_none_or_holds_a_credential_is_refused(url: str) -> None:
+    with pytest.raises(Missing):
+        await HttpService(url, "x").open()
+
+
+def test_retry_after_is_seconds_or_a_date() -> None:
+    assert retry_after_s("1.5", 0) == 1.5
+    assert retry_after_s("-3", 0) == 0
+    assert retry_after_s("Thu, 01 Jan 1970 00:01:00 GMT", 20) == 40
+    assert retry_after_s("soon", 0) is None
+    assert retry_after_s(None, 0) is None

@@ -1,0 +1,162 @@
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from dragoman.engines import EngineFailed, Heard, Pipeline, Sound
+from dragoman.engines.patience import left_s
+from dragoman.node import ModelNotAvailable, Result
+from dragoman.protocol.audio import encode_base64
+from dragoman.protocol.errors import BadAudio
+from dragoman.protocol.session import Pipeline as Steps
+from engines_here import needs_wheels
+from model_server import beep
+from unit.node.fake_scheduler import job
+
+pytestmark = needs_wheels
+
+SPOKEN = {"audio": encode_base64(beep(400, 16_000).pcm), "audio_format": "pcm16", "sample_rate": 16_000}
+
+
+class Engines:
+    """Three in one: they say what they were asked."""
+
+    def __init__(self, heard: str | Heard = "hello") -> None:
+        self.heard = heard
+        self.languages: list[Any] = []
+        self.sounds: list[Sound] = []
+
+    async def recognise(self, sound: Sound, language: str | None, partial: Any) -> str | Heard:
+        self.sounds.append(sound)
+        self.languages.append(language)
+        partial("hel")
+        return self.heard
+
+    async def translate(self, text: str, source: str, target: str) -> str:
+        self.languages.append((source, target))
+        return f"{text} in {target}"
+
+    async def synthesise(self, text: str, language: str) -> Sound:
+        self.languages.append(language)
+        return beep()
+
+    def pipeline(self, **options: Any) -> Pipeline:
+        return Pipeline(self.recognise, self.translate, self.synthesise, **options)
+
+
+async def result_of(through: Pipeline, **fields: Any) -> Result:
+    result = await through(job(1, **SPOKEN | fields))
+    assert result is not None
+    return result
+
+
+async def test_what_is_heard_is_translated_and_spoken() -> None:
+    engines = Engines()
+    result = await result_of(engines.pipeline())
+    assert (result.text_asr, result.text_translated, result.tts_format) == ("hello", "hello in es", "opus")
+    assert Sound.of_wire(result.tts_audio, "opus", 16_000).loudness > 1000
+    assert engines.languages == ["en", ("en", "es"), "es"]
+    assert engines.sounds[0] == beep(400, 16_000)
+    assert set(result.extra or ()) == {"decoding_ms", "recognition_ms", "translation_ms", "synthesis_ms"}
+
+
+async def test_opus_comes_decoded_to_the_recogniser() -> None:
+    engines = Engines()
+    await result_of(engines.pipeline(), audio=encode_base64(beep(400).opus()), audio_format="opus")
+    assert engines.sounds[0].rate == 16_000
+    assert engines.sounds[0].loudness > 1000
+
+
+async def test_plain_functions_run_in_threads() -> None:
+    threads = set()
+
+    def recognise(sound: Sound, language: str | None, partial: Any) -> str:
+        threads.add(threading.current_thread())
+        return "hello"
+
+    def translate(text: str, source: str, target: str) -> str:
+        threads.add(threading.current_thread())
+        return "hola"
+
+    def synthesise(text: str, language: str) -> Sound:
+        threads.add(threading.current_thread())
+        return beep()
+
+    assert (await result_of(Pipeline(recognise, translate, synthesise))).text_translated == "hola"
+    assert threading.current_thread() not in threads
+
+
+async def test_nothing_heard_is_an_empty_result() -> None:
+    result = await result_of(Engines("  ").pipeline())
+    assert result.is_empty
+    assert result.extra == {"reason": "ASR_EMPTY"}
+
+
+async def test_steps_nobody_asked_for_are_left_out() -> None:
+    engines = Engines()
+    result = await result_of(engines.pipeline(), pipeline=Steps(True, False, False))
+    assert (result.text_asr, result.text_translated, result.tts_audio) == ("hello", "", b"")
+    assert engines.languages == ["en"]
+
+
+async def test_a_sentence_in_the_language_asked_for_stays_as_it_is() -> None:
+    engines = Engines()
+    result = await result_of(engines.pipeline(), src_lang="es")
+    assert result.text_translated == "hello"
+    assert engines.languages == ["es", "es"]
+
+
+@pytest.mark.parametrize(("spoken", "target"), [("en", "es"), ("es", "en")])
+async def test_between_two_who_take_turns_it_goes_into_the_language_of_the_other(spoken: str, target: str) -> None:
+    engines = Engines(Heard("hello", spoken))
+    both = {"src_lang": "auto", "tgt_lang": "es", "lang_a": "en", "lang_b": "es"}
+    assert (await result_of(engines.pipeline(), **both)).text_translated == f"hello in {target}"
+    assert engines.languages[0] is None
+
+
+async def test_who_hears_one_language_takes_auto_for_it() -> None:
+    engines = Engines()
+    await result_of(engines.pipeline(hears=frozenset(("en",))), src_lang="auto")
+    assert engines.languages[:2] == ["en", ("en", "es")]
+
+
+async def test_a_voice_that_fails_or_is_not_there_costs_only_the_sound() -> None:
+    async def hoarse(text: str, language: str) -> Sound:
+        raise EngineFailed("no voice today")
+
+    engines = Engines()
+    for pipeline in (
+        Pipeline(engines.recognise, engines.translate, hoarse),
+        engines.pipeline(speaks=frozenset(("en",))),
+    ):
+        result = await result_of(pipeline)
+        assert (result.text_translated, result.tts_audio, result.reason_codes) == ("hello in es", b"", ["TTS_FAILED"])
+
+
+async def test_a_model_that_is_not_there_sends_the_job_elsewhere() -> None:
+    async def gone(text: str, source: str, target: str) -> str:
+        raise ModelNotAvailable("openai-nmt", reason="HTTP 429")
+
+    engines = Engines()
+    with pytest.raises(ModelNotAvailable):
+        await result_of(Pipeline(engines.recognise, gone, engines.synthesise))
+
+
+async def test_a_job_that_takes_too_long_says_what_took_so_long() -> None:
+    left: list[float] = []
+
+    async def slow(text: str, source: str, target: str) -> str:
+        left.append(left_s())
+        await asyncio.Event().wait()
+        return ""
+
+    engines = Engines()
+    with pytest.raises(EngineFailed, match=r"The translation was not done within 0\.2 s"):
+        await result_of(Pipeline(engines.recognise, slow, engines.synthesise, job_s=0.2))
+    assert 0 < left[0] <= 0.2
+
+
+async def test_audio_that_is_none_fails_the_job() -> None:
+    with pytest.raises(BadAudio):
+        await result_of(Engines().pipeline(), audio=encode_base64(b"abc"))
