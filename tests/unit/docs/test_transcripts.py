@@ -1,0 +1,60 @@
+"""What docs/protocol.md shows is said as the protocol has it: types that exist, with fields that they have.
+
+A transcript may leave out fields (`…` between two of them) and shorten values; what is whole is decoded.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from dragoman.protocol.node import NodeMessage, ToNode
+from dragoman.protocol.session import ClientMessage, ServerMessage
+
+PAGE = Path(__file__).resolve().parents[3] / "docs/protocol.md"
+SAID = {kind.__struct_config__.tag: kind for kind in (*get_args(ClientMessage), *get_args(NodeMessage))}
+HEARD = {kind.__struct_config__.tag: kind for kind in (*get_args(ToNode), *get_args(ServerMessage))}
+LINE = re.compile(r"^([<>]) (\{.*\})$", re.M)
+
+
+def lines() -> Iterator[tuple[str, str]]:
+    for section in re.findall(r"^```text\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S):
+        yield from LINE.findall(section)
+
+
+def fields(kind: Any) -> set[str]:
+    return {field.encode_name for field in msgspec.structs.fields(kind)} | {"type"}
+
+
+@pytest.mark.parametrize(("way", "line"), list(lines()))
+def test_a_line_has_a_type_and_fields_that_exist(way: str, line: str) -> None:
+    known = SAID if way == ">" else HEARD
+    said = re.match(r'\{"type":"(\w+)"', line)
+    assert said is not None
+    if said[1] == "sing":  # what nobody understands
+        return
+    top = re.sub(r"(?<=:)\[?\{(?:[^{}]|\{[^{}]*\})*\}\]?", "{}", re.sub(r"\},\{", ",", line))  # not of objects inside
+    assert set(re.findall(r'"(\w+)":', top)) <= fields(known[said[1]])
+
+
+@pytest.mark.parametrize("line", [line for way, line in lines() if way == ">" and "sing" not in line])
+def test_what_is_said_whole_is_understood(line: str) -> None:
+    whole = re.sub(r"[A-Za-z0-9+/]+…", "AwD4//4=", line)
+    if "…" not in whole:
+        msgspec.json.decode(whole, type=SAID[json.loads(whole)["type"]])
+
+
+def test_there_are_transcripts_of_both_kinds_of_peers() -> None:
+    types = {re.findall(r'"type":"(\w+)"', line)[0] for _, line in lines()}
+    assert {
+        "session_init",
+        "translation_result",
+        "session_resume",
+        "node_register",
+        "job_assign",
+        "job_result",
+    } <= types
