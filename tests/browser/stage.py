@@ -28,7 +28,7 @@ CHROMIUM = shutil.which("chromium")
 PATIENCE_S = 30.0
 RATE = 22_050
 SILENT_S = 1.1  # behind what is said: enough for the page to see the end of an utterance
-SENTENCE = "Good morning."
+SENTENCE = "We need a doctor."
 # What Chromium itself writes about sockets and requests whose server was killed; no page can keep it from that.
 CUT = ("WebSocket connection to", "net::ERR_")
 
@@ -139,7 +139,10 @@ def spoken(path: Path) -> Path:
         samples = _murmur()
     else:
         said = subprocess.run(
-            ["espeak-ng", "-v", "en-us", "-s", "140", "--stdout", SENTENCE], capture_output=True, check=True, timeout=20
+            ["espeak-ng", "-v", "en-us+f2", "-s", "120", "--stdout", SENTENCE],
+            capture_output=True,
+            check=True,
+            timeout=20,
         )
         samples = said.stdout[44:]
     with wave.open(str(path), "wb") as file:

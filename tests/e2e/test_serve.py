@@ -43,6 +43,7 @@ def test_it_says_where_to_look(server: Dragoman) -> None:
     base = server.base
     for line in (
         "with 2 instances.",
+        f"page      http://{base}/\n",
         f"ws://{base}/ws/session",
         f"ws://{base}/ws/node",
         f"http://{base}/health/ready",

@@ -82,6 +82,7 @@ def where_to_look(config: "Config", ready: "Ready") -> str:
     guarded = "   (needs an operator token)" if config.security.secret else ""
     return (
         f"\nDragoman is ready after {ready.elapsed_s:.2f} s with {count} instance{'s' if count > 1 else ''}.\n"
+        f"  page      http://{base}/\n"
         f"  clients   ws://{base}/ws/session\n"
         f"  nodes     ws://{base}/ws/node\n"
         f"  chat      ws://{base}/ws   (login: POST http://{base}/auth/login)\n"

@@ -159,7 +159,7 @@ export class Speech {
     const { served, sampled } = this.languages;
     for (const name of ["speak", "sample", "choose"]) this.part(name).disabled = !served && !this.source;
     this.part("sample").hidden = !sampled;
-    if (!this.session) this.state();
+    if (!this.session && this.part("status").dataset.mood !== "bad") this.state();
   }
 
   connection(name, detail) {

@@ -26,7 +26,6 @@ export const EN = {
   "state.connecting": "Connecting…",
   "state.open": "Listening",
   "state.playing": "Playing the recording",
-  "state.finishing": "Waiting for the translation",
   "state.resumed": "Connection restored. Nothing was lost.",
   "state.reconnecting": "Connection lost. Reconnecting…",
   "state.renewed": "The session could not be restored; a new one has begun.",

@@ -26,7 +26,6 @@ export const ZH = {
   "state.connecting": "正在连接…",
   "state.open": "正在聆听",
   "state.playing": "正在播放录音",
-  "state.finishing": "等待译文",
   "state.resumed": "连接已恢复，没有丢失任何内容。",
   "state.reconnecting": "连接中断，正在重新连接…",
   "state.renewed": "原会话无法恢复，已开始新的会话。",
