@@ -12,7 +12,7 @@ log = structlog.get_logger(__name__)
 def chat_tokens(config: Config) -> Tokens:
     """Called once at start: it says so when everybody can make tokens."""
     if signs_with_the_development_secret(config):
-        log.warning(
+        log.info(
             "chat tokens are signed with the development secret, which everybody knows: set security.secret before "
             "others can reach this"
         )

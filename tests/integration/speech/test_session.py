@@ -170,8 +170,10 @@ async def test_audio_that_is_cut_while_its_instance_drains_is_told_failed(house:
     await wait_until(lambda: node.jobs, PATIENCE_S)
     session.chunk(opus_run([SILENCE_PACKET]), False, 2)
     draining = asyncio.ensure_future(here.instance.drain())
-    (error,) = await wait_until(lambda: wire.of("error"), PATIENCE_S)
-    assert (error["code"], error["details"]["utterance_index"]) == ("SESSION_CLOSED", 1)
+    (error,) = await wait_until(
+        lambda: [one for one in wire.of("error") if one["code"] == "SESSION_CLOSED"], PATIENCE_S
+    )
+    assert error["details"]["utterance_index"] == 1
     node.answer(node.jobs[0])
     await draining
     assert len(node.jobs) == 1

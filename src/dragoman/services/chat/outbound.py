@@ -302,12 +302,14 @@ class Outbound:
                 self._user.error(Reason.DUPLICATE_MSG_ID_MISMATCH, row.client_msg_id)
             case Verdict.EXISTS:
                 desk.metrics.chat_dup_db.inc()
-                self._ack(AckType.SAVED, row, outcome.message.id)
                 # Whoever saved it may have died before pushing it; a receiver that has it does not get it twice.
                 await self._push(outcome.message)
+                self._ack(AckType.SAVED, row, outcome.message.id)
             case Verdict.SAVED:
-                self._ack(AckType.SAVED, row, row.id)
+                # Pushed before it is acknowledged: should we die in between, its sender sends it again, and nothing
+                # it sends after that can overtake it.
                 await self._push(outcome.message)
+                self._ack(AckType.SAVED, row, row.id)
                 self._remember(row)
                 self._observe_save(row, came_at, began, saved_s)
         return True
