@@ -8,6 +8,7 @@ from aiohttp import web
 from dragoman.archive import Archive
 from dragoman.domain.chat.switches import BadSwitch, Switches
 from dragoman.gateway.answers import Wrong, error, json
+from dragoman.gateway.auditing import Auditor
 from dragoman.services.chat.switchboard import Switchboard
 from dragoman.services.chat.whereabouts import Whereabouts
 
@@ -24,8 +25,8 @@ class ChatSeen(Protocol):
     async def status(self) -> dict[str, Any]: ...
 
 
-def routes(chat: ChatSeen) -> list[web.RouteDef]:
-    api = _Api(chat)
+def routes(chat: ChatSeen, auditor: Auditor) -> list[web.RouteDef]:
+    api = _Api(chat, auditor)
     return [
         web.get("/api/v1/chat", api.status),
         web.get("/api/v1/chat/switches", api.switches),
@@ -37,8 +38,8 @@ def routes(chat: ChatSeen) -> list[web.RouteDef]:
 
 
 class _Api:
-    def __init__(self, chat: ChatSeen) -> None:
-        self._chat = chat
+    def __init__(self, chat: ChatSeen, auditor: Auditor) -> None:
+        self._chat, self._auditor = chat, auditor
 
     async def status(self, _: web.Request) -> web.Response:
         return json(await self._chat.status())
@@ -55,13 +56,18 @@ class _Api:
         if not given:
             raise Wrong("no switch was given")
         try:
-            changed = await self._chat.switchboard.change({name: str(value).lower() for name, value in given.items()})
+            texts = {name: str(value).lower() for name, value in given.items()}
+            changed = await self._chat.switchboard.change(texts)
         except BadSwitch as wrong:
             raise Wrong(str(wrong)) from None
+        for name, text in texts.items():
+            await self._auditor.note(request, "chat.switch", name, text)
         return json(self._shown(changed))
 
-    async def reset(self, _: web.Request) -> web.Response:
-        return json(self._shown(await self._chat.switchboard.reset()))
+    async def reset(self, request: web.Request) -> web.Response:
+        configured = await self._chat.switchboard.reset()
+        await self._auditor.note(request, "chat.switches.reset", "chat")
+        return json(self._shown(configured))
 
     def _shown(self, switches: Switches) -> dict[str, Any]:
         configured = msgspec.to_builtins(self._chat.switchboard.configured)

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from dragoman.archive import ArchiveAway
 from dragoman.gateway.answers import Wrong, error, json
+from dragoman.gateway.auditing import OPERATOR, Auditor
 from dragoman.gateway.principal import Doorkeeper, Unauthorized, token_of
 from dragoman.services.letter_boxes import DeadLetters
 from dragoman.services.report import Report
@@ -50,6 +51,7 @@ class Backstage:
     jobs: Jobs
     stats: Callable[[], dict[str, Any]]
     ready: Callable[[], str | None]  # None, or why not
+    auditor: Auditor
 
 
 def application(
@@ -104,7 +106,7 @@ def _operators_only(doorkeeper: Doorkeeper, open_to_all: frozenset[str]) -> Any:
         if request.path not in open_to_all:
             headers = {name.lower(): value for name, value in request.headers.items()}
             try:
-                doorkeeper.identify("operator", token_of(headers, request.query))
+                request[OPERATOR] = doorkeeper.identify("operator", token_of(headers, request.query))
             except Unauthorized as why:
                 return error(str(why), 401)
         return await handler(request)
@@ -159,7 +161,9 @@ class _Api:
             for sample in family.samples:
                 labels = ",".join(f"{k}={v}" for k, v in sorted(sample.labels.items()))
                 samples[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
-        return json(samples)
+        answer = json(samples)
+        answer.headers["Dragoman-Instance"] = self._stage.instance  # a shared port answers for any of its workers
+        return answer
 
     async def cluster(self, _: web.Request) -> web.Response:
         return json(await self._stage.report.cluster())
@@ -205,11 +209,15 @@ class _Api:
             return error(f"it cannot be replayed, only dropped: {why}", 409)
         if verdict is not Push.OK:
             return error(f"it cannot be replayed now: {_WHY_NOT_REPLAYED[verdict]}", 409)
+        await self._stage.auditor.note(request, "dlq.replay", f"{letter.instance}/{letter.id}", letter.reason)
         return json({"replayed": True, "verdict": verdict})
 
     async def drop(self, request: web.Request) -> web.Response:
         instance, id = request.match_info["instance"], _letter_id(request.match_info["id"])
-        return json({"dropped": True}) if await self._stage.letters.drop(instance, id) else _no_letter()
+        if not await self._stage.letters.drop(instance, id):
+            return _no_letter()
+        await self._stage.auditor.note(request, "dlq.drop", f"{instance}/{id}")
+        return json({"dropped": True})
 
     async def _find(self, request: web.Request) -> Letter | None:
         return await self._stage.letters.get(request.match_info["instance"], _letter_id(request.match_info["id"]))

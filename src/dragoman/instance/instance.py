@@ -13,6 +13,7 @@ import structlog
 from dragoman import __version__
 from dragoman.config import Config
 from dragoman.domain.durability import DurabilityClass, Judgement
+from dragoman.gateway.auditing import Auditor
 from dragoman.gateway.http import Backstage
 from dragoman.instance.doors import Doors
 from dragoman.instance.redis_check import CannotStart, check_redis, connected
@@ -99,6 +100,7 @@ class Instance:
             self.stores.jobs,
             self.stats,
             self.why_not_ready,
+            Auditor(self.stores.audit, self.name),
         )
         await self.doors.open(stage, self.admin_port)
         self.ready = True

@@ -39,6 +39,7 @@ from dragoman.protocol.peer import (
 from dragoman.services.letter_boxes import LetterBoxes
 from dragoman.services.loops import Tasks, every
 from dragoman.services.metrics import Metrics
+from dragoman.services.register import Register
 from dragoman.services.report import Report
 from dragoman.services.speech.dispatcher import Dispatcher
 from dragoman.services.speech.expatriate import Mail
@@ -168,6 +169,7 @@ class Services:
         )  # fmt: skip
         self.renewer = Renewer(stores.owners, self.name, self.local_nodes.ids, self.sessions.ids)
         self.sweeper = Sweeper(stores.nodes, int(phase2.node_snapshot.remove_stale_after_seconds * 1000))
+        self.register = Register(stores.redis, stores.keys, stores.instances, stores.jobs)
         self.report = Report(
             self.name, stores.instances, stores.inboxes, self.letters, self.view, stores.reservations,
             config.speech.default_slots,

@@ -2,6 +2,7 @@
 
 from dragoman.config import Config
 from dragoman.domain.storm import StormSettings
+from dragoman.store.audit import Audit
 from dragoman.store.inbox import Inboxes, InboxSettings
 from dragoman.store.instances import Instances
 from dragoman.store.jobs import Jobs
@@ -38,3 +39,4 @@ class Stores:
         self.reservations = Reservations(redis, keys, speech.reservation_ttl_ms)
         storm = StormSettings(speech.debounce_window_s, speech.unavailable_ttl_s)
         self.storm = Storm(redis, keys, storm)
+        self.audit = Audit(redis, keys)

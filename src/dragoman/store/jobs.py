@@ -3,10 +3,13 @@
 A request (session, utterance, target) is bound to one job however many instances create it at the same
 moment: a lock for the time of creation, then a binding that outlives the job. The lock's holder is named
 in it, so that a lapsed one cannot free somebody else's.
+
+The last jobs are listed, for people: that list may miss one, and names jobs that are gone already.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from time import time
 from typing import Any
 
 import msgspec
@@ -22,6 +25,12 @@ ADVANCE_JOB = Script.beside(__file__, "advance_job")
 
 LOCK_MS = 2000
 JOB_TTL_MS = 3_600_000
+MAX_RECENT = 10_000
+TRIM_EVERY = 128
+LISTED = (
+    "state", "outcome", "code", "attempt", "node_id", "session_id", "utterance_index", "turn_id", "src_lang",
+    "tgt_lang", "driver", "created_ms", "dispatched_ms", "finished_ms", "waited_ms",
+)  # fmt: skip
 
 
 class Binding(msgspec.Struct, frozen=True):
@@ -36,6 +45,7 @@ _decode_binding = msgspec.json.Decoder(Binding).decode
 class Jobs:
     def __init__(self, redis: Redis, keys: Keys) -> None:
         self.redis, self.keys = redis, keys
+        self._noted = 0
 
     # -- requests -------------------------------------------------------------------------------
 
@@ -127,3 +137,39 @@ class Jobs:
 
     async def driven_by(self, instance: str, most: int) -> list[str]:
         return [job.decode() for job in await self.redis.call("ZRANGE", self.keys.jobs_of(instance), 0, most - 1)]
+
+    # -- the last ones, for people ---------------------------------------------------------------
+
+    def note(self, job: str) -> "list[asyncio.Future[int]]":
+        """List it, started: it travels with the job's first write. The list is cut now and then, not each time."""
+        recent = self.keys.jobs_recent
+        started = [self.redis.call("ZADD", recent, int(time() * 1000), job)]
+        if self._noted % TRIM_EVERY == 0:
+            started.append(self.redis.call("ZREMRANGEBYRANK", recent, 0, -MAX_RECENT - 1))
+        self._noted += 1
+        return started
+
+    async def recent(
+        self, before: str = "", since_ms: int = 0, page: int = 200
+    ) -> AsyncIterator[tuple[str, dict[str, str]]]:
+        """The last jobs that are still there, the newest first, each with where it is in the list.
+
+        `before`: only those behind that place.
+        """
+        at, _, last = before.partition("|")
+        highest, lowest, skipped = at or "+inf", max(since_ms, int(time() * 1000) - JOB_TTL_MS), 0
+        while True:
+            flat = await self.redis.call(
+                "ZREVRANGEBYSCORE", self.keys.jobs_recent, highest, lowest, "WITHSCORES", "LIMIT", skipped, page
+            )
+            rows = [(id.decode(), str(int(float(at_ms)))) for id, at_ms in zip(flat[::2], flat[1::2], strict=True)]
+            # Of one millisecond they come in the reverse order of their ids.
+            new = [(id, at_ms) for id, at_ms in rows if not (at_ms == at and id >= last)]
+            found = await asyncio.gather(*(self.redis.call("HMGET", self.keys.job(id), *LISTED) for id, _ in new))
+            for (id, at_ms), values in zip(new, found, strict=True):
+                told = {name: value.decode() for name, value in zip(LISTED, values, strict=True) if value is not None}
+                if told:
+                    yield f"{at_ms}|{id}", {"job_id": id, **told}
+            if len(rows) < page:
+                return
+            skipped += page

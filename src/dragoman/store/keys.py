@@ -68,6 +68,8 @@ TABLE = (
     KeySpec("P:v1:requests:lock:<request>", "string", "TTL 2 s", "dispatcher", "dispatcher", "creation in progress"),
     KeySpec("P:v1:requests:binding:<request>", "string", "TTL job", "dispatcher", "dispatcher", "JSON: request to job"),
     KeySpec("P:v1:jobs:{job:<id>}:fsm", "hash", "TTL job", "placer, driver, orphans", "API, orphans, resumption", "state, attempt, node, outcome, times, receipt"),
+    KeySpec("P:v1:jobs:recent", "zset", "the last 10,000", "placer", "console", "job ids by when they were recorded, ms"),
+    KeySpec("P:v1:audit", "stream", "the last 10,000", "API", "console", "who changed what"),
     KeySpec("P:users:owner:{user:<id>}", "string", "TTL owner", "chat users, renewer", "courier", "instance and connection that hold the user's socket"),
     KeySpec("P:v1:chat:switches", "hash", "as long as the cluster", "two-phase", "switchboard", "two-phase switches changed while running"),
     KeySpec("P:v1:chat:layout", "string", "as long as the cluster", "first instance", "instances at start", "JSON: shards, stream and group names"),
@@ -100,6 +102,8 @@ class Keys:
         self.nodes_last_seen = f"{prefix}:v1:nodes:last_seen"
         self.dlq_instances = f"{prefix}:v1:dlq:instances"
         self.sessions_grace = f"{prefix}:v1:sessions:grace"
+        self.jobs_recent = f"{prefix}:v1:jobs:recent"
+        self.audit = f"{prefix}:v1:audit"
         self.announcements = f"{prefix}:v1:announcements"  # a channel, not a key
 
     def presence(self, instance: str) -> str:

@@ -12,6 +12,7 @@ from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 from structlog.testing import capture_logs
 
+from dragoman.gateway.auditing import Auditor
 from dragoman.gateway.http import Backstage, admin_application, application
 from dragoman.gateway.principal import Doorkeeper
 from dragoman.instance.stores import Stores
@@ -46,6 +47,7 @@ class Site:
             stores.jobs,
             lambda: {"instance": "here"},
             lambda: self.why_not_ready,
+            Auditor(stores.audit, "here"),
         )
 
     @asynccontextmanager

@@ -34,6 +34,8 @@ LITERAL = {
     "P:v1:requests:binding:r1": KEYS.request_binding("r1"),
     "P:v1:nodes:{node:n1}:reserved": KEYS.reserved("n1"),
     "P:v1:jobs:{job:j1}:fsm": KEYS.job("j1"),
+    "P:v1:jobs:recent": KEYS.jobs_recent,
+    "P:v1:audit": KEYS.audit,
     "P:users:owner:{user:7}": KEYS.user_owner(7),
     "P:v1:chat:switches": KEYS.chat_switches,
     "P:v1:chat:layout": KEYS.chat_layout,

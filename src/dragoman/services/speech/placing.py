@@ -233,6 +233,8 @@ class Recording:
         with jobs.redis.keeping() as kept:
             create = jobs.create(order.job_id, self._fields(), self._node, self._epoch)
             bind = jobs.bind(order.request_id, Binding(order.job_id, self._placer.instance))
+            for noted in jobs.note(order.job_id):
+                unawaited(noted)
         return kept, [create, bind]
 
     def _fields(self) -> dict[str, object]:

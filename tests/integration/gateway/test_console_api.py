@@ -1,0 +1,236 @@
+"""What the console asks: pages of nodes, sessions and jobs of any cluster, and who changed what."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import jwt
+import pytest
+from aiohttp import ClientResponse
+from aiohttp.test_utils import TestClient, TestServer
+
+from dragoman.domain.job import Event, Outcome
+from dragoman.gateway import console_api
+from dragoman.gateway.auditing import Auditor
+from dragoman.gateway.http import Backstage, application
+from dragoman.gateway.principal import Doorkeeper
+from dragoman.instance.stores import Stores
+from dragoman.services.metrics import Metrics
+from dragoman.services.register import Register
+from dragoman.services.report import Report
+from dragoman.services.speech.fleet_view import FleetView
+from dragoman.store.jobs import MAX_RECENT, TRIM_EVERY, Jobs
+from dragoman.store.nodes import Snapshot
+from dragoman.store.redis import Redis
+from instances import config
+from redis_servers import RedisAt
+
+pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+
+SECRET = "a-secret-of-more-than-thirty-two-bytes"
+
+
+@dataclass
+class Seen:
+    report: Report
+    register: Register
+
+
+class Site:
+    """The HTTP of an instance that is nothing else."""
+
+    def __init__(self, stores: Stores) -> None:
+        self.stores, metrics = stores, Metrics()
+        self.view = FleetView(stores.nodes, metrics, presence_ttl_s=60)
+        self.view.storm = stores.storm
+        report = Report("here", stores.instances, stores.inboxes, stores.letters, self.view, stores.reservations, 4)
+        auditor = Auditor(stores.audit, "here")
+        stage = Backstage("here", metrics.registry, report, stores.letters, stores.jobs, dict, lambda: None, auditor)
+        seen = Seen(report, Register(stores.redis, stores.keys, stores.instances, stores.jobs))
+        operators = console_api.routes(seen, stores.audit)
+        keeper = Doorkeeper((SECRET,), "us")
+        self.app = application(stage, keeper, console_api.files(), operators)
+        self.client: TestClient[Any, Any]
+
+    async def get(self, path: str, status: int = 200, **query: object) -> Any:
+        asked = {name: str(value) for name, value in query.items()}
+        return await told(await self.client.get(f"/api/v1/{path}", params=asked, headers=token()), status)
+
+
+@pytest.fixture
+def site(redis: Redis, redis_at: RedisAt, prefix: str, runner: asyncio.Runner) -> Iterator[Site]:
+    made, stack = Site(Stores(config(redis_at, prefix), redis)), AsyncExitStack()
+
+    async def up() -> None:
+        made.client = await stack.enter_async_context(TestClient(TestServer(made.app)))
+
+    runner.run(up())
+    yield made
+    runner.run(stack.aclose())
+
+
+async def told(answer: ClientResponse, status: int) -> Any:
+    assert answer.status == status, await answer.text()
+    return await answer.json()
+
+
+def token(subject: str = "olga") -> dict[str, str]:
+    claims = {"iss": "us", "exp": time.time() + 60, "typ": "operator", "sub": subject}
+    return {"Authorization": f"Bearer {jwt.encode(claims, SECRET)}"}
+
+
+async def job(jobs: Jobs, name: str, node: str = "n1", session: str = "s1", outcome: Outcome | None = None) -> None:
+    await asyncio.gather(*jobs.note(name), jobs.create(name, {"session_id": session, "driver": "a"}, node, 1))
+    if outcome is not None:
+        assert await jobs.advance(name, Event.RESULT, attempt=1, node=node, outcome=outcome) == "OK"
+
+
+def names(page: dict[str, Any]) -> list[str]:
+    return [row["job_id"] for row in page["jobs"]]
+
+
+# -- who may ask ---------------------------------------------------------------------------------
+
+
+async def test_the_files_are_for_anybody_and_the_facts_for_operators(site: Site) -> None:
+    page = await site.client.get("/console")
+    assert page.status == 200
+    assert "script-src 'self'" in page.headers["Content-Security-Policy"]
+    assert (await site.client.get("/console/console.js")).status == 200
+    for path in ("overview", "nodes", "jobs", "sessions", "audit"):
+        assert (await site.client.get(f"/api/v1/{path}")).status == 401
+
+
+@pytest.mark.parametrize(
+    "asked",
+    ["nodes?count=0", "nodes?count=201", "sessions?count=x", "jobs?before=1", "jobs?since=x", "audit?before=x"],
+)
+async def test_what_cannot_be_answered_is_refused_in_a_sentence(site: Site, asked: str) -> None:
+    answer = await site.client.get(f"/api/v1/{asked}", headers=token())
+    assert "is not" in (await told(answer, 400))["error"]
+
+
+# -- a large cluster -----------------------------------------------------------------------------
+
+
+async def test_a_thousand_nodes_come_in_pages_and_each_once(site: Site) -> None:
+    for number in range(1000):
+        site.view.saw(Snapshot(f"n{number:04}", 1, "a", asr=["en"], semantic=["es"], seen_ms=1))
+    seen: list[str] = []
+    after, pages = "", 0
+    while pages == 0 or after:
+        page = await site.get("nodes", count=200, after=after)
+        seen += [row["node_id"] for row in page["nodes"]]
+        after, pages = page["next"], pages + 1
+    assert (pages, len(seen), seen) == (5, 1000, sorted(set(seen)))
+    assert [row["node_id"] for row in (await site.get("nodes", part="n0999"))["nodes"]] == ["n0999"]
+    assert (await site.get("overview"))["node_count"] == 1000
+
+
+async def test_ten_thousand_sessions_come_in_pages_and_quickly(site: Site) -> None:
+    redis, keys = site.stores.redis, site.stores.keys
+    await redis.call("SADD", keys.instances, "a", "b")
+    for name in ("a", "b"):
+        await redis.call("SADD", keys.sessions_of(name), *(f"s-{name}{number:05}" for number in range(5000)))
+    before = time.process_time()
+    first = await site.get("sessions", count=50)
+    second = await site.get("sessions", count=50, after=first["next"])
+    assert time.process_time() - before < 1
+    assert first["count"] == 10_000
+    ids = [row["session_id"] for row in first["sessions"] + second["sessions"]]
+    assert ids == [f"s-a{number:05}" for number in range(100)]
+    last = await site.get("sessions", count=50, after="s-b04990")
+    assert (len(last["sessions"]), last["next"]) == (9, "")
+
+
+async def test_the_list_of_jobs_stays_short_and_comes_in_pages(site: Site) -> None:
+    jobs, redis, recent = site.stores.jobs, site.stores.redis, site.stores.keys.jobs_recent
+    now = int(time.time() * 1000)
+    # Those of one millisecond are split between pages as well.
+    flat = [part for number in range(MAX_RECENT + 500) for part in (now - number // 100, f"old-{number:05}")]
+    await redis.call("ZADD", recent, *flat)
+    for number in range(TRIM_EVERY + 1):
+        await asyncio.gather(*jobs.note(f"new-{number}"))
+    assert await redis.call("ZCARD", recent) <= MAX_RECENT + TRIM_EVERY
+    made = [f"old-{number:05}" for number in range(250)]
+    await asyncio.gather(*(jobs.create(name, {"session_id": "s"}, "n", 1) for name in made))
+    found: list[str] = []
+    page = await site.get("jobs", count=30)
+    found += names(page)
+    while page["next"]:
+        page = await site.get("jobs", count=30, before=page["next"])
+        found += names(page)
+    assert (len(found), sorted(found)) == (250, made), "those of which nothing is left are not told"
+
+
+# -- what is told of each ------------------------------------------------------------------------
+
+
+async def test_jobs_are_found_by_how_they_ended_where_they_were_and_whose_they_are(site: Site) -> None:
+    jobs = site.stores.jobs
+    await job(jobs, "j1", "n1", "s1", Outcome.OK)
+    await job(jobs, "j2", "n2", "s1", Outcome.FAILED)
+    await job(jobs, "j3", "n2", "s2")
+    assert sorted(names(await site.get("jobs"))) == ["j1", "j2", "j3"]
+    assert names(await site.get("jobs", outcome="ok")) == ["j1"]
+    assert names(await site.get("jobs", outcome="open")) == ["j3"]
+    assert sorted(names(await site.get("jobs", node="n2"))) == ["j2", "j3"]
+    assert names(await site.get("jobs", node="n2", session="s1")) == ["j2"]
+    assert names(await site.get("jobs", since=int(time.time() * 1000) + 60_000)) == []
+
+
+async def test_a_session_is_told_with_its_turn_and_what_is_released(site: Site) -> None:
+    stores = site.stores
+    await stores.redis.call("SADD", stores.keys.instances, "a")
+    await stores.owners.claim_session("s1", "a")
+    state = {
+        "init": b'{"src_lang":"en","tgt_lang":"es"}',
+        "next_index": 5,
+        "window": b'[2,{"3":"sent"}]',
+        "open": b'{"2":["j2","t"],"4":["j4","t"]}',
+    }
+    await stores.sessions.open("s1", "secret", "olga", state)
+    await stores.owners.claim_session("s2", "a")
+    first, second = (await site.get("sessions"))["sessions"]
+    assert (first["owner"], first["src_lang"], first["tgt_lang"], first["next_index"]) == ("a", "en", "es", 5)
+    assert first["release"] == {"expected": 2, "settled": {"3": "sent"}, "open": {"2": "j2", "4": "j4"}}
+    assert (second["resumable"], second["release"]) == (False, None)
+    await stores.turns.bind("s2", f"t-{stores.keys.prefix}", "n1")
+    second = (await site.get("sessions", part="s2"))["sessions"][0]
+    assert second["turn_node"] == "n1"
+    await stores.turns.end("s2", f"t-{stores.keys.prefix}")
+
+
+async def test_a_node_that_went_is_told_and_so_is_one_that_cools_down(site: Site) -> None:
+    stores = site.stores
+    for name in ("n1", "n2"):
+        await stores.nodes.heard(Snapshot(name, 1, "a", services={"asr-1": "asr"}))
+    await stores.storm.report("n1", "asr-1@1")
+    await site.view.run_once()
+    await stores.nodes.gone("n2")
+    await site.view.run_once()
+    overview = await site.get("overview")
+    assert [row["node_id"] for row in overview["gone"]] == ["n2"]
+    node = (await site.get("nodes"))["nodes"][0]
+    assert node["cooling_until_ms"]["asr-1@1"] > overview["now_ms"]
+
+
+# -- the audit -----------------------------------------------------------------------------------
+
+
+async def test_what_an_operator_changes_is_written_down_with_the_name(site: Site) -> None:
+    stores = site.stores
+    for id in ("1-0", "2-0"):
+        await stores.redis.call("XADD", stores.keys.dlq("a"), id, "v", "1", "type", "x", "reason", "why", "data", "")
+    await stores.redis.call("SADD", stores.keys.dlq_instances, "a")
+    for id in ("1-0", "2-0", "2-0"):
+        await site.client.delete(f"/api/v1/dlq/a/{id}", headers=token("olga" if id == "1-0" else "per"))
+    page = await site.get("audit", count=1)
+    entry = page["entries"][0]
+    assert (entry["who"], entry["action"], entry["target"], entry["instance"]) == ("per", "dlq.drop", "a/2-0", "here")
+    rest = await site.get("audit", before=page["next"])
+    assert [entry["who"] for entry in rest["entries"]] == ["olga"], "what changed nothing is not written down"
+    assert rest["next"] == ""
