@@ -11,7 +11,7 @@ from dragoman.embedded.engine import free_port
 from e2e.raw_node import RawNode
 from instances import InstanceProcess
 
-SPEAK = '[data-part="speak"]'
+SPEAK, ALICE = '[data-part="speak"]', '[data-pane="alice"]'
 
 
 def url(instance: InstanceProcess) -> str:
@@ -109,9 +109,16 @@ async def test_the_page_goes_on_when_the_instance_under_it_is_killed(stage: Stag
         await page.wait_for_selector('[data-part="status"][data-connection="open"]')
         second = await stage.cluster.instance(scheduler__phase2__instance_id="four", **flags)
         await stage.served(second, "nl", "sv")
+        for name in ("alice", "bob"):
+            await page.click(f'[data-pane="{name}"] [data-part="enter"]')
+            await page.wait_for_selector(f'[data-pane="{name}"][data-state="online"]')
+        await page.wait_for_selector(f"{ALICE}[data-peer]")
         await page.wait_for_selector(turn(0))
         first.kill()
+        await page.fill(f"{ALICE} textarea", "are you there?")
+        await page.press(f"{ALICE} textarea", "Enter")
         await page.wait_for_selector('[data-part="status"][data-resumed]')
+        await page.wait_for_selector(f"{ALICE} .message[data-saved][data-delivered] >> text=are you there?")
         await page.wait_for_selector(turn(await page.locator(".turn").count()))
         told = await page.locator(".turn").evaluate_all("turns => turns.map((turn) => turn.dataset.index)")
         assert told == [str(index) for index in range(len(told))], "one session, each utterance once"

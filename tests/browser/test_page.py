@@ -1,0 +1,52 @@
+"""The page for everybody: on a phone, by keyboard, by ear, in two languages."""
+
+from typing import Any
+
+import pytest
+
+from browser.stage import Stage, Windows
+
+PHONE = {"width": 360, "height": 740}
+NAMES = """
+controls => controls.filter((control) => !(control.getAttribute("aria-label") || control.textContent.trim() ||
+  [...(control.labels ?? [])].some((label) => label.textContent.trim()))).map((control) => control.outerHTML)
+"""
+FOCUSED = "document.activeElement.dataset.part ?? document.activeElement.className"
+
+
+async def opened(windows: Windows, stage: Stage, **options: Any) -> Any:
+    page = await windows.open(f"http://127.0.0.1:{stage.first.port}/", **options)
+    await page.wait_for_selector('[data-part="speak"]:not([disabled])')
+    return page
+
+
+@pytest.mark.parametrize(("locale", "scheme"), [("en-US", "light"), ("zh-CN", "dark")])
+async def test_it_fits_on_a_phone(stage: Stage, windows: Windows, locale: str, scheme: str) -> None:
+    await stage.served(stage.first, "en", "zh")
+    page = await opened(windows, stage, viewport=PHONE, locale=locale, color_scheme=scheme)
+    assert await page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+    assert await page.evaluate("document.documentElement.lang") == {"en-US": "en", "zh-CN": "zh-CN"}[locale]
+
+
+async def test_every_control_has_a_name_in_the_language_that_was_chosen(stage: Stage, windows: Windows) -> None:
+    await stage.served(stage.first, "en", "zh")
+    page = await opened(windows, stage)
+    controls = page.locator("button, input, select, textarea, canvas, [tabindex]")
+    assert await controls.evaluate_all(NAMES) == []
+    assert await page.locator('[data-part="speak"]').inner_text() == "Speak"
+    await page.select_option('[data-part="language"]', "zh")
+    assert await page.locator('[data-part="speak"]').inner_text() == "开始说话"
+    assert await page.locator('[data-part="swap"]').get_attribute("aria-label") == "互换语言"
+    await page.reload()
+    assert await page.title() == "Dragoman：开口即被听懂"
+
+
+async def test_everything_is_reached_by_keyboard_in_the_order_one_reads(stage: Stage, windows: Windows) -> None:
+    await stage.served(stage.first, "en", "zh")
+    page = await opened(windows, stage)
+    reached = []
+    for _ in range(16):
+        await page.keyboard.press("Tab")
+        reached.append(await page.evaluate(FOCUSED))
+    wanted = ["skip", "language", "from", "to", "speak", "choose", "aloud", "name", "peer", "enter"]
+    assert [part for part in reached if part in wanted][: len(wanted)] == wanted
