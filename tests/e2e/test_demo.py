@@ -20,9 +20,9 @@ def nodes(demo: Dragoman, **headers: str) -> list[dict[str, Any]]:
 
 
 def test_it_says_where_to_look_its_nodes_show_up_and_ctrl_c_ends_everything(tmp_path: Path) -> None:
-    with serve(tmp_path, "--nodes", "2", command="demo") as demo:
+    with serve(tmp_path, "--nodes", "2", "--engine", "sim", command="demo") as demo:
         demo.until("Ctrl-C ends everything.")
-        assert "2 simulated nodes" in demo.out
+        assert "2 simulated nodes dialling in, as asked for." in demo.out
         assert f"dragoman status --watch --url {demo.base}" in demo.out
         wait_until(lambda: len(nodes(demo)) == 2, "both nodes")
         code, shown, err = answer(tmp_path / "status", "status", "--url", demo.base)
@@ -41,7 +41,7 @@ def test_it_says_where_to_look_its_nodes_show_up_and_ctrl_c_ends_everything(tmp_
 
 
 def test_where_a_secret_is_set_its_nodes_have_a_token(tmp_path: Path) -> None:
-    with serve(tmp_path, command="demo", env={"DRAGOMAN_SECURITY__SECRET": SECRET}) as demo:
+    with serve(tmp_path, "--engine", "sim", command="demo", env={"DRAGOMAN_SECURITY__SECRET": SECRET}) as demo:
         claims = {"iss": "dragoman", "exp": time.time() + 600, "typ": "operator", "sub": "o"}
         operator = f"Bearer {jwt.encode(claims, SECRET)}"
         demo.until("Ctrl-C ends everything.")

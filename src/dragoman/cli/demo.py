@@ -102,7 +102,7 @@ def _choose(engine: str, may_install: bool) -> Choice:
     tried = f" ({not_installed})" if not_installed else ""
     if engine == LOCAL:
         raise Failure(f"{lacks.what}{tried}. What helps: {lacks.remedy}", 1)
-    return Choice(SIM, f", which make no real translation. {lacks.what}{tried}; with it they would: {lacks.remedy}")
+    return Choice(SIM, f": nothing is really translated. {lacks.what}{tried}; what helps: {lacks.remedy}")
 
 
 def _install() -> str:

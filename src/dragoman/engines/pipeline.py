@@ -22,6 +22,7 @@ from dragoman.protocol.codes import EmptyReason
 log = logging.getLogger("dragoman.engines")
 
 JOB_S = 11.0
+GRACE_S = 0.25  # an engine that watches the time can say more about what took so long than we can
 THREADS = 8
 AUTO = "auto"
 NO_SOUND = "TTS_FAILED"
@@ -50,7 +51,7 @@ class Pipeline:
         course = Course()
         with within(self._job_s):
             try:
-                async with asyncio.timeout(self._job_s):
+                async with asyncio.timeout(self._job_s + GRACE_S):
                     return await self._interpret(job, course)
             except TimeoutError:
                 raise EngineFailed(f"The {course.step} was not done within {self._job_s:g} s.") from None

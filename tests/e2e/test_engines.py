@@ -1,0 +1,81 @@
+"""Real speech through everything: client SDK, instance, a node with local engines, and back; and the demo with them."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from commands import Dragoman, answer, serve
+from dragoman.client import Result, Session
+from dragoman.engines import Sound
+from engines_here import english, needs_apertium, needs_espeak, needs_wheels
+from instances import running
+from processes import alive
+from processes import wait_until as wait_until_now
+from redis_servers import RedisAt
+from waiting import wait_until
+
+pytestmark = [needs_wheels, needs_espeak, needs_apertium]
+
+PATIENCE_S = 60.0
+# The machine may be busy with other tests; how fast a recogniser is, is not what is tested here.
+UNHURRIED: dict[str, object] = {"speech__attempt_timeout_ms": 60_000, "speech__job_timeout_ms": 90_000}
+
+
+async def test_opus_streamed_by_a_client_comes_back_as_spanish_text_and_speech(
+    redis_server: RedisAt, tmp_path: Path
+) -> None:
+    async with running(redis_server, tmp_path) as cluster:
+        instance = await cluster.instance(**UNHURRIED)
+        local = {"engine": "local", "languages": "en,es", "slots": 1, "job_s": 60}
+        cluster.node(instance, **local)
+        await wait_until(instance.node_count, PATIENCE_S)
+        session = Session(f"ws://127.0.0.1:{instance.port}/ws/session", src="en", tgt="es", audio_format="opus")
+        async with session, asyncio.timeout(PATIENCE_S):
+            await session.send((await english()).opus())
+            await session.cut()
+            result = await anext(event async for event in session if isinstance(event, Result))
+            assert result.text_asr
+            assert result.text_translated
+            assert result.text_translated != result.text_asr
+            assert result.message.tts_format == "opus"
+            spoken = Sound.of_wire(result.tts_audio, "opus", 16_000)
+            assert spoken.duration_ms > 300
+            assert spoken.loudness > 500
+
+
+def test_the_demo_translates_for_real_where_it_can_and_says_so(tmp_path: Path) -> None:
+    with serve(tmp_path, "--nodes", "1", "--engine", "auto", "--no-install", command="demo") as demo:
+        demo.until("Ctrl-C ends everything.")
+        assert "1 local node dialling in: offline, English → Spanish, every part real and of demo quality." in demo.out
+        wait_until_now(lambda: bool(demo.get("/api/v1/cluster")[1]["nodes"]), "the node", PATIENCE_S)
+        code, said, err = answer(tmp_path / "say", "say", "--url", demo.base)
+        assert (code, err) == (0, "3 utterances translated.\n"), said
+        assert said.count(" → ") == 3
+        assert demo.end() == 0
+
+
+def test_where_it_cannot_the_demo_simulates_and_says_why(tmp_path: Path) -> None:
+    bare = {"PATH": str(tmp_path / "nothing-here")}
+    with serve(tmp_path, "--nodes", "1", command="demo", env=bare) as demo:
+        demo.until("Ctrl-C ends everything.")
+        assert "1 simulated node dialling in: nothing is really translated." in demo.out
+        assert "there is no apt-get" in demo.out
+        assert "apt-get install espeak-ng apertium-eng-spa" in demo.out
+        assert demo.end() == 0
+    code, _, err = answer(tmp_path / "local", "demo", "--engine", "local", "--no-install", env=bare)
+    assert code == 1
+    assert err.startswith("dragoman: The program espeak-ng is not installed; the program apertium is not installed.")
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_local_node_leaves_nothing_behind_when_it_ends(tmp_path: Path, signals: int) -> None:
+    with Dragoman(tmp_path, "node", "--engine", "local", "--url", "ws://127.0.0.1:1/ws/node") as node:
+        node.until("no connection to ws://127.0.0.1:1/ws/node")
+        below = node.below()
+        assert below  # the recogniser
+        for _ in range(signals):
+            os.kill(node.process.pid, 2)
+        assert node.exit_code() == 0
+        wait_until_now(lambda: not any(map(alive, below)), "its processes to end", PATIENCE_S)

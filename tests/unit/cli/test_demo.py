@@ -1,0 +1,52 @@
+import pytest
+
+from dragoman.cli import debian
+from dragoman.cli.demo import Choice, _choose
+from dragoman.cli.failure import Failure
+from engines_here import needs_apertium, needs_espeak, needs_wheels
+
+pytestmark = needs_wheels
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Nothing is installed; what is asked to be is listed, in vain."""
+    asked: list[list[str]] = []
+    monkeypatch.setenv("PATH", "/nowhere")
+
+    def install(packages: list[str]) -> str:
+        asked.append(packages)
+        return "no network"
+
+    monkeypatch.setattr(debian, "install", install)
+    return asked
+
+
+def test_auto_simulates_where_nothing_can_be_installed_and_says_why(
+    bare: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = _choose("auto", True)
+    assert chosen.kind == "simulated"
+    assert "nothing is really translated. The program espeak-ng is not installed" in chosen.why
+    assert "(no network); what helps: apt-get install espeak-ng apertium-eng-spa" in chosen.why
+    assert bare == [["apertium-eng-spa", "espeak-ng"]]
+    assert "installing apertium-eng-spa espeak-ng by apt-get, at most 90 s …" in capsys.readouterr().out
+
+
+def test_nothing_is_installed_if_nothing_may_be_or_is_needed(bare: list[list[str]]) -> None:
+    assert _choose("auto", False).engine == "sim"
+    assert _choose("sim", True) == Choice("sim", ", as asked for")
+    assert bare == []
+
+
+def test_local_and_nothing_else_is_a_failure_where_it_cannot_be(bare: list[list[str]]) -> None:
+    with pytest.raises(Failure, match="What helps: apt-get install espeak-ng apertium-eng-spa"):
+        _choose("local", True)
+    with pytest.raises(Failure, match="There is no engine 'gpu' for the demo; there are: auto, local, sim"):
+        _choose("gpu", True)
+
+
+@needs_apertium
+@needs_espeak
+def test_auto_takes_local_where_all_is_there() -> None:
+    assert _choose("auto", False).engine == "local"
