@@ -80,6 +80,13 @@ def test_the_page_names_only_files_that_are_there_and_nothing_inline() -> None:
     assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)|https?://", html)
 
 
+def test_every_module_is_asked_for_at_once_and_not_one_behind_another() -> None:
+    html = (FOLDER / "index.html").read_text(encoding="utf-8")
+    asked = {*re.findall(r'"modulepreload" href="/page/([^"]+)"', html), *re.findall(r'src="/page/([^"]+\.js)"', html)}
+    worklet = "tap.js"  # asked for by who speaks
+    assert asked == {file.name for file in FOLDER.glob("*.js")} - {worklet}
+
+
 def test_both_languages_say_everything_the_page_asks_for() -> None:
     english, chinese = (
         set(re.findall(r'^  "([\w.]+)":', (FOLDER / f"words_{code}.js").read_text(encoding="utf-8"), re.M))

@@ -2,7 +2,7 @@
 
 import { Pane } from "./pane.js";
 import { Speech } from "./speech.js";
-import { choose, language, preferred, speak } from "./words.js";
+import { choose, language, preferred, say, speak } from "./words.js";
 
 const asked = new URLSearchParams(location.search);
 const part = (name) => document.querySelector(`[data-part="${name}"]`);
@@ -19,6 +19,7 @@ if (alone) {
   // In a window of its own the chat comes first: what is not in view is not read.
   part("panes").classList.add("single");
   document.querySelector("main").prepend(part("chat"));
+  say(part("chat-lead"), "chat.lead.single");
 }
 if (alone && asked.get("to")) panes[0].enter();
 

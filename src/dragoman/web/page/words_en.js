@@ -67,6 +67,7 @@ export const EN = {
 
   "chat.title": "Write",
   "chat.lead": "Two people, two panes. Each message shows how far it has come.",
+  "chat.lead.single": "Each message shows how far it has come.",
   "chat.name": "Your name",
   "chat.peer": "Write to",
   "chat.peer.hint": "a name, or a number",

@@ -67,6 +67,7 @@ export const ZH = {
 
   "chat.title": "写",
   "chat.lead": "两个人，两个窗格。每条消息都显示它走到了哪一步。",
+  "chat.lead.single": "每条消息都显示它走到了哪一步。",
   "chat.name": "您的名字",
   "chat.peer": "发送给",
   "chat.peer.hint": "名字或编号",
