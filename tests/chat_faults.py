@@ -25,6 +25,7 @@ from dragoman.archive.rows import COLUMNS, stored
 from dragoman.domain.chat.shards import shard_of, tag
 from dragoman.store.chat.cluster import WORKERS
 from dragoman.store.chat.shards import Names, Shards, Tally
+from dragoman.store.errors import StoreError
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from instances import Cluster, InstanceProcess, running
@@ -155,10 +156,14 @@ class ChatServer:
         return found
 
     async def is_at_rest(self) -> bool:
+        try:
+            found = await self.tallies()
+        except StoreError:  # a master that was killed, which we have not noticed yet
+            return False
         return all(
             (one.backlog, one.accepted_len, one.to_save_len, one.accepted_pending, one.to_save_pending)
             == (0, 0, 0, 0, 0)
-            for one in await self.tallies()
+            for one in found
         )
 
     # -- the verdict -----------------------------------------------------------------------------
