@@ -3,11 +3,14 @@
 import time
 from typing import Any
 
+import jwt
+
 from browser.stage import Stage, Windows
 from dragoman.protocol.peer import Bounced, encode_peer
 from instances import InstanceProcess
 from redis_clients import connected
 
+SECRET = "a-secret-of-more-than-thirty-two-bytes"
 LIVE = '[data-part="status"][data-mood="good"]'
 
 
@@ -43,3 +46,60 @@ async def test_a_dead_letter_is_replayed_by_two_clicks(stage: Stage, windows: Wi
     await page.click('[data-part="yes"]')
     await page.wait_for_selector(row, state="detached")
     assert "was replayed" in await page.inner_text('[data-part="letters-word"]')
+
+
+async def test_a_switch_is_changed_by_two_clicks_and_who_did_it_is_written_down(stage: Stage, windows: Windows) -> None:
+    page = await console(windows, stage.second, "chat")
+    before = await page.get_attribute('[data-switch="fail_open"]', "data-value")
+    after = {"true": "false", "false": "true"}[before]
+    await page.click('[data-act="fail_open"]')
+    await page.click('[data-part="yes"]')
+    await page.wait_for_selector(f'[data-switch="fail_open"][data-value="{after}"]')
+    assert str((await stage.first.get("/api/v1/chat"))["switches"]["fail_open"]).lower() == after
+    await page.click('[href="#audit"]')
+    assert "fail_open" in await page.inner_text('[data-action="chat.switch"]')
+    await page.click('[href="#chat"]')
+    await page.click("text=Back to what is configured")
+    await page.click('[data-part="yes"]')
+    await page.wait_for_selector(f'[data-switch="fail_open"][data-value="{before}"]')
+
+
+async def test_a_job_is_found_by_its_session_and_tells_when_and_why(stage: Stage, windows: Windows) -> None:
+    node = stage.cluster.node(stage.first, languages="da,fi", node_id="dane")
+    await stage.served(stage.second, "da", "fi")
+    speaker = await stage.cluster.speaker(stage.second, src_lang="da", tgt_lang="fi", resume=True)
+    await speaker.utterance(0, src_lang="da", tgt_lang="fi")
+    await speaker.result(0)
+    page = await console(windows, stage.first, "sessions")
+    await page.fill('[data-part="session-filter"]', speaker.session_id)
+    await page.wait_for_selector(f'[data-session="{speaker.session_id}"] >> text=1 settled')
+    await page.click(f'[data-session="{speaker.session_id}"] a')
+    await page.click('[data-outcome="ok"] a')
+    await page.wait_for_selector('[data-step="finished"]')
+    assert "dane" in await page.inner_text('[data-part="job-why"]')
+    await page.click('[href="#charts"]')
+    await page.wait_for_selector('[data-line="sessions"]')
+    node.kill()
+
+
+async def test_where_a_secret_is_set_a_token_is_asked_for(stage: Stage, windows: Windows) -> None:
+    windows.tolerate = ("status of 401",)  # Chromium's own word about a refusal
+    guarded = await stage.cluster.instance(scheduler__phase2__instance_id="guarded", security__secret=SECRET)
+    page = await windows.open(f"http://127.0.0.1:{guarded.port}/console", locale="zh-CN")
+    await page.wait_for_selector('[data-part="gate"][open]')
+    assert await page.locator("tbody tr").count() == 0
+    await page.fill('[data-part="token"]', token("client"))
+    await page.press('[data-part="token"]', "Enter")
+    await page.wait_for_selector('[data-part="gate-wrong"] >> text=未被接受')
+    await page.fill('[data-part="token"]', token("operator"))
+    await page.press('[data-part="token"]', "Enter")
+    await page.wait_for_selector('tr[data-key="guarded"]')
+    await page.reload()
+    await page.wait_for_selector('tr[data-key="guarded"]')
+    await page.click('[data-part="forget"]')
+    await page.wait_for_selector('[data-part="gate"][open]')
+    guarded.close()
+
+
+def token(kind: str) -> str:
+    return jwt.encode({"iss": "dragoman", "exp": time.time() + 600, "typ": kind, "sub": "olga"}, SECRET)

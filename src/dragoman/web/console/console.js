@@ -1,13 +1,23 @@
 // The console: one view at a time, asked for again every second for as long as somebody looks at it.
 
 import { Denied, Refusal, hasToken, useToken } from "./api.js";
+import { AuditTrail } from "./audit.js";
+import { Charts } from "./charts.js";
+import { Chat } from "./chat.js";
 import { element } from "./elements.js";
+import { Job } from "./job.js";
+import { Jobs } from "./jobs.js";
 import { Letters } from "./letters.js";
 import { Overview } from "./overview.js";
-import { choose, language, preferred, say, speak } from "./words.js";
+import { Sessions } from "./sessions.js";
+import { choose, language, preferred, say, speak, translate } from "./words.js";
 
 const EVERY_MS = 1000;
-const VIEWS = { overview: Overview, letters: Letters };
+const VIEWS = {
+  overview: Overview, sessions: Sessions, jobs: Jobs, job: Job, chat: Chat, charts: Charts, letters: Letters,
+  audit: AuditTrail,
+};
+const UNDER = { job: "jobs" }; // views without a tab of their own
 const part = (name) => document.querySelector(`[data-part="${name}"]`);
 
 class Console {
@@ -18,7 +28,7 @@ class Console {
   #timer = 0;
 
   constructor() {
-    for (const name of Object.keys(VIEWS)) {
+    for (const name of Object.keys(VIEWS).filter((each) => !(each in UNDER))) {
       const tab = element("a", { href: `#${name}`, word: `view.${name}` });
       this.#tabs.set(name, tab);
       part("tabs").append(tab);
@@ -42,11 +52,11 @@ class Console {
     if (!this.#view) {
       this.#views.set(this.#name, new VIEWS[this.#name](this));
       part("views").append(this.#view.root);
-      speak(language());
+      translate(this.#view.root);
     }
     for (const [each, view] of this.#views) view.root.hidden = each !== this.#name;
     for (const [each, tab] of this.#tabs) {
-      if (each === this.#name) tab.setAttribute("aria-current", "page");
+      if (each === (UNDER[this.#name] ?? this.#name)) tab.setAttribute("aria-current", "page");
       else tab.removeAttribute("aria-current");
     }
     this.#view.enter?.(decodeURIComponent(rest.join("/")));

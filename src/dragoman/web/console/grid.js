@@ -6,7 +6,8 @@ import { say } from "./words.js";
 
 /**
  * columns: { head, cell(row) → text } and optionally `number`, `mono`, `mood(row)`, `href(row)`, `title(row)`, or
- * instead of `cell` `make(current)` → an element, made once; `current()` is the row as it is now.
+ * instead of `cell` `make(current)` → an element, made once, and `update(element, row)`; `current()` is the row as it
+ * is now.
  */
 export class Grid {
   #rows = new Map();
@@ -43,7 +44,10 @@ export class Grid {
         if (value === undefined || value === false) delete held.line.dataset[name];
         else held.line.dataset[name] = value;
       }
-      this.#columns.forEach((column, i) => column.cell && this.#fill(held.cells[i], column, row));
+      this.#columns.forEach((column, i) => {
+        if (column.cell) this.#fill(held.cells[i], column, row);
+        else column.update?.(held.cells[i].firstChild, row);
+      });
       if (this.body.children[at] !== held.line) this.body.insertBefore(held.line, this.body.children[at] ?? null);
     });
     this.empty.hidden = rows.length > 0;

@@ -23,7 +23,8 @@ export const named = (group, name) => (`${group}.${name}` in EN ? word(`${group}
 export function say(element, key, values = {}) {
   element.dataset.word = key;
   element.dataset.values = JSON.stringify(values);
-  element.textContent = key ? word(key, values) : "";
+  const text = key ? word(key, values) : "";
+  if (element.textContent !== text) element.textContent = text;
 }
 
 export function preferred() {
@@ -35,14 +36,19 @@ export function speak(code) {
   chosen = code in WORDS ? code : "en";
   document.documentElement.lang = chosen === "zh" ? "zh-CN" : "en";
   document.title = word("title");
-  for (const element of document.querySelectorAll("[data-word]")) {
+  translate(document);
+  dispatchEvent(new Event("language"));
+}
+
+/** Every word below `root`. */
+export function translate(root) {
+  for (const element of root.querySelectorAll("[data-word]")) {
     if (element.dataset.word) element.textContent = word(element.dataset.word, JSON.parse(element.dataset.values ?? "{}"));
   }
-  for (const element of document.querySelectorAll("[data-label]")) {
+  for (const element of root.querySelectorAll("[data-label]")) {
     element.setAttribute("aria-label", word(element.dataset.label));
   }
-  for (const element of document.querySelectorAll("[data-hint]")) element.placeholder = word(element.dataset.hint);
-  dispatchEvent(new Event("language"));
+  for (const element of root.querySelectorAll("[data-hint]")) element.placeholder = word(element.dataset.hint);
 }
 
 export function choose(code) {

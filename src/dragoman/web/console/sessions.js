@@ -1,0 +1,77 @@
+// Sessions: who has them, their turn and its node, and how far their results are released.
+
+import { get } from "./api.js";
+import { element, section } from "./elements.js";
+import { Grid } from "./grid.js";
+import { Pager } from "./pager.js";
+import { count } from "./shown.js";
+import { named, say, word } from "./words.js";
+
+const SHOWN = 16;
+
+export class Sessions {
+  constructor(app) {
+    this.facts = element("p", { class: "facts" });
+    this.part = element("input", { type: "search", "data-part": "session-filter", "data-hint": "sessions.filter" });
+    this.part.addEventListener("input", () => (this.pager.restart(), app.refresh()));
+    this.grid = new Grid({
+      key: (row) => row.session_id, empty: "sessions.none", mark: (row) => ({ session: row.session_id }),
+      columns: [
+        {
+          head: "sessions.id", mono: true, cell: (row) => row.session_id,
+          href: (row) => `#jobs/session/${encodeURIComponent(row.session_id)}`,
+        },
+        {
+          head: "sessions.owner", mono: true, cell: (row) => row.owner || word("sessions.alone"),
+          mood: (row) => (row.owner ? "" : "warm"),
+        },
+        { head: "sessions.languages", cell: languages },
+        { head: "sessions.turn", cell: (row) => row.turn_id || "–", mono: true },
+        { head: "sessions.node", cell: (row) => row.turn_node || "–", mono: true },
+        { head: "sessions.release", make: () => element("span", { class: "window" }), update: drawWindow },
+        { head: "sessions.parked", cell: (row) => count(row.parked), number: true, mood: (row) => (row.parked ? "warm" : "") },
+      ],
+    });
+    this.pager = new Pager(() => app.refresh());
+    this.root = element("div", { class: "view" }, this.facts,
+      section("sessions.title", [this.part], this.grid.root, this.pager.root));
+  }
+
+  load() {
+    return get("sessions", { count: 50, after: this.pager.start, part: this.part.value.trim() });
+  }
+
+  draw({ sessions, count: many, next }) {
+    say(this.facts, "sessions.facts", { count: count(many) });
+    this.grid.draw(sessions);
+    this.pager.told(next);
+  }
+}
+
+function languages({ src_lang: from, tgt_lang: to, resumable }) {
+  if (!resumable) return word("sessions.untold");
+  return `${from || "?"} → ${to || "?"}`;
+}
+
+/** Everything below is settled; above that one mark for each utterance, with how it stands. */
+function drawWindow(place, { release, next_index: next }) {
+  const sign = JSON.stringify([release, next]);
+  if (place.dataset.sign === sign) return;
+  place.dataset.sign = sign;
+  if (!release) return place.replaceChildren(word("sessions.untold"));
+  const { expected, settled, open } = release, marks = [];
+  const last = Math.max(expected - 1, (next ?? 0) - 1, ...Object.keys({ ...settled, ...open }).map(Number));
+  for (let index = expected; index <= last && marks.length < SHOWN; index++) {
+    const how = settled[index] ?? (open[index] ? "open" : "waiting");
+    const told = `#${index} ${named("release", how)}`;
+    const mark = open[index] ? element("a", { href: `#job/${encodeURIComponent(open[index])}` }) : element("span");
+    mark.className = "mark";
+    mark.dataset.how = how;
+    mark.title = told;
+    mark.textContent = told;
+    marks.push(mark);
+  }
+  const more = last - expected + 1 - marks.length;
+  place.replaceChildren(element("span", { class: "hint" }, word("sessions.settled", { count: count(expected) })), ...marks,
+    more > 0 ? `+${more}` : "");
+}
