@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from dragoman.engines.apertium import PACKAGE as APERTIUM_PACKAGE
 from dragoman.engines.apertium import Apertium
-from dragoman.engines.engine import APT, Engine, Missing, Recogniser, Synthesiser, Translator, need_module
+from dragoman.engines.engine import APT, Engine, EngineFailed, Missing, Recogniser, Synthesiser, Translator, need_module
 from dragoman.engines.espeak import Espeak
 from dragoman.engines.languages import Promise, promise
 from dragoman.engines.libretranslate import DEFAULT_URL as LIBRETRANSLATE_URL
@@ -130,5 +130,9 @@ async def _open(engines: Iterable[Engine], open_ones: AsyncExitStack) -> None:
             open_ones.push_async_callback(engine.close)
         except Missing as error:
             missing.append(error)
+        except EngineFailed as error:
+            missing.append(
+                Missing(f"{engine.name} is there, but does not work. {error}".rstrip("."), "install it anew")
+            )
     if missing:
         raise Missing.several(missing)

@@ -1,5 +1,6 @@
 """A voice by espeak-ng: offline, a hundred languages, the sound of a machine. A sentence takes it some milliseconds."""
 
+import asyncio
 import re
 
 from dragoman.engines.engine import EngineFailed
@@ -35,7 +36,7 @@ class Espeak:
         options = ("-v", self._voice or language, "-s", str(self._speed), "-b", "1", "--stdin", "--stdout")
         wav = await output(self._command, *options, given=text.encode())
         try:
-            return Sound.of_file(wav)
+            return await asyncio.to_thread(Sound.of_file, wav)
         except BadAudio:
             raise EngineFailed(f"espeak-ng spoke no sound of a text in {language}.") from None
 

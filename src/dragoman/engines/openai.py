@@ -4,6 +4,7 @@ The three are separate engines, each with its own address and model, so that one
 is heard goes to that server. Where it can stream a transcription, its pieces become partials.
 """
 
+import asyncio
 import json
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from typing import Any
@@ -108,7 +109,7 @@ class OpenAISynthesiser(OpenAI):
         asked = {"model": self._model, "voice": self._voice, "input": text, "response_format": "wav"}
         data = await self._service.data("POST", "/audio/speech", lambda: {"json": asked})
         try:
-            return Sound.of_file(data)
+            return await asyncio.to_thread(Sound.of_file, data)
         except BadAudio:
             raise EngineFailed("The speech is of no kind of audio that can be decoded.") from None
 

@@ -30,6 +30,8 @@ async def started(*command: str, stderr: int = asyncio.subprocess.DEVNULL) -> as
             stderr=stderr,
             limit=MAX_ANSWER,
             start_new_session=True,
+            # Where no locale is set, as in a container, they would take ñ for two letters.
+            env={**os.environ, "LC_ALL": "C.UTF-8"},
         )
     )
     try:

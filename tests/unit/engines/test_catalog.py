@@ -1,4 +1,5 @@
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +53,16 @@ async def test_everything_that_is_missing_is_told_at_once(monkeypatch: pytest.Mo
     lacks = await local_lacks()
     assert lacks is not None
     assert lacks.remedy == "apt-get install espeak-ng apertium-eng-spa"
+
+
+async def test_a_program_that_is_there_but_broken_is_told_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("espeak-ng", "apertium"):
+        (tmp_path / name).write_text("#!/bin/sh\necho no such library >&2; exit 127\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    lacks = await local_lacks()
+    assert lacks is not None
+    assert lacks.what.startswith("espeak is there, but does not work. espeak-ng failed: no such library; apertium is")
 
 
 async def test_who_has_no_language_in_common_cannot_work_together() -> None:
