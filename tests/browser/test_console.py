@@ -1,5 +1,6 @@
 """The console in a browser: what dies is seen, what is changed is asked about first, and strangers see nothing."""
 
+import asyncio
 import time
 from typing import Any
 
@@ -7,6 +8,8 @@ import jwt
 
 from browser.stage import Stage, Windows
 from dragoman.protocol.peer import Bounced, encode_peer
+from dragoman.store.keys import Keys
+from dragoman.store.nodes import Nodes, Snapshot
 from instances import InstanceProcess
 from redis_clients import connected
 
@@ -34,9 +37,9 @@ async def test_a_dead_letter_is_replayed_by_two_clicks(stage: Stage, windows: Wi
     data = encode_peer(Bounced("n", 1, "j", 1))
     fields = ("v", "1", "type", "bounced", "reason", "nobody knows", "deliveries", "6", "size", len(data), "data", data)
     async with connected(stage.cluster.redis) as redis:
-        prefix = stage.cluster.prefix
-        added = await redis.call("XADD", f"{prefix}:streams:{{instance:one}}:dlq", "*", *fields)
-        await redis.call("SADD", f"{prefix}:v1:dlq:instances", "one")
+        keys = Keys(stage.cluster.prefix)
+        added = await redis.call("XADD", keys.dlq("one"), "*", *fields)
+        await redis.call("SADD", keys.dlq_instances, "one")
     page = await console(windows, stage.second, "letters")
     row = f'[data-letter="{added.decode()}"]'
     await page.click(f"{row} >> text=Replay")
@@ -80,6 +83,29 @@ async def test_a_job_is_found_by_its_session_and_tells_when_and_why(stage: Stage
     await page.click('[href="#charts"]')
     await page.wait_for_selector('[data-line="sessions"]')
     node.kill()
+
+
+async def test_a_thousand_nodes_and_ten_thousand_sessions_are_paged(stage: Stage, windows: Windows) -> None:
+    """Of nodes nobody but Redis knows: snapshots as an instance would have written them, and names of sessions."""
+    async with connected(stage.cluster.redis) as redis:
+        keys = Keys(stage.cluster.prefix)
+        nodes = Nodes(redis, keys, 60_000)
+        many = [Snapshot(f"z-{number:04}", 1, "one", asr=["xx"], semantic=["yy"]) for number in range(1000)]
+        sessions = [f"z-{number:05}" for number in range(10_000)]
+        await asyncio.gather(*map(nodes.heard, many))
+        await redis.call("SADD", keys.sessions_of("one"), *sessions)
+        page = await console(windows, stage.second)
+        await page.fill('[data-part="node-filter"]', "z-")
+        await page.wait_for_selector('[data-node="z-0049"]')
+        await page.click(".view:not([hidden]) >> text=Next")
+        await page.wait_for_selector('[data-node="z-0099"]')
+        assert await page.locator("[data-node]").count() == 50
+        await page.click('[href="#sessions"]')
+        await page.fill('[data-part="session-filter"]', "z-099")
+        await page.wait_for_selector('[data-session="z-09949"]')
+        assert await page.locator("[data-session]").count() == 50
+        await redis.call("SREM", keys.sessions_of("one"), *sessions)
+        await asyncio.gather(*(nodes.gone(one.id) for one in many))
 
 
 async def test_where_a_secret_is_set_a_token_is_asked_for(stage: Stage, windows: Windows) -> None:

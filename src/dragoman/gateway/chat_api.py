@@ -57,11 +57,13 @@ class _Api:
             raise Wrong("no switch was given")
         try:
             texts = {name: str(value).lower() for name, value in given.items()}
+            before = self._chat.switchboard.current.texts()
             changed = await self._chat.switchboard.change(texts)
         except BadSwitch as wrong:
             raise Wrong(str(wrong)) from None
-        for name, text in texts.items():
-            await self._auditor.note(request, "chat.switch", name, text)
+        after = changed.texts()
+        for name in texts:
+            await self._auditor.note(request, "chat.switch", name, f"{before[name]} → {after[name]}")
         return json(self._shown(changed))
 
     async def reset(self, request: web.Request) -> web.Response:

@@ -12,7 +12,7 @@ export class AuditTrail {
     this.grid = new Grid({
       key: (row) => row.id, empty: "audit.none", mark: (row) => ({ action: row.action }),
       columns: [
-        { head: "audit.when", cell: (row) => clock(row.at_ms), number: true },
+        { head: "audit.when", cell: (row) => clock(row.at_ms), tight: true },
         { head: "audit.who", cell: (row) => row.who || word("audit.nobody") },
         { head: "audit.what", cell: (row) => named("action", row.action) },
         { head: "audit.target", cell: (row) => row.target, mono: true },

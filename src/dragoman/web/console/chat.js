@@ -88,7 +88,7 @@ function shownControl(control, { name, value }) {
 }
 
 const shardColumns = [
-  { head: "shard.number", cell: (row) => row.shard, number: true },
+  { head: "shard.number", cell: (row) => row.shard },
   {
     head: "shard.holder", mono: true, cell: (row) => row.holder.split("|")[0] || word("shard.nobody"),
     mood: (row) => (row.holder ? "" : "bad"),

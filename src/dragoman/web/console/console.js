@@ -39,6 +39,7 @@ class Console {
     part("gate-form").addEventListener("submit", (event) => this.#enter(event));
     part("gate").addEventListener("cancel", (event) => event.preventDefault());
     part("forget").addEventListener("click", () => (useToken(""), location.reload()));
+    document.querySelector(".skip").addEventListener("click", (event) => (event.preventDefault(), part("views").focus()));
     this.#show();
   }
 

@@ -5,7 +5,7 @@ import { element, text } from "./elements.js";
 import { say } from "./words.js";
 
 /**
- * columns: { head, cell(row) → text } and optionally `number`, `mono`, `mood(row)`, `href(row)`, `title(row)`, or
+ * columns: { head, cell(row) → text } and optionally `number`, `mono`, `tight`, `mood(row)`, `href(row)`, `title(row)`, or
  * instead of `cell` `make(current)` → an element, made once, and `update(element, row)`; `current()` is the row as it
  * is now.
  */
@@ -57,8 +57,8 @@ export class Grid {
   #made(key) {
     const held = { row: null, line: element("tr"), cells: [] };
     held.line.dataset.key = key;
-    for (const { number, mono, make, href } of this.#columns) {
-      const cell = element("td", { class: [number && "number", mono && "mono"].filter(Boolean).join(" ") || undefined });
+    for (const { number, mono, tight, make, href } of this.#columns) {
+      const cell = element("td", { class: [number && "number", mono && "mono", tight && "tight"].filter(Boolean).join(" ") || undefined });
       if (make) cell.append(make(() => held.row));
       else if (href) cell.append(element("a"));
       held.cells.push(cell);

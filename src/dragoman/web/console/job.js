@@ -22,7 +22,7 @@ export class Job {
     this.line = new Grid({
       key: (row) => row.name, empty: "job.untimed", mark: (row) => ({ step: row.name }),
       columns: [
-        { head: "job.when", cell: (row) => clock(row.at), number: true },
+        { head: "job.when", cell: (row) => clock(row.at), tight: true },
         { head: "job.after", cell: (row) => `+${ms(row.after)}`, number: true },
         { head: "job.step", cell: (row) => word(`step.${row.name}`) },
         { head: "job.waited", cell: (row) => (row.waited ? `${ms(row.waited)} ${named("wait", row.name)}` : "") },
@@ -64,9 +64,8 @@ export class Job {
     });
     this.why.textContent = why(job);
     this.line.draw(timeline(job));
-    this.fields.draw(Object.entries(job).map(([name, value]) => ({
-      name, value: typeof value === "string" ? value : JSON.stringify(value),
-    })));
+    const fields = Object.entries(job).filter(([, value]) => value !== "").sort(([a], [b]) => (a < b ? -1 : 1));
+    this.fields.draw(fields.map(([name, value]) => ({ name, value: typeof value === "string" ? value : JSON.stringify(value) })));
   }
 }
 

@@ -7,6 +7,7 @@ import { Pager } from "./pager.js";
 import { age, ago, bytes, count, few } from "./shown.js";
 import { named, say, word } from "./words.js";
 
+const LATELY_MS = 600_000, SHOWN_GONE = 8;
 const stateOf = (row) => (!row.alive ? "dead" : row.draining ? "draining" : "alive");
 const MOODS = { alive: "good", draining: "warm", dead: "bad", gone: "bad", ready: "good", cooling: "warm", unready: "warm" };
 
@@ -45,16 +46,17 @@ export class Overview {
     });
     this.instances.draw(told.instances.map((row) => ({ ...row, letters: told.dead_letters[row.instance] ?? 0 })));
     const filter = this.part.value.trim(), first = this.pager.start === "";
-    const gone = first ? told.gone.filter((row) => row.node_id.includes(filter)).map((row) => ({ ...row, gone: true })) : [];
+    const lately = (row) => told.now_ms - row.last_ms < LATELY_MS && row.node_id.includes(filter);
+    const gone = first ? told.gone.filter(lately).slice(0, SHOWN_GONE).map((row) => ({ ...row, gone: true })) : [];
     this.nodes.draw([...gone, ...nodes.nodes]);
     this.pager.told(nodes.next);
   }
 
   #instanceColumns() {
     return [
-      { head: "instances.name", cell: (row) => row.instance, mono: true },
-      { head: "state", cell: (row) => word(`state.${stateOf(row)}`), mood: (row) => MOODS[stateOf(row)] },
-      { head: "instances.durability", cell: (row) => row.durability, title: (row) => named("durability", row.durability) },
+      { head: "instances.name", cell: (row) => row.instance, mono: true, tight: true },
+      { head: "state", cell: (row) => word(`state.${stateOf(row)}`), mood: (row) => MOODS[stateOf(row)], tight: true },
+      { head: "instances.durability", cell: (row) => row.durability, title: (row) => named("durability", row.durability ?? ""), tight: true },
       { head: "instances.up", cell: (row) => (row.started_ms ? age(this.#now - row.started_ms) : ""), number: true },
       { head: "instances.sessions", cell: (row) => count(row.sessions), number: true },
       { head: "instances.nodes", cell: (row) => count(row.nodes), number: true },
@@ -74,8 +76,11 @@ export class Overview {
 
   #nodeColumns() {
     return [
-      { head: "nodes.name", cell: (row) => row.node_id, mono: true },
-      { head: "state", cell: (row) => this.#told(row), mood: (row) => MOODS[this.#state(row)] },
+      {
+        head: "nodes.name", cell: (row) => row.node_id, mono: true, tight: true,
+        href: (row) => `#jobs/node/${encodeURIComponent(row.node_id)}`,
+      },
+      { head: "state", cell: (row) => this.#told(row), mood: (row) => MOODS[this.#state(row)], tight: true },
       { head: "nodes.at", cell: (row) => row.instance, mono: true },
       { head: "nodes.slots", cell: (row) => (row.gone ? "" : `${count(row.reserved)} / ${count(row.slots)}`), number: true },
       { head: "nodes.running", cell: (row) => (row.gone ? "" : count(row.running)), number: true },

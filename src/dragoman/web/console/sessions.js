@@ -25,7 +25,7 @@ export class Sessions {
           head: "sessions.owner", mono: true, cell: (row) => row.owner || word("sessions.alone"),
           mood: (row) => (row.owner ? "" : "warm"),
         },
-        { head: "sessions.languages", cell: languages },
+        { head: "sessions.languages", cell: languages, tight: true },
         { head: "sessions.turn", cell: (row) => row.turn_id || "–", mono: true },
         { head: "sessions.node", cell: (row) => row.turn_node || "–", mono: true },
         { head: "sessions.release", make: () => element("span", { class: "window" }), update: drawWindow },
@@ -49,7 +49,7 @@ export class Sessions {
 }
 
 function languages({ src_lang: from, tgt_lang: to, resumable }) {
-  if (!resumable) return word("sessions.untold");
+  if (!resumable) return "–";
   return `${from || "?"} → ${to || "?"}`;
 }
 
@@ -58,7 +58,7 @@ function drawWindow(place, { release, next_index: next }) {
   const sign = JSON.stringify([release, next]);
   if (place.dataset.sign === sign) return;
   place.dataset.sign = sign;
-  if (!release) return place.replaceChildren(word("sessions.untold"));
+  if (!release) return place.replaceChildren(element("span", { class: "hint" }, word("sessions.untold")));
   const { expected, settled, open } = release, marks = [];
   const last = Math.max(expected - 1, (next ?? 0) - 1, ...Object.keys({ ...settled, ...open }).map(Number));
   for (let index = expected; index <= last && marks.length < SHOWN; index++) {

@@ -33,7 +33,7 @@ export const EN = {
   "pager.forth": "Next",
   "pager.page": "Page {page}",
 
-  "overview.facts": "{instances} instances, {nodes} nodes, {letters} dead letters; durability: {durability}; release {version}; told by {by}.",
+  "overview.facts": "Instances: {instances} · nodes: {nodes} · dead letters: {letters} · durability: {durability} · release {version} · told by {by}",
 
   "instances.title": "Instances",
   "instances.none": "No instance is known.",
@@ -223,7 +223,7 @@ export const EN = {
 
   "sessions.title": "Sessions",
   "sessions.none": "No session is open.",
-  "sessions.facts": "{count} open sessions in the cluster.",
+  "sessions.facts": "Open in the whole cluster: {count}",
   "sessions.filter": "Find by id",
   "sessions.id": "Session",
   "sessions.owner": "Owner",

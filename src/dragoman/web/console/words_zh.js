@@ -33,7 +33,7 @@ export const ZH = {
   "pager.forth": "下一页",
   "pager.page": "第 {page} 页",
 
-  "overview.facts": "{instances} 个实例，{nodes} 个节点，{letters} 封死信；持久性：{durability}；版本 {version}；由 {by} 应答。",
+  "overview.facts": "实例 {instances} · 节点 {nodes} · 死信 {letters} · 持久性 {durability} · 版本 {version} · 由 {by} 应答",
 
   "instances.title": "实例",
   "instances.none": "没有已知的实例。",
@@ -223,7 +223,7 @@ export const ZH = {
 
   "sessions.title": "会话",
   "sessions.none": "没有打开的会话。",
-  "sessions.facts": "集群中有 {count} 个打开的会话。",
+  "sessions.facts": "整个集群中打开的会话：{count}",
   "sessions.filter": "按编号查找",
   "sessions.id": "会话",
   "sessions.owner": "所有者",
