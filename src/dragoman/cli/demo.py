@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 NODE_PATIENCE_S = 5.0
 TOKEN_S = 365 * 86_400
 LOCAL_SLOTS = 2
+LOCAL_ATTEMPT_MS = 25_000
 AUTO, LOCAL, SIM = "auto", "local", "sim"
 
 
@@ -52,9 +53,10 @@ def demo(
     from dragoman import logs  # first: see there
     from dragoman.supervisor import run
 
-    loaded = _demonstrating(settings(ctx, config, override, {"server.port": port}))
-    logs.configure(loaded.log.level, loaded.log.format)
+    asked = settings(ctx, config, override, {"server.port": port})
+    logs.configure(asked.config.log.level, asked.config.log.format)
     chosen = _choose(engine, install) if nodes else Choice(SIM, "")
+    loaded = _demonstrating(asked, chosen.engine)
     children: list[Child] = []
 
     def ready(told: "Ready") -> None:
@@ -116,16 +118,19 @@ def _install() -> str:
     return install(absent)
 
 
-def _demonstrating(loaded: "Loaded") -> "Config":
-    """Both receipts of chat are shown, unless the settings say otherwise."""
+def _demonstrating(loaded: "Loaded", engine: str) -> "Config":
+    """Unless the settings say otherwise, both receipts of chat are shown, and a small machine may take its time."""
     from msgspec.structs import replace
 
     from dragoman.config.sources import DEFAULT
 
     config = loaded.config
-    if loaded.sources["chat.two_phase.enabled"] != DEFAULT:
-        return config
-    return replace(config, chat=replace(config.chat, two_phase=replace(config.chat.two_phase, enabled=True)))
+    if loaded.sources["chat.two_phase.enabled"] == DEFAULT:
+        config = replace(config, chat=replace(config.chat, two_phase=replace(config.chat.two_phase, enabled=True)))
+    times = ("speech.attempt_timeout_ms", "speech.job_timeout_ms")
+    if engine == LOCAL and all(loaded.sources[time] == DEFAULT for time in times):
+        config = replace(config, speech=replace(config.speech, attempt_timeout_ms=LOCAL_ATTEMPT_MS))
+    return config
 
 
 def _start_node(config: "Config", port: int, engine: str, number: int) -> "Child":
@@ -138,7 +143,8 @@ def _start_node(config: "Config", port: int, engine: str, number: int) -> "Child
     url = f"ws://{authority(config.server.host, port)}/ws/node"
     options = ["--quiet", "--url", url, "--engine", engine, "--node-id", name]
     if engine == LOCAL:
-        options += ["--slots", str(LOCAL_SLOTS)]
+        job_s = max(1.0, config.speech.attempt_timeout_ms / 1000 - 1)
+        options += ["--slots", str(LOCAL_SLOTS), "--job-s", f"{job_s:g}"]
     return Child([sys.executable, "-m", "dragoman.cli.main", "node", *options], dies_by=SIGTERM)
 
 

@@ -1,8 +1,9 @@
 import pytest
 
 from dragoman.cli import debian
-from dragoman.cli.demo import Choice, _choose
+from dragoman.cli.demo import Choice, _choose, _demonstrating
 from dragoman.cli.failure import Failure
+from dragoman.config import load_with_sources
 from engines_here import needs_apertium, needs_espeak, needs_wheels
 
 pytestmark = needs_wheels
@@ -50,3 +51,11 @@ def test_local_and_nothing_else_is_a_failure_where_it_cannot_be(bare: list[list[
 @needs_espeak
 def test_auto_takes_local_where_all_is_there() -> None:
     assert _choose("auto", False).engine == "local"
+
+
+def test_local_nodes_may_take_their_time_unless_the_settings_say_otherwise() -> None:
+    plain, strict = load_with_sources(), load_with_sources(flags={"speech.attempt_timeout_ms": 5000})
+    assert _demonstrating(plain, "local").speech.attempt_timeout_ms == 25_000
+    assert _demonstrating(plain, "sim").speech.attempt_timeout_ms == plain.config.speech.attempt_timeout_ms
+    assert _demonstrating(strict, "local").speech.attempt_timeout_ms == 5000
+    assert _demonstrating(plain, "sim").chat.two_phase.enabled
