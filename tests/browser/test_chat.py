@@ -4,7 +4,7 @@ from typing import Any
 from uuid import uuid4
 
 from browser.stage import Stage, Windows
-from dragoman.client.chat import login
+from dragoman.client.chat import Chat, login
 from instances import InstanceProcess
 
 BODY, MINE, THEIRS = '[data-part="body"]', ".message.mine", ".message.theirs"
@@ -45,6 +45,22 @@ async def test_a_message_goes_through_all_four_states_across_two_instances(stage
     await alice.wait_for_selector(f"{THEIRS} >> text=and to you")
     await bob.wait_for_selector(f"{MINE}[data-read]")
     assert await bob.locator(THEIRS).count() == 1, "what came by history and by wire is shown once"
+    await alice.reload()
+    await alice.wait_for_selector(f"{THEIRS} >> text=and to you")
+    assert await alice.locator(".message .body").all_inner_texts() == ["good morning", "and to you"]
+
+
+async def test_somebody_else_who_writes_is_shown_with_a_name_of_their_own(stage: Stage, windows: Windows) -> None:
+    ann, ben = await two(stage.first)
+    page = await window(windows, stage.first, ann, ben)
+    me = int(await page.locator(".pane").get_attribute("data-user"))
+    base, name = f"127.0.0.1:{stage.second.port}", f"eve-{uuid4().hex[:6]}"
+    eve = await login(f"http://{base}", name, "secret of eve")
+    async with Chat(f"ws://{base}/ws", token=eve.token) as chat:
+        sent = await chat.send(me, "guess who")
+        await page.wait_for_selector(f"{THEIRS} >> text=guess who")
+        assert await page.locator(f"{THEIRS} .other").inner_text() == f"from user {eve.user_id}"
+        await sent.read
 
 
 async def test_what_is_written_offline_is_sent_when_the_page_is_back(stage: Stage, windows: Windows) -> None:

@@ -18,7 +18,7 @@ export class Chat {
     this.on = on;
     this.sent = new Map(); // by clientMsgId
     this.seen = new Set();
-    this.lastRead = null;
+    this.lastRead = new Map(); // by sender: said again after a reconnect, it may have been lost
     this.ready = false;
     this.link = new Link("/ws", {
       open: () => this.hello(),
@@ -58,7 +58,8 @@ export class Chat {
   }
 
   read(message) {
-    if (!this.lastRead || BigInt(message.serverMsgId) > BigInt(this.lastRead.serverMsgId)) this.lastRead = message;
+    const last = this.lastRead.get(message.from);
+    if (!last || BigInt(message.serverMsgId) > BigInt(last.serverMsgId)) this.lastRead.set(message.from, message);
     if (this.ready) this.confirm("read", message);
   }
 
@@ -79,7 +80,7 @@ export class Chat {
     this.refused = 0;
     for (const sent of this.sent.values()) if (!sent.saved) Object.assign(sent, { told: false, sentAt: -Infinity });
     this.pings = setInterval(() => this.ping(), PING_MS);
-    if (this.lastRead) this.confirm("read", this.lastRead);
+    for (const message of this.lastRead.values()) this.confirm("read", message);
     this.on.state("online");
     this.pump();
   }

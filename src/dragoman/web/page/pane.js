@@ -162,13 +162,17 @@ export class Pane {
 
   arrived(message) {
     if (!this.peer) this.meet(message.from);
-    if (message.from === this.peer) this.show(message);
-    else this.chat.read(message);
+    this.show(message);
   }
 
   show(message, read = false, before = false) {
     const row = this.row("theirs", message.body, message.ts, before);
     row.dataset.id = message.serverMsgId;
+    if (message.from !== this.peer) {
+      const other = make("span", "other");
+      say(other, "chat.other", { id: message.from });
+      row.querySelector(".foot").prepend(other);
+    }
     this.rows.set(message.serverMsgId, { message, read, inView: false });
     this.eyes.observe(row);
   }
@@ -193,16 +197,19 @@ export class Pane {
 
   row(side, body, at, quiet = false) {
     const item = make("li", `message ${side}`), text = make("p", "body"), foot = make("p", "foot");
-    const time = make("time");
-    time.dateTime = new Date(Number(at) || at).toISOString();
-    time.textContent = new Date(Number(at) || at).toLocaleTimeString(language(), { hour: "2-digit", minute: "2-digit" });
+    const time = make("time"), when = new Date(Number(at) || at);
+    time.dateTime = when.toISOString();
+    time.textContent = when.toLocaleTimeString(language(), { hour: "2-digit", minute: "2-digit" });
+    item.dataset.at = when.getTime();
     text.textContent = body;
     foot.append(time);
     if (side === "mine") foot.append(...ticks());
     item.append(text, foot);
     this.hint("");
     const list = this.part("messages");
-    list.append(item);
+    // What was said before may be told after the first that is new.
+    const later = quiet ? [...list.children].find((other) => Number(other.dataset.at) > when.getTime()) : null;
+    list.insertBefore(item, later ?? null);
     list.scrollTop = list.scrollHeight;
     if (!quiet && side === "theirs") this.part("live").textContent = `${this.peerName}: ${body}`;
     return item;

@@ -81,6 +81,7 @@ export const EN = {
   "chat.again": "Send again",
   "chat.window": "Open in its own window",
   "chat.to": "to {peer}",
+  "chat.other": "from user {id}",
   "chat.messages": "Messages",
   "chat.quiet": "Nothing has been said yet.",
   "chat.key.accepted": "accepted",

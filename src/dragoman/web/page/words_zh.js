@@ -81,6 +81,7 @@ export const ZH = {
   "chat.again": "重新发送",
   "chat.window": "在单独的窗口中打开",
   "chat.to": "发送给 {peer}",
+  "chat.other": "来自用户 {id}",
   "chat.messages": "消息",
   "chat.quiet": "还没有消息。",
   "chat.key.accepted": "已接收",
