@@ -28,8 +28,6 @@ from dragoman.store.redis import Redis
 from instances import config
 from redis_servers import RedisAt
 
-pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
-
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
 
 
