@@ -1,6 +1,6 @@
 """Translation by Apertium: offline, by rules; the pairs its installed packages have.
 
-A translation takes ten programs in a row, and a third of a second if they are started for each sentence. So a row is
+A translation takes ten programs in a row, and a quarter of a second if they are started for each sentence. So a row is
 kept alive for each pair and told where a sentence ends by a NUL (`-z`); the `apertium` command cannot do this for
 plain text, so we run its pair's mode and do the escaping ourselves. Where a mode cannot be kept alive, or breaks on a
 sentence, that sentence gets programs of its own.

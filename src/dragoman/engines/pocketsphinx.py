@@ -26,7 +26,7 @@ from dragoman.engines.sound import Sound
 
 RATE = 16_000
 PIECE_BYTES = RATE * 2 // 5
-# Twice as fast as its defaults, and no worse.
+# A third less time than by its defaults, and no more mistakes: in nine sentences of one synthetic voice, no more was tried.
 BOUNDS = {"maxhmmpf": 5000, "maxwpf": 10}
 NOTHING_MUCH = "nothing-much"
 SILENCE = bytes(RATE * 2 // 4)  # the decoder wants a quiet moment before and after
@@ -138,9 +138,10 @@ def _listen(decoder: Any, pcm: bytes) -> Iterator[dict[str, str]]:
 
 
 def _tune(decoder: Any, pcm: bytes) -> None:
-    """To this voice and microphone, by a first pass that looks for one word only: a quarter fewer mistakes.
+    """To this voice and microphone, by a first pass that looks for one word only.
 
-    By itself the decoder adapts as it goes, to whoever spoke before.
+    By itself the decoder adapts as it goes, to whoever spoke before. In the same nine sentences 19 words of 53 were wrong
+    instead of 27.
     """
     real = decoder.current_search()
     decoder.activate_search(NOTHING_MUCH)
