@@ -26,7 +26,7 @@ from dragoman.engines.sound import Sound
 
 RATE = 16_000
 PIECE_BYTES = RATE * 2 // 5
-# A third less time than by its defaults, and no more mistakes: in nine sentences of one synthetic voice, no more was tried.
+# A third less time than by its defaults, and no more mistakes; tried on no more than nine sentences of a synthetic voice.
 BOUNDS = {"maxhmmpf": 5000, "maxwpf": 10}
 NOTHING_MUCH = "nothing-much"
 SILENCE = bytes(RATE * 2 // 4)  # the decoder wants a quiet moment before and after
@@ -140,8 +140,8 @@ def _listen(decoder: Any, pcm: bytes) -> Iterator[dict[str, str]]:
 def _tune(decoder: Any, pcm: bytes) -> None:
     """To this voice and microphone, by a first pass that looks for one word only.
 
-    By itself the decoder adapts as it goes, to whoever spoke before. In the same nine sentences 19 words of 53 were wrong
-    instead of 27.
+    By itself the decoder adapts as it goes, to whoever spoke before. Of those nine sentences
+    19 words of 53 were wrong instead of 27.
     """
     real = decoder.current_search()
     decoder.activate_search(NOTHING_MUCH)
