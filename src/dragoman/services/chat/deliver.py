@@ -25,7 +25,7 @@ from dragoman.store.errors import Refused, StoreError
 log = structlog.get_logger(__name__)
 
 # A busy shard is read this often at most: what comes meanwhile shares the pushes, the scripts and the transaction.
-PACE_S = 0.025
+PACE_S = 0.04
 RETRY_S = 0.2
 
 
