@@ -26,7 +26,7 @@ from dragoman.engines.sound import Sound
 
 RATE = 16_000
 PIECE_BYTES = RATE * 2 // 5
-# A third less time than by its defaults, and no more mistakes; tried on no more than nine sentences of a synthetic voice.
+# A third less time than by its defaults, and no more mistakes; tried on only nine sentences of a synthetic voice.
 BOUNDS = {"maxhmmpf": 5000, "maxwpf": 10}
 NOTHING_MUCH = "nothing-much"
 SILENCE = bytes(RATE * 2 // 4)  # the decoder wants a quiet moment before and after
