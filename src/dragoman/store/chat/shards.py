@@ -8,7 +8,7 @@ time: accepted = saved + dead + backlog, kept by the same scripts that move the 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -106,6 +106,8 @@ class Tally:
     to_save_len: int = 0
     to_save_pending: int = 0
     dead_len: int = 0
+    # Since when the oldest entry that was given out is not done; 0: there is none. A moment, not a count to compare.
+    oldest_ms: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,8 +320,14 @@ class Shards:
         return Tally(
             backlog, accepted_ever, saved, dead, fence, (holder or b"").decode(), accepted_len or 0,
             _pending(accepted_pending),
-            to_save_len or 0, _pending(to_save_pending), dead_len or 0,
+            to_save_len or 0, _pending(to_save_pending), dead_len or 0, _oldest(accepted_pending, to_save_pending),
         )  # fmt: skip
+
+
+def _oldest(*summaries: Any) -> int:
+    """Of what XPENDING says of each stream: ids begin with the ms of Redis."""
+    firsts = [summary[1] for summary in summaries if summary and summary[1]]
+    return min((int(first.partition(b"-")[0]) for first in firsts), default=0)
 
 
 async def _or_none(future: Any) -> Any:

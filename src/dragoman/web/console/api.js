@@ -1,7 +1,7 @@
 // The operators' API. The token lives in this tab and goes out in a header: never in an address, never to another host.
 
 const KEPT = "dragoman.operator", PATIENCE_MS = 10_000;
-let token = stored();
+let token = stored(), ahead = 0;
 
 /** A token is needed, or it was not a valid one; the message says which. */
 export class Denied extends Error {}
@@ -11,6 +11,9 @@ export class Refusal extends Error {}
 
 /** Nobody answered. */
 export class Silence extends Error {}
+
+/** The server's time, in ms: the clock of this machine may be another one. */
+export const now = () => Date.now() + ahead;
 
 export const hasToken = () => token !== "";
 
@@ -46,12 +49,19 @@ async function ask(method, path, body) {
       body: body === undefined ? undefined : JSON.stringify(body),
     });
     told = await answer.json();
+    ahead = difference(answer.headers.get("Date"));
   } catch (error) {
     throw new Silence(error.message);
   }
   if (answer.status === 401) throw new Denied(token ? told.error : "");
   if (!answer.ok) throw new Refusal(told.error ?? answer.statusText);
   return { answer, told };
+}
+
+/** The header tells whole seconds: what is less than two may be nothing. */
+function difference(date) {
+  const found = Date.parse(date ?? "") - Date.now();
+  return Math.abs(found) > 2000 ? found : 0;
 }
 
 function asked(query) {

@@ -1,12 +1,13 @@
 // Chat: what waits to be saved on each shard, how late saving is, and the switches of the running cluster.
 
-import { get, post, remove } from "./api.js";
+import { get, now, post, remove } from "./api.js";
 import { confirmed } from "./confirm.js";
 import { button, element, section } from "./elements.js";
 import { Grid } from "./grid.js";
-import { count, ms } from "./shown.js";
+import { age, count, ms } from "./shown.js";
 import { named, say, word } from "./words.js";
 
+const LATE_MS = 5000;
 const told = (value) => (typeof value === "boolean" ? word(value ? "on" : "off") : count(value));
 
 export class Chat {
@@ -94,6 +95,10 @@ const shardColumns = [
     mood: (row) => (row.holder ? "" : "bad"),
   },
   { head: "shard.backlog", cell: (row) => count(row.backlog), number: true, mood: (row) => (row.backlog ? "warm" : "") },
+  {
+    head: "shard.lag", number: true, cell: (row) => (row.oldest_ms ? age(Math.max(0, now() - row.oldest_ms)) : "0 s"),
+    mood: (row) => (row.oldest_ms && now() - row.oldest_ms > LATE_MS ? "bad" : ""),
+  },
   { head: "shard.accepted", cell: (row) => count(row.accepted_len), number: true },
   { head: "shard.to_save", cell: (row) => count(row.to_save_len), number: true },
   { head: "shard.pending", cell: (row) => count(row.accepted_pending + row.to_save_pending), number: true },

@@ -1,6 +1,6 @@
 // The last jobs, the newest first, by how they ended, where they were and whose they are.
 
-import { get } from "./api.js";
+import { get, now } from "./api.js";
 import { element, section } from "./elements.js";
 import { Grid } from "./grid.js";
 import { Pager } from "./pager.js";
@@ -52,7 +52,7 @@ export class Jobs {
     const span = Number(this.since.value);
     return get("jobs", {
       count: 50, before: this.pager.start, outcome: this.outcome.value, node: this.node.value.trim(),
-      session: this.session.value.trim(), since: span ? Date.now() - span : "",
+      session: this.session.value.trim(), since: span ? now() - span : "",
     });
   }
 

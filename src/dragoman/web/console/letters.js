@@ -1,6 +1,6 @@
 // Dead letters: browse, look into one, replay, drop.
 
-import { get, part, post, remove } from "./api.js";
+import { get, now, part, post, remove } from "./api.js";
 import { confirmed } from "./confirm.js";
 import { button, element, section } from "./elements.js";
 import { Grid } from "./grid.js";
@@ -27,7 +27,7 @@ export class Letters {
         { head: "letters.reason", cell: (row) => row.reason },
         { head: "letters.deliveries", cell: (row) => count(row.deliveries), number: true },
         { head: "letters.size", cell: (row) => bytes(row.size), number: true },
-        { head: "letters.died", cell: (row) => ago(row.dead_ms, Date.now()), number: true },
+        { head: "letters.died", cell: (row) => ago(row.dead_ms, now()), number: true },
         { head: "", make: (current) => this.#actions(current) },
       ],
     });

@@ -110,6 +110,7 @@ export const EN = {
   "shard.holder": "Held by",
   "shard.nobody": "nobody",
   "shard.backlog": "Backlog",
+  "shard.lag": "Save lag",
   "shard.accepted": "Accepted",
   "shard.to_save": "To save",
   "shard.pending": "In work",

@@ -110,6 +110,7 @@ export const ZH = {
   "shard.holder": "持有者",
   "shard.nobody": "无",
   "shard.backlog": "积压",
+  "shard.lag": "保存延迟",
   "shard.accepted": "已接受",
   "shard.to_save": "待保存",
   "shard.pending": "处理中",
