@@ -85,6 +85,38 @@ async def test_a_job_is_found_by_its_session_and_tells_when_and_why(stage: Stage
     node.kill()
 
 
+COUNTED = """async () => {
+  const { Series } = await import("/console/series.js");
+  const look = (jobs, ...below) => Object.fromEntries([
+    ["jobs{outcome=ok}", jobs], ...["0.1", "1.0", "+Inf"].map((le, i) => [`took_bucket{le=${le},stage=a}`, below[i]])]);
+  const series = new Series({
+    rate: (between) => between.rate("jobs"), middle: (between) => between.quantile("took", ["stage=a"], 0.5),
+    most: (between) => between.quantile("took", ["stage=a"], 0.9),
+  });
+  series.look(0, look(100, 50, 50, 50));
+  series.look(1000, look(110, 56, 60, 60));
+  series.look(2000, look(4, 0, 4, 4));
+  return series.points;
+}"""
+
+
+async def test_rates_and_percentiles_are_of_what_came_since_and_survive_a_restart(
+    stage: Stage, windows: Windows
+) -> None:
+    page = await console(windows, stage.first)
+    first, after_restart = await page.evaluate(COUNTED)
+    assert first == {"at": 1000, "rate": 10, "middle": 100, "most": 1000}
+    assert after_restart == {"at": 2000, "rate": 2, "middle": 1000, "most": 1000}
+
+
+async def test_a_paused_console_stands_still_until_it_goes_on(stage: Stage, windows: Windows) -> None:
+    page = await console(windows, stage.first)
+    await page.click('[data-part="pause"]')
+    await page.wait_for_selector('[data-part="status"][data-mood="quiet"]')
+    await page.click('[data-part="pause"]')
+    await page.wait_for_selector(LIVE)
+
+
 async def test_a_thousand_nodes_and_ten_thousand_sessions_are_paged(stage: Stage, windows: Windows) -> None:
     """Of nodes nobody but Redis knows: snapshots as an instance would have written them, and names of sessions."""
     async with connected(stage.cluster.redis) as redis:

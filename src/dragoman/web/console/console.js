@@ -26,6 +26,7 @@ class Console {
   #name = "";
   #turn = 0; // of looking: an answer to an earlier one is not drawn
   #timer = 0;
+  #paused = false; // what is shown stays until something is asked for
 
   constructor() {
     for (const name of Object.keys(VIEWS).filter((each) => !(each in UNDER))) {
@@ -38,6 +39,7 @@ class Console {
     document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && this.refresh());
     part("gate-form").addEventListener("submit", (event) => this.#enter(event));
     part("gate").addEventListener("cancel", (event) => event.preventDefault());
+    part("pause").addEventListener("click", () => this.#pause());
     part("forget").addEventListener("click", () => (useToken(""), location.reload()));
     document.querySelector(".skip").addEventListener("click", (event) => (event.preventDefault(), part("views").focus()));
     this.#show();
@@ -60,7 +62,7 @@ class Console {
       if (each === (UNDER[this.#name] ?? this.#name)) tab.setAttribute("aria-current", "page");
       else tab.removeAttribute("aria-current");
     }
-    this.#view.enter?.(decodeURIComponent(rest.join("/")));
+    this.#view.enter?.(decoded(rest.join("/")));
     this.refresh();
   }
 
@@ -73,7 +75,7 @@ class Console {
       const told = await view.load();
       if (turn !== this.#turn) return;
       view.draw(told);
-      this.#status("good", "status.live");
+      this.#status(this.#paused ? "quiet" : "good", this.#paused ? "status.paused" : "status.live");
     } catch (error) {
       if (turn !== this.#turn) return;
       this.#failed(error);
@@ -96,7 +98,14 @@ class Console {
 
   #again() {
     // Nobody looks: the view is drawn again when somebody does.
-    if (document.visibilityState === "visible") this.refresh();
+    if (document.visibilityState === "visible" && !this.#paused) this.refresh();
+  }
+
+  #pause() {
+    this.#paused = !this.#paused;
+    part("pause").setAttribute("aria-pressed", String(this.#paused));
+    say(part("pause"), this.#paused ? "pause.end" : "pause");
+    this.refresh();
   }
 
   #failed(error) {
@@ -120,6 +129,15 @@ class Console {
   #status(mood, key, why = "") {
     part("status").dataset.mood = mood;
     if (part("status-word").dataset.word !== key || why) say(part("status-word"), key, { why });
+  }
+}
+
+/** An address that somebody typed may be anything. */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
   }
 }
 

@@ -33,9 +33,10 @@ export class Letters {
     });
     this.pager = new Pager(() => app.refresh());
     this.word = element("p", { class: "word", role: "status", "data-part": "letters-word" });
+    this.more = element("p", { class: "word hint" });
     this.look = element("pre", { class: "look", tabindex: "0", hidden: true });
     this.root = element("div", { class: "view" },
-      section("letters.title", [this.of], this.word, this.grid.root, this.pager.root, this.look));
+      section("letters.title", [this.of], this.word, this.grid.root, this.more, this.pager.root, this.look));
   }
 
   async load() {
@@ -51,7 +52,7 @@ export class Letters {
     this.#told = letters.slice(0, PAGE);
     this.grid.draw(this.#told);
     this.pager.told(of && letters.length > PAGE ? this.#told.at(-1).id : "");
-    if (!of && letters.length > PAGE) say(this.word, "letters.more", { most: PAGE });
+    say(this.more, !of && letters.length > PAGE ? "letters.more" : "", { most: PAGE });
   }
 
   #offer(counts) {

@@ -16,6 +16,9 @@ export const EN = {
   "view.audit": "Audit",
   "view.letters": "Dead letters",
 
+  "pause": "Pause",
+  "pause.end": "Go on",
+  "status.paused": "Paused",
   "status.live": "Live",
   "status.silent": "No answer ({why}). Still trying…",
   "status.refused": "Refused: {why}",

@@ -16,6 +16,9 @@ export const ZH = {
   "view.audit": "审计",
   "view.letters": "死信",
 
+  "pause": "暂停",
+  "pause.end": "继续",
+  "status.paused": "已暂停",
   "status.live": "实时",
   "status.silent": "没有应答（{why}），仍在重试…",
   "status.refused": "被拒绝：{why}",
