@@ -44,6 +44,7 @@ def test_it_says_where_to_look(server: Dragoman) -> None:
     for line in (
         "with 2 instances.",
         f"page      http://{base}/\n",
+        f"console   http://{base}/console\n",
         f"ws://{base}/ws/session",
         f"ws://{base}/ws/node",
         f"http://{base}/health/ready",

@@ -83,6 +83,7 @@ def where_to_look(config: "Config", ready: "Ready") -> str:
     return (
         f"\nDragoman is ready after {ready.elapsed_s:.2f} s with {count} instance{'s' if count > 1 else ''}.\n"
         f"  page      http://{base}/\n"
+        f"  console   http://{base}/console{guarded}\n"
         f"  clients   ws://{base}/ws/session\n"
         f"  nodes     ws://{base}/ws/node\n"
         f"  chat      ws://{base}/ws   (login: POST http://{base}/auth/login)\n"
