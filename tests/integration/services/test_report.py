@@ -39,7 +39,7 @@ async def test_instances_are_told_with_their_inboxes_living_or_dead(join: Join, 
     told = await report.cluster()
     [first, second] = told["instances"]
     assert (first["instance"], first["alive"], first["host"], first["pid"]) == ("a", True, "here", 7)
-    assert first["inbox"] == {"waiting": 0, "bytes": 0, "added": 1, "done": 0, "dead": 1}
+    assert first["inbox"] == {"waiting": 0, "bytes": 0, "added": 1, "done": 0, "dead": 1, "oldest_ms": None}
     assert (second["instance"], second["alive"]) == ("b", False)
     assert second["inbox"]["waiting"] == 1
     assert told["dead_letters"] == {"a": 1}
