@@ -148,7 +148,7 @@ async def test_a_session_nobody_resumes_leaves_nothing(redis_at: RedisAt, prefix
         a.kill()
         await wait_until(lambda: _none(redis, keys.session_turn(speaker.session_id)), PATIENCE_S)
         await wait_until(lambda: _none(redis, keys.session_state(speaker.session_id)), PATIENCE_S)
-        assert not await redis.call("ZCARD", keys.sessions_grace)
+        await wait_until(lambda: _none(redis, keys.sessions_grace), PATIENCE_S)
 
 
 async def _gone(turns: Turns, turn: str) -> bool:

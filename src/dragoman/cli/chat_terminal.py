@@ -177,7 +177,7 @@ def _size() -> tuple[int, int]:
 def _keys(pressed: Callable[[bytes], None]) -> Iterator[None]:
     """Key by key, without echo; the terminal is as it was afterwards. Ctrl-C stays a signal."""
     loop, before = asyncio.get_running_loop(), termios.tcgetattr(STDIN_FD)
-    tty.setcbreak(STDIN_FD)
+    tty.setcbreak(STDIN_FD, termios.TCSADRAIN)  # what was typed already is not thrown away
 
     def readable() -> None:
         try:

@@ -76,7 +76,8 @@ async def test_sender_and_receiver_hear_exactly_this(stage: Stage, there: int) -
         }
         assert set(got) <= CLIENTS_FIELDS
         assert got.get("msgSeq", 1) == 1
-        assert ("msgSeq" in got) == (path_of(stage) != "deliver first")
+        # Delivered first it is mostly without; a shard that has just changed hands delivers when it has saved.
+        assert "msgSeq" in got or path_of(stage) == "deliver first"
         assert visit.rows(alice.uid) == [(int(id), "n1", "hello")]
         assert await alice.so_far() == await bob.so_far() == []
 
