@@ -203,6 +203,7 @@ class Instance:
             return
         self.draining = True
         log.info("draining", jobs=len(self.services.dispatcher), sessions=len(self.services.sessions))
+        self.services.sessions.hold()
         await self.doors.listener.stop_accepting()
         await self._say_that_we_leave()
         await self._give_up_shards()

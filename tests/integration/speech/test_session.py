@@ -179,6 +179,22 @@ async def test_audio_that_is_cut_while_its_instance_drains_is_told_failed(house:
     assert len(node.jobs) == 1
 
 
+async def test_no_job_is_made_from_the_first_moment_of_a_drain_on(house: Open) -> None:
+    here = await house()
+    node = await here.node("n")
+    session, wire = speak(here)
+    session.chunk(opus_run([SILENCE_PACKET]), True, 1)
+    await wait_until(lambda: node.jobs, PATIENCE_S)
+    draining = asyncio.ensure_future(here.instance.drain())
+    await asyncio.sleep(0)  # it has begun, and waits for Redis
+    session.chunk(opus_run([SILENCE_PACKET]), True, 2)
+    (error,) = await wait_until(lambda: wire.of("error"), PATIENCE_S)
+    assert (error["code"], error["details"]["utterance_index"]) == ("SESSION_CLOSED", 1)
+    node.answer(node.jobs[0])
+    await draining
+    assert len(node.jobs) == 1
+
+
 async def test_an_idle_client_is_sent_elsewhere_as_soon_as_its_instance_drains(house: Open) -> None:
     here = await house()
     _, wire = speak(here)

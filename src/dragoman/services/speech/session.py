@@ -138,10 +138,14 @@ class Session:
         self._cut(self.segmenter.close(now))
         self._close_if_done()
 
-    def drain(self) -> None:
+    def hold(self) -> None:
         """The instance is about to end, and this session with it: no new jobs. What runs may finish."""
-        self.draining = True
-        self.send(Backpressure(action=BackpressureAction.PAUSE, message=SHUTTING_DOWN, resume_after_ms=PAUSE_MS))
+        if not self.draining:
+            self.draining = True
+            self.send(Backpressure(action=BackpressureAction.PAUSE, message=SHUTTING_DOWN, resume_after_ms=PAUSE_MS))
+
+    def drain(self) -> None:
+        self.hold()
         self._drained()
 
     def _drained(self) -> None:

@@ -308,6 +308,12 @@ class Sessions:
         if session.socket is not None:
             session.socket.close(Close.OVERLOADED, "too much is waiting for this client")
 
+    def hold(self) -> None:
+        """No new jobs from now on for those that cannot resume: nobody would be left to bring them their results."""
+        for session in self._sessions.values():
+            if session.outbox is None and not session.closing:
+                session.hold()
+
     def send_elsewhere(self) -> None:
         """We are about to end: clients that can resume do so now, on another instance. Their jobs go on here, and the
         ends of them are sent there; until somebody resumes a session it is still ours, so that they can be parked.
