@@ -6,10 +6,6 @@ lasts long enough for a process that a busy machine lets wait.
 
 import asyncio
 import json
-import os
-import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -22,6 +18,7 @@ import aiohttp
 from dragoman.config import Config, load
 from dragoman.embedded.engine import free_port
 from dragoman.protocol.audio import SILENCE_PACKET, encode_base64, opus_run
+from dragoman.verify.processes import InstanceProcess, NodeProcess
 from redis_servers import RedisAt
 
 QUICK: dict[str, object] = {
@@ -51,114 +48,6 @@ def config(redis: RedisAt, prefix: str, **flags: object) -> Config:
         where["scheduler.phase2.redis.url"] = redis.url
     named = {name.replace("__", "."): value for name, value in flags.items()}
     return load(None, {}, {**QUICK, **where, **named})
-
-
-class InstanceProcess:
-    """One `python -m dragoman.instance`, as a supervisor would start it."""
-
-    def __init__(self, settings: Config, log: Path) -> None:
-        self.settings, self.port, self.log = settings, settings.server.port, log
-        answers, ready_fd = os.pipe()
-        with log.open("ab") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "dragoman.instance"],
-                stdin=subprocess.PIPE,
-                stderr=output,
-                pass_fds=(ready_fd,),
-                start_new_session=True,
-            )
-        os.close(ready_fd)
-        self._answers = os.fdopen(answers, "rb")
-        hello = {
-            "config": json.loads(settings.to_json()),
-            "number": 1,
-            "redis_url": None,
-            "ready_fd": ready_fd,
-        }
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(hello).encode() + b"\n")
-        self.process.stdin.flush()
-
-    async def ready(self) -> str:
-        """What it says when it is up; an AssertionError with its reason when it is not."""
-        line = await asyncio.to_thread(self._answers.readline)
-        word, _, text = line.decode().strip().partition(" ")
-        assert word == "ready", f"{text or 'it died'}\n{self.log.read_text()[-2000:]}"
-        return text
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    def signal(self, number: int) -> None:
-        self.process.send_signal(number)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGCONT)
-            self.process.kill()
-        self.process.wait()
-        self._answers.close()
-        if self.process.stdin is not None:
-            try:
-                self.process.stdin.close()
-            except BrokenPipeError:
-                pass
-
-    async def get(self, path: str) -> Any:
-        async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{self.port}{path}") as answer:
-            return await answer.json(content_type=None)
-
-    async def node_count(self) -> int:
-        return int((await self.get("/api/v1/cluster"))["node_count"])
-
-    async def has_nodes(self, count: int) -> bool:
-        return await self.node_count() == count
-
-    async def instances(self) -> dict[str, bool]:
-        """Every instance this one knows of, and whether it lives."""
-        return {row["instance"]: row["alive"] for row in (await self.get("/api/v1/cluster"))["instances"]}
-
-    async def sees_only(self, *names: str) -> bool:
-        return await self.instances() == dict.fromkeys(names, True)
-
-    async def metric(self, name: str) -> float:
-        return float((await self.get("/api/v1/metrics"))[name])
-
-    async def is_ready(self) -> bool:
-        return bool((await self.get("/health/ready"))["ready"])
-
-    async def is_not_ready(self) -> bool:
-        return not await self.is_ready()
-
-    async def lease_is_over(self) -> bool:
-        return bool((await self.get("/api/v1/stats"))["lease_s"] <= 0)
-
-
-class NodeProcess:
-    """One `dragoman node --engine sim`."""
-
-    def __init__(self, ports: list[int], log: Path, **options: object) -> None:
-        flags = [part for port in ports for part in ("--url", f"ws://127.0.0.1:{port}/ws/node")]
-        for name, value in options.items():
-            flags += [f"--{name.replace('_', '-')}", str(value)]
-        with log.open("ab") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "dragoman.cli.main", "node", *flags], stderr=output, start_new_session=True
-            )
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
 
 
 class Speaker:

@@ -21,7 +21,8 @@ import pytest
 
 from dragoman.engines import Missing
 from dragoman.engines.catalog import local_lacks
-from instances import Cluster, InstanceProcess, NodeProcess
+from dragoman.verify.processes import InstanceProcess, NodeProcess
+from instances import Cluster
 from waiting import wait_until
 
 CHROMIUM = shutil.which("chromium")

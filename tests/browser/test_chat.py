@@ -5,7 +5,7 @@ from uuid import uuid4
 
 from browser.stage import Stage, Windows
 from dragoman.client.chat import Chat, login
-from instances import InstanceProcess
+from dragoman.verify.processes import InstanceProcess
 
 BODY, MINE, THEIRS = '[data-part="body"]', ".message.mine", ".message.theirs"
 

@@ -10,7 +10,7 @@ from browser.stage import Stage, Windows
 from dragoman.protocol.peer import Bounced, encode_peer
 from dragoman.store.keys import Keys
 from dragoman.store.nodes import Nodes, Snapshot
-from instances import InstanceProcess
+from dragoman.verify.processes import InstanceProcess
 from redis_clients import connected
 
 SECRET = "a-secret-of-more-than-thirty-two-bytes"

@@ -8,8 +8,8 @@ import pytest
 
 from browser.stage import CUT, Stage, Windows
 from dragoman.embedded.engine import free_port
+from dragoman.verify.processes import InstanceProcess
 from e2e.raw_node import RawNode
-from instances import InstanceProcess
 
 SPEAK, ALICE = '[data-part="speak"]', '[data-pane="alice"]'
 

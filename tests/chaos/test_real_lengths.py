@@ -9,7 +9,8 @@ import pytest
 
 from dragoman.embedded.binary import ServerBinary
 from dragoman.embedded.engine import CHOOSE_PORT, RedisServer
-from instances import QUICK, Cluster, InstanceProcess, running
+from dragoman.verify.processes import InstanceProcess
+from instances import QUICK, Cluster, running
 from redis_fixtures import CLUSTER
 from redis_servers import RedisAt
 from waiting import wait_until

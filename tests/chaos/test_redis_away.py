@@ -14,7 +14,8 @@ from dragoman.store.errors import StoreError
 from dragoman.store.inbox import Inboxes, InboxSettings, Push
 from dragoman.store.instances import Instances
 from dragoman.store.keys import Keys
-from instances import InstanceProcess, running
+from dragoman.verify.processes import InstanceProcess
+from instances import running
 from redis_clients import connected
 from redis_servers import RedisAt
 from waiting import wait_until

@@ -19,8 +19,9 @@ from dragoman.embedded.engine import free_port
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.turns import Turns
+from dragoman.verify.processes import InstanceProcess, NodeProcess
 from e2e.raw_node import RawNode, Work, at_once
-from instances import InstanceProcess, NodeProcess, Speaker, config
+from instances import Speaker, config
 from key_leaks import Onlooker, leaks
 from processes import wait_until as wait_for
 from redis_clients import connected

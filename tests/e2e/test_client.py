@@ -27,7 +27,8 @@ from dragoman.client import (
     Transcript,
 )
 from dragoman.protocol.audio import SILENCE_PACKET, opus_run
-from instances import Cluster, InstanceProcess, running
+from dragoman.verify.processes import InstanceProcess
+from instances import Cluster, running
 from redis_servers import RedisAt
 from waiting import wait_until
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dragoman.client import Result
+from dragoman.verify.processes import InstanceProcess
 from e2e.test_client import run_of, session_at, stage
-from instances import InstanceProcess
 from redis_servers import RedisAt
 
 

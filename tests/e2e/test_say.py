@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from dragoman.protocol.audio import SILENCE_PACKET, opus_run
+from dragoman.verify.processes import InstanceProcess
 from e2e.test_client import stage, wav_of
-from instances import InstanceProcess
 from redis_servers import RedisAt
 from waiting import wait_until
 
