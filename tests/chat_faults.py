@@ -19,7 +19,6 @@ from typing import Any
 import asyncpg  # type: ignore[import-untyped]
 
 from chat_speaker import ChatSpeaker
-from chatters import Crowd
 from dragoman.archive import Stored
 from dragoman.archive.rows import COLUMNS, stored
 from dragoman.domain.chat.shards import shard_of, tag
@@ -28,8 +27,10 @@ from dragoman.store.chat.shards import Names, Shards, Tally
 from dragoman.store.errors import StoreError
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
-from instances import Cluster, InstanceProcess, running
-from ledger import Forgiven, Ledger, Name, nothing
+from dragoman.verify.chat_crowd import ChatCrowd
+from dragoman.verify.chat_ledger import ChatLedger, Forgiven, Name, nothing
+from dragoman.verify.processes import InstanceProcess
+from instances import Cluster, running
 from redis_clients import connected
 from redis_servers import RedisAt
 from waiting import wait_until
@@ -169,7 +170,7 @@ class ChatServer:
     # -- the verdict -----------------------------------------------------------------------------
 
     async def passes(
-        self, ledger: Ledger, *, forgiven: Forgiven = nothing, balanced: bool = True, **how: Any
+        self, ledger: ChatLedger, *, forgiven: Forgiven = nothing, balanced: bool = True, **how: Any
     ) -> list[Stored]:
         """`balanced`: no Redis lost what it had counted."""
         await wait_until(self.is_at_rest, PATIENCE_S, "the shards to be empty")
@@ -205,16 +206,16 @@ def of_shard(shard: int, count: int, first: int = 5001) -> list[int]:
     return found
 
 
-def told(ledger: Ledger, what: str) -> int:
+def told(ledger: ChatLedger, what: str) -> int:
     """How many messages are known by their senders as `accepted` or `saved`."""
     return ledger.count(lambda entry: getattr(entry, f"{what}_at") is not None)
 
 
-async def until_told(ledger: Ledger, what: str, count: int, patience_s: float = PATIENCE_S) -> None:
+async def until_told(ledger: ChatLedger, what: str, count: int, patience_s: float = PATIENCE_S) -> None:
     await wait_until(lambda: told(ledger, what) >= count, patience_s, f"{count} to be {what}")
 
 
-def flap(crowd: Crowd, users: Sequence[int]) -> None:
+def flap(crowd: ChatCrowd, users: Sequence[int]) -> None:
     """These lose their connections and come back on the next instance."""
     for one in crowd.chatters:
         link = one.chat._keeper._link

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import aiohttp
 
-from chatters import token
+from dragoman.verify.chat_crowd import token
 
 PATIENCE_S = 30.0
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from chatters import PATIENT, token
 from dragoman.client.chat import Chat, Kicked, Refused, SendFailed, login
-from instances import InstanceProcess, running
+from dragoman.verify.chat_crowd import PATIENT, token
+from dragoman.verify.processes import InstanceProcess
+from instances import running
 from redis_servers import RedisAt
 from waiting import wait_until
 

@@ -24,12 +24,12 @@ import pytest
 import redis
 
 from chat_speaker import ChatSpeaker
-from chatters import token as chat_token
 from deployment import DEPLOY, INSTANCES, SECRETS, SERVICES, environment, last
 from dragoman.embedded.binary import ServerBinary
 from dragoman.embedded.cluster import RedisCluster
 from dragoman.embedded.engine import free_port
 from dragoman.embedded.postgres import PostgresServer
+from dragoman.verify.chat_crowd import token as chat_token
 from instances import Speaker
 from waiting import wait_until
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from chat_faults import MODES, PATIENCE_S, SAVE_FIRST, ChatServer, chat_server, of_shard
-from chatters import chatting
 from dragoman.domain.chat.shards import tag
 from dragoman.embedded.postgres import PostgresServer
 from dragoman.store.chat.shards import Entry
-from ledger import Ledger
+from dragoman.verify.chat_crowd import chatting
+from dragoman.verify.chat_ledger import ChatLedger
 from redis_servers import RedisAt
 from sql_servers import ask
 from waiting import wait_until
@@ -26,7 +26,7 @@ async def waiting(server: ChatServer, count: int) -> bool:
 async def test_a_sqlite_that_is_locked_makes_messages_wait_and_loses_none(
     redis_at: RedisAt, prefix: str, tmp_path: Path, mode: str
 ) -> None:
-    ledger = Ledger()
+    ledger = ChatLedger()
     async with chat_server(redis_at, tmp_path, prefix) as server:
         await server.two(MODES[mode])
         async with chatting(server.ports, ledger, 8, in_flight=8) as crowd:
@@ -41,7 +41,7 @@ async def test_a_sqlite_that_is_locked_makes_messages_wait_and_loses_none(
 async def test_a_postgresql_that_is_killed_makes_messages_wait_and_loses_none(
     redis_at: RedisAt, prefix: str, tmp_path: Path, own_postgres: PostgresServer
 ) -> None:
-    ledger = Ledger()
+    ledger = ChatLedger()
     async with chat_server(redis_at, tmp_path, prefix, own_postgres.new_database()) as server:
         await server.two(SAVE_FIRST)
         async with chatting(server.ports, ledger, 8, in_flight=8) as crowd:

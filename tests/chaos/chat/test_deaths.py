@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from chat_faults import DELIVER_FIRST, MODES, PATIENCE_S, SAVE_FIRST, chat_server, until_told
-from chatters import chatting
 from dragoman.archive import Fenced, NewMessage, open_archive
 from dragoman.store.chat.shards import MOVED, SAVED
-from ledger import Ledger
+from dragoman.verify.chat_crowd import chatting
+from dragoman.verify.chat_ledger import ChatLedger
 from redis_servers import RedisAt
-from tcp_proxy import proxied
+from dragoman.verify.tcp_proxy import proxied
 from waiting import wait_until
 
 # What must outlive a presence.
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
 async def test_an_instance_killed_under_load_loses_nothing(
     redis_at: RedisAt, prefix: str, tmp_path: Path, mode: str
 ) -> None:
-    ledger = Ledger()
+    ledger = ChatLedger()
     async with chat_server(redis_at, tmp_path, prefix) as server:
         a, _ = await server.two(MODES[mode])
         async with chatting(server.ports, ledger, 8, in_flight=4) as crowd:
@@ -44,7 +44,7 @@ async def test_a_stage_that_dies_before_it_is_done_with_its_batch_is_finished_by
     redis_at: RedisAt, prefix: str, tmp_path: Path, stage: str
 ) -> None:
     """The save stage between commit and XACK, the deliver stage between push and XACK: what tells Redis is held up."""
-    ledger, script = Ledger(), SAVED if stage == "save" else MOVED
+    ledger, script = ChatLedger(), SAVED if stage == "save" else MOVED
     async with chat_server(redis_at, tmp_path, prefix) as server, proxied(redis_at.url) as proxy:
         doomed = await server.instance(DELIVER_FIRST, scheduler__phase2__redis__url=proxy.url)
         await server.instance(DELIVER_FIRST)
@@ -69,7 +69,7 @@ async def test_of_two_holders_of_a_shard_the_overtaken_one_writes_nothing(
     redis_at: RedisAt, prefix: str, tmp_path: Path
 ) -> None:
     """Its script for Redis is under way while its lease lapses; its transaction would come with the old fence."""
-    ledger = Ledger()
+    ledger = ChatLedger()
     async with chat_server(redis_at, tmp_path, prefix) as server, proxied(redis_at.url) as proxy:
         await server.instance(SAVE_FIRST, scheduler__phase2__redis__url=proxy.url)
         await server.instance(SAVE_FIRST)
@@ -103,7 +103,7 @@ async def test_of_two_holders_of_a_shard_the_overtaken_one_writes_nothing(
 async def test_an_instance_paused_past_its_leases_does_no_harm_when_it_wakes(
     redis_at: RedisAt, prefix: str, tmp_path: Path, mode: str
 ) -> None:
-    ledger = Ledger()
+    ledger = ChatLedger()
     async with chat_server(redis_at, tmp_path, prefix) as server:
         a, _ = await server.two(MODES[mode])
         async with chatting(server.ports, ledger, 8, in_flight=4) as crowd:
@@ -125,7 +125,7 @@ async def test_an_instance_that_leaves_hands_its_shards_over_at_once_and_nothing
     redis_at: RedisAt, prefix: str, tmp_path: Path
 ) -> None:
     """Leases of this length do not lapse within the test: who has a shard was given it."""
-    ledger = Ledger()
+    ledger = ChatLedger()
     long: dict[str, object] = {"scheduler__phase2__instance_presence_ttl_seconds": 100, **LASTING}
     async with chat_server(redis_at, tmp_path, prefix) as server:
         a, b = await server.two(SAVE_FIRST, **long)

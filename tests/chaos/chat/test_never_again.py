@@ -9,7 +9,7 @@ from dragoman.archive import NewMessage, Status, open_archive
 from dragoman.domain.chat.shards import shard_of, tag
 from dragoman.store.chat.shards import CONSUMER, MOVED, Entry
 from redis_servers import RedisAt
-from tcp_proxy import proxied
+from dragoman.verify.tcp_proxy import proxied
 from waiting import wait_until
 
 pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from chat_faults import MODES, SAVE_FIRST, ChatServer, chat_server, flap, until_told
-from chatters import chatting
 from dragoman.embedded.postgres import PostgresServer
-from ledger import Ledger
+from dragoman.verify.chat_crowd import chatting
+from dragoman.verify.chat_ledger import ChatLedger
 from redis_fixtures import CLUSTER
 from redis_servers import RedisAt
 from waiting import wait_until
@@ -47,7 +47,7 @@ async def waiting(server: ChatServer, count: int) -> bool:
 async def test_a_database_away_for_a_minute_with_five_thousand_waiting_costs_nothing(
     redis_at: RedisAt, prefix: str, tmp_path: Path, own_postgres: PostgresServer
 ) -> None:
-    ledger = Ledger()
+    ledger = ChatLedger()
     async with chat_server(redis_at, tmp_path, prefix, own_postgres.new_database()) as server:
         await server.two(SAVE_FIRST, **SHIPPED)
         async with chatting(server.ports, ledger, 16, in_flight=16) as crowd:
@@ -66,7 +66,7 @@ async def test_a_database_away_for_a_minute_with_five_thousand_waiting_costs_not
 async def test_kill_pause_and_flapping_one_after_another_cost_nothing(
     redis_at: RedisAt, prefix: str, tmp_path: Path, sql_url: str, mode: str
 ) -> None:
-    ledger = Ledger()
+    ledger = ChatLedger()
     async with chat_server(redis_at, tmp_path, prefix, sql_url) as server:
         a, b = await server.two(MODES[mode], **SHIPPED)
         await server.instance(MODES[mode], **SHIPPED)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from chat_faults import MODES, OFF, chat_server, flap, until_told
-from chatters import chatting
-from ledger import Ledger
+from dragoman.verify.chat_crowd import chatting
+from dragoman.verify.chat_ledger import ChatLedger
 from redis_servers import RedisAt
 
 pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
@@ -27,7 +27,7 @@ FLIPS: list[dict[str, object]] = [
 async def test_receivers_that_flap_between_two_instances_get_everything_once_and_in_order(
     redis_at: RedisAt, prefix: str, tmp_path: Path, mode: str
 ) -> None:
-    ledger = Ledger()
+    ledger = ChatLedger()
     async with chat_server(redis_at, tmp_path, prefix) as server:
         await server.two(MODES[mode])
         async with chatting(server.ports, ledger, 6, in_flight=4) as crowd:
@@ -42,7 +42,7 @@ async def test_receivers_that_flap_between_two_instances_get_everything_once_and
 async def test_switches_flipped_under_load_lose_double_and_reorder_nothing(
     redis_at: RedisAt, prefix: str, tmp_path: Path
 ) -> None:
-    ledger = Ledger()
+    ledger = ChatLedger()
     async with chat_server(redis_at, tmp_path, prefix) as server:
         await server.two(OFF)
         async with chatting(server.ports, ledger, 8, in_flight=4) as crowd:

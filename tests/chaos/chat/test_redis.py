@@ -12,13 +12,13 @@ import pytest
 
 from chat_faults import DELIVER_FIRST, MODES, PATIENCE_S, SAVE_FIRST, chat_server, until_told
 from chat_speaker import ChatSpeaker
-from chatters import chatting
 from dragoman.embedded.binary import ServerBinary
 from dragoman.embedded.cluster import RedisCluster
 from dragoman.embedded.engine import CHOOSE_PORT, RedisServer
-from ledger import Entry, Ledger
+from dragoman.verify.chat_crowd import chatting
+from dragoman.verify.chat_ledger import ChatLedger, Entry
 from redis_servers import RedisAt
-from tcp_proxy import proxied
+from dragoman.verify.tcp_proxy import proxied
 from waiting import wait_until
 
 CLASS_S = 2.0
@@ -58,7 +58,7 @@ def hanging(server: RedisServer) -> Iterator[None]:
 async def test_a_redis_killed_and_restarted_loses_nothing_beyond_its_class(
     mortal: RedisServer, tmp_path: Path, fsync: str, mode: str
 ) -> None:
-    ledger = Ledger()
+    ledger = ChatLedger()
     async with chat_server(at(mortal), tmp_path) as server:
         a, _ = await server.two(MODES[mode])
         promised = "fsync" if fsync == "always" else "process"
@@ -159,7 +159,7 @@ async def _until_saved(sender: ChatSpeaker, to: int, body: str, name: str) -> No
 async def test_instances_cut_off_from_redis_under_load_fail_open_and_keep_every_order(
     redis_at: RedisAt, prefix: str, tmp_path: Path, mode: str
 ) -> None:
-    ledger = Ledger()
+    ledger = ChatLedger()
     async with chat_server(redis_at, tmp_path, prefix) as server, proxied(redis_at.url) as proxy:
         a = await server.instance(MODES[mode], scheduler__phase2__redis__url=proxy.url, **PATIENT)
         b = await server.instance(MODES[mode], scheduler__phase2__redis__url=proxy.url, **PATIENT)
@@ -184,7 +184,7 @@ async def test_instances_cut_off_from_redis_under_load_fail_open_and_keep_every_
 async def test_a_cluster_master_killed_takes_nothing_that_its_replica_confirmed(
     server_binary: ServerBinary, tmp_path: Path, mode: str
 ) -> None:
-    ledger = Ledger()
+    ledger = ChatLedger()
     with RedisCluster(server_binary, tmp_path / "cluster") as nodes:
         place = RedisAt("cluster", tuple(nodes.urls), cluster=nodes)
         async with chat_server(place, tmp_path) as server:

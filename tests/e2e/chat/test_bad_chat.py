@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from chat_speaker import ChatSpeaker
-from chatters import token
 from dragoman.protocol.codes import Close
+from dragoman.verify.chat_crowd import token
 from e2e.chat.chat_stage import SAVE_FIRST, ChatVisit, chat_stage, visiting_chat
 from e2e.speech_stage import PATIENCE_S, Stage, after
 from gateway_peers import CLOSE, RawClient, frame, upgrade

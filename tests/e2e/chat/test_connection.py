@@ -9,8 +9,8 @@ import jwt
 import pytest
 
 from chat_speaker import PATIENCE_S, ChatSpeaker
-from chatters import DEVELOPMENT_SECRET, token
 from dragoman.protocol.codes import Close
+from dragoman.verify.chat_crowd import DEVELOPMENT_SECRET, token
 from e2e.chat.chat_stage import SAVE_FIRST, ChatVisit, chat_stage, visiting_chat
 from e2e.speech_stage import Stage, after
 from key_leaks import Onlooker

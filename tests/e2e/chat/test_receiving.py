@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from chat_speaker import PATIENCE_S, ChatSpeaker, bodies
-from chatters import token
 from dragoman.archive import Status
+from dragoman.verify.chat_crowd import token
 from e2e.chat.chat_stage import DELIVER_FIRST, SAVE_FIRST, ChatVisit, chat_stage, visiting_chat
 from e2e.speech_stage import Stage
 from key_leaks import Onlooker

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from ledger import Ledger, Name
+from dragoman.verify.chat_ledger import ChatLedger, Name
 
 ALICE, BOB, CAROL = 1, 2, 3
 
@@ -25,7 +25,7 @@ def row(number: int, to: int = BOB) -> Stored:
     return Stored(100 + number, to, number, ALICE, to, f"c{number}", f"hi {number}")
 
 
-def told(ledger: Ledger, number: int, to: int = BOB) -> None:
+def told(ledger: ChatLedger, number: int, to: int = BOB) -> None:
     """One message on the good way."""
     name = f"c{number}"
     ledger.sent(ALICE, name, to, f"hi {number}")
@@ -33,14 +33,14 @@ def told(ledger: Ledger, number: int, to: int = BOB) -> None:
     ledger.saved(ALICE, name, 100 + number)
 
 
-def arrives(ledger: Ledger, number: int, to: int = BOB, id: int | None = None) -> None:
+def arrives(ledger: ChatLedger, number: int, to: int = BOB, id: int | None = None) -> None:
     known = id or 100 + number
     ledger.arrived(to, ALICE, f"c{number}", known)
     ledger.acknowledged(to, known)
 
 
-def good(numbers: range = range(1, 4)) -> tuple[Ledger, list[Stored]]:
-    ledger = Ledger()
+def good(numbers: range = range(1, 4)) -> tuple[ChatLedger, list[Stored]]:
+    ledger = ChatLedger()
     for number in numbers:
         told(ledger, number)
         arrives(ledger, number)
@@ -114,7 +114,7 @@ def test_what_is_wrong_with_the_rows_is_found(spoil: Callable[[list[Stored]], li
 
 
 def test_a_reorder_is_found() -> None:
-    ledger = Ledger()
+    ledger = ChatLedger()
     for number in (1, 2, 3):
         told(ledger, number)
     for number in (1, 3, 2):
@@ -130,7 +130,7 @@ def test_doubles_do_not_count_as_a_reorder() -> None:
 
 
 def test_an_order_of_acceptance_that_is_not_that_of_sending_is_found_if_asked_for() -> None:
-    ledger = Ledger()
+    ledger = ChatLedger()
     for number, id in ((1, 102), (2, 101)):
         ledger.sent(ALICE, f"c{number}", BOB, f"hi {number}")
         ledger.saved(ALICE, f"c{number}", id)

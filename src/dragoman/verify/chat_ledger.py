@@ -1,7 +1,10 @@
 """The ledger of a chat: what clients were told and what arrived, written down by them, judged against the database.
 
-    ledger = Ledger()                       # clients write: sent, accepted, saved, failed, arrived, acknowledged …
+    ledger = ChatLedger()                   # clients write: sent, accepted, saved, failed, arrived, acknowledged …
     assert ledger.check(rows, dead) == []   # after the run: every broken promise in words
+    ledger = ledger.next()                  # the next part of the same run, judged by itself
+
+What is told of a message is written where it was sent, whichever ledger is told: an answer may come a part too late.
 
 Promises (one function each below, in this order): what was accepted is a row, a dead letter its sender knows of, or
 lost within the durability that was reported; what was saved is a row; no message twice; no row nobody sent;
@@ -52,6 +55,7 @@ class Entry:
     number: int  # in the order of its sender, from 1
     to: int
     body: str
+    sent_at: float = 0.0
     accepted_at: float | None = None
     saved_at: float | None = None
     ids: list[int] = field(default_factory=list)  # every serverMsgId it was told, the last one counts
@@ -74,47 +78,79 @@ def nothing(entry: Entry) -> bool:
     return False
 
 
-class Ledger:
-    def __init__(self) -> None:
+class ChatLedger:
+    def __init__(self, before: "ChatLedger | None" = None) -> None:
         self.entries: dict[Name, Entry] = {}
         self.arrivals: dict[int, list[Arrival]] = defaultdict(list)  # by receiver, doubles included
         self.acknowledged_at: dict[tuple[int, int], float] = {}  # (receiver, serverMsgId)
+        self.doubtful: set[tuple[int, int]] = (
+            set()
+        )  # acknowledged, and the connection broke before it can have mattered
+        self.again: list[tuple[Arrival, int, float]] = []  # of an earlier part: what, to whom, acknowledged when
         self.lost: list[Entry] = []  # found by `check`: accepted, gone, within what durability promised
-        self._numbers: Counter[int] = Counter()
+        self._numbers: Counter[int] = Counter() if before is None else before._numbers
+        # Shared by all parts of a run: which of them a message, or what arrived of it, belongs to.
+        self._home: dict[Name, ChatLedger] = {} if before is None else before._home
+        self._home_of_id: dict[tuple[int, int], ChatLedger] = {} if before is None else before._home_of_id
+
+    def next(self) -> "ChatLedger":
+        return ChatLedger(self)
 
     # -- written by senders ------------------------------------------------------------------------
 
     def sent(self, sender: int, client_msg_id: str, to: int, body: str) -> None:
         self._numbers[sender] += 1
         name = Name(sender, client_msg_id)
-        assert name not in self.entries, f"{name} is sent for the second time as something new"
-        self.entries[name] = Entry(name, self._numbers[sender], to, body)
+        assert name not in self._home, f"{name} is sent for the second time as something new"
+        self.entries[name] = Entry(name, self._numbers[sender], to, body, sent_at=time.monotonic())
+        self._home[name] = self
 
     def accepted(self, sender: int, client_msg_id: str, id: int | None) -> None:
-        entry = self.entries[Name(sender, client_msg_id)]
+        entry = self._entry(sender, client_msg_id)
         entry.accepted_at = entry.accepted_at or time.monotonic()
         _note_id(entry, id)
 
     def saved(self, sender: int, client_msg_id: str, id: int | None) -> None:
-        entry = self.entries[Name(sender, client_msg_id)]
+        entry = self._entry(sender, client_msg_id)
         entry.saved_at = entry.saved_at or time.monotonic()
         _note_id(entry, id)
 
     def failed(self, sender: int, client_msg_id: str, reason: str) -> None:
-        self.entries[Name(sender, client_msg_id)].failed = reason
+        self._entry(sender, client_msg_id).failed = reason
 
     def receipt(self, sender: int, client_msg_id: str, what: str) -> None:
         """Delivered or read, as the sender was told."""
-        self.entries[Name(sender, client_msg_id)].told_by_receiver.add(what)
+        self._entry(sender, client_msg_id).told_by_receiver.add(what)
+
+    def _entry(self, sender: int, client_msg_id: str) -> Entry:
+        name = Name(sender, client_msg_id)
+        return self._home[name].entries[name]
 
     # -- written by receivers ----------------------------------------------------------------------
 
     def arrived(self, receiver: int, sender: int, client_msg_id: str, id: int) -> None:
         """Every time it comes, also as a double."""
-        self.arrivals[receiver].append(Arrival(Name(sender, client_msg_id), id, time.monotonic()))
+        one = Arrival(Name(sender, client_msg_id), id, time.monotonic())
+        home = self._home.get(one.name, self)
+        home.arrivals[receiver].append(one)
+        self._home_of_id[receiver, id] = home
+        if (receiver, id) in home.doubtful:
+            # It was not known, as it turns out, and is acknowledged once more by the SDK.
+            home.doubtful.discard((receiver, id))
+            home.acknowledged_at[receiver, id] = one.at
+        elif home is not self and (receiver, id) in home.acknowledged_at:
+            self.again.append((one, receiver, home.acknowledged_at[receiver, id]))
 
     def acknowledged(self, receiver: int, id: int) -> None:
-        self.acknowledged_at.setdefault((receiver, id), time.monotonic())
+        home = self._home_of_id.get((receiver, id), self)
+        home.acknowledged_at.setdefault((receiver, id), time.monotonic())
+
+    def connection_lost(self, receiver: int, last_heard_at: float, grace_s: float = ACK_GRACE_S) -> None:
+        """What was acknowledged after the server was last heard may never have been read."""
+        for home in {id(one): one for one in (self, *self._home.values())}.values():
+            home.doubtful |= {
+                key for key, at in home.acknowledged_at.items() if key[0] == receiver and at >= last_heard_at - grace_s
+            }
 
     # -- counted -----------------------------------------------------------------------------------
 
@@ -169,6 +205,7 @@ class Ledger:
         come again when others have taken over.
         """
         dead = frozenset(dead_letters)
+        rows = [row for row in rows if self._home.get(Name(row.from_user, row.client_msg_id), self) is self]
         by_name = {Name(row.from_user, row.client_msg_id): row for row in rows}
         self.lost = [entry for entry in self.entries.values() if _is_lost(entry, by_name, dead) and forgiven(entry)]
         lost = {entry.name for entry in self.lost}
@@ -251,12 +288,15 @@ class Ledger:
         return name in self.entries and len(self.entries[name].ids) > 1
 
     def _acknowledged_stay_so(self, grace_s: float) -> Iterator[str]:
-        for receiver, all in self.arrivals.items():
-            for one in all:
-                acknowledged_at = self.acknowledged_at.get((receiver, one.id))
-                if acknowledged_at is not None and one.at > acknowledged_at + grace_s:
-                    late_s = one.at - acknowledged_at
-                    yield f"sent again: {one.name} came to {receiver} {late_s:.1f} s after it was acknowledged"
+        here = (
+            (one, receiver, self.acknowledged_at.get((receiver, one.id), one.at))
+            for receiver, all in self.arrivals.items()
+            for one in all
+        )
+        for one, receiver, acknowledged_at in (*here, *self.again):
+            late_s = one.at - acknowledged_at
+            if late_s > grace_s:
+                yield f"sent again: {one.name} came to {receiver} {late_s:.1f} s after it was acknowledged"
 
     def _receipts_are_true(self) -> Iterator[str]:
         for entry in self.entries.values():

@@ -1,6 +1,6 @@
-"""A crowd that chats, by the SDK, and keeps a ledger of what it was told: for tests that break things meanwhile.
+"""A crowd that chats, by the SDK, and keeps a ledger of what it was told while things break.
 
-    async with chatting(ports, users=8, ledger=ledger) as crowd:
+    async with chatting(ports, ledger, users=8) as crowd:
         crowd.talk(per_s=100)
         …                                    # kill, pause, restart
         await crowd.quiet()                  # nobody says more; all is saved and all has arrived
@@ -12,7 +12,7 @@ another one, so they are spread over the instances and find the next when theirs
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 
@@ -20,8 +20,9 @@ import jwt
 
 from dragoman.client.chat import Chat, Sent, Timing
 from dragoman.client.chat.inbox import Inbox, Message, Taken
-from ledger import Ledger
-from waiting import wait_until
+from dragoman.verify.chat_ledger import ChatLedger
+from dragoman.verify.slow_reader import SlowReader
+from dragoman.verify.waiting import until
 
 DEVELOPMENT_SECRET = "change-me-please-change-me-please-change-me"
 ISSUER = "mini-im"
@@ -36,27 +37,32 @@ def token(uid: int, *, secret: str = DEVELOPMENT_SECRET, lasts_s: float = 3600.0
     return jwt.encode(claims, secret, algorithm="HS256")
 
 
-class WatchedInbox(Inbox):
-    """Notes everything that comes over the wire, doubles as well, before the SDK drops them."""
+class NotQuiet(Exception):
+    """Patience is over; says what is still owed."""
 
-    def __init__(self, ledger: Ledger, receiver: int, most: int = 1000) -> None:
+
+class WatchedInbox(Inbox):
+    """Tells of everything that comes over the wire, doubles as well, before the SDK drops them."""
+
+    def __init__(self, arrived: Callable[[Message], None], most: int = 1000) -> None:
         super().__init__(most)
-        self._ledger, self._receiver = ledger, receiver
+        self._arrived = arrived
 
     def put(self, message: Message) -> Taken:
         taken = super().put(message)
         if taken is not Taken.NO_ROOM:  # what is not taken is owed, and comes again
-            self._ledger.arrived(self._receiver, message.from_user, message.client_msg_id, message.server_msg_id)
+            self._arrived(message)
         return taken
 
 
 class Chatter:
     """One user."""
 
-    def __init__(self, uid: int, urls: Sequence[str], ledger: Ledger, *, in_flight: int, timing: Timing) -> None:
+    def __init__(self, uid: int, urls: Sequence[str], ledger: ChatLedger, *, in_flight: int, timing: Timing) -> None:
         self.uid = uid
-        self._ledger = ledger
+        self.ledger = ledger
         self._said = 0
+        self._heard_at = time.monotonic()
         self._reading: asyncio.Task[None] | None = None
         # A function, so that a refused token is no end: none of these is ever invalid for long.
         self.chat = Chat(
@@ -65,8 +71,10 @@ class Chatter:
             in_flight=in_flight,
             timing=timing,
             on_receipt=self._noted,
+            on_connection=self._connection,
         )
-        self.chat._keeper.inbox = WatchedInbox(ledger, uid)
+        self.chat._keeper.inbox = WatchedInbox(self._arrived)
+        self.slow = SlowReader(lambda: self.chat._keeper._link if self.chat.connected else None)
 
     async def open(self) -> None:
         await self.chat.open()
@@ -75,10 +83,17 @@ class Chatter:
     async def say(self, to: int) -> Sent:
         self._said += 1
         name, body = f"{self.uid}-{self._said}", f"message {self._said} of {self.uid}"
-        self._ledger.sent(self.uid, name, to, body)
+        self.ledger.sent(self.uid, name, to, body)
         return await self.chat.send(to, body, client_msg_id=name)
 
+    def flap(self) -> None:
+        """Lose the connection, and come back on the next instance."""
+        link = self.chat._keeper._link
+        if link is not None:
+            link.hang_up()
+
     async def close(self) -> None:
+        self.slow.stop()
         await self.chat.leave()
         if self._reading is not None:
             await asyncio.wait({self._reading})
@@ -87,53 +102,82 @@ class Chatter:
 
     async def _read(self) -> None:
         async for message in self.chat.messages():
-            self._ledger.acknowledged(self.uid, message.server_msg_id)
+            self.ledger.acknowledged(self.uid, message.server_msg_id)
+
+    def _arrived(self, message: Message) -> None:
+        self._heard_at = time.monotonic()
+        self.ledger.arrived(self.uid, message.from_user, message.client_msg_id, message.server_msg_id)
+
+    def _connection(self, up: bool, why: str) -> None:
+        if not up:
+            self.ledger.connection_lost(self.uid, self._heard_at)
 
     def _noted(self, sent: Sent) -> None:
+        self._heard_at = time.monotonic()
         name, id = sent.client_msg_id, sent.server_msg_id
         if sent.failed is not None:
-            self._ledger.failed(self.uid, name, sent.failed)
+            self.ledger.failed(self.uid, name, sent.failed)
         if sent.saved:
-            self._ledger.saved(self.uid, name, id)
+            self.ledger.saved(self.uid, name, id)
         elif sent.accepted:
-            self._ledger.accepted(self.uid, name, id)
+            self.ledger.accepted(self.uid, name, id)
         for receipt in ("read", "delivered"):
             if receipt in sent.receipts:
-                self._ledger.receipt(self.uid, name, receipt)
+                self.ledger.receipt(self.uid, name, receipt)
 
 
-class Crowd:
-    def __init__(self, chatters: Sequence[Chatter], ledger: Ledger, rng: Random) -> None:
+class ChatCrowd:
+    def __init__(self, chatters: Sequence[Chatter], ledger: ChatLedger, rng: Random) -> None:
         self.chatters, self.ledger = chatters, ledger
         self._rng = rng
         self._talking: asyncio.Task[None] | None = None
         self._saying: set[asyncio.Task[Sent]] = set()
 
+    def begin(self, ledger: ChatLedger) -> None:
+        """From now on everything is written into this one."""
+        self.ledger = ledger
+        for one in self.chatters:
+            one.ledger = ledger
+
     def talk(self, per_s: float) -> None:
         """From now on, so many messages a second, whoever to whomever."""
-        self._talking = asyncio.create_task(self._talk(per_s), name="crowd")
+        self._talking = asyncio.create_task(self._talk(per_s), name="chat-crowd")
 
     async def say(self, count: int) -> None:
         """So many messages, as fast as they are taken."""
         for _ in range(count):
             await self._one_says()
 
-    async def quiet(self, patience_s: float = 60.0, *, all_arrived: bool = True) -> None:
-        """Nobody says more; wait until everything is saved or refused, and has arrived."""
-        if self._talking is not None:
-            self._talking.cancel()
-            await asyncio.wait({self._talking})
-            if not self._talking.cancelled():
-                self._talking.result()
-        if self._saying:
-            await asyncio.wait(self._saying)
-        await wait_until(lambda: not any(one.chat.unsaved for one in self.chatters), patience_s, "all to be saved")
-        if all_arrived:
-            await wait_until(self._all_arrived, patience_s, "all to arrive")
+    async def stop_talking(self) -> None:
+        talking, self._talking = self._talking, None
+        if talking is not None:
+            talking.cancel()
+            await asyncio.wait({talking})
+            if not talking.cancelled():
+                talking.result()
 
-    def _all_arrived(self) -> bool:
-        owed = {(entry.to, entry.ids[-1]) for entry in self.ledger.entries.values() if entry.saved_at is not None}
-        return owed <= self.ledger.acknowledged_at.keys()
+    async def quiet(self, patience_s: float = 60.0) -> None:
+        """Nobody says more; wait until everything is saved or refused, and has arrived. Raises NotQuiet."""
+        await self.stop_talking()
+        owed = await self.settle(patience_s)
+        if owed:
+            raise NotQuiet(f"waited {patience_s:g} s in vain: {owed}")
+
+    async def settle(self, patience_s: float) -> list[str]:
+        """What is still owed after so long, in words."""
+        await until(lambda: not self._saying and not self.owed(), patience_s)
+        return [f"{len(self._saying)} messages wait to be taken"] * bool(self._saying) + self.owed()
+
+    def owed(self) -> list[str]:
+        found = [f"{one.chat.unsaved} messages of {one.uid} are not saved" for one in self.chatters if one.chat.unsaved]
+        saved = {(entry.to, entry.ids[-1]) for entry in self.ledger.entries.values() if entry.saved_at is not None}
+        away = saved - self.ledger.acknowledged_at.keys()
+        return found + [f"message {id} has not come to {receiver}" for receiver, id in sorted(away)[:10]]
+
+    def cancel(self) -> None:
+        for task in (self._talking, *self._saying):
+            if task is not None:
+                task.cancel()
 
     async def _talk(self, per_s: float) -> None:
         began, said = time.monotonic(), 0
@@ -154,14 +198,14 @@ class Crowd:
 @asynccontextmanager
 async def chatting(
     ports: Sequence[int],
-    ledger: Ledger,
+    ledger: ChatLedger,
     users: int = 8,
     *,
     in_flight: int = 1,
     timing: Timing = PATIENT,
     seed: int = 1,
     first_uid: int = FIRST_UID,
-) -> AsyncIterator[Crowd]:
+) -> AsyncIterator[ChatCrowd]:
     urls = [f"ws://127.0.0.1:{port}/ws" for port in ports]
     chatters = [
         Chatter(
@@ -169,13 +213,10 @@ async def chatting(
         )
         for at in range(users)
     ]
-    crowd = Crowd(chatters, ledger, Random(seed))
+    crowd = ChatCrowd(chatters, ledger, Random(seed))
     try:
         await asyncio.gather(*(one.open() for one in chatters))
         yield crowd
     finally:
-        if crowd._talking is not None:
-            crowd._talking.cancel()
-        for task in list(crowd._saying):
-            task.cancel()
+        crowd.cancel()
         await asyncio.gather(*(one.close() for one in chatters))
