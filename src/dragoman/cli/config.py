@@ -16,7 +16,11 @@ app = typer.Typer(no_args_is_help=True, help="Check, show and document the setti
 @app.command()
 def check(ctx: typer.Context, config: ConfigFile = None, override: Overrides = None) -> None:
     """Say whether the settings are right, and where they come from."""
-    typer.echo(f"OK: {_origins(settings(ctx, config, override))}.")
+    from dragoman.cli.secrets import check_secrets
+
+    loaded = settings(ctx, config, override)
+    check_secrets(loaded.config)
+    typer.echo(f"OK: {_origins(loaded)}.")
 
 
 @app.command()

@@ -7,7 +7,6 @@ and why.
 import asyncio
 import os
 import sys
-import time
 from dataclasses import dataclass
 from signal import SIGTERM
 from typing import TYPE_CHECKING, Annotated
@@ -134,10 +133,11 @@ def _demonstrating(loaded: "Loaded", engine: str) -> "Config":
 
 
 def _start_node(config: "Config", port: int, engine: str, number: int) -> "Child":
+    from dragoman.config.secrets import has_secret
     from dragoman.embedded.lifeline import Child
 
     name = f"{engine}-{number}"
-    if config.security.secret:
+    if has_secret(config):
         # By the environment: what is on a command line can be read by everybody on the machine.
         os.environ["DRAGOMAN_NODE_TOKEN"] = _token(config, name)
     url = f"ws://{authority(config.server.host, port)}/ws/node"
@@ -149,10 +149,9 @@ def _start_node(config: "Config", port: int, engine: str, number: int) -> "Child
 
 
 def _token(config: "Config", node_id: str) -> str:
-    import jwt
+    from dragoman.cli.secrets import made
 
-    claims = {"iss": config.security.issuer, "exp": time.time() + TOKEN_S, "typ": "node", "sub": node_id}
-    return jwt.encode(claims, config.security.secret)
+    return made(config, "node", node_id, TOKEN_S)
 
 
 def _end(children: "list[Child]") -> None:

@@ -46,10 +46,12 @@ def serve(
     With no Redis configured it runs on a private one, and keeps its data in embedded.data_dir.
     """
     from dragoman import logs  # first: see there
+    from dragoman.cli.secrets import check_secrets
     from dragoman.supervisor import run
 
     flags = {"server.host": host, "server.port": port, "server.workers": workers}
     loaded = settings(ctx, config, override, flags).config
+    check_secrets(loaded)
     logs.configure(loaded.log.level, loaded.log.format)
     return run(loaded, on_ready=lambda ready: tell(where_to_look(loaded, ready)), started=started())
 
@@ -73,13 +75,15 @@ def tell(text: str) -> None:
 
 
 def where_to_look(config: "Config", ready: "Ready") -> str:
+    from dragoman.config.secrets import has_secret
+
     base = authority(config.server.host, ready.port)
     if ready.engine is not None:
         engine = f"private {ready.engine.binary}, data in {ready.engine.data_dir}, log {ready.engine.log_path}"
     else:
         engine = f"shared Redis ({config.scheduler.phase2.redis.mode})"
     count = len(ready.workers)
-    guarded = "   (needs an operator token)" if config.security.secret else ""
+    guarded = "   (needs an operator token)" if has_secret(config) else ""
     return (
         f"\nDragoman is ready after {ready.elapsed_s:.2f} s with {count} instance{'s' if count > 1 else ''}.\n"
         f"  page      http://{base}/\n"

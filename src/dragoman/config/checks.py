@@ -4,7 +4,6 @@ Pure: a finished Config in, problems out. `ORDER` is a table because most agreem
 printed in the reference as well.
 """
 
-import ipaddress
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
@@ -14,14 +13,13 @@ from urllib.parse import urlsplit
 
 from dragoman.config.catalog import plain
 from dragoman.config.errors import Problem
+from dragoman.config.loopback import is_loopback
 from dragoman.config.schema import Config
-from dragoman.config.secrets import DEVELOPMENT_SECRET
+from dragoman.config.secrets import DEVELOPMENT_SECRET, SECRET_BYTES, has_secret
 
 # The largest inbox entry. What crosses from one instance to another must fit with the fields around it.
 INBOX_ENTRY_BYTES = 2 * 1024 * 1024
 _ENTRY_FIELDS_BYTES = 8 * 1024
-# HS256 keys shorter than the digest weaken it (RFC 7518, 3.2).
-SECRET_BYTES = 32
 
 _SERVER_PORT = "server.port"
 _ADMIN_PORT = "server.admin_port"
@@ -213,7 +211,13 @@ def _secrets(config: Config) -> Iterator[Problem]:
                 (key,),
                 f"{key} is too short to be safe: use at least {SECRET_BYTES} bytes, as from `openssl rand -hex 32`.",
             )
-    if security.previous_secret and not security.secret:
+    if security.secret_file and (security.secret or security.previous_secret):
+        key = "security.secret" if security.secret else "security.previous_secret"
+        yield Problem(
+            ("security.secret_file", key),
+            f"security.secret_file and {key} are both set: the file holds all that count, so remove one of them.",
+        )
+    elif security.previous_secret and not security.secret:
         yield Problem(
             ("security.secret", "security.previous_secret"),
             "security.previous_secret is set but security.secret is not: new tokens need one to be signed with.",
@@ -222,7 +226,7 @@ def _secrets(config: Config) -> Iterator[Problem]:
 
 def _exposure(config: Config) -> Iterator[Problem]:
     """Nothing listens beyond loopback unless somebody is asked for a token, or somebody said that nobody is."""
-    if config.security.secret or config.security.insecure_allow_anonymous:
+    if has_secret(config) or config.security.insecure_allow_anonymous:
         return
     for key, host in (("server.host", config.server.host), ("server.admin_host", config.server.admin_host)):
         if not is_loopback(host):
@@ -247,13 +251,3 @@ def _known_secret(config: Config) -> Iterator[Problem]:
                 "knows: set another (for example DRAGOMAN_SECURITY__SECRET=$(openssl rand -hex 32)), or listen on "
                 "127.0.0.1.",
             )
-
-
-def is_loopback(host: str) -> bool:
-    """Only what is loopback for sure: a name that resolves to it today may not tomorrow."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False

@@ -8,7 +8,8 @@ import textwrap
 from collections.abc import Iterator
 
 from dragoman.config.catalog import RETIRED, SECTIONS, SETTINGS, Setting, plain
-from dragoman.config.checks import INBOX_ENTRY_BYTES, ORDER, SECRET_BYTES
+from dragoman.config.checks import INBOX_ENTRY_BYTES, ORDER
+from dragoman.config.secrets import SECRET_BYTES
 
 _INTRODUCTION = """\
 # Configuration

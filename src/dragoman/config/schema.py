@@ -49,7 +49,11 @@ class Server(Section, frozen=True):
         5010
     )
     admin_host: Annotated[
-        str, Meta(min_length=1, description="Address of the admin port, which answers without a token.")
+        str,
+        Meta(
+            min_length=1,
+            description="Address of the admin port. Beyond loopback its `/metrics` needs an operator token.",
+        ),
     ] = "127.0.0.1"
     admin_port: Annotated[
         int,
@@ -350,6 +354,13 @@ class Security(Section, frozen=True):
             description="Tokens signed with it are still accepted: set it to the old secret while a new one spreads.",
         ),
     ] = ""
+    secret_file: Annotated[
+        str,
+        Meta(
+            description="A file with one secret a line, instead of the two above: the first signs, both are accepted. "
+            "It is read again when it changes, so secrets can be replaced while instances run."
+        ),
+    ] = ""
     issuer: Annotated[str, Meta(min_length=1, description="`iss` of the tokens, made and accepted.")] = "dragoman"
     leeway_s: Annotated[
         float, Meta(ge=0.0, le=600.0, description="How far clocks may differ when the expiry of a token is checked.")
@@ -357,8 +368,8 @@ class Security(Section, frozen=True):
     insecure_allow_anonymous: Annotated[
         bool,
         Meta(
-            description="Let clients and nodes in without a token, from everywhere. Only for networks where everyone "
-            "is trusted."
+            description="Let clients and nodes in without a token, from everywhere; where no secret is set, operators "
+            "as well, and anybody as any user of chat. Only for networks where everyone is trusted."
         ),
     ] = False
 

@@ -1,22 +1,76 @@
-"""Which secrets sign and check chat tokens.
+"""Which secrets sign and check tokens.
+
+They stand in the settings, or one a line in a file that running instances read again when it changes. The first one
+signs, all are accepted: two at a time, so that one can be replaced without anybody being thrown out.
 
 Chat has no anonymous users: a token says who one is. Where no secret is set, on a machine of one's own, tokens are
-signed with a word that everybody knows, so that clients can be tried without any setting. checks.py sees to it that
-nobody else can reach an instance whose secret is that word, unless it was said that everybody is trusted.
+signed with a word that everybody knows, so that clients can be tried without any setting. It is seen to here, for the
+file, and in checks.py, for the settings, that nobody else can reach an instance whose secret is that word, unless it
+was said that everybody is trusted.
 """
 
+from pathlib import Path
 from typing import Final
 
+from dragoman.config.loopback import is_loopback
 from dragoman.config.schema import Config
 
 DEVELOPMENT_SECRET: Final = "change-me-please-change-me-please-change-me"
+# HS256 keys shorter than the digest weaken it (RFC 7518, 3.2).
+SECRET_BYTES: Final = 32
+MOST_SECRETS: Final = 2
+MAX_FILE_BYTES: Final = 64 << 10
+
+
+class BadSecrets(Exception):
+    """The file of secrets cannot be used; the sentence names it and never quotes it."""
+
+
+def has_secret(config: Config) -> bool:
+    """Whether tokens are asked for."""
+    return bool(config.security.secret or config.security.secret_file)
+
+
+def secrets_of(config: Config) -> tuple[str, ...]:
+    """The secrets there are now, none where none is set; raises BadSecrets."""
+    security = config.security
+    if not security.secret_file:
+        return tuple(secret for secret in (security.secret, security.previous_secret) if secret)
+    found = read_secrets(Path(security.secret_file))
+    exposed = [host for host in (config.server.host, config.server.admin_host) if not is_loopback(host)]
+    if exposed and DEVELOPMENT_SECRET in found:
+        raise BadSecrets(
+            f"{security.secret_file} holds the development secret, which everybody knows, and others can reach "
+            f"{exposed[0]}: put another there, as from `openssl rand -hex 32`."
+        )
+    return found
+
+
+def read_secrets(path: Path) -> tuple[str, ...]:
+    """One secret a line; empty lines do not count."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+        lines = [line.strip() for line in data.decode().splitlines()]
+    except OSError as error:
+        why = (error.strerror or "unknown error").lower()
+        raise BadSecrets(f"security.secret_file {path} cannot be read: {why}.") from None
+    except UnicodeDecodeError:
+        raise BadSecrets(f"security.secret_file {path} is not UTF-8 text.") from None
+    found = tuple(line for line in lines if line)
+    if not 1 <= len(found) <= MOST_SECRETS:
+        raise BadSecrets(
+            f"security.secret_file {path} holds {len(found) or 'no'} secrets: write one a line, the first to sign "
+            f"with, and at most {MOST_SECRETS}."
+        )
+    if any(len(secret.encode()) < SECRET_BYTES for secret in found):
+        raise BadSecrets(
+            f"security.secret_file {path} holds a secret that is too short to be safe: use at least {SECRET_BYTES} "
+            "bytes, as from `openssl rand -hex 32`."
+        )
+    return found
 
 
 def chat_secrets(config: Config) -> tuple[str, ...]:
-    """The first one signs, all are accepted."""
-    security = config.security
-    return tuple(secret for secret in (security.secret or DEVELOPMENT_SECRET, security.previous_secret) if secret)
-
-
-def signs_with_the_development_secret(config: Config) -> bool:
-    return chat_secrets(config)[0] == DEVELOPMENT_SECRET
+    """The first one signs, all are accepted; raises BadSecrets."""
+    return secrets_of(config) or (DEVELOPMENT_SECRET,)

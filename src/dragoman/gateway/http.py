@@ -82,9 +82,10 @@ def application(
     return app
 
 
-def admin_application(stage: Backstage) -> web.Application:
-    """The port of this one instance: a shared port answers for a random worker."""
-    app = web.Application()
+def admin_application(stage: Backstage, doorkeeper: Doorkeeper | None = None) -> web.Application:
+    """The port of this one instance: a shared port answers for a random worker. With a doorkeeper, health alone is for
+    anybody."""
+    app = web.Application(middlewares=[_operators_only(doorkeeper, frozenset(HEALTH))] if doorkeeper else [])
     app.add_routes([*_health(stage), web.get("/metrics", _Api(stage).metrics)])
     return app
 

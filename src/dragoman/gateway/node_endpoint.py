@@ -110,11 +110,11 @@ class NodeEndpoint:
                 return
             message = msgspec.structs.replace(message, node_id=principal.subject)
         self._registering = True
-        self._tasks.spawn(self._registered(conn, message), "node-register")
+        self._tasks.spawn(self._registered(conn, message, principal.tenant), "node-register")
 
-    async def _registered(self, conn: Connection, message: wire.NodeRegister) -> None:
+    async def _registered(self, conn: Connection, message: wire.NodeRegister, tenant: str) -> None:
         try:
-            node = await self._nodes.register(conn, message)
+            node = await self._nodes.register(conn, message, tenant)
         except StoreError:
             conn.close(Close.OVERLOADED, "Redis is away; connect again")
             return

@@ -1,20 +1,27 @@
 """Who is at the other end of a socket: tenant and subject of its token, or `local` where no secret is set.
 
 HS256 with two secrets valid at a time, so that one can be replaced without a pause. Nothing listens beyond
-loopback without a secret unless `security.insecure_allow_anonymous` says so. Who has logged in to chat may speak as
+loopback without a secret unless `security.insecure_allow_anonymous` says so. What a token lacks is told only when its
+signature is ours: of any other nothing is known. Who has logged in to chat may speak as
 well: an access token of chat counts as that of a client whose subject is the user's id.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from time import time
-from typing import Literal
+from typing import Final, Literal
 
 import jwt
 
+from dragoman.domain.keyring import Keyring
 from dragoman.services.chat.tokens import BadToken, Tokens
 
 Kind = Literal["client", "node", "operator"]
+# Stands before the subject, with a slash between them, wherever something is said to belong to somebody: a slash of its
+# own would let one tenant pass for another.
+TENANT: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+MAX_SUBJECT: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +30,11 @@ class Principal:
     subject: str
     tenant: str = "default"
     anonymous: bool = False  # nobody asked who it is; a token whose subject is "local" is not that
+
+    @property
+    def owner(self) -> str:
+        """To whom something belongs."""
+        return f"{self.tenant}/{self.subject}"
 
 
 LOCAL = "local"
@@ -35,7 +47,7 @@ class Unauthorized(Exception):
 class Doorkeeper:
     def __init__(
         self,
-        secrets: tuple[str, ...],
+        secrets: Iterable[str],
         issuer: str,
         *,
         leeway_s: float = 0.0,
@@ -43,12 +55,13 @@ class Doorkeeper:
         chat: Tokens | None = None,
     ) -> None:
         self._chat = chat
-        self._secrets = tuple(secret for secret in secrets if secret)
+        # A ring is shared, not copied: what it holds may change.
+        self._keyring = secrets if isinstance(secrets, Keyring) else Keyring(secrets)
         self._issuer, self._leeway_s, self._allow_anonymous = issuer, leeway_s, allow_anonymous
 
     def identify(self, kind: Kind, token: str | None) -> Principal:
         """The principal of a token of this kind."""
-        if not self._secrets:
+        if not self._keyring:
             return Principal(kind, LOCAL, anonymous=True)
         if not token:
             if self._allow_anonymous and kind != "operator":
@@ -63,6 +76,8 @@ class Doorkeeper:
         subject, tenant = claims.get("sub", ""), claims.get("tenant", "default")
         if not isinstance(subject, str) or not isinstance(tenant, str):
             raise Unauthorized("the token's subject or tenant is not a text")
+        if not TENANT.fullmatch(tenant) or len(subject) > MAX_SUBJECT:
+            raise Unauthorized("the token's tenant is not a name, or its subject is too long")
         if kind == "node" and not subject:
             raise Unauthorized("the token names no node id in its subject")
         return Principal(kind, subject, tenant)
@@ -77,7 +92,7 @@ class Doorkeeper:
 
     def _claims(self, token: str) -> dict[str, object]:
         why = "the token is not valid"
-        for secret in self._secrets:
+        for secret in self._keyring:
             try:
                 return dict(
                     jwt.decode(
@@ -91,6 +106,12 @@ class Doorkeeper:
                 )
             except jwt.ExpiredSignatureError:
                 why = "the token has expired"
+            except jwt.ImmatureSignatureError:
+                why = "the token is not valid yet"
+            except jwt.InvalidIssuerError:
+                why = "the token is of another issuer"
+            except jwt.MissingRequiredClaimError as missing:
+                why = f"the token has no {missing.claim}"
             except (jwt.PyJWTError, ValueError, RecursionError):  # the last two: texts that were never a token
                 continue
         raise Unauthorized(why)

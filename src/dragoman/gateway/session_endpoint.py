@@ -124,7 +124,7 @@ class SessionEndpoint:
         if session is not None and session.id == session_id and session.socket is conn and not session.over:
             return session
         principal = self._who(conn)
-        return self._sessions.get(session_id, _owner(principal) if principal is not None else "")
+        return self._sessions.get(session_id, principal.owner if principal is not None else "")
 
     def _utterance(self, conn: Connection, message: wire.Utterance, data: bytes) -> None:
         """Gateways open a socket of its own for each utterance of a session that another one opened."""
@@ -132,9 +132,9 @@ class SessionEndpoint:
         if principal is None:
             return
         if self._sessions.find(message.session_id) is None:
-            self._sessions.forward_utterance(conn, message, _owner(principal), principal.tenant, data)
+            self._sessions.forward_utterance(conn, message, principal.owner, principal.tenant, data)
         else:
-            self._sessions.get(message.session_id, _owner(principal)).utterance(message, conn)
+            self._sessions.get(message.session_id, principal.owner).utterance(message, conn)
         self._anteroom.leave(conn)
 
     def _heartbeat(self, conn: Connection, message: wire.ClientHeartbeat) -> None:
@@ -154,7 +154,7 @@ class SessionEndpoint:
         if message.audio_format not in (None, "opus", "pcm16"):
             raise ProtocolError(ErrorCode.INVALID_MESSAGE, "Field `audio_format`: use opus or pcm16.")
         self._anteroom.leave(conn)
-        self._session = self._sessions.open(conn, message, _owner(principal))
+        self._session = self._sessions.open(conn, message, principal.owner)
 
     def _resume(self, conn: Connection, message: wire.SessionResume) -> None:
         if self._draining():
@@ -163,7 +163,7 @@ class SessionEndpoint:
         principal = self._who(conn, message.token)
         if principal is not None:
             self._anteroom.leave(conn)
-            self._tasks.spawn(self._resumed(conn, message, _owner(principal)), "resume")
+            self._tasks.spawn(self._resumed(conn, message, principal.owner), "resume")
 
     async def _resumed(self, conn: Connection, message: wire.SessionResume, owner: str) -> None:
         try:
@@ -175,8 +175,3 @@ class SessionEndpoint:
         # It may have been gone before the session had it, and then nobody else will say so.
         if conn.closed:
             self._sessions.socket_closed(conn)
-
-
-def _owner(principal: Principal) -> str:
-    """To whom a session belongs."""
-    return f"{principal.tenant}/{principal.subject}"

@@ -7,6 +7,8 @@ import structlog
 from aiohttp import web
 
 from dragoman.config import Config
+from dragoman.config.loopback import is_loopback
+from dragoman.config.secrets import has_secret
 from dragoman.domain.chat.rules import Guard
 from dragoman.gateway import Limits, Listener, OriginAllowList, Route, chat_api, chat_http, console_api, pages
 from dragoman.gateway.anteroom import Anteroom
@@ -48,7 +50,7 @@ class Doors:
             authorize=self._authorizer(),
         )
         self._open = True
-        await self._open_for_admins(stage, admin_port)
+        await self._open_for_admins(stage, keeper, admin_port)
 
     async def close(self, code: int) -> None:
         if self._open:
@@ -58,13 +60,13 @@ class Doors:
             await self._admin.cleanup()
 
     def _doorkeeper(self) -> Doorkeeper:
-        security = self._config.security
+        security, chat = self._config.security, self._services.chat.tokens
         return Doorkeeper(
-            (security.secret, security.previous_secret),
+            chat.keyring if has_secret(self._config) else (),
             security.issuer,
             leeway_s=security.leeway_s,
             allow_anonymous=security.insecure_allow_anonymous,
-            chat=self._services.chat.tokens,
+            chat=chat,
         )
 
     def _limits(self) -> Limits:
@@ -135,8 +137,9 @@ class Doors:
         page, token = OriginAllowList(self._config.server.allowed_origins), TokenCheck(self._services.chat.tokens)
         return lambda request: page(request) or token(request)
 
-    async def _open_for_admins(self, stage: Backstage, port: int) -> None:
-        self._admin = web.AppRunner(admin_application(stage), access_log=None)
+    async def _open_for_admins(self, stage: Backstage, keeper: Doorkeeper, port: int) -> None:
+        asked = None if is_loopback(self._config.server.admin_host) else keeper
+        self._admin = web.AppRunner(admin_application(stage, asked), access_log=None)
         await self._admin.setup()
         try:
             await web.TCPSite(self._admin, self._config.server.admin_host, port).start()

@@ -13,9 +13,11 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from dragoman.config import Config
+from dragoman.config.secrets import secrets_of
 from dragoman.domain.deadlines import DeadlineSettings
 from dragoman.domain.segmenter import SegmenterSettings
 from dragoman.instance.chat import Chat
+from dragoman.instance.locksmith import LOOK_S, Locksmith
 from dragoman.instance.stores import Stores
 from dragoman.protocol.codec import decode_node
 from dragoman.protocol.node import JobAck, JobResult, JobStarted, NodePartial
@@ -237,8 +239,16 @@ class Services:
             "silent-nodes": every(1.0, self.local_nodes.close_silent, name="silent-nodes"),
             "sweeper": every(refresh_s * 5, self.sweeper.run_once, name="sweeper"),
             "loop-lag": self._measure_lag(),
+            **self._locksmith(config),
             **self.chat.loops(),
         }
+
+    def _locksmith(self, config: Config) -> dict[str, Coroutine[Any, Any, None]]:
+        """Only a file can change while we run."""
+        if not config.security.secret_file:
+            return {}
+        locksmith = Locksmith(self.chat.tokens.keyring, lambda: secrets_of(config))
+        return {"locksmith": every(LOOK_S, locksmith.run_once, name="locksmith")}
 
     async def _measure_lag(self) -> None:
         while True:

@@ -76,6 +76,7 @@ class Register:
             "resumable": "epoch" in told,
             **_languages(told.get("init", "")),
             "subject": told.get("subject", ""),
+            "tenant": told.get("subject", "").partition("/")[0],
             "next_index": int(told["next_index"]) if told.get("next_index", "").isdecimal() else None,
             "release": _release(told),
             "parked": parked,

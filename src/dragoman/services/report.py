@@ -89,6 +89,7 @@ class Report:
         return [
             {
                 "node_id": node.id,
+                "tenant": node.tenant,
                 "instance": node.instance,
                 "epoch": node.epoch,
                 "slots": node.slots or self._default_slots,

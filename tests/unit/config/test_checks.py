@@ -4,7 +4,8 @@ import pytest
 
 from dragoman.config import Config, ConfigError, load
 from dragoman.config.catalog import SETTINGS
-from dragoman.config.checks import ORDER, Below, check, is_loopback
+from dragoman.config.checks import ORDER, Below, check
+from dragoman.config.loopback import is_loopback
 from dragoman.config.secrets import DEVELOPMENT_SECRET
 
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
@@ -176,6 +177,13 @@ def test_a_previous_secret_alone_is_a_contradiction() -> None:
     sentence = only(security__previous_secret=SECRET)
     assert "security.previous_secret is set but security.secret is not" in sentence
     assert SECRET not in sentence
+
+
+@pytest.mark.parametrize("key", ["security.secret", "security.previous_secret"])
+def test_secrets_stand_in_a_file_or_in_the_settings_and_not_in_both(key: str) -> None:
+    sentence = only(**{"security.secret_file": "secrets", key: SECRET})
+    assert sentence.startswith(f"security.secret_file and {key} are both set")
+    assert problems(security__secret_file="secrets", server__host="0.0.0.0") == ()
 
 
 @pytest.mark.parametrize("where", ["server.host", "server.admin_host"])

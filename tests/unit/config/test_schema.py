@@ -35,7 +35,8 @@ def test_a_configuration_cannot_be_changed() -> None:
 def test_the_repr_tells_no_secret() -> None:
     redis = Redis(url="redis://me:pa55@host", cluster_urls=("redis://me:pa55@host",))
     assert repr(Security(secret=SECRET, issuer="us")) == (
-        "Security(secret=…, previous_secret='', issuer='us', leeway_s=10.0, insecure_allow_anonymous=False)"
+        "Security(secret=…, previous_secret='', secret_file='', issuer='us', leeway_s=10.0, "
+        "insecure_allow_anonymous=False)"
     )
     assert "pa55" not in repr(redis)
     assert "dragoman" in repr(redis)

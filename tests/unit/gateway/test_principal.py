@@ -6,6 +6,7 @@ from typing import Any
 import jwt
 import pytest
 
+from dragoman.domain.keyring import Keyring
 from dragoman.gateway.principal import LOCAL, Doorkeeper, Kind, Principal, Unauthorized, token_of
 from dragoman.services.chat.tokens import Tokens
 
@@ -68,9 +69,45 @@ def test_an_expired_token_is_told_so_unless_the_leeway_covers_it(keeper: Doorkee
     assert Doorkeeper((SECRET,), "us", leeway_s=60).identify("operator", late).subject == "olga"
 
 
-@pytest.mark.parametrize("claims", [{"exp": None}, {"iss": None}, {"iss": "them"}, {"nbf": time.time() + 86_400}])
-def test_a_token_must_end_and_be_ours(keeper: Doorkeeper, claims: dict[str, Any]) -> None:
-    assert refusal(keeper, "operator", token(**claims)) == "the token is not valid"
+@pytest.mark.parametrize(
+    ("claims", "why"),
+    [
+        ({"exp": None}, "the token has no exp"),
+        ({"iss": None}, "the token has no iss"),
+        ({"iss": "them"}, "the token is of another issuer"),
+        ({"nbf": time.time() + 86_400}, "the token is not valid yet"),
+        ({"iat": time.time() + 86_400}, "the token is not valid yet"),
+        ({"exp": "tomorrow"}, "the token is not valid"),
+    ],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_token_of_ours_that_does_not_count_is_told_why(
+    keeper: Doorkeeper, kind: Kind, claims: dict[str, Any], why: str
+) -> None:
+    assert refusal(keeper, kind, token(typ=kind, **claims)) == why
+    stranger = token("somebody-elses-secret-of-enough-bytes", typ=kind, **claims)
+    assert refusal(keeper, kind, stranger) == "the token is not valid"
+
+
+@pytest.mark.parametrize("tenant", ["", "a/b", "a b", "\n", "x" * 65, "é"])
+def test_a_tenant_is_a_name_so_that_none_can_pass_for_another(keeper: Doorkeeper, tenant: str) -> None:
+    assert refusal(keeper, "client", token(typ="client", tenant=tenant)).startswith("the token's tenant is not a name")
+    assert keeper.identify("client", token(typ="client", sub="b/c", tenant="a")).owner == "a/b/c"
+
+
+def test_a_subject_has_an_end(keeper: Doorkeeper) -> None:
+    assert refusal(keeper, "client", token(typ="client", sub="x" * 257)).endswith("its subject is too long")
+
+
+def test_secrets_that_are_changed_count_from_the_next_token_on() -> None:
+    ring = Keyring((OLD,))
+    keeper = Doorkeeper(ring, "us")
+    assert refusal(keeper, "operator", token(SECRET))
+    ring.change((SECRET, OLD))
+    assert keeper.identify("operator", token(SECRET)) == keeper.identify("operator", token(OLD))
+    ring.change((SECRET,))
+    assert keeper.identify("operator", token(SECRET)).subject == "olga"
+    assert refusal(keeper, "operator", token(OLD)) == "the token is not valid"
 
 
 @pytest.mark.parametrize("claims", [{"sub": 7}, {"tenant": 7}, {"tenant": None, "sub": []}])

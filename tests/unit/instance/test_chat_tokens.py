@@ -1,7 +1,11 @@
+from pathlib import Path
+
+import pytest
 from structlog.testing import capture_logs
 
 from dragoman.config import load
 from dragoman.instance.chat_tokens import chat_tokens
+from dragoman.instance.redis_check import CannotStart
 
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
 
@@ -19,3 +23,8 @@ def test_the_log_says_once_that_the_development_secret_is_in_use() -> None:
     (line,) = logs
     assert "development secret" in line["event"]
     assert "change-me" not in repr(line)
+
+
+def test_an_instance_without_its_file_of_secrets_does_not_start(tmp_path: Path) -> None:
+    with pytest.raises(CannotStart, match="cannot be read"):
+        chat_tokens(load(flags={"security.secret_file": str(tmp_path / "gone")}))

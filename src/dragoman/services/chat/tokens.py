@@ -1,19 +1,24 @@
 """Chat tokens: JWTs signed with HS256, checked against the present and the previous secret.
 
 Claims: `iss`, `iat`, `exp`, `uid` (number), `typ` (access or refresh), `sv` (session version, missing = 0). Others may
-make access tokens as well, so nothing beyond these is asked of one, and claims that are not ours mean nothing.
+make access tokens as well, so nothing beyond these is asked of one, and claims that are not ours mean nothing; but for
+`iat` and `nbf`: a token that says it is from tomorrow is not for today.
 Whether a session version is still the present one is not written in a token: `Accounts` and the connection ask Redis.
-`now` is wall-clock seconds. There is no leeway: a token is good until `exp` and not a moment longer.
+`now` is wall-clock seconds. There is no leeway: a token is good until `exp` and not a moment longer. Only its beginning
+has one, because whose clock is a little ahead makes tokens that begin a little late.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import jwt
 
+from dragoman.domain.keyring import Keyring
 from dragoman.protocol.chat import MAX_ID
+
+AHEAD_S: Final = 60.0
 
 Typ = Literal["access", "refresh"]
 
@@ -43,10 +48,10 @@ class Access:
 
 
 class Tokens:
-    def __init__(self, secrets: Sequence[str], issuer: str, access_ttl_s: float, refresh_ttl_s: float) -> None:
+    def __init__(self, secrets: Iterable[str], issuer: str, access_ttl_s: float, refresh_ttl_s: float) -> None:
         """`secrets`: the first signs, all of them are accepted; empty ones do not count."""
-        self._secrets = tuple(secret for secret in secrets if secret)
-        if not self._secrets:
+        self.keyring = Keyring(secrets)
+        if not self.keyring:
             raise ValueError("tokens need a secret to be signed with")
         self._issuer = issuer
         self.access_ttl_s, self.refresh_ttl_s = access_ttl_s, refresh_ttl_s
@@ -65,7 +70,7 @@ class Tokens:
 
     def _make(self, uid: int, sv: int, typ: Typ, now: float, ttl_s: float) -> str:
         claims = {"iss": self._issuer, "iat": int(now), "exp": math.ceil(now + ttl_s), "uid": uid, "typ": typ, "sv": sv}
-        return jwt.encode(claims, self._secrets[0], algorithm="HS256")
+        return jwt.encode(claims, self.keyring.signing, algorithm="HS256")
 
     def _read(self, token: str, typ: Typ, now: float) -> Access:
         claims = self._claims(token)
@@ -82,12 +87,18 @@ class Tokens:
             raise BadToken("the token does not say when it expires")
         if not now < exp:
             raise BadToken("the token has expired", expired=True)
+        if any(_is_after(claims.get(name), now + AHEAD_S) for name in ("iat", "nbf")):
+            raise BadToken("the token is not valid yet")
         return Access(uid, sv, exp)
 
     def _claims(self, token: str) -> dict[str, Any]:
-        for secret in self._secrets:
+        for secret in self.keyring:
             try:
                 return jwt.decode(token, secret, algorithms=["HS256"], issuer=self._issuer, options=_ONLY_THE_SIGNATURE)
             except (jwt.PyJWTError, ValueError, RecursionError):  # the last two: texts that were never a token
                 continue
         raise BadToken("the token is not valid")
+
+
+def _is_after(claim: object, when: float) -> bool:
+    return isinstance(claim, int | float) and claim > when

@@ -95,13 +95,13 @@ class LocalNodes:
 
     # -- coming and going ------------------------------------------------------------------------
 
-    async def register(self, conn: Socket, message: NodeRegister) -> LocalNode:
+    async def register(self, conn: Socket, message: NodeRegister, tenant: str = "default") -> LocalNode:
         """Claim the id, replace whoever had it, answer. The node is usable from its first heartbeat on."""
         node_id = message.node_id or ids.node_id()
         former, epoch = await asyncio.gather(
             self._owners.node_owner(node_id), self._owners.claim_node(node_id, self.instance)
         )
-        node = LocalNode(conn, _described(message, node_id, epoch, self.instance), monotonic())
+        node = LocalNode(conn, _described(message, node_id, epoch, self.instance, tenant), monotonic())
         old = self._here.get(node_id)
         self._here[node_id] = node
         self.metrics.nodes.set(len(self._here))
@@ -241,7 +241,7 @@ class LocalNodes:
         return job.get("driver") if job is not None and job.get("node_id") == node_id else None
 
 
-def _described(message: NodeRegister, node_id: str, epoch: int, instance: str) -> Snapshot:
+def _described(message: NodeRegister, node_id: str, epoch: int, instance: str, tenant: str) -> Snapshot:
     languages = message.language_capabilities
     return Snapshot(
         id=node_id,
@@ -253,6 +253,7 @@ def _described(message: NodeRegister, node_id: str, epoch: int, instance: str) -
         features=sorted(f for f in message.advanced_features or () if not f.startswith("slots:")),
         services={service.service_id: service.type for service in message.installed_services},
         public=message.accept_public_jobs,
+        tenant=tenant,
         version=message.version,
         platform=message.platform,
     )

@@ -83,6 +83,7 @@ class Order:
     ends_turn: bool
     held_by_node: bool = False  # cut by length: an old node may keep it until its turn goes on
     needs: frozenset[str] = frozenset()
+    tenant: str = "default"
     seen: set[str] = field(default_factory=set)  # nodes that had this job
     held: Assign | None = None  # where it has a slot now
     advanced: "asyncio.Future[bool] | None" = None  # the session's state says that this index is used

@@ -243,6 +243,7 @@ class Recording:
             "job_id": order.job_id,
             "request_id": order.request_id,
             "session_id": order.session_id,
+            "tenant": order.tenant,
             "utterance_index": order.index,
             "src_lang": assignment.src_lang,
             "tgt_lang": assignment.tgt_lang,

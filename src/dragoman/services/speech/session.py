@@ -94,6 +94,11 @@ class Session:
         self._close_by: float | None = None
         self._pressed_at = float("-inf")
 
+    @property
+    def tenant(self) -> str:
+        """Whose: it stands before the subject, and holds no slash."""
+        return self.subject.partition("/")[0]
+
     # -- what the client says --------------------------------------------------------------------
 
     def chunk(self, audio: bytes, is_final: bool, seq: int) -> None:
@@ -246,6 +251,7 @@ class Session:
             ends_turn=ends_turn,
             held_by_node=bool(assignment.is_max_duration_triggered),
             needs=messages.needs_of(assignment.pipeline),
+            tenant=self.tenant,
         )
         self._orders[order.index] = (order, socket)
         if self.draining:

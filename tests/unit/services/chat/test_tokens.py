@@ -67,13 +67,30 @@ def test_tokens_of_the_previous_secret_are_accepted_and_never_made() -> None:
         Tokens((OLD,), "mini-im", 60, 600).read_access(TOKENS.access(42, 3, NOW), NOW)
 
 
+def test_secrets_that_are_changed_count_from_the_next_token_on() -> None:
+    tokens = Tokens((OLD,), "mini-im", 60, 600)
+    before = tokens.access(42, 3, NOW)
+    assert tokens.keyring.change((SECRET, OLD))
+    after = tokens.access(42, 3, NOW)
+    assert TOKENS.read_access(after, NOW) == tokens.read_access(after, NOW) == tokens.read_access(before, NOW)
+    assert tokens.keyring.change((SECRET,))
+    with pytest.raises(BadToken):
+        tokens.read_access(before, NOW)
+
+
 def test_an_expired_token_of_the_previous_secret_is_expired() -> None:
     assert refused(made(OLD, exp=1)).expired
 
 
 def test_claims_that_are_not_ours_mean_nothing() -> None:
-    more = made(sub=42, aud="app", jti=7, nbf=4_000_000_000, iat="soon", role=["admin"])
+    more = made(sub=42, aud="app", jti=7, nbf="soon", iat="soon", role=["admin"])
     assert TOKENS.read_access(more, NOW).uid == 42
+
+
+@pytest.mark.parametrize("claim", ["iat", "nbf"])
+def test_a_token_from_the_future_is_not_valid_yet_unless_a_clock_is_only_a_little_ahead(claim: str) -> None:
+    assert str(refused(made(**{claim: int(NOW) + 86_400}))) == "the token is not valid yet"
+    assert TOKENS.read_access(made(**{claim: int(NOW) + 30}), NOW).uid == 42
 
 
 @pytest.mark.parametrize(
