@@ -1,0 +1,58 @@
+"""Audio whose every tenth of a second says which one it is, so that words can be accounted for.
+
+A *piece* is a chunk of five packets, each with the piece's number in it. Nobody on the way looks into packets, so what
+a node is given tells exactly which pieces came, in what order, and whether one came twice. Numbers of silence are
+negative: a node that hears nothing else has nothing to say.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from struct import Struct
+
+from dragoman.protocol import audio
+
+PIECE_MS = 100
+_PACKETS = PIECE_MS // audio.OPUS_PACKET_MS
+_TOC = b"\xf8"  # 20 ms of CELT, mono: what an Opus packet of that length begins with
+_NUMBER = Struct("<i")
+_PACKET_BYTES = 2 + len(_TOC) + _NUMBER.size
+
+
+def sound(numbers: Iterable[int]) -> bytes:
+    """The audio of these pieces, a run of packets."""
+    return audio.opus_run([_TOC + _NUMBER.pack(number) for number in numbers for _ in range(_PACKETS)])
+
+
+def heard(run: bytes) -> list[int]:
+    """The pieces that audio is made of. Half a piece, or one twice in a row, is told as a piece of its own."""
+    starts = range(2 + len(_TOC), len(run), _PACKET_BYTES)
+    numbers = [_NUMBER.unpack_from(run, at)[0] for at in starts]
+    found = list[int]()
+    for number, packets in groupby(numbers):
+        found += [number] * -(-len(list(packets)) // _PACKETS)
+    return found
+
+
+def text(numbers: Sequence[int]) -> str:
+    """`[3, 4, 5, 9]` is '3-5 9'."""
+    return " ".join(f"{first}-{last}" if last > first else str(first) for first, last in _runs(numbers))
+
+
+def of_text(words: str) -> list[int]:
+    """What `text` wrote. Raises ValueError."""
+    found = list[int]()
+    for word in words.split():
+        first, dash, last = word.partition("-")
+        found += range(int(first), int(last) + 1) if first and dash else [int(word)]
+    return found
+
+
+def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Runs of numbers that follow each other; silence does not get into them."""
+    at = 0
+    while at < len(numbers):
+        end = at + 1
+        while end < len(numbers) and numbers[at] > 0 and numbers[end] == numbers[end - 1] + 1:
+            end += 1
+        yield numbers[at], numbers[end - 1]
+        at = end

@@ -1,0 +1,122 @@
+"""A node that writes down everything it is given: `python -m dragoman.verify.witness_node --help`.
+
+It hears pieces (see `pieces`) and answers with their numbers, after a while that is drawn. Silence it answers with
+nothing. Its file is the other side of what clients were told: which node had which job when, and how often.
+"""
+
+import argparse
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from dragoman.node.job import Job, Result
+from dragoman.node.link import Closed
+from dragoman.node.node import Node, Timing
+from dragoman.protocol.node import JobAssign
+from dragoman.verify import pieces
+from dragoman.verify.node_events import EventFile, Kind, NodeEvent
+
+MODULE = "dragoman.verify.witness_node"
+LANGUAGES = ("en", "es")
+ALIVE_EVERY_S = 0.2
+QUICK = Timing(backoff_first_s=0.05, backoff_longest_s=0.5, heartbeat_s=2.0)
+
+
+class WitnessNode(Node):
+    def __init__(
+        self, urls: Sequence[str], node_id: str, file: EventFile, *, slots: int, delay_s: float, jitter_s: float
+    ) -> None:
+        super().__init__(
+            urls,
+            self._work,
+            languages=LANGUAGES,
+            slots=slots,
+            node_id=node_id,
+            on_registered=lambda _: self._write(Kind.REGISTERED, url=self._url),
+            timing=QUICK,
+        )
+        self._name, self._slots, self._file = node_id, slots, file
+        self._delay_s, self._jitter_s = delay_s, jitter_s
+        self._random = Random(node_id)
+        self._url = ""
+        self._cancel = self._worker.cancel
+        self._worker.cancel = self._cancelled  # type: ignore[method-assign]
+
+    async def testify(self) -> None:
+        self._write(Kind.BEGAN)
+        signs = asyncio.get_running_loop().create_task(self._give_signs())
+        try:
+            await self.run(signals=True)
+        finally:
+            signs.cancel()
+
+    async def _give_signs(self) -> None:
+        while True:
+            self._write(Kind.ALIVE)
+            await asyncio.sleep(ALIVE_EVERY_S)
+
+    # -- what happens to it --------------------------------------------------------------------------
+
+    async def _one_connection(self, url: str) -> Closed:
+        self._url = url
+        try:
+            return await super()._one_connection(url)
+        finally:
+            self._write(Kind.LOST, url=url)
+
+    def _on_assign(self, assign: JobAssign) -> None:
+        self._write(Kind.GIVEN, assign)
+        super()._on_assign(assign)
+
+    def _cancelled(self, job_id: str) -> None:
+        self._write(Kind.CANCELLED, job=job_id)
+        self._cancel(job_id)
+
+    async def _work(self, job: Job) -> Result | None:
+        words = pieces.heard(job.audio)
+        self._write(Kind.STARTED, job.assign, pieces=pieces.text(words))
+        await asyncio.sleep(max(0.0, self._delay_s + self._random.uniform(-1, 1) * self._jitter_s))
+        silent = all(word < 0 for word in words)
+        # Written before it is sent: what is told of a result must never be older than the result.
+        self._write(Kind.ENDED, job.assign, outcome="empty" if silent else "ok")
+        return None if silent else Result(text_asr=pieces.text(words), text_translated=pieces.text(words))
+
+    def _write(self, kind: Kind, assign: JobAssign | None = None, **fields: Any) -> None:
+        if assign is not None:
+            fields |= {
+                "job": assign.job_id,
+                "attempt": assign.attempt_id,
+                "session": assign.session_id,
+                "index": assign.utterance_index,
+                "turn": assign.turn_id or "",
+            }
+        event = NodeEvent(time.monotonic(), kind, self._name, os.getpid(), slots=self._slots, **fields)
+        self._file.write(event)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {MODULE}", description="A node that writes down what it is given."
+    )
+    parser.add_argument("--url", action="append", required=True, help="of an instance; may be given several times")
+    parser.add_argument("--id", required=True)
+    parser.add_argument("--file", type=Path, required=True, help="events are appended to it")
+    parser.add_argument("--slots", type=int, default=4)
+    parser.add_argument("--delay-ms", type=float, default=80.0)
+    parser.add_argument("--jitter-ms", type=float, default=60.0)
+    given = parser.parse_args()
+    asyncio.run(_be(given))
+
+
+async def _be(given: argparse.Namespace) -> None:
+    file = EventFile(given.file)
+    delay_s, jitter_s = given.delay_ms / 1000, given.jitter_ms / 1000
+    await WitnessNode(given.url, given.id, file, slots=given.slots, delay_s=delay_s, jitter_s=jitter_s).testify()
+
+
+if __name__ == "__main__":
+    main()
