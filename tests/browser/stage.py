@@ -16,6 +16,7 @@ from math import pi, sin
 from pathlib import Path
 from struct import pack
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -132,6 +133,18 @@ class Stage:
             return tgt in (await instance.get("/api/v1/public/languages"))["pairs"].get(src, [])
 
         await wait_until(known, PATIENCE_S, f"{src} → {tgt}")
+
+
+async def both_enter(page: Any) -> None:
+    """Alice and Bob in their panes, under names nobody has had before: there is no history between them."""
+    names = {pane: f"{pane}-{uuid4().hex[:6]}" for pane in ("alice", "bob")}
+    for pane, peer in (("alice", "bob"), ("bob", "alice")):
+        await page.fill(f'[data-pane="{pane}"] [data-part="name"]', names[pane])
+        await page.fill(f'[data-pane="{pane}"] [data-part="peer"]', names[peer])
+    for pane in names:
+        await page.click(f'[data-pane="{pane}"] [data-part="enter"]')
+        await page.wait_for_selector(f'[data-pane="{pane}"][data-state="online"]')
+    await page.wait_for_selector('[data-pane="alice"][data-peer]')
 
 
 def spoken(path: Path) -> Path:

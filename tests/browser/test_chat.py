@@ -3,7 +3,7 @@
 from typing import Any
 from uuid import uuid4
 
-from browser.stage import Stage, Windows
+from browser.stage import Stage, Windows, both_enter
 from dragoman.client.chat import Chat, login
 from dragoman.verify.processes import InstanceProcess
 
@@ -65,11 +65,8 @@ async def test_somebody_else_who_writes_is_shown_with_a_name_of_their_own(stage:
 
 async def test_what_is_written_offline_is_sent_when_the_page_is_back(stage: Stage, windows: Windows) -> None:
     page = await windows.open(f"http://127.0.0.1:{stage.first.port}/")
-    for name in ("alice", "bob"):
-        await page.click(f'[data-pane="{name}"] [data-part="enter"]')
-        await page.wait_for_selector(f'[data-pane="{name}"][data-state="online"]')
+    await both_enter(page)
     alice, bob = (page.locator(f'[data-pane="{name}"]') for name in ("alice", "bob"))
-    await page.wait_for_selector('[data-pane="alice"][data-peer]')
     await alice.locator('[data-part="toggle"]').click()
     await page.wait_for_selector('[data-pane="alice"][data-state="offline"]')
     for text in ("one", "two"):

@@ -6,7 +6,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from browser.stage import CUT, Stage, Windows
+from browser.stage import CUT, Stage, Windows, both_enter
 from dragoman.embedded.engine import free_port
 from dragoman.verify.processes import InstanceProcess
 from e2e.raw_node import RawNode
@@ -109,10 +109,7 @@ async def test_the_page_goes_on_when_the_instance_under_it_is_killed(stage: Stag
         await page.wait_for_selector('[data-part="status"][data-connection="open"]')
         second = await stage.cluster.instance(scheduler__phase2__instance_id="four", **flags)
         await stage.served(second, "nl", "sv")
-        for name in ("alice", "bob"):
-            await page.click(f'[data-pane="{name}"] [data-part="enter"]')
-            await page.wait_for_selector(f'[data-pane="{name}"][data-state="online"]')
-        await page.wait_for_selector(f"{ALICE}[data-peer]")
+        await both_enter(page)
         await page.wait_for_selector(turn(0))
         first.kill()
         await page.fill(f"{ALICE} textarea", "are you there?")
