@@ -141,6 +141,8 @@ class ChatCrowd:
 
     def talk(self, per_s: float) -> None:
         """From now on, so many messages a second, whoever to whomever."""
+        if per_s <= 0 or not self.chatters:
+            return
         self._talking = asyncio.create_task(self._talk(per_s), name="chat-crowd")
 
     async def say(self, count: int) -> None:

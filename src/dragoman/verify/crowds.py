@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Self
 
-from dragoman.verify.chat_crowd import ChatCrowd, chatting
+from dragoman.verify.chat_crowd import ChatCrowd, Chatter, chatting
 from dragoman.verify.chat_ledger import ChatLedger
+from dragoman.verify.speech_crowd import Speaker, SpeechCrowd, speaking
+from dragoman.verify.speech_ledger import SpeechLedger
 
 FLAP_EVERY_S = 0.3
 
@@ -26,11 +28,12 @@ FLAP_EVERY_S = 0.3
 @dataclass(frozen=True, slots=True)
 class Ledgers:
     chat: ChatLedger
+    speech: SpeechLedger
 
 
 class Crowds:
-    def __init__(self, chat: ChatCrowd, rng: Random) -> None:
-        self._chat = chat
+    def __init__(self, chat: ChatCrowd, speech: SpeechCrowd, rng: Random) -> None:
+        self._chat, self._speech = chat, speech
         self._rng = rng
         self._flapping: asyncio.Task[None] | None = None
 
@@ -39,29 +42,33 @@ class Crowds:
     async def open(cls, ports: Sequence[int], seed: int, speakers: int, chatters: int) -> AsyncIterator[Self]:
         async with AsyncExitStack() as stack:
             chat = await stack.enter_async_context(chatting(ports, ChatLedger(), chatters, seed=seed))
-            crowds = cls(chat, Random(seed))
+            speech = await stack.enter_async_context(speaking(ports, SpeechLedger(), speakers, seed=seed))
+            crowds = cls(chat, speech, Random(seed))
             stack.callback(crowds.flap, False)
             yield crowds
 
     def begin(self) -> Ledgers:
-        ledgers = Ledgers(self._chat.ledger.next())
+        ledgers = Ledgers(self._chat.ledger.next(), SpeechLedger())
         self._chat.begin(ledgers.chat)
+        self._speech.begin(ledgers.speech)
         return ledgers
 
     def talk(self, messages_per_s: float, utterances_per_s: float) -> None:
         self._chat.talk(messages_per_s)
+        self._speech.talk(utterances_per_s)
 
     async def stop_talking(self) -> None:
-        await self._chat.stop_talking()
+        await asyncio.gather(self._chat.stop_talking(), self._speech.stop_talking())
 
     async def quiet(self, patience_s: float) -> list[str]:
         """What is still owed to somebody after so long; nothing when all is settled."""
-        return await self._chat.settle(patience_s)
+        owed = await asyncio.gather(self._chat.settle(patience_s), self._speech.settle(patience_s))
+        return [sentence for each in owed for sentence in each]
 
     # -- people who are faults themselves ----------------------------------------------------------
 
     def flap(self, on: bool) -> None:
-        """Some receivers lose their connections again and again."""
+        """Some lose their connections again and again."""
         if self._flapping is not None:
             self._flapping.cancel()
             self._flapping = None
@@ -70,13 +77,19 @@ class Crowds:
 
     def slow_reader(self, on: bool) -> None:
         """Some stop reading what is sent to them."""
-        for one in self._chat.chatters[::3]:
+        for chatter in self._chat.chatters[::3]:
             if on:
-                one.slow.start()
+                chatter.slow.start()
             else:
-                one.slow.stop()
+                chatter.slow.stop()
+        for speaker in self._speech.speakers[::3]:
+            if on:
+                speaker.stop_reading()
+            else:
+                speaker.slow.stop()
 
     async def _flap(self) -> None:
-        while True:
-            self._rng.choice(self._chat.chatters[::2]).flap()
+        some: list[Chatter | Speaker] = [*self._chat.chatters[::2], *self._speech.speakers[::2]]
+        while some:
+            self._rng.choice(some).flap()
             await asyncio.sleep(FLAP_EVERY_S)
