@@ -15,7 +15,8 @@ import pytest
 
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
-from key_leaks import Onlooker, leaks
+from dragoman.verify.keys_left import leaks
+from key_leaks import Onlooker
 from redis_clients import Connect, connected
 from redis_servers import RedisAt
 

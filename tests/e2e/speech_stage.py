@@ -19,10 +19,11 @@ from dragoman.embedded.engine import free_port
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.turns import Turns
+from dragoman.verify.keys_left import leaks
 from dragoman.verify.processes import InstanceProcess, NodeProcess
 from e2e.raw_node import RawNode, Work, at_once
 from instances import Speaker, config
-from key_leaks import Onlooker, leaks
+from key_leaks import Onlooker
 from processes import wait_until as wait_for
 from redis_clients import connected
 from redis_servers import RedisAt

@@ -2,7 +2,8 @@
 
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
-from key_leaks import FOREVER, Left, Onlooker, leaks
+from dragoman.verify.keys_left import FOREVER, Left, leaks
+from key_leaks import Onlooker
 from redis_servers import RedisAt
 
 P = Keys("t-1")
