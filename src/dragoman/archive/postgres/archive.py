@@ -1,4 +1,4 @@
-"""The archive in PostgreSQL: each call one piece of work on a connection of the pool."""
+"""The archive in PostgreSQL: each call one piece of work on a connection of the pool; single messages share one."""
 
 import time
 from collections.abc import Sequence
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dragoman.archive.archive import Archive
 from dragoman.archive.postgres import reads, writes
 from dragoman.archive.postgres.server import PostgresServer
+from dragoman.archive.postgres.together import Together
 from dragoman.archive.rows import Batch, check_key, check_text, fits, fitting, storable
 from dragoman.archive.types import (
     Applied,
@@ -23,15 +24,24 @@ from dragoman.archive.types import (
 class PostgresArchive(Archive):
     def __init__(self, url: str, *, pool: int = 8, timeout_s: float = 10.0) -> None:
         self._server = PostgresServer(url, pool=pool, timeout_s=timeout_s)
+        self._together = Together(self._save)
 
     async def open(self) -> None:
         await self._server.read(lambda db: db.execute("SELECT 1"))
 
     async def close(self) -> None:
+        await self._together.close()
         await self._server.close()
 
     async def save(
         self, rows: Sequence[NewMessage], *, shard: int | None = None, fence: int | None = None
+    ) -> list[Outcome]:
+        if len(rows) == 1 and fence is None:
+            return [await self._together.save(rows[0])]
+        return await self._save(rows, shard, fence)
+
+    async def _save(
+        self, rows: Sequence[NewMessage], shard: int | None = None, fence: int | None = None
     ) -> list[Outcome]:
         batch = Batch.of(rows)
         if not rows and fence is None:
