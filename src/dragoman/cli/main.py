@@ -39,8 +39,11 @@ COMMANDS: tuple[Command, ...] = (
     Command("status", "dragoman.cli.status:status", "Show instances, durability, inboxes and nodes."),
     Command("explain", "dragoman.cli.explain:explain", "Tell why a job went where it went, and how it ended."),
     Command("dlq", "dragoman.cli.dlq:app", "List, show, replay and drop dead letters."),
+    Command("token", "dragoman.cli.token:app", "Make credentials of clients, nodes and operators."),
+    Command("audit", "dragoman.cli.audit:audit", "Show what operators changed."),
     Command("db", "dragoman.cli.db:app", "Look at the tables of the chat database, and bring them up to date."),
     Command("config", "dragoman.cli.config:app", "Check, show and document the settings."),
+    Command("verify", "dragoman.cli.verify:verify", "Break a cluster on purpose, and check that nothing is lost."),
     Command("bench", "dragoman.cli.bench:app", "Measure speed, with peers beside us in the same run."),
 )
 

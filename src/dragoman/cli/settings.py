@@ -60,6 +60,7 @@ def settings(
     before = ctx.find_object(Before) or Before(None, ())
     chosen = _file(config or before.config, os.environ)
     given: dict[str, object] = dict(map(_pair, (*before.overrides, *(override or ()))))
+    _keep_secrets_off_the_command_line(given)
     given.update({key: value for key, value in (flags or {}).items() if value is not None})
     try:
         return load_with_sources(chosen, os.environ, given)
@@ -73,6 +74,19 @@ def _file(asked: Path | None, env: Mapping[str, str]) -> Path | None:
     if env.get(VARIABLE):
         return Path(env[VARIABLE])
     return USUAL_FILE if USUAL_FILE.is_file() else None
+
+
+def _keep_secrets_off_the_command_line(given: Mapping[str, object]) -> None:
+    """Everybody on the machine can read it there, and the history of the shell keeps it."""
+    from dragoman.config.catalog import SETTINGS
+
+    for setting in (SETTINGS[key] for key in given if key in SETTINGS):
+        if setting.secret:
+            raise Failure(
+                f"{setting.key} is not given with --set, where others can read it: put it into the configuration file, "
+                f"or into {setting.variable}.",
+                USAGE,
+            )
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from dragoman.archive import ArchiveAway
 from dragoman.gateway.answers import Wrong, error, json
 from dragoman.gateway.auditing import OPERATOR, Auditor
+from dragoman.gateway.hosts import WHY, is_ours
 from dragoman.gateway.principal import Doorkeeper, Unauthorized, token_of
 from dragoman.services.letter_boxes import DeadLetters
 from dragoman.services.report import Report
@@ -29,6 +30,14 @@ from dragoman.store.letters import CannotReplay, Letter
 log = structlog.get_logger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+SECURITY = {
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
 HEALTH = ("/health", "/health/live", "/health/ready")
 MAX_LETTERS = 1000
 PREVIEW = 2000
@@ -59,10 +68,18 @@ def application(
     doorkeeper: Doorkeeper,
     guests: Sequence[web.RouteDef] = (),
     operators: Sequence[web.RouteDef] = (),
+    *,
+    only_ours: bool = False,
 ) -> web.Application:
-    """The public port: health for anybody, `guests` by their own rules, the rest, with `operators`, for operators."""
+    """The public port: health for anybody, `guests` by their own rules, the rest, with `operators`, for operators.
+
+    `only_ours`: it answers to the names of this machine alone, see `hosts`.
+    """
     open_to_all = frozenset({*HEALTH, *(route.path for route in guests)})
-    app = web.Application(middlewares=[_plain_errors, _operators_only(doorkeeper, open_to_all), _own_pages_only])
+    operators_only = _operators_only(doorkeeper, open_to_all)
+    names = [_own_names_only] if only_ours else []
+    app = web.Application(middlewares=[_plain_errors, *names, operators_only, stage.auditor.refusals, _own_pages_only])
+    app.on_response_prepare.append(_secured)
     app.add_routes([*guests, *operators])
     api = _Api(stage)
     app.add_routes(
@@ -86,6 +103,7 @@ def admin_application(stage: Backstage, doorkeeper: Doorkeeper | None = None) ->
     """The port of this one instance: a shared port answers for a random worker. With a doorkeeper, health alone is for
     anybody."""
     app = web.Application(middlewares=[_operators_only(doorkeeper, frozenset(HEALTH))] if doorkeeper else [])
+    app.on_response_prepare.append(_secured)
     app.add_routes([*_health(stage), web.get("/metrics", _Api(stage).metrics)])
     return app
 
@@ -113,6 +131,19 @@ def _operators_only(doorkeeper: Doorkeeper, open_to_all: frozenset[str]) -> Any:
         return await handler(request)
 
     return check
+
+
+async def _secured(_: web.Request, answer: web.StreamResponse) -> None:
+    """What an answer says to a browser unless it says something else itself: show it nowhere else, and keep nothing."""
+    for name, value in SECURITY.items():
+        answer.headers.setdefault(name, value)
+
+
+@web.middleware
+async def _own_names_only(request: web.Request, handler: Handler) -> web.StreamResponse:
+    if not is_ours(request.headers.get("Host", "")):
+        return error(WHY, 421)
+    return await handler(request)
 
 
 @web.middleware
@@ -225,14 +256,14 @@ class _Api:
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= MAX_LETTERS:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 4 and 1 <= int(text) <= MAX_LETTERS):
         raise Wrong(f"count is not a number from 1 to {MAX_LETTERS}")
     return int(text)
 
 
 def _letter_id(text: str) -> str:
     if not _LETTER_ID.fullmatch(text):
-        raise Wrong(f"{text!r} is not the id of a dead letter")
+        raise Wrong(f"{text[:16]!r} is not the id of a dead letter")
     return text
 
 

@@ -15,6 +15,7 @@ from dragoman.gateway.anteroom import Anteroom
 from dragoman.gateway.chat_endpoint import PATH as CHAT_PATH
 from dragoman.gateway.chat_endpoint import ChatEndpoint, TokenCheck
 from dragoman.gateway.handshake import Authorizer
+from dragoman.gateway.hosts import own_names_only
 from dragoman.gateway.http import Backstage, admin_application, application
 from dragoman.gateway.node_endpoint import NodeEndpoint
 from dragoman.gateway.principal import Doorkeeper
@@ -44,7 +45,7 @@ class Doors:
             server.host,
             server.port,
             self._routes(keeper),
-            application(stage, keeper, guests, operators),
+            application(stage, keeper, guests, operators, only_ours=self._only_ours()),
             self._limits(),
             reuse_port=True,
             authorize=self._authorizer(),
@@ -135,7 +136,13 @@ class Doors:
     def _authorizer(self) -> Authorizer:
         """The page first, then the token."""
         page, token = OriginAllowList(self._config.server.allowed_origins), TokenCheck(self._services.chat.tokens)
+        if self._only_ours():
+            return lambda request: own_names_only(request) or page(request) or token(request)
         return lambda request: page(request) or token(request)
+
+    def _only_ours(self) -> bool:
+        """Whether nobody is asked for a token, and only this machine is to reach us."""
+        return not has_secret(self._config) and is_loopback(self._config.server.host)
 
     async def _open_for_admins(self, stage: Backstage, keeper: Doorkeeper, port: int) -> None:
         asked = None if is_loopback(self._config.server.admin_host) else keeper

@@ -75,8 +75,8 @@ async def told(answer: ClientResponse, status: int) -> Any:
     return await answer.json()
 
 
-def token(subject: str = "olga") -> dict[str, str]:
-    claims = {"iss": "us", "exp": time.time() + 60, "typ": "operator", "sub": subject}
+def token(subject: str = "olga", tenant: str = "default") -> dict[str, str]:
+    claims = {"iss": "us", "exp": time.time() + 60, "typ": "operator", "sub": subject, "tenant": tenant}
     return {"Authorization": f"Bearer {jwt.encode(claims, SECRET)}"}
 
 
@@ -224,11 +224,45 @@ async def test_what_an_operator_changes_is_written_down_with_the_name(site: Site
     for id in ("1-0", "2-0"):
         await stores.redis.call("XADD", stores.keys.dlq("a"), id, "v", "1", "type", "x", "reason", "why", "data", "")
     await stores.redis.call("SADD", stores.keys.dlq_instances, "a")
-    for id in ("1-0", "2-0", "2-0"):
-        await site.client.delete(f"/api/v1/dlq/a/{id}", headers=token("olga" if id == "1-0" else "per"))
+    for id in ("1-0", "2-0"):
+        await site.client.delete(f"/api/v1/dlq/a/{id}", headers=token("olga" if id == "1-0" else "per", tenant="acme"))
     page = await site.get("audit", count=1)
     entry = page["entries"][0]
     assert (entry["who"], entry["action"], entry["target"], entry["instance"]) == ("per", "dlq.drop", "a/2-0", "here")
+    assert (entry["tenant"], entry["result"]) == ("acme", "done")
+    assert abs(entry["at_ms"] - time.time() * 1000) < 60_000
     rest = await site.get("audit", before=page["next"])
-    assert [entry["who"] for entry in rest["entries"]] == ["olga"], "what changed nothing is not written down"
+    assert [entry["who"] for entry in rest["entries"]] == ["olga"]
     assert rest["next"] == ""
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "action", "result"),
+    [
+        ("DELETE", "dlq/a/9-9", {}, "dlq.drop", "refused: no such dead letter"),
+        ("POST", "dlq/a/9-9/replay", {}, "dlq.replay", "refused: no such dead letter"),
+        ("DELETE", "dlq/a/x", {}, "dlq.drop", "refused: "),
+        ("DELETE", "dlq/a/9-9", {"Origin": "http://evil"}, "dlq.drop", "refused: pages of other hosts may not change"),
+    ],
+)
+async def test_what_an_operator_tried_and_could_not_do_is_written_down_as_well(
+    site: Site, method: str, path: str, headers: dict[str, str], action: str, result: str
+) -> None:
+    await site.client.request(method, f"/api/v1/{path}", headers={**token("per"), **headers})
+    (entry,) = (await site.get("audit"))["entries"]
+    assert (entry["who"], entry["action"]) == ("per", action)
+    assert entry["target"] == path.removeprefix("dlq/").removesuffix("/replay")
+    assert entry["result"].startswith(result)
+
+
+async def test_who_is_no_operator_cannot_fill_the_audit(site: Site) -> None:
+    for headers in ({}, {"Authorization": "Bearer x"}):
+        await site.client.delete("/api/v1/dlq/a/1-0", headers=headers)
+    assert (await site.get("audit"))["entries"] == []
+
+
+async def test_the_audit_has_an_end(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.store.audit.MAX_ENTRIES", 100)
+    for number in range(400):
+        await site.stores.audit.add("olga", "dlq.drop", str(number), "", "here")
+    assert await site.stores.redis.call("XLEN", site.stores.keys.audit) < 300  # Redis cuts whole nodes of the stream

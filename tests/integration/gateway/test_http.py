@@ -56,8 +56,10 @@ class Site:
             yield client
 
     @asynccontextmanager
-    async def admin(self) -> AsyncIterator[TestClient[Any, Any]]:
-        async with TestClient(TestServer(admin_application(self.stage))) as client:
+    async def admin(self, *secrets: str) -> AsyncIterator[TestClient[Any, Any]]:
+        """With secrets: as where others can reach it."""
+        keeper = Doorkeeper(secrets, "us") if secrets else None
+        async with TestClient(TestServer(admin_application(self.stage, keeper))) as client:
             yield client
 
     async def letter(self, instance: str = "a", data: bytes = MESSAGE) -> str:
@@ -164,8 +166,10 @@ async def test_with_a_secret_only_an_operator_gets_an_answer(site: Site, method:
 
 async def test_tokens_that_are_none_get_the_same_answer(site: Site) -> None:
     async with site.public(SECRET) as client:
-        for headers in ({"Authorization": "Bearer é"}, {"Authorization": "Bearer x.y.z"}, token(iss="them")):
+        for headers in ({"Authorization": "Bearer é"}, {"Authorization": "Bearer x.y.z"}):
             assert await told(await client.get("/metrics", headers=headers), 401) == {"error": "the token is not valid"}
+        answer = await client.get("/metrics", headers=token(iss="them"))
+        assert await told(answer, 401) == {"error": "the token is of another issuer"}
         answer = await client.get("/metrics", headers=token(exp=1))
         assert await told(answer, 401) == {"error": "the token has expired"}
 
@@ -180,6 +184,49 @@ async def test_pages_of_other_hosts_change_nothing(site: Site, client: TestClien
     assert len(await told(await client.get("/api/v1/dlq"))) == 1
     own = f"http://{client.host}:{client.port}"
     assert (await client.delete(f"/api/v1/dlq/a/{id}", headers={"Origin": own})).status == 200
+
+
+async def test_an_admin_port_that_others_can_reach_tells_strangers_no_more_than_health(site: Site) -> None:
+    async with site.admin(SECRET) as admin:
+        assert (await admin.get("/health/ready")).status == 200
+        assert (await admin.get("/metrics")).status == 401
+        assert (await admin.get("/metrics", headers=token(typ="node"))).status == 401
+        assert (await admin.get("/metrics", headers=token())).status == 200
+
+
+async def test_a_name_that_was_made_to_point_here_gets_no_answer_where_nobody_is_asked(site: Site) -> None:
+    """DNS rebinding: to the browser the page is of our own origin."""
+    app = application(site.stage, Doorkeeper((), "us"), only_ours=True)
+    async with TestClient(TestServer(app)) as client:
+        evil = {"Host": "evil.example:5010", "Origin": "http://evil.example:5010"}
+        for path in ("/api/v1/cluster", "/health", "/metrics"):
+            answer = await client.get(path, headers=evil)
+            assert "localhost" in (await told(answer, 421))["error"]
+        assert (await client.delete("/api/v1/dlq/a/1-1", headers=evil)).status == 421
+        assert (await client.get("/api/v1/cluster")).status == 200
+        assert (await client.get("/api/v1/cluster", headers={"Host": "localhost:5010"})).status == 200
+
+
+@pytest.mark.parametrize("path", ["/health", "/metrics", "/api/v1/cluster", "/api/v1/dlq/a/x", "/nothing"])
+async def test_every_answer_tells_a_browser_to_show_it_nowhere_else(site: Site, path: str) -> None:
+    async with site.public(SECRET) as public, site.admin(SECRET) as admin:
+        for client in (public, admin):
+            for headers in ({}, token(), {"Origin": "https://evil.example"}):
+                answer = await client.get(path, headers=headers)
+                assert answer.headers["X-Content-Type-Options"] == "nosniff"
+                assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+                assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
+                assert answer.headers["Cache-Control"] == "no-store"
+                assert "Set-Cookie" not in answer.headers
+                assert not [name for name in answer.headers if name.startswith("Access-Control-")]
+
+
+async def test_a_browser_that_asks_whether_another_page_may_is_not_told_yes(site: Site) -> None:
+    async with site.public(SECRET) as client:
+        asked = {"Origin": "https://evil.example", "Access-Control-Request-Method": "DELETE", **token()}
+        answer = await client.options("/api/v1/dlq/a/1-1", headers=asked)
+        assert answer.status >= 400
+        assert not [name for name in answer.headers if name.startswith("Access-Control-")]
 
 
 # -- dead letters --------------------------------------------------------------------------------

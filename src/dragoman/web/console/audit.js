@@ -14,9 +14,11 @@ export class AuditTrail {
       columns: [
         { head: "audit.when", cell: (row) => clock(row.at_ms), tight: true },
         { head: "audit.who", cell: (row) => row.who || word("audit.nobody") },
+        { head: "audit.tenant", cell: (row) => row.tenant || "–" },
         { head: "audit.what", cell: (row) => named("action", row.action) },
         { head: "audit.target", cell: (row) => row.target, mono: true },
         { head: "audit.detail", cell: (row) => row.detail },
+        { head: "audit.result", cell: (row) => row.result || "–", mood: (row) => (row.result === "done" ? "" : "warm") },
         { head: "audit.by", cell: (row) => row.instance, mono: true },
       ],
     });

@@ -25,6 +25,7 @@ export class Sessions {
           head: "sessions.owner", mono: true, cell: (row) => row.owner || word("sessions.alone"),
           mood: (row) => (row.owner ? "" : "warm"),
         },
+        { head: "sessions.tenant", cell: (row) => row.tenant || "–", tight: true },
         { head: "sessions.languages", cell: languages, tight: true },
         { head: "sessions.turn", cell: (row) => row.turn_id || "–", mono: true },
         { head: "sessions.node", cell: (row) => row.turn_node || "–", mono: true },

@@ -1,0 +1,187 @@
+"""`dragoman token`: credentials of clients, nodes and operators, each a class of its own.
+
+The token alone goes to standard output, so that it can be put where it belongs; what there is to say about it goes to
+standard error. The secret comes from the configuration, its environment or a file, never from the command line.
+"""
+
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from dragoman.cli.failure import USAGE, Failure
+from dragoman.cli.secrets import made, signing_secret
+from dragoman.cli.settings import ConfigFile, Overrides, settings
+
+if TYPE_CHECKING:
+    from dragoman.config import Config
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Make credentials: of a client, of a node, of an operator. A token of one class opens no door of the others.",
+)
+
+UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+MOST_S: Final = 3650 * 86_400
+_LIFETIME = re.compile(r"([0-9]{1,9})([smhd])")
+
+Lifetime = Annotated[
+    str, typer.Option("--lifetime", metavar="TIME", help="How long it is valid: a number and s, m, h or d.")
+]
+Tenant = Annotated[str, typer.Option("--tenant", metavar="NAME", help="On whose behalf.", show_default="default")]
+SecretFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--secret-file",
+        metavar="FILE",
+        help="Sign with the first line of this file instead of the configured secret.",
+        show_default=False,
+    ),
+]
+Development = Annotated[
+    bool,
+    typer.Option(
+        "--insecure-development-secret",
+        help="Where no secret is set: sign with the one that everybody knows.",
+    ),
+]
+
+
+@app.command()
+def client(
+    ctx: typer.Context,
+    subject: Annotated[
+        str, typer.Option("--subject", metavar="NAME", help="Who it is: sessions belong to it.", show_default=False)
+    ] = "",
+    user_id: Annotated[
+        int | None,
+        typer.Option(
+            "--user-id",
+            min=1,
+            metavar="N",
+            help="Of a user of chat, instead: opens chat as well. Over as soon as that user logs in with a password.",
+            show_default=False,
+        ),
+    ] = None,
+    tenant: Tenant = "",
+    lifetime: Lifetime = "1h",
+    secret_file: SecretFile = None,
+    insecure_development_secret: Development = False,
+    config: ConfigFile = None,
+    override: Overrides = None,
+) -> None:
+    """Make a token for who speaks, and with --user-id for who writes as well.
+
+    For example: DRAGOMAN_CLIENT_TOKEN=$(dragoman token client --subject ann) dragoman say speech.wav
+    """
+    if bool(subject) == (user_id is not None):
+        raise Failure("Who is it for? Give either --subject NAME or --user-id N.", USAGE)
+    if user_id is not None and tenant:
+        raise Failure("--tenant does not go with --user-id: users of chat belong to no tenant yet.", USAGE)
+    mint = _Mint(settings(ctx, config, override).config, secret_file, insecure_development_secret, lifetime)
+    if user_id is not None:
+        mint.chat(user_id)
+    else:
+        mint.tell("client", subject, tenant)
+
+
+@app.command()
+def node(
+    ctx: typer.Context,
+    node_id: Annotated[str, typer.Option("--node-id", metavar="ID", help="The node it is bound to; it gets this id.")],
+    tenant: Tenant = "",
+    lifetime: Lifetime = "30d",
+    secret_file: SecretFile = None,
+    insecure_development_secret: Development = False,
+    config: ConfigFile = None,
+    override: Overrides = None,
+) -> None:
+    """Make a token for one node; whoever has it can be that node and no other.
+
+    For example: DRAGOMAN_NODE_TOKEN=$(dragoman token node --node-id gpu-1) dragoman node --node-id gpu-1
+    """
+    mint = _Mint(settings(ctx, config, override).config, secret_file, insecure_development_secret, lifetime)
+    mint.tell("node", node_id, tenant)
+
+
+@app.command()
+def operator(
+    ctx: typer.Context,
+    subject: Annotated[str, typer.Option("--subject", metavar="NAME", help="Who it is: so the audit names them.")],
+    tenant: Tenant = "",
+    lifetime: Lifetime = "8h",
+    secret_file: SecretFile = None,
+    insecure_development_secret: Development = False,
+    config: ConfigFile = None,
+    override: Overrides = None,
+) -> None:
+    """Make a token for an operator: console, API, metrics, dead letters, switches.
+
+    For example: export DRAGOMAN_OPERATOR_TOKEN=$(dragoman token operator --subject olga)
+    """
+    mint = _Mint(settings(ctx, config, override).config, secret_file, insecure_development_secret, lifetime)
+    mint.tell("operator", subject, tenant)
+
+
+class _Mint:
+    def __init__(self, config: "Config", file: Path | None, development: bool, lifetime: str) -> None:
+        self._config, self._lifetime_s = config, _seconds(lifetime)
+        self._secret = _secret(config, file, development)
+
+    def tell(self, kind: str, subject: str, tenant: str) -> None:
+        from dragoman.gateway.principal import MAX_SUBJECT, TENANT
+
+        if tenant and not TENANT.fullmatch(tenant):
+            raise Failure(f"--tenant {tenant!r} is not a name: 1 to 64 letters, digits or any of . _ : -", USAGE)
+        if not subject.strip() or not subject.isprintable() or len(subject) > MAX_SUBJECT:
+            raise Failure(f"Whose token it is takes 1 to {MAX_SUBJECT} printable characters.", USAGE)
+        self._print(
+            made(self._config, kind, subject, self._lifetime_s, tenant, self._secret),
+            f"{kind} {subject!r} of tenant {tenant or 'default'!r}",
+        )
+
+    def chat(self, user_id: int) -> None:
+        from dragoman.protocol.chat import MAX_ID
+        from dragoman.services.chat.tokens import Tokens
+
+        if user_id > MAX_ID:
+            raise Failure(f"--user-id is not above {MAX_ID}.", USAGE)
+        tokens = Tokens((self._secret,), self._config.chat.issuer, self._lifetime_s, self._lifetime_s)
+        self._print(tokens.access(user_id, 0, time.time()), f"user {user_id} of chat")
+
+    def _print(self, token: str, whose: str) -> None:
+        ends = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() + self._lifetime_s))
+        typer.echo(f"A token for {whose}, valid until {ends}. Whoever has it is taken for them.", err=True)
+        typer.echo(token)
+
+
+def _secret(config: "Config", file: Path | None, development: bool) -> str:
+    from dragoman.config.secrets import DEVELOPMENT_SECRET
+
+    secret = signing_secret(config, file)
+    if not secret and not development:
+        raise Failure(
+            "No secret is set, so there is nothing to sign with. On this machine alone no token is needed; "
+            "where others can reach Dragoman, set security.secret_file, or DRAGOMAN_SECURITY__SECRET to what "
+            "`openssl rand -hex 32` prints.",
+            USAGE,
+        )
+    if secret == DEVELOPMENT_SECRET and not development:
+        raise Failure(
+            "The secret is the development secret, with which everybody can make tokens: set another, or, to try "
+            "things on this machine alone, say --insecure-development-secret.",
+            USAGE,
+        )
+    if secret and development and secret != DEVELOPMENT_SECRET:
+        raise Failure("A secret is set: --insecure-development-secret is for where none is.", USAGE)
+    return secret or DEVELOPMENT_SECRET
+
+
+def _seconds(lifetime: str) -> int:
+    found = _LIFETIME.fullmatch(lifetime.strip())
+    seconds = int(found[1]) * UNITS_S[found[2]] if found is not None else 0
+    if not 1 <= seconds <= MOST_S:
+        raise Failure(f"--lifetime {lifetime!r} is not a time like 90s, 15m, 8h or 30d, of at most 3650d.", USAGE)
+    return seconds

@@ -1,0 +1,30 @@
+"""Everything an operator can change has a name in the audit."""
+
+from typing import Any, cast
+
+from aiohttp import web
+
+from dragoman.gateway import chat_api, console_api
+from dragoman.gateway.auditing import ACTIONS, Auditor
+from dragoman.gateway.http import Backstage, application
+from dragoman.gateway.principal import Doorkeeper
+
+READING = ("GET", "HEAD", "OPTIONS", "*")
+
+
+def operators_application() -> web.Application:
+    """All routes for operators, around nothing: they are only looked at."""
+    nothing = cast(Any, None)
+    auditor = Auditor(nothing, "here")
+    stage = Backstage("here", nothing, nothing, nothing, nothing, dict, lambda: None, auditor)
+    operators = [*chat_api.routes(nothing, auditor), *console_api.routes(nothing, nothing)]
+    return application(stage, Doorkeeper((), "us"), (), operators)
+
+
+def test_every_route_that_changes_something_is_an_action_of_the_audit_and_the_other_way_round() -> None:
+    changing = {
+        (route.method, route.resource.canonical)
+        for route in operators_application().router.routes()
+        if route.method not in READING and route.resource is not None
+    }
+    assert changing == set(ACTIONS)
