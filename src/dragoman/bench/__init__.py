@@ -11,5 +11,5 @@ that take turns, and states ratios. The parts a bench is made of:
     puppet    a process that makes load, told by lines: nodes, speakers, pings, and the queues in `peers`
     ensemble  instances, nodes and speakers around one Redis, each a process of its own
 
-Nothing in here is asserted by a test, and nothing outside imports it.
+Nothing in here is asserted by a test. Outside, only `verify` uses some of it: the puppet, the bar, the report.
 """

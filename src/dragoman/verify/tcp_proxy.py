@@ -17,8 +17,8 @@ from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 CHUNK = 1 << 16
-# How a node is named in CLUSTER SLOTS, and in MOVED and ASK. All our ports have five digits, so nothing changes its size.
 _HOST = b"127.0.0.1"
+# How a node is named in CLUSTER SLOTS, and in MOVED and ASK. All ports have five digits, so nothing changes its size.
 _NAMED = re.compile(rb"(?<=127\.0\.0\.1)(\r\n:|:)(\d{5})(?=\r\n)")
 _LONGEST_NAME = len(b"127.0.0.1\r\n:12345\r\n")
 
@@ -120,7 +120,7 @@ def complete(data: bytes) -> int:
     """How much of it can be passed on: no name goes on behind that. Every answer ends with a line."""
     if data.endswith(b"\r\n") and not data.endswith(_HOST + b"\r\n"):
         return len(data)
-    begun = data.rfind(_HOST, max(0, len(data) - _LONGEST_NAME))
+    begun = data.rfind(_HOST, max(0, len(data) - _LONGEST_NAME - len(_HOST)))
     return begun if begun >= 0 else max(0, len(data) - len(_HOST) + 1)
 
 
