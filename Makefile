@@ -45,6 +45,9 @@ test-all: $(READY) system-packages ## the long matrix as well; run before someth
 cluster-acceptance: $(READY) ## the acceptance tests on a real Redis Cluster
 	LINGUA_TEST_REDIS_MODE=cluster $(BIN)/pytest tests/acceptance $(ARGS)
 
+fuzz: $(READY)   ## decoders under inputs nobody would send by mistake; SECONDS=600 SEED=7 ARGS="--only client"
+	cd tests && ../$(BIN)/python -m fuzz --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 smoke: $(READY)  ## two instances, a node on one, a session on the other: the way of a result
 	$(BIN)/dragoman smoke $(ARGS)
 
@@ -66,4 +69,4 @@ lock: $(READY)   ## write both requirements.lock anew from pyproject.toml
 clean:           ## remove the virtual environment and what tools left
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-.PHONY: help install system-packages run check test test-all cluster-acceptance smoke bench format lock clean
+.PHONY: help install system-packages run check test test-all cluster-acceptance fuzz smoke bench format lock clean

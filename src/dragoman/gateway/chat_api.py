@@ -49,14 +49,8 @@ class _Api:
 
     async def switch(self, request: web.Request) -> web.Response:
         """`{"enabled": true, "rollout_percent": 50}`: some of them, for the whole cluster."""
+        texts = decode_switches(await request.content.read(MAX_BODY_BYTES))
         try:
-            given = msgspec.json.decode(await request.content.read(MAX_BODY_BYTES), type=dict[str, bool | int | str])
-        except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
-            raise Wrong(f"the body is not a JSON object of switches: {wrong}") from None
-        if not given:
-            raise Wrong("no switch was given")
-        try:
-            texts = {name: str(value).lower() for name, value in given.items()}
             before = self._chat.switchboard.current.texts()
             changed = await self._chat.switchboard.change(texts)
         except BadSwitch as wrong:
@@ -86,3 +80,14 @@ class _Api:
         if found is None:
             return error("nobody of that name has logged in yet", 404)
         return json({"userId": str(found.id), "username": found.name})
+
+
+def decode_switches(data: bytes) -> dict[str, str]:
+    """Switches by name, each as a text; whether there are such ones is not looked at here."""
+    try:
+        given = msgspec.json.decode(data, type=dict[str, bool | int | str])
+    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+        raise Wrong(f"the body is not a JSON object of switches: {wrong}") from None
+    if not given:
+        raise Wrong("no switch was given")
+    return {name: str(value).lower() for name, value in given.items()}

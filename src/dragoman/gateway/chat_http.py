@@ -170,7 +170,6 @@ class _Api:
 
 
 async def _body(request: web.Request, kind: type[_D]) -> _D:
-    """What a POST brings; a refusal never quotes it."""
     data = bytearray()
     try:
         async with asyncio.timeout(BODY_PATIENCE_S):
@@ -178,9 +177,15 @@ async def _body(request: web.Request, kind: type[_D]) -> _D:
                 data += piece
                 if len(data) > MAX_BODY_BYTES:
                     raise Denied(Code.BAD_REQUEST, f"the body is longer than {MAX_BODY_BYTES} bytes")
-        return msgspec.json.decode(data, type=kind)
     except TimeoutError:
         raise Denied(Code.BAD_REQUEST, "the body did not come in time") from None
+    return decode_body(bytes(data), kind)
+
+
+def decode_body(data: bytes, kind: type[_D]) -> _D:
+    """What a POST brings; a refusal never quotes it."""
+    try:
+        return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
         raise Denied(Code.BAD_REQUEST, _wrong(error)) from None
     except (ValueError, RecursionError):

@@ -263,7 +263,7 @@ def _count(text: str) -> int:
 
 def _letter_id(text: str) -> str:
     if not _LETTER_ID.fullmatch(text):
-        raise Wrong(f"{text[:16]!r} is not the id of a dead letter")
+        raise Wrong(f"{text[:50]!r} is not the id of a dead letter")
     return text
 
 

@@ -233,8 +233,8 @@ def _read(decoder: msgspec.json.Decoder[_S], data: bytes) -> tuple[_S, str]:
         raise _mistyped(error) from None
     except (ValueError, OverflowError) as error:
         raise BadJson(f"The frame is not JSON: {error}"[:200]) from None
-    if b"\\u0000" in data and _has_nul(sent):
-        raise BadJson("A text of the frame holds a NUL character.")
+    if b"\\u0000" in data and (field := _with_nul(sent)):
+        raise BadField(f"Field `{field}`: it holds a NUL character.")
     if not sent.type:
         raise MissingType("The frame has no type.")
     return sent, sent.type
@@ -246,9 +246,10 @@ def _mistyped(error: msgspec.ValidationError) -> BadJson:
     return BadField(f"Field `{field}`: {what}."[:200]) if field else BadJson(f"The frame is not a JSON object: {what}.")
 
 
-def _has_nul(sent: _Sent) -> bool:
-    values: tuple[Any, ...] = msgspec.structs.astuple(sent)
-    return any(type(value) is str and "\0" in value for value in values)
+def _with_nul(sent: _Sent) -> str | None:
+    """The field whose text holds one, as the wire calls it."""
+    values: dict[str, Any] = msgspec.structs.asdict(sent)
+    return next((n.rstrip("_") for n, value in values.items() if type(value) is str and "\0" in value), None)
 
 
 def _id(value: _Id) -> int | None:

@@ -20,9 +20,9 @@ from dragoman.protocol.session import ClientMessage, ServerMessage
 
 T = TypeVar("T")
 
-_AT_FIELD = re.compile(r"^(?P<what>.*) - at `\$(?P<field>.*)`$", re.DOTALL)
+_AT_FIELD = " - at `$"
 _MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]*)`$")
-_SENTENCE_LENGTH = 200
+_SENTENCE_LENGTH, _QUOTED_LENGTH = 200, 120
 _QUOTE, _BRACE, _BRACKET, _NULL = b'"{[n'
 
 
@@ -60,7 +60,7 @@ class _Decoder(Generic[T]):
         except UnicodeError:
             raise _invalid("The message is not valid UTF-8.") from None
         except (ValueError, OverflowError) as error:
-            raise _invalid(_sentence(error)) from None
+            raise _invalid(sentence_of(error)) from None
         for field in self._raw_fields[type(message)]:
             _check_raw(message, field)
         return message
@@ -82,15 +82,15 @@ def _invalid(sentence: str) -> ProtocolError:
     return ProtocolError(ErrorCode.INVALID_MESSAGE, sentence)
 
 
-def _sentence(error: Exception) -> str:
-    """msgspec's words turned into a sentence for the author of the message, bounded: they may quote the message."""
-    text = str(error)[: 4 * _SENTENCE_LENGTH]
+def sentence_of(error: Exception) -> str:
+    """msgspec's words turned into a sentence for the author of the message, bounded: they quote a type not known."""
+    text = str(error)
     if not isinstance(error, msgspec.ValidationError):
         return f"The message is not valid JSON: {text}."[:_SENTENCE_LENGTH]
-    at = _AT_FIELD.match(text)
-    what, field = (at["what"], at["field"].lstrip(".")) if at else (text, "")
+    what, _, field = text.rpartition(_AT_FIELD) if text.endswith("`") and _AT_FIELD in text else (text, "", "")
+    what, field = what[:_QUOTED_LENGTH], field.rstrip("`").lstrip(".")
     if field == "type":
-        return f"Unknown message type: {what[0].lower()}{what[1:]}."[:_SENTENCE_LENGTH]
+        return f"Unknown message type: {what[0].lower()}{what[1:]}."
     if missing := _MISSING.match(what):
         path = f"{field}.{missing['name']}" if field else missing["name"]
         return f"Required field `{path}` is missing."[:_SENTENCE_LENGTH]

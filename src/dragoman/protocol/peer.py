@@ -6,6 +6,7 @@ The tag is the entry's type in the inbox; the version is the entry's `v`.
 
 import msgspec
 
+from dragoman.protocol.codec import sentence_of
 from dragoman.protocol.codes import ErrorCode
 from dragoman.protocol.errors import ProtocolError
 
@@ -229,8 +230,11 @@ def kind_of(message: InboxMessage | Announcement) -> str:
 def decode_inbox(data: bytes) -> InboxMessage:
     try:
         return _inbox.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(ErrorCode.INVALID_MESSAGE, f"The inbox entry cannot be read: {error}") from None
+    except RecursionError:
+        sentence = "The message is nested too deeply."
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        sentence = sentence_of(error)
+    raise ProtocolError(ErrorCode.INVALID_MESSAGE, f"The inbox entry cannot be read: {sentence}")
 
 
 def decode_announcement(data: bytes) -> Announcement | None:

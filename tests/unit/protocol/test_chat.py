@@ -211,6 +211,12 @@ def test_everything_written_is_compact_json_with_its_type_first(
         assert None not in told.values()
 
 
+@pytest.mark.parametrize("field", ["body", "clientMsgId", "token", "from", "to"])
+def test_a_refusal_of_a_nul_names_its_field(field: str) -> None:
+    with pytest.raises(chat.BadField, match=f"`{field}`"):
+        chat.decode_frame(json.dumps({"type": "SINGLE_CHAT", field: "a\0b"}).encode())
+
+
 # ---------------------------------------------------------------- words
 
 

@@ -257,3 +257,9 @@ def test_a_message_with_broken_bytes_decodes_or_is_refused(sample: bytes, data: 
         at = data.draw(st.integers(0, len(broken)))
         broken[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
     survives(bytes(broken))
+
+
+def test_a_type_of_any_length_is_refused_as_one_that_is_not_known() -> None:
+    with pytest.raises(ProtocolError, match="Unknown message type: invalid value 'xxx") as refused:
+        codec.decode_client(b'{"type":"%b"}' % (b"x" * 100_000))
+    assert len(refused.value.message) <= 200

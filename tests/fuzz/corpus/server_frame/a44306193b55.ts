@@ -1,0 +1,1 @@
+{"type":"SINGLE_CHAT","from":"42","to":"43","clientMsgId":"c-1","serverMsgId":"9007199254740993","msgSeq":7,"msgType":"TEXT","body":"c4n4ry00","ts":"\u0000"}
