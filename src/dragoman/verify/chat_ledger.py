@@ -169,6 +169,11 @@ class ChatLedger:
     def count(self, what: Callable[[Entry], bool]) -> int:
         return sum(map(what, self.entries.values()))
 
+    def kept(self, rows: Iterable[Row]) -> int:
+        """Accepted messages that are rows, or whose senders know that they never will be."""
+        names = {Name(row.from_user, row.client_msg_id) for row in rows}
+        return self.count(lambda one: one.accepted_at is not None and (one.name in names or one.failed is not None))
+
     def summary(self) -> str:
         told = {
             "sent": len(self.entries),

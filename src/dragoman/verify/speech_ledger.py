@@ -63,6 +63,12 @@ class SpokenSession:
     lost_at: float | None = None
     lost_why: str = ""
 
+    def told_at(self, index: int) -> list[float]:
+        """Every time its speaker was told of an end of this utterance."""
+        return [one.at for one in self.answers if one.index == index] + [
+            one.at for one in self.failures if one.index == index
+        ]
+
     def unheard(self, explained: Collection[int] = ()) -> list[int]:
         """Pieces with words that are in no answer, and in no utterance that failed or is `explained` otherwise."""
         answered = {piece for answer in self.answers for piece in answer.pieces}

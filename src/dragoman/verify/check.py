@@ -1,0 +1,105 @@
+"""The verdict over one part of a run: ledgers, witnesses and facts in, every broken promise out, in words. Pure.
+
+A promise is one function, in `chat_ledger`, `check_speech`, `check_nodes` or `check_stores`; this puts them together
+and counts. What Redis may have forgotten by its durability class is counted apart, never passed over.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dragoman.verify import check_nodes, check_stores
+from dragoman.verify.chat_ledger import ChatLedger, Entry
+from dragoman.verify.check_speech import Ends, SessionCheck
+from dragoman.verify.facts import Facts
+from dragoman.verify.findings import Disturbance, Finding, Forgiven, Rules
+from dragoman.verify.node_events import NodeEvent
+from dragoman.verify.speech_ledger import SpeechLedger
+from dragoman.verify.witness import Witness
+
+__all__ = ["Disturbance", "Finding", "Forgiven", "Rules", "Verdict", "judge"]
+
+LOST = frozenset({"lost", "false saved", "untold", "undelivered", "unanswered"})
+DOUBLED = frozenset({"doubled", "duplicate", "settled twice", "sent again", "started twice"})
+OUT_OF_ORDER = frozenset({"reorder", "held back"})
+LATE = frozenset({"late"})
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`told`: messages accepted and utterances cut; `kept`: those that ended as promised."""
+
+    told: int
+    kept: int
+    lost: int
+    forgiven_lost: int
+    doubled: int
+    out_of_order: int
+    late: int
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...] = ()  # worth knowing, and no broken promise
+
+    @property
+    def ok(self) -> bool:
+        return not self.findings
+
+
+def judge(
+    chat: ChatLedger,
+    speech: SpeechLedger,
+    witnessed: Sequence[NodeEvent],
+    facts: Facts,
+    forgiven: Forgiven | None = None,
+    *,
+    before: Facts | None = None,
+    rules: Rules | None = None,
+) -> Verdict:
+    """`before`: the stores at rest before this part began; without it, they are taken to have been in order."""
+    forgiven, before, rules = forgiven or Forgiven(), before or Facts(), rules or Rules()
+    witness = Witness([event for event in witnessed if not event.session or event.session in speech.sessions])
+    found = [*_chat(chat, facts, forgiven, rules)]
+    ends = Ends()
+    for spoken in speech.sessions.values():
+        check = SessionCheck(spoken, facts.sessions.get(spoken.id), witness, forgiven, rules, ends)
+        found += check.findings()
+    jobs = {name: job for name, job in facts.jobs.items() if job.session in speech.sessions}
+    found += check_nodes.findings(witness, jobs, forgiven, rules)
+    found += check_stores.findings(facts, before, speech, forgiven)
+    return _counted(chat, ends, facts, before, forgiven, found)
+
+
+def _chat(chat: ChatLedger, facts: Facts, forgiven: Forgiven, rules: Rules) -> list[Finding]:
+    def may_be_lost(entry: Entry) -> bool:
+        return forgiven.may_be_forgotten(entry.accepted_at)
+
+    broken = chat.check(facts.rows, facts.dead, forgiven=may_be_lost, ack_grace_s=rules.ack_grace_s)
+    return [Finding(*sentence.split(": ", 1)) for sentence in broken]
+
+
+def _counted(
+    chat: ChatLedger, ends: Ends, facts: Facts, before: Facts, forgiven: Forgiven, found: list[Finding]
+) -> Verdict:
+    kinds = Counter(finding.kind for finding in found)
+
+    def count(several: frozenset[str]) -> int:
+        return sum(kinds[kind] for kind in several)
+
+    accepted = chat.count(lambda entry: entry.accepted_at is not None)
+    forgotten = tuple(check_stores.forgotten(facts, before, forgiven))
+    return Verdict(
+        told=accepted + ends.told,
+        kept=chat.kept(facts.rows) + ends.kept,
+        lost=count(LOST),
+        forgiven_lost=len(chat.lost) + ends.forgiven,
+        doubled=count(DOUBLED),
+        out_of_order=count(OUT_OF_ORDER),
+        late=count(LATE),
+        findings=tuple(found),
+        notes=(*_notes(ends, facts, before), *(f"forgotten by Redis: {sentence}" for sentence in forgotten)),
+    )
+
+
+def _notes(ends: Ends, facts: Facts, before: Facts) -> list[str]:
+    notes = [f"{ends.skipped} utterances were skipped"] * bool(ends.skipped)
+    notes += [f"{ends.failed} utterances failed, and their speakers were told"] * bool(ends.failed)
+    return notes + [f"dead letter: {letter}" for letter in facts.letters if letter not in before.letters]

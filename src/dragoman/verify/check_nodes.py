@@ -1,0 +1,98 @@
+"""Promises that nodes can witness: one job an utterance, each attempt once, slots respected, turns kept together."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+
+from dragoman.verify.facts import JobFact
+from dragoman.verify.findings import Finding, Forgiven, Rules
+from dragoman.verify.witness import Attempt, Burden, Witness, burdens, fullest
+
+
+def findings(witness: Witness, jobs: Mapping[str, JobFact], forgiven: Forgiven, rules: Rules) -> Iterator[Finding]:
+    over_at = {job.job: job.finished_at for job in jobs.values() if job.finished_at is not None}
+    found = list(burdens(witness, over_at))
+    yield from _one_job_each(witness, jobs)
+    yield from _started_once(witness)
+    yield from _same_audio(witness)
+    yield from _slots_are_respected(found, rules)
+    yield from _turns_stay(witness, found, forgiven, rules)
+    yield from _in_time(jobs, forgiven, rules)
+
+
+def _one_job_each(witness: Witness, jobs: Mapping[str, JobFact]) -> Iterator[Finding]:
+    names: dict[tuple[str, int], set[str]] = defaultdict(set)
+    for attempt in witness.attempts.values():
+        names[attempt.session, attempt.index].add(attempt.job)
+    for job in jobs.values():
+        names[job.session, job.index].add(job.job)
+    for (session, index), several in names.items():
+        if len(several) > 1:
+            yield Finding("double booking", f"utterance {index} of {session} is {len(several)} jobs: {sorted(several)}")
+    nodes: dict[tuple[str, int], set[str]] = defaultdict(set)
+    for one in witness.attempts.values():
+        nodes[one.job, one.attempt].add(one.node)
+    for (name, number), them in nodes.items():
+        if len(them) > 1:
+            yield Finding("double booking", f"attempt {number} of {name} was given to {' and '.join(sorted(them))}")
+
+
+def _started_once(witness: Witness) -> Iterator[Finding]:
+    times: Counter[tuple[str, int]] = Counter()
+    for one in witness.attempts.values():
+        times[one.job, one.attempt] += len(one.started)
+    for (job, attempt), count in times.items():
+        if count > 1:
+            yield Finding("started twice", f"attempt {attempt} of {job} was started {count} times")
+
+
+def _same_audio(witness: Witness) -> Iterator[Finding]:
+    heard: dict[str, set[str]] = defaultdict(set)
+    for one in witness.attempts.values():
+        if one.pieces is not None:
+            heard[one.job].add(one.pieces)
+    for job, versions in heard.items():
+        if len(versions) > 1:
+            yield Finding("altered", f"attempts of {job} were given different audio: {sorted(versions)}")
+
+
+def _slots_are_respected(found: list[Burden], rules: Rules) -> Iterator[Finding]:
+    for one in found:
+        limit = one.event.slots + (rules.overcommit if one.bound else 0)
+        if one.others >= limit:
+            kind = "of a turn it had a job of" if one.bound else "bound to no turn of its own"
+            who = f"{one.event.node} has {one.event.slots} slots and {one.others} jobs, and was given {one.event.job}"
+            yield Finding("over its slots", f"{who} ({kind}; utterance {one.event.index} of {one.event.session})")
+
+
+def _turns_stay(witness: Witness, found: list[Burden], forgiven: Forgiven, rules: Rules) -> Iterator[Finding]:
+    for first, *others in witness.turns():
+        if first.attempt != 1:
+            continue  # the node that its turn was bound to is one that nobody has heard from
+        for one in others:
+            if one.node != first.node and one.attempt == 1:
+                yield from _strayed(first, one, witness, found, forgiven, rules)
+
+
+def _strayed(
+    first: Attempt, one: Attempt, witness: Witness, found: list[Burden], forgiven: Forgiven, rules: Rules
+) -> Iterator[Finding]:
+    at = min(one.given)
+    port = witness.port_of(first.node, at, rules.settle_s)
+    if port is None or not forgiven.calm(at - rules.settle_s, at, port):
+        return
+    slots = max(burden.event.slots for burden in found if burden.event.node == first.node)
+    # Jobs that were placed and had not reached the node yet held a slot as well: nearly full may have been full.
+    if fullest(found, first.node, at, rules.slack_s) >= slots + rules.overcommit - 2:
+        return
+    where = f"utterance {one.index} of {one.session} went to {one.node}"
+    yield Finding("strayed", f"{where}, its turn {one.turn} was on {first.node}, which was there and had room")
+
+
+def _in_time(jobs: Mapping[str, JobFact], forgiven: Forgiven, rules: Rules) -> Iterator[Finding]:
+    for job in jobs.values():
+        ended = job.finished_at
+        if ended is None or not forgiven.calm(job.created_at, ended):
+            continue
+        took_s = ended - job.created_at
+        if took_s > rules.job_s + rules.slack_s:
+            yield Finding("late", f"job {job.job} ({job.outcome}) ended {took_s:.1f} s after it was made")

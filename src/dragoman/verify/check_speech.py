@@ -1,0 +1,243 @@
+"""Promises to speakers: every utterance ends once, no word is lost or doubled, results go out as they come.
+
+An utterance ends as sent, backfilled, empty, failed or skipped. Speakers are told of the first two and of failures.
+That one was empty, its node witnesses; that one was skipped follows from the window in the store, and is right only if
+a later one had been out for as long as the window lasts before the result came.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from dragoman.verify import pieces
+from dragoman.verify.facts import SessionFact
+from dragoman.verify.findings import Finding, Forgiven, Rules
+from dragoman.verify.speech_ledger import Answer, Failure, SpokenSession
+from dragoman.verify.witness import Attempt, Witness
+
+
+@dataclass(slots=True)
+class Ends:
+    """How many utterances ended how."""
+
+    sent: int = 0
+    backfilled: int = 0
+    empty: int = 0
+    failed: int = 0
+    skipped: int = 0
+    lost: int = 0
+    forgiven: int = 0
+    twice: int = 0
+
+    @property
+    def kept(self) -> int:
+        return self.sent + self.backfilled + self.empty + self.failed + self.skipped
+
+    @property
+    def told(self) -> int:
+        return self.kept + self.lost + self.forgiven + self.twice
+
+
+@dataclass(slots=True)
+class SessionCheck:
+    spoken: SpokenSession
+    fact: SessionFact | None
+    witness: Witness
+    forgiven: Forgiven
+    rules: Rules
+    ends: Ends = field(default_factory=Ends)
+    silent: set[int] = field(default_factory=set)  # utterances that ended without a word to the speaker
+    _answers: dict[int, list[Answer]] = field(default_factory=lambda: defaultdict(list))
+    _failures: dict[int, list[Failure]] = field(default_factory=lambda: defaultdict(list))
+
+    def __post_init__(self) -> None:
+        for answer in self.spoken.answers:
+            self._answers[answer.index].append(answer)
+        for failure in self.spoken.failures:
+            self._failures[failure.index].append(failure)
+
+    def findings(self) -> Iterator[Finding]:
+        for index in range(self._count()):
+            yield from self._ends_once(index)
+        yield from self._marks_are_true()
+        yield from self._words()
+        first = {index: several[0] for index, several in self._answers.items()}
+        yield from self._nothing_held_back(first)
+        yield from self._nothing_late(first)
+
+    def _count(self) -> int:
+        spoken = self.spoken
+        known = {*spoken.seen, *self.witness.indexes(spoken.id)}
+        known |= {given.index for given in spoken.given if given.index is not None}
+        cut = self.fact.next_index if self.fact is not None else 0
+        return max(max(known, default=-1) + 1, cut)
+
+    # -- each utterance ends once --------------------------------------------------------------------
+
+    def _ends_once(self, index: int) -> Iterator[Finding]:
+        answers, failures = self._answers.get(index, []), self._failures.get(index, [])
+        if len(answers) + len(failures) > 1:
+            self.ends.twice += 1
+            told = [f"a result of {one.job}" for one in answers]
+            told += [f"{one.code} of {one.job}" for one in failures]
+            yield Finding("doubled" if len(answers) > 1 else "settled twice", f"{self._who(index)} got {told}")
+        elif failures:
+            self.ends.failed += 1
+        elif answers:
+            self.ends.sent += not answers[0].backfilled
+            self.ends.backfilled += answers[0].backfilled
+        else:
+            yield from self._ended_silently(index)
+
+    def _ended_silently(self, index: int) -> Iterator[Finding]:
+        spoken, fact = self.spoken, self.fact
+        settled = fact is not None and fact.is_settled(index)
+        self.silent.add(index)
+        if self.witness.was_empty(spoken.id, index) and (settled or spoken.lost_at is not None):
+            self.ends.empty += 1
+        elif settled and self._rightly_skipped(index):
+            self.ends.skipped += 1
+        elif self._forgotten(index):
+            self.ends.forgiven += 1
+        else:
+            self.ends.lost += 1
+            yield Finding("lost", f"{self._who(index)} was neither sent nor failed; {self._why(index)}")
+
+    def _rightly_skipped(self, index: int) -> bool:
+        """A later one had been out for as long as the window lasts when its result came, if it ever did."""
+        came_at = max((at for one in self.witness.of(self.spoken.id, index) if (at := one.ok_at)), default=None)
+        after = [one.at for one in self.spoken.answers if one.index > index]
+        after += [at for later, at in self._empties() if later > index]
+        if not after:
+            return False
+        return came_at is None or came_at >= min(after) + self.rules.release_s - self.rules.slack_s
+
+    def _empties(self) -> Iterator[tuple[int, float]]:
+        for index in self.witness.indexes(self.spoken.id):
+            for one in self.witness.of(self.spoken.id, index):
+                yield from ((index, at) for at, outcome in one.ended if outcome == "empty")
+
+    def _forgotten(self, index: int) -> bool:
+        """Its session, or its end, was written when Redis forgot."""
+        times = [self.spoken.opened_at, *self.spoken.resumed_at]
+        times += [one.at for one in self.spoken.given if one.index == index]
+        for attempt in self.witness.of(self.spoken.id, index):
+            times += [*attempt.given, *(at for at, _ in attempt.ended)]
+        return any(map(self.forgiven.may_be_forgotten, times))
+
+    def _why(self, index: int) -> str:
+        spoken, attempts = self.spoken, self.witness.of(self.spoken.id, index)
+        seen = "; ".join(_told(one) for one in attempts) or "no node was given it"
+        state = "Redis does not know the session"
+        if self.fact is not None:
+            settled = "settled" if self.fact.is_settled(index) else "open"
+            state = f"its window says {settled} (expected {self.fact.expected}, next {self.fact.next_index})"
+        gone = f"; the session was lost: {spoken.lost_why}" if spoken.lost_at is not None else ""
+        refused = f"; refused: {spoken.refusals[:3]}" if spoken.refusals else ""
+        return f"{seen}; {state}{gone}{refused}"
+
+    # -- words ---------------------------------------------------------------------------------------
+
+    def _words(self) -> Iterator[Finding]:
+        content = dict(self._content())
+        held = Counter(piece for them in content.values() for piece in them)
+        for piece, times in held.items():
+            if times > 1:
+                where = [index for index, them in content.items() if piece in them]
+                yield Finding("doubled", f"piece {piece} of {self.spoken.id} is in utterances {where}")
+        given = {abs(piece) for one in self.spoken.given for piece in one.pieces}
+        made_up = sorted(piece for piece in held if abs(piece) not in given)
+        if made_up:
+            yield Finding("made up", f"pieces {pieces.text(made_up)} of {self.spoken.id} were said by nobody")
+        yield from self._order_of_words(content)
+        yield from self._numbered_as_given(content)
+        lost = self.spoken.unheard(self.silent)
+        if lost and not self._words_forgotten(lost):
+            again = f"; {self.spoken.missing} were too old to be sent again" if self.spoken.missing else ""
+            gone = f"; the session was lost: {self.spoken.lost_why}" if self.spoken.lost_at is not None else ""
+            sentence = f"pieces {pieces.text(lost)} of {self.spoken.id} are in no utterance{again}{gone}"
+            yield Finding("lost", sentence)
+
+    def _content(self) -> Iterator[tuple[int, list[int]]]:
+        """What each utterance held, by whoever knows."""
+        answered = {one.index: one.pieces for one in self.spoken.answers}
+        for index in sorted({*answered, *self.witness.indexes(self.spoken.id)}):
+            heard = [one.pieces for one in self.witness.of(self.spoken.id, index) if one.pieces is not None]
+            yield index, answered.get(index) or (pieces.of_text(heard[0]) if heard else [])
+
+    def _order_of_words(self, content: dict[int, list[int]]) -> Iterator[Finding]:
+        last = 0
+        for index, them in content.items():
+            for piece in map(abs, them):
+                if piece < last:
+                    yield Finding("reorder", f"piece {piece} in {self._who(index)} comes after piece {last}")
+                last = max(last, piece)
+
+    def _numbered_as_given(self, content: dict[int, list[int]]) -> Iterator[Finding]:
+        for one in self.spoken.given:
+            if one.index is not None and content.get(one.index) and content[one.index] != list(one.pieces):
+                heard = pieces.text(content[one.index])
+                yield Finding("altered", f"{self._who(one.index)} was given as {one.pieces} and heard as {heard}")
+
+    def _words_forgotten(self, lost: list[int]) -> bool:
+        said = [one.at for one in self.spoken.given if not set(lost).isdisjoint(one.pieces)]
+        known = self._forgotten(-1) or any(map(self.forgiven.may_be_forgotten, said))
+        self.ends.forgiven += known
+        return known
+
+    # -- order and time ------------------------------------------------------------------------------
+
+    def _marks_are_true(self) -> Iterator[Finding]:
+        highest = -1
+        for answer in self.spoken.answers:
+            if answer.backfilled != (answer.index < highest):
+                mark = "backfilled" if answer.backfilled else "not backfilled"
+                yield Finding("reorder", f"{self._who(answer.index)} was {mark}, after utterance {highest} was sent")
+            highest = max(highest, answer.index)
+
+    def _nothing_held_back(self, first: dict[int, Answer]) -> Iterator[Finding]:
+        """Of two results that came one after the other, the first to come is the first to go."""
+        for index, later, one, other in self._overtaken(first):
+            came, went = one.ok_at or 0.0, first[index].at
+            since = (other.ok_at or 0.0) - came
+            enough = 0.0 if (one.node, one.pid) == (other.node, other.pid) else self.rules.slack_s
+            if since > enough and self._undisturbed(one, came, went):
+                sentence = f"{self._who(index)} was answered by {one.node} {since:.2f} s before utterance {later}"
+                yield Finding(
+                    "held back", f"{sentence} by {other.node}, and sent {went - first[later].at:.2f} s after it"
+                )
+
+    def _nothing_late(self, first: dict[int, Answer]) -> Iterator[Finding]:
+        for index, later, one, other in self._overtaken(first):
+            late_s = first[index].at - first[later].at - self.rules.release_s
+            same = (one.node, one.pid) == (other.node, other.pid) and max(one.given) < first[later].at
+            if late_s > self.rules.slack_s and same and self._undisturbed(one, first[later].at, first[index].at):
+                sentence = f"{self._who(index)} was sent {late_s:.1f} s after its window had closed"
+                yield Finding("late", f"{sentence}, which utterance {later} opened")
+
+    def _overtaken(self, first: dict[int, Answer]) -> Iterator[tuple[int, int, Attempt, Attempt]]:
+        """Utterances sent after a later one, each with the first later one; both of one attempt."""
+        best: Answer | None = None
+        for answer in first.values():
+            if best is None or answer.index > best.index:
+                best = answer
+                continue
+            sooner = [one for one in first.values() if one.index > answer.index and one.at <= answer.at]
+            later = min(sooner, key=lambda one: one.at)
+            one, other = (self.witness.only(self.spoken.id, each.index) for each in (answer, later))
+            if one is not None and other is not None:
+                yield answer.index, later.index, one, other
+
+    def _undisturbed(self, one: Attempt, began: float, ended: float) -> bool:
+        began -= self.rules.slack_s
+        resumed = any(began <= at <= ended for at in self.spoken.resumed_at)
+        lost = self.witness.was_lost(one.node, began, ended)
+        return not (resumed or lost or self.spoken.slow) and self.forgiven.calm(began, ended)
+
+    def _who(self, index: int) -> str:
+        return f"utterance {index} of {self.spoken.id}"
+
+
+def _told(one: Attempt) -> str:
+    ended = ", ".join(outcome for _, outcome in one.ended) or "never answered"
+    return f"attempt {one.attempt} on {one.node}: {ended}"

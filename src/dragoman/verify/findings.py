@@ -1,0 +1,64 @@
+"""What a checker says: findings in words, and the rules it goes by."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Finding(NamedTuple):
+    """One broken promise: which, and a sentence that says where to look."""
+
+    kind: str
+    sentence: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.sentence}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Settings of the instances that promises depend on, and how exact the times in ledgers are."""
+
+    release_s: float = 5.0  # speech.release.ack_timeout_ms
+    job_s: float = 30.0  # speech.job_timeout_ms
+    overcommit: int = 4  # speech.turn_overcommit
+    ack_grace_s: float = 3.0  # what an instance that dies takes with it of acknowledgements it had just read
+    slack_s: float = 1.0  # between what happens and what is written down of it
+    settle_s: float = 1.5  # until everybody knows of a node that came
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbance:
+    """Something was broken from then to then: whoever used it may have been slow or passed over.
+
+    `ports` are those of the instances concerned; None: everybody was.
+    """
+
+    began: float
+    ended: float
+    ports: frozenset[int] | None = None
+
+    def overlaps(self, began: float, ended: float) -> bool:
+        return self.began <= ended and began <= self.ended
+
+
+@dataclass(frozen=True, slots=True)
+class Forgiven:
+    """What is no broken promise, because of what was done to the cluster.
+
+    `forgot`: spans of time before a Redis was killed whose writes it may have lost by its durability class. What is
+    lost of them is counted apart.
+    """
+
+    forgot: Sequence[tuple[float, float]] = ()
+    disturbed: Sequence[Disturbance] = ()
+
+    def may_be_forgotten(self, at: float | None) -> bool:
+        return at is not None and any(began <= at <= ended for began, ended in self.forgot)
+
+    def calm(self, began: float, ended: float, port: int | None = None) -> bool:
+        """Whether nothing was broken then that an instance at `port` had to do with; without one, nothing at all."""
+        return not any(
+            one.overlaps(began, ended) and (port is None or one.ports is None or port in one.ports)
+            for one in self.disturbed
+        )
