@@ -286,5 +286,11 @@ def _shown(letter: Letter) -> dict[str, Any]:
 
 
 def _preview(letter: Letter) -> str:
-    """The head of what it carries, without audio: that is in `frame`."""
-    return letter.data[:PREVIEW].decode(errors="replace").partition('"frame"')[0]
+    """The plain fields of what it carries. Everything that was said, heard or written is inside of something: of that
+    there is only the size."""
+    try:
+        told = msgspec.json.decode(letter.data, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return f"{len(letter.data)} bytes that cannot be read"
+    shown = {name: f"{len(raw)} bytes" if bytes(raw)[:1] in b"[{" else raw for name, raw in told.items()}
+    return msgspec.json.encode(shown)[:PREVIEW].decode(errors="replace")

@@ -1,12 +1,14 @@
 """The HTTP beside the WebSockets: health for anybody, metrics and the API for operators."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import jwt
+import msgspec
 import pytest
 from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
@@ -16,7 +18,7 @@ from dragoman.gateway.auditing import Auditor
 from dragoman.gateway.http import Backstage, admin_application, application
 from dragoman.gateway.principal import Doorkeeper
 from dragoman.instance.stores import Stores
-from dragoman.protocol.peer import Bounced, encode_peer
+from dragoman.protocol.peer import Bounced, ChatPush, FromNode, InboxMessage, OnePush, ToSocket, encode_peer
 from dragoman.services.metrics import Metrics
 from dragoman.services.report import Report
 from dragoman.services.speech.fleet_view import FleetView
@@ -265,8 +267,26 @@ async def test_a_wrong_question_is_answered_with_a_sentence(
 async def test_a_letter_is_shown_without_its_audio(site: Site, client: TestClient[Any, Any]) -> None:
     id = await site.letter(data=b'{"type":"assign","job_id":"j","frame":{"audio":"UklGR"}}')
     shown = await told(await client.get(f"/api/v1/dlq/a/{id}"))
-    assert shown["data"] == '{"type":"assign","job_id":"j",'
+    assert json.loads(shown["data"]) == {"type": "assign", "job_id": "j", "frame": "17 bytes"}
     assert "UklGR" not in str(shown)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        FromNode("n", 1, "j", [msgspec.Raw(b'{"type":"job_result","text_asr":"what was said"}')]),
+        ChatPush([OnePush(1, 2, 3, msgspec.Raw(b'{"type":"SINGLE_CHAT","body":"what was said"}'))]),
+        ToSocket(1, "s", msgspec.Raw(b'{"text":"what was said"}')),
+        b'{"frame": "what was said',
+    ],
+)
+async def test_a_letter_is_shown_without_what_was_said(
+    site: Site, client: TestClient[Any, Any], message: InboxMessage | bytes
+) -> None:
+    id = await site.letter(data=message if isinstance(message, bytes) else encode_peer(message))
+    shown = await told(await client.get(f"/api/v1/dlq/a/{id}"))
+    assert "bytes" in shown["data"]
+    assert "what was said" not in str(shown)
 
 
 @pytest.mark.parametrize("id", ["7-7", "9999999999999-0"])
