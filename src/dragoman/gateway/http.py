@@ -4,6 +4,7 @@ Everything is for operators but health and what `guests` bring, which find out t
 JSON, refusals `{"error": "…"}`; what a letter carries is shown without its audio.
 """
 
+import logging
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -13,6 +14,8 @@ from typing import Any
 import msgspec
 import structlog
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.log import server_logger
 from prometheus_client import CollectorRegistry, generate_latest
 
 from dragoman.archive import ArchiveAway
@@ -28,6 +31,14 @@ from dragoman.store.jobs import Jobs
 from dragoman.store.letters import CannotReplay, Letter
 
 log = structlog.get_logger(__name__)
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """aiohttp logs a request that is none with what was wrong in it, and that may be anything, also a credential."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+server_logger.addFilter(_is_ours)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 SECURITY = {
