@@ -51,6 +51,12 @@ fuzz: $(READY)   ## decoders under inputs nobody would send by mistake; SECONDS=
 smoke: $(READY)  ## two instances, a node on one, a session on the other: the way of a result
 	$(BIN)/dragoman smoke $(ARGS)
 
+verify: $(READY) ## break a cluster in every way, and check that nothing promised was lost; ARGS="--redis cluster"
+	$(BIN)/dragoman verify $(ARGS)
+
+soak: $(READY)   ## the same for half an hour on every kind of cluster; writes docs/guarantees.md; MINUTES=3
+	$(BIN)/python -m dragoman.verify.soak --minutes $(or $(MINUTES),30) $(ARGS)
+
 bench: $(READY)  ## measure; ARGS="store --json out.json"
 	$(BIN)/dragoman bench $(or $(ARGS),store)
 
@@ -69,4 +75,4 @@ lock: $(READY)   ## write both requirements.lock anew from pyproject.toml
 clean:           ## remove the virtual environment and what tools left
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-.PHONY: help install system-packages run check test test-all cluster-acceptance fuzz smoke bench format lock clean
+.PHONY: help install system-packages run check test test-all cluster-acceptance fuzz smoke verify soak bench format lock clean

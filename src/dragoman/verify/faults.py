@@ -100,8 +100,7 @@ async def kill_node(scene: Scene, rng: Random, blow: Blow) -> None:
 async def kill_instance(scene: Scene, rng: Random, blow: Blow) -> None:
     """It comes back when the survivors have buried it: in between, everything it had is theirs."""
     stage = scene.stage
-    at = rng.randrange(len(stage.instances))
-    await _note_what_it_has(stage, at, blow)
+    at = await _victim(stage, rng, blow)
     stage.instances[at].kill()
     blow.strike(stage.names[at])
     if await until(lambda: stage.is_buried(at), scene.lengths.presence_s + scene.lengths.patience_s):
@@ -112,8 +111,7 @@ async def kill_instance(scene: Scene, rng: Random, blow: Blow) -> None:
 
 async def pause_instance(scene: Scene, rng: Random, blow: Blow) -> None:
     stage = scene.stage
-    at = rng.randrange(len(stage.instances))
-    await _note_what_it_has(stage, at, blow)
+    at = await _victim(stage, rng, blow)
     stage.instances[at].signal(SIGSTOP)
     blow.strike(stage.names[at])
     await asyncio.sleep(scene.lengths.pause_s)
@@ -168,8 +166,7 @@ async def hold_link(scene: Scene, rng: Random, blow: Blow) -> None:
 
 async def _unlink(how: str, scene: Scene, rng: Random, blow: Blow) -> None:
     stage = scene.stage
-    at = rng.randrange(len(stage.instances))
-    await _note_what_it_has(stage, at, blow)
+    at = await _victim(stage, rng, blow)
     await stage.link(how, at)
     blow.strike(stage.names[at])
     await asyncio.sleep(scene.lengths.link_s)
@@ -200,10 +197,14 @@ def _on(switch: Callable[[bool], None]) -> Iterator[None]:
         switch(False)
 
 
-async def _note_what_it_has(stage: Stage, at: int, blow: Blow) -> None:
-    name = stage.names[at]
+async def _victim(stage: Stage, rng: Random, blow: Blow) -> int:
+    """One of the instances that somebody is connected to: after a fault, all may be at the one that survived it."""
+    owners = await stage.whereabouts()
+    busy = [name for name in stage.names if name in owners.values()]
+    name = rng.choice(busy or stage.names)
     blow.shards = tuple(shard for shard, holder in enumerate(await stage.holders()) if holder == name)
-    blow.users = tuple(user for user, owner in (await stage.whereabouts()).items() if owner == name)
+    blow.users = tuple(user for user, owner in owners.items() if owner == name)
+    return stage.names.index(name)
 
 
 def _locked(url: str) -> sqlite3.Connection:

@@ -22,11 +22,16 @@ class Row:
     late: int = 0
     recovery: Mapping[str, float] = field(default_factory=dict)
     findings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # worth knowing, and no broken promise
     absent: str = ""
 
     @property
     def holds(self) -> bool:
         return not self.findings
+
+    def of_seed(self, seed: int) -> "Row":
+        """The same, with every finding told by the seed that leads to it."""
+        return replace(self, findings=tuple(f"seed {seed}: {one}" for one in self.findings))
 
     def together(self, other: "Row") -> "Row":
         """Both rounds: counts are added, of recoveries the slower counts."""
@@ -34,7 +39,8 @@ class Row:
         asked = dict.fromkeys((*self.recovery, *other.recovery))
         slower = {one: max(self.recovery.get(one, 0.0), other.recovery.get(one, 0.0)) for one in asked}
         absent = self.absent and other.absent
-        return replace(self, **counts, recovery=slower, findings=self.findings + other.findings, absent=absent)
+        findings, notes = self.findings + other.findings, self.notes + other.notes
+        return replace(self, **counts, recovery=slower, findings=findings, notes=notes, absent=absent)
 
 
 def merged(rows: Iterable[Row]) -> list[Row]:

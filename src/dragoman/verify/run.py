@@ -8,24 +8,22 @@ what remains gets a new one. So does what needs another durability of Redis.
 
 import asyncio
 import dataclasses
+import math
 import shutil
-import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from random import Random
 
-from dragoman.archive import Stored
-from dragoman.archive.places import sqlite_path
-from dragoman.archive.rows import COLUMNS, stored
 from dragoman.embedded.binary import ServerBinary
 from dragoman.verify.chat_ledger import ChatLedger
+from dragoman.verify.check import Disturbance, Forgiven, judge
 from dragoman.verify.crowds import Crowds, Ledgers
 from dragoman.verify.errors import CannotRun
+from dragoman.verify.facts import Facts, gather
 from dragoman.verify.fault_names import TITLES
 from dragoman.verify.faults import BY_NAME, HEALTHY, Blow, Fault, Scene
 from dragoman.verify.node_events import read
@@ -34,6 +32,8 @@ from dragoman.verify.rows import Row, merged
 from dragoman.verify.schedule import Phase, phases
 from dragoman.verify.settings import Fsync, Setup
 from dragoman.verify.stage import Stage
+
+CLASS_S = 2.0  # what a Redis that writes every second may take with it
 
 OnStep = Callable[[str], None]
 OnRow = Callable[[Row], None]
@@ -79,8 +79,8 @@ async def verify(order: Order, binary: ServerBinary, on_step: OnStep, on_row: On
     folder = Path(tempfile.mkdtemp(prefix="dragoman-verify-"))
     try:
         for seed in range(order.seed, order.seed + order.repeat):
-            for row in await Round(order, seed, binary, folder / f"seed-{seed}", on_step, on_row).play():
-                rows.append(row)
+            played = await Round(order, seed, binary, folder / f"seed-{seed}", on_step, on_row).play()
+            rows += [row.of_seed(seed) for row in played]
     finally:
         broken = not all(row.holds for row in rows)
         if not broken:
@@ -127,55 +127,85 @@ class Round:
         self._on_step("starting a cluster")
         async with Stage.open(setup, fsync, self.binary, folder) as stage:
             async with Crowds.open(stage.ports, self.seed, setup.speakers, setup.chatters) as crowds:
-                while left:
+                part = Part(setup, Scene(stage, crowds, setup.lengths))
+                while left and part.is_whole:
                     phase = left.pop(0)
                     self._on_step(BY_NAME[phase.fault].title)
-                    row, whole = await self._phase(phase, Scene(stage, crowds, setup.lengths))
-                    rows.append(row)
-                    self._on_row(row)
-                    if not whole:
-                        break
+                    rows.append(await part.play(phase))
+                    self._on_row(rows[-1])
         return rows
 
-    async def _phase(self, phase: Phase, scene: Scene) -> tuple[Row, bool]:
-        """Its row, and whether the cluster is whole afterwards."""
-        fault, setup, crowds = BY_NAME[phase.fault], self.order.setup, scene.crowds
-        ledgers = crowds.begin()
-        began = time.monotonic()
-        crowds.talk(setup.messages_per_s, setup.utterances_per_s)
+
+class Part:
+    """One cluster, and one phase after the other on it."""
+
+    def __init__(self, setup: Setup, scene: Scene) -> None:
+        self.setup, self.scene = setup, scene
+        self.is_whole = True
+        self._before: Facts | None = None
+
+    async def play(self, phase: Phase) -> Row:
+        fault, crowds = BY_NAME[phase.fault], self.scene.crowds
+        ledgers, began = crowds.begin(), time.monotonic()
+        crowds.talk(self.setup.messages_per_s, self.setup.utterances_per_s)
         blows, findings = list[Blow](), list[str]()
         try:
-            for strike in phase.strikes:
-                await _sleep_until(began + strike.at_s)
-                blow = Blow()
-                blows.append(blow)
-                await fault.strike(scene, Random(strike.seed), blow)
-                await scene.stage.until_well(scene.lengths.patience_s)
-                blow.well_at = time.monotonic()
-            await _sleep_until(began + phase.load_s)
+            await self._strike(fault, phase, began, blows)
         except CannotRun as error:
+            self.is_whole = False
             findings.append(f"not whole again: {error}")
-        whole = not findings
         await crowds.stop_talking()
-        findings += [f"unsettled: {one}" for one in await crowds.quiet(scene.lengths.patience_s)]
-        return await self._judged(fault, scene, ledgers, blows, findings), whole
+        findings += [f"unsettled: {one}" for one in await crowds.quiet(self.scene.lengths.patience_s)]
+        return await self._judged(fault, ledgers, began, blows, findings)
+
+    async def _strike(self, fault: Fault, phase: Phase, began: float, blows: list[Blow]) -> None:
+        for strike in phase.strikes:
+            await _sleep_until(began + strike.at_s)
+            blows.append(Blow())
+            await fault.strike(self.scene, Random(strike.seed), blows[-1])
+            await self.scene.stage.until_well(self.scene.lengths.patience_s)
+            blows[-1].well_at = time.monotonic()
+        await _sleep_until(began + phase.load_s)
 
     async def _judged(
-        self, fault: Fault, scene: Scene, ledgers: Ledgers, blows: Sequence[Blow], findings: Sequence[str]
+        self, fault: Fault, ledgers: Ledgers, began: float, blows: Sequence[Blow], findings: Sequence[str]
     ) -> Row:
-        chat = ledgers.chat
-        rows = [row for row in await _rows(scene.stage.database) if (row.from_user, row.client_msg_id) in chat.entries]
-        broken = [*findings, *chat.check(rows, ack_grace_s=scene.lengths.presence_s + scene.lengths.patience_s)]
-        told = chat.count(lambda entry: entry.accepted_at is not None)
-        seconds = recovered(fault.name, blows, _messages(chat), read(scene.stage.witness_files))
+        stage = self.scene.stage
+        facts = await gather(stage.place, ledgers.speech.sessions, began, self.scene.lengths.patience_s)
+        events = read(stage.witness_files)
+        pardon, rules = forgiven(fault, stage, blows), stage.rules(disturbed=bool(blows))
+        verdict = judge(ledgers.chat, ledgers.speech, events, facts, pardon, before=self._before, rules=rules)
+        self._before = facts
         return Row(
-            fault.name, fault.title, len(blows), told, told - len(broken), recovery=seconds, findings=tuple(broken)
+            fault.name,
+            fault.title,
+            len(blows),
+            verdict.told,
+            verdict.kept,
+            verdict.lost,
+            verdict.forgiven_lost,
+            verdict.doubled,
+            verdict.out_of_order,
+            verdict.late,
+            recovered(fault.name, blows, _messages(ledgers.chat), events),
+            (*findings, *map(str, verdict.findings)),
+            verdict.notes,
         )
 
 
-async def _rows(database: str) -> list[Stored]:
-    with closing(sqlite3.connect(sqlite_path(database))) as db:
-        return [stored(row) for row in db.execute(f"SELECT {COLUMNS} FROM message ORDER BY id")]
+def forgiven(fault: Fault, stage: Stage, blows: Sequence[Blow]) -> Forgiven:
+    """What the durability class of Redis lets it forget, and when who was disturbed."""
+    forgets = fault.fsync == "everysec" and fault.redis == "single"
+    return Forgiven(
+        [(blow.struck_at - CLASS_S, blow.struck_at) for blow in blows] if forgets else (),
+        [Disturbance(blow.struck_at, blow.well_at or math.inf, _ports(stage, blow)) for blow in blows],
+    )
+
+
+def _ports(stage: Stage, blow: Blow) -> frozenset[int] | None:
+    if blow.victim in stage.names:
+        return frozenset({stage.ports[stage.names.index(blow.victim)]})
+    return None
 
 
 def _messages(ledger: ChatLedger) -> list[Message]:

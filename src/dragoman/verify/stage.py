@@ -33,11 +33,14 @@ from dragoman.store.redis import Redis, connect
 from dragoman.verify import link_proxy, witness_node
 from dragoman.verify.chat_crowd import FIRST_UID
 from dragoman.verify.errors import CannotRun
+from dragoman.verify.facts import Place
+from dragoman.verify.findings import Rules
 from dragoman.verify.processes import InstanceProcess, Process
 from dragoman.verify.settings import SHARDS, Fsync, Setup, configured, sqlite_url
 from dragoman.verify.waiting import until
 
 START_PATIENCE_S = 90.0
+TAKE_OVER_S = 30.0  # until what an instance or a Redis took with it was sent again by others
 SLOTS = 4  # of each node
 NOT_THERE = (StoreError, aiohttp.ClientError, OSError, KeyError, ValueError)
 
@@ -95,6 +98,23 @@ class Stage:
     @property
     def witness_files(self) -> list[Path]:
         return [self.folder / f"{name}.events" for name in self.node_names]
+
+    @property
+    def place(self) -> Place:
+        """Where the facts are, past the proxy."""
+        clustered = self.setup.redis == "cluster"
+        nodes = self.node_names[: len(self.nodes)]
+        return Place(self.redis, self.redis_urls, clustered, self.prefix, self.database, SHARDS, nodes)
+
+    def rules(self, *, disturbed: bool) -> Rules:
+        """By the settings of the instances. After a fault, what was acknowledged meanwhile may come once more."""
+        speech, usual = self.instances[0].settings.speech, Rules()
+        return Rules(
+            release_s=speech.release.ack_timeout_ms / 1000,
+            job_s=speech.job_timeout_ms / 1000,
+            overcommit=speech.turn_overcommit,
+            ack_grace_s=usual.ack_grace_s + (TAKE_OVER_S if disturbed else 0.0),
+        )
 
     def living(self) -> list[InstanceProcess]:
         return [one for one in self.instances if one.runs]

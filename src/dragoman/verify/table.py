@@ -18,14 +18,13 @@ MOST_FINDINGS = 12
 
 def shown(rows: Sequence[Row], title: str) -> Table:
     made = table(title, COLUMNS, [cells(row) for row in rows])
-    made.columns[-2].no_wrap = False
     made.columns[-2].justify = made.columns[-1].justify = "left"
     return made
 
 
 def cells(row: Row) -> list[str]:
     if row.absent:
-        return [row.title, *["–"] * (len(COLUMNS) - 2), f"not here: {row.absent}"]
+        return [row.title, *["–"] * (len(COLUMNS) - 3), row.absent, verdict(row)]
     counts = [str(count) for count in (row.times, row.told, row.kept)]
     told = [*counts, lost(row), str(row.doubled), str(row.out_of_order), str(row.late)]
     return [row.title, *told, recovery(row.recovery), verdict(row)]
@@ -83,7 +82,7 @@ def as_json(rows: Sequence[Row], settings: Mapping[str, object]) -> dict[str, An
 def _row(row: Row) -> dict[str, Any]:
     recoveries = {question: rounded(seconds) for question, seconds in row.recovery.items()}
     counts = {name: getattr(row, name) for name in COUNTS}
-    said = {"findings": list(row.findings), "absent": row.absent, "verdict": verdict(row)}
+    said = {"findings": list(row.findings), "notes": list(row.notes), "absent": row.absent, "verdict": verdict(row)}
     return {"fault": row.fault, "title": row.title, **counts, "recovery_s": recoveries, **said}
 
 
