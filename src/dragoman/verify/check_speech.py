@@ -38,6 +38,30 @@ class Ends:
         return self.kept + self.lost + self.forgiven + self.twice
 
 
+@dataclass(frozen=True, slots=True)
+class Overtaken:
+    """An utterance that was sent after a later one; and the attempt of each."""
+
+    answer: Answer
+    later: Answer
+    mine: Attempt
+    other: Attempt
+
+    @property
+    def of_one_node(self) -> bool:
+        return (self.mine.node, self.mine.pid) == (self.other.node, self.other.pid)
+
+    @property
+    def came_s(self) -> float:
+        """How much sooner its result came than that of the later one."""
+        return (self.other.ok_at or 0.0) - (self.mine.ok_at or 0.0)
+
+    @property
+    def went_s(self) -> float:
+        """How much later it went out."""
+        return self.answer.at - self.later.at
+
+
 @dataclass(slots=True)
 class SessionCheck:
     spoken: SpokenSession
@@ -61,9 +85,10 @@ class SessionCheck:
             yield from self._ends_once(index)
         yield from self._marks_are_true()
         yield from self._words()
-        first = {index: several[0] for index, several in self._answers.items()}
-        yield from self._nothing_held_back(first)
-        yield from self._nothing_late(first)
+        overtaken = list(self._overtaken())
+        # One sentence an utterance is enough, however many overtook it.
+        yield from {one.answer.index: finding for one, finding in self._held_back(overtaken)}.values()
+        yield from {one.answer.index: finding for one, finding in self._late(overtaken)}.values()
 
     def _count(self) -> int:
         spoken = self.spoken
@@ -104,18 +129,26 @@ class SessionCheck:
             yield Finding("lost", f"{self._who(index)} was neither sent nor failed; {self._why(index)}")
 
     def _rightly_skipped(self, index: int) -> bool:
-        """A later one had been out for as long as the window lasts when its result came, if it ever did."""
-        came_at = max((at for one in self.witness.of(self.spoken.id, index) if (at := one.ok_at)), default=None)
-        after = [one.at for one in self.spoken.answers if one.index > index]
-        after += [at for later, at in self._empties() if later > index]
-        if not after:
-            return False
-        return came_at is None or came_at >= min(after) + self.rules.release_s - self.rules.slack_s
+        """A later one of its node had been out for as long as the window lasts when its result came, if it ever did.
 
-    def _empties(self) -> Iterator[tuple[int, float]]:
+        What other nodes answer starts no patience: a job that is alive elsewhere may take its time.
+        """
+        attempts = self.witness.of(self.spoken.id, index)
+        came = max(((at, one.node) for one in attempts if (at := one.ok_at) is not None), default=None)
+        after = [(at, node) for later, at, node in self._out() if later > index]
+        if came is None:
+            return bool(after)
+        patience_s = self.rules.release_s - self.rules.slack_s
+        return any(node == came[1] and came[0] >= at + patience_s for at, node in after)
+
+    def _out(self) -> Iterator[tuple[int, float, str]]:
+        """What was answered when, by whom."""
+        for answer in self.spoken.answers:
+            nodes = {one.node for one in self.witness.of(self.spoken.id, answer.index) if one.ok_at is not None}
+            yield from ((answer.index, answer.at, node) for node in nodes)
         for index in self.witness.indexes(self.spoken.id):
             for one in self.witness.of(self.spoken.id, index):
-                yield from ((index, at) for at, outcome in one.ended if outcome == "empty")
+                yield from ((index, at, one.node) for at, outcome in one.ended if outcome == "empty")
 
     def _forgotten(self, index: int) -> bool:
         """Its session, or its end, was written when Redis forgot."""
@@ -151,7 +184,7 @@ class SessionCheck:
             yield Finding("made up", f"pieces {pieces.text(made_up)} of {self.spoken.id} were said by nobody")
         yield from self._order_of_words(content)
         yield from self._numbered_as_given(content)
-        lost = self.spoken.unheard(self.silent)
+        lost = self.spoken.unheard({index: content.get(index) for index in {*self.silent, *self._failures}})
         if lost and not self._words_forgotten(lost):
             again = f"; {self.spoken.missing} were too old to be sent again" if self.spoken.missing else ""
             gone = f"; the session was lost: {self.spoken.lost_why}" if self.spoken.lost_at is not None else ""
@@ -195,38 +228,37 @@ class SessionCheck:
                 yield Finding("reorder", f"{self._who(answer.index)} was {mark}, after utterance {highest} was sent")
             highest = max(highest, answer.index)
 
-    def _nothing_held_back(self, first: dict[int, Answer]) -> Iterator[Finding]:
+    def _held_back(self, overtaken: list[Overtaken]) -> Iterator[tuple[Overtaken, Finding]]:
         """Of two results that came one after the other, the first to come is the first to go."""
-        for index, later, one, other in self._overtaken(first):
-            came, went = one.ok_at or 0.0, first[index].at
-            since = (other.ok_at or 0.0) - came
-            enough = 0.0 if (one.node, one.pid) == (other.node, other.pid) else self.rules.slack_s
-            if since > enough and self._undisturbed(one, came, went):
-                sentence = f"{self._who(index)} was answered by {one.node} {since:.2f} s before utterance {later}"
-                yield Finding(
-                    "held back", f"{sentence} by {other.node}, and sent {went - first[later].at:.2f} s after it"
-                )
+        for one in overtaken:
+            enough = 0.0 if one.of_one_node else self.rules.slack_s
+            if one.came_s > enough and self._undisturbed(one.mine, one.mine.ok_at or 0.0, one.answer.at):
+                came = f"was answered by {one.mine.node} {one.came_s:.2f} s before utterance {one.later.index}"
+                went = f"sent {one.went_s:.2f} s after it"
+                sentence = f"{self._who(one.answer.index)} {came} by {one.other.node}, and {went}"
+                yield one, Finding("held back", sentence)
 
-    def _nothing_late(self, first: dict[int, Answer]) -> Iterator[Finding]:
-        for index, later, one, other in self._overtaken(first):
-            late_s = first[index].at - first[later].at - self.rules.release_s
-            same = (one.node, one.pid) == (other.node, other.pid) and max(one.given) < first[later].at
-            if late_s > self.rules.slack_s and same and self._undisturbed(one, first[later].at, first[index].at):
-                sentence = f"{self._who(index)} was sent {late_s:.1f} s after its window had closed"
-                yield Finding("late", f"{sentence}, which utterance {later} opened")
+    def _late(self, overtaken: list[Overtaken]) -> Iterator[tuple[Overtaken, Finding]]:
+        for one in overtaken:
+            late_s = one.went_s - self.rules.release_s
+            known = one.of_one_node and max(one.mine.given) < one.later.at
+            if late_s > self.rules.slack_s and known and self._undisturbed(one.mine, one.later.at, one.answer.at):
+                sentence = f"{self._who(one.answer.index)} was sent {late_s:.1f} s after its window had closed"
+                yield one, Finding("late", f"{sentence}, which utterance {one.later.index} opened")
 
-    def _overtaken(self, first: dict[int, Answer]) -> Iterator[tuple[int, int, Attempt, Attempt]]:
-        """Utterances sent after a later one, each with the first later one; both of one attempt."""
-        best: Answer | None = None
+    def _overtaken(self) -> Iterator[Overtaken]:
+        """Utterances sent after later ones, where both had one attempt only."""
+        first = {index: several[0] for index, several in self._answers.items()}
+        highest = -1
         for answer in first.values():
-            if best is None or answer.index > best.index:
-                best = answer
+            if answer.index > highest:
+                highest = answer.index
                 continue
-            sooner = [one for one in first.values() if one.index > answer.index and one.at <= answer.at]
-            later = min(sooner, key=lambda one: one.at)
-            one, other = (self.witness.only(self.spoken.id, each.index) for each in (answer, later))
-            if one is not None and other is not None:
-                yield answer.index, later.index, one, other
+            mine = self.witness.only(self.spoken.id, answer.index)
+            for later in first.values():
+                other = self.witness.only(self.spoken.id, later.index)
+                if later.index > answer.index and later.at <= answer.at and mine is not None and other is not None:
+                    yield Overtaken(answer, later, mine, other)
 
     def _undisturbed(self, one: Attempt, began: float, ended: float) -> bool:
         began -= self.rules.slack_s

@@ -5,7 +5,7 @@ Everything is in the order it happened, with times of `time.monotonic`. What bec
 """
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dragoman.verify import pieces
@@ -69,16 +69,20 @@ class SpokenSession:
             one.at for one in self.failures if one.index == index
         ]
 
-    def unheard(self, explained: Collection[int] = ()) -> list[int]:
-        """Pieces with words that are in no answer, and in no utterance that failed or is `explained` otherwise."""
-        answered = {piece for answer in self.answers for piece in answer.pieces}
-        over = {failure.index for failure in self.failures} | set(explained)
-        owed = [one for one in self.given if any(piece > 0 and piece not in answered for piece in one.pieces)]
+    def unheard(self, silent: Mapping[int, Collection[int] | None] | None = None) -> list[int]:
+        """Pieces with words that are in no answer and in no utterance that ended otherwise.
+
+        `silent`: utterances that are known to have ended without an answer, with what they held, if that is known.
+        """
+        ended = {failure.index: None for failure in self.failures} | dict(silent or {})
+        heard = {piece for answer in self.answers for piece in answer.pieces}
+        heard |= {piece for held in ended.values() for piece in held or ()}
+        missing = [(one, piece) for one in self.given for piece in one.pieces if piece > 0 and piece not in heard]
         if self.numbered:
-            over |= {answer.index for answer in self.answers}
-            return [piece for one in owed if one.index not in over for piece in one.pieces if piece not in answered]
-        missing = [piece for one in owed for piece in one.pieces if piece > 0 and piece not in answered]
-        return [piece for piece in missing if not any(self._may_be_in(index, piece) for index in over)]
+            over = ended.keys() | {answer.index for answer in self.answers}
+            return [piece for one, piece in missing if one.index not in over]
+        unknown = [index for index, held in ended.items() if held is None]
+        return [piece for _, piece in missing if not any(self._may_be_in(index, piece) for index in unknown)]
 
     def _may_be_in(self, index: int, piece: int) -> bool:
         """Whether an utterance of this index can have held the piece, by what its neighbours held: order is kept."""

@@ -1,5 +1,6 @@
 """The ledger finds what is planted, and nothing where all is well."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -184,3 +185,55 @@ def test_a_sender_left_without_an_answer_is_found() -> None:
     ledger.sent(ALICE, "c4", BOB, "hi 4")
     assert kinds(ledger.check(rows)) == {"unanswered"}
     assert ledger.check(rows, all_told=False) == []
+
+
+# -- a run in parts --------------------------------------------------------------------------------
+
+
+def test_a_part_is_judged_by_its_own_messages() -> None:
+    first, rows = good()
+    second = first.next()
+    told(second, 4)
+    arrives(second, 4)
+    assert first.check([*rows, row(4)]) == second.check([*rows, row(4)]) == []
+    assert kinds(second.check(rows)) == {"false saved", "lost"}
+    assert first.check(rows) == []
+
+
+def test_an_answer_that_comes_a_part_too_late_is_written_where_it_belongs() -> None:
+    first, rows = good()
+    first.sent(ALICE, "c4", BOB, "hi 4")
+    second = first.next()
+    second.saved(ALICE, "c4", 104)
+    arrives(second, 4)
+    assert first.check([*rows, row(4)]) == []
+    assert second.entries == {}
+
+
+def test_what_was_acknowledged_in_an_earlier_part_and_comes_again_is_found_in_this_one() -> None:
+    first, rows = good()
+    second = first.next()
+    second.arrived(BOB, ALICE, "c3", 103)
+    assert kinds(second.check(rows, ack_grace_s=0)) == {"sent again"}
+
+
+def test_an_acknowledgement_that_may_never_have_been_read_binds_nobody() -> None:
+    ledger, rows = good()
+    ledger.connection_lost(BOB, time.monotonic())
+    ledger.arrived(BOB, ALICE, "c3", 103)
+    assert ledger.check(rows, ack_grace_s=0) == []
+    ledger.arrived(BOB, ALICE, "c3", 103)  # and it was acknowledged anew
+    assert kinds(ledger.check(rows, ack_grace_s=0)) == {"sent again"}
+
+
+def test_an_acknowledgement_from_long_before_the_connection_broke_counts() -> None:
+    ledger, rows = good()
+    ledger.connection_lost(BOB, time.monotonic() + 60)
+    ledger.arrived(BOB, ALICE, "c3", 103)
+    assert kinds(ledger.check(rows, ack_grace_s=0)) == {"sent again"}
+
+
+def test_what_is_kept_is_counted() -> None:
+    ledger, rows = good()
+    assert ledger.kept(rows) == 3
+    assert ledger.kept(rows[1:]) == 2
