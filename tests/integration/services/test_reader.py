@@ -142,6 +142,33 @@ async def test_what_was_handled_before_redis_went_is_done_all_the_same(
     assert (await stores.inboxes.tally("a")).done == 1
 
 
+async def test_what_was_handled_is_not_handled_again_though_redis_never_heard_that_it_is_done(
+    join: Join, stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An assignment that was passed on to its node must not be passed on a second time when Redis is back."""
+    member = await join("a")
+    await member.push(said("j"))
+
+    def away(*_: object) -> asyncio.Future[int]:
+        lost: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        lost.set_exception(RedisAway("before it was written"))
+        return lost
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stores.inboxes, "finishing", away)
+        await member.reader.run_once()
+    await wait_until(lambda: not member.reader.in_hand)
+    member.reclaimer.min_idle_ms = 0
+    await member.reclaimer.run_once()
+    assert jobs(member.handled) == ["j"]
+    await wait_until(lambda: _is_done(stores, 1))
+    assert await member.balanced()
+
+
+async def _is_done(stores: Stores, count: int) -> bool:
+    return (await stores.inboxes.tally("a")).done == count
+
+
 async def test_reasons_are_bounded(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.services.upkeep.reader.MAX_REASONS", 3)
     member = await join("a")

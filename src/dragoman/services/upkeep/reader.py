@@ -3,9 +3,11 @@
 A batch is read, each entry handed to `handle`, and what succeeded is done in one call, which the next batch does not
 wait for. What fails stays pending: the reclaimer tries it again, and moves it to the dead letters when it has failed
 too often. What is in hand here is nobody else's, however long it takes: a slow handler makes those behind it look
-forgotten.
+forgotten. And what was handled is not handled again: when Redis goes away before it has heard that an entry is done,
+the entry comes back, and is only done once more.
 """
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
@@ -24,6 +26,7 @@ log = structlog.get_logger(__name__)
 
 Handle = Callable[[InboxMessage], Awaitable[None]]
 MAX_REASONS = 10_000
+MAX_UNHEARD = 10_000
 NO_STREAM = ("NOGROUP", "UNBLOCKED")  # the second is what 7.0 says to a reader that waits when the stream goes
 
 
@@ -35,6 +38,7 @@ class Reader:
         self.count, self.block_ms = count, block_ms
         self.reasons: OrderedDict[str, str] = OrderedDict()  # entry id → why it failed last
         self.in_hand: set[str] = set()
+        self._unheard: OrderedDict[str, None] = OrderedDict()  # handled, and Redis may not know that it is done
         self._handle = handle
         self._connection: Dedicated | None = None
 
@@ -62,7 +66,7 @@ class Reader:
                 await self.presence.wait_may_act()
                 if self.presence.incarnation != incarnation:
                     return  # we were buried, and the rest was handed on
-                if await self._one(entry):
+                if entry.id in self._unheard or await self._one(entry):
                     done.append(entry)
         finally:
             self._finish(mine, done)
@@ -73,8 +77,23 @@ class Reader:
             self._put_down(mine)
             return
         written = self.inboxes.finishing(self.presence.instance, done)
+        written.add_done_callback(lambda answer: self._heard(done, answer))
         written.add_done_callback(lambda _: self._put_down(mine))
         unawaited(written)
+
+    def _heard(self, done: list[Entry], answer: "asyncio.Future[int]") -> None:
+        """Whether Redis knows of these; the oldest are forgotten, as it has forgotten them itself by then."""
+        if not answer.cancelled() and answer.exception() is None:
+            for entry in done:
+                self._unheard.pop(entry.id, None)
+            return
+        self._unheard.update((entry.id, None) for entry in done)
+        while len(self._unheard) > MAX_UNHEARD:
+            self._unheard.popitem(last=False)
+
+    def has(self, id: str) -> bool:
+        """Whether it is in hand, or was handled and only Redis does not know."""
+        return id in self.in_hand or id in self._unheard
 
     def _put_down(self, mine: list[Entry]) -> None:
         self.in_hand.difference_update(entry.id for entry in mine)

@@ -52,7 +52,7 @@ class Reclaimer:
     async def _last_rites(self, instance: str, pending: Pending) -> str:
         """What became of it: 'OK', 'NONE', 'FULL', or 'STAYS'."""
         entry = await self.inboxes.get(instance, pending.id)
-        if pending.id in self.reader.in_hand or (entry is not None and entry.newer):
+        if self.reader.has(pending.id) or (entry is not None and entry.newer):
             return "STAYS"
         if not await self.inboxes.claim(instance, pending.id, self.min_idle_ms):
             return "NONE"
