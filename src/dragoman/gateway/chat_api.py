@@ -9,10 +9,12 @@ from dragoman.archive import Archive
 from dragoman.domain.chat.switches import BadSwitch, Switches
 from dragoman.gateway.answers import Wrong, error, json
 from dragoman.gateway.auditing import Auditor
+from dragoman.gateway.bodies import Unread, body_of
 from dragoman.services.chat.switchboard import Switchboard
 from dragoman.services.chat.whereabouts import Whereabouts
 
 MAX_BODY_BYTES = 16 << 10
+BODY_PATIENCE_S = 10.0
 
 
 class ChatSeen(Protocol):
@@ -49,7 +51,10 @@ class _Api:
 
     async def switch(self, request: web.Request) -> web.Response:
         """`{"enabled": true, "rollout_percent": 50}`: some of them, for the whole cluster."""
-        texts = decode_switches(await request.content.read(MAX_BODY_BYTES))
+        try:
+            texts = decode_switches(await body_of(request, MAX_BODY_BYTES, BODY_PATIENCE_S))
+        except Unread as why:
+            raise Wrong(str(why)) from None
         try:
             before = self._chat.switchboard.current.texts()
             changed = await self._chat.switchboard.change(texts)

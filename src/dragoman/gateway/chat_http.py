@@ -5,7 +5,6 @@ token they bring; history is for whoever has an access token, and only ever show
 No policy, no SQL: `Accounts` and `Archive` decide.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from time import time
 from typing import Final, TypeVar
@@ -15,6 +14,7 @@ import structlog
 from aiohttp import web
 
 from dragoman.archive import Archive, ArchiveAway, Conversation, Stored
+from dragoman.gateway.bodies import Unread, body_of
 from dragoman.gateway.principal import token_of
 from dragoman.protocol.chat import MAX_ID, Reason
 from dragoman.protocol.chat_http import (
@@ -170,16 +170,10 @@ class _Api:
 
 
 async def _body(request: web.Request, kind: type[_D]) -> _D:
-    data = bytearray()
     try:
-        async with asyncio.timeout(BODY_PATIENCE_S):
-            async for piece in request.content.iter_any():
-                data += piece
-                if len(data) > MAX_BODY_BYTES:
-                    raise Denied(Code.BAD_REQUEST, f"the body is longer than {MAX_BODY_BYTES} bytes")
-    except TimeoutError:
-        raise Denied(Code.BAD_REQUEST, "the body did not come in time") from None
-    return decode_body(bytes(data), kind)
+        return decode_body(await body_of(request, MAX_BODY_BYTES, BODY_PATIENCE_S), kind)
+    except Unread as why:
+        raise Denied(Code.BAD_REQUEST, str(why)) from None
 
 
 def decode_body(data: bytes, kind: type[_D]) -> _D:
