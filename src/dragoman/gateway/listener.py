@@ -15,13 +15,18 @@ import structlog
 from aiohttp import web
 
 from dragoman.gateway.connection import Connection, EndpointFactory
+from dragoman.gateway.doorman import Doorman
 from dragoman.gateway.handshake import Authorizer, OriginAllowList, Reject, Request
 from dragoman.gateway.limits import Counters, Limits
 from dragoman.gateway.roster import Roster
 from dragoman.gateway.sniffer import Guest, Sniffer
 from dragoman.gateway.websocket import WebSocket
 
-_BACKLOG = 1024
+# As many as the kernel lets wait (net.core.somaxconn): a client that finds its queue full tries again seconds later.
+_BACKLOG = 65_535
+# libuv accepts one connection of a listening handle a turn. A turn is long when thousands come at once, so there are
+# several handles of the one socket.
+_HANDLES = 16
 _RETRY_AFTER_S = 5
 _CLOSE_BATCH = 200
 _MAX_SWEEP_S = 1.0
@@ -40,8 +45,9 @@ class Listener:
     def __init__(self) -> None:
         self.limits = Limits()
         self.roster = Roster(self.limits, monotonic)
+        self.doorman = Doorman()
         self._runner: web.AppRunner | None = None
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._closing = False
 
@@ -71,8 +77,8 @@ class Listener:
             shutdown_timeout=self.limits.close_timeout_s,
         )
         await self._runner.setup()
-        self._server = await self._listen(host, port, reuse_port, sock)
-        for listening in self._server.sockets:
+        await self._listen(host, port, reuse_port, sock)
+        for listening in self._servers[0].sockets:
             # Inherited by what is accepted. Left to itself the kernel gives a pushing client tens of megabytes, and
             # picows' read buffer follows it: it doubles whenever one read fills it.
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.limits.socket_buffer_bytes)
@@ -81,8 +87,7 @@ class Listener:
 
     @property
     def port(self) -> int:
-        assert self._server is not None
-        return int(self._server.sockets[0].getsockname()[1])
+        return int(self._servers[0].sockets[0].getsockname()[1])
 
     @property
     def connections(self) -> Set[Connection]:
@@ -95,14 +100,15 @@ class Listener:
 
     async def stop_accepting(self) -> None:
         """Close the port; who is connected stays."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
 
     async def close(self, code: int) -> None:
         """Close the port and, with `code`, every WebSocket; peers that do not follow are cut off."""
         self._closing = True
         await self.stop_accepting()
         self.roster.heads.expire(inf)
+        self.doorman.hurry()  # they are told to come back
         for number, connection in enumerate(list(self.connections)):
             connection.close(code)
             if number % _CLOSE_BATCH == _CLOSE_BATCH - 1:
@@ -146,15 +152,20 @@ class Listener:
 
     # --- inside ---
 
-    async def _listen(
-        self, host: str | None, port: int, reuse_port: bool, sock: socket.socket | None
-    ) -> asyncio.Server:
+    async def _listen(self, host: str | None, port: int, reuse_port: bool, sock: socket.socket | None) -> None:
+        def serve() -> Sniffer:
+            return Sniffer(self)
+
+        create = self._loop.create_server
         try:
             if sock is not None:
-                return await self._loop.create_server(lambda: Sniffer(self), sock=sock, backlog=_BACKLOG)
-            return await self._loop.create_server(
-                lambda: Sniffer(self), host, port, backlog=_BACKLOG, reuse_port=reuse_port
-            )
+                self._servers = [await create(serve, sock=sock, backlog=_BACKLOG)]
+            else:
+                self._servers = [await create(serve, host, port, backlog=_BACKLOG, reuse_port=reuse_port)]
+            for listening in self._servers[0].sockets:
+                for _ in range(_HANDLES - 1):
+                    again = socket.fromfd(listening.fileno(), listening.family, listening.type)
+                    self._servers.append(await create(serve, sock=again, backlog=_BACKLOG))
         except BaseException:
             await self.close(0)
             raise

@@ -6,11 +6,16 @@ more than a second.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 from dragoman.gateway.connection import Connection
 from dragoman.gateway.limits import Counters, Limits
+
+# Departures told in one turn of the loop. When a network goes, ten thousand connections go with it in the same moment,
+# and to see all of them off at once would keep everybody else waiting for a second.
+DEPARTURES = 32
 
 
 class Expiring(Protocol):
@@ -23,6 +28,9 @@ class Member(Connection, Protocol):
     def check_backlog(self, now: float) -> None: ...
 
     def check_pulse(self, now: float) -> None: ...
+
+    def departed(self) -> None:
+        """It has left; whoever served it is to hear of it."""
 
 
 T = TypeVar("T", bound=Expiring)
@@ -72,6 +80,7 @@ class Roster:
         self.leaving: Patience[Expiring] = Patience(limits.close_timeout_s)
         self._pulse_every_s = min(limits.ping_idle_s, limits.ping_reply_s) / 4
         self._pulse_at = 0.0
+        self._departing: deque[Member] = deque()
         self.empty = asyncio.Event()
         self.empty.set()
 
@@ -84,6 +93,21 @@ class Roster:
         self.live.discard(member)
         if not self.live:
             self.empty.set()
+
+    def depart(self, member: Member) -> None:
+        """Its socket is gone: it leaves, in its turn."""
+        self.backlogged.discard(member)
+        self._departing.append(member)
+        if len(self._departing) == 1:
+            asyncio.get_running_loop().call_soon(self._see_off)
+
+    def _see_off(self) -> None:
+        for _ in range(min(len(self._departing), DEPARTURES)):
+            member = self._departing.popleft()
+            self.leave(member)
+            member.departed()
+        if self._departing:
+            asyncio.get_running_loop().call_soon(self._see_off)
 
     def sweep(self) -> None:
         now = self.clock()

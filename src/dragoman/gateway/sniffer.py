@@ -2,7 +2,7 @@
 
 A `Sniffer` is the first protocol of every accepted connection. It reads one request head, decides, and gives the
 transport to the one or the other together with the bytes it has read; after that it is out of the way and costs
-nothing. An upgrade must be the first request of its connection.
+nothing. An upgrade must be the first request of its connection, and waits for the doorman.
 
 picows has no public way to take an accepted transport, so this module builds its `WSProtocol`, which is not
 exported: the version is pinned and test_sniffer.py states what is relied on. What must be known of its insides:
@@ -23,6 +23,7 @@ from typing import Any, Protocol, cast
 import picows.picows as private
 from picows import WSAutoPingStrategy, WSListener, WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener
 
+from dragoman.gateway.doorman import Doorman
 from dragoman.gateway.drain import Drain
 from dragoman.gateway.handshake import END_OF_HEAD, Reject, Request, accept, parse, wants_websocket
 from dragoman.gateway.limits import Limits
@@ -58,17 +59,21 @@ class Door(Protocol):
     @property
     def roster(self) -> Roster: ...
 
+    @property
+    def doorman(self) -> Doorman: ...
+
     def admit(self, request: Request, transport: asyncio.Transport) -> Guest | Reject: ...
 
     def serve_http(self) -> asyncio.Protocol | Reject: ...
 
 
 class Sniffer(asyncio.Protocol):
-    __slots__ = ("_door", "_head", "_transport")
+    __slots__ = ("_door", "_end", "_head", "_transport")
 
     def __init__(self, door: Door) -> None:
         self._door = door
         self._head = bytearray()
+        self._end = -1  # of the head of an upgrade that waits for the doorman
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -81,8 +86,12 @@ class Sniffer(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._door.roster.heads.discard(self)
+        self._door.doorman.forget(self)
 
     def data_received(self, data: bytes) -> None:
+        if self._end >= 0:
+            self._more(data)
+            return
         seen = max(len(self._head) - len(END_OF_HEAD) + 1, 0)
         self._head += data
         end = self._head.find(END_OF_HEAD, seen)
@@ -103,7 +112,9 @@ class Sniffer(asyncio.Protocol):
     def _decide(self, end: int) -> None:
         head = bytes(self._head[:end])
         if wants_websocket(head):
-            self._upgrade(head, bytes(self._head[end + len(END_OF_HEAD) :]))
+            self._end = end
+            self._door.roster.heads.discard(self)
+            self._door.doorman.queue(self)
             return
         http = self._door.serve_http()
         if isinstance(http, Reject):
@@ -114,14 +125,25 @@ class Sniffer(asyncio.Protocol):
         http.connection_made(self._transport)
         http.data_received(bytes(self._head))
 
+    def _more(self, data: bytes) -> None:
+        """Frames before the answer. A little of it is read on, so that we notice when the client has left."""
+        self._head += data
+        if len(self._head) > 2 * self._door.limits.max_head_bytes:
+            self._transport.pause_reading()
+
+    def come_in(self) -> None:
+        self._upgrade(bytes(self._head[: self._end]), bytes(self._head[self._end + len(END_OF_HEAD) :]))
+
     def _upgrade(self, head: bytes, rest: bytes) -> None:
+        if self._transport.is_closing():
+            return
         judged = self._judge(head)
         if isinstance(judged, Reject):
             self._refuse(judged)
             return
         answer, guest = judged
-        self._door.roster.heads.discard(self)
         self._transport.write(answer)
+        self._transport.resume_reading()
         adopt(self._transport, guest)
         feed(self._transport, rest)
 

@@ -339,7 +339,9 @@ class WebSocket(Guest):
         self.closed = True
         self._ws = None
         self._backlog = None
-        self._roster.leave(self)
+        self._roster.depart(self)
+
+    def departed(self) -> None:
         self._tell_closed()
 
     def _tell_closed(self) -> None:

@@ -11,6 +11,7 @@ from dragoman.store.instances import DROP_IF, KEEP_IF
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.script import Script
+from dragoman.store.slices import in_slices
 
 CLAIM_NODE = Script.beside(__file__, "claim_node")
 
@@ -70,6 +71,6 @@ class Owners:
         What names another by now is left to it: ours is the older socket.
         """
         owned = [self.keys.node_owner(node) for node in nodes] + [self.keys.session_owner(one) for one in sessions]
-        kept = await asyncio.gather(*(KEEP_IF(self.redis, held=key, value=instance, ttl=self.ttl_ms) for key in owned))
+        kept = await in_slices(owned, lambda key: KEEP_IF(self.redis, held=key, value=instance, ttl=self.ttl_ms))
         lost = [key for key, word in zip(owned, kept, strict=True) if word == b"NONE"]
-        await asyncio.gather(*(self.redis.call("SET", key, instance, "NX", "PX", self.ttl_ms) for key in lost))
+        await in_slices(lost, lambda key: self.redis.call("SET", key, instance, "NX", "PX", self.ttl_ms))

@@ -1,7 +1,9 @@
+import asyncio
 from math import inf
+from typing import Any
 
 from dragoman.gateway.limits import Limits
-from dragoman.gateway.roster import Patience, Roster
+from dragoman.gateway.roster import DEPARTURES, Patience, Roster
 
 
 class Item:
@@ -63,3 +65,27 @@ def test_a_sweep_ends_heads_and_leavers_each_after_their_own_time() -> None:
     now = 10.0
     roster.sweep()
     assert expired == [leaver, head]
+
+
+def test_when_thousands_leave_at_once_others_have_their_turn_in_between() -> None:
+    class Leaver:
+        def departed(self) -> None:
+            told.append(self)
+
+    told: list[Leaver] = []
+    told_by_turn: list[int] = []
+
+    async def main() -> None:
+        roster = Roster(Limits(), lambda: 0.0)
+        leavers: list[Any] = [Leaver() for _ in range(3 * DEPARTURES)]
+        for leaver in leavers:
+            roster.join(leaver)
+        for leaver in leavers:
+            roster.depart(leaver)
+        while roster.live:
+            await asyncio.sleep(0)
+            told_by_turn.append(len(told))
+        assert (told, roster.empty.is_set()) == (leavers, True)
+
+    asyncio.run(main())
+    assert told_by_turn == [DEPARTURES, 2 * DEPARTURES, 3 * DEPARTURES]

@@ -28,6 +28,7 @@ from dragoman.store.errors import StoreError
 from dragoman.store.inbox import Push
 from dragoman.store.owners import Owners
 from dragoman.store.sessions import ResumableSessions
+from dragoman.store.slices import in_slices
 from dragoman.store.turns import Turns
 
 log = structlog.get_logger(__name__)
@@ -349,8 +350,8 @@ class Sessions:
         """A session may be silent for an hour and speak, or be resumed, after. What was parked because our inbox was
         full is collected, too."""
         kept = [one for one in self._sessions.values() if one.outbox is not None]
-        await asyncio.gather(*(self.resumable.keep(one.id) for one in kept))
-        await asyncio.gather(*(self.collect(one) for one in kept if one.abroad))
+        await in_slices(kept, lambda one: self.resumable.keep(one.id))
+        await in_slices((one for one in kept if one.abroad), self.collect)
 
     # -- turns -----------------------------------------------------------------------------------
 

@@ -1,12 +1,12 @@
 """Chat users in Redis: who holds whose socket, session versions, early receipts, and bad news for those away."""
 
-import asyncio
 from collections.abc import Iterable, Sequence
 
 from dragoman.store.instances import DROP_IF, KEEP_IF
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.script import Script
+from dragoman.store.slices import in_slices
 
 EARLY_PARK = Script.beside(__file__, "early_park")
 EARLY_TAKE = Script.beside(__file__, "early_take")
@@ -40,13 +40,9 @@ class Users:
     async def renew(self, owned: Iterable[tuple[int, str]]) -> list[int]:
         """Prolong each; write again what Redis forgot. Answers the users whose socket is elsewhere by now."""
         held = [(user, self.keys.user_owner(user), owner) for user, owner in owned]
-        words = await asyncio.gather(
-            *(KEEP_IF(self.redis, held=key, value=owner, ttl=self.ttl_ms) for _, key, owner in held)
-        )
+        words = await in_slices(held, lambda one: KEEP_IF(self.redis, held=one[1], value=one[2], ttl=self.ttl_ms))
         lost = [one for one, word in zip(held, words, strict=True) if word == b"NONE"]
-        written = await asyncio.gather(
-            *(self.redis.call("SET", key, owner, "NX", "PX", self.ttl_ms) for _, key, owner in lost)
-        )
+        written = await in_slices(lost, lambda one: self.redis.call("SET", one[1], one[2], "NX", "PX", self.ttl_ms))
         elsewhere = {user for (user, _, _), word in zip(held, words, strict=True) if word == b"OTHER"}
         elsewhere |= {user for (user, _, _), done in zip(lost, written, strict=True) if not done}
         return [user for user, _, _ in held if user in elsewhere]
