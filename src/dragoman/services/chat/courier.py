@@ -93,6 +93,7 @@ class Courier:
         for one in deliveries:
             instance = owners.get(one.user, "").partition("|")[0]
             if instance == self.instance:
+                self._look_first(one.user)
                 if not self.here.push(one.user, one.id, one.sender, one.frame):
                     unreached.add(one.id)
             elif instance and one.user not in self._missed:
@@ -102,6 +103,13 @@ class Courier:
         for instance, theirs in away.items():
             unreached |= await self._push_away(instance, theirs)
         return unreached
+
+    def _look_first(self, user: int) -> None:
+        """Who is here and may have missed something gets that before this: another instance may have saved a message
+        for it, and lost Redis before it could bring it here."""
+        here = self.here.get(user) if user in self._missed else None
+        if here is not None:
+            self.here.on_catch_up(here)
 
     async def _push_away(self, instance: str, deliveries: list[Delivery]) -> set[int]:
         left = list(deliveries)

@@ -6,6 +6,7 @@ from typing import Any, cast
 from dragoman.protocol.peer import ChatCatchUp, ChatPush, ChatTell, InboxMessage, decode_inbox
 from dragoman.services.chat.courier import Courier, Delivery, Tell
 from dragoman.services.chat.local_users import LocalUsers
+from dragoman.services.chat.user import ChatUser
 from dragoman.services.metrics import Metrics
 from dragoman.store.chat.users import Users
 from dragoman.store.errors import RedisAway
@@ -112,6 +113,34 @@ async def test_an_inbox_that_is_gone_owes_nobody_anything() -> None:
     stage.boxes.answer = Push.OK
     assert await stage.push(11) == set()
     assert stage.arrived == [[11]]
+
+
+class Neighbour:
+    """A user who is here, and what reaches it in which order."""
+
+    id, owner = 1, "i0|1"
+
+    def __init__(self, here: LocalUsers) -> None:
+        self.inbound, self.heard = self, list[int | str]()
+        here._users[self.id] = cast(ChatUser, self)
+        here.on_catch_up = lambda user: self.heard.append("looks into the archive")
+
+    def push(self, id: int, sender: int, frame: bytes) -> None:
+        self.heard.append(id)
+
+
+async def test_without_redis_one_who_is_here_looks_into_the_archive_before_it_is_pushed_anything_newer() -> None:
+    """Another instance may have saved something for it that it could not bring here any more."""
+    stage = Stage()
+    neighbour = Neighbour(stage.courier.here)
+    await stage.push(10, user=1)
+    stage.table.away = True
+    await stage.push(11, user=1)
+    stage.table.away = False
+    await stage.push(12, user=1)
+    await stage.push(13, user=1)
+    archive = "looks into the archive"
+    assert neighbour.heard == [10, archive, 11, archive, 12, 13]
 
 
 async def test_one_who_left_here_is_not_reached() -> None:
