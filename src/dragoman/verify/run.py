@@ -19,6 +19,7 @@ from pathlib import Path
 from random import Random
 
 from dragoman.embedded.binary import ServerBinary
+from dragoman.verify import pieces
 from dragoman.verify.chat_ledger import ChatLedger
 from dragoman.verify.check import Disturbance, Forgiven, judge
 from dragoman.verify.crowds import Crowds, Ledgers
@@ -31,8 +32,11 @@ from dragoman.verify.recovery import Message, recovered
 from dragoman.verify.rows import Row, merged
 from dragoman.verify.schedule import Phase, phases
 from dragoman.verify.settings import Fsync, Setup
+from dragoman.verify.speech_ledger import SpeechLedger
 from dragoman.verify.stage import Stage
+from dragoman.verify.waiting import until
 
+SILENCE_PATIENCE_S = 5.0
 CLASS_S = 2.0  # what a Redis that writes every second may take with it
 
 OnStep = Callable[[str], None]
@@ -156,6 +160,7 @@ class Part:
             findings.append(f"not whole again: {error}")
         await crowds.stop_talking()
         findings += [f"unsettled: {one}" for one in await crowds.quiet(self.scene.lengths.patience_s)]
+        await until(lambda: not _unheard_silence(ledgers.speech, self.scene.stage), SILENCE_PATIENCE_S)
         return await self._judged(fault, ledgers, began, blows, findings)
 
     async def _strike(self, fault: Fault, phase: Phase, began: float, blows: list[Blow]) -> None:
@@ -206,6 +211,14 @@ def _ports(stage: Stage, blow: Blow) -> frozenset[int] | None:
     if blow.victim in stage.names:
         return frozenset({stage.ports[stage.names.index(blow.victim)]})
     return None
+
+
+def _unheard_silence(speech: SpeechLedger, stage: Stage) -> set[int]:
+    """Pieces without words that no node has heard: their speakers are told nothing, so nobody waits for them."""
+    said = {piece for one in speech.sessions.values() for given in one.given for piece in given.pieces if piece < 0}
+    if not said:
+        return said
+    return said - {piece for event in read(stage.witness_files) for piece in pieces.of_text(event.pieces)}
 
 
 def _messages(ledger: ChatLedger) -> list[Message]:
