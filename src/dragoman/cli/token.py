@@ -131,8 +131,10 @@ class _Mint:
         self._secret = _secret(config, file, development)
 
     def tell(self, kind: str, subject: str, tenant: str) -> None:
-        from dragoman.gateway.principal import MAX_SUBJECT, TENANT
+        from dragoman.gateway.principal import MAX_SUBJECT, NODE_ID, TENANT
 
+        if kind == "node" and not NODE_ID.fullmatch(subject):
+            raise Failure("A node id takes 1 to 64 letters, digits or any of . _ -", USAGE)
         if tenant and not TENANT.fullmatch(tenant):
             raise Failure(f"--tenant {tenant!r} is not a name: 1 to 64 letters, digits or any of . _ : -", USAGE)
         if not subject.strip() or not subject.isprintable() or len(subject) > MAX_SUBJECT:

@@ -288,6 +288,15 @@ class Speech(Section, frozen=True):
     close_wait_ms: Annotated[
         int, Meta(ge=0, le=600000, description="How long a closing session waits for its last results.")
     ] = 5000
+    max_sessions: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1000000,
+            description="Sessions of one instance, those whose socket is gone for a while among them; who opens one "
+            "more is told to come back.",
+        ),
+    ] = 40000
     detached_session_s: Annotated[
         float, Meta(ge=0.0, le=86400.0, description="How long a session of an `api-gateway` outlives its socket.")
     ] = 600.0

@@ -22,6 +22,7 @@ Kind = Literal["client", "node", "operator"]
 # own would let one tenant pass for another.
 TENANT: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 MAX_SUBJECT: Final = 256
+NODE_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")  # what a node may claim by itself; it becomes part of Redis keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class Doorkeeper:
             raise Unauthorized("the token's subject or tenant is not a text")
         if not TENANT.fullmatch(tenant) or len(subject) > MAX_SUBJECT:
             raise Unauthorized("the token's tenant is not a name, or its subject is too long")
-        if kind == "node" and not subject:
+        if kind == "node" and not NODE_ID.fullmatch(subject):
             raise Unauthorized("the token names no node id in its subject")
         return Principal(kind, subject, tenant)
 

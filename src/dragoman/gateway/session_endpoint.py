@@ -1,6 +1,6 @@
 """/ws/session: clients. Decodes once, hands to the session, answers what is wrong; no policy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from time import monotonic, time
 
 import structlog
@@ -23,6 +23,8 @@ log = structlog.get_logger(__name__)
 
 RESUME_AFTER_MS = 2000
 NOT_YET = "Rooms are not served yet."
+MOST_SESSIONS = 64  # of one connection at a time
+MOST_WORDS = 16 << 10  # of a message without its audio and its token: a session keeps what it was opened with
 
 
 class SessionEndpoint:
@@ -35,7 +37,11 @@ class SessionEndpoint:
         guard: Callable[..., bool],
         draining: Callable[[], bool],
         anteroom: Anteroom,
+        max_sessions: int,
     ) -> None:
+        """`max_sessions`: that this instance may have, also those whose socket is gone for a while."""
+        self._max_sessions = max_sessions
+        self._opened: list[Session] = []  # by this connection
         self._sessions, self._doorkeeper, self._guard, self._draining = sessions, doorkeeper, guard, draining
         self._resumption, self._tasks, self._anteroom = resumption, tasks, anteroom
         self._session: Session | None = None
@@ -100,6 +106,7 @@ class SessionEndpoint:
             case wire.TtsPlayEnded():
                 self._get(conn, message.session_id).tts_ended()
             case wire.SessionInit():
+                _few_words(data, message.token or "")
                 self._init(conn, message)
             case wire.SessionClose():
                 self._get(conn, message.session_id).close()
@@ -131,6 +138,7 @@ class SessionEndpoint:
         principal = self._who(conn)
         if principal is None:
             return
+        _few_words(data, message.audio)
         if self._sessions.find(message.session_id) is None:
             self._sessions.forward_utterance(conn, message, principal.owner, principal.tenant, data)
         else:
@@ -154,7 +162,16 @@ class SessionEndpoint:
         if message.audio_format not in (None, "opus", "pcm16"):
             raise ProtocolError(ErrorCode.INVALID_MESSAGE, "Field `audio_format`: use opus or pcm16.")
         self._anteroom.leave(conn)
+        self._opened = [session for session in self._opened if not session.over]
+        if len(self._opened) >= MOST_SESSIONS:
+            raise ProtocolError(
+                ErrorCode.INVALID_MESSAGE, f"This connection has {MOST_SESSIONS} sessions open: close one first."
+            )
+        if len(self._sessions) >= self._max_sessions:
+            conn.close(Close.OVERLOADED, "too many sessions; connect again later")
+            return
         self._session = self._sessions.open(conn, message, principal.owner)
+        self._opened.append(self._session)
 
     def _resume(self, conn: Connection, message: wire.SessionResume) -> None:
         if self._draining():
@@ -175,3 +192,8 @@ class SessionEndpoint:
         # It may have been gone before the session had it, and then nobody else will say so.
         if conn.closed:
             self._sessions.socket_closed(conn)
+
+
+def _few_words(data: bytes, apart: Sized) -> None:
+    if len(data) - len(apart) > MOST_WORDS:
+        raise ProtocolError(ErrorCode.INVALID_MESSAGE, f"Without its audio a message has at most {MOST_WORDS} bytes.")

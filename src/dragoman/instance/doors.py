@@ -98,6 +98,7 @@ class Doors:
                 guard,
                 draining,
                 anteroom,
+                self._config.speech.max_sessions,
             )
 
         def node() -> NodeEndpoint:

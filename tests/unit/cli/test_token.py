@@ -82,7 +82,7 @@ def test_a_user_of_chat_may_write_and_speak(capsys: pytest.CaptureFixture[str]) 
         (("client", "--user-id", "1", "--tenant", "t"), "does not go with --user-id"),
         (("client", "--user-id", str(2**63)), "--user-id is not above"),
         (("client", "--subject", "a\x1b"), "printable"),
-        (("node", "--node-id", " "), "printable"),
+        (("node", "--node-id", "a b"), "A node id takes"),
         (("node",), "--node-id"),
         (("operator",), "--subject"),
         (("operator", "--subject", "o", "--tenant", "a/b"), "is not a name"),

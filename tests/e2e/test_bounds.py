@@ -1,0 +1,138 @@
+"""What peers may make an instance keep has an end, and who runs into it is told."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+from dragoman.gateway.node_endpoint import MOST_ENTRIES, MOST_LETTERS
+from dragoman.gateway.session_endpoint import MOST_SESSIONS, MOST_WORDS
+from dragoman.protocol.codes import Close
+from e2e.bystander import closed_with, unharmed
+from e2e.raw_node import SAMPLES
+from e2e.speech_stage import PATIENCE_S, Stage, standing, visiting
+from key_leaks import Onlooker
+from redis_servers import RedisAt
+
+
+@pytest.fixture(scope="module")
+def stage(redis_server: RedisAt, onlooker: Onlooker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with standing(redis_server, tmp_path_factory.mktemp("bounds"), onlooker, {}) as up:
+        yield up
+
+
+@pytest.fixture(scope="module")
+def narrow(redis_server: RedisAt, onlooker: Onlooker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """Room for four sessions, and one page that is not its own."""
+    flags: dict[str, object] = {"speech__max_sessions": 4, "server__allowed_origins": ["https://app.example.com"]}
+    with standing(redis_server, tmp_path_factory.mktemp("narrow"), onlooker, flags) as up:
+        yield up
+
+
+async def test_one_connection_has_so_many_sessions_and_may_open_another_when_one_is_over(stage: Stage) -> None:
+    async with unharmed(stage) as visit:
+        talker = await visit.talker()
+        for _ in range(MOST_SESSIONS - 1):
+            await talker.init()
+        await talker.say("session_init", client_version="t", platform="web", src_lang="en", tgt_lang="es")
+        assert f"has {MOST_SESSIONS} sessions open" in (await talker.refused())["message"]
+        await talker.say("session_close", session_id=talker.session_id, reason="done")
+        await talker.until(lambda m: m["type"] == "session_close_ack", PATIENCE_S)
+        assert (await talker.init())["session_id"]
+
+
+async def test_an_instance_has_so_many_sessions_also_of_those_who_went(narrow: Stage) -> None:
+    async with visiting(narrow) as visit:
+        gone = [await visit.talker(resume=True) for _ in range(4)]
+        for one in gone[:3]:  # each leaves a session behind that could be resumed
+            await one.ws.close()
+        late = await visit.bare_talker()
+        await late.say("session_init", client_version="t", platform="web", src_lang="en", tgt_lang="es")
+        assert await closed_with(late.ws) == Close.OVERLOADED
+
+
+@pytest.mark.parametrize("field", ["features", "dialect", "pairing_code", "client_version", "auto_langs"])
+async def test_a_session_is_opened_in_few_words(stage: Stage, field: str) -> None:
+    many: dict[str, Any] = {"features": {"x" * MOST_WORDS: True}, "auto_langs": ["en"] * MOST_WORDS}
+    async with unharmed(stage) as visit:
+        talker = await visit.bare_talker()
+        told = {"client_version": "t", "platform": "web", "src_lang": "en", "tgt_lang": "es"}
+        await talker.say("session_init", **told | {field: many.get(field, "x" * MOST_WORDS)})
+        assert "Without its audio" in (await talker.refused())["message"]
+        await talker.init()
+
+
+async def test_an_utterance_has_much_audio_and_few_words(stage: Stage) -> None:
+    async with unharmed(stage) as visit:
+        await visit.node()
+        talker = await visit.talker()
+        await visit.say_utterance(talker, 0, features={"x" * MOST_WORDS: True})
+        assert "Without its audio" in (await talker.refused())["message"]
+        await visit.say_utterance(talker, 0, 2000)
+        assert await talker.result(0, PATIENCE_S)
+
+
+def boasts() -> dict[str, dict[str, Any]]:
+    languages = SAMPLES["node_register"]["language_capabilities"]
+    service = SAMPLES["node_register"]["installed_services"][0]
+    return {
+        "languages": {"language_capabilities": languages | {"asr_languages": ["en"] * (MOST_ENTRIES + 1)}},
+        "a language": {"language_capabilities": languages | {"tts_languages": ["x" * (MOST_LETTERS + 1)]}},
+        "services": {"installed_services": [service] * MOST_ENTRIES},
+        "a service": {"installed_services": [service | {"service_id": "x" * (MOST_LETTERS + 1)}]},
+    }
+
+
+@pytest.mark.parametrize("what", boasts())
+async def test_a_node_tells_of_itself_in_few_words_when_it_comes_and_while_it_is_there(stage: Stage, what: str) -> None:
+    async with unharmed(stage) as visit:
+        boaster = await visit.socket(path="/ws/node")
+        await boaster.send_str(json.dumps(SAMPLES["node_register"] | {"node_id": "boaster"} | boasts()[what]))
+        told = await boaster.receive(timeout=PATIENCE_S)
+        assert json.loads(told.data)["code"] == "INVALID_CAPABILITY_SCHEMA"
+        node = await visit.node(node_id="modest")
+        await node.ws.send_str(json.dumps(SAMPLES["node_heartbeat"] | {"node_id": "modest"} | boasts()[what]))
+        assert (await node.until("error"))["code"] == "INVALID_CAPABILITY_SCHEMA"
+
+
+async def test_nothing_is_compressed_whatever_is_offered(stage: Stage) -> None:
+    """A small frame could inflate to any size."""
+    async with visiting(stage) as visit:
+        for path in ("/ws/session", "/ws/node", "/ws"):
+            ws = await visit.socket(path=path, compress=15)
+            assert ws.compress == 0
+            assert "Sec-WebSocket-Extensions" not in ws._response.headers
+
+
+@pytest.mark.parametrize("path", ["/ws/session", "/ws/node", "/ws"])
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "null", "http://127.0.0.1:1", "http://localhost.evil.example"]
+)
+async def test_a_page_that_is_not_listed_opens_no_socket(stage: Stage, path: str, origin: str) -> None:
+    async with visiting(stage) as visit:
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await visit.socket(path=path, headers={"Origin": origin})
+        assert refused.value.status == 403
+        own = await visit.socket(path=path, headers={"Origin": f"http://127.0.0.1:{stage.port}"})
+        assert not own.closed
+
+
+@pytest.mark.parametrize("path", ["/ws/session", "/ws/node", "/ws"])
+async def test_a_name_that_was_made_to_point_here_opens_no_socket_where_nobody_is_asked(
+    stage: Stage, path: str
+) -> None:
+    async with visiting(stage) as visit:
+        evil = {"Host": "evil.example:5010", "Origin": "http://evil.example:5010"}
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await visit.socket(path=path, headers=evil)
+        assert refused.value.status == 421
+
+
+async def test_a_listed_page_opens_a_socket_and_one_that_looks_like_it_does_not(narrow: Stage) -> None:
+    async with visiting(narrow) as visit:
+        listed = await visit.socket(headers={"Origin": "https://app.example.com"})
+        assert not listed.closed
+        with pytest.raises(aiohttp.WSServerHandshakeError):
+            await visit.socket(headers={"Origin": "https://app.example.com.evil.example"})

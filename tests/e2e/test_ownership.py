@@ -1,0 +1,107 @@
+"""A session belongs to who opened it, on any instance; and the tenant of a token goes with all that is done for it."""
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dragoman.store.keys import Keys
+from e2e.bystander import SECRET, token
+from e2e.speech_stage import PATIENCE_S, Stage, Talker, Visit, standing, visiting
+from key_leaks import Onlooker
+from redis_servers import RedisAt
+
+OPERATOR = {"Authorization": f"Bearer {token('operator', 'olga', tenant='acme', exp=int(time.time()) + 3600)}"}
+
+
+@pytest.fixture(scope="module")
+def guarded(redis_server: RedisAt, onlooker: Onlooker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    flags: dict[str, object] = {"security__secret": SECRET}
+    with standing(redis_server, tmp_path_factory.mktemp("owned"), onlooker, flags, flags, headers=OPERATOR) as up:
+        yield up
+
+
+async def told(visit: Visit, path: str, at: int = 0) -> Any:
+    port = visit.stage.instances[at].port
+    async with visit.http.get(f"http://127.0.0.1:{port}/api/v1/{path}", headers=OPERATOR) as answer:
+        assert answer.status == 200, await answer.text()
+        return await answer.json()
+
+
+async def resumed(visit: Visit, before: Talker, credential: str, secret: str | None = None) -> dict[str, Any]:
+    """What is answered to who comes with the ids of a session."""
+    after = Talker(await visit.socket())
+    await after.say(
+        "session_resume", session_id=before.session_id, resume_token=secret or before.token, last_seq=before.last_seq,
+        token=credential,
+    )  # fmt: skip
+    return await after.until(lambda m: m["type"] in ("session_init_ack", "error"), PATIENCE_S)
+
+
+async def test_a_session_is_resumed_by_who_opened_it_and_by_nobody_else_who_has_its_ids(guarded: Stage) -> None:
+    async with visiting(guarded) as visit:
+        ann = await visit.talker(token=token(sub="ann", tenant="acme"), resume=True)
+        strangers = {
+            "another subject": token(sub="eve", tenant="acme"),
+            "another tenant": token(sub="ann", tenant="evil"),
+            "no tenant": token(sub="ann"),
+            "a name that looks alike": token(sub="acme/ann"),
+        }
+        for who, credential in strangers.items():
+            assert (await resumed(visit, ann, credential))["code"] == "INVALID_SESSION", who
+        wrong = await resumed(visit, ann, token(sub="ann", tenant="acme"), secret="x" * len(ann.token))
+        assert wrong["code"] == "INVALID_SESSION"
+        assert await ann.pong(), "who opened it did not notice"
+        assert (await resumed(visit, ann, token(sub="ann", tenant="acme")))["resumed"]
+
+
+async def test_redis_keeps_no_resume_token_and_no_credential(guarded: Stage) -> None:
+    async with visiting(guarded) as visit:
+        credential = token(sub="ann", tenant="acme")
+        ann = await visit.talker(token=credential, resume=True)
+        await ann.pong()
+        kept = repr(await visit.redis.call("HGETALL", Keys(guarded.prefix).session_state(ann.session_id)))
+        assert "acme/ann" in kept
+        assert ann.token not in kept
+        assert credential.rpartition(".")[2] not in kept
+
+
+async def test_the_tenant_of_a_token_goes_with_node_session_job_and_audit(guarded: Stage) -> None:
+    async with visiting(guarded) as visit:
+        await visit.node(token=token("node", "gpu", tenant="acme"), node_id="gpu")
+        ann = await visit.talker(token=token(sub="ann", tenant="acme"), resume=True)
+        await visit.say_utterance(ann, 0)
+        result = await ann.result(0, PATIENCE_S)
+        for at in range(2):  # any instance tells of all of it
+            nodes = (await told(visit, "nodes", at))["nodes"]
+            assert {node["node_id"]: node["tenant"] for node in nodes}["gpu"] == "acme"
+            (session,) = (await told(visit, f"sessions?part={ann.session_id}", at))["sessions"]
+            assert (session["subject"], session["tenant"]) == ("acme/ann", "acme")
+            assert (await told(visit, f"jobs/{result['job_id']}", at))["tenant"] == "acme"
+            listed = (await told(visit, f"jobs?session={ann.session_id}", at))["jobs"]
+            assert [job["tenant"] for job in listed] == ["acme"]
+        port = guarded.instances[0].port
+        async with visit.http.delete(f"http://127.0.0.1:{port}/api/v1/dlq/a/9-9", headers=OPERATOR) as answer:
+            assert answer.status == 404
+        entry = (await told(visit, "audit", 1))["entries"][0]
+        assert (entry["who"], entry["tenant"], entry["action"]) == ("olga", "acme", "dlq.drop")
+
+
+async def test_who_names_no_tenant_is_of_the_default_one(guarded: Stage) -> None:
+    async with visiting(guarded) as visit:
+        await visit.node(token=token("node", "plain"), node_id="plain")
+        ann = await visit.talker(token=token(sub="ann"), resume=True)
+        await visit.say_utterance(ann, 0)
+        result = await ann.result(0, PATIENCE_S)
+        assert (await told(visit, f"jobs/{result['job_id']}"))["tenant"] == "default"
+
+
+async def test_what_a_client_says_its_tenant_is_means_nothing(guarded: Stage) -> None:
+    """`tenant_id` of session_init is a word of the client; the token's is not."""
+    async with visiting(guarded) as visit:
+        ann = await visit.talker(token=token(sub="ann", tenant="acme"), resume=True, tenant_id="evil")
+        (session,) = (await told(visit, f"sessions?part={ann.session_id}"))["sessions"]
+        assert session["tenant"] == "acme"
+        assert "evil" not in json.dumps(session)
