@@ -9,8 +9,15 @@ import signal
 from collections.abc import Iterator
 from typing import cast
 
+import hypothesis
 import pytest
 import uvloop
+
+# How fast a machine draws examples says nothing about what is tested.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background by a shell, and every process the tests start would inherit it: Ctrl-C is tested too.
@@ -19,7 +26,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 pytest_plugins = ["redis_servers", "redis_fixtures", "sql_servers"]
 
 # Below the time-out of pytest-timeout, whose signal does not get through to a uvloop that has nothing to do.
-PATIENCE_S = 100.0
+PATIENCE_S = 200.0
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -35,6 +35,7 @@ def test_the_plain_run_writes_the_plain_names(tmp_path: Path, capsys: pytest.Cap
     assert "s it should be: " in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_modes_and_a_slowed_database_stand_beside_each_other(tmp_path: Path) -> None:
     found = measured(tmp_path, "--modes", "--slow")
     figures = found["figures"]

@@ -46,6 +46,7 @@ def names(mode: str) -> set[str]:
     return {f"{mode}_{name}" for name in found}
 
 
+@pytest.mark.long
 @pytest.mark.cluster
 def test_a_whole_run_names_the_smallest_ratio(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = measured(tmp_path)

@@ -64,6 +64,7 @@ async def test_nodes_are_told_with_what_is_reserved_on_them(report: Report, view
         "draining": True,
         "languages": {"asr": ["de", "en"], "semantic": ["es"], "tts": []},
         "ready": ["asr"],
+        "tenant": "default",
     }
 
 
