@@ -17,6 +17,7 @@ from aiohttp import web
 from dragoman.gateway.connection import Connection, EndpointFactory
 from dragoman.gateway.doorman import Doorman
 from dragoman.gateway.handshake import Authorizer, OriginAllowList, Reject, Request
+from dragoman.gateway.http_places import HttpPlaces
 from dragoman.gateway.limits import Counters, Limits
 from dragoman.gateway.roster import Roster
 from dragoman.gateway.sniffer import Guest, Sniffer
@@ -46,7 +47,7 @@ class Listener:
         self.limits = Limits()
         self.roster = Roster(self.limits, monotonic)
         self.doorman = Doorman()
-        self._runner: web.AppRunner | None = None
+        self._places: HttpPlaces | None = None
         self._servers: list[asyncio.Server] = []
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._closing = False
@@ -70,13 +71,8 @@ class Listener:
         self._routes = {path: route if isinstance(route, Route) else Route(route) for path, route in routes.items()}
         every = [self.limits, *(route.limits for route in self._routes.values() if route.limits)]
         self._sweep_every_s = min(_MAX_SWEEP_S, *(limits.shortest_s() / 4 for limits in every))
-        self._runner = web.AppRunner(
-            http_app,
-            access_log=None,
-            keepalive_timeout=self.limits.http_keepalive_s,
-            shutdown_timeout=self.limits.close_timeout_s,
-        )
-        await self._runner.setup()
+        self._places = HttpPlaces(http_app, self.limits)
+        await self._places.open()
         await self._listen(host, port, reuse_port, sock)
         for listening in self._servers[0].sockets:
             # Inherited by what is accepted. Left to itself the kernel gives a pushing client tens of megabytes, and
@@ -114,8 +110,8 @@ class Listener:
             if number % _CLOSE_BATCH == _CLOSE_BATCH - 1:
                 await asyncio.sleep(0)
         await self.roster.empty.wait()
-        if self._runner is not None:
-            await self._runner.cleanup()
+        if self._places is not None:
+            await self._places.close()
         self.roster.heads.expire(inf)
         self.roster.leaving.expire(inf)
         if self._sweep_timer is not None:
@@ -142,13 +138,12 @@ class Listener:
         return WebSocket(request, endpoint, route.limits or self.limits, self.roster, transport)
 
     def serve_http(self) -> asyncio.Protocol | Reject:
-        assert self._runner is not None
-        server = self._runner.server
-        assert server is not None
-        if self._closing or len(server.connections) >= self.limits.max_http_connections:
+        assert self._places is not None
+        place = None if self._closing else self._places.take()
+        if place is None:
             return _come_back("too many connections")
         self.counters.http += 1
-        return server()
+        return place
 
     # --- inside ---
 

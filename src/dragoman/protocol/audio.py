@@ -30,7 +30,8 @@ def opus_packets(run: bytes) -> int:
         at += 2 + length
         packets += 1
     if at != end:
-        raise BadAudio(f"The audio is not a run of Opus packets: packet {packets} is broken.")
+        broken = packets if at < end else packets - 1  # the last one that was counted is cut short
+        raise BadAudio(f"The audio is not a run of Opus packets: packet {broken} is broken.")
     return packets
 
 
