@@ -264,7 +264,8 @@ class ChatLedger:
                 if self._was_forgotten(one.name):
                     continue  # its sender sent it again: it comes later than it was sent, and cannot but
                 if before is not None and self._is_before(one, before, order):
-                    yield f"reorder: {one.name} came to {receiver} after {before.name}"
+                    by = f"{one.at - before.at:.2f} s after {_named(before)}"
+                    yield f"reorder: {_named(one)} came to {receiver} {by}"
                 else:
                     last[one.name.sender] = one
 
@@ -301,7 +302,7 @@ class ChatLedger:
         for one, receiver, acknowledged_at in (*here, *self.again):
             late_s = one.at - acknowledged_at
             if late_s > grace_s:
-                yield f"sent again: {one.name} came to {receiver} {late_s:.1f} s after it was acknowledged"
+                yield f"sent again: {_named(one)} came to {receiver} {late_s:.1f} s after it was acknowledged"
 
     def _receipts_are_true(self) -> Iterator[str]:
         for entry in self.entries.values():
@@ -347,3 +348,7 @@ def _note_id(entry: Entry, id: int | None) -> None:
 
 def _who(entry: Entry) -> str:
     return f"{entry.name.client_msg_id} of {entry.name.sender}"
+
+
+def _named(one: Arrival) -> str:
+    return f"{one.name.client_msg_id} of {one.name.sender} (id {one.id})"
