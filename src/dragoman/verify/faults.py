@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from signal import SIGCONT, SIGSTOP
 
@@ -19,12 +20,14 @@ from dragoman.verify.crowds import Crowds
 from dragoman.verify.errors import CannotRun
 from dragoman.verify.fault_names import HEALTHY as HEALTHY_NAME
 from dragoman.verify.fault_names import TITLES
+from dragoman.verify.node_events import Kind, read
 from dragoman.verify.settings import Fsync, Lengths, Load, RedisMode, Setup
 from dragoman.verify.stage import Stage
 from dragoman.verify.waiting import until
 
 # How long a killed process stays away before somebody starts it again; drawn.
 AWAY_S = (0.2, 0.8)
+WORK_PATIENCE_S = 2.0
 
 
 @dataclass(slots=True)
@@ -88,8 +91,10 @@ async def nothing(scene: Scene, rng: Random, blow: Blow) -> None:
 
 
 async def kill_node(scene: Scene, rng: Random, blow: Blow) -> None:
+    """One that is at work, if it gets some before long."""
     stage = scene.stage
     at = rng.randrange(len(stage.nodes))
+    await until(lambda: _is_at_work(stage.witness_files[at]), WORK_PATIENCE_S)
     stage.nodes[at].kill()
     blow.strike(stage.node_names[at])
     await asyncio.sleep(rng.uniform(*AWAY_S))
@@ -186,6 +191,12 @@ async def read_slowly(scene: Scene, rng: Random, blow: Blow) -> None:
         blow.strike("readers")
         await asyncio.sleep(scene.lengths.reader_s)
     blow.mend()
+
+
+def _is_at_work(witness: Path) -> bool:
+    events = read([witness])
+    ended = {event.job for event in events if event.kind is Kind.ENDED}
+    return any(event.kind is Kind.STARTED and event.job not in ended for event in events)
 
 
 @contextmanager
