@@ -86,6 +86,15 @@ class Server(Section, frozen=True):
         int, Meta(ge=1, le=1000000, description="Connections of one instance that have not introduced themselves yet.")
     ] = 2000
     max_connections: Annotated[int, Meta(ge=1, le=1000000, description="Connections of one instance in all.")] = 20000
+    max_connections_per_address: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1000000,
+            description="Connections of one instance from one address; 0 for any number. This machine's own do not "
+            "count. Behind a balancer on another machine all come from its address: set 0 there, and let it count.",
+        ),
+    ] = 2000
     out_queue_bytes: Annotated[
         int,
         Meta(

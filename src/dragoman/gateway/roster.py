@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
+from dragoman.gateway.addresses import Addresses
 from dragoman.gateway.connection import Connection
 from dragoman.gateway.limits import Counters, Limits
 
@@ -75,6 +76,7 @@ class Roster:
         self.clock = clock
         self.counters = Counters()
         self.live: set[Member] = set()
+        self.addresses = Addresses()  # of the live
         self.backlogged: set[Member] = set()
         self.heads: Patience[Expiring] = Patience(limits.head_timeout_s)
         self.leaving: Patience[Expiring] = Patience(limits.close_timeout_s)
@@ -85,12 +87,16 @@ class Roster:
         self.empty.set()
 
     def join(self, member: Member) -> None:
-        self.live.add(member)
+        if member not in self.live:
+            self.live.add(member)
+            self.addresses.add(member.peer[0])
         self.empty.clear()
 
     def leave(self, member: Member) -> None:
         self.backlogged.discard(member)
-        self.live.discard(member)
+        if member in self.live:
+            self.live.discard(member)
+            self.addresses.drop(member.peer[0])
         if not self.live:
             self.empty.set()
 

@@ -11,10 +11,11 @@ from dragoman.config.loopback import is_loopback
 from dragoman.config.secrets import has_secret
 from dragoman.domain.chat.rules import Guard
 from dragoman.gateway import Limits, Listener, OriginAllowList, Route, chat_api, chat_http, console_api, pages
+from dragoman.gateway.addresses import Crowd
 from dragoman.gateway.anteroom import Anteroom
 from dragoman.gateway.chat_endpoint import PATH as CHAT_PATH
 from dragoman.gateway.chat_endpoint import ChatEndpoint, TokenCheck
-from dragoman.gateway.handshake import Authorizer
+from dragoman.gateway.handshake import Authorizer, Reject, Request
 from dragoman.gateway.hosts import own_names_only
 from dragoman.gateway.http import Backstage, admin_application, application
 from dragoman.gateway.node_endpoint import NodeEndpoint
@@ -135,11 +136,20 @@ class Doors:
         return endpoint
 
     def _authorizer(self) -> Authorizer:
-        """The page first, then the token."""
+        """The name and the address first, then the page, then the token."""
         page, token = OriginAllowList(self._config.server.allowed_origins), TokenCheck(self._services.chat.tokens)
+        # The roster is made anew when the listener starts.
+        crowd = Crowd(
+            self._config.server.max_connections_per_address, lambda who: self.listener.roster.addresses.of(who)
+        )
+        asked: list[Authorizer] = [crowd, page, token]
         if self._only_ours():
-            return lambda request: own_names_only(request) or page(request) or token(request)
-        return lambda request: page(request) or token(request)
+            asked.insert(0, own_names_only)
+
+        def authorize(request: Request) -> Reject | None:
+            return next((no for ask in asked if (no := ask(request)) is not None), None)
+
+        return authorize
 
     def _only_ours(self) -> bool:
         """Whether nobody is asked for a token, and only this machine is to reach us."""

@@ -8,6 +8,7 @@ import aiohttp
 import pytest
 
 from dragoman.gateway import Endpoint, Limits, Listener, OriginAllowList, Reject, Request
+from dragoman.gateway.addresses import Crowd
 from dragoman.protocol.codes import Close
 from gateway_peers import (
     TEXT,
@@ -137,6 +138,24 @@ def test_connections_past_the_limit_are_told_to_come_back_and_http_still_answers
             await until(lambda: not listener.connections)
             async with websocket(listener):
                 pass
+
+    run(main)
+
+
+def test_an_address_with_all_its_sockets_is_told_to_come_back_until_one_of_them_is_gone(run: Run) -> None:
+    async def main() -> None:
+        found: list[Listener] = []
+        crowd = Crowd(2, lambda address: found[0].roster.addresses.of(address), exempt=lambda address: False)
+        async with serving(authorize=crowd) as listener:
+            found.append(listener)
+            async with websocket(listener):
+                async with websocket(listener):
+                    status, headers = await _refusal(listener, upgrade())
+                    assert status == 429
+                    assert int(headers["retry-after"]) > 0
+                await until(lambda: len(listener.connections) == 1)
+                async with websocket(listener):
+                    pass
 
     run(main)
 

@@ -1,6 +1,6 @@
 import asyncio
 from math import inf
-from typing import Any
+from typing import Any, cast
 
 from dragoman.gateway.limits import Limits
 from dragoman.gateway.roster import DEPARTURES, Patience, Roster
@@ -69,6 +69,8 @@ def test_a_sweep_ends_heads_and_leavers_each_after_their_own_time() -> None:
 
 def test_when_thousands_leave_at_once_others_have_their_turn_in_between() -> None:
     class Leaver:
+        peer = ("127.0.0.1", 1)
+
         def departed(self) -> None:
             told.append(self)
 
@@ -89,3 +91,21 @@ def test_when_thousands_leave_at_once_others_have_their_turn_in_between() -> Non
 
     asyncio.run(main())
     assert told_by_turn == [DEPARTURES, 2 * DEPARTURES, 3 * DEPARTURES]
+
+
+class Somebody:
+    def __init__(self, address: str) -> None:
+        self.peer = (address, 1)
+
+
+def test_who_is_there_is_counted_by_address_and_who_leaves_twice_only_once() -> None:
+    roster = Roster(Limits(), lambda: 0.0)
+    first, second = (cast(Any, Somebody("203.0.113.7")) for _ in range(2))
+    for one in (first, second, second):
+        roster.join(one)
+    assert roster.addresses.of("203.0.113.7") == 2
+    for _ in range(2):
+        roster.leave(first)
+    assert roster.addresses.of("203.0.113.7") == 1
+    roster.leave(second)
+    assert len(roster.addresses) == 0
