@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dragoman.store.chat import shards as chat_shards
-from dragoman.store.chat.shards import Accepted, Entry, Names, Shards, Tally
+from dragoman.store.chat.shards import Accepted, Entry, Names, SavedEntry, Shards, Tally
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Dedicated
 from machines import SLACK_MS, START_MS, Bench, check, finds_a_difference, with_bug
@@ -32,6 +32,7 @@ INSTANCES = st.sampled_from(["i1", "i2"])
 WHO = st.sampled_from(["", "", "", "i1", "i2"])  # '' is who holds the shard
 PLACE = st.integers(0, 5)
 COUNT = st.integers(1, 4)
+HEARD = st.sampled_from([0, 0, 0, 1, 2])  # how often a sender asked again, as the holder knows
 
 
 @dataclass
@@ -54,11 +55,11 @@ class Claim:
     id: int
     digest: str
     saved: bool = False
-    again: bool = False
+    again: int = 0  # how often its sender asked once more
 
     def as_hash(self) -> dict[str, str]:
-        marks = {"saved": self.saved, "again": self.again}
-        return {"id": str(self.id), "digest": self.digest} | {name: "1" for name, there in marks.items() if there}
+        marks = {"saved": int(self.saved), "again": self.again}
+        return {"id": str(self.id), "digest": self.digest} | {name: str(n) for name, n in marks.items() if n}
 
 
 @dataclass
@@ -119,7 +120,7 @@ class Shard(RuleBasedStateMachine):
                 return Accepted.MISMATCH, claim.id
             if claim.saved:
                 return Accepted.SAVED, claim.id
-            claim.again = True
+            claim.again += 1
             return Accepted.DUPLICATE, claim.id
         if self.backlog >= SHARE:
             return Accepted.BUSY, self.backlog
@@ -238,8 +239,8 @@ class Shard(RuleBasedStateMachine):
         pushed_to = "i|c" if pushed else ""
         named = [entry for _, entry in self.over_accepted[-1:] * late] + [item.entry for item in batch]
         reply = self.bench.do(self.shards.moved(0, self.believed[instance], [(entry, pushed_to) for entry in named]))
-        assert reply == self.holds(instance)
-        if not reply:
+        assert reply == (len(batch) if self.holds(instance) else None)
+        if reply is None:
             return
         entries = self.entries(self.shards.to_save(0))[len(self.to_save) :]
         assert len(entries) == len(batch)
@@ -249,8 +250,8 @@ class Shard(RuleBasedStateMachine):
             item.entry, item.given, item.pushed_to = entry, False, pushed_to
             self.to_save.append(item)
 
-    @rule(who=WHO, first=st.booleans(), places=st.lists(PLACE, min_size=1, max_size=4), late=st.booleans())
-    def saved(self, who: str, first: bool, places: list[int], late: bool) -> None:
+    @rule(who=WHO, first=st.booleans(), places=st.lists(PLACE, min_size=1, max_size=4), late=st.booleans(), heard=HEARD)
+    def saved(self, who: str, first: bool, places: list[int], late: bool, heard: int) -> None:
         """Some of those that were read: they are rows, also when the lease lapses before Redis hears of it."""
         instance = who or self.holder
         if first:
@@ -261,38 +262,61 @@ class Shard(RuleBasedStateMachine):
         batch = [item for item in batch if self.rows.setdefault(item.key, Row(item.id, item.body)).body == item.body]
         named = [(item, entry) for item, entry in self.over_to_save[-1:] * late if item.key in self.rows]
         named += [(item, item.entry) for item in batch]
-        told = [(self.entry_of(item, entry), self.rows[item.key].id) for item, entry in named]
+        told = [SavedEntry(self.entry_of(item, entry), self.rows[item.key].id, heard) for item, entry in named]
         reply = self.bench.do(self.shards.saved(0, self.believed[instance], told))
         if not self.holds(instance):
             assert reply is None
             return
-        assert [entry.id for entry in reply] == [item.id for item, _ in named if self.is_saved(item)]
+        stay = [(item.id, asked) for item, _ in named if (asked := self.is_saved(item, heard))]
+        assert [(row.entry.id, row.asked) for row in reply] == stay
 
-    def is_saved(self, item: Item) -> bool:
-        """Whether its sender asked again meanwhile; told in a repetition too, for the first answer may be lost."""
-        claim, row = self.claims.get(item.key), self.rows[item.key]
+    def is_saved(self, item: Item, heard: int) -> int:
+        """How often its sender asked, if that is more than was heard: then it stays."""
+        asked = self.asked(item)
+        if asked > heard:
+            return asked
         if item in self.to_save:
             self.leave(self.to_save, item, "saved")
-            if claim is not None and claim.id == item.id:  # else of a later try, which will meet the row itself
-                claim.id, claim.saved = row.id, True
-                return claim.again
-        return claim is not None and claim.saved and claim.id == row.id and claim.again
+            if self.is_claimed(item):  # else it is of a later try, which will meet the row itself
+                self.claims[item.key].id, self.claims[item.key].saved = self.rows[item.key].id, True
+        return 0
+
+    def is_claimed(self, item: Item) -> bool:
+        claim = self.claims.get(item.key)
+        return claim is not None and claim.id == item.id and not claim.saved
+
+    def asked(self, item: Item) -> int:
+        return self.claims[item.key].again if self.is_claimed(item) else 0
 
     @precondition(lambda self: self.backlog)
-    @rule(who=WHO, place=PLACE, late=st.booleans())
-    def bury(self, who: str, place: int, late: bool) -> None:
+    @rule(who=WHO, place=PLACE, late=st.booleans(), heard=HEARD)
+    def bury(self, who: str, place: int, late: bool, heard: int) -> None:
         instance = who or self.holder
         item = [*self.accepted, *self.to_save][place % self.backlog]
         stream = self.accepted if item in self.accepted else self.to_save
-        for again in range(1 + late):
-            what = self.entry_of(item, item.entry)
-            asked = self.shards.bury(0, self.believed[instance], what, "why", 5, from_accepted=stream is self.accepted)
-            assert self.bench.do(asked) == self.holds(instance)
-            if self.holds(instance) and not again:
+        for _ in range(1 + late):
+            what, stage = self.entry_of(item, item.entry), stream is self.accepted
+            call = self.shards.bury(0, self.believed[instance], what, "why", 5, asked=heard, from_accepted=stage)
+            claim = self.claims.get(item.key)
+            asked = claim.again if claim is not None and claim.id == item.id and item in stream else 0
+            stays = asked if asked > heard else 0
+            assert self.bench.do(call) == (stays if self.holds(instance) else None)
+            if self.holds(instance) and not stays and item in stream:
                 self.leave(stream, item, "dead")
                 self.dead.append(item)
                 if item.key in self.claims and self.claims[item.key].id == item.id:
                     del self.claims[item.key]
+
+    @precondition(lambda self: self.backlog)
+    @rule(place=PLACE, heard=HEARD, bad=st.booleans())
+    def ask_again_before_the_end(self, place: int, heard: int, bad: bool) -> None:
+        """Between the word to the sender and the end of its message, whichever that is."""
+        item = self.under_way[place % self.backlog]
+        self.accept(*item.key, item.body, 1)
+        if bad:
+            self.bury("", [*self.accepted, *self.to_save].index(item), False, heard)
+        else:
+            self.saved("", True, list(range(SHARE)), False, heard)
 
     def leave(self, stream: list[Item], item: Item, why: str) -> None:
         stream.remove(item)
@@ -420,14 +444,17 @@ BUGS = {
     "saved, not counted down for its sender": ("SAVED", "unsaved, sender, -1)", "unsaved, sender, 0)"),
     "saved, not counted down for the shard": ("SAVED", "redis.call('HINCRBY', shard, 'backlog', -saved)\n", ""),
     "saved twice by who comes late": ("SAVED", "group, id) == 1 then", "group, id) then"),
-    "the claim of a later try marked": ("SAVED", "if redis.call('HGET', claim, 'id') == own", "if true"),
-    "who asked again is not told": ("SAVED", "and held[3] then told", "and false then told"),
+    "the claim of a later try marked": ("SAVED", "if mine then redis.call", "if true then redis.call"),
+    "who asked again is not told": ("SAVED", "if mine and tonumber", "if false and tonumber"),
+    "who asked again is told for ever": ("SAVED", "> tonumber(heard)", "> 0"),
     "buried though another holds the shard": ("DEAD", "redis.call('GET', lease) ~= holder", "false"),
     "buried and kept": ("DEAD", "redis.call('XDEL', source, entry)\n", ""),
     "buried and still pending": ("DEAD", "\nredis.call('XACK', source, group, entry)\n", "\n"),
     "buried, not counted": ("DEAD", "redis.call('HINCRBY', shard, 'dead', 1)\n", ""),
     "a claim kept at the dead letter": ("DEAD", "redis.call('DEL', claim)", ""),
-    "the claim of a later try removed": ("DEAD", "redis.call('HGET', claim, 'id') == id", "true"),
+    "the claim of a later try removed": ("DEAD", "if mine then redis.call", "if true then redis.call"),
+    "who asked again is not told of its end": ("DEAD", "if mine and tonumber", "if false and tonumber"),
+    "asked again, not noted": ("ACCEPT", "  redis.call('HINCRBY', claim, 'again', 1)\n", ""),
     "remembered over what is known": ("REMEMBER", "redis.call('EXISTS', claim) == 1", "false"),
 }  # fmt: skip
 

@@ -7,7 +7,9 @@ more, never something new out of order: receivers drop it by its id.
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from time import monotonic
+from typing import TypeVar
 
 import structlog
 
@@ -23,6 +25,8 @@ from dragoman.store.chat.shards import Entry, Shards, Unreadable
 from dragoman.store.errors import Refused, StoreError
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 # A busy shard is read this often at most: what comes meanwhile shares the pushes, the scripts and the transaction.
 PACE_S = 0.04
@@ -102,23 +106,43 @@ class DeliverStage:
 
     async def _set_aside(self, holding: Holding, entry: Unreadable) -> None:
         log.error("an accepted message cannot be read", shard=holding.shard, entry=entry.entry, why=entry.why)
-        await tell_unreadable(self._courier, entry)
-        bury = self._shards.bury
-        await persist(lambda: bury(holding.shard, holding.holder, entry, entry.why, 1, from_accepted=True), holding)
+        tell = partial(tell_unreadable, self._courier, entry)
+        await give_up(tell, partial(self._shards.bury, from_accepted=True), holding, entry, entry.why, 1)
         self._metrics.chat_dead.inc()
 
 
-async def persist(step: Callable[[], Awaitable[bool]], holding: Holding) -> None:
-    """Repeat an idempotent step until Redis has done it; LostShard when the shard is not ours."""
+async def persist(step: Callable[[], Awaitable[T | None]], holding: Holding) -> T:
+    """Repeat an idempotent step until Redis has done it; None of it means that the shard is not ours: LostShard."""
     while True:
         holding.check()
         try:
-            if not await step():
+            done = await step()
+            if done is None:
                 raise LostShard(f"shard {holding.shard} has another holder")
-            return
+            return done
         except StoreError as error:
             log.warning("a chat shard waits for Redis", shard=holding.shard, error=str(error))
             await asyncio.sleep(RETRY_S)
+
+
+async def give_up(
+    tell: Callable[[int], Awaitable[None]],
+    bury: Callable[..., Awaitable[int | None]],
+    holding: Holding,
+    entry: Entry | Unreadable,
+    why: str,
+    tries: int,
+) -> None:
+    """Its sender is told, then it is buried. Told first: who is told twice is told, who is not told does not know.
+
+    A sender that asks in between is told again, and only then is it buried: it would wait for ever.
+    """
+    asked, settled = 0, 1
+    while settled or asked:
+        await tell(settled)
+        settled = 0
+        step = partial(bury, holding.shard, holding.holder, entry, why, tries, asked=asked)
+        asked = await persist(step, holding)
 
 
 def given(entries: list[Entry | Unreadable] | None, holding: Holding) -> list[Entry | Unreadable]:
@@ -138,12 +162,12 @@ async def paused(shards: Shards, holding: Holding, error: StoreError) -> None:
     await asyncio.sleep(RETRY_S)
 
 
-async def tell_unreadable(courier: Courier, entry: Unreadable) -> None:
+async def tell_unreadable(courier: Courier, entry: Unreadable, settled: int) -> None:
     """Its sender hears that it failed, if it can be made out who that is."""
     sender, client, id = (entry.fields.get(name, "") for name in ("fromUserId", "clientMsgId", "serverMsgId"))
     if sender.isdecimal() and client:
         frame = wire.error(Reason.SAVE_FAILED, now_ms(), client, int(id) if id.isdecimal() else None)
-        await courier.tell([Tell(int(sender), frame, settled=1, keep=True)])
+        await courier.tell([Tell(int(sender), frame, settled=settled, keep=True)])
 
 
 def _delivery(entry: Entry) -> Delivery:

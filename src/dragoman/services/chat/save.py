@@ -12,6 +12,7 @@ among the dead letters, and nobody is told saved before it is.
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 
 import structlog
@@ -22,12 +23,12 @@ from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import AckType, Reason
 from dragoman.services.chat.clock import now_ms
 from dragoman.services.chat.courier import Courier, Delivery, Tell
-from dragoman.services.chat.deliver import given, paused, persist, tell_unreadable
+from dragoman.services.chat.deliver import give_up, given, paused, persist, tell_unreadable
 from dragoman.services.chat.holding import Holding, LostShard
 from dragoman.services.chat.receipts import Receipts
 from dragoman.services.chat.switchboard import Switchboard
 from dragoman.services.metrics import Metrics
-from dragoman.store.chat.shards import Entry, Shards, Unreadable
+from dragoman.store.chat.shards import Entry, SavedEntry, Shards, Unreadable
 from dragoman.store.chat.users import Users
 from dragoman.store.errors import StoreError
 
@@ -84,8 +85,9 @@ class SaveStage:
                 known.append(entry)
             elif not entry.newer:
                 log.error("a message cannot be read", shard=holding.shard, entry=entry.entry, why=entry.why)
-                await tell_unreadable(self._tools.courier, entry)
-                await self._bury(holding, entry, entry.why, 1)
+                tell = partial(tell_unreadable, self._tools.courier, entry)
+                await give_up(tell, self._tools.shards.bury, holding, entry, entry.why, 1)
+                self._tools.metrics.chat_dead.inc()
         if known:
             await self._save(holding, known)
 
@@ -150,7 +152,7 @@ class SaveStage:
         owners = await tools.courier.owners(user for entry, _ in good for user in (entry.sender, entry.to))
         await tools.courier.tell([_told(entry, outcome.message.id, ts) for entry, outcome in good], owners)
         await self._push(holding, good, owners)
-        await self._done(holding, [(entry, outcome.message.id) for entry, outcome in good])
+        await self._done(holding, [SavedEntry(entry, outcome.message.id) for entry, outcome in good])
         for entry, outcome in pairs:
             if outcome.verdict is Verdict.MISMATCH:
                 why = f"clientMsgId is that of message {outcome.message.id}, which has another body or receiver"
@@ -206,42 +208,31 @@ class SaveStage:
                 delivered.update(id for id, _ in found)
         return delivered
 
-    async def _done(self, holding: Holding, rows: list[tuple[Entry, int]]) -> None:
-        """Redis forgets them. Who asked again after we had told everybody is told again."""
-        again, tries = list[Entry](), 0
-
-        async def step() -> bool:
-            nonlocal tries
-            tries += 1
-            found = await self._tools.shards.saved(holding.shard, holding.holder, rows)
-            again.extend(found or ())
-            return found is not None
-
-        if not rows:
-            return
-        await persist(step, holding)
-        for entry, _ in rows:
-            holding.settled(entry.sender, entry.to, entry.id)
-        if tries > 1:  # who asked again may have stood in an answer that was lost
-            again = [entry for entry, _ in rows]
-        if again:
-            ids, ts = {entry.entry: id for entry, id in rows}, now_ms()
-            await self._tools.courier.tell([_told(entry, ids[entry.entry], ts, settled=0) for entry in again])
+    async def _done(self, holding: Holding, rows: list[SavedEntry]) -> None:
+        """Redis forgets them. Who asked again since we told everybody is told again first: it would wait for ever."""
+        shards = self._tools.shards
+        while rows:
+            asked = await persist(partial(shards.saved, holding.shard, holding.holder, rows), holding)
+            stay = {row.entry.entry for row in asked}
+            for row in rows:
+                if row.entry.entry not in stay:
+                    holding.settled(row.entry.sender, row.entry.to, row.entry.id)
+            rows = asked
+            if rows:
+                await self._tools.courier.tell([_told(row.entry, row.row, now_ms(), settled=0) for row in rows])
 
     # -- what will never be a row ----------------------------------------------------------------
 
     async def _fail(self, holding: Holding, entry: Entry, why: str, tries: int, reason: Reason) -> None:
         log.error("a message cannot be saved", shard=holding.shard, serverMsgId=entry.id, why=why, tries=tries)
-        # Told first: who is told twice is told, who is not told does not know.
-        frame = wire.error(reason, now_ms(), entry.client_msg_id, entry.id)
-        await self._tools.courier.tell([Tell(entry.sender, frame, settled=1, keep=True)])
-        await self._bury(holding, entry, why, tries)
-        holding.settled(entry.sender, entry.to, entry.id)
 
-    async def _bury(self, holding: Holding, entry: Entry | Unreadable, why: str, tries: int) -> None:
-        bury = self._tools.shards.bury
-        await persist(lambda: bury(holding.shard, holding.holder, entry, why, tries), holding)
+        async def tell(settled: int) -> None:
+            frame = wire.error(reason, now_ms(), entry.client_msg_id, entry.id)
+            await self._tools.courier.tell([Tell(entry.sender, frame, settled=settled, keep=True)])
+
+        await give_up(tell, self._tools.shards.bury, holding, entry, why, tries)
         self._tools.metrics.chat_dead.inc()
+        holding.settled(entry.sender, entry.to, entry.id)
 
 
 async def _signal(holding: Holding) -> None:

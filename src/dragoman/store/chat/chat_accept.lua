@@ -17,7 +17,9 @@ local held = redis.call('HMGET', claim, 'id', 'digest', 'saved')
 if held[1] then
   if held[2] ~= digest then return {'MISMATCH', held[1]} end
   if held[3] then return {'SAVED', held[1]} end
-  redis.call('HSET', claim, 'again', '1')
+  -- Whoever finishes the message looks at this; the claim must not lapse before.
+  redis.call('HINCRBY', claim, 'again', 1)
+  redis.call('PEXPIRE', claim, ttl)
   return {'DUPLICATE', held[1]}
 end
 local known = redis.call('HMGET', shard, 'last_id', 'backlog')

@@ -1,4 +1,5 @@
--- A message that will never be a row becomes a dead letter; its sender may try anew.
+-- A message that will never be a row becomes a dead letter; its sender may try anew. One whose sender has asked again
+-- since it was told stays, to be told again first.
 --
 -- KEYS  lease    string
 --       source   stream  where it is now
@@ -13,15 +14,19 @@
 --       id       str   serverMsgId
 --       reason   str
 --       tries    int
+--       heard    int   how often the sender has asked again, as the holder knows
 --       now      now
 --
--- Returns 'OK', 'GONE' (it was dealt with before) or 'FENCED'.
-if redis.call('GET', lease) ~= holder then return 'FENCED' end
+-- Returns {'OK'}, {'GONE'} (it was dealt with before), {'ASKED', how often by now} or {'FENCED'}.
+if redis.call('GET', lease) ~= holder then return {'FENCED'} end
 local found = redis.call('XRANGE', source, entry, entry)[1]
 if not found then
   redis.call('XACK', source, group, entry)
-  return 'GONE'
+  return {'GONE'}
 end
+local held = redis.call('HMGET', claim, 'id', 'again')
+local mine = held[1] == id
+if mine and tonumber(held[2] or 0) > heard then return {'ASKED', held[2]} end
 local fields = found[2]
 for _, more in ipairs({'deadReason', reason, 'tries', tries, 'deadMs', string.format('%.0f', now)}) do
   fields[#fields + 1] = more
@@ -29,8 +34,8 @@ end
 redis.call('XADD', dead, '*', unpack(fields))
 redis.call('XACK', source, group, entry)
 redis.call('XDEL', source, entry)
-if redis.call('HGET', claim, 'id') == id then redis.call('DEL', claim) end
+if mine then redis.call('DEL', claim) end
 if redis.call('HINCRBY', unsaved, sender, -1) <= 0 then redis.call('HDEL', unsaved, sender) end
 redis.call('HINCRBY', shard, 'backlog', -1)
 redis.call('HINCRBY', shard, 'dead', 1)
-return 'OK'
+return {'OK'}

@@ -1,4 +1,5 @@
--- These entries are rows: forget them, count them down, and mark their claims as saved.
+-- These entries are rows: forget them, count them down, and mark their claims as saved. One whose sender has asked
+-- again since it was told stays, to be told again first.
 --
 -- KEYS  lease    string
 --       to_save  stream
@@ -7,26 +8,29 @@
 --       claims   keys    one for each entry
 -- ARGV  holder   str   what the lease must say
 --       group    str
---       entries  list  id, sender, its serverMsgId, serverMsgId of the row, …
+--       entries  list  id, sender, its serverMsgId, serverMsgId of the row, how often the sender asked again, …
 --
--- Returns {'OK', n, …}: the numbers (from 1) of the entries whose sender asked again meanwhile; or {'FENCED'}.
+-- Returns {'OK', n, asked, …}: the numbers (from 1) of the entries that stay, and how often their senders have asked
+-- by now; or {'FENCED'}.
 if redis.call('GET', lease) ~= holder then return {'FENCED'} end
-local told = {'OK'}
+local stay = {'OK'}
 local saved = 0
 for i, claim in ipairs(claims) do
-  local id, sender, own, row = entries[i * 4 - 3], entries[i * 4 - 2], entries[i * 4 - 1], entries[i * 4]
-  if redis.call('XACK', to_save, group, id) == 1 then
+  local id, sender, own, row, heard = unpack(entries, i * 5 - 4, i * 5)
+  local held = redis.call('HMGET', claim, 'id', 'saved', 'again')
+  -- The claim may be of a later try, perhaps with another body: that one meets the row itself.
+  local mine = held[1] == own and not held[2]
+  if mine and tonumber(held[3] or 0) > tonumber(heard) then
+    stay[#stay + 1] = tostring(i)
+    stay[#stay + 1] = held[3]
+  elseif redis.call('XACK', to_save, group, id) == 1 then
     redis.call('XDEL', to_save, id)
     saved = saved + 1
     if redis.call('HINCRBY', unsaved, sender, -1) <= 0 then redis.call('HDEL', unsaved, sender) end
-    -- The claim may be of a later try, perhaps with another body: that one meets the row itself.
-    if redis.call('HGET', claim, 'id') == own then redis.call('HSET', claim, 'id', row, 'saved', '1') end
+    if mine then redis.call('HSET', claim, 'id', row, 'saved', '1') end
   end
-  -- Also of what was done before: the answer to that may have been lost.
-  local held = redis.call('HMGET', claim, 'id', 'saved', 'again')
-  if held[1] == row and held[2] and held[3] then told[#told + 1] = tostring(i) end
 end
-if saved == 0 then return told end -- Redis 6.2 does not take the -0 Lua would make of it
+if saved == 0 then return stay end -- Redis 6.2 does not take the -0 Lua would make of it
 redis.call('HINCRBY', shard, 'backlog', -saved)
 redis.call('HINCRBY', shard, 'saved', saved)
-return told
+return stay

@@ -8,7 +8,7 @@ time: accepted = saved + dead + backlog, kept by the same scripts that move the 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -81,6 +81,18 @@ class Entry(msgspec.Struct, frozen=True):
             "msgType", self.msg_type, "body", self.body, "sendTs", self.sent_ms, "createdAtMs", self.created_ms,
             "producerServerId", self.producer, "mode", self.mode, "v", VERSION,
         ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SavedEntry:
+    """An entry that is a row: the id of that, and how often its sender asked again before it was told last."""
+
+    entry: Entry
+    row: int
+    asked: int = 0
+
+    def parts(self) -> tuple[str | int, ...]:
+        return self.entry.entry, self.entry.sender, self.entry.id, self.row, self.asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,16 +251,19 @@ class Shards:
                 return [], newest.decode()
         return None, ""
 
-    async def moved(self, shard: int, holder: str, entries: Sequence[tuple[str, str]]) -> bool:
-        """Entries and whom each was pushed to go on to the save stage; False when the shard is not ours."""
+    async def moved(self, shard: int, holder: str, entries: Sequence[tuple[str, str]]) -> int | None:
+        """Entries and whom each was pushed to go on to the save stage; how many did, or None when fenced."""
         flat = [part for pair in entries for part in pair]
         keys = {"lease": self.keys.lease(self._tags[shard]), "accepted": self.accepted(shard)}
         group = self.names.deliver_group
         done = await MOVED(self.redis, **keys, to_save=self.to_save(shard), holder=holder, group=group, entries=flat)
-        return int(done) >= 0
+        return int(done) if int(done) >= 0 else None
 
-    async def saved(self, shard: int, holder: str, rows: Sequence[tuple[Entry, int]]) -> list[Entry] | None:
-        """Entries and the id of each one's row; who of them asked again meanwhile, or None when fenced."""
+    async def saved(self, shard: int, holder: str, rows: Sequence[SavedEntry]) -> list[SavedEntry] | None:
+        """Redis is done with them, but for those whose sender has asked again since it was told; None when fenced.
+
+        Those that stay are answered with how often their senders have asked by now.
+        """
         name, keys = self._tags[shard], self.keys
         reply = await SAVED(
             self.redis,
@@ -256,19 +271,31 @@ class Shards:
             to_save=self.to_save(shard),
             shard=keys.shard(name),
             unsaved=keys.unsaved(name),
-            claims=[keys.claim(name, entry.sender, entry.client_msg_id) for entry, _ in rows],
+            claims=[keys.claim(name, row.entry.sender, row.entry.client_msg_id) for row in rows],
             holder=holder,
             group=self.names.save_group,
-            entries=[part for entry, id in rows for part in (entry.entry, entry.sender, entry.id, id)],
+            entries=[part for row in rows for part in row.parts()],
         )
         if reply[0] != b"OK":
             return None
-        return [rows[int(number) - 1][0] for number in reply[1:]]
+        stay = zip(reply[1::2], reply[2::2], strict=True)
+        return [replace(rows[int(number) - 1], asked=int(asked)) for number, asked in stay]
 
     async def bury(
-        self, shard: int, holder: str, what: Entry | Unreadable, reason: str, tries: int, *, from_accepted: bool = False
-    ) -> bool:
-        """One entry becomes a dead letter; False when the shard is not ours."""
+        self,
+        shard: int,
+        holder: str,
+        what: Entry | Unreadable,
+        reason: str,
+        tries: int,
+        *,
+        asked: int = 0,
+        from_accepted: bool = False,
+    ) -> int | None:
+        """One entry becomes a dead letter, unless its sender has asked again more often than `asked`.
+
+        0: it is one, or was dealt with before; else how often its sender has asked. None when fenced.
+        """
         name, keys = self._tags[shard], self.keys
         if isinstance(what, Entry):
             sender, client, id = str(what.sender), what.client_msg_id, str(what.id)
@@ -276,7 +303,7 @@ class Shards:
             sender, client = what.fields.get("fromUserId", "?"), what.fields.get("clientMsgId", "?")
             id = what.fields.get("serverMsgId", "?")
         stream, group = self._stages(shard)[0 if from_accepted else 1]
-        word = await DEAD(
+        reply = await DEAD(
             self.redis,
             lease=keys.lease(name),
             source=stream,
@@ -291,8 +318,14 @@ class Shards:
             id=id,
             reason=reason[:500],
             tries=tries,
+            heard=asked,
         )
-        return bool(word != b"FENCED")
+        match reply:
+            case [b"ASKED", often]:
+                return int(often)
+            case [b"FENCED"]:
+                return None
+        return 0
 
     async def newest_to_save(self, shard: int) -> str:
         """The last entry that waits to be saved, or ''."""

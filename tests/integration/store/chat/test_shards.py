@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.store.chat.shards import CONSUMER, Accepted, Entry, Names, Shards, Tally, Unreadable
+from dragoman.store.chat.shards import CONSUMER, Accepted, Entry, Names, SavedEntry, Shards, Tally, Unreadable
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Dedicated, Redis
 from redis_clients import Connect
@@ -87,12 +87,39 @@ async def test_a_message_goes_from_accepted_to_saved_and_leaves_nothing_but_its_
     assert await shards.newest_to_save(0)
     (read,) = await next_to_save(shards, holder)
     assert (read.id, read.body, read.pushed_to) == (ID + 1, "héllo", "i2|c2")
-    assert await shards.saved(0, holder, [(read, read.id)]) == []
+    assert await shards.saved(0, holder, [SavedEntry(read, read.id)]) == []
     assert await shards.unsaved(SENDER) == 0
     assert not await shards.newest_to_save(0)
     assert await shards.claim(SENDER, "m-1") == {"id": str(ID + 1), "digest": "digest", "saved": "1"}
     assert await shards.tally(0) == Tally(accepted=1, saved=1, fence=1, holder=holder)
     assert await shards.accept(message(2, client_msg_id="m-1"), "digest", SHARE) == (Accepted.SAVED, ID + 1)
+
+
+async def test_a_message_stays_until_who_asked_again_was_told_again(shards: Shards) -> None:
+    """However it ends: who asks between being told and the end would hear nothing more."""
+    holder = await take(shards)
+    await accept(shards, 1, 2)
+    reads = await next_accepted(shards, holder)
+    await shards.moved(0, holder, [(read.entry, "") for read in reads])
+    saved, bad = await next_to_save(shards, holder)
+    for number in (1, 2, 1, 2):
+        word, _ = await shards.accept(message(3, client_msg_id=f"m-{number}"), "digest", SHARE)
+        assert word is Accepted.DUPLICATE
+    stays = SavedEntry(saved, saved.id, asked=2)
+    assert await shards.saved(0, holder, [SavedEntry(saved, saved.id)]) == [stays]
+    assert await shards.bury(0, holder, bad, "why", 5) == 2
+    assert await shards.unsaved(SENDER) == 2
+    assert await shards.saved(0, holder, [stays]) == []
+    assert await shards.bury(0, holder, bad, "why", 5, asked=2) == 0
+    assert await shards.unsaved(SENDER) == 0
+
+
+async def test_who_asks_again_keeps_the_claim_alive(shards: Shards, redis: Redis, keys: Keys) -> None:
+    await accept(shards, 1)
+    claim = keys.claim(shards._tags[0], SENDER, "m-1")
+    await redis.call("PEXPIRE", claim, 1000)
+    await shards.accept(message(2, client_msg_id="m-1"), "digest", SHARE)
+    assert int(await redis.call("PTTL", claim)) > 1000
 
 
 async def test_the_fields_of_an_entry_have_the_names_others_read(shards: Shards, redis: Redis) -> None:
@@ -182,8 +209,8 @@ async def test_an_overtaken_holder_reads_moves_saves_and_buries_nothing(shards: 
         assert await shards.next_accepted(reader, 0, first, ">", 10, SHORT_MS) is None
     assert await shards.next_to_save(0, first, "0", 10) is None
     assert not await shards.moved(0, first, [(old.entry, "")])
-    assert await shards.saved(0, first, [(to_save, to_save.id)]) is None
-    assert not await shards.bury(0, first, to_save, "why", 5)
+    assert await shards.saved(0, first, [SavedEntry(to_save, to_save.id)]) is None
+    assert await shards.bury(0, first, to_save, "why", 5) is None
     assert not await shards.keep(0, first, TTL_MS)
     await shards.give_up(0, first)
     assert await shards.tally(0) == before
@@ -272,7 +299,7 @@ async def test_what_cannot_be_read_keeps_its_place_and_can_be_buried(
     assert isinstance(broken, Unreadable)
     assert (broken.entry, broken.newer) == (entry, False)
     assert "it cannot be read" in broken.why
-    assert await shards.bury(0, holder, broken, broken.why, 1, from_accepted=True)
+    assert await shards.bury(0, holder, broken, broken.why, 1, from_accepted=True) == 0
     tally = await shards.tally(0)
     assert (tally.accepted_len, tally.accepted_pending, tally.dead_len) == (1, 1, 1)
 
@@ -296,7 +323,7 @@ async def test_an_entry_that_a_person_deleted_is_let_go(shards: Shards, redis: R
     await redis.call("XDEL", shards.accepted(0), read.entry)
     (gone,) = await next_accepted(shards, holder, after="0")
     assert isinstance(gone, Unreadable)
-    assert await shards.bury(0, holder, gone, gone.why, 1, from_accepted=True)
+    assert await shards.bury(0, holder, gone, gone.why, 1, from_accepted=True) == 0
     tally = await shards.tally(0)
     assert (tally.accepted_pending, tally.dead_len) == (0, 0)
 
@@ -305,7 +332,7 @@ async def test_a_dead_letter_says_why_and_its_sender_may_try_anew(shards: Shards
     holder = await take(shards)
     await accept(shards, 1)
     (read,) = await next_accepted(shards, holder)
-    assert await shards.bury(0, holder, read, "w" * 1000, 5, from_accepted=True)
+    assert await shards.bury(0, holder, read, "w" * 1000, 5, from_accepted=True) == 0
     ((_, fields),) = await redis.call("XRANGE", shards.dead(0), "-", "+")
     letter = dict(zip(fields[::2], fields[1::2], strict=True))
     assert (letter[b"deadReason"], letter[b"tries"], letter[b"body"]) == (b"w" * 500, b"5", "héllo".encode())
@@ -327,10 +354,10 @@ async def test_the_tally_counts_both_streams_what_is_pending_and_what_is_dead(sh
     holder = await take(shards)
     await accept(shards, 1, 2, 3, 4, 5)
     one, two, three, _ = await next_accepted(shards, holder, count=4)
-    assert await shards.bury(0, holder, one, "why", 5, from_accepted=True)
+    assert await shards.bury(0, holder, one, "why", 5, from_accepted=True) == 0
     assert await shards.moved(0, holder, [(two.entry, ""), (three.entry, "")])
     (saved,) = await next_to_save(shards, holder, count=1)
-    assert await shards.saved(0, holder, [(saved, saved.id)]) == []
+    assert await shards.saved(0, holder, [SavedEntry(saved, saved.id)]) == []
     await accept(shards, 6)
     assert await shards.tally(0) == Tally(
         backlog=4, accepted=6, saved=1, dead=1, fence=1, holder=holder, accepted_len=3, accepted_pending=1,

@@ -1,0 +1,307 @@
+"""Walks a way through the model of chat with the real parts: the stages, the scripts of Redis, a database.
+
+Each instance of the model is a deliver stage and a save stage of ours, as tasks. Whatever they do to the world is
+a call on one of three parts, and each call waits at a gate until the model says that this instance takes this step.
+So the stages can be stopped, overtaken and killed between any two calls, and a stage that wants to do something else
+than the model says stands at the wrong gate. After each step Redis and SQL hold what the model holds.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, TypeVar, cast
+
+from dragoman.archive import Archive, BadRow, NewMessage, Outcome
+from dragoman.domain.chat.switches import Switches
+from dragoman.services.chat.courier import Courier, Tell
+from dragoman.services.chat.deliver import DeliverStage
+from dragoman.services.chat.holding import Holding, LostShard
+from dragoman.services.chat.receipts import Receipts
+from dragoman.services.chat.save import SaveStage, SaveTools
+from dragoman.services.chat.switchboard import Switchboard
+from dragoman.services.metrics import Metrics
+from dragoman.store.chat.shards import Accepted, Entry, Shards
+from dragoman.store.chat.users import Users
+from dragoman.store.redis import Dedicated
+from model.chat_protocol import NAMES, RECEIVER, SENDER, Message, State
+from model.explorer import Step
+
+T = TypeVar("T")
+TTL_MS = 600_000
+KEYS = ("a", "b")
+GATES = {
+    "reads what was accepted": "next_accepted",
+    "hands on": "moved",
+    "reads what is to be saved": "next_to_save",
+    "writes": "save",
+    "is fenced by SQL, with": "save",
+    "is refused by the database, with": "refuse",
+    "tells saved of": "tell",
+    "tells failed of": "tell",
+    "is done with": "saved",
+    "buries": "bury",
+}
+DELIVER = ("next_accepted", "moved")
+
+
+@dataclass
+class Gate:
+    """Where a stage of an instance waits before each call."""
+
+    name: str = ""
+    go: "asyncio.Future[bool] | None" = None
+    found: object = None  # by the last call
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def through(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
+        self.name, self.go = name, asyncio.get_running_loop().create_future()
+        self.arrived.set()
+        refused = await self.go
+        if refused:
+            raise BadRow("refused, as the model says")
+        self.found = found = await call()
+        return found
+
+    async def open(self, name: str) -> None:
+        """Let it do what it wants to do, which must be this; and wait until it wants something else, or is over."""
+        await self.wait()
+        assert self.name == ("save" if name == "refuse" else name), f"it wants to {self.name}, the model says {name}"
+        assert self.go is not None
+        self.arrived.clear()
+        self.go.set_result(name == "refuse")
+        await self.wait()
+
+    async def wait(self) -> None:
+        async with asyncio.timeout(10):
+            await self.arrived.wait()
+
+
+class GatedShards(Shards):
+    """The shards themselves, with a gate before each step of a stage."""
+
+    deliver: Gate
+    save: Gate
+
+    @classmethod
+    def of_instance(cls, shards: Shards, deliver: Gate, save: Gate) -> "GatedShards":
+        made = cls(shards.redis, shards.keys, shards.names, shards.count, shards.claim_ttl_ms)
+        made.deliver, made.save = deliver, save
+        return made
+
+    def reader(self, shard: int) -> Dedicated:
+        return Impatient(self.redis, "", "reader")
+
+    async def next_accepted(self, *args: Any) -> Any:
+        return await self.deliver.through("next_accepted", lambda: Shards.next_accepted(self, *args))
+
+    async def moved(self, *args: Any) -> Any:
+        return await self.deliver.through("moved", lambda: Shards.moved(self, *args))
+
+    async def next_to_save(self, *args: Any) -> Any:
+        return await self.save.through("next_to_save", lambda: Shards.next_to_save(self, *args))
+
+    async def saved(self, *args: Any) -> Any:
+        return await self.save.through("saved", lambda: Shards.saved(self, *args))
+
+    async def bury(self, *args: Any, **more: Any) -> Any:
+        return await self.save.through("bury", lambda: Shards.bury(self, *args, **more))
+
+
+class Impatient(Dedicated):
+    """Waits for nothing: the model says when something is read."""
+
+    async def call(self, *command: Any, patience_s: float) -> Any:
+        return None
+
+
+class GatedArchive:
+    """Of an archive what a save stage uses."""
+
+    def __init__(self, archive: Archive, gate: Gate) -> None:
+        self._archive, self._gate = archive, gate
+
+    async def save(self, rows: Sequence[NewMessage], *, shard: int, fence: int) -> list[Outcome]:
+        return await self._gate.through("save", lambda: self._archive.save(rows, shard=shard, fence=fence))
+
+
+class GatedCourier:
+    """Of the courier what a save stage uses: nobody is connected but the sender, who is the model's."""
+
+    def __init__(self, gate: Gate, told: list[tuple[str, str]]) -> None:
+        self._gate, self._told = gate, told
+
+    async def owners(self, users: object) -> dict[int, str]:
+        return {}
+
+    async def tell(self, tells: Sequence[Tell], owners: object = None) -> None:
+        async def say() -> None:
+            self._told.extend(map(_heard, tells))
+
+        if tells:
+            await self._gate.through("tell", say)
+
+    async def push(self, deliveries: object, owners: object) -> set[int]:
+        return set()
+
+    def is_behind(self, user: int) -> bool:
+        return False
+
+
+class StillSwitchboard:
+    current = Switches(enabled=True)
+
+
+class Instance:
+    """Both stages of an instance that holds the shard, or believes so."""
+
+    def __init__(self, name: str, fence: int, shards: Shards, archive: Archive, told: list[tuple[str, str]]) -> None:
+        self.deliver_gate, self.save_gate = Gate(), Gate()
+        gated = GatedShards.of_instance(shards, self.deliver_gate, self.save_gate)
+        courier = cast(Courier, GatedCourier(self.save_gate, told))
+        switchboard, metrics = cast(Switchboard, StillSwitchboard()), Metrics()
+        # A lease that lapses unnoticed is the point: no clock of its own tells it.
+        self.holding = Holding(0, name, fence, inf)
+        tools = SaveTools(
+            gated, cast(Archive, GatedArchive(archive, self.save_gate)), courier, cast(Users, None),
+            cast(Receipts, None), switchboard, metrics, max_deliveries=1,
+        )  # fmt: skip
+        deliver = DeliverStage(gated, courier, switchboard, metrics)
+        self.tasks = [
+            asyncio.ensure_future(self._ending(deliver.run(self.holding), self.deliver_gate)),
+            asyncio.ensure_future(self._ending(SaveStage(tools).run(self.holding), self.save_gate)),
+        ]
+        self.lost = False
+
+    async def _ending(self, stage: Awaitable[None], gate: Gate) -> None:
+        try:
+            await stage
+        except LostShard:
+            self.lost = True
+        gate.name, gate.go = "the end", None
+        gate.arrived.set()
+
+    async def step(self, name: str) -> None:
+        """One step of the model. A read is repeated until it gives something: first it looks what others left."""
+        gate = self.deliver_gate if name in DELIVER else self.save_gate
+        await gate.open(name)
+        while name.startswith("next") and not self.lost and not gate.found:
+            await gate.open(name)
+
+    async def end(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
+class Walk:
+    """The real world beside the model: one shard in Redis, one database, and the instances that live."""
+
+    def __init__(self, shards: Shards, archive: Archive) -> None:
+        self.shards, self.archive = shards, archive
+        self.instances: dict[int, Instance] = {}
+        self.told: list[tuple[str, str]] = []
+
+    async def take(self, step: Step[State]) -> None:
+        """The same step out there, and then a look whether all is as in the model."""
+        actor, *rest = step.words
+        if actor in NAMES:
+            messages = cast(tuple[Message, ...], rest[1] if len(rest) > 1 else ())
+            await self._instance(NAMES.index(str(actor)), str(rest[0]), messages, step.after)
+        elif actor in ("the lease of", "the lease that"):
+            await self._call("DEL", self.shards.keys.lease(self._tag))
+        elif actor == "the claim of":
+            await self._call("DEL", self.shards.keys.claim(self._tag, SENDER, str(rest[0])))
+        elif actor == "the sender sends":
+            await self._send(*cast(tuple[int, str, str], rest[0]), step.after)
+        assert await self.seen() == expected(step.after)
+
+    @property
+    def _tag(self) -> str:
+        return self.shards._tags[0]
+
+    async def _call(self, command: str, key: str, *args: Any) -> Any:
+        return await self.shards.redis.call(command, key, *args)
+
+    async def _send(self, _: int, key: str, body: str, after: State) -> None:
+        """Under the id the model has given it, if it is a new one; else the claim tells that of the first."""
+        id = len(after.made)
+        entry = Entry("", id, key, SENDER, RECEIVER, "TEXT", body, 0, 0, "i", "save_first")
+        word, _known = await self.shards.accept(entry, body, share=100)
+        assert word in (Accepted.OK, Accepted.DUPLICATE, Accepted.SAVED, Accepted.MISMATCH)
+
+    async def _instance(self, number: int, verb: str, messages: tuple[Message, ...], after: State) -> None:
+        if verb == "takes the lease":
+            fence = await self.shards.take(0, f"i{number}", await self.archive.fence(0), TTL_MS)
+            assert fence
+            self.instances[number] = Instance(f"i{number}", fence, self.shards, self.archive, self.told)
+            return
+        instance = self.instances[number]
+        told = len(self.told)
+        if verb != "dies":
+            await instance.step(GATES[verb])
+        if verb in ("tells saved of", "tells failed of"):
+            assert self.told[told:] == [(verb.split()[1], message.key) for message in messages]
+        assert verb == "dies" or instance.lost == (not after.workers[number].fence), "lost, or not, as in the model"
+        if not after.workers[number].fence:
+            await self.instances.pop(number).end()
+            if instance.lost:  # what the keeper of the shards does
+                await self.shards.give_up(0, instance.holding.holder)
+
+    async def end(self) -> None:
+        for instance in self.instances.values():
+            await instance.end()
+        shards, keys, tag = self.shards, self.shards.keys, self._tag
+        streams = (shards.accepted(0), shards.to_save(0), shards.dead(0))
+        claims = [keys.claim(tag, SENDER, key) for key in KEYS]
+        await self._call("DEL", *streams, *claims, keys.shard(tag), keys.unsaved(tag), keys.lease(tag))
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    async def seen(self) -> dict[str, object]:
+        """What is out there, said as `expected` says it."""
+        shards = self.shards
+        streams = {
+            "accepted": await self._stream(shards.accepted(0), shards.names.deliver_group),
+            "to save": await self._stream(shards.to_save(0), shards.names.save_group),
+        }
+        dead = [Entry.parse(*row) for row in await self._call("XRANGE", shards.dead(0), "-", "+")]
+        claims = {}
+        for key in KEYS:
+            if claim := await shards.claim(SENDER, key):
+                claims[key] = (claim["id"], claim["digest"], "saved" in claim, int(claim.get("again", 0)))
+        tally = await shards.tally(0)
+        rows = sorted((await self.archive.messages(range(1, 20))).values(), key=lambda row: row.seq)
+        return streams | {
+            "dead": [entry.id for entry in dead if isinstance(entry, Entry)],
+            "claims": claims,
+            "lease": tally.holder,
+            "counts": (tally.backlog, tally.accepted, tally.dead, await shards.unsaved(SENDER)),
+            "rows": [(row.id, row.client_msg_id, row.body) for row in rows],
+            "fence": await self.archive.fence(0),
+        }
+
+    async def _stream(self, stream: str, group: str) -> tuple[list[int], int]:
+        entries = [Entry.parse(*row) for row in await self._call("XRANGE", stream, "-", "+")]
+        pending = await self._call("XPENDING", stream, group, "-", "+", 100)
+        return [entry.id for entry in entries if isinstance(entry, Entry)], len(pending)
+
+
+def _heard(tell: Tell) -> tuple[str, str]:
+    frame = json.loads(tell.frame)
+    return ("saved" if frame.get("ackType") == "saved" else "failed"), frame["clientMsgId"]
+
+
+def expected(state: State) -> dict[str, object]:
+    under_way = len(state.accepted.messages) + len(state.to_save.messages)
+    return {
+        "accepted": ([one.id for one in state.accepted.messages], state.accepted.given),
+        "to save": ([one.id for one in state.to_save.messages], state.to_save.given),
+        "dead": [one.id for one in state.dead],
+        "claims": {one.key: (str(one.id), one.body, one.saved, one.again) for one in state.claims},
+        "lease": f"i{state.lease[0]}|{state.lease[1]}" if state.lease else "",
+        "counts": (under_way, len(state.made), len(state.dead), under_way),
+        "rows": [tuple(row) for row in state.rows],
+        "fence": state.sql_fence,
+    }
