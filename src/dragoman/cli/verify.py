@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from dragoman.verify.faults import Fault
+    from dragoman.verify.rows import Row
     from dragoman.verify.run import Order, Outcome
     from dragoman.verify.settings import Load
 
@@ -123,7 +124,7 @@ def _run(order: "Order", server: str, json: Path | None) -> int:
         binary = find_server(server)
         with bar(order.steps, progress) as on_step:
             said = on_step if progress.is_terminal else _line
-            outcome = asyncio.run(_until_ended(verify(order, binary, said, lambda row: None)))
+            outcome = asyncio.run(_until_ended(verify(order, binary, said, _nothing if said is on_step else _row)))
         table.show(outcome.rows, _title(order, outcome), console)
         if json is not None:
             table.write(table.as_json(outcome.rows, told_settings(order, outcome)), json)
@@ -136,6 +137,15 @@ def _run(order: "Order", server: str, json: Path | None) -> int:
 
 def _line(step: str) -> None:
     typer.echo(f"dragoman verify: {step} …", err=True)
+
+
+def _row(row: "Row") -> None:
+    from dragoman.verify.table import verdict
+
+    typer.echo(f"dragoman verify: {row.title}: {verdict(row)}, {row.kept} of {row.told} kept", err=True)
+
+
+def _nothing(row: "Row") -> None: ...
 
 
 async def _until_ended(work: "Awaitable[Outcome]") -> "Outcome":

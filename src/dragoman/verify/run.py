@@ -97,6 +97,7 @@ async def verify(order: Order, binary: ServerBinary, on_step: OnStep, on_row: On
 def told_settings(order: Order, outcome: Outcome) -> dict[str, object]:
     """What was run, for the file: enough to run it again."""
     setup = dataclasses.asdict(order.setup)
+    del setup["deliver_first"]  # by seed
     asked = {"seed": order.seed, "seconds": order.seconds, "repeat": order.repeat}
     return {**setup, **asked, "faults": [fault.name for fault in order.faults], "took_s": round(outcome.seconds, 1)}
 
@@ -108,12 +109,12 @@ class Round:
         self, order: Order, seed: int, binary: ServerBinary, folder: Path, on_step: OnStep, on_row: OnRow
     ) -> None:
         self.order, self.seed, self.binary, self.folder = order, seed, binary, folder
+        self.setup = order.setup.of_seed(seed)
         self._on_step, self._on_row = on_step, on_row
         self._stages = 0
 
     async def play(self) -> list[Row]:
-        setup = self.order.setup
-        takes = [(fault.name, fault.takes(setup.lengths)) for fault in self.order.possible]
+        takes = [(fault.name, fault.takes(self.setup.lengths)) for fault in self.order.possible]
         planned = phases(self.seed, takes, self.order.seconds)
         rows = list[Row]()
         for fsync, group in groupby(planned, key=lambda one: BY_NAME[one.fault].fsync):
@@ -124,7 +125,7 @@ class Round:
 
     async def _on_one_stage(self, fsync: Fsync, left: list[Phase]) -> list[Row]:
         """Takes from `left` as many as one cluster gets through."""
-        setup, rows = self.order.setup, list[Row]()
+        setup, rows = self.setup, list[Row]()
         self._stages += 1
         folder = self.folder / f"stage-{self._stages}"
         folder.mkdir(parents=True)

@@ -5,7 +5,7 @@ they are shipped: a database away for a minute, an instance paused for twenty se
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -74,6 +74,7 @@ class Setup:
     chatters: int = 8
     messages_per_s: float = 60.0
     utterances_per_s: float = 10.0
+    deliver_first: bool = False  # messages go to receivers before they are saved
 
     @property
     def lengths(self) -> Lengths:
@@ -81,18 +82,13 @@ class Setup:
 
     def only(self, load: Load | None) -> "Setup":
         """The same with one kind of load alone."""
-        chat, speech = load in (None, "chat"), load in (None, "speech")
-        return Setup(
-            self.redis,
-            self.database,
-            self.real_lengths,
-            self.instances,
-            self.nodes,
-            self.speakers if speech else 0,
-            self.chatters if chat else 0,
-            self.messages_per_s if chat else 0.0,
-            self.utterances_per_s if speech else 0.0,
-        )
+        if load == "chat":
+            return replace(self, speakers=0, utterances_per_s=0.0)
+        return replace(self, chatters=0, messages_per_s=0.0) if load == "speech" else self
+
+    def of_seed(self, seed: int) -> "Setup":
+        """Both ways of two-phase get their turn: odd seeds save first, even ones deliver first."""
+        return replace(self, deliver_first=seed % 2 == 0)
 
 
 def configured(setup: Setup, name: str, port: int, redis_urls: Sequence[str], prefix: str, database: str) -> Config:
@@ -104,6 +100,7 @@ def configured(setup: Setup, name: str, port: int, redis_urls: Sequence[str], pr
         f"{redis}.mode": setup.redis,
         f"{redis}.key_prefix": prefix,
         "archive.url": database,
+        "chat.two_phase.deliver_before_saved": setup.deliver_first,
     }
     if setup.redis == "cluster":
         # What a master accepts and its replica has not seen dies with it: here it is confirmed by both.
