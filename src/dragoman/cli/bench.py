@@ -21,6 +21,7 @@ SECONDS, QUICK_SECONDS = 1.0, 0.2
 LONG_SECONDS, QUICK_LONG_SECONDS = 20.0, 2.0
 WARMUP_S, QUICK_WARMUP_S = 5.0, 0.5
 ROUNDS, QUICK_ROUNDS = 3, 1
+ABUSE_SECONDS, QUICK_ABUSE_SECONDS = 4.0, 0.5
 PIPE_WIDTH = 120
 
 JsonFile = Annotated[
@@ -194,6 +195,46 @@ def chat(
         return bench_chat.run(chosen, find_server(server), on_step)
 
     _report(measure, bench_chat.steps(chosen), json)
+
+
+@app.command()
+def abuse(
+    ctx: typer.Context,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1,
+            max=600,
+            help=f"How long each attack goes on at least. [{ABUSE_SECONDS:g}, with --quick {QUICK_ABUSE_SECONDS:g}]",
+            show_default=False,
+        ),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ATTACK", help="Only this attack; can be given more than once.", show_default=False),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Short, and with smaller crowds: does it run at all?")] = False,
+    json: JsonFile = None,
+) -> None:
+    """What it costs a session and two chat users when others misbehave, and whether anything of it is left."""
+    from dragoman.bench.abuse import abuse as bench_abuse
+    from dragoman.bench.abuse.attacks import BY_NAME
+    from dragoman.bench.abuse.scene import QUICK, Scale
+    from dragoman.embedded.binary import find_server
+
+    if unknown := [name for name in only or () if name not in BY_NAME]:
+        raise Failure(f"There is no attack {unknown[0]}; there are {', '.join(BY_NAME)}.", USAGE)
+    chosen = bench_abuse.Settings(
+        seconds=seconds or (QUICK_ABUSE_SECONDS if quick else ABUSE_SECONDS),
+        scale=QUICK if quick else Scale(),
+        only=tuple(only or ()),
+    )
+    server = settings(ctx).config.embedded.redis_server
+
+    def measure(on_step: "OnStep") -> "Report":
+        return bench_abuse.run(chosen, find_server(server), on_step)
+
+    _report(measure, bench_abuse.steps(chosen), json)
 
 
 def _report(measure: "Callable[[OnStep], Report]", steps: int, json: Path | None) -> None:

@@ -1,0 +1,179 @@
+"""`dragoman bench abuse`: what it costs others when somebody misbehaves, one way after the other.
+
+Before each attack the bystanders are timed with nothing else going on, then during it; then everything the attack
+brought must be gone. The ratio of the two p99 is what it cost them. That the answers were good and that nothing was
+lost is checked too: a bench of something that does not work says nothing.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import uvloop
+from rich.table import Table
+
+from dragoman.bench.abuse.attack import Attack
+from dragoman.bench.abuse.attacks import ATTACKS
+from dragoman.bench.abuse.scene import Scale
+from dragoman.bench.abuse.stage import SECRET, Stage, State, staged
+from dragoman.bench.errors import BenchError
+from dragoman.bench.processes import raise_file_limit
+from dragoman.bench.progress import OnStep
+from dragoman.bench.report import Report, number, table
+from dragoman.bench.servers import Servers, running
+from dragoman.embedded.binary import ServerBinary
+
+SPARE_FILES = 2500
+COURSES = ("speech", "chat")
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    seconds: float = 4.0
+    warmup_s: float = 3.0
+    per_s: float = 25.0
+    scale: Scale = field(default_factory=Scale)
+    only: tuple[str, ...] = ()
+
+    @property
+    def attacks(self) -> Sequence[Attack]:
+        return [attack for attack in ATTACKS if not self.only or attack.name in self.only]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Of one attack."""
+
+    attack: Attack
+    rounds: int
+    answers: Mapping[str, int]
+    before: Mapping[str, Any]
+    during: Mapping[str, Any]
+    left: Sequence[str]
+    rss_before: int
+    rss_after: int
+
+    @property
+    def wrong(self) -> list[str]:
+        told = [f"{self.attack.name}: {what}" for what in self.attack.wrong(Counter(self.answers))]
+        return told + [f"{self.attack.name}: {what} left" for what in self.left]
+
+    def ratio(self, course: str) -> float:
+        return float(self.during[course]["p99_ms"] / self.before[course]["p99_ms"])
+
+
+def steps(settings: Settings) -> int:
+    return len(settings.attacks) + 1
+
+
+def run(settings: Settings, binary: ServerBinary, on_step: OnStep) -> Report:
+    if not raise_file_limit(settings.scale.strangers + SPARE_FILES):
+        raise BenchError("That many connections take more open files than the system allows (ulimit -Hn).")
+    shown: dict[str, object] = asdict(settings) | {"redis": str(binary)}
+    report = Report(shown)
+    with running("single", binary) as servers, TemporaryDirectory(prefix="dragoman-bench-") as folder:
+        uvloop.run(_run(report, settings, servers, Path(folder), on_step))
+    return report
+
+
+async def _run(report: Report, settings: Settings, servers: Servers, folder: Path, on_step: OnStep) -> None:
+    async with staged(servers, folder) as stage:
+        on_step("bystanders")
+        await _open(stage, settings)
+        first = await stage.state()
+        findings = []
+        for attack in settings.attacks:
+            on_step(attack.title)
+            findings.append(await _one(stage, settings, attack, first))
+        told = await stage.bystanders.act("rest")
+        last, _ = await stage.quiet(first)
+        conclude(report, findings, told, first, last, stage.failures_in_the_log())
+
+
+async def _open(stage: Stage, settings: Settings) -> None:
+    config = stage.configs[0]
+    await stage.bystanders.act(
+        "open",
+        urls=[one.url for one in stage.instances],
+        secret=SECRET,
+        issuer=config.security.issuer,
+        chat_issuer=config.chat.issuer,
+    )
+    await stage.knows_the_node()
+    await stage.bystanders.act("begin", per_s=settings.per_s)
+    await asyncio.sleep(settings.warmup_s)
+
+
+async def _one(stage: Stage, settings: Settings, attack: Attack, first: State) -> Finding:
+    rss = (await stage.state()).rss_bytes
+    await stage.bystanders.act("mark")
+    await asyncio.sleep(settings.seconds)
+    before = await stage.bystanders.act("look")
+    await stage.bystanders.act("mark")
+    told = await stage.attack(attack.name, settings.seconds, settings.scale)
+    during = await stage.bystanders.act("look")
+    state, left = await stage.quiet(first)
+    return Finding(attack, told["rounds"], told["answers"], before, during, left, rss, state.rss_bytes)
+
+
+# -- what is concluded ---------------------------------------------------------------------------
+
+
+def conclude(
+    report: Report, findings: Sequence[Finding], told: Mapping[str, Any], first: State, last: State, logged: str
+) -> None:
+    for found in findings:
+        name = found.attack.name
+        for course in COURSES:
+            report.figures[f"{name}_{course}_p99_before_ms"] = found.before[course]["p99_ms"]
+            report.figures[f"{name}_{course}_p99_ms"] = found.during[course]["p99_ms"]
+            report.ratios[f"{name}_{course}_p99"] = found.ratio(course)
+        report.figures[f"{name}_rounds"] = found.rounds
+        report.figures[f"{name}_rss_mib"] = (found.rss_after - found.rss_before) / MIB
+    for course in COURSES:
+        report.ratios[f"worst_{course}_p99"] = max(found.ratio(course) for found in findings)
+    report.figures["rss_before_mib"], report.figures["rss_after_mib"] = first.rss_bytes / MIB, last.rss_bytes / MIB
+    report.figures["bystander_utterances"] = told["utterances"]
+    report.figures["bystander_messages"] = told["messages"]
+    report.figures["bystander_lost"] = told["lost"]
+    wrong = [what for found in findings for what in found.wrong] + [f"bystanders: {what}" for what in told["failures"]]
+    wrong += [f"bystanders: {told['lost']} lost"] if told["lost"] else []
+    wrong += [f"{left} left at the end" for left in last.more_than(first)]
+    wrong += [f"an instance logged: {logged}"] if logged else []
+    report.figures["wrong"] = len(wrong)
+    report.settings["answers"] = {found.attack.name: dict(found.answers) for found in findings}
+    report.settings["wrong"] = wrong
+    report.tables = [attack_table(findings)]
+    report.notes = [_summary(report, told), *(f"[red]Wrong:[/red] {what}" for what in wrong)]
+
+
+def _summary(report: Report, told: Mapping[str, Any]) -> str:
+    figures = report.figures
+    return (
+        f"Bystanders: {told['utterances']:,} utterances and {told['messages']:,} messages, {told['lost']} lost. "
+        f"Memory of both instances: {figures['rss_before_mib']:.0f} MiB before, {figures['rss_after_mib']:.0f} after."
+    )
+
+
+def attack_table(findings: Sequence[Finding]) -> Table:
+    rows = [
+        [
+            found.attack.title,
+            f"{found.rounds}",
+            ", ".join(sorted(found.answers)),
+            *(
+                f"{number(found.before[course]['p99_ms'])} → {number(found.during[course]['p99_ms'])}"
+                f" ({number(found.ratio(course), ' ×')})"
+                for course in COURSES
+            ),
+            f"{found.rss_before / MIB:.0f} → {found.rss_after / MIB:.0f}",
+        ]
+        for found in findings
+    ]
+    columns = ["attack", "rounds", "answers", "speech p99 ms", "chat p99 ms", "MiB"]
+    return table("What it costs others", columns, rows)

@@ -1,0 +1,45 @@
+"""The process that attacks. It runs at the lowest priority: it stands for machines that are not this one.
+
+An attack is repeated until the time is over, at least once, with a pause between two rounds.
+"""
+
+import asyncio
+import os
+import time
+from collections import Counter
+from typing import Any
+
+from dragoman.bench.abuse.attack import Answers
+from dragoman.bench.abuse.attacks import BY_NAME
+from dragoman.bench.abuse.scene import Scale, Scene
+from dragoman.bench.processes import raise_file_limit
+from dragoman.bench.puppet import play
+
+PAUSE_S = 0.05
+LOWEST = 19
+SPARE_FILES = 2500
+
+
+async def attack(
+    name: str, seconds: float, ports: list[int], secret: str, issuer: str, chat_issuer: str, scale: dict[str, int]
+) -> dict[str, Any]:
+    """Rounds of one attack, and what was answered."""
+    scene = Scene(ports, secret, issuer, chat_issuer, Scale(**scale))
+    if not raise_file_limit(scene.scale.strangers + SPARE_FILES):
+        raise OSError("that many connections take more open files than the system allows (ulimit -Hn)")
+    seen: Answers = Counter()
+    began, rounds = time.monotonic(), 0
+    while not rounds or time.monotonic() - began < seconds:
+        seen += await BY_NAME[name].run(scene)
+        rounds += 1
+        await asyncio.sleep(PAUSE_S)
+    return {"answers": dict(seen), "rounds": rounds, "seconds": time.monotonic() - began}
+
+
+def main() -> None:
+    os.nice(LOWEST)
+    play({"attack": attack})
+
+
+if __name__ == "__main__":
+    main()

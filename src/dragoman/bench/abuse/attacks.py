@@ -1,0 +1,7 @@
+"""All attacks, in the order they are run."""
+
+from dragoman.bench.abuse import crowds, doors, frames, messages
+from dragoman.bench.abuse.attack import Attack
+
+ATTACKS: tuple[Attack, ...] = (*messages.ATTACKS, *frames.ATTACKS, *doors.ATTACKS, *crowds.ATTACKS)
+BY_NAME = {attack.name: attack for attack in ATTACKS}

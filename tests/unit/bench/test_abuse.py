@@ -1,0 +1,122 @@
+"""What `bench abuse` concludes: planted, each wrong thing is found."""
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dragoman.bench.abuse.abuse import Finding, Settings, conclude, steps
+from dragoman.bench.abuse.attack import Answers, Attack, good
+from dragoman.bench.abuse.attacks import ATTACKS, BY_NAME
+from dragoman.bench.abuse.bystanders import Bystanders, Course, Told, User
+from dragoman.bench.abuse.scene import Scene
+from dragoman.bench.abuse.stage import COUNTED, State
+from dragoman.bench.report import Report
+
+MIB = 1 << 20
+
+
+async def nothing(scene: Scene) -> Answers:
+    return Counter()
+
+
+ATTACK = Attack("push", "somebody pushes", nothing, good("closed 4006"), good("closed 4003"))
+REST = dict.fromkeys(COUNTED, 3)
+CALM = State(REST, 0, 100 * MIB)
+TOLD: dict[str, Any] = {"utterances": 10, "messages": 10, "lost": 0, "failures": []}
+TIMES = {"count": 10, "p50_ms": 1.0, "p99_ms": 2.0}
+FOUND = Finding(
+    ATTACK,
+    3,
+    {"closed 4006": 3},
+    {"speech": TIMES, "chat": TIMES},
+    {"speech": TIMES | {"p99_ms": 5.0}, "chat": TIMES},
+    [],
+    100 * MIB,
+    101 * MIB,
+)
+
+
+def concluded(finding: Finding = FOUND, told: dict[str, Any] = TOLD, last: State = CALM, logged: str = "") -> Report:
+    report = Report({})
+    conclude(report, [finding], told, CALM, last, logged)
+    return report
+
+
+def test_every_attack_has_a_name_of_its_own_and_answers_to_expect() -> None:
+    assert len(BY_NAME) == len(ATTACKS)
+    assert all(attack.answers for attack in ATTACKS)
+    assert steps(Settings()) == len(ATTACKS) + 1
+    assert [attack.name for attack in Settings(only=("kicks",)).attacks] == ["kicks"]
+
+
+def test_what_is_as_it_should_be_is_told_in_figures_alone() -> None:
+    report = concluded()
+    assert report.settings["wrong"] == []
+    assert report.figures["wrong"] == 0
+    assert (report.ratios["push_speech_p99"], report.ratios["worst_speech_p99"], report.ratios["worst_chat_p99"]) == (
+        2.5,
+        2.5,
+        1.0,
+    )
+    assert (report.figures["rss_before_mib"], report.figures["push_rss_mib"]) == (100, 1)
+
+
+@pytest.mark.parametrize(
+    ("answers", "why"),
+    [
+        ({"closed 4006": 3, "closed 1011": 1}, "push: closed 1011 (1 times)"),
+        ({"closed 4003": 3}, "push: never closed 4006"),
+        ({}, "push: never closed 4006"),
+    ],
+)
+def test_an_answer_that_is_none_of_the_good_ones_is_found(answers: dict[str, int], why: str) -> None:
+    assert concluded(replace(FOUND, answers=answers)).settings["wrong"] == [why]
+
+
+def test_an_answer_that_may_be_is_no_fault() -> None:
+    assert concluded(replace(FOUND, answers={"closed 4006": 1, "closed 4003": 9})).settings["wrong"] == []
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_what_is_left_is_found(name: str) -> None:
+    grown = State(REST | {name: 100}, 0, 100 * MIB)
+    assert grown.more_than(CALM) == [f"97 {name}"]
+    assert f"97 {name} left at the end" in str(concluded(last=grown).settings["wrong"])
+
+
+def test_a_slot_that_is_still_taken_is_found() -> None:
+    assert State(REST, 2, 0).more_than(CALM) == ["2 slots"]
+
+
+def test_what_the_bystanders_met_and_what_an_instance_logged_is_found() -> None:
+    wrong = concluded(told=TOLD | {"failures": ["User was closed: 4003"], "lost": 1}, logged="endpoint failed")
+    assert wrong.settings["wrong"] == [
+        "bystanders: User was closed: 4003",
+        "bystanders: 1 lost",
+        "an instance logged: endpoint failed",
+    ]
+
+
+def test_a_course_finds_what_comes_twice_or_was_never_begun() -> None:
+    failures: list[str] = []
+    course = Course("message", failures)
+    for _ in range(3):
+        course.begin(0.0)
+    course.done(0, 1.0)
+    course.done(0, 1.0)
+    course.done(9, 1.0)
+    assert failures == ["message 0 came twice", "message 9 was never begun"]
+    assert course.missing() == 2
+    assert course.missing(0, 1) == 0
+
+
+async def test_a_message_out_of_order_is_found() -> None:
+    all = Bystanders()
+    for _ in range(3):
+        all.chat.begin(0.0)
+    user = User(all, b"")
+    assert user._arrived(0, 1.0)
+    assert not user._arrived(2, 1.0)
+    assert not user.told(Told("ERROR"), 1.0)
