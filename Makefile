@@ -60,6 +60,9 @@ soak: $(READY)   ## the same for half an hour on every kind of cluster; writes d
 bench: $(READY)  ## measure; ARGS="store --json out.json"
 	$(BIN)/dragoman bench $(or $(ARGS),store)
 
+audit: $(READY)  ## known holes of the dependencies: 0 none, 1 some, 3 nobody could be asked (make says Error 3)
+	@$(BIN)/python -m dragoman.cli.advisories requirements.lock deploy/requirements.lock
+
 format: $(READY) ## format and mend what ruff can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -75,4 +78,4 @@ lock: $(READY)   ## write both requirements.lock anew from pyproject.toml
 clean:           ## remove the virtual environment and what tools left
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-.PHONY: help install system-packages run check test test-all cluster-acceptance fuzz smoke verify soak bench format lock clean
+.PHONY: help install system-packages run check test test-all cluster-acceptance fuzz smoke verify soak bench format lock audit clean
