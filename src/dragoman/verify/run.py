@@ -28,7 +28,7 @@ from dragoman.verify.facts import Facts, gather
 from dragoman.verify.fault_names import TITLES
 from dragoman.verify.faults import BY_NAME, HEALTHY, Blow, Fault, Scene
 from dragoman.verify.node_events import read
-from dragoman.verify.recovery import Message, recovered
+from dragoman.verify.recovery import QUESTIONS, Message, recovered
 from dragoman.verify.rows import Row, merged
 from dragoman.verify.schedule import Phase, phases
 from dragoman.verify.settings import Fsync, Setup
@@ -37,6 +37,7 @@ from dragoman.verify.stage import Stage
 from dragoman.verify.waiting import until
 
 SILENCE_PATIENCE_S = 5.0
+RECOVERY_PATIENCE_S = 5.0  # with which load goes on so that recovery can be seen; no promise depends on it
 CLASS_S = 2.0  # what a Redis that writes every second may take with it
 
 OnStep = Callable[[str], None]
@@ -155,7 +156,7 @@ class Part:
         crowds.talk(self.setup.messages_per_s, self.setup.utterances_per_s)
         blows, findings = list[Blow](), list[str]()
         try:
-            await self._strike(fault, phase, began, blows)
+            await self._strike(fault, phase, began, blows, ledgers)
         except CannotRun as error:
             self.is_whole = False
             findings.append(f"not whole again: {error}")
@@ -164,14 +165,21 @@ class Part:
         await until(lambda: not _unheard_silence(ledgers.speech, self.scene.stage), SILENCE_PATIENCE_S)
         return await self._judged(fault, ledgers, began, blows, findings)
 
-    async def _strike(self, fault: Fault, phase: Phase, began: float, blows: list[Blow]) -> None:
+    async def _strike(self, fault: Fault, phase: Phase, began: float, blows: list[Blow], ledgers: Ledgers) -> None:
         for strike in phase.strikes:
             await _sleep_until(began + strike.at_s)
             blows.append(Blow())
             await fault.strike(self.scene, Random(strike.seed), blows[-1])
             await self.scene.stage.until_well(self.scene.lengths.patience_s)
             blows[-1].well_at = time.monotonic()
+            await until(lambda: self._has_recovered(fault, blows[-1], ledgers), RECOVERY_PATIENCE_S)
         await _sleep_until(began + phase.load_s)
+
+    def _has_recovered(self, fault: Fault, blow: Blow, ledgers: Ledgers) -> bool:
+        """Whether all that is asked about this fault has an answer; most is asked of people who chat."""
+        events = read(self.scene.stage.witness_files, since=blow.struck_at - 1) if fault.load == "speech" else ()
+        answers = recovered(fault.name, [blow], _messages(ledgers.chat), events)
+        return answers.keys() == QUESTIONS.get(fault.name, {}).keys() or not self.setup.chatters
 
     async def _judged(
         self, fault: Fault, ledgers: Ledgers, began: float, blows: Sequence[Blow], findings: Sequence[str]

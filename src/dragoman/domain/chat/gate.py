@@ -4,7 +4,7 @@ A Redis that takes half a second to fail must not cost every message that half s
 how it went (its connection was closed meanwhile) holds up nobody: after the same while another tries.
 """
 
-REST_S = 2.0
+REST_S = 1.0
 
 
 class Gate:
