@@ -255,15 +255,17 @@ class Dedicated:
                 await self.close()
             if self._link is None:
                 self._link = Link(address, timeout_s=None, name=f"{self._redis.name}-{self._name}")
-            if self._link.connected.is_set():
-                return self._link
+            link = self._link
             try:
                 async with asyncio.timeout(self.LOOK_S):
-                    await self._link.connected.wait()
-                return self._link
+                    await link.connected.wait()
             except TimeoutError:
                 if loop.time() > until:
-                    raise RedisAway(f"no connection to Redis at {address.name}: {self._link.last_error}") from None
+                    raise RedisAway(f"no connection to Redis at {address.name}: {link.last_error}") from None
+            if self._link is not link:
+                raise RedisAway(f"the connection to Redis at {address.name} was closed")
+            if link.connected.is_set():
+                return link
 
     async def close(self) -> None:
         if self._link is not None:

@@ -168,6 +168,24 @@ async def test_a_reader_that_is_cancelled_ends(redis: Redis, keys: Keys) -> None
             await reader.close()
 
 
+async def test_a_reader_that_is_closed_while_it_is_about_to_read_says_that_its_connection_is_gone(
+    redis: Redis, keys: Keys
+) -> None:
+    for turns in range(60):
+        reader = Dedicated(redis, keys.inbox("i"), "reader")
+        command = ("XREAD", "BLOCK", 0, "STREAMS", keys.inbox("i"), "$")
+        read = asyncio.create_task(reader.call(*command, patience_s=PATIENCE_S))
+        await asyncio.sleep(0)
+        assert reader._link is not None
+        if turns % 2:
+            await reader._link.connected.wait()
+        for _ in range(turns // 2):
+            await asyncio.sleep(0)
+        await reader.close()
+        async with asyncio.timeout(PATIENCE_S):
+            assert isinstance((await asyncio.gather(read, return_exceptions=True))[0], StoreError)
+
+
 async def test_a_blocking_read_is_told_when_its_server_dies_and_goes_on_when_it_is_back(mortal: RedisAt) -> None:
     server = own(mortal.server)
     async with AsyncExitStack() as stack:
