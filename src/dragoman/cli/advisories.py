@@ -2,8 +2,8 @@
 
 pip-audit asks, from an environment of its own that is thrown away, so that it is none of our dependencies. It calls the
 day fair when nobody answered it, so its word is not taken for it: every package must have been looked up, and a release
-that is known to have a hole must be found to have one. The exit code tells three things apart: 0 no known holes, 1 some,
-3 it could not be asked. `python -m dragoman.cli.advisories LOCK…` does it for the Makefile.
+that is known to have a hole must be found to have one. The exit code tells apart: 0 no known holes, 1 some, 3 it could
+not be asked. `python -m dragoman.cli.advisories LOCK…` does it for the Makefile.
 """
 
 import json

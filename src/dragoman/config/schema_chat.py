@@ -86,7 +86,9 @@ class Chat(Section, frozen=True):
     refresh_ttl_s: Annotated[
         float, Meta(ge=1.0, le=31536000.0, description="Life of a refresh token made by a login.")
     ] = 2592000.0
-    logins_per_minute: Annotated[int, Meta(ge=1, le=1000000, description="Logins a minute per address and user.")] = 5
+    logins_per_minute: Annotated[
+        int, Meta(ge=1, le=1000000, description="Logins a minute per address and user, at all instances.")
+    ] = 5
     max_frame_bytes: Annotated[int, Meta(ge=16384, le=1048576, description="Largest chat frame accepted.")] = 65536
     max_frames_per_s: Annotated[
         int, Meta(ge=1, le=1000000, description="Frames per second that one connection may send, on average.")

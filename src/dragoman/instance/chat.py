@@ -41,6 +41,7 @@ from dragoman.services.loops import Tasks, every
 from dragoman.services.metrics import Metrics
 from dragoman.services.upkeep.announcer import Announcer
 from dragoman.store.chat.cluster import ChatCluster, Layout
+from dragoman.store.chat.logins import Logins
 from dragoman.store.chat.shards import Names, Shards, Tally
 from dragoman.store.chat.users import Users
 from dragoman.store.inbox import Inboxes
@@ -92,17 +93,19 @@ class Chat:
         )  # fmt: skip
         self.tokens = chat_tokens(config)
         self.admission = Admission(
-            instance, self.tokens, self.users, self.here, self.shards, self.archive, self.courier, self.desk, tasks
-        )
+            instance, self.tokens, self.users, self.here, self.shards, self.archive, self.courier, self.receipts,
+            self.desk, tasks,
+        )  # fmt: skip
         self.accounts = Accounts(
             self.archive, self.tokens, session_version=self.users.session_version,
             raise_session_version=self.users.raise_session_version, logins_per_minute=chat.logins_per_minute,
+            may_try=Logins(redis, keys, chat.logins_per_minute).take,
         )  # fmt: skip
         self.whereabouts = Whereabouts(self.shards, self.archive)
         self.letters = ChatLetters(self.shards, self.desk.ids, instance, lambda: self.switchboard.current)
-        self.resender = Resender(self.here, self.archive, tasks, chat.resend_after_s)
+        self.resender = Resender(self.here, self.archive, self.receipts, tasks, chat.resend_after_s)
         tools = SaveTools(
-            self.shards, self.archive, self.courier, self.users, self.receipts, self.switchboard, metrics,
+            self.shards, self.archive, self.courier, self.receipts, self.switchboard, metrics,
             chat.max_deliveries,
         )  # fmt: skip
         self.keeper = ShardKeeper(

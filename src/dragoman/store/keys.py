@@ -82,6 +82,7 @@ TABLE = (
     KeySpec("IM:lease:{<tag>}", "string", "TTL presence", "shard keeper", "workers", "instance and fence that work the shard"),
     KeySpec("IM:claim:{<tag>}:<user>:<message>", "hash", "TTL idempotency", "acceptor, workers", "acceptor", "id, digest, saved, again"),
     KeySpec("IM:sv:{user:<id>}", "string", "as long as the account", "login", "chat connections", "session version"),
+    KeySpec("IM:logins:<try>", "string", "TTL 1 min", "login", "login", "ms at which a name has all its tries from an address again; a digest of both"),
     KeySpec("IM:early:{user:<id>}", "hash", "TTL 1 h", "receipts", "save stage", "receipts that came before the row"),
     KeySpec("IM:failed:{user:<id>}", "list", "TTL 7 d", "save stage", "chat connections", "errors for a sender that was away"),
     KeySpec("scheduler:turn:<turn>", "hash", "until the turn ends", "dispatcher", "dispatcher", "affinity_node_id"),
@@ -197,6 +198,9 @@ class Keys:
 
     def session_version(self, user: int) -> str:
         return f"{self.im}:sv:{{user:{user}}}"
+
+    def login_tries(self, who: str) -> str:
+        return f"{self.im}:logins:{who}"
 
     def early(self, user: int) -> str:
         return f"{self.im}:early:{{user:{user}}}"

@@ -18,6 +18,7 @@ LIVES = {
     "TTL job": "one hour after the last change",
     "TTL idempotency": "`chat.idempotency_ttl_s`",
     "TTL worker": "one hour, renewed with the presence of its instance",
+    "TTL 1 min": "a minute at most",
     "TTL 1 h": "one hour after the last receipt",
     "TTL 7 d": "seven days after the last word",
     "TTL 2 s": "two seconds, or until the job is recorded",

@@ -46,6 +46,7 @@ LITERAL = {
     "im:lease:{im1}": CHAT.lease("im1"),
     "im:claim:{im1}:7:m-1": CHAT.claim("im1", 7, "m-1"),
     "im:sv:{user:7}": CHAT.session_version(7),
+    "im:logins:abc": CHAT.login_tries("abc"),
     "im:early:{user:7}": CHAT.early(7),
     "im:failed:{user:7}": CHAT.failed(7),
     "scheduler:turn:t1": KEYS.turn("t1"),

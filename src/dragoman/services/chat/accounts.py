@@ -6,6 +6,7 @@
   would wait behind too many others is told to come back.
 - A login raises the user's session version: tokens of earlier ones are over. A token counts as over when its version
   is below the present one; a Redis that forgot versions locks nobody out.
+- Tries of a name from an address are counted here and, through Redis, for all instances; with Redis away, here alone.
 - With Redis away a login fails, since older tokens could not be ended. Refresh and verify go by the token alone, as
   the connections do.
 
@@ -68,19 +69,20 @@ class Accounts:
         session_version: Version,
         raise_session_version: Version,
         logins_per_minute: int = 5,
+        may_try: Callable[[str, str], Awaitable[bool]] | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._users, self._tokens = users, tokens
         self._session_version, self._raise_session_version = session_version, raise_session_version
-        self._allowances = Allowances(logins_per_minute)
+        self._allowances, self._may_try = Allowances(logins_per_minute), may_try
         self._clock, self._monotonic = clock, monotonic
         self._hashing, self._waiting = asyncio.Semaphore(HASHES_AT_ONCE), 0
 
     async def login(self, address: str, username: str | None, password: str | None) -> LoginData:
         """Raises Denied; ArchiveError and StoreError pass through."""
         name, secret = _checked(username, password)
-        if not self._allowances.take((address, name), self._monotonic()):
+        if not await self._has_a_try(address, name):
             raise Denied(Code.TOO_MANY_REQUESTS, "too many logins of this user from this address: wait a minute")
         user = await self._user(name, secret)
         version = await self._raise_session_version(user.id)
@@ -92,6 +94,15 @@ class Accounts:
             access_token_expires_in_seconds=int(self._tokens.access_ttl_s),
             refresh_token_expires_in_seconds=int(self._tokens.refresh_ttl_s),
         )
+
+    async def _has_a_try(self, address: str, name: str) -> bool:
+        """Here first: who is told to wait here need not be asked about elsewhere."""
+        if not self._allowances.take((address, name), self._monotonic()):
+            return False
+        try:
+            return self._may_try is None or await self._may_try(address, name)
+        except StoreError:
+            return True
 
     async def refresh(self, refresh_token: str | None) -> RefreshData:
         """A new access token of the same session; raises Denied."""

@@ -36,12 +36,15 @@ class House:
         self.now, self.table = 1_700_000_000.0, Table()
         self.versions: Counter[int] = Counter()
         self.redis_is_away = False
+        self.tried: list[tuple[str, str]] = []
+        self.tries_left = 1000
         self.tokens = Tokens((SECRET,), "mini-im", 60, 600)
         self.accounts = Accounts(
             self.table,
             self.tokens,
             session_version=self.session_version,
             raise_session_version=self.raise_session_version,
+            may_try=self.may_try,
             clock=lambda: self.now,
             monotonic=lambda: self.now,
         )
@@ -50,6 +53,13 @@ class House:
         if self.redis_is_away:
             raise RedisAway("not connected")
         return self.versions[uid]
+
+    async def may_try(self, address: str, name: str) -> bool:
+        if self.redis_is_away:
+            raise RedisAway("not connected")
+        self.tried.append((address, name))
+        self.tries_left -= 1
+        return self.tries_left >= 0
 
     async def raise_session_version(self, uid: int) -> int:
         self.versions[uid] += 1
@@ -131,6 +141,27 @@ async def test_the_sixth_login_within_a_minute_is_one_too_many_for_that_user_and
     await house.login("bob")
     house.now += 12
     await house.login()
+
+
+async def test_tries_at_other_instances_count_and_who_is_told_to_wait_here_is_not_asked_about(house: House) -> None:
+    house.tries_left = 2
+    for _ in range(2):
+        await house.login()
+    assert (await house.denied()).code is Code.TOO_MANY_REQUESTS
+    assert house.tried == [("::1", "alice")] * 3
+    house.tries_left = 1000
+    for _ in range(2):
+        await house.login()
+    assert (await house.denied()).code is Code.TOO_MANY_REQUESTS
+    assert len(house.tried) == 5
+
+
+async def test_with_redis_away_tries_are_counted_here(house: House) -> None:
+    house.redis_is_away = True
+    for _ in range(5):
+        with pytest.raises(RedisAway):  # the session version could not be raised
+            await house.login()
+    assert (await house.denied()).code is Code.TOO_MANY_REQUESTS
 
 
 async def test_known_and_unknown_names_cost_one_hash_each(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
