@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 
 from dragoman.archive import Archive, ArchiveAway, NewMessage, Receipt, Status, open_archive
 from dragoman.gateway import chat_http
+from dragoman.gateway.auditing import Auditor
 from dragoman.gateway.chat_http import routes
 from dragoman.gateway.http import Backstage, application
 from dragoman.gateway.principal import Doorkeeper
@@ -109,7 +110,8 @@ async def site(directory: Path) -> AsyncIterator[Site]:
         raise_session_version=made.raise_session_version,
     )
     # Backstage is for operators: nothing here gets that far.
-    app = application(Mock(Backstage), Doorkeeper((SECRET,), "dragoman"), routes(accounts, archive))
+    stage = Mock(Backstage, auditor=Auditor(Mock(), "here"))
+    app = application(stage, Doorkeeper((SECRET,), "dragoman"), routes(accounts, archive))
     async with TestClient(TestServer(app)) as client:
         made.client = client
         yield made
