@@ -80,7 +80,7 @@ class Crowd:
         gate = asyncio.Semaphore(OPENING)
 
         async def one(number: int) -> None:
-            user = User(self, FIRST_UID + number, _token(FIRST_UID + number, secret, issuer))
+            user = User(self, FIRST_UID + number, chat_token(FIRST_UID + number, secret, issuer))
             async with gate, asyncio.timeout(OPEN_PATIENCE_S):
                 await ws_connect(lambda: user, f"{urls[number % len(urls)]}/ws")
                 await user.opened
@@ -94,6 +94,8 @@ class Crowd:
 
     async def pace(self, per_s: float, seconds: float, name: str) -> None:
         """So many messages a second for so long, of which `result` is told; nothing of an earlier pace counts."""
+        for user in self.users:
+            user.forget()
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -181,6 +183,10 @@ class User(WSListener):
     def ping(self) -> None:
         self._transport.send(_TEXT, _PING)
 
+    def forget(self) -> None:
+        """Numbers begin anew."""
+        self._last.clear()
+
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
         transport.send(_TEXT, b'{"type":"AUTH","token":"%b"}' % self._token.encode())
@@ -259,7 +265,7 @@ def _count(times: "array[float]") -> int:
     return len(times) - times.count(NEVER)
 
 
-def _token(uid: int, secret: str, issuer: str) -> str:
+def chat_token(uid: int, secret: str, issuer: str) -> str:
     now = int(time.time())
     claims = {"iss": issuer, "iat": now, "exp": now + TOKEN_S, "uid": uid, "typ": "access"}
     return jwt.encode(claims, secret, algorithm="HS256")

@@ -9,7 +9,7 @@ disconnected, nothing arrives twice or out of order.
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dragoman.bench.chat_stage import Ground, Setup, stage
+from dragoman.bench.chat_stage import Ground, Setup, Stage, stage
 from dragoman.bench.errors import BenchError
 from dragoman.bench.progress import OnStep
 from dragoman.bench.rounds import Quantities
@@ -33,22 +33,26 @@ def steps(settings: "Settings") -> int:
 async def find(below: Ground, settings: "Settings", on_step: OnStep) -> Quantities:
     seconds = min(settings.seconds, 5.0)
     setup = Setup(users=settings.users)
-    sustained = 0.0
     async with stage(below, setup) as on:
-        rate = settings.rate
-        for _ in range(MOST_STEPS):
-            on_step(f"{rate:,.0f} messages a second")
-            found = await on.run(rate, STEP_WARMUP_S, seconds, DRAIN_PATIENCE_S)
-            if not kept_up(found, seconds):
-                break
-            sustained = rate
-            rate *= GROWTH
+        sustained, rate = await climb(on, settings.rate, seconds, on_step)
     if not sustained:
         raise BenchError(f"{settings.rate:,.0f} messages a second are more than is kept up with; begin with fewer.")
     on_step(f"{rate * OVERLOAD:,.0f} messages a second, which is too many")
     async with stage(below, replace(setup, max_backlog=SMALL_BACKLOG)) as on:
         over = await on.run(rate * OVERLOAD, STEP_WARMUP_S, seconds, DRAIN_PATIENCE_S)
     return {"max_per_s": sustained, **overloaded(over, rate * OVERLOAD)}
+
+
+async def climb(on: Stage, rate: float, seconds: float, on_step: OnStep, most: int = MOST_STEPS) -> tuple[float, float]:
+    """The highest rate that was kept up with, 0 if none was, and the next, which was not."""
+    sustained = 0.0
+    for _ in range(most):
+        on_step(f"{rate:,.0f} messages a second")
+        if not kept_up(await on.run(rate, STEP_WARMUP_S, seconds, DRAIN_PATIENCE_S), seconds):
+            break
+        sustained = rate
+        rate *= GROWTH
+    return sustained, rate
 
 
 def kept_up(found: dict[str, Any], seconds: float) -> bool:

@@ -54,10 +54,12 @@ class Fleet:
 
     def __init__(self) -> None:
         self.nodes: list[SimNode] = []
+        self.work_s = 0.0  # from the start of a job to its result
         self._timing = False
         self._since_cut_s: list[float] = []
         self._since_said_s: list[float] = []
         self._beat: asyncio.Task[None] | None = None
+        self.closed = 0
 
     def assigned(self, told: Told) -> None:
         if self._timing:
@@ -66,8 +68,11 @@ class Fleet:
             self._since_cut_s.append((now - int(told.turn_id)) / 1e9)
             self._since_said_s.append((now - int(told.trace_id)) / 1e9)
 
-    async def open(self, urls: list[str], count: int, slots: int, languages: list[str]) -> dict[str, Any]:
+    async def open(
+        self, urls: list[str], count: int, slots: int, languages: list[str], work_s: float = 0.0
+    ) -> dict[str, Any]:
         """`count` more nodes, dealt out to `urls`; each hears English and writes one of `languages` in turn."""
+        self.work_s = work_s
         gate = asyncio.Semaphore(OPENING)
 
         async def one(number: int) -> None:
@@ -100,7 +105,10 @@ class Fleet:
 
     async def times(self) -> dict[str, Any]:
         self._timing = False
-        return {"jobs": len(self._since_cut_s), "cut": latency(self._since_cut_s), "said": latency(self._since_said_s)}
+        told: dict[str, Any] = {"jobs": len(self._since_cut_s), "closed": self.closed}
+        if self._since_cut_s:
+            told |= {"cut": latency(self._since_cut_s), "said": latency(self._since_said_s)}
+        return told
 
 
 def _idle() -> ResourceUsage:
@@ -130,14 +138,22 @@ class SimNode(WSListener):
             job = (told.job_id.encode(), told.attempt_id, self._id, told.session_id.encode(), told.trace_id.encode())
             transport.send(_TEXT, _ACK % job)
             transport.send(_TEXT, _STARTED % job)
-            transport.send(_TEXT, _RESULT % (*job, told.utterance_index))
+            if self._fleet.work_s:
+                loop = asyncio.get_running_loop()
+                loop.call_later(self._fleet.work_s, self._answer, job, told.utterance_index)
+            else:
+                self._answer(job, told.utterance_index)
         elif told.type == "node_register_ack":
             self.heartbeat()
             self.registered.set_result(None)
         else:
             raise ValueError(f"a node was told {told.type}: {told.message}")
 
+    def _answer(self, job: tuple[bytes, int, bytes, bytes, bytes], index: int) -> None:
+        self._transport.send(_TEXT, _RESULT % (*job, index))
+
     def on_ws_disconnected(self, transport: WSTransport) -> None:
+        self._fleet.closed += self.registered.done()
         if not self.registered.done():
             self.registered.set_exception(ConnectionError("a node was not let in"))
 

@@ -44,7 +44,7 @@ def configured(redis_url: str, prefix: str, name: str, port: int) -> Config:
 class InstanceProcess:
     def __init__(self, config: Config, log: IO[bytes], module: str = PLAIN) -> None:
         self.url = f"ws://127.0.0.1:{config.server.port}"
-        self._http = f"http://127.0.0.1:{config.server.port}"
+        self.http = f"http://127.0.0.1:{config.server.port}"
         self._log = log
         self._answer_fd, ready_fd = os.pipe()
         command = [sys.executable, "-m", module]
@@ -86,7 +86,7 @@ class InstanceProcess:
     async def sees(self, nodes: int) -> None:
         """Return when it knows so many nodes: those of other instances are announced to it a moment later."""
         try:
-            async with asyncio.timeout(SEE_PATIENCE_S), aiohttp.ClientSession(self._http) as http:
+            async with asyncio.timeout(SEE_PATIENCE_S), aiohttp.ClientSession(self.http) as http:
                 while True:
                     async with http.get("/api/v1/stats") as answer:
                         if (await answer.json())["nodes_known"] >= nodes:

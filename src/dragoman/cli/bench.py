@@ -1,6 +1,7 @@
 """`dragoman bench`: how fast this is here, beside others in the same run. One command a bench."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,6 +13,7 @@ from dragoman.cli.settings import settings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dragoman.bench.pressure.settings import Part
     from dragoman.bench.progress import OnStep
     from dragoman.bench.report import Report
 
@@ -235,6 +237,55 @@ def abuse(
         return bench_abuse.run(chosen, find_server(server), on_step)
 
     _report(measure, bench_abuse.steps(chosen), json)
+
+
+@app.command()
+def load(
+    ctx: typer.Context,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0.01, max=600, help="How long half of everything lasts. [10, with --quick 0.1]", show_default=False
+        ),
+    ] = None,
+    only: Annotated[
+        str,
+        typer.Option(metavar="PARTS", help="Of sockets,messages,jobs,half,target,storm,above; all of them otherwise."),
+    ] = "",
+    instances: Annotated[int, typer.Option(min=1, max=16, help="Instances of all parts but the sockets.")] = 2,
+    first_rate: Annotated[
+        float, typer.Option(min=1, max=100_000, help="Messages per second to begin with.", show_default=True)
+    ] = 800.0,
+    quick: Annotated[bool, typer.Option("--quick", help="Small numbers and short times: does it run at all?")] = False,
+    json: JsonFile = None,
+) -> None:
+    """The most of sockets, messages and jobs; all together; a storm of reconnects; and more than there is room for."""
+    from dragoman.bench.pressure import bench as bench_load
+    from dragoman.bench.pressure.settings import QUICK, Settings
+    from dragoman.embedded.binary import find_server
+
+    chosen = replace(QUICK if quick else Settings(), parts=_parts(only), instances=instances)
+    chosen = replace(
+        chosen,
+        minutes=minutes or chosen.minutes,
+        first_rate=min(first_rate, chosen.first_rate) if quick else first_rate,
+    )
+    server = settings(ctx).config.embedded.redis_server
+
+    def measure(on_step: "OnStep") -> "Report":
+        return bench_load.run(chosen, find_server(server), on_step)
+
+    _report(measure, bench_load.steps(chosen), json)
+
+
+def _parts(only: str) -> "tuple[Part, ...]":
+    """In the order in which one may need what another found, however they were named."""
+    from dragoman.bench.pressure.settings import PARTS
+
+    named = [name.strip() for name in only.split(",") if name.strip()]
+    if unknown := [name for name in named if name not in PARTS]:
+        raise Failure(f"--only knows {', '.join(PARTS)}, and not {unknown[0]!r}.", USAGE)
+    return tuple(part for part in PARTS if part in named) if named else PARTS
 
 
 def _report(measure: "Callable[[OnStep], Report]", steps: int, json: Path | None) -> None:

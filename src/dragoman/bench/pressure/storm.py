@@ -1,0 +1,78 @@
+"""Ten thousand sockets cut off in the same moment, and back as the SDK comes back; and without its jitter.
+
+Half of them are speech sessions, which resume, half are chat users. Meanwhile others speak at a steady pace, and what
+is asked is whether their jobs notice.
+"""
+
+import asyncio
+from time import monotonic
+
+from dragoman.bench.chat_stage import Ground
+from dragoman.bench.pressure.settings import Settings
+from dragoman.bench.pressure.stage import Stage, stage
+from dragoman.bench.pressure.watch import watching
+from dragoman.bench.progress import OnStep
+from dragoman.bench.rounds import Quantities
+
+LOOK_S = 0.1
+CALM_S = 3.0
+STORMS = {"jitter": True, "in_step": False}
+
+
+async def storm(below: Ground, settings: Settings, on_step: OnStep) -> Quantities:
+    count = settings.storm_sockets
+    on_step(f"{count:,} sockets are opened")
+    async with stage(below, settings.instances) as on:
+        await on.must_hold(count // 2, count - count // 2)
+        await on.add_speakers(settings.sessions, settings.nodes)
+        await on.speakers.act("tolerate")
+        await on.speakers.act("pace", per_s=settings.storm_jobs_per_s)
+        await asyncio.sleep(settings.warmup_s)
+        found: Quantities = {}
+        for name, jitter in STORMS.items():
+            on_step(f"{count:,} sockets go and come back, {'with' if jitter else 'without'} jitter")
+            before = await _calm(on, settings.seconds)
+            found |= {f"{name}_{what}": value for what, value in (await _one(on, settings, jitter)).items()}
+            found |= {f"{name}_before_{what}": value for what, value in before.items()}
+            await asyncio.sleep(CALM_S)
+        spoken = await on.speakers.act("rest")
+    failed = sum(spoken["errors"].values())
+    found |= {"jobs_failed": failed, "jobs_lost": spoken["said"] - spoken["results"] - failed}
+    return found | {"jobs_doubled": spoken["doubled"], "speakers_closed": spoken["failed"]}
+
+
+async def _calm(on: Stage, seconds: float) -> Quantities:
+    await on.fleet.act("time")
+    await asyncio.sleep(seconds)
+    return await _dispatch(on)
+
+
+async def _one(on: Stage, settings: Settings, jitter: bool) -> Quantities:
+    """From the moment they are gone until all are back; those who are not after a while are counted as missing."""
+    await on.fleet.act("time")
+    async with watching(on) as watched:
+        until = monotonic() + settings.storm_patience_s
+        await on.idlers.act("drop", jitter=jitter)
+        told = await on.idlers.act("count")
+        while told["back_s"] is None and monotonic() < until:
+            await asyncio.sleep(LOOK_S)
+            told = await on.idlers.act("count")
+    return {
+        **await _dispatch(on),
+        "back_s": told["back_s"] if told["back_s"] is not None else settings.storm_patience_s,
+        "missing": told["sockets"] - told["open"],
+        "refused": sum(told["refused"].values()),
+        "resumed": told["resumed"],
+        "lag_p99_ms": watched.lag_p99_ms,
+        "cpu_share": watched.cpu_share,
+    }
+
+
+async def _dispatch(on: Stage) -> Quantities:
+    """From the cut, and from the moment the client spoke, to the node."""
+    told = await on.fleet.act("times")
+    found: Quantities = {"nodes_closed": told["closed"]}
+    for start, name in (("cut", "dispatch"), ("said", "said")):
+        if start in told:
+            found |= {f"{name}_{share}_ms": told[start][f"{share}_us"] / 1e3 for share in ("p50", "p99")}
+    return found
