@@ -23,7 +23,6 @@ from dragoman.services.chat.save import SaveStage, SaveTools
 from dragoman.services.chat.switchboard import Switchboard
 from dragoman.services.metrics import Metrics
 from dragoman.store.chat.shards import Accepted, Entry, Shards
-from dragoman.store.chat.users import Users
 from dragoman.store.redis import Dedicated
 from model.chat_protocol import NAMES, RECEIVER, SENDER, Message, State
 from model.explorer import Step
@@ -163,10 +162,8 @@ class Instance:
         switchboard, metrics = cast(Switchboard, StillSwitchboard()), Metrics()
         # A lease that lapses unnoticed is the point: no clock of its own tells it.
         self.holding = Holding(0, name, fence, inf)
-        tools = SaveTools(
-            gated, cast(Archive, GatedArchive(archive, self.save_gate)), courier, cast(Users, None),
-            cast(Receipts, None), switchboard, metrics, max_deliveries=1,
-        )  # fmt: skip
+        own = cast(Archive, GatedArchive(archive, self.save_gate))
+        tools = SaveTools(gated, own, courier, cast(Receipts, None), switchboard, metrics, max_deliveries=1)
         deliver = DeliverStage(gated, courier, switchboard, metrics)
         self.tasks = [
             asyncio.ensure_future(self._ending(deliver.run(self.holding), self.deliver_gate)),

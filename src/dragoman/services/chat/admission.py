@@ -19,6 +19,7 @@ from dragoman.services.chat.courier import Courier
 from dragoman.services.chat.inbound import ChatSocket
 from dragoman.services.chat.local_users import LocalUsers
 from dragoman.services.chat.outbound import Desk, Outbound
+from dragoman.services.chat.receipts import Receipts
 from dragoman.services.chat.tokens import BadToken, Tokens
 from dragoman.services.chat.user import ChatUser
 from dragoman.services.loops import Tasks, answers
@@ -41,11 +42,13 @@ class Admission:
         shards: Shards,
         archive: Archive,
         courier: Courier,
+        receipts: Receipts,
         desk: Desk,
         tasks: Tasks,
     ) -> None:
         self.instance, self.tokens, self._users, self._here, self._shards = instance, tokens, users, here, shards
         self._archive, self._courier, self._desk, self._tasks = archive, courier, desk, tasks
+        self._receipts = receipts
 
     async def admit(self, socket: ChatSocket, token: str | None) -> ChatUser | Reason:
         """The user at this socket, told AUTH_OK and all that waited; or why it may not come in."""
@@ -102,6 +105,7 @@ class Admission:
             await self._courier.hand(instance, ChatKick(user.id, int(connection)))
         for word in await self._users.take_words(user.id):
             user.say(word)
+        await self._receipts.apply_early(user.id)  # which an instance died with
 
     def reauth(self, user: ChatUser, token: str | None) -> Reason | None:
         """A newer token of the same user; None: it is good."""

@@ -4,10 +4,13 @@
                                         └ no such row yet: parked in Redis, and SQL is asked once more
 
 The save stage looks among the parked after its commit; whichever of the two comes second finds both and applies them.
+What is parked stays in Redis until SQL has it: should we die meanwhile, it is found when its receiver comes in the next
+time, or would be sent the message again.
 """
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 from typing import Literal
@@ -73,11 +76,13 @@ class Receipts:
         elif len(self._waiting) < MOST_WAITING:  # else it is not taken, and the message comes again
             self._add(_Given(Receipt(user.id, _STATUS[kind], user.inbound.confirmed(id)), user))
 
-    def found_early(self, user: int, receipts: Sequence[tuple[int, int]]) -> None:
-        """Parked receipts for rows that have just been written."""
-        for id, status in receipts:
+    async def apply_early(self, user: int, ids: Sequence[int] | None = None) -> set[int]:
+        """Look for parked receipts of rows that have just been written, or for any; answers what they are for."""
+        found = await self._users.early(user, ids)
+        for id, status in found:
             raised: Raised = Status.READ if status == Status.READ else Status.DELIVERED
             self._add(_Given(Receipt(user, raised, (id,)), None))
+        return {id for id, _ in found}
 
     def _add(self, given: _Given) -> None:
         self._waiting.append(given)
@@ -108,8 +113,19 @@ class Receipts:
                     given.user.error(Reason.ACK_NOT_ALLOWED, server_msg_id=id)
         if missing:
             tells += await self._park(missing)
+        await self._drop_parked(
+            [given.receipt for given, one in zip(batch, applied, strict=True) if given.user is None and not one.missing]
+        )
         if tells:
             await self._courier.tell(tells)
+
+    async def _drop_parked(self, written: list[Receipt]) -> None:
+        """Of those that Redis keeps for an hour more nothing becomes but a write that changes nothing."""
+        by_user: dict[int, list[tuple[int, int]]] = {}
+        for receipt in written:
+            by_user.setdefault(receipt.acker, []).extend((id, int(receipt.status)) for id in receipt.ids)
+        with suppress(StoreError):
+            await asyncio.gather(*(self._users.drop_early(user, receipts) for user, receipts in by_user.items()))
 
     async def _park(self, missing: list[tuple[_Given, tuple[int, ...]]]) -> list[Tell]:
         """Keep what has no row yet; then ask SQL once more, for the row may have come in between."""

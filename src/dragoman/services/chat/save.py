@@ -29,7 +29,6 @@ from dragoman.services.chat.receipts import Receipts
 from dragoman.services.chat.switchboard import Switchboard
 from dragoman.services.metrics import Metrics
 from dragoman.store.chat.shards import Entry, SavedEntry, Shards, Unreadable
-from dragoman.store.chat.users import Users
 from dragoman.store.errors import StoreError
 
 log = structlog.get_logger(__name__)
@@ -44,7 +43,6 @@ class SaveTools:
     shards: Shards
     archive: Archive
     courier: Courier
-    users: Users
     receipts: Receipts
     switchboard: Switchboard
     metrics: Metrics
@@ -200,13 +198,8 @@ class SaveStage:
         for entry, _ in saved:
             if entry.mode == Path.DELIVER_FIRST:
                 by_user.setdefault(entry.to, []).append(entry.id)
-        taken = await asyncio.gather(*(self._tools.users.take_early(user, ids) for user, ids in by_user.items()))
-        delivered = set[int]()
-        for user, found in zip(by_user, taken, strict=True):
-            if found:
-                self._tools.receipts.found_early(user, found)
-                delivered.update(id for id, _ in found)
-        return delivered
+        found = await asyncio.gather(*(self._tools.receipts.apply_early(user, ids) for user, ids in by_user.items()))
+        return set().union(*found)
 
     async def _done(self, holding: Holding, rows: list[SavedEntry]) -> None:
         """Redis forgets them. Who asked again since we told everybody is told again first: it would wait for ever."""

@@ -9,7 +9,7 @@ from dragoman.store.script import Script
 from dragoman.store.slices import in_slices
 
 EARLY_PARK = Script.beside(__file__, "early_park")
-EARLY_TAKE = Script.beside(__file__, "early_take")
+EARLY_DROP = Script.beside(__file__, "early_drop")
 LEAVE_WORD = Script.beside(__file__, "leave_word")
 
 EARLY_TTL_MS = 3_600_000
@@ -62,9 +62,18 @@ class Users:
         early = self.keys.early(user)
         await EARLY_PARK(self.redis, early=early, most=EARLY_MOST, ttl=EARLY_TTL_MS, given=given)
 
-    async def take_early(self, user: int, ids: Sequence[int]) -> list[tuple[int, int]]:
-        flat = await EARLY_TAKE(self.redis, early=self.keys.early(user), ids=list(ids))
-        return [(int(id), int(status)) for id, status in zip(flat[::2], flat[1::2], strict=True)]
+    async def early(self, user: int, ids: Sequence[int] | None = None) -> list[tuple[int, int]]:
+        """Those for these messages, or all there are. They stay until they are written, and dropped."""
+        key = self.keys.early(user)
+        if ids is None:
+            flat = await self.redis.call("HGETALL", key)
+            return [(int(id), int(status)) for id, status in zip(flat[::2], flat[1::2], strict=True)]
+        found = await self.redis.call("HMGET", key, *ids) if ids else []
+        return [(id, int(status)) for id, status in zip(ids, found, strict=True) if status is not None]
+
+    async def drop_early(self, user: int, written: Sequence[tuple[int, int]]) -> None:
+        flat = [part for pair in written for part in pair]
+        await EARLY_DROP(self.redis, early=self.keys.early(user), written=flat)
 
     # -- what a sender that is away must hear ----------------------------------------------------
 

@@ -103,25 +103,34 @@ async def test_session_versions_begin_at_nothing_and_rise_for_each_user_alone(us
 # -- receipts that came before the row
 
 
-async def test_an_early_receipt_is_taken_once(users: Users) -> None:
+async def test_an_early_receipt_is_kept_until_it_is_dropped(users: Users) -> None:
     await users.park_early(7, [(ID + 1, DELIVERED), (ID + 2, READ)])
-    assert await users.take_early(7, [ID + 3]) == []
-    assert await users.take_early(8, [ID + 1]) == [], "it is kept for who gave it"
-    assert await users.take_early(7, [ID + 2, ID + 1, ID + 9]) == [(ID + 2, READ), (ID + 1, DELIVERED)]
-    assert await users.take_early(7, [ID + 1, ID + 2]) == []
-    assert await users.take_early(7, []) == []
+    assert await users.early(7, [ID + 3]) == []
+    assert await users.early(8, [ID + 1]) == [], "it is kept for who gave it"
+    for _ in range(2):
+        assert await users.early(7, [ID + 2, ID + 1, ID + 9]) == [(ID + 2, READ), (ID + 1, DELIVERED)]
+    assert sorted(await users.early(7)) == [(ID + 1, DELIVERED), (ID + 2, READ)]
+    await users.drop_early(7, [(ID + 2, READ), (ID + 3, READ)])
+    assert await users.early(7) == [(ID + 1, DELIVERED)]
+    assert await users.early(7, []) == []
+
+
+async def test_an_early_receipt_that_rose_is_not_dropped_with_the_lower_one(users: Users) -> None:
+    await users.park_early(7, [(ID, READ)])
+    await users.drop_early(7, [(ID, DELIVERED)])
+    assert await users.early(7, [ID]) == [(ID, READ)]
 
 
 @pytest.mark.parametrize("given", [(DELIVERED, READ), (READ, DELIVERED), (READ, READ), (DELIVERED, READ, DELIVERED)])
 async def test_the_higher_of_two_receipts_stays(users: Users, given: tuple[int, ...]) -> None:
     for status in given:
         await users.park_early(7, [(ID, status)])
-    assert await users.take_early(7, [ID]) == [(ID, READ)]
+    assert await users.early(7, [ID]) == [(ID, READ)]
 
 
 async def test_both_receipts_may_come_in_one_call(users: Users) -> None:
     await users.park_early(7, [(ID, READ), (ID, DELIVERED)])
-    assert await users.take_early(7, [ID]) == [(ID, READ)]
+    assert await users.early(7, [ID]) == [(ID, READ)]
 
 
 async def test_no_more_than_so_many_are_kept_and_those_kept_can_still_rise(
@@ -131,13 +140,11 @@ async def test_no_more_than_so_many_are_kept_and_those_kept_can_still_rise(
     await users.park_early(7, [(ID + number, DELIVERED) for number in range(5)])
     assert await redis.call("HLEN", keys.early(7)) == 3
     await users.park_early(7, [(ID + 4, READ), (ID, READ)])
-    assert await users.take_early(7, [ID, ID + 1, ID + 2, ID + 3, ID + 4]) == [
-        (ID, READ),
-        (ID + 1, DELIVERED),
-        (ID + 2, DELIVERED),
-    ]
+    kept = [(ID, READ), (ID + 1, DELIVERED), (ID + 2, DELIVERED)]
+    assert await users.early(7, [ID, ID + 1, ID + 2, ID + 3, ID + 4]) == kept
+    await users.drop_early(7, kept)
     await users.park_early(7, [(ID + 4, READ)])
-    assert await users.take_early(7, [ID + 4]) == [(ID + 4, READ)], "there is room again"
+    assert await users.early(7, [ID + 4]) == [(ID + 4, READ)], "there is room again"
 
 
 async def test_early_receipts_lapse_an_hour_after_the_last(users: Users, redis: Redis, keys: Keys) -> None:
@@ -145,16 +152,8 @@ async def test_early_receipts_lapse_an_hour_after_the_last(users: Users, redis: 
     await redis.call("PEXPIRE", keys.early(7), 5_000)
     await users.park_early(7, [(ID + 1, DELIVERED)])
     assert EARLY_TTL_MS - 10_000 < await life_ms(redis, keys.early(7)) <= EARLY_TTL_MS
-    await users.take_early(7, [ID])
+    await users.drop_early(7, [(ID, DELIVERED)])
     assert await life_ms(redis, keys.early(7)) > 0
-
-
-async def test_of_two_that_look_for_a_receipt_one_finds_it(users: Users, connect: Connect, keys: Keys) -> None:
-    other = Users(await connect(), keys, TTL_MS)
-    await users.park_early(7, [(ID + number, READ) for number in range(50)])
-    ids = [ID + number for number in range(50)]
-    found = await asyncio.gather(*((users if id % 2 else other).take_early(7, [id]) for id in [*ids, *ids]))
-    assert sorted(one for some in found for one in some) == [(id, READ) for id in ids]
 
 
 # -- words for those away

@@ -1,0 +1,105 @@
+"""Receipts of receivers, with a Redis and a database: none is lost with the instance that had it in its hands."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from dragoman.archive import Applied, NewMessage, Receipt, Status
+from dragoman.archive.sqlite import SqliteArchive
+from dragoman.domain.chat.message_ids import MessageIds
+from dragoman.services.chat.clock import now_ms
+from dragoman.services.chat.courier import Courier
+from dragoman.services.chat.local_users import LocalUsers
+from dragoman.services.chat.receipts import Receipts
+from dragoman.services.loops import Tasks
+from dragoman.services.metrics import Metrics
+from dragoman.store.chat.users import Users
+from dragoman.store.inbox import Inboxes, InboxSettings
+from dragoman.store.keys import Keys
+from dragoman.store.redis import Redis
+
+SENDER, RECEIVER = 7, 9
+ID = MessageIds(1).draw(now_ms())
+
+
+class SlowArchive(SqliteArchive):
+    """Its receipts wait until somebody lets them."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.asked, self.go = asyncio.Event(), asyncio.Event()
+
+    async def receipts(self, given: Sequence[Receipt]) -> list[Applied]:
+        self.asked.set()
+        await self.go.wait()
+        return await super().receipts(given)
+
+
+class House:
+    """One instance, as far as receipts go."""
+
+    def __init__(self, redis: Redis, keys: Keys, database: Path) -> None:
+        metrics, self.tasks = Metrics(), Tasks()
+        self.archive, self.users = SlowArchive(database), Users(redis, keys, 45_000)
+        inboxes = Inboxes(redis, keys, InboxSettings())
+        courier = Courier("i1", LocalUsers(metrics, 60.0), self.users, inboxes, metrics)
+        self.receipts = Receipts(self.archive, self.users, courier, metrics, self.tasks)
+
+    async def status(self) -> Status:
+        return (await self.archive.messages([ID]))[ID].status
+
+    async def close(self) -> None:
+        await self.tasks.cancel()
+        await self.archive.close()
+
+
+@asynccontextmanager
+async def house(redis: Redis, keys: Keys, tmp_path: Path) -> AsyncIterator[House]:
+    made = House(redis, keys, tmp_path / "chat.sqlite3")
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+@pytest.mark.parametrize("parked", [Status.DELIVERED, Status.READ])
+async def test_an_early_receipt_outlives_the_instance_that_was_about_to_write_it(
+    redis: Redis, keys: Keys, tmp_path: Path, parked: Status
+) -> None:
+    async with house(redis, keys, tmp_path) as dying:
+        await dying.users.park_early(RECEIVER, [(ID, int(parked))])
+        await dying.archive.save([NewMessage(ID, "m", SENDER, RECEIVER, "TEXT", "hello", 0)])
+        assert await dying.receipts.apply_early(RECEIVER, [ID]) == {ID}
+        await dying.archive.asked.wait()
+    async with house(redis, keys, tmp_path) as heir:
+        heir.archive.go.set()
+        await heir.receipts.apply_early(RECEIVER)
+        await heir.tasks.settled()
+        assert await heir.status() is parked
+        assert not await redis.call("EXISTS", keys.early(RECEIVER)), "and is kept no longer than that"
+
+
+async def test_an_early_receipt_for_what_is_no_row_yet_stays(redis: Redis, keys: Keys, tmp_path: Path) -> None:
+    async with house(redis, keys, tmp_path) as here:
+        here.archive.go.set()
+        await here.users.park_early(RECEIVER, [(ID, int(Status.READ))])
+        await here.receipts.apply_early(RECEIVER)
+        await here.tasks.settled()
+        assert await here.users.early(RECEIVER, [ID]) == [(ID, Status.READ)]
+
+
+async def test_a_receipt_that_rises_while_the_lower_one_is_written_stays(
+    redis: Redis, keys: Keys, tmp_path: Path
+) -> None:
+    async with house(redis, keys, tmp_path) as here:
+        await here.archive.save([NewMessage(ID, "m", SENDER, RECEIVER, "TEXT", "hello", 0)])
+        await here.users.park_early(RECEIVER, [(ID, int(Status.DELIVERED))])
+        await here.receipts.apply_early(RECEIVER, [ID])
+        await here.archive.asked.wait()
+        await here.users.park_early(RECEIVER, [(ID, int(Status.READ))])
+        here.archive.go.set()
+        await here.tasks.settled()
+        assert await here.users.early(RECEIVER, [ID]) == [(ID, Status.READ)]
