@@ -38,9 +38,9 @@ FOUND = Finding(
 )
 
 
-def concluded(finding: Finding = FOUND, told: dict[str, Any] = TOLD, last: State = CALM, logged: str = "") -> Report:
+def concluded(finding: Finding = FOUND, told: dict[str, Any] = TOLD, last: State = CALM, *inside: str) -> Report:
     report = Report({})
-    conclude(report, [finding], told, CALM, last, logged)
+    conclude(report, [finding], told, (CALM, last), inside)
     return report
 
 
@@ -90,8 +90,14 @@ def test_a_slot_that_is_still_taken_is_found() -> None:
     assert State(REST, 2, 0).more_than(CALM) == ["2 slots"]
 
 
+def test_memory_that_does_not_come_back_is_found() -> None:
+    assert concluded(last=State(REST, 0, 150 * MIB)).settings["wrong"] == []
+    assert concluded(last=State(REST, 0, 200 * MIB)).settings["wrong"] == ["100 MiB more than before are in use"]
+
+
 def test_what_the_bystanders_met_and_what_an_instance_logged_is_found() -> None:
-    wrong = concluded(told=TOLD | {"failures": ["User was closed: 4003"], "lost": 1}, logged="endpoint failed")
+    told = TOLD | {"failures": ["User was closed: 4003"], "lost": 1}
+    wrong = concluded(FOUND, told, CALM, "an instance logged: endpoint failed")
     assert wrong.settings["wrong"] == [
         "bystanders: User was closed: 4003",
         "bystanders: 1 lost",

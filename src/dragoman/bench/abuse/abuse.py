@@ -30,6 +30,9 @@ from dragoman.embedded.binary import ServerBinary
 SPARE_FILES = 2500
 COURSES = ("speech", "chat")
 MIB = 1 << 20
+# Of both instances, over a whole run. The allocator keeps some of what it had at the peak: 10,000 sockets are 100 MiB.
+GROWTH_MIB = 64
+MOST_KEYS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,10 @@ async def _run(report: Report, settings: Settings, servers: Servers, folder: Pat
             findings.append(await _one(stage, settings, attack, first))
         told = await stage.bystanders.act("rest")
         last, _ = await stage.quiet(first)
-        conclude(report, findings, told, first, last, stage.failures_in_the_log())
+        wrong = [f"{key} left in Redis" for key in stage.keys_left()[:MOST_KEYS]]
+        if logged := stage.failures_in_the_log():
+            wrong.append(f"an instance logged: {logged}")
+        conclude(report, findings, told, (first, last), wrong)
 
 
 async def _open(stage: Stage, settings: Settings) -> None:
@@ -125,8 +131,14 @@ async def _one(stage: Stage, settings: Settings, attack: Attack, first: State) -
 
 
 def conclude(
-    report: Report, findings: Sequence[Finding], told: Mapping[str, Any], first: State, last: State, logged: str
+    report: Report,
+    findings: Sequence[Finding],
+    told: Mapping[str, Any],
+    states: tuple[State, State],
+    wrong_inside: Sequence[str] = (),
 ) -> None:
+    """`states` are those before the first attack and after the last; `wrong_inside` is what the stage found."""
+    first, last = states
     for found in findings:
         name = found.attack.name
         for course in COURSES:
@@ -144,11 +156,13 @@ def conclude(
     wrong = [what for found in findings for what in found.wrong] + [f"bystanders: {what}" for what in told["failures"]]
     wrong += [f"bystanders: {told['lost']} lost"] if told["lost"] else []
     wrong += [f"{left} left at the end" for left in last.more_than(first)]
-    wrong += [f"an instance logged: {logged}"] if logged else []
+    grown = (last.rss_bytes - first.rss_bytes) / MIB
+    wrong += [f"{grown:.0f} MiB more than before are in use"] if grown > GROWTH_MIB else []
+    wrong += wrong_inside
     report.figures["wrong"] = len(wrong)
     report.settings["answers"] = {found.attack.name: dict(found.answers) for found in findings}
     report.settings["wrong"] = wrong
-    report.tables = [attack_table(findings)]
+    report.tables = [answer_table(findings), cost_table(findings)]
     report.notes = [_summary(report, told), *(f"[red]Wrong:[/red] {what}" for what in wrong)]
 
 
@@ -160,20 +174,24 @@ def _summary(report: Report, told: Mapping[str, Any]) -> str:
     )
 
 
-def attack_table(findings: Sequence[Finding]) -> Table:
+def answer_table(findings: Sequence[Finding]) -> Table:
+    rows = [[found.attack.title, f"{found.rounds:,}", ", ".join(sorted(found.answers))] for found in findings]
+    return table("What it is answered", ["", "rounds", "answers"], rows)
+
+
+def cost_table(findings: Sequence[Finding]) -> Table:
     rows = [
         [
             found.attack.title,
-            f"{found.rounds}",
-            ", ".join(sorted(found.answers)),
-            *(
-                f"{number(found.before[course]['p99_ms'])} → {number(found.during[course]['p99_ms'])}"
-                f" ({number(found.ratio(course), ' ×')})"
-                for course in COURSES
-            ),
+            *(text for course in COURSES for text in _compared(found, course)),
             f"{found.rss_before / MIB:.0f} → {found.rss_after / MIB:.0f}",
         ]
         for found in findings
     ]
-    columns = ["attack", "rounds", "answers", "speech p99 ms", "chat p99 ms", "MiB"]
+    columns = ["p99 before → meanwhile, ms", "speech", "ratio", "chat", "ratio", "MiB"]
     return table("What it costs others", columns, rows)
+
+
+def _compared(found: Finding, course: str) -> tuple[str, str]:
+    before, during = found.before[course]["p99_ms"], found.during[course]["p99_ms"]
+    return f"{number(before)} → {number(during)}", number(found.ratio(course), " ×")

@@ -37,6 +37,7 @@ async def attack(
 
 
 def main() -> None:
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # also where the bench itself was given a higher one
     os.nice(LOWEST)
     play({"attack": attack})
 

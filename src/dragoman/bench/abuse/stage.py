@@ -25,12 +25,14 @@ from dragoman.bench.puppet import Puppet
 from dragoman.bench.servers import Servers
 from dragoman.config import Config, load
 from dragoman.embedded.engine import free_port
+from dragoman.store.keys import TABLE
 
 INSTANCES = 2
 SECRET = "abuse-abuse-abuse-abuse-abuse-abuse-abuse"
 ATTACK_PATIENCE_S = 300.0
 QUIET_PATIENCE_S = 40.0
 LOOK_S = 0.1
+FOREVER = -1
 # What must be again as it was before, by its name in /api/v1/stats.
 COUNTED = ("connections", "sessions", "nodes_here", "jobs", "chat_users", "tasks", "heads", "leaving")
 SPARE_TASKS = 3  # loops of ours that are between two turns, or the request that asks
@@ -130,6 +132,19 @@ class Stage:
         """The last line of the instances' own log, which holds errors alone; empty: nothing went wrong inside."""
         words = last_words(self.log)
         return "" if words == "nothing was said" else words
+
+    def keys_left(self) -> list[str]:
+        """Keys in Redis that should not be there, in words: of a turn, of no kind that is known, or never ending."""
+        node, found = self.servers.nodes[0], []
+        for name in [*node.call("KEYS", f"{self.prefix}:*"), *node.call("KEYS", "scheduler:*")]:
+            rows = [row for row in TABLE if row.pattern(self.prefix).match(name)]
+            if name.startswith("scheduler:"):
+                found.append(f"{name}, of a turn that is over,")
+            elif not rows:
+                found.append(f"{name}, which is in no table,")
+            elif rows[0].expires and int(node.call("PTTL", name)) == FOREVER:
+                found.append(f"{name}, without an end,")
+        return found
 
     def _reserved(self) -> int:
         node = self.servers.nodes[0]
