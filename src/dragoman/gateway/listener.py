@@ -27,7 +27,7 @@ from dragoman.gateway.websocket import WebSocket
 _BACKLOG = 65_535
 # libuv accepts one connection of a listening handle a turn. A turn is long when thousands come at once, so there are
 # several handles of the one socket.
-_HANDLES = 16
+_HANDLES = 8
 _RETRY_AFTER_S = 5
 _CLOSE_BATCH = 200
 _MAX_SWEEP_S = 1.0

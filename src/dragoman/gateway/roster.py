@@ -16,7 +16,7 @@ from dragoman.gateway.limits import Counters, Limits
 
 # Departures told in one turn of the loop. When a network goes, ten thousand connections go with it in the same moment,
 # and to see all of them off at once would keep everybody else waiting for a second.
-DEPARTURES = 32
+DEPARTURES = 16
 
 
 class Expiring(Protocol):

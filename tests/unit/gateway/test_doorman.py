@@ -1,6 +1,8 @@
 import asyncio
+from collections.abc import Iterator
+from itertools import count
 
-from dragoman.gateway.doorman import HANDSHAKES, Doorman
+from dragoman.gateway.doorman import ADMISSION_S, Doorman
 
 
 class Caller:
@@ -11,30 +13,40 @@ class Caller:
         self._inside.append(self)
 
 
-def test_a_few_come_in_each_turn_in_the_order_they_came() -> None:
+def came_in_by_turn(turn_s: float, callers: int) -> list[int]:
+    """How many were inside after each turn of the loop, when every turn takes so long."""
     inside: list[Caller] = []
     by_turn: list[int] = []
+    clock: Iterator[float] = (turn_s * number for number in count())
 
     async def main() -> None:
-        doorman = Doorman()
-        callers = [Caller(inside) for _ in range(2 * HANDSHAKES + 1)]
-        for caller in callers:
+        doorman = Doorman(lambda: next(clock))
+        all = [Caller(inside) for _ in range(callers)]
+        for caller in all:
             doorman.queue(caller)
         while doorman:
             await asyncio.sleep(0)
             by_turn.append(len(inside))
-        assert inside == callers
+        assert inside == all
 
     asyncio.run(main())
-    assert by_turn == [HANDSHAKES, 2 * HANDSHAKES, 2 * HANDSHAKES + 1]
+    return by_turn
+
+
+def test_one_comes_in_each_turn_in_the_order_they_came() -> None:
+    assert came_in_by_turn(0.0, 3) == [1, 2, 3]
+
+
+def test_of_a_long_turn_half_is_for_those_who_wait() -> None:
+    assert came_in_by_turn(20 * ADMISSION_S, 25) == [10, 20, 25]
 
 
 def test_who_has_left_costs_nobody_a_turn() -> None:
     inside: list[Caller] = []
 
     async def main() -> None:
-        doorman = Doorman()
-        gone, stays = [Caller(inside) for _ in range(10 * HANDSHAKES)], Caller(inside)
+        doorman = Doorman(lambda: 0.0)
+        gone, stays = [Caller(inside) for _ in range(10)], Caller(inside)
         for caller in (*gone, stays):
             doorman.queue(caller)
         for caller in gone:
@@ -49,14 +61,31 @@ def test_who_has_left_costs_nobody_a_turn() -> None:
     asyncio.run(main())
 
 
+def test_when_all_have_left_the_next_comes_in_as_the_first_did() -> None:
+    inside: list[Caller] = []
+
+    async def main() -> None:
+        doorman = Doorman()
+        left = Caller(inside)
+        doorman.queue(left)
+        doorman.forget(left)
+        await asyncio.sleep(0)
+        caller = Caller(inside)
+        doorman.queue(caller)
+        await asyncio.sleep(0)
+        assert inside == [caller]
+
+    asyncio.run(main())
+
+
 def test_in_a_hurry_all_come_in_at_once() -> None:
     inside: list[Caller] = []
 
     async def main() -> None:
         doorman = Doorman()
-        for _ in range(3 * HANDSHAKES):
+        for _ in range(30):
             doorman.queue(Caller(inside))
         doorman.hurry()
-        assert (len(inside), len(doorman)) == (3 * HANDSHAKES, 0)
+        assert (len(inside), len(doorman)) == (30, 0)
 
     asyncio.run(main())
