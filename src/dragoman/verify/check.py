@@ -65,7 +65,7 @@ def judge(
     jobs = {name: job for name, job in facts.jobs.items() if job.session in speech.sessions}
     found += check_nodes.findings(witness, jobs, forgiven, rules)
     found += check_stores.findings(facts, before, speech, forgiven)
-    return _counted(chat, ends, facts, before, forgiven, found)
+    return _counted(chat, speech, ends, facts, before, forgiven, found)
 
 
 def _chat(chat: ChatLedger, facts: Facts, forgiven: Forgiven, rules: Rules) -> list[Finding]:
@@ -77,7 +77,13 @@ def _chat(chat: ChatLedger, facts: Facts, forgiven: Forgiven, rules: Rules) -> l
 
 
 def _counted(
-    chat: ChatLedger, ends: Ends, facts: Facts, before: Facts, forgiven: Forgiven, found: list[Finding]
+    chat: ChatLedger,
+    speech: SpeechLedger,
+    ends: Ends,
+    facts: Facts,
+    before: Facts,
+    forgiven: Forgiven,
+    found: list[Finding],
 ) -> Verdict:
     kinds = Counter(finding.kind for finding in found)
 
@@ -95,11 +101,12 @@ def _counted(
         out_of_order=count(OUT_OF_ORDER),
         late=count(LATE),
         findings=tuple(found),
-        notes=(*_notes(ends, facts, before), *(f"forgotten by Redis: {sentence}" for sentence in forgotten)),
+        notes=(*_notes(ends, speech, facts, before), *(f"forgotten by Redis: {sentence}" for sentence in forgotten)),
     )
 
 
-def _notes(ends: Ends, facts: Facts, before: Facts) -> list[str]:
+def _notes(ends: Ends, speech: SpeechLedger, facts: Facts, before: Facts) -> list[str]:
     notes = [f"{ends.skipped} utterances were skipped"] * bool(ends.skipped)
-    notes += [f"{ends.failed} utterances failed, and their speakers were told"] * bool(ends.failed)
+    codes = Counter(failure.code for one in speech.sessions.values() for failure in one.failures)
+    notes += [f"{count} utterances failed with {code}, and their speakers were told" for code, count in codes.items()]
     return notes + [f"dead letter: {letter}" for letter in facts.letters if letter not in before.letters]

@@ -66,9 +66,11 @@ class Speaker:
             self._over(str(error))
 
     async def _whole(self, session: Session) -> None:
-        numbers = self._next(self._rng.randint(*_SHORT), silent=self._rng.random() < _SILENT)
-        index = await session.utterance(pieces.sound(numbers))
-        self._gave(session, numbers, index)
+        """One utterance, or a few at once: those behind may be done before it."""
+        for _ in range(self._rng.choice((1, 1, 1, 3))):
+            numbers = self._next(self._rng.randint(*_SHORT), silent=self._rng.random() < _SILENT)
+            index = await session.utterance(pieces.sound(numbers))
+            self._gave(session, numbers, index)
 
     async def _turn(self, session: Session) -> None:
         kind = self._rng.random()

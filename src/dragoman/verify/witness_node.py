@@ -1,7 +1,8 @@
 """A node that writes down everything it is given: `python -m dragoman.verify.witness_node --help`.
 
-It hears pieces (see `pieces`) and answers with their numbers, after a while that is drawn. Silence it answers with
-nothing. Its file is the other side of what clients were told: which node had which job when, and how often.
+It hears pieces (see `pieces`) and answers with their numbers, after a while that is drawn; some take long, so that
+later ones come back before them. Silence it answers with nothing. Its file is the other side of what clients were told:
+which node had which job when, and how often.
 """
 
 import argparse
@@ -23,12 +24,13 @@ from dragoman.verify.node_events import EventFile, Kind, NodeEvent
 MODULE = "dragoman.verify.witness_node"
 LANGUAGES = ("en", "es")
 ALIVE_EVERY_S = 0.2
+SLOW_SHARE = 0.1
 QUICK = Timing(backoff_first_s=0.05, backoff_longest_s=0.5, heartbeat_s=2.0)
 
 
 class WitnessNode(Node):
     def __init__(
-        self, urls: Sequence[str], node_id: str, file: EventFile, *, slots: int, delay_s: float, jitter_s: float
+        self, urls: Sequence[str], node_id: str, file: EventFile, *, slots: int, delay_s: float, slow_s: float
     ) -> None:
         super().__init__(
             urls,
@@ -40,7 +42,7 @@ class WitnessNode(Node):
             timing=QUICK,
         )
         self._name, self._slots, self._file = node_id, slots, file
-        self._delay_s, self._jitter_s = delay_s, jitter_s
+        self._delay_s, self._slow_s = delay_s, slow_s
         self._random = Random(node_id)
         self._url = ""
         self._cancel = self._worker.cancel
@@ -79,7 +81,8 @@ class WitnessNode(Node):
     async def _work(self, job: Job) -> Result | None:
         words = pieces.heard(job.audio)
         self._write(Kind.STARTED, job.assign, pieces=pieces.text(words))
-        await asyncio.sleep(max(0.0, self._delay_s + self._random.uniform(-1, 1) * self._jitter_s))
+        usual_s = self._slow_s if self._random.random() < SLOW_SHARE else self._delay_s
+        await asyncio.sleep(usual_s * self._random.uniform(0.2, 1.8))
         silent = all(word < 0 for word in words)
         # Written before it is sent: what is told of a result must never be older than the result.
         self._write(Kind.ENDED, job.assign, outcome="empty" if silent else "ok")
@@ -106,16 +109,16 @@ def main() -> None:
     parser.add_argument("--id", required=True)
     parser.add_argument("--file", type=Path, required=True, help="events are appended to it")
     parser.add_argument("--slots", type=int, default=4)
-    parser.add_argument("--delay-ms", type=float, default=80.0)
-    parser.add_argument("--jitter-ms", type=float, default=60.0)
+    parser.add_argument("--delay-ms", type=float, default=80.0, help="a job takes so long, more or less")
+    parser.add_argument("--slow-ms", type=float, default=900.0, help="and one in ten so long")
     given = parser.parse_args()
     asyncio.run(_be(given))
 
 
 async def _be(given: argparse.Namespace) -> None:
     file = EventFile(given.file)
-    delay_s, jitter_s = given.delay_ms / 1000, given.jitter_ms / 1000
-    await WitnessNode(given.url, given.id, file, slots=given.slots, delay_s=delay_s, jitter_s=jitter_s).testify()
+    delay_s, slow_s = given.delay_ms / 1000, given.slow_ms / 1000
+    await WitnessNode(given.url, given.id, file, slots=given.slots, delay_s=delay_s, slow_s=slow_s).testify()
 
 
 if __name__ == "__main__":
