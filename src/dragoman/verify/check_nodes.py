@@ -56,9 +56,11 @@ def _same_audio(witness: Witness) -> Iterator[Finding]:
 
 
 def _slots_are_respected(found: list[Burden], rules: Rules) -> Iterator[Finding]:
+    """A job that is bound to its turn may come to the node before one that took its slot earlier: so it is not the
+    order of coming that counts, but how many there are, and how many of those are bound to nothing."""
     for one in found:
-        limit = one.event.slots + (rules.overcommit if one.bound else 0)
-        if one.others >= limit:
+        beyond = one.others >= one.event.slots + rules.overcommit
+        if beyond or (not one.bound and one.free >= one.event.slots):
             kind = "of a turn it had a job of" if one.bound else "bound to no turn of its own"
             who = f"{one.event.node} has {one.event.slots} slots and {one.others} jobs, and was given {one.event.job}"
             yield Finding("over its slots", f"{who} ({kind}; utterance {one.event.index} of {one.event.session})")

@@ -114,28 +114,32 @@ class Burden:
 
     event: NodeEvent
     others: int
+    free: int  # those of them that were the first of their turn there
     bound: bool  # it had another job of the same turn before
 
 
 def burdens(witness: Witness, over_at: dict[str, float]) -> Iterator[Burden]:
     """`over_at`: when each job was over, by the stores. Never more than Redis counted at that time: an answer, a lost
     connection, a later attempt elsewhere and a job's end all count as the slot given back."""
-    held: dict[str, set[str]] = defaultdict(set)
+    held: dict[str, dict[str, bool]] = defaultdict(dict)  # by node: its jobs, and whether each is bound
     turns: dict[str, set[str]] = defaultdict(set)
     for event in witness.events:
         match event.kind:
             case Kind.BEGAN | Kind.LOST:
                 held[event.node].clear()
             case Kind.ENDED | Kind.CANCELLED:
-                held[event.node].discard(event.job)
+                held[event.node].pop(event.job, None)
             case Kind.GIVEN:
                 for node, jobs in held.items():
                     if node != event.node:
-                        jobs.discard(event.job)
+                        jobs.pop(event.job, None)
                 mine = held[event.node]
-                mine -= {job for job in mine if over_at.get(job, event.at + 1) <= event.at}
-                yield Burden(event, len(mine - {event.job}), event.turn in turns[event.node])
-                mine.add(event.job)
+                for job in [job for job in mine if over_at.get(job, event.at + 1) <= event.at]:
+                    del mine[job]
+                others = [bound for job, bound in mine.items() if job != event.job]
+                bound = mine.get(event.job, event.turn in turns[event.node])
+                yield Burden(event, len(others), others.count(False), bound)
+                mine[event.job] = bound
                 turns[event.node].add(event.turn)
 
 

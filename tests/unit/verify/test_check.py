@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dragoman.store import inbox
 from dragoman.store.chat import shards
 from dragoman.verify.chat_ledger import Arrival, Name
-from dragoman.verify.check import Disturbance, Forgiven
+from dragoman.verify.check import Disturbance, Forgiven, Rules
 from dragoman.verify.facts import SessionFact
 from dragoman.verify.node_events import Kind, NodeEvent
 from dragoman.verify.speech_ledger import Answer, Failure, Given, SpokenSession
@@ -370,6 +370,29 @@ def test_results_may_be_overtaken_while_something_is_broken_or_the_session_moves
         for one in day.sessions:
             one.resumed_at = [answer.at - 0.0001 for answer in one.answers]
         assert day.verdict().ok
+
+
+def crowded_day(bound: int, free: int) -> History:
+    """One node at one moment: so many jobs of one turn after its first, then so many that begin turns of their own."""
+    day = good_day(sessions=1, turns=0, messages=0)
+    given = NodeEvent(MORNING, Kind.GIVEN, "n1", 100, slots=SLOTS, attempt=1, session=day.sessions[0].id)
+    turns = ["t"] * (1 + bound) + [f"t-{number}" for number in range(free)]
+    day.events += [
+        changed(given, job=f"job-{number}", index=number, turn=turn, at=MORNING + number / 1000)
+        for number, turn in enumerate(turns)
+    ]
+    return day
+
+
+def test_a_job_bound_to_its_turn_may_come_before_one_that_took_the_last_free_slot() -> None:
+    assert "over its slots" not in crowded_day(bound=1, free=SLOTS - 1).kinds()
+    assert "over its slots" in crowded_day(bound=1, free=SLOTS).kinds()
+
+
+def test_jobs_bound_to_their_turn_are_too_many_beyond_the_overcommit() -> None:
+    overcommit = Rules().overcommit
+    assert "over its slots" not in crowded_day(bound=overcommit + 1, free=SLOTS - 2).kinds()
+    assert "over its slots" in crowded_day(bound=overcommit + 1, free=SLOTS - 1).kinds()
 
 
 def skipped_day(came_s_after: float) -> History:
