@@ -20,6 +20,7 @@ SOURCE = ROOT / "src/dragoman"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/*.md")])
 OTHER_VARIABLES = {
     "DRAGOMAN_CHAT_PASSWORD",
+    "DRAGOMAN_CLIENT_TOKEN",
     "DRAGOMAN_CONFIG",
     "DRAGOMAN_NODE_TOKEN",
     "DRAGOMAN_OPERATOR_TOKEN",
@@ -84,6 +85,12 @@ def test_every_page_of_the_documentation_is_in_its_index() -> None:
     index = ROOT / "docs/README.md"
     linked = {(index.parent / link.partition("#")[0]).resolve() for link in LINK.findall(prose(index))}
     assert [path.name for path in PAGES if path != index and "docs" in path.parts and path not in linked] == []
+
+
+@page
+def test_every_test_that_is_named_exists(path: Path) -> None:
+    named = {word for code in inline(path) for word in re.findall(r"\btests/[\w/]+\.py\b", code)}
+    assert {name for name in named if not (ROOT / name).exists()} == set()
 
 
 # -- commands
