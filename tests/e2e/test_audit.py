@@ -1,0 +1,68 @@
+"""What an operator does by command is in the audit, with the name of its token; and `dragoman audit` tells it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from commands import Dragoman, answer, serve
+
+SECRET = "a-secret-of-more-than-thirty-two-bytes"
+
+
+class Office:
+    """A server that asks who one is, and an operator who has a token for it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.env = folder, {"DRAGOMAN_SECURITY__SECRET": SECRET}
+        self.server: Dragoman = serve(folder / "server", env=self.env).until("Dragoman is ready after")
+        self.url = f"http://{self.server.base}"
+        made = ("token", "operator", "--subject", "olga", "--tenant", "acme")
+        _, token, _ = answer(folder / "mint", *made, env=self.env)
+        self.env = {"DRAGOMAN_OPERATOR_TOKEN": token.strip()}
+
+    def does(self, *args: str) -> tuple[int, str, str]:
+        return answer(self.folder / "desk", *args, "--url", self.url, env=self.env)
+
+
+@pytest.fixture(scope="module")
+def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
+    made = Office(tmp_path_factory.mktemp("office"))
+    with made.server:
+        yield made
+
+
+def test_every_change_by_command_is_told_with_who_what_and_what_became_of_it(office: Office) -> None:
+    assert office.does("audit") == (0, "Nothing was changed yet.\n", "")
+    assert office.does("chat", "two-phase", "rollout_percent=50")[0] == 0
+    assert office.does("chat", "two-phase", "rollout_percent=500")[0] == 1
+    assert office.does("chat", "two-phase", "--reset")[0] == 0
+    assert office.does("dlq", "drop", "nobody/1-1", "--yes")[0] == 1
+    assert office.does("dlq", "replay", "nobody/1-1", "--yes")[0] == 1
+    code, out, _ = office.does("audit", "--json")
+    rows = json.loads(out)
+    assert code == 0
+    assert {(row["who"], row["tenant"]) for row in rows} == {("olga", "acme")}
+    assert [(row["action"], row["target"], row["result"].partition(":")[0]) for row in reversed(rows)] == [
+        ("chat.switch", "rollout_percent", "done"),
+        ("chat.switch", "chat", "refused"),
+        ("chat.switches.reset", "chat", "done"),
+        ("dlq.drop", "nobody/1-1", "refused"),
+        ("dlq.replay", "nobody/1-1", "refused"),
+    ]
+    assert rows[-1]["detail"].endswith("→ 50")
+
+
+def test_a_line_says_all_of_it(office: Office) -> None:
+    office.does("chat", "two-phase", "max_backlog=7000")
+    _, out, _ = office.does("audit", "--count", "1")
+    (line,) = out.splitlines()
+    assert "acme/olga  chat.switch  max_backlog (" in line
+    assert line.endswith("→ 7000)  done")
+
+
+def test_the_audit_is_for_operators(office: Office) -> None:
+    code, out, err = answer(office.folder / "stranger", "audit", "--url", office.url)
+    assert (code, out) == (1, "")
+    assert "a token is needed" in err
