@@ -111,6 +111,7 @@ def _run(order: "Order", server: str, json: Path | None) -> int:
     from rich.console import Console
 
     from dragoman.bench.progress import bar
+    from dragoman.bench.report import machine
     from dragoman.embedded.binary import find_server
     from dragoman.embedded.errors import EngineError
     from dragoman.verify import table
@@ -120,6 +121,7 @@ def _run(order: "Order", server: str, json: Path | None) -> int:
     progress, console = Console(stderr=True), Console()
     if not console.is_terminal:
         console = Console(width=PIPE_WIDTH)
+    on = machine()
     try:
         binary = find_server(server)
         with bar(order.steps, progress) as on_step:
@@ -127,7 +129,7 @@ def _run(order: "Order", server: str, json: Path | None) -> int:
             outcome = asyncio.run(_until_ended(verify(order, binary, said, _nothing if said is on_step else _row)))
         table.show(outcome.rows, _title(order, outcome), console)
         if json is not None:
-            table.write(table.as_json(outcome.rows, told_settings(order, outcome)), json)
+            table.write(table.as_json(outcome.rows, told_settings(order, outcome), on), json)
     except (CannotRun, EngineError) as error:
         raise Failure(str(error), USAGE) from error
     except KeyboardInterrupt:

@@ -109,7 +109,9 @@ class Chatter:
         self.ledger.arrived(self.uid, message.from_user, message.client_msg_id, message.server_msg_id)
 
     def _connection(self, up: bool, why: str) -> None:
-        if not up:
+        if up:
+            self.ledger.connected.append((self.uid, time.monotonic()))
+        else:
             self.ledger.connection_lost(self.uid, self._heard_at)
 
     def _noted(self, sent: Sent) -> None:

@@ -83,6 +83,7 @@ class ChatLedger:
         self.entries: dict[Name, Entry] = {}
         self.arrivals: dict[int, list[Arrival]] = defaultdict(list)  # by receiver, doubles included
         self.acknowledged_at: dict[tuple[int, int], float] = {}  # (receiver, serverMsgId)
+        self.connected: list[tuple[int, float]] = []  # who has a connection, from when on
         self.doubtful: set[tuple[int, int]] = (
             set()
         )  # acknowledged, and the connection broke before it can have mattered

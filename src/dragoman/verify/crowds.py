@@ -11,7 +11,7 @@ Connections last from one part to the next, as those of people would. All times 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from random import Random
@@ -64,6 +64,12 @@ class Crowds:
         """What is still owed to somebody after so long; nothing when all is settled."""
         owed = await asyncio.gather(self._chat.settle(patience_s), self._speech.settle(patience_s))
         return [sentence for each in owed for sentence in each]
+
+    def move(self, users: Collection[int]) -> None:
+        """These users of chat come back on the next instance."""
+        for chatter in self._chat.chatters:
+            if chatter.uid in users:
+                chatter.flap()
 
     # -- people who are faults themselves ----------------------------------------------------------
 

@@ -20,15 +20,14 @@ from random import Random
 
 from dragoman.embedded.binary import ServerBinary
 from dragoman.verify import pieces
-from dragoman.verify.chat_ledger import ChatLedger
 from dragoman.verify.check import Disturbance, Forgiven, judge
 from dragoman.verify.crowds import Crowds, Ledgers
 from dragoman.verify.errors import CannotRun
 from dragoman.verify.facts import Facts, gather
 from dragoman.verify.fault_names import TITLES
 from dragoman.verify.faults import BY_NAME, HEALTHY, Blow, Fault, Scene
-from dragoman.verify.node_events import read
-from dragoman.verify.recovery import QUESTIONS, Message, recovered
+from dragoman.verify.node_events import NodeEvent, read
+from dragoman.verify.recovery import QUESTIONS, Connection, Message, Told, recovered
 from dragoman.verify.rows import Row, merged
 from dragoman.verify.schedule import Phase, phases
 from dragoman.verify.settings import Fsync, Setup
@@ -37,6 +36,7 @@ from dragoman.verify.stage import Stage
 from dragoman.verify.waiting import until
 
 SILENCE_PATIENCE_S = 5.0
+SPREAD_PATIENCE_S = 5.0
 RECOVERY_PATIENCE_S = 5.0  # with which load goes on so that recovery can be seen; no promise depends on it
 CLASS_S = 2.0  # what a Redis that writes every second may take with it
 
@@ -152,6 +152,7 @@ class Part:
 
     async def play(self, phase: Phase) -> Row:
         fault, crowds = BY_NAME[phase.fault], self.scene.crowds
+        await self._spread()
         ledgers, began = crowds.begin(), time.monotonic()
         crowds.talk(self.setup.messages_per_s, self.setup.utterances_per_s)
         blows, findings = list[Blow](), list[str]()
@@ -164,6 +165,17 @@ class Part:
         findings += [f"unsettled: {one}" for one in await crowds.quiet(self.scene.lengths.patience_s)]
         await until(lambda: not _unheard_silence(ledgers.speech, self.scene.stage), SILENCE_PATIENCE_S)
         return await self._judged(fault, ledgers, began, blows, findings)
+
+    async def _spread(self) -> None:
+        """After a fault all may be at the instance that survived it; the next one is to find some at each."""
+        for name in self.scene.stage.names:
+            owners = await self.scene.stage.whereabouts()
+            if owners and name not in owners.values():
+                self.scene.crowds.move(list(owners)[::2])
+                await until(lambda: self._somebody_is_at(name), SPREAD_PATIENCE_S)  # noqa: B023
+
+    async def _somebody_is_at(self, name: str) -> bool:
+        return name in (await self.scene.stage.whereabouts()).values()
 
     async def _strike(self, fault: Fault, phase: Phase, began: float, blows: list[Blow], ledgers: Ledgers) -> None:
         for strike in phase.strikes:
@@ -178,7 +190,7 @@ class Part:
     def _has_recovered(self, fault: Fault, blow: Blow, ledgers: Ledgers) -> bool:
         """Whether all that is asked about this fault has an answer; most is asked of people who chat."""
         events = read(self.scene.stage.witness_files, since=blow.struck_at - 1) if fault.load == "speech" else ()
-        answers = recovered(fault.name, [blow], _messages(ledgers.chat), events)
+        answers = recovered(fault.name, [blow], _told(ledgers, events))
         return answers.keys() == QUESTIONS.get(fault.name, {}).keys() or not self.setup.chatters
 
     async def _judged(
@@ -201,7 +213,7 @@ class Part:
             verdict.doubled,
             verdict.out_of_order,
             verdict.late,
-            recovered(fault.name, blows, _messages(ledgers.chat), events),
+            recovered(fault.name, blows, _told(ledgers, events)),
             (*findings, *map(str, verdict.findings)),
             verdict.notes,
         )
@@ -230,11 +242,11 @@ def _unheard_silence(speech: SpeechLedger, stage: Stage) -> set[int]:
     return said - {piece for event in read(stage.witness_files) for piece in pieces.of_text(event.pieces)}
 
 
-def _messages(ledger: ChatLedger) -> list[Message]:
-    return [
-        Message(entry.name.sender, entry.sent_at, entry.accepted_at, entry.saved_at)
-        for entry in ledger.entries.values()
-    ]
+def _told(ledgers: Ledgers, events: Sequence[NodeEvent]) -> Told:
+    entries, sessions = ledgers.chat.entries.values(), ledgers.speech.sessions.values()
+    messages = [Message(one.name.sender, one.sent_at, one.accepted_at, one.saved_at) for one in entries]
+    resumed = [Connection(one.id, at) for one in sessions for at in one.resumed_at]
+    return Told(messages, events, [*(Connection(*one) for one in ledgers.chat.connected), *resumed])
 
 
 async def _sleep_until(moment: float) -> None:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from dragoman.bench.report import machine
 from dragoman.embedded.binary import ServerBinary, find_server
 from dragoman.embedded.errors import EngineError
 from dragoman.verify import table
@@ -35,6 +36,7 @@ class Soak:
         self._rows: dict[Setup, list[Row]] = {kind: [] for kind in KINDS}
         self._rounds = dict.fromkeys(KINDS, 0)
         self._took_s = dict.fromkeys(KINDS, 0.0)
+        self._on = machine()
 
     @property
     def holds(self) -> bool:
@@ -66,7 +68,7 @@ class Soak:
     def _file(self, kind: Setup) -> dict[str, Any]:
         rows = merged(self._rows[kind])
         order = Order(kind, FAULTS, self._seed, self._seconds, self._rounds[kind])
-        return table.as_json(rows, told_settings(order, Outcome(rows, self._took_s[kind], None)))
+        return table.as_json(rows, told_settings(order, Outcome(rows, self._took_s[kind], None)), self._on)
 
 
 def _say(sentence: str) -> None:

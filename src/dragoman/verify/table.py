@@ -62,7 +62,10 @@ def show(rows: Sequence[Row], title: str, console: Console) -> None:
 # -- for programs ----------------------------------------------------------------------------------
 
 
-def as_json(rows: Sequence[Row], settings: Mapping[str, object]) -> dict[str, Any]:
+def as_json(
+    rows: Sequence[Row], settings: Mapping[str, object], on: Mapping[str, object] | None = None
+) -> dict[str, Any]:
+    """`on`: the machine, as it was before anything was started."""
     done = [row for row in rows if not row.absent]
     figures: dict[str, float] = {name: sum(getattr(row, name) for row in done) for name in COUNTS}
     figures["broken"] = sum(not row.holds for row in done)
@@ -71,7 +74,7 @@ def as_json(rows: Sequence[Row], settings: Mapping[str, object]) -> dict[str, An
     told = figures["told"]
     return {
         "commit": commit(),
-        "machine": machine(),
+        "machine": dict(on or machine()),
         "settings": dict(settings),
         "figures": figures,
         "ratios": {"kept_of_told": rounded(figures["kept"] / told) if told else 0.0},
