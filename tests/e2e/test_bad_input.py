@@ -356,6 +356,16 @@ async def test_a_node_that_calls_itself_something_odd_is_refused(stage: Stage) -
             assert (error["type"], error["code"]) == ("error", "INVALID_MESSAGE"), claimed
 
 
+async def test_what_a_node_says_before_it_registers_is_kept_only_up_to_a_size(stage: Stage) -> None:
+    result = NODE_SAMPLES["job_result"] | {"tts_audio": "A" * 900_000}
+    async with unharmed(stage) as visit:
+        ws = await visit.socket(path="/ws/node")
+        for _ in range(3):
+            await ws.send_str(json.dumps(result))
+        end = await ws.receive(timeout=PATIENCE_S)
+        assert (end.data, end.extra) == (Close.NOT_REGISTERED, "too much was said before node_register")
+
+
 # -- what is somebody else's -----------------------------------------------------------------------
 
 

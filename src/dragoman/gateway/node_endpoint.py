@@ -20,6 +20,7 @@ from dragoman.store.errors import StoreError
 log = structlog.get_logger(__name__)
 
 MAX_EARLY = 64
+MAX_EARLY_BYTES = 2 << 20  # nobody knows yet who says it: one message of the largest size, and some more
 # Of what a node tells of itself: every instance keeps it, by language, and it is written again with each heartbeat.
 MOST_ENTRIES = 512  # of one list; a service counts twice
 MOST_LETTERS = 200
@@ -43,6 +44,7 @@ class NodeEndpoint:
         self._registering = False
         self._gone = False
         self._early: list[tuple[wire.NodeMessage, bytes]] = []
+        self._early_bytes = 0
 
     # -- what the socket does --------------------------------------------------------------------
 
@@ -82,9 +84,10 @@ class NodeEndpoint:
             self._register(conn, message)
         elif self._node is not None:
             self._said(self._node, message, frame)
-        elif len(self._early) < MAX_EARLY:
+        elif len(self._early) < MAX_EARLY and self._early_bytes + len(frame) <= MAX_EARLY_BYTES:
             # Nodes that reconnect may send a heartbeat, or a result they kept, before they register.
             self._early.append((message, frame))
+            self._early_bytes += len(frame)
         else:
             conn.close(Close.NOT_REGISTERED, "too much was said before node_register")
 

@@ -1,6 +1,7 @@
 """Frames that are too large, too many, or none: the connection is closed with a code that says why."""
 
 import asyncio
+import json
 import zlib
 from collections import Counter
 from collections.abc import Iterable
@@ -122,6 +123,30 @@ async def half_open(scene: Scene) -> Answers:
     return seen
 
 
+async def unfinished(scene: Scene) -> Answers:
+    """All but the last byte of the largest frame, from many who have not said who they are and then say no more."""
+    told = await asyncio.gather(*(_but_the_last(scene.port, PATHS[n % 3]) for n in range(scene.scale.crowd)))
+    return Counter(told)
+
+
+async def _but_the_last(port: int, path: str) -> str:
+    size = 60_000 if path == "/ws" else 1_000_000
+    async with websocket(port, path) as wire:
+        await wire.write(frame(TEXT, bytes(size))[:-1])
+        return await wire.closed()
+
+
+async def early_words(scene: Scene) -> Answers:
+    """Results by the megabyte from nodes that have not registered."""
+    seen: Answers = Counter()
+    about = {"job_id": "j", "attempt_id": 1, "node_id": "n", "session_id": "s", "trace_id": "t", "utterance_index": 0}
+    text = json.dumps({"type": "job_result", **about, "success": True, "tts_audio": "A" * 900_000}).encode()
+    for _ in range(scene.scale.crowd // 10):
+        async with websocket(scene.port, "/ws/node") as wire:
+            seen[await poured(wire, (frame(TEXT, text) for _ in range(64)))] += 1
+    return seen
+
+
 async def never_reads(scene: Scene) -> Answers:
     """A session whose own node answers loudly, and that does not listen."""
     seen: Answers = Counter()
@@ -161,5 +186,13 @@ ATTACKS = (
     Attack("broken_frames", "frames against the protocol", broken_frames, good("closed 1002")),
     Attack("compressed", "compression, asked for and used unasked", compressed, good("HTTP 101", "closed 1002")),
     Attack("half_open", "gone in the middle of something", half_open, good("HTTP 101")),
+    Attack(
+        "unfinished",
+        "all but the last byte of a large frame",
+        unfinished,
+        good("closed 4002", "closed 4005", "closed 4501"),
+        good("closed 4003"),
+    ),
+    Attack("early_words", "megabytes of a node that never registers", early_words, good("closed 4005")),
     Attack("never_reads", "a client that never reads", never_reads, good("closed 4001")),
 )
