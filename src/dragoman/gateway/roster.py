@@ -17,6 +17,7 @@ from dragoman.gateway.limits import Counters, Limits
 # Departures told in one turn of the loop. When a network goes, ten thousand connections go with it in the same moment,
 # and to see all of them off at once would keep everybody else waiting for a second.
 DEPARTURES = 16
+PULSES = 100  # likewise
 
 
 class Expiring(Protocol):
@@ -82,6 +83,7 @@ class Roster:
         self.leaving: Patience[Expiring] = Patience(limits.close_timeout_s)
         self._pulse_every_s = min(limits.ping_idle_s, limits.ping_reply_s) / 4
         self._pulse_at = 0.0
+        self._unfelt: list[Member] = []  # of this round of pulses
         self._departing: deque[Member] = deque()
         self.empty = asyncio.Event()
         self.empty.set()
@@ -123,5 +125,13 @@ class Roster:
             member.check_backlog(now)
         if now >= self._pulse_at:
             self._pulse_at = now + self._pulse_every_s
-            for member in list(self.live):
-                member.check_pulse(now)
+            self._unfelt = list(self.live)
+            self._feel(now)
+
+    def _feel(self, now: float) -> None:
+        """Who came together falls silent together, and would be pinged together."""
+        some, self._unfelt = self._unfelt[:PULSES], self._unfelt[PULSES:]
+        for member in some:
+            member.check_pulse(now)
+        if self._unfelt:
+            asyncio.get_running_loop().call_soon(self._feel, now)

@@ -3,7 +3,7 @@ from math import inf
 from typing import Any, cast
 
 from dragoman.gateway.limits import Limits
-from dragoman.gateway.roster import DEPARTURES, Patience, Roster
+from dragoman.gateway.roster import DEPARTURES, PULSES, Patience, Roster
 
 
 class Item:
@@ -109,3 +109,30 @@ def test_who_is_there_is_counted_by_address_and_who_leaves_twice_only_once() -> 
     assert roster.addresses.of("203.0.113.7") == 1
     roster.leave(second)
     assert len(roster.addresses) == 0
+
+
+def test_the_pulse_of_thousands_is_felt_a_few_a_turn_and_each_once_a_round() -> None:
+    class Silent:
+        peer = ("127.0.0.1", 1)
+
+        def check_pulse(self, now: float) -> None:
+            felt.append(self)
+
+    felt: list[Silent] = []
+    felt_by_turn: list[int] = []
+
+    async def main() -> None:
+        roster = Roster(Limits(), lambda: 0.0)
+        members: list[Any] = [Silent() for _ in range(2 * PULSES + 1)]
+        for member in members:
+            roster.join(member)
+        roster.sweep()
+        while not felt_by_turn or felt_by_turn[-1] < len(members):
+            felt_by_turn.append(len(felt))
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert set(felt) == set(members)
+
+    asyncio.run(main())
+    assert felt_by_turn == [PULSES, 2 * PULSES, 2 * PULSES + 1]
+    assert len(felt) == 2 * PULSES + 1
