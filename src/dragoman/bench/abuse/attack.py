@@ -19,10 +19,17 @@ class Attack:
 
     def wrong(self, seen: Answers) -> list[str]:
         """What is not as it should be, in words."""
+        if not seen:
+            return ["no answer at all"]
         strange = [
             f"{answer} ({times} times)" for answer, times in seen.items() if answer not in self.answers | self.may
         ]
         return strange + [f"never {answer}" for answer in sorted(self.answers - seen.keys())]
+
+
+# Who is being written to as fast as it can write, on a machine that does not let it read in time, may find the socket
+# gone before it has read why.
+CUT_OFF = frozenset({"cut off"})
 
 
 def good(*answers: str) -> frozenset[str]:

@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 
-from dragoman.bench.abuse.attack import Answers, Attack, good
+from dragoman.bench.abuse.attack import CUT_OFF, Answers, Attack, good
 from dragoman.bench.abuse.scene import Scene
 from dragoman.bench.abuse.wire import HONEST, Ended, Wire, upgrade
 
@@ -57,6 +57,6 @@ ATTACKS = (
         "connections that never say who they are",
         strangers,
         good("lives on", "closed 4002", "closed 4005", "closed 4501"),
-        good("closed 4003"),
+        good("closed 4003") | CUT_OFF,
     ),
 )
