@@ -5,7 +5,9 @@ import asyncio
 import msgspec
 import pytest
 
-from dragoman.protocol.peer import Assign, Bounced, FromNode
+from dragoman.protocol.codec import encode
+from dragoman.protocol.node import JobCancel
+from dragoman.protocol.peer import Assign, Bounced, CancelJob, FromNode
 from dragoman.services.speech import router
 from dragoman.store.inbox import InboxSettings
 from integration.speech.house import PATIENCE_S, House, Open
@@ -58,3 +60,15 @@ async def test_what_finds_no_room_for_long_is_said_so_to_whoever_buries(
     with pytest.raises(router.NoRoom, match="the inbox of a is full"):
         await b.services.router.rehome(message)
     assert not heard
+
+
+async def test_a_cancelled_job_waits_for_room_in_the_inbox_of_its_node_s_owner(house: Open) -> None:
+    a, b = await house("a"), await house("b")
+    node = await a.node("n")
+    frame = encode(JobCancel(job_id="job", trace_id="t", reason="socket closed"))
+    before = fill(b)
+    handing = asyncio.ensure_future(b.services.router.rehome(CancelJob("n", "job", msgspec.Raw(frame))))
+    await wait_until(lambda: b.count("dragoman_inbox_push_total", verdict="FULL") >= 2, PATIENCE_S)
+    b.services.router.inboxes.settings = before
+    await handing
+    await wait_until(lambda: node.cancelled == ["job"], PATIENCE_S)

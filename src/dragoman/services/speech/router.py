@@ -6,6 +6,7 @@ is answered to whoever sent it, by a rule for each kind of message.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from time import monotonic
 
 import structlog
@@ -97,7 +98,7 @@ class Router:
             case CancelJob():
                 owner = await self.owners.node_owner(message.node_id)
                 if owner is not None:
-                    await self.push(owner, message)
+                    await self._insist(owner, partial(self.push, owner, message), ROOM_PATIENCE_S)
             case FromNode() | Bounced():
                 job = await self.jobs.get(message.job_id)
                 await self._to_driver_of(message, job.get("driver") if job is not None else None)
