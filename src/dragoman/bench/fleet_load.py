@@ -5,6 +5,7 @@ answers repeat, and the answers are templates filled in. Three frames a job, as 
 """
 
 import asyncio
+from collections import Counter
 from time import monotonic, monotonic_ns
 from typing import Any
 
@@ -59,7 +60,8 @@ class Fleet:
         self._since_cut_s: list[float] = []
         self._since_said_s: list[float] = []
         self._beat: asyncio.Task[None] | None = None
-        self.closed = 0
+        self.cancelled = 0
+        self.closed: Counter[str] = Counter()  # nodes that were in, by the code they were closed with
 
     def assigned(self, told: Told) -> None:
         if self._timing:
@@ -105,7 +107,11 @@ class Fleet:
 
     async def times(self) -> dict[str, Any]:
         self._timing = False
-        told: dict[str, Any] = {"jobs": len(self._since_cut_s), "closed": self.closed}
+        told: dict[str, Any] = {
+            "jobs": len(self._since_cut_s),
+            "closed": dict(self.closed),
+            "cancelled": self.cancelled,
+        }
         if self._since_cut_s:
             told |= {"cut": latency(self._since_cut_s), "said": latency(self._since_said_s)}
         return told
@@ -120,6 +126,7 @@ class SimNode(WSListener):
         self.registered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._fleet, self._name, self._profile = fleet, id, profile
         self._id = id.encode()
+        self._why = "without a word"
         self._transport: WSTransport
 
     def on_ws_connected(self, transport: WSTransport) -> None:
@@ -131,6 +138,8 @@ class SimNode(WSListener):
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         if frame.msg_type is not _TEXT:
+            if frame.msg_type is WSMsgType.CLOSE:
+                self._why = str(int.from_bytes(frame.get_payload_as_bytes()[:2], "big"))
             return
         told = _decode(frame.get_payload_as_bytes())
         if told.type == "job_assign":
@@ -146,6 +155,8 @@ class SimNode(WSListener):
         elif told.type == "node_register_ack":
             self.heartbeat()
             self.registered.set_result(None)
+        elif told.type == "job_cancel":
+            self._fleet.cancelled += 1  # too late: it was answered at once
         else:
             raise ValueError(f"a node was told {told.type}: {told.message}")
 
@@ -153,7 +164,8 @@ class SimNode(WSListener):
         self._transport.send(_TEXT, _RESULT % (*job, index))
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
-        self._fleet.closed += self.registered.done()
+        if self.registered.done():
+            self._fleet.closed[self._why] += 1
         if not self.registered.done():
             self.registered.set_exception(ConnectionError("a node was not let in"))
 

@@ -67,9 +67,13 @@ def of_speech(spoken: dict[str, Any], dispatch: dict[str, Any]) -> Quantities:
         "jobs_failed": failed,
         "jobs_lost": max(spoken["said"] - spoken["results"] - failed, 0),
         "jobs_doubled": spoken["doubled"],
+        "jobs_cancelled": dispatch["cancelled"],
         "backpressure": sum(spoken["pressed"].values()),
         "speakers_closed": spoken["failed"],
-        "nodes_closed": dispatch["closed"],
+        "nodes_closed": sum(dispatch["closed"].values()),
+        **{f"nodes_closed_{code}": count for code, count in dispatch["closed"].items()},
+        **{f"jobs_failed_{code.lower()}": count for code, count in spoken["errors"].items()},
+        **{f"backpressure_{action.lower()}": count for action, count in spoken["pressed"].items()},
         "dispatch_p50_ms": dispatch["cut"]["p50_us"] / 1e3 if "cut" in dispatch else 0.0,
         "dispatch_p99_ms": dispatch["cut"]["p99_us"] / 1e3 if "cut" in dispatch else 0.0,
     }
@@ -89,6 +93,7 @@ def of_chat(chat: dict[str, Any]) -> Quantities:
         "messages_doubled": chat["duplicates"],
         "messages_reordered": max(chat["reorderByFrom"], chat["reorderByServerMsgId"]),
         "users_closed": len(chat["failures"]),
+        **{f"messages_told_{reason}": count for reason, count in chat["errors"].items()},
         **{name: ms for name, ms in timed.items() if not isnan(ms)},
     }
 

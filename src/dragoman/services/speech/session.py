@@ -45,6 +45,7 @@ log = structlog.get_logger(__name__)
 
 BACKPRESSURE_PAUSE_S = 1.0
 SLOW_PLACEMENT_S = 0.5
+BEHIND_S = 1.0  # from the cut to its node: nodes are free, and we are late
 PAUSE_MS = 2000
 SHUTTING_DOWN = "this instance is shutting down; connect again"
 KNOWN_CODES = frozenset(ErrorCode)
@@ -285,6 +286,8 @@ class Session:
             self.press(BackpressureAction.SLOW_DOWN, "waiting for a node")
 
     def job_dispatched(self, order: Order, node_id: str) -> None:
+        if order.assignment.attempt_id == 1 and monotonic() - order.cut_at >= BEHIND_S:
+            self.press(BackpressureAction.SLOW_DOWN, "the server is busy")
         self._tell(order, messages.event(self.id, order, UiEventName.DISPATCHED))
 
     def job_taken(self, order: Order) -> None:

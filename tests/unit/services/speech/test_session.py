@@ -1,0 +1,76 @@
+"""A session and its client, without a loop of services around them."""
+
+import asyncio
+import json
+from time import monotonic
+from typing import Any
+
+from dragoman.domain.segmenter import SegmenterSettings
+from dragoman.protocol.codec import decode_client
+from dragoman.protocol.session import SessionInit, Utterance
+from dragoman.services.metrics import Metrics
+from dragoman.services.speech.order import Order
+from dragoman.services.speech.session import BEHIND_S, Session, SessionSettings
+
+
+class Dispatcher:
+    def __init__(self) -> None:
+        self.orders: list[Order] = []
+
+    def take(self, order: Order) -> None:
+        self.orders.append(order)
+
+
+class Client:
+    id, closed = 1, False
+
+    def __init__(self) -> None:
+        self.heard: list[dict[str, Any]] = []
+
+    def send(self, frame: bytes) -> None:
+        self.heard.append(json.loads(frame))
+
+
+def said(index: int) -> Utterance:
+    about = {"session_id": "s-1", "utterance_index": index, "src_lang": "en", "tgt_lang": "es"}
+    audio = {"audio": "AAAA", "audio_format": "opus", "sample_rate": 16000, "manual_cut": True}
+    message = decode_client(json.dumps({"type": "utterance", **about, **audio}).encode())
+    assert isinstance(message, Utterance)
+    return message
+
+
+def test_a_client_is_asked_to_slow_down_when_its_jobs_are_dispatched_late() -> None:
+    async def main() -> None:
+        dispatcher: Any = Dispatcher()
+        client: Any = Client()
+        session = Session(
+            "s-1",
+            client,
+            SessionInit("test", "web", "en", "es"),
+            dispatcher,
+            Metrics(),
+            SessionSettings(SegmenterSettings()),
+            subject="somebody",
+            guard=lambda work, *args: True,
+            end_turn=lambda session, line: None,
+            on_closed=lambda session: None,
+        )
+        for index in range(2):
+            session.utterance(said(index), client)
+        in_time, late = dispatcher.orders
+        session.job_dispatched(in_time, "node-1")
+        assert [one["type"] for one in client.heard] == ["ui_event"]
+        late.cut_at = monotonic() - BEHIND_S
+        session.job_dispatched(late, "node-1")
+        assert [one["type"] for one in client.heard] == ["ui_event", "backpressure", "ui_event"]
+        assert client.heard[1]["action"] == "SLOW_DOWN"
+        client.heard.clear()
+        session.utterance(said(2), client)
+        moved = dispatcher.orders[-1]
+        moved.cut_at, moved.assignment.attempt_id = monotonic() - 10 * BEHIND_S, 2  # its first node was lost
+        session._pressed_at = float("-inf")
+        session.job_dispatched(moved, "node-2")
+        assert [one["type"] for one in client.heard] == ["ui_event"]
+        session.leave()
+
+    asyncio.run(main())
