@@ -11,7 +11,7 @@ import aiohttp
 
 from dragoman.verify.chat_crowd import token
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 Heard = dict[str, Any]
 

@@ -27,7 +27,7 @@ from dragoman.embedded.wire import Wire, wire
 from processes import Descendants, alive, wait_until
 
 READY = "Dragoman is ready after"
-PATIENCE_S = 40.0
+PATIENCE_S = 60.0
 _direct = build_opener(ProxyHandler({}))
 
 

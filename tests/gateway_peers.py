@@ -12,7 +12,7 @@ from aiohttp import web
 
 from dragoman.gateway import Authorizer, Connection, EndpointFactory, Limits, Listener, Route
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 
 TEXT, BINARY, CONTINUATION, CLOSE, PING, PONG = 0x1, 0x2, 0x0, 0x8, 0x9, 0xA

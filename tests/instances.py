@@ -80,7 +80,7 @@ class Speaker:
         told = {"manual_cut": True, "src_lang": "en", "tgt_lang": "es", "audio_format": "opus", "sample_rate": 16000}
         await self.say("utterance", session_id=self.session_id, utterance_index=index, audio=audio, **told | fields)
 
-    async def until(self, wanted: Callable[[dict[str, Any]], bool], patience_s: float = 20) -> dict[str, Any]:
+    async def until(self, wanted: Callable[[dict[str, Any]], bool], patience_s: float = 60) -> dict[str, Any]:
         """The first message, heard before or now, that is wanted; it is taken out of `heard`."""
         for at, message in enumerate(self.heard):
             if wanted(message):
@@ -95,7 +95,7 @@ class Speaker:
                     return dict(message)
                 self.heard.append(message)
 
-    async def result(self, index: int, patience_s: float = 20) -> dict[str, Any]:
+    async def result(self, index: int, patience_s: float = 60) -> dict[str, Any]:
         """The result of one utterance; an AssertionError if it is told failed instead."""
         told = await self.until(
             lambda m: (

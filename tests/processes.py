@@ -9,7 +9,7 @@ import psutil  # type: ignore[import-untyped]  # its stubs are a package of thei
 
 T = TypeVar("T")
 StartParent = Callable[..., tuple["subprocess.Popen[str]", int]]
-PATIENCE_S = 15.0
+PATIENCE_S = 60.0
 
 
 def wait_until(condition: Callable[[], T], what: str = "", patience_s: float = PATIENCE_S) -> T:

@@ -9,7 +9,7 @@ from dragoman.store.redis import Redis, connect
 from redis_servers import RedisAt
 
 Connect = Callable[[], Awaitable[Redis]]
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ T = TypeVar("T")
 @overload
 async def wait_until(
     condition: Callable[[], Awaitable[T]],
-    patience_s: float = 10.0,
+    patience_s: float = 60.0,
     what: str = "",
     tolerate: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> T: ...
@@ -21,7 +21,7 @@ async def wait_until(
 @overload
 async def wait_until(
     condition: Callable[[], T],
-    patience_s: float = 10.0,
+    patience_s: float = 60.0,
     what: str = "",
     tolerate: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> T: ...
@@ -29,7 +29,7 @@ async def wait_until(
 
 async def wait_until(
     condition: Callable[[], Any],
-    patience_s: float = 10.0,
+    patience_s: float = 60.0,
     what: str = "",
     tolerate: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> Any:

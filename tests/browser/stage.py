@@ -27,7 +27,7 @@ from instances import Cluster
 from waiting import wait_until
 
 CHROMIUM = shutil.which("chromium")
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 RATE = 22_050
 SILENT_S = 1.1  # behind what is said: enough for the page to see the end of an utterance
 SENTENCE = "We need a doctor."

@@ -17,7 +17,7 @@ import aiohttp
 from waiting import wait_until
 
 SAMPLES = json.loads((Path(__file__).parent.parent / "contract" / "samples.json").read_text())["node"]
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 Message = dict[str, Any]
 Work = Callable[["RawNode", Message], Awaitable[None] | None]

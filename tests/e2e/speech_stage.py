@@ -29,7 +29,7 @@ from redis_clients import connected
 from redis_servers import RedisAt
 from waiting import wait_until
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 ACKING = ("job_ack",)
 # Nobody dies here, so that nothing is gained by a short presence but unrest on a busy machine.
 CALM: dict[str, object] = {

@@ -32,7 +32,7 @@ from instances import Cluster, running
 from redis_servers import RedisAt
 from waiting import wait_until
 
-PATIENCE_S = 40.0
+PATIENCE_S = 60.0
 QUICK = Timing(backoff_first_s=0.02, backoff_longest_s=0.2, heartbeat_s=0.2)
 
 

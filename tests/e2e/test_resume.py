@@ -13,7 +13,7 @@ from redis_fixtures import CLUSTER
 from redis_servers import RedisAt
 from waiting import wait_until
 
-PATIENCE_S = 40.0
+PATIENCE_S = 60.0
 
 pytestmark = pytest.mark.parametrize("redis_at", ["single", CLUSTER], indirect=True)
 

@@ -23,7 +23,7 @@ from e2e.test_client import stage, wav_of
 from redis_servers import RedisAt
 from waiting import wait_until
 
-PATIENCE_S = 40.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ from instances import config
 from redis_servers import RedisAt
 
 Open = Callable[..., Awaitable["House"]]
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 OUR_FEATURES = ("job_ack", "resume", "reattempt", "drain")
 KINDS = ("asr", "nmt", "tts", "semantic")
 SERVICES = [InstalledService(f"{kind}-service", kind) for kind in KINDS]

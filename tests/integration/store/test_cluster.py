@@ -186,7 +186,8 @@ async def test_a_master_that_goes_is_replaced_and_no_call_is_left_without_an_ans
         # Redis replicates after it has answered, so what its last moments held may be gone; never is there more.
         for name, told in load.told.items():
             assert counted[name] <= told["ok"] + told[UnknownOutcome.__name__]
-        assert {name: counted[name] for name in elsewhere} == {name: load.told[name]["ok"] for name in elsewhere}
+        for name in elsewhere:
+            assert counted[name] >= load.told[name]["ok"]
         await bring_back(victim, fault)
         await wait_until(lambda: redis.connected, PATIENCE_S)
 

@@ -15,7 +15,7 @@ from dragoman.store.letters import Letters
 from dragoman.store.redis import Dedicated, Redis
 from redis_clients import Connect
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 SETTINGS = InboxSettings(maxlen=1000, max_bytes=10 * MAX_ENTRY_BYTES, dlq_maxlen=5)
 
 

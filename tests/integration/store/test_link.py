@@ -21,7 +21,7 @@ from redis_clients import connected
 from redis_servers import RedisAt, own
 from waiting import wait_until
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 async def flushed(redis: Redis, since: int) -> None:

@@ -15,7 +15,7 @@ from redis_clients import Connect, connected
 from redis_servers import RedisAt, own
 from waiting import wait_until
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 # -- being let in -----------------------------------------------------------------------------------

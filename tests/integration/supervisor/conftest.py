@@ -62,7 +62,7 @@ class Supervised:
         self.below()
         self.process.send_signal(number)
 
-    def exit_code(self, patience_s: float = 10.0) -> int:
+    def exit_code(self, patience_s: float = 60.0) -> int:
         return self.process.wait(patience_s)
 
     def close(self) -> None:

@@ -43,7 +43,7 @@ from dragoman.protocol.session import (
 )
 
 M = TypeVar("M", bound=Message)
-PATIENCE_S = 10
+PATIENCE_S = 60.0
 
 QUICK = Timing(
     connect_s=5, answer_s=5, heartbeat_s=60, reconnect_s=5, cut_s=0.5, settle_s=0.5, close_s=5,

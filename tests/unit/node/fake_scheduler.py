@@ -26,7 +26,7 @@ from dragoman.protocol.node import JobAssign, NodeRegister, NodeRegisterAck
 from dragoman.protocol.session import Pipeline
 
 M = TypeVar("M", bound=Message)
-PATIENCE_S = 10
+PATIENCE_S = 60.0
 
 
 class Connection(WSListener):

@@ -17,7 +17,7 @@ TS = 1_700_000_000_000
 QUICK = Timing(
     connect_s=5, answer_s=5, ping_s=60, again_s=60, close_s=0.2, backoff_first_s=0.001, backoff_longest_s=0.01
 )
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 class Peer:
