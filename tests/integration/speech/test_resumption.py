@@ -162,6 +162,23 @@ async def test_a_result_that_finds_nobody_is_not_parked_beside_who_has_resumed_s
     await client.hears(0)
 
 
+async def test_a_session_that_went_on_elsewhere_takes_no_job_with_it_when_its_copy_here_ends(house: Open) -> None:
+    """A does not know yet that B has it, and thinks that nobody came back."""
+    a, b, node, client = await two(house)
+    job = await client.spoken(a, node, 0)
+    stale, old_wire = client.at(a), client.wire
+    a.services.sessions.session_moved = lambda message: None  # type: ignore[method-assign]  # is late
+    a.services.sessions.socket_closed(old_wire)
+    await client.resume(b)
+    ending = Gate(a.stores.sessions, "end", after=True)
+    a.services.sessions._expire(stale)
+    await ending.reached()
+    ending.open()
+    node.answer(job)
+    await client.hears(0)
+    assert not node.cancelled
+
+
 async def test_of_two_connections_that_resume_at_once_the_later_one_has_the_session(house: Open) -> None:
     a, b, node, client = await two(house)
     job = await client.spoken(a, node, 0)

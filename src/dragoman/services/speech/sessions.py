@@ -261,13 +261,26 @@ class Sessions:
 
     def _remove(self, session: Session, reason: str) -> None:
         self._forget(session)
-        session.end(reason)
-        self._tasks.spawn(self._leave(session), "leave-session")
+        if session.outbox is None:
+            session.end(reason)
+            self._tasks.spawn(self._owners.leave_session(session.id, self.instance), "leave-session")
+            return
+        undelivered = session.outbox.undelivered()
+        session.leave()
+        self._tasks.spawn(self._end_resumable(session, session.outbox.epoch, undelivered, reason), "leave-session")
 
-    async def _leave(self, session: Session) -> None:
-        await self._owners.leave_session(session.id, self.instance)
-        if session.outbox is not None:
-            await self.resumable.end(session.id, session.outbox.epoch)
+    async def _end_resumable(self, session: Session, epoch: int, undelivered: list[JobEnded], reason: str) -> None:
+        """It is over only if it is still ours. Else its jobs are owed to whoever resumed it, and we had not heard."""
+        try:
+            await self._owners.leave_session(session.id, self.instance)
+            ours = await self.resumable.end(session.id, epoch)
+        except StoreError:
+            session.end(reason)
+            raise
+        if ours:
+            session.end(reason)
+        else:
+            self._moved_away(session, undelivered)
 
     def _forget(self, session: Session) -> None:
         self._sessions.pop(session.id, None)
