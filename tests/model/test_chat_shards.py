@@ -155,6 +155,14 @@ class Shard(RuleBasedStateMachine):
         row = self.rows.setdefault(item.key, Row(item.id, item.body))
         self.bench.do(self.shards.remember(*item.key, row.id, row.body))
         self.claims.setdefault(item.key, Claim(row.id, row.body, saved=True))
+        self.last_id = max(self.last_id, row.id)
+
+    @rule(ahead=st.sampled_from([1, 1000, 0, -1]))
+    def rise(self, ahead: int) -> None:
+        """Something was saved at once, and is not to be remembered."""
+        id = max(self.last_id, START_ID) + ahead
+        self.last_id = max(self.last_id, id)
+        assert int(self.bench.do(self.shards.rise(7, id))) == self.last_id
 
     @precondition(lambda self: self.backlog)
     @rule(place=PLACE, body=BODIES, lapsed=st.booleans())
@@ -456,6 +464,8 @@ BUGS = {
     "who asked again is not told of its end": ("DEAD", "if mine and tonumber", "if false and tonumber"),
     "asked again, not noted": ("ACCEPT", "  redis.call('HINCRBY', claim, 'again', 1)\n", ""),
     "remembered over what is known": ("REMEMBER", "redis.call('EXISTS', claim) == 1", "false"),
+    "remembered, and its id forgotten": ("REMEMBER", "redis.call('HSET', shard, 'last_id', id)", ""),
+    "ids that fall": ("RISE", "if #last > #id or (#last == #id and last >= id)", "if false"),
 }  # fmt: skip
 
 

@@ -219,7 +219,7 @@ class Chat:
 
 
 def _again(one: OneTell) -> Tell:
-    return Tell(one.user, bytes(one.frame), one.settled, one.keep)
+    return Tell(one.user, bytes(one.frame), one.ended, one.keep)
 
 
 def _names(config: Config) -> Names:

@@ -125,13 +125,13 @@ class ChatPush(Peer, tag="chat_push", frozen=True):
 
 
 class OneTell(msgspec.Struct, array_like=True, frozen=True):
-    """A frame for one user's socket; `settled` of its messages are not on their way any more.
+    """A frame for one user's socket; its message `ended` (0: none) is not on its way any more.
 
     `keep`: a user that is not connected must hear it at its next AUTH.
     """
 
     user: int
-    settled: int
+    ended: int
     frame: msgspec.Raw
     keep: bool = False
 

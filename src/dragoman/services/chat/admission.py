@@ -85,10 +85,14 @@ class Admission:
         return user
 
     async def _valid(self, user: ChatUser) -> bool:
-        version, user.unsaved = await answers(
+        newest = user.unsaved.newest
+        version, unsaved, last_id = await answers(
             asyncio.ensure_future(self._users.session_version(user.id)),
             asyncio.ensure_future(self._shards.unsaved(user.id)),
+            asyncio.ensure_future(self._shards.last_id(user.id)),
         )
+        self._desk.ids.rise(last_id)  # what it sends here has higher ids than what it sent elsewhere
+        user.unsaved.counted(unsaved, newest)
         user.looked_at = monotonic()
         return bool(user.session_version >= version)
 

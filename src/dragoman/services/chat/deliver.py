@@ -126,7 +126,7 @@ async def persist(step: Callable[[], Awaitable[T | None]], holding: Holding) -> 
 
 
 async def give_up(
-    tell: Callable[[int], Awaitable[None]],
+    tell: Callable[[], Awaitable[None]],
     bury: Callable[..., Awaitable[int | None]],
     holding: Holding,
     entry: Entry | Unreadable,
@@ -137,10 +137,10 @@ async def give_up(
 
     A sender that asks in between is told again, and only then is it buried: it would wait for ever.
     """
-    asked, settled = 0, 1
-    while settled or asked:
-        await tell(settled)
-        settled = 0
+    asked, told = 0, False
+    while asked or not told:
+        await tell()
+        told = True
         step = partial(bury, holding.shard, holding.holder, entry, why, tries, asked=asked)
         asked = await persist(step, holding)
 
@@ -162,12 +162,13 @@ async def paused(shards: Shards, holding: Holding, error: StoreError) -> None:
     await asyncio.sleep(RETRY_S)
 
 
-async def tell_unreadable(courier: Courier, entry: Unreadable, settled: int) -> None:
+async def tell_unreadable(courier: Courier, entry: Unreadable) -> None:
     """Its sender hears that it failed, if it can be made out who that is."""
     sender, client, id = (entry.fields.get(name, "") for name in ("fromUserId", "clientMsgId", "serverMsgId"))
     if sender.isdecimal() and client:
-        frame = wire.error(Reason.SAVE_FAILED, now_ms(), client, int(id) if id.isdecimal() else None)
-        await courier.tell([Tell(int(sender), frame, settled=settled, keep=True)])
+        known = int(id) if id.isdecimal() else 0
+        frame = wire.error(Reason.SAVE_FAILED, now_ms(), client, known or None)
+        await courier.tell([Tell(int(sender), frame, known, keep=True)])
 
 
 def _delivery(entry: Entry) -> Delivery:

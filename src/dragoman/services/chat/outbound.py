@@ -10,6 +10,7 @@ messages on their way is told server_busy instead: saving past them would break 
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from random import random
@@ -30,7 +31,7 @@ from dragoman.services.chat.courier import Courier, Delivery
 from dragoman.services.chat.replicas import Replicas
 from dragoman.services.chat.switchboard import Switchboard
 from dragoman.services.chat.user import ChatUser
-from dragoman.services.loops import Tasks
+from dragoman.services.loops import Tasks, unawaited
 from dragoman.services.metrics import Metrics
 from dragoman.store.chat.shards import Accepted, Entry, Shards
 from dragoman.store.errors import RedisAway, Refused, StoreError, UnknownOutcome
@@ -76,7 +77,8 @@ class Desk:
 class IdMaker:
     """The ids of this instance, whatever worker number it has at the moment."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], int] = now_ms) -> None:
+        self._clock = clock
         self._ids: MessageIds | None = None
         self._last = 0
 
@@ -85,8 +87,12 @@ class IdMaker:
 
     def draw(self, above: int = 0) -> int:
         assert self._ids is not None
-        self._last = self._ids.draw(now_ms(), max(above, self._last))
+        self._last = self._ids.draw(self._clock(), max(above, self._last))
         return self._last
+
+    def rise(self, above: int) -> None:
+        """From now on: another instance, whose clock is ahead of ours, has made this one."""
+        self._last = max(self._last, above)
 
 
 class Outbound:
@@ -169,12 +175,18 @@ class Outbound:
         if desk.gate.may_ask(monotonic()):
             try:
                 async with asyncio.timeout(desk.accept_timeout_s):
-                    user.unsaved = await desk.shards.unsaved(user.id)
+                    unsaved = await self._count()
                 desk.gate.worked()
-                return user.unsaved
+                return unsaved
             except (StoreError, TimeoutError):
                 desk.gate.failed(monotonic())
-        return user.unsaved if user.unsaved is not None else 1
+        return 1 if user.unsaved.count is None else user.unsaved.count
+
+    async def _count(self) -> int:
+        newest = self._user.unsaved.newest
+        unsaved = await self._desk.shards.unsaved(self._user.id)
+        self._user.unsaved.counted(unsaved, newest)
+        return unsaved
 
     # -- two phases ------------------------------------------------------------------------------
 
@@ -207,9 +219,9 @@ class Outbound:
         wrote_s = monotonic() - began
         self._answer(row, verdict, number)
         if verdict is Accepted.OK:
-            user.unsaved = user.unsaved + 1 if user.unsaved is not None else None
+            user.unsaved.accepted(row.id)
             self._observe_accept(row, came_at, wrote_s, backlog=number)
-            if (user.unsaved is None or user.unsaved > 1) and monotonic() - self._counted_at > RECOUNT_S:
+            if user.unsaved.count != 1 and monotonic() - self._counted_at > RECOUNT_S:
                 await self._recount()
 
     async def _recount(self) -> None:
@@ -217,7 +229,7 @@ class Outbound:
         self._counted_at = monotonic()
         try:
             async with asyncio.timeout(self._desk.accept_timeout_s):
-                self._user.unsaved = await self._desk.shards.unsaved(self._user.id)
+                await self._count()
         except (StoreError, TimeoutError):
             pass
 
@@ -271,14 +283,14 @@ class Outbound:
 
     async def _without_redis(self, unusable: Unusable, came_at: float) -> None:
         saved, fail_open = False, self._desk.switchboard.current.fail_open
-        if fail_open and self._user.unsaved is None and monotonic() - self._counted_at > RECOUNT_S:
+        if fail_open and self._user.unsaved.count is None and monotonic() - self._counted_at > RECOUNT_S:
             await self._recount()  # Redis may be there, and only its replicas away
-        if fail_open and self._user.unsaved == 0:
+        if fail_open and self._user.unsaved.count == 0:
             saved = await self._save(unusable.row, came_at)
         else:
             self._busy(unusable.row)
         if unusable.perhaps and not saved:
-            self._user.unsaved = None  # it may be on its way: until Redis says, nothing is saved past it
+            self._user.unsaved.lost_count()  # it may be on its way: until Redis says, nothing is saved past it
 
     # -- one phase -------------------------------------------------------------------------------
 
@@ -309,8 +321,8 @@ class Outbound:
                 # Pushed before it is acknowledged: should we die in between, its sender sends it again, and nothing
                 # it sends after that can overtake it.
                 await self._push(outcome.message)
-                self._ack(AckType.SAVED, row, row.id)
                 self._remember(row)
+                self._ack(AckType.SAVED, row, row.id)
                 self._observe_save(row, came_at, began, saved_s)
         return True
 
@@ -336,13 +348,18 @@ class Outbound:
         return found
 
     def _remember(self, row: NewMessage) -> None:
-        """So that a repetition after a change of path gets the same id. Nothing waits for it, or relies on it."""
+        """So that a repetition after a change of path gets the same id, and ids rise for who goes on elsewhere.
+
+        Nothing waits for it. It leaves before the sender is told: whoever is told, and comes in elsewhere, finds it.
+        """
         desk = self._desk
-        if desk.gate.open and desk.switchboard.current.enabled:
-            desk.tasks.spawn(
-                desk.shards.remember(row.from_user, row.client_msg_id, row.id, digest_of(row.to_user, row.body)),
-                "chat-remember",
-            )
+        if not desk.gate.open:
+            return
+        if desk.switchboard.current.enabled:
+            digest = digest_of(row.to_user, row.body)
+            unawaited(desk.shards.remember(row.from_user, row.client_msg_id, row.id, digest))
+        else:
+            unawaited(desk.shards.rise(row.from_user, row.id))
 
     # -- what can be seen ------------------------------------------------------------------------
 
@@ -354,7 +371,7 @@ class Outbound:
             log.info(
                 "ws_perf single_chat_accept", serverMsgId=row.id, fromUserId=row.from_user, queue=len(self._queue),
                 acceptedWriteMs=_ms(wrote_s), acceptedAckMs=_ms(acked_s), streamLen=backlog,
-                pending=self._user.unsaved,
+                pending=self._user.unsaved.count,
             )  # fmt: skip
 
     def _observe_save(self, row: NewMessage, came_at: float, began: float, saved: float) -> None:

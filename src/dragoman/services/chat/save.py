@@ -212,16 +212,16 @@ class SaveStage:
                     holding.settled(row.entry.sender, row.entry.to, row.entry.id)
             rows = asked
             if rows:
-                await self._tools.courier.tell([_told(row.entry, row.row, now_ms(), settled=0) for row in rows])
+                await self._tools.courier.tell([_told(row.entry, row.row, now_ms()) for row in rows])
 
     # -- what will never be a row ----------------------------------------------------------------
 
     async def _fail(self, holding: Holding, entry: Entry, why: str, tries: int, reason: Reason) -> None:
         log.error("a message cannot be saved", shard=holding.shard, serverMsgId=entry.id, why=why, tries=tries)
 
-        async def tell(settled: int) -> None:
+        async def tell() -> None:
             frame = wire.error(reason, now_ms(), entry.client_msg_id, entry.id)
-            await self._tools.courier.tell([Tell(entry.sender, frame, settled=settled, keep=True)])
+            await self._tools.courier.tell([Tell(entry.sender, frame, entry.id, keep=True)])
 
         await give_up(tell, self._tools.shards.bury, holding, entry, why, tries)
         self._tools.metrics.chat_dead.inc()
@@ -243,5 +243,6 @@ def _row(entry: Entry) -> NewMessage:
     )
 
 
-def _told(entry: Entry, id: int, ts: int, settled: int = 1) -> Tell:
-    return Tell(entry.sender, wire.ack(AckType.SAVED, entry.sender, entry.client_msg_id, id, ts, entry.body), settled)
+def _told(entry: Entry, id: int, ts: int) -> Tell:
+    frame = wire.ack(AckType.SAVED, entry.sender, entry.client_msg_id, id, ts, entry.body)
+    return Tell(entry.sender, frame, entry.id)

@@ -4,6 +4,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from dragoman.archive import Archive
+from dragoman.domain.chat.unsaved import Unsaved
 from dragoman.protocol import chat as wire
 from dragoman.protocol.codes import Close
 from dragoman.services.chat.clock import now_ms
@@ -25,7 +26,7 @@ class ChatUser:
         self.session_version = session_version
         self.verified = False  # session version and owner: not while Redis is away
         self.looked_at = monotonic()  # at its session version
-        self.unsaved: int | None = None  # of its messages; None: not known
+        self.unsaved = Unsaved()
         self.said_at = monotonic()
         self.unread_s = 0.0  # how long it was not read, since somebody asked
         self._unread_since = 0.0
@@ -36,10 +37,10 @@ class ChatUser:
         self.said_at = monotonic()
         self.socket.send(frame)
 
-    def told(self, frame: bytes, settled: int) -> None:
-        """What became of a message it sent."""
-        if settled and self.unsaved is not None:
-            self.unsaved = max(self.unsaved - settled, 0)
+    def told(self, frame: bytes, ended: int) -> None:
+        """What became of a message it sent; `ended` is its serverMsgId, if it is not on its way any more."""
+        if ended:
+            self.unsaved.ended(ended)
         self.say(frame)
 
     def error(self, reason: wire.Reason, client_msg_id: str | None = None, server_msg_id: int | None = None) -> None:

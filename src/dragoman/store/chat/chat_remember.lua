@@ -1,11 +1,16 @@
--- Remember a message that was saved without being accepted first, so that a repetition is recognised.
+-- Remember a message that was saved without being accepted first, so that a repetition is recognised and later ids are
+-- above its own.
 --
 -- KEYS  claim   hash
--- ARGV  id      str
+--       shard   hash
+-- ARGV  id      str   serverMsgId, decimal
 --       digest  str
 --       ttl     int  ms
 --
 -- Returns 'OK' or 'KNOWN'.
+-- As text: a double cannot hold 63 bits.
+local last = redis.call('HGET', shard, 'last_id') or ''
+if #last < #id or (#last == #id and last < id) then redis.call('HSET', shard, 'last_id', id) end
 if redis.call('EXISTS', claim) == 1 then return 'KNOWN' end
 redis.call('HSET', claim, 'id', id, 'digest', digest, 'saved', '1')
 redis.call('PEXPIRE', claim, ttl)

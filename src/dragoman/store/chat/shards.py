@@ -7,6 +7,7 @@ Every script that moves an entry compares the lease first, so a holder that was 
 time: accepted = saved + dead + backlog, kept by the same scripts that move the entries.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -23,6 +24,7 @@ from dragoman.store.script import Script
 
 ACCEPT = Script.beside(__file__, "chat_accept")
 REMEMBER = Script.beside(__file__, "chat_remember")
+RISE = Script.beside(__file__, "chat_rise")
 LEASE = Script.beside(__file__, "chat_lease")
 READ = Script.beside(__file__, "chat_read")
 MOVED = Script.beside(__file__, "chat_moved")
@@ -174,13 +176,23 @@ class Shards:
         )
         return Accepted(word.decode()), int(number)
 
-    async def remember(self, sender: int, client_msg_id: str, id: int, digest: str) -> None:
-        claim = self.keys.claim(self._tags[self.of(sender)], sender, client_msg_id)
-        await REMEMBER(self.redis, claim=claim, id=id, digest=digest, ttl=self.claim_ttl_ms)
+    def remember(self, sender: int, client_msg_id: str, id: int, digest: str) -> "asyncio.Future[bytes]":
+        """A message that was saved at once: its claim, and its id. On its way when this returns."""
+        shard = self.of(sender)
+        claim, counts = self.keys.claim(self._tags[shard], sender, client_msg_id), self._fixed[shard][1]
+        return REMEMBER(self.redis, claim=claim, shard=counts, id=id, digest=digest, ttl=self.claim_ttl_ms)
+
+    def rise(self, sender: int, id: int) -> "asyncio.Future[bytes]":
+        """The same without a claim."""
+        return RISE(self.redis, shard=self._fixed[self.of(sender)][1], id=id)
 
     async def unsaved(self, user: int) -> int:
         """How many accepted messages of this sender are not rows yet."""
         return int(await self.redis.call("HGET", self._fixed[self.of(user)][2], user) or 0)
+
+    async def last_id(self, user: int) -> int:
+        """The highest serverMsgId in the shard of this sender, as far as it was told of."""
+        return int(await self.redis.call("HGET", self._fixed[self.of(user)][1], "last_id") or 0)
 
     async def claim(self, sender: int, client_msg_id: str) -> dict[str, str]:
         key = self.keys.claim(self._tags[self.of(sender)], sender, client_msg_id)

@@ -1,0 +1,113 @@
+"""The copy a connection keeps of what its sender has on its way: it may say too many, never too few."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.domain.chat.unsaved import Unsaved
+
+
+def known(before: int = 0) -> Unsaved:
+    unsaved = Unsaved()
+    unsaved.counted(before, newest=0)
+    return unsaved
+
+
+def test_it_is_not_known_until_redis_was_asked() -> None:
+    unsaved = Unsaved()
+    assert unsaved.count is None
+    unsaved.accepted(1)
+    unsaved.ended(1)
+    assert unsaved.count is None
+    unsaved.counted(2, newest=1)
+    assert unsaved.count == 2
+
+
+def test_a_message_counts_from_accepted_to_its_end() -> None:
+    unsaved = known()
+    unsaved.accepted(5)
+    unsaved.accepted(8)
+    assert unsaved.count == 2
+    unsaved.ended(5)
+    assert unsaved.count == 1
+    unsaved.ended(8)
+    assert unsaved.count == 0
+
+
+def test_a_message_ends_once_however_often_it_is_said() -> None:
+    unsaved = known()
+    unsaved.accepted(5)
+    unsaved.accepted(8)
+    for _ in range(3):
+        unsaved.ended(5)
+    assert unsaved.count == 1
+
+
+def test_one_of_an_earlier_connection_ends_once_as_well() -> None:
+    unsaved = known(before=2)
+    unsaved.ended(5)
+    unsaved.ended(5)
+    assert unsaved.count == 1
+
+
+def test_the_word_of_one_is_a_word_of_all_before_it() -> None:
+    """Also of those of an earlier connection: their ids are lower."""
+    unsaved = known(before=3)
+    for id in (5, 8, 9):
+        unsaved.accepted(id)
+    unsaved.ended(8)
+    assert unsaved.count == 1
+
+
+def test_a_word_that_comes_after_redis_was_asked_does_not_count_twice() -> None:
+    unsaved = known()
+    for id in (5, 8):
+        unsaved.accepted(id)
+    unsaved.counted(1, newest=8)
+    unsaved.ended(5)
+    assert unsaved.count == 1
+    unsaved.ended(8)
+    assert unsaved.count == 0
+
+
+def test_what_may_be_on_its_way_is_not_known_until_redis_is_asked_again() -> None:
+    unsaved = known()
+    unsaved.accepted(5)
+    unsaved.lost_count()
+    unsaved.ended(5)
+    assert unsaved.count is None
+    unsaved.counted(0, newest=5)
+    assert unsaved.count == 0
+
+
+def test_what_is_accepted_while_redis_is_asked_counts_besides() -> None:
+    unsaved = known()
+    unsaved.accepted(5)
+    unsaved.accepted(8)
+    unsaved.counted(0, newest=5)
+    assert unsaved.count == 1
+    unsaved.ended(8)
+    assert unsaved.count == 0
+
+
+STEPS = st.sampled_from(["accept", "end", "say", "ask", "hear"])
+
+
+@given(st.lists(st.tuples(STEPS, st.integers(0, 5)), max_size=40))
+def test_it_never_says_too_few(steps: list[tuple[str, int]]) -> None:
+    """Words come late, twice, or not at all, and so does a count; messages end in their order."""
+    unsaved, under_way, over, asked = known(), list[int](), list[int](), (0, 0)
+    for what, number in steps:
+        if what == "accept":
+            id = len(under_way) + len(over) + 1
+            under_way.append(id)
+            unsaved.accepted(id)
+        elif what == "end" and under_way:
+            over.append(under_way.pop(0))
+        elif what == "say" and over:
+            unsaved.ended(over[number % len(over)])
+        elif what == "ask":
+            asked = len(under_way), unsaved.newest
+        elif what == "hear":
+            unsaved.counted(*asked)
+        assert unsaved.count is not None
+        assert unsaved.count >= len(under_way)
