@@ -5,7 +5,7 @@
 
 The save stage looks among the parked after its commit; whichever of the two comes second finds both and applies them.
 What is parked stays in Redis until SQL has it: should we die meanwhile, it is found when its receiver comes in the next
-time, or would be sent the message again.
+time, or would be sent the message again. With Redis away it is kept here, and tried again.
 """
 
 import asyncio
@@ -54,6 +54,7 @@ class Receipts:
         self._archive, self._users, self._courier, self._tasks = archive, users, courier, tasks
         self._metrics = metrics
         self._waiting: list[_Given] = []
+        self._unkept: list[_Given] = []  # for no row yet, and Redis could not be told
         self._working = False
 
     # -- from the socket -------------------------------------------------------------------------
@@ -73,7 +74,7 @@ class Receipts:
             user.error(Reason.MISSING_SERVER_MSG_ID)
         elif not made_by_us(id, now_ms()):
             user.error(Reason.MESSAGE_NOT_FOUND, server_msg_id=id)
-        elif len(self._waiting) < MOST_WAITING:  # else it is not taken, and the message comes again
+        elif len(self._waiting) + len(self._unkept) < MOST_WAITING:  # else it is not taken, and the message comes again
             self._add(_Given(Receipt(user.id, _STATUS[kind], user.inbound.confirmed(id)), user))
 
     async def apply_early(self, user: int, ids: Sequence[int] | None = None) -> set[int]:
@@ -95,7 +96,10 @@ class Receipts:
     async def _work(self) -> None:
         try:
             await asyncio.sleep(GATHER_S)
-            while self._waiting:
+            while self._waiting or self._unkept:
+                if not self._waiting:
+                    await asyncio.sleep(RETRY_S)
+                    self._waiting, self._unkept = [*self._unkept, *self._waiting], []
                 batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
                 await self._apply(batch)
                 if len(self._waiting) < BATCH:
@@ -132,12 +136,19 @@ class Receipts:
         by_user: dict[int, list[tuple[int, int]]] = {}
         for given, ids in missing:
             by_user.setdefault(given.receipt.acker, []).extend((id, int(given.receipt.status)) for id in ids)
-        try:
-            await asyncio.gather(*(self._users.park_early(user, receipts) for user, receipts in by_user.items()))
-        except StoreError as error:
-            log.warning("early receipts could not be kept; the messages will be sent again", error=str(error))
-        again = [Receipt(given.receipt.acker, given.receipt.status, ids) for given, ids in missing]
-        return _relays(await self._write(again))
+        parking = (self._users.park_early(user, receipts) for user, receipts in by_user.items())
+        done = await asyncio.gather(*parking, return_exceptions=True)
+        failed = {user: error for user, error in zip(by_user, done, strict=True) if error is not None}
+        for error in failed.values():
+            if not isinstance(error, StoreError):
+                raise error
+            log.warning("early receipts wait for Redis", error=str(error))
+        applied = await self._write([Receipt(one.receipt.acker, one.receipt.status, ids) for one, ids in missing])
+        for (given, _), one in zip(missing, applied, strict=True):
+            if one.missing and given.receipt.acker in failed:
+                left = Receipt(given.receipt.acker, given.receipt.status, tuple(one.missing))
+                self._unkept.append(_Given(left, given.user))
+        return _relays(applied)
 
     async def _write(self, receipts: list[Receipt]) -> list[Applied]:
         """The database may be away: receipts wait for it, as everything does."""

@@ -4,22 +4,27 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from dragoman.archive import Applied, NewMessage, Receipt, Status
 from dragoman.archive.sqlite import SqliteArchive
 from dragoman.domain.chat.message_ids import MessageIds
+from dragoman.protocol.chat import Frame
 from dragoman.services.chat.clock import now_ms
 from dragoman.services.chat.courier import Courier
 from dragoman.services.chat.local_users import LocalUsers
 from dragoman.services.chat.receipts import Receipts
+from dragoman.services.chat.user import ChatUser
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.store.chat.users import Users
+from dragoman.store.errors import RedisAway
 from dragoman.store.inbox import Inboxes, InboxSettings
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
+from waiting import wait_until
 
 SENDER, RECEIVER = 7, 9
 ID = MessageIds(1).draw(now_ms())
@@ -30,12 +35,42 @@ class SlowArchive(SqliteArchive):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.asked, self.go = asyncio.Event(), asyncio.Event()
+        self.asked, self.go, self.answers = asyncio.Event(), asyncio.Event(), 0
 
     async def receipts(self, given: Sequence[Receipt]) -> list[Applied]:
         self.asked.set()
         await self.go.wait()
-        return await super().receipts(given)
+        applied = await super().receipts(given)
+        self.answers += 1
+        return applied
+
+
+class LostUsers(Users):
+    """Redis is away for them while somebody says so."""
+
+    def __init__(self, redis: Redis, keys: Keys) -> None:
+        super().__init__(redis, keys, 45_000)
+        self.away, self.refused = False, asyncio.Event()
+
+    async def park_early(self, user: int, receipts: Sequence[tuple[int, int]]) -> None:
+        if self.away:
+            self.refused.set()
+            raise RedisAway("not there")
+        await super().park_early(user, receipts)
+
+
+class Giver:
+    """A receiver, as far as its receipts go."""
+
+    id = RECEIVER
+    confirmed_at = 0.0
+
+    @property
+    def inbound(self) -> "Giver":
+        return self
+
+    def confirmed(self, id: int) -> tuple[int, ...]:
+        return (id,)
 
 
 class House:
@@ -43,7 +78,7 @@ class House:
 
     def __init__(self, redis: Redis, keys: Keys, database: Path) -> None:
         metrics, self.tasks = Metrics(), Tasks()
-        self.archive, self.users = SlowArchive(database), Users(redis, keys, 45_000)
+        self.archive, self.users = SlowArchive(database), LostUsers(redis, keys)
         inboxes = Inboxes(redis, keys, InboxSettings())
         courier = Courier("i1", LocalUsers(metrics, 60.0), self.users, inboxes, metrics)
         self.receipts = Receipts(self.archive, self.users, courier, metrics, self.tasks)
@@ -101,5 +136,28 @@ async def test_a_receipt_that_rises_while_the_lower_one_is_written_stays(
         await here.archive.asked.wait()
         await here.users.park_early(RECEIVER, [(ID, int(Status.READ))])
         here.archive.go.set()
+        await here.tasks.settled()
+        assert await here.users.early(RECEIVER, [ID]) == [(ID, Status.READ)]
+
+
+async def test_an_early_receipt_is_not_lost_because_redis_was_away(redis: Redis, keys: Keys, tmp_path: Path) -> None:
+    """Its message would be sent again at the next AUTH, though the receiver has said that it has it."""
+    async with house(redis, keys, tmp_path) as here:
+        here.archive.go.set()
+        here.users.away = True
+        here.receipts.given(cast(ChatUser, Giver()), Frame(type="ACK", ackType="delivered", serverMsgId=ID))
+        await wait_until(lambda: here.archive.answers >= 2, what="both looks for the row")
+        await here.archive.save([NewMessage(ID, "m", SENDER, RECEIVER, "TEXT", "hello", 0)])
+        await here.tasks.settled()
+        assert await here.status() is Status.DELIVERED
+
+
+async def test_an_early_receipt_is_parked_when_redis_is_back(redis: Redis, keys: Keys, tmp_path: Path) -> None:
+    async with house(redis, keys, tmp_path) as here:
+        here.archive.go.set()
+        here.users.away = True
+        here.receipts.given(cast(ChatUser, Giver()), Frame(type="ACK", ackType="read", serverMsgId=ID))
+        await here.users.refused.wait()
+        here.users.away = False
         await here.tasks.settled()
         assert await here.users.early(RECEIVER, [ID]) == [(ID, Status.READ)]
