@@ -56,8 +56,8 @@ class Box(RuleBasedStateMachine):
         elif len(self.items) >= MAXLEN or self.tally["bytes"] + size > MAX_BYTES:
             assert reply == b"FULL"
         else:
-            assert reply == b"OK"
             ((id, _),) = self.bench.call("XREVRANGE", self.inbox, "+", "-", "COUNT", 1)
+            assert reply == b"OK " + id
             self.items.append(Item(id.decode(), size))
             self.tally["added"] += 1
             self.tally["bytes"] += size

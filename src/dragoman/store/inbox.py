@@ -92,8 +92,12 @@ class Inboxes:
         self.redis, self.keys, self.settings = redis, keys, settings
 
     async def push(self, instance: str, kind: str, data: bytes, trace_id: str = "") -> Push:
+        return (await self.put(instance, kind, data, trace_id))[0]
+
+    async def put(self, instance: str, kind: str, data: bytes, trace_id: str = "") -> tuple[Push, str]:
+        """The same, and the id of the entry: one can `get` it until it is done."""
         if len(data) > MAX_ENTRY_BYTES:
-            return Push.TOO_LARGE
+            return Push.TOO_LARGE, ""
         reply = await PUSH(
             self.redis,
             opened=self.keys.open(instance),
@@ -106,7 +110,8 @@ class Inboxes:
             trace=trace_id,
             data=data,
         )
-        return Push(reply.decode())
+        word, _, id = reply.decode().partition(" ")
+        return Push(word), id
 
     def reader(self, instance: str) -> Dedicated:
         return Dedicated(self.redis, self.keys.inbox(instance), "inbox-reader")

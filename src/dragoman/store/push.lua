@@ -10,12 +10,12 @@
 --       trace      str
 --       data       str
 --
--- Returns 'OK', 'GONE' or 'FULL'.
+-- Returns 'OK <id of the entry>', 'GONE' or 'FULL'.
 if redis.call('EXISTS', opened) == 0 then return 'GONE' end
 if redis.call('XLEN', inbox) >= maxlen then return 'FULL' end
 local bytes = tonumber(redis.call('HGET', counts, 'bytes') or 0)
 if bytes + size > max_bytes then return 'FULL' end
-redis.call('XADD', inbox, '*', 'v', '1', 'type', kind, 'trace_id', trace, 'size', size, 'data', data)
+local id = redis.call('XADD', inbox, '*', 'v', '1', 'type', kind, 'trace_id', trace, 'size', size, 'data', data)
 redis.call('HINCRBY', counts, 'added', 1)
 redis.call('HINCRBY', counts, 'bytes', size)
-return 'OK'
+return 'OK ' .. id

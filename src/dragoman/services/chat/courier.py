@@ -9,10 +9,15 @@ a sender is asked for again by the sender, unless it is bad news, which waits fo
 
 Who missed something is known in two ways: `behind`, by instance, because its inbox was full; `missed`, because Redis
 was away, and could say neither where the user is nor whether the message got there.
+
+An instance that was told to let its users look there has to have heard it (`reminders`) before anything newer may be
+pushed by others: it may be the one who pushes, and does not wait for its own inbox.
 """
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import TypeVar
 
 import structlog
@@ -30,6 +35,8 @@ from dragoman.store.inbox import Inboxes, Push
 log = structlog.get_logger(__name__)
 
 ENTRY_BYTES = 512 * 1024
+HEED_S = 0.3  # how long one waits for another instance to work what it was handed
+LOOK_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +55,11 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """A word for a sender. `ended`: the serverMsgId of a message that is not on its way any more; 0 for others.
-
-    `keep`: if it is not connected, it hears it at its next AUTH.
-    """
+    """A word for a sender. `keep`: if it is not connected, it hears it at its next AUTH."""
 
     user: int
     frame: bytes
-    ended: int = 0
+    settled: int = 0
     keep: bool = False
 
 
@@ -64,6 +68,7 @@ class Courier:
         self.instance, self.here, self.users, self.inboxes, self.metrics = instance, here, users, inboxes, metrics
         self._behind: dict[str, set[int]] = {}
         self._missed: set[int] = set()
+        self._reminders: dict[str, str] = {}  # by instance: the entry that tells its users to look, until it is worked
 
     async def owners(self, users: Iterable[int]) -> dict[int, str]:
         """`instance|connection` of those receivers that are connected, as far as can be known."""
@@ -143,7 +148,10 @@ class Courier:
         return user in self._missed
 
     async def make_up(self, users: Iterable[int]) -> None:
-        """Let these look into the archive before anything newer reaches them; raises StoreError."""
+        """Let these look into the archive before anything newer reaches them; raises StoreError.
+
+        When it returns they do: whoever pushes to them from now on comes behind that.
+        """
         owed = sorted(self._missed.intersection(users))
         for user, owner in (await self.look_up(owed) if owed else {}).items():
             instance = owner.partition("|")[0]
@@ -155,6 +163,18 @@ class Courier:
         await self._remind_instances()
         if not self._missed.isdisjoint(owed):
             raise RedisAway("receivers could not be told that they missed something")
+        await self._until_heeded()
+
+    async def _until_heeded(self) -> None:
+        """Until every reminder has been worked; one that is not stays for the next who asks."""
+        give_up_at = monotonic() + HEED_S
+        for instance, id in list(self._reminders.items()):
+            while await self.inboxes.get(instance, id) is not None:
+                if monotonic() >= give_up_at:
+                    raise RedisAway(f"{instance} has not worked what its inbox holds")
+                await asyncio.sleep(LOOK_S)
+            if self._reminders.get(instance) == id:
+                del self._reminders[instance]
 
     async def _find_missed(self) -> None:
         try:
@@ -171,7 +191,9 @@ class Courier:
         behind = self._behind.pop(instance, None)
         if behind is None:
             return True
-        verdict = await self.hand(instance, ChatCatchUp(sorted(behind)))
+        verdict, id = await self._put(instance, ChatCatchUp(sorted(behind)))
+        if verdict is Push.OK:
+            self._reminders[instance] = id
         if verdict in (Push.OK, Push.GONE):
             return True
         self._note(instance, verdict, behind)
@@ -194,7 +216,7 @@ class Courier:
             instance = owners.get(one.user, "").partition("|")[0]
             user = self.here.get(one.user) if instance == self.instance else None
             if user is not None:
-                user.told(one.frame, one.ended)
+                user.told(one.frame, one.settled)
             elif instance and instance != self.instance:
                 away.setdefault(instance, []).append(one)
             elif one.keep:
@@ -210,7 +232,7 @@ class Courier:
 
     async def _tell_away(self, instance: str, tells: list[Tell]) -> None:
         for part in _parts(tells):
-            message = ChatTell([OneTell(one.user, one.ended, Raw(one.frame), one.keep) for one in part])
+            message = ChatTell([OneTell(one.user, one.settled, Raw(one.frame), one.keep) for one in part])
             if await self.hand(instance, message) is not Push.OK:
                 for one in part:
                     if one.keep:
@@ -218,16 +240,20 @@ class Courier:
 
     async def hand(self, instance: str, message: InboxMessage) -> Push | None:
         """To the inbox of another instance; None: Redis is away, or was before it could say whether it is there."""
+        return (await self._put(instance, message))[0]
+
+    async def _put(self, instance: str, message: InboxMessage) -> tuple[Push | None, str]:
+        """The same, and the id of the entry."""
         try:
-            verdict = await self.inboxes.push(instance, kind_of(message), encode_peer(message))
+            verdict, id = await self.inboxes.put(instance, kind_of(message), encode_peer(message))
         except StoreError as error:
             log.warning("could not reach an inbox", to=instance, kind=kind_of(message), error=str(error))
             self.metrics.chat_deliver_fail.inc()
-            return None
+            return None, ""
         self.metrics.pushed.labels(verdict).inc()
         if verdict is not Push.OK:
             self.metrics.chat_deliver_fail.inc()
-        return verdict
+        return verdict, id
 
 
 Item = TypeVar("Item", Delivery, Tell)

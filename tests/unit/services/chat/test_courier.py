@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, cast
 
+import pytest
+
 from dragoman.protocol.peer import ChatCatchUp, ChatPush, ChatTell, InboxMessage, decode_inbox
 from dragoman.services.chat.courier import Courier, Delivery, Tell
 from dragoman.services.chat.local_users import LocalUsers
@@ -35,13 +37,17 @@ class Boxes:
     def __init__(self) -> None:
         self.answer: Push | None = Push.OK
         self.got: list[InboxMessage] = []
+        self.busy = False  # nobody works what they hold
 
-    async def push(self, instance: str, kind: str, data: bytes) -> Push:
+    async def put(self, instance: str, kind: str, data: bytes) -> tuple[Push, str]:
         if self.answer is None:
             raise RedisAway("away")
         if self.answer is Push.OK:
             self.got.append(decode_inbox(data))
-        return self.answer
+        return self.answer, "1-1"
+
+    async def get(self, instance: str, id: str) -> object:
+        return object() if self.busy else None
 
 
 class Stage:
@@ -103,6 +109,23 @@ async def test_who_could_not_be_found_is_reminded_without_anything_newer() -> No
     assert stage.arrived == []
     stage.table.away = False
     await stage.courier.remind()
+    assert stage.arrived == [[2]]
+
+
+async def test_nobody_counts_as_reminded_before_its_instance_has_worked_the_reminder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That instance may be the one who saves and pushes what is newer, and does not wait for its own inbox."""
+    monkeypatch.setattr("dragoman.services.chat.courier.HEED_S", 0.0)
+    stage = Stage()
+    stage.table.away = True
+    await stage.push(10)
+    stage.table.away, stage.boxes.busy = False, True
+    for _ in range(2):
+        with pytest.raises(RedisAway):
+            await stage.courier.make_up([2])
+    stage.boxes.busy = False
+    await stage.courier.make_up([2])
     assert stage.arrived == [[2]]
 
 
