@@ -55,11 +55,14 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """A word for a sender. `keep`: if it is not connected, it hears it at its next AUTH."""
+    """A word for a sender. `ended`: the serverMsgId of a message that is not on its way any more; 0 for others.
+
+    `keep`: if it is not connected, it hears it at its next AUTH.
+    """
 
     user: int
     frame: bytes
-    settled: int = 0
+    ended: int = 0
     keep: bool = False
 
 
@@ -216,7 +219,7 @@ class Courier:
             instance = owners.get(one.user, "").partition("|")[0]
             user = self.here.get(one.user) if instance == self.instance else None
             if user is not None:
-                user.told(one.frame, one.settled)
+                user.told(one.frame, one.ended)
             elif instance and instance != self.instance:
                 away.setdefault(instance, []).append(one)
             elif one.keep:
@@ -232,7 +235,7 @@ class Courier:
 
     async def _tell_away(self, instance: str, tells: list[Tell]) -> None:
         for part in _parts(tells):
-            message = ChatTell([OneTell(one.user, one.settled, Raw(one.frame), one.keep) for one in part])
+            message = ChatTell([OneTell(one.user, one.ended, Raw(one.frame), one.keep) for one in part])
             if await self.hand(instance, message) is not Push.OK:
                 for one in part:
                     if one.keep:
