@@ -218,11 +218,12 @@ class Inboxes:
 
     async def tally(self, instance: str) -> Tally:
         """The balance of an inbox. Read in two commands: exact only while nobody pushes."""
-        counts = self.redis.call("HGETALL", self.keys.counts(instance))
-        waiting = self.redis.call("XLEN", self.keys.inbox(instance))
-        flat = await counts
+        flat, waiting = await asyncio.gather(
+            self.redis.call("HGETALL", self.keys.counts(instance)),
+            self.redis.call("XLEN", self.keys.inbox(instance)),
+        )
         have = {name.decode(): int(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
-        return Tally(**{k: v for k, v in have.items() if k in Tally.__slots__}, waiting=int(await waiting))
+        return Tally(**{k: v for k, v in have.items() if k in Tally.__slots__}, waiting=int(waiting))
 
     async def oldest_ms(self, instance: str) -> int | None:
         """Since when (ms of Redis) the oldest entry that was handed out is not done; None: there is none."""

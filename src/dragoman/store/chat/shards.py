@@ -358,9 +358,9 @@ class Shards:
             call("XPENDING", to_save, save),
             call("XLEN", self.dead(shard)),
         ]
-        counts, holder, accepted_len, accepted_pending, to_save_len, to_save_pending, dead_len = [
-            await _or_none(future) for future in futures
-        ]
+        counts, holder, accepted_len, accepted_pending, to_save_len, to_save_pending, dead_len = await asyncio.gather(
+            *map(_or_none, futures)
+        )
         backlog, accepted_ever, saved, dead, fence = (int(count or 0) for count in counts)
         return Tally(
             backlog, accepted_ever, saved, dead, fence, (holder or b"").decode(), accepted_len or 0,

@@ -1,5 +1,6 @@
 """Chat users in Redis: who holds whose socket, session versions, early receipts, and bad news for those away."""
 
+import asyncio
 from collections.abc import Iterable, Sequence
 
 from dragoman.store.instances import DROP_IF, KEEP_IF
@@ -34,8 +35,9 @@ class Users:
 
     async def owners(self, users: Sequence[int]) -> list[str]:
         """`instance|connection` of each, '' for who is not connected."""
-        futures = [self.redis.call("GET", self.keys.user_owner(user)) for user in users]
-        return [(await future or b"").decode() for future in futures]
+        # Gathered: of replies awaited in turn, those behind one that is lost would be told as forgotten.
+        found = await asyncio.gather(*(self.redis.call("GET", self.keys.user_owner(user)) for user in users))
+        return [(owner or b"").decode() for owner in found]
 
     async def renew(self, owned: Iterable[tuple[int, str]]) -> list[int]:
         """Prolong each; write again what Redis forgot. Answers the users whose socket is elsewhere by now."""
