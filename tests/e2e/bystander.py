@@ -21,6 +21,11 @@ def token(typ: str = "client", sub: str = "ann", *, secret: str = SECRET, **clai
     return jwt.encode({k: v for k, v in told.items() if v is not None}, secret, algorithm="HS256")
 
 
+def is_advice(message: dict[str, Any]) -> bool:
+    """To slow down: a machine with other things to do makes any server say so."""
+    return bool(message["type"] == "backpressure" and message["action"] == "SLOW_DOWN")
+
+
 class Healthy:
     """A session that goes on speaking, and hears nothing but results."""
 
@@ -33,7 +38,7 @@ class Healthy:
             await self._visit.say_utterance(self._talker, self.spoken)
             result = await self._talker.result(self.spoken, PATIENCE_S)
             assert "backfilled" not in result
-            assert not [m for m in self._talker.heard if m["type"] in ("error", "backpressure")]
+            assert not [m for m in self._talker.heard if m["type"] in ("error", "backpressure") and not is_advice(m)]
             self._talker.heard.clear()
             self.spoken += 1
             await wait_until(after(PACE_S), PATIENCE_S)

@@ -24,7 +24,7 @@ async def nothing(scene: Scene) -> Answers:
 ATTACK = Attack("push", "somebody pushes", nothing, good("closed 4006"), good("closed 4003"))
 REST = dict.fromkeys(COUNTED, 3)
 CALM = State(REST, 0, 100 * MIB)
-TOLD: dict[str, Any] = {"utterances": 10, "messages": 10, "lost": 0, "failures": []}
+TOLD: dict[str, Any] = {"utterances": 10, "messages": 10, "lost": 0, "slowed": 0, "failures": []}
 TIMES = {"count": 10, "p50_ms": 1.0, "p99_ms": 2.0}
 FOUND = Finding(
     ATTACK,

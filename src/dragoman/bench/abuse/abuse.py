@@ -152,7 +152,7 @@ def conclude(
     report.figures["rss_before_mib"], report.figures["rss_after_mib"] = first.rss_bytes / MIB, last.rss_bytes / MIB
     report.figures["bystander_utterances"] = told["utterances"]
     report.figures["bystander_messages"] = told["messages"]
-    report.figures["bystander_lost"] = told["lost"]
+    report.figures["bystander_lost"], report.figures["bystander_slowed"] = told["lost"], told["slowed"]
     wrong = [what for found in findings for what in found.wrong] + [f"bystanders: {what}" for what in told["failures"]]
     wrong += [f"bystanders: {told['lost']} lost"] if told["lost"] else []
     wrong += [f"{left} left at the end" for left in last.more_than(first)]
