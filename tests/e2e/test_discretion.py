@@ -15,9 +15,10 @@ import aiohttp
 import jwt
 
 from chat_speaker import ChatSpeaker
+from dragoman.verify.processes import InstanceProcess
 from e2e.bystander import token
 from e2e.raw_node import Message, RawNode
-from instances import Cluster, InstanceProcess, Speaker, running
+from instances import Cluster, Speaker, running
 from redis_servers import RedisAt
 
 MARK = "xyzzy"

@@ -3,7 +3,7 @@ it is gone. And what never listens."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -62,7 +62,7 @@ class House:
         async with aiohttp.ClientSession() as http, http.ws_connect(f"ws://{self.base}{path}") as ws:
             yield ws
 
-    async def code_at(self, path: str, first: dict[str, object]) -> int | None:
+    async def code_at(self, path: str, first: Mapping[str, object]) -> int | None:
         """The close code with which this first message is answered; None if it is not."""
         async with self.connected(path) as ws:
             await ws.send_str(json.dumps(first))
@@ -123,7 +123,7 @@ async def _still_heard(speaker: Speaker, writer: ChatSpeaker, index: int) -> Non
     await writer.expect("ACK", clientMsgId=name, ackType="saved")
 
 
-async def _codes(house: House, path: str, first: dict[str, object]) -> set[int | None]:
+async def _codes(house: House, path: str, first: Mapping[str, object]) -> set[int | None]:
     return set(await asyncio.gather(*(house.code_at(path, first) for _ in range(TRIES))))
 
 
