@@ -43,17 +43,21 @@ LOOK_S = 0.02
 FULL, ROOM = 256, 64
 SLOW_S = 0.5
 SAMPLED = 0.01
+STILL_S = 0.5  # how late a timer may ring before it tells more of us than of Redis
 RECOUNT_S = 1.0  # how old our copy of a sender's unsaved messages may get while it sends
 # Errors of Redis that mean it cannot work now; any other is a bug of ours.
 UNUSABLE = frozenset({"LOADING", "READONLY", "CLUSTERDOWN", "OOM", "MASTERDOWN", "NOREPLICAS", "MISCONF", "TRYAGAIN"})
 
 
 class Unusable(Exception):
-    """Redis did not accept `row`; or, `perhaps`, it did, and did not say so in time."""
+    """Redis did not accept `row`; or, `perhaps`, it did, and did not say so in time.
 
-    def __init__(self, why: str, row: NewMessage, *, perhaps: bool = False) -> None:
+    `ours`: it was not Redis that took so long. We stood still, and the others may have gone on without us.
+    """
+
+    def __init__(self, why: str, row: NewMessage, *, perhaps: bool = False, ours: bool = False) -> None:
         super().__init__(why)
-        self.row, self.perhaps = row, perhaps
+        self.row, self.perhaps, self.ours = row, perhaps, ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,15 +175,16 @@ class Outbound:
 
     async def _unsaved(self) -> int:
         """As Redis knows it; without Redis as we do. Unknown counts as some."""
-        desk, user = self._desk, self._user
-        if desk.gate.may_ask(monotonic()):
+        desk, user, began = self._desk, self._user, monotonic()
+        if desk.gate.may_ask(began):
             try:
                 async with asyncio.timeout(desk.accept_timeout_s):
                     unsaved = await self._count()
                 desk.gate.worked()
                 return unsaved
             except (StoreError, TimeoutError):
-                desk.gate.failed(monotonic())
+                if not self._stood_still(began):
+                    desk.gate.failed(monotonic())
         return 1 if user.unsaved.count is None else user.unsaved.count
 
     async def _count(self) -> int:
@@ -204,6 +209,8 @@ class Outbound:
                     row = replace(row, id=desk.ids.draw(above=number))
                     verdict, number = await self._ask(row, path, digest, share)
         except TimeoutError:
+            if self._stood_still(began):
+                raise Unusable("we stood still", row, perhaps=True, ours=True) from None
             raise self._unusable(f"no answer in {desk.accept_timeout_s:g} s", row, perhaps=True) from None
         except Refused as error:
             if error.word not in UNUSABLE:
@@ -255,6 +262,10 @@ class Outbound:
             await desk.replicas.have_it(desk.shards.accepted(desk.shards.of(row.from_user)), replicas)
         return reply
 
+    def _stood_still(self, since: float) -> bool:
+        """A timer that rings long after it was due says nothing about Redis: this process was paused, or starved."""
+        return monotonic() - since > self._desk.accept_timeout_s + STILL_S
+
     def _unusable(self, why: str, row: NewMessage, *, perhaps: bool = False) -> Unusable:
         self._desk.gate.failed(monotonic())
         self._desk.metrics.chat_publish_fail.inc()
@@ -285,7 +296,7 @@ class Outbound:
         saved, fail_open = False, self._desk.switchboard.current.fail_open
         if fail_open and self._user.unsaved.count is None and monotonic() - self._counted_at > RECOUNT_S:
             await self._recount()  # Redis may be there, and only its replicas away
-        if fail_open and self._user.unsaved.count == 0:
+        if fail_open and self._user.unsaved.count == 0 and not unusable.ours:
             saved = await self._save(unusable.row, came_at)
         else:
             self._busy(unusable.row)
@@ -335,14 +346,15 @@ class Outbound:
 
     async def _owner(self, receiver: int) -> dict[int, str]:
         """Where it is. A Redis that hangs holds up one message, not each."""
-        courier, gate = self._desk.courier, self._desk.gate
-        if not gate.may_ask(monotonic()):
+        courier, gate, began = self._desk.courier, self._desk.gate, monotonic()
+        if not gate.may_ask(began):
             return courier.owners_here([receiver])
         try:
             async with asyncio.timeout(self._desk.accept_timeout_s):
                 found = await courier.look_up([receiver])
         except (StoreError, TimeoutError):
-            gate.failed(monotonic())
+            if not self._stood_still(began):
+                gate.failed(monotonic())
             return courier.owners_here([receiver])
         gate.worked()
         return found

@@ -1,0 +1,87 @@
+"""A sender's messages when Redis does not answer in time, with stores that fail on demand."""
+
+import asyncio
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from dragoman.domain.chat.gate import Gate
+from dragoman.domain.chat.switches import Switches
+from dragoman.protocol.chat import Frame, Reason
+from dragoman.services.chat import outbound
+from dragoman.services.chat.outbound import Desk, IdMaker, Outbound
+from dragoman.services.chat.user import ChatUser
+from dragoman.services.metrics import Metrics
+from dragoman.store.chat.shards import Accepted
+
+TIMEOUT_S = 0.02
+
+
+class Store:
+    """Shards and archive; `stands_still_s`: how long the whole process does while Redis is asked."""
+
+    count = 4
+
+    def __init__(self) -> None:
+        self.stands_still_s = 0.0
+        self.hangs = False
+        self.saved: list[str] = []
+
+    async def unsaved(self, user: int) -> int:
+        return 0
+
+    async def accept(self, entry: Any, *_: object) -> tuple[Accepted, int]:
+        time.sleep(self.stands_still_s)  # noqa: ASYNC251 - as a process that is stopped would
+        if self.hangs or self.stands_still_s:
+            await asyncio.sleep(60)
+        return Accepted.OK, 1
+
+    async def save(self, rows: list[Any]) -> list[Any]:
+        self.saved += [row.client_msg_id for row in rows]
+        raise AssertionError("it goes on in the archive, which is not looked at here")
+
+
+class Words:
+    def clean(self, body: str) -> str:
+        return body
+
+
+def sending(store: Store) -> tuple[Outbound, Gate, list[bytes]]:
+    gate, ids, heard = Gate(), IdMaker(), list[bytes]()
+    ids.use(1)
+    switchboard = SimpleNamespace(current=Switches(enabled=True))
+    parts: list[Any] = ["i", store, store, None, switchboard, Words(), Metrics(), None, gate, ids, TIMEOUT_S, None]
+    socket = cast(Any, SimpleNamespace(send=heard.append))
+    user = ChatUser(7, socket, "i|1", cast(Any, store), expires_s=0, session_version=0)
+    return Outbound(Desk(*parts), user), gate, heard
+
+
+def message(name: str) -> Frame:
+    return Frame("SINGLE_CHAT", clientMsgId=name, to=8, body="hi")
+
+
+async def test_who_stood_still_does_not_take_redis_for_away_and_saves_nothing_past_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a pause its users may have gone on elsewhere: what it saved by itself would be overtaken."""
+    monkeypatch.setattr(outbound, "STILL_S", 0.05)
+    store = Store()
+    sender, gate, heard = sending(store)
+    store.stands_still_s = 0.2
+    await sender._one(message("m1"), time.monotonic())
+    assert (store.saved, gate.open) == ([], True)
+    assert Reason.SERVER_BUSY.encode() in heard[-1]
+    store.stands_still_s = 0.0
+    await sender._one(message("m2"), time.monotonic())
+    assert b'"accepted"' in heard[-1]
+
+
+async def test_a_redis_that_does_not_answer_in_time_is_away_and_messages_are_saved_without_it() -> None:
+    store = Store()
+    sender, gate, _ = sending(store)
+    store.hangs = True
+    with pytest.raises(AssertionError, match="archive"):
+        await sender._one(message("m1"), time.monotonic())
+    assert (store.saved, gate.open) == (["m1"], False)
