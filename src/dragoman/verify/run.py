@@ -36,6 +36,7 @@ from dragoman.verify.stage import Stage
 from dragoman.verify.waiting import until
 
 SILENCE_PATIENCE_S = 5.0
+WHOLE_PATIENCE_S = 180.0  # a cluster that is not whole again by then never will be
 SPREAD_PATIENCE_S = 5.0
 RECOVERY_PATIENCE_S = 5.0  # with which load goes on so that recovery can be seen; no promise depends on it
 CLASS_S = 2.0  # what a Redis that writes every second may take with it
@@ -155,16 +156,18 @@ class Part:
         await self._spread()
         ledgers, began = crowds.begin(), time.monotonic()
         crowds.talk(self.setup.messages_per_s, self.setup.utterances_per_s)
-        blows, findings = list[Blow](), list[str]()
+        blows, findings, notes = list[Blow](), list[str](), list[str]()
         try:
             await self._strike(fault, phase, began, blows, ledgers)
         except CannotRun as error:
             self.is_whole = False
             findings.append(f"not whole again: {error}")
         await crowds.stop_talking()
-        findings += [f"unsettled: {one}" for one in await crowds.quiet(self.scene.lengths.patience_s)]
+        # Not a verdict: what is late is not lost. What never comes is found by the judge.
+        notes += [f"not yet: {one}" for one in await crowds.quiet(self.scene.lengths.patience_s)]
         await until(lambda: not _unheard_silence(ledgers.speech, self.scene.stage), SILENCE_PATIENCE_S)
-        return await self._judged(fault, ledgers, began, blows, findings)
+        row = await self._judged(fault, ledgers, began, blows)
+        return dataclasses.replace(row, findings=(*findings, *row.findings), notes=(*notes, *row.notes))
 
     async def _spread(self) -> None:
         """After a fault all may be at the instance that survived it; the next one is to find some at each."""
@@ -182,7 +185,7 @@ class Part:
             await _sleep_until(began + strike.at_s)
             blows.append(Blow())
             await fault.strike(self.scene, Random(strike.seed), blows[-1])
-            await self.scene.stage.until_well(self.scene.lengths.patience_s)
+            await self.scene.stage.until_well(WHOLE_PATIENCE_S)
             blows[-1].well_at = time.monotonic()
             await until(lambda: self._has_recovered(fault, blows[-1], ledgers), RECOVERY_PATIENCE_S)
         await _sleep_until(began + phase.load_s)
@@ -193,9 +196,7 @@ class Part:
         answers = recovered(fault.name, [blow], _told(ledgers, events))
         return answers.keys() == QUESTIONS.get(fault.name, {}).keys() or not self.setup.chatters
 
-    async def _judged(
-        self, fault: Fault, ledgers: Ledgers, began: float, blows: Sequence[Blow], findings: Sequence[str]
-    ) -> Row:
+    async def _judged(self, fault: Fault, ledgers: Ledgers, began: float, blows: Sequence[Blow]) -> Row:
         stage = self.scene.stage
         facts = await gather(stage.place, ledgers.speech.sessions, began, self.scene.lengths.patience_s)
         events = read(stage.witness_files)
@@ -214,7 +215,7 @@ class Part:
             verdict.out_of_order,
             verdict.late,
             recovered(fault.name, blows, _told(ledgers, events)),
-            (*findings, *map(str, verdict.findings)),
+            tuple(map(str, verdict.findings)),
             verdict.notes,
         )
 
