@@ -77,8 +77,8 @@ class Instances:
     async def all(self) -> dict[str, Presence | None]:
         """Every known instance; None: no presence, so it is dead or was never quite born."""
         names = sorted(name.decode() for name in await self.redis.call("SMEMBERS", self.keys.instances))
-        futures = [self.redis.call("GET", self.keys.presence(name)) for name in names]
-        return {name: self._parse(await future) for name, future in zip(names, futures, strict=True)}
+        found = await asyncio.gather(*(self.redis.call("GET", self.keys.presence(name)) for name in names))
+        return {name: self._parse(data) for name, data in zip(names, found, strict=True)}
 
     async def holder(self, instance: str) -> str | None:
         """The incarnation (or burial mark) at the instance's inbox."""

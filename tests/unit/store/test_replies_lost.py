@@ -11,6 +11,7 @@ from dragoman.store.chat.shards import Names, Shards
 from dragoman.store.chat.users import Users
 from dragoman.store.errors import RedisAway, StoreError
 from dragoman.store.inbox import Inboxes, InboxSettings
+from dragoman.store.instances import Instances
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 
@@ -19,17 +20,21 @@ NAMES = Names("accepted", "to_save", "deliver", "save")
 
 
 class Away:
-    """Takes every question, and answers none."""
+    """Takes every question, and answers none but which names there are."""
 
     def call(self, *command: Any) -> "asyncio.Future[Any]":
         future = asyncio.get_running_loop().create_future()
-        future.set_exception(RedisAway("the connection was lost"))
+        if command[0] == "SMEMBERS":
+            future.set_result([b"a", b"b", b"c"])
+        else:
+            future.set_exception(RedisAway("the connection was lost"))
         return future
 
 
 ASKING: dict[str, Callable[[Redis], Awaitable[object]]] = {
     "who is where": lambda redis: Users(redis, KEYS, 1000).owners([1, 2, 3]),
     "the account of an inbox": lambda redis: Inboxes(redis, KEYS, InboxSettings()).tally("a"),
+    "who lives": lambda redis: Instances(redis, KEYS).all(),
     "what a shard has done": lambda redis: Shards(redis, KEYS, NAMES, 2, 1000).tally(0),
 }
 

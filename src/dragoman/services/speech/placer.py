@@ -16,6 +16,7 @@ import msgspec
 from dragoman.domain.job import Event, Reply
 from dragoman.domain.placement import Ask, Assign, Wait, select_node
 from dragoman.domain.turn import AffinityResult
+from dragoman.services.loops import unawaited
 from dragoman.services.metrics import Metrics
 from dragoman.services.speech.fleet_view import FleetView
 from dragoman.services.speech.order import Order
@@ -179,6 +180,7 @@ class Slot:
     def forget(self) -> None:
         """It counts no longer; what Redis may have of it expires."""
         if self._reply is not None:
+            unawaited(self._reply)
             self._reply = None
             self._placer.view.fleet.gave(self.choice.node_id)
 
