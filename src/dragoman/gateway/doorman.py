@@ -5,17 +5,19 @@ is a millisecond of work: all at once they would keep everybody who is being ser
 here, accepted and cheap; and who gives up is noticed and forgotten, so that no work is done for a client that is gone.
 What waits in the kernel's queue instead is neither counted nor noticed, and is answered long after it has left.
 
-One a turn, and more when turns are long because of others: then half of each turn is for those who wait. So a turn is
-at most twice as long as it would be without them, and a busy loop does not leave them waiting for ever.
+One every millisecond or two, so that the loop comes to rest in between and whoever else has something to do is served
+at once; and more when others have much to do: then they get half of the time, and do not wait for ever. That time is of
+our own CPU: that other processes had the core is no reason to do more at once.
 """
 
 import asyncio
 from collections.abc import Callable
-from time import monotonic
+from time import thread_time
 from typing import Protocol
 
 ADMISSION_S = 0.001  # what one costs, its hello and all that follows included
-SHARE = 0.5  # of a turn
+SHARE = 0.5  # of the time between two looks, when that was long
+PAUSE_S = 0.001
 
 
 class Visitor(Protocol):
@@ -23,11 +25,11 @@ class Visitor(Protocol):
 
 
 class Doorman:
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = thread_time) -> None:
         self._clock = clock
         self._waiting: dict[Visitor, None] = {}
         self._called = False
-        self._turn_began = 0.0
+        self._looked_at = 0.0
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -35,8 +37,8 @@ class Doorman:
     def queue(self, visitor: Visitor) -> None:
         self._waiting[visitor] = None
         if not self._called:
-            self._turn_began = self._clock()
-            self._call()
+            self._called, self._looked_at = True, self._clock()
+            asyncio.get_running_loop().call_soon(self._look)
 
     def forget(self, visitor: Visitor) -> None:
         self._waiting.pop(visitor, None)
@@ -46,18 +48,14 @@ class Doorman:
         while self._waiting:
             self._let_in()
 
-    def _call(self) -> None:
-        self._called = True
-        asyncio.get_running_loop().call_soon(self._next)
-
-    def _next(self) -> None:
-        self._called = False
+    def _look(self) -> None:
         now = self._clock()
-        for _ in range(min(len(self._waiting), _how_many(now - self._turn_began))):
+        for _ in range(min(len(self._waiting), _how_many(now - self._looked_at))):
             self._let_in()
-        self._turn_began = now
-        if self._waiting:
-            self._call()
+        self._looked_at = now
+        self._called = bool(self._waiting)
+        if self._called:
+            asyncio.get_running_loop().call_later(PAUSE_S, self._look)
 
     def _let_in(self) -> None:
         visitor = next(iter(self._waiting))
@@ -65,5 +63,5 @@ class Doorman:
         visitor.come_in()
 
 
-def _how_many(turn_s: float) -> int:
-    return max(int(turn_s * SHARE / ADMISSION_S), 1)
+def _how_many(busy_s: float) -> int:
+    return max(int(busy_s * SHARE / ADMISSION_S), 1)
