@@ -10,8 +10,8 @@ from dragoman.archive import Fenced, NewMessage, open_archive
 from dragoman.store.chat.shards import MOVED, SAVED
 from dragoman.verify.chat_crowd import chatting
 from dragoman.verify.chat_ledger import ChatLedger
-from redis_servers import RedisAt
 from dragoman.verify.tcp_proxy import proxied
+from redis_servers import RedisAt
 from waiting import wait_until
 
 # What must outlive a presence.

@@ -8,8 +8,8 @@ from chat_faults import DELIVER_FIRST, PATIENCE_S, SAVE_FIRST, chat_server, of_s
 from dragoman.archive import NewMessage, Status, open_archive
 from dragoman.domain.chat.shards import shard_of, tag
 from dragoman.store.chat.shards import CONSUMER, MOVED, Entry
-from redis_servers import RedisAt
 from dragoman.verify.tcp_proxy import proxied
+from redis_servers import RedisAt
 from waiting import wait_until
 
 pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)

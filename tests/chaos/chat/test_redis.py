@@ -17,8 +17,8 @@ from dragoman.embedded.cluster import RedisCluster
 from dragoman.embedded.engine import CHOOSE_PORT, RedisServer
 from dragoman.verify.chat_crowd import chatting
 from dragoman.verify.chat_ledger import ChatLedger, Entry
-from redis_servers import RedisAt
 from dragoman.verify.tcp_proxy import proxied
+from redis_servers import RedisAt
 from waiting import wait_until
 
 CLASS_S = 2.0
