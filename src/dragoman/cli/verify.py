@@ -1,7 +1,6 @@
 """`dragoman verify`: break a cluster on purpose, and show that nothing that was promised is lost."""
 
 import asyncio
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,8 +11,6 @@ from dragoman.cli.settings import settings
 from dragoman.verify.fault_names import TITLES
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
     from rich.console import Console
 
     from dragoman.verify.faults import Fault
@@ -116,7 +113,7 @@ def _run(order: "Order", server: str, json: Path | None) -> int:
     from dragoman.embedded.errors import EngineError
     from dragoman.verify import table
     from dragoman.verify.errors import CannotRun
-    from dragoman.verify.run import told_settings, verify
+    from dragoman.verify.run import told_settings, until_ended, verify
 
     progress, console = Console(stderr=True), Console()
     if not console.is_terminal:
@@ -126,7 +123,7 @@ def _run(order: "Order", server: str, json: Path | None) -> int:
         binary = find_server(server)
         with bar(order.steps, progress) as on_step:
             said = on_step if progress.is_terminal else _line
-            outcome = asyncio.run(_until_ended(verify(order, binary, said, _nothing if said is on_step else _row)))
+            outcome = asyncio.run(until_ended(verify(order, binary, said, _nothing if said is on_step else _row)))
         table.show(outcome.rows, _title(order, outcome), console)
         if json is not None:
             table.write(table.as_json(outcome.rows, told_settings(order, outcome), on), json)
@@ -148,18 +145,6 @@ def _row(row: "Row") -> None:
 
 
 def _nothing(row: "Row") -> None: ...
-
-
-async def _until_ended(work: "Awaitable[Outcome]") -> "Outcome":
-    """Ctrl-C and SIGTERM end it in good order: no process and no folder is left."""
-    task = asyncio.ensure_future(work)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, task.cancel)
-    try:
-        return await task
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
 
 
 def _title(order: "Order", outcome: "Outcome") -> str:

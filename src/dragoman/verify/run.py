@@ -12,11 +12,13 @@ import math
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from random import Random
+from signal import SIGINT, SIGTERM
+from typing import TypeVar
 
 from dragoman.embedded.binary import ServerBinary
 from dragoman.verify import pieces
@@ -41,6 +43,7 @@ SPREAD_PATIENCE_S = 5.0
 RECOVERY_PATIENCE_S = 5.0  # with which load goes on so that recovery can be seen; no promise depends on it
 CLASS_S = 2.0  # what a Redis that writes every second may take with it
 
+Result = TypeVar("Result")
 OnStep = Callable[[str], None]
 OnRow = Callable[[Row], None]
 
@@ -94,6 +97,18 @@ async def verify(order: Order, binary: ServerBinary, on_step: OnStep, on_row: On
     rows += [Row(fault.name, fault.title, absent=why) for fault in order.faults if (why := fault.missing(order.setup))]
     in_order = sorted(merged(rows), key=lambda row: list(TITLES).index(row.fault))
     return Outcome(in_order, time.monotonic() - began, folder if broken else None)
+
+
+async def until_ended(work: Awaitable[Result]) -> Result:
+    """Ctrl-C and SIGTERM end it in good order, with KeyboardInterrupt: no process and no folder is left."""
+    task = asyncio.ensure_future(work)
+    loop = asyncio.get_running_loop()
+    for number in (SIGINT, SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
 
 
 def told_settings(order: Order, outcome: Outcome) -> dict[str, object]:

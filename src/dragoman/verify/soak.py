@@ -19,7 +19,7 @@ from dragoman.verify.errors import CannotRun
 from dragoman.verify.faults import FAULTS
 from dragoman.verify.guarantees import page
 from dragoman.verify.rows import Row, merged
-from dragoman.verify.run import Order, Outcome, told_settings, verify
+from dragoman.verify.run import Order, Outcome, told_settings, until_ended, verify
 from dragoman.verify.settings import Setup
 
 KINDS = (
@@ -85,10 +85,13 @@ def main() -> int:
     began = time.monotonic()
     try:
         soak = Soak(find_server(""), given.seed, given.seconds)
-        asyncio.run(soak.run(given.minutes))
+        asyncio.run(until_ended(soak.run(given.minutes)))
     except (CannotRun, EngineError) as error:
         print(f"soak: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("soak: stopped; everything that was started has ended, and nothing is written", file=sys.stderr)
+        return 130
     given.page.write_text(page(soak.found(), (time.monotonic() - began) / 60), encoding="utf-8")
     _say(f"{given.page} is written: {'every promise held' if soak.holds else 'a promise was broken'}")
     return 0 if soak.holds else 1
