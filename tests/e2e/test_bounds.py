@@ -11,7 +11,7 @@ from dragoman.gateway.node_endpoint import MOST_ENTRIES, MOST_LETTERS
 from dragoman.gateway.session_endpoint import MOST_SESSIONS, MOST_WORDS
 from dragoman.protocol.codes import Close
 from e2e.bystander import closed_with, unharmed
-from e2e.raw_node import SAMPLES
+from e2e.raw_node import SAMPLES, Message, RawNode
 from e2e.speech_stage import PATIENCE_S, Stage, standing, visiting
 from key_leaks import Onlooker
 from redis_servers import RedisAt
@@ -95,6 +95,21 @@ async def test_a_node_tells_of_itself_in_few_words_when_it_comes_and_while_it_is
         node = await visit.node(node_id="modest")
         await node.ws.send_str(json.dumps(SAMPLES["node_heartbeat"] | {"node_id": "modest"} | boasts()[what]))
         assert (await node.until("error"))["code"] == "INVALID_CAPABILITY_SCHEMA"
+
+
+async def test_codes_that_a_node_makes_up_do_not_become_metrics(stage: Stage) -> None:
+    async def fails(node: RawNode, job: Message) -> None:
+        await node.fail(job, f"MADE_UP_{job['utterance_index']}")
+
+    async with unharmed(stage) as visit:
+        await visit.node(work=fails)
+        talker = await visit.talker()
+        for index in range(5):
+            await visit.say_utterance(talker, index)
+            assert await talker.failed(index)
+        told = await visit.get("/api/v1/metrics")
+        assert [name for name in told if name.startswith("dragoman_jobs_total") and "outcome=failed" in name]
+        assert "MADE_UP" not in json.dumps(told)
 
 
 async def test_nothing_is_compressed_whatever_is_offered(stage: Stage) -> None:
