@@ -179,10 +179,21 @@ class Part:
             findings.append(f"not whole again: {error}")
         await crowds.stop_talking()
         # Not a verdict: what is late is not lost. What never comes is found by the judge.
-        notes += [f"not yet: {one}" for one in await crowds.quiet(self.scene.lengths.patience_s)]
+        notes += [f"not yet: {one}" for one in await self._still_owed(ledgers)]
         await until(lambda: not _unheard_silence(ledgers.speech, self.scene.stage), SILENCE_PATIENCE_S)
         row = await self._judged(fault, ledgers, began, blows)
         return dataclasses.replace(row, findings=(*findings, *row.findings), notes=(*notes, *row.notes))
+
+    async def _still_owed(self, ledgers: Ledgers) -> list[str]:
+        """What is owed when nothing more comes: a slow machine gets the time it needs."""
+        before = -1
+        while owed := await self.scene.crowds.quiet(self.scene.lengths.patience_s):
+            now = ledgers.chat.count(lambda entry: entry.saved_at is not None) + len(ledgers.chat.acknowledged_at)
+            now += sum(len(one.answers) + len(one.failures) for one in ledgers.speech.sessions.values())
+            if now == before:
+                break
+            before = now
+        return owed
 
     async def _spread(self) -> None:
         """After a fault all may be at the instance that survived it; the next one is to find some at each."""
