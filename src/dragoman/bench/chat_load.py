@@ -71,6 +71,7 @@ class Crowd:
         self.delivered = self.duplicates = self.by_from = self.by_id = self.inversions = 0
         self.errors: Counter[str] = Counter()
         self.busy: list[int] = []  # messages that were refused for now
+        self.late: list[int] = []  # that came after a later one of their sender
         self.failures: list[str] = []
 
     # -- what the bench tells us to do -----------------------------------------------------------
@@ -162,6 +163,7 @@ class Crowd:
         told["took_s"] = max(max(self.saved), self.start + self.sent / self.rate) - (self.start + first / self.rate)
         told |= {"duplicates": self.duplicates, "reorderByFrom": self.by_from, "reorderByServerMsgId": self.by_id}
         told |= {"inversions": self.inversions, "delivered": self.delivered}
+        told["late_and_refused"] = len(set(self.late).intersection(self.busy))
         told["server_busy"] = sum(1 for number in self.busy if number >= first)
         return told | {"errors": dict(self.errors), "failures": self.failures[:MOST_ERRORS]}
 
@@ -235,7 +237,9 @@ class User(WSListener):
         all.arrived[number] = now
         id = int(heard.serverMsgId)
         last_number, last_id = self._last.get(heard.from_, (-1, 0))
-        all.by_from += number < last_number
+        if number < last_number:
+            all.by_from += 1
+            all.late.append(number)
         all.by_id += id < last_id
         all.inversions += id < self._last_id
         self._last[heard.from_] = (max(number, last_number), max(id, last_id))

@@ -92,6 +92,7 @@ def of_chat(chat: dict[str, Any]) -> Quantities:
         "messages_silent": max(chat["sent"] - chat["saved_count"] - chat["server_busy"], 0),
         "messages_doubled": chat["duplicates"],
         "messages_reordered": max(chat["reorderByFrom"], chat["reorderByServerMsgId"]),
+        "messages_reordered_and_refused": chat["late_and_refused"],
         "users_closed": len(chat["failures"]),
         **{f"messages_told_{reason}": count for reason, count in chat["errors"].items()},
         **{name: ms for name, ms in timed.items() if not isnan(ms)},
