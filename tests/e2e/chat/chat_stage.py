@@ -33,7 +33,7 @@ UNHURRIED: dict[str, object] = {
     "chat__accept_timeout_ms": 10_000,
     "chat__resend_after_s": 600.0,
     "chat__two_phase__shards": SHARDS,
-    "archive__busy_ms": 100,
+    "archive__busy_ms": 1500,
     "scheduler__phase2__owner_ttl_seconds": 3600,
     "server__drain_s": 1,
 }
