@@ -55,6 +55,8 @@ ChatMessage = ChatPush | ChatTell | ChatKick | ChatCatchUp
 KEEPER_S = 1.0
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
+PARTING_REMINDERS = 3  # the first messages may still be on their way to the archive
+
 
 class Chat:
     def __init__(
@@ -170,7 +172,15 @@ class Chat:
         await self.replicas.close()
         await self.archive.close()
 
-    def drop_all(self) -> None:
+    async def drop_all(self) -> None:
+        """Everybody goes on elsewhere. What we saved for somebody while Redis was away is looked for before that: its
+        sender must not be able to send something newer there."""
+        for user in self.here:
+            user.stop_reading()
+        for _ in range(PARTING_REMINDERS):
+            await self.courier.remind()
+            if not self.courier.owes_anybody:
+                break
         self.here.drop_all(Close.LEASE_LOST)
 
     # -- from other instances --------------------------------------------------------------------

@@ -155,7 +155,7 @@ class Instance:
         services.dispatcher.abandon_all()
         services.sessions.drop_all(Close.LEASE_LOST)
         services.local_nodes.drop_all(Close.LEASE_LOST)
-        services.chat.drop_all()
+        await services.chat.drop_all()
         await self._enter()
 
     async def _enter(self) -> None:

@@ -178,6 +178,33 @@ async def test_instances_cut_off_from_redis_under_load_fail_open_and_keep_every_
         await server.passes(ledger, ack_grace_s=RESENT_S)
 
 
+@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+async def test_what_an_instance_saved_while_cut_off_is_not_overtaken_when_its_senders_go_on_elsewhere(
+    redis_at: RedisAt, prefix: str, tmp_path: Path
+) -> None:
+    """Cut off past its presence it is buried, and sends its clients away as soon as it hears of it."""
+    async with chat_server(redis_at, tmp_path, prefix) as server, proxied(redis_at.url) as proxy:
+        a = await server.instance(SAVE_FIRST, scheduler__phase2__redis__url=proxy.url)
+        b = await server.instance(SAVE_FIRST)
+        await wait_until(server.is_shared, PATIENCE_S)
+        sender, receiver = await server.speaker(a, 5001), await server.speaker(b, 5002)
+        await sender.saved(await sender.chat(5002, "before"))
+        await receiver.ack((await receiver.expect("SINGLE_CHAT"))["serverMsgId"], to=5001)
+        proxy.cut()
+        await wait_until(lambda: b.sees_only("i1"), PATIENCE_S)
+        for body in ("one", "two"):
+            await _until_saved(sender, 5002, body, body)
+        proxy.mend()
+        with pytest.raises(AssertionError, match="closed"):
+            await sender.expect("nothing")
+        again = await server.speaker(b, 5001)
+        await _until_saved(again, 5002, "three", "three")
+        got = list[str]()
+        while "three" not in got:
+            got.append((await receiver.expect("SINGLE_CHAT"))["body"])
+        assert list(dict.fromkeys(got)) == ["one", "two", "three"]
+
+
 @pytest.mark.long
 @pytest.mark.cluster
 @pytest.mark.parametrize("mode", ["save_first", "deliver_first"])

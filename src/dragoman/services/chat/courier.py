@@ -150,6 +150,11 @@ class Courier:
         """Whether the user may have missed something because Redis was away."""
         return user in self._missed
 
+    @property
+    def owes_anybody(self) -> bool:
+        """Whether somebody may have missed something, and does not know it yet."""
+        return bool(self._missed or self._behind or self._reminders)
+
     async def make_up(self, users: Iterable[int]) -> None:
         """Let these look into the archive before anything newer reaches them; raises StoreError.
 
