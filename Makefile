@@ -30,10 +30,12 @@ system-packages: $(READY) ## install by apt-get what some tests need; where that
 run: $(READY)    ## run Dragoman on its embedded engine with two nodes, real ones where it can; Ctrl-C ends it
 	@$(BIN)/dragoman demo $(ARGS)
 
-check: $(READY)  ## format, lint, types, unit tests
+lint: $(READY)   ## format, lint, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+check: lint      ## the same, and the unit tests
 	$(BIN)/pytest -q tests/unit $(ARGS)
 
 test: $(READY) system-packages ## every test but the long ones, in parallel
@@ -78,4 +80,4 @@ lock: $(READY)   ## write both requirements.lock anew from pyproject.toml
 clean:           ## remove the virtual environment and what tools left
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-.PHONY: help install system-packages run check test test-all cluster-acceptance fuzz smoke verify soak bench format lock audit clean
+.PHONY: help install system-packages run lint check test test-all cluster-acceptance fuzz smoke verify soak bench format lock audit clean

@@ -34,13 +34,17 @@ def is_clean(found: dict[str, Any], attacks: tuple[Attack, ...]) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("of", [messages, frames], ids=["messages", "frames"])
+@pytest.mark.parametrize(
+    "of", [pytest.param(messages, id="messages"), pytest.param(frames, id="frames", marks=pytest.mark.long)]
+)
 def test_what_is_said_wrongly_is_answered_and_costs_nobody_anything(of: Any, tmp_path: Path) -> None:
     is_clean(abused(tmp_path, of.ATTACKS, "--quick"), of.ATTACKS)
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("of", [doors, crowds], ids=["doors", "crowds"])
+@pytest.mark.parametrize(
+    "of", [pytest.param(doors, id="doors", marks=pytest.mark.long), pytest.param(crowds, id="crowds")]
+)
 def test_whoever_only_takes_up_room_is_shown_out_and_costs_nobody_anything(of: Any, tmp_path: Path) -> None:
     is_clean(abused(tmp_path, of.ATTACKS, "--quick"), of.ATTACKS)
 

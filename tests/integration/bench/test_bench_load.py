@@ -47,6 +47,7 @@ def measured(*parts: Part, settings: Settings = TINY) -> Report:
     return report
 
 
+@pytest.mark.long
 def test_the_most_of_each_is_found_and_half_of_it_is_held_together() -> None:
     figures = measured("sockets", "messages", "jobs", "half").figures
     assert (figures["sockets_speech_held"], figures["sockets_chat_held"]) == (21, 21)
@@ -67,6 +68,7 @@ def test_sockets_that_are_cut_off_come_back_with_and_without_jitter() -> None:
     assert (report.figures["storm_jobs_lost"], report.figures["storm_jobs_doubled"]) == (0, 0)
 
 
+@pytest.mark.long
 def test_above_capacity_everything_is_answered_in_one_way_or_another() -> None:
     figures = measured("above").figures
     for name in OVERLOADS:
