@@ -94,6 +94,11 @@ class Course:
         """Whether the sender's unsaved messages must be looked at before its next one goes."""
         return wanted is not self.path and now >= self.retry_at
 
+    def waits(self, unsaved: int, asked_at: float, now: float) -> bool:
+        """Whether a message waits for what is under way to be saved. The first of a connection does not: who comes back
+        from a dead instance would wait for that one's shards to be taken over."""
+        return unsaved > 0 and self.path is not None and now < asked_at + WAIT_S
+
     def settle(self, wanted: Path, unsaved: int, now: float) -> Path:
         """Take the wanted path if nothing is on its way, else stay and try again later."""
         if unsaved == 0:

@@ -60,7 +60,7 @@ class Admission:
             return Reason.INVALID_TOKEN
         owner = f"{self.instance}|{socket.id}"
         user = ChatUser(access.uid, socket, owner, self._archive, expires_s=access.exp, session_version=access.sv)
-        user.outbound = Outbound(self._desk, user)
+        user.outbound = Outbound(self._desk, user, self._verify)
         before = ""
         self._here.expect(user)
         try:

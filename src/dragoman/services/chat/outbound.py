@@ -10,7 +10,7 @@ messages on their way is told server_busy instead: saving past them would break 
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from random import random
@@ -22,7 +22,7 @@ from dragoman.archive import Archive, ArchiveError, BadRow, NewMessage, Status, 
 from dragoman.domain.chat.gate import Gate
 from dragoman.domain.chat.message_ids import MessageIds
 from dragoman.domain.chat.rules import check
-from dragoman.domain.chat.switches import WAIT_S, Course, Path
+from dragoman.domain.chat.switches import Course, Path
 from dragoman.domain.chat.words import WordFilter
 from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import AckType, Frame, Reason
@@ -100,8 +100,8 @@ class IdMaker:
 
 
 class Outbound:
-    def __init__(self, desk: Desk, user: ChatUser) -> None:
-        self._desk, self._user = desk, user
+    def __init__(self, desk: Desk, user: ChatUser, verify: Callable[[ChatUser], Awaitable[None]]) -> None:
+        self._desk, self._user, self._verify = desk, user, verify
         self._course = Course()
         self._queue: deque[tuple[Frame, float]] = deque()
         self._running = self._paused = False
@@ -169,7 +169,7 @@ class Outbound:
         if not course.wants_change(wanted, now):
             assert course.path is not None
             return course.path
-        while (unsaved := await self._unsaved()) and monotonic() - now < WAIT_S:  # noqa: ASYNC110 - it is in Redis
+        while course.waits(unsaved := await self._unsaved(), now, monotonic()):  # noqa: ASYNC110 - it is in Redis
             await asyncio.sleep(LOOK_S)
         return course.settle(wanted, unsaved, monotonic())
 
@@ -203,6 +203,7 @@ class Outbound:
         digest = digest_of(row.to_user, row.body)
         try:
             async with asyncio.timeout(desk.accept_timeout_s):
+                await self._make_known(row)
                 await self._make_up(row)
                 verdict, number = await self._ask(row, path, digest, share)
                 while verdict is Accepted.STALE_ID:
@@ -239,6 +240,13 @@ class Outbound:
                 await self._count()
         except (StoreError, TimeoutError):
             pass
+
+    async def _make_known(self, row: NewMessage) -> None:
+        """Who came in while Redis was away is not known there as connected, and would not hear what becomes of it."""
+        if not self._user.verified:
+            await self._verify(self._user)
+            if self._user.socket.closed:
+                raise Unusable("its session is over", row, ours=True)
 
     async def _make_up(self, row: NewMessage) -> None:
         """What we saved while Redis was away goes out before anything accepted now, wherever that is pushed from."""

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dragoman.config.schema import TwoPhase
 from dragoman.domain.chat.shards import in_rollout
-from dragoman.domain.chat.switches import NAMES, STAY_S, BadSwitch, Course, Path, Switches
+from dragoman.domain.chat.switches import NAMES, STAY_S, WAIT_S, BadSwitch, Course, Path, Switches
 
 USERS = st.integers(1, 2**63 - 1)
 PATHS = st.sampled_from(Path)
@@ -151,6 +151,14 @@ def test_a_new_connection_takes_the_wanted_path_when_nothing_of_its_sender_is_un
         assert course.wants_change(wanted, 0.0)
         assert course.settle(wanted, 0, 0.0) is wanted
         assert not course.wants_change(wanted, 0.0)
+
+
+def test_a_message_waits_a_bit_for_another_path_but_the_first_of_a_connection_does_not() -> None:
+    there = Course(Path.DELIVER_FIRST)
+    assert there.waits(3, 100.0, 100.0)
+    assert not there.waits(0, 100.0, 100.0)
+    assert not there.waits(3, 100.0, 100.0 + WAIT_S)
+    assert not Course().waits(3, 100.0, 100.0)
 
 
 @pytest.mark.parametrize("wanted", Path)

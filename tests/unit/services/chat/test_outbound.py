@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -28,11 +29,13 @@ class Store:
         self.stands_still_s = 0.0
         self.hangs = False
         self.saved: list[str] = []
+        self.accepted: list[str] = []
 
     async def unsaved(self, user: int) -> int:
         return 0
 
     async def accept(self, entry: Any, *_: object) -> tuple[Accepted, int]:
+        self.accepted.append(entry.client_msg_id)
         time.sleep(self.stands_still_s)  # noqa: ASYNC251 - as a process that is stopped would
         if self.hangs or self.stands_still_s:
             await asyncio.sleep(60)
@@ -48,14 +51,19 @@ class Words:
         return body
 
 
-def sending(store: Store) -> tuple[Outbound, Gate, list[bytes]]:
+async def nobody(user: ChatUser) -> None:
+    raise AssertionError(f"{user.id} is known")
+
+
+def sending(store: Store, verify: Callable[[ChatUser], Awaitable[None]] = nobody) -> tuple[Outbound, Gate, list[bytes]]:
     gate, ids, heard = Gate(), IdMaker(), list[bytes]()
     ids.use(1)
     switchboard = SimpleNamespace(current=Switches(enabled=True))
     parts: list[Any] = ["i", store, store, None, switchboard, Words(), Metrics(), None, gate, ids, TIMEOUT_S, None]
-    socket = cast(Any, SimpleNamespace(send=heard.append))
+    socket = cast(Any, SimpleNamespace(send=heard.append, closed=False))
     user = ChatUser(7, socket, "i|1", cast(Any, store), expires_s=0, session_version=0)
-    return Outbound(Desk(*parts), user), gate, heard
+    user.verified = verify is nobody
+    return Outbound(Desk(*parts), user, verify), gate, heard
 
 
 def message(name: str) -> Frame:
@@ -85,3 +93,27 @@ async def test_a_redis_that_does_not_answer_in_time_is_away_and_messages_are_sav
     with pytest.raises(AssertionError, match="archive"):
         await sender._one(message("m1"), time.monotonic())
     assert (store.saved, gate.open) == (["m1"], False)
+
+
+async def test_who_came_in_while_redis_was_away_is_made_known_before_anything_of_it_is_accepted() -> None:
+    store = Store()
+
+    async def verify(user: ChatUser) -> None:
+        assert store.accepted == []
+        user.verified = True
+
+    sender, _, _ = sending(store, verify)
+    await sender._one(message("m1"), time.monotonic())
+    assert store.accepted == ["m1"]
+
+
+async def test_nothing_is_accepted_of_one_whose_session_turns_out_to_be_over() -> None:
+    store = Store()
+
+    async def verify(user: ChatUser) -> None:
+        user.socket.closed = True  # type: ignore[misc]
+
+    sender, gate, heard = sending(store, verify)
+    await sender._one(message("m1"), time.monotonic())
+    assert (store.accepted, store.saved, gate.open) == ([], [], True)
+    assert Reason.SERVER_BUSY.encode() in heard[-1]
