@@ -305,7 +305,7 @@ class Outbound:
         if fail_open and self._user.unsaved.count is None and monotonic() - self._counted_at > RECOUNT_S:
             await self._recount()  # Redis may be there, and only its replicas away
         if fail_open and self._user.unsaved.count == 0 and not unusable.ours:
-            saved = await self._save(unusable.row, came_at)
+            saved = await self._save(unusable.row, came_at, past_redis=True)
         else:
             self._busy(unusable.row)
         if unusable.perhaps and not saved:
@@ -313,7 +313,7 @@ class Outbound:
 
     # -- one phase -------------------------------------------------------------------------------
 
-    async def _save(self, row: NewMessage, came_at: float) -> bool:
+    async def _save(self, row: NewMessage, came_at: float, *, past_redis: bool = False) -> bool:
         """Whether its sender knows now that it is a row, or will never be one."""
         desk, began = self._desk, monotonic()
         try:
@@ -334,22 +334,26 @@ class Outbound:
             case Verdict.EXISTS:
                 desk.metrics.chat_dup_db.inc()
                 # Whoever saved it may have died before pushing it; a receiver that has it does not get it twice.
-                await self._push(outcome.message)
+                await self._push(outcome.message, past_redis)
                 self._ack(AckType.SAVED, row, outcome.message.id)
             case Verdict.SAVED:
                 # Pushed before it is acknowledged: should we die in between, its sender sends it again, and nothing
                 # it sends after that can overtake it.
-                await self._push(outcome.message)
+                await self._push(outcome.message, past_redis)
                 self._remember(row)
                 self._ack(AckType.SAVED, row, row.id)
                 self._observe_save(row, came_at, began, saved_s)
         return True
 
-    async def _push(self, row: Stored) -> None:
+    async def _push(self, row: Stored, past_redis: bool) -> None:
+        """One that goes past Redis may find it there again: what went through it before is saved and perhaps not yet
+        pushed, so the receiver looks into the archive first whatever Redis says now."""
         if row.status is not Status.SAVED:
             return
-        await self._desk.courier.push([Delivery.of(row)], await self._owner(row.to_user))
-        if self._desk.courier.is_behind(row.to_user):
+        courier, receiver = self._desk.courier, row.to_user
+        owners = courier.owners_here([receiver]) if past_redis else await self._owner(receiver)
+        await courier.push([Delivery.of(row)], owners)
+        if courier.is_behind(receiver):
             self._owed.add(row.to_user)
 
     async def _owner(self, receiver: int) -> dict[int, str]:

@@ -8,10 +8,12 @@ from typing import Any, cast
 
 import pytest
 
+from dragoman.archive import Outcome, Status, Stored, Verdict
 from dragoman.domain.chat.gate import Gate
 from dragoman.domain.chat.switches import Switches
 from dragoman.protocol.chat import Frame, Reason
 from dragoman.services.chat import outbound
+from dragoman.services.chat.courier import Delivery
 from dragoman.services.chat.outbound import Desk, IdMaker, Outbound
 from dragoman.services.chat.user import ChatUser
 from dragoman.services.metrics import Metrics
@@ -30,6 +32,7 @@ class Store:
         self.hangs = False
         self.saved: list[str] = []
         self.accepted: list[str] = []
+        self.on_save: Callable[[], None] | None = None
 
     async def unsaved(self, user: int) -> int:
         return 0
@@ -41,9 +44,41 @@ class Store:
             await asyncio.sleep(60)
         return Accepted.OK, 1
 
+    def remember(self, *_: object) -> asyncio.Future[None]:
+        done = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
+
     async def save(self, rows: list[Any]) -> list[Any]:
         self.saved += [row.client_msg_id for row in rows]
-        raise AssertionError("it goes on in the archive, which is not looked at here")
+        if self.on_save is None:
+            raise AssertionError("it goes on in the archive, which is not looked at here")
+        self.on_save()
+        (row,) = rows
+        kept = Stored(row.id, 1, 1, row.from_user, row.to_user, "TEXT", row.body, row.client_msg_id, Status.SAVED, 5, 6)
+        return [Outcome(Verdict.SAVED, kept)]
+
+
+class Pushes:
+    """A courier that Redis would tell where everybody is."""
+
+    def __init__(self) -> None:
+        self.looked_first: list[int] = []
+        self.pushed: list[int] = []
+
+    async def look_up(self, users: list[int]) -> dict[int, str]:
+        return dict.fromkeys(users, "elsewhere|1")
+
+    def owners_here(self, users: list[int]) -> dict[int, str]:
+        self.looked_first += users
+        return {}
+
+    async def push(self, deliveries: list[Delivery], owners: dict[int, str]) -> set[int]:
+        self.pushed += [one.user for one in deliveries]
+        return set()
+
+    def is_behind(self, user: int) -> bool:
+        return user in self.looked_first
 
 
 class Words:
@@ -55,11 +90,13 @@ async def nobody(user: ChatUser) -> None:
     raise AssertionError(f"{user.id} is known")
 
 
-def sending(store: Store, verify: Callable[[ChatUser], Awaitable[None]] = nobody) -> tuple[Outbound, Gate, list[bytes]]:
+def sending(
+    store: Store, verify: Callable[[ChatUser], Awaitable[None]] = nobody, courier: Pushes | None = None
+) -> tuple[Outbound, Gate, list[bytes]]:
     gate, ids, heard = Gate(), IdMaker(), list[bytes]()
     ids.use(1)
     switchboard = SimpleNamespace(current=Switches(enabled=True))
-    parts: list[Any] = ["i", store, store, None, switchboard, Words(), Metrics(), None, gate, ids, TIMEOUT_S, None]
+    parts: list[Any] = ["i", store, store, courier, switchboard, Words(), Metrics(), None, gate, ids, TIMEOUT_S, None]
     socket = cast(Any, SimpleNamespace(send=heard.append, closed=False))
     user = ChatUser(7, socket, "i|1", cast(Any, store), expires_s=0, session_version=0)
     user.verified = verify is nobody
@@ -117,3 +154,14 @@ async def test_nothing_is_accepted_of_one_whose_session_turns_out_to_be_over() -
     await sender._one(message("m1"), time.monotonic())
     assert (store.accepted, store.saved, gate.open) == ([], [], True)
     assert Reason.SERVER_BUSY.encode() in heard[-1]
+
+
+async def test_who_gets_a_message_that_went_past_redis_looks_into_the_archive_first_though_redis_is_back() -> None:
+    """One that went through it just before is saved, and may not have been pushed yet."""
+    store, courier = Store(), Pushes()
+    sender, gate, heard = sending(store, courier=courier)
+    gate.failed(time.monotonic())
+    store.on_save = gate.worked  # somebody else has found it well again
+    await sender._one(message("m1"), time.monotonic())
+    assert (courier.pushed, courier.looked_first) == ([8], [8])
+    assert b'"saved"' in heard[-1]
