@@ -327,6 +327,14 @@ class Speech(Section, frozen=True):
         int, Meta(ge=10, le=1800000, description="How long a job may take, all attempts together.")
     ] = 30000
     max_attempts: Annotated[int, Meta(ge=1, le=100, description="How often a job may be tried.")] = 3
+    max_waiting_jobs: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_000_000,
+            description="Jobs of an instance that no node was given yet; one more fails at once, with backpressure.",
+        ),
+    ] = 5000
     node_grace_ms: Annotated[
         int,
         Meta(ge=0, le=600000, description="How long jobs wait for a lost node that can send its results again."),

@@ -126,7 +126,8 @@ class Services:
         )
         self.dispatcher = Dispatcher(
             name, self.placer, self.router, stores.jobs, self.view, stores.storm, self.announcer, self.orphans,
-            self.metrics, self.tasks, deadlines, node_grace_ms=speech.node_grace_ms,
+            self.metrics, self.tasks, deadlines,
+            node_grace_ms=speech.node_grace_ms, max_waiting=speech.max_waiting_jobs,
             may_act=self.presence.may_act, wait_may_act=self.presence.wait_may_act,
         )  # fmt: skip
         ttl_s = config.scheduler.phase2.node_snapshot.presence_ttl_seconds

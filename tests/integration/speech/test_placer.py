@@ -33,7 +33,7 @@ async def all_jobs(house: House, orders: list[Order]) -> list[dict[str, str]]:
 
 
 async def test_two_hundred_creations_of_one_request_on_two_instances_make_one_job(house: Open) -> None:
-    a, b = await two(house, speech__placement_wait_ms=60_000)
+    a, b = await two(house, speech__placement_wait_ms=60_000, speech__job_timeout_ms=120_000)
     await a.node("n", slots=500)
     await wait_until(lambda: b.knows("n"), PATIENCE_S)
     orders = [order() for _ in range(200)]

@@ -179,6 +179,19 @@ async def test_audio_that_is_cut_while_its_instance_drains_is_told_failed(house:
     assert len(node.jobs) == 1
 
 
+async def test_more_jobs_than_may_wait_are_told_failed_at_once_until_nodes_have_taken_some(house: Open) -> None:
+    here = await house(speech__max_waiting_jobs=2, speech__placement_wait_ms=60_000, speech__job_timeout_ms=120_000)
+    session, wire = speak(here)
+    for seq in (1, 2, 3):
+        session.chunk(opus_run([SILENCE_PACKET]), True, seq)
+    (error,) = await wait_until(lambda: wire.of("error"), PATIENCE_S)
+    assert (error["code"], error["details"]["utterance_index"]) == ("NODE_OVERLOADED", 2)
+    node = await here.node("n")
+    await wait_until(lambda: len(node.jobs) == 2, PATIENCE_S)
+    session.chunk(opus_run([SILENCE_PACKET]), True, 4)
+    await wait_until(lambda: len(node.jobs) == 3, PATIENCE_S)
+
+
 async def test_no_job_is_made_from_the_first_moment_of_a_drain_on(house: Open) -> None:
     here = await house()
     node = await here.node("n")

@@ -52,6 +52,7 @@ class Dispatcher:
         deadlines: DeadlineSettings,
         *,
         node_grace_ms: int,
+        max_waiting: int,
         may_act: Callable[[], bool] = lambda: True,
         wait_may_act: Callable[[], Awaitable[None]] = _at_once,
     ) -> None:
@@ -60,6 +61,7 @@ class Dispatcher:
         self._storm, self._orphans, self._deadlines, self._node_grace_ms = storm, orphans, deadlines, node_grace_ms
         self.may_act, self.wait_may_act = may_act, wait_may_act
         self._driven: dict[str, Driver] = {}
+        self._waiting, self._max_waiting = set[str](), max_waiting  # jobs that no node was given yet
         self._idle = asyncio.Event()
         self._idle.set()
         self._by_session: dict[str, set[str]] = defaultdict(set)
@@ -76,8 +78,14 @@ class Dispatcher:
 
     # -- orders ----------------------------------------------------------------------------------
 
+    @property
+    def is_full(self) -> bool:
+        """Whether one more would only wait for so long that nobody waits for it: it is better told so at once."""
+        return len(self._waiting) >= self._max_waiting
+
     def take(self, order: Order) -> None:
         driver = Driver(order, self, self._deadlines)
+        self._waiting.add(order.job_id)
         driver.begin()
         self._driven[order.job_id] = driver
         self._idle.clear()
@@ -94,6 +102,7 @@ class Dispatcher:
             await driver.give_in()
         finally:
             self.placer.sequence.leave(order)
+            self._waiting.discard(order.job_id)
             self._driven.pop(order.job_id, None)
             if not self._driven:
                 self._idle.set()
@@ -108,6 +117,9 @@ class Dispatcher:
         for job_id in list(self._by_session.get(session_id, ())):
             self._driven[job_id].hear(Cancelled(reason))
         self.view.wake()  # some of them may wait for a node
+
+    def dispatched(self, order: Order) -> None:
+        self._waiting.discard(order.job_id)
 
     def _is_wanted(self, order: Order) -> bool:
         driver = self._driven.get(order.job_id)

@@ -200,6 +200,7 @@ class Driver:
         acks = node is not None and NodeFeature.JOB_ACK in node.features
         verdict = await self._to_node(node.instance if node is not None else "", message)
         self._stage("dispatched")
+        self.shop.dispatched(order)
         if verdict is Push.OK:
             self.clock.dispatched(monotonic(), acks)
             order.listener.job_dispatched(order, choice.node_id)

@@ -48,6 +48,7 @@ SLOW_PLACEMENT_S = 0.5
 BEHIND_S = 1.0  # from the cut to its node: nodes are free, and we are late
 PAUSE_MS = 2000
 SHUTTING_DOWN = "this instance is shutting down; connect again"
+OVERLOADED = "this instance has too many jobs waiting"
 KNOWN_CODES = frozenset(ErrorCode)
 
 
@@ -258,6 +259,10 @@ class Session:
         if self.draining:
             order.place.leave()
             self.ended(order, End(Outcome.FAILED, ErrorCode.SESSION_CLOSED, SHUTTING_DOWN))
+        elif self._dispatcher.is_full:
+            order.place.leave()
+            self.press(BackpressureAction.BUSY, OVERLOADED)
+            self.ended(order, End(Outcome.FAILED, ErrorCode.NODE_OVERLOADED, OVERLOADED))
         else:
             if self.outbox is not None:
                 order.advanced = self.outbox.note(self.state())

@@ -14,6 +14,8 @@ from dragoman.services.speech.session import BEHIND_S, Session, SessionSettings
 
 
 class Dispatcher:
+    is_full = False
+
     def __init__(self) -> None:
         self.orders: list[Order] = []
 
@@ -39,22 +41,45 @@ def said(index: int) -> Utterance:
     return message
 
 
+def session_of(client: Any, dispatcher: Any) -> Session:
+    return Session(
+        "s-1",
+        client,
+        SessionInit("test", "web", "en", "es"),
+        dispatcher,
+        Metrics(),
+        SessionSettings(SegmenterSettings()),
+        subject="somebody",
+        guard=lambda work, *args: True,
+        end_turn=lambda session, line: None,
+        on_closed=lambda session: None,
+    )
+
+
+def test_an_utterance_for_which_there_is_no_room_is_told_failed_at_once_and_the_next_one_goes() -> None:
+    async def main() -> None:
+        dispatcher: Any = Dispatcher()
+        client: Any = Client()
+        session = session_of(client, dispatcher)
+        dispatcher.is_full = True
+        session.utterance(said(0), client)
+        dispatcher.is_full = False
+        session.utterance(said(1), client)
+        told = {one["type"]: one for one in client.heard}
+        assert told["backpressure"]["action"] == "BUSY"
+        assert (told["error"]["code"], told["error"]["details"]["utterance_index"]) == ("NODE_OVERLOADED", 0)
+        (order,) = dispatcher.orders
+        assert order.index == 1
+        session.leave()
+
+    asyncio.run(main())
+
+
 def test_a_client_is_asked_to_slow_down_when_its_jobs_are_dispatched_late() -> None:
     async def main() -> None:
         dispatcher: Any = Dispatcher()
         client: Any = Client()
-        session = Session(
-            "s-1",
-            client,
-            SessionInit("test", "web", "en", "es"),
-            dispatcher,
-            Metrics(),
-            SessionSettings(SegmenterSettings()),
-            subject="somebody",
-            guard=lambda work, *args: True,
-            end_turn=lambda session, line: None,
-            on_closed=lambda session: None,
-        )
+        session = session_of(client, dispatcher)
         for index in range(2):
             session.utterance(said(index), client)
         in_time, late = dispatcher.orders
