@@ -13,6 +13,7 @@ import time
 from array import array
 from collections import Counter
 from contextlib import suppress
+from math import inf
 from random import Random
 from time import monotonic
 from typing import Any
@@ -31,6 +32,7 @@ TOKEN_S = 86_400
 PING_S = 20.0
 LOOK_S = 0.02
 TICK_S = 0.001
+BEHIND_S = 2.0  # that we may be when the time is over, and still send what was due
 SHARES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 MOST_ERRORS = 5
 NEVER = 0.0
@@ -66,7 +68,7 @@ class Crowd:
 
     def _reset(self, start: float, rate: float, most: int) -> None:
         self.start, self.rate = start, rate
-        self.sent = 0
+        self.sent = self.planned = 0
         self.accepted, self.saved, self.arrived = (array("d", bytes(8 * most)) for _ in range(3))
         self.delivered = self.duplicates = self.by_from = self.by_id = self.inversions = 0
         self.errors: Counter[str] = Counter()
@@ -93,8 +95,11 @@ class Crowd:
         self._pinging = asyncio.create_task(self._ping())
         return {"users": len(self.users)}
 
-    async def pace(self, per_s: float, seconds: float, name: str) -> None:
-        """So many messages a second for so long, of which `result` is told; nothing of an earlier pace counts."""
+    async def pace(self, per_s: float, seconds: float, name: str, in_time: bool = False) -> None:
+        """So many messages a second for so long, of which `result` is told; nothing of an earlier pace counts.
+
+        `in_time`: what we did not manage to send while it lasted is left out, and counted as unsent.
+        """
         for user in self.users:
             user.forget()
         gc.collect()
@@ -102,7 +107,9 @@ class Crowd:
         gc.disable()
         self.name = name.encode()
         self._reset(monotonic() + 0.05, per_s, int(per_s * seconds) + 1)
-        self._pacing = asyncio.create_task(self._pace(int(per_s * seconds)))
+        self.planned = int(per_s * seconds)
+        until = self.start + seconds + BEHIND_S if in_time else inf
+        self._pacing = asyncio.create_task(self._pace(self.planned, until))
 
     async def result(self, warmup_s: float, wait_s: float, expects_accepted: bool) -> dict[str, Any]:
         """Wait until all was sent and answered, or patience is over; figures of what was due after the warm-up."""
@@ -123,11 +130,11 @@ class Crowd:
         refused = sum(self.errors.values())
         return _count(self.saved) + refused >= self.sent and _count(self.arrived) + refused >= self.sent
 
-    async def _pace(self, count: int) -> None:
+    async def _pace(self, count: int, until: float) -> None:
         """Who is due is due, however late we wake."""
         rng, users = Random(1), list(self.users)
         turn: list[User] = []
-        while self.sent < count:
+        while self.sent < count and monotonic() < until:
             due = min(int((monotonic() - self.start) * self.rate) + 1, count)
             while self.sent < due:
                 if not turn:
@@ -150,7 +157,7 @@ class Crowd:
     def _figures(self, first: int, expects_accepted: bool) -> dict[str, Any]:
         numbers = range(first, self.sent)
         due = [self.start + number / self.rate for number in numbers]
-        told: dict[str, Any] = {"sent": len(due)}
+        told: dict[str, Any] = {"sent": len(due), "unsent": self.planned - self.sent}
         timed = {"saved": self.saved, "e2e": self.arrived} | ({"accepted": self.accepted} if expects_accepted else {})
         for name, at in timed.items():
             told |= _latency(name, [at[number] - when for number, when in zip(numbers, due, strict=True) if at[number]])

@@ -102,6 +102,7 @@ def mixed_table(figures: Figures, part: str) -> Table:
     rows = [
         ["asked for", value("jobs_per_s"), value("messages_per_s"), value("sockets")],
         ["sent in all", value("jobs_said"), value("messages_sent"), "–"],
+        ["due, and more than the clients managed", "–", value("messages_unsent"), "–"],
         ["answered, saved, closed", value("jobs_answered"), value("messages_saved"), value("sockets_closed")],
         ["told to wait", value("backpressure"), value("server_busy"), "–"],
         ["failed, refused otherwise", value("jobs_failed"), value("messages_refused_otherwise"), "–"],

@@ -33,7 +33,8 @@ async def together(below: Ground, settings: Settings, mix: Mix, seconds: float) 
         await on.speakers.act("tolerate")
         await on.speakers.act("pace", per_s=mix.jobs_per_s)
         lasts_s = settings.warmup_s + seconds
-        await on.crowd.act("pace", per_s=mix.messages_per_s, seconds=lasts_s, name=f"m{uuid4().hex[:6]}")
+        name = f"m{uuid4().hex[:6]}"
+        await on.crowd.act("pace", per_s=mix.messages_per_s, seconds=lasts_s, name=name, in_time=True)
         await asyncio.sleep(settings.warmup_s)
         await on.fleet.act("time")
         async with watching(on) as watched:
@@ -85,6 +86,7 @@ def of_chat(chat: dict[str, Any]) -> Quantities:
     timed = {f"{name}_p99_ms": float(chat[f"{name}_p99_ms"]) for name in ("accepted", "saved", "e2e")}
     return {
         "messages_sent": chat["sent"],
+        "messages_unsent": chat["unsent"],
         "messages_saved": chat["saved_count"],
         "server_busy": chat["server_busy"],
         "messages_refused_otherwise": refused - chat["errors"].get("server_busy", 0),
