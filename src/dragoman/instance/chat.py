@@ -27,8 +27,8 @@ from dragoman.services.chat.admission import Admission
 from dragoman.services.chat.courier import Courier, Tell
 from dragoman.services.chat.dead_letters import ChatLetters
 from dragoman.services.chat.deliver import DeliverStage
+from dragoman.services.chat.desk import Desk, IdMaker
 from dragoman.services.chat.local_users import LocalUsers
-from dragoman.services.chat.outbound import Desk, IdMaker
 from dragoman.services.chat.receipts import Receipts
 from dragoman.services.chat.replicas import Replicas
 from dragoman.services.chat.resender import Resender

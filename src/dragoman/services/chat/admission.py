@@ -16,9 +16,10 @@ from dragoman.protocol.codes import Close
 from dragoman.protocol.peer import ChatKick
 from dragoman.services.chat.clock import now_ms
 from dragoman.services.chat.courier import Courier
+from dragoman.services.chat.desk import Desk
 from dragoman.services.chat.inbound import ChatSocket
 from dragoman.services.chat.local_users import LocalUsers
-from dragoman.services.chat.outbound import Desk, Outbound
+from dragoman.services.chat.outbound import Outbound
 from dragoman.services.chat.receipts import Receipts
 from dragoman.services.chat.tokens import BadToken, Tokens
 from dragoman.services.chat.user import ChatUser

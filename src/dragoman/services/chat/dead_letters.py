@@ -11,7 +11,8 @@ from dataclasses import replace
 import msgspec
 
 from dragoman.domain.chat.switches import Path, Switches
-from dragoman.services.chat.outbound import IdMaker, digest_of
+from dragoman.services.chat.desk import IdMaker
+from dragoman.services.chat.outbound import digest_of
 from dragoman.store.chat.shards import Accepted, Entry, Shards, Unreadable
 from dragoman.store.inbox import Push
 from dragoman.store.letters import CannotReplay, Letter

@@ -11,29 +11,24 @@ messages on their way is told server_busy instead: saving past them would break 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import blake2b
 from random import random
 from time import monotonic
 
 import structlog
 
-from dragoman.archive import Archive, ArchiveError, BadRow, NewMessage, Status, Stored, Verdict
-from dragoman.domain.chat.gate import Gate
-from dragoman.domain.chat.message_ids import MessageIds
+from dragoman.archive import ArchiveError, BadRow, NewMessage, Status, Stored, Verdict
 from dragoman.domain.chat.rules import check
 from dragoman.domain.chat.switches import Course, Path
-from dragoman.domain.chat.words import WordFilter
 from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import AckType, Frame, Reason
 from dragoman.services.chat.clock import now_ms
-from dragoman.services.chat.courier import Courier, Delivery
-from dragoman.services.chat.replicas import Replicas
-from dragoman.services.chat.switchboard import Switchboard
+from dragoman.services.chat.courier import Delivery
+from dragoman.services.chat.desk import Desk
 from dragoman.services.chat.user import ChatUser
-from dragoman.services.loops import Tasks, unawaited
-from dragoman.services.metrics import Metrics
-from dragoman.store.chat.shards import Accepted, Entry, Shards
+from dragoman.services.loops import unawaited
+from dragoman.store.chat.shards import Accepted, Entry
 from dragoman.store.errors import RedisAway, Refused, StoreError, UnknownOutcome
 
 log = structlog.get_logger(__name__)
@@ -58,45 +53,6 @@ class Unusable(Exception):
     def __init__(self, why: str, row: NewMessage, *, perhaps: bool = False, ours: bool = False) -> None:
         super().__init__(why)
         self.row, self.perhaps, self.ours = row, perhaps, ours
-
-
-@dataclass(frozen=True, slots=True)
-class Desk:
-    """What all senders of this instance share."""
-
-    instance: str
-    shards: Shards
-    archive: Archive
-    courier: Courier
-    switchboard: Switchboard
-    words: WordFilter
-    metrics: Metrics
-    tasks: Tasks
-    gate: Gate
-    ids: "IdMaker"
-    accept_timeout_s: float
-    replicas: Replicas
-
-
-class IdMaker:
-    """The ids of this instance, whatever worker number it has at the moment."""
-
-    def __init__(self, clock: Callable[[], int] = now_ms) -> None:
-        self._clock = clock
-        self._ids: MessageIds | None = None
-        self._last = 0
-
-    def use(self, worker: int) -> None:
-        self._ids = MessageIds(worker)
-
-    def draw(self, above: int = 0) -> int:
-        assert self._ids is not None
-        self._last = self._ids.draw(self._clock(), max(above, self._last))
-        return self._last
-
-    def rise(self, above: int) -> None:
-        """From now on: another instance, whose clock is ahead of ours, has made this one."""
-        self._last = max(self._last, above)
 
 
 class Outbound:

@@ -17,9 +17,9 @@ from dragoman.protocol.chat import decode_frame
 from dragoman.services.chat.admission import Admission
 from dragoman.services.chat.clock import now_ms
 from dragoman.services.chat.courier import Courier
+from dragoman.services.chat.desk import Desk, IdMaker
 from dragoman.services.chat.inbound import ChatSocket
 from dragoman.services.chat.local_users import LocalUsers
-from dragoman.services.chat.outbound import Desk, IdMaker
 from dragoman.services.chat.receipts import Receipts
 from dragoman.services.chat.replicas import Replicas
 from dragoman.services.chat.switchboard import Switchboard

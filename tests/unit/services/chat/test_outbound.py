@@ -14,7 +14,8 @@ from dragoman.domain.chat.switches import Switches
 from dragoman.protocol.chat import Frame, Reason
 from dragoman.services.chat import outbound
 from dragoman.services.chat.courier import Delivery
-from dragoman.services.chat.outbound import Desk, IdMaker, Outbound
+from dragoman.services.chat.desk import Desk, IdMaker
+from dragoman.services.chat.outbound import Outbound
 from dragoman.services.chat.user import ChatUser
 from dragoman.services.metrics import Metrics
 from dragoman.store.chat.shards import Accepted
