@@ -1,0 +1,109 @@
+"""The settings of speech: how it is cut, given to nodes and sent back; written as `schema.py` says."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from dragoman.config.section import Section
+
+
+class Release(Section, frozen=True):
+    """When results go to the listener."""
+
+    ack_timeout_ms: Annotated[
+        int, Meta(ge=0, le=600000, description="How long a result that others overtook may still fill its place.")
+    ] = 5000
+    span: Annotated[
+        int, Meta(ge=1, le=1048576, description="How far ahead of the oldest open utterance an index may be.")
+    ] = 1024
+
+
+class Speech(Section, frozen=True):
+    """From audio to a result: cutting, placing, time limits."""
+
+    pause_ms: Annotated[
+        int, Meta(ge=100, le=600000, description="Silence that ends a turn, while no speech is being played.")
+    ] = 3000
+    max_duration_ms: Annotated[
+        int,
+        Meta(ge=0, le=600000, description="Audio of this length is cut though the turn goes on; 0 is never."),
+    ] = 10000
+    max_buffer_bytes: Annotated[
+        int, Meta(ge=1024, le=1500000, description="Audio of more bytes than this is cut though the turn goes on.")
+    ] = 512000
+    final_grace_ms: Annotated[
+        int,
+        Meta(ge=0, le=5000, description="How long an empty final waits for the chunk that clients send a moment late."),
+    ] = 50
+    tts_max_ms: Annotated[
+        int, Meta(ge=100, le=3600000, description="Longest playback that holds the pause timer back.")
+    ] = 60000
+    reorder_ms: Annotated[
+        int, Meta(ge=0, le=10000, description="How long an utterance that came early waits for those before it.")
+    ] = 300
+    close_wait_ms: Annotated[
+        int, Meta(ge=0, le=600000, description="How long a closing session waits for its last results.")
+    ] = 5000
+    max_sessions: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1000000,
+            description="Sessions of one instance, those whose socket is gone for a while among them; who opens one "
+            "more is told to come back.",
+        ),
+    ] = 40000
+    detached_session_s: Annotated[
+        float, Meta(ge=0.0, le=86400.0, description="How long a session of an `api-gateway` outlives its socket.")
+    ] = 600.0
+    resume_grace_s: Annotated[
+        float, Meta(ge=0.1, le=86400.0, description="How long a session that asked for it can be resumed.")
+    ] = 30.0
+    binary_frames: Annotated[bool, Meta(description="Ask clients to send audio in binary frames.")] = False
+    placement_wait_ms: Annotated[
+        int, Meta(ge=0, le=600000, description="How long a job waits for a free node before it fails.")
+    ] = 2000
+    job_ack_timeout_ms: Annotated[
+        int,
+        Meta(ge=10, le=600000, description="A job not acknowledged this long moves on; for nodes that acknowledge."),
+    ] = 2000
+    attempt_timeout_ms: Annotated[
+        int, Meta(ge=10, le=600000, description="How long one attempt on one node may take.")
+    ] = 12000
+    job_timeout_ms: Annotated[
+        int, Meta(ge=10, le=1800000, description="How long a job may take, all attempts together.")
+    ] = 30000
+    max_attempts: Annotated[int, Meta(ge=1, le=100, description="How often a job may be tried.")] = 3
+    max_waiting_jobs: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_000_000,
+            description="Jobs of an instance that no node was given yet; one more fails at once, with backpressure.",
+        ),
+    ] = 5000
+    node_grace_ms: Annotated[
+        int,
+        Meta(ge=0, le=600000, description="How long jobs wait for a lost node that can send its results again."),
+    ] = 2000
+    reservation_ttl_ms: Annotated[
+        int,
+        Meta(
+            ge=300,
+            le=600000,
+            description="Life of a taken slot, unless the instance that took it renews it; it does every third of it.",
+        ),
+    ] = 15000
+    default_slots: Annotated[
+        int, Meta(ge=1, le=10000, description="Slots of a node that does not say how many it has.")
+    ] = 4
+    turn_overcommit: Annotated[
+        int, Meta(ge=0, le=10000, description="Jobs beyond its slots a node takes to keep a turn together.")
+    ] = 4
+    unavailable_ttl_s: Annotated[
+        float, Meta(ge=0.1, le=86400.0, description="How long a node is not asked for a service it said it cannot run.")
+    ] = 60.0
+    debounce_window_s: Annotated[
+        float, Meta(ge=0.0, le=3600.0, description="Reports of the same missing service within this time count once.")
+    ] = 5.0
+    release: Release = Release()
