@@ -124,9 +124,16 @@ class SessionCheck:
             self.ends.skipped += 1
         elif self._forgotten(index):
             self.ends.forgiven += 1
+        elif self._went_with_its_session:
+            self.ends.failed += 1
         else:
             self.ends.lost += 1
             yield Finding("lost", f"{self._who(index)} was neither sent nor failed; {self._why(index)}")
+
+    @property
+    def _went_with_its_session(self) -> bool:
+        """Who stops reading for so long that more waits for it than is kept is told that the session is over."""
+        return self.spoken.slow and self.spoken.lost_at is not None
 
     def _rightly_skipped(self, index: int) -> bool:
         """A later one of its node had been out for as long as the window lasts when its result came, if it ever did.
@@ -185,7 +192,7 @@ class SessionCheck:
         yield from self._order_of_words(content)
         yield from self._numbered_as_given(content)
         lost = self.spoken.unheard({index: content.get(index) for index in {*self.silent, *self._failures}})
-        if lost and not self._words_forgotten(lost):
+        if lost and not self._went_with_its_session and not self._words_forgotten(lost):
             again = f"; {self.spoken.missing} were too old to be sent again" if self.spoken.missing else ""
             gone = f"; the session was lost: {self.spoken.lost_why}" if self.spoken.lost_at is not None else ""
             sentence = f"pieces {pieces.text(lost)} of {self.spoken.id} are in no utterance{again}{gone}"

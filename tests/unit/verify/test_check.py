@@ -420,6 +420,16 @@ def test_a_result_that_came_within_its_window_and_was_not_sent_is_lost() -> None
     assert skipped_day(came_s_after=2.0).kinds() == {"lost"}
 
 
+def test_a_session_that_was_lost_because_its_client_did_not_read_is_an_end_of_all_that_waited() -> None:
+    day = good_day(1)
+    a_session_was_lost(day)
+    one = next(one for one in day.sessions if one.lost_at is not None)
+    assert not day.verdict().ok
+    one.slow = True
+    verdict = day.verdict()
+    assert verdict.ok, verdict.findings
+
+
 def test_a_failure_that_was_told_is_an_end() -> None:
     day = good_day()
     one = spoken(day)
