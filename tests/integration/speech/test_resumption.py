@@ -7,14 +7,17 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import aiohttp
 import pytest
 
 from dragoman.domain.job import Outcome
+from dragoman.domain.lease import SelfLease
 from dragoman.protocol.errors import ProtocolError
 from dragoman.protocol.peer import JobEnded, SessionMoved
 from dragoman.protocol.session import SessionInit, SessionResume, Utterance
 from dragoman.services.speech.session import Session
 from dragoman.store.errors import RedisAway
+from instances import Speaker
 from integration.speech.house import PATIENCE_S, House, Open, Wire, WiredNode
 from integration.speech.test_session import OPUS, WHO
 from waiting import wait_until
@@ -266,4 +269,37 @@ async def test_what_was_parked_because_an_inbox_was_full_is_collected(house: Ope
     await wait_until(lambda: b.redis.call("LLEN", b.keys.session_parked(client.session_id)), PATIENCE_S)
     inboxes.settings = limits
     await b.services.sessions.keep_all()
+    await client.hears(0)
+
+
+class Paused(SelfLease):
+    """Of an instance that has not run for longer than its presence lasts."""
+
+    def valid(self, now: float) -> bool:
+        return False
+
+
+async def test_what_a_paused_instance_had_not_read_is_not_said_for_a_session_that_went_on_elsewhere(
+    house: Open,
+) -> None:
+    """Its client says it there again, and is answered there."""
+    a, b = await house("a"), await house("b")
+    await b.node("n", working=True)
+    async with aiohttp.ClientSession() as http:
+        speaker = Speaker(await http.ws_connect(f"ws://127.0.0.1:{a.instance.doors.listener.port}/ws/session"))
+        await speaker.init(resume=True)
+        presence = a.services.presence
+        lease, presence.lease = presence.lease, Paused(presence.ttl_s)
+        waiting = a.count("dragoman_lease_parked_total")
+        await speaker.utterance(0)
+        await wait_until(lambda: a.count("dragoman_lease_parked_total") > waiting, PATIENCE_S)
+        client = Client()
+        client.session_id, client.token = speaker.session_id, speaker.token
+        await client.resume(b)
+        a.services.sessions.session_moved(SessionMoved(client.session_id, 2))
+        presence.lease = lease
+        await presence.run_once()  # it does what had waited
+        async with asyncio.timeout(PATIENCE_S):
+            await a.services.tasks.settled()
+    client.utter(b, 0)
     await client.hears(0)

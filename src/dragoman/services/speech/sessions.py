@@ -163,13 +163,19 @@ class Sessions:
     # -- utterances by another socket ------------------------------------------------------------
 
     def forward_utterance(self, socket: Socket, message: Utterance, subject: str, tenant: str, frame: bytes) -> None:
-        """The session is not here: to its owner, who sends the result back to this socket."""
+        """The session is not here: to its owner, who sends the result back to this socket. Who is gone by now could not
+        be answered, and may have been the session's own socket before it was resumed elsewhere: its client says this
+        again there, and must find the index unused."""
+        if socket.closed:
+            return
         self._senders[socket.id] = socket
         forwarded = UtteranceFor(message.session_id, self.instance, socket.id, subject, tenant, msgspec.Raw(frame))
         self._tasks.spawn(self._forward(socket, forwarded), "forward-utterance")
 
     async def _forward(self, socket: Socket, message: UtteranceFor) -> None:
         owner = await self._owners.session_owner(message.session_id)
+        if socket.closed:
+            return
         if owner is None or owner == self.instance or await self._router.push(owner, message) is not Push.OK:
             socket.send(encode(Error(code=ErrorCode.INVALID_SESSION, message=NO_SUCH_SESSION)))
 
@@ -352,6 +358,8 @@ class Sessions:
         """We were buried: nothing here is ours any more."""
         sessions, self._sessions = self._sessions, {}
         self._of_socket.clear()
+        # The end of a socket may have been among what waited, and nobody will tell it now.
+        self._senders = {id: socket for id, socket in self._senders.items() if not socket.closed}
         for session in sessions.values():
             for message in session.outbox.undelivered() if session.outbox is not None else ():
                 self._mail.send(message)
