@@ -64,6 +64,8 @@ class Life(RuleBasedStateMachine):
         values: dict[str, Any] = {"node": node, "epoch": 7 if node else "", "ttl": TTL_MS, "now": self.now}
         fields = ["session_id", "s", "request", f"r{self.now}"]
         reply: bytes = self.bench.do(CREATE_JOB(self.bench.redis, job=self.key, fields=fields, **values))
+        if self.job is not None and self.job.state in (State.FINISHED, State.RELEASED):
+            self.beside = {"session_id": "s", "request": f"r{self.now}"} | self.beside
         if self.job is None:
             self.job = Job()
             self.beside = {"v": "1", "created_ms": str(self.now), "session_id": "s", "request": f"r{self.now}"}
@@ -80,8 +82,9 @@ class Life(RuleBasedStateMachine):
 
     @rule(node=NODES)
     def create(self, node: str) -> None:
-        known = self.job is not None
-        assert self.create_here(node) == (b"ALREADY" if known else b"OK")
+        job = self.job
+        over = job is not None and job.state in (State.FINISHED, State.RELEASED)
+        assert self.create_here(node) == (b"OK" if job is None else b"ENDED" if over else b"ALREADY")
 
     @rule(event=st.sampled_from([Event.DISPATCH, Event.ACK, Event.START]), said=SAID)
     def go_on(self, event: Event, said: Said) -> None:

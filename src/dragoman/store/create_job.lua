@@ -8,8 +8,14 @@
 --       now     now
 --       fields  list  name, value, …: what never changes
 --
--- Returns 'OK' or 'ALREADY'.
-if redis.call('EXISTS', job) == 1 then return 'ALREADY' end
+-- Returns 'OK', 'ALREADY', or 'ENDED': its driver was taken for dead before it came to this, and the job
+-- was ended for it. What it was about is written all the same.
+local state = redis.call('HGET', job, 'state')
+if state == 'FINISHED' or state == 'RELEASED' then
+    for i = 1, #fields, 2 do redis.call('HSETNX', job, fields[i], fields[i + 1]) end
+    return 'ENDED'
+end
+if state then return 'ALREADY' end
 local at = string.format('%.0f', now)
 redis.call('HSET', job, 'v', '1', 'state', 'CREATED', 'attempt', '1', 'created_ms', at, unpack(fields))
 if node ~= '' then

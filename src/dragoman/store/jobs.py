@@ -76,7 +76,7 @@ class Jobs:
     def create(
         self, job: str, fields: Mapping[str, Any], node: str = "", epoch: int | str = ""
     ) -> "asyncio.Future[bytes]":
-        """CREATED, or DISPATCHED at once when `node` is given: 'OK' or 'ALREADY'."""
+        """CREATED, or DISPATCHED at once when `node` is given: 'OK', 'ALREADY' or 'ENDED'."""
         flat = [part for pair in fields.items() for part in pair]
         return CREATE_JOB(self.redis, job=self.keys.job(job), node=node, epoch=epoch, ttl=JOB_TTL_MS, fields=flat)
 

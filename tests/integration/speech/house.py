@@ -35,7 +35,7 @@ from dragoman.protocol.node import (
 from dragoman.protocol.session import Pipeline
 from dragoman.services.speech.local_nodes import LocalNode
 from dragoman.services.speech.order import End, Order, TurnLine
-from dragoman.services.speech.placing import Exists, Placing, RedisDown
+from dragoman.services.speech.placing import Ended, Exists, Placing, RedisDown
 from instances import config
 from redis_servers import RedisAt
 
@@ -234,7 +234,7 @@ class House:
         return int(await self.redis.call("ZCARD", self.keys.jobs_of(self.name)))
 
 
-async def place(house: House, order: Order) -> Assign | Wait | Exists | RedisDown:
+async def place(house: House, order: Order) -> Assign | Wait | Exists | Ended | RedisDown:
     """Find its first node for an order that nobody drives."""
     return await Placing(house.services.placer, order).place()
 

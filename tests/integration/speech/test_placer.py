@@ -9,7 +9,7 @@ from dragoman.domain.job import Outcome, State
 from dragoman.domain.placement import Assign, NoNode, Wait
 from dragoman.domain.turn import AffinityResult, Turn
 from dragoman.services.speech.order import Order, TurnLine
-from dragoman.services.speech.placing import Exists, Placing
+from dragoman.services.speech.placing import Ended, Exists, Placing, Recorded
 from dragoman.store.errors import RedisAway
 from dragoman.store.jobs import LOCK_MS
 from dragoman.store.reservations import Given
@@ -105,7 +105,7 @@ async def test_a_job_that_lost_its_binding_ends_cancelled_and_gives_its_slot_bac
     placing = Placing(a.services.placer, slow)
     record_it = placing._record
 
-    async def lapsed(binds_turn: bool) -> bool:
+    async def lapsed(binds_turn: bool) -> Recorded:
         await a.stores.jobs.unlock(slow.request_id, slow.job_id)
         assert isinstance(await place(b, quick), Assign)
         return await record_it(binds_turn)
@@ -115,6 +115,30 @@ async def test_a_job_that_lost_its_binding_ends_cancelled_and_gives_its_slot_bac
     record = await a.job(slow.job_id)
     assert (record["state"], record["outcome"]) == (State.FINISHED, Outcome.CANCELLED)
     assert await a.stores.reservations.held("n") == [quick.job_id]
+
+
+async def test_a_job_whose_instance_was_buried_before_it_was_recorded_is_not_recorded_any_more(
+    house: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The instance was only paused, and goes on from where it stood: the job has ended, and its slot goes back."""
+    paused, heir = await two(house)
+    await heir.node("n")
+    await wait_until(lambda: paused.knows("n"), PATIENCE_S)
+    mine = order()
+    placing = Placing(paused.services.placer, mine)
+    record_it = placing._record
+
+    async def buried(binds_turn: bool) -> Recorded:
+        await heir.services.orphans.adopt(mine.job_id, paused.name)
+        return await record_it(binds_turn)
+
+    monkeypatch.setattr(placing, "_record", buried)
+    assert await placing.place() == Ended()
+    record = await heir.job(mine.job_id)
+    assert (record["state"], record["outcome"], record["code"]) == (State.RELEASED, Outcome.FAILED, "INSTANCE_LOST")
+    assert (record["driver"], record["session_id"]) == (heir.name, mine.session_id)
+    assert not await heir.stores.reservations.held("n")
+    assert not await heir.driven()
 
 
 async def test_the_slots_of_a_node_are_never_exceeded_by_fifty_jobs_on_two_instances(house: Open) -> None:

@@ -27,7 +27,7 @@ from dragoman.protocol.peer import Assign as AssignMessage
 from dragoman.protocol.peer import CancelJob
 from dragoman.services.speech.happenings import Cancelled, Happening, Lost, Overtaken, TurnOver
 from dragoman.services.speech.order import End, Order
-from dragoman.services.speech.placing import Exists, Placing, RedisDown
+from dragoman.services.speech.placing import Ended, Exists, Placing, RedisDown
 from dragoman.services.speech.settlement import Settlement
 from dragoman.store.errors import StoreError
 from dragoman.store.inbox import Push
@@ -116,6 +116,8 @@ class Driver:
                 await self._fail(ErrorCode.SCHEDULER_DEPENDENCY_DOWN, "Redis is away", at_once=True)
             case Exists():
                 self._told(End(Outcome.CANCELLED, "DUPLICATE_REQUEST", f"answered by job {placed.job_id}"))
+            case Ended():
+                self._told(End(Outcome.FAILED, ErrorCode.INSTANCE_LOST, "its instance was taken for dead"))
 
     async def _watch(self) -> None:
         while not self.ended:

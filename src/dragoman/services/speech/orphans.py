@@ -65,8 +65,8 @@ class Orphans:
 
     async def adopt(self, job_id: str, dead: str) -> None:
         """Take over one job of a dead driver. Safe to repeat: a burial may be."""
-        record = await self._jobs.get(job_id)
-        if record is None or record.get("driver") not in (dead, self.instance):
+        record = await self._jobs.get(job_id) or await self._close_the_book(job_id)
+        if record.get("driver") not in (dead, self.instance):
             await self._jobs.undriven(dead, job_id)
             return
         state, node_id = record.get("state"), record.get("node_id", "")
@@ -90,6 +90,12 @@ class Orphans:
             self._orphans[job_id] = orphan
         else:
             await self._give_up(orphan)
+
+    async def _close_the_book(self, job_id: str) -> dict[str, str]:
+        """Its driver had not come to record it. It may only be paused, and go on from there: it finds a record that is
+        ours, and ended."""
+        await self._jobs.create(job_id, {"job_id": job_id, "driver": self.instance})
+        return await self._jobs.get(job_id) or {}
 
     def hear(self, node_id: str, message: AboutJob) -> bool:
         """True if the job is ours to watch."""
@@ -142,7 +148,10 @@ class Orphans:
         await self._close(orphan)
 
     async def _tell(self, orphan: Orphan, outcome: Outcome, code: str, frame: msgspec.Raw, why: str = "") -> None:
-        """Its session may have been resumed elsewhere, or may yet be."""
+        """Its session may have been resumed elsewhere, or may yet be. Of a job that was never recorded nobody but its
+        session knows whose it is."""
+        if not orphan.session_id:
+            return
         await self._mail.deliver(
             JobEnded(
                 session_id=orphan.session_id,

@@ -13,6 +13,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from enum import Enum, auto
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -45,8 +46,21 @@ class Exists:
 
 
 @dataclass(frozen=True, slots=True)
+class Ended:
+    """We were taken for dead before the job was recorded: who buried us has ended it."""
+
+
+@dataclass(frozen=True, slots=True)
 class RedisDown:
     """Redis was away for as long as we may wait."""
+
+
+class Recorded(Enum):
+    """What became of write 2."""
+
+    OK = auto()
+    NOT_BOUND = auto()  # our lock had lapsed, and somebody else's job has the request
+    ENDED = auto()
 
 
 class Placing:
@@ -77,8 +91,8 @@ class Placing:
             self._asked = self._ask()
             self._jobs.redis.hurry()
 
-    async def place(self) -> Assign | Wait | Exists | RedisDown:
-        """Bind the request, reserve a slot, record the job. On Exists nothing is held any more."""
+    async def place(self) -> Assign | Wait | Exists | Ended | RedisDown:
+        """Bind the request, reserve a slot, record the job. On Exists and Ended nothing is held any more."""
         order, self._give_up_at = self._order, monotonic() + self._patience_s
         try:
             return await self._place()
@@ -88,7 +102,7 @@ class Placing:
                 self._slot.forget()
             return RedisDown()
 
-    async def _place(self) -> Assign | Wait | Exists:
+    async def _place(self) -> Assign | Wait | Exists | Ended:
         placer, order = self._placer, self._order
         bound, refused = False, set[str]()
         while True:
@@ -105,10 +119,11 @@ class Placing:
                 self._choice = None
                 continue
             binds_turn = isinstance(choice, Assign) and order.line.turn.placed(choice.node_id, order.ends_turn)
-            if not await self._patiently(lambda: self._record(binds_turn)):  # noqa: B023
-                await self._abandon()
-                return await self._lost_binding()
-            return choice
+            recorded = await self._patiently(lambda: self._record(binds_turn))  # noqa: B023
+            if recorded is Recorded.OK:
+                return choice
+            await self._abandon()
+            return Ended() if recorded is Recorded.ENDED else await self._lost_binding()
 
     def _go_for(self, choice: Assign | Wait) -> Assign | Wait:
         placer, order = self._placer, self._order
@@ -159,14 +174,17 @@ class Placing:
                 raise RedisAway(f"the request {order.request_id} is being created by somebody who does not finish")
             await asyncio.sleep(LOOK_AGAIN_S)
 
-    async def _record(self, binds_turn: bool) -> bool:
-        """Write 2. False: somebody else's job has the binding, because our lock had lapsed."""
+    async def _record(self, binds_turn: bool) -> Recorded:
+        """Write 2."""
         jobs, order = self._jobs, self._order
-        _, bound, *_ = await self._answers(*self._recording.send(binds_turn), meanwhile=self._meanwhile)
+        created, bound, *_ = await self._answers(*self._recording.send(binds_turn), meanwhile=self._meanwhile)
+        if created == b"ENDED":
+            return Recorded.ENDED
         if bound is None:
             binding = jobs.parse_binding(await jobs.binding(order.request_id))
-            return binding is not None and binding.job_id == order.job_id
-        return True
+            if binding is None or binding.job_id != order.job_id:
+                return Recorded.NOT_BOUND
+        return Recorded.OK
 
     async def _answers(self, *futures: "asyncio.Future[Any]", meanwhile: Callable[[], None]) -> list[Any]:
         """What Redis answers while a job may wait for its place: a Redis that hangs is one that is away."""
