@@ -65,6 +65,7 @@ class Member:
         self.undertaker = Undertaker(
             name, instances, inboxes, stores.owners, stores.nodes, stores.jobs, stores.turns, self.announcer,
             self.metrics, lock_ms=lock_ms, steady=lambda: self.sure, rehome=self._rehome, adopt=self._adopt,
+            leave_behind=stores.sessions.grant_grace,
         )  # fmt: skip
 
     async def enter(self) -> "Member":

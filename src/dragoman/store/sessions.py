@@ -170,12 +170,17 @@ class ResumableSessions:
         """Nobody owns it now. If nobody resumes it within its grace, somebody ends it."""
         await GRACE_ADD(self.redis, grace=self.keys.sessions_grace, member=f"{session}|{epoch}", after=self.grace_ms)
 
-    async def grant_grace(self, session: str) -> bool:
-        """Its owner died: leave it behind, if it can resume at all."""
+    async def grant_grace(self, session: str, dead: str) -> str:
+        """Its owner died: leave it behind. A word: OK, OWNED (it goes on elsewhere), NONE (it cannot resume)."""
+        # Its epoch first: who resumes it after that is above it, and grace ends only the epoch it was granted to.
         epoch = await self.epoch(session)
-        if epoch is not None:
-            await self.leave_behind(session, epoch)
-        return epoch is not None
+        owner = await self.redis.call("GET", self.keys.session_owner(session))
+        if owner is not None and owner.decode() != dead:
+            return "OWNED"
+        if epoch is None:
+            return "NONE"
+        await self.leave_behind(session, epoch)
+        return "OK"
 
     async def overdue(self, most: int = 100) -> list[tuple[str, int]]:
         """Sessions whose grace is over, with the epoch they had: a later one means that they were resumed."""

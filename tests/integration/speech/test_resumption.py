@@ -5,6 +5,7 @@ Each test stops one side at an exact point (`Gate`), lets the other one pass, an
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from time import monotonic
 from typing import Any
 
 import aiohttp
@@ -303,3 +304,40 @@ async def test_what_a_paused_instance_had_not_read_is_not_said_for_a_session_tha
             await a.services.tasks.settled()
     client.utter(b, 0)
     await client.hears(0)
+
+
+@pytest.mark.parametrize(("part", "step", "after"), [("undertaker", "_leave_behind", False), ("store", "epoch", True)])
+async def test_a_session_that_is_resumed_while_its_owner_is_buried_does_not_end_with_the_grace_of_that_owner(
+    house: Open, part: str, step: str, after: bool
+) -> None:
+    _, b, _, client = await two(house)
+    undertaker = b.services.undertaker
+    undertaker._kept_at["a"] = monotonic()
+    digging = Gate(undertaker if part == "undertaker" else b.stores.sessions, step, after=after)
+    burial = asyncio.ensure_future(undertaker._end_sessions("a"))
+    await digging.reached()
+    await client.resume(b)
+    digging.open()
+    await burial
+    granted = await b.redis.call("ZRANGE", b.keys.sessions_grace, 0, -1)
+    assert f"{client.session_id}|2".encode() not in granted
+
+
+async def test_a_session_that_is_resumed_when_its_grace_is_over_keeps_its_turn(house: Open) -> None:
+    a, b, _, client = await two(house)
+    await a.stores.turns.bind(client.session_id, "turn-1", "n")
+    await b.stores.sessions.leave_behind(client.session_id, 1)
+
+    async def overdue() -> list[tuple[str, int]]:
+        return [(client.session_id, 1)]
+
+    b.stores.sessions.overdue = overdue  # type: ignore[assignment,method-assign]
+    ending = Gate(b.stores.sessions, "end")
+    sweep = asyncio.ensure_future(b.services.resumption.end_overdue())
+    await ending.reached()
+    await client.resume(a)
+    ending.open()
+    await sweep
+    assert await a.stores.turns.current(client.session_id) == "turn-1"
+    assert not await b.redis.call("ZCARD", b.keys.sessions_grace)
+    await a.stores.turns.end(client.session_id, "turn-1")

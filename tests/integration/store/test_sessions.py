@@ -260,7 +260,14 @@ async def test_a_session_left_behind_is_overdue_when_its_grace_is_over(
     assert await hasty.overdue() == []
 
 
-async def test_grace_is_for_those_who_can_resume(sessions: ResumableSessions, redis: Redis, keys: Keys) -> None:
-    assert await sessions.grant_grace("s")
-    assert not await sessions.grant_grace("nobody")
+async def test_grace_is_for_those_who_can_resume_and_whom_nobody_has(
+    sessions: ResumableSessions, redis: Redis, keys: Keys
+) -> None:
+    assert await sessions.grant_grace("nobody", "dead") == "NONE"
+    await redis.call("SET", keys.session_owner("s"), "heir", "PX", 60_000)
+    assert await sessions.grant_grace("s", "dead") == "OWNED"
+    assert await redis.call("ZRANGE", keys.sessions_grace, 0, -1) == []
+    assert await sessions.grant_grace("s", "heir") == "OK"
+    await redis.call("DEL", keys.session_owner("s"))
+    assert await sessions.grant_grace("s", "dead") == "OK"
     assert await redis.call("ZRANGE", keys.sessions_grace, 0, -1) == [b"s|1"]

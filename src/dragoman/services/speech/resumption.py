@@ -210,9 +210,8 @@ class Resumption:
     # -- the grace of those who do not come back -------------------------------------------------
 
     async def end_overdue(self) -> None:
-        """Sessions nobody resumed: their turn keys, state and outbox go."""
+        """Sessions nobody resumed: their state and outbox go, and their turn keys after, which a living one needs."""
         for session_id, epoch in await self._store.overdue():
-            if await self._store.epoch(session_id) in (None, epoch):
+            if await self._store.end(session_id, epoch):
                 await self._sessions.turns.end_current(session_id)
-                await self._store.end(session_id, epoch)
             await self._store.settled(session_id, epoch)

@@ -45,11 +45,6 @@ class Moved(Enum):
     NOT = auto()
 
 
-async def _ends_at_once(session: str) -> bool:
-    """A session that cannot resume."""
-    return False
-
-
 class Undertaker:
     def __init__(
         self,
@@ -67,7 +62,7 @@ class Undertaker:
         steady: Callable[[], bool],
         rehome: Callable[[InboxMessage], Awaitable[None]],
         adopt: Callable[[str, str], Awaitable[None]],
-        leave_behind: Callable[[str], Awaitable[bool]] = _ends_at_once,
+        leave_behind: Callable[[str, str], Awaitable[str]],
     ) -> None:
         self.instance, self.metrics = instance, metrics
         self._instances, self._inboxes, self._owners = instances, inboxes, owners
@@ -240,8 +235,7 @@ class Undertaker:
     async def _end_sessions(self, dead: str) -> None:
         """Sessions that cannot resume end with their instance, and their turns with them; others have their grace."""
         async for session in self._members(dead, self._instances.keys.sessions_of(dead)):
-            orphaned = await self._owners.session_owner(session) in (dead, None)
-            if orphaned and not await self._leave_behind(session):
+            if await self._leave_behind(session, dead) == "NONE":
                 await self._turns.end_current(session)
             await self._owners.leave_session(session, dead)
 
