@@ -168,6 +168,12 @@ class Fleet:
             self._taken.pop(node_id, None)
         self.freed(node_id)
 
+    def gave_all(self) -> None:
+        """None of our slots is ours any more."""
+        taken, self._taken = self._taken, {}
+        for node_id in taken:
+            self.freed(node_id)
+
     def freed(self, node_id: str) -> None:
         """Someone's slot went back: whatever made the node full, it is worth a look again."""
         self._full_until.pop(node_id, None)

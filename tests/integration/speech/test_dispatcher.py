@@ -162,6 +162,18 @@ async def test_slots_of_running_jobs_are_renewed_before_they_expire(house: Open)
     await wait_until(lambda: ear.ends, PATIENCE_S)
 
 
+async def test_one_that_was_buried_uses_again_the_slots_its_jobs_had(house: Open) -> None:
+    """Whoever buried it frees them; its own count of them goes with its jobs."""
+    a, b = await house("a"), await house("b")
+    node = await b.node("n", slots=1)
+    await wait_until(lambda: a.knows("n"), PATIENCE_S)
+    a.services.dispatcher.take(order("s-1"))
+    await wait_until(lambda: node.jobs, PATIENCE_S)
+    assert isinstance(a.services.placer.look(order("s-2")), Wait)
+    a.services.dispatcher.abandon_all()
+    assert isinstance(a.services.placer.look(order("s-2")), Assign)
+
+
 async def expiry(house: House) -> int:
     (_, score) = await house.redis.call("ZRANGE", house.keys.reserved("n"), 0, 0, "WITHSCORES")
     return int(score)

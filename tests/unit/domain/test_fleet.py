@@ -87,6 +87,20 @@ def test_what_this_instance_holds_is_counted() -> None:
     assert fleet.taken("a") == 0
 
 
+def test_who_holds_nothing_any_more_finds_every_node_it_filled_open() -> None:
+    fleet = fleet_of(node("a"), node("b"))
+    pool = fleet.find("de", "en")
+    for id in ("a", "a", "b"):
+        fleet.took(id)
+    fleet.shut("a")
+    fleet.full_until("b", 10.0)
+    fleet.gave_all()
+    assert (fleet.taken("a"), fleet.taken("b")) == (0, 0)
+    assert pool is not None
+    assert pool.open == 2
+    assert not fleet.full("b", 5.0)
+
+
 def test_jobs_on_a_node_that_left_and_came_back_are_still_given_back() -> None:
     fleet = fleet_of(node("a"))
     fleet.took("a")

@@ -240,7 +240,7 @@ class Dispatcher:
         return True
 
     def abandon_all(self) -> None:
-        """We were buried: others end these jobs."""
+        """We were buried: others end these jobs, and free the slots they had."""
         for driver in self._driven.values():
             driver.ended = True
             if driver.task is not None:
@@ -248,3 +248,4 @@ class Dispatcher:
         self._driven.clear()
         self._by_session.clear()
         self._idle.set()
+        self.view.fleet.gave_all()
