@@ -127,7 +127,7 @@ async def test_nobody_but_the_receiver_can_confirm_a_message(stage: Stage, who: 
         assert await visit.status(id) is Status.SAVED
 
 
-@pytest.mark.parametrize("id", ["1", "4194303", str(2**63 - 1)])
+@pytest.mark.parametrize("id", ["1", "4194303"])
 async def test_an_id_no_server_of_ours_has_made_is_not_found(stage: Stage, id: str) -> None:
     async with visiting_chat(stage) as visit:
         bob = await visit.user()

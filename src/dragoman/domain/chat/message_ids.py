@@ -21,9 +21,6 @@ _COUNTS: Final = 1 << 12
 _WORKER_SHIFT: Final = 12
 _TIME_SHIFT: Final = 22
 _MAX_TIME: Final = (1 << 41) - 1
-# How far ahead of our clock an id may be and still be one of ours: clocks differ, and makers that pass each other
-# often (`above`) run ahead.
-SKEW_MS: Final = 300_000
 
 
 class MessageIds:
@@ -59,6 +56,9 @@ def time_of(id: int) -> int:
     return (id >> _TIME_SHIFT) + EPOCH_MS
 
 
-def made_by_us(id: int, now_ms: int) -> bool:
-    """Whether a server of ours can have made this id by now; that one has is for the archive to say."""
-    return id >> _TIME_SHIFT > 0 and 0 < id < 1 << 63 and time_of(id) <= now_ms + SKEW_MS
+def made_by_us(id: int) -> bool:
+    """Whether a server of ours can have made this id; that one has is for the archive to say.
+
+    Its time says nothing: one instance whose clock is ahead lifts the ids of all (`above`), for as long as it was so.
+    """
+    return id >> _TIME_SHIFT > 0 and 0 < id < 1 << 63

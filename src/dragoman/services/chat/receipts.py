@@ -72,7 +72,7 @@ class Receipts:
         id = frame.serverMsgId
         if id is None:
             user.error(Reason.MISSING_SERVER_MSG_ID)
-        elif not made_by_us(id, now_ms()):
+        elif not made_by_us(id):
             user.error(Reason.MESSAGE_NOT_FOUND, server_msg_id=id)
         elif len(self._waiting) + len(self._unkept) < MOST_WAITING:  # else it is not taken, and the message comes again
             self._add(_Given(Receipt(user.id, _STATUS[kind], user.inbound.confirmed(id)), user))

@@ -11,7 +11,7 @@ import pytest
 from dragoman.archive import Applied, NewMessage, Receipt, Status
 from dragoman.archive.sqlite import SqliteArchive
 from dragoman.domain.chat.message_ids import MessageIds
-from dragoman.protocol.chat import Frame
+from dragoman.protocol.chat import Frame, Reason
 from dragoman.services.chat.clock import now_ms
 from dragoman.services.chat.courier import Courier
 from dragoman.services.chat.local_users import LocalUsers
@@ -28,6 +28,8 @@ from waiting import wait_until
 
 SENDER, RECEIVER = 7, 9
 ID = MessageIds(1).draw(now_ms())
+# Of an instance whose clock is wrong, or of one that had to pass such an id.
+FUTURE_ID = MessageIds(1).draw(now_ms() + 3_600_000)
 
 
 class SlowArchive(SqliteArchive):
@@ -72,6 +74,9 @@ class Giver:
     def confirmed(self, id: int) -> tuple[int, ...]:
         return (id,)
 
+    def error(self, reason: Reason, client_msg_id: str | None = None, server_msg_id: int | None = None) -> None:
+        raise AssertionError(f"told {reason} of {server_msg_id}")
+
 
 class House:
     """One instance, as far as receipts go."""
@@ -83,8 +88,8 @@ class House:
         courier = Courier("i1", LocalUsers(metrics, 60.0), self.users, inboxes, metrics)
         self.receipts = Receipts(self.archive, self.users, courier, metrics, self.tasks)
 
-    async def status(self) -> Status:
-        return (await self.archive.messages([ID]))[ID].status
+    async def status(self, id: int = ID) -> Status:
+        return (await self.archive.messages([id]))[id].status
 
     async def close(self) -> None:
         await self.tasks.cancel()
@@ -161,3 +166,25 @@ async def test_an_early_receipt_is_parked_when_redis_is_back(redis: Redis, keys:
         here.users.away = False
         await here.tasks.settled()
         assert await here.users.early(RECEIVER, [ID]) == [(ID, Status.READ)]
+
+
+async def test_a_receipt_counts_however_far_ahead_the_clock_was_that_made_the_id(
+    redis: Redis, keys: Keys, tmp_path: Path
+) -> None:
+    """Ids rise for all when one is ahead: were they doubted, no receipt would count until the clocks get there."""
+    async with house(redis, keys, tmp_path) as here:
+        here.archive.go.set()
+        await here.archive.save([NewMessage(FUTURE_ID, "m", SENDER, RECEIVER, "TEXT", "hello", 0)])
+        here.receipts.given(cast(ChatUser, Giver()), Frame(type="ACK", ackType="delivered", serverMsgId=FUTURE_ID))
+        await here.tasks.settled()
+        assert await here.status(FUTURE_ID) is Status.DELIVERED
+
+
+async def test_an_early_receipt_for_such_an_id_is_parked_like_any_other(
+    redis: Redis, keys: Keys, tmp_path: Path
+) -> None:
+    async with house(redis, keys, tmp_path) as here:
+        here.archive.go.set()
+        here.receipts.given(cast(ChatUser, Giver()), Frame(type="ACK", ackType="read", serverMsgId=FUTURE_ID))
+        await here.tasks.settled()
+        assert await here.users.early(RECEIVER, [FUTURE_ID]) == [(FUTURE_ID, Status.READ)]
