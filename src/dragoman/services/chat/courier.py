@@ -15,7 +15,7 @@ pushed by others: it may be the one who pushes, and does not wait for its own in
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import TypeVar
@@ -37,6 +37,7 @@ log = structlog.get_logger(__name__)
 ENTRY_BYTES = 512 * 1024
 HEED_S = 0.3  # how long one waits for another instance to work what it was handed
 LOOK_S = 0.01
+SLICE = 500  # users looked for at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,29 +67,37 @@ class Tell:
     keep: bool = False
 
 
+class NotHeeded(StoreError):
+    """Redis does its work; an instance that was told to let its users look into the archive has not done so yet."""
+
+
 class Courier:
     def __init__(self, instance: str, here: LocalUsers, users: Users, inboxes: Inboxes, metrics: Metrics) -> None:
         self.instance, self.here, self.users, self.inboxes, self.metrics = instance, here, users, inboxes, metrics
         self._behind: dict[str, set[int]] = {}
         self._missed: set[int] = set()
+        self._answers = True  # whether Redis did when it was last asked where somebody is
         self._reminders: dict[str, str] = {}  # by instance: the entry that tells its users to look, until it is worked
 
-    async def owners(self, users: Iterable[int]) -> dict[int, str]:
-        """`instance|connection` of those receivers that are connected, as far as can be known."""
-        asked = list(dict.fromkeys(users))
+    async def owners(self, receivers: Iterable[int], senders: Iterable[int] = ()) -> dict[int, str]:
+        """`instance|connection` of those that are connected, as far as can be known."""
+        expect = list(dict.fromkeys(receivers))
+        asked = list(dict.fromkeys([*expect, *senders]))
         try:
             return await self.look_up(asked)
         except StoreError:
-            return self.owners_here(asked)
+            return self.owners_here(expect) | self._here_of(asked)
 
-    def owners_here(self, users: Sequence[int]) -> dict[int, str]:
+    def owners_here(self, receivers: Sequence[int]) -> dict[int, str]:
         """The same without Redis: who is here may have moved on, who is not may be anywhere."""
-        self._missed.update(users)
-        return self._here_of(users)
+        self._answers = False
+        self._missed.update(receivers)
+        return self._here_of(receivers)
 
     async def look_up(self, users: Sequence[int]) -> dict[int, str]:
         """The same as Redis knows it; raises StoreError."""
         found = await self.users.owners(users)
+        self._answers = True
         return {user: owner for user, owner in zip(users, found, strict=True) if owner}
 
     def _here_of(self, users: Sequence[int]) -> dict[int, str]:
@@ -98,8 +107,9 @@ class Courier:
 
     async def push(self, deliveries: Sequence[Delivery], owners: Mapping[int, str]) -> set[int]:
         """To receivers, in this order. Answers the ids of messages that, as far as we know, reached no socket."""
-        if not self._missed.isdisjoint(owners):
-            await self._find_missed()
+        # Those of this push alone, and not while Redis is away: a message must not cost what everybody missed.
+        if self._answers and (late := self._missed.intersection(owners)):
+            await self._try_to_find(late)
         away, unreached = dict[str, list[Delivery]](), set[int]()
         for one in deliveries:
             instance = owners.get(one.user, "").partition("|")[0]
@@ -160,18 +170,30 @@ class Courier:
 
         When it returns they do: whoever pushes to them from now on comes behind that.
         """
-        owed = sorted(self._missed.intersection(users))
-        for user, owner in (await self.look_up(owed) if owed else {}).items():
+        owed = self._missed.intersection(users)
+        await self._find(owed)
+        await self._remind_instances()
+        if not self._missed.isdisjoint(owed):
+            raise RedisAway("receivers could not be told that they missed something")
+        await self._until_heeded()
+
+    async def _find(self, missed: Collection[int]) -> None:
+        """Who is here looks into the archive, of others it is known now which instance has to be told."""
+        for user, owner in (await self.look_up(sorted(missed)) if missed else {}).items():
             instance = owner.partition("|")[0]
             if instance != self.instance:
                 self._behind.setdefault(instance, set()).add(user)
             elif (here := self.here.get(user)) is not None:
                 self.here.on_catch_up(here)
-        self._missed.difference_update(owed)
-        await self._remind_instances()
-        if not self._missed.isdisjoint(owed):
-            raise RedisAway("receivers could not be told that they missed something")
-        await self._until_heeded()
+        self._missed.difference_update(missed)
+
+    async def _try_to_find(self, missed: Collection[int]) -> bool:
+        try:
+            await self._find(missed)
+        except StoreError as error:
+            log.debug("who missed messages is not known yet", users=len(self._missed), error=str(error))
+            return False
+        return True
 
     async def _until_heeded(self) -> None:
         """Until every reminder has been worked; one that is not stays for the next who asks."""
@@ -179,16 +201,10 @@ class Courier:
         for instance, id in list(self._reminders.items()):
             while await self.inboxes.get(instance, id) is not None:
                 if monotonic() >= give_up_at:
-                    raise RedisAway(f"{instance} has not worked what its inbox holds")
+                    raise NotHeeded(f"{instance} has not worked what its inbox holds")
                 await asyncio.sleep(LOOK_S)
             if self._reminders.get(instance) == id:
                 del self._reminders[instance]
-
-    async def _find_missed(self) -> None:
-        try:
-            await self.make_up(self._missed)
-        except StoreError as error:
-            log.debug("who missed messages is not known yet", users=len(self._missed), error=str(error))
 
     async def _remind_instances(self) -> None:
         for instance in list(self._behind):
@@ -209,9 +225,16 @@ class Courier:
 
     async def remind(self) -> None:
         """Try again to tell receivers that they missed something."""
-        if self._missed:
-            await self._find_missed()
+        missed = sorted(self._missed)
+        for first in range(0, len(missed), SLICE):
+            if not await self._try_to_find(missed[first : first + SLICE]):
+                break
+            await self._remind_instances()
         await self._remind_instances()
+        try:
+            await self._until_heeded()
+        except StoreError as error:
+            log.debug("not everybody has heard that it missed something", error=str(error))
 
     # -- words to senders ------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from dragoman.domain.chat.switches import Course, Path
 from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import AckType, Frame, Reason
 from dragoman.services.chat.clock import now_ms
-from dragoman.services.chat.courier import Delivery
+from dragoman.services.chat.courier import Delivery, NotHeeded
 from dragoman.services.chat.desk import Desk
 from dragoman.services.chat.user import ChatUser
 from dragoman.services.loops import unawaited
@@ -47,7 +47,7 @@ UNUSABLE = frozenset({"LOADING", "READONLY", "CLUSTERDOWN", "OOM", "MASTERDOWN",
 class Unusable(Exception):
     """Redis did not accept `row`; or, `perhaps`, it did, and did not say so in time.
 
-    `ours`: it was not Redis that took so long. We stood still, and the others may have gone on without us.
+    `ours`: it was not Redis that took so long. We or another instance stood still, and the others may have gone on.
     """
 
     def __init__(self, why: str, row: NewMessage, *, perhaps: bool = False, ours: bool = False) -> None:
@@ -209,6 +209,8 @@ class Outbound:
         if self._owed:
             try:
                 await self._desk.courier.make_up(self._owed)
+            except NotHeeded as error:  # no reason for others to do without Redis
+                raise Unusable(str(error), row, ours=True) from None
             except StoreError as error:
                 raise RedisAway(str(error)) from None
             self._owed.clear()

@@ -147,7 +147,7 @@ class SaveStage:
             if outcome.verdict is Verdict.EXISTS:
                 tools.metrics.chat_dup_db.inc()
         # After the commit, and once for both: where the senders and the receivers are.
-        owners = await tools.courier.owners(user for entry, _ in good for user in (entry.sender, entry.to))
+        owners = await tools.courier.owners((entry.to for entry, _ in good), (entry.sender for entry, _ in good))
         await tools.courier.tell([_told(entry, outcome.message.id, ts) for entry, outcome in good], owners)
         await self._push(holding, good, owners)
         await self._done(holding, [SavedEntry(entry, outcome.message.id) for entry, outcome in good])

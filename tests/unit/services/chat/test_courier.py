@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from dragoman.protocol.peer import ChatCatchUp, ChatPush, ChatTell, InboxMessage, decode_inbox
-from dragoman.services.chat.courier import Courier, Delivery, Tell
+from dragoman.services.chat.courier import Courier, Delivery, NotHeeded, Tell
 from dragoman.services.chat.local_users import LocalUsers
 from dragoman.services.chat.user import ChatUser
 from dragoman.services.metrics import Metrics
@@ -20,9 +20,11 @@ OWNERS = {1: "i0|1", 2: "i1|5", 3: "i1|6"}
 class Table:
     def __init__(self) -> None:
         self.away = False
+        self.asked = 0  # for so many users
         self.left: list[tuple[int, bytes]] = []
 
     async def owners(self, users: Sequence[int]) -> list[str]:
+        self.asked += len(users)
         if self.away:
             raise RedisAway("away")
         return [OWNERS.get(user, "") for user in users]
@@ -122,7 +124,7 @@ async def test_nobody_counts_as_reminded_before_its_instance_has_worked_the_remi
     await stage.push(10)
     stage.table.away, stage.boxes.busy = False, True
     for _ in range(2):
-        with pytest.raises(RedisAway):
+        with pytest.raises(NotHeeded):
             await stage.courier.make_up([2])
     stage.boxes.busy = False
     await stage.courier.make_up([2])
@@ -164,6 +166,28 @@ async def test_without_redis_one_who_is_here_looks_into_the_archive_before_it_is
     await stage.push(13, user=1)
     archive = "looks into the archive"
     assert neighbour.heard == [10, archive, 11, archive, 12, 13]
+
+
+async def test_a_message_costs_the_same_however_many_missed_something_while_redis_was_away() -> None:
+    stage = Stage()
+    neighbour = Neighbour(stage.courier.here)
+    stage.courier.owners_here(range(1000, 2000))
+    stage.table.away = True
+    await stage.push(10, user=1)
+    assert (neighbour.heard, stage.table.asked) == (["looks into the archive", 10], 1)
+    stage.table.away = False
+    await stage.push(11, user=1)
+    assert stage.table.asked == 3  # where it is, and once more, since it may have missed something
+    await stage.courier.remind()
+    assert (stage.table.asked, stage.courier.owes_anybody) == (1003, False)
+
+
+async def test_senders_whom_redis_could_not_find_have_missed_no_message() -> None:
+    stage = Stage()
+    Neighbour(stage.courier.here)
+    stage.table.away = True
+    assert await stage.courier.owners([2], senders=[1, 3]) == {1: "i0|1"}
+    assert [user for user in (1, 2, 3) if stage.courier.is_behind(user)] == [2]
 
 
 async def test_one_who_left_here_is_not_reached() -> None:

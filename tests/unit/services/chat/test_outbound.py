@@ -13,7 +13,7 @@ from dragoman.domain.chat.gate import Gate
 from dragoman.domain.chat.switches import Switches
 from dragoman.protocol.chat import Frame, Reason
 from dragoman.services.chat import outbound
-from dragoman.services.chat.courier import Delivery
+from dragoman.services.chat.courier import Delivery, NotHeeded
 from dragoman.services.chat.desk import Desk, IdMaker
 from dragoman.services.chat.outbound import Outbound
 from dragoman.services.chat.user import ChatUser
@@ -66,6 +66,7 @@ class Pushes:
     def __init__(self) -> None:
         self.looked_first: list[int] = []
         self.pushed: list[int] = []
+        self.heeded = True
 
     async def look_up(self, users: list[int]) -> dict[int, str]:
         return dict.fromkeys(users, "elsewhere|1")
@@ -77,6 +78,10 @@ class Pushes:
     async def push(self, deliveries: list[Delivery], owners: dict[int, str]) -> set[int]:
         self.pushed += [one.user for one in deliveries]
         return set()
+
+    async def make_up(self, users: set[int]) -> None:
+        if not self.heeded:
+            raise NotHeeded("another instance is slow")
 
     def is_behind(self, user: int) -> bool:
         return user in self.looked_first
@@ -166,3 +171,17 @@ async def test_who_gets_a_message_that_went_past_redis_looks_into_the_archive_fi
     await sender._one(message("m1"), time.monotonic())
     assert (courier.pushed, courier.looked_first) == ([8], [8])
     assert b'"saved"' in heard[-1]
+
+
+async def test_an_instance_that_is_slow_to_hear_what_was_missed_does_not_make_others_do_without_redis() -> None:
+    store, courier = Store(), Pushes()
+    sender, gate, heard = sending(store, courier=courier)
+    sender._owed.add(8)
+    sender._user.unsaved.counted(0, 0)
+    courier.heeded = False
+    await sender._one(message("m1"), time.monotonic())
+    assert (store.accepted, store.saved, gate.open) == ([], [], True)
+    assert Reason.SERVER_BUSY.encode() in heard[-1]
+    courier.heeded = True
+    await sender._one(message("m1"), time.monotonic())
+    assert store.accepted == ["m1"]
