@@ -105,6 +105,7 @@ class Listener:
         await self.stop_accepting()
         self.roster.heads.expire(inf)
         self.doorman.hurry()  # they are told to come back
+        self.roster.hurry()
         for number, connection in enumerate(list(self.connections)):
             connection.close(code)
             if number % _CLOSE_BATCH == _CLOSE_BATCH - 1:

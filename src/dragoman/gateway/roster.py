@@ -14,10 +14,11 @@ from dragoman.gateway.addresses import Addresses
 from dragoman.gateway.connection import Connection
 from dragoman.gateway.limits import Counters, Limits
 
-# Departures told in one turn of the loop. When a network goes, ten thousand connections go with it in the same moment,
-# and to see all of them off at once would keep everybody else waiting for a second.
-DEPARTURES = 16
-PULSES = 100  # likewise
+# Departures told at a time, and the pause after them. When a network goes, ten thousand connections go with it in the same
+# moment; those who stay are served between any two of these, and a job takes several turns of the loop.
+DEPARTURES = 4
+DEPARTURES_PAUSE_S = 0.001
+PULSES = 100  # felt in one turn of the loop
 
 
 class Expiring(Protocol):
@@ -85,6 +86,7 @@ class Roster:
         self._pulse_at = 0.0
         self._unfelt: list[Member] = []  # of this round of pulses
         self._departing: deque[Member] = deque()
+        self._departures_pause_s = DEPARTURES_PAUSE_S
         self.empty = asyncio.Event()
         self.empty.set()
 
@@ -109,13 +111,17 @@ class Roster:
         if len(self._departing) == 1:
             asyncio.get_running_loop().call_soon(self._see_off)
 
+    def hurry(self) -> None:
+        """We are about to end, and nobody is left to be kept waiting."""
+        self._departures_pause_s = 0.0
+
     def _see_off(self) -> None:
         for _ in range(min(len(self._departing), DEPARTURES)):
             member = self._departing.popleft()
             self.leave(member)
             member.departed()
         if self._departing:
-            asyncio.get_running_loop().call_soon(self._see_off)
+            asyncio.get_running_loop().call_later(self._departures_pause_s, self._see_off)
 
     def sweep(self) -> None:
         now = self.clock()
