@@ -19,8 +19,6 @@ from dragoman.domain.segmenter import SegmenterSettings
 from dragoman.instance.chat import Chat
 from dragoman.instance.locksmith import LOOK_S, Locksmith
 from dragoman.instance.stores import Stores
-from dragoman.protocol.codec import decode_node
-from dragoman.protocol.node import JobAck, JobResult, JobStarted, NodePartial
 from dragoman.protocol.peer import (
     Assign,
     Bounced,
@@ -183,10 +181,7 @@ class Services:
     async def handle(self, message: InboxMessage) -> None:
         match message:
             case FromNode():
-                for frame in message.frames:
-                    said = decode_node(bytes(frame))
-                    if isinstance(said, JobAck | JobStarted | NodePartial | JobResult):
-                        self.dispatcher.node_said(message.node_id, said)
+                await self.dispatcher.from_node(message)
             case Assign():
                 await self.local_nodes.assign(message)
             case CancelJob():

@@ -7,13 +7,22 @@ import pytest
 from dragoman.domain.job import Outcome, State
 from dragoman.domain.turn import Turn
 from dragoman.services.speech.order import Order, TurnLine
+from dragoman.services.upkeep.burial import Burial
 from dragoman.store.instances import Presence
 from dragoman.store.nodes import Snapshot
 from integration.speech.driving import ACKING, OLD, end_of, given, in_state, out_of_time
 from integration.speech.house import PATIENCE_S, Ear, House, Open, WiredNode, order
+from integration.speech.test_resumption import Client
 from waiting import wait_until
 
 pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+
+# Whoever is to be taken for dead must not say just then that it lives.
+SELDOM_RENEWED = {
+    "scheduler__phase2__instance_presence_ttl_seconds": 300,
+    "scheduler__phase2__owner_ttl_seconds": 600,
+    "speech__reservation_ttl_ms": 600_000,
+}
 
 # -- what old nodes keep back ----------------------------------------------------------------------
 
@@ -158,6 +167,46 @@ async def test_a_job_of_one_instance_is_answered_by_a_node_of_another(house: Ope
     assert (record["driver"], record["node_id"], record["outcome"]) == ("b", "n", "ok")
     assert "acked_ms" in record
     assert "started_ms" in record
+
+
+async def buried_and_back(a: House, by: House) -> None:
+    """Taken for dead, while it was only paused, and on its feet again as a new incarnation."""
+    await a.redis.call("DEL", a.keys.presence(a.name))
+    assert await by.services.undertaker.bury(a.name) is Burial.DONE
+    await a.services.presence.run_once()
+    assert a.services.presence.may_act()
+
+
+async def test_what_a_node_answers_to_one_that_was_buried_and_came_back_reaches_who_has_the_job_now(
+    house: Open,
+) -> None:
+    """The node's instance knows it as the driver, and it reads its inbox again."""
+    a, b = await house("a", **SELDOM_RENEWED), await house("b")
+    node = await b.node("n")
+    await wait_until(lambda: a.knows("n"), PATIENCE_S)
+    client = Client()
+    await client.open(a)
+    job = await client.spoken(a, node, 0)
+    await buried_and_back(a, by=b)
+    await client.resume(b)
+    node.ack(job)
+    node.answer(job)
+    await client.hears(0)
+    record = await wait_until(lambda: b.released(job["job_id"]), PATIENCE_S)
+    assert (record["driver"], record["outcome"]) == ("b", "ok")
+
+
+async def test_what_a_node_answers_to_a_job_that_is_over_is_dropped_where_it_was_driven(house: Open) -> None:
+    a, b = await house("a"), await house("b")
+    node = await a.node("n")
+    await wait_until(lambda: b.knows("n"), PATIENCE_S)
+    ear = Ear()
+    b.services.dispatcher.take(order(ear=ear))
+    job = await given(node)
+    for _ in range(2):
+        node.answer(job)
+        assert await end_of(ear) is Outcome.OK
+    await wait_until(lambda: b.count("dragoman_results_dropped_total", reason="finished") == 1, PATIENCE_S)
 
 
 async def test_every_driven_job_is_told_once_when_nodes_come_and_go(house: Open) -> None:

@@ -23,8 +23,12 @@ async def two(house: Open) -> tuple[House, House, list[object]]:
     """A drives a job whose words B has to pass on; and what A hears."""
     a, b = await house("a"), await house("b")
     heard: list[object] = []
+
+    async def hear(message: object) -> None:
+        heard.append(message)
+
     a.services.dispatcher.bounced = lambda message: heard.append(message)  # type: ignore[method-assign]
-    a.services.dispatcher.node_said = lambda node_id, message: heard.append(message)  # type: ignore[method-assign]
+    a.services.dispatcher.from_node = hear  # type: ignore[method-assign]
     await a.stores.jobs.create("job", {"driver": "a"}, "nobody", 1)
     return a, b, heard
 

@@ -10,10 +10,10 @@ from dragoman.domain.deadlines import DeadlineSettings
 from dragoman.domain.fleet import WHOLE_NODE
 from dragoman.domain.job import Event
 from dragoman.domain.storm import Verdict
-from dragoman.protocol.codec import unavailable_model
+from dragoman.protocol.codec import decode_node, unavailable_model
 from dragoman.protocol.codes import NodeFeature
-from dragoman.protocol.node import JobError
-from dragoman.protocol.peer import Bounced, CancelJob, CoolingDown, SlotFreed
+from dragoman.protocol.node import JobError, JobResult
+from dragoman.protocol.peer import Bounced, CancelJob, CoolingDown, FromNode, SlotFreed
 from dragoman.services.loops import Tasks, unawaited
 from dragoman.services.metrics import Metrics
 from dragoman.services.speech.driver import Driver
@@ -23,9 +23,10 @@ from dragoman.services.speech.local_nodes import AboutJob
 from dragoman.services.speech.order import Listener, Order
 from dragoman.services.speech.orphans import Orphans
 from dragoman.services.speech.placer import Placer
-from dragoman.services.speech.router import Router
+from dragoman.services.speech.router import NoRoom, Router
 from dragoman.services.upkeep.announcer import Announcer
 from dragoman.store.errors import StoreError
+from dragoman.store.inbox import Push
 from dragoman.store.jobs import Jobs
 from dragoman.store.storm import Storm
 
@@ -147,11 +148,29 @@ class Dispatcher:
     # -- what nodes say --------------------------------------------------------------------------
 
     def node_said(self, node_id: str, message: AboutJob) -> None:
-        driver = self._driven.get(message.job_id)
-        if driver is not None:
-            driver.hear(message)
-        elif not self._orphans.hear(node_id, message):
+        """A node whose socket is here."""
+        if not self._heard(node_id, message):
             self.metrics.dropped.labels("finished").inc()
+
+    async def from_node(self, message: FromNode) -> None:
+        """A node of another instance, which has our name from the assignment. That may have been an earlier life of ours,
+        whose jobs were adopted: a result nobody here waits for goes on. Raises NoRoom: then it has to be tried again."""
+        said = [one for frame in message.frames if isinstance(one := decode_node(bytes(frame)), AboutJob)]
+        unheard = [one for one in said if not self._heard(message.node_id, one)]
+        if any(isinstance(one, JobResult) for one in unheard):
+            verdict = await self.router.to_adopter(self.instance, message)
+            if verdict is Push.FULL:
+                raise NoRoom(f"the inbox of who adopted {message.job_id} is full")
+            if verdict is Push.OK:
+                return
+        self.metrics.dropped.labels("finished").inc(len(unheard))
+
+    def _heard(self, node_id: str, message: AboutJob) -> bool:
+        driver = self._driven.get(message.job_id)
+        if driver is None:
+            return self._orphans.hear(node_id, message)
+        driver.hear(message)
+        return True
 
     def bounced(self, message: Bounced) -> None:
         driver = self._driven.get(message.job_id)

@@ -68,11 +68,13 @@ class Router:
     async def to_driver(self, driver: str, message: FromNode | Bounced) -> Push:
         """To the instance that drives the job. If it died, whoever adopted the job is named in the job itself."""
         verdict = await self.push(driver, message)
-        if verdict is not Push.GONE:
-            return verdict
+        return verdict if verdict is not Push.GONE else await self.to_adopter(driver, message)
+
+    async def to_adopter(self, former: str, message: FromNode | Bounced) -> Push:
+        """To whom the job itself names as its driver, if that is not `former` any more."""
         job = await self.jobs.get(message.job_id)
         adopter = job.get("driver") if job is not None else None
-        return await self.push(adopter, message) if adopter is not None and adopter != driver else Push.GONE
+        return await self.push(adopter, message) if adopter is not None and adopter != former else Push.GONE
 
     async def bounce(self, message: Assign, patience_s: float = 0.0) -> None:
         """Tell an assignment's driver that it did not reach its node. Raises NoRoom: then it has to be tried again."""
