@@ -14,8 +14,8 @@ from dragoman.gateway.addresses import Addresses
 from dragoman.gateway.connection import Connection
 from dragoman.gateway.limits import Counters, Limits
 
-# Departures told at a time, and the pause after them. When a network goes, ten thousand connections go with it in the same
-# moment; those who stay are served between any two of these, and a job takes several turns of the loop.
+# Departures told at a time, and the pause after them. When a network goes, ten thousand connections go with it in the
+# same moment; those who stay are served between any two of these, and a job takes several turns of the loop.
 DEPARTURES = 4
 DEPARTURES_PAUSE_S = 0.001
 PULSES = 100  # felt in one turn of the loop
