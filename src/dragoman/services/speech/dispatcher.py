@@ -153,8 +153,8 @@ class Dispatcher:
             self.metrics.dropped.labels("finished").inc()
 
     async def from_node(self, message: FromNode) -> None:
-        """A node of another instance, which has our name from the assignment. That may have been an earlier life of ours,
-        whose jobs were adopted: a result nobody here waits for goes on. Raises NoRoom: then it has to be tried again."""
+        """A node of another instance, which has our name from the assignment. That may be from an earlier life of ours,
+        whose jobs were adopted: a result nobody here waits for goes on. Raises NoRoom: then it is to be tried again."""
         said = [one for frame in message.frames if isinstance(one := decode_node(bytes(frame)), AboutJob)]
         unheard = [one for one in said if not self._heard(message.node_id, one)]
         if any(isinstance(one, JobResult) for one in unheard):
