@@ -248,6 +248,10 @@ def load(
             min=0.01, max=600, help="How long half of everything lasts. [10, with --quick 0.1]", show_default=False
         ),
     ] = None,
+    share: Annotated[
+        float,
+        typer.Option(min=0.01, max=1, help="Of everything, if it is not to be half: the load needs CPU as well."),
+    ] = 0.5,
     only: Annotated[
         str,
         typer.Option(metavar="PARTS", help="Of sockets,messages,jobs,half,target,storm,above; all of them otherwise."),
@@ -268,6 +272,7 @@ def load(
     chosen = replace(
         chosen,
         minutes=minutes or chosen.minutes,
+        share=share,
         first_rate=min(first_rate, chosen.first_rate) if quick else first_rate,
     )
     server = settings(ctx).config.embedded.redis_server

@@ -83,7 +83,8 @@ async def _part(part: Part, below: Ground, settings: Settings, known: dict[str, 
         case "jobs":
             return await alone.jobs(below, settings, on_step)
         case "half":
-            return await _mixed(below, settings, Mix(int(sockets / 2), messages / 2, jobs / 2), on_step)
+            share = settings.share
+            return await _mixed(below, settings, Mix(int(sockets * share), messages * share, jobs * share), on_step)
         case "target":
             wanted = Mix(settings.target_sockets, settings.target_messages_per_s, settings.target_jobs_per_s)
             return await _mixed(below, settings, wanted, on_step, settings.seconds * TARGET_SECONDS)

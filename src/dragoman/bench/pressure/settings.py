@@ -14,6 +14,7 @@ class Settings:
     seconds: float = 8.0  # of each measurement
     warmup_s: float = 2.0
     minutes: float = 10.0  # of `half`
+    share: float = 0.5  # of each alone that `half` asks for; less where those who make the load need the same cores
     hold_s: float = 20.0  # idle sockets: long enough for their owners to be renewed
     most_sockets: int = 50_000  # fewer where the files of a process do not allow it
     first_rate: float = 800.0  # messages a second, from which they rise
