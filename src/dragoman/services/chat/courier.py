@@ -77,6 +77,7 @@ class Courier:
         self._behind: dict[str, set[int]] = {}
         self._missed: set[int] = set()
         self._answers = True  # whether Redis did when it was last asked where somebody is
+        self._telling: dict[str, asyncio.Lock] = {}  # by instance: one at a time says who is behind there
         self._reminders: dict[str, str] = {}  # by instance: the entry that tells its users to look, until it is worked
 
     async def owners(self, receivers: Iterable[int], senders: Iterable[int] = ()) -> dict[int, str]:
@@ -170,11 +171,15 @@ class Courier:
 
         When it returns they do: whoever pushes to them from now on comes behind that.
         """
-        owed = self._missed.intersection(users)
+        asked = set(users)
+        owed = self._missed & asked
         await self._find(owed)
         await self._remind_instances()
         if not self._missed.isdisjoint(owed):
             raise RedisAway("receivers could not be told that they missed something")
+        for instance, behind in self._behind.items():
+            if not behind.isdisjoint(asked):
+                raise NotHeeded(f"{instance} has no room to be told that its users missed something")
         await self._until_heeded()
 
     async def _find(self, missed: Collection[int]) -> None:
@@ -212,16 +217,23 @@ class Courier:
 
     async def _caught_up(self, instance: str) -> bool:
         """Whether nobody there has missed anything, or all of them know by now."""
-        behind = self._behind.pop(instance, None)
-        if behind is None:
+        async with self._telling.setdefault(instance, asyncio.Lock()):  # who comes meanwhile has to know how it ends
+            behind = self._behind.pop(instance, None)
+            if behind is None:
+                return True
+            try:
+                verdict, id = await self._put(instance, ChatCatchUp(sorted(behind)))
+            except BaseException:  # nobody waited for the answer
+                self._behind.setdefault(instance, set()).update(behind)
+                raise
+            if verdict is Push.OK:
+                self._reminders[instance] = id
+            elif verdict is Push.GONE:
+                self._telling.pop(instance, None)
+            else:
+                self._note(instance, verdict, behind)
+                return False
             return True
-        verdict, id = await self._put(instance, ChatCatchUp(sorted(behind)))
-        if verdict is Push.OK:
-            self._reminders[instance] = id
-        if verdict in (Push.OK, Push.GONE):
-            return True
-        self._note(instance, verdict, behind)
-        return False
 
     async def remind(self) -> None:
         """Try again to tell receivers that they missed something."""

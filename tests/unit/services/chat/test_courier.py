@@ -1,5 +1,6 @@
 """What becomes of messages and words that do not arrive, with an inbox and a table of owners that fail on demand."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -40,8 +41,13 @@ class Boxes:
         self.answer: Push | None = Push.OK
         self.got: list[InboxMessage] = []
         self.busy = False  # nobody works what they hold
+        self.stuck: asyncio.Future[Push] | None = None  # what a word that somebody is behind will be answered
+        self.asked = asyncio.Event()
 
     async def put(self, instance: str, kind: str, data: bytes) -> tuple[Push, str]:
+        if self.stuck is not None and kind == "chat_catch_up":
+            self.asked.set()
+            return await self.stuck, "1-1"
         if self.answer is None:
             raise RedisAway("away")
         if self.answer is Push.OK:
@@ -129,6 +135,53 @@ async def test_nobody_counts_as_reminded_before_its_instance_has_worked_the_remi
     stage.boxes.busy = False
     await stage.courier.make_up([2])
     assert stage.arrived == [[2]]
+
+
+async def test_nobody_counts_as_reminded_while_its_instance_has_no_room_for_the_reminder() -> None:
+    stage = Stage()
+    stage.table.away = True
+    await stage.push(10)
+    stage.table.away, stage.boxes.answer = False, Push.FULL
+    for _ in range(2):
+        with pytest.raises(NotHeeded):
+            await stage.courier.make_up([2])
+    stage.boxes.answer = Push.OK
+    await stage.courier.make_up([2])
+    assert stage.arrived == [[2]]
+
+
+async def one_behind_and_a_word_of_it_on_its_way(stage: Stage) -> "asyncio.Task[set[int]]":
+    stage.boxes.answer = Push.FULL
+    await stage.push(10)
+    stage.boxes.answer, stage.boxes.stuck = Push.OK, asyncio.get_running_loop().create_future()
+    pushing = asyncio.create_task(stage.push(11))
+    await stage.boxes.asked.wait()
+    return pushing
+
+
+async def test_who_missed_something_is_not_forgotten_when_nobody_waits_for_the_answer() -> None:
+    stage = Stage()
+    pushing = await one_behind_and_a_word_of_it_on_its_way(stage)
+    pushing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await pushing
+    assert stage.courier.owes_anybody
+    stage.boxes.stuck = None
+    await stage.push(12)
+    assert stage.arrived == [[2], [12]]
+
+
+async def test_while_a_receiver_is_told_that_it_missed_something_nobody_else_pushes_to_it() -> None:
+    stage = Stage()
+    first = await one_behind_and_a_word_of_it_on_its_way(stage)
+    second = asyncio.create_task(stage.push(12))
+    for _ in range(10):  # as far as it comes by itself
+        await asyncio.sleep(0)
+    assert stage.boxes.stuck is not None
+    stage.boxes.stuck.set_result(Push.FULL)
+    stage.boxes.stuck = None
+    assert (await first, await second) == ({11}, set())
+    assert stage.arrived == [[2], [12]]
 
 
 async def test_an_inbox_that_is_gone_owes_nobody_anything() -> None:
