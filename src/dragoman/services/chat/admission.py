@@ -2,9 +2,15 @@
 
 With Redis away a valid token is enough. Session version and owner are then looked at as soon as it is back; until
 then nobody knows whether the user has messages on their way, so it cannot send past them.
+
+Whoever becomes reachable looks into the archive after that, and what is pushed to it meanwhile waits: with its AUTH,
+and as well when Redis hears of it later, or hears again of one that it forgot. Otherwise what was saved while nobody
+knew where to push it would be overtaken.
 """
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import monotonic, time
 
 import structlog
@@ -27,6 +33,7 @@ from dragoman.services.loops import Tasks, answers
 from dragoman.store.chat.shards import Shards
 from dragoman.store.chat.users import Users
 from dragoman.store.errors import StoreError
+from dragoman.store.slices import in_slices
 
 log = structlog.get_logger(__name__)
 
@@ -153,14 +160,35 @@ class Admission:
         if not await self._valid(user):
             user.end(Reason.SESSION_INVALID, Close.UNAUTHORIZED)
         elif not user.socket.closed:
-            before = await self._own(user)
+            with self._looking_after(user):
+                before = await self._own(user)
             await (self._arrived(user, before) if self._here.get(user.id) is user else self.leave(user))
+
+    @contextmanager
+    def _looking_after(self, user: ChatUser) -> Iterator[None]:
+        """Inside, Redis is told where it is. Redis may know, and forget to say so: it looks whatever came of that."""
+        user.inbound.hold()
+        try:
+            yield
+        finally:
+            self._tasks.spawn(user.inbound.begin(), "chat-catch-up")
 
     async def renew(self) -> None:
         """Owner keys, before they lapse. Who has a newer connection elsewhere is told, should that word have missed."""
-        owned = [(user.id, user.owner) for user in self._here if user.verified]
-        for id in await self._users.renew(owned):
-            user = self._here.get(id)
-            if user is not None and (id, user.owner) in owned:
-                self._here.leave(user)
-                user.end(Reason.KICKED, Close.REPLACED)
+        owned = {user.id: user for user in self._here if user.verified}
+        elsewhere, forgotten = await self._users.renew((user.id, user.owner) for user in owned.values())
+        for id in elsewhere:
+            self._replaced(owned[id])
+        await in_slices(forgotten, lambda id: self._own_again(owned[id]))
+
+    async def _own_again(self, user: ChatUser) -> None:
+        if self._here.get(user.id) is not user:  # it has left, and taken its name away
+            return
+        with self._looking_after(user):
+            ours = await self._users.own_again(user.id, user.owner)
+        if not ours:
+            self._replaced(user)
+
+    def _replaced(self, user: ChatUser) -> None:
+        if self._here.leave(user):
+            user.end(Reason.KICKED, Close.REPLACED)

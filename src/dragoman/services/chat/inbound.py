@@ -51,47 +51,44 @@ class Inbound:
         self._by_sender: dict[int, deque[int]] = {}
         self._confirmed: OrderedDict[int, None] = OrderedDict()  # the latest
         self._waiting: deque[tuple[int, int, bytes]] = deque()
-        self._catching_up = True  # from the beginning: nothing live may come before what waited
+        self._holds = 1  # from the beginning: nothing live may come before what waited
+        self._catching_up = False
         self._missed = False  # something newer than what waits
         self._look_again = False  # something older
         self.caught_up_at = 0.0
 
     @property
     def catching_up(self) -> bool:
-        return self._catching_up
+        return self._catching_up or self._holds > 0
 
     # -- sending ---------------------------------------------------------------------------------
 
     def push(self, id: int, sender: int, frame: bytes) -> None:
         """A live message; behind a catch-up it waits its turn."""
-        if not self._catching_up:
+        if not self.catching_up:
             self._write(id, sender, frame)
         elif len(self._waiting) < MOST_WAITING:
             self._waiting.append((id, sender, frame))
         else:
             self._missed = True
 
-    def hold(self) -> bool:
-        """From now on what is pushed waits for a catch-up; True: which has to `begin`, False: one is under way."""
-        if self._catching_up:
-            self._look_again = True
-            return False
-        self._catching_up = True
-        return True
+    def hold(self) -> None:
+        """From now on what is pushed waits, also behind a catch-up that is under way, for one that is to `begin`."""
+        self._holds += 1
 
     async def begin(self) -> None:
-        """The catch-up that everything waits for."""
-        self._catching_up = False
+        """The catch-up that everything waits for; once for each `hold`."""
+        self._holds -= 1
         await self.catch_up()
 
     async def catch_up(self, *, again: bool = False, pages: int | None = None) -> None:
         """Send what is undelivered; with `again` also what was written before. One at a time."""
+        self._look_again = True
         if self._catching_up:
-            self._look_again = True
             return
-        self._catching_up = self._look_again = True
+        self._catching_up = True
         try:
-            while (self._missed or self._look_again) and not self.socket.closed:
+            while self._behind and not self.socket.closed:
                 self._missed = self._look_again = False
                 await self._all_pages(again, pages)
                 if not self._look_again:
@@ -100,6 +97,11 @@ class Inbound:
             self._let_go()
             self._catching_up = False
             self.caught_up_at = monotonic()
+
+    @property
+    def _behind(self) -> bool:
+        """What is newer than what waits has to come after it, and that may be held."""
+        return self._look_again or (self._missed and not self._holds)
 
     async def _all_pages(self, again: bool, pages: int | None) -> None:
         after, fetched = 0, 0
@@ -129,7 +131,7 @@ class Inbound:
         return []
 
     def _let_go(self) -> None:
-        while self._waiting:
+        while self._waiting and not self._holds:
             self._write(*self._waiting.popleft())
 
     def _write(self, id: int, sender: int, frame: bytes, *, again: bool = False) -> None:

@@ -56,5 +56,5 @@ class Resender:
 
     def catch_up(self, user: ChatUser) -> None:
         """It missed something: send what it has not been sent."""
-        if user.inbound.hold():  # at once: what is pushed next is newer
-            self._tasks.spawn(user.inbound.begin(), "chat-catch-up")
+        user.inbound.hold()  # at once: what is pushed next is newer
+        self._tasks.spawn(user.inbound.begin(), "chat-catch-up")

@@ -1,7 +1,7 @@
 """Chat users in Redis: who holds whose socket, session versions, early receipts, and bad news for those away."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 
 from dragoman.store.instances import DROP_IF, KEEP_IF
 from dragoman.store.keys import Keys
@@ -39,15 +39,19 @@ class Users:
         found = await asyncio.gather(*(self.redis.call("GET", self.keys.user_owner(user)) for user in users))
         return [(owner or b"").decode() for owner in found]
 
-    async def renew(self, owned: Iterable[tuple[int, str]]) -> list[int]:
-        """Prolong each; write again what Redis forgot. Answers the users whose socket is elsewhere by now."""
-        held = [(user, self.keys.user_owner(user), owner) for user, owner in owned]
-        words = await in_slices(held, lambda one: KEEP_IF(self.redis, held=one[1], value=one[2], ttl=self.ttl_ms))
-        lost = [one for one, word in zip(held, words, strict=True) if word == b"NONE"]
-        written = await in_slices(lost, lambda one: self.redis.call("SET", one[1], one[2], "NX", "PX", self.ttl_ms))
-        elsewhere = {user for (user, _, _), word in zip(held, words, strict=True) if word == b"OTHER"}
-        elsewhere |= {user for (user, _, _), done in zip(lost, written, strict=True) if not done}
-        return [user for user, _, _ in held if user in elsewhere]
+    async def renew(self, owned: Iterable[tuple[int, str]]) -> tuple[list[int], list[int]]:
+        """Prolong each. Answers the users whose socket is elsewhere by now, and those that Redis forgot."""
+        held = list(owned)
+        words = await in_slices(held, lambda one: self._keep(*one))
+        found = [(user, word) for (user, _), word in zip(held, words, strict=True)]
+        return [user for user, word in found if word == b"OTHER"], [user for user, word in found if word == b"NONE"]
+
+    def _keep(self, user: int, owner: str) -> Awaitable[bytes]:
+        return KEEP_IF(self.redis, held=self.keys.user_owner(user), value=owner, ttl=self.ttl_ms)
+
+    async def own_again(self, user: int, owner: str) -> bool:
+        """Write what Redis forgot. False: the user's socket is elsewhere by now."""
+        return bool(await self.redis.call("SET", self.keys.user_owner(user), owner, "NX", "PX", self.ttl_ms))
 
     # -- session versions ------------------------------------------------------------------------
 

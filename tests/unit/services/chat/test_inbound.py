@@ -1,0 +1,85 @@
+"""What a receiver is sent while it catches up: older before newer, whoever asks it to look, and whenever."""
+
+import asyncio
+import json
+from typing import Any, cast
+
+from dragoman.archive import Archive, Status, Stored
+from dragoman.services.chat.inbound import ChatSocket, Inbound, frame_of
+
+SENDER, RECEIVER = 7, 9
+
+
+class Socket:
+    closed = False
+    buffered = 0
+
+
+class Rows:
+    """An archive that answers when it is let."""
+
+    def __init__(self) -> None:
+        self.rows: list[Stored] = []
+        self.looks = 0
+        self.asked, self.go_on = asyncio.Event(), asyncio.Event()
+        self.go_on.set()
+
+    def save(self, id: int) -> Stored:
+        row = Stored(id, 1, id, SENDER, RECEIVER, "TEXT", "hi", f"c{id}", Status.SAVED, 5, 6)
+        self.rows.append(row)
+        return row
+
+    async def undelivered(self, user: int, after: int, most: int) -> list[Stored]:
+        self.looks += 1
+        found = [row for row in self.rows if row.id > after][:most]
+        self.asked.set()
+        await self.go_on.wait()
+        return found
+
+
+class House:
+    def __init__(self) -> None:
+        self.rows, self.heard = Rows(), list[int]()
+        self.inbound = Inbound(RECEIVER, cast(ChatSocket, Socket()), self._hear, cast(Archive, self.rows))
+
+    def _hear(self, frame: bytes) -> None:
+        said: dict[str, Any] = json.loads(frame)
+        self.heard.append(int(said["serverMsgId"]))
+
+    def save_and_push(self, id: int) -> None:
+        row = self.rows.save(id)
+        self.inbound.push(row.id, row.from_user, frame_of(row))
+
+
+def test_what_is_held_waits_also_when_a_catch_up_that_was_under_way_ends_before() -> None:
+    async def main() -> None:
+        house = House()
+        house.rows.go_on.clear()
+        first = asyncio.ensure_future(house.inbound.begin())
+        await house.rows.asked.wait()
+        house.inbound.hold()
+        house.rows.go_on.set()
+        await first
+        house.rows.save(1)  # and nobody knows where to push it
+        house.save_and_push(2)
+        assert house.heard == []
+        await house.inbound.begin()
+        assert house.heard == [1, 2]
+        assert not house.inbound.catching_up
+
+    asyncio.run(main())
+
+
+def test_of_two_that_hold_it_the_later_lets_go() -> None:
+    async def main() -> None:
+        house = House()
+        house.inbound.hold()
+        house.save_and_push(2)
+        house.rows.rows.clear()  # delivered before it was saved
+        await house.inbound.begin()
+        assert house.heard == []
+        house.rows.save(1)
+        await house.inbound.begin()
+        assert house.heard == [1, 2]
+
+    asyncio.run(main())
