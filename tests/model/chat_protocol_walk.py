@@ -131,7 +131,7 @@ class GatedCourier:
     def __init__(self, gate: Gate, told: list[tuple[str, str]]) -> None:
         self._gate, self._told = gate, told
 
-    async def owners(self, receivers: object, senders: object = ()) -> dict[int, str]:
+    async def look_up(self, users: object) -> dict[int, str]:
         return {}
 
     async def tell(self, tells: Sequence[Tell], owners: object = None) -> None:

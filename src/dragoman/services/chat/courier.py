@@ -5,7 +5,7 @@ elsewhere must not miss a message that goes to its old socket. With Redis away, 
 
 What is pushed and what is told differ in what happens when it cannot arrive: a message is sent again from the archive,
 so a push is dropped, and a receiver that missed one is told to look there, before anything newer reaches it; a word to
-a sender is asked for again by the sender, unless it is bad news, which waits for the next AUTH.
+a sender that is connected is tried again until it is told, and bad news for one that is not waits for its next AUTH.
 
 Who missed something is known in two ways: `behind`, by instance, because its inbox was full; `missed`, because Redis
 was away, and could say neither where the user is nor whether the message got there.
@@ -15,6 +15,7 @@ pushed by others: it may be the one who pushes, and does not wait for its own in
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
@@ -38,6 +39,7 @@ ENTRY_BYTES = 512 * 1024
 HEED_S = 0.3  # how long one waits for another instance to work what it was handed
 LOOK_S = 0.01
 SLICE = 500  # users looked for at a time
+MOST_UNTOLD = 10_000  # past that the first are forgotten: their senders ask after a while
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +79,17 @@ class Courier:
         self._behind: dict[str, set[int]] = {}
         self._missed: set[int] = set()
         self._answers = True  # whether Redis did when it was last asked where somebody is
+        self._untold: deque[Tell] = deque(maxlen=MOST_UNTOLD)  # for want of Redis, or of room; good news all of it
         self._telling: dict[str, asyncio.Lock] = {}  # by instance: one at a time says who is behind there
         self._reminders: dict[str, str] = {}  # by instance: the entry that tells its users to look, until it is worked
 
-    async def owners(self, receivers: Iterable[int], senders: Iterable[int] = ()) -> dict[int, str]:
+    async def owners(self, receivers: Iterable[int]) -> dict[int, str]:
         """`instance|connection` of those that are connected, as far as can be known."""
-        expect = list(dict.fromkeys(receivers))
-        asked = list(dict.fromkeys([*expect, *senders]))
+        asked = list(dict.fromkeys(receivers))
         try:
             return await self.look_up(asked)
         except StoreError:
-            return self.owners_here(expect) | self._here_of(asked)
+            return self.owners_here(asked)
 
     def owners_here(self, receivers: Sequence[int]) -> dict[int, str]:
         """The same without Redis: who is here may have moved on, who is not may be anywhere."""
@@ -236,13 +238,14 @@ class Courier:
             return True
 
     async def remind(self) -> None:
-        """Try again to tell receivers that they missed something."""
+        """Try again to tell receivers that they missed something, and senders what they were not told."""
         missed = sorted(self._missed)
         for first in range(0, len(missed), SLICE):
             if not await self._try_to_find(missed[first : first + SLICE]):
                 break
             await self._remind_instances()
         await self._remind_instances()
+        await self._tell_again()
         try:
             await self._until_heeded()
         except StoreError as error:
@@ -252,8 +255,13 @@ class Courier:
 
     async def tell(self, tells: Sequence[Tell], owners: Mapping[int, str] | None = None) -> None:
         """To senders, in this order. With Redis away StoreError is raised when bad news would be lost."""
+        known = True
         if owners is None:
-            owners = await self._owners_of_senders(list(dict.fromkeys(one.user for one in tells)))
+            asked = list(dict.fromkeys(one.user for one in tells))
+            try:
+                owners = await self.look_up(asked)
+            except StoreError:
+                owners, known = self._here_of(asked), False
         away: dict[str, list[Tell]] = {}
         for one in tells:
             instance = owners.get(one.user, "").partition("|")[0]
@@ -264,22 +272,28 @@ class Courier:
                 away.setdefault(instance, []).append(one)
             elif one.keep:
                 await self.users.leave_word(one.user, one.frame)
+            elif not known:
+                self._untold.append(one)
         for instance, theirs in away.items():
             await self._tell_away(instance, theirs)
-
-    async def _owners_of_senders(self, users: Sequence[int]) -> dict[int, str]:
-        try:
-            return await self.look_up(users)
-        except StoreError:
-            return self._here_of(users)
 
     async def _tell_away(self, instance: str, tells: list[Tell]) -> None:
         for part in _parts(tells):
             message = ChatTell([OneTell(one.user, one.ended, Raw(one.frame), one.keep) for one in part])
-            if await self.hand(instance, message) is not Push.OK:
-                for one in part:
-                    if one.keep:
-                        await self.users.leave_word(one.user, one.frame)
+            verdict = await self.hand(instance, message)
+            if verdict is Push.OK:
+                continue
+            for one in part:
+                if one.keep:
+                    await self.users.leave_word(one.user, one.frame)
+                elif verdict is not Push.GONE:  # then it comes in elsewhere, and asks
+                    self._untold.append(one)
+
+    async def _tell_again(self) -> None:
+        untold = list(self._untold)
+        self._untold.clear()
+        if untold:
+            await self.tell(untold)
 
     async def hand(self, instance: str, message: InboxMessage) -> Push | None:
         """To the inbox of another instance; None: Redis is away, or was before it could say whether it is there."""

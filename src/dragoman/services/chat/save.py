@@ -146,15 +146,23 @@ class SaveStage:
             tools.metrics.chat_save_lag.observe(max(ts - entry.created_ms, 0) / 1000)
             if outcome.verdict is Verdict.EXISTS:
                 tools.metrics.chat_dup_db.inc()
-        # After the commit, and once for both: where the senders and the receivers are.
-        owners = await tools.courier.owners((entry.to for entry, _ in good), (entry.sender for entry, _ in good))
-        await tools.courier.tell([_told(entry, outcome.message.id, ts) for entry, outcome in good], owners)
-        await self._push(holding, good, owners)
+        tells = [_told(entry, outcome.message.id, ts) for entry, outcome in good]
+        await self._push(holding, good, await self._tell(tells, [entry.to for entry, _ in good]))
         await self._done(holding, [SavedEntry(entry, outcome.message.id) for entry, outcome in good])
         for entry, outcome in pairs:
             if outcome.verdict is Verdict.MISMATCH:
                 why = f"clientMsgId is that of message {outcome.message.id}, which has another body or receiver"
                 await self._fail(holding, entry, why, 1, Reason.DUPLICATE_MSG_ID_MISMATCH)
+
+    async def _tell(self, tells: list[Tell], receivers: list[int]) -> dict[int, str]:
+        """Answers where the receivers are: looked up after the commit, and once for both."""
+        courier, found = self._tools.courier, None
+        try:
+            owners = found = await courier.look_up(list(dict.fromkeys([*receivers, *(one.user for one in tells)])))
+        except StoreError:
+            owners = courier.owners_here(receivers)
+        await courier.tell(tells, found)
+        return owners
 
     async def _push(self, holding: Holding, saved: list[tuple[Entry, Outcome]], owners: Mapping[int, str]) -> None:
         """To receivers that have not got it, or got it on a connection that is not theirs any more."""

@@ -235,14 +235,6 @@ async def test_a_message_costs_the_same_however_many_missed_something_while_redi
     assert (stage.table.asked, stage.courier.owes_anybody) == (1003, False)
 
 
-async def test_senders_whom_redis_could_not_find_have_missed_no_message() -> None:
-    stage = Stage()
-    Neighbour(stage.courier.here)
-    stage.table.away = True
-    assert await stage.courier.owners([2], senders=[1, 3]) == {1: "i0|1"}
-    assert [user for user in (1, 2, 3) if stage.courier.is_behind(user)] == [2]
-
-
 async def test_one_who_left_here_is_not_reached() -> None:
     assert await Stage().push(10, user=1) == {10}
 
@@ -260,3 +252,36 @@ async def test_bad_news_that_cannot_arrive_is_left_for_the_next_auth() -> None:
     stage.boxes.answer = Push.GONE
     await stage.courier.tell([Tell(2, b"bad", 1, keep=True), Tell(3, b"good", 1), Tell(4, b"worse", 1, keep=True)])
     assert stage.table.left == [(4, b"worse"), (2, b"bad")]
+
+
+async def test_a_word_for_one_whom_redis_could_not_find_is_told_when_it_can() -> None:
+    stage = Stage()
+    stage.table.away = True
+    await stage.courier.tell([Tell(2, b"{}", 1)])
+    await stage.courier.remind()
+    assert stage.boxes.got == []
+    stage.table.away = False
+    await stage.courier.remind()
+    await stage.courier.remind()
+    (message,) = stage.boxes.got
+    assert isinstance(message, ChatTell)
+    assert [(one.user, one.ended) for one in message.tells] == [(2, 1)]
+
+
+@pytest.mark.parametrize("answer", [Push.FULL, None])
+async def test_a_word_that_an_inbox_did_not_take_is_told_when_it_does(answer: Push | None) -> None:
+    stage = Stage()
+    stage.boxes.answer = answer
+    await stage.courier.tell([Tell(2, b"{}", 1)])
+    stage.boxes.answer = Push.OK
+    await stage.courier.remind()
+    await stage.courier.remind()
+    assert [type(message) for message in stage.boxes.got] == [ChatTell]
+
+
+async def test_a_word_for_one_that_is_not_connected_does_not_wait() -> None:
+    stage = Stage()
+    await stage.courier.tell([Tell(4, b"{}", 1)])
+    stage.table.asked = 0
+    await stage.courier.remind()
+    assert stage.table.asked == 0
