@@ -1,11 +1,13 @@
 """Writing on the page: four receipts for each message, and nothing lost while somebody is away."""
 
+import json
 from typing import Any
 from uuid import uuid4
 
 from browser.stage import Stage, Windows, both_enter
 from dragoman.client.chat import Chat, login
 from dragoman.verify.processes import InstanceProcess
+from waiting import wait_until
 
 BODY, MINE, THEIRS = '[data-part="body"]', ".message.mine", ".message.theirs"
 
@@ -77,3 +79,40 @@ async def test_what_is_written_offline_is_sent_when_the_page_is_back(stage: Stag
     await page.wait_for_selector(f'[data-pane="bob"] {THEIRS} >> text=two')
     assert await bob.locator(f"{THEIRS} .body").all_inner_texts() == ["one", "two"]
     await page.wait_for_selector(f'[data-pane="alice"] {MINE}:last-child[data-read]')
+
+
+class Lossy:
+    """A way to the server on which the first *saved* is lost."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.lost = False
+
+    def __call__(self, page: Any) -> None:
+        self.connections += 1
+        server = page.connect_to_server()
+
+        def back(data: str) -> None:
+            if not self.lost and json.loads(data).get("ackType") == "saved":
+                self.lost = True
+            else:
+                page.send(data)
+
+        page.on_message(server.send)
+        server.on_message(back)
+
+
+async def test_a_page_that_hears_nothing_more_of_an_accepted_message_asks(stage: Stage, windows: Windows) -> None:
+    ann, ben = await two(stage.first)
+    page, way = await window(windows, stage.first, ann, ben), Lossy()
+    await page.clock.install()
+    await page.route_web_socket("**/ws", way)
+    await page.reload()
+    await page.wait_for_selector('.pane[data-state="online"][data-peer]')
+    await write(page, "hello")
+    await page.wait_for_selector(f"{MINE}[data-accepted]")
+    await wait_until(lambda: way.lost)
+    assert await page.locator(f"{MINE}[data-saved]").count() == 0
+    await page.clock.fast_forward(20_500)
+    await page.wait_for_selector(f"{MINE}[data-saved]")
+    assert way.connections == 1

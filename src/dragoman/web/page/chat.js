@@ -1,11 +1,13 @@
 // One user's chat over as many connections as it takes: no message is lost, none is sent twice, the order is kept.
 //
-// What is not known to be saved is sent again after every reconnect, in order, under the clientMsgId it always had; the
-// next message goes out when the one before was accepted. What arrives twice is shown once and confirmed again.
+// What is not known to be saved is sent again after every reconnect, and when nothing is heard of it for long, in order,
+// under the clientMsgId it always had; the next message goes out when the one before was accepted. What arrives twice is
+// shown once and confirmed again.
 
 import { Link } from "./link.js";
 
 const AGAIN_MS = 5000; // without a word about what was sent
+const UNSAVED_MS = 20000; // accepted, and no word since: the server is asked what became of it
 const BUSY_FIRST_MS = 300, BUSY_LONGEST_MS = 5000;
 const PING_MS = 15000;
 const RETRIED = ["server_busy", "internal_error"];
@@ -122,9 +124,14 @@ export class Chat {
   pump() {
     clearTimeout(this.timer);
     if (!this.ready) return;
-    const sent = [...this.sent.values()].find((one) => !one.told && !one.failed);
-    if (!sent) return;
     const now = performance.now();
+    const open = [...this.sent.values()].filter((one) => !one.saved && !one.failed);
+    const sent = open.find((one) => !one.told || now >= one.sentAt + UNSAVED_MS);
+    if (!sent) {
+      const first = Math.min(...open.map((one) => one.sentAt));
+      if (open.length) this.timer = setTimeout(() => this.pump(), Math.max(first + UNSAVED_MS - now, 50));
+      return;
+    }
     const wait = sent.sentAt + (sent.busy ? busyWait(sent.tries) : AGAIN_MS) - now;
     if (wait <= 0) {
       sent.sentAt = now;
