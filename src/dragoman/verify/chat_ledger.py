@@ -62,6 +62,11 @@ class Entry:
     failed: str | None = None
     told_by_receiver: set[str] = field(default_factory=set)
 
+    @property
+    def told_at(self) -> float | None:
+        """When its sender was first promised something: accepted, or saved where nobody told accepted before."""
+        return self.saved_at if self.accepted_at is None else self.accepted_at
+
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
@@ -163,6 +168,11 @@ class ChatLedger:
         return list(first.values())
 
     @property
+    def told(self) -> int:
+        """Messages whose senders were promised something: accepted, or saved where that is the only word."""
+        return self.count(lambda entry: entry.told_at is not None)
+
+    @property
     def doubles(self) -> int:
         """Arrivals of what had arrived: allowed until it is acknowledged, worth a look when they are many."""
         return sum(len(all) - len(self.first_sights(receiver)) for receiver, all in list(self.arrivals.items()))
@@ -171,9 +181,9 @@ class ChatLedger:
         return sum(map(what, self.entries.values()))
 
     def kept(self, rows: Iterable[Row]) -> int:
-        """Accepted messages that are rows, or whose senders know that they never will be."""
+        """Messages of which something was told that are rows, or whose senders know that they never will be."""
         names = {Name(row.from_user, row.client_msg_id) for row in rows}
-        return self.count(lambda one: one.accepted_at is not None and (one.name in names or one.failed is not None))
+        return self.count(lambda one: one.told_at is not None and (one.name in names or one.failed is not None))
 
     def summary(self) -> str:
         told = {

@@ -27,7 +27,8 @@ LATE = frozenset({"late"})
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`told`: messages accepted and utterances cut; `kept`: those that ended as promised."""
+    """`told`: messages accepted, or saved where that is the only word, and utterances cut; `kept`: those that ended as
+    promised."""
 
     told: int
     kept: int
@@ -65,6 +66,8 @@ def judge(
     jobs = {name: job for name, job in facts.jobs.items() if job.session in speech.sessions}
     found += check_nodes.findings(witness, jobs, forgiven, rules)
     found += check_stores.findings(facts, before, speech, forgiven)
+    if not chat.told and not ends.told:
+        found.append(Finding("nothing told", "nobody was promised anything, so nothing was put to the test"))
     return _counted(chat, speech, ends, facts, before, forgiven, found)
 
 
@@ -90,10 +93,9 @@ def _counted(
     def count(several: frozenset[str]) -> int:
         return sum(kinds[kind] for kind in several)
 
-    accepted = chat.count(lambda entry: entry.accepted_at is not None)
     forgotten = tuple(check_stores.forgotten(facts, before, forgiven))
     return Verdict(
-        told=accepted + ends.told,
+        told=chat.told + ends.told,
         kept=chat.kept(facts.rows) + ends.kept,
         lost=count(LOST),
         forgiven_lost=len(chat.lost) + ends.forgiven,

@@ -59,7 +59,7 @@ Question = Callable[[Blow, Told], float | None]
 
 
 def first_accepted(blow: Blow, told: Told) -> float | None:
-    return _until_first((one.accepted_at for one in told.messages), blow.mended_at)
+    return _until_first((_told_at(one) for one in told.messages), blow.mended_at)
 
 
 def first_saved(blow: Blow, told: Told) -> float | None:
@@ -69,7 +69,7 @@ def first_saved(blow: Blow, told: Told) -> float | None:
 def accepted_there(blow: Blow, told: Told) -> float | None:
     """Through the instance that was cut off: by those who were connected to it all the time."""
     there = set(blow.users)
-    return _until_first((one.accepted_at for one in told.messages if one.sender in there), blow.mended_at)
+    return _until_first((_told_at(one) for one in told.messages if one.sender in there), blow.mended_at)
 
 
 def clients_back(blow: Blow, told: Told) -> float | None:
@@ -99,7 +99,7 @@ def shards_worked(blow: Blow, told: Told) -> float | None:
 def all_shards_accept(blow: Blow, told: Told) -> float | None:
     since = [one for one in told.messages if one.sent_at >= blow.struck_at]
     return _slowest(
-        _until_first((one.accepted_at for one in since if shard_of(one.sender, SHARDS) == shard), blow.struck_at)
+        _until_first((_told_at(one) for one in since if shard_of(one.sender, SHARDS) == shard), blow.struck_at)
         for shard in range(SHARDS)
     )
 

@@ -114,7 +114,7 @@ async def until_ended(work: Awaitable[Result]) -> Result:
 def told_settings(order: Order, outcome: Outcome) -> dict[str, object]:
     """What was run, for the file: enough to run it again."""
     setup = dataclasses.asdict(order.setup)
-    del setup["deliver_first"]  # by seed
+    del setup["path"]  # by seed
     asked = {"seed": order.seed, "seconds": order.seconds, "repeat": order.repeat}
     return {**setup, **asked, "faults": [fault.name for fault in order.faults], "took_s": round(outcome.seconds, 1)}
 

@@ -7,7 +7,7 @@ they are shipped: a database away for a minute, an instance paused for twenty se
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from dragoman.config import Config, load
 from dragoman.verify.speech_crowd import SETTINGS as SPEECH_CROWD
@@ -16,7 +16,9 @@ RedisMode = Literal["single", "cluster"]
 Database = Literal["sqlite", "postgres"]
 Fsync = Literal["always", "everysec"]
 Load = Literal["speech", "chat"]
+MessagePath = Literal["save_first", "deliver_first", "off"]
 
+PATHS: tuple[MessagePath, ...] = get_args(MessagePath)
 SHARDS = 4
 PRESENCE = "scheduler.phase2.instance_presence_ttl_seconds"
 # Long enough for a process that a busy machine lets wait, short enough to be waited for.
@@ -39,7 +41,6 @@ _LOAD: dict[str, object] = {
     # A few clients make the load of many.
     "server.max_frames_per_s": 100_000,
     "chat.max_frames_per_s": 100_000,
-    "chat.two_phase.enabled": True,
     "chat.two_phase.shards": SHARDS,
     "log.format": "json",
 }
@@ -74,7 +75,7 @@ class Setup:
     chatters: int = 8
     messages_per_s: float = 60.0
     utterances_per_s: float = 10.0
-    deliver_first: bool = False  # messages go to receivers before they are saved
+    path: MessagePath = "save_first"  # two-phase, before receivers or after; or confirmed once
 
     @property
     def lengths(self) -> Lengths:
@@ -87,8 +88,8 @@ class Setup:
         return replace(self, chatters=0, messages_per_s=0.0) if load == "speech" else self
 
     def of_seed(self, seed: int) -> "Setup":
-        """Both ways of two-phase get their turn: odd seeds save first, even ones deliver first."""
-        return replace(self, deliver_first=seed % 2 == 0)
+        """Each way that messages can take gets its turn, the first seed saves first."""
+        return replace(self, path=PATHS[(seed - 1) % len(PATHS)])
 
 
 def configured(setup: Setup, name: str, port: int, redis_urls: Sequence[str], prefix: str, database: str) -> Config:
@@ -100,7 +101,8 @@ def configured(setup: Setup, name: str, port: int, redis_urls: Sequence[str], pr
         f"{redis}.mode": setup.redis,
         f"{redis}.key_prefix": prefix,
         "archive.url": database,
-        "chat.two_phase.deliver_before_saved": setup.deliver_first,
+        "chat.two_phase.enabled": setup.path != "off",
+        "chat.two_phase.deliver_before_saved": setup.path == "deliver_first",
     }
     if setup.redis == "cluster":
         # What a master accepts and its replica has not seen dies with it: here it is confirmed by both.

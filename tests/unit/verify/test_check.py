@@ -263,7 +263,7 @@ PLANTED: dict[Spoil, str] = {
 
 
 @settings(deadline=None)
-@given(st.integers(0, 10**6), st.integers(0, 5), st.integers(0, 12), st.integers(0, 30))
+@given(st.integers(0, 10**6), st.integers(0, 5), st.integers(0, 12), st.integers(1, 30))
 def test_a_good_day_has_no_findings(seed: int, sessions: int, turns: int, messages: int) -> None:
     day = good_day(seed, sessions, turns, messages)
     verdict = day.verdict()
@@ -291,6 +291,20 @@ def test_one_fault_is_found_on_any_day(seed: int, spoil: Spoil) -> None:
 
 
 # -- what is no broken promise ---------------------------------------------------------------------
+
+
+def test_a_day_on_which_nobody_was_told_anything_is_not_a_good_one() -> None:
+    """Nothing was put to the test, and that must not look like a success."""
+    verdict = good_day(1, 0, 0, 0).verdict()
+    assert [finding.kind for finding in verdict.findings] == ["nothing told"]
+
+
+def test_a_message_that_is_confirmed_once_counts_as_told_and_kept_when_it_is_saved() -> None:
+    day = good_day(1, 0, 0, 5)
+    for entry in day.chat.entries.values():
+        entry.accepted_at = None
+    verdict = day.verdict()
+    assert (verdict.findings, verdict.told, verdict.kept) == ((), 5, 5)
 
 
 def test_what_redis_forgot_within_its_class_is_counted_apart() -> None:
