@@ -187,6 +187,8 @@ class Outbound:
             self._observe_accept(row, came_at, wrote_s, backlog=number)
             if user.unsaved.count != 1 and monotonic() - self._counted_at > RECOUNT_S:
                 await self._recount()
+        elif verdict is Accepted.DUPLICATE and user.unsaved.count == 0:
+            user.unsaved.lost_count()  # another instance accepted it after we counted, and it is on its way
 
     async def _recount(self) -> None:
         """Our copy is as good as the words that reached us. One that misses some is found out while Redis is there."""

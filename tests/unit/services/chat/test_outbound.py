@@ -19,6 +19,7 @@ from dragoman.services.chat.outbound import Outbound
 from dragoman.services.chat.user import ChatUser
 from dragoman.services.metrics import Metrics
 from dragoman.store.chat.shards import Accepted
+from dragoman.store.errors import RedisAway
 
 TIMEOUT_S = 0.02
 
@@ -31,11 +32,15 @@ class Store:
     def __init__(self) -> None:
         self.stands_still_s = 0.0
         self.hangs = False
+        self.away = False
+        self.answer = Accepted.OK
         self.saved: list[str] = []
         self.accepted: list[str] = []
         self.on_save: Callable[[], None] | None = None
 
     async def unsaved(self, user: int) -> int:
+        if self.away:
+            raise RedisAway("away")
         return 0
 
     async def accept(self, entry: Any, *_: object) -> tuple[Accepted, int]:
@@ -43,7 +48,9 @@ class Store:
         time.sleep(self.stands_still_s)  # noqa: ASYNC251 - as a process that is stopped would
         if self.hangs or self.stands_still_s:
             await asyncio.sleep(60)
-        return Accepted.OK, 1
+        if self.away:
+            raise RedisAway("away")
+        return self.answer, 1
 
     def remember(self, *_: object) -> asyncio.Future[None]:
         done = asyncio.get_running_loop().create_future()
@@ -185,3 +192,17 @@ async def test_an_instance_that_is_slow_to_hear_what_was_missed_does_not_make_ot
     courier.heeded = True
     await sender._one(message("m1"), time.monotonic())
     assert store.accepted == ["m1"]
+
+
+async def test_without_redis_nothing_is_saved_past_a_message_that_another_instance_accepted_meanwhile() -> None:
+    """As one that stood still does when it goes on: we had counted before that, and hear of it as of a repetition."""
+    store = Store()
+    sender, _, heard = sending(store)
+    sender._user.unsaved.counted(0, 0)
+    store.answer = Accepted.DUPLICATE
+    await sender._one(message("m1"), time.monotonic())
+    assert b'"accepted"' in heard[-1]
+    store.away = True
+    await sender._one(message("m2"), time.monotonic())
+    assert store.saved == []
+    assert Reason.SERVER_BUSY.encode() in heard[-1]
