@@ -293,6 +293,8 @@ class Outbound:
                 self._user.error(Reason.DUPLICATE_MSG_ID_MISMATCH, row.client_msg_id)
             case Verdict.EXISTS:
                 desk.metrics.chat_dup_db.inc()
+                desk.ids.rise(outcome.message.id)  # whoever made it may be ahead of us, and dead since
+                self._remember(replace(row, id=outcome.message.id))
                 # Whoever saved it may have died before pushing it; a receiver that has it does not get it twice.
                 await self._push(outcome.message, past_redis)
                 self._ack(AckType.SAVED, row, outcome.message.id)

@@ -37,6 +37,9 @@ class Store:
         self.saved: list[str] = []
         self.accepted: list[str] = []
         self.on_save: Callable[[], None] | None = None
+        self.has: dict[str, int] = {}  # messages that are rows already, with their ids
+        self.ids: list[int] = []  # of rows
+        self.risen: list[int] = []
 
     async def unsaved(self, user: int) -> int:
         if self.away:
@@ -52,6 +55,10 @@ class Store:
             raise RedisAway("away")
         return self.answer, 1
 
+    def rise(self, user: int, id: int) -> asyncio.Future[None]:
+        self.risen.append(id)
+        return self.remember()
+
     def remember(self, *_: object) -> asyncio.Future[None]:
         done = asyncio.get_running_loop().create_future()
         done.set_result(None)
@@ -63,8 +70,10 @@ class Store:
             raise AssertionError("it goes on in the archive, which is not looked at here")
         self.on_save()
         (row,) = rows
-        kept = Stored(row.id, 1, 1, row.from_user, row.to_user, "TEXT", row.body, row.client_msg_id, Status.SAVED, 5, 6)
-        return [Outcome(Verdict.SAVED, kept)]
+        id = self.has.get(row.client_msg_id, row.id)
+        self.ids.append(id)
+        kept = Stored(id, 1, 1, row.from_user, row.to_user, "TEXT", row.body, row.client_msg_id, Status.SAVED, 5, 6)
+        return [Outcome(Verdict.EXISTS if row.client_msg_id in self.has else Verdict.SAVED, kept)]
 
 
 class Pushes:
@@ -104,11 +113,15 @@ async def nobody(user: ChatUser) -> None:
 
 
 def sending(
-    store: Store, verify: Callable[[ChatUser], Awaitable[None]] = nobody, courier: Pushes | None = None
+    store: Store,
+    verify: Callable[[ChatUser], Awaitable[None]] = nobody,
+    courier: Pushes | None = None,
+    *,
+    two_phase: bool = True,
 ) -> tuple[Outbound, Gate, list[bytes]]:
     gate, ids, heard = Gate(), IdMaker(), list[bytes]()
     ids.use(1)
-    switchboard = SimpleNamespace(current=Switches(enabled=True))
+    switchboard = SimpleNamespace(current=Switches(enabled=two_phase))
     parts: list[Any] = ["i", store, store, courier, switchboard, Words(), Metrics(), None, gate, ids, TIMEOUT_S, None]
     socket = cast(Any, SimpleNamespace(send=heard.append, closed=False))
     user = ChatUser(7, socket, "i|1", cast(Any, store), expires_s=0, session_version=0)
@@ -206,3 +219,16 @@ async def test_without_redis_nothing_is_saved_past_a_message_that_another_instan
     await sender._one(message("m2"), time.monotonic())
     assert store.saved == []
     assert Reason.SERVER_BUSY.encode() in heard[-1]
+
+
+async def test_ids_rise_for_a_sender_whose_message_was_saved_by_one_whose_clock_was_ahead_and_that_died() -> None:
+    """It died before it could tell Redis the id; the sender sends the message again, and hears of it here."""
+    store = Store()
+    sender, _, heard = sending(store, courier=Pushes(), two_phase=False)
+    store.on_save = lambda: None
+    store.has["m1"] = ahead = sender._desk.ids.draw() + (60_000 << 22)
+    await sender._one(message("m1"), time.monotonic())
+    assert str(ahead).encode() in heard[-1]
+    await sender._one(message("m2"), time.monotonic())
+    assert store.ids[1] > store.ids[0] == ahead
+    assert store.risen == store.ids, "for those who go on elsewhere"
