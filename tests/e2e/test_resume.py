@@ -119,7 +119,7 @@ async def test_a_turn_goes_on_with_its_node_on_another_instance(redis_at: RedisA
         assert {job["turn_id"] for job in jobs} == {turn}
         assert [job["node_id"] for job in jobs] == [node, node]
         await again.say("audio_chunk", session_id=again.session_id, seq=8, is_final=True, payload="")
-        await wait_until(lambda: _gone(turns, turn or ""), PATIENCE_S)
+        await wait_until(lambda: _gone(turns, speaker.session_id, turn or ""), PATIENCE_S)
 
 
 async def test_a_wrong_token_or_an_unknown_session_is_refused(redis_at: RedisAt, prefix: str, tmp_path: Path) -> None:
@@ -151,8 +151,8 @@ async def test_a_session_nobody_resumes_leaves_nothing(redis_at: RedisAt, prefix
         await wait_until(lambda: _none(redis, keys.sessions_grace), PATIENCE_S)
 
 
-async def _gone(turns: Turns, turn: str) -> bool:
-    return await turns.node_of(turn) is None
+async def _gone(turns: Turns, session: str, turn: str) -> bool:
+    return await turns.node_of(turn) is None and await turns.current(session) is None
 
 
 async def _none(redis: Any, key: str) -> bool:

@@ -74,6 +74,8 @@ class Conversation:
         self.cut_unheard = False  # a cut was asked for, and no new utterance was heard of since
         self._heard = -1  # the highest utterance the server has spoken of, or that we numbered
         self._answered = -1  # the highest one translated or failed
+        self._open: dict[int, str] = {}  # those neither translated nor failed, with their jobs as far as we heard
+        self._spoke_unheard = False  # audio was sent, and no new utterance was heard of since
         self._next_seq = 1
         self._fed_by: str | None = None
         self._resume_token: str | None = None
@@ -138,6 +140,7 @@ class Conversation:
         chunk = Chunk(self._next_seq, data, is_final, now_ms)
         self._next_seq += 1
         self.cut_unheard = is_final
+        self._spoke_unheard |= bool(data)
         if self.can_resume:
             self._chunks.add(chunk.seq, chunk, len(data) + 1)
         return chunk
@@ -159,6 +162,7 @@ class Conversation:
             limit = MAX_MESSAGE_BYTES * 3 // 4
             raise ValueError(f"the utterance has {len(data)} bytes of audio, more than the {limit} that a server takes")
         self._heard = self.next_index
+        self._open[self.next_index] = ""
         if self.can_resume:
             self._utterances.add(self.next_index, message, len(message.audio))
         self.next_index += 1
@@ -200,7 +204,7 @@ class Conversation:
             self.last_seq = seq
         match message:
             case TranslationResult(utterance_index=index):
-                self._heard_of(index, answered=True)
+                self._heard_of(index, message.job_id, answered=True)
                 return Result(message)
             case AsrPartial():
                 return Partial(
@@ -217,23 +221,35 @@ class Conversation:
         return None
 
     def _progress(self, message: UiEvent) -> Progress:
-        self._heard_of(message.utterance_index)
+        self._heard_of(message.utterance_index, message.job_id)
         return Progress(message.session_id, message.utterance_index, message.event, message.elapsed_ms, message.job_id)
 
     def _error(self, message: Error) -> Failed | Refused:
         about = _about(message.details)
         if about is None:
             return Refused(message.code, message.message)
-        self._heard_of(about.utterance_index, answered=True)
+        self._heard_of(about.utterance_index, about.job_id, answered=True)
         return Failed(self.session_id, about.utterance_index, message.code, message.message, about.job_id)
 
-    def _heard_of(self, index: int, *, answered: bool = False) -> None:
+    def _heard_of(self, index: int, job_id: str, *, answered: bool = False) -> None:
         """The server has this utterance: nobody will ask for it again."""
         if index > self._heard:
-            self._heard, self.cut_unheard = index, False
+            self._heard, self.cut_unheard, self._spoke_unheard = index, False, False
+            self._open[index] = job_id
+        elif index in self._open:
+            self._open[index] = job_id
         if answered:
             self._answered = max(self._answered, index)
+            self._open.pop(index, None)
         self._utterances.forget(index)
+
+    def failed_with_it(self, why: str) -> list[Failed]:
+        """The session is gone, and with it every utterance whose answer was not heard; the last may have been said
+        without our hearing its number."""
+        gone = self._open | ({self._heard + 1: ""} if self._spoke_unheard else {})
+        return [
+            Failed(self.session_id, index, ErrorCode.SESSION_CLOSED, why, job) for index, job in sorted(gone.items())
+        ]
 
 
 class _About(msgspec.Struct):

@@ -100,6 +100,13 @@ class Keeper:
         if self._link is not None:
             self._link.hang_up()
 
+    def give_up(self, why: str) -> None:
+        """It ends without the server's word on what is outstanding."""
+        if not self.over:
+            for failed in self.talk.failed_with_it(why):
+                self._mailbox.put(failed)
+        self.end()
+
     async def reopen(self, opening: SessionInit) -> None:
         """Another session in the place of one that nothing was said in."""
         self.send(self.talk.goodbye("opened anew"))
@@ -194,7 +201,7 @@ class Keeper:
     def _lost(self, why: str) -> None:
         """The session cannot be had back: raise, or go on with a new one, as the user wants it."""
         if self.closing is not None:
-            self.end()  # so it is closed
+            self.give_up(why)  # so it is closed
         elif self._on_lost == "raise":
             raise SessionLost(why)
         else:

@@ -118,12 +118,14 @@ class Session:
             raise self._keeper.error
 
     async def close(self, reason: str = "done") -> None:
-        """Tell the server that this is all, and wait for what is outstanding: by default it grants that 5 s."""
+        """Tell the server that this is all, and wait for what is outstanding: by default it grants that 5 s. If the
+        session is lost meanwhile, what was not answered is told failed."""
         await self._stop_feeding()
         if not self._keeper.over:
             self._keeper.close(reason)
             if self._life is not None:
                 await asyncio.wait({self._life}, timeout=self._timing.close_s)
+            self._keeper.give_up("the server did not say that the session is closed")
         await self._end()
 
     async def leave(self, reason: str = "left") -> None:

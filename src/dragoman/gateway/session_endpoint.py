@@ -14,8 +14,9 @@ from dragoman.protocol.codec import decode_client, encode
 from dragoman.protocol.codes import BackpressureAction, Close, ErrorCode
 from dragoman.protocol.errors import ProtocolError
 from dragoman.services.loops import Tasks
+from dragoman.services.speech.pressure import BACKPRESSURE_PAUSE_S
 from dragoman.services.speech.resumption import Resumption
-from dragoman.services.speech.session import BACKPRESSURE_PAUSE_S, Session
+from dragoman.services.speech.session import Session
 from dragoman.services.speech.sessions import Sessions
 from dragoman.store.errors import StoreError
 

@@ -341,3 +341,88 @@ async def test_a_session_that_is_resumed_when_its_grace_is_over_keeps_its_turn(h
     assert await a.stores.turns.current(client.session_id) == "turn-1"
     assert not await b.redis.call("ZCARD", b.keys.sessions_grace)
     await a.stores.turns.end(client.session_id, "turn-1")
+
+
+# -- closing -------------------------------------------------------------------------------------
+
+
+async def answered(house: House) -> None:
+    """Whatever it has asked of Redis, and asks when it has the answer, is answered before these."""
+    for _ in range(5):
+        await house.redis.call("EXISTS", house.keys.instances)
+
+
+async def test_what_is_outstanding_when_a_closing_client_loses_its_connection_is_heard_elsewhere(house: Open) -> None:
+    a, b, node, client = await two(house)
+    job = await client.spoken(a, node, 0)
+    client.at(a).close()
+    a.services.sessions.socket_closed(client.wire)
+    await answered(a)
+    await client.resume(b)
+    node.answer(job)
+    await client.hears(0)
+    client.at(b).close()
+    await wait_until(lambda: client.wire.of("session_close_ack"), PATIENCE_S)
+
+
+async def test_a_client_that_comes_back_to_close_is_heard_once_more(house: Open) -> None:
+    a, _, node, client = await two(house)
+    job = await client.spoken(a, node, 0)
+    client.at(a).close()
+    a.services.sessions.socket_closed(client.wire)
+    await answered(a)
+    await client.resume(a)
+    client.utter(a, 1)  # what it had said, as far as it knows, before it said that this was all
+    client.at(a).close()
+    (later,) = await wait_until(lambda: [one for one in node.jobs if one["utterance_index"] == 1], PATIENCE_S)
+    node.answer(job)
+    node.answer(later)
+    await client.hears(0, 1)
+    await wait_until(lambda: client.wire.of("session_close_ack"), PATIENCE_S)
+
+
+@pytest.mark.parametrize("connected", [True, False])
+async def test_the_last_words_of_a_closed_session_are_there_for_a_client_that_missed_them(
+    house: Open, connected: bool
+) -> None:
+    """Nobody can tell what was on the wire when it broke."""
+    a, b, node, client = await two(house)
+    job = await client.spoken(a, node, 0)
+    client.at(a).close()
+    had = client.wire.sent.copy()
+    if not connected:
+        a.services.sessions.socket_closed(client.wire)
+    node.answer(job)
+    await wait_until(lambda: a.services.sessions.find(client.session_id) is None, PATIENCE_S)
+    client.wire.sent = had
+    await client.resume(b)
+    await client.hears(0)
+    assert client.wire.of("session_close_ack")
+
+
+async def test_a_closed_session_ends_when_its_grace_is_over(house: Open) -> None:
+    a = await house("a", speech__resume_grace_s=1)
+    client = Client()
+    await client.open(a)
+    client.at(a).close()
+    state = a.keys.session_state(client.session_id)
+    await wait_until(lambda: a.redis.call("ZCARD", a.keys.sessions_grace), PATIENCE_S)
+    assert await a.redis.call("EXISTS", state)
+
+    async def swept() -> bool:
+        await a.services.resumption.end_overdue()
+        return not await a.redis.call("EXISTS", state)
+
+    await wait_until(swept, PATIENCE_S)
+    assert not await a.redis.call("ZCARD", a.keys.sessions_grace)
+
+
+async def test_a_closing_session_is_handed_over_when_its_instance_ends(house: Open) -> None:
+    a, b, node, client = await two(house)
+    job = await client.spoken(a, node, 0)
+    client.at(a).close()
+    await a.services.sessions.hand_over()
+    await answered(a)
+    await client.resume(b)
+    node.answer(job)
+    await client.hears(0)

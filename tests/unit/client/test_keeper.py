@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from dragoman.client import (
+    Failed,
     Renewed,
     Result,
     Resumed,
@@ -280,6 +281,49 @@ async def test_a_session_lost_while_closing_is_closed() -> None:
             server.drops()
             await closing
             assert [event async for event in session] == []
+
+
+async def failures(session: Session) -> list[int]:
+    return [event.index async for event in session if isinstance(event, Failed)]
+
+
+async def test_what_a_session_lost_while_closing_had_not_answered_is_told_failed() -> None:
+    async with serving() as server:
+        server.acks_close = False
+        async with session_at(server) as session:
+            await session.send(run_of(1), final=True)
+            assert (await anext(session.results())).index == 0
+            server.answers = False
+            await session.send(run_of(2), final=True)
+            await server.until(lambda: server.session.next_index == 2)
+            closing = asyncio.ensure_future(session.close())
+            await server.hears(SessionClose)
+            server.forgets = True
+            server.drops()
+            await closing
+            assert await failures(session) == [1]
+
+
+async def test_utterances_a_session_lost_while_closing_had_not_answered_are_told_failed() -> None:
+    async with serving() as server:
+        server.answers = server.acks_close = False
+        async with session_at(server) as session:
+            numbers = [await session.utterance(run_of(length)) for length in (1, 2)]
+            closing = asyncio.ensure_future(session.close())
+            await server.hears(SessionClose)
+            server.forgets = True
+            server.drops()
+            await closing
+            assert await failures(session) == numbers
+
+
+async def test_a_server_that_does_not_say_that_the_session_is_closed_is_not_taken_for_having_answered() -> None:
+    async with serving() as server:
+        server.answers = server.acks_close = False
+        async with session_at(server, timing=dataclasses.replace(QUICK, close_s=0.1)) as session:
+            number = await session.utterance(run_of(1))
+            await session.close()
+            assert await failures(session) == [number]
 
 
 async def test_closing_while_the_connection_is_gone_ends_who_waits_to_speak() -> None:

@@ -9,10 +9,11 @@ from dragoman.domain.segmenter import Cut
 from dragoman.protocol import ids
 from dragoman.protocol.audio import NO_AUDIO, OPUS, encode_base64
 from dragoman.protocol.codec import encode
-from dragoman.protocol.codes import UiEventName
+from dragoman.protocol.codes import ErrorCode, UiEventName
 from dragoman.protocol.node import JobAssign, JobResult
 from dragoman.protocol.peer import JobEnded
 from dragoman.protocol.session import (
+    Error,
     Pipeline,
     ServiceTimings,
     SessionInit,
@@ -25,6 +26,7 @@ from dragoman.services.speech.order import End
 
 PADDING_BY_HAND_MS = 280
 NO_FRAME = msgspec.Raw(b"null")
+KNOWN_CODES = frozenset(ErrorCode)
 
 
 class About(Protocol):
@@ -147,6 +149,13 @@ def event(
         error_code=code,
         hint=hint,
     )
+
+
+def failure(session_trace_id: str, about: About, end: End) -> Error:
+    """Under the session's trace, or the web client pops up an alert; the job's goes into the details."""
+    code = end.code if end.code in KNOWN_CODES else ErrorCode.PROCESSING_ERROR
+    details = {"job_id": about.job_id, "utterance_index": about.index, "trace_id": about.trace_id}
+    return Error(code=code, message=end.message, details=details, trace_id=session_trace_id)
 
 
 def opened(

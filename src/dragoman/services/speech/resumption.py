@@ -117,6 +117,7 @@ class Resumption:
         """It never left this instance: what was buffered is still here."""
         old = session.socket
         self._sessions.attach(session, socket)
+        session.reopen()
         if old is not None and old is not socket:
             old.close(Close.REPLACED, "the session was resumed by another connection")
 

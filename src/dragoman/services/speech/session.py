@@ -15,7 +15,6 @@ from time import monotonic
 from typing import Any
 
 import msgspec
-import structlog
 
 from dragoman.domain.job import Outcome
 from dragoman.domain.placement import NoNode
@@ -31,7 +30,7 @@ from dragoman.protocol.errors import ProtocolError
 from dragoman.protocol.fields import Message, Numbered, keep
 from dragoman.protocol.node import JobAssign, NodePartial
 from dragoman.protocol.peer import JobEnded
-from dragoman.protocol.session import AsrPartial, Backpressure, Error, SessionCloseAck, SessionInit, Utterance
+from dragoman.protocol.session import AsrPartial, Backpressure, SessionCloseAck, SessionInit, Utterance
 from dragoman.services.metrics import Metrics
 from dragoman.services.sockets import Socket
 from dragoman.services.speech import messages
@@ -40,16 +39,11 @@ from dragoman.services.speech.dispatcher import Dispatcher
 from dragoman.services.speech.messages import About
 from dragoman.services.speech.order import End, Order, TurnLine
 from dragoman.services.speech.outbox import Outbox
+from dragoman.services.speech.pressure import Pressure
 
-log = structlog.get_logger(__name__)
-
-BACKPRESSURE_PAUSE_S = 1.0
-SLOW_PLACEMENT_S = 0.5
-BEHIND_S = 1.0  # from the cut to its node: nodes are free, and we are late
 PAUSE_MS = 2000
 SHUTTING_DOWN = "this instance is shutting down; connect again"
 OVERLOADED = "this instance has too many jobs waiting"
-KNOWN_CODES = frozenset(ErrorCode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +88,7 @@ class Session:
         self._orders: dict[int, tuple[Order, Socket | None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._close_by: float | None = None
-        self._pressed_at = float("-inf")
+        self.pressure = Pressure(self.send)
 
     @property
     def tenant(self) -> str:
@@ -145,6 +139,10 @@ class Session:
         self._cut(self.segmenter.close(now))
         self._close_if_done()
 
+    def reopen(self) -> None:
+        """Its client is back. Where it was closing it says so again, behind what we may not have heard."""
+        self.closing, self._close_by = False, None
+
     def hold(self) -> None:
         """The instance is about to end, and this session with it: no new jobs. What runs may finish."""
         if not self.draining:
@@ -193,13 +191,6 @@ class Session:
             self.outbox.post(message, self.state() if settles is not None else None, settles)
         elif self.socket is not None:
             self.socket.send(encode(message))
-
-    def press(self, action: BackpressureAction, message: str, resume_after_ms: int | None = None) -> None:
-        """Ask the client to hold on, at most once a second."""
-        now = monotonic()
-        if now - self._pressed_at >= BACKPRESSURE_PAUSE_S:
-            self._pressed_at = now
-            self.send(Backpressure(action=action, message=message, resume_after_ms=resume_after_ms))
 
     def state(self) -> Mapping[str, Any]:
         """What another instance needs to go on with this session."""
@@ -261,7 +252,7 @@ class Session:
             self.ended(order, End(Outcome.FAILED, ErrorCode.SESSION_CLOSED, SHUTTING_DOWN))
         elif self._dispatcher.is_full:
             order.place.leave()
-            self.press(BackpressureAction.BUSY, OVERLOADED)
+            self.pressure.press(BackpressureAction.BUSY, OVERLOADED)
             self.ended(order, End(Outcome.FAILED, ErrorCode.NODE_OVERLOADED, OVERLOADED))
         else:
             if self.outbox is not None:
@@ -281,18 +272,10 @@ class Session:
     # -- what becomes of orders (Listener) -------------------------------------------------------
 
     def job_waits(self, order: Order, why: NoNode) -> None:
-        if why is NoNode.ALL_FULL:
-            self.press(BackpressureAction.BUSY, "all nodes are busy")
-        else:
-            asyncio.get_running_loop().call_later(SLOW_PLACEMENT_S, self._still_waits, order)
-
-    def _still_waits(self, order: Order) -> None:
-        if order.index in self._orders and order.held is None:
-            self.press(BackpressureAction.SLOW_DOWN, "waiting for a node")
+        self.pressure.job_waits(why, lambda: order.index in self._orders and order.held is None)
 
     def job_dispatched(self, order: Order, node_id: str) -> None:
-        if order.assignment.attempt_id == 1 and monotonic() - order.cut_at >= BEHIND_S:
-            self.press(BackpressureAction.SLOW_DOWN, "the server is busy")
+        self.pressure.job_dispatched(order)
         self._tell(order, messages.event(self.id, order, UiEventName.DISPATCHED))
 
     def job_taken(self, order: Order) -> None:
@@ -356,14 +339,7 @@ class Session:
 
     def _failed(self, about: About, end: End) -> None:
         self._tell(about, messages.event(self.id, about, UiEventName.ERROR, code=end.code, hint=end.message))
-        code = end.code if end.code in KNOWN_CODES else ErrorCode.PROCESSING_ERROR
-        # Under the session's trace, or the web client pops up an alert; the job's goes into the details.
-        details = {"job_id": about.job_id, "utterance_index": about.index, "trace_id": about.trace_id}
-        self._tell(
-            about,
-            Error(code=code, message=end.message, details=details, trace_id=self.trace_id),
-            settles=self._settling(about, end),
-        )
+        self._tell(about, messages.failure(self.trace_id, about, end), settles=self._settling(about, end))
 
     def _settling(self, about: About, end: End) -> JobEnded | None:
         """What a session that can resume writes with a job's end, in case it is somebody else's to tell."""
@@ -418,5 +394,5 @@ class Session:
         self.send(SessionCloseAck(session_id=self.id))
         if self.outbox is None:
             self._on_closed(self)
-        else:  # not before the last word is out
-            self.outbox.note({}).add_done_callback(lambda _: self._on_closed(self))
+        else:  # not before the last word is out; fenced, it is not ours to end
+            self.outbox.note({}).add_done_callback(lambda written: written.result() and self._on_closed(self))

@@ -113,7 +113,7 @@ class Sessions:
             subject=subject,
             guard=self._guard,
             end_turn=self._end_turn,
-            on_closed=lambda done: self._remove(done, "closed"),
+            on_closed=self._closed,
         )
         self._sessions[session_id] = session
         self._metrics.sessions.set(len(self._sessions))
@@ -250,7 +250,8 @@ class Sessions:
                 self._detach(session)
 
     def _detach(self, session: Session) -> None:
-        if session.outbox is not None and not session.closing:
+        """A session that is being closed goes on, too: its client may come back for what is outstanding."""
+        if session.outbox is not None:
             grace_s = self.settings.resume_grace_s
         elif session.init.platform == Platform.API_GATEWAY and not session.closing:
             grace_s = self.settings.detached_session_s
@@ -264,6 +265,20 @@ class Sessions:
     def _expire(self, session: Session) -> None:
         if self._sessions.get(session.id) is session and session.socket is None:
             self._remove(session, "nobody came back")
+
+    def _closed(self, session: Session) -> None:
+        """Its last word is said, and nobody can tell whether the client has it or was cut off from it. In case of that
+        a session that can resume has its grace, with nothing but what it said."""
+        if session.outbox is None:
+            self._remove(session, "closed")
+            return
+        self._forget(session)
+        session.end("closed")
+        self._tasks.spawn(self._leave_behind(session.id, session.outbox.epoch), "leave-session")
+
+    async def _leave_behind(self, session_id: str, epoch: int) -> None:
+        await self._owners.leave_session(session_id, self.instance)
+        await self.resumable.leave_behind(session_id, epoch)
 
     def _remove(self, session: Session, reason: str) -> None:
         self._forget(session)
@@ -339,7 +354,7 @@ class Sessions:
         ends of them are sent there; until somebody resumes a session it is still ours, so that they can be parked.
         The others are told to hold on, and go when their last job is over."""
         for session in list(self._sessions.values()):
-            if session.outbox is not None and not session.closing:
+            if session.outbox is not None:
                 self._handed[session.id] = session.outbox.epoch
                 self._let_go(session, session.outbox.undelivered(), Close.SHUTDOWN, "this instance is shutting down")
             elif not session.closing:
@@ -351,8 +366,7 @@ class Sessions:
         for session in list(self._sessions.values()):
             self._remove(session, "shutdown")
         for session_id, epoch in self._handed.items():
-            await self._owners.leave_session(session_id, self.instance)
-            await self.resumable.leave_behind(session_id, epoch)
+            await self._leave_behind(session_id, epoch)
 
     def drop_all(self, code: Close) -> None:
         """We were buried: nothing here is ours any more."""

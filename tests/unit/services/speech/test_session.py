@@ -10,7 +10,8 @@ from dragoman.protocol.codec import decode_client
 from dragoman.protocol.session import SessionInit, Utterance
 from dragoman.services.metrics import Metrics
 from dragoman.services.speech.order import Order
-from dragoman.services.speech.session import BEHIND_S, Session, SessionSettings
+from dragoman.services.speech.pressure import BEHIND_S
+from dragoman.services.speech.session import Session, SessionSettings
 
 
 class Dispatcher:
@@ -93,7 +94,7 @@ def test_a_client_is_asked_to_slow_down_when_its_jobs_are_dispatched_late() -> N
         session.utterance(said(2), client)
         moved = dispatcher.orders[-1]
         moved.cut_at, moved.assignment.attempt_id = monotonic() - 10 * BEHIND_S, 2  # its first node was lost
-        session._pressed_at = float("-inf")
+        session.pressure._pressed_at = float("-inf")
         session.job_dispatched(moved, "node-2")
         assert [one["type"] for one in client.heard] == ["ui_event"]
         session.leave()
