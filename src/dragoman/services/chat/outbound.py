@@ -170,7 +170,7 @@ class Outbound:
                 raise Unusable("we stood still", row, perhaps=True, ours=True) from None
             raise self._unusable(f"no answer in {desk.accept_timeout_s:g} s", row, perhaps=True) from None
         except Refused as error:
-            if error.word not in UNUSABLE:
+            if not _cannot_work(error):
                 desk.gate.worked()
                 raise
             raise self._unusable(str(error), row) from None
@@ -374,6 +374,11 @@ class Outbound:
 def digest_of(to: int, body: str) -> str:
     """What makes a repeated clientMsgId the same message."""
     return blake2b(f"{to}:{body}".encode(), digest_size=12).hexdigest()
+
+
+def _cannot_work(error: Refused) -> bool:
+    """Not by its first word alone: Redis 6.2 puts words of its own before what a command says inside a script."""
+    return error.word in UNUSABLE or any(f" -{word} " in str(error) for word in UNUSABLE)
 
 
 def _ms(seconds: float) -> float:

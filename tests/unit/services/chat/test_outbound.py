@@ -19,7 +19,7 @@ from dragoman.services.chat.outbound import Outbound
 from dragoman.services.chat.user import ChatUser
 from dragoman.services.metrics import Metrics
 from dragoman.store.chat.shards import Accepted
-from dragoman.store.errors import RedisAway
+from dragoman.store.errors import RedisAway, Refused
 
 TIMEOUT_S = 0.02
 
@@ -33,6 +33,7 @@ class Store:
         self.stands_still_s = 0.0
         self.hangs = False
         self.away = False
+        self.refuses = ""  # with these words
         self.answer = Accepted.OK
         self.saved: list[str] = []
         self.accepted: list[str] = []
@@ -53,6 +54,8 @@ class Store:
             await asyncio.sleep(60)
         if self.away:
             raise RedisAway("away")
+        if self.refuses:
+            raise Refused(self.refuses)
         return self.answer, 1
 
     def rise(self, user: int, id: int) -> asyncio.Future[None]:
@@ -232,3 +235,32 @@ async def test_ids_rise_for_a_sender_whose_message_was_saved_by_one_whose_clock_
     await sender._one(message("m2"), time.monotonic())
     assert store.ids[1] > store.ids[0] == ahead
     assert store.risen == store.ids, "for those who go on elsewhere"
+
+
+OOM = "OOM command not allowed when used memory > 'maxmemory'."
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        f"{OOM} script: on @user_script:31.",
+        f"ERR Error running script (call to f_8036de): @user_script:31: @user_script: 31: -{OOM}",
+    ],
+    ids=["Redis 7", "Redis 6.2"],
+)
+async def test_a_redis_that_cannot_work_is_away_however_it_says_so(words: str) -> None:
+    store = Store()
+    sender, gate, heard = sending(store, courier=Pushes())
+    store.refuses, store.on_save = words, lambda: None
+    await sender._one(message("m1"), time.monotonic())
+    assert (store.saved, gate.open) == (["m1"], False)
+    assert b'"saved"' in heard[-1]
+
+
+async def test_a_script_that_fails_by_itself_is_a_fault_of_ours_and_not_of_redis() -> None:
+    store = Store()
+    sender, gate, _ = sending(store)
+    store.refuses = "ERR Error running script (call to f_8036de): @user_script:31: attempt to index a nil value"
+    with pytest.raises(Refused):
+        await sender._one(message("m1"), time.monotonic())
+    assert (store.saved, gate.open) == ([], True)
