@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from dragoman.archive.archive import Archive
 from dragoman.archive.postgres import reads, writes
-from dragoman.archive.postgres.server import PostgresServer
+from dragoman.archive.postgres.order import Left
+from dragoman.archive.postgres.server import LOCK_TIMEOUT_S, PostgresServer
 from dragoman.archive.postgres.together import Together
 from dragoman.archive.rows import Batch, check_key, check_text, fits, fitting, storable
 from dragoman.archive.types import (
@@ -24,7 +25,7 @@ from dragoman.archive.types import (
 class PostgresArchive(Archive):
     def __init__(self, url: str, *, pool: int = 8, timeout_s: float = 10.0) -> None:
         self._server = PostgresServer(url, pool=pool, timeout_s=timeout_s)
-        self._together = Together(self._save)
+        self._together = Together(self._save_free, self._save, min(LOCK_TIMEOUT_S, timeout_s))
 
     async def open(self) -> None:
         await self._server.read(lambda db: db.execute("SELECT 1"))
@@ -50,6 +51,10 @@ class PostgresArchive(Archive):
             return await self._server.write(lambda db: writes.save(db, batch, shard, fence, _now_ms()))
         except writes.MissingConversations:
             return await self._server.write(lambda db: writes.save_and_create(db, batch, shard, fence, _now_ms()))
+
+    async def _save_free(self, rows: Sequence[NewMessage]) -> list[Outcome | Left]:
+        batch = Batch.of(rows)
+        return await self._server.write(lambda db: writes.save_free(db, batch, _now_ms()))
 
     async def fence(self, shard: int) -> int:
         return await self._server.read(lambda db: reads.fence(db, shard))

@@ -39,9 +39,10 @@ _ATTEMPTS = 5
 _APPLY_S = 600.0
 # Any number will do, if it is always the same.
 _MIGRATION_LOCK = 0x647261676F6D616E
+LOCK_TIMEOUT_S = 5
 SETTINGS = {
     "application_name": "dragoman",
-    "lock_timeout": "5s",
+    "lock_timeout": f"{LOCK_TIMEOUT_S}s",
     "idle_in_transaction_session_timeout": "15s",
     # Every statement here goes by an index, row by row. Left to its guesses about tables that were empty a moment ago,
     # the planner reads the whole of them, and stays with that.

@@ -1,14 +1,15 @@
 """What is written, on a connection that is inside a transaction (READ COMMITTED).
 
-Order of locks, the same in every transaction: new conversations by their users, then old ones by id; receipts lock
-members alone, by conversation. Each statement sees what was committed before it began, so what is read after a lock is
-what the last holder of that lock left.
+Order of locks, the same in every transaction: new conversations by their users, then old ones by id (`save_free` waits
+for none of them); receipts lock members alone, by conversation. Each statement sees what was committed before it
+began, so what is read after a lock is what the last holder of that lock left.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from dragoman.archive import settle
 from dragoman.archive.errors import ArchiveError, Fenced
+from dragoman.archive.postgres.order import Behind, Left
 from dragoman.archive.postgres.reads import user_by_name
 from dragoman.archive.postgres.server import Connection
 from dragoman.archive.rows import COLUMNS, Batch, pair, stored
@@ -29,6 +30,12 @@ SELECT c.low_user_id, c.high_user_id, c.id
 FROM unnest($1::bigint[], $2::bigint[]) AS said(low, high)
 JOIN conversation AS c ON c.low_user_id = said.low AND c.high_user_id = said.high
 ORDER BY c.id FOR NO KEY UPDATE OF c
+"""
+_LOCK_FREE = f"{_LOCK.rstrip()} SKIP LOCKED"
+_OLD = """
+SELECT c.low_user_id, c.high_user_id
+FROM unnest($1::bigint[], $2::bigint[]) AS said(low, high)
+JOIN conversation AS c ON c.low_user_id = said.low AND c.high_user_id = said.high
 """
 _CREATE = """
 WITH made AS (
@@ -120,7 +127,19 @@ class MissingConversations(ArchiveError):
 async def save(db: Connection, batch: Batch, shard: int | None, fence: int | None, now_ms: int) -> list[Outcome]:
     if shard is not None and fence is not None:
         await raise_fence(db, shard, fence)
-    return await _write(db, batch, batch.firsts, now_ms)
+    return await _write(db, batch, batch.firsts, await _lock(db, batch.firsts), now_ms)
+
+
+async def save_free(db: Connection, batch: Batch, now_ms: int) -> list[Outcome | Left]:
+    """Without waiting for anybody: what another writer has, or what has no conversation yet, is left."""
+    pairs = _pairs(batch.rows)
+    free = _by_pair(await db.fetch(_LOCK_FREE, *_columns(pairs)))
+    if len(free) == len(pairs):
+        return [*await _write(db, batch, batch.firsts, free, now_ms)]
+    lefts = _lefts(batch.rows, free, {(low, high) for low, high in await db.fetch(_OLD, *_columns(pairs))})
+    rest = Batch.of([row for row, left in zip(batch.rows, lefts, strict=True) if left is None])
+    outcomes = iter(await _write(db, rest, rest.firsts, free, now_ms))
+    return [left or next(outcomes) for left in lefts]
 
 
 async def save_and_create(
@@ -130,14 +149,15 @@ async def save_and_create(
     if shard is not None and fence is not None:
         await raise_fence(db, shard, fence)
     rows = batch.missing(await _there(db, batch.firsts))
-    await db.execute(_CREATE, *_columns(dict.fromkeys(map(pair, rows))), now_ms)
-    return await _write(db, batch, rows, now_ms)
+    await db.execute(_CREATE, *_columns(_pairs(rows)), now_ms)
+    return await _write(db, batch, rows, await _lock(db, rows), now_ms)
 
 
-async def _write(db: Connection, batch: Batch, rows: Sequence[NewMessage], now_ms: int) -> list[Outcome]:
-    saved: list[Stored] = []
-    if rows:
-        saved = await _insert(db, rows, await _lock(db, dict.fromkeys(map(pair, rows))), now_ms)
+async def _write(
+    db: Connection, batch: Batch, rows: Sequence[NewMessage], conversations: Mapping[Pair, int], now_ms: int
+) -> list[Outcome]:
+    """`conversations` are locked."""
+    saved = await _insert(db, rows, conversations, now_ms) if rows else []
     written = {message.id for message in saved}
     there = await _there(db, [row for row in batch.firsts if row.id not in written])
     return batch.outcomes(saved, there)
@@ -148,11 +168,35 @@ async def raise_fence(db: Connection, shard: int, fence: int) -> None:
         raise Fenced(f"Shard {shard} is written by another instance now: its fence is above {fence}.")
 
 
-async def _lock(db: Connection, pairs: dict[Pair, None]) -> dict[Pair, int]:
-    found = {(low, high): number for low, high, number in await db.fetch(_LOCK, *_columns(pairs))}
+async def _lock(db: Connection, rows: Sequence[NewMessage]) -> dict[Pair, int]:
+    pairs = _pairs(rows)
+    found = _by_pair(await db.fetch(_LOCK, *_columns(pairs))) if pairs else {}
     if len(found) < len(pairs):
         raise MissingConversations
     return found
+
+
+def _pairs(rows: Iterable[NewMessage]) -> dict[Pair, None]:
+    return dict.fromkeys(map(pair, rows))
+
+
+def _by_pair(found: Iterable[tuple[int, int, int]]) -> dict[Pair, int]:
+    return {(low, high): number for low, high, number in found}
+
+
+def _lefts(rows: Sequence[NewMessage], free: Mapping[Pair, int], old: Collection[Pair]) -> list[Left | None]:
+    """Which of them to leave: where one is, those behind it are as well."""
+    lefts, behind = list[Left | None](), Behind()
+    for row in rows:
+        left = None
+        if row in behind:
+            left = Left.HELD
+        elif pair(row) not in free:
+            left = Left.HELD if pair(row) in old else Left.NEW
+        if left is not None:
+            behind.add(row)
+        lefts.append(left)
+    return lefts
 
 
 async def _insert(

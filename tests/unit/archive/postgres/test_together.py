@@ -4,33 +4,69 @@ from collections.abc import Sequence
 import pytest
 
 from dragoman.archive import ArchiveAway, BadRow, NewMessage, Outcome, Status, Stored, Verdict
+from dragoman.archive.postgres.order import Behind, Left
 from dragoman.archive.postgres.together import MOST, Together
+
+PATIENCE_S = 60.0
 
 
 class Database:
-    """Each transaction takes until it is let go on."""
+    """Each transaction takes until it is let go on. Users whose conversations are held, or new, are named."""
 
     def __init__(self) -> None:
         self.transactions: list[list[int]] = []
-        self.going = asyncio.Event()
+        self.saved: list[int] = []
+        self.going, self.making = asyncio.Event(), asyncio.Event()
+        self.looked = asyncio.Event()
         self.away = False
+        self.held: set[int] = set()
+        self.new: set[int] = set()
+
+    async def save_free(self, rows: Sequence[NewMessage]) -> list[Outcome | Left]:
+        await self.going.wait()
+        self.looked.set()
+        lefts, behind = [self._left(row) for row in rows], Behind()
+        for place, row in enumerate(rows):
+            if row in behind:
+                lefts[place] = Left.HELD
+            if lefts[place]:
+                behind.add(row)
+        outcomes = self._write(rows, lefts)
+        return [left or outcome for left, outcome in zip(lefts, outcomes, strict=True)]
 
     async def save(self, rows: Sequence[NewMessage]) -> list[Outcome]:
-        await self.going.wait()
+        await self.making.wait()
+        self.new -= {row.to_user for row in rows}
+        return self._write(rows, [None] * len(rows))
+
+    def _left(self, row: NewMessage) -> Left | None:
+        return Left.HELD if row.to_user in self.held else Left.NEW if row.to_user in self.new else None
+
+    def _write(self, rows: Sequence[NewMessage], lefts: Sequence[Left | None]) -> list[Outcome]:
         self.transactions.append([row.id for row in rows])
         if self.away:
             raise ArchiveAway("gone")
         if any(row.body == "bad" for row in rows):
             raise BadRow("bad")
+        self.saved += [row.id for row, left in zip(rows, lefts, strict=True) if left is None]
         return [Outcome(Verdict.SAVED, _stored(row)) for row in rows]
 
+    async def looks(self) -> None:
+        """Until it was asked once more."""
+        self.looked.clear()
+        await self.looked.wait()
 
-def _said(id: int, body: str = "hello") -> NewMessage:
-    return NewMessage(id, str(id), 1, 2, "TEXT", body, 5)
+
+def _said(id: int, body: str = "hello", *, sender: int = 1, to: int = 2) -> NewMessage:
+    return NewMessage(id, str(id), sender, to, "TEXT", body, 5)
 
 
 def _stored(row: NewMessage) -> Stored:
     return Stored(row.id, 7, row.id, 1, 2, "TEXT", row.body, row.client_msg_id, Status.SAVED, 5, 6)
+
+
+def _together(database: Database, patience_s: float = PATIENCE_S) -> Together:
+    return Together(database.save_free, database.save, patience_s)
 
 
 async def _begun(together: Together, *rows: NewMessage) -> list[asyncio.Task[Outcome]]:
@@ -41,7 +77,7 @@ async def _begun(together: Together, *rows: NewMessage) -> list[asyncio.Task[Out
 
 async def test_what_comes_during_a_transaction_shares_the_next_one_in_its_order() -> None:
     database = Database()
-    together = Together(database.save)
+    together = _together(database)
     first = await _begun(together, _said(1))
     await asyncio.sleep(0)  # its transaction has begun
     others = await _begun(together, _said(2), _said(3), _said(4))
@@ -53,7 +89,7 @@ async def test_what_comes_during_a_transaction_shares_the_next_one_in_its_order(
 
 async def test_a_transaction_has_a_bound() -> None:
     database = Database()
-    together = Together(database.save)
+    together = _together(database)
     tasks = await _begun(together, *(_said(number) for number in range(2 * MOST + 1)))
     database.going.set()
     await asyncio.gather(*tasks)
@@ -62,7 +98,7 @@ async def test_a_transaction_has_a_bound() -> None:
 
 async def test_one_that_can_never_be_written_fails_alone() -> None:
     database = Database()
-    together = Together(database.save)
+    together = _together(database)
     tasks = await _begun(together, _said(1), _said(2, "bad"), _said(3))
     database.going.set()
     good, bad, later = await asyncio.gather(*tasks, return_exceptions=True)
@@ -74,7 +110,7 @@ async def test_one_that_can_never_be_written_fails_alone() -> None:
 
 async def test_everybody_of_a_transaction_is_told_that_the_database_is_away_and_the_next_is_tried() -> None:
     database = Database()
-    together = Together(database.save)
+    together = _together(database)
     tasks = await _begun(together, _said(1), _said(2))
     database.away = True
     database.going.set()
@@ -85,7 +121,7 @@ async def test_everybody_of_a_transaction_is_told_that_the_database_is_away_and_
 
 async def test_who_leaves_early_costs_the_others_nothing_and_closing_waits_for_what_is_asked() -> None:
     database = Database()
-    together = Together(database.save)
+    together = _together(database)
     leaving, staying = await _begun(together, _said(1), _said(2))
     leaving.cancel()
     database.going.set()
@@ -93,3 +129,83 @@ async def test_who_leaves_early_costs_the_others_nothing_and_closing_waits_for_w
     assert (await staying).message.id == 2
     with pytest.raises(asyncio.CancelledError):
         await leaving
+
+
+# -- what another writer has, and what is new ----------------------------------------------------
+
+
+async def test_what_another_writer_has_is_tried_again_and_keeps_nobody_else_waiting() -> None:
+    database = Database()
+    together = _together(database)
+    database.going.set()
+    database.held = {9}
+    (waiting,) = await _begun(together, _said(1, sender=1, to=9))
+    assert (await together.save(_said(2, sender=3, to=4))).message.id == 2
+    await database.looks()
+    assert not waiting.done()
+    database.held = set()
+    assert (await waiting).message.id == 1
+
+
+async def test_what_waits_for_another_writer_takes_no_place_from_the_others() -> None:
+    database = Database()
+    together = _together(database)
+    database.held = {9}
+    tasks = await _begun(together, *(_said(number, sender=100 + number, to=9) for number in range(MOST)))
+    others = await _begun(together, *(_said(1000 + number, sender=3, to=4) for number in range(MOST)))
+    database.going.set()
+    await asyncio.gather(*others)
+    assert not any(task.done() for task in tasks)
+    database.held = set()
+    assert [(await task).message.id for task in tasks] == list(range(MOST))
+
+
+async def test_who_waited_too_long_for_another_writer_is_told_and_the_next_is_tried() -> None:
+    database = Database()
+    together = _together(database, patience_s=0.0)
+    database.going.set()
+    database.held = {9}
+    with pytest.raises(ArchiveAway, match="another writer"):
+        await together.save(_said(1, to=9))
+    assert (await together.save(_said(2))).message.id == 2
+
+
+async def test_new_conversations_are_made_apart_and_who_said_more_keeps_its_order() -> None:
+    database = Database()
+    together = _together(database)
+    database.going.set()
+    database.new = {9}
+    tasks = await _begun(together, _said(1, sender=1, to=9))
+    await database.looks()
+    tasks += await _begun(together, _said(2, sender=1, to=2), _said(3, sender=9, to=1), _said(4, sender=3, to=4))
+    await tasks[3]
+    assert database.saved == [4]
+    database.making.set()
+    await asyncio.gather(*tasks)
+    assert database.saved == [4, 1, 2, 3]
+
+
+async def test_one_that_can_never_be_written_changes_no_order_of_what_waits() -> None:
+    database = Database()
+    together = _together(database)
+    database.held = {9}
+    tasks = await _begun(together, _said(1, "bad", sender=5, to=6), _said(2, sender=1, to=9), _said(3, sender=1, to=2))
+    database.going.set()
+    with pytest.raises(BadRow):
+        await tasks[0]
+    await database.looks()
+    database.held = set()
+    await asyncio.gather(*tasks[1:])
+    assert database.saved == [2, 3]
+
+
+async def test_closing_waits_for_what_is_new_and_for_what_is_behind_it() -> None:
+    database = Database()
+    together = _together(database)
+    database.going.set()
+    database.making.set()
+    database.new = {9}
+    tasks = await _begun(together, _said(1, sender=1, to=9), _said(2, sender=8, to=9))
+    await together.close()
+    assert database.saved == [1, 2]
+    await asyncio.gather(*tasks)
