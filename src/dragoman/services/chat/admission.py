@@ -9,9 +9,9 @@ knew where to push it would be overtaken.
 """
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Coroutine
 from time import monotonic, time
+from typing import Any, TypeVar
 
 import structlog
 
@@ -36,6 +36,8 @@ from dragoman.store.errors import StoreError
 from dragoman.store.slices import in_slices
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 LOOK_AGAIN_S = 3.0  # at a user's session version
 
@@ -81,7 +83,8 @@ class Admission:
             log.warning("a user comes in on its token alone", user=user.id, error=str(error))
         finally:
             self._here.expect_no_more(user)
-        if socket.closed:
+        if socket.closed:  # perhaps because it has a successor, which knows of nobody before it
+            await self._end_former(user, before)
             await self.leave(user)
             return Reason.AUTH_TIMEOUT
         # Nothing is awaited since it owns the user: of two that come in here at once, the later owner enters later.
@@ -106,18 +109,36 @@ class Admission:
 
     async def _own(self, user: ChatUser) -> str:
         """From now on it is reached here; answers where it was before."""
-        before = await self._users.swap_owner(user.id, user.owner)
+        before = await self._made_known(user, self._users.swap_owner(user.id, user.owner))
         user.verified = True
         return before
 
+    async def _made_known(self, user: ChatUser, writing: Coroutine[Any, Any, T]) -> T:
+        """Redis is told where it is; what is pushed waits from before that until it has looked into the archive after.
+
+        Also when we stop waiting: what was sent to Redis may be done yet. And when it failed: Redis may have done it.
+        """
+        user.inbound.hold()
+        task = asyncio.ensure_future(writing)
+        task.add_done_callback(lambda _: self._tasks.spawn(user.inbound.begin(), "chat-catch-up"))
+        return await asyncio.shield(task)
+
     async def _arrived(self, user: ChatUser, before: str) -> None:
         """End its other connection, wherever that is, and tell it what became of its messages while it was away."""
-        instance, _, connection = before.rpartition("|")
-        if instance and instance != self.instance:
-            await self._courier.hand(instance, ChatKick(user.id, int(connection)))
+        await self._end_former(user, before)
         for word in await self._users.take_words(user.id):
             user.say(word)
         await self._receipts.apply_early(user.id)  # which an instance died with
+
+    async def _end_former(self, user: ChatUser, before: str) -> None:
+        instance, _, connection = before.rpartition("|")
+        if not instance or before == user.owner:
+            return
+        kick = ChatKick(user.id, int(connection))
+        if instance == self.instance:
+            self._here.kicked(kick)
+        else:
+            await self._courier.hand(instance, kick)
 
     def reauth(self, user: ChatUser, token: str | None) -> Reason | None:
         """A newer token of the same user; None: it is good."""
@@ -160,18 +181,8 @@ class Admission:
         if not await self._valid(user):
             user.end(Reason.SESSION_INVALID, Close.UNAUTHORIZED)
         elif not user.socket.closed:
-            with self._looking_after(user):
-                before = await self._own(user)
+            before = await self._own(user)
             await (self._arrived(user, before) if self._here.get(user.id) is user else self.leave(user))
-
-    @contextmanager
-    def _looking_after(self, user: ChatUser) -> Iterator[None]:
-        """Inside, Redis is told where it is. Redis may know, and forget to say so: it looks whatever came of that."""
-        user.inbound.hold()
-        try:
-            yield
-        finally:
-            self._tasks.spawn(user.inbound.begin(), "chat-catch-up")
 
     async def renew(self) -> None:
         """Owner keys, before they lapse. Who has a newer connection elsewhere is told, should that word have missed."""
@@ -184,9 +195,7 @@ class Admission:
     async def _own_again(self, user: ChatUser) -> None:
         if self._here.get(user.id) is not user:  # it has left, and taken its name away
             return
-        with self._looking_after(user):
-            ours = await self._users.own_again(user.id, user.owner)
-        if not ours:
+        if not await self._made_known(user, self._users.own_again(user.id, user.owner)):
             self._replaced(user)
 
     def _replaced(self, user: ChatUser) -> None:

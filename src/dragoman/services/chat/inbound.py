@@ -82,9 +82,9 @@ class Inbound:
         await self.catch_up()
 
     async def catch_up(self, *, again: bool = False, pages: int | None = None) -> None:
-        """Send what is undelivered; with `again` also what was written before. One at a time."""
+        """Send what is undelivered; with `again` also what was written before. One at a time; none while held."""
         self._look_again = True
-        if self._catching_up:
+        if self.catching_up:
             return
         self._catching_up = True
         try:

@@ -4,34 +4,44 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 from chat_house import OWNER_TTL_MS, House, Socket
 from dragoman.archive import NewMessage, Verdict
+from dragoman.protocol.peer import ChatKick
 from dragoman.services.chat.clock import now_ms
-from dragoman.services.chat.inbound import frame_of
+from dragoman.services.chat.inbound import ChatSocket, frame_of
 from dragoman.store.chat.users import Users
 from dragoman.store.errors import RedisAway
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
+from waiting import wait_until
 
 SENDER, RECEIVER = 7, 9
 
 
 class FailingUsers(Users):
-    """Redis is away for the owner's name while somebody says so, or slow to answer once it is written."""
+    """Redis is away for the owner's name while somebody says so, or slow to write it, or to answer once it has."""
 
     def __init__(self, redis: Redis, keys: Keys) -> None:
         super().__init__(redis, keys, OWNER_TTL_MS)
         self.away = False
-        self.written, self.go_on = asyncio.Event(), asyncio.Event()
-        self.go_on.set()
+        self.write, self.written, self.answer = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.asked = asyncio.Event()
+        self.write.set()
+        self.answer.set()
 
     async def swap_owner(self, user: int, owner: str) -> str:
         if self.away:
             raise RedisAway("not there")
+        return await asyncio.shield(self._swap_owner(user, owner))  # once it is sent, nobody can take it back
+
+    async def _swap_owner(self, user: int, owner: str) -> str:
+        self.asked.set()
+        await self.write.wait()
         before = await super().swap_owner(user, owner)
         self.written.set()
-        await self.go_on.wait()
+        await self.answer.wait()
         return before
 
 
@@ -83,15 +93,54 @@ async def test_what_is_pushed_before_redis_has_answered_waits_as_well(redis: Red
         await house.come_in(RECEIVER, socket)
         await save(house, "older")
         users.away = False
-        users.written.clear()
-        users.go_on.clear()
+        users.answer.clear()
         verifying = asyncio.ensure_future(house.admission.run_once())
         await users.written.wait()
         await save_and_push(house, "newer")
-        users.go_on.set()
+        users.answer.set()
         await verifying
         await house.tasks.settled()
         assert socket.messages == ["older", "newer"]
+
+
+async def test_who_is_written_after_nobody_waits_for_that_any_longer_gets_the_older_first(
+    redis: Redis, keys: Keys, tmp_path: Path
+) -> None:
+    async with house_at(redis, keys, tmp_path) as (house, users):
+        users.away, socket = True, Socket(1)
+        user = await house.come_in(RECEIVER, socket)
+        users.away = False
+        users.write.clear()
+        verifying = asyncio.ensure_future(house.admission.run_once())
+        await users.asked.wait()
+        verifying.cancel()
+        await asyncio.wait([verifying])
+        await house.tasks.settled()
+        await save(house, "older")
+        users.write.set()
+        await users.written.wait()
+        await save_and_push(house, "newer")
+        await wait_until(lambda: not user.inbound.catching_up)
+        assert socket.messages == ["older", "newer"]
+
+
+async def test_one_that_is_ended_by_a_newer_one_before_it_came_in_ends_the_one_before_it(
+    redis: Redis, keys: Keys, tmp_path: Path
+) -> None:
+    """Of three, the second knows of the first, and the third of the second."""
+    async with house_at(redis, keys, tmp_path) as (house, users):
+        first, second = Socket(1), Socket(2)
+        await house.come_in(RECEIVER, first)
+        users.written.clear()
+        users.answer.clear()
+        token = house.tokens.access(RECEIVER, 0, now_ms() / 1000)
+        coming = asyncio.ensure_future(house.admission.admit(cast(ChatSocket, second), token))
+        await users.written.wait()
+        house.here.kicked(ChatKick(RECEIVER, 2))  # by the third, elsewhere
+        users.answer.set()
+        await coming
+        assert second.closed
+        assert first.closed
 
 
 async def test_whom_redis_forgot_gets_what_was_saved_meanwhile_ahead_of_what_is_pushed_to_it(
