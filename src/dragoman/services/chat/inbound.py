@@ -91,6 +91,7 @@ class Inbound:
             while self._behind and not self.socket.closed:
                 self._missed = self._look_again = False
                 await self._all_pages(again, pages)
+                again, pages = False, None  # who asked meanwhile asked for all that it was not sent
                 if not self._look_again:
                     self._let_go()
         finally:

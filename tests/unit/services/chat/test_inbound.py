@@ -5,6 +5,7 @@ import json
 from typing import Any, cast
 
 from dragoman.archive import Archive, Status, Stored
+from dragoman.services.chat import inbound
 from dragoman.services.chat.inbound import ChatSocket, Inbound, frame_of
 
 SENDER, RECEIVER = 7, 9
@@ -81,5 +82,28 @@ def test_of_two_that_hold_it_the_later_lets_go() -> None:
         house.rows.save(1)
         await house.inbound.begin()
         assert house.heard == [1, 2]
+
+    asyncio.run(main())
+
+
+def test_who_has_to_look_while_it_is_sent_the_first_of_many_again_gets_what_it_missed_behind_them() -> None:
+    async def main() -> None:
+        house = House()
+        for id in range(1, inbound.PAGE + 1):
+            house.rows.save(id)
+        await house.inbound.begin()
+        house.heard.clear()
+        house.rows.asked.clear()
+        house.rows.go_on.clear()
+        again = asyncio.ensure_future(house.inbound.catch_up(again=True, pages=1))
+        await house.rows.asked.wait()
+        missed, pushed = inbound.PAGE + 1, inbound.PAGE + 2
+        house.rows.save(missed)
+        house.inbound.hold()
+        house.save_and_push(pushed)
+        looking = asyncio.ensure_future(house.inbound.begin())
+        house.rows.go_on.set()
+        await asyncio.gather(again, looking)
+        assert house.heard == [*range(1, inbound.PAGE + 1), missed, pushed]
 
     asyncio.run(main())
