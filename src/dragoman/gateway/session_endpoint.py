@@ -141,7 +141,7 @@ class SessionEndpoint:
             return
         _few_words(data, message.audio)
         if self._sessions.find(message.session_id) is None:
-            self._sessions.forward_utterance(conn, message, principal.owner, principal.tenant, data)
+            self._sessions.senders.forward(conn, message, principal.owner, principal.tenant, data)
         else:
             self._sessions.get(message.session_id, principal.owner).utterance(message, conn)
         self._anteroom.leave(conn)

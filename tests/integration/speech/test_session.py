@@ -13,6 +13,7 @@ from dragoman.protocol.codes import Close
 from dragoman.protocol.node import JobError
 from dragoman.protocol.session import SessionInit, Utterance
 from dragoman.services.speech.session import Session
+from dragoman.store.errors import RedisAway
 from integration.speech.house import PATIENCE_S, House, Open, Wire
 from waiting import wait_until
 
@@ -213,3 +214,17 @@ async def test_an_idle_client_is_sent_elsewhere_as_soon_as_its_instance_drains(h
     _, wire = speak(here)
     await here.instance.drain()
     assert (wire.closed, wire.code) == (True, Close.SHUTDOWN)
+
+
+async def test_a_session_that_redis_cannot_be_told_of_is_not_left_waiting_for_its_opening(house: Open) -> None:
+    here, wire = await house(), Wire()
+
+    async def away(*args: object) -> None:
+        raise RedisAway("gone")
+
+    here.stores.sessions.open = away  # type: ignore[assignment,method-assign]
+    session = here.services.sessions.open(wire, SessionInit("1", "web", "en", "es", resume=True), WHO)
+    await wait_until(lambda: wire.closed, PATIENCE_S)
+    assert wire.code == Close.OVERLOADED
+    assert here.services.sessions.find(session.id) is None
+    assert not wire.sent

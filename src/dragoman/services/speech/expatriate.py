@@ -1,19 +1,17 @@
-"""Between a session and jobs or sockets that are on another instance.
+"""Between a session and its jobs that are driven on another instance.
 
 A session may be resumed elsewhere while jobs it cut are driven here: what becomes of them is told to its owner
-of then. And an utterance may come by a socket on another instance: its result travels back there.
+of then.
 """
 
 import asyncio
 from time import monotonic
 
-import msgspec
-
 from dragoman.domain.job import Outcome
 from dragoman.domain.placement import NoNode
 from dragoman.protocol.codec import decode_node
 from dragoman.protocol.node import JobResult, NodePartial
-from dragoman.protocol.peer import InboxMessage, JobEnded, JobMoved, ToSocket, decode_inbox, encode_peer
+from dragoman.protocol.peer import InboxMessage, JobEnded, JobMoved, decode_inbox, encode_peer
 from dragoman.services.loops import Tasks
 from dragoman.services.speech.messages import ended_message
 from dragoman.services.speech.order import End, Order
@@ -97,30 +95,3 @@ class Expatriate:
 
     def job_ended(self, order: Order, end: End) -> None:
         self._mail.send(ended_message(order.session_id, order, end))
-
-
-class RemoteSocket:
-    """The socket, on another instance, by which an utterance came."""
-
-    closed = False
-    peer = ("", 0)
-
-    def __init__(self, session_id: str, instance: str, connection: int, router: Router, tasks: Tasks) -> None:
-        self.id = -connection
-        self._session_id, self._instance, self._connection = session_id, instance, connection
-        self._router, self._tasks = router, tasks
-
-    def send(self, data: bytes | str) -> None:
-        frame = data if isinstance(data, bytes) else data.encode()
-        message = ToSocket(self._connection, self._session_id, msgspec.Raw(frame))
-        self._tasks.spawn(self._push(message), "to-socket")
-
-    async def _push(self, message: ToSocket) -> None:
-        try:
-            await self._router.push(self._instance, message)
-        except StoreError:
-            return
-
-    def flush(self) -> None: ...
-
-    def close(self, code: int, reason: str = "") -> None: ...

@@ -19,13 +19,13 @@ from dragoman.services.sockets import Socket
 from dragoman.services.speech import messages
 from dragoman.services.speech.abroad import Abroad
 from dragoman.services.speech.dispatcher import Dispatcher
-from dragoman.services.speech.expatriate import Expatriate, Mail, RemoteSocket, end_of, parked_message
+from dragoman.services.speech.expatriate import Expatriate, Mail, end_of, parked_message
 from dragoman.services.speech.order import Place, TurnLine
 from dragoman.services.speech.outbox import Outbox
 from dragoman.services.speech.router import Router
+from dragoman.services.speech.senders import NO_SUCH_SESSION, RemoteSocket, Senders
 from dragoman.services.speech.session import Session, SessionSettings
 from dragoman.store.errors import StoreError
-from dragoman.store.inbox import Push
 from dragoman.store.owners import Owners
 from dragoman.store.sessions import ResumableSessions
 from dragoman.store.slices import in_slices
@@ -34,7 +34,6 @@ from dragoman.store.turns import Turns
 log = structlog.get_logger(__name__)
 
 END_TURN_RETRY_S = 0.5
-NO_SUCH_SESSION = "There is no such session here."
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +63,10 @@ class Sessions:
         self.instance, self.settings, self.turns, self.resumable = instance, settings, turns, resumable
         self._owners, self._dispatcher, self._router, self._mail = owners, dispatcher, router, mail
         self._metrics, self._tasks, self._guard = metrics, tasks, guard
+        patience_s = dispatcher.placer.settings.placement_wait_ms / 1000
+        self.senders = Senders(owners, router, metrics, tasks, patience_s=patience_s)
         self._sessions: dict[str, Session] = {}
         self._of_socket: dict[int, set[str]] = {}
-        self._senders: dict[int, Socket] = {}  # sockets here that wait for results of sessions elsewhere
         self._expiry: dict[str, asyncio.TimerHandle] = {}
         self._handed: dict[str, int] = {}  # sessions sent elsewhere, with the epoch they had here
 
@@ -98,9 +98,20 @@ class Sessions:
             "trace_id": session.trace_id,
             "opened_by": self.instance,
         }
-        await self._owners.claim_session(session.id, self.instance)
-        await self.resumable.open(session.id, token, session.subject, {**kept, **session.state()})
+        try:
+            await self._owners.claim_session(session.id, self.instance)
+            await self.resumable.open(session.id, token, session.subject, {**kept, **session.state()})
+        except StoreError:
+            self._turn_away(session)
+            raise
         session.send(msgspec.structs.replace(ack, resume_token=token, next_index=0))
+
+    def _turn_away(self, session: Session) -> None:
+        socket = session.socket
+        if self._sessions.get(session.id) is session:
+            self._remove(session, "not opened")
+        if socket is not None:
+            socket.close(Close.OVERLOADED, "Redis is away; connect again")
 
     def build(self, session_id: str, init: SessionInit, subject: str) -> Session:
         session = Session(
@@ -162,23 +173,6 @@ class Sessions:
 
     # -- utterances by another socket ------------------------------------------------------------
 
-    def forward_utterance(self, socket: Socket, message: Utterance, subject: str, tenant: str, frame: bytes) -> None:
-        """The session is not here: to its owner, who sends the result back to this socket. Who is gone by now could not
-        be answered, and may have been the session's own socket before it was resumed elsewhere: its client says this
-        again there, and must find the index unused."""
-        if socket.closed:
-            return
-        self._senders[socket.id] = socket
-        forwarded = UtteranceFor(message.session_id, self.instance, socket.id, subject, tenant, msgspec.Raw(frame))
-        self._tasks.spawn(self._forward(socket, forwarded), "forward-utterance")
-
-    async def _forward(self, socket: Socket, message: UtteranceFor) -> None:
-        owner = await self._owners.session_owner(message.session_id)
-        if socket.closed:
-            return
-        if owner is None or owner == self.instance or await self._router.push(owner, message) is not Push.OK:
-            socket.send(encode(Error(code=ErrorCode.INVALID_SESSION, message=NO_SUCH_SESSION)))
-
     def utterance_for(self, message: UtteranceFor) -> None:
         utterance = decode_client(bytes(message.frame))
         reply_to = RemoteSocket(message.session_id, message.instance, message.connection, self._router, self._tasks)
@@ -190,11 +184,7 @@ class Sessions:
             reply_to.send(encode(Error(code=error.code, message=error.message)))
 
     def to_socket(self, message: ToSocket) -> None:
-        socket = self._senders.get(message.connection)
-        if socket is not None and not socket.closed:
-            socket.send(bytes(message.frame))
-        else:
-            self._metrics.dropped.labels("sender_gone").inc()
+        self.senders.reply(message)
 
     # -- jobs of sessions that are driven elsewhere ----------------------------------------------
 
@@ -243,7 +233,7 @@ class Sessions:
 
     def socket_closed(self, socket: Socket) -> None:
         """Sessions end with their socket, unless they can resume or were meant to outlive it."""
-        self._senders.pop(socket.id, None)
+        self.senders.left(socket)
         for session_id in self._of_socket.pop(socket.id, set()):
             session = self._sessions.get(session_id)
             if session is not None and session.socket is socket:
@@ -372,8 +362,7 @@ class Sessions:
         """We were buried: nothing here is ours any more."""
         sessions, self._sessions = self._sessions, {}
         self._of_socket.clear()
-        # The end of a socket may have been among what waited, and nobody will tell it now.
-        self._senders = {id: socket for id, socket in self._senders.items() if not socket.closed}
+        self.senders.forget_closed()  # their end may have been among what waited
         for session in sessions.values():
             for message in session.outbox.undelivered() if session.outbox is not None else ():
                 self._mail.send(message)
