@@ -1,10 +1,13 @@
-"""open_inbox.lua, mark_burial.lua and close_inbox.lua against one name at the door."""
+"""open_inbox.lua, mark_burial.lua, close_inbox.lua and drive_job.lua against one name at the door."""
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dragoman.store.instances import CLOSE_INBOX, MARK, MARK_BURIAL, OPEN_INBOX
-from machines import Bench, check
+from dragoman.store.jobs import DRIVE_JOB
+from dragoman.store.script import Script
+from machines import START_MS, Bench, check, finds_a_difference, with_bug
 
 INCARNATIONS = st.sampled_from(["a", "b"])
 HOLDERS = st.sampled_from(["a", "b", MARK + "a", MARK + "b"])
@@ -12,15 +15,16 @@ GROUP = "scheduler"
 
 
 class Door(RuleBasedStateMachine):
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Bench, drive: Script = DRIVE_JOB) -> None:
         super().__init__()
-        self.bench = bench
+        self.bench, self.script = bench, drive
         instance = bench.fresh_name()
         self.opened, self.inbox = bench.keys.open(instance), bench.keys.inbox(instance)
-        self.counts = bench.keys.counts(instance)
+        self.counts, self.jobs_of = bench.keys.counts(instance), bench.keys.jobs_of(instance)
         self.holder: str | None = None
         self.entries: list[bytes] = []
         self.grouped = False
+        self.jobs: dict[str, int] = {}
 
     @rule(incarnation=INCARNATIONS)
     def open(self, incarnation: str) -> None:
@@ -49,6 +53,18 @@ class Door(RuleBasedStateMachine):
             self.holder = new
         else:
             assert reply == b"OTHER"
+
+    @rule(incarnation=HOLDERS, job=st.sampled_from(["j", "k"]), deadline=st.integers(START_MS, START_MS + 9))
+    def drive(self, incarnation: str, job: str, deadline: int) -> None:
+        keys = {"opened": self.opened, "driven": self.jobs_of}
+        reply = self.bench.do(
+            self.script(self.bench.redis, **keys, incarnation=incarnation, job=job, deadline=deadline)
+        )
+        if self.holder == incarnation:
+            assert reply == b"OK"
+            self.jobs[job] = deadline
+        else:
+            assert reply == b"BURIED"
 
     @rule()
     def somebody_pushes(self) -> None:
@@ -83,10 +99,29 @@ class Door(RuleBasedStateMachine):
         assert found == (None if self.holder is None else self.holder.encode())
         assert self.bench.call("XLEN", self.inbox) == len(self.entries)
         assert self.bench.call("EXISTS", self.inbox) == self.grouped
+        flat = self.bench.call("ZRANGE", self.jobs_of, 0, -1, "WITHSCORES")
+        assert {job.decode(): int(at) for job, at in zip(flat[::2], flat[1::2], strict=True)} == self.jobs
 
     def teardown(self) -> None:
-        self.bench.call("DEL", self.opened, self.inbox, self.counts)
+        self.bench.call("DEL", self.opened, self.inbox, self.counts, self.jobs_of)
 
 
 def test_the_scripts_of_the_door_do_what_the_model_does(bench: Bench) -> None:
     check(lambda: Door(bench))
+
+
+BUGS = {
+    "no look at who has the inbox": ("if redis.call('GET', opened) ~= incarnation then return 'BURIED' end\n", ""),
+    "an inbox that anybody has": (
+        "if redis.call('GET', opened) ~= incarnation",
+        "if redis.call('EXISTS', opened) == 0",
+    ),
+    "a deadline that is rounded": ("'%.0f'", "'%.3g'"),
+}
+
+
+@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_bug_in_drive_job_is_found(bench: Bench, bug: str) -> None:
+    wrong = with_bug("drive_job", *BUGS[bug])
+    assert finds_a_difference(lambda: Door(bench, wrong))

@@ -25,7 +25,7 @@ from dragoman.store.reservations import Given, Reservations
 NODES = 20
 SLOTS = 4096  # more than there are callers: whether a node is full is not the question here
 RESERVATION_TTL_MS = 15_000
-DRIVER = "bench-1"
+DRIVER, INCARNATION = "bench-1", "one"
 PROBED_JOBS = 20
 _FAR_MS = 4_000_000_000_000
 _RECEIPT = '{"pool":20,"drawn":["node-00000001","node-00000002"],"chosen":"node-00000001","affinity":"first"}'
@@ -44,16 +44,20 @@ class JobLife:
         self.before_assign: tuple[Callable[[], Awaitable[None]], ...] = (self.ask, self.record)
         self.after_assign = (self.acknowledged, self.started, self.answered, self.give_back, self.close)
 
+    async def begin(self) -> None:
+        """Only an instance whose inbox is open drives jobs."""
+        await self._jobs.redis.call("SET", self._jobs.keys.open(DRIVER), INCARNATION)
+
     async def ask(self) -> None:
         self._index += 1
         self._job, self._request = job_id(), request_id(self._session, self._index, "es")
-        bound, locked, reserved, _ = await asyncio.gather(
+        replies = await asyncio.gather(
             self._jobs.binding(self._request),
             self._jobs.lock(self._request, self._job),
             self._slots.reserve(self._node, self._job, SLOTS),
-            self._jobs.driven(DRIVER, self._job, _FAR_MS),
+            self._jobs.drive(DRIVER, INCARNATION, self._job, _FAR_MS),
         )
-        self._expect((bound, locked, reserved), (None, b"OK", b"OK"))
+        self._expect(replies, [None, b"OK", b"OK", b"OK"])
 
     async def record(self) -> None:
         fields = {
@@ -103,6 +107,7 @@ class JobLife:
 async def live(life: JobLife, going: Going, waits_s: list[float]) -> int:
     """Job after job; notes how long each waited until it could be assigned. Returns how many there were."""
     done = 0
+    await life.begin()
     while going.on or not done:
         begun = perf_counter()
         for step in life.before_assign:
@@ -120,6 +125,7 @@ async def round_trips(redis: Redis, keys: Keys) -> tuple[float, float]:
     Counted by the connections: a step in which anything was written is one, to however many masters it went at once.
     """
     life = JobLife(redis, keys, 0)
+    await life.begin()
     counts = [0, 0]
     for _ in range(PROBED_JOBS):
         for part, steps in enumerate((life.before_assign, life.after_assign)):

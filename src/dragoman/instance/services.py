@@ -118,7 +118,10 @@ class Services:
         placing = PlacerSettings(
             speech.placement_wait_ms, speech.default_slots, speech.turn_overcommit, speech.job_timeout_ms
         )
-        self.placer = Placer(name, self.view, stores.jobs, stores.reservations, stores.turns, self.metrics, placing)
+        self.placer = Placer(
+            name, self.view, stores.jobs, stores.reservations, stores.turns, self.metrics, placing,
+            incarnation=lambda: self.presence.incarnation,
+        )  # fmt: skip
         deadlines = DeadlineSettings(
             speech.job_ack_timeout_ms, speech.attempt_timeout_ms, speech.job_timeout_ms, speech.max_attempts
         )

@@ -22,6 +22,7 @@ from dragoman.store.script import Script
 
 CREATE_JOB = Script.beside(__file__, "create_job")
 ADVANCE_JOB = Script.beside(__file__, "advance_job")
+DRIVE_JOB = Script.beside(__file__, "drive_job")
 
 LOCK_MS = 2000
 JOB_TTL_MS = 3_600_000
@@ -129,7 +130,15 @@ class Jobs:
 
     # -- what its driver must leave to be found --------------------------------------------------
 
+    def drive(self, instance: str, incarnation: str, job: str, deadline_ms: int) -> "asyncio.Future[bytes]":
+        """Before anything of the job is recorded: b'OK', or b'BURIED' when the instance was, or is about to be."""
+        opened, driven = self.keys.open(instance), self.keys.jobs_of(instance)
+        return DRIVE_JOB(
+            self.redis, opened=opened, driven=driven, incarnation=incarnation, job=job, deadline=deadline_ms
+        )
+
     def driven(self, instance: str, job: str, deadline_ms: int) -> "asyncio.Future[int]":
+        """The same of a job that is recorded, whatever becomes of the instance."""
         return self.redis.call("ZADD", self.keys.jobs_of(instance), deadline_ms, job)
 
     def undriven(self, instance: str, job: str) -> "asyncio.Future[int]":

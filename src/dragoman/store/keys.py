@@ -52,7 +52,7 @@ TABLE = (
     KeySpec("P:v1:sessions:grace", "zset", "shrinks by score", "sessions, undertaker", "grace sweeper", "sessions without an owner, by the end of their grace"),
     KeySpec("P:streams:{instance:<id>}:inbox", "stream", "until buried", "router", "reader", "what others hand to this instance"),
     KeySpec("P:streams:{instance:<id>}:dlq", "stream", "until a person drops it", "reclaimer", "dlq", "dead letters"),
-    KeySpec("P:streams:{instance:<id>}:open", "string", "until buried", "presence, undertaker", "push", "incarnation whose reader is there"),
+    KeySpec("P:streams:{instance:<id>}:open", "string", "until buried", "presence, undertaker", "push, placer", "incarnation whose reader is there"),
     KeySpec("P:streams:{instance:<id>}:counts", "hash", "until buried", "push, done, dead letter", "status, tests", "added, done, dead, bytes"),
     KeySpec("P:v1:dlq:instances", "set", "until empty", "reclaimer", "dlq", "instances with dead letters, also dead ones"),
     KeySpec("P:v1:instances:{instance:<id>}:jobs", "zset", "until buried", "dispatcher", "undertaker", "jobs it drives, by deadline ms"),

@@ -27,6 +27,7 @@ async def test_jobs_that_were_lived_hold_nothing(redis: Redis, keys: Keys) -> No
 @pytest.mark.parametrize("redis_at", ["single"], indirect=True)
 async def test_a_step_that_is_refused_ends_the_bench(redis: Redis, keys: Keys) -> None:
     life = JobLife(redis, keys, 0)
+    await life.begin()
     await life.ask()
     with pytest.raises(BenchError, match=r"^Redis answered a step of job-.* instead of"):
         await life.acknowledged()

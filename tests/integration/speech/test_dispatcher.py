@@ -6,7 +6,10 @@ import pytest
 
 from dragoman.domain.job import Outcome
 from dragoman.domain.placement import Assign, NoNode, Wait
+from dragoman.domain.turn import Turn
 from dragoman.protocol.codes import Close
+from dragoman.services.speech.order import TurnLine
+from dragoman.services.speech.placing import Recorded
 from integration.speech.driving import missing_model
 from integration.speech.house import PATIENCE_S, Ear, House, Open, WiredNode, order, place
 from redis_fixtures import CLUSTER
@@ -188,6 +191,60 @@ async def test_the_utterances_of_a_session_reach_their_node_in_order_of_index(ho
         here.services.dispatcher.take(order(index=index, ear=ear))
     await wait_until(lambda: len(ear.ends) == 300, PATIENCE_S)
     assert [job["utterance_index"] for job in node.jobs] == list(range(300))
+
+
+async def turn_bound(here: House, owner: str) -> None:
+    """Two jobs of one turn; a session of `owner`'s has it when the first has found its node."""
+    node = await here.node("n", features=("job_ack",))
+    await here.stores.owners.claim_session("s-1", owner)
+    ear, line = Ear(), TurnLine(Turn("turn-1"))
+    here.services.dispatcher.take(order(line=line, ends_turn=False, ear=ear))
+    await wait_until(lambda: node.jobs, PATIENCE_S)
+    node.answer(node.jobs[0])
+    await wait_until(lambda: ear.ends, PATIENCE_S)
+    async with asyncio.timeout(PATIENCE_S):
+        await here.services.tasks.settled()
+
+
+async def test_the_node_of_a_turn_is_remembered_while_its_session_is_here(house: Open) -> None:
+    here = await house("a")
+    await turn_bound(here, "a")
+    assert await here.stores.turns.current("s-1") == "turn-1"
+    assert await here.stores.turns.node_of("turn-1") == "n"
+    await here.stores.turns.end("s-1", "turn-1")
+
+
+async def test_the_node_of_a_turn_whose_session_went_on_elsewhere_is_not_left_behind(house: Open) -> None:
+    """Who has the session now looked for a turn before this one had a node, and would never end it."""
+    here = await house("a")
+    await turn_bound(here, "b")
+    assert await here.stores.turns.current("s-1") is None
+    assert await here.stores.turns.node_of("turn-1") is None
+
+
+async def test_a_turn_whose_first_job_was_ended_with_its_instance_leaves_nothing_behind(
+    house: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused, heir = await house("a"), await house("b")
+    await heir.node("n")
+    await wait_until(lambda: paused.knows("n"), PATIENCE_S)
+    ear = Ear()
+    mine = order(line=TurnLine(Turn("turn-1")), ends_turn=False, ear=ear)
+    paused.services.dispatcher.take(mine)
+    placing = paused.services.dispatcher._driven[mine.job_id]._placing
+    record_it = placing._record
+
+    async def buried(binds_turn: bool) -> Recorded:
+        await heir.services.orphans.adopt(mine.job_id, paused.name)
+        return await record_it(binds_turn)
+
+    monkeypatch.setattr(placing, "_record", buried)
+    await wait_until(lambda: ear.ends, PATIENCE_S)
+    assert ear.ends[0].code == "INSTANCE_LOST"
+    async with asyncio.timeout(PATIENCE_S):
+        await paused.services.tasks.settled()
+    assert await heir.stores.turns.current("s-1") is None
+    assert await heir.stores.turns.node_of("turn-1") is None
 
 
 async def test_an_utterance_that_waits_for_a_node_holds_up_nobody(house: Open) -> None:

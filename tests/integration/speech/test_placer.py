@@ -14,6 +14,7 @@ from dragoman.store.errors import RedisAway
 from dragoman.store.jobs import LOCK_MS
 from dragoman.store.reservations import Given
 from integration.speech.house import PATIENCE_S, Ear, House, Open, order, place
+from integration.speech.test_resumption import Gate
 from redis_fixtures import CLUSTER
 from waiting import wait_until
 
@@ -139,6 +140,24 @@ async def test_a_job_whose_instance_was_buried_before_it_was_recorded_is_not_rec
     assert (record["driver"], record["session_id"]) == (heir.name, mine.session_id)
     assert not await heir.stores.reservations.held("n")
     assert not await heir.driven()
+
+
+async def test_a_job_that_waited_for_a_node_while_its_instance_was_buried_is_not_begun(house: Open) -> None:
+    """Nobody knew of it yet, so nobody could end it."""
+    paused, heir = await two(house)
+    mine = order(line=TurnLine(Turn("turn-1")), ends_turn=False)
+    choosing = Gate(paused.services.placer, "choose")
+    placing = asyncio.ensure_future(place(paused, mine))
+    await choosing.reached()
+    assert await heir.stores.instances.mark_burial(paused.name, paused.services.presence.incarnation) == "OK"
+    await heir.node("n")
+    await wait_until(lambda: paused.knows("n"), PATIENCE_S)
+    choosing.open()
+    assert await placing == Ended()
+    assert not await heir.job(mine.job_id)
+    assert await heir.stores.turns.current(mine.session_id) is None
+    await wait_until(lambda: nothing_held(heir), PATIENCE_S)
+    assert not await paused.driven()
 
 
 async def test_the_slots_of_a_node_are_never_exceeded_by_fifty_jobs_on_two_instances(house: Open) -> None:

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from dragoman.domain.job import Event, Outcome, Reply
+from dragoman.store.instances import MARK, Instances
 from dragoman.store.jobs import JOB_TTL_MS, LOCK_MS, Binding, Jobs
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
@@ -167,6 +168,19 @@ async def test_of_many_who_release_one_job_one_does(jobs: Jobs, connect: Connect
     assert sorted(ends) == sorted([Reply.OK] + [Reply.ALREADY] * 19)
     gone = await asyncio.gather(*((jobs, other)[n % 2].advance("j", Event.RELEASE, attempt=1) for n in range(20)))
     assert sorted(gone) == sorted([Reply.OK] + [Reply.ALREADY] * 19)
+
+
+async def test_who_was_buried_drives_nothing_any_more(jobs: Jobs, redis: Redis, keys: Keys) -> None:
+    instances = Instances(redis, keys)
+    assert await jobs.drive("i", "first", "too early", 1000) == b"BURIED"
+    await instances.open("i", "first", "scheduler")
+    assert await jobs.drive("i", "first", "j", 1000) == b"OK"
+    await instances.mark_burial("i", "first")
+    assert await jobs.drive("i", "first", "too late", 1000) == b"BURIED"
+    await instances.close("i", MARK + "first")
+    await instances.open("i", "second", "scheduler")
+    assert await jobs.drive("i", "first", "far too late", 1000) == b"BURIED"
+    assert await jobs.driven_by("i", 10) == ["j"]
 
 
 async def test_what_a_driver_drives_is_found_by_its_deadline(jobs: Jobs) -> None:

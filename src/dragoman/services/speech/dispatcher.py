@@ -32,6 +32,8 @@ from dragoman.store.storm import Storm
 
 log = structlog.get_logger(__name__)
 
+REDIS_PAUSE_S = 0.25
+
 
 async def _at_once() -> None:
     """For who has no lease to wait for."""
@@ -233,6 +235,20 @@ class Dispatcher:
 
     async def _send_cancel(self, owner: str, message: CancelJob) -> None:
         await self.router.to_node(owner, message)
+
+    def turn_bound(self, order: Order) -> None:
+        self.tasks.spawn(self._look_after_turn(order), "turn-bound")
+
+    async def _look_after_turn(self, order: Order) -> None:
+        """Who resumes a session writes that it is theirs, and then looks for its turn. We have written the turn, and
+        now look whose the session is: if not ours any more, they may not know of this turn, and nobody would end it."""
+        while True:
+            try:
+                if await self.router.owners.session_owner(order.session_id) != self.instance:
+                    await self.placer.turns.end(order.session_id, order.line.turn.id)
+                return
+            except StoreError:  # the key has no TTL
+                await asyncio.sleep(REDIS_PAUSE_S)
 
     # -- upkeep ----------------------------------------------------------------------------------
 

@@ -101,6 +101,8 @@ class Driver:
             placed = await self._placing.place()
         finally:
             order.place.leave()
+            if self._placing.binds_turn:
+                self.shop.turn_bound(order)
         self._stage("placed")
         match placed:
             case Assign():

@@ -46,7 +46,10 @@ class Placer:
         metrics: Metrics,
         settings: PlacerSettings,
         rng: random.Random | None = None,
+        *,
+        incarnation: Callable[[], str],
     ) -> None:
+        self.incarnation = incarnation
         self.instance, self.view, self.jobs, self.reservations, self.turns = instance, view, jobs, reservations, turns
         self.metrics, self.settings, self.rng = metrics, settings, rng or random.Random()
         self.sequence = Sequence()

@@ -1,6 +1,6 @@
 """One job on its way to its first node: the order of one job.
 
-    write 1   GET binding · SET lock · reserve on the chosen node · ZADD to the driver's jobs
+    write 1   GET binding · SET lock · reserve on the chosen node · the driver's jobs, if it was not buried
     write 2   create + dispatched in one call · SET binding NX · HSETNX affinity if the turn goes on
 
 Five slots, so no one script; two writes. Nothing goes to a node before DISPATCHED is recorded. A crash
@@ -47,7 +47,7 @@ class Exists:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """We were taken for dead before the job was recorded: who buried us has ended it."""
+    """We were taken for dead before the job was recorded: who buried us has ended it, or has never heard of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,7 @@ class Placing:
         self._slot: Slot | None = None
         self._recording: Recording
         self._asked: list[asyncio.Future[Any]] = []
+        self.binds_turn = False  # the node of the turn was, or is being, written with this job
 
     @property
     def begun(self) -> bool:
@@ -109,17 +110,17 @@ class Placing:
             choice = self._choice or self._go_for(await placer.choose(order, refused, self._give_up_at))
             slot = self._slot
             if not bound:
-                existing = await self._patiently(self._bind)
-                if existing is not None:
+                not_ours = await self._patiently(self._bind)
+                if not_ours is not None:
                     await self._abandon()
-                    return existing
+                    return not_ours
                 bound = True
             if slot is not None and not placer.confirmed(order, slot, await slot.taken(), refused):
                 placer.sequence.leave(order)
                 self._choice = None
                 continue
-            binds_turn = isinstance(choice, Assign) and order.line.turn.placed(choice.node_id, order.ends_turn)
-            recorded = await self._patiently(lambda: self._record(binds_turn))  # noqa: B023
+            self.binds_turn = isinstance(choice, Assign) and order.line.turn.placed(choice.node_id, order.ends_turn)
+            recorded = await self._patiently(lambda: self._record(self.binds_turn))
             if recorded is Recorded.OK:
                 return choice
             await self._abandon()
@@ -150,22 +151,24 @@ class Placing:
         asked: list[asyncio.Future[Any]] = [
             jobs.binding(order.request_id),
             jobs.lock(order.request_id, order.job_id),
-            jobs.driven(placer.instance, order.job_id, deadline_ms),
+            jobs.drive(placer.instance, placer.incarnation(), order.job_id, deadline_ms),
         ]
         return asked if order.advanced is None else [*asked, order.advanced]
 
-    async def _bind(self) -> Exists | None:
+    async def _bind(self) -> Exists | Ended | None:
         """The answer to write 1: the request is ours, or somebody else's."""
         jobs, order = self._jobs, self._order
         give_up_at = monotonic() + 2 * LOCK_MS / 1000
         while True:
             asked, self._asked = self._asked or self._ask(), []
-            found, locked, *_ = await self._answers(*asked, meanwhile=self._recording.prepare)
+            found, locked, driven, *_ = await self._answers(*asked, meanwhile=self._recording.prepare)
             if order.advanced is not None and not order.advanced.result():
                 return Exists("")  # the session is somebody else's: so is what it says
             binding = jobs.parse_binding(found)
             if binding is not None and binding.job_id != order.job_id:
                 return Exists(binding.job_id)
+            if driven == b"BURIED":
+                return Ended()
             if locked is not None or await self._own_lock():
                 return None
             # Whoever creates it may need this very slot.
@@ -210,7 +213,7 @@ class Placing:
         return Exists(binding.job_id if binding is not None else "")
 
     async def _abandon(self) -> None:
-        """Somebody else's job answers this request: give up whatever ours has taken."""
+        """Somebody else's job answers this request, or none: give up whatever ours has taken."""
         placer, order = self._placer, self._order
         if order.held is not None:
             node_id = order.held.node_id
