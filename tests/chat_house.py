@@ -42,6 +42,8 @@ class Socket:
 
     closed = False
     buffered = 0
+    frames = pings = 0
+    dead = False  # and nobody knows
 
     def __init__(self, id: int) -> None:
         self.id = id
@@ -52,6 +54,10 @@ class Socket:
 
     def close(self, code: int, reason: str = "") -> None:
         self.closed = True
+
+    def ping(self) -> None:
+        self.pings += 1
+        self.frames += not self.dead
 
     def of_type(self, kind: str) -> list[dict[str, Any]]:
         return [frame for frame in self.heard if frame["type"] == kind]

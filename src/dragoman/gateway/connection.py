@@ -39,6 +39,13 @@ class Connection(Protocol):
     def buffered(self) -> int:
         """Bytes waiting for the peer to read."""
 
+    @property
+    def frames(self) -> int:
+        """How many the peer has sent, pongs among them."""
+
+    def ping(self) -> None:
+        """Have the peer send one: every WebSocket answers by itself."""
+
     def send(self, data: bytes | str) -> None:
         """Send one text message; without effect once closed."""
 

@@ -111,6 +111,13 @@ class WebSocket(Guest):
     def buffered(self) -> int:
         return self._transport.get_write_buffer_size() + self._out_bytes
 
+    @property
+    def frames(self) -> int:
+        return self._frames
+
+    def ping(self) -> None:
+        self._send(_PING, b"")
+
     def send(self, data: bytes | str) -> None:
         self._send(_TEXT, data.encode() if isinstance(data, str) else data)
 
@@ -253,7 +260,7 @@ class WebSocket(Guest):
         elif self._pinged_at is None:
             if now - self._heard_at >= self.limits.ping_idle_s:
                 self._pinged_at = now
-                self._send(_PING, b"")
+                self.ping()
         elif now - self._pinged_at >= self.limits.ping_reply_s:
             self.close(Close.TIMEOUT, "no answer to a ping")
 

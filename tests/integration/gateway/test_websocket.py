@@ -80,6 +80,19 @@ def test_fragments_are_joined_with_control_frames_between_them(run: Run) -> None
     run(main)
 
 
+def test_whoever_is_pinged_answers_with_a_frame_that_counts(run: Run) -> None:
+    async def main() -> None:
+        async with serving() as listener, websocket(listener) as client:
+            (connection,) = listener.connections
+            connection.ping()
+            assert await client.frame() == (PING, b"")
+            assert connection.frames == 0
+            await client.send(frame(PONG, b""))
+            await until(lambda: connection.frames == 1)
+
+    run(main)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -175,12 +175,26 @@ class Admission:
         """Make up for what could not be asked while Redis was away."""
         for user in self._here:
             if not user.verified:
-                await self._verify(user)
+                await self._verify_if_there(user)
 
-    async def _verify(self, user: ChatUser) -> None:
+    async def _verify_if_there(self, user: ChatUser) -> None:
+        """It has to answer first, now that Redis does: the user of a connection that is dead, and not known to be, may
+        have come in elsewhere since, and would be thrown out there."""
+        if user.frames_when_pinged is None:
+            if await self._still_valid(user):
+                user.frames_when_pinged = user.socket.frames
+                user.socket.ping()
+        elif user.socket.frames != user.frames_when_pinged:
+            user.frames_when_pinged = None
+            await self._verify(user)
+
+    async def _still_valid(self, user: ChatUser) -> bool:
         if not await self._valid(user):
             user.end(Reason.SESSION_INVALID, Close.UNAUTHORIZED)
-        elif not user.socket.closed:
+        return not user.socket.closed
+
+    async def _verify(self, user: ChatUser) -> None:
+        if await self._still_valid(user):
             before = await self._own(user)
             await (self._arrived(user, before) if self._here.get(user.id) is user else self.leave(user))
 

@@ -25,6 +25,7 @@ class ChatUser:
         self.expires_s = expires_s  # wall clock, as the token says it
         self.session_version = session_version
         self.verified = False  # session version and owner: not while Redis is away
+        self.frames_when_pinged: int | None = None  # to see whether it is still there, before it is verified late
         self.looked_at = monotonic()  # at its session version
         self.unsaved = Unsaved()
         self.said_at = monotonic()

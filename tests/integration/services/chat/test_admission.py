@@ -70,6 +70,12 @@ async def save_and_push(house: House, body: str) -> None:
     assert house.here.push(RECEIVER, id, SENDER, frame_of(row))
 
 
+async def look_twice(house: House) -> None:
+    """It is asked whether it is still there, and has answered."""
+    await house.admission.run_once()
+    await house.admission.run_once()
+
+
 async def test_who_is_known_late_gets_what_was_saved_before_that_ahead_of_what_is_pushed_to_it(
     redis: Redis, keys: Keys, tmp_path: Path
 ) -> None:
@@ -79,7 +85,7 @@ async def test_who_is_known_late_gets_what_was_saved_before_that_ahead_of_what_i
         assert not user.verified
         await save(house, "older")
         users.away = False
-        await house.admission.run_once()
+        await look_twice(house)
         await save_and_push(house, "newer")
         await house.tasks.settled()
         assert await users.owners([RECEIVER]) == ["i1|1"]
@@ -94,7 +100,7 @@ async def test_what_is_pushed_before_redis_has_answered_waits_as_well(redis: Red
         await save(house, "older")
         users.away = False
         users.answer.clear()
-        verifying = asyncio.ensure_future(house.admission.run_once())
+        verifying = asyncio.ensure_future(look_twice(house))
         await users.written.wait()
         await save_and_push(house, "newer")
         users.answer.set()
@@ -111,7 +117,7 @@ async def test_who_is_written_after_nobody_waits_for_that_any_longer_gets_the_ol
         user = await house.come_in(RECEIVER, socket)
         users.away = False
         users.write.clear()
-        verifying = asyncio.ensure_future(house.admission.run_once())
+        verifying = asyncio.ensure_future(look_twice(house))
         await users.asked.wait()
         verifying.cancel()
         await asyncio.wait([verifying])
@@ -141,6 +147,24 @@ async def test_one_that_is_ended_by_a_newer_one_before_it_came_in_ends_the_one_b
         await coming
         assert second.closed
         assert first.closed
+
+
+async def test_a_connection_that_is_dead_does_not_end_the_one_its_user_has_elsewhere(
+    redis: Redis, keys: Keys, tmp_path: Path
+) -> None:
+    async with house_at(redis, keys, tmp_path) as (house, users):
+        users.away, socket = True, Socket(1)
+        user = await house.come_in(RECEIVER, socket)
+        socket.frames += 1  # the last it could say
+        socket.dead, users.away = True, False
+        elsewhere = House("i2", 2, redis, keys, tmp_path / "chat.sqlite3")
+        await elsewhere.come_in(RECEIVER, Socket(2))
+        for _ in range(2):
+            await look_twice(house)
+        assert not user.verified
+        assert socket.pings == 1
+        assert await users.owners([RECEIVER]) == ["i2|2"]
+        await elsewhere.close()
 
 
 async def test_whom_redis_forgot_gets_what_was_saved_meanwhile_ahead_of_what_is_pushed_to_it(
