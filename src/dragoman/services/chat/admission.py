@@ -126,9 +126,23 @@ class Admission:
     async def _arrived(self, user: ChatUser, before: str) -> None:
         """End its other connection, wherever that is, and tell it what became of its messages while it was away."""
         await self._end_former(user, before)
-        for word in await self._users.take_words(user.id):
-            user.say(word)
-        await self._receipts.apply_early(user.id)  # which an instance died with
+        await self._bring_news(user)
+
+    async def _bring_news(self, user: ChatUser) -> None:
+        """Redis keeps words until they were told; should it not answer, or we not wait, `run_once` begins again."""
+        due = True
+        try:
+            words = await self._users.words(user.id)
+            for word in words:
+                if word not in user.words_told:
+                    user.words_told.add(word)
+                    user.say(word)
+            if words:
+                await self._users.drop_words(user.id, words)
+            await self._receipts.apply_early(user.id)  # which an instance died with
+            due = False
+        finally:
+            user.news_due = due
 
     async def _end_former(self, user: ChatUser, before: str) -> None:
         instance, _, connection = before.rpartition("|")
@@ -176,6 +190,8 @@ class Admission:
         for user in self._here:
             if not user.verified:
                 await self._verify_if_there(user)
+            elif user.news_due:
+                await self._bring_news(user)
 
     async def _verify_if_there(self, user: ChatUser) -> None:
         """It has to answer first, now that Redis does: the user of a connection that is dead, and not known to be, may

@@ -26,6 +26,8 @@ class ChatUser:
         self.session_version = session_version
         self.verified = False  # session version and owner: not while Redis is away
         self.frames_when_pinged: int | None = None  # to see whether it is still there, before it is verified late
+        self.news_due = False  # whether what became of its messages while it was away could not be brought to an end
+        self.words_told = set[bytes]()  # of those: Redis may have them yet
         self.looked_at = monotonic()  # at its session version
         self.unsaved = Unsaved()
         self.said_at = monotonic()

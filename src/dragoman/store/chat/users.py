@@ -12,6 +12,7 @@ from dragoman.store.slices import in_slices
 EARLY_PARK = Script.beside(__file__, "early_park")
 EARLY_DROP = Script.beside(__file__, "early_drop")
 LEAVE_WORD = Script.beside(__file__, "leave_word")
+DROP_WORDS = Script.beside(__file__, "drop_words")
 
 EARLY_TTL_MS = 3_600_000
 EARLY_MOST = 10_000
@@ -84,8 +85,12 @@ class Users:
     # -- what a sender that is away must hear ----------------------------------------------------
 
     async def leave_word(self, user: int, frame: bytes) -> None:
-        """Of one that was left twice the user hears twice; none is lost to a user that comes at the same moment."""
+        """None is lost to a user that comes at the same moment."""
         await LEAVE_WORD(self.redis, words=self.keys.failed(user), frame=frame, most=FAILED_MOST, ttl=FAILED_TTL_MS)
 
-    async def take_words(self, user: int) -> list[bytes]:
-        return list(await self.redis.call("LPOP", self.keys.failed(user), FAILED_MOST) or ())
+    async def words(self, user: int) -> list[bytes]:
+        """They stay until they are told, and dropped."""
+        return list(await self.redis.call("LRANGE", self.keys.failed(user), 0, -1))
+
+    async def drop_words(self, user: int, told: Sequence[bytes]) -> None:
+        await DROP_WORDS(self.redis, words=self.keys.failed(user), told=told)

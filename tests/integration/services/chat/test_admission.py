@@ -2,19 +2,21 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from chat_house import OWNER_TTL_MS, House, Socket
 from dragoman.archive import NewMessage, Verdict
+from dragoman.protocol import chat as wire
 from dragoman.protocol.peer import ChatKick
 from dragoman.services.chat.clock import now_ms
 from dragoman.services.chat.inbound import ChatSocket, frame_of
 from dragoman.store.chat.users import Users
-from dragoman.store.errors import RedisAway
+from dragoman.store.errors import RedisAway, UnknownOutcome
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
+from dragoman.store.script import Script
 from waiting import wait_until
 
 SENDER, RECEIVER = 7, 9
@@ -180,3 +182,36 @@ async def test_whom_redis_forgot_gets_what_was_saved_meanwhile_ahead_of_what_is_
         await save_and_push(house, "newer")
         await house.tasks.settled()
         assert socket.messages == ["older", "newer"]
+
+
+class Cut:
+    """A Redis whose answers about one key are lost once each, after it has done what was asked."""
+
+    def __init__(self, redis: Redis, key: str) -> None:
+        self._redis, self._key, self._lost = redis, key, set[str]()
+
+    async def call(self, command: str, key: str, *args: Any) -> Any:
+        return self._lose(command, key, await self._redis.call(command, key, *args))
+
+    async def evaluate(self, script: Script, keys: list[str], args: list[Any]) -> Any:
+        return self._lose(script.name, keys[0], await self._redis.evaluate(script, keys, args))
+
+    def _lose(self, what: str, key: str, answer: Any) -> Any:
+        if key != self._key or what in self._lost:
+            return answer
+        self._lost.add(what)
+        raise UnknownOutcome("the connection was lost")
+
+
+async def test_bad_news_is_told_once_whatever_answer_of_redis_is_lost(redis: Redis, keys: Keys, tmp_path: Path) -> None:
+    async with house_at(redis, keys, tmp_path) as (house, users):
+        for name in ("one", "two"):
+            await users.leave_word(SENDER, wire.error(wire.Reason.SAVE_FAILED, now_ms(), name, house.ids.draw()))
+        users.redis = cast(Redis, Cut(redis, keys.failed(SENDER)))
+        socket = Socket(1)
+        await house.come_in(SENDER, socket)
+        for _ in range(3):
+            with suppress(UnknownOutcome):
+                await house.admission.run_once()
+        assert [frame["clientMsgId"] for frame in socket.of_type("ERROR")] == ["one", "two"]
+        assert await redis.call("LLEN", keys.failed(SENDER)) == 0

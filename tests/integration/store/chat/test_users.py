@@ -159,13 +159,18 @@ async def test_early_receipts_lapse_an_hour_after_the_last(users: Users, redis: 
 # -- words for those away
 
 
-async def test_words_wait_in_their_order_and_are_told_once(users: Users) -> None:
-    assert await users.take_words(7) == []
-    for word in (b"one", b'{"two": "\xc3\xbc"}', b"\x00\xff"):
+async def test_words_wait_in_their_order_until_they_are_dropped(users: Users) -> None:
+    words = [b"one", b'{"two": "\xc3\xbc"}', b"\x00\xff"]
+    assert await users.words(7) == []
+    for word in words:
         await users.leave_word(7, word)
-    assert await users.take_words(8) == []
-    assert await users.take_words(7) == [b"one", b'{"two": "\xc3\xbc"}', b"\x00\xff"]
-    assert await users.take_words(7) == []
+    assert await users.words(8) == []
+    for _ in range(2):
+        assert await users.words(7) == words
+    await users.drop_words(7, words[:2])
+    assert await users.words(7) == words[2:]
+    await users.drop_words(7, words)
+    assert await users.words(7) == []
 
 
 async def test_words_lapse_a_week_after_the_last(users: Users, redis: Redis, keys: Keys) -> None:
@@ -179,10 +184,10 @@ async def test_the_oldest_words_go_when_there_are_too_many(users: Users, monkeyp
     monkeypatch.setattr(chat_users, "FAILED_MOST", 3)
     for number in range(5):
         await users.leave_word(7, b"%d" % number)
-    assert await users.take_words(7) == [b"2", b"3", b"4"]
+    assert await users.words(7) == [b"2", b"3", b"4"]
 
 
-async def test_a_word_left_while_others_are_taken_is_not_lost(users: Users, connect: Connect, keys: Keys) -> None:
+async def test_a_word_left_while_others_are_dropped_is_not_lost(users: Users, connect: Connect, keys: Keys) -> None:
     other = Users(await connect(), keys, TTL_MS)
     words = [b"%d" % number for number in range(200)]
 
@@ -190,9 +195,14 @@ async def test_a_word_left_while_others_are_taken_is_not_lost(users: Users, conn
         for word in words:
             await other.leave_word(7, word)
 
+    async def hear() -> list[bytes]:
+        found = await users.words(7)
+        await users.drop_words(7, found)
+        return found
+
     leaving, heard = asyncio.ensure_future(leave()), list[bytes]()
     while not leaving.done():
-        heard += await users.take_words(7)
-    heard += await users.take_words(7)
+        heard += await hear()
+    heard += await hear()
     await leaving
     assert heard == words
