@@ -25,8 +25,11 @@ from dragoman.supervisor.worker import Failed, Silent, Up, Worker
 
 logger = structlog.get_logger()
 
-# What a worker gets beyond its drain before it is killed.
-GRACE_S = 2.0
+# What a worker gets beyond its drain before it is killed. Closing takes 2.5 s for sockets whose peers do not follow,
+# 4 s for requests that hang and 2 s for leaving Redis: killed before that, it leaves itself for others to bury.
+GRACE_S = 10.0
+# The same when somebody is in a hurry, or the start has failed.
+HURRY_S = 2.0
 # A worker that dies this often before it was ever ready will not become ready.
 START_DEATHS = 3
 
@@ -84,7 +87,7 @@ class Supervisor:
                 self._fail(str(error))
         finally:
             if self._engine is not None:
-                await asyncio.to_thread(self._engine.stop, GRACE_S if self._hurry.is_set() else 10.0)
+                await asyncio.to_thread(self._engine.stop, HURRY_S if self._hurry.is_set() else 10.0)
         if self._failure is not None:
             # As every failure of the command line is told: it may stand among what children have printed.
             print(f"dragoman: {self._failure}", file=sys.stderr, flush=True)
@@ -232,7 +235,7 @@ class Supervisor:
             worker.signal(signal.SIGTERM)
         hurry = asyncio.create_task(self._hurry.wait())
         all_ended = asyncio.create_task(_all(keepers))
-        patience_s = GRACE_S if self._failure else self._config.server.drain_s + GRACE_S
+        patience_s = HURRY_S if self._failure else self._config.server.drain_s + GRACE_S
         await asyncio.wait({hurry, all_ended}, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
         hurry.cancel()
         for number, worker in self._running.items():
