@@ -1,10 +1,15 @@
 """Jobs whose driver died are watched to their end: answered, or lost with the node, and their slot goes back."""
 
+from collections.abc import Awaitable, Callable
+from typing import Any
+
 import pytest
 
 from dragoman.domain.placement import Assign
 from dragoman.protocol.node import JobError
+from dragoman.protocol.peer import JobEnded, JobMoved
 from dragoman.services.speech.order import Order
+from dragoman.store.errors import RedisAway, UnknownOutcome
 from integration.speech.house import PATIENCE_S, House, Open, WiredNode, order, place
 from redis_fixtures import CLUSTER
 from waiting import wait_until
@@ -49,6 +54,90 @@ async def test_an_orphan_whose_node_goes_too_is_lost_with_its_instance(house: Op
     record = await wait_until(lambda: heir.released(mine.job_id), PATIENCE_S)
     assert (record["outcome"], record["code"]) == ("failed", "INSTANCE_LOST")
     await wait_until(lambda: free(heir), PATIENCE_S)
+
+
+class Stumbling:
+    """A method that fails once, before it does anything or with its answer lost."""
+
+    def __init__(self, owner: Any, name: str, *, answer_lost: bool) -> None:
+        self._method: Callable[..., Awaitable[Any]] = getattr(owner, name)
+        self._answer_lost, self.stumbled = answer_lost, False
+        setattr(owner, name, self._call)
+
+    async def _call(self, *args: Any, **more: Any) -> Any:
+        if self.stumbled:
+            return await self._method(*args, **more)
+        self.stumbled = True
+        if self._answer_lost:
+            await self._method(*args, **more)
+            raise UnknownOutcome("its answer is lost")
+        raise RedisAway("for a moment")
+
+
+def heard_of(house: House) -> list[str]:
+    """How the ends of jobs are told, as often as they are."""
+    told: list[str] = []
+    deliver = house.services.orphans._mail.deliver
+
+    async def listen(message: JobEnded | JobMoved) -> None:
+        assert isinstance(message, JobEnded)
+        await deliver(message)
+        told.append(message.outcome)
+
+    house.services.orphans._mail.deliver = listen  # type: ignore[method-assign]
+    return told
+
+
+STEPS = [("_jobs", "advance"), ("_mail", "deliver"), ("_reservations", "release"), ("_jobs", "undriven")]
+
+
+@pytest.mark.parametrize("answer_lost", [False, True])
+@pytest.mark.parametrize(("part", "step"), STEPS)
+@pytest.mark.parametrize(("answers", "outcome"), [(True, "ok"), (False, "failed")])
+async def test_an_orphans_end_is_recorded_and_told_when_redis_is_back(
+    house: Open, part: str, step: str, answer_lost: bool, answers: bool, outcome: str
+) -> None:
+    heir, node, mine, about = await bereaved(house)
+    told = heard_of(heir)
+    slip = Stumbling(getattr(heir.services.orphans, part), step, answer_lost=answer_lost)
+    if answers:
+        node.answer({**about, "attempt_id": 1, "utterance_index": 0})
+    else:
+        node.hang_up()
+    record = await wait_until(lambda: heir.released(mine.job_id), PATIENCE_S)
+    await wait_until(lambda: free(heir), PATIENCE_S)
+    await wait_until(lambda: not len(heir.services.orphans), PATIENCE_S)
+    assert (record["outcome"], slip.stumbled) == (outcome, True)
+    assert set(told) == {outcome}
+
+
+async def test_a_job_that_is_lost_when_it_is_adopted_ends_when_redis_is_back(house: Open) -> None:
+    heir, dead = await house("heir"), await house("dead")
+    await dead.node("n")
+    mine = order()
+    assert isinstance(await place(dead, mine), Assign)
+    heir.services.orphans._knows = lambda node: False
+    Stumbling(heir.services.orphans._jobs, "advance", answer_lost=False)
+    await heir.services.orphans.adopt(mine.job_id, "dead")
+    record = await wait_until(lambda: heir.released(mine.job_id), PATIENCE_S)
+    assert (record["outcome"], record["code"]) == ("failed", "INSTANCE_LOST")
+
+
+async def test_an_orphan_whose_node_heard_nothing_has_no_result(house: Open) -> None:
+    """As if its driver lived: its session is sent nothing for it."""
+    heir, node, mine, about = await bereaved(house)
+    told = heard_of(heir)
+    node.answer({**about, "attempt_id": 1, "utterance_index": 0}, text_asr="", text_translated="")
+    record = await wait_until(lambda: heir.released(mine.job_id), PATIENCE_S)
+    assert (record["outcome"], told) == ("empty", ["empty"])
+
+
+async def test_what_a_node_answers_to_an_earlier_attempt_does_not_end_an_orphan(house: Open) -> None:
+    heir, node, mine, about = await bereaved(house)
+    node.answer({**about, "attempt_id": 7, "utterance_index": 0})
+    node.answer({**about, "attempt_id": 1, "utterance_index": 0})
+    record = await wait_until(lambda: heir.released(mine.job_id), PATIENCE_S)
+    assert record["outcome"] == "ok"
 
 
 async def free(house: House) -> bool:

@@ -20,11 +20,12 @@ import structlog
 from dragoman.domain.deadlines import AckTimeout, AttemptTimeout, DeadlineSettings, JobClock, JobTimeout, SlotTimeout
 from dragoman.domain.job import Event, Outcome, Reply
 from dragoman.domain.placement import Assign, Receipt, Wait
-from dragoman.protocol.codec import encode, reason_of
-from dragoman.protocol.codes import EmptyReason, ErrorCode, NodeFeature
+from dragoman.protocol.codec import encode
+from dragoman.protocol.codes import ErrorCode, NodeFeature
 from dragoman.protocol.node import JobAck, JobCancel, JobResult, JobStarted, NodePartial
 from dragoman.protocol.peer import Assign as AssignMessage
 from dragoman.protocol.peer import CancelJob
+from dragoman.services.speech.answers import counts, end_by
 from dragoman.services.speech.happenings import Cancelled, Happening, Lost, Overtaken, TurnOver
 from dragoman.services.speech.order import End, Order
 from dragoman.services.speech.placing import Ended, Exists, Placing, RedisDown
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-_EMPTY_REASONS = frozenset(EmptyReason)
 # A label of a metric is not for nodes to make up.
 _CODES = frozenset(str(code) for code in ErrorCode)
 
@@ -246,9 +246,7 @@ class Driver:
 
     async def _result(self, result: JobResult) -> None:
         order = self.order
-        reason = reason_of(result.extra)
-        unassigned = reason == EmptyReason.NO_TEXT_ASSIGNED
-        if result.node_id != self.node_id or (result.attempt_id != self.clock.attempt and not unassigned):
+        if not counts(result, self.node_id, self.clock.attempt):
             self.shop.metrics.dropped.labels("stale").inc()
             return
         self._stage("result")
@@ -257,16 +255,12 @@ class Driver:
             if self.clock.may_retry(monotonic()):
                 await self._failover("model_not_available", ErrorCode.MODEL_NOT_AVAILABLE, cancel=False)
                 return
+        end = end_by(result, self.node_id)
+        await self._end(Event.RESULT, end)
         if not result.success:
-            code = result.error.code if result.error is not None else ErrorCode.PROCESSING_ERROR
-            why = result.error.message if result.error is not None else "the node gave no reason"
-            await self._end(Event.RESULT, End(Outcome.FAILED, code, why, result, self.node_id))
             return
-        silent = not (result.text_asr or result.text_translated or len(result.tts_audio) > 2)
-        outcome = Outcome.EMPTY if silent or reason in _EMPTY_REASONS else Outcome.OK
-        await self._end(Event.RESULT, End(outcome, "", "", result, self.node_id))
         self.shop.answered(order, self.node_id)
-        log.debug("job ended", job=order.job_id, trace_id=order.trace_id, outcome=outcome)
+        log.debug("job ended", job=order.job_id, trace_id=order.trace_id, outcome=end.outcome)
 
     async def _nothing_kept(self) -> None:
         """An old node that answered a later job of a turn that is over had nothing to say to this one."""

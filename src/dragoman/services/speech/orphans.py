@@ -2,12 +2,16 @@
 
 An orphan keeps its attempt while its node is there. Its answer is recorded; if none comes, because the node
 went too or time is over, it ends failed INSTANCE_LOST: its audio was in the dead driver's memory, so nobody
-can try it again.
+can try it again. Nobody else watches it: with Redis away its end is tried until it is written and told, and only
+then it is no longer watched.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
+from typing import TypeVar
 
 import msgspec
 import structlog
@@ -19,14 +23,20 @@ from dragoman.protocol.node import JobResult
 from dragoman.protocol.peer import JobEnded
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
+from dragoman.services.speech.answers import counts, end_by
 from dragoman.services.speech.driver import code_label
 from dragoman.services.speech.expatriate import Mail
 from dragoman.services.speech.local_nodes import AboutJob
 from dragoman.services.speech.messages import NO_FRAME
+from dragoman.services.speech.order import End
+from dragoman.store.errors import StoreError
 from dragoman.store.jobs import Jobs
 from dragoman.store.reservations import Given, Reservations
 
 log = structlog.get_logger(__name__)
+
+REDIS_PAUSE_S = 0.25
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -39,6 +49,7 @@ class Orphan:
     session_id: str
     index: int
     trace_id: str
+    ending: bool = False
 
 
 class Orphans:
@@ -84,12 +95,11 @@ class Orphans:
         await self._jobs.driven(self.instance, job_id, 0)
         await self._jobs.redis.call("HSET", self._jobs.keys.job(job_id), "driver", self.instance)
         await self._jobs.undriven(dead, job_id)
+        orphan = self._orphans.setdefault(job_id, orphan)
         if state in (State.FINISHED, State.RELEASED):
-            await self._close(orphan)
-        elif node_id and self._knows(node_id):
-            self._orphans[job_id] = orphan
-        else:
-            await self._give_up(orphan)
+            await self._end(orphan, partial(self._close, orphan))
+        elif not node_id or not self._knows(node_id):
+            await self._end(orphan, partial(self._give_up, orphan))
 
     async def _close_the_book(self, job_id: str) -> dict[str, str]:
         """Its driver had not come to record it. It may only be paused, and go on from there: it finds a record that is
@@ -102,16 +112,17 @@ class Orphans:
         orphan = self._orphans.get(message.job_id)
         if orphan is None:
             return False
-        if isinstance(message, JobResult) and node_id == orphan.node_id:
-            del self._orphans[message.job_id]
-            self._tasks.spawn(self._answered(orphan, message), "orphan-answered")
+        if isinstance(message, JobResult):
+            if counts(message, orphan.node_id, orphan.attempt) and node_id == orphan.node_id:
+                self._tasks.spawn(self._end(orphan, partial(self._answered, orphan, message)), "orphan-answered")
+            else:
+                self.metrics.dropped.labels("stale").inc()
         return True
 
     def node_lost(self, node_id: str, epoch: int) -> None:
-        for orphan in list(self._orphans.values()):
+        for orphan in self._orphans.values():
             if orphan.node_id == node_id and orphan.epoch <= epoch:
-                del self._orphans[orphan.job_id]
-                self._tasks.spawn(self._give_up(orphan), "orphan-lost")
+                self._tasks.spawn(self._end(orphan, partial(self._give_up, orphan)), "orphan-lost")
 
     async def index(self) -> None:
         """After a burial of our own former life: what it drove and we watch now is found under our common name."""
@@ -123,31 +134,49 @@ class Orphans:
         now = monotonic()
         for orphan in list(self._orphans.values()):
             if orphan.give_up_at <= now:
-                del self._orphans[orphan.job_id]
-                await self._give_up(orphan)
+                await self._end(orphan, partial(self._give_up, orphan))
             else:
                 await self._reservations.renew(orphan.node_id, [orphan.job_id])
 
+    async def _end(self, orphan: Orphan, way: Callable[[], Awaitable[None]]) -> None:
+        """One way or another, whichever comes first."""
+        if orphan.ending:
+            return
+        orphan.ending = True
+        try:
+            await way()
+        finally:
+            self._orphans.pop(orphan.job_id, None)
+
     async def _answered(self, orphan: Orphan, result: JobResult) -> None:
-        outcome = Outcome.OK if result.success else Outcome.FAILED
-        code = "" if result.success or result.error is None else result.error.code
-        advanced = await self._jobs.advance(
-            orphan.job_id, Event.RESULT, attempt=result.attempt_id, node=orphan.node_id, outcome=outcome, code=code
-        )
-        if advanced is Reply.OK:
-            self.metrics.jobs.labels(outcome, code_label(code)).inc()
-            await self._tell(orphan, outcome, code, msgspec.Raw(encode(result)))
+        await self._record(orphan, Event.RESULT, end_by(result, orphan.node_id))
         await self._close(orphan)
 
     async def _give_up(self, orphan: Orphan) -> None:
-        code = ErrorCode.INSTANCE_LOST
-        await self._jobs.advance(orphan.job_id, Event.GIVE_UP, attempt=None, outcome=Outcome.FAILED, code=code)
-        self.metrics.jobs.labels(Outcome.FAILED, code).inc()
         log.info("job lost with its instance", job=orphan.job_id)
-        await self._tell(orphan, Outcome.FAILED, code, NO_FRAME, "lost with the instance that had it")
+        why = "lost with the instance that had it"
+        await self._record(orphan, Event.GIVE_UP, End(Outcome.FAILED, ErrorCode.INSTANCE_LOST, why))
         await self._close(orphan)
 
-    async def _tell(self, orphan: Orphan, outcome: Outcome, code: str, frame: msgspec.Raw, why: str = "") -> None:
+    async def _record(self, orphan: Orphan, event: Event, end: End) -> None:
+        """FINISHED, then told. ALREADY it may have been by ourselves, when Redis did it and could not say so; whoever
+        was told by another does not listen twice."""
+        by_node = event is Event.RESULT
+        advanced = await insist(
+            lambda: self._jobs.advance(
+                orphan.job_id,
+                event,
+                attempt=orphan.attempt if by_node else None,
+                node=orphan.node_id if by_node else "",
+                outcome=end.outcome,
+                code=end.code,
+            )
+        )
+        if advanced not in (Reply.STALE, Reply.WRONG_NODE):
+            self.metrics.jobs.labels(end.outcome, code_label(end.code)).inc()
+            await insist(lambda: self._tell(orphan, end))
+
+    async def _tell(self, orphan: Orphan, end: End) -> None:
         """Its session may have been resumed elsewhere, or may yet be. Of a job that was never recorded nobody but its
         session knows whose it is."""
         if not orphan.session_id:
@@ -158,18 +187,27 @@ class Orphans:
                 index=orphan.index,
                 job_id=orphan.job_id,
                 trace_id=orphan.trace_id,
-                outcome=outcome.value,
-                code=code,
-                message=why,
+                outcome=end.outcome.value,
+                code=end.code,
+                message=end.message,
                 node_id=orphan.node_id,
-                frame=frame,
+                frame=msgspec.Raw(encode(end.result)) if end.result is not None else NO_FRAME,
             )
         )
 
     async def _close(self, orphan: Orphan) -> None:
         if orphan.node_id:
-            given = await self._reservations.release(orphan.node_id, orphan.job_id, 0)
+            given = await insist(lambda: self._reservations.release(orphan.node_id, orphan.job_id, 0))
             if given is Given.FREED:
                 self.on_freed(orphan.node_id)
-        await self._jobs.advance(orphan.job_id, Event.RELEASE, attempt=None)
-        await self._jobs.undriven(self.instance, orphan.job_id)
+        await insist(lambda: self._jobs.advance(orphan.job_id, Event.RELEASE, attempt=None))
+        await insist(lambda: self._jobs.undriven(self.instance, orphan.job_id))
+
+
+async def insist(step: Callable[[], Awaitable[T]]) -> T:
+    """Until Redis has done it, and says so. The step may be repeated."""
+    while True:
+        try:
+            return await step()
+        except StoreError:
+            await asyncio.sleep(REDIS_PAUSE_S)
