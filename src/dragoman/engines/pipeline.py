@@ -10,13 +10,13 @@ import inspect
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from dragoman.engines.engine import EngineFailed, Heard, Recognise, Synthesise, Translate
 from dragoman.engines.patience import within
 from dragoman.engines.sound import Sound
 from dragoman.node import Job, Result
+from dragoman.node.threads import Threads
 from dragoman.protocol.codes import EmptyReason
 
 log = logging.getLogger("dragoman.engines")
@@ -45,7 +45,7 @@ class Pipeline:
         self._recognise, self._translate, self._synthesise = recognise, translate, synthesise
         self._hears, self._speaks = hears, speaks
         self._job_s = job_s
-        self._threads = ThreadPoolExecutor(threads, "dragoman-engine")
+        self._threads = Threads(threads, "dragoman-engine")
 
     async def __call__(self, job: Job) -> Result | None:
         course = Course()
@@ -116,7 +116,7 @@ class Pipeline:
         return await given if inspect.isawaitable(given) else given
 
     async def _in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: function(*args))
+        return await self._threads.run(function, *args)
 
 
 class Course:

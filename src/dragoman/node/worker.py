@@ -10,12 +10,12 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from dragoman.node import answer
 from dragoman.node.job import Job, ModelNotAvailable, Result
 from dragoman.node.lanes import Lanes
+from dragoman.node.threads import Threads
 from dragoman.protocol.fields import Message
 from dragoman.protocol.node import JobAck, JobAssign, JobStarted, NodePartial
 
@@ -41,7 +41,7 @@ class Worker:
         self._finish = finish
         self._jobs: dict[str, Job] = {}  # wanted ones; a cancelled one may still run, but is not in here
         self._tasks: dict[Job, asyncio.Task[None]] = {}
-        self._threads = ThreadPoolExecutor(slots, "dragoman-job") if self._in_thread else None
+        self._threads = Threads(slots, "dragoman-job") if self._in_thread else None
         self._idle = asyncio.Event()
         self._idle.set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -96,7 +96,7 @@ class Worker:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads.close()
 
     # ------------------------------------------------------------ one job
 
@@ -142,7 +142,7 @@ class Worker:
     async def _call(self, job: Job) -> Result | None:
         given: object
         if self._threads is not None:
-            given = await asyncio.get_running_loop().run_in_executor(self._threads, self._handler, job)
+            given = await self._threads.run(self._handler, job)
         else:
             given = self._handler(job)
         return await given if inspect.isawaitable(given) else given  # type: ignore[return-value]  # answer checks it

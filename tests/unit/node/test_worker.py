@@ -1,6 +1,9 @@
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +14,29 @@ from dragoman.protocol import codec
 from dragoman.protocol.fields import Message
 from dragoman.protocol.node import JobAck, JobResult, JobStarted, NodePartial
 from unit.node.fake_scheduler import assignment, wait_until
+
+TESTS = Path(__file__).parents[2]
+HUNG = """
+import asyncio, threading
+from dragoman.node.worker import Worker
+from unit.node.fake_scheduler import assignment
+
+async def main():
+    begun = threading.Event()
+
+    def hang(job):
+        begun.set()
+        threading.Event().wait()
+
+    worker = Worker(hang, 1, lambda: "node-1", lambda message: None, lambda data: None)
+    worker.assign(assignment(1))
+    while not begun.is_set():
+        await asyncio.sleep(0.001)
+    await worker.abandon()
+
+asyncio.run(main())
+print("left")
+"""
 
 
 class Desk:
@@ -139,6 +165,17 @@ def test_an_exception_fails_its_job_and_no_other(caplog: pytest.LogCaptureFixtur
 
     run(scenario())
     assert "the handler failed" in caplog.text
+
+
+def test_a_plain_function_that_lets_stop_iteration_out_fails_its_job_and_keeps_no_slot() -> None:
+    async def scenario() -> None:
+        desk = Desk(lambda job: next(iter(())), slots=1)
+        await desk.work(1, 2)
+        assert [result.error and result.error.code for result in desk.finished] == ["PROCESSING_ERROR"] * 2
+        assert desk.finished[0].error is not None
+        assert "StopIteration" in desk.finished[0].error.message
+
+    run(scenario())
 
 
 def test_a_missing_model_is_told_and_no_error_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -328,3 +365,8 @@ def test_abandoned_jobs_are_not_answered() -> None:
         assert desk.finished == []
 
     run(scenario())
+
+
+def test_a_plain_function_that_hangs_keeps_no_process_from_its_end() -> None:
+    done = subprocess.run([sys.executable, "-c", HUNG], cwd=TESTS, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "left\n", "")
