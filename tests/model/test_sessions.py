@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from dragoman.store.sessions import END, FREE, GRACE_ADD, GRACE_DUE, OPEN, PARK, RESUME, TAKE_PARKED, WRITE
+from dragoman.store.sessions import END, FREE, GRACE_ADD, GRACE_DUE, OPEN, PARK, PARKED, RESUME, UNPARK, WRITE
 from machines import START_MS, Bench, check
 
 TTL_MS, OWNER_TTL_MS = 600_000, 300_000
@@ -113,14 +113,22 @@ class Talk(RuleBasedStateMachine):
             assert self.bench.lives(self.parked, TTL_MS)
 
     @rule(difference=EPOCH)
-    def take_parked(self, difference: int) -> None:
+    def look_at_parked(self, difference: int) -> None:
         keys = {"state": self.state, "parked": self.parked}
-        reply = self.bench.do(TAKE_PARKED(self.bench.redis, **keys, epoch=self.epoch + difference))
+        reply = self.bench.do(PARKED(self.bench.redis, **keys, epoch=self.epoch + difference))
+        assert reply == (b"FENCED" if self.fenced(self.epoch + difference) else self.late)
+
+    @rule(difference=EPOCH, settled=st.lists(st.sampled_from([b"one", b"two", b"never parked"]), max_size=3))
+    def unpark(self, difference: int, settled: list[bytes]) -> None:
+        keys = {"state": self.state, "parked": self.parked}
+        reply = self.bench.do(UNPARK(self.bench.redis, **keys, epoch=self.epoch + difference, settled=settled))
         if self.fenced(self.epoch + difference):
             assert reply == b"FENCED"
-        else:
-            assert reply == self.late
-            self.late = []
+            return
+        assert reply == b"OK"
+        for data in settled:
+            if data in self.late:
+                self.late.remove(data)
 
     @rule(difference=EPOCH, again=st.booleans())
     def end(self, difference: int, again: bool) -> None:

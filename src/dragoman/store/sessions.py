@@ -24,7 +24,8 @@ WRITE = Script.beside(__file__, "session_write")
 FREE = Script.beside(__file__, "session_free")
 RESUME = Script.beside(__file__, "session_resume")
 PARK = Script.beside(__file__, "session_park")
-TAKE_PARKED = Script.beside(__file__, "session_take_parked")
+PARKED = Script.beside(__file__, "session_parked")
+UNPARK = Script.beside(__file__, "session_unpark")
 END = Script.beside(__file__, "session_end")
 GRACE_ADD = Script.beside(__file__, "grace_add")
 GRACE_DUE = Script.beside(__file__, "grace_due")
@@ -120,11 +121,16 @@ class ResumableSessions:
         state = {k.decode(): v.decode() for k, v in zip(flat[::2], flat[1::2], strict=True)}
         return Resumed(int(epoch), before.decode(), state, missed)
 
-    async def take_parked(self, session: str, epoch: int) -> list[bytes] | None:
+    async def parked(self, session: str, epoch: int) -> list[bytes] | None:
         """Results that nobody could be handed; None if somebody else resumed the session since."""
         state, parked = self.keys.session_state(session), self.keys.session_parked(session)
-        found = await TAKE_PARKED(self.redis, state=state, parked=parked, epoch=epoch)
+        found = await PARKED(self.redis, state=state, parked=parked, epoch=epoch)
         return None if found == b"FENCED" else found
+
+    async def unpark(self, session: str, epoch: int, settled: list[bytes]) -> None:
+        """What became of these is written: nobody needs them any more."""
+        state, parked = self.keys.session_state(session), self.keys.session_parked(session)
+        await UNPARK(self.redis, state=state, parked=parked, epoch=epoch, settled=settled)
 
     async def park(self, session: str, data: bytes, tried: str = "") -> str:
         """A word: OK, OWNED (by another than was `tried`: ask again who has it), FULL, NONE."""

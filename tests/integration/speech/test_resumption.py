@@ -17,7 +17,7 @@ from dragoman.protocol.errors import ProtocolError
 from dragoman.protocol.peer import JobEnded, SessionMoved
 from dragoman.protocol.session import SessionInit, SessionResume, Utterance
 from dragoman.services.speech.session import Session
-from dragoman.store.errors import RedisAway
+from dragoman.store.errors import RedisAway, UnknownOutcome
 from instances import Speaker
 from integration.speech.house import PATIENCE_S, House, Open, Wire, WiredNode
 from integration.speech.test_session import OPUS, WHO
@@ -271,6 +271,33 @@ async def test_what_was_parked_because_an_inbox_was_full_is_collected(house: Ope
     inboxes.settings = limits
     await b.services.sessions.keep_all()
     await client.hears(0)
+
+
+async def test_what_was_parked_is_there_until_it_is_told(house: Open) -> None:
+    """The answer of Redis that holds it is lost, and the client comes back once more."""
+    a, b, node, client = await two(house)
+    job = await client.spoken(a, node, 0)
+    await a.services.sessions.hand_over()
+    node.answer(job)
+    parked = a.keys.session_parked(client.session_id)
+    await wait_until(lambda: a.redis.call("LLEN", parked), PATIENCE_S)
+    read = b.stores.sessions.parked
+
+    async def lost(session: str, epoch: int) -> list[bytes] | None:
+        b.stores.sessions.parked = read  # type: ignore[method-assign]
+        await read(session, epoch)
+        raise UnknownOutcome("its answer is lost")
+
+    b.stores.sessions.parked = lost  # type: ignore[method-assign]
+    with pytest.raises(UnknownOutcome):
+        await client.resume(b)
+    await client.resume(b)
+    await client.hears(0)
+
+    async def told() -> bool:
+        return not await b.redis.call("LLEN", parked)
+
+    await wait_until(told, PATIENCE_S)
 
 
 class Paused(SelfLease):

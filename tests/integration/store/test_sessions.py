@@ -68,7 +68,7 @@ async def test_a_session_is_taken_over_with_its_state_and_what_its_client_has_no
     taken = await resumed(store(await connect(), keys), last_seq=2)
     assert (taken.epoch, taken.former_owner) == (2, "a")
     assert taken.outbox == [b"frame 3", b"frame 4", b"frame 5"]
-    assert await sessions.take_parked("s", taken.epoch) == [b"late result"]
+    assert await sessions.parked("s", taken.epoch) == [b"late result"]
     assert taken.state.items() >= {**LANGUAGES, "next_index": "5", "seq": "5", "subject": "user", "v": "1"}.items()
 
 
@@ -202,20 +202,26 @@ async def test_all_of_a_session_lives_until_its_grace_is_over(
 # -- what came while nobody was there ---------------------------------------------------------------
 
 
-async def test_parked_results_are_had_in_order_and_once(sessions: ResumableSessions) -> None:
+async def test_parked_results_are_had_in_order_until_they_are_settled(sessions: ResumableSessions) -> None:
     for n in range(3):
         await sessions.park("s", b"%d" % n, "a")
+    overtaken = await resumed(sessions)
     taken = await resumed(sessions)
-    assert await sessions.take_parked("s", taken.epoch) == [b"0", b"1", b"2"]
-    assert await sessions.take_parked("s", taken.epoch) == []
+    await sessions.unpark("s", overtaken.epoch, [b"0"])
+    found = await sessions.parked("s", taken.epoch)
+    assert found == [b"0", b"1", b"2"]
+    await sessions.park("s", b"since", "b")
+    for _ in range(2):  # two may have read them
+        await sessions.unpark("s", taken.epoch, found)
+    assert await sessions.parked("s", taken.epoch) == [b"since"]
 
 
 async def test_parked_results_are_not_for_who_was_overtaken_by_another_resume(sessions: ResumableSessions) -> None:
     overtaken = await resumed(sessions)
     taken = await resumed(sessions)
     await sessions.park("s", b"late", "b")
-    assert await sessions.take_parked("s", overtaken.epoch) is None
-    assert await sessions.take_parked("s", taken.epoch) == [b"late"]
+    assert await sessions.parked("s", overtaken.epoch) is None
+    assert await sessions.parked("s", taken.epoch) == [b"late"]
 
 
 async def test_nothing_is_parked_beside_an_owner_that_was_not_asked(
@@ -226,7 +232,7 @@ async def test_nothing_is_parked_beside_an_owner_that_was_not_asked(
     await redis.call("DEL", keys.session_owner("s"))
     assert await sessions.park("s", b"x", "a") == "OK", "who was asked is gone"
     taken = await resumed(sessions)
-    assert await sessions.take_parked("s", taken.epoch) == [b"x"]
+    assert await sessions.parked("s", taken.epoch) == [b"x"]
 
 
 async def test_no_more_is_parked_than_anybody_will_read(sessions: ResumableSessions) -> None:

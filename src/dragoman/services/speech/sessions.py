@@ -206,13 +206,20 @@ class Sessions:
         if outbox is None or outbox.held:  # whoever holds it collects
             return
         epoch = outbox.epoch
-        parked = await self.resumable.take_parked(session.id, epoch)
+        parked = await self.resumable.parked(session.id, epoch)
         if parked is not None:
             for message in map(parked_message, parked):
                 if message is not None:
                     self._deliver(session, message)
+            if parked:
+                self._tasks.spawn(self._unpark(session.id, epoch, parked, outbox.note({})), "unpark")
         elif outbox.epoch == epoch and not outbox.held:
             self.moved_away(session)
+
+    async def _unpark(self, session_id: str, epoch: int, parked: list[bytes], told: "asyncio.Future[bool]") -> None:
+        """Not before their ends are written: until then whoever resumes the session must find them."""
+        if await told:
+            await self.resumable.unpark(session_id, epoch, parked)
 
     def _deliver(self, session: Session, message: JobEnded) -> None:
         about = session.abroad.get(message.index)
