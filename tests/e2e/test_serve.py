@@ -109,6 +109,14 @@ async def test_clients_and_nodes_come_in_on_the_same_port(server: Dragoman) -> N
             assert (await client.receive_json())["type"] == "session_init_ack"
 
 
+def test_an_instance_may_open_as_many_files_as_the_system_allows(server: Dragoman) -> None:
+    """Shells begin with 1,024, which are used up by a thousand clients."""
+    for row in instances(server):
+        limits = Path(f"/proc/{row['pid']}/limits").read_text()
+        (soft, hard) = next(line for line in limits.splitlines() if line.startswith("Max open files")).split()[3:5]
+        assert soft == hard
+
+
 def test_logs_are_json_where_there_is_no_terminal(server: Dragoman) -> None:
     lines = [json.loads(line) for line in server.err.splitlines()]
     assert all({"event", "level", "timestamp"} <= line.keys() for line in lines)

@@ -20,12 +20,12 @@ from dragoman.bench import chat_max
 from dragoman.bench.chat_stage import Database, Ground, Mode, Setup, ground, refuse, stage
 from dragoman.bench.chat_tables import conclude
 from dragoman.bench.errors import BenchError
-from dragoman.bench.processes import raise_file_limit
 from dragoman.bench.progress import OnStep
 from dragoman.bench.report import Report
 from dragoman.bench.rounds import Case, Quantities, in_turns
 from dragoman.bench.slowed_instance import COMMIT_MS
 from dragoman.embedded.binary import ServerBinary
+from dragoman.instance.open_files import raise_file_limit
 
 SPARE_FILES = 500
 

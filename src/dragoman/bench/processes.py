@@ -1,7 +1,6 @@
 """What a process has used, as the kernel counts it."""
 
 import os
-import resource
 from pathlib import Path
 from typing import IO
 
@@ -27,11 +26,3 @@ def last_words(log: IO[bytes]) -> str:
     tail = os.pread(log.fileno(), _TAIL_BYTES, max(size - _TAIL_BYTES, 0))
     lines = tail.decode(errors="replace").split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "nothing was said")
-
-
-def raise_file_limit(wanted: int) -> bool:
-    """As many open files as the system lets us have; children inherit it. False: fewer than `wanted`."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard == resource.RLIM_INFINITY or hard >= wanted

@@ -19,7 +19,6 @@ from dragoman.bench.errors import BenchError
 from dragoman.bench.growth import Span, at_size, idle, spread
 from dragoman.bench.peers.queue import CONCURRENCY, PEERS, release
 from dragoman.bench.peers.race import race
-from dragoman.bench.processes import raise_file_limit
 from dragoman.bench.progress import OnStep
 from dragoman.bench.puppet import Puppet
 from dragoman.bench.report import Report
@@ -27,6 +26,7 @@ from dragoman.bench.rounds import Case, Quantities, in_turns
 from dragoman.bench.servers import Servers, running
 from dragoman.bench.speech_tables import conclude
 from dragoman.embedded.binary import ServerBinary
+from dragoman.instance.open_files import raise_file_limit
 
 PROBED_JOBS = 50
 SPARE_FILES = 1000

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import product
 from typing import Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from dragoman.config.catalog import plain
 from dragoman.config.errors import Problem
@@ -156,6 +156,8 @@ def _is_url(text: str, schemes: tuple[str, ...]) -> bool:
     try:
         parts = urlsplit(text)
         _ = parts.port  # raises on a port that is none
+        if parts.scheme in ("redis", "rediss"):
+            int(parse_qs(parts.query).get("db", [""])[0] or parts.path.strip("/") or 0)  # on a database that is none
     except ValueError:
         return False
     return parts.scheme in schemes and bool(parts.path if parts.scheme == "unix" else parts.hostname)

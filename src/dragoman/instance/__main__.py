@@ -8,12 +8,16 @@ import signal
 import sys
 from typing import Any
 
+import structlog
 import uvloop
 
 from dragoman import logs
 from dragoman.config import Config
 from dragoman.instance.instance import Instance
+from dragoman.instance.open_files import raise_file_limit
 from dragoman.instance.redis_check import CannotStart
+
+log = structlog.get_logger(__name__)
 
 
 async def serve(hello: dict[str, Any]) -> int:
@@ -25,6 +29,11 @@ async def serve(hello: dict[str, Any]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     _end_with_parent(loop, stop)
+    if not raise_file_limit(config.server.max_connections):
+        log.warning(
+            "fewer open files than connections are allowed: raise the hard limit (ulimit -Hn)",
+            max_connections=config.server.max_connections,
+        )
     try:
         instance = await Instance.start(config, hello["redis_url"], hello["number"])
     except (CannotStart, OSError) as error:

@@ -86,7 +86,7 @@ class Doors:
 
     def _routes(self, keeper: Doorkeeper) -> dict[str, Route]:
         services, draining, server = self._services, self._draining, self._config.server
-        guard, anteroom = services.presence.guard, Anteroom(server.pre_session_s, server.max_pre_session)
+        guard, anteroom = services.presence.guard, self._anteroom(server.pre_session_s)
         per_s = server.node_max_frames_per_s
         node_limits = replace(self._limits(), max_frames_per_s=per_s, burst_frames=2 * per_s)
 
@@ -112,6 +112,13 @@ class Doors:
             CHAT_PATH: Route(self._chat_endpoints(), self._chat_limits()),
         }
 
+    def _anteroom(self, patience_s: float) -> Anteroom:
+        """Who comes through a balancer shares its address with everybody: then no address has a share of the places."""
+        server = self._config.server
+        if server.max_connections_per_address:
+            return Anteroom(patience_s, server.max_pre_session)
+        return Anteroom(patience_s, server.max_pre_session, exempt=lambda address: True)
+
     def _chat_limits(self) -> Limits:
         """The endpoint's own guard, which says why, comes first."""
         chat = self._config.chat
@@ -126,7 +133,7 @@ class Doors:
 
     def _chat_endpoints(self) -> Callable[[], ChatEndpoint]:
         chat, tasks, settings = self._services.chat, self._services.tasks, self._config.chat
-        anteroom = Anteroom(settings.auth_timeout_s, self._config.server.max_pre_session)
+        anteroom = self._anteroom(settings.auth_timeout_s)
         per_s = settings.max_frames_per_s
 
         def endpoint() -> ChatEndpoint:

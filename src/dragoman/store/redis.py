@@ -26,6 +26,7 @@ from dragoman.store.ops import Ops
 from dragoman.store.script import Script, tag_of
 
 SLOTS = 16384
+LEAVE_REPLICA_S = 1.0  # from one try to find the server to write to until the next
 
 # To a blocked client: its key is, or has just gone, somewhere else.
 _ELSEWHERE = frozenset({"MOVED", "ASK", "UNBLOCKED"})
@@ -150,6 +151,7 @@ class SingleRedis(Redis):
     def __init__(self, url: str, *, timeout_s: float = 5.0, name: str = "dragoman") -> None:
         super().__init__(timeout_s=timeout_s, name=name)
         self._address = Address.parse(url)
+        self._left_at = float("-inf")
         self._link = Link(self._address, greeting=load_scripts, timeout_s=timeout_s, on_error=self._on_error, name=name)
 
     def _submit(self, call: Call, key: str) -> None:
@@ -161,6 +163,16 @@ class SingleRedis(Redis):
             self._link.submit(call)
         else:
             call.fail(refusal(error))
+            if str(error).startswith("READONLY"):
+                self._leave_replica()
+
+    def _leave_replica(self) -> None:
+        """This server was the one to write to, and another is now: its name, or a proxy, leads there. Not at every
+        answer, since it may take a while until it does."""
+        now = asyncio.get_running_loop().time()
+        if now - self._left_at >= LEAVE_REPLICA_S:
+            self._left_at = now
+            self._link.drop()
 
     @property
     def connected(self) -> bool:
@@ -236,6 +248,10 @@ class Dedicated:
             # Perhaps nobody else of this client calls on that slot: the next try must find the table renewed.
             self._redis.doubt()
             raise RedisAway(str(error)) from None
+        except RedisAway as error:
+            if str(error).startswith("READONLY"):
+                link.drop()
+            raise
         finally:
             timer.cancel()
 

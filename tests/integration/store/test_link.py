@@ -277,6 +277,19 @@ async def test_a_server_that_refuses_the_password_is_named_in_the_error() -> Non
                 await redis.call("GET", "x")
 
 
+async def test_a_server_that_has_become_a_replica_is_left_for_the_one_its_name_leads_to_now() -> None:
+    def demoted(connection: int, command: list[bytes]) -> bytes:
+        written_to = connection == 1 and command[0] == b"SET"
+        return b"-READONLY You can't write against a read only replica.\r\n" if written_to else OK
+
+    async with pretender(demoted) as url, client_of(url) as redis:
+        await asyncio.wait_for(redis.wait_connected(), PATIENCE_S)
+        with pytest.raises(RedisAway, match="READONLY"):
+            await redis.call("SET", "x", 1)
+        await wait_until(lambda: redis.reconnects == 1 and redis.connected, PATIENCE_S)
+        assert await redis.call("SET", "x", 1) == b"OK"
+
+
 async def test_an_answer_nobody_asked_for_ends_the_connection_but_not_the_client() -> None:
     def one_too_many(connection: int, command: list[bytes]) -> bytes:
         return OK + OK if connection == 1 and command[0] == b"SET" else OK

@@ -2,7 +2,7 @@ import os
 import resource
 from tempfile import TemporaryFile
 
-from dragoman.bench.processes import cpu_s, last_words, raise_file_limit, rss_bytes
+from dragoman.bench.processes import cpu_s, last_words, rss_bytes
 
 
 def test_the_cpu_time_of_a_process_is_what_it_counts_itself() -> None:
@@ -22,13 +22,3 @@ def test_the_last_words_are_the_last_line_that_says_something() -> None:
         log.write(b"first\n" + b"x" * 10_000 + b"\nlast one\n\n")
         log.flush()
         assert last_words(log) == "last one"
-
-
-def test_more_open_files_than_the_system_allows_are_refused() -> None:
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        assert raise_file_limit(1)
-        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == limits[1]
-        assert raise_file_limit(2**62) is (limits[1] == resource.RLIM_INFINITY)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

@@ -100,7 +100,7 @@ def test_addresses_of_a_redis_are_accepted(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["a:6379", "http://pa55@a", "redis://", "unix://", "redis://pa55@a:port", "redis://[pa55"]
+    "url", ["a:6379", "http://pa55@a", "redis://", "unix://", "redis://pa55@a:port", "redis://[pa55", "redis://a/pa55"]
 )
 def test_what_is_no_address_of_a_redis_is_refused_without_showing_it(url: str) -> None:
     sentence = only(scheduler__phase2__enabled=True, scheduler__phase2__redis__url=url)

@@ -21,11 +21,11 @@ from dragoman.bench.abuse.attacks import ATTACKS
 from dragoman.bench.abuse.scene import Scale
 from dragoman.bench.abuse.stage import SECRET, Stage, State, staged
 from dragoman.bench.errors import BenchError
-from dragoman.bench.processes import raise_file_limit
 from dragoman.bench.progress import OnStep
 from dragoman.bench.report import Report, number, table
 from dragoman.bench.servers import Servers, running
 from dragoman.embedded.binary import ServerBinary
+from dragoman.instance.open_files import raise_file_limit
 
 SPARE_FILES = 2500
 COURSES = ("speech", "chat")

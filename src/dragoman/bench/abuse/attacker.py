@@ -12,8 +12,8 @@ from typing import Any
 from dragoman.bench.abuse.attack import Answers
 from dragoman.bench.abuse.attacks import BY_NAME
 from dragoman.bench.abuse.scene import Scale, Scene
-from dragoman.bench.processes import raise_file_limit
 from dragoman.bench.puppet import play
+from dragoman.instance.open_files import raise_file_limit
 
 PAUSE_S = 0.05
 NICE = 10

@@ -13,11 +13,11 @@ from dragoman.bench.pressure.settings import Part, Settings
 from dragoman.bench.pressure.storm import STORMS, storm
 from dragoman.bench.pressure.tables import conclude
 from dragoman.bench.pressure.together import Mix, together
-from dragoman.bench.processes import raise_file_limit
 from dragoman.bench.progress import OnStep
 from dragoman.bench.report import Report
 from dragoman.bench.rounds import Quantities
 from dragoman.embedded.binary import ServerBinary
+from dragoman.instance.open_files import raise_file_limit
 
 TARGET_SECONDS = 2.5  # measurements long
 _STEPS: dict[Part, int] = {
