@@ -8,11 +8,14 @@ from dragoman.domain.job import Outcome, State
 from dragoman.domain.turn import Turn
 from dragoman.services.speech.order import Order, TurnLine
 from dragoman.services.upkeep.burial import Burial
+from dragoman.store.errors import RedisAway
+from dragoman.store.inbox import Push
 from dragoman.store.instances import Presence
 from dragoman.store.nodes import Snapshot
-from integration.speech.driving import ACKING, OLD, end_of, given, in_state, out_of_time
+from integration.speech.driving import ACKING, OLD, end_of, given, in_state, out_of_time, start
 from integration.speech.house import PATIENCE_S, Ear, House, Open, WiredNode, order
 from integration.speech.test_resumption import Client
+from integration.speech.test_router import fill
 from waiting import wait_until
 
 pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
@@ -207,6 +210,66 @@ async def test_what_a_node_answers_to_a_job_that_is_over_is_dropped_where_it_was
         node.answer(job)
         assert await end_of(ear) is Outcome.OK
     await wait_until(lambda: b.count("dragoman_results_dropped_total", reason="finished") == 1, PATIENCE_S)
+
+
+async def test_a_node_is_told_that_its_job_is_cancelled_when_its_owners_inbox_has_room_again(house: Open) -> None:
+    a, b = await house("a"), await house("b")
+    node = await a.node("n")
+    await wait_until(lambda: b.knows("n"), PATIENCE_S)
+    mine, _ = await start(b, node)
+    before = fill(b)
+    b.services.dispatcher.cancel_session(mine.session_id, "socket closed")
+    await wait_until(lambda: b.count("dragoman_inbox_push_total", verdict="FULL") >= 2, PATIENCE_S)
+    assert not node.cancelled
+    b.services.router.inboxes.settings = before
+    await wait_until(lambda: node.cancelled == [mine.job_id], PATIENCE_S)
+
+
+async def test_a_node_is_told_that_its_job_is_cancelled_when_redis_is_back(
+    house: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = await house("a"), await house("b")
+    node = await a.node("n")
+    await wait_until(lambda: b.knows("n"), PATIENCE_S)
+    mine, _ = await start(b, node)
+
+    async def away(*args: object) -> Push:
+        monkeypatch.undo()
+        raise RedisAway("the connection was cut")
+
+    monkeypatch.setattr(b.services.router.inboxes, "push", away)
+    b.services.dispatcher.cancel_session(mine.session_id, "socket closed")
+    await wait_until(lambda: node.cancelled == [mine.job_id], PATIENCE_S)
+
+
+async def test_a_node_that_has_the_job_again_is_not_told_late_that_its_first_attempt_is_cancelled(
+    house: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would drop the second: a cancelled job is named without its attempt."""
+    a, b = await house("a"), await house("b", speech__job_ack_timeout_ms=300)
+    node = await a.node("n")
+    await wait_until(lambda: b.knows("n"), PATIENCE_S)
+    inboxes, push = b.services.router.inboxes, b.services.router.inboxes.push
+
+    async def no_room_for_cancels(instance: str, kind: str, data: bytes, trace_id: str = "") -> Push:
+        return Push.FULL if kind == "cancel" else await push(instance, kind, data, trace_id)
+
+    monkeypatch.setattr(inboxes, "push", no_room_for_cancels)
+    _, ear = await start(b, node)
+    again = await given(node, 2)
+    node.ack(again)
+    await wait_until(lambda: ear.taken, PATIENCE_S)
+    monkeypatch.undo()
+    node.answer(again)
+    assert await end_of(ear) is Outcome.OK
+    async with asyncio.timeout(PATIENCE_S):
+        await b.services.tasks.settled()
+    await wait_until(lambda: nothing_waits(a), PATIENCE_S)
+    assert not node.cancelled
+
+
+async def nothing_waits(house: House) -> bool:
+    return (await house.stores.inboxes.tally(house.name)).waiting == 0
 
 
 async def test_every_driven_job_is_told_once_when_nodes_come_and_go(house: Open) -> None:

@@ -33,6 +33,7 @@ from dragoman.store.storm import Storm
 log = structlog.get_logger(__name__)
 
 REDIS_PAUSE_S = 0.25
+CANCEL_PATIENCE_S = 5.0
 
 
 async def _at_once() -> None:
@@ -231,10 +232,20 @@ class Dispatcher:
         self.announcer.tell(SlotFreed(node_id))
 
     def send_cancel(self, owner: str, message: CancelJob) -> None:
-        self.tasks.spawn(self._send_cancel(owner, message), "cancel")
+        driver = self._driven[message.job_id]
+        self.tasks.spawn(self._send_cancel(owner, message, driver, driver.clock.attempt), "cancel")
 
-    async def _send_cancel(self, owner: str, message: CancelJob) -> None:
-        await self.router.to_node(owner, message)
+    async def _send_cancel(self, owner: str, message: CancelJob, driver: Driver, attempt: int) -> None:
+        """Its slot is sold again, so the node should know; but not once it has the job anew, which it would drop."""
+
+        async def tell() -> Push:
+            anew = driver.node_id == message.node_id and driver.clock.attempt > attempt
+            return Push.GONE if anew else await self.router.to_node(owner, message)
+
+        try:
+            await self.router.insist(owner, tell, CANCEL_PATIENCE_S)
+        except NoRoom as error:
+            log.warning("a node works on, and nobody waits for it", node=message.node_id, error=str(error))
 
     def turn_bound(self, order: Order) -> None:
         self.tasks.spawn(self._look_after_turn(order), "turn-bound")

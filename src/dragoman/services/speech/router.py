@@ -28,6 +28,7 @@ from dragoman.protocol.peer import (
     kind_of,
 )
 from dragoman.services.metrics import Metrics
+from dragoman.store.errors import StoreError
 from dragoman.store.inbox import Inboxes, Push
 from dragoman.store.jobs import Jobs
 from dragoman.store.owners import Owners
@@ -79,15 +80,22 @@ class Router:
     async def bounce(self, message: Assign, patience_s: float = 0.0) -> None:
         """Tell an assignment's driver that it did not reach its node. Raises NoRoom: then it has to be tried again."""
         bounced = Bounced(message.node_id, message.epoch, message.job_id, message.attempt)
-        await self._insist(message.driver, lambda: self.to_driver(message.driver, bounced), patience_s)
+        await self.insist(message.driver, lambda: self.to_driver(message.driver, bounced), patience_s)
 
-    async def _insist(self, instance: str, push: Callable[[], Awaitable[Push]], patience_s: float) -> Push:
+    async def insist(self, instance: str, push: Callable[[], Awaitable[Push]], patience_s: float) -> Push:
+        """Push while there is no room, or no Redis. Raises NoRoom or what Redis said last."""
         give_up_at = monotonic() + patience_s
-        while (verdict := await push()) is Push.FULL:
-            if monotonic() >= give_up_at:
-                raise NoRoom(f"the inbox of {instance} is full")
+        while True:
+            try:
+                verdict = await push()
+                if verdict is not Push.FULL:
+                    return verdict
+                if monotonic() >= give_up_at:
+                    raise NoRoom(f"the inbox of {instance} is full")
+            except StoreError:
+                if monotonic() >= give_up_at:
+                    raise
             await asyncio.sleep(ROOM_PAUSE_S)
-        return verdict
 
     async def rehome(self, message: InboxMessage) -> None:
         """An entry of a dead instance's inbox: to where it belongs now. Raises NoRoom for what it cannot take."""
@@ -100,7 +108,7 @@ class Router:
             case CancelJob():
                 owner = await self.owners.node_owner(message.node_id)
                 if owner is not None:
-                    await self._insist(owner, partial(self.push, owner, message), ROOM_PATIENCE_S)
+                    await self.insist(owner, partial(self.push, owner, message), ROOM_PATIENCE_S)
             case FromNode() | Bounced():
                 job = await self.jobs.get(message.job_id)
                 await self._to_driver_of(message, job.get("driver") if job is not None else None)
@@ -119,6 +127,6 @@ class Router:
         """If nobody drives the job we may be watching it."""
         verdict = Push.GONE
         if driver is not None:
-            verdict = await self._insist(driver, lambda: self.push(driver, message), ROOM_PATIENCE_S)
+            verdict = await self.insist(driver, lambda: self.push(driver, message), ROOM_PATIENCE_S)
         if verdict is not Push.OK:
             await self.deliver_here(message)
