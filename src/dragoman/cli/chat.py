@@ -124,7 +124,8 @@ async def _chat(bases: Sequence[str], me: str, to: str, ask: bool, token: str | 
     )
     async with chat:
         code = await holder.hold(chat, history)
-        await chat.leave()
+        if holder.at_once:
+            await chat.leave()
     return code
 
 

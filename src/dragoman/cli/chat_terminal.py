@@ -43,10 +43,15 @@ class Talk:
 
 
 class Outcome:
-    """What became of what was sent."""
+    """What became of what was sent, and whether the person waits for more of it."""
 
     def __init__(self) -> None:
         self.sents: list[Sent] = []
+        self._at_once = asyncio.Event()
+
+    @property
+    def at_once(self) -> bool:
+        return self._at_once.is_set()
 
     @property
     def exit_code(self) -> int:
@@ -64,7 +69,6 @@ class Terminal(Outcome):
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._screen = Screen(_write, _size, sys.stdout.encoding or "ascii")
         self._leaving = asyncio.Event()
-        self._at_once = asyncio.Event()
         self._outgoing: asyncio.Queue[str] = asyncio.Queue()
         self._begun = False
 
@@ -237,10 +241,9 @@ class Lines(Outcome):
     async def hold(self, chat: "Chat", history: "list[Said]") -> int:
         listening = asyncio.create_task(self._listen(chat))
         saying = asyncio.create_task(self._say_all(chat))
-        stop = asyncio.Event()
-        stopping = asyncio.create_task(stop.wait())
+        stopping = asyncio.create_task(self._at_once.wait())
         try:
-            with _signals(stop.set):
+            with _signals(self._at_once.set):
                 await asyncio.wait({listening, saying, stopping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in (listening, saying, stopping):

@@ -113,7 +113,8 @@ class Chat:
             raise self._keeper.error
 
     async def close(self) -> None:
-        """Wait a while for what is not saved, then go. What is not known by then, nobody will tell."""
+        """Wait a while for what is not saved and for receipts we owe, then go. What is not known by then, nobody will
+        tell; what was not acknowledged comes again."""
         try:
             async with asyncio.timeout(self._timing.close_s):
                 await self.settled()
@@ -130,8 +131,10 @@ class Chat:
             await asyncio.wait({self._life})
 
     async def settled(self) -> None:
-        """Wait until every message of ours is saved or failed."""
-        await self._until_unsaved_below(1)
+        """Wait until every message of ours is saved or failed, and every receipt we owe is said."""
+        keeper = self._keeper
+        while (keeper.outbox or keeper.owed) and not keeper.over:
+            await self._news()
 
     # ------------------------------------------------------------ saying
 
@@ -180,8 +183,11 @@ class Chat:
     async def _until_unsaved_below(self, count: int) -> None:
         keeper = self._keeper
         while len(keeper.outbox) >= count and not keeper.over:
-            keeper.news.clear()
-            await keeper.news.wait()
+            await self._news()
+
+    async def _news(self) -> None:
+        self._keeper.news.clear()
+        await self._keeper.news.wait()
 
     def _name(self, given: str | None) -> str:
         return given if given is not None else f"{self._run}-{self._number + 1}-{secrets.token_hex(4)}"

@@ -13,7 +13,6 @@ import inspect
 import logging
 import time
 from base64 import urlsafe_b64decode
-from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +23,7 @@ from dragoman.client.backoff import Backoff
 from dragoman.client.chat.errors import ChatOver, Kicked, Refused, SendFailed, Unreachable
 from dragoman.client.chat.inbox import Inbox, Message, Taken
 from dragoman.client.chat.outbox import Outbox
+from dragoman.client.chat.owed import Owed
 from dragoman.client.chat.pace import Pace
 from dragoman.client.chat.receipts import Receipts
 from dragoman.client.chat.sent import Sent
@@ -40,7 +40,6 @@ Token = str | Callable[[], str | Awaitable[str]]
 OnConnection = Callable[[bool, str], None]
 
 _COME_BACK = 1006
-_MAX_RECEIPTS = 10_000
 _LEAST_WAIT_S = 0.005  # also how often a socket that takes nothing is looked at
 
 
@@ -51,7 +50,7 @@ class Timing:
     ping_s: float = 25.0
     again_s: float = 20.0  # without a word that it is saved, a message is said again
     reconnect_s: float = float("inf")  # how long we try to get a lost connection back
-    close_s: float = 10.0  # how long closing waits for what is not saved
+    close_s: float = 10.0  # how long closing waits for what is not saved, and for receipts that are not said
     reauth_before_s: float = 60.0  # the token is renewed so long before it expires
     backoff_first_s: float = 0.25
     backoff_longest_s: float = 5.0
@@ -73,9 +72,9 @@ class Keeper:
         acknowledge: bool,
         on_connection: OnConnection,
     ) -> None:
-        self.inbox, self.outbox, self.receipts = inbox, outbox, Receipts()
+        self.inbox, self.outbox, self.owed, self.receipts = inbox, outbox, Owed(), Receipts()
         self.gate = asyncio.Event()
-        self.news = asyncio.Event()  # a message left the outbox, or all is over
+        self.news = asyncio.Event()  # a message left the outbox, nothing more is owed, or all is over
         self.over = False
         self.error: Exception | None = None
         self.user_id: int | None = None
@@ -86,7 +85,6 @@ class Keeper:
         self._on_connection = on_connection
         self._link: Link | None = None
         self._answer: asyncio.Future[ServerFrame] | None = None
-        self._to_confirm: deque[bytes] = deque(maxlen=_MAX_RECEIPTS)
         self._wake: asyncio.TimerHandle | None = None
         self._expires_at: float | None = None  # of the token in use, wall clock
         self._refusals = 0  # of tokens, since one was good
@@ -149,6 +147,7 @@ class Keeper:
             self._link = None
             await link.close()
             self.outbox.lost()
+            self.owed.lost()
             if back and not self.over:
                 self._on_connection(False, _why(link.closed.result()))
 
@@ -235,11 +234,13 @@ class Keeper:
                 break
             link.send(Frame(frame))
             self._pace.sent(now)
+        if not self.owed:
+            self.news.set()
         self._pump_later(now)
 
     def _next_frame(self, now: float) -> bytes | None:
-        if self._to_confirm:
-            return self._to_confirm.popleft()
+        if self.owed:
+            return self.owed.next()
         sent = self.outbox.next(now)
         return None if sent is None else wire.say(sent.client_msg_id, sent.to, sent.body, sent.msg_type)
 
@@ -247,13 +248,13 @@ class Keeper:
         if self._wake is not None:
             self._wake.cancel()
             self._wake = None
-        due_at = now if self._to_confirm else self.outbox.due_at()
+        due_at = now if self.owed else self.outbox.due_at()
         if due_at is not None:
             wait_s = max(due_at - now, self._pace.wait_s(now), _LEAST_WAIT_S)
             self._wake = asyncio.get_running_loop().call_later(wait_s, self.pump)
 
     def confirm(self, receipt: AckType, message: Message) -> None:
-        self._to_confirm.append(wire.receipt(receipt, message.server_msg_id, message.from_user))
+        self.owed.add(receipt, message.server_msg_id, message.from_user)
         self.pump()
 
     def handed_out(self, message: Message) -> None:

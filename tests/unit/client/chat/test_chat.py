@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from dragoman.client.chat import Chat, ChatOver, Kicked, Refused, SendFailed, Sent, Unreachable
+from dragoman.client.chat.pace import Pace
 from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import AckType, Reason
 from unit.client.chat.fake_chat_server import ME, OTHER, QUICK, TS, chatting, noted, serving
@@ -143,6 +144,20 @@ async def test_what_is_sent_while_offline_goes_out_on_the_next_connection() -> N
         peer = await server.let_in()
         await peer.take(10, SAVED)
         await sent.saved
+
+
+async def test_what_was_read_is_told_again_if_the_connection_was_lost() -> None:
+    async with chatting() as (server, peer, chat):
+        messages = chat.messages()
+        for number in (10, 11):
+            await peer.push(number)
+            chat.read(await anext(messages))
+        peer.drop()  # whether it has read what it was told, nobody knows
+        peer = await server.let_in()
+        told = await peer.hear("ACK")
+        assert (told["ackType"], told["serverMsgId"], told["to"]) == ("read", "11", "2")
+        await peer.say(wire.ping(TS))
+        await peer.hear("PONG")  # the first word after it: the highest is enough
 
 
 async def test_any_of_several_addresses_will_do() -> None:
@@ -312,6 +327,18 @@ async def test_closing_waits_for_what_is_not_saved() -> None:
         await peer.take(10, SAVED)
         await closing
         assert sent.saved
+        await peer.gone()
+
+
+async def test_closing_waits_until_what_was_handed_out_is_acknowledged() -> None:
+    async with chatting(timing=replace(QUICK, close_s=10), pace=Pace(50, 1)) as (_, peer, chat):
+        messages = chat.messages()
+        for number in (10, 11, 12):
+            await peer.push(number)
+        for _ in range(3):
+            await anext(messages)
+        await chat.close()
+        assert [(await peer.hear("ACK"))["serverMsgId"] for _ in range(3)] == ["10", "11", "12"]
         await peer.gone()
 
 
