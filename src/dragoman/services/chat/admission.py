@@ -81,6 +81,7 @@ class Admission:
                     before = await self._own(user)
         except (StoreError, TimeoutError) as error:
             log.warning("a user comes in on its token alone", user=user.id, error=str(error))
+            user.outbound.moved()  # for all we know
         finally:
             self._here.expect_no_more(user)
         if socket.closed:  # perhaps because it has a successor, which knows of nobody before it
@@ -111,6 +112,8 @@ class Admission:
         """From now on it is reached here; answers where it was before."""
         before = await self._made_known(user, self._users.swap_owner(user.id, user.owner))
         user.verified = True
+        if before and before.partition("|")[0] != self.instance:
+            user.outbound.moved()  # that instance did not see it leave, or could not say so
         return before
 
     async def _made_known(self, user: ChatUser, writing: Coroutine[Any, Any, T]) -> T:

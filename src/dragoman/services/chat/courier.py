@@ -159,6 +159,10 @@ class Courier:
 
     # -- who missed something --------------------------------------------------------------------
 
+    def owe(self, user: int) -> None:
+        """It may have missed something that somebody else could not bring."""
+        self._missed.add(user)
+
     def is_behind(self, user: int) -> bool:
         """Whether the user may have missed something because Redis was away."""
         return user in self._missed
@@ -182,7 +186,8 @@ class Courier:
         for instance, behind in self._behind.items():
             if not behind.isdisjoint(asked):
                 raise NotHeeded(f"{instance} has no room to be told that its users missed something")
-        await self._until_heeded()
+        if self._reminders:  # where they are by now: who has moved on has looked there
+            await self._until_heeded({one.partition("|")[0] for one in (await self.look_up(sorted(asked))).values()})
 
     async def _find(self, missed: Collection[int]) -> None:
         """Who is here looks into the archive, of others it is known now which instance has to be told."""
@@ -202,10 +207,10 @@ class Courier:
             return False
         return True
 
-    async def _until_heeded(self) -> None:
-        """Until every reminder has been worked; one that is not stays for the next who asks."""
+    async def _until_heeded(self, by: Collection[str]) -> None:
+        """Until these instances have worked their reminders; one that is not worked stays for the next who asks."""
         give_up_at = monotonic() + HEED_S
-        for instance, id in list(self._reminders.items()):
+        for instance, id in [(one, self._reminders[one]) for one in by if one in self._reminders]:
             while await self.inboxes.get(instance, id) is not None:
                 if monotonic() >= give_up_at:
                     raise NotHeeded(f"{instance} has not worked what its inbox holds")
@@ -247,7 +252,7 @@ class Courier:
         await self._remind_instances()
         await self._tell_again()
         try:
-            await self._until_heeded()
+            await self._until_heeded(list(self._reminders))
         except StoreError as error:
             log.debug("not everybody has heard that it missed something", error=str(error))
 

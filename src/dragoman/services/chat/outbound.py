@@ -26,6 +26,7 @@ from dragoman.protocol.chat import AckType, Frame, Reason
 from dragoman.services.chat.clock import now_ms
 from dragoman.services.chat.courier import Delivery, NotHeeded
 from dragoman.services.chat.desk import Desk
+from dragoman.services.chat.unusable import Unusable, cannot_work
 from dragoman.services.chat.user import ChatUser
 from dragoman.services.loops import unawaited
 from dragoman.store.chat.shards import Accepted, Entry
@@ -40,19 +41,6 @@ SLOW_S = 0.5
 SAMPLED = 0.01
 STILL_S = 0.5  # how late a timer may ring before it tells more of us than of Redis
 RECOUNT_S = 1.0  # how old our copy of a sender's unsaved messages may get while it sends
-# Errors of Redis that mean it cannot work now; any other is a bug of ours.
-UNUSABLE = frozenset({"LOADING", "READONLY", "CLUSTERDOWN", "OOM", "MASTERDOWN", "NOREPLICAS", "MISCONF", "TRYAGAIN"})
-
-
-class Unusable(Exception):
-    """Redis did not accept `row`; or, `perhaps`, it did, and did not say so in time.
-
-    `ours`: it was not Redis that took so long. We or another instance stood still, and the others may have gone on.
-    """
-
-    def __init__(self, why: str, row: NewMessage, *, perhaps: bool = False, ours: bool = False) -> None:
-        super().__init__(why)
-        self.row, self.perhaps, self.ours = row, perhaps, ours
 
 
 class Outbound:
@@ -62,6 +50,7 @@ class Outbound:
         self._queue: deque[tuple[Frame, float]] = deque()
         self._running = self._paused = False
         self._owed: set[int] = set()  # receivers that could not be found when we saved something for them
+        self._since_moved: set[int] | None = None  # whom it wrote to; None: it did not move, or we know all of it
         self._counted_at = 0.0
 
     def __len__(self) -> int:
@@ -76,6 +65,10 @@ class Outbound:
         if not self._running:
             self._running = True
             self._desk.tasks.spawn(self._work(), "chat-outbound")
+
+    def moved(self) -> None:
+        """It came from an instance that did not see it leave, and may have saved messages that it could not push."""
+        self._since_moved = set()
 
     async def _work(self) -> None:
         try:
@@ -107,6 +100,7 @@ class Outbound:
             desk.words.clean(frame.body), now_ms(),
         )  # fmt: skip
         path = await self._path()
+        await self._look_back(row.to_user, path)
         if path is Path.OFF:
             await self._save(row, came_at)
             return
@@ -115,6 +109,26 @@ class Outbound:
         except Unusable as unusable:
             log.debug("not accepted", user=user.id, why=str(unusable))
             await self._without_redis(unusable, came_at)
+
+    async def _look_back(self, receiver: int, path: Path) -> None:
+        """Before the first message of one that moved, its receiver looks into the archive for earlier ones.
+
+        An instance that takes long to hear of it does not hold us up: the receiver may have been on the one that died.
+        """
+        if self._since_moved is None or receiver in self._since_moved:
+            return
+        desk = self._desk
+        self._since_moved.add(receiver)
+        desk.courier.owe(receiver)
+        if path is Path.OFF or not desk.gate.open:
+            return  # we push it ourselves, behind the word that something was missed
+        try:
+            async with asyncio.timeout(desk.accept_timeout_s):
+                await desk.courier.make_up([receiver])
+        except NotHeeded as error:
+            log.debug("a receiver may not have looked yet", user=receiver, error=str(error))
+        except (StoreError, TimeoutError):
+            self._owed.add(receiver)
 
     # -- which way -------------------------------------------------------------------------------
 
@@ -170,7 +184,7 @@ class Outbound:
                 raise Unusable("we stood still", row, perhaps=True, ours=True) from None
             raise self._unusable(f"no answer in {desk.accept_timeout_s:g} s", row, perhaps=True) from None
         except Refused as error:
-            if not _cannot_work(error):
+            if not cannot_work(error):
                 desk.gate.worked()
                 raise
             raise self._unusable(str(error), row) from None
@@ -374,11 +388,6 @@ class Outbound:
 def digest_of(to: int, body: str) -> str:
     """What makes a repeated clientMsgId the same message."""
     return blake2b(f"{to}:{body}".encode(), digest_size=12).hexdigest()
-
-
-def _cannot_work(error: Refused) -> bool:
-    """Not by its first word alone: Redis 6.2 puts words of its own before what a command says inside a script."""
-    return error.word in UNUSABLE or any(f" -{word} " in str(error) for word in UNUSABLE)
 
 
 def _ms(seconds: float) -> float:

@@ -137,6 +137,24 @@ async def test_nobody_counts_as_reminded_before_its_instance_has_worked_the_remi
     assert stage.arrived == [[2]]
 
 
+async def test_who_has_moved_on_since_counts_as_reminded_though_its_old_instance_does_not_hear(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Coming in there it has looked. Who is still where it was waits for that."""
+    monkeypatch.setattr("dragoman.services.chat.courier.HEED_S", 0.0)
+    stage = Stage()
+    stage.table.away = True
+    await stage.push(10)
+    await stage.push(11, user=3)
+    stage.table.away, stage.boxes.busy = False, True
+    await stage.courier.remind()
+    assert stage.arrived == [[2, 3]]
+    monkeypatch.setitem(OWNERS, 2, "i2|7")
+    await stage.courier.make_up([2])
+    with pytest.raises(NotHeeded):
+        await stage.courier.make_up([2, 3])
+
+
 async def test_nobody_counts_as_reminded_while_its_instance_has_no_room_for_the_reminder() -> None:
     stage = Stage()
     stage.table.away = True

@@ -85,7 +85,10 @@ class Pushes:
     def __init__(self) -> None:
         self.looked_first: list[int] = []
         self.pushed: list[int] = []
+        self.away = False
         self.heeded = True
+        self.owed: list[int] = []
+        self.made_up: list[int] = []
 
     async def look_up(self, users: list[int]) -> dict[int, str]:
         return dict.fromkeys(users, "elsewhere|1")
@@ -99,8 +102,14 @@ class Pushes:
         return set()
 
     async def make_up(self, users: set[int]) -> None:
+        if self.away:
+            raise RedisAway("away")
         if not self.heeded:
             raise NotHeeded("another instance is slow")
+        self.made_up += users
+
+    def owe(self, user: int) -> None:
+        self.owed.append(user)
 
     def is_behind(self, user: int) -> bool:
         return user in self.looked_first
@@ -132,8 +141,8 @@ def sending(
     return Outbound(Desk(*parts), user, verify), gate, heard
 
 
-def message(name: str) -> Frame:
-    return Frame("SINGLE_CHAT", clientMsgId=name, to=8, body="hi")
+def message(name: str, to: int = 8) -> Frame:
+    return Frame("SINGLE_CHAT", clientMsgId=name, to=to, body="hi")
 
 
 async def test_who_stood_still_does_not_take_redis_for_away_and_saves_nothing_past_the_others(
@@ -264,3 +273,46 @@ async def test_a_script_that_fails_by_itself_is_a_fault_of_ours_and_not_of_redis
     with pytest.raises(Refused):
         await sender._one(message("m1"), time.monotonic())
     assert (store.saved, gate.open) == ([], True)
+
+
+async def test_those_to_whom_one_that_moved_writes_look_into_the_archive_before_its_first_message_is_accepted() -> None:
+    store, courier = Store(), Pushes()
+    sender, _, _ = sending(store, courier=courier)
+    await sender._one(message("m1"), time.monotonic())
+    assert courier.made_up == []
+    sender.moved()
+    await sender._one(message("m2"), time.monotonic())
+    await sender._one(message("m3", to=9), time.monotonic())
+    await sender._one(message("m4"), time.monotonic())
+    assert (courier.owed, courier.made_up) == ([8, 9], [8, 9])
+
+
+async def test_one_that_moved_is_not_held_up_by_an_instance_that_does_not_hear() -> None:
+    """Its receiver may have been on the one that died."""
+    store, courier = Store(), Pushes()
+    sender, gate, heard = sending(store, courier=courier)
+    sender.moved()
+    courier.heeded = False
+    await sender._one(message("m1"), time.monotonic())
+    assert (store.accepted, gate.open) == (["m1"], True)
+    assert b'"accepted"' in heard[-1]
+
+
+async def test_of_one_that_moved_nothing_is_accepted_while_redis_cannot_say_where_its_receiver_is() -> None:
+    store, courier = Store(), Pushes()
+    sender, _, heard = sending(store, courier=courier)
+    sender.moved()
+    courier.away, store.on_save = True, lambda: None
+    await sender._one(message("m1"), time.monotonic())
+    assert (store.accepted, store.saved, courier.looked_first) == ([], ["m1"], [8])
+    assert b'"saved"' in heard[-1]
+
+
+async def test_of_one_that_moved_and_is_saved_at_once_the_receiver_is_noted_before_the_push() -> None:
+    store, courier = Store(), Pushes()
+    sender, _, _ = sending(store, courier=courier, two_phase=False)
+    store.on_save = lambda: None
+    sender.moved()
+    courier.heeded = False
+    await sender._one(message("m1"), time.monotonic())
+    assert (courier.owed, courier.pushed) == ([8], [8])

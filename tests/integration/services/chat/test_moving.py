@@ -1,0 +1,74 @@
+"""A sender that leaves an instance which has lost Redis, and goes on elsewhere, does not overtake itself."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from chat_house import OWNER_TTL_MS, House, Socket
+from dragoman.store.chat.users import Users
+from dragoman.store.errors import RedisAway
+from dragoman.store.keys import Keys
+from dragoman.store.redis import Redis
+
+SENDER, RECEIVER = 7, 9
+
+
+class CutOffUsers(Users):
+    """Redis goes away once somebody has come in."""
+
+    async def owners(self, users: Sequence[int]) -> list[str]:
+        raise RedisAway("not there")
+
+    async def leave(self, user: int, owner: str) -> None:
+        raise RedisAway("not there")
+
+
+@asynccontextmanager
+async def two_houses(
+    redis: Redis, keys: Keys, tmp_path: Path, others: Users | None = None
+) -> AsyncIterator[tuple[House, House]]:
+    """The first is cut off from Redis."""
+    database = tmp_path / "chat.sqlite3"
+    cut_off = House("i1", 1, redis, keys, database, users=CutOffUsers(redis, keys, OWNER_TTL_MS))
+    other = House("i2", 2, redis, keys, database, users=others)
+    try:
+        yield cut_off, other
+    finally:
+        await asyncio.gather(cut_off.close(), other.close())
+        await redis.call("DEL", keys.shard(other.shards._tags[0]))
+
+
+async def test_what_an_instance_saved_and_could_not_push_is_not_overtaken_by_what_its_sender_sends_elsewhere(
+    redis: Redis, keys: Keys, tmp_path: Path
+) -> None:
+    async with two_houses(redis, keys, tmp_path) as (cut_off, other):
+        socket = Socket(1)
+        await other.come_in(RECEIVER, socket)
+        await cut_off.send(SENDER, RECEIVER, 2, "one")
+        assert socket.messages == []
+        await other.send(SENDER, RECEIVER, 3, "two")
+        await other.tasks.settled()
+        assert socket.messages == ["one", "two"]
+
+
+class UsersAwayOnce(Users):
+    """Redis does not say where the first one that comes in was before."""
+
+    said = False
+
+    async def swap_owner(self, user: int, owner: str) -> str:
+        if user != SENDER or self.said:
+            return await super().swap_owner(user, owner)
+        self.said = True
+        raise RedisAway("not there")
+
+
+async def test_nor_if_nobody_knows_yet_where_it_comes_from(redis: Redis, keys: Keys, tmp_path: Path) -> None:
+    async with two_houses(redis, keys, tmp_path, UsersAwayOnce(redis, keys, OWNER_TTL_MS)) as (cut_off, other):
+        socket = Socket(1)
+        await other.come_in(RECEIVER, socket)
+        await cut_off.send(SENDER, RECEIVER, 2, "one")
+        await other.send(SENDER, RECEIVER, 3, "two")
+        await other.tasks.settled()
+        assert socket.messages == ["one", "two"]
