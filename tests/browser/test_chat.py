@@ -1,10 +1,13 @@
 """Writing on the page: four receipts for each message, and nothing lost while somebody is away."""
 
+import asyncio
 import json
 from typing import Any
 from uuid import uuid4
 
-from browser.stage import Stage, Windows, both_enter
+import aiohttp
+
+from browser.stage import PATIENCE_S, Stage, Windows, both_enter
 from dragoman.client.chat import Chat, login
 from dragoman.verify.processes import InstanceProcess
 from waiting import wait_until
@@ -24,6 +27,21 @@ async def window(windows: Windows, instance: InstanceProcess, me: str, to: str, 
     page = await windows.open(f"http://127.0.0.1:{instance.port}/?as={me}&to={to}", hidden=hidden)
     await page.wait_for_selector('.pane[data-state="online"][data-peer]')
     return page
+
+
+async def enter(page: Any, me: str, to: str) -> None:
+    await page.fill('[data-part="name"]', me)
+    await page.fill('[data-part="peer"]', to)
+    await page.click('[data-part="enter"]')
+    await page.wait_for_selector('.pane[data-state="online"]')
+
+
+async def kick(page: Any, instance: InstanceProcess, name: str) -> None:
+    """Be the same person elsewhere, until the page gives up."""
+    base = f"127.0.0.1:{instance.port}"
+    elsewhere = await login(f"http://{base}", name, f"{name}-of-this-machine")
+    async with Chat(f"ws://{base}/ws", token=elsewhere.token):
+        await page.wait_for_selector('.pane[data-state="over"]')
 
 
 async def write(page: Any, text: str) -> None:
@@ -81,38 +99,123 @@ async def test_what_is_written_offline_is_sent_when_the_page_is_back(stage: Stag
     await page.wait_for_selector(f'[data-pane="alice"] {MINE}:last-child[data-read]')
 
 
-class Lossy:
-    """A way to the server on which the first *saved* is lost."""
+class Way:
+    """To the server and back; what a test names is lost on it."""
 
     def __init__(self) -> None:
         self.connections = 0
-        self.lost = False
+        self.tokens: list[str] = []  # that somebody said who they are with
+        self.lost: list[str] = []
+        self._lose: dict[str, int] = {}
+
+    def lose(self, word: str, times: int) -> None:
+        """The next frames with this `type` or `ackType`; 0: no more."""
+        self._lose[word] = times
 
     def __call__(self, page: Any) -> None:
         self.connections += 1
         server = page.connect_to_server()
 
-        def back(data: str) -> None:
-            if not self.lost and json.loads(data).get("ackType") == "saved":
-                self.lost = True
-            else:
-                page.send(data)
+        def there(data: str) -> None:
+            frame = json.loads(data)
+            if frame["type"] == "AUTH":
+                self.tokens.append(frame["token"])
+            self._carry(frame["type"], data, server)
 
-        page.on_message(server.send)
+        def back(data: str) -> None:
+            frame = json.loads(data)
+            self._carry(frame.get("ackType", frame["type"]), data, page)
+
+        page.on_message(there)
         server.on_message(back)
+
+    def _carry(self, word: str, data: str, to: Any) -> None:
+        if self._lose.get(word, 0) == 0:
+            to.send(data)
+            return
+        self._lose[word] -= 1
+        self.lost.append(word)
 
 
 async def test_a_page_that_hears_nothing_more_of_an_accepted_message_asks(stage: Stage, windows: Windows) -> None:
     ann, ben = await two(stage.first)
-    page, way = await window(windows, stage.first, ann, ben), Lossy()
+    page, way = await window(windows, stage.first, ann, ben), Way()
+    way.lose("saved", 1)
     await page.clock.install()
     await page.route_web_socket("**/ws", way)
     await page.reload()
     await page.wait_for_selector('.pane[data-state="online"][data-peer]')
     await write(page, "hello")
     await page.wait_for_selector(f"{MINE}[data-accepted]")
-    await wait_until(lambda: way.lost)
+    await wait_until(lambda: way.lost == ["saved"])
     assert await page.locator(f"{MINE}[data-saved]").count() == 0
     await page.clock.fast_forward(20_500)
     await page.wait_for_selector(f"{MINE}[data-saved]")
     assert way.connections == 1
+
+
+async def test_a_page_whose_first_word_is_lost_on_the_way_comes_back_with_what_was_written(
+    stage: Stage, windows: Windows
+) -> None:
+    ann, ben = await two(stage.first)
+    page, way = await window(windows, stage.first, ann, ben), Way()
+    way.lose("AUTH", 1)
+    await page.route_web_socket("**/ws", way)
+    await page.reload()
+    await page.wait_for_selector(".pane[data-peer]")
+    await wait_until(lambda: way.lost == ["AUTH"])
+    await write(page, "still here")
+    await page.wait_for_selector(f"{MINE}[data-saved] >> text=still here")
+    assert len(way.tokens) == 2
+
+
+async def test_a_token_that_ran_out_is_renewed_before_the_page_comes_back(stage: Stage, windows: Windows) -> None:
+    instance = await stage.cluster.instance(scheduler__phase2__instance_id="brief", chat__access_ttl_s=3)
+    ann, ben = await two(instance)
+    page, way = await window(windows, instance, ann, ben), Way()
+    await page.route_web_socket("**/ws", way)
+    await page.reload()
+    await page.wait_for_selector('.pane[data-state="online"][data-peer]')
+    asked, answered = asyncio.Event(), asyncio.Event()
+
+    async def held(route: Any) -> None:
+        asked.set()
+        await answered.wait()
+        await route.continue_()
+
+    await page.route("**/auth/refresh", held)
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{instance.port}") as http:
+
+        async def expired() -> bool:
+            async with http.post("/auth/verify", json={"accessToken": way.tokens[-1]}) as answer:
+                return not (await answer.json())["data"]["ok"]
+
+        await wait_until(expired)
+    before = way.connections
+    await write(page, "after a nap")
+    async with asyncio.timeout(PATIENCE_S):
+        await asked.wait()
+    assert way.connections == before, "a server waits only so long for a token"
+    answered.set()
+    await page.wait_for_selector(f"{MINE}[data-saved] >> text=after a nap")
+    await page.unroute_all(behavior="wait")
+
+
+async def test_what_was_not_sent_when_a_chat_ended_is_sent_when_the_same_person_is_back(
+    stage: Stage, windows: Windows
+) -> None:
+    ann, ben = await two(stage.first)
+    page, way = await window(windows, stage.first, ann, ben), Way()
+    await page.route_web_socket("**/ws", way)
+    await page.reload()
+    await page.wait_for_selector('.pane[data-state="online"][data-peer]')
+    way.lose("SINGLE_CHAT", 99)
+    await write(page, "wait for me")
+    await wait_until(lambda: way.lost)
+    await kick(page, stage.second, ann)
+    way.lose("SINGLE_CHAT", 0)
+    await enter(page, ben, ann)
+    assert await page.locator(MINE).count() == 0, "nobody else sees or sends it"
+    await kick(page, stage.second, ben)
+    await enter(page, ann, ben)
+    await page.wait_for_selector(f"{MINE}[data-saved] >> text=wait for me")

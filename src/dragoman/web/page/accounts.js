@@ -1,6 +1,7 @@
 // Who chats: logging in, a token that is good, what was said before, and who somebody else is.
 
 const REFRESH_BEFORE_S = 60;
+const ANSWER_MS = 10000;
 const LOOPBACK = ["localhost", "127.0.0.1", "[::1]"];
 
 export class Denied extends Error {
@@ -66,7 +67,8 @@ async function ask(path, { body, token }) {
   if (token) headers.Authorization = `Bearer ${token}`;
   let told;
   try {
-    const answer = await fetch(path, { method: body ? "POST" : "GET", headers, body: body && JSON.stringify(body) });
+    const method = body ? "POST" : "GET", signal = AbortSignal.timeout(ANSWER_MS);
+    const answer = await fetch(path, { method, headers, body: body && JSON.stringify(body), signal });
     told = await answer.json();
   } catch {
     throw new Denied(0, "");

@@ -12,18 +12,20 @@ const BUSY_FIRST_MS = 300, BUSY_LONGEST_MS = 5000;
 const PING_MS = 15000;
 const RETRIED = ["server_busy", "internal_error"];
 const FINAL = ["kicked", "session_invalid"];
+const BEFORE_CLOSING = ["auth_timeout", "token_expired"]; // by a code that says stay away; but nobody asked to leave
 
 export class Chat {
-  /** `on`: state(word), message(message), receipt(sent), over(reason). */
-  constructor(account, on) {
+  /** `on`: state(word), message(message), receipt(sent), over(reason). `unsent`: what an earlier chat of them left. */
+  constructor(account, on, unsent = []) {
     this.account = account;
     this.on = on;
-    this.sent = new Map(); // by clientMsgId
+    this.sent = new Map(unsent.map((one) => [one.clientMsgId, one]));
     this.seen = new Set();
     this.lastRead = new Map(); // by sender: said again after a reconnect, it may have been lost
     this.ready = false;
     this.link = new Link("/ws", {
-      open: () => this.hello(),
+      before: () => this.prepare(),
+      open: () => this.tell({ type: "AUTH", token: this.account.current }),
       message: (data) => this.heard(JSON.parse(data)),
       down: () => this.down(),
       over: (_, reason) => this.end(reason || "closed"),
@@ -52,6 +54,10 @@ export class Chat {
     return sent;
   }
 
+  get unsent() {
+    return [...this.sent.values()].filter((one) => !one.saved);
+  }
+
   /** Once more, after it was refused. */
   again(sent) {
     Object.assign(sent, { failed: null, told: false, sentAt: -Infinity, tries: 0 });
@@ -67,20 +73,20 @@ export class Chat {
 
   // ---- a connection
 
-  async hello() {
+  async prepare() {
     try {
-      this.tell({ type: "AUTH", token: await this.account.token(this.expired) });
+      await this.account.token(this.expired);
       this.expired = false;
     } catch (denied) {
       if (denied.code === 40100) this.end("session_invalid");
-      else this.link.drop();
+      throw denied;
     }
   }
 
   welcome() {
     this.ready = true;
     this.refused = 0;
-    for (const sent of this.sent.values()) if (!sent.saved) Object.assign(sent, { told: false, sentAt: -Infinity });
+    for (const sent of this.unsent) Object.assign(sent, { told: false, sentAt: -Infinity });
     this.pings = setInterval(() => this.ping(), PING_MS);
     for (const message of this.lastRead.values()) this.confirm("read", message);
     this.on.state("online");
@@ -125,7 +131,7 @@ export class Chat {
     clearTimeout(this.timer);
     if (!this.ready) return;
     const now = performance.now();
-    const open = [...this.sent.values()].filter((one) => !one.saved && !one.failed);
+    const open = this.unsent.filter((one) => !one.failed);
     const sent = open.find((one) => !one.told || now >= one.sentAt + UNSAVED_MS);
     if (!sent) {
       const first = Math.min(...open.map((one) => one.sentAt));
@@ -204,6 +210,7 @@ export class Chat {
   refusal({ reason, clientMsgId }) {
     if (FINAL.includes(reason)) return this.end(reason);
     if (reason === "token_expired") this.expired = true;
+    if (BEFORE_CLOSING.includes(reason)) return this.link.drop();
     const sent = this.sent.get(clientMsgId);
     if (!sent) return;
     if (RETRIED.includes(reason)) sent.busy = true;

@@ -8,13 +8,13 @@ const PATIENCE_MS = 10000; // to connect
 const SILENCE_MS = 25000; // of a server that is asked every few seconds
 
 export class Link {
-  /** `on`: open(), message(data), down(), over(code, reason). */
+  /** `on`: open(), message(data), down(), over(code, reason); `before()`, if given, has to succeed before each dialling. */
   constructor(path, on) {
     this.url = `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}${path}`;
     this.on = on;
     this.failures = 0;
     this.wanted = false;
-    this.socket = null;
+    this.socket = this.dialling = null;
     this.hurry = () => this.wanted && !this.socket && this.dial();
   }
 
@@ -36,7 +36,7 @@ export class Link {
     removeEventListener("online", this.hurry);
     clearTimeout(this.timer);
     const socket = this.socket;
-    this.socket = null;
+    this.socket = this.dialling = null;
     socket?.close(1000);
   }
 
@@ -53,8 +53,23 @@ export class Link {
     return true;
   }
 
-  dial() {
+  /** Only with everything in hand that is said first: a server does not wait long for it. */
+  async dial() {
     clearTimeout(this.timer);
+    const mine = (this.dialling = {});
+    let prepared = true;
+    try {
+      await this.on.before?.();
+    } catch {
+      prepared = false;
+    }
+    if (this.dialling !== mine) return; // stopped, or another dials
+    this.dialling = null;
+    if (prepared) this.connect();
+    else this.later();
+  }
+
+  connect() {
     const socket = (this.socket = new WebSocket(this.url));
     socket.binaryType = "arraybuffer";
     this.watch(socket, PATIENCE_MS);
@@ -88,6 +103,10 @@ export class Link {
       this.on.over(code, reason);
       return;
     }
+    this.later();
+  }
+
+  later() {
     const wait = Math.random() * Math.min(LONGEST_MS, FIRST_MS * 2 ** Math.min(this.failures++, 16));
     this.timer = setTimeout(() => this.wanted && this.dial(), wait);
     this.on.down();

@@ -16,6 +16,7 @@ export class Pane {
     this.people = people;
     this.rows = new Map(); // by serverMsgId, of those that arrived
     this.mine = new Map(); // by clientMsgId
+    this.left = []; // { by, to, unsent } of chats that ended
     this.root.dataset.pane = name;
     this.part("name").value = name;
     this.part("peer").value = peer;
@@ -76,15 +77,25 @@ export class Pane {
     this.part("messages").replaceChildren();
     this.mine.clear();
     this.rows.clear();
+    const unsent = this.takeUp();
     this.chat = new Chat(this.account, {
       state: (state) => this.state(state),
       message: (message) => this.arrived(message),
       receipt: (sent) => this.tick(this.mine.get(sent.clientMsgId), sent),
       over: (reason) => this.over(reason),
-    });
+    }, unsent);
+    for (const sent of unsent) this.own(sent);
     this.chat.start();
     this.find(this.chat);
     this.part("body").focus({ preventScroll: true });
+  }
+
+  /** What the same person could not send to the same one before; nobody else gets to see it. */
+  takeUp() {
+    const same = ({ by, to }) => by === this.account.id && to === this.peerName;
+    const unsent = this.left.filter(same).flatMap((one) => one.unsent);
+    this.left = this.left.filter((one) => !same(one));
+    return unsent;
   }
 
   /** Who the other one is: a number, somebody of this page, or a name to be looked up until it is known. */
@@ -138,8 +149,11 @@ export class Pane {
     const field = this.part("body"), body = field.value.trim();
     if (!body || !this.peer) return;
     field.value = "";
-    const row = this.row("mine", body, Date.now());
-    const sent = this.chat.send(this.peer, body);
+    this.own(this.chat.send(this.peer, body));
+  }
+
+  own(sent) {
+    const row = this.row("mine", sent.body, sent.at);
     row.querySelector(".again").addEventListener("click", () => this.chat.again(sent));
     this.mine.set(sent.clientMsgId, row);
     this.tick(row, sent);
@@ -230,6 +244,7 @@ export class Pane {
     this.part("door").hidden = false;
     this.part("room").hidden = true;
     this.root.dataset.state = "over";
+    this.left.push({ by: this.account.id, to: this.peerName, unsent: this.chat.unsent });
     this.chat = this.peer = null;
     const key = `chat.over.${reason}`;
     this.warn(has(key) ? key : "chat.over.other", { reason });
