@@ -56,8 +56,11 @@ def http_app() -> web.Application:
     async def length(request: web.Request) -> web.Response:
         return web.json_response({"length": len(await request.read())})
 
+    async def zeros(request: web.Request) -> web.Response:
+        return web.Response(body=bytes(int(request.match_info["count"])))
+
     app = web.Application(client_max_size=4 << 20)
-    app.add_routes([web.get("/health", health), web.post("/length", length)])
+    app.add_routes([web.get("/health", health), web.get("/zeros/{count}", zeros), web.post("/length", length)])
     return app
 
 

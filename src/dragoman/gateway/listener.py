@@ -138,9 +138,9 @@ class Listener:
             return Reject(500, "internal error")
         return WebSocket(request, endpoint, route.limits or self.limits, self.roster, transport)
 
-    def serve_http(self) -> asyncio.Protocol | Reject:
+    def serve_http(self, transport: asyncio.Transport) -> asyncio.Protocol | Reject:
         assert self._places is not None
-        place = None if self._closing else self._places.take()
+        place = None if self._closing else self._places.take(transport, self.roster.clock())
         if place is None:
             return _come_back("too many connections")
         self.counters.http += 1
@@ -169,6 +169,8 @@ class Listener:
     def _sweep(self) -> None:
         self._sweep_timer = self._loop.call_later(self._sweep_every_s, self._sweep)
         self.roster.sweep()
+        if self._places is not None:
+            self._places.sweep(self.roster.clock())
 
 
 def _come_back(why: str) -> Reject:

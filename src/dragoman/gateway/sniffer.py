@@ -64,7 +64,7 @@ class Door(Protocol):
 
     def admit(self, request: Request, transport: asyncio.Transport) -> Guest | Reject: ...
 
-    def serve_http(self) -> asyncio.Protocol | Reject: ...
+    def serve_http(self, transport: asyncio.Transport) -> asyncio.Protocol | Reject: ...
 
 
 class Sniffer(asyncio.Protocol):
@@ -116,7 +116,7 @@ class Sniffer(asyncio.Protocol):
             self._door.roster.heads.discard(self)
             self._door.doorman.queue(self)
             return
-        http = self._door.serve_http()
+        http = self._door.serve_http(self._transport)
         if isinstance(http, Reject):
             self._refuse(http)
             return

@@ -3,9 +3,46 @@
 import asyncio
 import gzip
 
-from gateway_peers import connected, serving
+import pytest
+from aiohttp import web
+
+from dragoman.gateway import Listener
+from dragoman.gateway.http_places import is_idle
+from gateway_peers import RawClient, connected, serving, until
 
 GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+GET_LARGE = b"GET /zeros/4000000 HTTP/1.1\r\nHost: x\r\n\r\n"
+GET_SOME = b"GET /zeros/30000 HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def answering(listener: Listener) -> list[web.RequestHandler]:
+    """The HTTP connections, in the order they came."""
+    assert listener._places is not None
+    server = listener._places._runner.server
+    assert server is not None
+    return server.connections
+
+
+async def ask_for_more_than_is_taken(deaf: RawClient, listener: Listener) -> web.RequestHandler:
+    """Until a little is left unread: not so much that aiohttp waits for it."""
+    await deaf.send(GET_SOME)
+    await until(lambda: bool(answering(listener)))
+    (handler,) = answering(listener)
+    transport = handler.transport
+    assert transport is not None
+    while not transport.get_write_buffer_size():
+        asked = handler._request_count
+        await deaf.send(GET_SOME)
+        await until(lambda asked=asked: handler._request_count > asked and is_idle(handler))  # type: ignore[misc]
+    assert not handler.writing_paused
+    return handler
+
+
+async def newcomers_are_answered(listener: Listener) -> None:
+    for _ in range(3):
+        async with connected(listener) as newcomer:
+            await newcomer.send(GET)
+            assert (await newcomer.answer()).status == 200
 
 
 async def test_one_that_only_stays_gives_its_place_to_one_that_asks() -> None:
@@ -32,6 +69,38 @@ async def test_one_that_is_being_answered_keeps_its_place() -> None:
             assert (refused.status, refused.headers["retry-after"]) == (503, "5")
             await busy.send(b"cde")
             assert (await busy.answer()).body == b'{"length": 5}'
+
+
+async def test_those_that_do_not_read_their_answers_give_their_places_to_those_that_ask() -> None:
+    async with serving(max_http_connections=2) as listener:
+        async with connected(listener, 4096) as first, connected(listener, 4096) as second:
+            for deaf in (first, second):
+                await deaf.send(GET_LARGE)
+            await until(lambda: [handler.writing_paused for handler in answering(listener)] == [True, True])
+            async with connected(listener) as one, connected(listener) as other:
+                for newcomer in (one, other):
+                    await newcomer.send(GET)
+                for newcomer in (one, other):
+                    assert (await newcomer.answer()).status == 200
+
+
+@pytest.mark.parametrize(
+    "last", [b"", GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")], ids=["stays", "leaves"]
+)
+async def test_one_that_has_not_read_all_and_asks_no_more_is_not_waited_for(last: bytes) -> None:
+    async with serving(max_http_connections=1) as listener, connected(listener, 4096) as deaf:
+        handler = await ask_for_more_than_is_taken(deaf, listener)
+        await deaf.send(last)
+        await until(lambda: not last or handler._task_handler is None)
+        await newcomers_are_answered(listener)
+        await until(lambda: handler not in answering(listener))
+
+
+async def test_one_that_reads_nothing_for_too_long_is_cut_off() -> None:
+    async with serving(out_queue_age_s=0.1) as listener, connected(listener, 4096) as deaf:
+        await deaf.send(GET_LARGE)
+        await until(lambda: any(handler.writing_paused for handler in answering(listener)))
+        await until(lambda: not answering(listener))
 
 
 async def test_a_compressed_body_is_not_inflated() -> None:
