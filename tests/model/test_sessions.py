@@ -25,6 +25,7 @@ class Talk(RuleBasedStateMachine):
         self.kept: dict[int, int] = {}  # seq → length of the frame
         self.late: list[bytes] = []
         self.field = ""
+        self.version = self.said = 0
 
     @initialize()
     def open(self) -> None:
@@ -36,19 +37,29 @@ class Talk(RuleBasedStateMachine):
     def fenced(self, epoch: int) -> bool:
         return not self.there or epoch != self.epoch
 
-    @rule(difference=EPOCH, ahead=st.sampled_from([1, 1, 1, 2, 0, -1, None]), size=st.sampled_from([0, 1, 5, 10, 21]))
-    def write(self, difference: int, ahead: int | None, size: int) -> None:
-        """A message with the next number, one that was left out, one that was written before, or none at all."""
+    @rule(
+        difference=EPOCH,
+        ahead=st.sampled_from([1, 1, 1, 2, 0, -1, None]),
+        size=st.sampled_from([0, 1, 5, 10, 21]),
+        newer=st.sampled_from([1, 1, 2, 0, -1, None]),
+    )
+    def write(self, difference: int, ahead: int | None, size: int, newer: int | None) -> None:
+        """A message with the next number, one that was left out, one that was written before, or none at all; with
+        state that is newer, the same or older than what is there."""
         epoch, seq = self.epoch + difference, 0 if ahead is None else max(self.seq + ahead, 0)
         limits = {"ttl": TTL_MS, "max_entries": MAX_ENTRIES, "max_bytes": MAX_BYTES}
         keys = {"state": self.state, "outbox": self.outbox}
-        said = {"epoch": epoch, "seq": seq, "frame": b"x" * size, "fields": ["field", f"{self.epoch}-{seq}"]}
+        version = 0 if newer is None else max(self.version + newer, 0)
+        self.said += 1
+        said = {"epoch": epoch, "seq": seq, "frame": b"x" * size, "version": version, "fields": ["field", self.said]}
         reply = self.bench.do(WRITE(self.bench.redis, **keys, **limits, **said))
         if self.fenced(epoch):
             assert reply == b"FENCED"
             return
         assert reply == b"OK"
-        self.field = f"{self.epoch}-{seq}"
+        if version == 0 or version > self.version:
+            self.field = str(self.said)
+            self.version = max(version, self.version)
         if seq > self.seq:
             self.seq = seq
             self.kept[seq] = size

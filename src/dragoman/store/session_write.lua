@@ -1,6 +1,6 @@
 -- Write a resumable session's state and, with it, one message for its listener. Only its owner of now may.
 --
--- KEYS  state        hash    'epoch', 'seq', 'outbox_bytes' and what the owner says
+-- KEYS  state        hash    'epoch', 'seq', 'version', 'outbox_bytes' and what the owner says
 --       outbox       stream  id = seq, field 'f' the frame
 -- ARGV  epoch        str
 --       ttl          int     ms
@@ -8,11 +8,16 @@
 --       max_bytes    int
 --       seq          int     0 = no message
 --       frame        str
+--       version      int     of the fields; 0 = whatever is there is older
 --       fields       list    name, value, …
 --
 -- Returns 'OK' or 'FENCED' (the session is somebody else's now, or gone).
 if redis.call('HGET', state, 'epoch') ~= epoch then return 'FENCED' end
-if #fields > 0 then redis.call('HSET', state, unpack(fields)) end
+-- A connection that was given up may still bring what was sent by it, after the one that took its place.
+if #fields > 0 and (version == 0 or version > tonumber(redis.call('HGET', state, 'version') or 0)) then
+    redis.call('HSET', state, unpack(fields))
+    if version > 0 then redis.call('HSET', state, 'version', string.format('%.0f', version)) end
+end
 -- A message that was written before its answer got lost is not written twice.
 if seq > tonumber(redis.call('HGET', state, 'seq') or 0) then
     redis.call('XADD', outbox, string.format('%.0f-0', seq), 'f', frame)

@@ -74,9 +74,16 @@ class ResumableSessions:
         await OPEN(self.redis, state=state, token=hashed(token), subject=subject, ttl=self.ttl_ms, fields=flat)
 
     def write(
-        self, session: str, epoch: int, seq: int = 0, frame: bytes = b"", fields: Mapping[str, Any] | None = None
+        self,
+        session: str,
+        epoch: int,
+        seq: int = 0,
+        frame: bytes = b"",
+        fields: Mapping[str, Any] | None = None,
+        version: int = 0,
     ) -> "asyncio.Future[bytes]":
-        """State, and a message if `seq` is given, in one step: b'OK' or b'FENCED'."""
+        """State, and a message if `seq` is given, in one step: b'OK' or b'FENCED'. State of an older `version` than
+        what is there is passed over."""
         return WRITE(
             self.redis,
             state=self.keys.session_state(session),
@@ -87,6 +94,7 @@ class ResumableSessions:
             max_bytes=MAX_BYTES,
             seq=seq,
             frame=frame,
+            version=version,
             fields=[part for pair in (fields or {}).items() for part in pair],
         )
 

@@ -147,6 +147,15 @@ async def test_a_message_whose_answer_was_lost_is_not_written_twice(sessions: Re
     assert (await resumed(sessions)).outbox == [b"once"]
 
 
+async def test_state_that_comes_late_by_a_connection_that_was_given_up_does_not_replace_what_is_newer(
+    sessions: ResumableSessions,
+) -> None:
+    assert await sessions.write("s", 1, fields={"next_index": 7}, version=2) == b"OK"
+    assert await sessions.write("s", 1, fields={"next_index": 6}, version=1) == b"OK"
+    state = (await resumed(sessions)).state
+    assert (state["next_index"], state["version"]) == ("7", "2")
+
+
 async def test_a_full_outbox_gives_up_its_oldest_by_number(sessions: ResumableSessions) -> None:
     await fill(sessions, MAX_ENTRIES + 3)
     assert await sessions.resume("s", "token", "user", 2, "b") == "TOO_OLD"

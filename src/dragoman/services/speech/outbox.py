@@ -36,6 +36,7 @@ class Letter:
     written: bool = False
     asked: bool = False  # Redis has been told of it, and has not answered
     epoch: int = 0
+    version: int = 0  # of the state in it
 
     def settle(self, ok: bool) -> None:
         self.written = ok
@@ -52,11 +53,12 @@ class Outbox:
         seq: int,
         tasks: Tasks,
         *,
+        version: int = 0,
         deliver: Callable[[bytes], None],
         on_fenced: Callable[[list[JobEnded]], None],
         on_full: Callable[[], None],
     ) -> None:
-        self.epoch, self.seq = epoch, seq
+        self.epoch, self.seq, self._version = epoch, seq, version
         self._store, self._session_id, self._tasks = store, session_id, tasks
         self._deliver, self._on_fenced, self._on_full = deliver, on_fenced, on_full
         self._queue: deque[Letter] = deque()
@@ -110,6 +112,9 @@ class Outbox:
             if letter.carries is not None:
                 self._on_fenced([letter.carries])
             return
+        if letter.fields:
+            self._version += 1
+            letter.version = self._version
         self._queue.append(letter)
         self._queued_bytes += len(letter.frame)
         if len(self._queue) > MAX_ENTRIES or self._queued_bytes > MAX_BYTES:
@@ -119,7 +124,7 @@ class Outbox:
 
     def _write(self, letter: Letter) -> "asyncio.Future[bytes]":
         letter.epoch, letter.asked = self.epoch, True
-        return self._store.write(self._session_id, self.epoch, letter.seq, letter.frame, letter.fields)
+        return self._store.write(self._session_id, self.epoch, letter.seq, letter.frame, letter.fields, letter.version)
 
     def _answered(self, letter: Letter, done: "asyncio.Future[bytes]") -> None:
         letter.asked = False

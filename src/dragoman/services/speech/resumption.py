@@ -167,7 +167,8 @@ class Resumption:
         session.trace_id = state["trace_id"]
         session.numbered = {"1": True, "0": False}.get(state.get("numbered", ""))
         session.audio_seq = int(state["audio_seq"]) if "audio_seq" in state else None
-        self._sessions.equip(session, epoch=taken.epoch, seq=int(state.get("seq", 0)))
+        seq, version = int(state.get("seq", 0)), int(state.get("version", 0))
+        self._sessions.equip(session, epoch=taken.epoch, seq=seq, version=version)
         next_index = int(state.get("next_index", 0))
         session.segmenter.next_index = next_index
         session.reorder = Reorder(settings.reorder_ms, session.window.span, next_index)

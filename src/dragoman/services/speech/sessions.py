@@ -130,7 +130,7 @@ class Sessions:
         self._metrics.sessions.set(len(self._sessions))
         return session
 
-    def equip(self, session: Session, *, epoch: int, seq: int) -> None:
+    def equip(self, session: Session, *, epoch: int, seq: int, version: int = 0) -> None:
         """Give a session that can resume its outbox."""
         session.outbox = Outbox(
             self.resumable,
@@ -138,6 +138,7 @@ class Sessions:
             epoch,
             seq,
             self._tasks,
+            version=version,
             deliver=lambda frame: session.socket.send(frame) if session.socket is not None else None,
             on_fenced=lambda undelivered: self._moved_away(session, undelivered),
             on_full=lambda: self._overflowed(session),

@@ -19,7 +19,13 @@ class Store:
         self.asked: list[tuple[int, int, asyncio.Future[bytes]]] = []
 
     def write(
-        self, session: str, epoch: int, seq: int = 0, frame: bytes = b"", fields: Mapping[str, Any] | None = None
+        self,
+        session: str,
+        epoch: int,
+        seq: int = 0,
+        frame: bytes = b"",
+        fields: Mapping[str, Any] | None = None,
+        version: int = 0,
     ) -> "asyncio.Future[bytes]":
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.asked.append((epoch, seq, answer))
