@@ -112,9 +112,14 @@ class Keeper:
         self.send(self.talk.goodbye("opened anew"))
         self.gate.clear()
         self.talk = Conversation(opening)
+        link = self._link
+        if link is None:
+            return  # the next connection opens it
         try:
-            if self._link is not None and await self._shake_hands(self._link):
+            if await self._shake_hands(link):
                 self.gate.set()
+            else:
+                link.abort()  # so that there is a next connection
         except SessionError as error:
             self.end(error)
             raise

@@ -268,6 +268,21 @@ async def test_a_file_is_streamed_in_its_own_format(tmp_path: Path) -> None:
         assert (await server.hears(SessionClose)).session_id == "s-1"  # the one nobody spoke in
 
 
+async def test_a_file_whose_session_is_not_answered_is_streamed_on_another_connection(tmp_path: Path) -> None:
+    path = tmp_path / "speech.wav"
+    path.write_bytes(wav(8000, samples=bytes(8000)))
+    async with serving() as server:
+        async with session_at(server, timing=dataclasses.replace(QUICK, answer_s=0.05)) as session:
+            server.silent = True
+            results = session.stream_file(path, fast=True)
+            first = asyncio.ensure_future(anext(results))
+            await server.hears(SessionInit, lambda init: init.audio_format == "pcm16")
+            server.silent = False
+            assert (await first).text_asr == "8000 bytes"
+        assert server.connections[0].gone.is_set()
+        assert server.connections[-1].session is server.session
+
+
 async def test_a_file_of_the_sessions_format_needs_no_other_session(tmp_path: Path) -> None:
     path = tmp_path / "speech.opus-packets"
     path.write_bytes(run_of(30))
