@@ -9,7 +9,7 @@ import pytest
 from browser.stage import CUT, Stage, Windows, both_enter
 from dragoman.embedded.engine import free_port
 from dragoman.verify.processes import InstanceProcess
-from e2e.raw_node import RawNode
+from e2e.raw_node import RawNode, silent
 
 SPEAK, ALICE = '[data-part="speak"]', '[data-pane="alice"]'
 
@@ -119,4 +119,22 @@ async def test_the_page_goes_on_when_the_instance_under_it_is_killed(stage: Stag
         await page.wait_for_selector(turn(await page.locator(".turn").count()))
         told = await page.locator(".turn").evaluate_all("turns => turns.map((turn) => turn.dataset.index)")
         assert told == [str(index) for index in range(len(told))], "one session, each utterance once"
+        await node.close()
+
+
+async def test_what_was_said_before_the_languages_were_swapped_is_still_translated(
+    stage: Stage, windows: Windows
+) -> None:
+    async with aiohttp.ClientSession() as http:
+        node = await RawNode.dial(http, stage.second.port, languages=("pl", "cs"), work=silent)
+        await stage.served(stage.second, "pl", "cs")
+        page = await speak(windows, stage.second, "pl", "cs")
+        job = await node.job()
+        await page.click('[data-part="swap"]')
+        await page.click(SPEAK)
+        await node.answer(job)
+        await page.wait_for_selector(turn(0))
+        said = page.locator(turn(0)).first
+        assert await said.locator(".translation").inner_text() == "[cs] said 0"
+        assert await said.locator(".translation").get_attribute("lang") == "cs"
         await node.close()

@@ -13,6 +13,7 @@ const KEEP_BYTES = 2 << 20; // more than a server collects before it cuts
 const BUFFERED_BYTES = 256 << 10; // what may wait in the socket
 const HEARTBEAT_MS = 5000;
 const ANSWER_MS = 10000;
+const FINISH_MS = 6000; // a second more than a server waits for the last results
 
 export class Session {
   /** `on`: state(word, detail), partial, result, failed, refused, progress, pressed, renewed. */
@@ -38,10 +39,29 @@ export class Session {
   /** Say goodbye and be gone. */
   close(reason = "done") {
     if (this.ready) this.tell({ type: "session_close", session_id: this.id, reason });
+    this.gone();
+  }
+
+  gone() {
     this.ready = false;
     clearInterval(this.beat);
     clearTimeout(this.timer);
+    clearTimeout(this.answer);
+    clearTimeout(this.patience);
     this.link.stop();
+  }
+
+  /** Let it say what it still has to say, and hear what becomes of it; then be gone. */
+  finish(reason) {
+    if (this.nextSeq === 1) return this.close(reason);
+    this.finishing = { reason, told: false };
+    this.wait();
+    this.pump();
+  }
+
+  wait() {
+    clearTimeout(this.patience);
+    this.patience = setTimeout(() => this.gone(), FINISH_MS);
   }
 
   /** A piece of pcm16; `final` cuts behind it. */
@@ -102,6 +122,7 @@ export class Session {
       this.lastSeq = ack.seq ?? 0;
     }
     this.ready = true;
+    if (this.finishing) this.finishing.told = false;
     clearInterval(this.beat);
     this.beat = setInterval(() => this.heartbeat(), HEARTBEAT_MS);
     if (this.playing && resumed) this.tell(this.playing);
@@ -129,6 +150,7 @@ export class Session {
   /** It cannot be had back. What was never sent goes into the next one. */
   lost() {
     const unsent = this.kept.filter((chunk) => chunk.seq > this.sentSeq);
+    if (this.finishing && !unsent.length) return this.gone();
     this.forget();
     this.playing = null;
     this.on.renewed();
@@ -149,7 +171,7 @@ export class Session {
     clearTimeout(this.timer);
     while (this.ready) {
       const chunk = this.kept.find((one) => one.seq > this.sentSeq);
-      if (!chunk) return;
+      if (!chunk) return this.goodbye();
       const now = performance.now();
       const wait = this.link.buffered > BUFFERED_BYTES ? 50 : this.throttle.wait(now);
       if (wait > 0) {
@@ -160,6 +182,13 @@ export class Session {
       this.sentSeq = chunk.seq;
       this.throttle.sent(now, chunk.final && chunk.audio.length === 0);
     }
+  }
+
+  goodbye() {
+    if (!this.finishing || this.finishing.told) return;
+    this.finishing.told = true;
+    this.tell({ type: "session_close", session_id: this.id, reason: this.finishing.reason });
+    this.wait();
   }
 
   json({ seq, audio, final, at }) {
@@ -201,7 +230,7 @@ export class Session {
     if (this.resumeToken && error.code !== "INVALID_SESSION") return this.link.drop();
     if (this.resumeToken) {
       this.lost();
-      this.hello();
+      if (this.link.wanted) this.hello();
       return;
     }
     this.link.stop();
@@ -216,6 +245,8 @@ export class Session {
         return this.on.result({ ...message, sound: message.tts_audio ? decode(message.tts_audio) : null });
       case "ui_event":
         return this.on.progress(message);
+      case "session_close_ack":
+        return this.finishing && this.gone();
       case "backpressure":
         this.throttle.press(message.action, message.resume_after_ms, performance.now());
         return this.on.pressed(message);

@@ -130,27 +130,30 @@ export class Speech {
   connect() {
     if (this.session) return;
     const { src, tgt } = this.languages;
-    this.transcript.begin(src, tgt);
-    this.session = new Session({ src, tgt, token: this.token }, {
-      state: (name, detail) => this.connection(name, detail),
-      partial: ({ utterance_index, text }) => this.transcript.partial(utterance_index, text),
-      progress: ({ utterance_index, event }) => event === "DISPATCHED" && this.transcript.expect(utterance_index),
-      result: (result) => this.result(result),
-      failed: (index, error) => this.transcript.failed(index, error.code),
-      refused: (error) => this.complain(error),
-      pressed: () => this.briefly("state.pressed", "busy"),
+    let part = this.transcript.begin(src, tgt);
+    // One that only finishes what was said before fills its part of the transcript; how it fares is not of interest.
+    const current = (tell) => (...told) => this.session === session && tell(...told);
+    const session = (this.session = new Session({ src, tgt, token: this.token }, {
+      state: current((name, detail) => this.connection(name, detail)),
+      partial: ({ utterance_index, text }) => this.transcript.partial(part, utterance_index, text),
+      progress: ({ utterance_index, event }) => event === "DISPATCHED" && this.transcript.expect(part, utterance_index),
+      result: (result) => this.result(session, part, result),
+      failed: (index, error) => this.transcript.failed(part, index, error.code),
+      refused: current((error) => this.complain(error)),
+      pressed: current(() => this.briefly("state.pressed", "busy")),
       renewed: () => {
-        this.transcript.begin(src, tgt);
-        this.tell("state.renewed", "bad");
+        part = this.transcript.begin(src, tgt);
+        if (this.session === session) this.tell("state.renewed", "bad");
       },
-    });
-    this.session.open();
+    }));
+    session.open();
   }
 
   /** Other languages, another session. */
   restart() {
-    this.session?.close("languages changed");
+    this.session?.finish("languages changed");
     this.session = null;
+    this.broken = "";
     if (this.source) this.connect();
     this.known();
   }
@@ -190,8 +193,8 @@ export class Speech {
 
   // ---- what comes back
 
-  async result(result) {
-    const session = this.session, turn = this.transcript.result(result);
+  async result(session, part, result) {
+    const turn = this.transcript.result(part, result);
     if (!turn || !result.sound) return;
     try {
       const buffer = await this.player.decode(result.sound, result.tts_format);

@@ -12,22 +12,20 @@ export class Transcript {
   constructor(list, hint, live, on) {
     Object.assign(this, { list, hint, live, on });
     this.turns = new Map();
-    this.epoch = 0;
+    this.sessions = 0;
   }
 
-  /** Utterances are counted from 0 again: in another session. */
+  /** Utterances are counted from 0 again: what is heard in a session is told with what this gives for it. */
   begin(src, tgt) {
-    this.epoch++;
-    this.src = src;
-    this.tgt = tgt;
+    return { epoch: ++this.sessions, src, tgt };
   }
 
-  expect(index) {
-    this.turn(index);
+  expect(session, index) {
+    this.turn(session, index);
   }
 
-  partial(index, text) {
-    const turn = this.turn(index);
+  partial(session, index, text) {
+    const turn = this.turn(session, index);
     if (turn.settled) return;
     turn.source.textContent = text;
     this.state(turn, "partial");
@@ -36,9 +34,9 @@ export class Transcript {
   }
 
   /** The turn, or null if there was one of this number or nothing in it. */
-  result(result) {
-    if (!result.text_asr && !result.text_translated && !result.sound) return this.nothing(this.turn(result.utterance_index));
-    const turn = this.turn(result.utterance_index);
+  result(session, result) {
+    const turn = this.turn(session, result.utterance_index);
+    if (!result.text_asr && !result.text_translated && !result.sound) return this.nothing(turn);
     if (turn.settled) return null;
     this.settle(turn, "done");
     turn.source.textContent = result.text_asr;
@@ -50,8 +48,8 @@ export class Transcript {
     return turn;
   }
 
-  failed(index, code) {
-    const turn = this.turn(index);
+  failed(session, index, code) {
+    const turn = this.turn(session, index);
     if (turn.settled) return;
     this.settle(turn, "failed");
     const key = has(`error.${code}`) ? `error.${code}` : "error.other";
@@ -75,11 +73,11 @@ export class Transcript {
 
   // ---- inside
 
-  turn(index) {
-    const key = `${this.epoch}:${index}`;
+  turn(session, index) {
+    const key = `${session.epoch}:${index}`;
     let turn = this.turns.get(key);
     if (!turn) {
-      turn = this.build(this.epoch, index);
+      turn = this.build(session, index);
       this.turns.set(key, turn);
       this.place(turn);
       this.hint.hidden = true;
@@ -88,15 +86,15 @@ export class Transcript {
     return turn;
   }
 
-  build(epoch, index) {
+  build({ epoch, src, tgt }, index) {
     const item = make("li", "turn"), source = make("p", "source"), translation = make("p", "translation");
     const marks = make("p", "marks"), note = make("span", "note"), replay = make("button", "replay");
     replay.type = "button";
     replay.hidden = true;
     say(replay, "turn.play.short");
     label(replay, "turn.play");
-    source.lang = this.src;
-    translation.lang = this.tgt;
+    source.lang = src;
+    translation.lang = tgt;
     marks.append(replay, note);
     item.append(source, translation, marks);
     item.dataset.index = index;
