@@ -127,6 +127,28 @@ async def test_a_session_that_is_gone_orders_nothing_more(house: Open) -> None:
     assert len(node.jobs) == 1
 
 
+async def test_what_a_closing_session_no_longer_waits_for_is_told_failed_before_it_is_said_to_be_closed(
+    house: Open,
+) -> None:
+    here = await house(speech__close_wait_ms=50)
+    node = await here.node("n", slots=2)
+    session, wire = speak(here)
+    for index in (0, 1):
+        utter(session, wire, index)
+    await wait_until(lambda: len(node.jobs) == 2, PATIENCE_S)
+    node.answer(next(job for job in node.jobs if job["utterance_index"] == 1))
+    await wait_until(lambda: wire.of("translation_result"), PATIENCE_S)
+    session.close()
+    await wait_until(lambda: wire.of("session_close_ack"), PATIENCE_S)
+    (told,) = wire.of("error")
+    assert (told["code"], told["details"]["utterance_index"]) == ("SESSION_CLOSED", 0)
+    assert wire.sent.index(told) < wire.sent.index(wire.of("session_close_ack")[0])
+    await wait_until(lambda: node.cancelled, PATIENCE_S)
+    await wait_until(lambda: not here.services.dispatcher._by_session, PATIENCE_S)
+    assert states(here) == {Settled.SENT: 1, Settled.FAILED: 1}
+    assert len(wire.of("error")) == 1
+
+
 async def test_a_session_that_says_goodbye_leaves_nothing(house: Open) -> None:
     here = await house()
     await here.node("n", working=True)

@@ -43,6 +43,7 @@ from dragoman.services.speech.pressure import Pressure
 
 PAUSE_MS = 2000
 SHUTTING_DOWN = "this instance is shutting down; connect again"
+NOT_WAITED_FOR = "the session was closed before there was an answer"
 OVERLOADED = "this instance has too many jobs waiting"
 
 
@@ -128,7 +129,7 @@ class Session:
         self.set_timer()
 
     def close(self) -> None:
-        """The client is done: cut what is there, let results go out, then say so."""
+        """The client is done: cut what is there, let results go out, say what there is none of, and that this was all."""
         if self.closing:
             return
         self.closing = True
@@ -391,6 +392,9 @@ class Session:
         if self._close_by is None or ((self._orders or self.abroad) and monotonic() < self._close_by):
             return
         self._close_by = None
+        left: list[About] = [*(order for order, _ in self._orders.values()), *self.abroad.values()]
+        for about in sorted(left, key=lambda one: one.index):
+            self.ended(about, End(Outcome.FAILED, ErrorCode.SESSION_CLOSED, NOT_WAITED_FOR))
         self.send(SessionCloseAck(session_id=self.id))
         if self.outbox is None:
             self._on_closed(self)

@@ -9,6 +9,7 @@ from dragoman.domain.segmenter import SegmenterSettings
 from dragoman.protocol.codec import decode_client
 from dragoman.protocol.session import SessionInit, Utterance
 from dragoman.services.metrics import Metrics
+from dragoman.services.speech.abroad import Abroad
 from dragoman.services.speech.order import Order
 from dragoman.services.speech.pressure import BEHIND_S
 from dragoman.services.speech.session import Session, SessionSettings
@@ -42,14 +43,14 @@ def said(index: int) -> Utterance:
     return message
 
 
-def session_of(client: Any, dispatcher: Any) -> Session:
+def session_of(client: Any, dispatcher: Any, **settings: Any) -> Session:
     return Session(
         "s-1",
         client,
         SessionInit("test", "web", "en", "es"),
         dispatcher,
         Metrics(),
-        SessionSettings(SegmenterSettings()),
+        SessionSettings(SegmenterSettings(), **settings),
         subject="somebody",
         guard=lambda work, *args: True,
         end_turn=lambda session, line: None,
@@ -97,6 +98,25 @@ def test_a_client_is_asked_to_slow_down_when_its_jobs_are_dispatched_late() -> N
         session.pressure._pressed_at = float("-inf")
         session.job_dispatched(moved, "node-2")
         assert [one["type"] for one in client.heard] == ["ui_event"]
+        session.leave()
+
+    asyncio.run(main())
+
+
+def test_whatever_is_left_when_a_closing_session_stops_waiting_is_told_failed_and_then_that_it_is_closed() -> None:
+    async def main() -> None:
+        dispatcher: Any = Dispatcher()
+        client: Any = Client()
+        session = session_of(client, dispatcher, close_wait_ms=0)
+        session.abroad[0] = Abroad(0, "job-0", "trace-0", monotonic(), monotonic() + 60)
+        session.reorder.next_index = 1
+        for index in (2, 1):
+            session.utterance(said(index), client)
+        session.close()
+        told = [one for one in client.heard if one["type"] != "ui_event"]
+        assert [one["type"] for one in told] == ["error", "error", "error", "session_close_ack"]
+        assert [one["details"]["utterance_index"] for one in told[:3]] == [0, 1, 2]
+        assert {one["code"] for one in told[:3]} == {"SESSION_CLOSED"}
         session.leave()
 
     asyncio.run(main())
