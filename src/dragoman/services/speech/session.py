@@ -129,7 +129,7 @@ class Session:
         self.set_timer()
 
     def close(self) -> None:
-        """The client is done: cut what is there, let results go out, say what there is none of, and that this was all."""
+        """The client is done: cut what is there, let results go out, tell what has none failed, then say so."""
         if self.closing:
             return
         self.closing = True
