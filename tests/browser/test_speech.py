@@ -6,12 +6,43 @@ from typing import Any
 import aiohttp
 import pytest
 
-from browser.stage import CUT, Stage, Windows, both_enter
+from browser.stage import CUT, PATIENCE_S, Stage, Windows, both_enter
 from dragoman.embedded.engine import free_port
 from dragoman.verify.processes import InstanceProcess
 from e2e.raw_node import RawNode, silent
+from waiting import wait_until
 
 SPEAK, ALICE = '[data-part="speak"]', '[data-pane="alice"]'
+
+# Every sound that was decoded, for as long as anybody else holds it; and how many were played.
+_SOUNDS = """
+window.sounds = { decoded: [], started: 0, ended: 0 };
+const note = (buffer) => (sounds.decoded.push(new WeakRef(buffer)), buffer);
+const { decodeAudioData, createBuffer } = BaseAudioContext.prototype, { start } = AudioBufferSourceNode.prototype;
+BaseAudioContext.prototype.decodeAudioData = async function (data) {
+  return note(await decodeAudioData.call(this, data));
+};
+BaseAudioContext.prototype.createBuffer = function (...of) { return note(createBuffer.apply(this, of)); };
+AudioBufferSourceNode.prototype.start = function () {
+  sounds.started++;
+  this.addEventListener("ended", () => sounds.ended++);
+  start.call(this);
+};
+"""
+_TOO_MUCH = """async () => {
+  const { Session } = await import("/page/session.js"), told = [];
+  const session = new Session({ src: "en", tgt: "zh" }, { refused: ({ code }) => told.push(code) });
+  for (let at = 0; at < 40; at++) session.say(new Uint8Array(64 << 10));
+  return told;
+}"""
+_UNPLUG = """
+const ask = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
+navigator.mediaDevices.getUserMedia = async (wanted) => {
+  const stream = await ask(wanted);
+  window.unplug = () => stream.getTracks().forEach((track) => track.dispatchEvent(new Event("ended")));
+  return stream;
+};
+"""
 
 
 def url(instance: InstanceProcess) -> str:
@@ -138,3 +169,46 @@ async def test_what_was_said_before_the_languages_were_swapped_is_still_translat
         assert await said.locator(".translation").inner_text() == "[cs] said 0"
         assert await said.locator(".translation").get_attribute("lang") == "cs"
         await node.close()
+
+
+async def test_decoded_sound_is_let_go_and_can_still_be_played_again(stage: Stage, windows: Windows) -> None:
+    await stage.served(stage.first, "en", "zh")
+    page = await windows.open(url(stage.first))
+    await page.context.add_init_script(_SOUNDS)
+    await page.reload()
+    await page.select_option('select[data-part="from"]', "en")
+    await page.select_option('select[data-part="to"]', "zh")
+    await page.click(SPEAK)
+    await page.wait_for_selector(f"{turn(0)}[data-sound-ms]")
+    await page.click(SPEAK)
+    await wait_until(lambda: page.evaluate("sounds.started > 0 && sounds.ended === sounds.started"))
+    memory = await page.context.new_cdp_session(page)
+
+    async def let_go() -> bool:
+        await memory.send("HeapProfiler.collectGarbage")
+        return bool(await page.evaluate("sounds.decoded.length > 0 && sounds.decoded.every((one) => !one.deref())"))
+
+    await wait_until(let_go, PATIENCE_S)
+    played = await page.evaluate("sounds.started")
+    await page.click(f"{turn(0)} .replay")
+    await wait_until(lambda: page.evaluate(f"sounds.started > {played} && sounds.ended === sounds.started"))
+
+
+async def test_sound_that_was_dropped_before_it_was_sent_is_told_of_once(stage: Stage, windows: Windows) -> None:
+    page = await windows.open(url(stage.first))
+    assert await page.evaluate(_TOO_MUCH) == ["SOUND_LOST"]
+
+
+async def test_a_microphone_that_goes_away_is_told_of(stage: Stage, windows: Windows) -> None:
+    await stage.served(stage.first, "en", "zh")
+    page = await windows.open(url(stage.first))
+    await page.context.add_init_script(_UNPLUG)
+    await page.reload()
+    await page.select_option('select[data-part="from"]', "en")
+    await page.select_option('select[data-part="to"]', "zh")
+    await page.click(SPEAK)
+    await page.wait_for_selector('[data-part="status"][data-mood="live"]')
+    await page.evaluate("unplug()")
+    await page.wait_for_selector('[data-part="status"][data-mood="bad"]')
+    assert await page.locator(SPEAK).get_attribute("aria-pressed") == "false"
+    assert (await page.locator('[data-part="status-word"]').inner_text()).startswith("The microphone is gone")

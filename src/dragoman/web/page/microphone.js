@@ -5,10 +5,12 @@ import { Resampler } from "./resampler.js";
 const WANTED = { channelCount: 1, echoCancellation: true, noiseSuppression: true, autoGainControl: true };
 
 export class Microphone {
-  /** Raises what the browser says when it may not or cannot listen. */
-  static async open(heard) {
+  /** Raises what the browser says when it may not or cannot listen; `gone` if that happens later. */
+  static async open(heard, gone) {
     if (!navigator.mediaDevices) throw new DOMException("no microphone without https", "SecurityError");
     const stream = await navigator.mediaDevices.getUserMedia({ audio: WANTED });
+    // Not by our own stop(): unplugged, or no longer allowed.
+    for (const track of stream.getTracks()) track.onended = gone;
     const context = new AudioContext();
     try {
       await context.audioWorklet.addModule("/page/tap.js");

@@ -3,7 +3,7 @@
 import { mux, packetsOf } from "./ogg.js";
 
 export class Player {
-  /** `on`: started(item), ended(item). An item has `sound` (bytes), `format` and whatever else its owner wants back. */
+  /** `on`: started(item), ended(item). An item has `buffer` and whatever else its owner wants back. */
   constructor(on) {
     this.on = on;
     this.queue = [];
@@ -45,6 +45,7 @@ export class Player {
 
   next() {
     const item = (this.current = this.queue.shift() ?? null);
+    this.source = null; // it would keep the sound that was played
     if (!item) return;
     this.source = this.context.createBufferSource();
     this.source.buffer = item.buffer;

@@ -21,7 +21,8 @@ export class Session {
     this.opening = opening;
     this.on = on;
     this.throttle = new Throttle();
-    this.playing = null;
+    this.playing = this.finishing = null;
+    this.dropped = false; // something that was never sent
     this.forget();
     this.link = new Link("/ws/session", {
       open: () => this.hello(),
@@ -69,8 +70,16 @@ export class Session {
     const chunk = { seq: this.nextSeq++, audio: pcm, final, at: Date.now() };
     this.kept.push(chunk);
     this.keptBytes += pcm.length;
-    while (this.keptBytes > KEEP_BYTES) this.keptBytes -= this.kept.shift().audio.length;
+    while (this.keptBytes > KEEP_BYTES) this.drop();
     this.pump();
+  }
+
+  drop() {
+    const { seq, audio } = this.kept.shift();
+    this.keptBytes -= audio.length;
+    if (seq <= this.sentSeq || this.dropped) return;
+    this.dropped = true;
+    this.on.refused({ code: "SOUND_LOST" });
   }
 
   ttsStarted(result) {
@@ -127,6 +136,8 @@ export class Session {
     this.beat = setInterval(() => this.heartbeat(), HEARTBEAT_MS);
     if (this.playing && resumed) this.tell(this.playing);
     this.on.state(resumed ? "resumed" : "open", ack.session_id);
+    if (this.dropped) this.on.refused({ code: "SOUND_LOST" }); // to be back is not to have lost nothing
+    this.dropped = false;
     this.pump();
   }
 
@@ -242,7 +253,7 @@ export class Session {
       case "asr_partial":
         return this.on.partial(message);
       case "translation_result":
-        return this.on.result({ ...message, sound: message.tts_audio ? decode(message.tts_audio) : null });
+        return this.result(message);
       case "ui_event":
         return this.on.progress(message);
       case "session_close_ack":
@@ -255,5 +266,9 @@ export class Session {
         if (message.details?.utterance_index != null) return this.on.failed(message.details.utterance_index, message);
         return this.on.refused(message);
     }
+  }
+
+  result({ tts_audio, ...result }) {
+    this.on.result({ ...result, sound: tts_audio ? decode(tts_audio) : null });
   }
 }

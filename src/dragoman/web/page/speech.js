@@ -25,7 +25,7 @@ export class Speech {
     });
     this.meter = new Meter(this.part("meter"));
     this.transcript = new Transcript(this.part("results"), this.part("hint"), this.part("live"), {
-      replay: (turn) => this.player.insist({ ...turn.sound, again: true }),
+      replay: (turn) => this.replay(turn.sound),
     });
     this.player = new Player({
       started: (item) => this.played(item, true),
@@ -60,9 +60,14 @@ export class Speech {
 
   async speak() {
     await this.from("open", async (voice) => {
-      const microphone = await Microphone.open((samples) => voice.push(samples));
+      const microphone = await Microphone.open((samples) => voice.push(samples), () => this.unplugged());
       return () => microphone.close();
     });
+  }
+
+  unplugged() {
+    this.stop();
+    this.tell("error.unplugged", "bad");
   }
 
   async sample() {
@@ -137,7 +142,7 @@ export class Speech {
       state: current((name, detail) => this.connection(name, detail)),
       partial: ({ utterance_index, text }) => this.transcript.partial(part, utterance_index, text),
       progress: ({ utterance_index, event }) => event === "DISPATCHED" && this.transcript.expect(part, utterance_index),
-      result: (result) => this.result(session, part, result),
+      result: (result) => this.result(part, result),
       failed: (index, error) => this.transcript.failed(part, index, error.code),
       refused: current((error) => this.complain(error)),
       pressed: current(() => this.briefly("state.pressed", "busy")),
@@ -193,24 +198,30 @@ export class Speech {
 
   // ---- what comes back
 
-  async result(session, part, result) {
+  /** A turn keeps its sound as it came: decoded it is many times as large, and a conversation may be long. */
+  async result(part, result) {
     const turn = this.transcript.result(part, result);
     if (!turn || !result.sound) return;
     try {
-      const buffer = await this.player.decode(result.sound, result.tts_format);
-      turn.sound = { turn, buffer, result, session };
+      const { sound, tts_format: format, session_id, trace_id, group_id } = result;
+      const buffer = await this.player.decode(sound, format);
+      turn.sound = { turn, sound, format, about: { session_id, trace_id, group_id } };
       this.transcript.sounds(turn, buffer, peak(buffer));
-      if (this.part("aloud").checked) this.player.add(turn.sound);
+      if (this.part("aloud").checked) this.player.add({ ...turn.sound, buffer });
     } catch {
       this.transcript.mute(turn);
     }
   }
 
-  played(item, begins) {
-    this.transcript.speaking(item.turn, begins);
-    if (item.session !== this.session) return;
-    if (begins) this.session?.ttsStarted(item.result);
-    else this.session?.ttsEnded(item.result);
+  async replay(item) {
+    this.player.insist({ ...item, buffer: await this.player.decode(item.sound, item.format) });
+  }
+
+  played({ turn, about }, begins) {
+    this.transcript.speaking(turn, begins);
+    if (about.session_id !== this.session?.id) return;
+    if (begins) this.session.ttsStarted(about);
+    else this.session.ttsEnded(about);
   }
 
   // ---- words

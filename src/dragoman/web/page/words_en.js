@@ -55,6 +55,7 @@ export const EN = {
   "error.PROCESSING_ERROR": "the interpreter failed.",
   "error.SCHEDULER_DEPENDENCY_DOWN": "the service is not available for the moment.",
   "error.INVALID_MESSAGE": "the service did not understand the page.",
+  "error.SOUND_LOST": "The connection was away for too long: a part of what you said is lost.",
   "error.INTERNAL_ERROR": "something went wrong in the service.",
   "error.other": "the service says {code}.",
   "error.NotAllowedError": "The microphone is blocked. Allow it in the address bar of your browser, then try again.",
@@ -64,6 +65,7 @@ export const EN = {
   "error.EncodingError": "This file is not a recording that your browser can read.",
   "error.sample": "The sample could not be loaded.",
   "error.microphone": "The microphone could not be opened.",
+  "error.unplugged": "The microphone is gone: it was unplugged, or is no longer allowed.",
 
   "chat.title": "Write",
   "chat.lead": "Two people, two panes. Each message shows how far it has come.",

@@ -55,6 +55,7 @@ export const ZH = {
   "error.PROCESSING_ERROR": "译员节点出错。",
   "error.SCHEDULER_DEPENDENCY_DOWN": "服务暂时不可用。",
   "error.INVALID_MESSAGE": "服务无法理解本页发送的内容。",
+  "error.SOUND_LOST": "连接中断过久，您说的话有一部分已丢失。",
   "error.INTERNAL_ERROR": "服务内部出错。",
   "error.other": "服务返回 {code}。",
   "error.NotAllowedError": "麦克风被禁用。请在浏览器地址栏中允许，然后重试。",
@@ -64,6 +65,7 @@ export const ZH = {
   "error.EncodingError": "浏览器无法读取这个文件中的录音。",
   "error.sample": "无法加载示例。",
   "error.microphone": "无法打开麦克风。",
+  "error.unplugged": "麦克风不见了：已被拔出，或不再被允许使用。",
 
   "chat.title": "写",
   "chat.lead": "两个人，两个窗格。每条消息都显示它走到了哪一步。",
