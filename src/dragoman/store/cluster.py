@@ -1,18 +1,27 @@
 """A Redis Cluster: one multiplexed link a master, and a table of who has which slot.
 
 The table comes from CLUSTER SLOTS and is asked for again whenever something suggests it is old: a
-MOVED, a lost link, a master that cannot be reached. MOVED is followed at once and corrects the one
-slot; ASK is followed once without touching the table. A redirected call keeps its future, so callers
-never see it.
+MOVED, a lost link, a master that cannot be reached. MOVED corrects the one slot; ASK is followed once
+without touching the table. A redirected call keeps its future, so callers never see it.
+
+While a call is held back nothing that is called later on its slot goes before it:
+
+    refused ─▶ first ─▶ tried again until it is answered     then all of them, in order
+               refused  what had been sent behind it, and was refused as well
+               later    what is called meanwhile
+
+What had been sent behind it and was not refused has been executed before it: who may not have that sends
+one after the other, or has a script that notices.
 """
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 from dragoman.store.errors import RedisAway, StoreError
-from dragoman.store.link import Address, Call, ErrorReply, Link, pack, refusal
+from dragoman.store.link import MAX_IN_FLIGHT, Address, Call, ErrorReply, Link, pack, refusal
 from dragoman.store.redis import SLOTS, Redis, load_scripts, slot_of
 
 MAX_REDIRECTS = 16
@@ -20,6 +29,19 @@ REFRESH_PAUSE_S = 0.1
 RETRY_PAUSE_S = 0.05
 _ASKING = pack(("ASKING",))
 _CLUSTER_SLOTS = pack(("CLUSTER", "SLOTS"))
+_PING = pack(("PING",))
+
+
+class _Held:
+    """The calls of one slot that are held back."""
+
+    __slots__ = ("first", "later", "refused", "slot")
+
+    def __init__(self, slot: int) -> None:
+        self.slot = slot
+        self.first: Call | None = None  # the one that is being tried
+        self.refused: deque[Call] = deque()
+        self.later: deque[Call] = deque()
 
 
 class ClusterRedis(Redis):
@@ -29,6 +51,7 @@ class ClusterRedis(Redis):
         self._links: dict[tuple[str, int], Link] = {}
         self._slots: list[Link | None] = [None] * SLOTS
         self._masters: set[Link] = set()
+        self._held: dict[int, _Held] = {}
         self._gone_flushes = self._gone_reconnects = 0
         self._stale = asyncio.Event()
         self._stale.set()
@@ -40,7 +63,13 @@ class ClusterRedis(Redis):
 
     def _submit(self, call: Call, key: str) -> None:
         call.slot = slot_of(key)
-        self._route(call)
+        if self._held and (held := self._held.get(call.slot)) is not None:
+            if len(held.later) < MAX_IN_FLIGHT:
+                held.later.append(call)
+            else:
+                call.fail(RedisAway(f"too much waits for slot {call.slot} of the Redis Cluster"))
+        else:
+            self._route(call)
 
     def _route(self, call: Call) -> None:
         link = self._slots[call.slot]
@@ -52,7 +81,7 @@ class ClusterRedis(Redis):
             self._stale.set()
         link.submit(call)
 
-    def _on_error(self, call: Call, error: ErrorReply) -> None:
+    def _on_error(self, link: Link, call: Call, error: ErrorReply) -> None:
         text = str(error)
         word, _, rest = text.partition(" ")
         call.redirects += 1
@@ -61,31 +90,64 @@ class ClusterRedis(Redis):
         elif word == "MOVED":
             self._stale.set()
             self._slots[call.slot] = self._link_at(rest)
-            self._again(call)
+            self._hold(call, link, 0.0)
         elif word == "ASK":
-            link = self._link_at(rest)
-            if link.connected.is_set():
-                link.submit(Call(_ASKING, self._ignored(), self.ops["ASKING"]))
-                link.submit(call)
-            else:  # a server we have not met: by the time we are sent there again it may be reached
-                self._loop.call_later(RETRY_PAUSE_S, self._route, call)
+            self._ask(call, link, self._link_at(rest))
         elif word in ("TRYAGAIN", "CLUSTERDOWN"):
             self._stale.set()
-            self._loop.call_later(RETRY_PAUSE_S, self._route, call)
+            self._hold(call, link, RETRY_PAUSE_S)
         elif word == "NOSCRIPT" and call.script is not None:
             self._as_eval(call)
             self._route(call)
         else:
             call.fail(refusal(error))
 
-    def _again(self, call: Call) -> None:
-        """Route at once, or as soon as the new master's link is up."""
-        link = self._slots[call.slot]
+    def _ask(self, call: Call, link: Link, target: Link) -> None:
+        held = self._held.get(call.slot)
+        if target.connected.is_set() and (held is None or held.first is call):
+            target.submit(Call(_ASKING, self._ignored(), self.ops["ASKING"]))
+            target.submit(call)
+        else:  # a server we have not met: by the time we are sent there again it may be reached
+            self._hold(call, link, RETRY_PAUSE_S)
+
+    # -- calls that are held back --------------------------------------------------------------
+
+    def _hold(self, call: Call, link: Link, pause_s: float) -> None:
+        held = self._held.get(call.slot)
+        if held is None:
+            held = self._held[call.slot] = _Held(call.slot)
+            held.refused.append(call)
+            # Answered behind all that is on its way there: then it is known what else was refused.
+            ping = Call(_PING, self._ignored(), self.ops["PING"])
+            ping.future.add_done_callback(lambda _: self._loop.call_later(pause_s, self._try, held))
+            link.submit(ping)
+        elif held.first is call:
+            for waiting in (*held.refused, *held.later):
+                waiting.redirects += 1  # or each would be as patient as the one before it, one after the other
+            self._loop.call_later(pause_s, self._try, held)
+        else:
+            held.refused.append(call)
+
+    def _try(self, held: _Held) -> None:
+        """Send the first of them, as soon as its master's link is up."""
+        if self._held.get(held.slot) is not held:
+            return  # whoever waited for it has given up
+        call = held.first
+        if call is None:
+            call = held.first = held.refused.popleft()
+            call.future.add_done_callback(lambda _: self._let_go(held))
+        link = self._slots[held.slot]
         if link is None or link.connected.is_set() or call.redirects > MAX_REDIRECTS:
             self._route(call)
         else:
             call.redirects += 1
-            self._loop.call_later(RETRY_PAUSE_S, self._again, call)
+            self._stale.set()
+            self._loop.call_later(RETRY_PAUSE_S, self._try, held)
+
+    def _let_go(self, held: _Held) -> None:
+        del self._held[held.slot]
+        for call in (*held.refused, *held.later):
+            self._route(call)
 
     def _ignored(self) -> "asyncio.Future[Any]":
         future = self._loop.create_future()
@@ -99,16 +161,17 @@ class ClusterRedis(Redis):
 
     def _link(self, host: str, port: int) -> Link:
         link = self._links.get((host, port))
-        if link is None:
-            link = self._links[host, port] = Link(
-                self._seeds[0].at(host, port),
-                greeting=load_scripts,
-                timeout_s=self.timeout_s,
-                on_error=self._on_error,
-                on_lost=lambda _: self._stale.set(),
-                name=self.name,
-            )
-        return link
+        if link is not None:
+            return link
+        made = self._links[host, port] = Link(
+            self._seeds[0].at(host, port),
+            greeting=load_scripts,
+            timeout_s=self.timeout_s,
+            on_error=lambda call, error: self._on_error(made, call, error),
+            on_lost=lambda _: self._stale.set(),
+            name=self.name,
+        )
+        return made
 
     # -- the table -----------------------------------------------------------------------------
 

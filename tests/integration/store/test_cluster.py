@@ -318,3 +318,106 @@ async def test_a_call_sent_on_to_a_server_we_have_not_met_waits_until_it_is_reac
                     assert await asked == b"hi"
         finally:
             await redis.close()
+
+
+# -- calls that are held back -----------------------------------------------------------------------
+
+
+def slots_of(port: int) -> bytes:
+    """What CLUSTER SLOTS tells where one master has them all."""
+    return b"*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:%d\r\n" % port
+
+
+@pytest.mark.parametrize("refusal", ["CLUSTERDOWN for a while", "TRYAGAIN later", "ASK 0 127.0.0.1:1"])
+async def test_a_call_that_is_held_back_is_not_overtaken(refusal: str) -> None:
+    port, seen, executed = free_port(), list[bytes](), list[bytes]()
+
+    def refuse_first(_: int, command: list[bytes]) -> bytes:
+        if command[0] == b"CLUSTER":
+            return slots_of(port)
+        if command[0] != b"SET":
+            return OK
+        seen.append(command[2])
+        if len(seen) == 1:
+            return b"-%s\r\n" % refusal.encode()
+        executed.append(command[2])
+        return OK
+
+    async with pretender(refuse_first, port) as url:
+        redis = ClusterRedis([url])
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await redis.wait_connected()
+                first = redis.call("SET", "k", "5")
+                await wait_until(lambda: seen, PATIENCE_S)
+                await redis.call("GET", "k2")  # the refusal, which came before this answer, is here
+                await asyncio.gather(first, redis.call("SET", "k", "6"))
+            assert executed == [b"5", b"6"]
+        finally:
+            await redis.close()
+
+
+async def test_what_moves_with_a_slot_is_not_overtaken_by_what_goes_there_at_once() -> None:
+    old, new = free_port(), free_port()
+    withheld, executed = list[bytes](), list[bytes]()
+
+    def move(_: int, command: list[bytes]) -> bytes:
+        if command[0] == b"SET":
+            reply = b"-MOVED 0 127.0.0.1:%d\r\n" % new
+        else:
+            reply = slots_of(new if withheld else old) if command[0] == b"CLUSTER" else OK
+        if not withheld and command[-1] != b"6":
+            return reply
+        withheld.append(reply)  # from the second call on, slowly
+        if command[0] != b"PING":
+            return b""
+        replies = b"".join(withheld)
+        withheld.clear()
+        return replies
+
+    def execute(_: int, command: list[bytes]) -> bytes:
+        if command[0] == b"SET":
+            executed.append(command[2])
+        return slots_of(new) if command[0] == b"CLUSTER" else OK
+
+    async with pretender(move, old) as url, pretender(execute, new):
+        redis = ClusterRedis([url])
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await redis.wait_connected()
+                calls = [redis.call("SET", "k", "5"), redis.call("SET", "k", "6")]
+                await wait_until(lambda: ("127.0.0.1", new) in redis._links, PATIENCE_S)
+                calls.append(redis.call("SET", "k", "7"))
+                await asyncio.gather(*calls)
+            assert executed == [b"5", b"6", b"7"]
+        finally:
+            await redis.close()
+
+
+async def test_nobody_waits_behind_a_call_that_was_given_up() -> None:
+    port, refused = free_port(), asyncio.Event()
+
+    def refuse_the_first(_: int, command: list[bytes]) -> bytes:
+        if command[0] == b"CLUSTER":
+            return slots_of(port)
+        if command[0] == b"SET" and command[2] == b"5":
+            refused.set()
+            return b"-CLUSTERDOWN for ever\r\n"
+        return OK
+
+    async with pretender(refuse_the_first, port) as url:
+        redis = ClusterRedis([url])
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await redis.wait_connected()
+                first = redis.call("SET", "k", "5")
+                await refused.wait()
+                behind = redis.call("SET", "k", "6")
+                first.cancel()
+                assert await behind == b"OK"
+                with pytest.raises(RedisAway, match="CLUSTERDOWN"):
+                    await redis.call("SET", "k", "5")
+                assert await redis.call("SET", "k", "7") == b"OK"
+                assert not redis._held
+        finally:
+            await redis.close()
