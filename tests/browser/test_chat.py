@@ -219,3 +219,33 @@ async def test_what_was_not_sent_when_a_chat_ended_is_sent_when_the_same_person_
     await kick(page, stage.second, ben)
     await enter(page, ann, ben)
     await page.wait_for_selector(f"{MINE}[data-saved] >> text=wait for me")
+
+
+async def watched(windows: Windows, instance: InstanceProcess) -> tuple[Any, Way]:
+    """A page whose time is ours."""
+    ann, ben = await two(instance)
+    page, way = await window(windows, instance, ann, ben), Way()
+    await page.clock.install()
+    await page.route_web_socket("**/ws", way)
+    await page.reload()
+    await page.wait_for_selector('.pane[data-state="online"][data-peer]')
+    return page, way
+
+
+async def test_a_page_whose_timers_were_held_back_keeps_its_connection(stage: Stage, windows: Windows) -> None:
+    page, way = await watched(windows, stage.first)
+    await page.clock.fast_forward(60_000)  # as in a tab nobody looks at: whatever was due is done now, and at once
+    await write(page, "hello")
+    await page.wait_for_selector(f"{MINE}[data-saved]")
+    assert way.connections == 1
+
+
+async def test_a_server_that_does_not_answer_when_it_is_asked_is_left(stage: Stage, windows: Windows) -> None:
+    page, way = await watched(windows, stage.first)
+    way.lose("PONG", 99)
+    await page.clock.fast_forward(60_000)
+    await wait_until(lambda: way.lost)
+    assert way.connections == 1
+    await page.clock.fast_forward(60_000)
+    await wait_until(lambda: way.connections == 2)
+    await page.wait_for_selector('.pane[data-state="online"]')

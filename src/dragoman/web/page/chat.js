@@ -27,6 +27,7 @@ export class Chat {
       before: () => this.prepare(),
       open: () => this.tell({ type: "AUTH", token: this.account.current }),
       message: (data) => this.heard(JSON.parse(data)),
+      ask: () => this.tell({ type: "PING" }),
       down: () => this.down(),
       over: (_, reason) => this.end(reason || "closed"),
     });

@@ -6,9 +6,10 @@
 const FIRST_MS = 250, LONGEST_MS = 5000, STEADY_MS = 5000;
 const PATIENCE_MS = 10000; // to connect
 const SILENCE_MS = 25000; // of a server that is asked every few seconds
+const ASKED_MS = 10000; // of one that was asked just now
 
 export class Link {
-  /** `on`: open(), message(data), down(), over(code, reason); `before()`, if given, has to succeed before each dialling. */
+  /** `on`: open(), message(data), ask() for any answer, down(), over(code, reason); before(), if given, precedes a dialling. */
   constructor(path, on) {
     this.url = `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}${path}`;
     this.on = on;
@@ -72,24 +73,32 @@ export class Link {
   connect() {
     const socket = (this.socket = new WebSocket(this.url));
     socket.binaryType = "arraybuffer";
-    this.watch(socket, PATIENCE_MS);
+    this.watch(socket, PATIENCE_MS, () => this.drop());
     socket.onopen = () => {
       if (socket !== this.socket) return;
       this.openedAt = performance.now();
-      this.watch(socket, SILENCE_MS);
+      this.listen(socket);
       this.on.open();
     };
     socket.onmessage = (event) => {
       if (socket !== this.socket) return;
-      this.watch(socket, SILENCE_MS);
+      this.listen(socket);
       this.on.message(event.data);
     };
     socket.onclose = (event) => this.lost(socket, event.code, event.reason);
   }
 
-  watch(socket, patience) {
+  /** In a tab nobody looks at nothing is asked for a minute: a silent server is asked once more before it is left. */
+  listen(socket) {
+    this.watch(socket, SILENCE_MS, () => {
+      this.watch(socket, ASKED_MS, () => this.drop());
+      this.on.ask();
+    });
+  }
+
+  watch(socket, patience, silent) {
     clearTimeout(this.silence);
-    this.silence = setTimeout(() => socket === this.socket && this.drop(), patience);
+    this.silence = setTimeout(() => socket === this.socket && silent(), patience);
   }
 
   lost(socket, code, reason) {

@@ -27,6 +27,7 @@ export class Session {
     this.link = new Link("/ws/session", {
       open: () => this.hello(),
       message: (data) => this.receive(data),
+      ask: () => this.ready && this.heartbeat(),
       down: () => this.down(),
       over: (code, reason) => this.over(code, reason),
     });
