@@ -42,19 +42,21 @@ class Talk(RuleBasedStateMachine):
         ahead=st.sampled_from([1, 1, 1, 2, 0, -1, None]),
         size=st.sampled_from([0, 1, 5, 10, 21]),
         newer=st.sampled_from([1, 1, 2, 0, -1, None]),
+        behind=st.sampled_from([None, None, 0, 0, 1, -1]),
     )
-    def write(self, difference: int, ahead: int | None, size: int, newer: int | None) -> None:
+    def write(self, difference: int, ahead: int | None, size: int, newer: int | None, behind: int | None) -> None:
         """A message with the next number, one that was left out, one that was written before, or none at all; with
-        state that is newer, the same or older than what is there."""
+        state that is newer, the same or older than what is there; behind any message, or one that is there or not."""
         epoch, seq = self.epoch + difference, 0 if ahead is None else max(self.seq + ahead, 0)
         limits = {"ttl": TTL_MS, "max_entries": MAX_ENTRIES, "max_bytes": MAX_BYTES}
         keys = {"state": self.state, "outbox": self.outbox}
         version = 0 if newer is None else max(self.version + newer, 0)
+        after = 0 if behind is None else max(self.seq + behind, 0)
         self.said += 1
         said = {"epoch": epoch, "seq": seq, "frame": b"x" * size, "version": version, "fields": ["field", self.said]}
-        reply = self.bench.do(WRITE(self.bench.redis, **keys, **limits, **said))
-        if self.fenced(epoch):
-            assert reply == b"FENCED"
+        reply = self.bench.do(WRITE(self.bench.redis, **keys, **limits, **said, after=after))
+        if self.fenced(epoch) or after > self.seq:
+            assert reply == (b"FENCED" if self.fenced(epoch) else b"EARLY")
             return
         assert reply == b"OK"
         if version == 0 or version > self.version:

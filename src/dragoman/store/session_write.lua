@@ -8,18 +8,21 @@
 --       max_bytes    int
 --       seq          int     0 = no message
 --       frame        str
+--       after        int     the message that must be there before this; 0 = any
 --       version      int     of the fields; 0 = whatever is there is older
 --       fields       list    name, value, …
 --
--- Returns 'OK' or 'FENCED' (the session is somebody else's now, or gone).
+-- Returns 'OK', 'FENCED' (the session is somebody else's now, or gone) or 'EARLY' (what was sent before it is not here).
 if redis.call('HGET', state, 'epoch') ~= epoch then return 'FENCED' end
+local last = tonumber(redis.call('HGET', state, 'seq') or 0)
+if after > last then return 'EARLY' end
 -- A connection that was given up may still bring what was sent by it, after the one that took its place.
 if #fields > 0 and (version == 0 or version > tonumber(redis.call('HGET', state, 'version') or 0)) then
     redis.call('HSET', state, unpack(fields))
     if version > 0 then redis.call('HSET', state, 'version', string.format('%.0f', version)) end
 end
 -- A message that was written before its answer got lost is not written twice.
-if seq > tonumber(redis.call('HGET', state, 'seq') or 0) then
+if seq > last then
     redis.call('XADD', outbox, string.format('%.0f-0', seq), 'f', frame)
     redis.call('HSET', state, 'seq', seq)
     local bytes = redis.call('HINCRBY', state, 'outbox_bytes', #frame)

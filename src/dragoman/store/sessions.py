@@ -81,9 +81,10 @@ class ResumableSessions:
         frame: bytes = b"",
         fields: Mapping[str, Any] | None = None,
         version: int = 0,
+        after: int = 0,
     ) -> "asyncio.Future[bytes]":
         """State, and a message if `seq` is given, in one step: b'OK' or b'FENCED'. State of an older `version` than
-        what is there is passed over."""
+        what is there is passed over. Nothing is written, and the answer is b'EARLY', if message `after` is missing."""
         return WRITE(
             self.redis,
             state=self.keys.session_state(session),
@@ -94,6 +95,7 @@ class ResumableSessions:
             max_bytes=MAX_BYTES,
             seq=seq,
             frame=frame,
+            after=after,
             version=version,
             fields=[part for pair in (fields or {}).items() for part in pair],
         )

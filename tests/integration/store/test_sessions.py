@@ -156,6 +156,16 @@ async def test_state_that_comes_late_by_a_connection_that_was_given_up_does_not_
     assert (state["next_index"], state["version"]) == ("7", "2")
 
 
+async def test_nothing_is_written_before_the_message_that_was_sent_before_it(sessions: ResumableSessions) -> None:
+    await fill(sessions, 1)
+    assert await sessions.write("s", 1, 3, b"frame 3", {"next_index": 3}, after=2) == b"EARLY"
+    assert await sessions.write("s", 1, fields={"next_index": 3}, after=3) == b"EARLY"
+    assert await sessions.write("s", 1, 2, b"frame 2", {"next_index": 2}, after=1) == b"OK"
+    assert await sessions.write("s", 2, 4, b"not mine", after=3) == b"FENCED"
+    taken = await resumed(sessions)
+    assert (taken.outbox, taken.state["next_index"]) == ([b"frame 1", b"frame 2"], "2")
+
+
 async def test_a_full_outbox_gives_up_its_oldest_by_number(sessions: ResumableSessions) -> None:
     await fill(sessions, MAX_ENTRIES + 3)
     assert await sessions.resume("s", "token", "user", 2, "b") == "TOO_OLD"

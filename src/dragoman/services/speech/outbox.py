@@ -2,9 +2,10 @@
 
     post ─▶ queue ─▶ Redis ─▶ (answered, in order) ─▶ socket, if one is there
 
-While Redis is away messages wait, in order. What the client has confirmed is freed. Once the session was
-resumed elsewhere every write is FENCED, and nothing of ours reaches the client any more: the ends of jobs that
-were not written yet (`carries`) go to whoever has the session now. While a resume here is under way everything
+They follow each other without waiting for answers; if Redis refuses one, what was sent behind it is EARLY, and they
+are written one by one. While Redis is away messages wait, in order. What the client has confirmed is freed. Once the
+session was resumed elsewhere every write is FENCED, and nothing of ours reaches the client any more: the ends of jobs
+that were not written yet (`carries`) go to whoever has the session now. While a resume here is under way everything
 is held, because Redis has the new epoch before we do.
 """
 
@@ -37,6 +38,7 @@ class Letter:
     asked: bool = False  # Redis has been told of it, and has not answered
     epoch: int = 0
     version: int = 0  # of the state in it
+    after: int = 0  # the message before it
 
     def settle(self, ok: bool) -> None:
         self.written = ok
@@ -71,12 +73,12 @@ class Outbox:
         """A message for the client, and what changed in the session with it."""
         self.seq += 1
         frame = encode(msgspec.structs.replace(message, seq=self.seq))
-        self._put(Letter(self.seq, frame, fields or {}, carries))
+        self._put(Letter(self.seq, frame, fields or {}, carries, after=self.seq - 1))
 
     def note(self, fields: Mapping[str, Any], carries: JobEnded | None = None) -> "asyncio.Future[bool]":
         """State alone, in its order among the messages. True when it is written, False when we were fenced."""
         done = asyncio.get_running_loop().create_future()
-        self._put(Letter(0, b"", fields, carries, done))
+        self._put(Letter(0, b"", fields, carries, done, after=self.seq))
         return done
 
     def hold(self) -> None:
@@ -120,22 +122,24 @@ class Outbox:
         if len(self._queue) > MAX_ENTRIES or self._queued_bytes > MAX_BYTES:
             self._on_full()
         elif not self._retrying and not self.held:
-            self._write(letter).add_done_callback(lambda done: self._answered(letter, done))
+            self._write(letter, letter.after).add_done_callback(lambda done: self._answered(letter, done))
 
-    def _write(self, letter: Letter) -> "asyncio.Future[bytes]":
+    def _write(self, letter: Letter, after: int = 0) -> "asyncio.Future[bytes]":
         letter.epoch, letter.asked = self.epoch, True
-        return self._store.write(self._session_id, self.epoch, letter.seq, letter.frame, letter.fields, letter.version)
+        told = letter.seq, letter.frame, letter.fields, letter.version
+        return self._store.write(self._session_id, self.epoch, *told, after)
 
     def _answered(self, letter: Letter, done: "asyncio.Future[bytes]") -> None:
         letter.asked = False
         error = None if done.cancelled() else done.exception()
-        ok = not done.cancelled() and error is None and done.result() == b"OK"
+        reply = b"" if done.cancelled() or error is not None else done.result()
+        ok = reply == b"OK"
         if ok or self._over:
             letter.settle(ok)
             self._pump()
         elif done.cancelled():
             return
-        elif error is None and not self.held and letter.epoch == self.epoch:
+        elif reply == b"FENCED" and not self.held and letter.epoch == self.epoch:
             self._fenced()
         elif not self.held and not letter.written:
             self._write_rest()

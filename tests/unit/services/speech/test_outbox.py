@@ -8,6 +8,7 @@ from dragoman.protocol.peer import JobEnded
 from dragoman.protocol.session import Backpressure
 from dragoman.services.loops import Tasks
 from dragoman.services.speech.outbox import Outbox
+from dragoman.store.errors import RedisAway
 
 END = JobEnded("s", 3, "job", "trace", "ok")
 
@@ -17,6 +18,7 @@ class Store:
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, int, asyncio.Future[bytes]]] = []
+        self.after: list[int] = []
 
     def write(
         self,
@@ -26,9 +28,11 @@ class Store:
         frame: bytes = b"",
         fields: Mapping[str, Any] | None = None,
         version: int = 0,
+        after: int = 0,
     ) -> "asyncio.Future[bytes]":
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.asked.append((epoch, seq, answer))
+        self.after.append(after)
         return answer
 
     def answer(self, *words: bytes) -> None:
@@ -128,3 +132,24 @@ async def test_what_was_written_before_a_resume_is_not_delivered_a_second_time()
     await asyncio.sleep(0)
     desk.outbox.let_go(2, written=1)
     assert not desk.delivered
+
+
+async def test_what_was_sent_too_early_is_written_behind_what_was_refused_and_nobody_counts_as_fenced() -> None:
+    desk = Desk()
+    desk.post()
+    desk.post(END)
+    (_, _, first), (_, _, second) = desk.store.asked
+    desk.store.asked.clear()
+    first.set_exception(RedisAway("refused"))
+    second.set_result(b"EARLY")
+    for seq in (1, 2):
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        ((_, asked, _),) = desk.store.asked
+        assert asked == seq
+        desk.store.answer(b"OK")
+        await asyncio.sleep(0)
+    await desk.tasks.settled()
+    assert (len(desk.delivered), desk.undelivered) == (2, [])
+    # One by one they are written whatever is there: Redis may have lost what it had.
+    assert desk.store.after == [0, 1, 0, 0]
