@@ -125,7 +125,7 @@ class House:
         socket = Socket(connection)
         user = await self.come_in(sender, socket)
         said = {"type": "SINGLE_CHAT", "clientMsgId": body, "to": receiver, "body": body}
-        user.outbound.take(decode_frame(json.dumps(said).encode()))
+        self.admission.outbound(user).take(decode_frame(json.dumps(said).encode()))
         await wait_until(lambda: any(frame.get("ackType") == "saved" for frame in socket.heard))
         (told,) = [frame for frame in socket.of_type("ACK") if frame["ackType"] == "saved"]
         return int(told["serverMsgId"])

@@ -13,6 +13,7 @@ from dragoman.protocol.chat import Frame, FrameType, Reason
 from dragoman.protocol.codes import Close
 from dragoman.services.chat.admission import Admission
 from dragoman.services.chat.clock import now_ms
+from dragoman.services.chat.outbound import Outbound
 from dragoman.services.chat.receipts import Receipts
 from dragoman.services.chat.tokens import BadToken, Tokens
 from dragoman.services.chat.user import ChatUser
@@ -67,6 +68,7 @@ class ChatEndpoint:
         self._guard, self._draining = guard, draining
         self._state = State.NEW
         self._user: ChatUser | None = None
+        self._outbound: Outbound | None = None
         self._waiting: list[bytes] = []
 
     # -- what the socket does --------------------------------------------------------------------
@@ -120,7 +122,7 @@ class ChatEndpoint:
             conn.send(wire.auth_fail(found, now_ms()))
             conn.close(Close.UNAUTHORIZED, found)
             return
-        self._user = found
+        self._user, self._outbound = found, self._admission.outbound(found)
         if self._state is State.OVER:  # it left in the meantime
             await self._admission.leave(found)
             return
@@ -166,7 +168,8 @@ class ChatEndpoint:
         self._admission.look_again(user)
         match frame.type:
             case FrameType.SINGLE_CHAT:
-                user.outbound.take(frame)
+                assert self._outbound is not None, "it came with the user"
+                self._outbound.take(frame)
             case FrameType.ACK:
                 self._receipts.given(user, frame)
             case FrameType.PING:

@@ -70,7 +70,6 @@ class Admission:
             return Reason.INVALID_TOKEN
         owner = f"{self.instance}|{socket.id}"
         user = ChatUser(access.uid, socket, owner, self._archive, expires_s=access.exp, session_version=access.sv)
-        user.outbound = Outbound(self._desk, user, self._verify)
         before = ""
         self._here.expect(user)
         try:
@@ -81,7 +80,7 @@ class Admission:
                     before = await self._own(user)
         except (StoreError, TimeoutError) as error:
             log.warning("a user comes in on its token alone", user=user.id, error=str(error))
-            user.outbound.moved()  # for all we know
+            user.moved()  # for all we know
         finally:
             self._here.expect_no_more(user)
         if socket.closed:  # perhaps because it has a successor, which knows of nobody before it
@@ -113,7 +112,7 @@ class Admission:
         before = await self._made_known(user, self._users.swap_owner(user.id, user.owner))
         user.verified = True
         if before and before.partition("|")[0] != self.instance:
-            user.outbound.moved()  # that instance did not see it leave, or could not say so
+            user.moved()  # that instance did not see it leave, or could not say so
         return before
 
     async def _made_known(self, user: ChatUser, writing: Coroutine[Any, Any, T]) -> T:
@@ -169,6 +168,10 @@ class Admission:
             return Reason.REAUTH_UID_MISMATCH
         user.expires_s, user.session_version, user.looked_at = access.exp, access.sv, 0.0
         return None
+
+    def outbound(self, user: ChatUser) -> Outbound:
+        """For what it sends; one a connection."""
+        return Outbound(self._desk, user, self._verify)
 
     async def leave(self, user: ChatUser) -> None:
         """The socket is closed: the owner's name goes, unless a newer connection has put its own there."""

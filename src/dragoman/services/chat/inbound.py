@@ -13,7 +13,6 @@
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable
 from time import monotonic
 from typing import Protocol
 
@@ -49,8 +48,9 @@ class ChatSocket(Socket, Protocol):
 
 
 class Inbound:
-    def __init__(self, user: int, socket: ChatSocket, say: Callable[[bytes], None], archive: Archive) -> None:
-        self.user, self.socket, self._say = user, socket, say
+    def __init__(self, user: int, socket: ChatSocket, archive: Archive) -> None:
+        self.user, self.socket = user, socket
+        self.said_at = monotonic()
         self._archive = archive
         self._unconfirmed: OrderedDict[int, int] = OrderedDict()  # id → sender, as written
         self._by_sender: dict[int, deque[int]] = {}
@@ -61,6 +61,11 @@ class Inbound:
         self._missed = False  # something newer than what waits
         self._look_again = False  # something older
         self.caught_up_at = 0.0
+
+    def say(self, frame: bytes) -> None:
+        """Anything that is for this socket."""
+        self.said_at = monotonic()
+        self.socket.send(frame)
 
     @property
     def catching_up(self) -> bool:
@@ -148,7 +153,7 @@ class Inbound:
             self._by_sender.setdefault(sender, deque()).append(id)
             if len(self._unconfirmed) > MOST_UNCONFIRMED:
                 self._forget_oldest()
-        self._say(frame)
+        self.say(frame)
 
     def _forget_oldest(self) -> None:
         oldest, sender = self._unconfirmed.popitem(last=False)

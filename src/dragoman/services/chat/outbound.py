@@ -50,7 +50,6 @@ class Outbound:
         self._queue: deque[tuple[Frame, float]] = deque()
         self._running = self._paused = False
         self._owed: set[int] = set()  # receivers that could not be found when we saved something for them
-        self._since_moved: set[int] | None = None  # whom it wrote to; None: it did not move, or we know all of it
         self._counted_at = 0.0
 
     def __len__(self) -> int:
@@ -65,10 +64,6 @@ class Outbound:
         if not self._running:
             self._running = True
             self._desk.tasks.spawn(self._work(), "chat-outbound")
-
-    def moved(self) -> None:
-        """It came from an instance that did not see it leave, and may have saved messages that it could not push."""
-        self._since_moved = set()
 
     async def _work(self) -> None:
         try:
@@ -115,10 +110,10 @@ class Outbound:
 
         An instance that takes long to hear of it does not hold us up: the receiver may have been on the one that died.
         """
-        if self._since_moved is None or receiver in self._since_moved:
+        desk, known = self._desk, self._user.since_moved
+        if known is None or receiver in known:
             return
-        desk = self._desk
-        self._since_moved.add(receiver)
+        known.add(receiver)
         desk.courier.owe(receiver)
         if path is Path.OFF or not desk.gate.open:
             return  # we push it ourselves, behind the word that something was missed

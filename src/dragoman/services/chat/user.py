@@ -1,7 +1,7 @@
-"""One authenticated chat connection: who it is, what it sends (`outbound`), what it is sent (`inbound`)."""
+"""One authenticated chat connection: who it is, and what it is sent (`inbound`). What it sends is in `outbound`, which
+knows its user; the user does not know it, so that both are gone when the connection is."""
 
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from dragoman.archive import Archive
 from dragoman.domain.chat.unsaved import Unsaved
@@ -10,18 +10,14 @@ from dragoman.protocol.codes import Close
 from dragoman.services.chat.clock import now_ms
 from dragoman.services.chat.inbound import ChatSocket, Inbound
 
-if TYPE_CHECKING:
-    from dragoman.services.chat.outbound import Outbound
-
 
 class ChatUser:
-    outbound: "Outbound"
-
     def __init__(
         self, id: int, socket: ChatSocket, owner: str, archive: Archive, *, expires_s: float, session_version: int
     ) -> None:
         self.id, self.socket, self.owner = id, socket, owner
-        self.inbound = Inbound(id, socket, self.say, archive)
+        self.inbound = Inbound(id, socket, archive)
+        self.since_moved: set[int] | None = None  # whom it wrote to; None: it did not move, or we know all of it
         self.expires_s = expires_s  # wall clock, as the token says it
         self.session_version = session_version
         self.verified = False  # session version and owner: not while Redis is away
@@ -30,15 +26,17 @@ class ChatUser:
         self.words_told = set[bytes]()  # of those: Redis may have them yet
         self.looked_at = monotonic()  # at its session version
         self.unsaved = Unsaved()
-        self.said_at = monotonic()
         self.unread_s = 0.0  # how long it was not read, since somebody asked
         self._unread_since = 0.0
         self.resend_pause_s = 0.0
         self.confirmed_at = 0.0  # when it last said that it has got something
 
     def say(self, frame: bytes) -> None:
-        self.said_at = monotonic()
-        self.socket.send(frame)
+        self.inbound.say(frame)
+
+    def moved(self) -> None:
+        """It came from an instance that did not see it leave, and may have saved messages that it could not push."""
+        self.since_moved = set()
 
     def told(self, frame: bytes, ended: int) -> None:
         """What became of a message it sent; `ended` is its serverMsgId, if it is not on its way any more."""
@@ -64,5 +62,5 @@ class ChatUser:
 
     def check_pulse(self, ping_idle_s: float) -> None:
         """Who has heard nothing for long is asked for a word; the gateway closes who has not said one for longer."""
-        if monotonic() - self.said_at >= ping_idle_s:
+        if monotonic() - self.inbound.said_at >= ping_idle_s:
             self.say(wire.ping(now_ms()))

@@ -102,6 +102,8 @@ class Placing:
             if self._slot is not None and order.held is None:
                 self._slot.forget()
             return RedisDown()
+        finally:
+            self._meanwhile = _nothing  # the caller's, who has us: together they would wait for the collector
 
     async def _place(self) -> Assign | Wait | Exists | Ended:
         placer, order = self._placer, self._order
@@ -275,6 +277,9 @@ class Recording:
             "waited_ms": int((monotonic() - order.cut_at) * 1000),
             "receipt": msgspec.json.encode(self._choice.receipt),
         }
+
+
+def _nothing() -> None: ...
 
 
 def _give_up(futures: "tuple[asyncio.Future[Any], ...]") -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from time import monotonic
+from weakref import WeakMethod
 
 from dragoman.domain.placement import NoNode
 from dragoman.protocol.codes import BackpressureAction
@@ -16,7 +17,7 @@ BEHIND_S = 1.0  # from the cut to its node: nodes are free, and we are late
 
 class Pressure:
     def __init__(self, send: Callable[[Backpressure], None]) -> None:
-        self._send = send
+        self._send = WeakMethod(send)  # of a session that has us: it is gone when it is over
         self._pressed_at = float("-inf")
 
     def job_waits(self, why: NoNode, still: Callable[[], bool]) -> None:
@@ -37,4 +38,6 @@ class Pressure:
         now = monotonic()
         if now - self._pressed_at >= BACKPRESSURE_PAUSE_S:
             self._pressed_at = now
-            self._send(Backpressure(action=action, message=message, resume_after_ms=resume_after_ms))
+            send = self._send()
+            if send is not None:
+                send(Backpressure(action=action, message=message, resume_after_ms=resume_after_ms))

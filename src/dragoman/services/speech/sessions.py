@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from weakref import ref
 
 import msgspec
 import structlog
@@ -131,7 +132,8 @@ class Sessions:
         return session
 
     def equip(self, session: Session, *, epoch: int, seq: int, version: int = 0) -> None:
-        """Give a session that can resume its outbox."""
+        """Give a session that can resume its outbox, which does not keep the session: both are gone when it is over."""
+        known = ref(session)
         session.outbox = Outbox(
             self.resumable,
             session.id,
@@ -139,10 +141,15 @@ class Sessions:
             seq,
             self._tasks,
             version=version,
-            deliver=lambda frame: session.socket.send(frame) if session.socket is not None else None,
-            on_fenced=lambda undelivered: self._moved_away(session, undelivered),
-            on_full=lambda: self._overflowed(session),
+            deliver=lambda frame: self._say(known(), frame),
+            on_fenced=lambda undelivered: self._fenced(known(), undelivered),
+            on_full=lambda: self._overflowed(known()),
         )
+
+    @staticmethod
+    def _say(session: Session | None, frame: bytes) -> None:
+        if session is not None and session.socket is not None:
+            session.socket.send(frame)
 
     def ack(self, session: Session) -> SessionInitAck:
         binary = self.settings.binary_frames
@@ -323,6 +330,13 @@ class Sessions:
         """Its owner of now is not this object: let go of it."""
         self._moved_away(session, session.outbox.undelivered() if session.outbox is not None else ())
 
+    def _fenced(self, session: Session | None, undelivered: Sequence[JobEnded]) -> None:
+        if session is not None:
+            self._moved_away(session, undelivered)
+        else:  # it was let go before Redis answered
+            for message in undelivered:
+                self._mail.send(message)
+
     def _moved_away(self, session: Session, undelivered: Sequence[JobEnded]) -> None:
         """Resumed on another instance: its jobs go on here, and their ends are sent there."""
         self._let_go(session, undelivered, Close.REPLACED, "the session was resumed elsewhere")
@@ -337,8 +351,9 @@ class Sessions:
             if session.socket is not None:
                 session.socket.close(code, why)
 
-    def _overflowed(self, session: Session) -> None:
-        if session.socket is not None:
+    @staticmethod
+    def _overflowed(session: Session | None) -> None:
+        if session is not None and session.socket is not None:
             session.socket.close(Close.OVERLOADED, "too much is waiting for this client")
 
     def hold(self) -> None:

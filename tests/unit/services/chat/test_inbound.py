@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any, cast
 
 from dragoman.archive import Archive, Status, Stored
@@ -14,6 +15,9 @@ SENDER, RECEIVER = 7, 9
 class Socket:
     closed = False
     buffered = 0
+
+    def __init__(self, send: Callable[[bytes], None]) -> None:
+        self.send = send
 
 
 class Rows:
@@ -41,7 +45,7 @@ class Rows:
 class House:
     def __init__(self) -> None:
         self.rows, self.heard = Rows(), list[int]()
-        self.inbound = Inbound(RECEIVER, cast(ChatSocket, Socket()), self._hear, cast(Archive, self.rows))
+        self.inbound = Inbound(RECEIVER, cast(ChatSocket, Socket(self._hear)), cast(Archive, self.rows))
 
     def _hear(self, frame: bytes) -> None:
         said: dict[str, Any] = json.loads(frame)

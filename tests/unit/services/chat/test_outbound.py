@@ -280,7 +280,7 @@ async def test_those_to_whom_one_that_moved_writes_look_into_the_archive_before_
     sender, _, _ = sending(store, courier=courier)
     await sender._one(message("m1"), time.monotonic())
     assert courier.made_up == []
-    sender.moved()
+    sender._user.moved()
     await sender._one(message("m2"), time.monotonic())
     await sender._one(message("m3", to=9), time.monotonic())
     await sender._one(message("m4"), time.monotonic())
@@ -291,7 +291,7 @@ async def test_one_that_moved_is_not_held_up_by_an_instance_that_does_not_hear()
     """Its receiver may have been on the one that died."""
     store, courier = Store(), Pushes()
     sender, gate, heard = sending(store, courier=courier)
-    sender.moved()
+    sender._user.moved()
     courier.heeded = False
     await sender._one(message("m1"), time.monotonic())
     assert (store.accepted, gate.open) == (["m1"], True)
@@ -301,7 +301,7 @@ async def test_one_that_moved_is_not_held_up_by_an_instance_that_does_not_hear()
 async def test_of_one_that_moved_nothing_is_accepted_while_redis_cannot_say_where_its_receiver_is() -> None:
     store, courier = Store(), Pushes()
     sender, _, heard = sending(store, courier=courier)
-    sender.moved()
+    sender._user.moved()
     courier.away, store.on_save = True, lambda: None
     await sender._one(message("m1"), time.monotonic())
     assert (store.accepted, store.saved, courier.looked_first) == ([], ["m1"], [8])
@@ -312,7 +312,7 @@ async def test_of_one_that_moved_and_is_saved_at_once_the_receiver_is_noted_befo
     store, courier = Store(), Pushes()
     sender, _, _ = sending(store, courier=courier, two_phase=False)
     store.on_save = lambda: None
-    sender.moved()
+    sender._user.moved()
     courier.heeded = False
     await sender._one(message("m1"), time.monotonic())
     assert (courier.owed, courier.pushed) == ([8], [8])
