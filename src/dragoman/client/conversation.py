@@ -40,6 +40,8 @@ KEEP_BYTES = 2 * 2**20
 KEEP_UTTERANCE_BYTES = 16 * 2**20
 # A server takes messages of 1 MiB unless told otherwise, and does not want a client back that sends larger ones.
 MAX_MESSAGE_BYTES = 1_000_000
+# A server answers no utterance that is so much later than one it has not answered, unless told otherwise.
+MOST_BELOW = 1024
 
 # What an utterance says itself, and a session says for all of its own.
 _INHERITED = (
@@ -73,7 +75,6 @@ class Conversation:
         self.next_index = 0
         self.cut_unheard = False  # a cut was asked for, and no new utterance was heard of since
         self._heard = -1  # the highest utterance the server has spoken of, or that we numbered
-        self._answered = -1  # the highest one translated or failed
         self._open: dict[int, str] = {}  # those neither translated nor failed, with their jobs as far as we heard
         self._spoke_unheard = False  # audio was sent, and no new utterance was heard of since
         self._next_seq = 1
@@ -97,8 +98,8 @@ class Conversation:
 
     @property
     def awaits_answer(self) -> bool:
-        """Whether the last utterance known is neither translated nor failed. One that was empty is never told of."""
-        return self._heard > self._answered
+        """Whether an utterance known is neither translated nor failed. Of one that was empty nothing is ever told."""
+        return bool(self._open)
 
     @property
     def is_fed(self) -> bool:
@@ -234,12 +235,13 @@ class Conversation:
     def _heard_of(self, index: int, job_id: str, *, answered: bool = False) -> None:
         """The server has this utterance: nobody will ask for it again."""
         if index > self._heard:
+            # They are numbered without gaps: those below are there too, and wait for a node.
+            self._open |= dict.fromkeys(range(max(self._heard + 1, index - MOST_BELOW), index), "")
             self._heard, self.cut_unheard, self._spoke_unheard = index, False, False
             self._open[index] = job_id
         elif index in self._open:
             self._open[index] = job_id
         if answered:
-            self._answered = max(self._answered, index)
             self._open.pop(index, None)
         self._utterances.forget(index)
 

@@ -141,7 +141,7 @@ class Session:
         await self.close()
 
     async def settled(self) -> None:
-        """Wait until the last utterance has its answer, or nothing was heard for a while: an empty one gets none."""
+        """Wait until every utterance has its answer, or nothing was heard for a while: an empty one gets none."""
         keeper = self._keeper
         while not keeper.over and (keeper.talk.awaits_answer or keeper.talk.cut_unheard):
             quiet_s = self._timing.settle_s if keeper.talk.awaits_answer else self._timing.cut_s

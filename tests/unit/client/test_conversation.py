@@ -217,15 +217,32 @@ def test_an_error_about_an_utterance_is_its_failure_and_any_other_a_refusal() ->
         assert talk.receive(Error(code="X", message="no", details=details)) == Refused("X", "no")
 
 
-def test_an_answer_is_awaited_until_the_last_utterance_has_one() -> None:
+def test_an_answer_is_awaited_until_every_utterance_has_one() -> None:
     talk = begun()
     talk.chunk(run_of(1), False, 0)
     awaited = [talk.awaits_answer]
-    # 1 may be empty, and then nothing is told of it.
-    for message in (step("s-1", 0), result("s-1", 0), step("s-1", 1), step("s-1", 2), result("s-1", 2)):
+    said = (step("s-1", 0), result("s-1", 0), step("s-1", 1), step("s-1", 2), result("s-1", 2), result("s-1", 1))
+    for message in said:
         talk.receive(message)
         awaited.append(talk.awaits_answer)
-    assert awaited == [False, True, False, True, True, False]
+    assert awaited == [False, True, False, True, True, True, False]
+
+
+def test_an_utterance_is_known_by_a_later_one_that_was_heard_of_first() -> None:
+    talk = begun()
+    talk.chunk(run_of(1), False, 0)
+    for message in (step("s-1", 1), result("s-1", 1)):
+        talk.receive(message)
+    assert talk.awaits_answer
+    assert [failed.index for failed in talk.failed_with_it("gone")] == [0]
+    talk.receive(result("s-1", 0))
+    assert not talk.awaits_answer
+
+
+def test_a_number_no_server_gives_does_not_make_us_count_to_it() -> None:
+    talk = begun()
+    talk.receive(result("s-1", 2**53))
+    assert len(talk.failed_with_it("gone")) == 1024
 
 
 def test_a_cut_is_unheard_until_something_new_is_placed() -> None:

@@ -402,6 +402,25 @@ async def test_the_last_result_is_waited_for_before_the_session_is_closed() -> N
         assert order.index(SessionClose) == len(order) - 1
 
 
+async def test_an_earlier_result_is_waited_for_as_well() -> None:
+    async with serving() as server:
+        server.answers = False
+        async with session_at(server, timing=dataclasses.replace(QUICK, settle_s=60)) as session:
+            for length in (1, 2):
+                await session.send(run_of(length), final=True)
+            await server.until(lambda: len(server.session.utterances) == 2)
+            settled = asyncio.ensure_future(session.settled())
+            results = session.results()
+            server.translates(1)
+            assert (await anext(results)).index == 1
+            for _ in range(10):
+                await asyncio.sleep(0)  # whoever heard of it has done what it does then
+            assert not settled.done()
+            server.translates(0)
+            await settled
+            assert (await anext(results)).index == 0
+
+
 async def test_an_empty_utterance_is_not_waited_for_for_ever() -> None:
     async with serving() as server:
         server.answers = False
