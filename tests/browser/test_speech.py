@@ -35,6 +35,16 @@ _TOO_MUCH = """async () => {
   for (let at = 0; at < 40; at++) session.say(new Uint8Array(64 << 10));
   return told;
 }"""
+_UNSENT = """async () => {
+  const { Session } = await import("/page/session.js"), translated = [];
+  const on = { state() {}, partial() {}, progress() {}, result: (result) => translated.push(result.text_translated) };
+  const session = new Session({ src: "en", tgt: "zh" }, on);
+  session.open();
+  session.say(new Uint8Array(16000).fill(7), true);
+  session.finish("languages changed");
+  while (session.link.wanted) await new Promise((resolve) => setTimeout(resolve, 20));
+  return translated;
+}"""
 _UNPLUG = """
 const ask = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
 navigator.mediaDevices.getUserMedia = async (wanted) => {
@@ -169,6 +179,13 @@ async def test_what_was_said_before_the_languages_were_swapped_is_still_translat
         assert await said.locator(".translation").inner_text() == "[cs] said 0"
         assert await said.locator(".translation").get_attribute("lang") == "cs"
         await node.close()
+
+
+async def test_a_session_that_is_to_finish_first_sends_what_it_kept(stage: Stage, windows: Windows) -> None:
+    await stage.served(stage.first, "en", "zh")
+    page = await windows.open(url(stage.first))
+    [translated] = await page.evaluate(_UNSENT)
+    assert translated.startswith("[zh] ")
 
 
 async def test_decoded_sound_is_let_go_and_can_still_be_played_again(stage: Stage, windows: Windows) -> None:

@@ -9,7 +9,7 @@ const SILENCE_MS = 25000; // of a server that is asked every few seconds
 const ASKED_MS = 10000; // of one that was asked just now
 
 export class Link {
-  /** `on`: open(), message(data), ask() for any answer, down(), over(code, reason); before(), if given, precedes a dialling. */
+  /** `on`: open(), message(data), ask() for any answer, down(), over(code, reason); and if need be before() a dialling. */
   constructor(path, on) {
     this.url = `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}${path}`;
     this.on = on;
