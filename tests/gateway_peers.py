@@ -169,9 +169,12 @@ class RawClient:
 
 
 @asynccontextmanager
-async def connected(listener: Listener, receive_bytes: int | None = None) -> AsyncIterator[RawClient]:
+async def connected(
+    listener: Listener, receive_bytes: int | None = None, come_from: str = "127.0.0.1"
+) -> AsyncIterator[RawClient]:
     """A TCP connection that has sent nothing yet; with `receive_bytes` it takes little before it is read."""
     sock = socket.socket()
+    sock.bind((come_from, 0))
     if receive_bytes is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
     sock.setblocking(False)

@@ -23,6 +23,7 @@ class Limits:
     # all of them
     max_connections: int = 20_000  # open WebSockets
     max_http_connections: int = 1_000
+    max_http_per_address: int = 0  # 0: any number. This machine's own do not count
     max_heads: int = 2_000  # connections whose first request is not complete; past it the oldest goes
     max_head_bytes: int = 16 << 10
     head_timeout_s: float = 10.0

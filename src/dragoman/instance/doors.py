@@ -12,7 +12,7 @@ from dragoman.config.secrets import has_secret
 from dragoman.domain.chat.rules import Guard
 from dragoman.gateway import Limits, Listener, OriginAllowList, Route, chat_api, chat_http, console_api, pages
 from dragoman.gateway.addresses import Crowd
-from dragoman.gateway.anteroom import Anteroom
+from dragoman.gateway.anteroom import SHARE, Anteroom
 from dragoman.gateway.chat_endpoint import PATH as CHAT_PATH
 from dragoman.gateway.chat_endpoint import ChatEndpoint, TokenCheck
 from dragoman.gateway.handshake import Authorizer, Reject, Request
@@ -82,6 +82,7 @@ class Doors:
             ping_idle_s=server.ping_idle_s,
             ping_reply_s=server.ping_reply_s,
             max_connections=server.max_connections,
+            max_http_per_address=min(server.max_connections_per_address, Limits().max_http_connections // SHARE),
         )
 
     def _routes(self, keeper: Doorkeeper) -> dict[str, Route]:

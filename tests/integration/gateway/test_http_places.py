@@ -6,7 +6,7 @@ import gzip
 import pytest
 from aiohttp import web
 
-from dragoman.gateway import Listener
+from dragoman.gateway import Listener, http_places
 from dragoman.gateway.http_places import is_idle
 from gateway_peers import RawClient, connected, serving, until
 
@@ -101,6 +101,41 @@ async def test_one_that_reads_nothing_for_too_long_is_cut_off() -> None:
         await deaf.send(GET_LARGE)
         await until(lambda: any(handler.writing_paused for handler in answering(listener)))
         await until(lambda: not answering(listener))
+
+
+async def test_one_address_cannot_have_all_the_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_places, "is_here", lambda address: False)
+    half = b"POST /length HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\na"
+    async with serving(max_http_connections=4, max_http_per_address=2) as listener:
+        async with connected(listener) as busy, connected(listener) as idle:
+            await busy.send(half)
+            await idle.send(GET)
+            assert (await idle.answer()).status == 200
+            async with connected(listener) as another, connected(listener) as one_too_many:
+                await another.send(half)
+                assert await idle.ended()
+                await one_too_many.send(GET)
+                assert (await one_too_many.answer()).status == 503
+                async with connected(listener, come_from="127.0.0.2") as stranger:
+                    await stranger.send(GET)
+                    assert (await stranger.answer()).status == 200
+                for served in (busy, another):
+                    await served.send(b"b")
+                    assert (await served.answer()).body == b'{"length": 2}'
+
+
+async def test_this_machine_may_have_all_the_places() -> None:
+    async with serving(max_http_per_address=1) as listener:
+        async with connected(listener) as one, connected(listener) as other:
+            for client in (one, other, one):
+                await client.send(GET)
+                assert (await client.answer()).status == 200
+
+
+async def test_who_has_left_does_not_count_against_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_places, "is_here", lambda address: False)
+    async with serving(max_http_per_address=1) as listener:
+        await newcomers_are_answered(listener)
 
 
 async def test_a_compressed_body_is_not_inflated() -> None:
