@@ -37,6 +37,10 @@ class Archive(ABC):
         """Finish what was asked and let go of the database."""
 
     @abstractmethod
+    async def identity(self) -> str:
+        """Which database this is: made with it, and the same for all who use it."""
+
+    @abstractmethod
     async def save(
         self, rows: Sequence[NewMessage], *, shard: int | None = None, fence: int | None = None
     ) -> list[Outcome]:

@@ -22,6 +22,7 @@ CREATE_TABLE = (
     f"CREATE TABLE IF NOT EXISTS {TABLE} (name TEXT PRIMARY KEY, checksum TEXT NOT NULL, applied_ms BIGINT NOT NULL)"
 )
 READ_TABLE = f"SELECT name, checksum, applied_ms FROM {TABLE} ORDER BY name"
+IDENTITY = "SELECT id FROM identity WHERE one = 1"
 _FILES = Path(__file__).with_name("migrations")
 _NAME = re.compile(r"[0-9]{4}_[a-z0-9_]+")
 
@@ -77,3 +78,9 @@ def overview(known: list[Script], marks: Mapping[str, Mark]) -> list[Migration]:
     """All we know and all the database has, in order."""
     names = sorted({script.name for script in known} | set(marks))
     return [Migration(name, marks[name].applied_ms if name in marks else None) for name in names]
+
+
+def identified(identity: str | None) -> str:
+    if identity is None:
+        raise WrongSchema("The table identity of the database is empty: restore the database with all of its tables.")
+    return identity

@@ -53,6 +53,7 @@ log = structlog.get_logger(__name__)
 
 ChatMessage = ChatPush | ChatTell | ChatKick | ChatCatchUp
 KEEPER_S = 1.0
+MEET_S = 1.0
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 PARTING_REMINDERS = 3  # the first messages may still be on their way to the archive
@@ -78,6 +79,8 @@ class Chat:
         chat, two_phase = config.chat, config.chat.two_phase
         self._incarnation = uuid4().hex
         self._worker: int | None = None
+        self._archive_met = False  # it is known to be the one of the cluster
+        self.on_wrong_archive: Callable[[], None] = lambda: None
         self._measured: set[int] = set()  # shards that our gauges speak of
         self.archive: Archive = open_archive(archive_url(config), config.archive)
         self.cluster = ChatCluster(redis, keys)
@@ -133,10 +136,36 @@ class Chat:
         await self.keep_worker()
         try:
             await self.archive.open()
+            await self._meet_archive()
         except ArchiveAway as error:
             log.warning("the database is away; messages wait for it", error=str(error))
         except ArchiveError as error:
             raise CannotStart(str(error)) from None
+
+    async def _meet_archive(self) -> None:
+        """A database of our own would make one user id two people, and save messages where nobody looks for them."""
+        if self.config.scheduler.phase2.enabled:  # nobody else is on a private Redis
+            ours = await self.archive.identity()
+            if ours != await self.cluster.agree_on_archive(ours):
+                raise CannotStart(
+                    "this cluster keeps its messages in another database: set archive.url to the one that all its "
+                    "instances share, or, if that was replaced on purpose, stop them all and delete the key "
+                    f"{self.cluster.keys.chat_archive} in Redis"
+                )
+        self._archive_met = True
+
+    async def meet_archive(self) -> None:
+        """A database that was away when we began may turn out to be another one."""
+        if self._archive_met:
+            return
+        try:
+            await self._meet_archive()
+        except ArchiveAway:
+            return
+        except (ArchiveError, CannotStart) as error:
+            log.error("the database is there and cannot be used; this instance ends", error=str(error))
+            self._archive_met = True  # said once
+            self.on_wrong_archive()
 
     async def keep_worker(self) -> None:
         """The number we make ids with, unique among the living."""
@@ -151,6 +180,7 @@ class Chat:
             "chat-shards": self.keeper.run(KEEPER_S),
             "chat-leases": every(presence_s, self.keeper.renew, name="chat-leases"),
             "chat-worker": every(presence_s, self.keep_worker, name="chat-worker"),
+            "chat-archive": every(MEET_S, self.meet_archive, name="chat-archive"),
             "chat-switchboard": every(LOOK_S, self.switchboard.run_once, name="chat-switchboard"),
             "chat-owners": every(phase2.owner_ttl_seconds / 3, self.admission.renew, name="chat-owners"),
             "chat-admission": every(1.0, self.admission.run_once, name="chat-admission"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -59,6 +60,7 @@ class Instance:
         )
         self._told_durability: DurabilityClass | None = None
         self.services.chat.switchboard.on_change = self._tell_durability
+        self.services.chat.on_wrong_archive = self._end_process
         self.doors = Doors(config, self.services, lambda: self.draining)
         self._loops: list[asyncio.Task[None]] = []
 
@@ -161,6 +163,10 @@ class Instance:
     async def _enter(self) -> None:
         await self.services.presence.enter(self.services.undertaker.bury)
         await self.services.orphans.index()
+
+    def _end_process(self) -> None:
+        """As if told to. The supervisor starts it again, and the start is refused with a sentence."""
+        os.kill(os.getpid(), signal.SIGTERM)
 
     # -- what can be seen ------------------------------------------------------------------------
 

@@ -73,6 +73,7 @@ TABLE = (
     KeySpec("P:users:owner:{user:<id>}", "string", "TTL owner", "chat users, renewer", "courier", "instance and connection that hold the user's socket"),
     KeySpec("P:v1:chat:switches", "hash", "as long as the cluster", "two-phase", "switchboard", "two-phase switches changed while running"),
     KeySpec("P:v1:chat:layout", "string", "as long as the cluster", "first instance", "instances at start", "JSON: shards, stream and group names"),
+    KeySpec("P:v1:chat:archive", "string", "as long as the cluster", "first instance", "instances at start", "id of the database that all of them keep messages in"),
     KeySpec("P:v1:chat:worker:<number>", "string", "TTL worker", "worker numbers", "worker numbers", "incarnation that makes ids with this number"),
     KeySpec("IM:stream:single_chat:accepted:{<tag>}", "stream", "as long as the cluster", "acceptor", "deliver stage", "accepted messages of a shard"),
     KeySpec("IM:stream:single_chat:to_save:{<tag>}", "stream", "as long as the cluster", "deliver stage", "save stage", "messages on their way to the database"),
@@ -98,6 +99,7 @@ class Keys:
         self.im = chat_root(prefix)
         self.chat_switches = f"{prefix}:v1:chat:switches"
         self.chat_layout = f"{prefix}:v1:chat:layout"
+        self.chat_archive = f"{prefix}:v1:chat:archive"
         self.instances = f"{prefix}:v1:instances:all"
         self.nodes_all = f"{prefix}:v1:nodes:all"
         self.nodes_last_seen = f"{prefix}:v1:nodes:last_seen"

@@ -1,6 +1,7 @@
 """Tables made and changed by numbered files, on both databases."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -97,3 +98,41 @@ async def test_tables_made_by_another_file_are_refused(sql_url: str, monkeypatch
     with pytest.raises(WrongSchema, match="checksum"):
         await archive.open()
     await archive.close()
+
+
+async def test_a_database_is_known_by_an_id_that_all_who_use_it_see_and_no_other_has(
+    sql_url: str, tmp_path: Path
+) -> None:
+    archives = [open_archive(url) for url in (sql_url, sql_url, f"sqlite:///{tmp_path}/other.sqlite3")]
+    try:
+        seen = [await archive.identity() for archive in archives]
+        assert seen[0] == seen[1] != seen[2]
+        assert all(len(identity) == 32 for identity in seen)
+    finally:
+        await asyncio.gather(*(archive.close() for archive in archives))
+
+
+async def test_a_database_of_an_earlier_release_gets_its_id_once(sql_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as earlier:
+        known = schema.scripts(dialect(sql_url))[:1]
+        earlier.setattr(schema, "scripts", lambda dialect: known)
+        before = open_archive(sql_url)
+        await before.save([written := letter(1, 2)])
+        await before.close()
+    archives = [open_archive(sql_url) for _ in range(4)]
+    try:
+        assert len(set(await asyncio.gather(*(archive.identity() for archive in archives)))) == 1
+        assert list(await archives[0].messages([written.id])) == [written.id]
+    finally:
+        await asyncio.gather(*(archive.close() for archive in archives))
+
+
+async def test_a_database_that_lost_its_id_is_refused(sql_url: str) -> None:
+    archive = open_archive(sql_url)
+    try:
+        await archive.open()
+        await ask(sql_url, "DELETE FROM identity")
+        with pytest.raises(WrongSchema, match="identity"):
+            await archive.identity()
+    finally:
+        await archive.close()

@@ -34,6 +34,9 @@ class PostgresArchive(Archive):
         await self._together.close()
         await self._server.close()
 
+    async def identity(self) -> str:
+        return await self._server.read(reads.identity)
+
     async def save(
         self, rows: Sequence[NewMessage], *, shard: int | None = None, fence: int | None = None
     ) -> list[Outcome]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from dragoman.archive import schema
 from dragoman.archive.postgres.server import Connection
 from dragoman.archive.rows import COLUMNS, stored
 from dragoman.archive.types import Conversation, MemberState, Stored, User
@@ -54,6 +55,10 @@ _CONVERSATION = "SELECT id FROM conversation WHERE low_user_id = $1 AND high_use
 _USER = 'SELECT id, name, password_hash FROM "user" WHERE name = $1'
 
 _END = 2**63 - 1
+
+
+async def identity(db: Connection) -> str:
+    return schema.identified(await db.fetchval(schema.IDENTITY))
 
 
 async def fence(db: Connection, shard: int) -> int:

@@ -39,6 +39,9 @@ class SqliteArchive(Archive):
         await self._writer.close()
         await self._reader.close()
 
+    async def identity(self) -> str:
+        return await self._reader.do(reads.identity)
+
     async def save(
         self, rows: Sequence[NewMessage], *, shard: int | None = None, fence: int | None = None
     ) -> list[Outcome]:

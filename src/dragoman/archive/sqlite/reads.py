@@ -4,6 +4,7 @@ import json
 import sqlite3
 from collections.abc import Sequence
 
+from dragoman.archive import schema
 from dragoman.archive.rows import COLUMNS, stored
 from dragoman.archive.types import Conversation, MemberState, Stored, User
 
@@ -43,6 +44,11 @@ _LAST = f"SELECT {COLUMNS} FROM message WHERE conversation_id = ? AND msg_seq = 
 _READ_SEQ = "SELECT read_seq FROM member WHERE user_id = ? AND conversation_id = ?"
 
 _END = 2**63 - 1
+
+
+def identity(db: sqlite3.Connection) -> str:
+    row = db.execute(schema.IDENTITY).fetchone()
+    return schema.identified(row and row[0])
 
 
 def fence(db: sqlite3.Connection, shard: int) -> int:

@@ -1,4 +1,4 @@
-"""What all instances agree on about chat: its layout, its switches, and who makes ids with which number."""
+"""What all instances agree on about chat: layout, database, switches, and who makes ids with which number."""
 
 import random
 
@@ -34,6 +34,13 @@ class ChatCluster:
         key = self.keys.chat_layout
         await self.redis.call("SET", key, msgspec.json.encode(layout), "NX")
         return msgspec.json.decode(await self.redis.call("GET", key), type=Layout)
+
+    async def agree_on_archive(self, identity: str) -> str:
+        """Record the database that messages and accounts are in if nobody has; answers the one that counts."""
+        key = self.keys.chat_archive
+        await self.redis.call("SET", key, identity, "NX")
+        counts: bytes = await self.redis.call("GET", key)
+        return counts.decode()
 
     # -- switches --------------------------------------------------------------------------------
 

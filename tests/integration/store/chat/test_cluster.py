@@ -42,6 +42,15 @@ async def test_a_layout_written_by_a_later_release_can_be_read(cluster: ChatClus
     assert await cluster.agree(LAYOUT) == Layout(2, "a", "b", "c", "d", 2)
 
 
+# -- the database
+
+
+async def test_the_database_of_the_first_counts_for_all(cluster: ChatCluster, connect: Connect, keys: Keys) -> None:
+    other = ChatCluster(await connect(), keys)
+    assert await cluster.agree_on_archive("one") == "one"
+    assert await other.agree_on_archive("two") == "one"
+
+
 # -- switches
 
 
