@@ -52,6 +52,7 @@ class ClusterRedis(Redis):
         self._slots: list[Link | None] = [None] * SLOTS
         self._masters: set[Link] = set()
         self._held: dict[int, _Held] = {}
+        self._asked: dict[int, Link] = {}  # slot that is about to move → who was asked instead of its master
         self._gone_flushes = self._gone_reconnects = 0
         self._stale = asyncio.Event()
         self._stale.set()
@@ -90,6 +91,7 @@ class ClusterRedis(Redis):
         elif word == "MOVED":
             self._stale.set()
             self._slots[call.slot] = self._link_at(rest)
+            self._asked.pop(call.slot, None)
             self._hold(call, link, 0.0)
         elif word == "ASK":
             self._ask(call, link, self._link_at(rest))
@@ -107,6 +109,7 @@ class ClusterRedis(Redis):
         if target.connected.is_set() and (held is None or held.first is call):
             target.submit(Call(_ASKING, self._ignored(), self.ops["ASKING"]))
             target.submit(call)
+            self._asked[call.slot] = target
         else:  # a server we have not met: by the time we are sent there again it may be reached
             self._hold(call, link, RETRY_PAUSE_S)
 
@@ -208,12 +211,15 @@ class ClusterRedis(Redis):
             masters.add(link)
             for slot in range(first, last + 1):
                 slots[slot] = link
+        stay = {slot: link for slot, link in self._asked.items() if slots[slot] is self._slots[slot]}
         self._slots, self._masters = slots, masters
         if None not in slots:
             self._complete.set()
         for place, link in list(self._links.items()):
             if link not in masters and not link.connected.is_set():
                 self._retire(place, link)
+        left = set(self._links.values())  # also masters that have no slot yet
+        self._asked = {slot: link for slot, link in stay.items() if link in left}
 
     def _retire(self, place: tuple[str, int], link: Link) -> None:
         """Stop calling on a server that is neither a master nor there. A seed is found again when needed."""
@@ -225,6 +231,13 @@ class ClusterRedis(Redis):
         task.add_done_callback(self._closing.discard)
 
     # -- the rest of the interface -------------------------------------------------------------
+
+    def call_where(self, key: str, *command: Any) -> "list[asyncio.Future[Any]]":
+        futures = super().call_where(key, *command)
+        if (asked := self._asked.get(slot_of(key))) is not None:
+            futures.append(self._loop.create_future())
+            asked.submit(Call(pack(command), futures[-1], self.ops[str(command[0])]))
+        return futures
 
     @property
     def connected(self) -> bool:

@@ -64,6 +64,10 @@ class Redis(ABC):
         self._pass_on(Call(pack(command), future, self.ops[str(command[0])]), key)
         return future
 
+    def call_where(self, key: str, *command: Any) -> "list[asyncio.Future[Any]]":
+        """A command without a key, at every server that may have taken what was written at `key`."""
+        return [self.call_at(key, *command)]
+
     def evaluate(self, script: Script, keys: list[str], args: list[Any]) -> "asyncio.Future[Any]":
         """One script; `Script.__call__` is the way to it."""
         future = self._loop.create_future()

@@ -49,13 +49,13 @@ class Replicas:
     def _ask(self, key: str, replicas: int) -> None:
         joined = self._joined.pop(key)
         assert self._redis is not None
-        asked = self._redis.call_at(key, "WAIT", replicas, self._timeout_ms)
+        asked = asyncio.gather(*self._redis.call_where(key, "WAIT", replicas, self._timeout_ms))
 
-        def answered(reply: "asyncio.Future[int]") -> None:
+        def answered(reply: "asyncio.Future[list[int]]") -> None:
             if reply.cancelled() or (error := reply.exception()) is not None:
                 joined.set_exception(error if not reply.cancelled() and error else RedisAway("the wait was given up"))
-            elif int(reply.result()) < replicas:
-                joined.set_exception(RedisAway(f"{int(reply.result())} of {replicas} replicas have it"))
+            elif (having := min(map(int, reply.result()))) < replicas:
+                joined.set_exception(RedisAway(f"{having} of {replicas} replicas have it"))
             else:
                 joined.set_result(None)
 
