@@ -282,6 +282,7 @@ def test_a_name_that_is_taken_is_refused_with_whose_it_is(redis_server: RedisAt,
             "scheduler.phase2.enabled=true",
             f"scheduler.phase2.redis.url={redis_server.url}",
             f"scheduler.phase2.redis.key_prefix=t-{time.time_ns()}",
+            f"archive.url=sqlite:///{tmp_path / 'chat.sqlite3'}",
             "scheduler.phase2.instance_id=paris",
             "scheduler.phase2.instance_presence_ttl_seconds=3",
         )
