@@ -7,7 +7,8 @@ What waits in the kernel's queue instead is neither counted nor noticed, and is 
 
 One every millisecond or two, so that the loop comes to rest in between and whoever else has something to do is served
 at once; and more when others have much to do: then they get half of the time, and do not wait for ever. That time is of
-our own CPU: that other processes had the core is no reason to do more at once.
+our own CPU: that other processes had the core is no reason to do more at once. While thousands are still being seen off
+(`crowded`), which is what took that time, it stays at one.
 """
 
 import asyncio
@@ -25,8 +26,8 @@ class Visitor(Protocol):
 
 
 class Doorman:
-    def __init__(self, clock: Callable[[], float] = thread_time) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float] = thread_time, crowded: Callable[[], bool] = lambda: False) -> None:
+        self._clock, self._crowded = clock, crowded
         self._waiting: dict[Visitor, None] = {}
         self._called = False
         self._looked_at = 0.0
@@ -50,7 +51,8 @@ class Doorman:
 
     def _look(self) -> None:
         now = self._clock()
-        for _ in range(min(len(self._waiting), _how_many(now - self._looked_at))):
+        most = 1 if self._crowded() else _how_many(now - self._looked_at)
+        for _ in range(min(len(self._waiting), most)):
             self._let_in()
         self._looked_at = now
         self._called = bool(self._waiting)

@@ -46,7 +46,7 @@ class Listener:
     def __init__(self) -> None:
         self.limits = Limits()
         self.roster = Roster(self.limits, monotonic)
-        self.doorman = Doorman()
+        self.doorman = Doorman(crowded=lambda: self.roster.is_crowded)
         self._places: HttpPlaces | None = None
         self._servers: list[asyncio.Server] = []
         self._sweep_timer: asyncio.TimerHandle | None = None

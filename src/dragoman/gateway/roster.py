@@ -16,7 +16,7 @@ from dragoman.gateway.limits import Counters, Limits
 
 # Departures told at a time, and the pause after them. When a network goes, ten thousand connections go with it in the
 # same moment; those who stay are served between any two of these, and a job takes several turns of the loop.
-DEPARTURES = 4
+DEPARTURES = 2
 DEPARTURES_PAUSE_S = 0.001
 PULSES = 100  # felt in one turn of the loop
 
@@ -110,6 +110,11 @@ class Roster:
         self._departing.append(member)
         if len(self._departing) == 1:
             asyncio.get_running_loop().call_soon(self._see_off)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether more are leaving than can be seen off at a time."""
+        return len(self._departing) > DEPARTURES
 
     def hurry(self) -> None:
         """We are about to end, and nobody is left to be kept waiting."""

@@ -13,14 +13,14 @@ class Caller:
         self._inside.append(self)
 
 
-def came_in(busy_s: float, callers: int) -> list[int]:
+def came_in(busy_s: float, callers: int, *, crowded: bool = False) -> list[int]:
     """How many were inside after each look of the doorman, when others were busy for so long in between."""
     inside: list[Caller] = []
     by_look = [0]
     clock: Iterator[float] = (busy_s * number for number in count())
 
     async def main() -> None:
-        doorman = Doorman(lambda: next(clock))
+        doorman = Doorman(lambda: next(clock), lambda: crowded)
         all = [Caller(inside) for _ in range(callers)]
         for caller in all:
             doorman.queue(caller)
@@ -40,6 +40,10 @@ def test_one_comes_in_at_a_time_in_the_order_they_came() -> None:
 
 def test_when_others_are_busy_half_of_the_time_is_for_those_who_wait() -> None:
     assert came_in(20 * ADMISSION_S, 25) == [10, 20, 25]
+
+
+def test_while_thousands_are_leaving_one_comes_in_at_a_time_however_busy_that_makes_us() -> None:
+    assert came_in(20 * ADMISSION_S, 3, crowded=True) == [1, 2, 3]
 
 
 def test_who_has_left_costs_nobody_a_turn() -> None:
