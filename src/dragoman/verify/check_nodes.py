@@ -10,7 +10,7 @@ from dragoman.verify.witness import Attempt, Burden, Witness, burdens, fullest
 
 def findings(witness: Witness, jobs: Mapping[str, JobFact], forgiven: Forgiven, rules: Rules) -> Iterator[Finding]:
     over_at = {job.job: job.finished_at for job in jobs.values() if job.finished_at is not None}
-    found = list(burdens(witness, over_at))
+    found = list(burdens(witness, over_at, rules.slack_s))
     yield from _one_job_each(witness, jobs)
     yield from _started_once(witness)
     yield from _same_audio(witness)

@@ -118,9 +118,11 @@ class Burden:
     bound: bool  # it had another job of the same turn before
 
 
-def burdens(witness: Witness, over_at: dict[str, float]) -> Iterator[Burden]:
+def burdens(witness: Witness, over_at: dict[str, float], within_s: float = 1.0) -> Iterator[Burden]:
     """`over_at`: when each job was over, by the stores. Never more than Redis counted at that time: an answer, a lost
-    connection, a later attempt elsewhere and a job's end all count as the slot given back."""
+    connection, a later attempt elsewhere and a job's end all count as the slot given back. So does a job that was called
+    back `within_s` and not begun: it was late, and had been given up when it came."""
+    withdrawn = set(_withdrawn(witness.events, within_s))
     held: dict[str, dict[str, bool]] = defaultdict(dict)  # by node: its jobs, and whether each is bound
     turns: dict[str, set[str]] = defaultdict(set)
     for event in witness.events:
@@ -133,6 +135,8 @@ def burdens(witness: Witness, over_at: dict[str, float]) -> Iterator[Burden]:
                 for node, jobs in held.items():
                     if node != event.node:
                         jobs.pop(event.job, None)
+                if event in withdrawn:
+                    continue
                 mine = held[event.node]
                 for job in [job for job in mine if over_at.get(job, event.at + 1) <= event.at]:
                     del mine[job]
@@ -141,6 +145,20 @@ def burdens(witness: Witness, over_at: dict[str, float]) -> Iterator[Burden]:
                 yield Burden(event, len(others), others.count(False), bound)
                 mine[event.job] = bound
                 turns[event.node].add(event.turn)
+
+
+def _withdrawn(events: Iterable[NodeEvent], within_s: float) -> Iterator[NodeEvent]:
+    waiting: dict[tuple[str, str], NodeEvent] = {}
+    for event in events:
+        match event.kind:
+            case Kind.GIVEN:
+                waiting[event.node, event.job] = event
+            case Kind.STARTED:
+                waiting.pop((event.node, event.job), None)
+            case Kind.CANCELLED:
+                given = waiting.pop((event.node, event.job), None)
+                if given is not None and event.at - given.at <= within_s:
+                    yield given
 
 
 def fullest(found: Iterable[Burden], node: str, at: float, within_s: float) -> int:
