@@ -120,8 +120,8 @@ class Burden:
 
 def burdens(witness: Witness, over_at: dict[str, float], within_s: float = 1.0) -> Iterator[Burden]:
     """`over_at`: when each job was over, by the stores. Never more than Redis counted at that time: an answer, a lost
-    connection, a later attempt elsewhere and a job's end all count as the slot given back. So does a job that was called
-    back `within_s` and not begun: it was late, and had been given up when it came."""
+    connection, a later attempt elsewhere and a job's end all count as the slot given back. So does a job that was
+    called back `within_s` and not begun: it was late, and had been given up when it came."""
     withdrawn = set(_withdrawn(witness.events, within_s))
     held: dict[str, dict[str, bool]] = defaultdict(dict)  # by node: its jobs, and whether each is bound
     turns: dict[str, set[str]] = defaultdict(set)
