@@ -57,7 +57,9 @@ def judge(
 ) -> Verdict:
     """`before`: the stores at rest before this part began; without it, they are taken to have been in order."""
     forgiven, before, rules = forgiven or Forgiven(), before or Facts(), rules or Rules()
-    witness = Witness([event for event in witnessed if not event.session or event.session in speech.sessions])
+    # Silence that no node had heard is not waited for, and may be cut after the stores were looked at.
+    seen = [event for event in witnessed if event.at <= facts.looked_at]
+    witness = Witness([event for event in seen if not event.session or event.session in speech.sessions])
     found = [*_chat(chat, facts, forgiven, rules)]
     ends = Ends()
     for spoken in speech.sessions.values():

@@ -7,6 +7,7 @@ rest when patience is over is in the facts like everything else, for the checker
 """
 
 import asyncio
+import math
 import sqlite3
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -87,6 +88,7 @@ class Facts:
     jobs: Mapping[str, JobFact] = field(default_factory=dict)
     sessions: Mapping[str, SessionFact] = field(default_factory=dict)  # those asked for that are there
     leaks: Sequence[str] = ()  # keys that should not be there, in words
+    looked_at: float = math.inf  # what nodes saw later than that is not in it
 
     def restless(self) -> Iterator[str]:
         """What may still come to rest by itself."""
@@ -151,6 +153,7 @@ class _Look:
         self._shards = chat.Shards(place.redis, self._keys, names, place.shards, _CLAIM_TTL_MS)
 
     async def once(self) -> Facts:
+        looked_at = time.monotonic()
         instances = [name.decode() for name in await self._redis.call("SMEMBERS", self._keys.instances)]
         driven = {name: await Jobs(self._redis, self._keys).driven_by(name, 1000) for name in instances}
         return Facts(
@@ -164,6 +167,7 @@ class _Look:
             jobs=await self._jobs(),
             sessions=await self._states(),
             leaks=await asyncio.to_thread(self._leaks),
+            looked_at=looked_at,
         )
 
     async def _dead(self) -> list[Name]:

@@ -299,6 +299,18 @@ def test_a_day_on_which_nobody_was_told_anything_is_not_a_good_one() -> None:
     assert [finding.kind for finding in verdict.findings] == ["nothing told"]
 
 
+def test_what_nodes_saw_after_the_stores_were_looked_at_is_not_held_against_them() -> None:
+    day = good_day(1, 2, 6, 5)
+    last = max(one.at for one in day.events)
+    given = next(one for one in day.events if one.kind is Kind.GIVEN)
+    late = changed(given, at=last + 1, job="job-late", turn="t-late", index=999)
+    with_facts(day, looked_at=last)
+    day.events += [late, changed(late, kind=Kind.ENDED, outcome="empty")]
+    assert day.verdict().findings == ()
+    with_facts(day, looked_at=last + 2)
+    assert day.verdict().findings != ()
+
+
 def test_a_message_that_is_confirmed_once_counts_as_told_and_kept_when_it_is_saved() -> None:
     day = good_day(1, 0, 0, 5)
     for entry in day.chat.entries.values():
