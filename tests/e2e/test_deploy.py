@@ -129,7 +129,8 @@ class Deployment:
         """Asks all to end, as compose does; how each of them ended."""
         for process in self.processes.values():
             process.send_signal(signal.SIGTERM)
-        return {name: process.wait(30) for name, process in self.processes.items()}
+        # A node with a result that nobody takes any more keeps it for its own 30 s.
+        return {name: process.wait(60) for name, process in self.processes.items()}
 
     def kill(self) -> None:
         for process in self.processes.values():

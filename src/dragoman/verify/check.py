@@ -13,7 +13,7 @@ from dragoman.verify.chat_ledger import ChatLedger, Entry
 from dragoman.verify.check_speech import Ends, SessionCheck
 from dragoman.verify.facts import Facts
 from dragoman.verify.findings import Disturbance, Finding, Forgiven, Rules
-from dragoman.verify.node_events import NodeEvent
+from dragoman.verify.node_events import Kind, NodeEvent
 from dragoman.verify.speech_ledger import SpeechLedger
 from dragoman.verify.witness import Witness
 
@@ -58,7 +58,9 @@ def judge(
     """`before`: the stores at rest before this part began; without it, they are taken to have been in order."""
     forgiven, before, rules = forgiven or Forgiven(), before or Facts(), rules or Rules()
     # Silence that no node had heard is not waited for, and may be cut after the stores were looked at.
-    seen = [event for event in witnessed if event.at <= facts.looked_at]
+    late = {event.job for event in witnessed if event.kind is Kind.GIVEN and event.at > facts.looked_at}
+    late -= {event.job for event in witnessed if event.kind is Kind.GIVEN and event.at <= facts.looked_at}
+    seen = [event for event in witnessed if not event.job or event.job not in late]
     witness = Witness([event for event in seen if not event.session or event.session in speech.sessions])
     found = [*_chat(chat, facts, forgiven, rules)]
     ends = Ends()

@@ -311,6 +311,12 @@ def test_what_nodes_saw_after_the_stores_were_looked_at_is_not_held_against_them
     assert day.verdict().findings != ()
 
 
+def test_the_end_of_a_job_that_came_while_the_stores_were_looked_at_counts() -> None:
+    day = good_day(1, 2, 6, 5)
+    with_facts(day, looked_at=max(one.at for one in day.events if one.kind is Kind.GIVEN))
+    assert day.verdict().findings == ()
+
+
 def test_a_message_that_is_confirmed_once_counts_as_told_and_kept_when_it_is_saved() -> None:
     day = good_day(1, 0, 0, 5)
     for entry in day.chat.entries.values():
