@@ -93,7 +93,8 @@ class Server(Section, frozen=True):
             ge=0,
             le=1000000,
             description="Connections of one instance from one address; 0 for any number. This machine's own do not "
-            "count. Behind a balancer on another machine all come from its address: set 0 there, and let it count.",
+            "count. Behind a balancer on another machine all come from its address: set 0 there, and let it count; an "
+            "address has no share of the places for HTTP and for those who have not said who they are then, either.",
         ),
     ] = 2000
     out_queue_bytes: Annotated[
