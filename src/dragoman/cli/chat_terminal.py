@@ -91,17 +91,13 @@ class Terminal(Outcome):
     async def hold(self, chat: "Chat", history: "list[Said]") -> int:
         """Until the person leaves, or the chat is over. Raises what ended it."""
         self._begun = True
-        talk = self._talk
-        self._screen.add(
-            Line(NOTE, f"{talk.me} (user {chat.user_id}) talks with {talk.peer} (user {talk.peer_id}); /quit leaves"),
-            Line(NOTE, legend(self._screen.signs)),
-            *(said_before(one, chat.user_id, talk.me, talk.peer, self._screen.signs) for one in reversed(history)),
-        )
         listening = asyncio.create_task(self._listen(chat))
         saying = asyncio.create_task(self._say(chat))
         leaving = asyncio.create_task(self._leaving.wait())
         try:
+            # Keys before anything is shown: what somebody presses in answer to it, a terminal would keep as a line.
             with _keys(self._keys), _signals(self._interrupt, self._screen.paint):
+                self._greet(chat.user_id, history)
                 await asyncio.wait({listening, saying, leaving}, return_when=asyncio.FIRST_COMPLETED)
                 if self._leaving.is_set():
                     await self._say_goodbye(chat)
@@ -114,6 +110,14 @@ class Terminal(Outcome):
             if not task.cancelled():
                 task.result()
         return self.exit_code
+
+    def _greet(self, my_id: int, history: "list[Said]") -> None:
+        talk = self._talk
+        self._screen.add(
+            Line(NOTE, f"{talk.me} (user {my_id}) talks with {talk.peer} (user {talk.peer_id}); /quit leaves"),
+            Line(NOTE, legend(self._screen.signs)),
+            *(said_before(one, my_id, talk.me, talk.peer, self._screen.signs) for one in reversed(history)),
+        )
 
     async def _say_goodbye(self, chat: "Chat") -> None:
         """What is not saved gets a while, unless the person wants to leave at once."""
