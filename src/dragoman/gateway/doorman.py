@@ -8,7 +8,8 @@ What waits in the kernel's queue instead is neither counted nor noticed, and is 
 One every millisecond or two, so that the loop comes to rest in between and whoever else has something to do is served
 at once; and more when others have much to do: then they get half of the time, and do not wait for ever. That time is of
 our own CPU: that other processes had the core is no reason to do more at once. While thousands are still being seen off
-(`crowded`), which is what took that time, it stays at one.
+(`crowded`), which is what took that time, it is one now and then: to see them off is a tenth of the work of letting
+somebody in, and both at once would be felt by those who stayed.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from typing import Protocol
 
 ADMISSION_S = 0.001  # what one costs, its hello and all that follows included
 SHARE = 0.5  # of the time between two looks, when that was long
-PAUSE_S = 0.001
+PAUSE_S, CROWDED_PAUSE_S = 0.001, 0.005
 
 
 class Visitor(Protocol):
@@ -51,13 +52,14 @@ class Doorman:
 
     def _look(self) -> None:
         now = self._clock()
-        most = 1 if self._crowded() else _how_many(now - self._looked_at)
+        crowded = self._crowded()
+        most = 1 if crowded else _how_many(now - self._looked_at)
         for _ in range(min(len(self._waiting), most)):
             self._let_in()
         self._looked_at = now
         self._called = bool(self._waiting)
         if self._called:
-            asyncio.get_running_loop().call_later(PAUSE_S, self._look)
+            asyncio.get_running_loop().call_later(CROWDED_PAUSE_S if crowded else PAUSE_S, self._look)
 
     def _let_in(self) -> None:
         visitor = next(iter(self._waiting))

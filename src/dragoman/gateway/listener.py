@@ -111,6 +111,7 @@ class Listener:
             if number % _CLOSE_BATCH == _CLOSE_BATCH - 1:
                 await asyncio.sleep(0)
         await self.roster.empty.wait()
+        self.roster.quiet.close()
         if self._places is not None:
             await self._places.close()
         self.roster.heads.expire(inf)

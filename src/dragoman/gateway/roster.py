@@ -13,6 +13,8 @@ from typing import Generic, Protocol, TypeVar
 from dragoman.gateway.addresses import Addresses
 from dragoman.gateway.connection import Connection
 from dragoman.gateway.limits import Counters, Limits
+from dragoman.gateway.nursery import Nursery
+from dragoman.gateway.quiet import Quiet
 
 # Departures told at a time, and the pause after them. When a network goes, ten thousand connections go with it in the
 # same moment; those who stay are served between any two of these, and a job takes several turns of the loop.
@@ -80,6 +82,8 @@ class Roster:
         self.live: set[Member] = set()
         self.addresses = Addresses()  # of the live
         self.backlogged: set[Member] = set()
+        self.quiet = Quiet()
+        self.nursery = Nursery()
         self.heads: Patience[Expiring] = Patience(limits.head_timeout_s)
         self.leaving: Patience[Expiring] = Patience(limits.close_timeout_s)
         self._pulse_every_s = min(limits.ping_idle_s, limits.ping_reply_s) / 4

@@ -27,6 +27,7 @@ from dragoman.gateway.doorman import Doorman
 from dragoman.gateway.drain import Drain
 from dragoman.gateway.handshake import END_OF_HEAD, Reject, Request, accept, parse, wants_websocket
 from dragoman.gateway.limits import Limits
+from dragoman.gateway.nursery import ACCEPTED, UPGRADED
 from dragoman.gateway.roster import Roster
 
 _READ_BUFFER_BYTES = 2048
@@ -79,6 +80,7 @@ class Sniffer(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         roster = self._door.roster
         roster.counters.accepted += 1
+        roster.nursery.made(ACCEPTED)
         if len(roster.heads) >= self._door.limits.max_heads:
             # Of connections that say nothing the newest is the likeliest to be honest.
             roster.heads.expire_oldest()
@@ -145,6 +147,7 @@ class Sniffer(asyncio.Protocol):
         self._transport.write(answer)
         self._transport.resume_reading()
         adopt(self._transport, guest)
+        self._door.roster.nursery.made(UPGRADED)
         feed(self._transport, rest)
 
     def _judge(self, head: bytes) -> tuple[bytes, Guest] | Reject:

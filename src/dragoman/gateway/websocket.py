@@ -49,6 +49,7 @@ def _header(kind: WSMsgType, size: int) -> bytes:
 
 class WebSocket(Guest):
     __slots__ = (
+        "_asleep_fd",
         "_backlog",
         "_counters",
         "_endpoint",
@@ -104,6 +105,7 @@ class WebSocket(Guest):
         self._backlog: Backlog | None = None
         self._grown_at: float | None = None
         self._reading = True
+        self._asleep_fd: int | None = None  # of a socket that the roster's `quiet` watches in place of the loop
 
     # --- what endpoints use ---
 
@@ -126,6 +128,7 @@ class WebSocket(Guest):
 
     def pause_reading(self) -> None:
         if not self.closed and not self._transport.is_closing():
+            self.wake()
             self._reading = False
             self._transport.pause_reading()
 
@@ -257,12 +260,29 @@ class WebSocket(Guest):
             self._frames_before = self._frames
             self._heard_at = now
             self._pinged_at = None
-        elif self._pinged_at is None:
+            return
+        self._sleep()
+        if self._pinged_at is None:
             if now - self._heard_at >= self.limits.ping_idle_s:
                 self._pinged_at = now
                 self.ping()
         elif now - self._pinged_at >= self.limits.ping_reply_s:
             self.close(Close.TIMEOUT, "no answer to a ping")
+
+    # --- while it says nothing ---
+
+    def _sleep(self) -> None:
+        if self._asleep_fd is None and not self._transport.is_closing():
+            self._asleep_fd = self._transport.get_extra_info("socket").fileno()
+            self._transport.pause_reading()
+            self._roster.quiet.watch(self._asleep_fd, self)
+
+    def wake(self) -> None:
+        if self._asleep_fd is not None:
+            self._roster.quiet.forget(self._asleep_fd)
+            self._asleep_fd = None
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
 
     # --- messages ---
 
@@ -336,6 +356,7 @@ class WebSocket(Guest):
     def _leave(self, *, peer_is_done: bool) -> None:
         self._partial = None
         self.resume_writing()
+        self.wake()
         if not self._reading:  # the peer's side of the close must be read
             self._transport.resume_reading()
         Drain(self._transport, self._roster, self._gone).start(peer_is_done=peer_is_done)
@@ -343,6 +364,7 @@ class WebSocket(Guest):
         asyncio.get_running_loop().call_soon(self._tell_closed)
 
     def _gone(self) -> None:
+        self.wake()
         self.closed = True
         self._ws = None
         self._backlog = None

@@ -1,8 +1,9 @@
 import asyncio
 from collections.abc import Iterator
 from itertools import count
+from typing import Any
 
-from dragoman.gateway.doorman import ADMISSION_S, Doorman
+from dragoman.gateway.doorman import ADMISSION_S, CROWDED_PAUSE_S, PAUSE_S, Doorman
 
 
 class Caller:
@@ -44,6 +45,29 @@ def test_when_others_are_busy_half_of_the_time_is_for_those_who_wait() -> None:
 
 def test_while_thousands_are_leaving_one_comes_in_at_a_time_however_busy_that_makes_us() -> None:
     assert came_in(20 * ADMISSION_S, 3, crowded=True) == [1, 2, 3]
+
+
+def test_while_thousands_are_leaving_the_next_waits_for_longer() -> None:
+    pauses: list[float] = []
+    inside: list[Caller] = []
+
+    class Hasty(asyncio.SelectorEventLoop):
+        def call_later(self, delay: float, *args: Any, **more: Any) -> asyncio.TimerHandle:  # type: ignore[override]
+            pauses.append(delay)
+            return super().call_later(0.0, *args, **more)
+
+    async def main() -> None:
+        crowded = iter([True, False, False])
+        doorman = Doorman(lambda: 0.0, lambda: next(crowded))
+        for _ in range(3):
+            doorman.queue(Caller(inside))
+        while len(inside) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+    with asyncio.Runner(loop_factory=Hasty) as runner:
+        runner.run(main())
+    assert len(inside) == 3
+    assert pauses == [CROWDED_PAUSE_S, PAUSE_S]
 
 
 def test_who_has_left_costs_nobody_a_turn() -> None:

@@ -1,0 +1,146 @@
+"""Connections that say nothing: watched apart, and as well looked after as the others."""
+
+import asyncio
+import socket
+import struct
+
+from dragoman.gateway import Listener
+from dragoman.gateway.quiet import WOKEN, Quiet
+from dragoman.gateway.websocket import WebSocket
+from dragoman.protocol.codes import Close
+from gateway_peers import TEXT, Echo, Run, connected, frame, serving, until, websocket
+
+WITHOUT, RESET = struct.pack("ii", 0, 0), struct.pack("ii", 1, 0)  # SO_LINGER
+
+
+def only(listener: Listener) -> WebSocket:
+    (connection,) = listener.connections
+    assert isinstance(connection, WebSocket)
+    return connection
+
+
+def fall_asleep(listener: Listener) -> WebSocket:
+    """As a sweep finds one that has said nothing since the last."""
+    connection = only(listener)
+    for _ in range(2):
+        connection.check_pulse(listener.roster.clock())
+    assert len(listener.roster.quiet) == 1
+    return connection
+
+
+def test_who_was_quiet_is_heard_as_soon_as_something_is_said(run: Run) -> None:
+    async def main() -> None:
+        async with serving() as listener, websocket(listener) as client:
+            for word in (b"one", b"two"):
+                fall_asleep(listener)
+                await client.send(frame(TEXT, word))
+                assert await client.message() == word
+                assert len(listener.roster.quiet) == 0
+
+    run(main)
+
+
+def test_who_talks_is_left_to_the_loop(run: Run) -> None:
+    async def main() -> None:
+        async with serving() as listener, websocket(listener) as client:
+            await client.send(frame(TEXT, b"hello"))
+            assert await client.message() == b"hello"
+            only(listener).check_pulse(listener.roster.clock())
+            assert len(listener.roster.quiet) == 0
+
+    run(main)
+
+
+def test_who_was_quiet_can_be_written_to_and_stays_so(run: Run) -> None:
+    async def main() -> None:
+        async with serving() as listener, websocket(listener) as client:
+            fall_asleep(listener).send(b"are you there?")
+            assert await client.message() == b"are you there?"
+            assert len(listener.roster.quiet) == 1
+
+    run(main)
+
+
+def test_the_end_of_who_was_quiet_is_told_however_it_comes(run: Run) -> None:
+    async def main() -> None:
+        endpoint = Echo()
+        async with serving({"/one": lambda: endpoint}) as listener:
+            for linger in (WITHOUT, RESET):
+                endpoint.events.clear()
+                async with websocket(listener, "/one") as client:
+                    fall_asleep(listener)
+                    client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                await until(lambda: not listener.connections)
+                assert endpoint.events == ["opened", "closed"]
+                assert len(listener.roster.quiet) == 0
+
+    run(main)
+
+
+def test_who_is_lost_while_being_written_to_is_not_watched_any_more(run: Run) -> None:
+    async def main() -> None:
+        async with serving() as listener:
+            async with websocket(listener):
+                connection = fall_asleep(listener)
+            connection._transport.abort()
+            await until(lambda: not listener.connections)
+            assert len(listener.roster.quiet) == 0
+
+    run(main)
+
+
+def test_who_was_quiet_and_is_not_to_be_read_is_read_when_it_may_be(run: Run) -> None:
+    async def main() -> None:
+        endpoint = Echo()
+        async with serving({"/one": lambda: endpoint}) as listener, websocket(listener, "/one") as client:
+            connection = fall_asleep(listener)
+            connection.pause_reading()
+            assert len(listener.roster.quiet) == 0
+            await client.send(frame(TEXT, b"wait"))
+            connection.check_pulse(listener.roster.clock())
+            async with connected(listener) as other:  # time enough to have read it
+                await other.send(b"GET /health HTTP/1.1\r\nHost: here\r\n\r\n")
+                assert (await other.answer()).status == 200
+            assert endpoint.events == ["opened"]
+            assert len(listener.roster.quiet) == 0
+            connection.resume_reading()
+            assert await client.message() == b"wait"
+
+    run(main)
+
+
+def test_who_was_quiet_is_closed_with_its_last_words(run: Run) -> None:
+    async def main() -> None:
+        async with serving() as listener, websocket(listener) as client:
+            fall_asleep(listener).close(Close.IDLE, "too quiet")
+            assert await client.close_code() == Close.IDLE
+            await until(lambda: not listener.connections)
+            assert len(listener.roster.quiet) == 0
+
+    run(main)
+
+
+def test_of_thousands_that_end_together_a_few_are_woken_a_turn(run: Run) -> None:
+    class Sleeper:
+        def wake(self) -> None:
+            woken[-1] += 1
+
+    woken = [0]
+
+    async def main() -> None:
+        quiet = Quiet()
+        pairs = [socket.socketpair() for _ in range(3 * WOKEN)]
+        for ours, _ in pairs:
+            quiet.watch(ours.fileno(), Sleeper())
+        for _, theirs in pairs:
+            theirs.close()
+        while quiet:
+            woken.append(0)
+            await asyncio.sleep(0)
+        quiet.close()
+        for ours, _ in pairs:
+            ours.close()
+
+    run(main)
+    assert sum(woken) == 3 * WOKEN
+    assert max(woken) == WOKEN
