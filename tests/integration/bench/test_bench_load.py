@@ -31,6 +31,7 @@ TINY = replace(
     target_messages_per_s=20.0,
     target_jobs_per_s=10.0,
     storm_sockets=40,
+    storms=1,
     storm_jobs_per_s=20.0,
     bystanders=4,
     recovery_patience_s=0.0,

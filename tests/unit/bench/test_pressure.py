@@ -7,6 +7,7 @@ import pytest
 from dragoman.bench.errors import BenchError
 from dragoman.bench.pressure.bench import fitting, steps
 from dragoman.bench.pressure.settings import PARTS, Settings
+from dragoman.bench.pressure.storm import together
 from dragoman.bench.pressure.tables import ratios, wrong
 from dragoman.bench.pressure.watch import buckets, quantile, slope
 
@@ -48,6 +49,11 @@ def test_when_nothing_is_left_it_is_refused() -> None:
 
 def test_every_part_has_its_steps() -> None:
     assert all(steps(Settings(parts=(part,))) > 0 for part in PARTS)
+
+
+def test_of_several_storms_the_middle_counts_and_of_what_should_not_be_the_most() -> None:
+    waits = [{"dispatch_p99_ms": wait, "missing": float(missing)} for wait, missing in ((9.0, 0), (5.0, 2), (70.0, 0))]
+    assert together(waits) == {"dispatch_p99_ms": 9.0, "missing": 2.0}
 
 
 def test_a_storm_is_compared_with_the_calm_before_it() -> None:

@@ -26,14 +26,15 @@ _STEPS: dict[Part, int] = {
     "jobs": 1,
     "half": 1,
     "target": 1,
-    "storm": 1 + len(STORMS),
+    "storm": 1,  # and each of the storms
     "above": 3,
 }
 
 
 def steps(settings: Settings) -> int:
     rates = settings.most_steps if "messages" in settings.parts else 0
-    return sum(_STEPS[part] for part in settings.parts) + rates
+    storms = settings.storms * len(STORMS) if "storm" in settings.parts else 0
+    return sum(_STEPS[part] for part in settings.parts) + rates + storms
 
 
 def run(settings: Settings, binary: ServerBinary, on_step: OnStep) -> Report:

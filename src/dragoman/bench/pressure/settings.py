@@ -26,6 +26,7 @@ class Settings:
     target_messages_per_s: float = 2000.0
     target_jobs_per_s: float = 200.0
     storm_sockets: int = 10_000
+    storms: int = 3  # of each kind
     storm_jobs_per_s: float = 200.0
     storm_patience_s: float = 60.0
     bystanders: int = 400  # idle sockets while there is too much of something else
@@ -51,6 +52,7 @@ QUICK = Settings(
     target_messages_per_s=100.0,
     target_jobs_per_s=50.0,
     storm_sockets=200,
+    storms=1,
     storm_jobs_per_s=50.0,
     storm_patience_s=20.0,
     bystanders=20,
