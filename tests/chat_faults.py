@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg  # type: ignore[import-untyped]
+import pytest
 
 from chat_speaker import ChatSpeaker
 from dragoman.archive import Stored
@@ -41,6 +42,8 @@ OFF: dict[str, object] = {"chat__two_phase__enabled": False}
 SAVE_FIRST: dict[str, object] = {"chat__two_phase__enabled": True}
 DELIVER_FIRST: dict[str, object] = {**SAVE_FIRST, "chat__two_phase__deliver_before_saved": True}
 MODES = {"off": OFF, "save_first": SAVE_FIRST, "deliver_first": DELIVER_FIRST}
+# For what takes long: one of them each time, all of them in the long matrix.
+IN_TURN = ("save_first", *(pytest.param(mode, marks=pytest.mark.long) for mode in ("deliver_first", "off")))
 TWO_PHASE = {name: flags for name, flags in MODES.items() if flags is not OFF}
 
 

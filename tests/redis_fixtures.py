@@ -1,7 +1,7 @@
 """A Redis for a test, a prefix of its own in it, and a look at what is left there, as a pytest plugin.
 
-- `redis_at` names the server and runs the test on each kind: one server, a Cluster, Redis 6.2. A test that makes sense
-  on one only says so: `@pytest.mark.parametrize("redis_at", ["single"], indirect=True)`.
+- `redis_at` names the server and runs the test on each kind: one server, a Cluster, and, in the long matrix, Redis 6.2.
+  A test that makes sense on one only says so: `@pytest.mark.parametrize("redis_at", ["single"], indirect=True)`.
 - `redis` is a connected client, `connect` makes more of them, `keys` names keys under a prefix nobody else has.
 - A test that used the prefix and leaves a key that lives for ever, against the table in `store/keys.py`, fails.
 """
@@ -21,7 +21,9 @@ from redis_clients import Connect, connected
 from redis_servers import RedisAt
 
 CLUSTER = pytest.param("cluster", marks=pytest.mark.cluster)
-PLACES = ("single", CLUSTER, "old")
+LONG_CLUSTER = pytest.param("cluster", marks=(pytest.mark.cluster, pytest.mark.long))
+OLD = pytest.param("old", marks=pytest.mark.long)
+PLACES = ("single", CLUSTER, OLD)
 FIXTURE_OF = {
     "single": "redis_server",
     "cluster": "redis_cluster",

@@ -16,13 +16,13 @@ from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from instances import Cluster, Speaker, running
 from redis_clients import connected
-from redis_fixtures import CLUSTER
+from redis_fixtures import LONG_CLUSTER
 from redis_servers import RedisAt
 from waiting import wait_until
 
 PATIENCE_S = 60.0
 
-pytestmark = pytest.mark.parametrize("redis_at", ["single", CLUSTER], indirect=True)
+pytestmark = pytest.mark.parametrize("redis_at", ["single", LONG_CLUSTER], indirect=True)
 
 
 @asynccontextmanager

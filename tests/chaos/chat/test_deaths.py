@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from chat_faults import DELIVER_FIRST, MODES, PATIENCE_S, SAVE_FIRST, chat_server, until_told
+from chat_faults import DELIVER_FIRST, IN_TURN, MODES, PATIENCE_S, SAVE_FIRST, chat_server, until_told
 from dragoman.archive import Fenced, NewMessage, open_archive
 from dragoman.store.chat.shards import MOVED, SAVED
 from dragoman.verify.chat_crowd import chatting
@@ -22,7 +22,7 @@ TAKE_OVER_S = 15.0
 pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", IN_TURN)
 async def test_an_instance_killed_under_load_loses_nothing(
     redis_at: RedisAt, prefix: str, tmp_path: Path, mode: str
 ) -> None:
@@ -99,7 +99,7 @@ async def test_of_two_holders_of_a_shard_the_overtaken_one_writes_nothing(
             await archive.close()
 
 
-@pytest.mark.parametrize("mode", ["save_first", "deliver_first"])
+@pytest.mark.parametrize("mode", IN_TURN[:2])
 async def test_an_instance_paused_past_its_leases_does_no_harm_when_it_wakes(
     redis_at: RedisAt, prefix: str, tmp_path: Path, mode: str
 ) -> None:

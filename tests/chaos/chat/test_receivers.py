@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from chat_faults import MODES, OFF, chat_server, flap, until_told
+from chat_faults import IN_TURN, MODES, OFF, chat_server, flap, until_told
 from dragoman.verify.chat_crowd import chatting
 from dragoman.verify.chat_ledger import ChatLedger
 from redis_servers import RedisAt
@@ -23,7 +23,7 @@ FLIPS: list[dict[str, object]] = [
 ]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", IN_TURN)
 async def test_receivers_that_flap_between_two_instances_get_everything_once_and_in_order(
     redis_at: RedisAt, prefix: str, tmp_path: Path, mode: str
 ) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from chat_faults import DELIVER_FIRST, MODES, PATIENCE_S, SAVE_FIRST, chat_server, until_told
+from chat_faults import DELIVER_FIRST, IN_TURN, MODES, PATIENCE_S, SAVE_FIRST, chat_server, until_told
 from chat_speaker import ChatSpeaker
 from dragoman.embedded.binary import ServerBinary
 from dragoman.embedded.cluster import RedisCluster
@@ -155,7 +155,7 @@ async def _until_saved(sender: ChatSpeaker, to: int, body: str, name: str) -> No
 
 
 @pytest.mark.parametrize("redis_at", ["single"], indirect=True)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", IN_TURN)
 async def test_instances_cut_off_from_redis_under_load_fail_open_and_keep_every_order(
     redis_at: RedisAt, prefix: str, tmp_path: Path, mode: str
 ) -> None:

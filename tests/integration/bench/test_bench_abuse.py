@@ -42,9 +42,8 @@ def test_what_is_said_wrongly_is_answered_and_costs_nobody_anything(of: Any, tmp
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "of", [pytest.param(doors, id="doors", marks=pytest.mark.long), pytest.param(crowds, id="crowds")]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("of", [pytest.param(doors, id="doors"), pytest.param(crowds, id="crowds")])
 def test_whoever_only_takes_up_room_is_shown_out_and_costs_nobody_anything(of: Any, tmp_path: Path) -> None:
     is_clean(abused(tmp_path, of.ATTACKS, "--quick"), of.ATTACKS)
 

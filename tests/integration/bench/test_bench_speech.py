@@ -40,6 +40,7 @@ def measured(tmp_path: Path, *command: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_jobs_are_counted_beside_the_tasks_of_every_queue(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -69,6 +70,7 @@ def test_a_queue_that_is_not_installed_is_named_and_left_out(
     assert "There is no queue to compare with." in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_growth_scale_out_and_idle_sessions_have_their_figures(folder: Path) -> None:
     settings = replace(SETTINGS, growth_nodes=(3,), scale_out=True, idle_sessions=5, growth_per_s=100.0)
     steps: list[str] = []

@@ -62,6 +62,7 @@ def test_a_whole_run_names_the_smallest_ratio(folder: Path, tmp_path: Path, caps
     assert "With 1,000 callers at least " in shown
 
 
+@pytest.mark.long
 def test_a_peer_that_cannot_run_is_named_and_left_out(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -129,6 +129,7 @@ def test_ctrl_c_drains_as_well(supervise: Supervise) -> None:
     assert not any(alive(pid) for pid in below)
 
 
+@pytest.mark.long
 def test_a_worker_that_will_not_end_is_killed_a_little_after_its_drain(supervise: Supervise) -> None:
     supervisor = supervise("stubborn")
     supervisor.ready()
