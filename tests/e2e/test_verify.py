@@ -62,6 +62,7 @@ def test_nothing_is_lost_with_faults_of_real_length_and_the_settings_as_shipped(
     assert is_complete(told, *(("redis-kill", "redis-kill-everysec") if redis == "cluster" else ("master-kill",)))
 
 
+@pytest.mark.long
 def test_one_fault_alone_comes_with_the_healthy_case_before_it(tmp_path: Path) -> None:
     told = verified(tmp_path, "--only", "database-stop", "--messages-per-s", "20")
     assert [row["fault"] for row in told["rows"]] == [HEALTHY, "database-stop"]

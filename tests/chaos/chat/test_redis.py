@@ -178,6 +178,7 @@ async def test_instances_cut_off_from_redis_under_load_fail_open_and_keep_every_
         await server.passes(ledger, ack_grace_s=RESENT_S)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("redis_at", ["single"], indirect=True)
 async def test_what_an_instance_saved_while_cut_off_is_not_overtaken_when_its_senders_go_on_elsewhere(
     redis_at: RedisAt, prefix: str, tmp_path: Path

@@ -60,6 +60,7 @@ def test_the_most_of_each_is_found_and_half_of_it_is_held_together() -> None:
     assert {what: figures[f"half_{what}"] for what in WRONG} == dict.fromkeys(WRONG, 0)
 
 
+@pytest.mark.long
 def test_sockets_that_are_cut_off_come_back_with_and_without_jitter() -> None:
     report = measured("storm")
     for name in ("jitter", "in_step"):

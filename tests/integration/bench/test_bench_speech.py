@@ -81,6 +81,7 @@ def test_growth_scale_out_and_idle_sessions_have_their_figures(folder: Path) -> 
     assert "idle_session_kb" in report.figures
 
 
+@pytest.mark.long
 def test_dispatch_is_timed_here_and_across_beside_ping(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
