@@ -7,9 +7,9 @@ What waits in the kernel's queue instead is neither counted nor noticed, and is 
 
 One every millisecond or two, so that the loop comes to rest in between and whoever else has something to do is served
 at once; and more when others have much to do: then they get half of the time, and do not wait for ever. That time is of
-our own CPU: that other processes had the core is no reason to do more at once. While thousands are still being seen off
-(`crowded`), which is what took that time, it is one now and then: to see them off is a tenth of the work of letting
-somebody in, and both at once would be felt by those who stayed.
+our own CPU: that other processes had the core is no reason to do more at once. While more come to leave than can be
+seen off (`crowded`), which is what took that time, it is one now and then: the network is still going, and both at once
+would be felt by those who stayed.
 """
 
 import asyncio

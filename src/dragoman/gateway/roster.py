@@ -90,7 +90,9 @@ class Roster:
         self._pulse_at = 0.0
         self._unfelt: list[Member] = []  # of this round of pulses
         self._departing: deque[Member] = deque()
+        self._departing_before = 0  # at the last look
         self._departures_pause_s = DEPARTURES_PAUSE_S
+        self.is_crowded = False  # more come to leave than are seen off
         self.empty = asyncio.Event()
         self.empty.set()
 
@@ -115,22 +117,21 @@ class Roster:
         if len(self._departing) == 1:
             asyncio.get_running_loop().call_soon(self._see_off)
 
-    @property
-    def is_crowded(self) -> bool:
-        """Whether more are leaving than can be seen off at a time."""
-        return len(self._departing) > DEPARTURES
-
     def hurry(self) -> None:
         """We are about to end, and nobody is left to be kept waiting."""
         self._departures_pause_s = 0.0
 
     def _see_off(self) -> None:
+        self.is_crowded = len(self._departing) > max(DEPARTURES, self._departing_before - 1)
+        self._departing_before = len(self._departing)
         for _ in range(min(len(self._departing), DEPARTURES)):
             member = self._departing.popleft()
             self.leave(member)
             member.departed()
         if self._departing:
             asyncio.get_running_loop().call_later(self._departures_pause_s, self._see_off)
+        else:
+            self.is_crowded, self._departing_before = False, 0
 
     def sweep(self) -> None:
         now = self.clock()

@@ -112,6 +112,32 @@ def test_who_is_there_is_counted_by_address_and_who_leaves_twice_only_once() -> 
     assert len(roster.addresses) == 0
 
 
+def test_it_is_crowded_while_more_come_to_leave_than_are_seen_off() -> None:
+    class Leaver:
+        peer = ("127.0.0.1", 1)
+
+        def departed(self) -> None: ...
+
+    crowded: list[bool] = []
+
+    async def main() -> None:
+        roster = Roster(Limits(), lambda: 0.0)
+        some: list[Any] = [Leaver() for _ in range(9 * DEPARTURES)]
+        for leaver in some:
+            roster.join(leaver)
+        for arriving in (4, 4, 1, 0):
+            for _ in range(arriving * DEPARTURES):
+                roster.depart(some.pop())
+            roster._see_off()
+            crowded.append(roster.is_crowded)
+        while roster.live:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        crowded.append(roster.is_crowded)
+
+    asyncio.run(main())
+    assert crowded == [True, True, True, False, False]
+
+
 def test_the_pulse_of_thousands_is_felt_a_few_a_turn_and_each_once_a_round() -> None:
     class Silent:
         peer = ("127.0.0.1", 1)
