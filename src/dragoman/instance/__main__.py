@@ -55,14 +55,14 @@ async def serve(hello: dict[str, Any]) -> int:
 
 def _calm_collector() -> None:
     """What is here now stays for good, and what ends is gone without the collector: look seldom, at little, and hardly
-    ever at all of it, for everybody waits meanwhile (half a million objects are a tenth of a second and more). What has
-    been seen twice counts as old. The gateway has it look at connections in small portions besides.
+    ever at all of it, for everybody waits meanwhile (half a million objects are a tenth of a second and more). The
+    gateway has it look at connections in small portions besides.
 
     With the default thresholds the collector takes a sixth of the CPU of a busy instance.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(5_000, 1, 100_000)
+    gc.set_threshold(10_000, 5, 20_000)
 
 
 def _end_with_parent(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
