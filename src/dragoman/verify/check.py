@@ -65,7 +65,7 @@ def judge(
     found = [*_chat(chat, facts, forgiven, rules)]
     ends = Ends()
     for spoken in speech.sessions.values():
-        check = SessionCheck(spoken, facts.sessions.get(spoken.id), witness, forgiven, rules, ends)
+        check = SessionCheck(spoken, facts.sessions.get(spoken.id), witness, forgiven, rules, ends, facts.looked_at)
         found += check.findings()
     jobs = {name: job for name, job in facts.jobs.items() if job.session in speech.sessions}
     found += check_nodes.findings(witness, jobs, forgiven, rules)

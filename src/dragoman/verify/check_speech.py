@@ -5,6 +5,7 @@ That one was empty, its node witnesses; that one was skipped follows from the wi
 a later one had been out for as long as the window lasts before the result came.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -70,6 +71,7 @@ class SessionCheck:
     forgiven: Forgiven
     rules: Rules
     ends: Ends = field(default_factory=Ends)
+    looked_at: float = math.inf  # at the stores: what was first heard of later may be on its way
     silent: set[int] = field(default_factory=set)  # utterances that ended without a word to the speaker
     _answers: dict[int, list[Answer]] = field(default_factory=lambda: defaultdict(list))
     _failures: dict[int, list[Failure]] = field(default_factory=lambda: defaultdict(list))
@@ -92,7 +94,8 @@ class SessionCheck:
 
     def _count(self) -> int:
         spoken = self.spoken
-        known = {*spoken.seen, *self.witness.indexes(spoken.id)}
+        known = {index for index, at in spoken.seen.items() if at <= self.looked_at}
+        known |= {*self.witness.indexes(spoken.id)}
         known |= {given.index for given in spoken.given if given.index is not None}
         cut = self.fact.next_index if self.fact is not None else 0
         return max(max(known, default=-1) + 1, cut)

@@ -56,7 +56,7 @@ class SpokenSession:
     answers: list[Answer] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)  # of what was sent, in the server's words
-    seen: set[int] = field(default_factory=set)  # indexes the server spoke of in any way
+    seen: dict[int, float] = field(default_factory=dict)  # indexes the server spoke of in any way, and since when
     resumed_at: list[float] = field(default_factory=list)
     missing: int = 0  # pieces that were too old to be said again after a resume
     slow: bool = False  # it has stopped reading at some time
@@ -104,7 +104,7 @@ class SpeechLedger:
         self.sessions[session].given.append(Given(tuple(numbers), time.monotonic(), index))
 
     def heard_of(self, session: str, index: int) -> None:
-        self.sessions[session].seen.add(index)
+        self.sessions[session].seen.setdefault(index, time.monotonic())
 
     def answered(self, session: str, index: int, job: str, text: str, *, backfilled: bool) -> None:
         """Every time it is told."""

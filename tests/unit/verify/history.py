@@ -101,7 +101,7 @@ def _speak(day: History, spoken: SpokenSession, turns: int, rng: Random, jobs: d
                 ends.append((ended + 0.01, index, job, text))
     highest = -1
     for at, index, job, text in sorted(ends):
-        spoken.seen.add(index)
+        spoken.seen[index] = at
         spoken.answers.append(Answer(index, at, job, index < highest, text))
         highest = max(highest, index)
 

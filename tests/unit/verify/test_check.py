@@ -311,6 +311,17 @@ def test_what_nodes_saw_after_the_stores_were_looked_at_is_not_held_against_them
     assert day.verdict().findings != ()
 
 
+def test_what_a_speaker_heard_of_after_the_stores_were_looked_at_may_be_on_its_way() -> None:
+    """Silence at the end is cut when nobody speaks any more: its `DISPATCHED` may come before its result."""
+    day = good_day(1, 2, 6, 5)
+    last = max(one.at for one in day.events)
+    spoken(day).seen[len(spoken(day).seen) + 9] = last + 1
+    with_facts(day, looked_at=last)
+    assert day.verdict().findings == ()
+    with_facts(day, looked_at=last + 2)
+    assert {finding.kind for finding in day.verdict().findings} == {"lost"}
+
+
 def test_the_end_of_a_job_that_came_while_the_stores_were_looked_at_counts() -> None:
     day = good_day(1, 2, 6, 5)
     with_facts(day, looked_at=max(one.at for one in day.events if one.kind is Kind.GIVEN))
