@@ -19,6 +19,7 @@ from dragoman.services.chat.courier import Courier
 from dragoman.services.chat.desk import Desk, IdMaker
 from dragoman.services.chat.inbound import ChatSocket
 from dragoman.services.chat.local_users import LocalUsers
+from dragoman.services.chat.mailroom import Mailroom
 from dragoman.services.chat.receipts import Receipts
 from dragoman.services.chat.replicas import Replicas
 from dragoman.services.chat.resender import Resender
@@ -108,8 +109,8 @@ class House:
             self.ids, 5.0, cast(Replicas, None),
         )  # fmt: skip
         self.admission = Admission(
-            name, self.tokens, self.users, self.here, self.shards, self.archive, self.courier, self.receipts, desk,
-            self.tasks,
+            name, self.tokens, self.users, self.here, self.shards, Mailroom(self.archive, self.tasks), self.courier,
+            self.receipts, desk, self.tasks,
         )  # fmt: skip
 
     async def come_in(self, user: int, socket: Socket) -> ChatUser:

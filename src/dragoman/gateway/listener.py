@@ -26,8 +26,8 @@ from dragoman.gateway.websocket import WebSocket
 # As many as the kernel lets wait (net.core.somaxconn): a client that finds its queue full tries again seconds later.
 _BACKLOG = 65_535
 # libuv accepts one connection of a listening handle a turn. A turn is long when thousands come at once, so there are
-# several handles of the one socket.
-_HANDLES = 8
+# two handles of the one socket; with many more the turns would be longer still.
+_HANDLES = 2
 _RETRY_AFTER_S = 5
 _CLOSE_BATCH = 200
 _MAX_SWEEP_S = 1.0
@@ -79,6 +79,7 @@ class Listener:
             # picows' read buffer follows it: it doubles whenever one read fills it.
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.limits.socket_buffer_bytes)
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.limits.socket_buffer_bytes)
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sweep()
 
     @property

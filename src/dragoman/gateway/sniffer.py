@@ -36,7 +36,20 @@ _UPGRADE = (
     b"GET / HTTP/1.1\r\nUpgrade: websocket\r\nConnection: upgrade\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
 )
-_SWITCHING: WSUpgradeResponse = WSUpgradeResponse.create_101_response()
+
+
+class _Unheard(WSUpgradeResponse):
+    """The answer that is thrown away."""
+
+    def __init__(self) -> None:
+        usual = WSUpgradeResponse.create_101_response()
+        self.version, self.status, self.headers, self.body = usual.version, usual.status, usual.headers, usual.body
+
+    def to_bytes(self) -> bytearray:
+        return bytearray()
+
+
+_SWITCHING = _Unheard()
 
 
 class Guest(WSListener):
@@ -223,7 +236,8 @@ class _Lent:
     """A transport that whoever it is lent to can use but not end.
 
     picows takes the `write` it will use for frames when it is given the transport, and looks it up again only for
-    its answer to the upgrade request: `write` is set in between.
+    its answer to the upgrade request: `write` is set in between. It is not given the socket to set options of, and
+    to ask for those it would log: the listening socket has handed them down, and each is a system call a newcomer.
     """
 
     __slots__ = ("_transport", "write")
@@ -236,10 +250,32 @@ class _Lent:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        found = self._transport.get_extra_info(name, default)
+        return _Descriptor(found.fileno()) if name == "socket" else found
+
     def close(self) -> None:
         pass
 
     def abort(self) -> None:
+        pass
+
+
+class _Descriptor:
+    """A socket of which nothing but the number is told."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def getsockopt(self, level: int, option: int) -> int:
+        return 0
+
+    def setsockopt(self, level: int, option: int, value: int) -> None:
         pass
 
 

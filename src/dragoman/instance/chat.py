@@ -29,6 +29,7 @@ from dragoman.services.chat.dead_letters import ChatLetters
 from dragoman.services.chat.deliver import DeliverStage
 from dragoman.services.chat.desk import Desk, IdMaker
 from dragoman.services.chat.local_users import LocalUsers
+from dragoman.services.chat.mailroom import Mailroom
 from dragoman.services.chat.receipts import Receipts
 from dragoman.services.chat.replicas import Replicas
 from dragoman.services.chat.resender import Resender
@@ -98,8 +99,8 @@ class Chat:
         )  # fmt: skip
         self.tokens = chat_tokens(config)
         self.admission = Admission(
-            instance, self.tokens, self.users, self.here, self.shards, self.archive, self.courier, self.receipts,
-            self.desk, tasks,
+            instance, self.tokens, self.users, self.here, self.shards, Mailroom(self.archive, tasks),
+            self.courier, self.receipts, self.desk, tasks,
         )  # fmt: skip
         self.accounts = Accounts(
             self.archive, self.tokens, session_version=self.users.session_version,

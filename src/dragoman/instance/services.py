@@ -8,6 +8,7 @@ chat       in its own file                                  the way of a message
 """
 
 import asyncio
+import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
@@ -254,6 +255,7 @@ class Services:
             before = time.monotonic()
             await asyncio.sleep(LAG_INTERVAL_S)
             self.metrics.loop_lag.observe(max(time.monotonic() - before - LAG_INTERVAL_S, 0))
+            self.metrics.memory_blocks.set(sys.getallocatedblocks())
 
 
 def _session_settings(config: Config) -> SessionSettings:

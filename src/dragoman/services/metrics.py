@@ -36,6 +36,7 @@ class Metrics:
         self.nodes = board.gauge("dragoman_nodes", "Nodes connected here")
         self.fleet = board.gauge("dragoman_fleet_nodes", "Nodes known here")
         self.loop_lag = board.histogram("dragoman_loop_lag_seconds", "Event loop lag", STAGES_S)
+        self.memory_blocks = board.gauge("dragoman_memory_blocks", "Pieces of memory that Python objects have")
         self.stage = board.histograms(
             "dragoman_job_stage_seconds", "From the cut to each stage of a job", ["stage"], STAGES_S
         )

@@ -120,15 +120,20 @@ def test_who_was_quiet_is_closed_with_its_last_words(run: Run) -> None:
     run(main)
 
 
-def test_of_thousands_that_end_together_a_few_are_woken_a_turn(run: Run) -> None:
+def test_of_thousands_that_end_together_a_few_are_woken_at_a_time_and_each_is_told_of_once(run: Run) -> None:
     class Sleeper:
         def wake(self) -> None:
             woken[-1] += 1
 
-    woken = [0]
+    woken, told = [0], [0]
+
+    class Counted(Quiet):
+        def _look(self) -> None:
+            told[0] += 1
+            super()._look()
 
     async def main() -> None:
-        quiet = Quiet()
+        quiet = Counted()
         pairs = [socket.socketpair() for _ in range(3 * WOKEN)]
         for ours, _ in pairs:
             quiet.watch(ours.fileno(), Sleeper())
@@ -144,3 +149,32 @@ def test_of_thousands_that_end_together_a_few_are_woken_a_turn(run: Run) -> None
     run(main)
     assert sum(woken) == 3 * WOKEN
     assert max(woken) == WOKEN
+    assert told == [1]
+
+
+def test_who_was_told_of_and_is_forgotten_before_its_turn_is_not_woken(run: Run) -> None:
+    async def main() -> None:
+        quiet, woken, forgotten = Quiet(), list[int](), list[int]()
+        pairs = [socket.socketpair() for _ in range(2 * WOKEN)]
+
+        class Sleeper:
+            def __init__(self, number: int) -> None:
+                self.number = number
+
+            def wake(self) -> None:
+                woken.append(self.number)
+                if not forgotten:
+                    forgotten.append((self.number + 1) % len(pairs))
+                    quiet.forget(pairs[forgotten[0]][0].fileno())
+
+        for number, (ours, _) in enumerate(pairs):
+            quiet.watch(ours.fileno(), Sleeper(number))
+        for _, theirs in pairs:
+            theirs.close()
+        await until(lambda: not quiet)
+        quiet.close()
+        for ours, _ in pairs:
+            ours.close()
+        assert sorted(woken + forgotten) == list(range(len(pairs)))
+
+    run(main)

@@ -1,6 +1,7 @@
 """The hand-over of one port to two servers, and what it relies on in picows."""
 
 import asyncio
+import socket
 import ssl
 from importlib.metadata import version
 
@@ -188,6 +189,16 @@ def test_a_connection_that_is_closed_as_it_opens_leaves_nothing_behind(run: Run)
 
 def test_picows_is_the_version_whose_insides_are_known() -> None:
     assert version("picows") == "2.3.1"
+
+
+def test_small_messages_are_sent_at_once_though_picows_may_not_say_so_to_the_socket(run: Run) -> None:
+    async def main() -> None:
+        echo = Echo()
+        async with serving({"/echo": lambda: echo}) as listener, websocket(listener, "/echo"):
+            held = echo.conns[0]._transport.get_extra_info("socket")  # type: ignore[attr-defined]
+            assert held.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+
+    run(main)
 
 
 def test_a_large_message_grows_the_buffer_and_a_later_small_one_gives_it_back(run: Run) -> None:

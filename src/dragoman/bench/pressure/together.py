@@ -56,6 +56,8 @@ async def _counted(on: Stage, settings: Settings, watched: Watched) -> Quantitie
         "lag_max_ms": watched.lag_max_ms,
         "rss_mb": watched.rss_mb,
         "rss_growth_kb_per_min": watched.growth_kb_per_min,
+        "blocks": watched.blocks[-1][1] if watched.blocks else 0,
+        "blocks_growth_per_min": watched.blocks_growth_per_min,
         "cpu_share": watched.cpu_share,
     }
 

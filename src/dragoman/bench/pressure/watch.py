@@ -13,8 +13,10 @@ from dragoman.bench.instance_process import InstanceProcess
 from dragoman.bench.pressure.stage import Stage
 
 SAMPLE_S = 1.0
+ASK_S = 10.0
 SETTLED = 1 / 3  # of the samples: what is filled for the first time is no leak
 _BUCKET = "dragoman_loop_lag_seconds_bucket{le="
+_BLOCKS = "dragoman_memory_blocks"
 
 Buckets = Counter[float]
 
@@ -24,6 +26,7 @@ class Watched:
     """While a load was on."""
 
     rss: list[tuple[float, int]] = field(default_factory=list)  # when, bytes of all instances
+    blocks: list[tuple[float, int]] = field(default_factory=list)  # when, pieces of memory of all their objects
     lag_p99_ms: float = 0.0
     lag_max_ms: float = 0.0
     cpu_share: float = 0.0  # of one core, all instances together
@@ -35,20 +38,26 @@ class Watched:
     @property
     def growth_kb_per_min(self) -> float:
         """The slope of the memory, once the first third is over."""
-        return slope(self.rss[int(len(self.rss) * SETTLED) :]) * 60 / 1024
+        return _settled_slope(self.rss) * 60 / 1024
+
+    @property
+    def blocks_growth_per_min(self) -> float:
+        """The same of what objects have. What a busy moment needed stays with the process; this does not."""
+        return _settled_slope(self.blocks) * 60
 
 
 @asynccontextmanager
 async def watching(on: Stage) -> AsyncIterator[Watched]:
     watched = Watched()
     before, cpu, began = await lag(on.instances), on.cpu_s(), monotonic()
-    sampling = asyncio.create_task(_sample(on, watched))
+    sampling = [asyncio.create_task(work(on, watched)) for work in (_sample, _ask)]
     try:
         yield watched
     finally:
-        sampling.cancel()
-        with suppress(asyncio.CancelledError):
-            await sampling
+        for task in sampling:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
     watched.rss.append((monotonic(), on.rss_bytes()))
     watched.cpu_share = (on.cpu_s() - cpu) / (monotonic() - began)
     met = await lag(on.instances)
@@ -60,6 +69,13 @@ async def _sample(on: Stage, watched: Watched) -> None:
     while True:
         watched.rss.append((monotonic(), on.rss_bytes()))
         await asyncio.sleep(SAMPLE_S)
+
+
+async def _ask(on: Stage, watched: Watched) -> None:
+    while True:
+        await asyncio.sleep(ASK_S)
+        blocks = sum([int((await _metrics(one.http)).get(_BLOCKS, 0)) for one in on.instances])
+        watched.blocks.append((monotonic(), blocks))
 
 
 async def lag(instances: Sequence[InstanceProcess]) -> Buckets:
@@ -94,6 +110,10 @@ def quantile(found: Buckets, share: float) -> float:
         if running and running >= wanted:
             return bound
     return 0.0
+
+
+def _settled_slope(samples: Sequence[tuple[float, int]]) -> float:
+    return slope(samples[int(len(samples) * SETTLED) :])
 
 
 def slope(samples: Sequence[tuple[float, int]]) -> float:

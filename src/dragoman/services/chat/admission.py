@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 import structlog
 
-from dragoman.archive import Archive
 from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import Reason
 from dragoman.protocol.codes import Close
@@ -25,6 +24,7 @@ from dragoman.services.chat.courier import Courier
 from dragoman.services.chat.desk import Desk
 from dragoman.services.chat.inbound import ChatSocket
 from dragoman.services.chat.local_users import LocalUsers
+from dragoman.services.chat.mailroom import Mail
 from dragoman.services.chat.outbound import Outbound
 from dragoman.services.chat.receipts import Receipts
 from dragoman.services.chat.tokens import BadToken, Tokens
@@ -50,14 +50,14 @@ class Admission:
         users: Users,
         here: LocalUsers,
         shards: Shards,
-        archive: Archive,
+        mail: Mail,
         courier: Courier,
         receipts: Receipts,
         desk: Desk,
         tasks: Tasks,
     ) -> None:
         self.instance, self.tokens, self._users, self._here, self._shards = instance, tokens, users, here, shards
-        self._archive, self._courier, self._desk, self._tasks = archive, courier, desk, tasks
+        self._mail, self._courier, self._desk, self._tasks = mail, courier, desk, tasks
         self._receipts = receipts
 
     async def admit(self, socket: ChatSocket, token: str | None) -> ChatUser | Reason:
@@ -69,7 +69,7 @@ class Admission:
         except BadToken:
             return Reason.INVALID_TOKEN
         owner = f"{self.instance}|{socket.id}"
-        user = ChatUser(access.uid, socket, owner, self._archive, expires_s=access.exp, session_version=access.sv)
+        user = ChatUser(access.uid, socket, owner, self._mail, expires_s=access.exp, session_version=access.sv)
         before = ""
         self._here.expect(user)
         try:

@@ -18,8 +18,9 @@ from typing import Protocol
 
 import structlog
 
-from dragoman.archive import Archive, ArchiveError, Stored
+from dragoman.archive import ArchiveError, Stored
 from dragoman.protocol import chat as wire
+from dragoman.services.chat.mailroom import Mail
 from dragoman.services.sockets import Socket
 
 log = structlog.get_logger(__name__)
@@ -48,10 +49,10 @@ class ChatSocket(Socket, Protocol):
 
 
 class Inbound:
-    def __init__(self, user: int, socket: ChatSocket, archive: Archive) -> None:
+    def __init__(self, user: int, socket: ChatSocket, mail: Mail) -> None:
         self.user, self.socket = user, socket
         self.said_at = monotonic()
-        self._archive = archive
+        self._mail = mail
         self._unconfirmed: OrderedDict[int, int] = OrderedDict()  # id → sender, as written
         self._by_sender: dict[int, deque[int]] = {}
         self._confirmed: OrderedDict[int, None] = OrderedDict()  # the latest
@@ -135,7 +136,7 @@ class Inbound:
         """The database may be away: what is undelivered comes before what is new, so everything waits for it."""
         while not self.socket.closed:
             try:
-                return await self._archive.undelivered(self.user, after, PAGE)
+                return await self._mail.undelivered(self.user, after, PAGE)
             except ArchiveError as error:
                 log.warning("a catch-up waits for the database", user=self.user, error=str(error))
                 await asyncio.sleep(RETRY_S)

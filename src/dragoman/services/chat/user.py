@@ -3,20 +3,20 @@ knows its user; the user does not know it, so that both are gone when the connec
 
 from time import monotonic
 
-from dragoman.archive import Archive
 from dragoman.domain.chat.unsaved import Unsaved
 from dragoman.protocol import chat as wire
 from dragoman.protocol.codes import Close
 from dragoman.services.chat.clock import now_ms
 from dragoman.services.chat.inbound import ChatSocket, Inbound
+from dragoman.services.chat.mailroom import Mail
 
 
 class ChatUser:
     def __init__(
-        self, id: int, socket: ChatSocket, owner: str, archive: Archive, *, expires_s: float, session_version: int
+        self, id: int, socket: ChatSocket, owner: str, mail: Mail, *, expires_s: float, session_version: int
     ) -> None:
         self.id, self.socket, self.owner = id, socket, owner
-        self.inbound = Inbound(id, socket, archive)
+        self.inbound = Inbound(id, socket, mail)
         self.since_moved: set[int] | None = None  # whom it wrote to; None: it did not move, or we know all of it
         self.expires_s = expires_s  # wall clock, as the token says it
         self.session_version = session_version

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 from typing import Any, cast
 
-from dragoman.archive import Archive, Status, Stored
+from dragoman.archive import Status, Stored
 from dragoman.services.chat import inbound
 from dragoman.services.chat.inbound import ChatSocket, Inbound, frame_of
 
@@ -45,7 +45,7 @@ class Rows:
 class House:
     def __init__(self) -> None:
         self.rows, self.heard = Rows(), list[int]()
-        self.inbound = Inbound(RECEIVER, cast(ChatSocket, Socket(self._hear)), cast(Archive, self.rows))
+        self.inbound = Inbound(RECEIVER, cast(ChatSocket, Socket(self._hear)), self.rows)
 
     def _hear(self, frame: bytes) -> None:
         said: dict[str, Any] = json.loads(frame)
