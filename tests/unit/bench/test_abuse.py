@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.bench.abuse.abuse import Finding, Settings, conclude, steps
+from dragoman.bench.abuse.abuse import Finding, Settings, conclude, middle, steps
 from dragoman.bench.abuse.attack import Answers, Attack, good
 from dragoman.bench.abuse.attacks import ATTACKS, BY_NAME
 from dragoman.bench.abuse.bystanders import Bystanders, Course, Told, User
@@ -103,6 +103,19 @@ def test_what_the_bystanders_met_and_what_an_instance_logged_is_found() -> None:
         "bystanders: 1 lost",
         "an instance logged: endpoint failed",
     ]
+
+
+def test_of_three_tries_the_times_of_the_middle_one_count_and_everything_they_found() -> None:
+    tries = [
+        replace(FOUND, during={"speech": {"p99_ms": speech}, "chat": {"p99_ms": chat}}, left=left)
+        for speech, chat, left in ((90.0, 10.0, []), (20.0, 70.0, ["a task"]), (30.0, 11.0, []))
+    ]
+    found = middle(tries)
+    assert (found.during["speech"]["p99_ms"], found.during["chat"]["p99_ms"]) == (30.0, 11.0)
+    assert found.left == ["a task"]
+    assert found.rounds == 3 * FOUND.rounds
+    assert found.answers == {answer: 3 * count for answer, count in FOUND.answers.items()}
+    assert middle([FOUND]) == FOUND
 
 
 def test_a_course_finds_what_comes_twice_or_was_never_begun() -> None:

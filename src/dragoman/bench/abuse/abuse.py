@@ -3,12 +3,15 @@
 Before each attack the bystanders are timed with nothing else going on, then during it; then everything the attack
 brought must be gone. The ratio of the two p99 is what it cost them. That the answers were good and that nothing was
 lost is checked too: a bench of something that does not work says nothing.
+
+A p99 of some seconds is one utterance of a hundred, and the machine alone makes it three times of what it was now and
+then. So an attack that seems to cost that much is run twice more, and the middle of the three counts.
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -33,6 +36,8 @@ MIB = 1 << 20
 # Of both instances, over a whole run. The allocator keeps some of what it had at the peak: 10,000 sockets are 100 MiB.
 GROWTH_MIB = 64
 MOST_KEYS = 5
+AIM = 3.0  # times the p99 of before
+TRIES = 3  # of what seems to cost more
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +71,26 @@ class Finding:
         told = [f"{self.attack.name}: {what}" for what in self.attack.wrong(Counter(self.answers))]
         return told + [f"{self.attack.name}: {what} left" for what in self.left]
 
+    @property
+    def is_costly(self) -> bool:
+        return any(self.ratio(course) > AIM for course in COURSES)
+
     def ratio(self, course: str) -> float:
         return float(self.during[course]["p99_ms"] / self.before[course]["p99_ms"])
+
+
+def middle(tries: Sequence[Finding]) -> Finding:
+    """What they found together; of the times, those of the try in the middle."""
+    chosen = {course: sorted(tries, key=lambda found: found.ratio(course))[len(tries) // 2] for course in COURSES}
+    return replace(
+        tries[0],
+        rounds=sum(found.rounds for found in tries),
+        answers=sum((Counter(found.answers) for found in tries), Counter()),
+        before={course: found.before[course] for course, found in chosen.items()},
+        during={course: found.during[course] for course, found in chosen.items()},
+        left=[what for found in tries for what in found.left],
+        rss_after=tries[-1].rss_after,
+    )
 
 
 def steps(settings: Settings) -> int:
@@ -92,7 +115,10 @@ async def _run(report: Report, settings: Settings, servers: Servers, folder: Pat
         findings = []
         for attack in settings.attacks:
             on_step(attack.title)
-            findings.append(await _one(stage, settings, attack, first))
+            tries = [await _one(stage, settings, attack, first)]
+            while tries[0].is_costly and len(tries) < TRIES:
+                tries.append(await _one(stage, settings, attack, first))
+            findings.append(middle(tries))
         told = await stage.bystanders.act("rest")
         last, _ = await stage.quiet(first)
         wrong = [f"{key} left in Redis" for key in stage.keys_left()[:MOST_KEYS]]
