@@ -2,11 +2,11 @@
 
 When a network goes, thousands of idle connections end in the same moment. The loop sees to all that has happened on the
 sockets it watches before it does anything else, and an end takes it some 20 us: a tenth of a second in which nobody is
-served. So the loop does not watch who is quiet. An epoll set of our own does, and of those it tells of a few are woken
-every millisecond: then the loop reads them again, and finds what there is, a message or the end.
+served. So the loop does not watch who is quiet: an epoll set of our own does. Who speaks is woken at once, and read by
+the loop again; of those who end a few are woken every millisecond.
 
 The set tells of each once. If it had something to tell until all were woken, the loop would not come to rest before,
-and whoever is woken by it (Redis, for instance) would have to wait until the scheduler takes the core from us.
+and whoever it waits for (Redis, for instance) would have to wait until the scheduler takes the core from us.
 """
 
 import asyncio
@@ -15,9 +15,10 @@ import select
 from collections import deque
 from typing import Protocol
 
-WOKEN = 4  # at a time
+WOKEN = 4  # at a time, of those who end
 PAUSE_S = 0.001
-_TOLD = 256  # in one turn of the loop
+TOLD = 64  # in one turn of the loop
+_END = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 
 
 class Sleeper(Protocol):
@@ -28,7 +29,7 @@ class Sleeper(Protocol):
 class Quiet:
     def __init__(self) -> None:
         self._asleep: dict[int, Sleeper] = {}
-        self._roused: deque[int] = deque()  # that were told of, and wait to be woken
+        self._ended: deque[int] = deque()  # that wait to be woken
         self._pausing = False
         self._epoll: select.epoll | None = None
 
@@ -40,7 +41,7 @@ class Quiet:
         if self._epoll is None:
             self._epoll = select.epoll()
             asyncio.get_running_loop().add_reader(self._epoll.fileno(), self._look)
-        self._epoll.register(fd, select.EPOLLIN | select.EPOLLONESHOT)
+        self._epoll.register(fd, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLONESHOT)
         self._asleep[fd] = sleeper
 
     def forget(self, fd: int) -> None:
@@ -56,16 +57,22 @@ class Quiet:
 
     def _look(self) -> None:
         assert self._epoll is not None
-        self._roused += (fd for fd, _ in self._epoll.poll(0, _TOLD))
+        for fd, events in self._epoll.poll(0, TOLD):
+            if events & _END:
+                self._ended.append(fd)
+            else:
+                self._wake(fd)
         if not self._pausing:
             self._wake_some()
 
     def _wake_some(self) -> None:
-        for _ in range(min(len(self._roused), WOKEN)):
-            fd = self._roused.popleft()
-            if (sleeper := self._asleep.get(fd)) is not None:  # else it was forgotten meanwhile
-                self.forget(fd)
-                sleeper.wake()
-        self._pausing = bool(self._roused)
+        for _ in range(min(len(self._ended), WOKEN)):
+            self._wake(self._ended.popleft())
+        self._pausing = bool(self._ended)
         if self._pausing:
             asyncio.get_running_loop().call_later(PAUSE_S, self._wake_some)
+
+    def _wake(self, fd: int) -> None:
+        if (sleeper := self._asleep.get(fd)) is not None:  # else it was forgotten meanwhile
+            self.forget(fd)
+            sleeper.wake()

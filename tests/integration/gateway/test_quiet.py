@@ -152,6 +152,36 @@ def test_of_thousands_that_end_together_a_few_are_woken_at_a_time_and_each_is_to
     assert told == [1]
 
 
+def test_who_speaks_does_not_wait_for_those_who_end(run: Run) -> None:
+    async def main() -> None:
+        quiet, woken = Quiet(), list[int]()
+        pairs = [socket.socketpair() for _ in range(5 * WOKEN)]
+
+        class Sleeper:
+            def __init__(self, number: int) -> None:
+                self.number = number
+
+            def wake(self) -> None:
+                woken.append(self.number)
+
+        for number, (ours, _) in enumerate(pairs):
+            quiet.watch(ours.fileno(), Sleeper(number))
+        last = len(pairs) - 1
+        for number, (_, theirs) in enumerate(pairs):
+            if number != last:
+                theirs.close()
+        pairs[last][1].send(b"a word")
+        await until(lambda: not quiet)
+        quiet.close()
+        for both in pairs:
+            for one in both:
+                one.close()
+        assert woken[0] == last
+        assert sorted(woken) == list(range(len(pairs)))
+
+    run(main)
+
+
 def test_who_was_told_of_and_is_forgotten_before_its_turn_is_not_woken(run: Run) -> None:
     async def main() -> None:
         quiet, woken, forgotten = Quiet(), list[int](), list[int]()
