@@ -66,11 +66,12 @@ class Quiet:
             self._wake_some()
 
     def _wake_some(self) -> None:
-        for _ in range(min(len(self._ended), WOKEN)):
-            self._wake(self._ended.popleft())
+        some = [self._ended.popleft() for _ in range(min(len(self._ended), WOKEN))]
         self._pausing = bool(self._ended)
         if self._pausing:
             asyncio.get_running_loop().call_later(PAUSE_S, self._wake_some)
+        for fd in some:
+            self._wake(fd)
 
     def _wake(self, fd: int) -> None:
         if (sleeper := self._asleep.get(fd)) is not None:  # else it was forgotten meanwhile

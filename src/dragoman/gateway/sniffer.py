@@ -237,7 +237,7 @@ class _Lent:
 
     picows takes the `write` it will use for frames when it is given the transport, and looks it up again only for
     its answer to the upgrade request: `write` is set in between. It is not given the socket to set options of, and
-    to ask for those it would log: the listening socket has handed them down, and each is a system call a newcomer.
+    to ask for those it would log: what matters the listening socket has handed down, and each is a system call.
     """
 
     __slots__ = ("_transport", "write")

@@ -56,8 +56,7 @@ async def watching(on: Stage) -> AsyncIterator[Watched]:
     finally:
         for task in sampling:
             task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        await asyncio.gather(*sampling, return_exceptions=True)
     watched.rss.append((monotonic(), on.rss_bytes()))
     watched.cpu_share = (on.cpu_s() - cpu) / (monotonic() - began)
     met = await lag(on.instances)
@@ -74,8 +73,9 @@ async def _sample(on: Stage, watched: Watched) -> None:
 async def _ask(on: Stage, watched: Watched) -> None:
     while True:
         await asyncio.sleep(ASK_S)
-        blocks = sum([int((await _metrics(one.http)).get(_BLOCKS, 0)) for one in on.instances])
-        watched.blocks.append((monotonic(), blocks))
+        with suppress(aiohttp.ClientError, TimeoutError):  # who is too busy to answer is asked again
+            blocks = sum([int((await _metrics(one.http))[_BLOCKS]) for one in on.instances])
+            watched.blocks.append((monotonic(), blocks))
 
 
 async def lag(instances: Sequence[InstanceProcess]) -> Buckets:
@@ -87,7 +87,7 @@ async def lag(instances: Sequence[InstanceProcess]) -> Buckets:
 
 
 async def _metrics(http: str) -> Mapping[str, float]:
-    async with aiohttp.ClientSession(http) as session, session.get("/api/v1/metrics") as answer:
+    async with aiohttp.ClientSession(http, raise_for_status=True) as session, session.get("/api/v1/metrics") as answer:
         return dict(await answer.json())
 
 
