@@ -174,9 +174,14 @@ class Admission:
         return Outbound(self._desk, user, self._verify)
 
     async def leave(self, user: ChatUser) -> None:
-        """The socket is closed: the owner's name goes, unless a newer connection has put its own there."""
+        """The socket is closed: the owner's name goes, unless a newer connection has put its own there.
+
+        It stays, and lapses, while somebody may have missed something that was sent here: wherever the user goes on, it
+        is seen by that name that it was here, and those it writes to look into the archive first.
+        """
         self._here.leave(user)
-        await self._users.leave(user.id, user.owner)
+        if not self._courier.owes_anybody:
+            await self._users.leave(user.id, user.owner)
 
     # -- again and again -------------------------------------------------------------------------
 

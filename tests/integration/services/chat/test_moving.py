@@ -52,6 +52,21 @@ async def test_what_an_instance_saved_and_could_not_push_is_not_overtaken_by_wha
         assert socket.messages == ["one", "two"]
 
 
+async def test_nor_if_redis_is_back_just_when_it_leaves(redis: Redis, keys: Keys, tmp_path: Path) -> None:
+    """Its name must not go before those who missed something know it: by that name it is seen where it was."""
+    async with two_houses(redis, keys, tmp_path) as (cut_off, other):
+        socket = Socket(1)
+        await other.come_in(RECEIVER, socket)
+        await cut_off.send(SENDER, RECEIVER, 2, "one")
+        sender = cut_off.here.get(SENDER)
+        assert sender is not None
+        cut_off.admission._users = other.users
+        await cut_off.admission.leave(sender)
+        await other.send(SENDER, RECEIVER, 3, "two")
+        await other.tasks.settled()
+        assert socket.messages == ["one", "two"]
+
+
 class UsersAwayOnce(Users):
     """Redis does not say where the first one that comes in was before."""
 
