@@ -3,6 +3,9 @@
 import asyncio
 import socket
 import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 from dragoman.gateway import Listener
 from dragoman.gateway.quiet import WOKEN, Quiet
@@ -11,6 +14,11 @@ from dragoman.protocol.codes import Close
 from gateway_peers import TEXT, Echo, Run, connected, frame, serving, until, websocket
 
 WITHOUT, RESET = struct.pack("ii", 0, 0), struct.pack("ii", 1, 0)  # SO_LINGER
+
+
+@dataclass(frozen=True)
+class Sleeper:
+    wake: Callable[[], None]
 
 
 def only(listener: Listener) -> WebSocket:
@@ -121,11 +129,10 @@ def test_who_was_quiet_is_closed_with_its_last_words(run: Run) -> None:
 
 
 def test_of_thousands_that_end_together_a_few_are_woken_at_a_time_and_each_is_told_of_once(run: Run) -> None:
-    class Sleeper:
-        def wake(self) -> None:
-            woken[-1] += 1
-
     woken, told = [0], [0]
+
+    def count() -> None:
+        woken[-1] += 1
 
     class Counted(Quiet):
         def _look(self) -> None:
@@ -136,7 +143,7 @@ def test_of_thousands_that_end_together_a_few_are_woken_at_a_time_and_each_is_to
         quiet = Counted()
         pairs = [socket.socketpair() for _ in range(3 * WOKEN)]
         for ours, _ in pairs:
-            quiet.watch(ours.fileno(), Sleeper())
+            quiet.watch(ours.fileno(), Sleeper(count))
         for _, theirs in pairs:
             theirs.close()
         while quiet:
@@ -157,15 +164,8 @@ def test_who_speaks_does_not_wait_for_those_who_end(run: Run) -> None:
         quiet, woken = Quiet(), list[int]()
         pairs = [socket.socketpair() for _ in range(5 * WOKEN)]
 
-        class Sleeper:
-            def __init__(self, number: int) -> None:
-                self.number = number
-
-            def wake(self) -> None:
-                woken.append(self.number)
-
         for number, (ours, _) in enumerate(pairs):
-            quiet.watch(ours.fileno(), Sleeper(number))
+            quiet.watch(ours.fileno(), Sleeper(partial(woken.append, number)))
         last = len(pairs) - 1
         for number, (_, theirs) in enumerate(pairs):
             if number != last:
@@ -187,18 +187,14 @@ def test_who_was_told_of_and_is_forgotten_before_its_turn_is_not_woken(run: Run)
         quiet, woken, forgotten = Quiet(), list[int](), list[int]()
         pairs = [socket.socketpair() for _ in range(2 * WOKEN)]
 
-        class Sleeper:
-            def __init__(self, number: int) -> None:
-                self.number = number
-
-            def wake(self) -> None:
-                woken.append(self.number)
-                if not forgotten:
-                    forgotten.append((self.number + 1) % len(pairs))
-                    quiet.forget(pairs[forgotten[0]][0].fileno())
+        def wake(number: int) -> None:
+            woken.append(number)
+            if not forgotten:
+                forgotten.append((number + 1) % len(pairs))
+                quiet.forget(pairs[forgotten[0]][0].fileno())
 
         for number, (ours, _) in enumerate(pairs):
-            quiet.watch(ours.fileno(), Sleeper(number))
+            quiet.watch(ours.fileno(), Sleeper(partial(wake, number)))
         for _, theirs in pairs:
             theirs.close()
         await until(lambda: not quiet)
