@@ -49,11 +49,20 @@ async def stage(
         yield cluster, here
 
 
+# Nobody dies. A node that is missing is known at once; one that a busy machine keeps for seconds is not missing.
+UNHURRIED: dict[str, object] = {
+    "scheduler__phase2__instance_presence_ttl_seconds": 20,
+    "speech__placement_wait_ms": 50,
+    "speech__job_ack_timeout_ms": 25_000,
+    "speech__attempt_timeout_ms": 25_000,
+}
+
+
 @pytest.fixture(scope="module")
 def here(redis_server: RedisAt, tmp_path_factory: pytest.TempPathFactory) -> Iterator[InstanceProcess]:
     """An instance with a node, for the tests that break nothing."""
     with asyncio.Runner() as runner, ExitStack() as ends:
-        flags: dict[str, object] = {"speech__max_duration_ms": 2000, "speech__placement_wait_ms": 50}
+        flags: dict[str, object] = UNHURRIED | {"speech__max_duration_ms": 2000}
         standing = stage(redis_server, tmp_path_factory.mktemp("here"), **flags)  # type: ignore[arg-type]
         _, (instance,) = runner.run(standing.__aenter__())
         ends.callback(lambda: runner.run(standing.__aexit__(None, None, None)))

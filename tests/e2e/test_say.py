@@ -19,7 +19,7 @@ import pytest
 
 from dragoman.protocol.audio import SILENCE_PACKET, opus_run
 from dragoman.verify.processes import InstanceProcess
-from e2e.test_client import stage, wav_of
+from e2e.test_client import UNHURRIED, stage, wav_of
 from redis_servers import RedisAt
 from waiting import wait_until
 
@@ -30,7 +30,7 @@ PATIENCE_S = 60.0
 def here(redis_server: RedisAt, tmp_path_factory: pytest.TempPathFactory) -> Iterator[InstanceProcess]:
     """Cuts early, so that there is something to see early."""
     with asyncio.Runner() as runner, ExitStack() as ends:
-        flags: dict[str, Any] = {"speech__max_duration_ms": 600, "speech__placement_wait_ms": 50}
+        flags: dict[str, Any] = UNHURRIED | {"speech__max_duration_ms": 600}
         standing = stage(redis_server, tmp_path_factory.mktemp("here"), **flags)
         _, (instance,) = runner.run(standing.__aenter__())
         ends.callback(lambda: runner.run(standing.__aexit__(None, None, None)))
@@ -83,6 +83,7 @@ async def test_standard_input_is_spoken_as_it_comes(here: InstanceProcess, tmp_p
     process.stdin.close()
     rest, _ = await process.communicate()
     events = [json.loads(line) for line in rest.splitlines()]
+    assert [event for event in events if event["event"] == "failed"] == []
     assert (process.returncode, events[-1]) == (0, {"event": "end", "translated": 2, "failed": 0})
 
 
