@@ -7,16 +7,20 @@ of the places, which it fills and empties by itself, so that others find one whi
 
 Bodies are not inflated, whatever they say they are: nothing here is asked with one that would be worth it, and a small
 one could grow without bound.
+
+Who waits for its next request sleeps: see `quiet`.
 """
 
 import asyncio
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from aiohttp import web
 
 from dragoman.gateway.addresses import Addresses, is_here
 from dragoman.gateway.limits import Limits
+from dragoman.gateway.quiet import Quiet
+
+_DOZE_S = 0.1  # who has been answered is looked for this often
 
 
 class Unread:
@@ -37,20 +41,15 @@ class Unread:
         return now - self.since
 
 
-class _Place(NamedTuple):
-    transport: asyncio.Transport
-    address: str
-    unread: Unread
-
-
 class HttpPlaces:
-    def __init__(self, app: web.Application, limits: Limits) -> None:
+    def __init__(self, app: web.Application, limits: Limits, quiet: Quiet) -> None:
         self._most = limits.max_http_connections
         self._most_of_one = limits.max_http_per_address
         self._unread_s = limits.out_queue_age_s
-        # In the order they came. aiohttp lets go of a transport when it closes it, and that is not the end of it: it
-        # is only when all that was written has been read.
-        self._taken: dict[web.RequestHandler, _Place] = {}
+        self.quiet = quiet
+        self._taken: dict[Visit, None] = {}  # in the order they came
+        self._awake: set[Visit] = set()
+        self._dozing = False  # there will be a look at who is awake
         self._addresses = Addresses()
         self._runner = web.AppRunner(
             app,
@@ -65,63 +64,120 @@ class HttpPlaces:
 
     async def close(self) -> None:
         await self._runner.cleanup()
-        for handler in list(self._taken):
-            self._cut_off(handler)
+        for visit in list(self._taken):
+            self._cut_off(visit)
 
     def take(self, transport: asyncio.Transport, now: float) -> asyncio.Protocol | None:
         """A protocol for one more connection; None: all places it could have are taken by who is being answered."""
         address = str((transport.get_extra_info("peername") or ("",))[0])
-        if self._is_full() or self._has_its_share(address):
-            self._forget_gone()
         if self._has_its_share(address):
-            if not self._make_room([handler for handler, place in self._taken.items() if place.address == address]):
+            if not self._make_room([visit for visit in self._taken if visit.address == address]):
                 return None
-        elif self._is_full() and not self._make_room(self._taken):
+        elif len(self._taken) >= self._most and not self._make_room(self._taken):
             return None
         assert self._runner.server is not None
-        handler = self._runner.server()
-        self._taken[handler] = _Place(transport, address, Unread(now))
+        visit = Visit(self, self._runner.server(), transport, address, now)
+        self._taken[visit] = None
         self._addresses.add(address)
-        return handler
+        self.awake(visit)
+        return visit
 
     def sweep(self, now: float) -> None:
-        self._forget_gone()
-        for handler, place in list(self._taken.items()):
-            if place.unread.age(place.transport.get_write_buffer_size(), now) > self._unread_s:
-                self._cut_off(handler)
+        for visit in list(self._taken):
+            if visit.unread.age(visit.transport.get_write_buffer_size(), now) > self._unread_s:
+                self._cut_off(visit)
 
-    def _is_full(self) -> bool:
-        return len(self._taken) >= self._most
+    def awake(self, visit: "Visit") -> None:
+        self._awake.add(visit)
+        if not self._dozing:
+            self._dozing = True
+            asyncio.get_running_loop().call_later(_DOZE_S, self._doze)
+
+    def ended(self, visit: "Visit") -> None:
+        self._awake.discard(visit)
+        if visit in self._taken:
+            del self._taken[visit]
+            self._addresses.drop(visit.address)
+
+    def _doze(self) -> None:
+        self._dozing = False
+        awake, self._awake = self._awake, set()
+        for visit in awake:
+            if is_idle(visit.handler) and not visit.transport.is_closing():
+                visit.sleep()
+            else:
+                self.awake(visit)
 
     def _has_its_share(self, address: str) -> bool:
         return 0 < self._most_of_one <= self._addresses.of(address) and not is_here(address)
 
-    def _forget_gone(self) -> None:
-        assert self._runner.server is not None
-        here = set(self._runner.server.connections)
-        for handler in [handler for handler in self._taken if handler not in here]:
-            self._forget(handler)
-
-    def _forget(self, handler: web.RequestHandler) -> _Place:
-        place = self._taken.pop(handler)
-        self._addresses.drop(place.address)
-        return place
-
-    def _make_room(self, among: Iterable[web.RequestHandler]) -> bool:
-        leaving = next(filter(is_idle, among), None) or self._least_read(among)
+    def _make_room(self, among: Iterable["Visit"]) -> bool:
+        leaving = next((visit for visit in among if is_idle(visit.handler)), None) or _least_read(among)
         if leaving is None:
             return False
         self._cut_off(leaving)
         return True
 
-    def _least_read(self, among: Iterable[web.RequestHandler]) -> web.RequestHandler | None:
-        waiting = (handler for handler in among if self._taken[handler].transport.get_write_buffer_size())
-        return min(waiting, key=lambda handler: self._taken[handler].unread.since, default=None)
+    def _cut_off(self, visit: "Visit") -> None:
+        self.ended(visit)
+        visit.handler.force_close()  # as when its time to stay is over
+        visit.transport.abort()  # if something is unread; otherwise it is closed by now
 
-    def _cut_off(self, handler: web.RequestHandler) -> None:
-        place = self._forget(handler)
-        handler.force_close()  # as when its time to stay is over
-        place.transport.abort()  # if something is unread; otherwise it is closed by now
+
+class Visit(asyncio.Protocol):
+    """One connection, between its transport and aiohttp: we are to know when it speaks and when it has ended."""
+
+    __slots__ = ("_asleep_fd", "_places", "address", "handler", "transport", "unread")
+
+    def __init__(
+        self, places: HttpPlaces, handler: web.RequestHandler, transport: asyncio.Transport, address: str, now: float
+    ) -> None:
+        self.handler, self.transport, self.address = handler, transport, address
+        self.unread = Unread(now)
+        self._places = places
+        self._asleep_fd: int | None = None
+
+    # --- what the transport tells ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.handler.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.handler.data_received(data)
+
+    def eof_received(self) -> None:
+        self.handler.eof_received()
+
+    def pause_writing(self) -> None:
+        self.handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.handler.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._asleep_fd is not None:
+            self._places.quiet.forget(self._asleep_fd)
+            self._asleep_fd = None
+        self._places.ended(self)
+        self.handler.connection_lost(exc)
+
+    # --- between two requests ---
+
+    def sleep(self) -> None:
+        self._asleep_fd = self.transport.get_extra_info("socket").fileno()
+        self.transport.pause_reading()
+        self._places.quiet.watch(self._asleep_fd, self)
+
+    def wake(self) -> None:
+        self._asleep_fd = None
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+            self._places.awake(self)
+
+
+def _least_read(among: Iterable[Visit]) -> Visit | None:
+    waiting = (visit for visit in among if visit.transport.get_write_buffer_size())
+    return min(waiting, key=lambda visit: visit.unread.since, default=None)
 
 
 def is_idle(handler: web.RequestHandler) -> bool:

@@ -71,7 +71,7 @@ class Listener:
         self._routes = {path: route if isinstance(route, Route) else Route(route) for path, route in routes.items()}
         every = [self.limits, *(route.limits for route in self._routes.values() if route.limits)]
         self._sweep_every_s = min(_MAX_SWEEP_S, *(limits.shortest_s() / 4 for limits in every))
-        self._places = HttpPlaces(http_app, self.limits)
+        self._places = HttpPlaces(http_app, self.limits, self.roster.quiet)
         await self._places.open()
         await self._listen(host, port, reuse_port, sock)
         for listening in self._servers[0].sockets:
@@ -112,9 +112,9 @@ class Listener:
             if number % _CLOSE_BATCH == _CLOSE_BATCH - 1:
                 await asyncio.sleep(0)
         await self.roster.empty.wait()
-        self.roster.quiet.close()
         if self._places is not None:
             await self._places.close()
+        self.roster.quiet.close()
         self.roster.heads.expire(inf)
         self.roster.leaving.expire(inf)
         if self._sweep_timer is not None:

@@ -8,7 +8,7 @@ without it.
 import gc
 
 PORTION = 2_000  # objects looked at together: about a millisecond
-ACCEPTED, UPGRADED = 8, 25  # objects that a connection begins with, and that a WebSocket adds
+ACCEPTED, UPGRADED, ANSWERED = 8, 25, 31  # objects that a connection begins with, and that a WebSocket or HTTP adds
 
 
 class Nursery:

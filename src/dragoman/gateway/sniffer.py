@@ -27,7 +27,7 @@ from dragoman.gateway.doorman import Doorman
 from dragoman.gateway.drain import Drain
 from dragoman.gateway.handshake import END_OF_HEAD, Reject, Request, accept, parse, wants_websocket
 from dragoman.gateway.limits import Limits
-from dragoman.gateway.nursery import ACCEPTED, UPGRADED
+from dragoman.gateway.nursery import ACCEPTED, ANSWERED, UPGRADED
 from dragoman.gateway.roster import Roster
 
 _READ_BUFFER_BYTES = 2048
@@ -136,6 +136,7 @@ class Sniffer(asyncio.Protocol):
             self._refuse(http)
             return
         self._door.roster.heads.discard(self)
+        self._door.roster.nursery.made(ANSWERED)
         self._transport.set_protocol(http)
         http.connection_made(self._transport)
         http.data_received(bytes(self._head))

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+from contextlib import AsyncExitStack
 
 import pytest
 from aiohttp import web
@@ -135,6 +136,48 @@ async def test_this_machine_may_have_all_the_places() -> None:
 async def test_who_has_left_does_not_count_against_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_places, "is_here", lambda address: False)
     async with serving(max_http_per_address=1) as listener:
+        await newcomers_are_answered(listener)
+
+
+async def test_who_waits_for_its_next_request_sleeps_and_is_answered_when_it_asks() -> None:
+    async with serving() as listener, connected(listener) as client:
+        for _ in range(3):
+            await client.send(GET)
+            assert (await client.answer()).status == 200
+            await until(lambda: len(listener.roster.quiet) == 1)
+
+
+async def test_who_is_being_answered_does_not_sleep() -> None:
+    async with serving() as listener, connected(listener) as busy, connected(listener) as idle:
+        await busy.send(b"POST /length HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\na")
+        for _ in range(2):
+            await idle.send(GET)
+            assert (await idle.answer()).status == 200
+            await until(lambda: len(listener.roster.quiet) == 1)
+        await busy.send(b"b")
+        assert (await busy.answer()).body == b'{"length": 2}'
+        await until(lambda: len(listener.roster.quiet) == 2)
+
+
+async def test_the_end_of_who_sleeps_is_noticed_and_nobody_is_kept() -> None:
+    async with serving() as listener:
+        async with AsyncExitStack() as clients:
+            for _ in range(20):
+                client = await clients.enter_async_context(connected(listener))
+                await client.send(GET)
+                assert (await client.answer()).status == 200
+            await until(lambda: len(listener.roster.quiet) == 20)
+        await until(lambda: not answering(listener))
+        assert len(listener.roster.quiet) == 0
+
+
+async def test_a_sleeper_whose_time_to_stay_is_over_is_not_watched_any_more() -> None:
+    async with serving(http_keepalive_s=0.3) as listener, connected(listener) as client:
+        await client.send(GET)
+        assert (await client.answer()).status == 200
+        await until(lambda: len(listener.roster.quiet) == 1)
+        assert await client.ended()
+        await until(lambda: len(listener.roster.quiet) == 0)
         await newcomers_are_answered(listener)
 
 
