@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dragoman.archive.sqlite import SqliteArchive
-from dragoman.services.chat import deliver
+from dragoman.domain.chat import pace
 from dragoman.services.chat.courier import Tell
 from dragoman.services.chat.save import SaveStage
 from dragoman.store.chat.shards import Names, SavedEntry, Shards
@@ -147,7 +147,7 @@ async def walk(redis: Redis, keys: Keys, database: Path, way: list[Step[State]])
 @pytest.fixture
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """No pauses between two batches: the model says when something is read."""
-    monkeypatch.setattr(deliver, "PACE_S", 0)
+    monkeypatch.setattr(pace, "PACE_S", 0)
 
 
 @pytest.mark.usefixtures("brisk")

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import structlog
 
+from dragoman.domain.chat.pace import Pace
 from dragoman.domain.chat.switches import Path
 from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import Reason
@@ -28,14 +29,13 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-# A busy shard is read this often at most: what comes meanwhile shares the pushes, the scripts and the transaction.
-PACE_S = 0.04
 RETRY_S = 0.2
 
 
 class DeliverStage:
     def __init__(self, shards: Shards, courier: Courier, switchboard: Switchboard, metrics: Metrics) -> None:
         self._shards, self._courier, self._switchboard, self._metrics = shards, courier, switchboard, metrics
+        self._pace = Pace()
 
     async def run(self, holding: Holding) -> None:
         """Until the shard is given up or lost."""
@@ -60,7 +60,7 @@ class DeliverStage:
                 if after != ">":
                     after = entries[-1].entry if entries else ">"
                 elif entries and len(entries) < switches.batch_size:
-                    await asyncio.sleep(max(began + PACE_S - monotonic(), 0))
+                    await asyncio.sleep(self._pace.pause(began, monotonic()))
         finally:
             await reader.close()
 
