@@ -229,6 +229,7 @@ def abuse(
     chosen = bench_abuse.Settings(
         seconds=seconds or (QUICK_ABUSE_SECONDS if quick else ABUSE_SECONDS),
         scale=QUICK if quick else Scale(),
+        aside=not quick,
         only=tuple(only or ()),
     )
     server = settings(ctx).config.embedded.redis_server

@@ -46,6 +46,7 @@ class Settings:
     warmup_s: float = 3.0
     per_s: float = 25.0
     scale: Scale = field(default_factory=Scale)
+    aside: bool = False  # the attacker has what nobody else wants: of a machine that is busy with others, nothing
     only: tuple[str, ...] = ()
 
     @property
@@ -111,6 +112,8 @@ async def _run(report: Report, settings: Settings, servers: Servers, folder: Pat
     async with staged(servers, folder) as stage:
         on_step("bystanders")
         await _open(stage, settings)
+        if settings.aside:
+            await stage.attacker.act("aside")
         first = await stage.state()
         findings = []
         for attack in settings.attacks:
