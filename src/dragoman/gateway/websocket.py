@@ -1,12 +1,15 @@
 """A `Connection` on top of picows.
 
-A connection has no task, timer or queue of its own; time limits are checked by the roster's sweep. Frames come in
-one at a time: fragments are joined here under the size limit of the whole, control frames may lie between them, and
-every frame, control frames too, takes a token of the rate limit. What waits for a slow reader is bounded in bytes
-and in age.
+A connection has no task or timer of its own; time limits are checked by the roster's sweep. Frames come in one at a
+time: fragments are joined here under the size limit of the whole, control frames may lie between them, and every frame,
+control frames too, takes a token of the rate limit. What waits for a slow reader is bounded in bytes and in age.
+
+Who says a lot at once is heard a few messages a turn of the loop, so that others have their turn between them. What was
+read with them waits, and nothing more is read meanwhile.
 """
 
 import asyncio
+from collections import deque
 from itertools import count
 
 import structlog
@@ -27,6 +30,7 @@ _NORMAL = 1000
 _PROTOCOL_ERROR = 1002
 _INTERNAL_ERROR = 1011
 _MAX_REASON_BYTES = 123
+_AT_ONCE = 16  # messages of one connection
 # More than this does not wait for the end of the turn.
 _FLUSH_BYTES = 256 << 10
 # A read buffer that held this much is given back when it has not been needed for a while.
@@ -65,8 +69,10 @@ class WebSocket(Guest):
         "_pinged_at",
         "_reading",
         "_roster",
+        "_run",
         "_tokens",
         "_transport",
+        "_unheard",
         "_ws",
         "closed",
         "headers",
@@ -105,6 +111,8 @@ class WebSocket(Guest):
         self._backlog: Backlog | None = None
         self._grown_at: float | None = None
         self._reading = True
+        self._run = 0  # messages that were read together, so far
+        self._unheard: deque[tuple[WSMsgType, bytes]] | None = None
         self._asleep_fd: int | None = None  # of a socket that the roster's `quiet` watches in place of the loop
 
     # --- what endpoints use ---
@@ -135,7 +143,8 @@ class WebSocket(Guest):
     def resume_reading(self) -> None:
         if not self.closed and not self._transport.is_closing():
             self._reading = True
-            self._transport.resume_reading()
+            if self._unheard is None:
+                self._transport.resume_reading()
 
     def close(self, code: int, reason: str = "") -> None:
         if self.closed or self._ws is None:
@@ -223,9 +232,11 @@ class WebSocket(Guest):
         if frame.rsv1 or frame.rsv2 or frame.rsv3:
             self.close(_PROTOCOL_ERROR, "no extension was negotiated")
         elif (kind is _TEXT or kind is _BINARY) and frame.fin and self._partial is None:
-            self._deliver(kind, frame.get_payload_as_bytes())
+            self._hear(kind, frame.get_payload_as_bytes())
         else:
             self._on_unusual(kind, frame)
+        if not frame.tail_size:
+            self._run = 0
         if self._grown_at is not None or size + frame.tail_size > _GROWN_BYTES:
             self._mind_buffer(size, frame.tail_size)
 
@@ -272,7 +283,7 @@ class WebSocket(Guest):
     # --- while it says nothing ---
 
     def _sleep(self) -> None:
-        if self._asleep_fd is None and not self._transport.is_closing():
+        if self._asleep_fd is None and self._unheard is None and not self._transport.is_closing():
             self._asleep_fd = self._transport.get_extra_info("socket").fileno()
             self._transport.pause_reading()
             self._roster.quiet.watch(self._asleep_fd, self)
@@ -285,6 +296,34 @@ class WebSocket(Guest):
                 self._transport.resume_reading()
 
     # --- messages ---
+
+    def _hear(self, kind: WSMsgType, data: bytes) -> None:
+        self._run += 1
+        if self._unheard is not None:
+            self._unheard.append((kind, data))
+        elif self._run <= _AT_ONCE:
+            self._deliver(kind, data)
+        else:
+            self._unheard = deque([(kind, data)])
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._hear_some)
+
+    def _hear_some(self) -> None:
+        self._hear_out(_AT_ONCE)
+        if self._unheard:
+            asyncio.get_running_loop().call_soon(self._hear_some)
+        elif self._unheard is not None:
+            self._unheard = None
+            self._run = 0
+            if self._reading and not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def _hear_out(self, most: int | None = None) -> None:
+        """Of what was read, in order; nothing of it once we have closed."""
+        waiting = self._unheard or ()
+        for _ in range(len(waiting) if most is None else min(most, len(waiting))):
+            if self._unheard:
+                self._deliver(*self._unheard.popleft())
 
     def _deliver(self, kind: WSMsgType, data: bytes) -> None:
         assert self._endpoint is not None
@@ -317,9 +356,12 @@ class WebSocket(Guest):
         self._partial += frame.get_payload_as_memoryview()
         if frame.fin:
             data, self._partial = bytes(self._partial), None
-            self._deliver(self._kind, data)
+            self._hear(self._kind, data)
 
     def _on_close(self, payload: bytes) -> None:
+        self._hear_out()
+        if self.closed:
+            return
         self.closed = True
         assert self._ws is not None
         code = int.from_bytes(payload[:2], "big") if len(payload) >= 2 else _NORMAL
@@ -357,14 +399,17 @@ class WebSocket(Guest):
         self._partial = None
         self.resume_writing()
         self.wake()
-        if not self._reading:  # the peer's side of the close must be read
+        if not self._reading or self._unheard is not None:  # the peer's side of the close must be read
             self._transport.resume_reading()
+        self._unheard = None
         Drain(self._transport, self._roster, self._gone).start(peer_is_done=peer_is_done)
         # Not from inside whoever closed it: an endpoint need not expect its own `closed` in the middle of a call.
         asyncio.get_running_loop().call_soon(self._tell_closed)
 
     def _gone(self) -> None:
         self.wake()
+        self._hear_out()
+        self._unheard = None
         self.closed = True
         self._ws = None
         self._backlog = None
