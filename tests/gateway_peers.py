@@ -66,7 +66,11 @@ def http_app() -> web.Application:
 
 @asynccontextmanager
 async def serving(
-    routes: Mapping[str, EndpointFactory | Route] | None = None, *, authorize: Authorizer | None = None, **limits: Any
+    routes: Mapping[str, EndpointFactory | Route] | None = None,
+    *,
+    authorize: Authorizer | None = None,
+    app: web.Application | None = None,
+    **limits: Any,
 ) -> AsyncIterator[Listener]:
     """A listener on a free port with `/echo` and the HTTP application; `limits` are fields of Limits."""
     listener = Listener()
@@ -74,7 +78,7 @@ async def serving(
         "127.0.0.1",
         0,
         {"/echo": Echo, **(routes or {})},
-        http_app(),
+        app or http_app(),
         Limits(**{"close_timeout_s": 0.5, **limits}),
         authorize=authorize,
     )

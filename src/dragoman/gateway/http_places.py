@@ -93,8 +93,11 @@ class HttpPlaces:
             self._dozing = True
             asyncio.get_running_loop().call_later(_DOZE_S, self._doze)
 
-    def ended(self, visit: "Visit") -> None:
+    def asleep(self, visit: "Visit") -> None:
         self._awake.discard(visit)
+
+    def ended(self, visit: "Visit") -> None:
+        self.asleep(visit)
         if visit in self._taken:
             del self._taken[visit]
             self._addresses.drop(visit.address)
@@ -158,8 +161,14 @@ class Visit(asyncio.Protocol):
         if self._asleep_fd is not None:
             self._places.quiet.forget(self._asleep_fd)
             self._asleep_fd = None
-        self._places.ended(self)
+        self._places.asleep(self)
+        # Who asks and leaves is answered all the same, and has its place until then.
+        answering = self.handler._task_handler
         self.handler.connection_lost(exc)
+        if answering is None or answering.done():
+            self._places.ended(self)
+        else:
+            answering.add_done_callback(lambda _: self._places.ended(self))
 
     # --- between two requests ---
 

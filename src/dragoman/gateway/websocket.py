@@ -4,12 +4,14 @@ A connection has no task or timer of its own; time limits are checked by the ros
 time: fragments are joined here under the size limit of the whole, control frames may lie between them, and every frame,
 control frames too, takes a token of the rate limit. What waits for a slow reader is bounded in bytes and in age.
 
-Who says a lot at once is heard a few messages a turn of the loop, so that others have their turn between them. What was
-read with them waits, and nothing more is read meanwhile.
+Who says a lot at once is heard a few messages a turn of the loop, so that others have their turn between them. The rest
+waits, in order and up to a bound, and so does an end that came behind it.
 """
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from itertools import count
 
 import structlog
@@ -31,6 +33,8 @@ _PROTOCOL_ERROR = 1002
 _INTERNAL_ERROR = 1011
 _MAX_REASON_BYTES = 123
 _AT_ONCE = 16  # messages of one connection
+# What waits to be heard, and what a small message takes; more is not read.
+_UNHEARD_BYTES, _STEP_BYTES = 1 << 20, 256
 # More than this does not wait for the end of the turn.
 _FLUSH_BYTES = 256 << 10
 # A read buffer that held this much is given back when it has not been needed for a while.
@@ -56,12 +60,14 @@ class WebSocket(Guest):
         "_asleep_fd",
         "_backlog",
         "_counters",
+        "_deaf",
         "_endpoint",
         "_filled_at",
         "_frames",
         "_frames_before",
         "_grown_at",
         "_heard_at",
+        "_held",
         "_kind",
         "_out",
         "_out_bytes",
@@ -73,6 +79,7 @@ class WebSocket(Guest):
         "_tokens",
         "_transport",
         "_unheard",
+        "_unheard_bytes",
         "_ws",
         "closed",
         "headers",
@@ -112,7 +119,10 @@ class WebSocket(Guest):
         self._grown_at: float | None = None
         self._reading = True
         self._run = 0  # messages that were read together, so far
-        self._unheard: deque[tuple[WSMsgType, bytes]] | None = None
+        self._unheard: deque[Callable[[], None]] | None = None  # what is to be done, message by message
+        self._unheard_bytes = 0
+        self._held = False  # not read because of them
+        self._deaf = False  # an end waits behind them
         self._asleep_fd: int | None = None  # of a socket that the roster's `quiet` watches in place of the loop
 
     # --- what endpoints use ---
@@ -143,10 +153,12 @@ class WebSocket(Guest):
     def resume_reading(self) -> None:
         if not self.closed and not self._transport.is_closing():
             self._reading = True
-            if self._unheard is None:
+            if not self._held:
                 self._transport.resume_reading()
 
     def close(self, code: int, reason: str = "") -> None:
+        if self._ws is None:
+            self._unheard = None  # who is gone is heard no further
         if self.closed or self._ws is None:
             return
         self._flush()
@@ -217,7 +229,7 @@ class WebSocket(Guest):
             self._fail()
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
-        if self.closed:
+        if self.closed or self._deaf:
             return
         size = frame.payload_size
         counters = self._counters
@@ -226,11 +238,11 @@ class WebSocket(Guest):
         self._frames += 1
         self._tokens -= 1
         if self._tokens < 0 and not self._refill():
-            self.close(Close.RATE, "too many frames a second")
+            self._refuse(Close.RATE, "too many frames a second")
             return
         kind = frame.msg_type
         if frame.rsv1 or frame.rsv2 or frame.rsv3:
-            self.close(_PROTOCOL_ERROR, "no extension was negotiated")
+            self._refuse(_PROTOCOL_ERROR, "no extension was negotiated")
         elif (kind is _TEXT or kind is _BINARY) and frame.fin and self._partial is None:
             self._hear(kind, frame.get_payload_as_bytes())
         else:
@@ -253,10 +265,11 @@ class WebSocket(Guest):
         self._roster.backlogged.discard(self)
 
     def violated(self, code: int) -> None:
+        self._hear_out()  # picows answers as soon as we return, and its answer is not ours
         if code == WSCloseCode.MESSAGE_TOO_BIG.value:
             self._too_big()
         else:
-            self.close(code, "WebSocket protocol error")
+            self._refuse(code, "WebSocket protocol error")
 
     # --- what the roster calls ---
 
@@ -299,31 +312,57 @@ class WebSocket(Guest):
 
     def _hear(self, kind: WSMsgType, data: bytes) -> None:
         self._run += 1
-        if self._unheard is not None:
-            self._unheard.append((kind, data))
-        elif self._run <= _AT_ONCE:
+        if self._unheard is None and self._run <= _AT_ONCE:
             self._deliver(kind, data)
         else:
-            self._unheard = deque([(kind, data)])
-            self._transport.pause_reading()
+            self._later(partial(self._deliver, kind, data), len(data))
+
+    def _in_turn(self, step: Callable[[], None]) -> None:
+        if self._unheard is None:
+            step()
+        else:
+            self._later(step)
+
+    def _last(self, step: Callable[[], None]) -> None:
+        """In its turn, and nothing that comes after it."""
+        if self._unheard is not None:
+            self._deaf = True
+            self._hold()
+        self._in_turn(step)
+
+    def _later(self, step: Callable[[], None], size: int = 0) -> None:
+        if self._unheard is None:
+            self._unheard = deque()
+            self._unheard_bytes = 0
             asyncio.get_running_loop().call_soon(self._hear_some)
+        self._unheard.append(step)
+        self._unheard_bytes += size + _STEP_BYTES
+        if self._unheard_bytes > _UNHEARD_BYTES:
+            self._hold()
+
+    def _hold(self) -> None:
+        """Read nothing more until all that waits was heard."""
+        self._held = True
+        self._transport.pause_reading()
+
+    def _hear_out(self) -> None:
+        while self._unheard:
+            self._unheard.popleft()()
+        self._unheard = None
 
     def _hear_some(self) -> None:
-        self._hear_out(_AT_ONCE)
+        for _ in range(_AT_ONCE):
+            if self._unheard:
+                self._unheard.popleft()()
         if self._unheard:
             asyncio.get_running_loop().call_soon(self._hear_some)
         elif self._unheard is not None:
             self._unheard = None
             self._run = 0
-            if self._reading and not self._transport.is_closing():
-                self._transport.resume_reading()
-
-    def _hear_out(self, most: int | None = None) -> None:
-        """Of what was read, in order; nothing of it once we have closed."""
-        waiting = self._unheard or ()
-        for _ in range(len(waiting) if most is None else min(most, len(waiting))):
-            if self._unheard:
-                self._deliver(*self._unheard.popleft())
+            if self._held:
+                self._held = False
+                if self._reading and not self._transport.is_closing():
+                    self._transport.resume_reading()
 
     def _deliver(self, kind: WSMsgType, data: bytes) -> None:
         assert self._endpoint is not None
@@ -337,15 +376,15 @@ class WebSocket(Guest):
 
     def _on_unusual(self, kind: WSMsgType, frame: WSFrame) -> None:
         if kind is _PING:
-            self._send(_PONG, frame.get_payload_as_bytes())
+            self._in_turn(partial(self._send, _PONG, frame.get_payload_as_bytes()))
         elif kind is _CLOSE:
-            self._on_close(frame.get_payload_as_bytes())
+            self._last(partial(self._on_close, frame.get_payload_as_bytes()))
         elif kind is not _PONG:
             self._on_fragment(kind, frame)
 
     def _on_fragment(self, kind: WSMsgType, frame: WSFrame) -> None:
         if (kind is _CONTINUATION) != (self._partial is not None):
-            self.close(_PROTOCOL_ERROR, "a fragment out of place")
+            self._refuse(_PROTOCOL_ERROR, "a fragment out of place")
             return
         if self._partial is None:
             self._partial = bytearray()
@@ -359,11 +398,9 @@ class WebSocket(Guest):
             self._hear(self._kind, data)
 
     def _on_close(self, payload: bytes) -> None:
-        self._hear_out()
-        if self.closed:
+        if self._ws is None:
             return
         self.closed = True
-        assert self._ws is not None
         code = int.from_bytes(payload[:2], "big") if len(payload) >= 2 else _NORMAL
         self._ws.send_close(code)  # type: ignore[arg-type]  # any int will do
         self._leave(peer_is_done=True)
@@ -387,8 +424,12 @@ class WebSocket(Guest):
 
     # --- the end ---
 
+    def _refuse(self, code: int, reason: str) -> None:
+        """For what the peer has done: what it said before is heard."""
+        self._last(partial(self.close, code, reason))
+
     def _too_big(self) -> None:
-        self.close(Close.TOO_BIG, f"a message has at most {self.limits.max_frame_bytes} bytes")
+        self._refuse(Close.TOO_BIG, f"a message has at most {self.limits.max_frame_bytes} bytes")
 
     def _fail(self) -> None:
         _log.exception("endpoint failed", connection=self.id, path=self.path)
@@ -399,7 +440,7 @@ class WebSocket(Guest):
         self._partial = None
         self.resume_writing()
         self.wake()
-        if not self._reading or self._unheard is not None:  # the peer's side of the close must be read
+        if not self._reading or self._held:  # the peer's side of the close must be read
             self._transport.resume_reading()
         self._unheard = None
         Drain(self._transport, self._roster, self._gone).start(peer_is_done=peer_is_done)
@@ -408,10 +449,9 @@ class WebSocket(Guest):
 
     def _gone(self) -> None:
         self.wake()
-        self._hear_out()
-        self._unheard = None
-        self.closed = True
         self._ws = None
+        self._hear_out()
+        self.closed = True
         self._backlog = None
         self._roster.depart(self)
 

@@ -2,12 +2,26 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
 from dragoman.gateway import Connection
 from dragoman.protocol.codes import Close
-from gateway_peers import BINARY, CLOSE, CONTINUATION, PING, TEXT, RawClient, Run, frame, serving, until, websocket
+from gateway_peers import (
+    BINARY,
+    CLOSE,
+    CONTINUATION,
+    PING,
+    PONG,
+    TEXT,
+    RawClient,
+    Run,
+    frame,
+    serving,
+    until,
+    websocket,
+)
 
 MANY = 50
 SAID = [b"%d" % number for number in range(MANY)]
@@ -83,6 +97,68 @@ def test_all_that_was_said_before_leaving_is_heard(run: Run, leaves: bool) -> No
                 at_once(talker, *texts(), *[frame(CLOSE, b"\x03\xe8")] * leaves)
             await until(lambda: not listener.connections)
         assert ear.heard == [*SAID, b"closed"]
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("limits", "fault", "code"),
+    [
+        ({"burst_frames": MANY, "max_frames_per_s": 1}, frame(TEXT, b"one too many"), Close.RATE),
+        ({"max_frame_bytes": 2000}, frame(TEXT, bytes(3000)), Close.TOO_BIG),
+        ({}, frame(TEXT, b"x", reserved=0x40), 1002),
+        ({}, frame(CONTINUATION, b"x"), 1002),
+        ({}, frame(0x3, b"x"), 1002),
+    ],
+    ids=["too many", "too large", "an extension", "a fragment", "no such frame"],
+)
+def test_what_was_said_before_a_fault_is_heard(run: Run, limits: dict[str, Any], fault: bytes, code: int) -> None:
+    async def main() -> None:
+        ear = Ear()
+        async with serving({"/ear": lambda: ear}, **limits) as listener, websocket(listener, "/ear") as talker:
+            # picows looks one frame ahead, and what comes just before a frame that is none goes with it.
+            at_once(talker, *texts(), frame(PONG), fault, *texts())
+            assert await talker.close_code() == code
+            await until(lambda: not listener.connections)
+        assert ear.heard == [*SAID, b"closed"]
+
+    run(main)
+
+
+def test_a_pong_comes_behind_the_answers_to_what_was_said_before_the_ping(run: Run) -> None:
+    async def main() -> None:
+        async with serving() as listener, websocket(listener) as talker:
+            at_once(talker, *texts(), frame(PING, b"?"), frame(TEXT, b"after"))
+            answers = [await talker.frame() for _ in range(MANY + 2)]
+        assert answers == [*((TEXT, word) for word in SAID), (PONG, b"?"), (TEXT, b"after")]
+
+    run(main)
+
+
+def test_who_closes_is_heard_no_faster(run: Run) -> None:
+    async def main() -> None:
+        ear = Ear()
+        async with serving({"/ear": lambda: ear}) as listener:
+            async with websocket(listener, "/ear") as talker, websocket(listener, "/ear") as other:
+                at_once(talker, *texts(), frame(CLOSE, b"\x03\xe8"))
+                at_once(other, frame(TEXT, b"me too"))
+                await until(lambda: b"closed" in ear.heard)
+        heard = ear.heard[: MANY + 2]
+        assert heard.index(b"me too") < MANY // 2
+        assert [word for word in heard if word != b"me too"] == [*SAID, b"closed"]
+
+    run(main)
+
+
+def test_one_who_never_stops_is_not_read_without_end(run: Run) -> None:
+    async def main() -> None:
+        ear = Ear()
+        said = [b"%d" % number for number in range(20)]
+        async with serving({"/ear": lambda: ear}) as listener, websocket(listener, "/ear") as talker:
+            for word in said * 10:
+                await talker.send(frame(TEXT, word.ljust(100_000)))
+            await until(lambda: len(ear.heard) == 200)
+            assert [word.rstrip() for word in ear.heard] == said * 10
 
     run(main)
 

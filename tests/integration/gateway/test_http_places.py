@@ -9,7 +9,7 @@ from aiohttp import web
 
 from dragoman.gateway import Listener, http_places
 from dragoman.gateway.http_places import is_idle
-from gateway_peers import RawClient, connected, serving, until
+from gateway_peers import RawClient, connected, http_app, serving, until
 
 GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 GET_LARGE = b"GET /zeros/4000000 HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -136,6 +136,30 @@ async def test_this_machine_may_have_all_the_places() -> None:
 async def test_who_has_left_does_not_count_against_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_places, "is_here", lambda address: False)
     async with serving(max_http_per_address=1) as listener:
+        await newcomers_are_answered(listener)
+
+
+async def test_who_asks_and_leaves_has_its_place_until_it_is_answered() -> None:
+    asked, go_on = list[str](), asyncio.Event()
+
+    async def slow(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        await go_on.wait()
+        return web.Response()
+
+    app = http_app()
+    app.add_routes([web.get("/slow", slow)])
+    async with serving(app=app, max_http_connections=2) as listener:
+        for number in (1, 2):
+            async with connected(listener) as hasty:
+                await hasty.send(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+                await until(lambda number=number: len(asked) == number)  # type: ignore[misc]
+        await until(lambda: all(handler.transport is None for handler in answering(listener)))  # it is known
+        async with connected(listener) as newcomer:
+            await newcomer.send(GET)
+            assert (await newcomer.answer()).status == 503
+        go_on.set()
+        await until(lambda: not answering(listener))
         await newcomers_are_answered(listener)
 
 
