@@ -33,8 +33,8 @@ _PROTOCOL_ERROR = 1002
 _INTERNAL_ERROR = 1011
 _MAX_REASON_BYTES = 123
 _AT_ONCE = 16  # messages of one connection
-# What waits to be heard, and what a small message takes; more is not read.
-_UNHEARD_BYTES, _STEP_BYTES = 1 << 20, 256
+# What may wait to be heard, where each counts for something more than its bytes: the smallest are read by the thousand.
+_UNHEARD_BYTES, _STEP_BYTES = 1 << 20, 2048
 # More than this does not wait for the end of the turn.
 _FLUSH_BYTES = 256 << 10
 # A read buffer that held this much is given back when it has not been needed for a while.
