@@ -51,7 +51,7 @@ async def stage(
 
 # Nobody dies. A node that is missing is known at once; one that a busy machine keeps for seconds is not missing.
 UNHURRIED: dict[str, object] = {
-    "scheduler__phase2__instance_presence_ttl_seconds": 20,
+    "scheduler__phase2__instance_presence_ttl_seconds": 10,
     "speech__placement_wait_ms": 50,
     "speech__job_ack_timeout_ms": 25_000,
     "speech__attempt_timeout_ms": 25_000,
