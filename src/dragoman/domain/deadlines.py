@@ -103,6 +103,11 @@ class JobClock:
         """Another attempt is left, and time to begin it."""
         return self.attempt < self.settings.max_attempts and now < self.job_deadline
 
+    def attempt_ms(self, now: float) -> int:
+        """How long an attempt that begins now may take."""
+        left_ms = max(int((self.job_deadline - now) * 1000), 0)
+        return min(self.settings.attempt_timeout_ms, left_ms)
+
     def next_deadline(self) -> float | None:
         """None only for a parked job whose turn is open and whose slot went back."""
         at = min(self._times())

@@ -217,6 +217,7 @@ class JobAssign(Message, tag="job_assign"):
     context_text: str | None = None
     padding_ms: Count | None = None
     turn_id: Id | None = None
+    deadline_ms: Count | None = None  # time left for this attempt when the message was sent
     is_manual_cut: bool | None = False
     is_timeout_triggered: bool | None = False
     is_max_duration_triggered: bool | None = False

@@ -209,6 +209,13 @@ async def test_a_job_that_waits_for_a_node_gets_the_one_that_comes(house: Open) 
     assert await end_of(ear) is Outcome.OK
 
 
+async def test_job_assign_tells_the_node_how_long_its_attempt_may_take(house: Open) -> None:
+    here = await house()
+    node = await here.node("n")
+    await start(here, node)
+    assert node.jobs[0]["deadline_ms"] == 12_000
+
+
 # -- ending ----------------------------------------------------------------------------------------
 
 

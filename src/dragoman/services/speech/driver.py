@@ -191,7 +191,6 @@ class Driver:
         self._told_dispatched = False
         order.seen.add(choice.node_id)
         if self.clock.attempt > 1:
-            order.assignment = msgspec.structs.replace(order.assignment, attempt_id=self.clock.attempt)
             self._write_frame()
         message = AssignMessage(
             node_id=choice.node_id,
@@ -215,7 +214,10 @@ class Driver:
             self.hear(Lost(f"assign_{verdict.lower()}", self.clock.attempt, delivered=False))
 
     def _write_frame(self) -> None:
-        self._frame = encode(self.order.assignment)
+        order, clock = self.order, self.clock
+        left_ms = clock.attempt_ms(monotonic())
+        order.assignment = msgspec.structs.replace(order.assignment, attempt_id=clock.attempt, deadline_ms=left_ms)
+        self._frame = encode(order.assignment)
 
     async def _to_node(self, owner: str, message: AssignMessage) -> Push:
         try:
