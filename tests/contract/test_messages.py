@@ -130,6 +130,34 @@ def test_a_required_field_of_the_wrong_type_is_named(side: str, kind: type[Messa
             assert f"`{field.name}`" in refused.value.message
 
 
+# What a node may leave out of what it tells of itself: the server needs none of it to register the node.
+OPTIONAL_OF_NODES = {
+    "node_register": "node_id installed_models installed_services capability_by_type features_supported "
+    "advanced_features language_capabilities token",
+    "node_heartbeat": "installed_models installed_services capability_by_type language_capabilities rerun_metrics "
+    "asr_metrics processing_metrics",
+}
+EVERY_OPTIONAL_OF_NODES = [(tag, name) for tag, names in OPTIONAL_OF_NODES.items() for name in names.split()]
+
+
+@pytest.mark.parametrize(("tag", "name"), EVERY_OPTIONAL_OF_NODES)
+def test_node_message_is_accepted_when_an_optional_field_is_absent_or_null(tag: str, name: str) -> None:
+    sample = SAMPLES["node"][tag]
+    without = {key: value for key, value in sample.items() if key != name}
+    for message in (without, without | {name: None}):
+        assert tag_of(type(codec.decode_node(json.dumps(message)))) == tag
+
+
+@pytest.mark.parametrize("name", ["asr_languages", "tts_languages", "semantic_languages"])
+@pytest.mark.parametrize("tag", OPTIONAL_OF_NODES)
+def test_language_capabilities_are_accepted_when_a_list_is_absent_or_null(tag: str, name: str) -> None:
+    sample = SAMPLES["node"][tag]
+    without = {key: value for key, value in sample["language_capabilities"].items() if key != name}
+    for capabilities in (without, without | {name: None}):
+        message = codec.decode_node(json.dumps(sample | {"language_capabilities": capabilities}))
+        assert getattr(message.language_capabilities, name) is None  # type: ignore[union-attr]
+
+
 def test_an_empty_optional_is_left_out_and_what_is_always_there_is_there() -> None:
     for side in ("server", "to_node"):
         for kind in get_args(UNIONS[side]):

@@ -15,7 +15,7 @@ import pytest
 from dragoman.protocol.audio import AudioFrame, FrameKind, build_frame, encode_base64, opus_run
 from dragoman.protocol.node import NodeMessage
 from dragoman.protocol.session import ClientMessage
-from e2e.raw_node import RawNode, silent
+from e2e.raw_node import RawNode, at_once, silent
 from e2e.speech_stage import ACKING, PATIENCE_S, Stage, Talker, Visit, after, standing, visiting
 from key_leaks import Onlooker
 from redis_servers import RedisAt
@@ -502,6 +502,49 @@ async def test_a_node_is_acknowledged_once(stage: Stage, name: str) -> None:
         await ws.send_str(json.dumps(register))
         error = json.loads((await ws.receive(timeout=PATIENCE_S)).data)
         assert (error["type"], error["code"]) == ("error", "INVALID_MESSAGE")
+
+
+BARE_REGISTER = {
+    "installed_models", "installed_services", "capability_by_type", "features_supported", "advanced_features",
+}  # fmt: skip
+BARE_BEAT = {"installed_models", "installed_services", "capability_by_type", "language_capabilities"}
+
+
+@pytest.mark.parametrize("blank", ["absent", "null"])
+async def test_a_node_registers_and_serves_when_it_sends_only_its_languages(stage: Stage, blank: str) -> None:
+    def bare(message: dict[str, Any], names: set[str]) -> str:
+        kept = {name: value for name, value in message.items() if name not in names}
+        return json.dumps(kept | (dict.fromkeys(names) if blank == "null" else {}))
+
+    async with visiting(stage) as visit:
+        spoken = {"asr_languages": [visit.src], "semantic_languages": [visit.tgt]}
+        languages = spoken | ({"tts_languages": None} if blank == "null" else {})
+        node = RawNode(await visit.socket(0, "/ws/node"), at_once)
+        register = sample_of("node", "node_register") | {"language_capabilities": languages}
+        await node.ws.send_str(bare(register, BARE_REGISTER))
+        node.id = (await node.until("node_register_ack"))["node_id"]
+        await node.ws.send_str(bare(sample_of("node", "node_heartbeat") | {"node_id": node.id}, BARE_BEAT))
+        talker = await visit.talker()
+        await visit.say_utterance(talker, 0)
+        assert await talker.result(0, PATIENCE_S)
+        assert node.of("error") == []
+
+
+async def test_a_heartbeat_without_lists_changes_nothing_the_node_told_before(stage: Stage) -> None:
+    async with visiting(stage) as visit:
+        node = await visit.node()
+        (before,) = await told_of(visit, node)
+        beat = sample_of("node", "node_heartbeat") | {"node_id": node.id}
+        beat["resource_usage"]["running_jobs"] = 3
+        await node.ws.send_str(json.dumps({name: beat[name] for name in beat if name not in BARE_BEAT}))
+        (after,) = await wait_until(lambda: told_of(visit, node, running=3), PATIENCE_S)
+        told = ("languages", "ready")
+        assert {name: after[name] for name in told} == {name: before[name] for name in told}
+
+
+async def told_of(visit: Visit, node: RawNode, **fields: object) -> list[dict[str, Any]]:
+    nodes = (await visit.get("/api/v1/cluster"))["nodes"]
+    return [one for one in nodes if one["node_id"] == node.id and fields.items() <= one.items()]
 
 
 async def test_a_node_keeps_the_id_it_claims(stage: Stage) -> None:

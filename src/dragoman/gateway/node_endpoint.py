@@ -139,11 +139,13 @@ class NodeEndpoint:
 def _check_modesty(message: wire.NodeRegister | wire.NodeHeartbeat) -> None:
     languages = message.language_capabilities
     lists: list[list[str]] = [
-        [text for service in message.installed_services for text in (service.service_id, service.type)],
-        [capability.type for capability in message.capability_by_type],
+        [text for service in message.installed_services or () for text in (service.service_id, service.type)],
+        [capability.type for capability in message.capability_by_type or ()],
     ]
     if languages is not None:
-        lists += [languages.asr_languages, languages.semantic_languages, languages.tts_languages]
+        lists += [
+            told or [] for told in (languages.asr_languages, languages.semantic_languages, languages.tts_languages)
+        ]
     if isinstance(message, wire.NodeRegister):
         lists += [message.advanced_features or [], [message.version, message.platform]]
     if any(len(told) > MOST_ENTRIES for told in lists) or any(

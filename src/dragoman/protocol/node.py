@@ -66,9 +66,9 @@ class Capability(Part):
 class LanguageCapabilities(Part):
     """A node serves every ordered pair asr × semantic."""
 
-    asr_languages: list[str]
-    tts_languages: list[str]
-    semantic_languages: list[str]
+    asr_languages: list[str] | None = None
+    tts_languages: list[str] | None = None
+    semantic_languages: list[str] | None = None
     semantic_core_ready: bool | None = None
 
 
@@ -89,12 +89,12 @@ class NodeRegister(Message, tag="node_register"):
     capability_schema_version: str
     platform: str
     hardware: Hardware
-    installed_models: list[InstalledModel]
-    installed_services: list[InstalledService]
-    capability_by_type: list[Capability]
-    features_supported: JsonObject
     accept_public_jobs: bool
     node_id: ClaimedNodeId | None = None
+    installed_models: list[InstalledModel] | None = None
+    installed_services: list[InstalledService] | None = None
+    capability_by_type: list[Capability] | None = None
+    features_supported: JsonObject = ABSENT
     advanced_features: list[str] | None = None
     language_capabilities: LanguageCapabilities | None = None
     token: str | None = None
@@ -104,9 +104,9 @@ class NodeHeartbeat(Message, tag="node_heartbeat"):
     node_id: Id
     timestamp: UnixMs
     resource_usage: ResourceUsage
-    installed_services: list[InstalledService]
-    capability_by_type: list[Capability]
     installed_models: list[InstalledModel] | None = None
+    installed_services: list[InstalledService] | None = None
+    capability_by_type: list[Capability] | None = None
     language_capabilities: LanguageCapabilities | None = None
     rerun_metrics: JsonAny = ABSENT
     asr_metrics: JsonAny = ABSENT

@@ -59,7 +59,7 @@ async def test_english_speech_comes_back_as_spanish_text_and_speech_and_the_hear
         registered = next(message for message in fake.received if isinstance(message, NodeRegister))
         assert registered.language_capabilities is not None
         assert registered.language_capabilities.asr_languages == ["en"]
-        assert "es" in registered.language_capabilities.semantic_languages
+        assert "es" in (registered.language_capabilities.semantic_languages or ())
 
 
 @needs_apertium

@@ -117,7 +117,7 @@ class WiredNode:
 
     async def beat(self, running: int = 0) -> None:
         usage = ResourceUsage(0.0, 0.0, running)
-        heartbeat = NodeHeartbeat(self.id, 1, usage, SERVICES, [])
+        heartbeat = NodeHeartbeat(self.id, 1, usage, installed_services=SERVICES)
         await self.house.services.local_nodes.heartbeat(self.local, heartbeat)
 
     def hang_up(self) -> None:

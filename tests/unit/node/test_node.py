@@ -289,7 +289,7 @@ def test_a_draining_node_finishes_what_it_has_refuses_what_comes_and_leaves() ->
             await fake.hears(JobStarted)
             node.drain()
             beat = await fake.hears(NodeHeartbeat)
-            assert not any(capability.ready for capability in beat.capability_by_type)
+            assert not any(capability.ready for capability in beat.capability_by_type or ())
             fake.assigns(3)
             refused = await fake.hears(JobResult)
             assert refused.job_id == "job-3"
@@ -357,7 +357,7 @@ def test_sigterm_drains_and_a_second_one_leaves_at_once() -> None:
         await fake.hears(JobStarted)
         signal.raise_signal(signal.SIGTERM)
         beat = await fake.hears(NodeHeartbeat)
-        assert not any(capability.ready for capability in beat.capability_by_type)
+        assert not any(capability.ready for capability in beat.capability_by_type or ())
         assert not over.done()
         signal.raise_signal(signal.SIGTERM)
         await over

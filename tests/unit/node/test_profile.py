@@ -17,7 +17,7 @@ def test_a_registration_says_what_the_node_can() -> None:
     assert register.language_capabilities is not None
     assert register.language_capabilities.asr_languages == ["en"]
     assert register.language_capabilities.semantic_languages == ["es"]
-    assert {entry.type: entry.ready for entry in register.capability_by_type} == {
+    assert {entry.type: entry.ready for entry in register.capability_by_type or ()} == {
         "asr": True,
         "nmt": True,
         "semantic": True,
@@ -27,20 +27,20 @@ def test_a_registration_says_what_the_node_can() -> None:
 
 def test_a_node_that_cannot_speak_is_not_ready_for_tts() -> None:
     register = profile(tts=[]).register(None, None, draining=False)
-    assert {entry.type for entry in register.capability_by_type if not entry.ready} == {"tts"}
-    assert {service.type for service in register.installed_services} == {"asr", "nmt", "semantic"}
+    assert {entry.type for entry in register.capability_by_type or () if not entry.ready} == {"tts"}
+    assert {service.type for service in register.installed_services or ()} == {"asr", "nmt", "semantic"}
 
 
 def test_services_and_readiness_may_be_told() -> None:
     services = [InstalledService("whisper", "asr", "gpu", "running", "3")]
     heartbeat = profile(services=services, ready={"asr": True, "tone": False}).heartbeat("node-1", 0, draining=False)
     assert heartbeat.installed_services == services
-    assert {entry.type: entry.ready for entry in heartbeat.capability_by_type} == {"asr": True, "tone": False}
+    assert {entry.type: entry.ready for entry in heartbeat.capability_by_type or ()} == {"asr": True, "tone": False}
 
 
 def test_a_draining_node_is_ready_for_nothing() -> None:
     for message in (profile().register("n", None, draining=True), profile().heartbeat("n", 1, draining=True)):
-        assert not any(entry.ready for entry in message.capability_by_type)
+        assert not any(entry.ready for entry in message.capability_by_type or ())
 
 
 def test_a_heartbeat_says_how_many_jobs_run() -> None:

@@ -21,7 +21,6 @@ from dragoman.protocol.node import (
     JobAck,
     JobResult,
     JobStarted,
-    LanguageCapabilities,
     NodeHeartbeat,
     NodePartial,
     NodeRegister,
@@ -242,37 +241,36 @@ class LocalNodes:
 
 
 def _described(message: NodeRegister, node_id: str, epoch: int, instance: str, tenant: str) -> Snapshot:
-    languages = message.language_capabilities
     return Snapshot(
         id=node_id,
         epoch=epoch,
         instance=instance,
         slots=slots_of(message.advanced_features) or 0,
-        **_languages(languages),
-        ready=sorted(c.type for c in message.capability_by_type if c.ready) if message.capability_by_type else None,
         features=sorted(f for f in message.advanced_features or () if not f.startswith("slots:")),
-        services={service.service_id: service.type for service in message.installed_services},
         public=message.accept_public_jobs,
         tenant=tenant,
         version=message.version,
         platform=message.platform,
+        **_capabilities(message),
     )
 
 
 def _updated(snapshot: Snapshot, message: NodeHeartbeat) -> Snapshot:
-    changes: dict[str, Any] = {
-        "running": message.resource_usage.running_jobs,
-        "gpu_queue": message.resource_usage.gpu_queue_length or 0,
-        "services": {service.service_id: service.type for service in message.installed_services},
-    }
+    usage = message.resource_usage
+    return msgspec.structs.replace(
+        snapshot, running=usage.running_jobs, gpu_queue=usage.gpu_queue_length or 0, **_capabilities(message)
+    )
+
+
+def _capabilities(message: NodeRegister | NodeHeartbeat) -> dict[str, Any]:
+    """The fields of a snapshot that the message sets. A list the node leaves out changes nothing."""
+    told: dict[str, Any] = {}
+    if message.installed_services is not None:
+        told["services"] = {service.service_id: service.type for service in message.installed_services}
     if message.capability_by_type:
-        changes["ready"] = sorted(c.type for c in message.capability_by_type if c.ready)
-    if message.language_capabilities is not None:
-        changes |= _languages(message.language_capabilities)
-    return msgspec.structs.replace(snapshot, **changes)
-
-
-def _languages(told: LanguageCapabilities | None) -> dict[str, Any]:
-    if told is None:
-        return {}
-    return {"asr": told.asr_languages, "semantic": told.semantic_languages, "tts": told.tts_languages}
+        told["ready"] = sorted(c.type for c in message.capability_by_type if c.ready)
+    if (languages := message.language_capabilities) is not None:
+        told["asr"] = languages.asr_languages
+        told["semantic"] = languages.semantic_languages
+        told["tts"] = languages.tts_languages
+    return {name: value for name, value in told.items() if value is not None}
