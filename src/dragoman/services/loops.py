@@ -66,9 +66,13 @@ class Tasks:
                 log.error("a task failed", task=task.get_name(), exc_info=error)
 
     async def settled(self) -> None:
-        """Wait for all of them to end."""
+        """Wait for all of them to end, and for those they start.
+
+        `wait` yields to the loop even if every task is done, so their callbacks run and empty the set. A `gather` of
+        finished tasks does not yield from Python 3.12 on: this loop would never end.
+        """
         while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.wait(self._tasks)
 
     async def cancel(self) -> None:
         tasks = list(self._tasks)

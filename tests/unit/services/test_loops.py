@@ -91,6 +91,21 @@ async def test_tasks_settle_and_are_forgotten() -> None:
     assert (done, len(tasks)) == ([2, 1, 0], 0)
 
 
+async def test_settled_returns_when_every_task_has_finished_but_no_callback_has_run() -> None:
+    tasks = Tasks()
+
+    async def nothing() -> None:
+        pass
+
+    finished = tasks.spawn(nothing(), "finished")
+    await asyncio.wait([finished])
+    tasks._tasks.add(finished)  # as in the turn of the loop in which a task ends: done, its callbacks still to come
+    finished.add_done_callback(tasks._done)
+    async with asyncio.timeout(5):
+        await tasks.settled()
+    assert len(tasks) == 0
+
+
 @pytest.mark.parametrize(
     ("error", "told"), [(RedisAway("gone"), "Redis was away for a task"), (KeyError("bug"), "a task failed")]
 )

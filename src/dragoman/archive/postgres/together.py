@@ -65,7 +65,7 @@ class Together:
 
     async def close(self) -> None:
         """What waits is still written."""
-        while tasks := {task for task in (self._writing, self._making) if task is not None}:
+        while tasks := {task for task in (self._writing, self._making) if task is not None and not task.done()}:
             await asyncio.wait(tasks)
 
     # -- what is free ----------------------------------------------------------------------------
