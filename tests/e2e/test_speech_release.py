@@ -166,6 +166,28 @@ async def test_an_empty_result_sends_nothing_and_holds_up_nothing(stage: Stage) 
         assert not [m for m in talker.heard if m["type"] in ("translation_result", "error")]
 
 
+async def test_slow_speech_is_sent_though_the_silence_after_it_was_empty_for_longer_than_the_window(
+    stage: Stage,
+) -> None:
+    async with visiting(stage) as visit:
+        node = await visit.node(features=ACKING, work=ack_only)
+        talker = await visit.talker()
+        before = await visit.count("dragoman_release_total{state=empty}")
+        for index in range(4):
+            await visit.say_utterance(talker, index)
+        await node.job(4)
+        for job in node.jobs[1:]:
+            await node.answer(job, text_asr="", text_translated="", extra={"reason": "ASR_EMPTY"})
+
+        async def all_empty() -> bool:
+            return await visit.count("dragoman_release_total{state=empty}") == before + 3
+
+        await wait_until(all_empty, PATIENCE_S)
+        await wait_until(after(window()), PATIENCE_S)
+        await node.answer(node.jobs[0])
+        assert "backfilled" not in await talker.result(0, PATIENCE_S)
+
+
 async def test_utterances_that_overtake_each_other_are_put_in_order_for_the_node(stage: Stage) -> None:
     async with visiting(stage) as visit:
         node = await visit.node()

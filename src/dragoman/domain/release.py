@@ -1,15 +1,16 @@
 """The release window: when a result goes to its listener, and when a missing one is given up.
 
-First come, first sent. A result goes out the moment it arrives, whatever is missing below it. That something higher
-was answered starts the patience for what is missing: each such index is a *gap*, and is skipped when its deadline
-passes. Without a higher answer there is no gap and no timer.
+First come, first sent. A result goes out the moment it arrives, whatever is missing below it. A result that goes out
+starts the timeout of every missing lower index: each is a *gap*, and is skipped when its deadline passes. Only a sent
+result does so. A job that failed or came back empty says nothing about lower ones: clients cut trailing silence into
+utterances that a node answers at once, while it still works on the speech before them.
 
 Invariants: every index ends in exactly one `Settled`; `expected` is the lowest index that has not; every index from
-`expected` up to the highest answered one is settled or a gap; a gap without a deadline (its job is alive elsewhere)
-waits for as long as its job does.
+`expected` up to the highest sent one is settled or a gap; a gap without a deadline (its job is alive elsewhere) stays
+open until the caller settles it by the end of its job.
 
-One window a listener and speaker. Which jobs are still worked on is known to the caller, who says so in `working`,
-`job_moved` and `job_ended`. Time must not run backwards between calls.
+One window a listener and speaker. The caller knows which jobs are still worked on, and passes it in `working` and
+`job_moved`. Time must not run backwards between calls.
 """
 
 from collections import Counter
@@ -40,7 +41,6 @@ class Send:
 
 _IN_ORDER, _BACKFILLED = Send(backfilled=False), Send(backfilled=True)
 _OUT = frozenset({Settled.SENT, Settled.BACKFILLED})
-_ANSWERED = _OUT | {Settled.EMPTY}
 _LOST = frozenset({Settled.SKIPPED, Settled.FAILED})
 
 
@@ -52,7 +52,7 @@ class ReleaseWindow:
         "_highest_sent",
         "_lost",
         "_opened_to",
-        "_patience_s",
+        "_timeout_s",
         "counts",
         "expected",
         "span",
@@ -62,7 +62,7 @@ class ReleaseWindow:
         self.expected = expected
         self.span = span
         self.counts: Counter[Settled | Drop] = Counter()
-        self._patience_s = ack_timeout_ms / 1000
+        self._timeout_s = ack_timeout_ms / 1000
         self._above: dict[int, Settled] = {}  # settled, above `expected`
         self._lost: dict[int, None] = {}  # skipped or failed, below `expected`: tells late from duplicate
         self._gaps: dict[int, float | None] = {}
@@ -86,12 +86,11 @@ class ReleaseWindow:
         self._settle(index, Settled.BACKFILLED if backfilled else Settled.SENT)
         return _BACKFILLED if backfilled else _IN_ORDER
 
-    def settle_empty(self, index: int, now: float, working: Container[int] = ()) -> Drop | None:
-        """The node answered that there is nothing to say. Opens gaps below as any answer does; nothing is sent."""
+    def settle_empty(self, index: int, now: float) -> Drop | None:
+        """The node found nothing to say. Nothing is sent, and no timeout of lower indexes starts."""
         if (drop := self._refusal(index, now)) is not None:
             self.counts[drop] += 1
             return drop
-        self._open_gaps(index, now, working)
         self._settle(index, Settled.EMPTY)
         return None
 
@@ -106,11 +105,6 @@ class ReleaseWindow:
         """The job of an open gap went to another node: its result may take as long as a job may."""
         if index in self._gaps:
             self._gaps[index] = None
-
-    def job_ended(self, index: int, now: float) -> None:
-        """The job of a gap without a deadline is over; what it answered may still be on its way."""
-        if index in self._gaps and self._gaps[index] is None:
-            self._give_deadline(index, now)
 
     def poll(self, now: float) -> list[int]:
         """Skip every gap whose deadline has passed; return their indexes."""
@@ -155,7 +149,7 @@ class ReleaseWindow:
         window = cls(ack_timeout_ms, span, expected)
         window._above = dict(settled)
         window._highest_sent = max((i for i, how in settled.items() if how in _OUT), default=-1)
-        window._open_gaps(max((i for i, how in settled.items() if how in _ANSWERED), default=expected), now, working)
+        window._open_gaps(window._highest_sent, now, working)
         window._advance()
         return window
 
@@ -184,7 +178,7 @@ class ReleaseWindow:
         self._opened_to = max(self._opened_to, index)
 
     def _give_deadline(self, index: int, now: float) -> None:
-        deadline = now + self._patience_s
+        deadline = now + self._timeout_s
         self._gaps[index] = deadline
         heappush(self._deadlines, (deadline, index))
 

@@ -152,13 +152,10 @@ class SessionCheck:
         return any(node == came[1] and came[0] >= at + patience_s for at, node in after)
 
     def _out(self) -> Iterator[tuple[int, float, str]]:
-        """What was answered when, by whom."""
+        """Which results were sent when, and which nodes had answered them. Only a sent one starts a timeout."""
         for answer in self.spoken.answers:
             nodes = {one.node for one in self.witness.of(self.spoken.id, answer.index) if one.ok_at is not None}
             yield from ((answer.index, answer.at, node) for node in nodes)
-        for index in self.witness.indexes(self.spoken.id):
-            for one in self.witness.of(self.spoken.id, index):
-                yield from ((index, at, one.node) for at, outcome in one.ended if outcome == "empty")
 
     def _forgotten(self, index: int) -> bool:
         """Its session, or its end, was written when Redis forgot."""

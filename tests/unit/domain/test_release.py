@@ -95,13 +95,29 @@ def test_an_index_is_settled_once_it_is_answered_failed_or_skipped() -> None:
     assert [window.is_settled(index) for index in range(5)] == [True, True, True, True, False]
 
 
-def test_an_empty_result_settles_its_index_and_opens_the_gaps_below_but_nothing_goes_out() -> None:
+def test_an_empty_result_settles_its_index_and_starts_no_timeout() -> None:
     window = ReleaseWindow()
     assert window.settle_empty(1, now=0.0) is None
-    assert window.deadline() == 5.0
-    assert window.receive(0, now=1.0) == IN_ORDER, "nothing higher went out, so nothing was overtaken"
+    assert window.deadline() is None
+    assert window.receive(0, now=9.0) == IN_ORDER, "nothing higher went out, so nothing was overtaken"
     assert window.expected == 2
-    assert window.receive(1, now=1.0) is Drop.DUPLICATE
+    assert window.receive(1, now=9.0) is Drop.DUPLICATE
+
+
+def test_slow_speech_is_sent_when_the_silence_after_it_was_answered_as_empty_long_before() -> None:
+    window = ReleaseWindow()
+    for index in range(1, 8):
+        window.settle_empty(index, now=index * 0.256)
+    assert window.poll(6.9) == []
+    assert window.receive(0, now=7.0) == IN_ORDER
+    assert window.counts == Counter({Settled.EMPTY: 7, Settled.SENT: 1})
+
+
+def test_a_sent_result_starts_the_timeout_of_indexes_that_an_empty_one_stepped_over() -> None:
+    window = ReleaseWindow()
+    window.settle_empty(1, now=0.0)
+    window.receive(2, now=3.0)
+    assert window.gaps() == {0: 8.0}
 
 
 def test_a_failed_job_settles_its_index_and_starts_no_patience() -> None:
@@ -152,33 +168,11 @@ def test_a_gap_whose_job_fails_over_after_it_opened_is_sent_however_late() -> No
     assert window.receive(0, now=29.0) == BACKFILLED
 
 
-def test_when_the_job_of_a_gap_ends_its_five_seconds_begin() -> None:
-    window = ReleaseWindow()
-    window.receive(1, now=0.0, working={0})
-    window.job_ended(0, now=20.0)
-    assert window.deadline() == 25.0
-    window.job_ended(0, now=24.0)
-    assert window.poll(25.0) == [0], "a job ends once; told again it gains nothing"
-
-
-def test_a_job_may_move_and_end_again_and_again() -> None:
-    window = ReleaseWindow()
-    window.receive(1, now=0.0)
-    window.job_moved(0)
-    window.job_ended(0, now=2.0)
-    window.job_moved(0)
-    window.job_ended(0, now=9.0)
-    assert window.poll(13.9) == []
-    assert window.poll(14.0) == [0]
-
-
 def test_news_of_a_job_without_a_gap_changes_nothing() -> None:
     window = ReleaseWindow()
     window.job_moved(0)
-    window.job_ended(0, now=0.0)
     window.receive(0, now=0.0)
     window.job_moved(0)
-    window.job_ended(0, now=0.0)
     assert window.deadline() is None
     assert window.gaps() == {}
 
@@ -225,10 +219,10 @@ def test_a_restored_window_goes_on_where_the_other_stopped() -> None:
     assert right.expected == 5
 
 
-def test_an_empty_answer_in_a_snapshot_keeps_the_gaps_below_it_open_but_overtook_nothing() -> None:
+def test_an_empty_result_in_a_snapshot_starts_no_timeout() -> None:
     window = ReleaseWindow.restore(1, {2: Settled.EMPTY, 4: Settled.FAILED}, now=0.0)
-    assert window.gaps() == {1: 5.0}
-    assert window.receive(1, now=1.0) == IN_ORDER
+    assert window.gaps() == {}
+    assert window.receive(1, now=9.0) == IN_ORDER
     assert window.expected == 3
 
 
@@ -270,7 +264,7 @@ class Book:
             return self._drop(Drop.LATE, kind)
         if index - self.expected() > self.span:
             return self._drop(Drop.AHEAD, kind)
-        if kind != "failed":
+        if kind == "result":
             for lower in range(index):
                 if lower not in self.fate and lower not in self.wait:
                     self.wait[lower] = None if lower in working else now + self.patience
@@ -291,16 +285,12 @@ class Book:
         if index in self.wait and index not in self.fate:
             self.wait[index] = None
 
-    def ended(self, index: int, now: float) -> None:
-        if index not in self.fate and index in self.wait and self.wait[index] is None:
-            self.wait[index] = now + self.patience
-
 
 def feed(window: ReleaseWindow, kind: str, index: int, now: float, working: set[int]) -> Send | Drop | None:
     if kind == "result":
         return window.receive(index, now, working)
     if kind == "empty":
-        return window.settle_empty(index, now, working)
+        return window.settle_empty(index, now)
     return window.settle_failed(index, now)
 
 
@@ -314,9 +304,6 @@ def play(steps: list[tuple[str, int, float, set[int]]], span: int) -> None:
         elif kind == "moved":
             window.job_moved(index)
             book.moved(index)
-        elif kind == "ended":
-            window.job_ended(index, now)
-            book.ended(index, now)
         else:
             assert feed(window, kind, index, now, working) == book.arrive(index, now, kind, working)
         assert window.expected == book.expected()
@@ -332,7 +319,7 @@ def play(steps: list[tuple[str, int, float, set[int]]], span: int) -> None:
 @given(
     steps=st.lists(
         st.tuples(
-            st.sampled_from(["result"] * 4 + ["empty", "failed", "poll", "moved", "ended"]),
+            st.sampled_from(["result"] * 4 + ["empty", "failed", "poll", "moved"]),
             st.integers(0, 14),
             st.sampled_from([0.0, 0.0, 0.125, 1.0, 2.5, 4.875, 5.0, 5.125]),
             st.sets(st.integers(0, 14), max_size=3),
@@ -360,7 +347,7 @@ def test_the_window_agrees_with_the_book_over_thousands_of_arrival_orders(seed: 
             working = {i for i in range(index) if rng.random() < 0.15}
             steps.append((kind, index, rng.choice([0.0, 0.125, 0.5, 2.0, 5.0]), working))
             if rng.random() < 0.2:
-                steps.append((rng.choice(["moved", "ended", "poll"]), rng.choice(arrivals), 0.25, set()))
+                steps.append((rng.choice(["moved", "poll"]), rng.choice(arrivals), 0.25, set()))
         play(steps, 1024)
 
 

@@ -310,7 +310,7 @@ class Session:
         if end.outcome is Outcome.OK:
             self._release(about, end, now, working)
         elif end.outcome is Outcome.EMPTY:
-            self._count(self.window.settle_empty(about.index, now, working) or Settled.EMPTY)
+            self._count(self.window.settle_empty(about.index, now) or Settled.EMPTY)
             settles = self._settling(about, end)
         elif own:
             if self.window.settle_failed(about.index, now) is None:
