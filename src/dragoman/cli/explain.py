@@ -41,7 +41,6 @@ OBSTACLES = {
     "seen": "out, having had this job before",
     "cooling_down": "cooling down after saying that a model is missing",
     "refused": "full when asked",
-    "gpu_queue": "with a queue before its GPU",
     "full": "full",
 }
 
@@ -126,7 +125,7 @@ def _where(receipt: Mapping[str, Any], pair: str) -> Iterator[str]:
 def _choice(drawn: list[str], chosen: str) -> str:
     if len(drawn) < 2:
         return f"It went to {chosen}."
-    return f"Of {_names(drawn)}, drawn at random, {chosen} could take it, and none that could had more free slots."
+    return f"Of {_names(drawn)}, drawn at random, {chosen} was the best that could take it."
 
 
 def _obstacles(receipt: Mapping[str, Any]) -> Iterator[str]:

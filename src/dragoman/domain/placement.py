@@ -4,8 +4,9 @@ Decided on the local view and confirmed by the reservation in Redis, which alone
 comes back in `refused` and is not chosen again. A job whose turn has a node gets that node if it is connected and
 passes every filter, even beyond its slots by `turn_overcommit`; if not, it is placed like any other.
 
-Free placing draws nodes from the pool at random until two could take the job, and takes the one with more free slots:
-nearly as even as looking at all of them, at the price of two. Nodes found full are shut in the view and not drawn
+Free placing draws nodes from the pool at random until two good ones could take the job, and takes the best of those
+drawn: nearly as even as looking at all of them, at the price of two. `_flaws` says what makes a node a second choice,
+the worst first; among equals the one with more free slots wins. Nodes found full are shut in the view and not drawn
 again until a slot goes back. The pool is walked only when the draws found nobody, and then only its open part.
 """
 
@@ -37,11 +38,10 @@ class Obstacle(StrEnum):
     SEEN = auto()  # it had this job before
     COOLING_DOWN = auto()
     REFUSED = auto()
-    GPU_QUEUE = auto()
     FULL = auto()
 
 
-_NO_SLOT = frozenset({Obstacle.REFUSED, Obstacle.GPU_QUEUE, Obstacle.FULL})
+_NO_SLOT = frozenset({Obstacle.REFUSED, Obstacle.FULL})
 
 
 @dataclass(slots=True)
@@ -130,13 +130,15 @@ class _Placement:
     def _draw(self, pool: Pool) -> list[Node]:
         found: list[Node] = []
         full: list[str] = []
+        good = 0
         for at in _positions(pool.open, self.rng):
             node = self._node(pool.ids[at])
             self.drawn.append(node.id)
             obstacle = self._unfit(node) or self._no_slot(node)
             if obstacle is None:
                 found.append(node)
-                if len(found) == 2:
+                good += not any(self._flaws(node))
+                if good == 2:
                     break
             elif obstacle is Obstacle.FULL:
                 full.append(node.id)
@@ -164,6 +166,7 @@ class _Placement:
         return able, dict(counts), names
 
     def _sample(self, able: list[Node]) -> list[Node]:
+        able = [node for node in able if not any(self._flaws(node))] or able
         return self._drew(self.rng.sample(able, min(2, len(able))))
 
     def _again(self, pool: Pool) -> list[Node]:
@@ -181,8 +184,13 @@ class _Placement:
     def _best(self, found: list[Node]) -> Node:
         return found[0] if len(found) == 1 else max(found, key=self._rank)
 
-    def _rank(self, node: Node) -> tuple[int, bool]:
-        return self._slots(node) - self.fleet.load(node.id), node.instance == self.here
+    def _rank(self, node: Node) -> tuple[tuple[bool, ...], int, bool]:
+        good = tuple(not flaw for flaw in self._flaws(node))
+        return good, self._slots(node) - self.fleet.load(node.id), node.instance == self.here
+
+    def _flaws(self, node: Node) -> tuple[bool, ...]:
+        """What makes an able node a second choice. A GPU queue is one: a heartbeat's count is up to 15 s old."""
+        return (node.gpu_queue > 0,)
 
     def _assign(self, node: Node, overcommit: int, by_turn: AffinityResult | None, pool: Pool) -> Assign:
         receipt = Receipt(len(pool), self.drawn, node.id, by_turn)
@@ -206,9 +214,7 @@ class _Placement:
             return Obstacle.REFUSED
         if node.id in self.ask.seen:
             return Obstacle.SEEN
-        if self.fleet.full(node.id, self.now) or self._free(node) <= 0:
-            return Obstacle.FULL
-        return Obstacle.GPU_QUEUE if node.gpu_queue > 0 and not self.ask.turn_bound else None
+        return Obstacle.FULL if self.fleet.full(node.id, self.now) or self._free(node) <= 0 else None
 
     def _free(self, node: Node) -> int:
         """Slots we do not hold ourselves: more are not free, fewer may be."""

@@ -42,7 +42,7 @@ def test_a_job_is_named_with_what_it_translates() -> None:
 
 def test_a_free_choice_names_those_it_was_between() -> None:
     where = told("Where")
-    assert where.startswith("5 nodes could serve en → es. Of n1, n2, drawn at random, n1 could take it")
+    assert where.startswith("5 nodes could serve en → es. Of n1, n2, drawn at random, n1 was the best")
 
 
 def test_a_pool_of_one_leaves_no_choice() -> None:

@@ -94,7 +94,6 @@ def test_a_heartbeat_alone_does_not_make_a_node_full() -> None:
     [
         node("x", draining=True),
         node("x", ready=frozenset({"asr"})),
-        node("x", gpu_queue=1),
     ],
 )
 def test_a_node_that_fails_a_filter_is_never_chosen(unfit: Node) -> None:
@@ -159,10 +158,25 @@ def test_a_node_that_refused_is_left_out_until_a_slot_can_lapse() -> None:
     assert place(ASK, fleet, now=10.0) == "a"
 
 
-def test_a_gpu_queue_keeps_out_only_jobs_without_a_turn() -> None:
-    fleet = fleet_of(node("a", gpu_queue=3))
-    assert place(ASK, fleet) == NoNode.ALL_FULL
-    assert place(ask(turn_bound=True), fleet) == "a"
+def test_an_idle_node_whose_last_heartbeat_had_a_gpu_queue_is_chosen_when_no_other_is_free() -> None:
+    fleet = fleet_of(node("a", gpu_queue=1), node("b", slots=1))
+    fleet.took("b")
+    assert place(ASK, fleet) == "a"
+
+
+def test_a_node_without_a_gpu_queue_is_preferred_to_one_with_more_free_slots() -> None:
+    fleet = fleet_of(node("a", slots=8, gpu_queue=1), node("b", slots=2))
+    assert chosen_of(ASK, fleet) == {"b"}
+    assert chosen_of(ask(turn_bound=True), fleet) == {"b"}
+
+
+def test_of_nodes_with_a_gpu_queue_the_one_with_more_free_slots_is_chosen() -> None:
+    assert chosen_of(ASK, fleet_of(node("a", slots=8, gpu_queue=1), node("b", gpu_queue=1))) == {"a"}
+
+
+def test_a_node_without_a_gpu_queue_is_found_among_several_that_have_one() -> None:
+    fleet = fleet_of(*(node(f"q{n}", gpu_queue=1) for n in range(MAX_DRAWS - 1)), node("idle"))
+    assert chosen_of(ASK, fleet) == {"idle"}
 
 
 def test_an_empty_pool_says_so() -> None:
@@ -407,8 +421,7 @@ def passes_if_cool(one: Node, asked: Ask) -> bool:
 
 def has_slot(one: Node, asked: Ask, fleet: Fleet, now: float) -> bool:
     slots = one.slots if one.slots else asked.default_slots
-    queue = one.gpu_queue and not asked.turn_bound
-    return fleet.taken(one.id) < slots and not fleet.full(one.id, now) and not queue
+    return fleet.taken(one.id) < slots and not fleet.full(one.id, now)
 
 
 @settings(max_examples=300, deadline=None)
@@ -458,10 +471,10 @@ def fleet_slots(fleet: Fleet, node_id: str, asked: Ask) -> int:
 def check_two_choices(placed: Assign, asked: Ask, fleet: Fleet, able: set[str]) -> None:
     """The choice is the best of the able ones drawn; two were drawn unless there is one, or chance did not find two."""
 
-    def merit(node_id: str) -> tuple[int, bool]:
+    def merit(node_id: str) -> tuple[bool, int, bool]:
         one = fleet.get(node_id)
         assert one is not None
-        return fleet_slots(fleet, node_id, asked) - fleet.load(node_id), one.instance == "here"
+        return not one.gpu_queue, fleet_slots(fleet, node_id, asked) - fleet.load(node_id), one.instance == "here"
 
     candidates = [node_id for node_id in placed.receipt.drawn if node_id in able]
     assert merit(placed.node_id) == max(merit(node_id) for node_id in candidates)

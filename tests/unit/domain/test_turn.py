@@ -2,21 +2,40 @@ from itertools import product
 
 import pytest
 
+from dragoman.domain.segmenter import Cut, Reason, Segmenter, SegmenterSettings
 from dragoman.domain.turn import AffinityResult, Turn, affinity, should_bind_job_to_node
+
+
+def first_cut(*, is_final: bool, duration_ms: int = 1000, at: float = 0.0) -> Cut:
+    """The first cut of a session: one chunk of audio at 0 s, and a look at the clock at `at`."""
+    segmenter = Segmenter(SegmenterSettings(), lambda: "turn")
+    [cut] = segmenter.chunk(b"audio", duration_ms, is_final, 0.0) or segmenter.poll(at)
+    assert isinstance(cut, Cut)
+    return cut
 
 
 def test_should_bind_job_to_node_manual_no_bind() -> None:
     """A manual cut that is the first of its turn is also the last: nothing can follow it to its node."""
-    assert not should_bind_job_to_node(begins_turn=True, ends_turn=True)
+    cut = first_cut(is_final=True)
+    assert (cut.reason, cut.begins_turn) == (Reason.MANUAL, True)
+    assert not should_bind_job_to_node(cut.begins_turn, cut.ends_turn)
 
 
 def test_should_bind_job_to_node_max_duration_bind() -> None:
-    assert should_bind_job_to_node(begins_turn=True, ends_turn=False)
+    cut = first_cut(is_final=False, duration_ms=10_000)
+    assert (cut.reason, cut.begins_turn) == (Reason.MAX_DURATION, True)
+    assert should_bind_job_to_node(cut.begins_turn, cut.ends_turn)
 
 
 def test_should_bind_job_to_node_timeout_no_bind() -> None:
-    assert not should_bind_job_to_node(begins_turn=True, ends_turn=True)
-    assert not should_bind_job_to_node(begins_turn=False, ends_turn=True)
+    cut = first_cut(is_final=False, at=3.0)
+    assert (cut.reason, cut.begins_turn) == (Reason.TIMEOUT, True)
+    assert not should_bind_job_to_node(cut.begins_turn, cut.ends_turn)
+
+
+@pytest.mark.parametrize("reason", [Reason.MANUAL, Reason.TIMEOUT, Reason.CLOSE])
+def test_a_later_job_that_ends_its_turn_binds_nothing(reason: Reason) -> None:
+    assert not should_bind_job_to_node(begins_turn=False, ends_turn=reason.ends_turn)
 
 
 def test_a_later_job_binds_nothing() -> None:

@@ -214,7 +214,7 @@ export const EN = {
   "why.turn.not_in_pool": "The node of its turn could not have it (not ready, cooling down, or had it before), so it was placed freely.",
   "why.turn.full": "The node of its turn was full beyond what a turn may exceed, so it was placed freely.",
   "why.chosen": "It went to {chosen}.",
-  "why.drawn": "Of {drawn}, drawn at random, {chosen} could take it, and none that could had more free slots.",
+  "why.drawn": "Of {drawn}, drawn at random, {chosen} was the best that could take it.",
   "why.obstacle": "{count} × {reason}{who}.",
   "why.none": "So nobody had it.",
   "obstacle.draining": "leaving",
@@ -222,7 +222,6 @@ export const EN = {
   "obstacle.seen": "had this job before",
   "obstacle.cooling_down": "cooling down after saying that a model is missing",
   "obstacle.refused": "full when asked",
-  "obstacle.gpu_queue": "a queue before its GPU",
   "obstacle.full": "full",
 
   "sessions.title": "Sessions",

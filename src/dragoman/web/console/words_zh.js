@@ -214,7 +214,7 @@ export const ZH = {
   "why.turn.not_in_pool": "话轮的节点不能接（未就绪、冷却中或已接过），因此自由安置。",
   "why.turn.full": "话轮的节点已满，因此自由安置。",
   "why.chosen": "它去了 {chosen}。",
-  "why.drawn": "随机抽取 {drawn}，其中 {chosen} 可以接，且没有可接者空槽更多。",
+  "why.drawn": "随机抽取 {drawn}，其中 {chosen} 是可接者中最合适的。",
   "why.obstacle": "{count} × {reason}{who}。",
   "why.none": "因此无人接手。",
   "obstacle.draining": "正在退出",
@@ -222,7 +222,6 @@ export const ZH = {
   "obstacle.seen": "已接过此作业",
   "obstacle.cooling_down": "因缺少模型而冷却",
   "obstacle.refused": "询问时已满",
-  "obstacle.gpu_queue": "GPU 前有队列",
   "obstacle.full": "已满",
 
   "sessions.title": "会话",
