@@ -9,18 +9,28 @@ Bodies are not inflated, whatever they say they are: nothing here is asked with 
 one could grow without bound.
 
 Who waits for its next request sleeps: see `quiet`.
+
+A WebSocket upgrade may be any request of a connection. aiohttp parses it, because only its parser knows where the body
+of the request before it ends. `Visit` then takes the upgrade out of aiohttp's queue, ends aiohttp's handler without its
+transport, and passes the transport on. An upgrade that arrives before the previous response is complete stays in the
+queue and is answered 400 in its turn.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import web
+from aiohttp.http import RawRequestMessage
 
 from dragoman.gateway.addresses import Addresses, is_here
+from dragoman.gateway.answers import error
+from dragoman.gateway.handshake import wants_websocket
 from dragoman.gateway.limits import Limits
 from dragoman.gateway.quiet import Quiet
 
 _DOZE_S = 0.1  # who has been answered is looked for this often
+
+Upgrade = Callable[[asyncio.Transport, bytes, bytes], None]  # the transport, the request head, the bytes behind it
 
 
 class Unread:
@@ -42,7 +52,10 @@ class Unread:
 
 
 class HttpPlaces:
-    def __init__(self, app: web.Application, limits: Limits, quiet: Quiet) -> None:
+    def __init__(self, app: web.Application, limits: Limits, quiet: Quiet, upgrade: Upgrade) -> None:
+        app.middlewares.insert(0, _no_pipelined_upgrade)
+        self.upgrade = upgrade
+        self.max_rest_bytes = 2 * limits.max_head_bytes
         self._most = limits.max_http_connections
         self._most_of_one = limits.max_http_per_address
         self._unread_s = limits.out_queue_age_s
@@ -107,7 +120,7 @@ class HttpPlaces:
         awake, self._awake = self._awake, set()
         for visit in awake:
             if is_idle(visit.handler) and not visit.transport.is_closing():
-                visit.sleep()
+                visit.rest()
             else:
                 self.awake(visit)
 
@@ -130,7 +143,7 @@ class HttpPlaces:
 class Visit(asyncio.Protocol):
     """One connection, between its transport and aiohttp: we are to know when it speaks and when it has ended."""
 
-    __slots__ = ("_asleep_fd", "_places", "address", "handler", "transport", "unread")
+    __slots__ = ("_asleep_fd", "_places", "_upgrade", "address", "handler", "transport", "unread")
 
     def __init__(
         self, places: HttpPlaces, handler: web.RequestHandler, transport: asyncio.Transport, address: str, now: float
@@ -139,6 +152,7 @@ class Visit(asyncio.Protocol):
         self.unread = Unread(now)
         self._places = places
         self._asleep_fd: int | None = None
+        self._upgrade: tuple[bytes, bytearray] | None = None  # its head and the bytes behind it, until aiohttp is idle
 
     # --- what the transport tells ---
 
@@ -146,7 +160,17 @@ class Visit(asyncio.Protocol):
         self.handler.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        self.handler.data_received(data)
+        if self._upgrade is not None:
+            self._upgrade[1].extend(data)
+            if len(self._upgrade[1]) > self._places.max_rest_bytes:
+                self.transport.pause_reading()
+            return
+        handler = self.handler
+        idle = is_idle(handler)
+        answered = idle or not (handler._messages or handler._request_in_progress)
+        handler.data_received(data)
+        if answered and len(handler._messages) == 1 and (head := _upgrade_head(handler._messages[0][0])):
+            self._take_upgrade(head, idle)
 
     def eof_received(self) -> None:
         self.handler.eof_received()
@@ -170,9 +194,43 @@ class Visit(asyncio.Protocol):
         else:
             answering.add_done_callback(lambda _: self._places.ended(self))
 
+    # --- an upgrade ---
+
+    def _take_upgrade(self, head: bytes, idle: bool) -> None:
+        handler = self.handler
+        self._upgrade = head, bytearray(handler._message_tail)
+        handler._messages.clear()
+        handler._message_tail = b""
+        if idle:
+            self._hand_over()
+        else:  # The response is written, and aiohttp waits for the next request one turn of the loop later.
+            asyncio.get_running_loop().call_soon(self._hand_over_if_idle)
+
+    def _hand_over_if_idle(self) -> None:
+        if is_idle(self.handler) and not self.transport.is_closing():
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        assert self._upgrade is not None
+        head, rest = self._upgrade
+        self._places.ended(self)
+        handler, task = self.handler, self.handler._task_handler
+        handler.transport = None  # connection_lost would close it
+        handler.connection_lost(None)
+        if task is not None:
+            task.cancel()
+        self._places.upgrade(self.transport, head, bytes(rest))
+
     # --- between two requests ---
 
-    def sleep(self) -> None:
+    def rest(self) -> None:
+        """aiohttp is idle."""
+        if self._upgrade is not None:
+            self._hand_over()
+        else:
+            self._sleep()
+
+    def _sleep(self) -> None:
         self._asleep_fd = self.transport.get_extra_info("socket").fileno()
         self.transport.pause_reading()
         self._places.quiet.watch(self._asleep_fd, self)
@@ -193,3 +251,25 @@ def is_idle(handler: web.RequestHandler) -> bool:
     # aiohttp says nowhere in public whether a connection waits for a request: test_http_places.py states it.
     waiter = handler._waiter
     return waiter is not None and not waiter.done()
+
+
+def _upgrade_head(message: object) -> bytes | None:
+    """The head of a request that asks for a WebSocket, as it was sent; None for any other request."""
+    if not isinstance(message, RawRequestMessage) or "Upgrade" not in message.headers:
+        return None
+    version = f"HTTP/{message.version.major}.{message.version.minor}"
+    line = f"{message.method} {message.path} {version}".encode("utf-8", "surrogateescape")
+    head = b"\r\n".join([line, *(name + b": " + value for name, value in message.raw_headers)])
+    return head if wants_websocket(head) else None
+
+
+@web.middleware
+async def _no_pipelined_upgrade(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """A `Visit` takes every other upgrade before it gets here."""
+    if "websocket" not in request.headers.get("Upgrade", "").lower():
+        return await handler(request)
+    refusal = error("an upgrade must not be sent before the previous response is complete", 400)
+    refusal.force_close()
+    return refusal

@@ -56,7 +56,7 @@ class Counters:
     def __init__(self) -> None:
         self.accepted = 0  # TCP connections
         self.http = 0  # of them handed to the HTTP application
-        self.opened = 0  # of them that became WebSockets
+        self.opened = 0  # of them that became WebSockets, at once or after HTTP requests
         self.heads_dropped = 0  # of them that sent no complete request in time, or were crowded out
         self.refused: Counter[int] = Counter()
         self.closed: Counter[int] = Counter()

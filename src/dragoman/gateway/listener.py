@@ -71,7 +71,7 @@ class Listener:
         self._routes = {path: route if isinstance(route, Route) else Route(route) for path, route in routes.items()}
         every = [self.limits, *(route.limits for route in self._routes.values() if route.limits)]
         self._sweep_every_s = min(_MAX_SWEEP_S, *(limits.shortest_s() / 4 for limits in every))
-        self._places = HttpPlaces(http_app, self.limits, self.roster.quiet)
+        self._places = HttpPlaces(http_app, self.limits, self.roster.quiet, self._upgrade_later)
         await self._places.open()
         await self._listen(host, port, reuse_port, sock)
         for listening in self._servers[0].sockets:
@@ -149,6 +149,9 @@ class Listener:
         return place
 
     # --- inside ---
+
+    def _upgrade_later(self, transport: asyncio.Transport, head: bytes, rest: bytes) -> None:
+        Sniffer(self).upgrade_later(transport, head, rest)
 
     async def _listen(self, host: str | None, port: int, reuse_port: bool, sock: socket.socket | None) -> None:
         def serve() -> Sniffer:

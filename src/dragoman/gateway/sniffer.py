@@ -2,7 +2,8 @@
 
 A `Sniffer` is the first protocol of every accepted connection. It reads one request head, decides, and gives the
 transport to the one or the other together with the bytes it has read; after that it is out of the way and costs
-nothing. An upgrade must be the first request of its connection, and waits for the doorman.
+nothing. An upgrade waits for the doorman. If it is a later request of a connection that aiohttp serves, `http_places`
+gives the transport back to a new sniffer.
 
 picows has no public way to take an accepted transport, so this module builds its `WSProtocol`, which is not
 exported: the version is pinned and test_sniffer.py states what is relied on. What must be known of its insides:
@@ -98,6 +99,14 @@ class Sniffer(asyncio.Protocol):
             # Of connections that say nothing the newest is the likeliest to be honest.
             roster.heads.expire_oldest()
         roster.heads.add(self, roster.clock())
+
+    def upgrade_later(self, transport: asyncio.Transport, head: bytes, rest: bytes) -> None:
+        """Take over a connection that HTTP has served, for the upgrade request `head` and the bytes behind it."""
+        self._transport = transport
+        self._head += head + END_OF_HEAD + rest
+        self._end = len(head)
+        transport.set_protocol(self)
+        self._door.doorman.queue(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._door.roster.heads.discard(self)

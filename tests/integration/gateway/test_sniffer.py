@@ -7,9 +7,10 @@ from importlib.metadata import version
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from dragoman.gateway import Connection
-from gateway_peers import KEY, TEXT, Echo, Run, connected, frame, serving, until, upgrade, websocket
+from gateway_peers import KEY, TEXT, Echo, Run, connected, frame, http_app, serving, until, upgrade, websocket
 
 
 def test_http_and_websockets_share_the_port(run: Run) -> None:
@@ -180,6 +181,235 @@ def test_a_connection_that_is_closed_as_it_opens_leaves_nothing_behind(run: Run)
             client.writer.close()
             await until(lambda: not listener.connections)
             assert refuser.events == ["opened", "closed"]
+
+    run(main)
+
+
+# --- an upgrade on a connection that has served HTTP ---
+
+GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+POST = b"POST /length HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
+
+
+def slow_app(release: asyncio.Event) -> web.Application:
+    """`/slow` is answered when `release` is set."""
+
+    async def slow(request: web.Request) -> web.Response:
+        await release.wait()
+        return web.Response(text="slow")
+
+    app = http_app()
+    app.add_routes([web.get("/slow", slow)])
+    return app
+
+
+def test_a_client_that_reuses_its_http_connection_opens_a_websocket_on_it(run: Run) -> None:
+    async def main() -> None:
+        async with serving() as listener, aiohttp.ClientSession(f"http://127.0.0.1:{listener.port}") as http:
+            async with http.post("/length", data=b"hello") as response:
+                assert await response.json() == {"length": 5}
+            async with http.ws_connect("/echo") as ws:
+                await ws.send_str("hello")
+                assert await ws.receive_str() == "hello"
+            assert listener.counters.accepted == listener.counters.opened == 1
+
+    run(main)
+
+
+@pytest.mark.parametrize("requests", [[GET], [POST], [POST, GET, POST]], ids=["get", "post", "several"])
+@pytest.mark.parametrize("size", [0, 5, 60_000, 1_000_000])
+def test_frames_behind_a_later_upgrade_are_not_lost(run: Run, requests: list[bytes], size: int) -> None:
+    async def main() -> None:
+        async with serving() as listener, connected(listener) as client:
+            for request in requests:
+                await client.send(request)
+                assert (await client.answer()).status == 200
+            frames = frame(TEXT, b"x" * size) + frame(TEXT, b"and another") if size else b""
+            await client.send(upgrade() + frames)
+            assert (await client.answer()).status == 101
+            if size:
+                assert await client.message() == b"x" * size
+                assert await client.message() == b"and another"
+            await client.send(frame(TEXT, b"later"))
+            assert await client.message() == b"later"
+
+    run(main)
+
+
+def test_a_later_upgrade_may_arrive_byte_by_byte(run: Run) -> None:
+    async def main() -> None:
+        async with serving() as listener, connected(listener) as client:
+            await client.send(GET)
+            assert (await client.answer()).status == 200
+            for byte in upgrade() + frame(TEXT, b"hello"):
+                await client.send(bytes([byte]))
+                await asyncio.sleep(0)
+            assert (await client.answer()).status == 101
+            assert await client.message() == b"hello"
+
+    run(main)
+
+
+def test_an_idle_http_connection_is_upgraded_after_the_loop_stopped_watching_it(run: Run) -> None:
+    async def main() -> None:
+        async with serving() as listener, connected(listener) as client:
+            await client.send(GET)
+            assert (await client.answer()).status == 200
+            await until(lambda: len(listener.roster.quiet) == 1)
+            await client.send(upgrade() + frame(TEXT, b"hello"))
+            assert (await client.answer()).status == 101
+            assert await client.message() == b"hello"
+
+    run(main)
+
+
+def test_the_endpoint_of_a_later_upgrade_sees_its_request(run: Run) -> None:
+    async def main() -> None:
+        echo = Echo()
+        async with serving({"/noted": lambda: echo}) as listener, connected(listener) as client:
+            await client.send(GET)
+            assert (await client.answer()).status == 200
+            await client.send(upgrade("/noted?token=a%20b&empty=", Authorization="Bearer t"))
+            assert (await client.answer()).status == 101
+            (conn,) = echo.conns
+            assert (conn.path, dict(conn.query)) == ("/noted", {"token": "a b", "empty": ""})
+            assert conn.headers["authorization"] == "Bearer t"
+            assert conn.peer == client.writer.get_extra_info("sockname")
+
+    run(main)
+
+
+def test_a_later_upgrade_leaves_its_http_place_and_is_not_ended_by_the_keep_alive_timer(run: Run) -> None:
+    async def main() -> None:
+        async with (
+            serving(max_http_connections=1, http_keepalive_s=0.2) as listener,
+            connected(listener) as client,
+            connected(listener) as idle,
+        ):
+            await client.send(GET)
+            assert (await client.answer()).status == 200
+            await client.send(upgrade())
+            assert (await client.answer()).status == 101
+            assert len(listener.connections) == 1
+            await idle.send(GET)
+            assert (await idle.answer()).status == 200
+            assert await idle.ended()  # its keep-alive timer, started after that of the first connection
+            await client.send(frame(TEXT, b"still here"))
+            assert await client.message() == b"still here"
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("request_head", "status"),
+    [
+        (upgrade("/nowhere"), 404),
+        (upgrade(Origin="http://evil.example"), 403),
+        (upgrade(Connection="keep-alive"), 400),
+        (upgrade(Sec_WebSocket_Version="8"), 426),
+        (upgrade(Content_Length="4") + b"body", 400),
+    ],
+    ids=["path", "origin", "connection", "version", "body"],
+)
+def test_a_later_upgrade_is_refused_as_a_first_one(run: Run, request_head: bytes, status: int) -> None:
+    async def main() -> None:
+        async with serving() as listener, connected(listener) as first, connected(listener) as later:
+            await later.send(GET)
+            assert (await later.answer()).status == 200
+            refusals = []
+            for client in (first, later):
+                await client.send(request_head)
+                refusals.append(await client.answer())
+                assert await client.ended()
+            assert refusals[0] == refusals[1]
+            assert refusals[0].status == status
+            assert listener.counters.refused[status] == 2
+
+    run(main)
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["one segment", "while it is being answered"])
+def test_a_pipelined_upgrade_is_refused_after_the_answer_to_the_request_before_it(run: Run, apart: bool) -> None:
+    async def main() -> None:
+        release = asyncio.Event()
+        async with serving(app=slow_app(release)) as listener, connected(listener) as client:
+            slow = b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n"
+            pipelined = upgrade() + frame(TEXT, b"hello")
+            if apart:
+                await client.send(GET)
+                assert (await client.answer()).status == 200
+                await client.send(slow)
+                (handler,) = listener._places._runner.server.connections  # type: ignore[union-attr]
+                await until(lambda: handler._request_in_progress)
+                await client.send(pipelined)
+                await until(lambda: handler._upgraded)
+            else:
+                await client.send(slow + pipelined)
+            release.set()
+            assert (await client.answer()).body == b"slow"
+            refusal = await client.answer()
+            assert (refusal.status, refusal.headers["connection"]) == (400, "close")
+            assert b"previous" in refusal.body
+            assert await client.ended()
+            assert listener.counters.opened == 0
+
+    run(main)
+
+
+def test_a_pipelined_upgrade_behind_a_large_body_is_refused(run: Run) -> None:
+    async def main() -> None:
+        async with serving() as listener, connected(listener) as client:
+            body = bytes(3_000_000)
+            head = f"POST /length HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+            await client.send(head + body + upgrade())
+            assert (await client.answer()).status == 200
+            assert (await client.answer()).status == 400
+
+    run(main)
+
+
+def test_an_upgrade_that_arrives_just_before_aiohttp_waits_for_it_is_served(run: Run) -> None:
+    """aiohttp writes an answer one turn of the loop before it waits for the next request."""
+
+    class Last(web.Response):
+        async def write_eof(self, data: bytes = b"") -> None:
+            await super().write_eof(data)
+            asyncio.get_running_loop().call_soon(lambda: visits[0].data_received(upgrade() + frame(TEXT, b"hello")))
+
+    async def last(request: web.Request) -> web.Response:
+        await asyncio.sleep(0)
+        return Last(text="last")
+
+    visits: list[asyncio.Protocol] = []
+    app = http_app()
+    app.add_routes([web.get("/last", last)])
+
+    async def main() -> None:
+        async with serving(app=app) as listener, connected(listener) as client:
+            await client.send(GET)
+            assert (await client.answer()).status == 200
+            visits.extend(listener._places._taken)  # type: ignore[union-attr]
+            await client.send(b"GET /last HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await client.answer()).body == b"last"
+            assert (await client.answer()).status == 101
+            assert await client.message() == b"hello"
+
+    run(main)
+
+
+def test_a_client_that_leaves_after_a_later_upgrade_leaves_nothing_behind(run: Run) -> None:
+    async def main() -> None:
+        echo = Echo()
+        async with serving({"/noted": lambda: echo}) as listener:
+            async with connected(listener) as client:
+                await client.send(GET)
+                assert (await client.answer()).status == 200
+                await client.send(upgrade("/noted"))
+                assert (await client.answer()).status == 101
+            await until(lambda: echo.events == ["opened", "closed"])
+            assert not listener.connections
+            assert not listener._places._taken  # type: ignore[union-attr]
+            assert not listener._places._runner.server.connections  # type: ignore[union-attr]
 
     run(main)
 

@@ -1,11 +1,15 @@
-"""How an instance ends while somebody is at its admin port."""
+"""The ports of an instance: WebSockets on a connection that has served HTTP, and the end of the admin port."""
 
 import asyncio
+import json
 import socket
+from copy import deepcopy
 
+import aiohttp
 import pytest
 
 from dragoman.embedded.engine import free_port
+from e2e.raw_node import SAMPLES
 from integration.speech.house import PATIENCE_S, House
 from redis_servers import RedisAt
 from waiting import wait_until
@@ -40,3 +44,31 @@ async def test_who_asks_for_metrics_and_does_not_read_them_holds_up_no_end(redis
             await closing
         asking.cancel()
     assert was_closed
+
+
+INIT = {"type": "session_init", "client_version": "t", "platform": "web", "src_lang": "en", "tgt_lang": "es"}
+
+
+@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+async def test_every_websocket_opens_on_the_connection_of_the_login(redis_at: RedisAt, prefix: str) -> None:
+    house = await House.open(redis_at, prefix, "i")
+    listener = house.instance.doors.listener
+    register = deepcopy(SAMPLES["node_register"])
+    try:
+        for path, first, expected in [
+            ("/ws", {"type": "AUTH"}, "AUTH_OK"),
+            ("/ws/session", INIT, "session_init_ack"),
+            ("/ws/node", register, "node_register_ack"),
+        ]:
+            one_connection = aiohttp.TCPConnector(limit=1)
+            async with aiohttp.ClientSession(f"http://127.0.0.1:{listener.port}", connector=one_connection) as http:
+                async with http.post("/auth/login", json={"username": "alice", "password": "pw"}) as login:
+                    access = (await login.json())["data"]["accessToken"]
+                if path == "/ws":
+                    first = {**first, "token": access}
+                async with http.ws_connect(path) as ws, asyncio.timeout(PATIENCE_S):
+                    await ws.send_str(json.dumps(first))
+                    assert json.loads(await ws.receive_str())["type"] == expected
+        assert listener.counters.accepted == listener.counters.opened == 3
+    finally:
+        await house.close()
