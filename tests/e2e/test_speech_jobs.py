@@ -267,17 +267,38 @@ async def test_many_jobs_on_both_instances_all_end_and_leave_no_slot_taken(stage
 
 async def test_a_node_that_is_not_ready_for_a_step_is_not_asked_for_it(stage: Stage) -> None:
     async with visiting(stage) as visit:
-        mute = await visit.node()
-        can = [{"type": kind, "ready": kind != "tts"} for kind in ("asr", "nmt", "tts")]
-        await mute.beat((visit.src, visit.tgt), capability_by_type=can)
-        await wait_until(lambda: is_ready_for(visit, mute, ["asr", "nmt"]), PATIENCE_S)
+        hears = await visit.node()
+        await ready_only_for(visit, hears, ["asr", "tts"])
         talker = await visit.talker()
-        pipeline = {"use_asr": True, "use_nmt": True, "use_tts": False}
+        pipeline = {"use_asr": True, "use_nmt": False, "use_tts": False}
         await visit.say_utterance(talker, 0, pipeline=pipeline)
         assert await talker.result(0, PATIENCE_S)
         await visit.say_utterance(talker, 1)
         assert (await talker.failed(1))["code"] == "NO_AVAILABLE_NODE"
-        assert len(mute.jobs) == 1
+        assert len(hears.jobs) == 1
+
+
+async def test_a_node_without_a_voice_serves_text_when_no_node_with_one_can(stage: Stage) -> None:
+    async with visiting(stage) as visit:
+        mute = await visit.node(features=ACKING)
+        await ready_only_for(visit, mute, ["asr", "nmt"])
+        talker = await visit.talker()
+        await visit.say_utterance(talker, 0)
+        result = await talker.result(0, PATIENCE_S)
+        assert result["text_translated"]
+        assert result["tts_audio"] == ""
+        assert mute.jobs[0]["pipeline"]["use_tts"] is False
+        speaks = await visit.node(features=ACKING)
+        for index in range(1, 6):
+            await visit.say_utterance(talker, index)
+            assert await talker.result(index, PATIENCE_S)
+        assert [job["pipeline"]["use_tts"] for job in speaks.jobs] == [True] * 5
+
+
+async def ready_only_for(visit: Visit, node: RawNode, kinds: list[str]) -> None:
+    can = [{"type": kind, "ready": kind in kinds} for kind in ("asr", "nmt", "semantic", "tts")]
+    await node.beat((visit.src, visit.tgt), capability_by_type=can)
+    await wait_until(lambda: is_ready_for(visit, node, kinds), PATIENCE_S)
 
 
 async def is_ready_for(visit: Visit, node: RawNode, kinds: list[str]) -> bool:

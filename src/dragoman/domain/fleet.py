@@ -17,7 +17,8 @@ from math import inf
 from dragoman.domain.pool import AUTO, Pool, languages
 
 WHOLE_NODE = "*"  # the service name under which a node cools down for everything
-MAX_POOLS = 256
+VOICE = "tts"  # the service type of speech synthesis
+MAX_POOLS = 512
 MAX_COOLING = 4096
 
 
@@ -39,9 +40,19 @@ class Node:
     tenant: str = "default"
     seen_ms: int = 0
 
-    def serves(self, asr: frozenset[str], semantic: frozenset[str]) -> bool:
+    @property
+    def has_voice(self) -> bool:
+        """False only if the node says that it is not ready for speech synthesis."""
+        return self.ready is None or VOICE in self.ready
+
+    @property
+    def spoken(self) -> frozenset[str]:
+        """The languages it has a voice for now."""
+        return self.tts if self.has_voice else frozenset()
+
+    def serves(self, asr: frozenset[str], semantic: frozenset[str], spoken: frozenset[str] = frozenset()) -> bool:
         # Nothing heard, nothing served: not even what asks for no language in particular.
-        return bool(self.asr) and asr <= self.asr and semantic <= self.semantic
+        return bool(self.asr) and asr <= self.asr and semantic <= self.semantic and spoken <= self.spoken
 
 
 class Fleet:
@@ -50,7 +61,7 @@ class Fleet:
         # Dicts as ordered sets: draws by a seeded generator must not depend on how strings hash today.
         self._hears: dict[str, dict[str, None]] = {}
         self._writes: dict[str, dict[str, None]] = {}
-        self._pools: dict[tuple[str, str, str, str], Pool] = {}
+        self._pools: dict[tuple[str, str, str, str, bool], Pool] = {}
         self._taken: dict[str, int] = {}
         self._foreign: dict[str, int] = {}
         self._shut: set[str] = set()
@@ -80,7 +91,7 @@ class Fleet:
         self._nodes[node.id] = node
         # Its count is as old as its heartbeat; only what it shows beyond our own jobs is news.
         self._foreign[node.id] = max(0, node.running - self.taken(node.id))
-        if old is None or old.asr != node.asr or old.semantic != node.semantic:
+        if old is None or (old.asr, old.semantic, old.spoken) != (node.asr, node.semantic, node.spoken):
             self._reindex(node.id, old, node)
         if old is None or node.epoch > old.epoch or node.slots != old.slots:
             self.freed(node.id)
@@ -102,31 +113,40 @@ class Fleet:
 
     # -- who can
 
-    def pool(self, src: str, tgt: str, lang_a: str | None = None, lang_b: str | None = None) -> Sequence[str]:
+    def pool(
+        self, src: str, tgt: str, lang_a: str | None = None, lang_b: str | None = None, voice: bool = False
+    ) -> Sequence[str]:
         """The nodes able to serve these languages; a live view, to read before the next change."""
-        found = self.find(src, tgt, lang_a, lang_b)
+        found = self.find(src, tgt, lang_a, lang_b, voice)
         return () if found is None else found.ids
 
-    def find(self, src: str, tgt: str, lang_a: str | None = None, lang_b: str | None = None) -> Pool | None:
-        """The pool itself; None if some of the languages are unknown to every node."""
+    def find(
+        self, src: str, tgt: str, lang_a: str | None = None, lang_b: str | None = None, voice: bool = False
+    ) -> Pool | None:
+        """The pool itself; None if some of the languages are unknown to every node.
+
+        With `voice`, only the nodes that also speak every language they may translate into.
+        """
         two_way = src == AUTO and lang_a and lang_b
-        key = (src, "", lang_a or "", lang_b or "") if two_way else (src, tgt, "", "")
+        key = (src, "", lang_a or "", lang_b or "", voice) if two_way else (src, tgt, "", "", voice)
         pool = self._pools.get(key)
         if pool is None:
-            pool = self._build(*languages(src, tgt, lang_a, lang_b))
+            pool = self._build(*languages(src, tgt, lang_a, lang_b), voice)
             if pool is not None:
                 if len(self._pools) >= MAX_POOLS:
                     del self._pools[next(iter(self._pools))]
                 self._pools[key] = pool
         return pool
 
-    def _build(self, asr: frozenset[str], semantic: frozenset[str]) -> Pool | None:
+    def _build(self, asr: frozenset[str], semantic: frozenset[str], voice: bool) -> Pool | None:
         members = [self._hears.get(lang) for lang in sorted(asr)]
         members += [self._writes.get(lang) for lang in sorted(semantic)]
         known = [ids for ids in members if ids is not None]
         if len(known) < len(members):
             return None
-        return Pool(asr, semantic, (id for id in min(known, key=len) if self._nodes[id].serves(asr, semantic)))
+        spoken = semantic if voice else frozenset[str]()
+        able = (id for id in min(known, key=len) if self._nodes[id].serves(asr, semantic, spoken))
+        return Pool(asr, semantic, able, spoken=spoken)
 
     def _reindex(self, node_id: str, old: Node | None, new: Node | None) -> None:
         nothing: frozenset[str] = frozenset()
@@ -141,7 +161,7 @@ class Fleet:
             for lang in after - before:
                 index.setdefault(lang, {})[node_id] = None
         for pool in self._pools.values():
-            if new is not None and new.serves(pool.asr, pool.semantic):
+            if new is not None and new.serves(pool.asr, pool.semantic, pool.spoken):
                 pool.add(node_id)
             else:
                 pool.discard(node_id)

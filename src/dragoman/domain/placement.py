@@ -8,6 +8,9 @@ Free placing draws nodes from the pool at random until two good ones could take 
 drawn: nearly as even as looking at all of them, at the price of two. `_flaws` says what makes a node a second choice,
 the worst first; among equals the one with more free slots wins. Nodes found full are shut in the view and not drawn
 again until a slot goes back. The pool is walked only when the draws found nobody, and then only its open part.
+
+If the listener wants audio, the nodes that speak the target language are asked first. If none of them can take the job
+now, any node of the pool may: a translation without sound is better than none.
 """
 
 from collections import Counter
@@ -16,7 +19,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum, auto
 from random import Random
 
-from dragoman.domain.fleet import Fleet, Node
+from dragoman.domain.fleet import VOICE, Fleet, Node
 from dragoman.domain.pool import Pool
 from dragoman.domain.turn import AffinityResult, affinity
 
@@ -50,7 +53,8 @@ class Ask:
     tgt: str
     lang_a: str | None = None
     lang_b: str | None = None
-    needs: frozenset[str] = frozenset()  # service types of the pipeline
+    needs: frozenset[str] = frozenset()  # service types that the node must be ready for
+    voice: bool = False  # the result should be spoken
     turn_node: str | None = None
     turn_bound: bool = False  # of a turn of several jobs; False for a cut that is a whole turn
     seen: frozenset[str] = frozenset()  # nodes that had this job
@@ -68,6 +72,7 @@ class Receipt:
     affinity: AffinityResult | None = None
     counts: dict[str, int] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
+    text_only: bool = False  # audio is wanted, and the chosen node is not known to speak the language
 
 
 @dataclass(slots=True)
@@ -77,6 +82,7 @@ class Assign:
     limit: int  # the reservation is refused at this many
     affinity: AffinityResult | None
     receipt: Receipt
+    text_only: bool = False  # audio is wanted, and the node says that it has none
 
 
 @dataclass(slots=True)
@@ -111,10 +117,10 @@ class _Placement:
             by_turn = self._affinity(mine, pool)
             if mine is not None and by_turn is AffinityResult.HIT:
                 return self._assign(mine, ask.turn_overcommit, by_turn, pool)
-        if found := self._draw(pool):
+        if ask.voice and (found := self._find(self._with_voice())[0]):
             return self._assign(self._best(found), 0, by_turn, pool)
-        able, counts, names = self._look(pool)
-        if found := self._sample(able) or self._again(pool):
+        found, counts, names = self._find(pool)
+        if found := found or self._again(pool):
             return self._assign(self._best(found), 0, by_turn, pool)
         return Wait(_reason(counts), Receipt(len(pool), self.drawn, None, by_turn, counts, names))
 
@@ -127,14 +133,26 @@ class _Placement:
             has_room=node.id not in self.refused and self._free(node) + self.ask.turn_overcommit > 0,
         )
 
+    def _with_voice(self) -> Pool:
+        ask = self.ask
+        return self.fleet.find(ask.src, ask.tgt, ask.lang_a, ask.lang_b, voice=True) or _NOBODY
+
+    def _find(self, pool: Pool) -> tuple[list[Node], dict[str, int], dict[str, str]]:
+        """Up to two nodes that can take the job; or none, and what is in the way."""
+        if found := self._draw(pool):
+            return found, {}, {}
+        able, counts, names = self._look(pool)
+        return self._sample(able), counts, names
+
     def _draw(self, pool: Pool) -> list[Node]:
+        self.drawn = []
         found: list[Node] = []
         full: list[str] = []
         good = 0
         for at in _positions(pool.open, self.rng):
             node = self._node(pool.ids[at])
             self.drawn.append(node.id)
-            obstacle = self._unfit(node) or self._no_slot(node)
+            obstacle = self._unfit(node, bool(pool.spoken)) or self._no_slot(node)
             if obstacle is None:
                 found.append(node)
                 good += not any(self._flaws(node))
@@ -156,7 +174,7 @@ class _Placement:
                 counts[Obstacle.FULL.value] += len(pool) - at
                 break
             node = self._node(node_id)
-            obstacle = self._unfit(node) or self._no_slot(node)
+            obstacle = self._unfit(node, bool(pool.spoken)) or self._no_slot(node)
             if obstacle is None:
                 able.append(node)
                 continue
@@ -194,9 +212,14 @@ class _Placement:
 
     def _assign(self, node: Node, overcommit: int, by_turn: AffinityResult | None, pool: Pool) -> Assign:
         receipt = Receipt(len(pool), self.drawn, node.id, by_turn)
-        return Assign(node.id, node.epoch, self._slots(node) + overcommit, by_turn, receipt)
+        assign = Assign(node.id, node.epoch, self._slots(node) + overcommit, by_turn, receipt)
+        if self.ask.voice:
+            cooling = self.fleet.cooling(node.id, VOICE, self.now)
+            assign.text_only = cooling or not node.has_voice
+            receipt.text_only = cooling or node.id not in self._with_voice()
+        return assign
 
-    def _unfit(self, node: Node) -> Obstacle | None:
+    def _unfit(self, node: Node, voice: bool = False) -> Obstacle | None:
         """Every filter but the free slot."""
         ask = self.ask
         if node.draining:
@@ -205,7 +228,7 @@ class _Placement:
             return Obstacle.NOT_READY
         if node.id in ask.seen and "reattempt" not in node.features:
             return Obstacle.SEEN
-        if self.fleet.cooling_for_any(node.id, ask.needs, self.now):
+        if self.fleet.cooling_for_any(node.id, (*ask.needs, VOICE) if voice else ask.needs, self.now):
             return Obstacle.COOLING_DOWN
         return None
 

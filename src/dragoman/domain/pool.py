@@ -22,11 +22,19 @@ def languages(
 
 
 class Pool:
-    __slots__ = ("_at", "asr", "ids", "open", "semantic")
+    __slots__ = ("_at", "asr", "ids", "open", "semantic", "spoken")
 
-    def __init__(self, asr: frozenset[str], semantic: frozenset[str], ids: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        asr: frozenset[str],
+        semantic: frozenset[str],
+        ids: Iterable[str] = (),
+        *,
+        spoken: frozenset[str] = frozenset(),
+    ) -> None:
         self.asr = asr
         self.semantic = semantic
+        self.spoken = spoken  # languages its nodes have a voice for
         self.ids = list(ids)  # to read and to draw from; changed only here
         self.open = len(self.ids)  # how many of them, from the front, are not known to be full
         self._at = {node_id: at for at, node_id in enumerate(self.ids)}

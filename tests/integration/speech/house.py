@@ -34,6 +34,7 @@ from dragoman.protocol.node import (
 )
 from dragoman.protocol.session import Pipeline
 from dragoman.services.speech.local_nodes import LocalNode
+from dragoman.services.speech.messages import needs_of
 from dragoman.services.speech.order import End, Order, TurnLine
 from dragoman.services.speech.placing import Ended, Exists, Placing, RedisDown
 from instances import config
@@ -191,6 +192,7 @@ class House:
         slots: int = 4,
         languages: Iterable[str] = ("en", "es"),
         features: Iterable[str] = OUR_FEATURES,
+        kinds: Iterable[str] = KINDS,
         working: bool = False,
     ) -> WiredNode:
         node = WiredNode(self, working)
@@ -202,7 +204,7 @@ class House:
             hardware=Hardware(1, 1.0),
             installed_models=[],
             installed_services=SERVICES,
-            capability_by_type=[Capability(kind, True) for kind in KINDS],
+            capability_by_type=[Capability(kind, True) for kind in kinds],
             features_supported=encode_base64(b""),
             accept_public_jobs=True,
             node_id=id,
@@ -276,5 +278,5 @@ def order(
         place=line.join(),
         ends_turn=ends_turn,
         held_by_node=not ends_turn,
-        needs=frozenset({"asr", "nmt", "tts"}),
+        needs=needs_of(assignment.pipeline),
     )

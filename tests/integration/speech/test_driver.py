@@ -92,6 +92,29 @@ async def test_a_node_that_is_gone_loses_its_jobs_at_once(house: Open) -> None:
     assert await here.reserved("doomed") == 0
 
 
+async def test_a_job_is_for_text_only_at_a_node_without_a_voice_and_not_at_the_next_one(house: Open) -> None:
+    here = await house()
+    mute = await here.node("mute", features=ACKING, kinds=("asr", "nmt"))
+    _, ear = await start(here, mute)
+    assert mute.jobs[0]["pipeline"]["use_tts"] is False
+    speaks = await here.node("speaks", features=ACKING, working=True)
+    mute.hang_up()
+    assert await end_of(ear) is Outcome.OK
+    assert [job["pipeline"]["use_tts"] for job in speaks.jobs] == [True]
+
+
+async def test_a_node_that_lacks_its_voice_gets_the_job_again_for_text_when_no_other_node_can(house: Open) -> None:
+    here = await house()
+    node = await here.node("n")
+    _, ear = await start(here, node)
+    node.answer(node.jobs[0], success=False, error=missing_model("tts-service"))
+    again = await given(node, 2)
+    assert node.jobs[1]["attempt_id"] == 2
+    assert node.jobs[1]["pipeline"]["use_tts"] is False
+    node.answer(again)
+    assert await end_of(ear) is Outcome.OK
+
+
 async def test_a_node_that_keeps_its_results_may_come_back_with_them_within_its_grace(house: Open) -> None:
     here = await house(speech__node_grace_ms=10_000)
     first = await here.node("n", features=("job_ack", "resume"))

@@ -218,15 +218,20 @@ def test_what_clients_ask_for_cannot_fill_the_memory() -> None:
 
 LANGS = ["de", "en", "fr"]
 SOME = st.frozensets(st.sampled_from(LANGS))
-CHANGE = st.tuples(st.sampled_from(["upsert"] * 3 + ["remove"]), st.sampled_from("abcd"), SOME, SOME)
-QUERIES: list[tuple[str, str, str | None, str | None]] = [
-    *((src, tgt, None, None) for src in [*LANGS, "auto", "xx"] for tgt in LANGS),
-    *(("auto", a, a, b) for a in LANGS for b in LANGS),
+READY = st.sampled_from([None, frozenset({"asr", "tts"}), frozenset({"asr"})])
+CHANGE = st.tuples(st.sampled_from(["upsert"] * 3 + ["remove"]), st.sampled_from("abcd"), SOME, SOME, SOME, READY)
+Query = tuple[str, str, str | None, str | None, bool]
+QUERIES: list[Query] = [
+    *((src, tgt, None, None, voice) for src in [*LANGS, "auto", "xx"] for tgt in LANGS for voice in (False, True)),
+    *(("auto", a, a, b, voice) for a in LANGS for b in LANGS for voice in (False, True)),
 ]
 
 
-def able(one: Node, src: str, tgt: str, a: str | None, b: str | None) -> bool:
+def able(one: Node, src: str, tgt: str, a: str | None, b: str | None, voice: bool) -> bool:
     """The oracle: ask one node, pair by pair."""
+    spoken = {a, b} if src == "auto" and a and b else {tgt}
+    if voice and not (spoken <= one.tts and (one.ready is None or "tts" in one.ready)):
+        return False
     pairs = {(heard, written) for heard in one.asr for written in one.semantic}
     if src != "auto":
         return (src, tgt) in pairs
@@ -238,12 +243,12 @@ def able(one: Node, src: str, tgt: str, a: str | None, b: str | None) -> bool:
 @settings(max_examples=120, deadline=None)
 @given(st.lists(st.tuples(CHANGE, st.sampled_from(QUERIES)), max_size=25))
 def test_every_pool_holds_just_the_nodes_that_serve_it(
-    steps: list[tuple[tuple[str, str, frozenset[str], frozenset[str]], tuple[str, str, str | None, str | None]]],
+    steps: list[tuple[tuple[str, str, frozenset[str], frozenset[str], frozenset[str], frozenset[str] | None], Query]],
 ) -> None:
     fleet, alive = Fleet(), dict[str, Node]()
-    for (what, node_id, asr, semantic), query in steps:
+    for (what, node_id, asr, semantic, tts, ready), query in steps:
         if what == "upsert":
-            alive[node_id] = node(node_id, " ".join(asr), " ".join(semantic))
+            alive[node_id] = node(node_id, " ".join(asr), " ".join(semantic), tts=tts, ready=ready)
             fleet.upsert(alive[node_id])
         else:
             alive.pop(node_id, None)

@@ -252,6 +252,74 @@ def test_a_turns_node_that_redis_refused_is_passed_over() -> None:
     assert affinity_of(bound, fleet, frozenset({"mine"})) == ("a", AffinityResult.FULL)
 
 
+# -- voices
+
+WITH_VOICE = ask(voice=True)
+EN = frozenset({"en"})
+TEXT_ONLY = frozenset({"asr", "nmt"})
+
+
+def test_a_node_that_speaks_the_target_language_is_chosen_when_audio_is_wanted() -> None:
+    mute = [node(f"mute{n}", slots=9) for n in range(200)]
+    not_ready = node("not-ready", slots=9, tts=EN, ready=TEXT_ONLY)
+    other_language = node("other-language", slots=9, tts=frozenset({"de"}))
+    fleet = fleet_of(*mute, not_ready, other_language, node("speaks", slots=1, tts=EN))
+    assert chosen_of(WITH_VOICE, fleet) == {"speaks"}
+
+
+def test_a_voice_counts_for_nothing_when_no_audio_is_wanted() -> None:
+    assert chosen_of(ASK, fleet_of(node("mute"), node("speaks", tts=EN))) == {"mute", "speaks"}
+
+
+def test_a_two_way_session_wants_a_voice_for_both_languages() -> None:
+    two_way = ask(src="auto", lang_a="de", lang_b="en", voice=True)
+    assert chosen_of(two_way, fleet_of(node("one", tts=EN), node("both", tts=DE_EN))) == {"both"}
+
+
+@pytest.mark.parametrize("speaks", [node("speaks", tts=EN, slots=1), node("speaks", tts=EN, draining=True)])
+def test_a_node_without_a_voice_serves_when_no_node_with_one_can(speaks: Node) -> None:
+    fleet = fleet_of(node("mute", ready=TEXT_ONLY), speaks)
+    fleet.took("speaks")
+    assert chosen_of(WITH_VOICE, fleet) == {"mute"}
+    fleet.remove("speaks")
+    assert chosen_of(WITH_VOICE, fleet) == {"mute"}
+
+
+def test_a_turn_stays_on_its_node_when_that_has_no_voice() -> None:
+    fleet = fleet_of(node("mine", ready=TEXT_ONLY), node("speaks", tts=EN))
+    assert affinity_of(ask(turn_node="mine", turn_bound=True, voice=True), fleet) == ("mine", AffinityResult.HIT)
+
+
+@pytest.mark.parametrize(
+    ("one", "text_only", "receipt_says"),
+    [
+        (node("a", tts=EN), False, False),
+        (node("a", ready=TEXT_ONLY), True, True),
+        (node("a", ready=None), False, True),  # it may have a voice for the language and not say so
+    ],
+)
+def test_an_assignment_is_for_text_only_when_the_node_says_it_has_no_voice(
+    one: Node, text_only: bool, receipt_says: bool
+) -> None:
+    placed = select_node(WITH_VOICE, fleet_of(one), 0.0, random.Random(0), "here")
+    assert isinstance(placed, Assign)
+    assert (placed.text_only, placed.receipt.text_only) == (text_only, receipt_says)
+    wanted_no_audio = select_node(ASK, fleet_of(one), 0.0, random.Random(0), "here")
+    assert isinstance(wanted_no_audio, Assign)
+    assert not wanted_no_audio.text_only
+    assert not wanted_no_audio.receipt.text_only
+
+
+def test_a_node_whose_voice_cools_down_is_asked_for_text_only_when_no_other_node_can() -> None:
+    fleet = fleet_of(node("a", tts=EN), node("b", tts=EN))
+    fleet.cool("a", "tts", until=60.0)
+    assert chosen_of(WITH_VOICE, fleet) == {"b"}
+    fleet.remove("b")
+    placed = select_node(WITH_VOICE, fleet, 0.0, random.Random(0), "here")
+    assert isinstance(placed, Assign)
+    assert (placed.node_id, placed.text_only) == ("a", True)
+
+
 # -- receipts
 
 
@@ -361,7 +429,10 @@ NODES = st.builds(
     slots=st.integers(0, 2),
     asr=st.sampled_from([DE_EN, DE_EN, frozenset({"fr"}), frozenset()]),
     semantic=st.sampled_from([DE_EN, DE_EN, frozenset({"fr"})]),
-    ready=st.sampled_from([None, None, frozenset({"asr", "nmt"}), frozenset({"asr"})]),
+    tts=st.sampled_from([DE_EN, DE_EN, frozenset({"en"}), frozenset()]),
+    ready=st.sampled_from(
+        [None, None, frozenset({"asr", "nmt", "tts"}), frozenset({"asr", "nmt"}), frozenset({"asr"})]
+    ),
     features=st.sampled_from([frozenset(), frozenset({"reattempt"})]),
     gpu_queue=st.sampled_from([0, 0, 0, 2]),
     running=st.integers(0, 2),
@@ -374,6 +445,7 @@ ASKS = st.builds(
     lang_a=st.sampled_from([None, "de"]),
     lang_b=st.sampled_from([None, "en"]),
     needs=st.sampled_from([frozenset[str](), frozenset({"asr"}), frozenset({"asr", "nmt"})]),
+    voice=st.booleans(),
     turn_node=st.sampled_from([None, *IDS]),
     turn_bound=st.booleans(),
     seen=SETS_OF_IDS,
@@ -390,7 +462,9 @@ def fleets(draw: st.DrawFn) -> Fleet:
     for node_id in draw(st.lists(st.sampled_from(IDS), max_size=16)):
         fleet.took(node_id)
     for node_id in draw(SETS_OF_IDS):
-        fleet.cool(node_id, draw(st.sampled_from(["asr", "nmt", WHOLE_NODE])), until=draw(st.sampled_from([5.0, 20.0])))
+        fleet.cool(
+            node_id, draw(st.sampled_from(["asr", "nmt", "tts", WHOLE_NODE])), until=draw(st.sampled_from([5.0, 20.0]))
+        )
     for node_id in draw(SETS_OF_IDS):
         fleet.full_until(node_id, draw(st.sampled_from([5.0, 20.0])))
     return fleet
@@ -419,6 +493,13 @@ def passes_if_cool(one: Node, asked: Ask) -> bool:
     )
 
 
+def speaks(one: Node, asked: Ask, fleet: Fleet, now: float) -> bool:
+    both = {asked.lang_a, asked.lang_b}
+    targets = both if asked.src == "auto" and all(both) else {asked.tgt}
+    ready = one.ready is None or "tts" in one.ready
+    return ready and targets <= one.tts and not fleet.cooling(one.id, "tts", now)
+
+
 def has_slot(one: Node, asked: Ask, fleet: Fleet, now: float) -> bool:
     slots = one.slots if one.slots else asked.default_slots
     return fleet.taken(one.id) < slots and not fleet.full(one.id, now)
@@ -437,6 +518,8 @@ def check(asked: Ask, fleet: Fleet, now: float, refused: frozenset[str], seed: i
     fresh = {
         i for i, one in fit.items() if i not in asked.seen and i not in refused and has_slot(one, asked, fleet, now)
     }
+    if asked.voice:
+        fresh = {i for i in fresh if speaks(fit[i], asked, fleet, now)} or fresh
     again = {i for i in fit if i in asked.seen and i not in refused}
     placed = select_node(asked, fleet, now, random.Random(seed), "here", refused)
 

@@ -25,6 +25,7 @@ from dragoman.protocol.codes import ErrorCode, NodeFeature
 from dragoman.protocol.node import JobAck, JobCancel, JobResult, JobStarted, NodePartial
 from dragoman.protocol.peer import Assign as AssignMessage
 from dragoman.protocol.peer import CancelJob
+from dragoman.services.speech import messages
 from dragoman.services.speech.answers import counts, end_by
 from dragoman.services.speech.happenings import Cancelled, Happening, Lost, Overtaken, TurnOver
 from dragoman.services.speech.order import End, Order
@@ -190,8 +191,8 @@ class Driver:
         self.node_id, self.epoch, self.taken, self.lost_at = choice.node_id, choice.epoch, False, None
         self._told_dispatched = False
         order.seen.add(choice.node_id)
-        if self.clock.attempt > 1:
-            self._write_frame()
+        if self.clock.attempt > 1 or choice.text_only:
+            self._write_frame(choice.text_only)
         message = AssignMessage(
             node_id=choice.node_id,
             epoch=choice.epoch,
@@ -213,11 +214,11 @@ class Driver:
         else:
             self.hear(Lost(f"assign_{verdict.lower()}", self.clock.attempt, delivered=False))
 
-    def _write_frame(self) -> None:
+    def _write_frame(self, text_only: bool = False) -> None:
         order, clock = self.order, self.clock
         left_ms = clock.attempt_ms(monotonic())
         order.assignment = msgspec.structs.replace(order.assignment, attempt_id=clock.attempt, deadline_ms=left_ms)
-        self._frame = encode(order.assignment)
+        self._frame = encode(messages.without_voice(order.assignment) if text_only else order.assignment)
 
     async def _to_node(self, owner: str, message: AssignMessage) -> Push:
         try:

@@ -103,10 +103,19 @@ def assignment_of_utterance(message: Utterance, turn_id: str) -> JobAssign:
 
 
 def needs_of(pipeline: Pipeline) -> frozenset[str]:
-    """The service types a pipeline asks for."""
-    steps = {"asr": pipeline.use_asr, "nmt": pipeline.use_nmt, "tts": pipeline.use_tts}
-    steps["semantic"] = bool(pipeline.use_semantic)
-    return frozenset(name for name, used in steps.items() if used)
+    """The service types without which a node cannot serve the pipeline.
+
+    A voice is one of them only if nothing else is asked for: a result without sound is still a translation.
+    """
+    steps = {"asr": pipeline.use_asr, "nmt": pipeline.use_nmt, "semantic": bool(pipeline.use_semantic)}
+    needs = frozenset(name for name, used in steps.items() if used)
+    return needs or frozenset(("tts",) if pipeline.use_tts else ())
+
+
+def without_voice(assignment: JobAssign) -> JobAssign:
+    """The same job for a node that has no voice."""
+    pipeline = msgspec.structs.replace(assignment.pipeline, use_tts=False)
+    return msgspec.structs.replace(assignment, pipeline=pipeline)
 
 
 def translation(session_id: str, about: About, result: JobResult, *, backfilled: bool) -> TranslationResult:

@@ -110,6 +110,7 @@ class Placer:
             lang_a=assignment.lang_a,
             lang_b=assignment.lang_b,
             needs=order.needs,
+            voice=assignment.pipeline.use_tts,
             # A later attempt goes elsewhere: the turn's node had its chance.
             turn_node=turn.node_id if turn.node_id not in order.seen else None,
             turn_bound=turn.node_id is not None or not order.ends_turn,
