@@ -260,7 +260,7 @@ class Chat:
 
 
 def _again(one: OneTell) -> Tell:
-    return Tell(one.user, bytes(one.frame), one.ended, one.keep)
+    return Tell(one.user, bytes(one.frame), one.ended, one.keep, one.saved)
 
 
 def _names(config: Config) -> Names:

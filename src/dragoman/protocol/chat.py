@@ -303,6 +303,11 @@ def ack(
     )
 
 
+def with_ts(frame: bytes, ts: int) -> bytes:
+    """A frame of ours, whose last field is `ts`, with another one."""
+    return frame[: frame.rindex(b'"ts":') + 5] + b"%d}" % ts
+
+
 def relay_ack(ack_type: AckType, acker: int, sender: int, server_msg_id: int, ts: int) -> bytes:
     """To the sender of a message: what its receiver said of it."""
     return b'{"type":"ACK","ackType":"%b","from":"%d","to":"%d","serverMsgId":"%d","ts":%d}' % (

@@ -127,13 +127,15 @@ class ChatPush(Peer, tag="chat_push", frozen=True):
 class OneTell(msgspec.Struct, array_like=True, frozen=True):
     """A frame for one user's socket; its message `ended` (0: none) is not on its way any more.
 
-    `keep`: a user that is not connected must hear it at its next AUTH.
+    `keep`: a user that is not connected must hear it at its next AUTH. `saved`: the frame is the `saved` of the message
+    with this clientMsgId.
     """
 
     user: int
     ended: int
     frame: msgspec.Raw
     keep: bool = False
+    saved: str = ""
 
 
 class ChatTell(Peer, tag="chat_tell", frozen=True):

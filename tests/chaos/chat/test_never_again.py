@@ -7,7 +7,7 @@ import pytest
 from chat_faults import DELIVER_FIRST, PATIENCE_S, SAVE_FIRST, chat_server, of_shard
 from dragoman.archive import NewMessage, Status, open_archive
 from dragoman.domain.chat.shards import shard_of, tag
-from dragoman.store.chat.shards import CONSUMER, MOVED, Entry
+from dragoman.store.chat.shards import ACCEPT, CONSUMER, MOVED, Entry
 from dragoman.verify.tcp_proxy import proxied
 from redis_servers import RedisAt
 from waiting import wait_until
@@ -89,6 +89,38 @@ async def test_a_repeated_message_is_told_saved_only_when_it_is(redis_at: RedisA
             assert [frame for frame in await sender.so_far() if frame.get("ackType") == "saved"] == []
         assert await sender.saved(name) == int(first["serverMsgId"])
         assert len(await server.rows()) == 1
+
+
+async def test_saved_comes_once_for_a_message_that_was_answered_server_busy_and_is_sent_again(
+    redis_at: RedisAt, prefix: str, tmp_path: Path
+) -> None:
+    """Redis accepts it after its sender was refused, and the save stage saves it before the sender repeats it."""
+    async with chat_server(redis_at, tmp_path, prefix) as server, proxied(redis_at.url) as proxy:
+        flags: dict[str, object] = {
+            "chat__accept_timeout_ms": 300,
+            "chat__two_phase__fail_open": False,
+            "scheduler__phase2__instance_presence_ttl_seconds": 12,
+        }
+        here = await server.instance(SAVE_FIRST, scheduler__phase2__redis__url=proxy.url, **flags)
+        sender = await server.speaker(here, SENDER)
+        held = proxy.hold_at(ACCEPT.sha.encode())
+        await sender.chat(RECEIVER, name="busy")
+        await sender.refused("server_busy", clientMsgId="busy")
+        assert held.is_set()
+        proxy.mend()
+
+        async def is_saved() -> bool:
+            return len(await server.rows()) == 1 and await server.is_at_rest()
+
+        await wait_until(is_saved, PATIENCE_S)
+        frames = await sender.so_far()
+        while not any(frame.get("ackType") == "saved" for frame in frames):
+            await sender.chat(RECEIVER, name="busy")  # after a failure Redis is not asked for a while
+            frames += [await sender.next()] + await sender.so_far()
+        kinds = [frame["ackType"] for frame in frames if frame["type"] == "ACK"]
+        assert kinds == ["accepted", "saved"]
+        acks = [frame["ts"] for frame in frames if frame["type"] == "ACK"]
+        assert acks == sorted(acks)
 
 
 async def test_a_receipt_is_taken_before_there_is_a_row(redis_at: RedisAt, prefix: str, tmp_path: Path) -> None:

@@ -60,13 +60,14 @@ class Delivery:
 class Tell:
     """A word for a sender. `ended`: the serverMsgId of a message that is not on its way any more; 0 for others.
 
-    `keep`: if it is not connected, it hears it at its next AUTH.
+    `keep`: if it is not connected, it hears it at its next AUTH. `saved`: the clientMsgId, if the frame says saved.
     """
 
     user: int
     frame: bytes
     ended: int = 0
     keep: bool = False
+    saved: str = ""
 
 
 class NotHeeded(StoreError):
@@ -272,7 +273,7 @@ class Courier:
             instance = owners.get(one.user, "").partition("|")[0]
             user = self.here.get(one.user) if instance == self.instance else None
             if user is not None:
-                user.told(one.frame, one.ended)
+                user.told(one.frame, one.ended, one.saved)
             elif instance and instance != self.instance:
                 away.setdefault(instance, []).append(one)
             elif one.keep:
@@ -284,7 +285,7 @@ class Courier:
 
     async def _tell_away(self, instance: str, tells: list[Tell]) -> None:
         for part in _parts(tells):
-            message = ChatTell([OneTell(one.user, one.ended, Raw(one.frame), one.keep) for one in part])
+            message = ChatTell([OneTell(one.user, one.ended, Raw(one.frame), one.keep, one.saved) for one in part])
             verdict = await self.hand(instance, message)
             if verdict is Push.OK:
                 continue

@@ -77,7 +77,7 @@ class LocalUsers:
         for one in message.tells:
             user = self._users.get(one.user)
             if user is not None:
-                user.told(bytes(one.frame), one.ended)
+                user.told(bytes(one.frame), one.ended, one.saved)
             else:
                 missed.append(one)
         return missed

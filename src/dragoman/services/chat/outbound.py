@@ -58,6 +58,8 @@ class Outbound:
     def take(self, frame: Frame) -> None:
         """One SINGLE_CHAT, in its turn. Who sends faster than it can be taken is read more slowly."""
         self._queue.append((frame, monotonic()))
+        if frame.clientMsgId:
+            self._user.requests.received(frame.clientMsgId)
         if len(self._queue) >= FULL and not self._paused:
             self._paused = True
             self._user.stop_reading()
@@ -69,11 +71,7 @@ class Outbound:
         try:
             while self._queue:
                 frame, came_at = self._queue[0]
-                try:
-                    await self._one(frame, came_at)
-                except Exception:
-                    log.exception("a message failed", user=self._user.id)
-                    self._user.error(Reason.INTERNAL_ERROR, frame.clientMsgId)
+                await self._answered(frame, came_at)
                 self._queue.popleft()
                 if self._paused and len(self._queue) <= ROOM:
                     self._paused = False
@@ -81,12 +79,24 @@ class Outbound:
         finally:
             self._running = False
 
-    async def _one(self, frame: Frame, came_at: float) -> None:
+    async def _answered(self, frame: Frame, came_at: float) -> None:
+        unknown = True
+        try:
+            unknown = await self._one(frame, came_at)
+        except Exception:
+            log.exception("a message failed", user=self._user.id)
+            self._user.error(Reason.INTERNAL_ERROR, frame.clientMsgId)
+        finally:
+            if frame.clientMsgId:
+                self._user.requests.answered(frame.clientMsgId, unknown=unknown)
+
+    async def _one(self, frame: Frame, came_at: float) -> bool:
+        """Whether Redis may have accepted it though its sender was not told so."""
         desk, user = self._desk, self._user
         reason = check(frame, user.id)
         if reason is not None:
             user.error(reason, frame.clientMsgId)
-            return
+            return False
         assert frame.clientMsgId is not None
         assert frame.to is not None
         assert frame.body is not None
@@ -98,12 +108,14 @@ class Outbound:
         await self._look_back(row.to_user, path)
         if path is Path.OFF:
             await self._save(row, came_at)
-            return
+            return False
         try:
             await self._accept(row, path, came_at)
         except Unusable as unusable:
             log.debug("not accepted", user=user.id, why=str(unusable))
             await self._without_redis(unusable, came_at)
+            return unusable.perhaps
+        return False
 
     async def _look_back(self, receiver: int, path: Path) -> None:
         """Before the first message of one that moved, its receiver looks into the archive for earlier ones.
@@ -251,19 +263,29 @@ class Outbound:
     def _answer(self, row: NewMessage, verdict: Accepted, number: int) -> None:
         match verdict:
             case Accepted.OK:
-                self._ack(AckType.ACCEPTED, row, row.id)
+                self._accepted(row, row.id)
             case Accepted.DUPLICATE:
-                self._ack(AckType.ACCEPTED, row, number)
+                self._accepted(row, number)
             case Accepted.SAVED:
                 self._ack(AckType.ACCEPTED, row, number)
-                self._ack(AckType.SAVED, row, number)
+                self._saved(row, number)
             case Accepted.MISMATCH:
                 self._user.error(Reason.DUPLICATE_MSG_ID_MISMATCH, row.client_msg_id)
             case _:
                 self._busy(row)
 
+    def _accepted(self, row: NewMessage, id: int) -> None:
+        self._ack(AckType.ACCEPTED, row, id)
+        saved = self._user.requests.accepted(row.client_msg_id)
+        if saved is not None:
+            self._user.say_stamped(saved)
+
+    def _saved(self, row: NewMessage, id: int) -> None:
+        self._ack(AckType.SAVED, row, id)
+        self._user.requests.saved(row.client_msg_id, id)
+
     def _ack(self, kind: AckType, row: NewMessage, id: int) -> None:
-        self._user.say(wire.ack(kind, row.from_user, row.client_msg_id, id, now_ms(), row.body))
+        self._user.say(wire.ack(kind, row.from_user, row.client_msg_id, id, self._user.stamp(), row.body))
 
     def _busy(self, row: NewMessage) -> None:
         self._desk.metrics.chat_server_busy.inc()
@@ -306,13 +328,13 @@ class Outbound:
                 self._remember(replace(row, id=outcome.message.id))
                 # Whoever saved it may have died before pushing it; a receiver that has it does not get it twice.
                 await self._push(outcome.message, past_redis)
-                self._ack(AckType.SAVED, row, outcome.message.id)
+                self._saved(row, outcome.message.id)
             case Verdict.SAVED:
                 # Pushed before it is acknowledged: should we die in between, its sender sends it again, and nothing
                 # it sends after that can overtake it.
                 await self._push(outcome.message, past_redis)
                 self._remember(row)
-                self._ack(AckType.SAVED, row, row.id)
+                self._saved(row, row.id)
                 self._observe_save(row, came_at, began, saved_s)
         return True
 

@@ -253,4 +253,4 @@ def _row(entry: Entry) -> NewMessage:
 
 def _told(entry: Entry, id: int, ts: int) -> Tell:
     frame = wire.ack(AckType.SAVED, entry.sender, entry.client_msg_id, id, ts, entry.body)
-    return Tell(entry.sender, frame, entry.id)
+    return Tell(entry.sender, frame, entry.id, saved=entry.client_msg_id)

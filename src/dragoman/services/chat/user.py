@@ -3,6 +3,7 @@ knows its user; the user does not know it, so that both are gone when the connec
 
 from time import monotonic
 
+from dragoman.domain.chat.open_requests import Notice, OpenRequests
 from dragoman.domain.chat.unsaved import Unsaved
 from dragoman.protocol import chat as wire
 from dragoman.protocol.codes import Close
@@ -26,6 +27,8 @@ class ChatUser:
         self.words_told = set[bytes]()  # of those: Redis may have them yet
         self.looked_at = monotonic()  # at its session version
         self.unsaved = Unsaved()
+        self.requests = OpenRequests()
+        self._ts = 0  # of the latest frame about a message it sent
         self.unread_s = 0.0  # how long it was not read, since somebody asked
         self._unread_since = 0.0
         self.resend_pause_s = 0.0
@@ -38,14 +41,27 @@ class ChatUser:
         """It came from an instance that did not see it leave, and may have saved messages that it could not push."""
         self.since_moved = set()
 
-    def told(self, frame: bytes, ended: int) -> None:
-        """What became of a message it sent; `ended` is its serverMsgId, if it is not on its way any more."""
+    def told(self, frame: bytes, ended: int, saved: str = "") -> None:
+        """What became of a message it sent; `ended` is its serverMsgId, if it is not on its way any more.
+
+        `saved` is the clientMsgId, if that is what the frame says.
+        """
         if ended:
             self.unsaved.ended(ended)
-        self.say(frame)
+        if not saved or self.requests.notified(saved, ended, frame) is Notice.WRITE:
+            self.say_stamped(frame)
+
+    def stamp(self) -> int:
+        """The `ts` of a frame about a message it sent: never below that of an earlier one, whatever the clock does."""
+        self._ts = max(self._ts, now_ms())
+        return self._ts
+
+    def say_stamped(self, frame: bytes) -> None:
+        """A frame that another part made earlier, or another instance by its own clock: its `ts` is that of writing."""
+        self.say(wire.with_ts(frame, self.stamp()))
 
     def error(self, reason: wire.Reason, client_msg_id: str | None = None, server_msg_id: int | None = None) -> None:
-        self.say(wire.error(reason, now_ms(), client_msg_id, server_msg_id))
+        self.say(wire.error(reason, self.stamp(), client_msg_id, server_msg_id))
 
     def end(self, reason: wire.Reason, code: Close) -> None:
         """Tell why, and close."""

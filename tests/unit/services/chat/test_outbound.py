@@ -1,6 +1,7 @@
 """A sender's messages when Redis does not answer in time, with stores that fail on demand."""
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
@@ -11,12 +12,13 @@ import pytest
 from dragoman.archive import Outcome, Status, Stored, Verdict
 from dragoman.domain.chat.gate import Gate
 from dragoman.domain.chat.switches import Switches
-from dragoman.protocol.chat import Frame, Reason
-from dragoman.services.chat import outbound
+from dragoman.protocol.chat import AckType, Frame, Reason, ack
+from dragoman.services.chat import outbound, user
 from dragoman.services.chat.courier import Delivery, NotHeeded
 from dragoman.services.chat.desk import Desk, IdMaker
 from dragoman.services.chat.outbound import Outbound
 from dragoman.services.chat.user import ChatUser
+from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.store.chat.shards import Accepted
 from dragoman.store.errors import RedisAway, Refused
@@ -38,6 +40,7 @@ class Store:
         self.saved: list[str] = []
         self.accepted: list[str] = []
         self.on_save: Callable[[], None] | None = None
+        self.on_accept: Callable[[], None] = lambda: None
         self.has: dict[str, int] = {}  # messages that are rows already, with their ids
         self.ids: list[int] = []  # of rows
         self.risen: list[int] = []
@@ -49,6 +52,7 @@ class Store:
 
     async def accept(self, entry: Any, *_: object) -> tuple[Accepted, int]:
         self.accepted.append(entry.client_msg_id)
+        self.on_accept()
         time.sleep(self.stands_still_s)  # noqa: ASYNC251 - as a process that is stopped would
         if self.hangs or self.stands_still_s:
             await asyncio.sleep(60)
@@ -134,7 +138,20 @@ def sending(
     gate, ids, heard = Gate(), IdMaker(), list[bytes]()
     ids.use(1)
     switchboard = SimpleNamespace(current=Switches(enabled=two_phase))
-    parts: list[Any] = ["i", store, store, courier, switchboard, Words(), Metrics(), None, gate, ids, TIMEOUT_S, None]
+    parts: list[Any] = [
+        "i",
+        store,
+        store,
+        courier,
+        switchboard,
+        Words(),
+        Metrics(),
+        Tasks(),
+        gate,
+        ids,
+        TIMEOUT_S,
+        None,
+    ]
     socket = cast(Any, SimpleNamespace(send=heard.append, closed=False))
     user = ChatUser(7, socket, "i|1", cast(Any, store), expires_s=0, session_version=0)
     user.verified = verify is nobody
@@ -159,6 +176,30 @@ async def test_who_stood_still_does_not_take_redis_for_away_and_saves_nothing_pa
     store.stands_still_s = 0.0
     await sender._one(message("m2"), time.monotonic())
     assert b'"accepted"' in heard[-1]
+
+
+async def test_saved_that_arrives_before_the_answer_of_redis_is_sent_after_accepted_and_not_with_an_earlier_ts() -> (
+    None
+):
+    store = Store()
+    sender, _, heard = sending(store)
+    saved = ack(AckType.SAVED, 7, "m1", 1, ts=1)
+    store.on_accept = lambda: sender._user.told(saved, 1, "m1")
+    sender.take(message("m1"))
+    await sender._desk.tasks.settled()
+    first, second = map(json.loads, heard)
+    assert (first["ackType"], second["ackType"]) == ("accepted", "saved")
+    assert first["ts"] <= second["ts"]
+
+
+async def test_frames_of_a_message_have_rising_ts_although_the_clock_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, clock = Store(), iter([50, 40, 30])
+    store.answer = Accepted.SAVED
+    sender, _, heard = sending(store)
+    monkeypatch.setattr(user, "now_ms", lambda: next(clock))
+    await sender._one(message("m1"), time.monotonic())
+    sender._user.told(ack(AckType.DELIVERED, 8, "m1", 1, ts=20), 0)
+    assert [json.loads(frame)["ts"] for frame in heard] == [50, 50, 50]
 
 
 async def test_a_redis_that_does_not_answer_in_time_is_away_and_messages_are_saved_without_it() -> None:
