@@ -165,6 +165,14 @@ def spoken(path: Path) -> Path:
     return path
 
 
+def recorded(path: Path, samples: int) -> Path:
+    """A recording of so many samples at 16 kHz, all of them loud enough to count as speech."""
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, 16_000, 0, "NONE", ""))
+        file.writeframes(_murmur()[: 2 * samples])
+    return path
+
+
 def _murmur(spoken_s: float = 1.2) -> bytes:
     samples = bytearray()
     for at in range(int(spoken_s * RATE)):

@@ -1,12 +1,13 @@
 """Speaking on the page: a voice from the microphone becomes text and sound, in its place, whatever dies meanwhile."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
-from browser.stage import CUT, PATIENCE_S, Stage, Windows, both_enter
+from browser.stage import CUT, PATIENCE_S, Stage, Windows, both_enter, recorded
 from dragoman.embedded.engine import free_port
 from dragoman.verify.processes import InstanceProcess
 from e2e.raw_node import RawNode, silent
@@ -44,6 +45,20 @@ _UNSENT = """async () => {
   session.finish("languages changed");
   while (session.link.wanted) await new Promise((resolve) => setTimeout(resolve, 20));
   return translated;
+}"""
+# Recordings of these many samples, played on a clock of the test: how many samples came, and whether the end was told.
+_PLAYED = """async (lengths) => {
+  const { Recording } = await import("/page/recording.js"), played = [];
+  for (const length of lengths) {
+    let now = 0, tick = null, samples = 0, ended = false;
+    performance.now = () => now;
+    window.setInterval = (step) => ((tick = step), 1);
+    window.clearInterval = () => (tick = null);
+    new Recording(new Float32Array(length)).play((piece) => (samples += piece.length), () => (ended = true));
+    for (; tick && now < 60000; now += 50) tick();
+    played.push([samples, ended]);
+  }
+  return played;
 }"""
 _UNPLUG = """
 const ask = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
@@ -214,6 +229,26 @@ async def test_decoded_sound_is_let_go_and_can_still_be_played_again(stage: Stag
 async def test_sound_that_was_dropped_before_it_was_sent_is_told_of_once(stage: Stage, windows: Windows) -> None:
     page = await windows.open(url(stage.first))
     assert await page.evaluate(_TOO_MUCH) == ["SOUND_LOST"]
+
+
+@pytest.mark.parametrize("samples", [14_401, 16_000, 16_799])
+async def test_recording_is_translated_and_ends_whatever_its_length(
+    stage: Stage, windows: Windows, tmp_path: Path, samples: int
+) -> None:
+    await stage.served(stage.first, "en", "zh")
+    page = await windows.open(url(stage.first))
+    await page.select_option('select[data-part="from"]', "en")
+    await page.select_option('select[data-part="to"]', "zh")
+    await page.set_input_files('[data-part="file"]', recorded(tmp_path / "recording.wav", samples))
+    await page.wait_for_selector(turn(0))
+    await page.wait_for_selector(f'{SPEAK}[aria-pressed="false"]')
+    await page.wait_for_selector('[data-part="status"][data-mood="quiet"]')
+
+
+async def test_recording_plays_every_sample_when_the_last_piece_is_short(stage: Stage, windows: Windows) -> None:
+    page = await windows.open(url(stage.first))
+    lengths = [1, 799, 800, 801, 1600, 1601, 2399, 2400, 2401, 16_000, 17_123]
+    assert await page.evaluate(_PLAYED, lengths) == [[length, True] for length in lengths]
 
 
 async def test_a_microphone_that_goes_away_is_told_of(stage: Stage, windows: Windows) -> None:

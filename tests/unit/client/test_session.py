@@ -268,6 +268,14 @@ async def test_a_file_is_streamed_in_its_own_format(tmp_path: Path) -> None:
         assert (await server.hears(SessionClose)).session_id == "s-1"  # the one nobody spoke in
 
 
+@pytest.mark.parametrize("size", [2, 4094, 4098, 8190, 8192, 8194, 20_002])
+async def test_file_is_streamed_to_its_last_sample_when_the_last_piece_is_short(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "speech.wav"
+    path.write_bytes(wav(16_000, samples=bytes(size)))
+    async with serving() as server, session_at(server) as session:
+        assert [result.text_asr async for result in session.stream_file(path, fast=True)] == [f"{size} bytes"]
+
+
 async def test_a_file_whose_session_is_not_answered_is_streamed_on_another_connection(tmp_path: Path) -> None:
     path = tmp_path / "speech.wav"
     path.write_bytes(wav(8000, samples=bytes(8000)))

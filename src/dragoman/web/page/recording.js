@@ -20,14 +20,15 @@ export class Recording {
 
   /** `heard` gets pieces as time goes by, `done` is called at the end unless it was closed before. */
   play(heard, done) {
-    const began = performance.now(), piece = (RATE * PIECE_MS) / 1000;
+    const began = performance.now(), piece = (RATE * PIECE_MS) / 1000, length = this.samples.length;
     let at = 0;
     this.timer = setInterval(() => {
-      const due = Math.min(this.samples.length, ((performance.now() - began) / 1000) * RATE);
-      for (; at < this.samples.length && at + piece <= due + piece / 2; at += piece) {
+      const due = ((performance.now() - began) / 1000) * RATE + piece / 2;
+      // The last piece may be shorter than the others: its end is the end of the recording.
+      for (; at < length && Math.min(at + piece, length) <= due; at += piece) {
         heard(this.samples.subarray(at, at + piece));
       }
-      if (at >= this.samples.length) {
+      if (at >= length) {
         this.close();
         done();
       }
