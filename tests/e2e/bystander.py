@@ -22,8 +22,10 @@ def token(typ: str = "client", sub: str = "ann", *, secret: str = SECRET, **clai
 
 
 def is_advice(message: dict[str, Any]) -> bool:
-    """To slow down: a machine with other things to do makes any server say so."""
-    return bool(message["type"] == "backpressure" and message["action"] == "SLOW_DOWN")
+    """To pause because the machine is busy: one with other work to do makes any server send that."""
+    return bool(
+        message["type"] == "backpressure" and message["message"] in ("waiting for a node", "the server is busy")
+    )
 
 
 class Healthy:

@@ -197,7 +197,7 @@ async def test_when_all_nodes_are_full_the_session_is_asked_to_wait_and_then_tol
         assert await holder.event("NODE_ACCEPTED")
         await visit.say_utterance(waiting, 0)
         pressed = await waiting.until(lambda m: m["type"] == "backpressure", PATIENCE_S)
-        assert pressed["action"] == "BUSY"
+        assert (pressed["action"], pressed["resume_after_ms"]) == ("PAUSE", 1000)
         error = await waiting.failed()
         assert error["code"] == "NO_AVAILABLE_NODE"
         assert "all full" in error["message"]

@@ -85,6 +85,7 @@ class Segmenter:
         "_heard_at",
         "_new_turn_id",
         "_overdue",
+        "_paused_until",
         "_quiet_from",
         "_settings",
         "next_index",
@@ -102,6 +103,7 @@ class Segmenter:
         self._audio_seq: int | None = None
         self._heard_at = -inf
         self._quiet_from = -inf  # no playback after this; in the future while one is on
+        self._paused_until = -inf  # the client was asked to send nothing before this
         self._final_due: float | None = None  # an empty final waits this long for the chunk behind it
         self._overdue: list[Cut | TurnEnded] = []
 
@@ -135,6 +137,12 @@ class Segmenter:
         """The pause begins anew. Nothing happens if no playback was on, or it was given up by `tts_max_ms`."""
         self._quiet_from = min(self._quiet_from, now)
 
+    def client_paused(self, for_s: float, now: float) -> None:
+        """The client was asked to send nothing for this long: its silence is no pause, which is counted from then on.
+        What was due before is handed out by the next call, as after `tts_started`."""
+        self._overdue = self.poll(now)
+        self._paused_until = max(self._paused_until, now + for_s)
+
     def poll(self, now: float) -> list[Cut | TurnEnded]:
         outputs, self._overdue = self._overdue, []
         due = self._timer()
@@ -162,7 +170,7 @@ class Segmenter:
             return self._final_due
         if not self._audio and self.turn_id is None:
             return None
-        return max(self._heard_at, self._quiet_from) + self._settings.pause_ms / 1000
+        return max(self._heard_at, self._quiet_from, self._paused_until) + self._settings.pause_ms / 1000
 
     def _too_big(self) -> Reason | None:
         if 0 < self._settings.max_duration_ms <= self._duration_ms:

@@ -73,6 +73,8 @@ class SessionEndpoint:
             self._paused_at = now
             message = wire.Backpressure(action=BackpressureAction.PAUSE, resume_after_ms=RESUME_AFTER_MS)
             conn.send(encode(message))
+            for session in self._sessions.of_socket(conn):
+                session.client_paused(RESUME_AFTER_MS)
 
     def _text(self, conn: Connection, data: bytes) -> None:
         try:

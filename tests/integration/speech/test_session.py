@@ -70,16 +70,17 @@ async def test_every_index_ends_in_exactly_one_counted_state(house: Open) -> Non
     assert len(wire.of("error")) == len(failed)
 
 
-async def test_a_client_is_asked_to_slow_down_when_its_placement_takes_long_and_once_a_second(house: Open) -> None:
+async def test_a_client_is_asked_to_pause_when_its_placement_takes_long_and_once_a_second(house: Open) -> None:
     here = await house(speech__placement_wait_ms=900)
     session, wire = speak(here)
     for index in range(5):
         utter(session, wire, index)
     await wait_until(lambda: len(wire.of("error")) == 5, PATIENCE_S)
-    assert [message["action"] for message in wire.of("backpressure")] == ["SLOW_DOWN"]
+    (pressed,) = wire.of("backpressure")
+    assert (pressed["action"], pressed["message"], pressed["resume_after_ms"]) == ("PAUSE", "waiting for a node", 1000)
 
 
-async def test_a_client_is_not_asked_to_slow_down_for_a_short_wait(house: Open) -> None:
+async def test_a_client_is_not_asked_to_pause_for_a_short_wait(house: Open) -> None:
     here = await house(speech__placement_wait_ms=100)
     session, wire = speak(here)
     utter(session, wire, 0)
@@ -95,7 +96,8 @@ async def test_a_client_is_told_at_once_that_all_are_busy(house: Open) -> None:
     await wait_until(lambda: node.jobs, PATIENCE_S)
     utter(session, wire, 1)
     await wait_until(lambda: wire.of("backpressure"), PATIENCE_S)
-    assert wire.of("backpressure")[0]["action"] == "BUSY"
+    pressed = wire.of("backpressure")[0]
+    assert (pressed["action"], pressed["message"], pressed["resume_after_ms"]) == ("PAUSE", "all nodes are busy", 1000)
     node.answer(node.jobs[0])
     await wait_until(lambda: len(node.jobs) == 2, PATIENCE_S)
     node.answer(node.jobs[1])
@@ -186,13 +188,15 @@ async def test_a_session_that_cannot_go_elsewhere_makes_no_new_jobs_once_its_ins
 
 
 async def test_audio_that_is_cut_while_its_instance_drains_is_told_failed(house: Open) -> None:
-    here = await house(speech__pause_ms=200)
+    here = await house()
     node = await here.node("n")
     session, wire = speak(here)
     session.chunk(opus_run([SILENCE_PACKET]), True, 1)
     await wait_until(lambda: node.jobs, PATIENCE_S)
     session.chunk(opus_run([SILENCE_PACKET]), False, 2)
     draining = asyncio.ensure_future(here.instance.drain())
+    await wait_until(lambda: wire.of("backpressure"), PATIENCE_S)
+    session.chunk(b"", True, 3)
     (error,) = await wait_until(
         lambda: [one for one in wire.of("error") if one["code"] == "SESSION_CLOSED"], PATIENCE_S
     )

@@ -219,6 +219,51 @@ def test_a_pause_that_was_over_before_the_playback_began_is_handed_out_by_the_ne
     ]
 
 
+def test_silence_of_a_paused_client_is_no_pause_until_the_client_may_send_again() -> None:
+    seg = segmenter()
+    seg.chunk(b"a", 20, False, 0.0)
+    seg.client_paused(2.0, now=1.0)
+    assert seg.deadline() == 6.0
+    assert seg.poll(5.9) == []
+    assert seg.chunk(b"b", 20, False, 5.9) == []
+    assert cut_of(seg.poll(8.9)).audio == b"ab"
+
+
+def test_shorter_pause_does_not_end_a_longer_one() -> None:
+    seg = segmenter()
+    seg.chunk(b"a", 20, False, 0.0)
+    seg.client_paused(5.0, now=1.0)
+    seg.client_paused(1.0, now=2.0)
+    assert seg.deadline() == 9.0
+
+
+def test_playback_that_ends_does_not_end_the_pause_of_a_client() -> None:
+    seg = segmenter()
+    seg.chunk(b"a", 20, False, 0.0)
+    seg.tts_started(1.0)
+    seg.client_paused(5.0, now=1.0)
+    seg.tts_ended(2.0)
+    assert seg.deadline() == 9.0
+
+
+def test_turn_that_was_over_before_its_client_was_paused_is_cut() -> None:
+    seg = segmenter()
+    seg.chunk(b"a", 20, False, 0.0)
+    seg.client_paused(2.0, now=3.1)
+    due = seg.deadline()
+    assert due is not None
+    assert due <= 3.1
+    assert cut_of(seg.poll(3.1)).reason is Reason.TIMEOUT
+
+
+def test_pause_of_a_client_does_not_keep_a_final_waiting() -> None:
+    seg = segmenter()
+    seg.chunk(b"a", 20, False, 0.0)
+    seg.client_paused(2.0, now=0.1)
+    seg.chunk(b"", 0, True, 0.2)
+    assert cut_of(seg.poll(0.25)).reason is Reason.MANUAL
+
+
 def test_a_session_may_be_silent_for_an_hour_and_speak_again() -> None:
     seg = segmenter()
     seg.chunk(b"a", 20, True, 0.0)
@@ -267,14 +312,16 @@ class TickByTick:
     turn_has_cut: bool = False
     quiet_ticks: int = 0
     tts_ticks_left: int = 0
+    paused_ticks_left: int = 0
     grace_ticks_left: int | None = None
 
     def tick(self) -> None:
         if self.grace_ticks_left is not None:
             self.grace_ticks_left -= 1
-        # A tick in which playback was still on is no quiet one.
-        if self.tts_ticks_left:
-            self.tts_ticks_left -= 1
+        # A tick in which playback was still on, or the client was asked to send nothing, is no quiet one.
+        if self.tts_ticks_left or self.paused_ticks_left:
+            self.tts_ticks_left = max(0, self.tts_ticks_left - 1)
+            self.paused_ticks_left = max(0, self.paused_ticks_left - 1)
             self.quiet_ticks = 0
         else:
             self.quiet_ticks += 1
@@ -320,7 +367,7 @@ class TickByTick:
 Step = tuple[str, int, int, int]  # what, ticks passed, bytes, duration
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["chunk"] * 5 + ["final", "final", "tts", "tts_ended", "poll"]),
+        st.sampled_from(["chunk"] * 5 + ["final", "final", "tts", "tts_ended", "pause", "poll"]),
         st.sampled_from([0, 0, 1, 1, 2, 3, 7, 8, 9, 30]),
         st.integers(0, 4),
         st.sampled_from([0, 20, 100, 250]),
@@ -352,6 +399,9 @@ def run(steps: list[Step]) -> tuple[list[Cut | TurnEnded], TickByTick, bytes]:
             seg.tts_ended(now)
             if oracle.tts_ticks_left:
                 oracle.tts_ticks_left = oracle.quiet_ticks = 0
+        elif what == "pause":
+            seg.client_paused(size * TICK_MS / 1000, now)
+            oracle.paused_ticks_left, oracle.quiet_ticks = max(oracle.paused_ticks_left, size), 0
         else:
             outputs += seg.poll(now)
             due = seg.deadline()

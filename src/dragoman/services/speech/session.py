@@ -41,7 +41,8 @@ from dragoman.services.speech.order import End, Order, TurnLine
 from dragoman.services.speech.outbox import Outbox
 from dragoman.services.speech.pressure import Pressure
 
-PAUSE_MS = 2000
+DRAIN_PAUSE_MS = 2000
+PAUSE_MARGIN_MS = 500  # from the moment a paused client may send again until its audio is here
 SHUTTING_DOWN = "this instance is shutting down; connect again"
 NOT_WAITED_FOR = "the session was closed before there was an answer"
 OVERLOADED = "this instance has too many jobs waiting"
@@ -89,7 +90,7 @@ class Session:
         self._orders: dict[int, tuple[Order, Socket | None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._close_by: float | None = None
-        self.pressure = Pressure(self.send)
+        self.pressure = Pressure(self.pause)
 
     @property
     def tenant(self) -> str:
@@ -148,7 +149,7 @@ class Session:
         """The instance is about to end, and this session with it: no new jobs. What runs may finish."""
         if not self.draining:
             self.draining = True
-            self.send(Backpressure(action=BackpressureAction.PAUSE, message=SHUTTING_DOWN, resume_after_ms=PAUSE_MS))
+            self.pause(SHUTTING_DOWN, DRAIN_PAUSE_MS)
 
     def drain(self) -> None:
         self.hold()
@@ -192,6 +193,16 @@ class Session:
             self.outbox.post(message, self.state() if settles is not None else None, settles)
         elif self.socket is not None:
             self.socket.send(encode(message))
+
+    def pause(self, message: str, resume_after_ms: int) -> None:
+        """Ask the client to send nothing for so long. Always PAUSE: see `pressure`."""
+        self.send(Backpressure(action=BackpressureAction.PAUSE, message=message, resume_after_ms=resume_after_ms))
+        self.client_paused(resume_after_ms)
+
+    def client_paused(self, resume_after_ms: int) -> None:
+        """The client was asked to send nothing: its silence ends no turn meanwhile."""
+        self.segmenter.client_paused((resume_after_ms + PAUSE_MARGIN_MS) / 1000, monotonic())
+        self.set_timer()
 
     def state(self) -> Mapping[str, Any]:
         """What another instance needs to go on with this session."""
@@ -253,7 +264,7 @@ class Session:
             self.ended(order, End(Outcome.FAILED, ErrorCode.SESSION_CLOSED, SHUTTING_DOWN))
         elif self._dispatcher.is_full:
             order.place.leave()
-            self.pressure.press(BackpressureAction.BUSY, OVERLOADED)
+            self.pressure.press(OVERLOADED)
             self.ended(order, End(Outcome.FAILED, ErrorCode.NODE_OVERLOADED, OVERLOADED))
         else:
             if self.outbox is not None:

@@ -249,10 +249,14 @@ class Sessions:
     def socket_closed(self, socket: Socket) -> None:
         """Sessions end with their socket, unless they can resume or were meant to outlive it."""
         self.senders.left(socket)
-        for session_id in self._of_socket.pop(socket.id, set()):
-            session = self._sessions.get(session_id)
-            if session is not None and session.socket is socket:
-                self._detach(session)
+        for session in self.of_socket(socket):
+            self._detach(session)
+        self._of_socket.pop(socket.id, None)
+
+    def of_socket(self, socket: Socket) -> list[Session]:
+        """The sessions whose own socket this is."""
+        known = (self._sessions.get(session_id) for session_id in self._of_socket.get(socket.id, ()))
+        return [session for session in known if session is not None and session.socket is socket]
 
     def _detach(self, session: Session) -> None:
         """A session that is being closed goes on, too: its client may come back for what is outstanding."""

@@ -5,14 +5,19 @@ import json
 from time import monotonic
 from typing import Any
 
+import pytest
+
 from dragoman.domain.segmenter import SegmenterSettings
+from dragoman.protocol.audio import SILENCE_PACKET, opus_run
 from dragoman.protocol.codec import decode_client
 from dragoman.protocol.session import SessionInit, Utterance
 from dragoman.services.metrics import Metrics
 from dragoman.services.speech.abroad import Abroad
 from dragoman.services.speech.order import Order
-from dragoman.services.speech.pressure import BEHIND_S
-from dragoman.services.speech.session import Session, SessionSettings
+from dragoman.services.speech.pressure import BEHIND_S, PAUSE_MS
+from dragoman.services.speech.session import PAUSE_MARGIN_MS, Session, SessionSettings
+
+SPOKEN = opus_run([SILENCE_PACKET] * 10)
 
 
 class Dispatcher:
@@ -68,7 +73,7 @@ def test_an_utterance_for_which_there_is_no_room_is_told_failed_at_once_and_the_
         dispatcher.is_full = False
         session.utterance(said(1), client)
         told = {one["type"]: one for one in client.heard}
-        assert told["backpressure"]["action"] == "BUSY"
+        assert (told["backpressure"]["action"], told["backpressure"]["resume_after_ms"]) == ("PAUSE", PAUSE_MS)
         assert (told["error"]["code"], told["error"]["details"]["utterance_index"]) == ("NODE_OVERLOADED", 0)
         (order,) = dispatcher.orders
         assert order.index == 1
@@ -77,7 +82,7 @@ def test_an_utterance_for_which_there_is_no_room_is_told_failed_at_once_and_the_
     asyncio.run(main())
 
 
-def test_a_client_is_asked_to_slow_down_when_its_jobs_are_dispatched_late() -> None:
+def test_a_client_is_asked_to_pause_when_its_jobs_are_dispatched_late() -> None:
     async def main() -> None:
         dispatcher: Any = Dispatcher()
         client: Any = Client()
@@ -90,7 +95,7 @@ def test_a_client_is_asked_to_slow_down_when_its_jobs_are_dispatched_late() -> N
         late.cut_at = monotonic() - BEHIND_S
         session.job_dispatched(late, "node-1")
         assert [one["type"] for one in client.heard] == ["ui_event", "backpressure", "ui_event"]
-        assert client.heard[1]["action"] == "SLOW_DOWN"
+        assert (client.heard[1]["action"], client.heard[1]["resume_after_ms"]) == ("PAUSE", PAUSE_MS)
         client.heard.clear()
         session.utterance(said(2), client)
         moved = dispatcher.orders[-1]
@@ -98,6 +103,24 @@ def test_a_client_is_asked_to_slow_down_when_its_jobs_are_dispatched_late() -> N
         session.pressure._pressed_at = float("-inf")
         session.job_dispatched(moved, "node-2")
         assert [one["type"] for one in client.heard] == ["ui_event"]
+        session.leave()
+
+    asyncio.run(main())
+
+
+def test_buffered_audio_is_not_cut_by_the_silence_of_a_client_that_was_asked_to_pause() -> None:
+    async def main() -> None:
+        dispatcher: Any = Dispatcher()
+        client: Any = Client()
+        session = session_of(client, dispatcher)
+        session.chunk(SPOKEN, False, 1)
+        before = session.segmenter.deadline()
+        session.pressure.press("all nodes are busy")
+        after = session.segmenter.deadline()
+        assert before is not None
+        assert after is not None
+        assert after - before == pytest.approx((PAUSE_MS + PAUSE_MARGIN_MS) / 1000, abs=0.2)
+        assert [one["type"] for one in client.heard] == ["backpressure"]
         session.leave()
 
     asyncio.run(main())
