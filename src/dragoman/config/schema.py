@@ -122,7 +122,8 @@ class Server(Section, frozen=True):
         tuple[str, ...],
         Meta(
             description="Origins of web pages that may connect, such as `https://app.example.com`; `*` is any. "
-            "Empty: pages from this very address and port. What sends no Origin header (apps, nodes) is not concerned."
+            "Empty: pages from this very address and port and, on loopback without a secret, from any port of "
+            "localhost, 127.0.0.1 or [::1]. What sends no Origin header (apps, nodes) is not concerned."
         ),
     ] = ()
 

@@ -29,6 +29,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*\bwebsocket\b", re.IGNORECASE)
 _MAX_HEADERS = 128
 _MAX_QUERY_FIELDS = 32
+_SHOWN_ORIGIN = 200  # characters
 # Two of one of these would let two readers of the request see two different ones.
 _ONCE = frozenset({"host", "origin", "authorization", "sec-websocket-key", "sec-websocket-version", "content-length"})
 
@@ -142,13 +143,15 @@ def _is_nonce(key: str) -> bool:
 
 
 class OriginAllowList:
-    """An `Authorizer`: lets in what has no Origin (apps, nodes), pages of this host, and listed origins.
+    """An `Authorizer`: accepts requests without an Origin (apps, nodes), pages of this host, and listed origins.
 
-    `*` in the list is any origin. *This host* is what the request's own Host header says.
+    `*` in the list is any origin. *This host* is what the request's own Host header says. `also` may accept the host
+    and port of further origins.
     """
 
-    def __init__(self, origins: Iterable[str] = ()) -> None:
+    def __init__(self, origins: Iterable[str] = (), also: Callable[[str], bool] = lambda page: False) -> None:
         self._origins = frozenset(origin.rstrip("/").lower() for origin in origins)
+        self._also = also
 
     def __call__(self, request: Request) -> Reject | None:
         origin = request.headers.get("origin")
@@ -156,6 +159,11 @@ class OriginAllowList:
             return None
         origin = origin.lower()
         page = origin.partition("://")[2]  # "" for `null`, the Origin of sandboxed pages and files
-        if origin in self._origins or (page and page == request.headers.get("host", "").lower()):
+        if origin in self._origins:
             return None
-        return Reject(403, "this Origin may not connect")
+        if page and (page == request.headers.get("host", "").lower() or self._also(page)):
+            return None
+        shown = origin[:_SHOWN_ORIGIN]
+        return Reject(
+            403, f"pages from the origin {shown} may not connect; server.allowed_origins lists those that may"
+        )

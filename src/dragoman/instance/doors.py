@@ -16,7 +16,7 @@ from dragoman.gateway.anteroom import SHARE, Anteroom
 from dragoman.gateway.chat_endpoint import PATH as CHAT_PATH
 from dragoman.gateway.chat_endpoint import ChatEndpoint, TokenCheck
 from dragoman.gateway.handshake import Authorizer, Reject, Request
-from dragoman.gateway.hosts import own_names_only
+from dragoman.gateway.hosts import LoggedOrigins, is_ours, own_names_only
 from dragoman.gateway.http import Backstage, admin_application, application
 from dragoman.gateway.node_endpoint import NodeEndpoint
 from dragoman.gateway.principal import Doorkeeper
@@ -145,13 +145,16 @@ class Doors:
 
     def _authorizer(self) -> Authorizer:
         """The name and the address first, then the page, then the token."""
-        page, token = OriginAllowList(self._config.server.allowed_origins), TokenCheck(self._services.chat.tokens)
+        only_ours, allowed = self._only_ours(), self._config.server.allowed_origins
+        # Without a secret a page from another port of this machine may connect: in most cases it is a developer's own.
+        page = LoggedOrigins(OriginAllowList(allowed, is_ours) if only_ours else OriginAllowList(allowed))
+        token = TokenCheck(self._services.chat.tokens)
         # The roster is made anew when the listener starts.
         crowd = Crowd(
             self._config.server.max_connections_per_address, lambda who: self.listener.roster.addresses.of(who)
         )
         asked: list[Authorizer] = [crowd, page, token]
-        if self._only_ours():
+        if only_ours:
             asked.insert(0, own_names_only)
 
         def authorize(request: Request) -> Reject | None:

@@ -72,3 +72,23 @@ async def test_every_websocket_opens_on_the_connection_of_the_login(redis_at: Re
         assert listener.counters.accepted == listener.counters.opened == 3
     finally:
         await house.close()
+
+
+@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+@pytest.mark.parametrize("secret", ["", "a secret of the test that is long enough"], ids=["no secret", "secret"])
+async def test_a_page_from_another_port_of_this_machine_may_connect_if_no_secret_is_set(
+    redis_at: RedisAt, prefix: str, secret: str
+) -> None:
+    house = await House.open(redis_at, prefix, "i", **{"security__secret": secret} if secret else {})
+    port = house.instance.doors.listener.port
+    try:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http:
+            for path in ("/ws", "/ws/session", "/ws/node"):
+                for origin, allowed in {"http://localhost:9001": not secret, "http://other.example": False}.items():
+                    headers = {"Origin": origin, "Connection": "Upgrade", "Upgrade": "websocket"}
+                    headers |= {"Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
+                    async with http.get(path, headers=headers) as answer:
+                        assert answer.status == (101 if allowed else 403)
+                        assert allowed or origin in (await answer.json())["error"]
+    finally:
+        await house.close()

@@ -1,7 +1,8 @@
 import pytest
+from structlog.testing import capture_logs
 
-from dragoman.gateway.handshake import Reject, Request
-from dragoman.gateway.hosts import is_ours, own_names_only
+from dragoman.gateway.handshake import OriginAllowList, Reject, Request
+from dragoman.gateway.hosts import LOG_EVERY_S, LOGGED_ORIGINS, LoggedOrigins, is_ours, own_names_only
 
 
 @pytest.mark.parametrize(
@@ -33,3 +34,62 @@ def test_a_name_that_points_here_is_not(host: str) -> None:
 
 def test_a_handshake_under_our_name_goes_on() -> None:
     assert own_names_only(Request("GET", "/ws", {}, {"host": "localhost:5010"}, ("127.0.0.1", 1))) is None
+
+
+def _from(origin: str) -> Request:
+    return Request("GET", "/ws/session", {}, {"host": "127.0.0.1:5010", "origin": origin}, ("127.0.0.1", 1))
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://localhost:9001", "http://127.0.0.1:3000", "http://[::1]:8080", "https://localhost"]
+)
+def test_a_page_from_another_port_of_this_machine_may_connect_if_loopback_origins_are_allowed(origin: str) -> None:
+    assert OriginAllowList(also=is_ours)(_from(origin)) is None
+    assert OriginAllowList()(_from(origin)) is not None
+
+
+@pytest.mark.parametrize("origin", ["null", "", "http://evil.example", "http://localhost.evil.example", "http://"])
+def test_other_pages_may_not_connect_if_loopback_origins_are_allowed(origin: str) -> None:
+    assert OriginAllowList(also=is_ours)(_from(origin)) is not None
+
+
+def test_a_refused_origin_gets_a_sentence_with_its_name_and_the_setting_to_change() -> None:
+    refusal = OriginAllowList()(_from("http://other.example:9001"))
+    assert refusal is not None
+    assert (refusal.status, refusal.body) == (
+        403,
+        "pages from the origin http://other.example:9001 may not connect; server.allowed_origins lists those that may",
+    )
+
+
+def test_a_refused_origin_is_logged_with_the_setting_to_change() -> None:
+    check = LoggedOrigins(OriginAllowList(), lambda: 0.0)
+    with capture_logs() as lines:
+        assert check(_from("http://127.0.0.1:5010")) is None
+        assert check(_from("http://other.example:9001")) is not None
+    (line,) = lines
+    assert line["log_level"] == "warning"
+    assert (line["origin"], line["path"], line["setting"]) == (
+        "http://other.example:9001",
+        "/ws/session",
+        "server.allowed_origins",
+    )
+
+
+def test_an_origin_that_tries_again_and_again_is_logged_once_a_minute_with_the_number_of_refusals() -> None:
+    now = [0.0]
+    check = LoggedOrigins(OriginAllowList(), lambda: now[0])
+    with capture_logs() as lines:
+        for _ in range(50):
+            check(_from("http://a.example"))
+        now[0] = LOG_EVERY_S
+        check(_from("http://a.example"))
+    assert [line["not_logged"] for line in lines] == [0, 49]
+
+
+def test_many_origins_write_a_bounded_number_of_lines_a_minute() -> None:
+    check = LoggedOrigins(OriginAllowList(), lambda: 0.0)
+    with capture_logs() as lines:
+        for number in range(10 * LOGGED_ORIGINS):
+            check(_from(f"http://{number}.example"))
+    assert len(lines) == LOGGED_ORIGINS
