@@ -121,12 +121,26 @@ async def test_a_session_is_acknowledged_with_all_that_was_negotiated(stage: Sta
         ack = await talker.until(lambda m: True, PATIENCE_S)
         assert ack["type"] == "session_init_ack"
         assert ack["trace_id"] == init["trace_id"]
-        asked = {"negotiated_audio_format": init.get("audio_format", "opus")}
+        format = init.get("audio_format", "opus")
+        asked = {"negotiated_audio_format": format, "negotiated_codec": format}
         wanted = ACK_FIELDS | asked | {"use_binary_frame": False}
         assert {name: ack[name] for name in wanted} == wanted
         assert ack["session_id"].startswith("s-")
         assert len(ack["session_id"]) == 34
         assert ("resume_token" in ack) == bool(init.get("resume"))
+
+
+async def test_pcm16_session_is_acknowledged_with_its_own_codec_and_sample_rate(stage: Stage) -> None:
+    async with visiting(stage) as visit:
+        talker = await visit.bare_talker()
+        ack = await talker.init(audio_format="pcm16", sample_rate=8000)
+        wanted = {
+            "negotiated_codec": "pcm16",
+            "negotiated_audio_format": "pcm16",
+            "negotiated_sample_rate": 8000,
+            "negotiated_channel_count": 1,
+        }
+        assert {name: ack[name] for name in wanted} == wanted
 
 
 async def test_a_session_without_a_trace_gets_one(stage: Stage) -> None:
@@ -383,6 +397,31 @@ async def test_a_result_has_what_clients_rely_on(stage: Stage) -> None:
         assert "backfilled" not in result
 
 
+async def test_everything_a_chunk_session_is_sent_has_the_trace_of_the_session(stage: Stage) -> None:
+    """The web client pops up an alert for every error whose trace is not that of the last result."""
+
+    async def work(node: RawNode, job: dict[str, Any]) -> None:
+        await node.partial(job, "said")
+        if job["utterance_index"] == 0:
+            await node.answer(job)
+        else:
+            await node.fail(job, "PROCESSING_ERROR", "no")
+
+    async with visiting(stage) as visit:
+        node = await visit.node(work=work)
+        talker = await visit.talker(trace_id="trace-of-the-session")
+        await talker.speak(50, final=True)
+        result = await talker.result(0, PATIENCE_S)
+        await talker.speak(50, final=True)
+        error = await talker.failed(1)
+        kinds = {m["type"] for m in talker.heard}
+        assert kinds >= {"ui_event", "asr_partial"}
+        assert {m["trace_id"] for m in [result, error, *talker.heard]} == {"trace-of-the-session"}
+        traces = [job["trace_id"] for job in node.jobs]
+        assert len({*traces, "trace-of-the-session"}) == 3, "each job has a trace of its own"
+        assert error["details"]["trace_id"] == traces[1]
+
+
 async def test_a_result_without_words_has_no_group(stage: Stage) -> None:
     async with visiting(stage) as visit:
         node = await visit.node(work=silent)
@@ -405,6 +444,19 @@ async def test_a_job_reaches_its_node_with_the_fields_it_must_have(stage: Stage)
         assert job["pipeline"] == SAMPLES["to_node"]["job_assign"]["pipeline"]
         assert (job["attempt_id"], job["is_manual_cut"], job["padding_ms"]) == (1, True, 280)
         assert not {"is_timeout_triggered", "is_max_duration_triggered", "dialect", "features"} & set(job)
+
+
+@pytest.mark.parametrize(("said", "sent"), [({}, True), ({"enable_streaming_asr": False}, False)])
+async def test_node_is_asked_for_partials_unless_the_client_wants_none(
+    stage: Stage, said: dict[str, bool], sent: bool
+) -> None:
+    async with visiting(stage) as visit:
+        node = await visit.node()
+        by_chunks, by_utterances = await visit.talker(**said), await visit.talker()
+        await by_chunks.speak(50, final=True)
+        assert (await node.job(1))["enable_streaming_asr"] is sent
+        await visit.say_utterance(by_utterances, 0, **said)
+        assert (await node.job(2))["enable_streaming_asr"] is sent
 
 
 async def test_an_utterance_passes_through_as_it_came(stage: Stage) -> None:

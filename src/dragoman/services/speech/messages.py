@@ -64,7 +64,7 @@ def assignment_of_cut(session_id: str, init: SessionInit, cut: Cut, audio_format
         lang_a=init.lang_a,
         lang_b=init.lang_b,
         auto_langs=list(init.auto_langs) if init.auto_langs else None,
-        enable_streaming_asr=init.enable_streaming_asr,
+        enable_streaming_asr=init.enable_streaming_asr is not False,
         partial_update_interval_ms=init.partial_update_interval_ms,
         padding_ms=cut.padding_ms,
         turn_id=cut.turn_id,
@@ -94,7 +94,7 @@ def assignment_of_utterance(message: Utterance, turn_id: str) -> JobAssign:
         lang_a=message.lang_a,
         lang_b=message.lang_b,
         auto_langs=list(message.auto_langs) if message.auto_langs else None,
-        enable_streaming_asr=message.enable_streaming_asr,
+        enable_streaming_asr=message.enable_streaming_asr is not False,
         partial_update_interval_ms=message.partial_update_interval_ms,
         padding_ms=PADDING_BY_HAND_MS,
         turn_id=turn_id,
@@ -118,13 +118,15 @@ def without_voice(assignment: JobAssign) -> JobAssign:
     return msgspec.structs.replace(assignment, pipeline=pipeline)
 
 
-def translation(session_id: str, about: About, result: JobResult, *, backfilled: bool) -> TranslationResult:
+def translation(
+    session_id: str, trace_id: str, about: About, result: JobResult, *, backfilled: bool
+) -> TranslationResult:
     took = result.processing_time_ms
     return TranslationResult(
         session_id=session_id,
         utterance_index=about.index,
         job_id=about.job_id,
-        trace_id=about.trace_id,
+        trace_id=trace_id,
         text_asr=result.text_asr or "",
         text_translated=result.text_translated or "",
         tts_audio=result.tts_audio or NO_AUDIO,
@@ -145,10 +147,16 @@ def translation(session_id: str, about: About, result: JobResult, *, backfilled:
 
 
 def event(
-    session_id: str, about: About, name: UiEventName, *, code: str | None = None, hint: str | None = None
+    session_id: str,
+    trace_id: str,
+    about: About,
+    name: UiEventName,
+    *,
+    code: str | None = None,
+    hint: str | None = None,
 ) -> UiEvent:
     return UiEvent(
-        trace_id=about.trace_id,
+        trace_id=trace_id,
         session_id=session_id,
         job_id=about.job_id,
         utterance_index=about.index,
@@ -176,7 +184,7 @@ def opened(
         trace_id=trace_id,
         protocol_version="1.0",
         use_binary_frame=binary_frames,
-        negotiated_codec="opus",
+        negotiated_codec=audio_format,
         negotiated_audio_format=audio_format,
         negotiated_sample_rate=sample_rate,
         negotiated_channel_count=1,

@@ -288,14 +288,14 @@ class Session:
 
     def job_dispatched(self, order: Order, node_id: str) -> None:
         self.pressure.job_dispatched(order)
-        self._tell(order, messages.event(self.id, order, UiEventName.DISPATCHED))
+        self._tell_event(order, UiEventName.DISPATCHED)
 
     def job_taken(self, order: Order) -> None:
-        self._tell(order, messages.event(self.id, order, UiEventName.NODE_ACCEPTED))
+        self._tell_event(order, UiEventName.NODE_ACCEPTED)
 
     def job_partial(self, order: Order, partial: NodePartial) -> None:
         text, final = partial.text, partial.is_final
-        self._tell(order, AsrPartial(self.id, order.index, order.job_id, text, final, order.trace_id))
+        self._tell(order, AsrPartial(self.id, order.index, order.job_id, text, final, self._trace_of(order)))
 
     def job_moved(self, order: Order) -> None:
         self.moved(order.index)
@@ -344,18 +344,26 @@ class Session:
             return
         assert end.result is not None, "an answer that is ok came with a result"
         self._count(Settled.BACKFILLED if verdict.backfilled else Settled.SENT)
-        self._tell(about, messages.event(self.id, about, UiEventName.ASR_FINAL))
-        self._tell(about, messages.event(self.id, about, UiEventName.NMT_DONE))
-        result = messages.translation(self.id, about, end.result, backfilled=verdict.backfilled)
+        self._tell_event(about, UiEventName.ASR_FINAL)
+        self._tell_event(about, UiEventName.NMT_DONE)
+        result = messages.translation(self.id, self._trace_of(about), about, end.result, backfilled=verdict.backfilled)
         self._tell(about, result, settles=self._settling(about, end))
 
     def _failed(self, about: About, end: End) -> None:
-        self._tell(about, messages.event(self.id, about, UiEventName.ERROR, code=end.code, hint=end.message))
+        self._tell_event(about, UiEventName.ERROR, code=end.code, hint=end.message)
         self._tell(about, messages.failure(self.trace_id, about, end), settles=self._settling(about, end))
 
     def _settling(self, about: About, end: End) -> JobEnded | None:
         """What a session that can resume writes with a job's end, in case it is somebody else's to tell."""
         return messages.ended_message(self.id, about, end) if self.outbox is not None else None
+
+    def _trace_of(self, about: About) -> str:
+        """The web client pops up an alert for an error unless its trace is that of the last result, and errors have the
+        session's. A numbered utterance may have a trace of its client's own, which its client expects back."""
+        return about.trace_id if self.numbered else self.trace_id
+
+    def _tell_event(self, about: About, name: UiEventName, **error: str | None) -> None:
+        self._tell(about, messages.event(self.id, self._trace_of(about), about, name, **error))
 
     def _tell(self, about: About, message: Message, *, settles: JobEnded | None = None) -> None:
         _, socket = self._orders.get(about.index, (None, None))
