@@ -1,10 +1,18 @@
-"""Logs, each in a process of its own: they are set up once for all of it."""
+"""Logs: how lines look, each in a process of its own because they are set up once for all of it; writer; limiter."""
 
+import contextlib
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
+import structlog
+
+from dragoman.logs.limiter import Limiter
+from dragoman.logs.writer import Writer
+from processes import wait_until
 
 SCRIPT = """
 import sys
@@ -59,3 +67,150 @@ def test_the_level_hides_what_is_below_it() -> None:
     assert [json.loads(line)["event"] for line in err.splitlines()][:2] == ["failed", "a library failed"]
     _, err = logged("debug", "json")
     assert [json.loads(line)["event"] for line in err.splitlines()][:2] == ["hidden", "hello"]
+
+
+# -- the writer ----------------------------------------------------------------------------------
+
+
+class Pipe:
+    """A pipe in packet mode: each read returns what one write wrote."""
+
+    def __init__(self) -> None:
+        self.read_end, self.write_end = os.pipe2(os.O_DIRECT)
+
+    def read(self) -> str:
+        return os.read(self.read_end, 65536).decode()
+
+    def fill(self) -> int:
+        """With packets of one byte; how many it takes."""
+        os.set_blocking(self.write_end, False)
+        count = 0
+        with contextlib.suppress(BlockingIOError):
+            while os.write(self.write_end, b"x"):
+                count += 1
+        os.set_blocking(self.write_end, True)
+        return count
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    made = Pipe()
+    yield made
+    for end in (made.read_end, made.write_end):
+        with contextlib.suppress(OSError):
+            os.close(end)
+
+
+def test_writer_makes_one_write_of_each_line(pipe: Pipe) -> None:
+    """As print and structlog write it: the text, and then its end."""
+    writer = Writer(pipe.write_end)
+    print("first", file=writer)
+    writer.write('{"event":"second"}\n')
+    writer.write("of several\nlines\n")
+    assert [pipe.read() for _ in range(3)] == ["first\n", '{"event":"second"}\n', "of several\nlines\n"]
+
+
+def test_writer_neither_raises_nor_waits_when_the_pipe_is_closed(pipe: Pipe) -> None:
+    os.close(pipe.read_end)
+    writer = Writer(pipe.write_end)
+    writer.write("into the void\n")
+    assert writer.drain(30)
+    assert writer.dropped == 1
+
+
+def test_writer_drops_and_counts_lines_past_its_bound_while_nobody_reads(pipe: Pipe) -> None:
+    filled = pipe.fill()
+    writer = Writer(pipe.write_end, max_bytes=30, dropped_line=lambda count: f"dropped {count}")
+    writer.write("taken by the thread\n")
+    wait_until(lambda: writer._writing)
+    for number in range(10):
+        writer.write(f"line {number:04}\n")  # 10 bytes each
+    assert not writer.drain(0)
+    assert writer.dropped == 7
+    assert {pipe.read() for _ in range(filled)} == {"x"}
+    told = [pipe.read() for _ in range(5)]
+    assert told == ["taken by the thread\n", "dropped 7\n", "line 0000\n", "line 0001\n", "line 0002\n"]
+    writer.write("as before\n")
+    assert pipe.read() == "as before\n"
+
+
+def test_process_with_a_full_pipe_comes_to_its_end(pipe: Pipe) -> None:
+    pipe.fill()
+    script = "from dragoman import logs; logs.configure('info', 'json'); import structlog\n"
+    script += "structlog.get_logger().info('x' * 9999); logs.say('y' * 9999); 1 / 0"
+    done = subprocess.run([sys.executable, "-c", script], stdout=pipe.write_end, stderr=pipe.write_end, timeout=60)
+    assert done.returncode == 1
+
+
+# -- the limiter ---------------------------------------------------------------------------------
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def limited(limiter: Limiter, event: str = "Redis is away", by: object = True, **fields: object) -> bool:
+    """Whether the line is written at once."""
+    try:
+        limiter(None, "warning", {"level": "warning", "event": event, "limited": by, **fields})
+    except structlog.DropEvent:
+        return False
+    return True
+
+
+def test_limiter_writes_the_first_line_of_a_kind_and_one_for_the_rest_of_each_second() -> None:
+    clock = Clock()
+    limiter = Limiter(clock)
+    assert [limited(limiter, job=number) for number in range(5)] == [True, False, False, False, False]
+    assert limited(limiter, "another cause")
+    assert limiter.due() == []
+    clock.now += 1.0
+    assert limiter.due() == [{"level": "warning", "event": "Redis is away", "job": 4, "repeated": 4}]
+    assert not limited(limiter, job=5)
+    assert limited(limiter, "another cause")
+    clock.now += 1.0
+    assert [line["repeated"] for line in limiter.due()] == [1]
+    clock.now += 1.0
+    assert limiter.due() == []
+    assert limiter.next_due_s() is None
+    assert limited(limiter, job=6)
+
+
+def test_limiter_shows_the_line_whose_named_field_is_largest() -> None:
+    clock = Clock()
+    limiter = Limiter(clock)
+    for total_ms in (700, 600, 900, 800):
+        limited(limiter, "slow", "totalMs", totalMs=total_ms)
+    clock.now += 1.5
+    assert limiter.due() == [{"level": "warning", "event": "slow", "totalMs": 900, "repeated": 3}]
+
+
+def test_limiter_leaves_other_lines_alone() -> None:
+    limiter = Limiter(Clock())
+    line = {"level": "info", "event": "hello"}
+    assert limiter(None, "info", dict(line)) == limiter(None, "info", dict(line)) == line
+
+
+def test_summary_is_written_when_its_second_is_over_without_another_line() -> None:
+    script = """
+import sys, time
+from dragoman import logs
+logs.configure("info", "json", worker=7)
+import structlog
+for number in range(1000):
+    structlog.get_logger().warning("flood", number=number, limited=True)
+sys.stdin.read()
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        assert process.stdin is not None
+        lines: list[dict[str, int]] = []
+        while sum(line.get("repeated", 1) for line in lines) < 1000:
+            lines.append(json.loads(process.stderr.readline()))
+        process.stdin.close()
+        assert process.stderr.read() == b""
+    assert (lines[0]["number"], lines[-1]["number"]) == (0, 999)
+    assert all(line["worker"] == 7 for line in lines)

@@ -15,7 +15,7 @@ import typer
 
 from dragoman.cli.address import authority
 from dragoman.cli.failure import USAGE, Failure
-from dragoman.cli.serve import Port, started, tell, where_to_look
+from dragoman.cli.serve import Port, started, where_to_look
 from dragoman.cli.settings import ConfigFile, Overrides, settings
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def demo(
         watch = f"dragoman status --watch --url {authority(loaded.server.host, told.port)}"
         speak = f"dragoman say --url {authority(loaded.server.host, told.port)}"
         chat = f"dragoman chat --as alice --to bob --url {authority(loaded.server.host, told.port)}"
-        tell(
+        logs.say(
             f"{where_to_look(loaded, told)}  {many} dialling in{chosen.why}. In a second terminal, from this folder:\n"
             f"    .venv/bin/{speak}\n    .venv/bin/{chat}\n    .venv/bin/{watch}\n  Ctrl-C ends everything.\n"
         )
@@ -108,12 +108,13 @@ def _choose(engine: str, may_install: bool) -> Choice:
 
 def _install() -> str:
     """Empty, or why not."""
+    from dragoman import logs
     from dragoman.cli.debian import ENGINES, PATIENCE_S, install, lacking
 
     absent = lacking(ENGINES)
     if not absent:
         return ""
-    tell(f"For nodes that really translate: installing {' '.join(absent)} by apt-get, at most {PATIENCE_S:g} s …")
+    logs.say(f"For nodes that really translate: installing {' '.join(absent)} by apt-get, at most {PATIENCE_S:g} s …")
     return install(absent)
 
 

@@ -53,7 +53,7 @@ def serve(
     loaded = settings(ctx, config, override, flags).config
     check_secrets(loaded)
     logs.configure(loaded.log.level, loaded.log.format)
-    return run(loaded, on_ready=lambda ready: tell(where_to_look(loaded, ready)), started=started())
+    return run(loaded, on_ready=lambda ready: logs.say(where_to_look(loaded, ready)), started=started())
 
 
 def started() -> float:
@@ -64,14 +64,6 @@ def started() -> float:
         return time.monotonic() - max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began)
     except (OSError, ValueError, IndexError, AttributeError):
         return IMPORTED
-
-
-def tell(text: str) -> None:
-    """Print, if anybody still reads: a closed pipe must not end a server."""
-    try:
-        typer.echo(text)
-    except OSError:
-        pass
 
 
 def where_to_look(config: "Config", ready: "Ready") -> str:

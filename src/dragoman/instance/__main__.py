@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -19,16 +20,28 @@ from dragoman.instance.redis_check import CannotStart
 
 log = structlog.get_logger(__name__)
 
+# After the drain, for closing sockets (2.5 s), requests that hang (4 s) and leaving Redis (2 s); below what the
+# supervisor gives a worker before it kills it.
+GRACE_S = 9.5
+# The same after a second signal.
+HURRY_S = 2.0
+
 
 async def serve(hello: dict[str, Any]) -> int:
     """The life of a worker process."""
     config = Config.from_json(json.dumps(hello["config"]))
     logs.configure(config.log.level, config.log.format, worker=hello["number"])
-    stop = asyncio.Event()
+    stop, at_once = asyncio.Event(), asyncio.Event()
+
+    def end() -> None:
+        """The first call drains, the second ends at once. SIGALRM ends the process where neither comes to an end."""
+        signal.setitimer(signal.ITIMER_REAL, HURRY_S if stop.is_set() else config.server.drain_s + GRACE_S)
+        (at_once if stop.is_set() else stop).set()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    _end_with_parent(loop, stop)
+        loop.add_signal_handler(number, end)
+    _end_with_parent(loop, end)
     if not raise_file_limit(config.server.max_connections):
         log.warning(
             "fewer open files than connections are allowed: raise the hard limit (ulimit -Hn)",
@@ -43,12 +56,10 @@ async def serve(hello: dict[str, Any]) -> int:
     os.close(hello["ready_fd"])
     _calm_collector()
     await stop.wait()
-    stop.clear()
-    draining = asyncio.create_task(instance.drain())
-    at_once = asyncio.create_task(stop.wait())
-    await asyncio.wait({draining, at_once}, return_when=asyncio.FIRST_COMPLETED)
+    draining, hurried = asyncio.create_task(instance.drain()), asyncio.create_task(at_once.wait())
+    await asyncio.wait({draining, hurried}, return_when=asyncio.FIRST_COMPLETED)
     draining.cancel()
-    at_once.cancel()
+    hurried.cancel()
     await instance.stop()
     return 0
 
@@ -65,14 +76,14 @@ def _calm_collector() -> None:
     gc.set_threshold(10_000, 5, 20_000)
 
 
-def _end_with_parent(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+def _end_with_parent(loop: asyncio.AbstractEventLoop, end: Callable[[], None]) -> None:
     """The supervisor holds our stdin open for as long as it lives."""
     stdin = sys.stdin.fileno()
 
     def readable() -> None:
         if not os.read(stdin, 4096):
             loop.remove_reader(stdin)
-            stop.set()
+            end()
 
     loop.add_reader(stdin, readable)
 

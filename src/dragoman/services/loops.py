@@ -29,12 +29,12 @@ async def every(interval_s: float, step: Callable[[], Awaitable[object]], *, nam
         try:
             await step()
             if away:
-                log.info("Redis is back", loop=name)
+                log.info("Redis is back", loop=name, limited=True)
             away = False
         except StoreError as error:
             if not away:
                 event = "Redis refuses" if isinstance(error, Refused) else "waiting for Redis"
-                log.warning(event, loop=name, error=str(error))
+                log.warning(event, loop=name, error=str(error), limited=True)
             away, pause_s = True, RETRY_S
         except Exception:
             log.exception("a step failed", loop=name)
@@ -61,7 +61,7 @@ class Tasks:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             if isinstance(error, StoreError):
-                log.warning("Redis was away for a task", task=task.get_name(), error=str(error))
+                log.warning("Redis was away for a task", task=task.get_name(), error=str(error), limited=True)
             else:
                 log.error("a task failed", task=task.get_name(), exc_info=error)
 

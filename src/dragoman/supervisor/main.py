@@ -96,12 +96,13 @@ class Supervisor:
         return 0
 
     def _signalled(self, number: signal.Signals) -> None:
+        """Act first, log after: what goes wrong with the log must not keep a signal from its effect."""
         if self._stopping.is_set():
-            logger.warning("killing", signal=number.name)
             self._hurry.set()
+            logger.warning("killing", signal=number.name)
         else:
-            logger.info("stopping", signal=number.name, drain_s=self._config.server.drain_s)
             self._stopping.set()
+            logger.info("stopping", signal=number.name, drain_s=self._config.server.drain_s)
 
     def _fail(self, sentence: str) -> None:
         """End everything with exit code 1; the first reason is the one that is told."""

@@ -79,7 +79,7 @@ class Admission:
                 if not socket.closed:
                     before = await self._own(user)
         except (StoreError, TimeoutError) as error:
-            log.warning("a user comes in on its token alone", user=user.id, error=str(error))
+            log.warning("a user comes in on its token alone", user=user.id, error=str(error), limited=True)
             user.moved()  # for all we know
         finally:
             self._here.expect_no_more(user)

@@ -310,7 +310,7 @@ class Courier:
         try:
             verdict, id = await self.inboxes.put(instance, kind_of(message), encode_peer(message))
         except StoreError as error:
-            log.warning("could not reach an inbox", to=instance, kind=kind_of(message), error=str(error))
+            log.warning("could not reach an inbox", to=instance, kind=kind_of(message), error=str(error), limited=True)
             self.metrics.chat_deliver_fail.inc()
             return None, ""
         self.metrics.pushed.labels(verdict).inc()

@@ -121,7 +121,7 @@ async def persist(step: Callable[[], Awaitable[T | None]], holding: Holding) -> 
                 raise LostShard(f"shard {holding.shard} has another holder")
             return done
         except StoreError as error:
-            log.warning("a chat shard waits for Redis", shard=holding.shard, error=str(error))
+            log.warning("a chat shard waits for Redis", shard=holding.shard, error=str(error), limited=True)
             await asyncio.sleep(RETRY_S)
 
 
@@ -154,7 +154,7 @@ def given(entries: list[Entry | Unreadable] | None, holding: Holding) -> list[En
 
 async def paused(shards: Shards, holding: Holding, error: StoreError) -> None:
     """Redis is away, or came back without our groups."""
-    log.warning("a chat shard waits for Redis", shard=holding.shard, error=str(error))
+    log.warning("a chat shard waits for Redis", shard=holding.shard, error=str(error), limited=True)
     # Not by its first word: Redis 6.2 puts words of its own before what a command says inside a script.
     if isinstance(error, Refused) and "NOGROUP" in str(error):
         with suppress(StoreError):

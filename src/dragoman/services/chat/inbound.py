@@ -138,7 +138,7 @@ class Inbound:
             try:
                 return await self._mail.undelivered(self.user, after, PAGE)
             except ArchiveError as error:
-                log.warning("a catch-up waits for the database", user=self.user, error=str(error))
+                log.warning("a catch-up waits for the database", user=self.user, error=str(error), limited=True)
                 await asyncio.sleep(RETRY_S)
         return []
 

@@ -388,7 +388,7 @@ class Outbound:
             log.info(
                 "ws_perf single_chat_accept", serverMsgId=row.id, fromUserId=row.from_user, queue=len(self._queue),
                 acceptedWriteMs=_ms(wrote_s), acceptedAckMs=_ms(acked_s), streamLen=backlog,
-                pending=self._user.unsaved.count,
+                pending=self._user.unsaved.count, limited="acceptedAckMs",
             )  # fmt: skip
 
     def _observe_save(self, row: NewMessage, came_at: float, began: float, saved: float) -> None:
@@ -398,7 +398,7 @@ class Outbound:
             log.info(
                 "ws_perf single_chat", serverMsgId=row.id, fromUserId=row.from_user, totalMs=_ms(now - came_at),
                 queueMs=_ms(began - came_at), saveMsgMs=_ms(saved - began),
-                pushMs=_ms(now - saved),
+                pushMs=_ms(now - saved), limited="totalMs",
             )  # fmt: skip
 
 

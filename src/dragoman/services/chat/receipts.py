@@ -142,7 +142,7 @@ class Receipts:
         for error in failed.values():
             if not isinstance(error, StoreError):
                 raise error
-            log.warning("early receipts wait for Redis", error=str(error))
+            log.warning("early receipts wait for Redis", error=str(error), limited=True)
         applied = await self._write([Receipt(one.receipt.acker, one.receipt.status, ids) for one, ids in missing])
         for (given, _), one in zip(missing, applied, strict=True):
             if one.missing and given.receipt.acker in failed:
@@ -156,7 +156,9 @@ class Receipts:
             try:
                 return await self._archive.receipts(receipts)
             except ArchiveError as error:
-                log.warning("receipts wait for the database", waiting=len(self._waiting), error=str(error))
+                log.warning(
+                    "receipts wait for the database", waiting=len(self._waiting), error=str(error), limited=True
+                )
                 await asyncio.sleep(RETRY_S)
 
 

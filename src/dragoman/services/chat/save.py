@@ -117,7 +117,9 @@ class SaveStage:
             except ArchiveAway as error:
                 self._tools.metrics.chat_save_fail.inc()
                 if tries in (0, 10):
-                    log.warning("a chat shard waits for the database", shard=holding.shard, error=str(error))
+                    log.warning(
+                        "a chat shard waits for the database", shard=holding.shard, error=str(error), limited=True
+                    )
                 await asyncio.sleep(BACK_OFF_S[min(tries, len(BACK_OFF_S) - 1)])
                 tries += 1
                 if holding.stopping:

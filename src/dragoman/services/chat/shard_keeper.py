@@ -162,7 +162,7 @@ class ShardKeeper:
             for stage in done:
                 stage.result()
         except LostShard as lost:
-            log.warning("lost a chat shard", shard=holding.shard, why=str(lost))
+            log.warning("lost a chat shard", shard=holding.shard, why=str(lost), limited=True)
         except Exception:
             log.exception("a chat shard failed; it is taken anew", shard=holding.shard)
         finally:
@@ -198,6 +198,8 @@ class ShardKeeper:
         try:
             await self._shards.give_up(holding.shard, holding.holder)
         except StoreError as error:
-            log.warning("the lease of a chat shard is left to lapse", shard=holding.shard, error=str(error))
+            log.warning(
+                "the lease of a chat shard is left to lapse", shard=holding.shard, error=str(error), limited=True
+            )
         else:
             self._announcer.tell(ShardFreed(holding.shard))

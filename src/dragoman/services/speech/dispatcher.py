@@ -208,7 +208,7 @@ class Dispatcher:
         try:
             verdict = await self._storm.report(node_id, service)
         except StoreError as error:
-            log.warning("a missing model is not reported: Redis is away", node=node_id, error=str(error))
+            log.warning("a missing model is not reported: Redis is away", node=node_id, error=str(error), limited=True)
             return
         self.metrics.storm.labels(verdict).inc()
         if verdict is Verdict.DEBOUNCED:
@@ -245,7 +245,9 @@ class Dispatcher:
         try:
             await self.router.insist(owner, tell, CANCEL_PATIENCE_S)
         except NoRoom as error:
-            log.warning("a node works on, and nobody waits for it", node=message.node_id, error=str(error))
+            log.warning(
+                "a node works on, and nobody waits for it", node=message.node_id, error=str(error), limited=True
+            )
 
     def turn_bound(self, order: Order) -> None:
         self.tasks.spawn(self._look_after_turn(order), "turn-bound")

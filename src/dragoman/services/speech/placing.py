@@ -98,7 +98,9 @@ class Placing:
         try:
             return await self._place()
         except StoreError as error:
-            log.warning("Redis away while placing", job=order.job_id, trace_id=order.trace_id, error=str(error))
+            log.warning(
+                "Redis away while placing", job=order.job_id, trace_id=order.trace_id, error=str(error), limited=True
+            )
             if self._slot is not None and order.held is None:
                 self._slot.forget()
             return RedisDown()

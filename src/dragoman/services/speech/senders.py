@@ -59,7 +59,7 @@ class Senders:
                 return
             error = Error(code=ErrorCode.INVALID_SESSION, message=NO_SUCH_SESSION)
         except (StoreError, NoRoom) as why:
-            log.warning("an utterance was not handed on", session=message.session_id, error=str(why))
+            log.warning("an utterance was not handed on", session=message.session_id, error=str(why), limited=True)
             code, details = ErrorCode.SCHEDULER_DEPENDENCY_DOWN, {"utterance_index": index}
             error = Error(code=code, message=NOT_HANDED_ON, details=details)
         if not socket.closed:
@@ -136,7 +136,7 @@ class RemoteSocket:
             except StoreError as why:
                 error = str(why)
             if monotonic() >= give_up_at:
-                log.warning("not said to a socket elsewhere", session=self._session_id, error=error)
+                log.warning("not said to a socket elsewhere", session=self._session_id, error=error, limited=True)
                 return
             await asyncio.sleep(REDIS_PAUSE_S)
 

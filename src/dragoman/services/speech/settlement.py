@@ -71,4 +71,4 @@ class Settlement:
         try:
             await self.give_slot_back()
         except StoreError as error:
-            log.warning("a slot waits for Redis", job=self._order.job_id, error=str(error))
+            log.warning("a slot waits for Redis", job=self._order.job_id, error=str(error), limited=True)
