@@ -144,8 +144,7 @@ def _start_node(config: "Config", port: int, engine: str, number: int) -> "Child
     url = f"ws://{authority(config.server.host, port)}/ws/node"
     options = ["--quiet", "--url", url, "--engine", engine, "--node-id", name]
     if engine == LOCAL:
-        job_s = max(1.0, config.speech.attempt_timeout_ms / 1000 - 1)
-        options += ["--slots", str(LOCAL_SLOTS), "--job-s", f"{job_s:g}"]
+        options += ["--slots", str(LOCAL_SLOTS)]
     return Child([sys.executable, "-m", "dragoman.cli.main", "node", *options], dies_by=SIGTERM)
 
 

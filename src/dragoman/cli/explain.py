@@ -120,6 +120,8 @@ def _where(receipt: Mapping[str, Any], pair: str) -> Iterator[str]:
         yield from _obstacles(receipt)
     elif affinity != "hit":
         yield _choice(list(receipt.get("drawn") or []), chosen)
+    if chosen is not None and receipt.get("text_only"):
+        yield f"{chosen} is not known to speak {pair.rpartition(' ')[2]}: the result may be text only."
 
 
 def _choice(drawn: list[str], chosen: str) -> str:

@@ -45,7 +45,7 @@ def node(
         ),
     ] = None,
     synthesise: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Who speaks, instead: espeak, openai.", show_default=False)
+        str | None, typer.Option(metavar="NAME", help="Who speaks, instead: espeak, openai, none.", show_default=False)
     ] = None,
     recognise_url: Annotated[
         str | None, typer.Option(metavar="URL", help="Server of that step.  [$OPENAI_BASE_URL]", show_default=False)
@@ -67,7 +67,14 @@ def node(
     ] = "",
     voice: Annotated[str, typer.Option(help="Voice of who speaks.", show_default="its plain one")] = "",
     stream: Annotated[bool, typer.Option("--stream", help="openai: ask for transcriptions in pieces.")] = False,
-    job_s: Annotated[float, typer.Option(min=1, help="How long a job may take, retries of servers included.")] = 11.0,
+    job_s: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            help="How long a job may take, retries of servers included.",
+            show_default="the server's deadline, less 1 s",
+        ),
+    ] = None,
     languages: Annotated[
         str | None,
         typer.Option(help="Languages served, comma separated; of real engines those they have.", show_default=False),
@@ -194,8 +201,9 @@ class Dial:
 def _introduction(setup: "Setup", engines: "Opened") -> str:
     """Which way it goes, by whom, and how good that is."""
     hears, writes, _ = map(sorted, engines.promise)
-    steps = (setup.recognise.engine, setup.translate.engine, setup.synthesise.engine)
-    return f"{', '.join(hears)} → {', '.join(writes)} by {' → '.join(steps)}. Know that {'; '.join(engines.remarks)}."
+    steps = [setup.recognise.engine, setup.translate.engine, setup.synthesise.engine]
+    by = " → ".join(steps) if engines.pipeline.has_voice else f"{' → '.join(steps[:2])}, text only"
+    return f"{', '.join(hears)} → {', '.join(writes)} by {by}. Know that {'; '.join(engines.remarks)}."
 
 
 def _chosen(engine: str, names: tuple[str | None, ...]) -> list[str]:
@@ -220,7 +228,7 @@ def _step(step: str, engine: str, url: str | None, model: str, voice: str, strea
     return Step(engine, url or "", model, voice, key, stream)
 
 
-def _setup(steps: "list[Step]", slots: int | None, languages: list[str] | None, job_s: float) -> "Setup":
+def _setup(steps: "list[Step]", slots: int | None, languages: list[str] | None, job_s: float | None) -> "Setup":
     from dragoman.engines.catalog import Setup
 
     if slots is None:

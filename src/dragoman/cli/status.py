@@ -130,13 +130,18 @@ def _nodes(nodes: list[dict[str, Any]], numbers: dict[str, int]) -> "Table":
         ready = ", ".join(row["ready"]) or "[red]nothing[/red]" if row["ready"] is not None else "not told"
         slots = f"{row['reserved']}/{row['slots']}"
         name = _plain(row["node_id"]) + (" [yellow](draining)[/yellow]" if row["draining"] else "")
-        table.add_row(name, at, slots, _spoken(row["languages"]), ready)
+        table.add_row(name, at, slots, _languages(row), ready)
     return table
 
 
-def _spoken(languages: dict[str, list[str]]) -> str:
-    heard, said = languages["asr"], languages["semantic"]
-    return _few(heard) if heard == said else f"{_few(heard)} → {_few(said)}"
+def _languages(node: dict[str, Any]) -> str:
+    heard, written = node["languages"]["asr"], node["languages"]["semantic"]
+    pairs = _few(heard) if heard == written else f"{_few(heard)} → {_few(written)}"
+    has_voice = node["ready"] is None or "tts" in node["ready"]
+    spoken = [language for language in written if has_voice and language in node["languages"]["tts"]]
+    if not written or spoken == written:
+        return pairs
+    return f"{pairs} (spoken: {_few(spoken)})" if spoken else f"{pairs} (text only)"
 
 
 def _few(languages: list[str]) -> str:

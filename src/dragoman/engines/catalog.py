@@ -17,7 +17,7 @@ from dragoman.engines.libretranslate import DEFAULT_URL as LIBRETRANSLATE_URL
 from dragoman.engines.libretranslate import LibreTranslate
 from dragoman.engines.openai import DEFAULT_URL as OPENAI_URL
 from dragoman.engines.openai import OpenAIRecogniser, OpenAISynthesiser, OpenAITranslator
-from dragoman.engines.pipeline import JOB_S, Pipeline
+from dragoman.engines.pipeline import Pipeline
 from dragoman.engines.pocketsphinx import PocketSphinx
 from dragoman.protocol.node import InstalledService
 
@@ -41,7 +41,7 @@ class Setup:
     synthesise: Step
     slots: int = 1
     languages: frozenset[str] = frozenset()
-    job_s: float = JOB_S
+    job_s: float | None = None
 
 
 PRESETS: Mapping[str, tuple[str, str, str]] = {
@@ -59,11 +59,12 @@ TRANSLATORS: Mapping[str, Callable[[Step], Translator]] = {
     "openai": lambda step: OpenAITranslator(step.url or OPENAI_URL, step.model or "gpt-4o-mini", step.key),
     "libretranslate": lambda step: LibreTranslate(step.url or LIBRETRANSLATE_URL, step.key),
 }
-SYNTHESISERS: Mapping[str, Callable[[Step], Synthesiser]] = {
+SYNTHESISERS: Mapping[str, Callable[[Step], Synthesiser | None]] = {
     "espeak": lambda step: Espeak(step.voice),
     "openai": lambda step: OpenAISynthesiser(
         step.url or OPENAI_URL, step.model or "tts-1", step.voice or "alloy", step.key
     ),
+    "none": lambda step: None,  # text only
 }
 
 
@@ -81,11 +82,14 @@ async def opened(setup: Setup) -> AsyncIterator[Opened]:
     recogniser = RECOGNISERS[setup.recognise.engine](setup.recognise, setup.slots)
     translator = TRANSLATORS[setup.translate.engine](setup.translate)
     synthesiser = SYNTHESISERS[setup.synthesise.engine](setup.synthesise)
-    engines = (recogniser, translator, synthesiser)
+    kinds: dict[str, Engine] = {"asr": recogniser, "nmt": translator, "semantic": translator}
+    if synthesiser is not None:
+        kinds["tts"] = synthesiser
     async with AsyncExitStack() as open_ones:
         # The quick ones first: what is missing is then known before a model is loaded.
-        await _open((synthesiser, translator, recogniser), open_ones)
-        promised = promise(recogniser.languages, translator.pairs, synthesiser.languages, setup.languages)
+        await _open(dict.fromkeys(reversed(kinds.values())), open_ones)
+        speaks = synthesiser.languages if synthesiser is not None else frozenset[str]()
+        promised = promise(recogniser.languages, translator.pairs, speaks, setup.languages)
         if not promised.hears:
             raise Missing(
                 f"{translator.name} translates nothing that {recogniser.name} hears", "choose others, or --languages"
@@ -93,15 +97,14 @@ async def opened(setup: Setup) -> AsyncIterator[Opened]:
         pipeline = Pipeline(
             recogniser.recognise,
             translator.translate,
-            synthesiser.synthesise,
+            synthesiser.synthesise if synthesiser is not None else None,
             hears=promised.hears,
-            speaks=synthesiser.languages,
+            speaks=speaks,
             job_s=setup.job_s,
             threads=setup.slots + 1,
         )
-        kinds = {"asr": recogniser, "nmt": translator, "semantic": translator, "tts": synthesiser}
         services = tuple(InstalledService(f"{one.name}-{kind}", kind, "cpu", "running") for kind, one in kinds.items())
-        yield Opened(pipeline, promised, services, tuple(dict.fromkeys(engine.remark for engine in engines)))
+        yield Opened(pipeline, promised, services, tuple(dict.fromkeys(engine.remark for engine in kinds.values())))
 
 
 async def local_lacks() -> Missing | None:

@@ -1,8 +1,8 @@
 """A node's handler made of any three engines: audio in, what was heard, what it means, how it sounds.
 
-A job has `job_s` from the moment it starts; the server gives an attempt a little longer, so that a sentence about what
-took so long arrives before the server's own. Recognition and translation make the result; a voice that fails, or is
-not there for that language, costs only the sound.
+A job has the time that its server gives the attempt, less what the answer needs to arrive: the reason for a failure
+then reaches the server before its own time-out. Recognition and translation make the result; a voice that fails, or
+does not know the language, costs only the sound. A pipeline may have no voice at all.
 """
 
 import asyncio
@@ -21,7 +21,8 @@ from dragoman.protocol.codes import EmptyReason
 
 log = logging.getLogger("dragoman.engines")
 
-JOB_S = 11.0
+JOB_S = 11.0  # for servers that set no deadline
+ANSWER_S = 1.0  # of the server's time, for the answer to arrive; of a short time a tenth
 GRACE_S = 0.25  # an engine that watches the time can say more about what took so long than we can
 THREADS = 8
 AUTO = "auto"
@@ -29,17 +30,20 @@ NO_SOUND = "TTS_FAILED"
 
 
 class Pipeline:
-    """`hears` and `speaks`: the languages of recogniser and voice, where it matters; empty stands for any."""
+    """`hears` and `speaks`: the languages of recogniser and voice, where it matters; empty stands for any.
+
+    Without `synthesise` it gives text only. `job_s` limits a job further than the server's deadline does.
+    """
 
     def __init__(
         self,
         recognise: Recognise,
         translate: Translate,
-        synthesise: Synthesise,
+        synthesise: Synthesise | None = None,
         *,
         hears: frozenset[str] = frozenset(),
         speaks: frozenset[str] = frozenset(),
-        job_s: float = JOB_S,
+        job_s: float | None = None,
         threads: int = THREADS,
     ) -> None:
         self._recognise, self._translate, self._synthesise = recognise, translate, synthesise
@@ -47,14 +51,26 @@ class Pipeline:
         self._job_s = job_s
         self._threads = Threads(threads, "dragoman-engine")
 
+    @property
+    def has_voice(self) -> bool:
+        return self._synthesise is not None
+
     async def __call__(self, job: Job) -> Result | None:
-        course = Course()
-        with within(self._job_s):
+        course, has_s = Course(), self._has_s(job)
+        if has_s <= 0:
+            raise EngineFailed("The job waited in the queue of the node until its time was over.")
+        with within(has_s):
             try:
-                async with asyncio.timeout(self._job_s + GRACE_S):
+                async with asyncio.timeout(has_s + GRACE_S):
                     return await self._interpret(job, course)
             except TimeoutError:
-                raise EngineFailed(f"The {course.step} was not done within {self._job_s:g} s.") from None
+                raise EngineFailed(f"The {course.step} was not done within {has_s:.3g} s.") from None
+
+    def _has_s(self, job: Job) -> float:
+        if job.left_s is None:
+            return self._job_s or JOB_S
+        has_s = job.left_s - min(ANSWER_S, job.left_s / 10)
+        return min(has_s, self._job_s or has_s)
 
     async def _interpret(self, job: Job, course: "Course") -> Result | None:
         with course.at("decoding"):
@@ -72,21 +88,22 @@ class Pipeline:
             with course.at("translation"):
                 said = (await self._call(self._translate, text, source, target)).strip()
         result = Result(text, said if job.pipeline.use_nmt else "", extra=course.took)
-        if job.pipeline.use_tts and said:
-            await self._speak(said, target if job.pipeline.use_nmt else source, result, course)
+        if job.pipeline.use_tts and said and self._synthesise is not None:
+            language = target if job.pipeline.use_nmt else source
+            await self._speak(self._synthesise, said, language, result, course)
         return result
 
     async def _hear(self, sound: Sound, language: str | None, job: Job) -> Heard:
         heard = await self._call(self._recognise, sound, language, job.partial)
         return heard if isinstance(heard, Heard) else Heard(heard)
 
-    async def _speak(self, text: str, language: str, result: Result, course: "Course") -> None:
+    async def _speak(self, synthesise: Synthesise, text: str, language: str, result: Result, course: "Course") -> None:
         if self._speaks and language not in self._speaks:
             result.reason_codes = [NO_SOUND]
             return
         try:
             with course.at("synthesis"):
-                sound = await self._call(self._synthesise, text, language)
+                sound = await self._call(synthesise, text, language)
                 result.tts_audio = await self._in_thread(sound.opus)
         except EngineFailed as error:
             log.warning("a result goes without its sound: %s", error)

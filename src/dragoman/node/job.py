@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -42,14 +43,32 @@ class Result:
 class Job:
     """One utterance to be translated into one language. Everything the server said of it is in `assign`."""
 
-    def __init__(self, assign: JobAssign, say: Callable[["Job", str, bool], None]) -> None:
-        self.assign = assign
+    def __init__(
+        self,
+        assign: JobAssign,
+        say: Callable[["Job", str, bool], None],
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._clock = clock
+        self.reassigned(assign)
         self.cancelled = False  # for handlers in threads, which cannot be interrupted: look here now and then
         self._say = say
         self._audio: bytes | None = None
 
     def __repr__(self) -> str:
         return f"<{self.job_id} attempt {self.attempt_id}: utterance {self.utterance_index} of {self.session_id}>"
+
+    def reassigned(self, assign: JobAssign) -> None:
+        """Take over what the server says of a new attempt."""
+        self.assign = assign
+        self._received_at = self._clock()
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until the server gives this attempt up; None if the server sets no deadline."""
+        if self.assign.deadline_ms is None:
+            return None
+        return max(0.0, self._received_at + self.assign.deadline_ms / 1000 - self._clock())
 
     def partial(self, text: str, is_final: bool = False) -> None:
         """Show the speaker what has been heard so far. From any thread; costs nothing when nobody listens."""

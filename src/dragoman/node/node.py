@@ -70,6 +70,7 @@ class Timing:
 class Node:
     """`url` may be several: the next one is tried when one fails. `languages` stands for asr, semantic and tts alike.
 
+    A handler whose `has_voice` is False, such as a Pipeline without a synthesise function, serves text only.
     `node_id` is the one to claim; None takes what the server gives and claims it from then on.
     """
 
@@ -101,7 +102,7 @@ class Node:
         self._profile = Profile(
             asr=languages if asr is None else asr,
             semantic=languages if semantic is None else semantic,
-            tts=languages if tts is None else tts,
+            tts=_spoken(handler, languages, tts),
             slots=slots,
             version=version,
             services=services,
@@ -325,6 +326,14 @@ class Node:
     def _heartbeat(self) -> None:
         self._say(self._profile.heartbeat(self._my_id(), self._worker.running, self.draining))
         self._outbox.prune(time.monotonic())
+
+
+def _spoken(handler: Handler, languages: Sequence[str], tts: Sequence[str] | None) -> Sequence[str]:
+    if getattr(handler, "has_voice", True):
+        return languages if tts is None else tts
+    if tts:
+        raise ValueError("tts names languages, but the handler has no voice: leave tts out, or give it a synthesiser")
+    return ()
 
 
 async def _first_of(work: asyncio.Task[Any], enough: asyncio.Task[Any]) -> None:

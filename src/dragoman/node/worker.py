@@ -68,7 +68,7 @@ class Worker:
     def _assign_again(self, job: Job, assign: JobAssign) -> None:
         if assign.attempt_id < job.attempt_id:
             return
-        job.assign = assign
+        job.reassigned(assign)
         self._tell(JobAck, job)
         if job in self._tasks:
             self._tell(JobStarted, job)

@@ -50,6 +50,11 @@ def test_a_pool_of_one_leaves_no_choice() -> None:
     assert told("Where", receipt=receipt) == "1 node could serve en → es. It went to n1."
 
 
+def test_a_choice_without_a_voice_is_told() -> None:
+    receipt = {"pool": 2, "drawn": ["n1"], "chosen": "n1", "text_only": True}
+    assert told("Where", receipt=receipt).endswith("n1 is not known to speak es: the result may be text only.")
+
+
 @pytest.mark.parametrize("affinity", list(AffinityResult))
 def test_what_the_turn_had_to_say_is_told(affinity: AffinityResult) -> None:
     where = told("Where", receipt={"pool": 5, "drawn": ["n1", "n2"], "chosen": "n1", "affinity": affinity.value})

@@ -13,8 +13,8 @@ def instance(name: str, alive: bool = True, **facts: Any) -> dict[str, Any]:
 
 
 def node(name: str, at: str, **facts: Any) -> dict[str, Any]:
-    told = {"node_id": name, "instance": at, "slots": 4, "reserved": 1, "draining": False, "ready": ["asr", "nmt"]}
-    return told | {"languages": {"asr": ["en", "es"], "semantic": ["en", "es"]}} | facts
+    told = {"node_id": name, "instance": at, "slots": 4, "reserved": 1, "draining": False, "ready": ["asr", "tts"]}
+    return told | {"languages": {"asr": ["en", "es"], "semantic": ["en", "es"], "tts": ["en", "es"]}} | facts
 
 
 def cluster(*instances: dict[str, Any], nodes: list[dict[str, Any]] | None = None, **facts: Any) -> dict[str, Any]:
@@ -51,14 +51,34 @@ def test_a_usual_name_fits_80_columns_and_a_longer_one_goes_on_in_the_next_line(
 def test_nodes_point_to_the_number_of_their_instance() -> None:
     shown = lines(cluster(instance("a"), instance("b"), nodes=[node("n1", "b"), node("n2", "gone")]))
     rows = {line.split()[0]: line.split() for line in shown if line.startswith("n")}
-    assert rows["n1"] == ["n1", "#2", "1/4", "en", "es", "asr,", "nmt"]
+    assert rows["n1"] == ["n1", "#2", "1/4", "en", "es", "asr,", "tts"]
     assert rows["n2"][1] == "gone"
 
 
 def test_many_languages_are_counted() -> None:
     codes = [f"l{number}" for number in range(100)]
-    shown = lines(cluster(instance("a"), nodes=[node("n", "a", languages={"asr": codes, "semantic": ["en"]})]))
+    shown = lines(
+        cluster(instance("a"), nodes=[node("n", "a", languages={"asr": codes, "semantic": ["en"], "tts": ["en"]})])
+    )
     assert "l0 l1 l2 l3 l4 l5 l6 l7 +92 → en" in " ".join(" ".join(shown).split())
+
+
+@pytest.mark.parametrize(
+    ("tts", "ready", "shown"),
+    [
+        (["en", "es"], ["asr", "nmt", "tts"], "en → es fr (spoken: es)"),
+        (["es", "fr"], ["asr", "nmt", "tts"], "en → es fr asr"),
+        (["es", "fr"], None, "en → es fr not told"),
+        ([], ["asr", "nmt", "tts"], "en → es fr (text only)"),
+        (["es", "fr"], ["asr", "nmt"], "en → es fr (text only)"),
+    ],
+)
+def test_what_a_node_cannot_speak_is_told_with_its_languages(
+    tts: list[str], ready: list[str] | None, shown: str
+) -> None:
+    languages = {"asr": ["en"], "semantic": ["es", "fr"], "tts": tts}
+    shown_lines = lines(cluster(instance("a"), nodes=[node("n", "a", languages=languages, ready=ready)]), width=120)
+    assert shown in " ".join(" ".join(shown_lines).split())
 
 
 @pytest.mark.parametrize(

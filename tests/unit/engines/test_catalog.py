@@ -31,6 +31,15 @@ async def test_three_that_know_many_languages_promise_those_asked_for() -> None:
         assert engines.remarks == (f"what is said goes to {server.v1}",)
 
 
+async def test_a_pipeline_without_a_synthesiser_promises_no_voice() -> None:
+    async with model_server() as server:
+        setup = replace(asking(server.url), synthesise=Step("none"))
+        async with opened(setup) as engines:
+            assert [sorted(languages) for languages in engines.promise] == [["en", "es", "fr"], ["en", "es", "fr"], []]
+            assert [service.type for service in engines.services] == ["asr", "nmt", "semantic"]
+            assert not engines.pipeline.has_voice
+
+
 async def test_a_mixture_promises_what_all_of_it_can() -> None:
     async with model_server() as server:
         setup = replace(asking(server.url), translate=Step("libretranslate", server.url))

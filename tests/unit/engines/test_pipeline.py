@@ -6,13 +6,13 @@ import pytest
 
 from dragoman.engines import EngineFailed, Heard, Pipeline, Sound
 from dragoman.engines.patience import left_s
-from dragoman.node import ModelNotAvailable, Result
+from dragoman.node import Job, ModelNotAvailable, Result
 from dragoman.protocol.audio import encode_base64
 from dragoman.protocol.errors import BadAudio
 from dragoman.protocol.session import Pipeline as Steps
 from engines_here import needs_wheels
 from model_server import beep
-from unit.node.fake_scheduler import job
+from unit.node.fake_scheduler import assignment, job
 
 pytestmark = needs_wheels
 
@@ -155,6 +155,52 @@ async def test_a_job_that_takes_too_long_says_what_took_so_long() -> None:
     with pytest.raises(EngineFailed, match=r"The translation was not done within 0\.2 s"):
         await result_of(Pipeline(engines.recognise, slow, engines.synthesise, job_s=0.2))
     assert 0 < left[0] <= 0.2
+
+
+@pytest.mark.parametrize(
+    ("deadline_ms", "job_s", "has_s"),
+    [
+        (12_000, None, 11.0),  # the rest is for the answer to arrive
+        (60_000, None, 59.0),
+        (2_000, None, 1.8),
+        (60_000, 20.0, 20.0),
+        (12_000, 20.0, 11.0),
+        (None, None, 11.0),
+        (None, 20.0, 20.0),
+    ],
+)
+async def test_a_job_has_the_time_its_server_gives_it_and_no_more_than_the_node_allows(
+    deadline_ms: int | None, job_s: float | None, has_s: float
+) -> None:
+    left: list[float] = []
+
+    async def translate(text: str, source: str, target: str) -> str:
+        left.append(left_s())
+        return "hola"
+
+    pipeline = Pipeline(Engines().recognise, translate, job_s=job_s)
+    asked = Job(assignment(1, **SPOKEN, deadline_ms=deadline_ms), lambda *_: None, clock=lambda: 0.0)
+    assert await pipeline(asked) is not None
+    assert max(0.0, has_s - 5) < left[0] <= has_s
+
+
+async def test_a_job_whose_time_ran_out_in_the_queue_is_not_begun() -> None:
+    now = [0.0]
+    late = Job(assignment(1, **SPOKEN, deadline_ms=1000), lambda *_: None, clock=lambda: now[0])
+    now[0] = 2.0
+    engines = Engines()
+    with pytest.raises(EngineFailed, match="waited in the queue"):
+        await engines.pipeline()(late)
+    assert not engines.sounds
+
+
+async def test_a_pipeline_without_a_voice_gives_text() -> None:
+    engines = Engines()
+    pipeline = Pipeline(engines.recognise, engines.translate)
+    result = await result_of(pipeline)
+    assert (result.text_translated, result.tts_audio, result.reason_codes) == ("hello in es", b"", None)
+    assert not pipeline.has_voice
+    assert engines.pipeline().has_voice
 
 
 async def test_audio_that_is_none_fails_the_job() -> None:

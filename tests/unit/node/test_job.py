@@ -31,6 +31,21 @@ def test_a_partial_goes_where_the_worker_said() -> None:
     assert told == [(one, "he", False), (one, "hello", True)]
 
 
+def test_a_job_knows_how_much_of_the_servers_time_is_left() -> None:
+    now = [100.0]
+    one = Job(assignment(1, deadline_ms=12_000), lambda *_: None, clock=lambda: now[0])
+    now[0] = 103.0
+    assert one.left_s == 9.0
+    one.reassigned(assignment(1, attempt_id=2, deadline_ms=5000))
+    assert one.left_s == 5.0
+    now[0] = 110.0
+    assert one.left_s == 0.0
+
+
+def test_a_job_of_a_server_that_sets_no_deadline_has_none() -> None:
+    assert job(1).left_s is None
+
+
 def test_jobs_of_one_session_and_language_share_a_lane() -> None:
     assert job(1).lane == job(2).lane
     assert job(1).lane != job(1, tgt_lang="fr").lane

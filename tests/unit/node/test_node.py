@@ -62,6 +62,32 @@ def run(
         runner.run(main())
 
 
+class Captions:
+    """A handler that says that it has no voice."""
+
+    has_voice = False
+
+    async def __call__(self, job: Job) -> Result:
+        return Result("said", "dicho")
+
+
+def test_a_node_whose_handler_has_no_voice_registers_for_text_only() -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        async with running(node_of(fake, Captions())):
+            register = await fake.hears(NodeRegister)
+            assert register.language_capabilities is not None
+            assert register.language_capabilities.semantic_languages == ["en", "es"]
+            assert register.language_capabilities.tts_languages == []
+            assert {one.type: one.ready for one in register.capability_by_type or ()}["tts"] is False
+
+    run(scenario)
+
+
+def test_a_node_that_promises_a_voice_its_handler_does_not_have_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="tts names languages"):
+        Node("ws://127.0.0.1:1/ws/node", Captions(), asr=["en"], semantic=["es"], tts=["es"])
+
+
 @pytest.mark.parametrize("loop_factory", [None, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def test_a_node_registers_says_it_is_alive_and_answers_a_job(
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None,

@@ -22,6 +22,7 @@ function placement(receipt, pair) {
   else if (affinity !== "hit") {
     told.push(word(drawn.length > 1 ? "why.drawn" : "why.chosen", { drawn: drawn.join(", "), chosen }));
   }
+  if (chosen && receipt.text_only) told.push(word("why.text_only", { chosen, language: pair.split(" ").pop() }));
   return told;
 }
 

@@ -215,6 +215,7 @@ export const EN = {
   "why.turn.full": "The node of its turn was full beyond what a turn may exceed, so it was placed freely.",
   "why.chosen": "It went to {chosen}.",
   "why.drawn": "Of {drawn}, drawn at random, {chosen} was the best that could take it.",
+  "why.text_only": "{chosen} is not known to speak {language}: the result may be text only.",
   "why.obstacle": "{count} × {reason}{who}.",
   "why.none": "So nobody had it.",
   "obstacle.draining": "leaving",

@@ -215,6 +215,7 @@ export const ZH = {
   "why.turn.full": "话轮的节点已满，因此自由安置。",
   "why.chosen": "它去了 {chosen}。",
   "why.drawn": "随机抽取 {drawn}，其中 {chosen} 是可接者中最合适的。",
+  "why.text_only": "{chosen} 未声明能说 {language}：结果可能只有文字。",
   "why.obstacle": "{count} × {reason}{who}。",
   "why.none": "因此无人接手。",
   "obstacle.draining": "正在退出",
