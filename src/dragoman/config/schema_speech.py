@@ -84,7 +84,11 @@ class Speech(Section, frozen=True):
     ] = 5000
     node_grace_ms: Annotated[
         int,
-        Meta(ge=0, le=600000, description="How long jobs wait for a lost node that can send its results again."),
+        Meta(
+            ge=0,
+            le=600000,
+            description="How long a job waits for its lost node, if that can send results again and no other is free.",
+        ),
     ] = 2000
     reservation_ttl_ms: Annotated[
         int,

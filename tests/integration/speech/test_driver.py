@@ -27,6 +27,15 @@ from waiting import wait_until
 
 pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
 
+# Nothing but the loss of a node moves a job in a test.
+LONG_GRACE = {
+    "speech__node_grace_ms": 500_000,
+    "speech__reservation_ttl_ms": 600_000,
+    "speech__job_ack_timeout_ms": 600_000,
+    "speech__attempt_timeout_ms": 600_000,
+    "speech__job_timeout_ms": 1_800_000,
+}
+
 # -- failing over ----------------------------------------------------------------------------------
 
 
@@ -115,27 +124,53 @@ async def test_a_node_that_lacks_its_voice_gets_the_job_again_for_text_when_no_o
     assert await end_of(ear) is Outcome.OK
 
 
-async def test_a_node_that_keeps_its_results_may_come_back_with_them_within_its_grace(house: Open) -> None:
-    here = await house(speech__node_grace_ms=10_000)
-    first = await here.node("n", features=("job_ack", "resume"))
-    mine, ear = await start(here, first)
-    other = await here.node("other", working=True)
-    first.hang_up()
-    back = await here.node("n", features=("job_ack", "resume"))
-    back.answer(first.jobs[0])
-    assert await end_of(ear) is Outcome.OK
-    assert not other.jobs
-    assert (await wait_until(lambda: here.released(mine.job_id), PATIENCE_S))["attempt"] == "1"
-
-
-async def test_a_node_that_keeps_its_results_and_does_not_come_back_loses_its_jobs_after_its_grace(house: Open) -> None:
-    here = await house(speech__node_grace_ms=200)
-    first = await here.node("n", features=("job_ack", "resume"))
+async def test_a_job_of_a_lost_node_goes_at_once_to_another_that_is_free(house: Open) -> None:
+    here = await house(**LONG_GRACE)
+    first = await here.node("n")
     _, ear = await start(here, first)
     other = await here.node("other", working=True)
     first.hang_up()
     assert await end_of(ear) is Outcome.OK
     assert [job["attempt_id"] for job in other.jobs] == [2]
+    back = await here.node("n")
+    back.answer(first.jobs[0], text_translated="late")
+    await wait_until(lambda: here.count("dragoman_results_dropped_total", reason="no_driver") == 1, PATIENCE_S)
+    assert ear.order_of_ends == [0]
+
+
+async def test_a_job_of_a_lost_node_waits_for_it_while_no_other_is_free(house: Open) -> None:
+    here = await house(**LONG_GRACE)
+    first = await here.node("n", slots=1)
+    mine, ear = await start(here, first)
+    busy = await here.node("busy", slots=1)
+    here.services.dispatcher.take(order(session="s-2", ear=Ear()))
+    await given(busy)
+    first.hang_up()
+    back = await here.node("n", slots=1)
+    back.answer(first.jobs[0])
+    assert await end_of(ear) is Outcome.OK
+    assert (await wait_until(lambda: here.released(mine.job_id), PATIENCE_S))["attempt"] == "1"
+
+
+async def test_a_job_that_waits_for_its_lost_node_goes_to_the_first_that_comes_free(house: Open) -> None:
+    here = await house(**LONG_GRACE)
+    first = await here.node("n")
+    _, ear = await start(here, first)
+    first.hang_up()
+    other = await here.node("other", working=True)
+    assert await end_of(ear) is Outcome.OK
+    assert [job["attempt_id"] for job in other.jobs] == [2]
+
+
+async def test_a_job_of_a_lost_node_that_does_not_come_back_fails_after_its_grace_when_there_is_no_other(
+    house: Open,
+) -> None:
+    here = await house(speech__node_grace_ms=200, speech__placement_wait_ms=100)
+    first = await here.node("n")
+    _, ear = await start(here, first)
+    first.hang_up()
+    assert await end_of(ear) is Outcome.FAILED
+    assert ear.ends[0].code == ErrorCode.NODE_UNAVAILABLE
 
 
 async def test_a_job_whose_model_is_missing_is_run_by_another_node_and_the_first_cools_down(house: Open) -> None:

@@ -27,7 +27,7 @@ from dragoman.protocol.peer import Assign as AssignMessage
 from dragoman.protocol.peer import CancelJob
 from dragoman.services.speech import messages
 from dragoman.services.speech.answers import counts, end_by
-from dragoman.services.speech.happenings import Cancelled, Happening, Lost, Overtaken, TurnOver
+from dragoman.services.speech.happenings import AnotherFree, Cancelled, Happening, Lost, Overtaken, TurnOver
 from dragoman.services.speech.order import End, Order
 from dragoman.services.speech.placing import Ended, Exists, Placing, RedisDown
 from dragoman.services.speech.settlement import Settlement
@@ -132,6 +132,8 @@ class Driver:
                     await self._time_is_up()
                 case Lost():
                     await self._lost(event)
+                case AnotherFree(attempt) if attempt == self.clock.attempt and self.lost_at is not None:
+                    await self._failover("node_lost", ErrorCode.NODE_UNAVAILABLE, cancel=False)
                 case TurnOver():
                     self._turn_over = True
                     self.clock.turn_ended(monotonic())
@@ -271,13 +273,24 @@ class Driver:
             await self._end(Event.RESULT, End(Outcome.EMPTY, node_id=self.node_id))
 
     async def _lost(self, lost: Lost) -> None:
-        """A node that keeps finished results may be back in a moment; any other is gone."""
+        """The job goes to another node at once. If none is free, a node that keeps finished results may come back."""
         if lost.attempt != self.clock.attempt or self.lost_at is not None:
             return
-        if lost.grace_s:
+        if lost.grace_s and not self.shop.placer.another_is_free(self.order):
             self.lost_at = monotonic() + lost.grace_s
+            self.shop.tasks.spawn(self._watch_for_another(self.clock.attempt), "grace")
         else:
             await self._failover(lost.reason, ErrorCode.NODE_UNAVAILABLE, cancel=False, undelivered=not lost.delivered)
+
+    async def _watch_for_another(self, attempt: int) -> None:
+        while not self.ended and self.clock.attempt == attempt and self.lost_at is not None:
+            left_s = self.lost_at - monotonic()
+            if left_s <= 0:
+                return
+            if self.shop.placer.another_is_free(self.order):
+                self.hear(AnotherFree(attempt))
+                return
+            await self.shop.view.changed(left_s)
 
     async def _time_is_up(self) -> None:
         if self.lost_at is not None and monotonic() >= self.lost_at:

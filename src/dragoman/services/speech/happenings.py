@@ -12,8 +12,15 @@ class Lost:
 
     reason: str
     attempt: int
-    grace_s: float = 0.0  # for which the node may come back with what it finished
+    grace_s: float = 0.0  # how long the node may take to come back with its result, if no other node is free
     delivered: bool = True  # False: the node never had the job
+
+
+@dataclass(frozen=True, slots=True)
+class AnotherFree:
+    """The job waits for its lost node, and another node has a free slot."""
+
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,4 +40,4 @@ class Overtaken:
     attempt: int
 
 
-Happening = Lost | Cancelled | TurnOver | Overtaken
+Happening = Lost | AnotherFree | Cancelled | TurnOver | Overtaken

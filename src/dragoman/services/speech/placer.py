@@ -90,6 +90,11 @@ class Placer:
         """A candidate on the local view, as it is now."""
         return select_node(self._ask(order), self.view.fleet, monotonic(), self.rng, self.instance, refused)
 
+    def another_is_free(self, order: Order) -> bool:
+        """Whether a node that has not had the job could take it now."""
+        choice = self.look(order)
+        return isinstance(choice, Assign) and choice.node_id not in order.seen
+
     async def choose(self, order: Order, refused: set[str], give_up_at: float) -> Assign | Wait:
         """The same, waiting for one if there is none."""
         while True:
