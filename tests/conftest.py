@@ -5,8 +5,9 @@
 
 import asyncio
 import inspect
+import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import cast
 
 import hypothesis
@@ -22,6 +23,10 @@ hypothesis.settings.load_profile("any machine")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background by a shell, and every process the tests start would inherit it: Ctrl-C is tested too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# With CI=true a skipped test counts as failed: a missing part must not pass for a tested one. Only a test whose reason
+# begins with these words may be skipped there.
+DOES_NOT_APPLY = "does not apply: "
 
 pytest_plugins = ["redis_servers", "redis_fixtures", "sql_servers"]
 
@@ -51,6 +56,16 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     runner.run(bounded())
     return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if os.environ.get("CI") == "true" and report.outcome == "skipped" and isinstance(report.longrepr, tuple):
+        reason = report.longrepr[2].removeprefix("Skipped: ")
+        if not reason.startswith(DOES_NOT_APPLY):
+            report.outcome, report.longrepr = "failed", f"CI=true: a part is missing: {reason}"
+    return report
 
 
 @pytest.fixture

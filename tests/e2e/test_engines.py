@@ -46,7 +46,7 @@ async def test_opus_streamed_by_a_client_comes_back_as_spanish_text_and_speech(
 
 
 def test_the_demo_translates_for_real_where_it_can_and_says_so(tmp_path: Path) -> None:
-    with serve(tmp_path, "--nodes", "1", "--engine", "auto", "--no-install", command="demo") as demo:
+    with serve(tmp_path, "--nodes", "1", "--engine", "auto", "--no-install-engines", command="demo") as demo:
         demo.until("Ctrl-C ends everything.")
         assert "1 local node dialling in: offline, English → Spanish, every part real and of demo quality." in demo.out
         wait_until_now(lambda: bool(demo.get("/api/v1/cluster")[1]["nodes"]), "the node", PATIENCE_S)
@@ -58,13 +58,13 @@ def test_the_demo_translates_for_real_where_it_can_and_says_so(tmp_path: Path) -
 
 def test_where_it_cannot_the_demo_simulates_and_says_why(tmp_path: Path) -> None:
     bare = {"PATH": str(tmp_path / "nothing-here")}
-    with serve(tmp_path, "--nodes", "1", command="demo", env=bare) as demo:
+    with serve(tmp_path, "--nodes", "1", "--install-engines", command="demo", env=bare) as demo:
         demo.until("Ctrl-C ends everything.")
         assert "1 simulated node dialling in: nothing is really translated." in demo.out
         assert "there is no apt-get" in demo.out
         assert "apt-get install espeak-ng apertium-eng-spa" in demo.out
         assert demo.end() == 0
-    code, _, err = answer(tmp_path / "local", "demo", "--engine", "local", "--no-install", env=bare)
+    code, _, err = answer(tmp_path / "local", "demo", "--engine", "local", "--no-install-engines", env=bare)
     assert code == 1
     assert err.startswith("dragoman: The program espeak-ng is not installed; the program apertium is not installed.")
 

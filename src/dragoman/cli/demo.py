@@ -44,9 +44,13 @@ def demo(
             "auto: local, if that is installed or can be, else sim.",
         ),
     ] = AUTO,
-    install: Annotated[
-        bool, typer.Option(help="Install what local lacks, by apt-get, where we are root; tried once.")
-    ] = True,
+    install_engines: Annotated[
+        bool | None,
+        typer.Option(
+            help="Install what local lacks with apt-get, as root. Without this option it asks, if standard input is a "
+            "terminal; otherwise it installs nothing."
+        ),
+    ] = None,
 ) -> int:
     """Run Dragoman with nodes beside it, and say where to look; Ctrl-C ends all of it."""
     from dragoman import logs  # first: see there
@@ -54,7 +58,7 @@ def demo(
 
     asked = settings(ctx, config, override, {"server.port": port})
     logs.configure(asked.config.log.level, asked.config.log.format)
-    chosen = _choose(engine, install) if nodes else Choice(SIM, "")
+    chosen = _choose(engine, install_engines) if nodes else Choice(SIM, "")
     loaded = _demonstrating(asked, chosen.engine)
     children: list[Child] = []
 
@@ -85,7 +89,7 @@ class Choice:
         return "simulated" if self.engine == SIM else self.engine
 
 
-def _choose(engine: str, may_install: bool) -> Choice:
+def _choose(engine: str, may_install: bool | None) -> Choice:
     """Raises Failure for `local` where that cannot be."""
     if engine not in (AUTO, LOCAL, SIM):
         raise Failure(f"There is no engine {engine!r} for the demo; there are: {AUTO}, {LOCAL}, {SIM}.", USAGE)
@@ -95,8 +99,8 @@ def _choose(engine: str, may_install: bool) -> Choice:
 
     lacks = asyncio.run(local_lacks())
     not_installed = ""
-    if may_install and lacks is not None and lacks.remedy.startswith("apt-get"):
-        not_installed = _install()
+    if lacks is not None and lacks.remedy.startswith("apt-get"):
+        not_installed = _install(may_install)
         lacks = asyncio.run(local_lacks())
     if lacks is None:
         return Choice(LOCAL, ": offline, English → Spanish, every part real and of demo quality")
@@ -106,15 +110,19 @@ def _choose(engine: str, may_install: bool) -> Choice:
     return Choice(SIM, f": nothing is really translated. {lacks.what}{tried}; what helps: {lacks.remedy}")
 
 
-def _install() -> str:
-    """Empty, or why not."""
+def _install(may_install: bool | None) -> str:
+    """Install the engines if the user wants it. Returns why they were not installed, or nothing."""
     from dragoman import logs
-    from dragoman.cli.debian import ENGINES, PATIENCE_S, install, lacking
+    from dragoman.cli.debian import ENGINES, TIMEOUT_S, can_install, install, lacking
 
     absent = lacking(ENGINES)
-    if not absent:
+    if may_install is None:
+        if not (absent and can_install() and sys.stdin.isatty()):
+            return ""
+        may_install = typer.confirm(f"Install {' '.join(absent)} with apt-get, for nodes that really translate?")
+    if not (absent and may_install):
         return ""
-    logs.say(f"For nodes that really translate: installing {' '.join(absent)} by apt-get, at most {PATIENCE_S:g} s …")
+    logs.say(f"installing {' '.join(absent)} with apt-get, at most {TIMEOUT_S:g} s …")
     return install(absent)
 
 

@@ -304,7 +304,7 @@ async def test_the_same_id_of_another_sender_is_another_message(stage: Stage) ->
 
 async def test_a_repetition_before_it_is_saved_is_told_when_it_is(stage: Stage) -> None:
     if path_of(stage) == "off":
-        pytest.skip("off: there is nothing between sent and saved")
+        pytest.skip("does not apply: off, so there is nothing between sent and saved")
     async with visiting_chat(stage) as visit:
         alice, bob = await visit.pair()
         with visit.database_away():
@@ -323,7 +323,7 @@ async def test_a_repetition_before_it_is_saved_is_told_when_it_is(stage: Stage) 
 
 async def test_who_repeats_on_a_new_connection_is_told_there_when_it_is_saved(stage: Stage) -> None:
     if path_of(stage) == "off":
-        pytest.skip("off: there is nothing between sent and saved")
+        pytest.skip("does not apply: off, so there is nothing between sent and saved")
     async with visiting_chat(stage) as visit:
         alice, to = await visit.user(), visit.uid()
         with visit.database_away():

@@ -61,9 +61,14 @@ def test_what_is_there_is_not_asked_for(machine: Path) -> None:
     assert said == []
 
 
-def test_the_makefile_is_told_what_is_skipped_and_goes_on(machine: Path) -> None:
+@pytest.mark.parametrize(
+    ("ci", "effect", "code"),
+    [("", "Tests that need them are skipped", 0), ("true", "CI=true: every part must be there", 1)],
+)
+def test_a_failed_installation_is_an_error_only_in_ci(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, ci: str, effect: str, code: int
+) -> None:
+    monkeypatch.setenv("CI", ci)
     said: list[str] = []
-    debian.main(["espeak-ng", "chromium"], said.append)
-    assert said[-1] == (
-        "not installed: there is no apt-get. What needs them is skipped. By hand: apt-get install espeak-ng chromium"
-    )
+    assert debian.main(["espeak-ng", "chromium"], said.append) == code
+    assert said[-1] == f"not installed: there is no apt-get. {effect}. By hand: apt-get install espeak-ng chromium"

@@ -1,3 +1,5 @@
+import io
+
 import pytest
 
 from dragoman.cli import debian
@@ -31,7 +33,32 @@ def test_auto_simulates_where_nothing_can_be_installed_and_says_why(
     assert "nothing is really translated. The program espeak-ng is not installed" in chosen.why
     assert "(no network); what helps: apt-get install espeak-ng apertium-eng-spa" in chosen.why
     assert bare == [["apertium-eng-spa", "espeak-ng"]]
-    assert "installing apertium-eng-spa espeak-ng by apt-get, at most 90 s …" in capsys.readouterr().out
+    assert "installing apertium-eng-spa espeak-ng with apt-get, at most 90 s …" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("answer", "asked"), [("y\n", [["apertium-eng-spa", "espeak-ng"]]), ("n\n", []), ("\n", [])])
+def test_root_at_a_terminal_is_asked_before_anything_is_installed(
+    bare: list[list[str]], monkeypatch: pytest.MonkeyPatch, answer: str, asked: list[list[str]]
+) -> None:
+    monkeypatch.setattr(debian, "can_install", lambda: True)
+    keys = io.StringIO(answer)
+    monkeypatch.setattr(keys, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", keys)
+    assert _choose("auto", None).engine == "sim"
+    assert bare == asked
+
+
+@pytest.mark.parametrize(("root", "terminal"), [(True, False), (False, True)])
+def test_without_a_terminal_or_root_nobody_is_asked_and_nothing_is_installed(
+    bare: list[list[str]], monkeypatch: pytest.MonkeyPatch, root: bool, terminal: bool
+) -> None:
+    monkeypatch.setattr(debian, "can_install", lambda: root)
+    keys = io.StringIO("y\n")
+    monkeypatch.setattr(keys, "isatty", lambda: terminal)
+    monkeypatch.setattr("sys.stdin", keys)
+    assert _choose("auto", None).engine == "sim"
+    assert bare == []
+    assert keys.read() == "y\n"
 
 
 def test_nothing_is_installed_if_nothing_may_be_or_is_needed(bare: list[list[str]]) -> None:

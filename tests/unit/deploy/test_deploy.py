@@ -272,16 +272,18 @@ def pins(path: Path) -> dict[str, set[str]]:
     """Each pinned package and its hashes."""
     found: dict[str, set[str]] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
-        if pin := re.match(r"([\w.-]+==[^\s;]+)", line):
-            hashes = found.setdefault(pin[1], set())
+        if pin := re.match(r"([\w.-]+)(?:\[[\w,-]+\])?(==[^\s;]+)", line):
+            hashes = found.setdefault(pin[1] + pin[2], set())
         found_hash = re.search(r"--hash=(\S+)", line)
         if found_hash:
             hashes.add(found_hash[1])
     return found
 
 
-def test_the_image_installs_what_the_lock_says_and_the_tests_ran_with() -> None:
-    mine, all_of_them = pins(DEPLOY / "requirements.lock"), pins(ROOT / "requirements.lock")
+@pytest.mark.parametrize("lock", [DEPLOY / "requirements.lock", ROOT / "requirements.lock"])
+def test_every_lock_names_the_versions_that_the_tests_ran_with(lock: Path) -> None:
+    mine, all_of_them = pins(lock), pins(ROOT / "requirements-dev.lock")
+    assert mine
     assert {pin for pin, hashes in mine.items() if not hashes or not hashes <= all_of_them.get(pin, set())} == set()
 
 

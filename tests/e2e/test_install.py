@@ -1,0 +1,104 @@
+"""`make` installs what the locks name with the pip of an old Python, whatever newer releases the index has."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+OLD_PIP = "pip==23.0.1"
+TREE = ("Makefile", "README.md", "LICENSE", "pyproject.toml", "requirements.lock", "requirements-dev.lock", "src")
+INSTALL_S = 600.0
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every package of the locks, and of each a newer release that nothing has tested."""
+    folder = tmp_path_factory.mktemp("index")
+    lock = ROOT / "requirements-dev.lock"
+    ran((sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-r", str(lock), "-d", str(folder)))
+    ran((sys.executable, "-m", "pip", "download", "-q", "--no-deps", OLD_PIP, "-d", str(folder)))
+    for name in re.findall(r"^([\w.-]+)(?:\[[\w,]+\])?==", lock.read_text(encoding="utf-8"), re.MULTILINE):
+        newer_release(folder, name.replace("-", "_"))
+    return folder
+
+
+def newer_release(folder: Path, name: str) -> None:
+    """An empty wheel of a version above every real one."""
+    about = f"{name}-9999.0.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-9999.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 9999.0\n")
+        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{about}/RECORD", f"{about}/METADATA,,\n{about}/WHEEL,,\n{about}/RECORD,,\n")
+
+
+@pytest.fixture
+def machine(tmp_path: Path, index: Path) -> "Machine":
+    return Machine(tmp_path / "dragoman", index)
+
+
+class Machine:
+    """A copy of the project with the pip of an old Python, that reaches `index` and no network."""
+
+    def __init__(self, folder: Path, index: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        for name in TREE:
+            source = ROOT / name
+            copy = shutil.copytree if source.is_dir() else shutil.copy
+            copy(source, folder / name)
+        self.env = {
+            "PATH": os.environ["PATH"],
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": str(index),
+            "PIP_CONFIG_FILE": "/dev/null",
+        }
+        self.run(sys.executable, "-m", "venv", ".venv")
+        self.run(".venv/bin/python", "-m", "pip", "install", "-q", OLD_PIP)
+
+    def run(self, *command: str, code: int = 0) -> str:
+        return ran(command, self.folder, self.env, code)
+
+
+def ran(command: tuple[str, ...], folder: Path = ROOT, env: dict[str, str] | None = None, code: int = 0) -> str:
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=INSTALL_S,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    assert done.returncode == code, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_make_installs_the_lock_with_an_old_pip_though_newer_releases_exist(machine: Machine) -> None:
+    assert machine.run(".venv/bin/pip", "--version").startswith("pip 23.0.1 ")
+    machine.run("make", ".venv/.run")
+    listed = machine.run(".venv/bin/pip", "list", "--format=freeze")
+    assert "9999.0" not in listed
+    assert not re.search("^(mypy|playwright|pytest|pixeltable)", listed, re.MULTILINE)
+    assert "Usage: dragoman" in machine.run(".venv/bin/dragoman", "--help")
+    machine.run("make", "install")
+    assert "9999.0" not in machine.run(".venv/bin/pip", "list", "--format=freeze")
+    machine.run(".venv/bin/mypy", "--version")
+    machine.run(".venv/bin/pip", "check")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_make_says_what_to_do_when_a_package_cannot_be_had(machine: Machine, tmp_path: Path) -> None:
+    machine.env["PIP_FIND_LINKS"] = str(tmp_path / "empty")
+    said = machine.run("make", "install", code=2)
+    assert "the installation failed" in said
+    assert "'make clean' removes .venv" in said
