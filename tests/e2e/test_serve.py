@@ -200,6 +200,8 @@ def test_on_a_terminal_logs_are_text_and_the_key_ctrl_c_ends_it(tmp_path: Path) 
         server.until("Dragoman is ready after").until("worker_ready")
         assert server.end() == 0
         assert "instance ready" in server.out
+        assert "  page      http://127.0.0.1:" in server.out
+        assert "chat shard" not in server.out  # one line a shard would bury the rest
         assert not [line for line in server.out.splitlines() if line.startswith("{")]
         assert "Traceback" not in server.out
 

@@ -1,7 +1,8 @@
 """HTTP beside the WebSockets: health, metrics, and the API for dashboards and operators.
 
-Everything is for operators but health and what `guests` bring, which find out themselves who is asking. Answers are
-JSON, refusals `{"error": "…"}`; what a letter carries is shown without its audio.
+Everything is for operators but health and what `guests` bring, which find out themselves who is asking; a path that is
+not there is 404 for anybody. Answers are JSON, refusals `{"error": "…"}`; what a letter carries is shown without its
+audio.
 """
 
 import logging
@@ -133,7 +134,8 @@ def _health(stage: Backstage) -> list[web.RouteDef]:
 def _operators_only(doorkeeper: Doorkeeper, open_to_all: frozenset[str]) -> Any:
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path not in open_to_all:
+        unknown = isinstance(request.match_info.http_exception, web.HTTPNotFound)
+        if request.path not in open_to_all and not unknown:
             headers = {name.lower(): value for name, value in request.headers.items()}
             try:
                 request[OPERATOR] = doorkeeper.identify("operator", token_of(headers, request.query))

@@ -3,7 +3,7 @@
 import structlog
 
 from dragoman.config import Config
-from dragoman.config.secrets import DEVELOPMENT_SECRET, BadSecrets, chat_secrets
+from dragoman.config.secrets import DEVELOPMENT_SECRET, BadSecrets, chat_secrets, has_secret
 from dragoman.instance.redis_check import CannotStart
 from dragoman.services.chat.tokens import Tokens
 
@@ -16,10 +16,15 @@ def chat_tokens(config: Config) -> Tokens:
         secrets = chat_secrets(config)
     except BadSecrets as error:
         raise CannotStart(str(error)) from None
-    if secrets[0] == DEVELOPMENT_SECRET:
+    if secrets[0] == DEVELOPMENT_SECRET and has_secret(config):
+        log.warning(
+            "the secret in use is the development secret, which is public: anyone can make tokens. Set another one, "
+            "e.g. DRAGOMAN_SECURITY__SECRET=$(openssl rand -hex 32), before others can reach this server"
+        )
+    elif secrets[0] == DEVELOPMENT_SECRET:
         log.info(
-            "chat tokens are signed with the development secret, which everybody knows: set security.secret before "
-            "others can reach this"
+            "security.secret is not set, so chat tokens are signed with the development secret, which is public: set "
+            "security.secret before others can reach this server"
         )
     chat = config.chat
     return Tokens(secrets, chat.issuer, chat.access_ttl_s, chat.refresh_ttl_s)

@@ -153,7 +153,6 @@ GUARDED = [
     ("POST", "/api/v1/dlq/a/1-1/replay"),
     ("DELETE", "/api/v1/dlq/a/1-1"),
     ("GET", "/%61pi/v1/cluster"),
-    ("GET", "/anything"),
 ]
 
 
@@ -164,6 +163,15 @@ async def test_with_a_secret_only_an_operator_gets_an_answer(site: Site, method:
         answer = await client.request(method, path, headers=token(typ="client"))
         assert await told(answer, 401) == {"error": "the token is not one for an operator"}
         assert (await client.request(method, path, headers=token())).status != 401
+
+
+@pytest.mark.parametrize("headers", [{}, token(typ="client"), token()], ids=["no token", "client", "operator"])
+async def test_an_unknown_path_is_not_found_whatever_the_token(site: Site, headers: dict[str, str]) -> None:
+    async with site.public(SECRET) as client, site.admin(SECRET) as admin:
+        answer = await client.get("/anything", headers=headers)
+        assert await told(answer, 404) == {"error": "there is nothing at this path"}
+        assert (await admin.get("/anything", headers=headers)).status == 404
+        assert (await client.put("/metrics")).status == 401
 
 
 async def test_tokens_that_are_none_get_the_same_answer(site: Site) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from dragoman.cli.main import COMMANDS, imported
 from dragoman.config.catalog import ENV_PREFIX, RETIRED, SECTIONS, SETTINGS
+from dragoman.protocol.chat import Reason
 from dragoman.protocol.codes import Close
 from dragoman.services.metrics import Metrics
 from dragoman.store.ops import Ops
@@ -91,6 +92,16 @@ def test_every_page_of_the_documentation_is_in_its_index() -> None:
 def test_every_test_that_is_named_exists(path: Path) -> None:
     named = {word for code in inline(path) for word in re.findall(r"\btests/[\w/]+\.py\b", code)}
     assert {name for name in named if not (ROOT / name).exists()} == set()
+
+
+# -- protocols
+
+
+def test_the_page_of_chat_explains_every_reason_of_an_error() -> None:
+    table = re.search(r"^\| reason \|(?:.*\|\n)+", (ROOT / "docs/chat.md").read_text(encoding="utf-8"), re.M)
+    assert table is not None
+    explained = {reason for row in table[0].splitlines() for reason in INLINE.findall(row.split("|")[1])}
+    assert explained == {str(reason) for reason in Reason}
 
 
 # -- commands

@@ -4,6 +4,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from dragoman.config import load
+from dragoman.config.secrets import DEVELOPMENT_SECRET
 from dragoman.instance.chat_tokens import chat_tokens
 from dragoman.instance.redis_check import CannotStart
 
@@ -17,11 +18,25 @@ def test_tokens_are_made_as_the_settings_say() -> None:
     assert tokens.read_access(tokens.access(7, 0, 100.0), 104.0).exp == 105
 
 
-def test_the_log_says_once_that_the_development_secret_is_in_use() -> None:
+def test_the_log_says_that_chat_uses_the_development_secret_when_no_secret_is_set() -> None:
     with capture_logs() as logs:
         chat_tokens(load())
     (line,) = logs
-    assert "development secret" in line["event"]
+    assert line["event"].startswith("security.secret is not set, so chat tokens are signed with the development secret")
+    assert line["log_level"] == "info"
+
+
+@pytest.mark.parametrize("place", ["security.secret", "security.secret_file"])
+def test_the_log_warns_that_the_secret_is_the_development_secret_when_it_was_set_to_it(
+    place: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "secret"
+    file.write_text(DEVELOPMENT_SECRET)
+    with capture_logs() as logs:
+        chat_tokens(load(flags={place: DEVELOPMENT_SECRET if place == "security.secret" else str(file)}))
+    (line,) = logs
+    assert line["event"].startswith("the secret in use is the development secret, which is public")
+    assert line["log_level"] == "warning"
     assert "change-me" not in repr(line)
 
 

@@ -144,7 +144,7 @@ class ShardKeeper:
         work = asyncio.create_task(self._work(holding), name=f"chat-shard-{shard}")
         self._held[shard] = Held(holding, work)
         work.add_done_callback(lambda _: self._ended(holding))
-        log.info("took a chat shard", shard=shard, fence=fence)
+        log.debug("took a chat shard", shard=shard, fence=fence)
 
     async def _fence_in_sql(self, shard: int) -> int:
         """0 while the database is away: if SQL knows a higher one, the first write finds out."""
@@ -191,7 +191,7 @@ class ShardKeeper:
         await asyncio.gather(held.work, return_exceptions=True)
         self._held.pop(shard, None)
         await self._give_up(held.holding)
-        log.info("gave up a chat shard", shard=shard)
+        log.debug("gave up a chat shard", shard=shard)
 
     async def _give_up(self, holding: Holding) -> None:
         """The lease, if it is ours; without Redis it lapses."""
