@@ -143,6 +143,17 @@ async def test_pcm16_session_is_acknowledged_with_its_own_codec_and_sample_rate(
         assert {name: ack[name] for name in wanted} == wanted
 
 
+async def test_a_session_that_asks_for_it_gets_the_end_of_every_utterance_behind_its_result(stage: Stage) -> None:
+    async with visiting(stage) as visit:
+        await visit.node()
+        talker = await visit.talker(utterance_end=True)
+        await visit.say_utterance(talker, 0)
+        end = await talker.until(lambda m: m["type"] == "utterance_end", PATIENCE_S)
+        about = {"session_id": talker.session_id, "utterance_index": 0, "state": "sent"}
+        assert end == {"type": "utterance_end", "job_id": end["job_id"], **about}
+        assert "translation_result" in await answers(talker)
+
+
 async def test_a_session_without_a_trace_gets_one(stage: Stage) -> None:
     async with visiting(stage) as visit:
         talker = await visit.bare_talker()

@@ -1,4 +1,4 @@
-"""create_job.lua and advance_job.lua against the table of domain/job.py."""
+"""create_job.lua, advance_job.lua and late_result.lua against the table of domain/job.py."""
 
 from dataclasses import dataclass
 from itertools import product
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from dragoman.domain.job import OUTCOME_OF, Event, Job, Outcome, Reply, State
-from dragoman.store.jobs import ADVANCE_JOB, CREATE_JOB
+from dragoman.store.jobs import ADVANCE_JOB, CREATE_JOB, LATE_RESULT
 from dragoman.store.script import Script
 from machines import START_MS, Bench, check, finds_a_difference, with_bug
 
@@ -42,7 +42,7 @@ SAID = st.builds(
     attempt=st.sampled_from([0, 0, 0, 0, 0, 0, -1, 1, None]),
     node=st.sampled_from([SAME, SAME, SAME, "", "n1", "n2"]),
     outcome=st.none() | st.sampled_from(Outcome),
-    code=st.sampled_from(["", "NO_TEXT", "INSTANCE_LOST"]),
+    code=st.sampled_from(["", "NO_TEXT", "INSTANCE_LOST", "SKIPPED"]),
     ttl=st.sampled_from([TTL_MS, 2 * TTL_MS]),
 )
 
@@ -101,6 +101,16 @@ class Life(RuleBasedStateMachine):
     @rule(said=SAID)
     def reassign(self, said: Said) -> None:
         self.advance(Event.REASSIGN, said)
+
+    @rule(node=st.sampled_from(["n1", "n2"]))
+    def late_result(self, node: str) -> None:
+        self.now += 1
+        reply = self.bench.do(LATE_RESULT(self.bench.redis, job=self.key, node=node, now=self.now))
+        outcome, code = (self.job.outcome, self.job.code) if self.job is not None else (None, None)
+        late = outcome in (Outcome.FAILED, Outcome.EXPIRED) or (outcome is Outcome.CANCELLED and code == "SKIPPED")
+        assert reply == (b"LATE" if late else b"NO")
+        if late and "late_ms" not in self.beside:
+            self.beside |= {"late_ms": str(self.now), "late_node_id": node}
 
     def advance(self, event: Event, said: Said) -> None:
         self.now += 1

@@ -43,17 +43,22 @@ class Talk(RuleBasedStateMachine):
         size=st.sampled_from([0, 1, 5, 10, 21]),
         newer=st.sampled_from([1, 1, 2, 0, -1, None]),
         behind=st.sampled_from([None, None, 0, 0, 1, -1]),
+        second=st.sampled_from([0, 0, 1, 5]),
     )
-    def write(self, difference: int, ahead: int | None, size: int, newer: int | None, behind: int | None) -> None:
+    def write(
+        self, difference: int, ahead: int | None, size: int, newer: int | None, behind: int | None, second: int
+    ) -> None:
         """A message with the next number, one that was left out, one that was written before, or none at all; with
-        state that is newer, the same or older than what is there; behind any message, or one that is there or not."""
+        state that is newer, the same or older than what is there; behind any message, or one that is there or not;
+        alone or with a second message."""
         epoch, seq = self.epoch + difference, 0 if ahead is None else max(self.seq + ahead, 0)
         limits = {"ttl": TTL_MS, "max_entries": MAX_ENTRIES, "max_bytes": MAX_BYTES}
         keys = {"state": self.state, "outbox": self.outbox}
         version = 0 if newer is None else max(self.version + newer, 0)
         after = 0 if behind is None else max(self.seq + behind, 0)
         self.said += 1
-        said = {"epoch": epoch, "seq": seq, "frame": b"x" * size, "version": version, "fields": ["field", self.said]}
+        said = {"epoch": epoch, "seq": seq, "version": version, "fields": ["field", self.said]}
+        said |= {"frame": b"x" * size, "second": b"x" * second}
         reply = self.bench.do(WRITE(self.bench.redis, **keys, **limits, **said, after=after))
         if self.fenced(epoch) or after > self.seq:
             assert reply == (b"FENCED" if self.fenced(epoch) else b"EARLY")
@@ -63,8 +68,9 @@ class Talk(RuleBasedStateMachine):
             self.field = str(self.said)
             self.version = max(version, self.version)
         if seq > self.seq:
-            self.seq = seq
-            self.kept[seq] = size
+            sizes = [size, second] if second else [size]
+            self.kept |= dict(enumerate(sizes, seq))
+            self.seq = seq + len(sizes) - 1
             while len(self.kept) > MAX_ENTRIES or sum(self.kept.values()) > MAX_BYTES:
                 del self.kept[min(self.kept)]
 

@@ -23,6 +23,7 @@ STEPS = (
     ("started_ms", "begun", "in the node's queue"),
     ("finished_ms", "ended", "for the work itself"),
     ("released_ms", "slot given back", ""),
+    ("late_ms", "result received too late, dropped", ""),
 )
 OF_AN_ATTEMPT = frozenset({"acked_ms", "started_ms"})
 
@@ -50,6 +51,13 @@ OUTCOMES = {
     "failed": "It failed",
     "expired": "It took longer than a job may",
     "cancelled": "It was cancelled",
+}
+
+# By `release_state`: why nothing was sent although the job had a result.
+DROPPED = {
+    "late": "its utterance had been skipped or had failed before",
+    "duplicate": "its utterance had a result before",
+    "ahead": "its utterance was too far ahead of the oldest open one",
 }
 
 
@@ -187,8 +195,22 @@ def _end(job: Mapping[str, Any]) -> str:
     code = f" ({job['code']})" if job.get("code") else ""
     by = f" by {job['node_id']}" if outcome in ("ok", "empty") and job.get("node_id") else ""
     tries = "at the first attempt" if attempts == 1 else f"after {attempts} attempts"
-    slot = "" if job.get("state") == "RELEASED" else " Its slot has not been given back yet."
-    return f"{OUTCOMES.get(outcome, outcome)}{by}{code}, {tries}.{slot}"
+    return " ".join((f"{OUTCOMES.get(outcome, outcome)}{by}{code}, {tries}.", *_release(job)))
+
+
+def _release(job: Mapping[str, Any]) -> Iterator[str]:
+    """What the client got of it."""
+    state = job.get("release_state")
+    if state == "skipped":
+        yield "Its utterance was skipped: a later one was sent, and this one had no result within the release window."
+    elif state == "backfilled":
+        yield "The result was sent after a later one, marked backfilled."
+    elif state in DROPPED:
+        yield f"The result was dropped: {DROPPED[state]}."
+    if "late_ms" in job:
+        yield f"A result of {job.get('late_node_id', 'a node')} came after that, and was dropped."
+    if job.get("state") != "RELEASED":
+        yield "Its slot has not been given back yet."
 
 
 def _count(count: int, what: str) -> str:

@@ -94,11 +94,14 @@ class ReleaseWindow:
         self._settle(index, Settled.EMPTY)
         return None
 
-    def settle_failed(self, index: int, now: float) -> Drop | None:
-        """The job ended without an answer. That says nothing about lower ones, and a refusal drops no result."""
+    def settle_failed(self, index: int, now: float, how: Settled = Settled.FAILED) -> Drop | None:
+        """The job ended without an answer, or (SKIPPED) another owner of the session has skipped the index.
+
+        That says nothing about lower ones, and a refusal drops no result.
+        """
         if (drop := self._refusal(index, now)) is not None:
             return drop
-        self._settle(index, Settled.FAILED)
+        self._settle(index, how)
         return None
 
     def job_moved(self, index: int) -> None:

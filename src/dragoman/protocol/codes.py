@@ -79,6 +79,12 @@ class Mode(StrEnum):
     TWO_WAY_AUTO = "two_way_auto"
 
 
+class CancelReason(StrEnum):
+    """Why a job was cancelled while its session goes on: the code of the job, and `reason` of its job_cancel."""
+
+    SKIPPED = "SKIPPED"  # the release window gave its utterance up
+
+
 class NodeFeature(StrEnum):
     """Words of `advanced_features`; `slots:N` is the only one with an argument."""
 

@@ -47,6 +47,7 @@ class SessionInit(Message, tag="session_init"):
     audio_format: str | None = None
     sample_rate: SampleRate | None = None
     resume: bool | None = False
+    utterance_end: bool | None = False
 
 
 class SessionResume(Message, tag="session_resume"):
@@ -247,6 +248,18 @@ class TranslationResult(Numbered, tag="translation_result"):
     segments_meta: JsonAny = ABSENT
 
 
+class UtteranceEnd(Numbered, tag="utterance_end"):
+    """How an utterance ended: `state` is sent, backfilled, empty, failed or skipped. The last message about it.
+
+    Only for sessions that asked for it in session_init. `job_id` is missing if no job was made for the index.
+    """
+
+    session_id: Id
+    utterance_index: Index
+    state: str
+    job_id: Id | None = None
+
+
 class AsrPartial(Message, tag="asr_partial"):
     session_id: Id
     utterance_index: Index
@@ -326,6 +339,7 @@ ServerMessage = (
     SessionInitAck
     | ServerHeartbeat
     | TranslationResult
+    | UtteranceEnd
     | AsrPartial
     | UiEvent
     | Backpressure

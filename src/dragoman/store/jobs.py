@@ -23,6 +23,7 @@ from dragoman.store.script import Script
 CREATE_JOB = Script.beside(__file__, "create_job")
 ADVANCE_JOB = Script.beside(__file__, "advance_job")
 DRIVE_JOB = Script.beside(__file__, "drive_job")
+LATE_RESULT = Script.beside(__file__, "late_result")
 
 LOCK_MS = 2000
 JOB_TTL_MS = 3_600_000
@@ -30,7 +31,7 @@ MAX_RECENT = 10_000
 TRIM_EVERY = 128
 LISTED = (
     "state", "outcome", "code", "attempt", "node_id", "session_id", "utterance_index", "turn_id", "src_lang",
-    "tgt_lang", "driver", "created_ms", "dispatched_ms", "finished_ms", "waited_ms", "tenant",
+    "tgt_lang", "driver", "created_ms", "dispatched_ms", "finished_ms", "waited_ms", "tenant", "release_state",
 )  # fmt: skip
 
 
@@ -123,6 +124,10 @@ class Jobs:
             ttl=JOB_TTL_MS,
             fields=[part for pair in fields.items() for part in pair],
         )
+
+    async def late_result(self, job: str, node: str) -> bool:
+        """Note a result of a job that was skipped, failed or expired before; False if it is none of those."""
+        return bool(await LATE_RESULT(self.redis, job=self.keys.job(job), node=node) == b"LATE")
 
     async def get(self, job: str) -> dict[str, str] | None:
         flat = await self.redis.call("HGETALL", self.keys.job(job))

@@ -1,4 +1,4 @@
--- Write a resumable session's state and, with it, one message for its listener. Only its owner of now may.
+-- Write a resumable session's state and, with it, up to two messages for its listener. Only its owner of now may.
 --
 -- KEYS  state        hash    'epoch', 'seq', 'version', 'outbox_bytes' and what the owner says
 --       outbox       stream  id = seq, field 'f' the frame
@@ -8,6 +8,7 @@
 --       max_bytes    int
 --       seq          int     0 = no message
 --       frame        str
+--       second       str     the message seq + 1; '' = none
 --       after        int     the message that must be there before this; 0 = any
 --       version      int     of the fields; 0 = whatever is there is older
 --       fields       list    name, value, …
@@ -24,8 +25,12 @@ end
 -- A message that was written before its answer got lost is not written twice.
 if seq > last then
     redis.call('XADD', outbox, string.format('%.0f-0', seq), 'f', frame)
-    redis.call('HSET', state, 'seq', seq)
-    local bytes = redis.call('HINCRBY', state, 'outbox_bytes', #frame)
+    if second ~= '' then
+        seq = seq + 1
+        redis.call('XADD', outbox, string.format('%.0f-0', seq), 'f', second)
+    end
+    redis.call('HSET', state, 'seq', string.format('%.0f', seq))
+    local bytes = redis.call('HINCRBY', state, 'outbox_bytes', #frame + #second)
     while redis.call('XLEN', outbox) > max_entries or bytes > max_bytes do
         local oldest = redis.call('XRANGE', outbox, '-', '+', 'COUNT', 1)[1]
         redis.call('XDEL', outbox, oldest[1])

@@ -82,9 +82,11 @@ class ResumableSessions:
         fields: Mapping[str, Any] | None = None,
         version: int = 0,
         after: int = 0,
+        second: bytes = b"",
     ) -> "asyncio.Future[bytes]":
         """State, and a message if `seq` is given, in one step: b'OK' or b'FENCED'. State of an older `version` than
-        what is there is passed over. Nothing is written, and the answer is b'EARLY', if message `after` is missing."""
+        what is there is passed over. Nothing is written, and the answer is b'EARLY', if message `after` is missing.
+        `second` is the message `seq` + 1, written in the same step."""
         return WRITE(
             self.redis,
             state=self.keys.session_state(session),
@@ -95,6 +97,7 @@ class ResumableSessions:
             max_bytes=MAX_BYTES,
             seq=seq,
             frame=frame,
+            second=second,
             after=after,
             version=version,
             fields=[part for pair in (fields or {}).items() for part in pair],

@@ -37,8 +37,8 @@ async def test_a_message_that_was_refused_is_not_missing_before_those_that_follo
     await store.open("s", "token", "user", {})
     delivered, fenced, tasks = list[bytes](), list[JobEnded](), Tasks()
     outbox = Outbox(store, "s", 1, 0, tasks, deliver=delivered.append, on_fenced=fenced.extend, on_full=lambda: None)
-    outbox.post(Backpressure(action="BUSY"), {"next_index": 1})
-    outbox.post(Backpressure(action="BUSY"), {"next_index": 2})
+    outbox.post([Backpressure(action="BUSY")], {"next_index": 1})
+    outbox.post([Backpressure(action="BUSY")], {"next_index": 2})
     noted = outbox.note({"next_index": 3})
     assert await noted
     await wait_until(lambda: len(delivered) == 2, PATIENCE_S)

@@ -13,6 +13,7 @@ import pytest
 
 from dragoman.domain.job import Outcome
 from dragoman.domain.lease import SelfLease
+from dragoman.protocol.codes import CancelReason
 from dragoman.protocol.errors import ProtocolError
 from dragoman.protocol.peer import JobEnded, SessionMoved
 from dragoman.protocol.session import SessionInit, SessionResume, Utterance
@@ -57,8 +58,8 @@ class Client:
         self.session_id = self.token = ""
         self.last_seq = 0
 
-    async def open(self, house: House) -> None:
-        init = SessionInit("1", "web", "en", "es", resume=True)
+    async def open(self, house: House, **init_fields: Any) -> None:
+        init = SessionInit("1", "web", "en", "es", resume=True, **init_fields)
         self.session_id = house.services.sessions.open(self.wire, init, WHO).id
         (ack,) = await wait_until(lambda: self.wire.of("session_init_ack"), PATIENCE_S)
         self.token = ack["resume_token"]
@@ -93,12 +94,12 @@ class Client:
         await wait_until(lambda: self.results() == list(indexes), PATIENCE_S, f"results {indexes}")
 
 
-async def two(house: Open) -> tuple[House, House, WiredNode, Client]:
+async def two(house: Open, **init_fields: Any) -> tuple[House, House, WiredNode, Client]:
     a, b = await house("a"), await house("b")
     node = await a.node("n")
     await wait_until(lambda: b.knows("n"), PATIENCE_S)
     client = Client()
-    await client.open(a)
+    await client.open(a, **init_fields)
     return a, b, node, client
 
 
@@ -243,6 +244,32 @@ async def test_a_job_driven_elsewhere_that_is_cancelled_is_told_failed(house: Op
     await b.services.sessions.job_ended(cancelled)
     (error,) = await wait_until(lambda: client.wire.of("error"), PATIENCE_S)
     assert error["details"]["utterance_index"] == 0
+
+
+async def test_the_end_of_an_utterance_is_numbered_and_found_by_a_client_that_resumes_elsewhere(house: Open) -> None:
+    a, b, node, client = await two(house, utterance_end=True)
+    for index in (0, 1):
+        job = await client.spoken(a, node, index)
+        texts = {"text_asr": "", "text_translated": ""} if index else {}
+        node.answer(job, **texts)
+    await wait_until(lambda: len(client.wire.of("utterance_end")) == 2, PATIENCE_S)
+    sent = [(m["seq"], m["type"]) for m in client.wire.sent if m["type"] in ("translation_result", "utterance_end")]
+    assert [name for _, name in sorted(sent)] == ["translation_result", "utterance_end", "utterance_end"]
+    client.wire.sent.clear()  # it was lost on the way
+    await client.resume(b)
+    ends = {end["utterance_index"]: end["state"] for end in client.wire.of("utterance_end")}
+    assert ends == {0: "sent", 1: "empty"}
+    assert client.results() == [0]
+
+
+async def test_an_utterance_that_its_former_owner_skipped_ends_as_skipped_at_the_new_one(house: Open) -> None:
+    a, b, node, client = await two(house, utterance_end=True)
+    job = await client.spoken(a, node, 0)
+    await client.resume(b)
+    a.services.dispatcher.cancel(job["job_id"], CancelReason.SKIPPED)
+    (end,) = await wait_until(lambda: client.wire.of("utterance_end"), PATIENCE_S)
+    assert (end["utterance_index"], end["state"]) == (0, "skipped")
+    assert not client.wire.of("error")
 
 
 async def test_a_session_that_could_not_be_restored_ends_when_its_grace_is_over(house: Open) -> None:

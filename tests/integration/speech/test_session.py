@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections import Counter
 from time import monotonic
+from typing import Any
 
 import pytest
 
@@ -23,9 +24,9 @@ OPUS = encode_base64(opus_run([SILENCE_PACKET] * 10))
 WHO = "default/local"
 
 
-def speak(house: House) -> tuple[Session, Wire]:
+def speak(house: House, **init: Any) -> tuple[Session, Wire]:
     wire = Wire()
-    return house.services.sessions.open(wire, SessionInit("1", "web", "en", "es"), WHO), wire
+    return house.services.sessions.open(wire, SessionInit("1", "web", "en", "es", **init), WHO), wire
 
 
 def utter(session: Session, wire: Wire, index: int, tgt: str = "es") -> None:
@@ -68,6 +69,119 @@ async def test_every_index_ends_in_exactly_one_counted_state(house: Open) -> Non
     failed = {m["details"]["utterance_index"] for m in wire.of("error")}
     assert not failed & set(sent)
     assert len(wire.of("error")) == len(failed)
+
+
+async def test_the_job_of_a_skipped_utterance_ends_cancelled_and_frees_its_slot_without_a_message_to_the_client(
+    house: Open,
+) -> None:
+    here = await house(speech__release__ack_timeout_ms=100)
+    node = await here.node("n", slots=4)
+    session, wire = speak(here)
+    for index in (0, 1):
+        utter(session, wire, index)
+    await wait_until(lambda: len(node.jobs) == 2, PATIENCE_S)
+    skipped, sent = node.jobs
+    node.answer(sent)
+    await wait_until(lambda: here.released(skipped["job_id"]), PATIENCE_S)
+    record = await here.job(skipped["job_id"])
+    assert (record["outcome"], record["code"], record["release_state"]) == ("cancelled", "SKIPPED", "skipped")
+    assert node.wire.of("job_cancel")[0]["reason"] == "SKIPPED"
+    assert await here.reserved("n") == 0
+    assert (await here.released(sent["job_id"]))["release_state"] == "sent"
+    assert not wire.of("error") + wire.of("utterance_end") + wire.of("backpressure")
+    assert "ERROR" not in [event["event"] for event in wire.of("ui_event")]
+
+
+async def test_a_result_of_a_skipped_utterance_is_recorded_and_counted_as_late(house: Open) -> None:
+    here = await house(speech__release__ack_timeout_ms=100)
+    node = await here.node("n", slots=4)
+    session, wire = speak(here)
+    for index in (0, 1):
+        utter(session, wire, index)
+    await wait_until(lambda: len(node.jobs) == 2, PATIENCE_S)
+    node.answer(node.jobs[1])
+    await wait_until(lambda: here.released(node.jobs[0]["job_id"]), PATIENCE_S)
+    node.answer(node.jobs[0])
+    await wait_until(lambda: here.count("dragoman_release_total", state="late") == 1, PATIENCE_S)
+    record = await here.job(node.jobs[0]["job_id"])
+    assert (record["outcome"], record["late_node_id"]) == ("cancelled", "n")
+    assert int(record["late_ms"]) >= int(record["finished_ms"])
+    assert [result["utterance_index"] for result in wire.of("translation_result")] == [1]
+
+
+async def test_a_result_that_is_read_after_its_index_was_skipped_is_recorded_as_late(house: Open) -> None:
+    here = await house(speech__release__ack_timeout_ms=0)
+    node = await here.node("n", slots=4)
+    session, wire = speak(here)
+    for index in (0, 1):
+        utter(session, wire, index)
+    await wait_until(lambda: len(node.jobs) == 2, PATIENCE_S)
+    node.answer(node.jobs[1])
+    node.answer(node.jobs[0])  # waits for its driver when the window skips it
+    await wait_until(lambda: here.released(node.jobs[0]["job_id"]), PATIENCE_S)
+    record = await here.job(node.jobs[0]["job_id"])
+    assert (record["outcome"], record["release_state"]) == ("ok", "late")
+
+
+async def test_the_job_of_a_skipped_utterance_is_not_run_again_when_its_node_is_lost(house: Open) -> None:
+    here = await house(speech__release__ack_timeout_ms=100)
+    node = await here.node("n", slots=4)
+    session, wire = speak(here)
+    for index in (0, 1):
+        utter(session, wire, index)
+    await wait_until(lambda: len(node.jobs) == 2, PATIENCE_S)
+    other = await here.node("other", slots=4)
+    node.answer(node.jobs[1])
+    await wait_until(lambda: session.window.is_settled(0), PATIENCE_S)
+    node.hang_up()
+    await wait_until(lambda: here.released(node.jobs[0]["job_id"]), PATIENCE_S)
+    record = await here.job(node.jobs[0]["job_id"])
+    assert (record["code"], record["attempt"], other.jobs) == ("SKIPPED", "1", [])
+
+
+async def test_parked_audio_of_a_skipped_utterance_stays_on_its_old_node_and_frees_its_slot(house: Open) -> None:
+    here = await house(speech__release__ack_timeout_ms=100, speech__max_duration_ms=200)
+    node = await here.node("old", slots=4, features=())
+    session, _ = speak(here)
+    for seq in range(2):
+        session.chunk(opus_run([SILENCE_PACKET] * 10), False, seq)
+    await wait_until(lambda: len(node.jobs) == 2, PATIENCE_S)
+    assert all(job["is_max_duration_triggered"] for job in node.jobs)
+    node.answer(node.jobs[1])
+    await wait_until(lambda: here.released(node.jobs[0]["job_id"]), PATIENCE_S)
+    assert (await here.job(node.jobs[0]["job_id"]))["code"] == "SKIPPED"
+    assert (node.cancelled, await here.reserved("old")) == ([], 0)
+
+
+async def test_a_client_that_asked_for_it_is_sent_the_end_of_every_index(house: Open) -> None:
+    here = await house(speech__release__ack_timeout_ms=300, speech__reorder_ms=0, speech__max_attempts=1)
+    node = await here.node("n", slots=10)
+    session, wire = speak(here, utterance_end=True)
+    for index in (0, 2, 3, 4, 5, 6):  # 1 never comes
+        utter(session, wire, index)
+    await wait_until(lambda: len(node.jobs) == 6, PATIENCE_S)
+    jobs = {job["utterance_index"]: job for job in node.jobs}
+    node.answer(jobs[2], text_asr="", text_translated="")
+    node.answer(jobs[3], success=False, error=JobError("PROCESSING_ERROR", "x"))
+    node.answer(jobs[6])
+    node.answer(jobs[5])
+    await wait_until(lambda: len(wire.of("utterance_end")) == 7, PATIENCE_S)
+    states = {end["utterance_index"]: (end["state"], end.get("job_id")) for end in wire.of("utterance_end")}
+    assert states == {
+        0: ("skipped", jobs[0]["job_id"]),
+        1: ("skipped", None),
+        2: ("empty", jobs[2]["job_id"]),
+        3: ("failed", jobs[3]["job_id"]),
+        4: ("skipped", jobs[4]["job_id"]),
+        5: ("backfilled", jobs[5]["job_id"]),
+        6: ("sent", jobs[6]["job_id"]),
+    }
+    last = {index: [m["type"] for m in wire.sent if _index_of(m) == index][-2:] for index in (3, 6)}
+    assert last == {3: ["error", "utterance_end"], 6: ["translation_result", "utterance_end"]}
+
+
+def _index_of(message: dict[str, Any]) -> Any:
+    return message.get("utterance_index", message.get("details", {}).get("utterance_index"))
 
 
 async def test_a_client_is_asked_to_pause_when_its_placement_takes_long_and_once_a_second(house: Open) -> None:

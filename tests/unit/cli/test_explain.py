@@ -2,9 +2,10 @@ from typing import Any
 
 import pytest
 
-from dragoman.cli.explain import BY_TURN, OBSTACLES, OUTCOMES, story
+from dragoman.cli.explain import BY_TURN, DROPPED, OBSTACLES, OUTCOMES, story
 from dragoman.domain.job import Outcome
 from dragoman.domain.placement import Obstacle
+from dragoman.domain.release import Drop
 from dragoman.domain.turn import AffinityResult
 
 T = 1_794_782_977_000
@@ -128,6 +129,25 @@ def test_why_nobody_could_have_a_last_attempt_is_told() -> None:
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_every_outcome_has_its_words(outcome: Outcome) -> None:
     assert told("End", outcome=outcome.value).startswith(OUTCOMES[outcome.value])
+
+
+def test_the_job_of_a_skipped_utterance_is_explained_with_its_late_result() -> None:
+    times = {"finished": 6000, "released": 6001, "late": 7000}
+    ended = {"outcome": "cancelled", "code": "SKIPPED", "release_state": "skipped", "late_node_id": "n1"}
+    assert told("End", times=times, **ended) == (
+        "It was cancelled (SKIPPED), at the first attempt. Its utterance was skipped: a later one was sent, and this "
+        "one had no result within the release window. A result of n1 came after that, and was dropped."
+    )
+    assert told("When", times=times, **ended).endswith("+7000 ms  result received too late, dropped")
+
+
+@pytest.mark.parametrize("drop", list(Drop))
+def test_a_dropped_result_is_not_explained_as_sent(drop: Drop) -> None:
+    assert f"The result was dropped: {DROPPED[drop.value]}." in told("End", release_state=drop.value)
+
+
+def test_a_backfilled_result_is_explained_as_such() -> None:
+    assert told("End", release_state="backfilled").endswith("The result was sent after a later one, marked backfilled.")
 
 
 def test_a_job_that_runs_is_told_as_running() -> None:

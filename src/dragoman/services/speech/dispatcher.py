@@ -9,6 +9,7 @@ import structlog
 from dragoman.domain.deadlines import DeadlineSettings
 from dragoman.domain.fleet import WHOLE_NODE
 from dragoman.domain.job import Event
+from dragoman.domain.release import Drop
 from dragoman.domain.storm import Verdict
 from dragoman.protocol.codec import decode_node, unavailable_model
 from dragoman.protocol.codes import NodeFeature
@@ -116,11 +117,18 @@ class Dispatcher:
                 if not jobs:
                     del self._by_session[order.session_id]
             self.metrics.driven.set(len(self._driven))
+            self._dropped(driver.node_id, driver.unread())
 
     def cancel_session(self, session_id: str, reason: str) -> None:
         for job_id in list(self._by_session.get(session_id, ())):
             self._driven[job_id].hear(Cancelled(reason))
         self.view.wake()  # some of them may wait for a node
+
+    def cancel(self, job_id: str, reason: str) -> None:
+        driver = self._driven.get(job_id)
+        if driver is not None:
+            driver.hear(Cancelled(reason))
+            self.view.wake()  # it may wait for a node
 
     def dispatched(self, order: Order) -> None:
         self._waiting.discard(order.job_id)
@@ -153,7 +161,7 @@ class Dispatcher:
     def node_said(self, node_id: str, message: AboutJob) -> None:
         """A node whose socket is here."""
         if not self._heard(node_id, message):
-            self.metrics.dropped.labels("finished").inc()
+            self._dropped(node_id, [message])
 
     async def from_node(self, message: FromNode) -> None:
         """A node of another instance, which has our name from the assignment. That may be from an earlier life of ours,
@@ -166,7 +174,20 @@ class Dispatcher:
                 raise NoRoom(f"the inbox of who adopted {message.job_id} is full")
             if verdict is Push.OK:
                 return
+        self._dropped(message.node_id, unheard)
+
+    def _dropped(self, node_id: str, unheard: list[AboutJob]) -> None:
+        """The job is over. If it ended without a result, the record and the log say that one came late."""
         self.metrics.dropped.labels("finished").inc(len(unheard))
+        for one in unheard:
+            if isinstance(one, JobResult) and one.success:
+                self.tasks.spawn(self._late(node_id, one), "late-result")
+
+    async def _late(self, node_id: str, result: JobResult) -> None:
+        if await self.jobs.late_result(result.job_id, node_id):
+            self.metrics.released.labels(Drop.LATE.value).inc()
+            about = {"session": result.session_id, "index": result.utterance_index, "job": result.job_id}
+            log.info("late result dropped", node=node_id, trace_id=result.trace_id, **about)
 
     def _heard(self, node_id: str, message: AboutJob) -> bool:
         driver = self._driven.get(message.job_id)

@@ -21,7 +21,7 @@ from dragoman.domain.deadlines import AckTimeout, AttemptTimeout, DeadlineSettin
 from dragoman.domain.job import Event, Outcome, Reply
 from dragoman.domain.placement import Assign, Receipt, Wait
 from dragoman.protocol.codec import encode
-from dragoman.protocol.codes import ErrorCode, NodeFeature
+from dragoman.protocol.codes import CancelReason, ErrorCode, NodeFeature
 from dragoman.protocol.node import JobAck, JobCancel, JobResult, JobStarted, NodePartial
 from dragoman.protocol.peer import Assign as AssignMessage
 from dragoman.protocol.peer import CancelJob
@@ -83,6 +83,10 @@ class Driver:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
+    def unread(self) -> "list[AboutJob]":
+        """What its node sent while the end of the job was being recorded."""
+        return [event for event in self._events if isinstance(event, JobResult)]
+
     def begin(self) -> None:
         """What can be asked of Redis before `run` comes to it. Later jobs of a turn wait for those before them."""
         if self.order.line.jobs > 1:
@@ -127,6 +131,8 @@ class Driver:
             event = await self._next()
             if not self.shop.may_act():
                 await self.shop.wait_may_act()
+            if self.cancelled is not None and not isinstance(event, JobResult):
+                event = Cancelled(self.cancelled)  # whatever came before it: a cancelled job is not run again
             match event:
                 case None:
                     await self._time_is_up()
@@ -142,7 +148,9 @@ class Driver:
                     self._overtaken = True
                     await self._nothing_kept()
                 case Cancelled(reason):
-                    self._cancel_at_node(reason)
+                    # The node merges parked audio into the next job of the turn: it must keep it.
+                    if not (reason == CancelReason.SKIPPED and self.clock.parked):
+                        self._cancel_at_node(reason)
                     await self._end(Event.CANCEL, End(Outcome.CANCELLED, reason))
                 case JobResult():
                     await self._result(event)
@@ -335,6 +343,9 @@ class Driver:
         await self._replace(code, refused)
 
     async def _replace(self, code: ErrorCode, refused: set[str]) -> None:
+        if self.cancelled is not None:  # while the attempt before was ended
+            await self._end(Event.CANCEL, End(Outcome.CANCELLED, self.cancelled))
+            return
         patience_s = self.shop.placer.settings.placement_wait_ms / 1000
         give_up_at = min(monotonic() + patience_s, self.clock.job_deadline)
         try:

@@ -1,5 +1,6 @@
 """What is said to nodes and clients, built from what was cut and what came back. No state, no decisions."""
 
+from dataclasses import dataclass
 from time import monotonic, time
 from typing import Protocol
 
@@ -43,6 +44,16 @@ class About(Protocol):
 
     @property
     def cut_at(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class NoJob:
+    """An index that no utterance came for."""
+
+    index: int
+    cut_at: float
+    job_id: str = ""
+    trace_id: str = ""
 
 
 def assignment_of_cut(session_id: str, init: SessionInit, cut: Cut, audio_format: str, sample_rate: int) -> JobAssign:

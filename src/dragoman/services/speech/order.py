@@ -87,6 +87,7 @@ class Order:
     seen: set[str] = field(default_factory=set)  # nodes that had this job
     held: Assign | None = None  # where it has a slot now
     advanced: "asyncio.Future[bool] | None" = None  # the session's state says that this index is used
+    release_state: str = ""  # how the release window settled its index, or why it dropped the result
 
     @property
     def session_id(self) -> str:

@@ -11,7 +11,7 @@ is held, because Redis has the new epoch before we do.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ RETRY_S = 0.2
 @dataclass(slots=True)
 class Letter:
     seq: int  # 0: state alone
-    frame: bytes
+    frames: tuple[bytes, ...]  # of the messages seq, seq + 1: one step writes both, or neither
     fields: Mapping[str, Any]
     carries: JobEnded | None = None  # the end of a job that this tells of
     done: "asyncio.Future[bool] | None" = None  # True when written, False when fenced
@@ -69,16 +69,22 @@ class Outbox:
         self.held = False
         self._over = False
 
-    def post(self, message: Numbered, fields: Mapping[str, Any] | None = None, carries: JobEnded | None = None) -> None:
-        """A message for the client, and what changed in the session with it."""
-        self.seq += 1
-        frame = encode(msgspec.structs.replace(message, seq=self.seq))
-        self._put(Letter(self.seq, frame, fields or {}, carries, after=self.seq - 1))
+    def post(
+        self,
+        messages: Sequence[Numbered],
+        fields: Mapping[str, Any] | None = None,
+        carries: JobEnded | None = None,
+    ) -> None:
+        """At most two messages for the client that belong together, and what changed in the session with them."""
+        after = self.seq
+        frames = tuple(encode(msgspec.structs.replace(one, seq=seq)) for seq, one in enumerate(messages, after + 1))
+        self.seq += len(frames)
+        self._put(Letter(after + 1 if frames else 0, frames, fields or {}, carries, after=after))
 
     def note(self, fields: Mapping[str, Any], carries: JobEnded | None = None) -> "asyncio.Future[bool]":
         """State alone, in its order among the messages. True when it is written, False when we were fenced."""
         done = asyncio.get_running_loop().create_future()
-        self._put(Letter(0, b"", fields, carries, done, after=self.seq))
+        self._put(Letter(0, (), fields, carries, done, after=self.seq))
         return done
 
     def hold(self) -> None:
@@ -118,7 +124,7 @@ class Outbox:
             self._version += 1
             letter.version = self._version
         self._queue.append(letter)
-        self._queued_bytes += len(letter.frame)
+        self._queued_bytes += sum(map(len, letter.frames))
         if len(self._queue) > MAX_ENTRIES or self._queued_bytes > MAX_BYTES:
             self._on_full()
         elif not self._retrying and not self.held:
@@ -126,8 +132,9 @@ class Outbox:
 
     def _write(self, letter: Letter, after: int = 0) -> "asyncio.Future[bytes]":
         letter.epoch, letter.asked = self.epoch, True
-        told = letter.seq, letter.frame, letter.fields, letter.version
-        return self._store.write(self._session_id, self.epoch, *told, after)
+        frame, second = (*letter.frames, b"", b"")[:2]
+        told = letter.seq, frame, letter.fields, letter.version, after, second
+        return self._store.write(self._session_id, self.epoch, *told)
 
     def _answered(self, letter: Letter, done: "asyncio.Future[bytes]") -> None:
         letter.asked = False
@@ -153,9 +160,9 @@ class Outbox:
     def _pump(self) -> None:
         while self._queue and self._queue[0].written and not self.held:
             letter = self._queue.popleft()
-            self._queued_bytes -= len(letter.frame)
-            if letter.seq:
-                self._deliver(letter.frame)
+            self._queued_bytes -= sum(map(len, letter.frames))
+            for frame in letter.frames if letter.seq else ():
+                self._deliver(frame)
 
     def _fenced(self) -> None:
         undelivered = self.undelivered()

@@ -15,6 +15,7 @@ from time import monotonic
 from typing import Any
 
 import msgspec
+import structlog
 
 from dragoman.domain.job import Outcome
 from dragoman.domain.placement import NoNode
@@ -25,26 +26,28 @@ from dragoman.domain.turn import Turn
 from dragoman.protocol import ids
 from dragoman.protocol.audio import OPUS, duration_ms
 from dragoman.protocol.codec import encode
-from dragoman.protocol.codes import BackpressureAction, Close, ErrorCode, UiEventName
+from dragoman.protocol.codes import BackpressureAction, CancelReason, Close, ErrorCode, UiEventName
 from dragoman.protocol.errors import ProtocolError
 from dragoman.protocol.fields import Message, Numbered, keep
 from dragoman.protocol.node import JobAssign, NodePartial
-from dragoman.protocol.peer import JobEnded
-from dragoman.protocol.session import AsrPartial, Backpressure, SessionCloseAck, SessionInit, Utterance
+from dragoman.protocol.session import AsrPartial, Backpressure, SessionCloseAck, SessionInit, Utterance, UtteranceEnd
 from dragoman.services.metrics import Metrics
 from dragoman.services.sockets import Socket
 from dragoman.services.speech import messages
 from dragoman.services.speech.abroad import Abroad, Working
 from dragoman.services.speech.dispatcher import Dispatcher
-from dragoman.services.speech.messages import About
+from dragoman.services.speech.messages import About, NoJob
 from dragoman.services.speech.order import End, Order, TurnLine
 from dragoman.services.speech.outbox import Outbox
 from dragoman.services.speech.pressure import Pressure
+
+log = structlog.get_logger(__name__)
 
 DRAIN_PAUSE_MS = 2000
 PAUSE_MARGIN_MS = 500  # from the moment a paused client may send again until its audio is here
 SHUTTING_DOWN = "this instance is shutting down; connect again"
 NOT_WAITED_FOR = "the session was closed before there was an answer"
+TOO_LATE = "a later utterance was sent, and this one was not answered in time"
 OVERLOADED = "this instance has too many jobs waiting"
 
 
@@ -109,7 +112,7 @@ class Session:
         """A whole utterance, numbered by the client; its result goes to the socket it came by."""
         self._fed_by(numbered=True)
         now = monotonic()
-        self.window.poll(now)
+        self._skip(now)
         kept = msgspec.structs.replace(message, audio=keep(message.audio), features=keep(message.features))
         # None is the session's own socket, whichever that is when the result comes.
         answer_to = None if socket is self.socket else socket
@@ -187,10 +190,10 @@ class Session:
 
     # -- what the client hears -------------------------------------------------------------------
 
-    def send(self, message: Message, *, settles: JobEnded | None = None) -> None:
-        """To the session's own socket. `settles`: the window has changed with it, and Redis must know."""
+    def send(self, message: Message) -> None:
+        """To the session's own socket."""
         if self.outbox is not None and isinstance(message, Numbered):
-            self.outbox.post(message, self.state() if settles is not None else None, settles)
+            self.outbox.post([message])
         elif self.socket is not None:
             self.socket.send(encode(message))
 
@@ -315,47 +318,70 @@ class Session:
         """A job is over, here or abroad: its result goes out now, or its index is settled without one."""
         now = monotonic()
         self._skip(now)
-        settles: JobEnded | None = None
-        own = about.index in self._orders or about.index in self.abroad
-        working = Working(self._orders, self.abroad, self._dispatcher, end.node_id)
-        if end.outcome is Outcome.OK:
-            self._release(about, end, now, working)
-        elif end.outcome is Outcome.EMPTY:
-            self._count(self.window.settle_empty(about.index, now) or Settled.EMPTY)
-            settles = self._settling(about, end)
-        elif own:
-            if self.window.settle_failed(about.index, now) is None:
-                self._count(Settled.FAILED)
-            # Nobody here cancels a job that is driven elsewhere: its session goes on, and waits for it.
-            if end.outcome is not Outcome.CANCELLED or about.index in self.abroad:
-                self._failed(about, end)
+        state = self._settle(about, end, now)
+        if state is not None:
+            self._count(state)
+            self._note_state(about.index, state)
+        if isinstance(state, Settled):
+            self._conclude(about, end, state)
+        elif state is not None:
+            log.info("result dropped", session=self.id, index=about.index, job=about.job_id, state=state.value)
         self.abroad.pop(about.index, None)
         self._orders.pop(about.index, None)
         if self.outbox is not None:
-            self.outbox.note(self.state(), settles)
+            self.outbox.note(self.state())
         self.set_timer()
         self._close_if_done()
         self._drained()
 
-    def _release(self, about: About, end: End, now: float, working: Working) -> None:
-        verdict = self.window.receive(about.index, now, working)
-        if isinstance(verdict, Drop):
-            self._count(verdict)
-            return
-        assert end.result is not None, "an answer that is ok came with a result"
-        self._count(Settled.BACKFILLED if verdict.backfilled else Settled.SENT)
-        self._tell_event(about, UiEventName.ASR_FINAL)
-        self._tell_event(about, UiEventName.NMT_DONE)
-        result = messages.translation(self.id, self._trace_of(about), about, end.result, backfilled=verdict.backfilled)
-        self._tell(about, result, settles=self._settling(about, end))
+    def _settle(self, about: About, end: End, now: float) -> Settled | Drop | None:
+        """What the window makes of it. None: the index was settled before, and no result is dropped."""
+        index, window = about.index, self.window
+        if end.outcome is Outcome.OK:
+            verdict = window.receive(index, now, Working(self._orders, self.abroad, self._dispatcher, end.node_id))
+            if isinstance(verdict, Drop):
+                return verdict
+            return Settled.BACKFILLED if verdict.backfilled else Settled.SENT
+        if end.outcome is Outcome.EMPTY:
+            return window.settle_empty(index, now) or Settled.EMPTY
+        if index not in self._orders and index not in self.abroad:
+            return None
+        how = Settled.SKIPPED if end.code == CancelReason.SKIPPED else Settled.FAILED
+        return how if window.settle_failed(index, now, how) is None else None
 
-    def _failed(self, about: About, end: End) -> None:
-        self._tell_event(about, UiEventName.ERROR, code=end.code, hint=end.message)
-        self._tell(about, messages.failure(self.trace_id, about, end), settles=self._settling(about, end))
+    def _conclude(self, about: About, end: End, state: Settled) -> None:
+        """Send what the client gets for an index that is settled now. Cancelled jobs of this instance are not reported
+        as errors: their session is over, or another job has the index."""
+        if state in (Settled.SENT, Settled.BACKFILLED):
+            assert end.result is not None, "an answer that is ok came with a result"
+            self._tell_event(about, UiEventName.ASR_FINAL)
+            self._tell_event(about, UiEventName.NMT_DONE)
+            trace_id, backfilled = self._trace_of(about), state is Settled.BACKFILLED
+            result = messages.translation(self.id, trace_id, about, end.result, backfilled=backfilled)
+            self._tell_last(about, end, state, result)
+        elif state is Settled.FAILED and (end.outcome is not Outcome.CANCELLED or about.index in self.abroad):
+            self._tell_event(about, UiEventName.ERROR, code=end.code, hint=end.message)
+            self._tell_last(about, end, state, messages.failure(self.trace_id, about, end))
+        elif not (self.over and end.outcome is Outcome.CANCELLED):
+            self._tell_last(about, end, state)
 
-    def _settling(self, about: About, end: End) -> JobEnded | None:
-        """What a session that can resume writes with a job's end, in case it is somebody else's to tell."""
-        return messages.ended_message(self.id, about, end) if self.outbox is not None else None
+    def _tell_last(self, about: About, end: End, state: Settled, message: Numbered | None = None) -> None:
+        """The message that settles an index, utterance_end behind it if the client asked for it, and the state of the
+        session: in one step, so that whoever resumes the session has all of it to send, or nothing."""
+        last = [message] if message is not None else []
+        if self.init.utterance_end:
+            last.append(UtteranceEnd(self.id, about.index, state.value, about.job_id or None))
+        _, socket = self._orders.get(about.index, (None, None))
+        if socket is not None and not socket.closed:
+            for one in last:
+                socket.send(encode(one))
+        elif self.outbox is not None:
+            # In case it is another owner's to send.
+            carries = messages.ended_message(self.id, about, end) if about.job_id else None
+            self.outbox.post(last, self.state(), carries)
+        else:
+            for one in last:
+                self.send(one)
 
     def _trace_of(self, about: About) -> str:
         """The web client pops up an alert for an error unless its trace is that of the last result, and errors have the
@@ -365,12 +391,18 @@ class Session:
     def _tell_event(self, about: About, name: UiEventName, **error: str | None) -> None:
         self._tell(about, messages.event(self.id, self._trace_of(about), about, name, **error))
 
-    def _tell(self, about: About, message: Message, *, settles: JobEnded | None = None) -> None:
+    def _tell(self, about: About, message: Message) -> None:
         _, socket = self._orders.get(about.index, (None, None))
         if socket is None or socket.closed:
-            self.send(message, settles=settles)
+            self.send(message)
         else:
             socket.send(encode(message))
+
+    def _note_state(self, index: int, state: Settled | Drop) -> None:
+        """For the record of the job."""
+        order, _ = self._orders.get(index, (None, None))
+        if order is not None:
+            order.release_state = state.value
 
     def _count(self, state: Settled | Drop) -> None:
         self._metrics.released.labels(state.value).inc()
@@ -404,8 +436,16 @@ class Session:
         self._close_if_done()
 
     def _skip(self, now: float) -> None:
-        for _ in self.window.poll(now):
+        """Give up what is overdue: its job is cancelled, since its result could only be dropped."""
+        for index in self.window.poll(now):
+            order, _ = self._orders.get(index, (None, None))
+            about: About = order or NoJob(index, now)
             self._count(Settled.SKIPPED)
+            self._note_state(index, Settled.SKIPPED)
+            log.info("utterance skipped", session=self.id, index=index, job=about.job_id, trace_id=about.trace_id)
+            self._tell_last(about, End(Outcome.CANCELLED, CancelReason.SKIPPED, TOO_LATE), Settled.SKIPPED)
+            if order is not None:
+                self._dispatcher.cancel(order.job_id, CancelReason.SKIPPED)
 
     def _close_if_done(self) -> None:
         if self._close_by is None or ((self._orders or self.abroad) and monotonic() < self._close_by):

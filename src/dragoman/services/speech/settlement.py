@@ -5,7 +5,7 @@ In this order: a slot given back early would be sold twice. Redis may be away: a
 
 import asyncio
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
@@ -45,10 +45,11 @@ class Settlement:
 
     async def release(self) -> None:
         """Slot back, RELEASED, no longer ours to be found."""
-        jobs, job_id = self._shop.jobs, self._order.job_id
+        jobs, job_id, how = self._shop.jobs, self._order.job_id, self._order.release_state
+        state: dict[str, Any] = {"release_state": how} if how else {}
         while True:
             try:
-                released = jobs.advancing(job_id, Event.RELEASE, attempt=None)
+                released = jobs.advancing(job_id, Event.RELEASE, attempt=None, **state)
                 undriven = jobs.undriven(self._shop.instance, job_id)
                 await self.give_slot_back()  # in the same flush as the two above
                 await answers(released, undriven)

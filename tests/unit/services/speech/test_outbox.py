@@ -1,6 +1,7 @@
 """The outbox with a store whose answers the test gives: what is told to whom when they come early, late or not."""
 
 import asyncio
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,6 +30,7 @@ class Store:
         fields: Mapping[str, Any] | None = None,
         version: int = 0,
         after: int = 0,
+        second: bytes = b"",
     ) -> "asyncio.Future[bytes]":
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.asked.append((epoch, seq, answer))
@@ -58,7 +60,7 @@ class Desk:
         )
 
     def post(self, carries: JobEnded | None = None) -> None:
-        self.outbox.post(Backpressure(action="BUSY"), {}, carries)
+        self.outbox.post([Backpressure(action="BUSY")], {}, carries)
 
 
 async def test_a_message_is_delivered_when_it_is_written() -> None:
@@ -68,6 +70,19 @@ async def test_a_message_is_delivered_when_it_is_written() -> None:
     desk.store.answer(b"OK")
     await asyncio.sleep(0)
     assert len(desk.delivered) == 1
+
+
+async def test_two_messages_that_belong_together_are_one_write_and_have_two_numbers() -> None:
+    desk = Desk()
+    desk.outbox.post([Backpressure(action="BUSY"), Backpressure(action="PAUSE")])
+    desk.post()
+    assert [(seq, after) for (_, seq, _), after in zip(desk.store.asked, desk.store.after, strict=True)] == [
+        (1, 0),
+        (3, 2),
+    ]
+    desk.store.answer(b"OK", b"OK")
+    await asyncio.sleep(0)
+    assert [json.loads(frame)["seq"] for frame in desk.delivered] == [1, 2, 3]
 
 
 async def test_what_redis_was_told_before_the_session_went_is_written_if_redis_says_so() -> None:
