@@ -1,5 +1,6 @@
 """Real processes die, are paused, and come back; the survivors carry on and nothing promised is lost."""
 
+import asyncio
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -148,3 +149,23 @@ async def _closed(speaker: Speaker) -> int | None:
     with pytest.raises(AssertionError, match="closed with"):
         await speaker.until(lambda m: False, PATIENCE_S)
     return speaker.ws.close_code
+
+
+async def test_an_instance_that_ends_waits_for_the_jobs_of_others_on_its_nodes(
+    redis_at: RedisAt, prefix: str, tmp_path: Path
+) -> None:
+    async with stage(redis_at, tmp_path, prefix) as (cluster, redis, keys):
+        a, b = await cluster.instance(server__drain_s=60), await cluster.instance()
+        cluster.node(a, b, node_id="busy", delay_ms=3000, slots=1)
+        await wait_until(b.node_count, PATIENCE_S)
+        speaker = await cluster.speaker(b)
+        await speaker.utterance(0)
+        await speaker.until(lambda m: m["type"] == "ui_event" and m["event"] == "NODE_ACCEPTED")
+        a.signal(signal.SIGTERM)
+        result = await speaker.result(0, PATIENCE_S)
+        record = await wait_until(lambda: finished(Jobs(redis, keys), result["job_id"]), PATIENCE_S)
+        assert (record["node_id"], record["attempt"], record["outcome"]) == ("busy", "1", "ok")
+        # It goes as soon as that is done, long before its drain is over, and its node serves on elsewhere.
+        assert await asyncio.to_thread(a.process.wait, 30) == 0
+        await speaker.utterance(1)
+        assert await speaker.result(1, PATIENCE_S)

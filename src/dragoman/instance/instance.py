@@ -207,9 +207,11 @@ class Instance:
     # -- ending ----------------------------------------------------------------------------------
 
     async def drain(self) -> None:
-        """No new sessions; those that can resume go elsewhere at once; what runs may finish."""
+        """No new sessions; those that can resume go elsewhere at once; what runs may finish, also on our nodes for
+        other instances."""
         if self.draining:
             return
+        until = time.monotonic() + self.config.server.drain_s
         self.draining = True
         log.info("draining", jobs=len(self.services.dispatcher), sessions=len(self.services.sessions))
         self.services.sessions.hold()
@@ -217,7 +219,10 @@ class Instance:
         await self._say_that_we_leave()
         await self._give_up_shards()
         self.services.sessions.send_elsewhere()
-        await self.services.dispatcher.drained(self.config.server.drain_s)
+        await self.services.dispatcher.drained(until - time.monotonic())
+        # After our own jobs, which may need our nodes: those are sent elsewhere as they become idle.
+        if not await self.services.local_nodes.finish(until - time.monotonic()):
+            log.warning("jobs of other instances are cut off: the drain is over", drain_s=self.config.server.drain_s)
 
     async def _say_that_we_leave(self) -> None:
         """Before we let go of anything: others only take what is not the share of somebody who stays."""

@@ -135,7 +135,7 @@ class Services:
         ttl_s = config.scheduler.phase2.node_snapshot.presence_ttl_seconds
         self.local_nodes = LocalNodes(
             name, stores.owners, stores.nodes, self.router, self.announcer, self.metrics, self.tasks,
-            silent_after_s=max(ttl_s, 2 * NODE_HEARTBEAT_S),
+            silent_after_s=max(ttl_s, 2 * NODE_HEARTBEAT_S), job_s=speech.job_timeout_ms / 1000,
         )  # fmt: skip
         self.local_nodes.on_seen = self.view.saw
         self.local_nodes.driver_here = self.dispatcher.node_said

@@ -1,5 +1,8 @@
 """Nodes whose sockets are here: what they say finds the driver of the job, even if that takes more than one try."""
 
+import asyncio
+import json
+
 import msgspec
 import pytest
 
@@ -131,3 +134,42 @@ async def test_a_node_that_left_is_offline_for_all_at_once(house: Open) -> None:
         return not await a.stores.nodes.online("n") and await a.stores.owners.node_owner("n") is None
 
     await wait_until(offline, PATIENCE_S)
+
+
+# -- the drain -----------------------------------------------------------------------------------
+
+
+async def test_draining_instance_keeps_a_node_until_it_has_answered_the_jobs_of_others(house: Open) -> None:
+    here = await house("a", server__drain_s=600)
+    await distant_driver(here)
+    busy, idle = await here.node("busy"), await here.node("idle")
+    first, second = await assign(here, busy), await assign(here, busy)
+    draining = asyncio.ensure_future(here.instance.drain())
+    await wait_until(lambda: idle.wire.closed, PATIENCE_S)
+    known = await here.redis.call("GET", here.keys.node_snapshot("busy"))
+    assert json.loads(known)["draining"]
+    busy.answer(first)
+    assert not busy.wire.closed
+    busy.answer(second)
+    await asyncio.wait_for(draining, PATIENCE_S)
+    assert (busy.wire.code, idle.wire.code) == (Close.SHUTDOWN, Close.SHUTDOWN)
+    assert len(await wait_until(lambda: both(here), PATIENCE_S)) == 2
+
+
+async def test_drain_does_not_wait_for_a_job_that_its_driver_no_longer_waits_for(house: Open) -> None:
+    times = {"placement_wait_ms": 100, "job_ack_timeout_ms": 100, "attempt_timeout_ms": 500, "job_timeout_ms": 1000}
+    here = await house("a", server__drain_s=600, **{f"speech__{name}": ms for name, ms in times.items()})
+    await distant_driver(here)
+    node = await here.node("n")
+    await assign(here, node)
+    await asyncio.wait_for(here.instance.drain(), PATIENCE_S)
+    assert node.wire.code == Close.SHUTDOWN
+
+
+async def test_drain_ends_with_its_time_although_a_node_still_works_for_others(house: Open) -> None:
+    here = await house("a", server__drain_s=0.2)
+    await distant_driver(here)
+    node = await here.node("n")
+    await assign(here, node)
+    await asyncio.wait_for(here.instance.drain(), PATIENCE_S)
+    assert not node.wire.closed

@@ -28,7 +28,7 @@ from dragoman.protocol.node import (
     slots_of,
 )
 from dragoman.protocol.peer import Assign, CancelJob, Evict, FromNode, NodeLost, NodeSeen
-from dragoman.services.loops import Tasks
+from dragoman.services.loops import Tasks, unawaited
 from dragoman.services.metrics import Metrics
 from dragoman.services.sockets import Socket
 from dragoman.services.speech.router import Router
@@ -43,10 +43,18 @@ log = structlog.get_logger(__name__)
 
 FORWARD_PATIENCE_S = 30.0
 FORWARD_PAUSE_S = 0.25
-MAX_DRIVERS = 10_000
+MAX_JOBS = 10_000
 MAX_BREATH_BYTES = 1 << 20  # of one entry, unless a single frame is more: both are well below what an inbox takes
 
 AboutJob = JobAck | JobStarted | NodePartial | JobResult
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """A job that the node was given: the instance that drives it, and when nobody waits for its result any more."""
+
+    driver: str
+    until: float
 
 
 @dataclass(slots=True)
@@ -55,7 +63,7 @@ class LocalNode:
     snapshot: Snapshot
     heard_at: float
     usable: bool = False  # from its first heartbeat on
-    drivers: dict[str, str] = field(default_factory=dict)  # job → who drives it
+    jobs: dict[str, Assigned] = field(default_factory=dict)
     said: dict[str, list[bytes]] = field(default_factory=dict)  # job → what its driver elsewhere is about to be told
 
     @property
@@ -79,12 +87,17 @@ class LocalNodes:
         tasks: Tasks,
         *,
         silent_after_s: float,
+        job_s: float,
     ) -> None:
+        """`job_s`: how long a driver waits for a job at most."""
         self.instance, self.router, self.announcer, self.metrics = instance, router, announcer, metrics
         self.on_seen: Callable[[Snapshot], None]  # both set by the instance
         self.driver_here: Callable[[str, AboutJob], None]
         self._owners, self._nodes, self._tasks, self._silent_after_s = owners, nodes, tasks, silent_after_s
+        self._job_s = job_s
         self._here: dict[str, LocalNode] = {}
+        self._draining = False
+        self._idle = asyncio.Event()
 
     def ids(self) -> Collection[str]:
         return self._here.keys()
@@ -114,7 +127,11 @@ class LocalNodes:
 
     async def heartbeat(self, node: LocalNode, message: NodeHeartbeat) -> None:
         node.heard_at = monotonic()
-        fresh = _updated(node.snapshot, message)
+        fresh = msgspec.structs.replace(_updated(node.snapshot, message), draining=self._draining)
+        await self._tell(node, fresh)
+
+    async def _tell(self, node: LocalNode, fresh: Snapshot) -> None:
+        """To this instance, to the others and to Redis."""
         changed = not node.usable or msgspec.structs.replace(fresh, running=0) != msgspec.structs.replace(
             node.snapshot, running=0
         )
@@ -131,6 +148,7 @@ class LocalNodes:
             del self._here[node.id]
             self.metrics.nodes.set(len(self._here))
             self._tasks.spawn(self._leave(node.id), "node-left")
+            self._look_whether_idle()
         self.announcer.tell(NodeLost(node.id, node.epoch))
         log.info("node left", node=node.id, epoch=node.epoch)
 
@@ -146,6 +164,46 @@ class LocalNodes:
             if now - node.heard_at > self._silent_after_s:
                 log.warning("node silent", node=node.id, silent_s=round(now - node.heard_at))
                 node.conn.close(Close.TIMEOUT, "no heartbeat")
+        self._look_whether_idle()  # nobody waits for some jobs any more
+
+    async def finish(self, limit_s: float) -> bool:
+        """No node gets new jobs; each is closed when it has none of other instances; whether all were in time.
+
+        An idle node is closed at once, so that it serves elsewhere while the others finish.
+        """
+        self._draining, until = True, monotonic() + limit_s
+        told = [
+            asyncio.ensure_future(self._tell(node, msgspec.structs.replace(node.snapshot, draining=True)))
+            for node in self._here.values()
+            if node.usable
+        ]
+        for future in told:
+            unawaited(future)
+        if told:
+            await asyncio.wait(told, timeout=max(limit_s, 0))
+        self._look_whether_idle()
+        try:
+            async with asyncio.timeout(until - monotonic()):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _look_whether_idle(self) -> None:
+        if not self._draining:
+            return
+        at_work = False
+        for node in list(self._here.values()):
+            if self._works_for_others(node):
+                at_work = True
+            elif not node.conn.closed:
+                node.conn.close(Close.SHUTDOWN)
+        if not at_work:
+            self._idle.set()
+
+    def _works_for_others(self, node: LocalNode) -> bool:
+        now = monotonic()
+        return any(job.driver != self.instance and now < job.until for job in node.jobs.values())
 
     def drop_all(self, code: Close) -> None:
         for node in list(self._here.values()):
@@ -172,35 +230,38 @@ class LocalNodes:
         if node is None or node.epoch != message.epoch or node.conn.closed:
             await self.router.bounce(message)  # with no room there, the inbox entry of the assignment stays
             return
-        node.drivers[message.job_id] = message.driver
-        if len(node.drivers) > MAX_DRIVERS:  # old nodes never answer some jobs
-            del node.drivers[next(iter(node.drivers))]
+        node.jobs[message.job_id] = Assigned(message.driver, monotonic() + self._job_s)
+        if len(node.jobs) > MAX_JOBS:  # old nodes never answer some jobs
+            del node.jobs[next(iter(node.jobs))]
         node.conn.send(bytes(message.frame))
         node.conn.flush()  # what a listener hears of it can wait; the node should begin
 
     def cancel(self, message: CancelJob) -> None:
         node = self._here.get(message.node_id)
         if node is not None:
-            node.drivers.pop(message.job_id, None)
+            node.jobs.pop(message.job_id, None)
             node.conn.send(bytes(message.frame))
+            self._look_whether_idle()
 
     def evict(self, message: Evict) -> None:
         node = self._here.get(message.node_id)
         if node is not None and node.epoch < message.epoch:
             del self._here[node.id]
             self._replaced(node)
+            self._look_whether_idle()
 
     # -- what a node sends -----------------------------------------------------------------------
 
     def said(self, node: LocalNode, message: AboutJob, frame: bytes) -> None:
         """Hand what a node said of a job to the job's driver; one of ours hears it at once."""
-        driver = node.drivers.get(message.job_id)
-        if isinstance(message, JobResult):
-            node.drivers.pop(message.job_id, None)
-        if driver == self.instance:
+        result = isinstance(message, JobResult)
+        job = node.jobs.pop(message.job_id, None) if result else node.jobs.get(message.job_id)
+        if job is not None and job.driver == self.instance:
             self.driver_here(node.id, message)
         else:
-            self._tell_elsewhere(node, driver, message.job_id, frame)
+            self._tell_elsewhere(node, job.driver if job is not None else None, message.job_id, frame)
+        if result:
+            self._look_whether_idle()
 
     def _tell_elsewhere(self, node: LocalNode, driver: str | None, job_id: str, frame: bytes) -> None:
         """At the end of this turn of the loop: what nodes say in one breath is one entry of an inbox."""
