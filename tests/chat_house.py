@@ -16,7 +16,7 @@ from dragoman.protocol.chat import decode_frame
 from dragoman.services.chat.admission import Admission
 from dragoman.services.chat.clock import now_ms
 from dragoman.services.chat.courier import Courier
-from dragoman.services.chat.desk import Desk, IdMaker
+from dragoman.services.chat.desk import Desk, IdMaker, Repeats
 from dragoman.services.chat.inbound import ChatSocket
 from dragoman.services.chat.local_users import LocalUsers
 from dragoman.services.chat.mailroom import Mailroom
@@ -106,7 +106,7 @@ class House:
         switchboard = cast(Switchboard, Fixed(Switches(enabled=enabled, rollout_percent=0)))
         desk = Desk(
             name, self.shards, self.archive, self.courier, switchboard, WordFilter(()), metrics, self.tasks, Gate(),
-            self.ids, 5.0, cast(Replicas, None),
+            self.ids, 5.0, cast(Replicas, None), Repeats(metrics),
         )  # fmt: skip
         self.admission = Admission(
             name, self.tokens, self.users, self.here, self.shards, Mailroom(self.archive, self.tasks), self.courier,

@@ -35,6 +35,16 @@ TO_CLIENTS: list[tuple[bytes, bytes]] = [
         b'"body":"so ***","ts":1700000000123}',
     ),
     (
+        chat.ack(AckType.SAVED, 42, "c-1", ID, TS, "the first body", duplicate=True),
+        b'{"type":"ACK","ackType":"saved","from":"42","clientMsgId":"c-1","serverMsgId":"9007199254740993",'
+        b'"body":"the first body","duplicate":true,"ts":1700000000123}',
+    ),
+    (
+        chat.stamped(chat.ack(AckType.SAVED, 42, "c-1", ID, 1, 'a,"ts":2}'), TS, duplicate=True),
+        b'{"type":"ACK","ackType":"saved","from":"42","clientMsgId":"c-1","serverMsgId":"9007199254740993",'
+        b'"body":"a,\\"ts\\":2}","duplicate":true,"ts":1700000000123}',
+    ),
+    (
         chat.chat(42, 43, "c-1", ID, "TEXT", "hi", TS),
         b'{"type":"SINGLE_CHAT","from":"42","to":"43","clientMsgId":"c-1","serverMsgId":"9007199254740993",'
         b'"msgType":"TEXT","body":"hi","ts":1700000000123}',

@@ -23,7 +23,7 @@ from dragoman.archive import NewMessage, Outcome, Status, Stored, Verdict
 from dragoman.archive.rows import Batch
 from model.explorer import Model, Step
 
-SENDER, RECEIVER = 7, 9
+SENDER, RECEIVER, ANOTHER = 7, 9, 10
 NAMES = ("instance 1", "instance 2")
 
 
@@ -38,10 +38,16 @@ class Message(NamedTuple):
         return f"{self.key}={self.body} (id {self.id})"
 
 
+def receiver_of(body: str) -> int:
+    """What is sent as `z` goes to another receiver; other texts are other bodies for the same one."""
+    return ANOTHER if body == "z" else RECEIVER
+
+
 class Claim(NamedTuple):
     key: str
     id: int
-    body: str
+    to: int
+    body: str  # '' when the row is that of an earlier message
     saved: bool = False
     again: int = 0  # how often its sender asked once more while it was not saved
 
@@ -201,10 +207,10 @@ class Chat:
         held = _claim_of(state, key)
         if held is None:
             message = Message(len(state.made) + 1, key, body)
-            state = _with_claim(state, Claim(key, message.id, body))
+            state = _with_claim(state, Claim(key, message.id, receiver_of(body), body))
             return state._replace(halfway=message) if self.bug == CLAIM_FIRST else _append(state, message)
         known = Message(held.id, key, body)
-        if held.body != body:
+        if held.to != receiver_of(body):
             return _with_answer(state, "mismatch", known)
         if held.saved or self.bug == DUPLICATE_SAVED:
             return _with_answer(state, "saved", known)
@@ -361,7 +367,8 @@ class Chat:
                 continue
             state = state._replace(to_save=state.to_save.without((message,)))
             if claim is not None and own:
-                state = _with_claim(state, claim._replace(id=row, saved=True))
+                body = claim.body if row == message.id else ""
+                state = _with_claim(state, claim._replace(id=row, saved=True, body=body))
         if asked:
             messages, rows, heard_now = (tuple(part) for part in zip(*asked, strict=True))
             rest = (Todo("tell", messages, rows), Todo("done", messages, rows, heard_now), *rest)
@@ -413,11 +420,11 @@ def broken(state: State) -> str:
         if (
             message not in state.accepted.messages
             and message not in state.to_save.messages
-            and (message not in state.dead and not any(row[1:] == message[1:] for row in state.rows))
+            and (message not in state.dead and not any(_same(row, message) for row in state.rows))
         ):
             return f"{message} was accepted and is nowhere"
     for message in state.told_accepted:
-        if message not in state.made and message.id not in rows:
+        if message.id not in rows and not any(made.id == message.id and _same(made, message) for made in state.made):
             return f"accepted was told of {message}, which never was"
     for key, id in state.told_saved:
         if rows.get(id) != key:
@@ -460,7 +467,9 @@ def settled(state: State) -> bool:
 @lru_cache(maxsize=100_000)
 def write(rows: tuple[Row, ...], messages: tuple[Message, ...]) -> tuple[tuple[Row, ...], tuple[tuple[bool, int], ...]]:
     """What the archives write of these messages, and of each whether it fits its row, and the id of that."""
-    batch = Batch.of([NewMessage(one.id, one.key, SENDER, RECEIVER, "TEXT", one.body, 0) for one in messages])
+    batch = Batch.of(
+        [NewMessage(one.id, one.key, SENDER, receiver_of(one.body), "TEXT", one.body, 0) for one in messages]
+    )
     keys, ids = {one.key for one in messages}, {one.id for one in messages}
     there = [_stored(row.id, row.key, row.body) for row in rows if row.key in keys or row.id in ids]
     new = [_stored(row.id, row.client_msg_id, row.body) for row in batch.missing(there)]
@@ -470,7 +479,19 @@ def write(rows: tuple[Row, ...], messages: tuple[Message, ...]) -> tuple[tuple[R
 
 
 def _stored(id: int, key: str, body: str) -> Stored:
-    return Stored(id, 1, 1, SENDER, RECEIVER, "TEXT", body, key, Status.SAVED, 0, 0)
+    return Stored(id, 1, 1, SENDER, receiver_of(body), "TEXT", body, key, Status.SAVED, 0, 0)
+
+
+def _same(one: Message | Row, other: Message) -> bool:
+    """Of two with one clientMsgId to one receiver the first stands, whatever the body of the second is."""
+    return one.key == other.key and receiver_of(one.body) == receiver_of(other.body)
+
+
+def _without(waiting: frozenset[tuple[str, str]], *told: Message) -> frozenset[tuple[str, str]]:
+    """What still waits when the sender has got an answer about these."""
+    return frozenset(
+        (key, body) for key, body in waiting if not any(_same(Message(0, key, body), message) for message in told)
+    )
 
 
 def _keys(rows: tuple[Row, ...]) -> set[str]:
@@ -546,7 +567,7 @@ def _answered(state: State) -> State:
         return state._replace(told_accepted=state.told_accepted | {message})
     if word == "saved":
         state = state._replace(told_saved=state.told_saved | {(message.key, message.id)})
-    return state._replace(waiting=state.waiting - {(message.key, message.body)})
+    return state._replace(waiting=_without(state.waiting, message))
 
 
 def _tell_saved(state: State, todo: Todo) -> State:
@@ -554,14 +575,14 @@ def _tell_saved(state: State, todo: Todo) -> State:
     if not state.online:
         return state
     told = {(message.key, row) for message, row in zip(todo.messages, todo.rows, strict=True)}
-    waiting = state.waiting - {(message.key, message.body) for message in todo.messages}
+    waiting = _without(state.waiting, *todo.messages)
     return state._replace(told_saved=state.told_saved | told, waiting=waiting)
 
 
 def _tell_failed(state: State, message: Message) -> State:
     """Kept for a sender that is away."""
     told = state.told_failed | {message.id}
-    return state._replace(told_failed=told, waiting=state.waiting - {(message.key, message.body)})
+    return state._replace(told_failed=told, waiting=_without(state.waiting, message))
 
 
 def _disconnected(state: State) -> State:

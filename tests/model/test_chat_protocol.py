@@ -46,13 +46,15 @@ CRASH_AND_LAPSE, DEAD_LETTERS = "two messages, a crash and a lapse", "dead lette
 COMES_AND_GOES = "a sender that comes and goes"
 BOUNDS = {
     CRASH_AND_LAPSE: Bound(("a=x", "b=x"), sends=2, crashes=1, lapses=1),
-    "other texts, claims that lapse": Bound(("a=x", "a=y"), sends=3, lapses=1, claims=1),
+    "other bodies, claims that lapse": Bound(("a=x", "a=y"), sends=3, lapses=1, claims=1),
+    "other receivers, claims that lapse": Bound(("a=x", "a=z"), sends=3, lapses=1, claims=1),
     DEAD_LETTERS: Bound(("a=x", "b=x"), sends=3, lapses=1, refusals=1),
     COMES_AND_GOES: Bound(("a=x",), sends=3, crashes=1, lapses=1, breaks=1),
 }
 DEEPER = {
     "two messages, a crash and two lapses": Bound(("a=x", "b=x"), sends=2, crashes=1, lapses=2),
-    "three messages of two texts": Bound(("a=x", "a=y", "b=x"), sends=3, crashes=1, lapses=1, refusals=1),
+    "three messages of two bodies": Bound(("a=x", "a=y", "b=x"), sends=3, crashes=1, lapses=1, refusals=1),
+    "three messages to two receivers": Bound(("a=x", "a=z", "b=x"), sends=3, crashes=1, lapses=1, refusals=1),
     "dead letters of a sender that comes and goes": Bound(("a=x",), sends=3, crashes=1, lapses=1, breaks=1, refusals=1),
 }
 

@@ -28,6 +28,7 @@ START_ID = 10**18 - 3
 SENDERS = st.sampled_from([7, 8])
 CLIENT_IDS = st.sampled_from("abc")
 BODIES = st.sampled_from(["x", "x", "y"])
+RECEIVERS = st.sampled_from([9, 9, 9, 10])
 INSTANCES = st.sampled_from(["i1", "i2"])
 WHO = st.sampled_from(["", "", "", "i1", "i2"])  # '' is who holds the shard
 PLACE = st.integers(0, 5)
@@ -41,6 +42,7 @@ class Item:
     client_msg_id: str
     sender: int
     body: str
+    to: int = 9
     entry: str = ""  # in the stream it is in; learned from Redis
     given: bool = False
     pushed_to: str = ""
@@ -53,18 +55,21 @@ class Item:
 @dataclass
 class Claim:
     id: int
-    digest: str
+    to: int
+    digest: str  # '' when its row is that of an earlier message
     saved: bool = False
     again: int = 0  # how often its sender asked once more
 
     def as_hash(self) -> dict[str, str]:
         marks = {"saved": int(self.saved), "again": self.again}
-        return {"id": str(self.id), "digest": self.digest} | {name: str(n) for name, n in marks.items() if n}
+        texts = {"id": str(self.id), "to": str(self.to), "digest": self.digest}
+        return {name: text for name, text in texts.items() if text} | {name: str(n) for name, n in marks.items() if n}
 
 
 @dataclass
 class Row:
     id: int
+    to: int
     body: str
 
 
@@ -106,27 +111,34 @@ class Shard(RuleBasedStateMachine):
 
     # -- accepting -------------------------------------------------------------------------------
 
-    @rule(sender=SENDERS, client_msg_id=CLIENT_IDS, body=BODIES, ahead=st.sampled_from([1, 1, 1, 1000, 0, -1]))
-    def accept(self, sender: int, client_msg_id: str, body: str, ahead: int) -> None:
+    @rule(
+        sender=SENDERS,
+        client_msg_id=CLIENT_IDS,
+        body=BODIES,
+        ahead=st.sampled_from([1, 1, 1, 1000, 0, -1]),
+        to=RECEIVERS,
+    )
+    def accept(self, sender: int, client_msg_id: str, body: str, ahead: int, to: int = 9) -> None:
         id = max(self.last_id, START_ID) + ahead
         self.seen.add((sender, client_msg_id))
-        entry = Entry("", id, client_msg_id, sender, 9, "TEXT", body, START_MS, START_MS, "i", "save_first")
+        entry = Entry("", id, client_msg_id, sender, to, "TEXT", body, START_MS, START_MS, "i", "save_first")
         reply = self.bench.do(self.shards.accept(entry, body, SHARE))
-        assert reply == self.accept_here(Item(id, client_msg_id, sender, body))
+        assert reply == self.accept_here(Item(id, client_msg_id, sender, body, to))
 
     def accept_here(self, item: Item) -> tuple[Accepted, int]:
         if claim := self.claims.get(item.key):
-            if claim.digest != item.body:
+            if claim.to != item.to:
                 return Accepted.MISMATCH, claim.id
+            same = claim.digest == item.body
             if claim.saved:
-                return Accepted.SAVED, claim.id
+                return Accepted.SAVED if same else Accepted.SAVED_OTHER, claim.id
             claim.again += 1
-            return Accepted.DUPLICATE, claim.id
+            return Accepted.DUPLICATE if same else Accepted.DUPLICATE_OTHER, claim.id
         if self.backlog >= SHARE:
             return Accepted.BUSY, self.backlog
         if item.id <= self.last_id:
             return Accepted.STALE_ID, self.last_id
-        self.claims[item.key] = Claim(item.id, item.body)
+        self.claims[item.key] = Claim(item.id, item.to, item.body)
         self.accepted.append(item)
         item.entry = self.newest(self.shards.accepted(0))
         self.last_id = item.id
@@ -152,9 +164,9 @@ class Shard(RuleBasedStateMachine):
 
     def remember(self, item: Item) -> None:
         self.seen.add(item.key)
-        row = self.rows.setdefault(item.key, Row(item.id, item.body))
-        self.bench.do(self.shards.remember(*item.key, row.id, row.body))
-        self.claims.setdefault(item.key, Claim(row.id, row.body, saved=True))
+        row = self.rows.setdefault(item.key, Row(item.id, item.to, item.body))
+        self.bench.do(self.shards.remember(*item.key, row.id, row.to, row.body))
+        self.claims.setdefault(item.key, Claim(row.id, row.to, row.body, saved=True))
         self.last_id = max(self.last_id, row.id)
 
     @rule(ahead=st.sampled_from([1, 1000, 0, -1]))
@@ -267,7 +279,7 @@ class Shard(RuleBasedStateMachine):
             self.read("", 1, 100, ">")
         given = [item for item in self.to_save if item.given]
         batch = [item for place, item in enumerate(given) if place in places]
-        batch = [item for item in batch if self.rows.setdefault(item.key, Row(item.id, item.body)).body == item.body]
+        batch = [item for item in batch if self.row_of(item).to == item.to]
         named = [(item, entry) for item, entry in self.over_to_save[-1:] * late if item.key in self.rows]
         named += [(item, item.entry) for item in batch]
         told = [SavedEntry(self.entry_of(item, entry), self.rows[item.key].id, heard) for item, entry in named]
@@ -278,6 +290,10 @@ class Shard(RuleBasedStateMachine):
         stay = [(item.id, asked) for item, _ in named if (asked := self.is_saved(item, heard))]
         assert [(row.entry.id, row.asked) for row in reply] == stay
 
+    def row_of(self, item: Item) -> Row:
+        """Its own, or the one that is there."""
+        return self.rows.setdefault(item.key, Row(item.id, item.to, item.body))
+
     def is_saved(self, item: Item, heard: int) -> int:
         """How often its sender asked, if that is more than was heard: then it stays."""
         asked = self.asked(item)
@@ -286,7 +302,9 @@ class Shard(RuleBasedStateMachine):
         if item in self.to_save:
             self.leave(self.to_save, item, "saved")
             if self.is_claimed(item):  # else it is of a later try, which will meet the row itself
-                self.claims[item.key].id, self.claims[item.key].saved = self.rows[item.key].id, True
+                claim, row = self.claims[item.key], self.rows[item.key]
+                claim.digest = claim.digest if row.id == item.id else ""
+                claim.id, claim.saved = row.id, True
         return 0
 
     def is_claimed(self, item: Item) -> bool:
@@ -388,7 +406,12 @@ class Shard(RuleBasedStateMachine):
             assert ids == sorted(set(ids)), "in the order in which they were accepted"
         for key, claim in self.claims.items():
             assert key in self.rows or any(item.key == key for item in self.under_way), "a claim of nothing"
-            assert not claim.saved or (self.rows[key].id, self.rows[key].body) == (claim.id, claim.digest)
+            if claim.saved:
+                row = self.rows[key]
+                assert (row.id, row.to) == (claim.id, claim.to)
+                assert claim.digest in ("", row.body), (
+                    "who repeats it with another body is not told that it is the same"
+                )
 
     @property
     def under_way(self) -> list[Item]:
@@ -408,7 +431,9 @@ class Shard(RuleBasedStateMachine):
 
     @staticmethod
     def entry_of(item: Item, entry: str) -> Entry:
-        return Entry(entry, item.id, item.client_msg_id, item.sender, 9, "TEXT", item.body, 0, 0, "i", "save_first")
+        return Entry(
+            entry, item.id, item.client_msg_id, item.sender, item.to, "TEXT", item.body, 0, 0, "i", "save_first"
+        )
 
     def teardown(self) -> None:
         keys, shards = self.keys, self.shards
@@ -438,8 +463,10 @@ BUGS = {
     "a bound off by one": ("ACCEPT", "backlog >= share", "backlog > share"),
     "ids compared as numbers": ("ACCEPT", COMPARED, "(tonumber(last) or 0) >= tonumber(id)"),
     "ids compared as plain texts": ("ACCEPT", COMPARED, "last >= id"),
-    "a body that is not compared": ("ACCEPT", "held[2] ~= digest", "false"),
-    "saved told of what is not": ("ACCEPT", "if held[3] then", "if held[1] then"),
+    "a receiver that is not compared": ("ACCEPT", "held[2] ~= to", "false"),
+    "a body that is not compared": ("ACCEPT", "held[3] ~= digest", "false"),
+    "saved told of what is not": ("ACCEPT", "if held[4] then", "if held[1] then"),
+    "the body of a later try for that of the row": ("SAVED", "if mine and row ~= own then", "if false then"),
     "accepted, not counted for its sender": ("ACCEPT", "redis.call('HINCRBY', unsaved, sender, 1)\n", ""),
     "a fence that forgets what SQL knows": ("LEASE", "or 0), fence) + 1", "or 0), 0) + 1"),
     "a lease taken from its holder": ("LEASE", "if redis.call('EXISTS', lease) == 1 then return 0 end\n", ""),

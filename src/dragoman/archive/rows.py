@@ -128,6 +128,6 @@ class Batch:
 
 
 def _compare(row: NewMessage, stored: Stored) -> Verdict:
-    said = (row.from_user, row.client_msg_id, row.to_user, row.body)
-    same = said == (stored.from_user, stored.client_msg_id, stored.to_user, stored.body)
+    said = (row.from_user, row.client_msg_id, row.to_user)
+    same = said == (stored.from_user, stored.client_msg_id, stored.to_user)
     return Verdict.EXISTS if same else Verdict.MISMATCH

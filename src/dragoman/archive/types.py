@@ -19,9 +19,9 @@ class Status(IntEnum):
 
 class Verdict(StrEnum):
     SAVED = "saved"
-    # The row was there: same sender, clientMsgId, receiver and body.
+    # The row was there: same sender, clientMsgId and receiver. Its body stands, also if it is another one.
     EXISTS = "exists"
-    # Sender and clientMsgId (or the id) are there, with another receiver or body.
+    # Sender and clientMsgId are there with another receiver, or the id is that of another message.
     MISMATCH = "mismatch"
 
 

@@ -27,7 +27,7 @@ from dragoman.services.chat.admission import Admission
 from dragoman.services.chat.courier import Courier, Tell
 from dragoman.services.chat.dead_letters import ChatLetters
 from dragoman.services.chat.deliver import DeliverStage
-from dragoman.services.chat.desk import Desk, IdMaker
+from dragoman.services.chat.desk import Desk, IdMaker, Repeats
 from dragoman.services.chat.local_users import LocalUsers
 from dragoman.services.chat.mailroom import Mailroom
 from dragoman.services.chat.receipts import Receipts
@@ -95,7 +95,7 @@ class Chat:
         self.replicas = Replicas(connect, chat.accept_timeout_ms)
         self.desk = Desk(
             instance, self.shards, self.archive, self.courier, self.switchboard, _words(config), metrics, tasks, Gate(),
-            IdMaker(), chat.accept_timeout_ms / 1000, self.replicas,
+            IdMaker(), chat.accept_timeout_ms / 1000, self.replicas, Repeats(metrics),
         )  # fmt: skip
         self.tokens = chat_tokens(config)
         self.admission = Admission(
@@ -112,7 +112,7 @@ class Chat:
         self.resender = Resender(self.here, self.archive, self.receipts, tasks, chat.resend_after_s)
         tools = SaveTools(
             self.shards, self.archive, self.courier, self.receipts, self.switchboard, metrics,
-            chat.max_deliveries,
+            chat.max_deliveries, self.desk.repeats,
         )  # fmt: skip
         self.keeper = ShardKeeper(
             instance, self.shards, self.archive, instances, announcer, metrics,

@@ -152,6 +152,7 @@ class ServerFrame(Frame, gc=False):
     msgSeq: int | None = None
     ts: int | None = None
     reason: str | None = None
+    duplicate: bool | None = None
 
 
 _Id = int | float | str | None
@@ -175,6 +176,7 @@ class _SentByServer(_Sent, gc=False):
     msgSeq: _Id = None
     ts: _Id = None
     reason: str | None = None
+    duplicate: bool | None = None
 
 
 _S = TypeVar("_S", bound=_Sent)
@@ -217,6 +219,7 @@ def decode_server_frame(data: bytes) -> ServerFrame:
         _id(sent.msgSeq),
         _id(sent.ts),
         sent.reason,
+        sent.duplicate,
     )
 
 
@@ -269,6 +272,7 @@ def _id(value: _Id) -> int | None:
 # goes through the JSON encoder.
 
 _json = msgspec.json.Encoder().encode
+_DUPLICATE: Final = b',"duplicate":true'
 
 
 def auth_ok(uid: int, ts: int) -> bytes:
@@ -289,10 +293,22 @@ def error(reason: Reason, ts: int, client_msg_id: str | None = None, server_msg_
 
 
 def ack(
-    ack_type: AckType, sender: int, client_msg_id: str, server_msg_id: int, ts: int, body: str | None = None
+    ack_type: AckType,
+    sender: int,
+    client_msg_id: str,
+    server_msg_id: int,
+    ts: int,
+    body: str | None = None,
+    *,
+    duplicate: bool = False,
 ) -> bytes:
-    """To the sender of a message: how far it is. `from` is the sender's own id."""
+    """To the sender of a message: how far it is. `from` is the sender's own id.
+
+    `duplicate`: it repeated a clientMsgId with another body; `body` is that of the first message, which stands.
+    """
     text = b"" if body is None else b',"body":%b' % _json(body)
+    if duplicate:
+        text += _DUPLICATE
     return b'{"type":"ACK","ackType":"%b","from":"%d","clientMsgId":%b,"serverMsgId":"%d"%b,"ts":%d}' % (
         ack_type.encode(),
         sender,
@@ -303,9 +319,11 @@ def ack(
     )
 
 
-def with_ts(frame: bytes, ts: int) -> bytes:
-    """A frame of ours, whose last field is `ts`, with another one."""
-    return frame[: frame.rindex(b'"ts":') + 5] + b"%d}" % ts
+def stamped(frame: bytes, ts: int, *, duplicate: bool = False) -> bytes:
+    """A frame of ours, whose last field is `ts`, with another one; marked as `duplicate` on request."""
+    before = frame[: frame.rindex(b',"ts":')]
+    mark = _DUPLICATE if duplicate and not before.endswith(_DUPLICATE) else b""
+    return before + mark + b',"ts":%d}' % ts
 
 
 def relay_ack(ack_type: AckType, acker: int, sender: int, server_msg_id: int, ts: int) -> bytes:

@@ -55,6 +55,9 @@ class Metrics:
         self.chat_publish_fail = board.counter("dragoman_chat_publish_fail_total", "Messages Redis did not accept")
         self.chat_save_fail = board.counter("dragoman_chat_save_fail_total", "Transactions that did not commit")
         self.chat_dup_db = board.counter("dragoman_chat_dup_db_total", "Messages that were rows already")
+        self.chat_other_body = board.counter(
+            "dragoman_chat_other_body_total", "Repeated clientMsgIds with another body"
+        )
         self.chat_server_busy = board.counter("dragoman_chat_server_busy_total", "Messages answered server_busy")
         self.chat_dead = board.counter("dragoman_chat_dead_total", "Messages that became dead letters")
         self.chat_backlog = board.gauges("dragoman_chat_backlog", "Accepted, not yet saved messages", ["shard"])

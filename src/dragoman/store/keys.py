@@ -81,7 +81,7 @@ TABLE = (
     KeySpec("IM:shard:{<tag>}", "hash", "as long as the cluster", "acceptor, workers", "acceptor, status", "last_id, backlog, fence, and totals"),
     KeySpec("IM:unsaved:{<tag>}", "hash", "until saved", "acceptor, workers", "sending", "unsaved messages of each sender"),
     KeySpec("IM:lease:{<tag>}", "string", "TTL presence", "shard keeper", "workers", "instance and fence that work the shard"),
-    KeySpec("IM:claim:{<tag>}:<user>:<message>", "hash", "TTL idempotency", "acceptor, workers", "acceptor", "id, digest, saved, again"),
+    KeySpec("IM:claim:{<tag>}:<user>:<message>", "hash", "TTL idempotency", "acceptor, workers", "acceptor", "id, to, digest of the body, saved, again"),
     KeySpec("IM:sv:{user:<id>}", "string", "as long as the account", "login", "chat connections", "session version"),
     KeySpec("IM:logins:<try>", "string", "TTL 1 min", "login", "login", "ms at which a name has all its tries from an address again; a digest of both"),
     KeySpec("IM:early:{user:<id>}", "hash", "TTL 1 h", "receipts", "save stage", "receipts that came before the row"),

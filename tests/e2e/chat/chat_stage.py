@@ -88,6 +88,11 @@ class ChatVisit:
     async def dead_letters(self, uid: int) -> int:
         return int(await self.redis.call("XLEN", self.keys.dead(tag(shard_of(uid, SHARDS)))))
 
+    async def other_bodies(self) -> float:
+        """Repeated clientMsgIds with another body that the instances have counted."""
+        counts = [await one.metric("dragoman_chat_other_body_total") for one in self.stage.instances]
+        return sum(counts)
+
     async def get(self, path: str, at: int = 0) -> Any:
         return await self.stage.instances[at].get(path)
 

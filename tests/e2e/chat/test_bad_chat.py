@@ -159,7 +159,7 @@ async def test_odd_characters_in_every_text_harm_nobody_and_arrive_where_they_ar
         got = await bob.expect("SINGLE_CHAT")
         assert (got["clientMsgId"], got["body"], got["msgType"]) == (ODD, ODD, ODD)
         id = await alice.saved(ODD)
-        await alice.chat(bob.uid, "other", ODD)
+        await alice.chat(visit.uid(), "other", ODD)
         assert (await alice.refused("duplicate_msg_id_mismatch"))["clientMsgId"] == ODD
         await bob.ack(ODD)
         await bob.refused("missing_server_msg_id")

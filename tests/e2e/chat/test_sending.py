@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chat_speaker import ChatSpeaker, Heard
+from chat_speaker import ChatSpeaker, Heard, bodies
 from e2e.chat.chat_stage import PATHS, chat_stage, visiting_chat
 from e2e.speech_stage import Stage
 from key_leaks import Onlooker
@@ -283,16 +283,35 @@ async def test_a_repetition_on_another_instance_is_recognised(stage: Stage) -> N
         assert len(visit.rows(alice.uid)) == 1
 
 
-@pytest.mark.parametrize("changed", ["body", "receiver"])
-async def test_the_same_id_for_something_else_is_a_mismatch(stage: Stage, changed: str) -> None:
+@pytest.mark.parametrize("body", ["once", "other"])
+async def test_repeated_id_for_another_receiver_is_refused(stage: Stage, body: str) -> None:
     async with visiting_chat(stage) as visit:
         alice, bob = await visit.pair()
         await alice.saved(await alice.chat(bob.uid, "once", "n"))
         await alice.so_far()
-        await alice.chat(*((bob.uid, "other") if changed == "body" else (visit.uid(), "once")), "n")
+        await alice.chat(visit.uid(), body, "n")
         assert (await alice.next())["reason"] == "duplicate_msg_id_mismatch"
         assert await alice.so_far() == []
         assert [row[2] for row in visit.rows(alice.uid)] == ["once"]
+
+
+async def test_repeated_id_with_another_body_is_answered_with_the_first_message(stage: Stage) -> None:
+    async with visiting_chat(stage) as visit:
+        alice, bob = await visit.pair()
+        before = await visit.other_bodies()
+        id = await alice.saved(await alice.chat(bob.uid, "once", "n"))
+        await alice.so_far()
+        for _ in range(2):
+            await alice.chat(bob.uid, "other", "n")
+            saved = await alice.expect("ACK", ackType="saved")
+            acks = [*await alice.so_far(), saved]
+            assert len(acks) == (1 if path_of(stage) == "off" else 2)
+            assert {(ack["serverMsgId"], ack["body"], ack["duplicate"]) for ack in acks} == {(str(id), "once", True)}
+        assert [row[2] for row in visit.rows(alice.uid)] == ["once"]
+        assert bodies(await bob.so_far()) == ["once"]
+        assert await visit.other_bodies() == before + 2
+        await alice.chat(bob.uid, "once", "n")
+        assert "duplicate" not in await alice.expect("ACK", ackType="saved")
 
 
 async def test_the_same_id_of_another_sender_is_another_message(stage: Stage) -> None:
@@ -314,9 +333,13 @@ async def test_a_repetition_before_it_is_saved_is_told_when_it_is(stage: Stage) 
             again = await alice.expect("ACK", ackType="accepted")
             assert again["serverMsgId"] == first["serverMsgId"]
             await alice.chat(bob.uid, "other", "n")
+            other = await alice.expect("ACK", ackType="accepted", duplicate=True)
+            assert (other["serverMsgId"], other["body"]) == (first["serverMsgId"], "once")
+            await alice.chat(visit.uid(), "once", "n")
             await alice.refused("duplicate_msg_id_mismatch", clientMsgId="n")
             assert not [frame for frame in await alice.so_far() if frame.get("ackType") == "saved"]
-        assert await alice.saved("n") == int(first["serverMsgId"])
+        saved = await alice.expect("ACK", ackType="saved")
+        assert (saved["serverMsgId"], saved["body"], saved["duplicate"]) == (first["serverMsgId"], "once", True)
         assert (await bob.expect("SINGLE_CHAT"))["body"] == "once"
         assert len(visit.rows(alice.uid)) == 1
 
@@ -362,9 +385,24 @@ async def test_a_repetition_after_the_claim_has_lapsed_makes_no_second_row(forge
         assert len(visit.rows(alice.uid)) == 1
 
 
-async def test_another_body_after_the_claim_has_lapsed_is_a_dead_letter_and_its_sender_is_told(
-    forgetful: Stage,
-) -> None:
+async def test_another_body_after_the_claim_has_lapsed_is_answered_with_the_first_message(forgetful: Stage) -> None:
+    async with visiting_chat(forgetful) as visit:
+        alice, to = await visit.user(), visit.uid()
+        id = await alice.saved(await alice.chat(to, "once", "n"))
+
+        async def forgotten() -> bool:
+            return not await visit.claimed(alice.uid, "n")
+
+        await wait_until(forgotten, 10)
+        before = await visit.other_bodies()
+        await alice.chat(to, "other", "n")
+        saved = await alice.expect("ACK", ackType="saved", clientMsgId="n", duplicate=True)
+        assert (saved["serverMsgId"], saved["body"]) == (str(id), "once")
+        assert [row[2] for row in visit.rows(alice.uid)] == ["once"]
+        assert await visit.other_bodies() == before + 1
+
+
+async def test_another_receiver_after_the_claim_has_lapsed_makes_a_dead_letter_and_an_error(forgetful: Stage) -> None:
     async with visiting_chat(forgetful) as visit:
         alice, to = await visit.user(), visit.uid()
         await alice.saved(await alice.chat(to, "once", "n"))
@@ -374,7 +412,7 @@ async def test_another_body_after_the_claim_has_lapsed_is_a_dead_letter_and_its_
 
         await wait_until(forgotten, 10)
         before = await visit.dead_letters(alice.uid)
-        await alice.chat(to, "other", "n")
+        await alice.chat(visit.uid(), "once", "n")
         await alice.refused("duplicate_msg_id_mismatch", clientMsgId="n")
 
         async def buried() -> bool:

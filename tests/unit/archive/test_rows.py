@@ -76,7 +76,7 @@ def test_every_row_gets_its_outcome() -> None:
         Verdict.SAVED,
         Verdict.SAVED,
         Verdict.EXISTS,
-        Verdict.MISMATCH,
+        Verdict.EXISTS,
         Verdict.EXISTS,
         Verdict.MISMATCH,
     ]

@@ -18,6 +18,7 @@ class Notice(Enum):
     """What becomes of a `saved`."""
 
     WRITE = auto()
+    WRITE_DUPLICATE = auto()  # marked: the request had another body than the message
     HOLD = auto()  # until the request in progress is answered
     DROP = auto()
 
@@ -27,20 +28,20 @@ class OpenRequests:
 
     def __init__(self) -> None:
         self._received: dict[str, int] = {}  # how many are not answered
-        self._accepted: dict[str, None] = {}  # answered by `accepted`, not by `saved`
+        self._accepted: dict[str, bool] = {}  # answered by `accepted`, not by `saved`; whether it is a duplicate
         self._saved: dict[str, bytes] = {}  # frames that came while a request was not answered
-        self._failed: dict[str, None] = {}  # answered without `accepted`, and perhaps accepted all the same
+        self._failed: dict[str, bool] = {}  # answered without `accepted`, and perhaps accepted all the same
         self._ended = 0  # the highest serverMsgId of which a `saved` came; a sender's messages end in their order
 
     def received(self, name: str) -> None:
         self._received[name] = self._received.get(name, 0) + 1
 
-    def accepted(self, name: str) -> bytes | None:
+    def accepted(self, name: str, *, duplicate: bool = False) -> bytes | None:
         """It is answered by `accepted`. Returns the `saved` that follows at once."""
         self._failed.pop(name, None)
         held = self._saved.get(name)
         if held is None:
-            _remember(self._accepted, name)
+            _remember(self._accepted, name, duplicate)
         return held
 
     def saved(self, name: str, id: int) -> None:
@@ -57,7 +58,7 @@ class OpenRequests:
             self._received.pop(name, None)
             self._saved.pop(name, None)
         if unknown and name not in self._accepted:
-            _remember(self._failed, name)
+            _remember(self._failed, name, False)
 
     def notified(self, name: str, id: int, frame: bytes) -> Notice:
         """A `saved` from the save stage; `id` is the serverMsgId that the message was accepted with."""
@@ -66,8 +67,7 @@ class OpenRequests:
         if in_progress:
             self._saved[name] = frame
         if name in self._accepted:
-            del self._accepted[name]
-            return Notice.WRITE
+            return Notice.WRITE_DUPLICATE if self._accepted.pop(name) else Notice.WRITE
         if in_progress:
             return Notice.HOLD
         if name in self._failed:
@@ -76,8 +76,8 @@ class OpenRequests:
         return Notice.WRITE if is_new else Notice.DROP
 
 
-def _remember(names: dict[str, None], name: str) -> None:
+def _remember(names: dict[str, bool], name: str, duplicate: bool) -> None:
     names.pop(name, None)
-    names[name] = None
+    names[name] = duplicate
     if len(names) > MOST:
         del names[next(iter(names))]

@@ -55,7 +55,7 @@ class ChatLetters:
         verdict = await self._accept(entry)
         if verdict is Accepted.BUSY:
             return Push.FULL
-        if verdict is Accepted.MISMATCH:
+        if verdict in (Accepted.MISMATCH, Accepted.DUPLICATE_OTHER, Accepted.SAVED_OTHER):
             raise CannotReplay("its sender has used the clientMsgId for another message since")
         await self.drop(letter.instance, letter.id)
         return Push.OK
@@ -68,7 +68,7 @@ class ChatLetters:
             again = msgspec.structs.replace(
                 entry, id=self._ids.draw(above), mode=Path.SAVE_FIRST, producer=self._instance
             )
-            verdict, number = await shards.accept(again, digest_of(entry.to, entry.body), share)
+            verdict, number = await shards.accept(again, digest_of(entry.body), share)
             if verdict is not Accepted.STALE_ID:
                 return verdict
             above = number

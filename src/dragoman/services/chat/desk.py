@@ -2,8 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic
+
+import structlog
 
 from dragoman.archive import Archive
+from dragoman.domain.chat.allowances import Allowances
 from dragoman.domain.chat.gate import Gate
 from dragoman.domain.chat.message_ids import MessageIds
 from dragoman.domain.chat.words import WordFilter
@@ -14,6 +18,8 @@ from dragoman.services.chat.switchboard import Switchboard
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.store.chat.shards import Shards
+
+log = structlog.get_logger(__name__)
 
 
 class IdMaker:
@@ -37,6 +43,22 @@ class IdMaker:
         self._last = max(self._last, above)
 
 
+class Repeats:
+    """Repeated clientMsgIds with another body: counted, and logged at most once a minute for each sender."""
+
+    def __init__(self, metrics: Metrics, clock: Callable[[], float] = monotonic) -> None:
+        self._metrics, self._clock = metrics, clock
+        self._warnings = Allowances(per_minute=1)
+
+    def note(self, sender: int, client_msg_id: str, id: int) -> None:
+        self._metrics.chat_other_body.inc()
+        if self._warnings.take(sender, self._clock()):
+            log.warning(
+                "A sender repeats a clientMsgId with another body; the first message stands.",
+                user=sender, clientMsgId=client_msg_id, serverMsgId=id,
+            )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Desk:
     instance: str
@@ -51,3 +73,4 @@ class Desk:
     ids: IdMaker
     accept_timeout_s: float
     replicas: Replicas
+    repeats: Repeats

@@ -177,7 +177,7 @@ class Outbound:
         if not desk.gate.may_ask(began):
             raise Unusable("Redis failed a moment ago", row)
         share = max(desk.switchboard.current.max_backlog // desk.shards.count, 1)
-        digest = digest_of(row.to_user, row.body)
+        digest = digest_of(row.body)
         try:
             async with asyncio.timeout(desk.accept_timeout_s):
                 await self._make_known(row)
@@ -202,13 +202,13 @@ class Outbound:
             raise self._unusable(str(error), row, perhaps=desk.switchboard.current.wait_replicas > 0) from None
         desk.gate.worked()
         wrote_s = monotonic() - began
-        self._answer(row, verdict, number)
+        await self._answer(row, verdict, number)
         if verdict is Accepted.OK:
             user.unsaved.accepted(row.id)
             self._observe_accept(row, came_at, wrote_s, backlog=number)
             if user.unsaved.count != 1 and monotonic() - self._counted_at > RECOUNT_S:
                 await self._recount()
-        elif verdict is Accepted.DUPLICATE and user.unsaved.count == 0:
+        elif verdict in (Accepted.DUPLICATE, Accepted.DUPLICATE_OTHER) and user.unsaved.count == 0:
             user.unsaved.lost_count()  # another instance accepted it after we counted, and it is on its way
 
     async def _recount(self) -> None:
@@ -260,7 +260,7 @@ class Outbound:
         self._desk.metrics.chat_publish_fail.inc()
         return Unusable(why, row, perhaps=perhaps)
 
-    def _answer(self, row: NewMessage, verdict: Accepted, number: int) -> None:
+    async def _answer(self, row: NewMessage, verdict: Accepted, number: int) -> None:
         match verdict:
             case Accepted.OK:
                 self._accepted(row, row.id)
@@ -269,23 +269,59 @@ class Outbound:
             case Accepted.SAVED:
                 self._ack(AckType.ACCEPTED, row, number)
                 self._saved(row, number)
+            case Accepted.DUPLICATE_OTHER | Accepted.SAVED_OTHER:
+                await self._answer_repeated(row, number, saved=verdict is Accepted.SAVED_OTHER)
             case Accepted.MISMATCH:
                 self._user.error(Reason.DUPLICATE_MSG_ID_MISMATCH, row.client_msg_id)
             case _:
                 self._busy(row)
 
-    def _accepted(self, row: NewMessage, id: int) -> None:
-        self._ack(AckType.ACCEPTED, row, id)
-        saved = self._user.requests.accepted(row.client_msg_id)
-        if saved is not None:
-            self._user.say_stamped(saved)
+    async def _answer_repeated(self, row: NewMessage, id: int, *, saved: bool) -> None:
+        """The first message with this clientMsgId and receiver stands; its sender gets that one's body."""
+        body = await self._body_of(row.from_user, id)
+        if body is None:
+            self._busy(row)
+            return
+        row, duplicate = self._first(row, id, body)
+        if saved:
+            self._ack(AckType.ACCEPTED, row, id, duplicate=duplicate)
+            self._saved(row, id, duplicate=duplicate)
+        else:
+            self._accepted(row, id, duplicate=duplicate)
 
-    def _saved(self, row: NewMessage, id: int) -> None:
-        self._ack(AckType.SAVED, row, id)
+    async def _body_of(self, sender: int, id: int) -> str | None:
+        """None: it cannot be looked up now, or became a dead letter meanwhile; sent again, it will be known."""
+        desk = self._desk
+        try:
+            async with asyncio.timeout(desk.accept_timeout_s):
+                body = await desk.shards.unsaved_body(sender, id)
+                if body is None and (row := (await desk.archive.messages([id])).get(id)) is not None:
+                    body = row.body
+        except (StoreError, ArchiveError, TimeoutError) as error:
+            log.debug("a repeated message cannot be looked up", user=sender, id=id, error=str(error))
+            return None
+        return body
+
+    def _first(self, row: NewMessage, id: int, body: str) -> tuple[NewMessage, bool]:
+        """The message as it was first sent, and whether `row` has another body."""
+        if row.body == body:
+            return row, False
+        self._desk.repeats.note(row.from_user, row.client_msg_id, id)
+        return replace(row, body=body), True
+
+    def _accepted(self, row: NewMessage, id: int, *, duplicate: bool = False) -> None:
+        self._ack(AckType.ACCEPTED, row, id, duplicate=duplicate)
+        saved = self._user.requests.accepted(row.client_msg_id, duplicate=duplicate)
+        if saved is not None:
+            self._user.say_stamped(saved, duplicate=duplicate)
+
+    def _saved(self, row: NewMessage, id: int, *, duplicate: bool = False) -> None:
+        self._ack(AckType.SAVED, row, id, duplicate=duplicate)
         self._user.requests.saved(row.client_msg_id, id)
 
-    def _ack(self, kind: AckType, row: NewMessage, id: int) -> None:
-        self._user.say(wire.ack(kind, row.from_user, row.client_msg_id, id, self._user.stamp(), row.body))
+    def _ack(self, kind: AckType, row: NewMessage, id: int, *, duplicate: bool = False) -> None:
+        ts = self._user.stamp()
+        self._user.say(wire.ack(kind, row.from_user, row.client_msg_id, id, ts, row.body, duplicate=duplicate))
 
     def _busy(self, row: NewMessage) -> None:
         self._desk.metrics.chat_server_busy.inc()
@@ -325,10 +361,11 @@ class Outbound:
             case Verdict.EXISTS:
                 desk.metrics.chat_dup_db.inc()
                 desk.ids.rise(outcome.message.id)  # whoever made it may be ahead of us, and dead since
+                row, duplicate = self._first(row, outcome.message.id, outcome.message.body)
                 self._remember(replace(row, id=outcome.message.id))
                 # Whoever saved it may have died before pushing it; a receiver that has it does not get it twice.
                 await self._push(outcome.message, past_redis)
-                self._saved(row, outcome.message.id)
+                self._saved(row, outcome.message.id, duplicate=duplicate)
             case Verdict.SAVED:
                 # Pushed before it is acknowledged: should we die in between, its sender sends it again, and nothing
                 # it sends after that can overtake it.
@@ -373,8 +410,8 @@ class Outbound:
         if not desk.gate.open:
             return
         if desk.switchboard.current.enabled:
-            digest = digest_of(row.to_user, row.body)
-            unawaited(desk.shards.remember(row.from_user, row.client_msg_id, row.id, digest))
+            digest = digest_of(row.body)
+            unawaited(desk.shards.remember(row.from_user, row.client_msg_id, row.id, row.to_user, digest))
         else:
             unawaited(desk.shards.rise(row.from_user, row.id))
 
@@ -402,9 +439,9 @@ class Outbound:
             )  # fmt: skip
 
 
-def digest_of(to: int, body: str) -> str:
-    """What makes a repeated clientMsgId the same message."""
-    return blake2b(f"{to}:{body}".encode(), digest_size=12).hexdigest()
+def digest_of(body: str) -> str:
+    """What tells the body of a repeated clientMsgId from that of the first message."""
+    return blake2b(body.encode(), digest_size=8).hexdigest()
 
 
 def _ms(seconds: float) -> float:

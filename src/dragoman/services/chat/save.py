@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 
+import msgspec
 import structlog
 
 from dragoman.archive import Archive, ArchiveAway, BadRow, Fenced, NewMessage, Outcome, Status, Verdict
@@ -24,6 +25,7 @@ from dragoman.protocol.chat import AckType, Reason
 from dragoman.services.chat.clock import now_ms
 from dragoman.services.chat.courier import Courier, Delivery, Tell
 from dragoman.services.chat.deliver import give_up, given, paused, persist, tell_unreadable
+from dragoman.services.chat.desk import Repeats
 from dragoman.services.chat.holding import Holding, LostShard
 from dragoman.services.chat.receipts import Receipts
 from dragoman.services.chat.switchboard import Switchboard
@@ -47,6 +49,7 @@ class SaveTools:
     switchboard: Switchboard
     metrics: Metrics
     max_deliveries: int
+    repeats: Repeats
 
 
 class SaveStage:
@@ -148,13 +151,22 @@ class SaveStage:
             tools.metrics.chat_save_lag.observe(max(ts - entry.created_ms, 0) / 1000)
             if outcome.verdict is Verdict.EXISTS:
                 tools.metrics.chat_dup_db.inc()
-        tells = [_told(entry, outcome.message.id, ts) for entry, outcome in good]
+        rows = [self._row_of(entry, outcome) for entry, outcome in good]
+        tells = [_told(row, ts) for row in rows]
         await self._push(holding, good, await self._tell(tells, [entry.to for entry, _ in good]))
-        await self._done(holding, [SavedEntry(entry, outcome.message.id) for entry, outcome in good])
+        await self._done(holding, rows)
         for entry, outcome in pairs:
             if outcome.verdict is Verdict.MISMATCH:
-                why = f"clientMsgId is that of message {outcome.message.id}, which has another body or receiver"
+                why = f"clientMsgId is that of message {outcome.message.id}, which has another receiver"
                 await self._fail(holding, entry, why, 1, Reason.DUPLICATE_MSG_ID_MISMATCH)
+
+    def _row_of(self, entry: Entry, outcome: Outcome) -> SavedEntry:
+        """With the body that is stored: a repeated clientMsgId does not change the first message."""
+        stored = outcome.message
+        if stored.body == entry.body:
+            return SavedEntry(entry, stored.id)
+        self._tools.repeats.note(entry.sender, entry.client_msg_id, stored.id)
+        return SavedEntry(msgspec.structs.replace(entry, body=stored.body), stored.id, duplicate=True)
 
     async def _tell(self, tells: list[Tell], receivers: list[int]) -> dict[int, str]:
         """Answers where the receivers are: looked up after the commit, and once for both."""
@@ -222,7 +234,7 @@ class SaveStage:
                     holding.settled(row.entry.sender, row.entry.to, row.entry.id)
             rows = asked
             if rows:
-                await self._tools.courier.tell([_told(row.entry, row.row, now_ms()) for row in rows])
+                await self._tools.courier.tell([_told(row, now_ms()) for row in rows])
 
     # -- what will never be a row ----------------------------------------------------------------
 
@@ -253,6 +265,7 @@ def _row(entry: Entry) -> NewMessage:
     )
 
 
-def _told(entry: Entry, id: int, ts: int) -> Tell:
-    frame = wire.ack(AckType.SAVED, entry.sender, entry.client_msg_id, id, ts, entry.body)
+def _told(saved: SavedEntry, ts: int) -> Tell:
+    entry, duplicate = saved.entry, saved.duplicate
+    frame = wire.ack(AckType.SAVED, entry.sender, entry.client_msg_id, saved.row, ts, entry.body, duplicate=duplicate)
     return Tell(entry.sender, frame, entry.id, saved=entry.client_msg_id)

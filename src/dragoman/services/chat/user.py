@@ -48,17 +48,18 @@ class ChatUser:
         """
         if ended:
             self.unsaved.ended(ended)
-        if not saved or self.requests.notified(saved, ended, frame) is Notice.WRITE:
-            self.say_stamped(frame)
+        notice = self.requests.notified(saved, ended, frame) if saved else Notice.WRITE
+        if notice in (Notice.WRITE, Notice.WRITE_DUPLICATE):
+            self.say_stamped(frame, duplicate=notice is Notice.WRITE_DUPLICATE)
 
     def stamp(self) -> int:
         """The `ts` of a frame about a message it sent: never below that of an earlier one, whatever the clock does."""
         self._ts = max(self._ts, now_ms())
         return self._ts
 
-    def say_stamped(self, frame: bytes) -> None:
+    def say_stamped(self, frame: bytes, *, duplicate: bool = False) -> None:
         """A frame that another part made earlier, or another instance by its own clock: its `ts` is that of writing."""
-        self.say(wire.with_ts(frame, self.stamp()))
+        self.say(wire.stamped(frame, self.stamp(), duplicate=duplicate))
 
     def error(self, reason: wire.Reason, client_msg_id: str | None = None, server_msg_id: int | None = None) -> None:
         self.say(wire.error(reason, self.stamp(), client_msg_id, server_msg_id))

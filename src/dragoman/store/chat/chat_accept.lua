@@ -5,22 +5,25 @@
 --       shard     hash
 --       unsaved   hash
 -- ARGV  id        str   serverMsgId, decimal
---       digest    str   of receiver and body
+--       to        str   receiver
+--       digest    str   of the body
 --       sender    str
 --       share     int   unsaved messages this shard may have
 --       ttl       int   ms the claim lives
 --       fields    list  of the stream entry
 --
--- Returns {'OK', backlog}, {'DUPLICATE', id}, {'SAVED', id} (a duplicate of a saved one), {'MISMATCH', id},
+-- Returns {'OK', backlog}, {'DUPLICATE', id}, {'SAVED', id} (a duplicate of a saved one), {'DUPLICATE_OTHER', id} or
+-- {'SAVED_OTHER', id} (the same with another body, or one that is not known), {'MISMATCH', id} (another receiver),
 -- {'BUSY', backlog} or {'STALE_ID', last}: draw a higher one.
-local held = redis.call('HMGET', claim, 'id', 'digest', 'saved')
+local held = redis.call('HMGET', claim, 'id', 'to', 'digest', 'saved')
 if held[1] then
-  if held[2] ~= digest then return {'MISMATCH', held[1]} end
-  if held[3] then return {'SAVED', held[1]} end
+  if held[2] ~= to then return {'MISMATCH', held[1]} end
+  local other = held[3] ~= digest and '_OTHER' or ''
+  if held[4] then return {'SAVED' .. other, held[1]} end
   -- Whoever finishes the message looks at this; the claim must not lapse before.
   redis.call('HINCRBY', claim, 'again', 1)
   redis.call('PEXPIRE', claim, ttl)
-  return {'DUPLICATE', held[1]}
+  return {'DUPLICATE' .. other, held[1]}
 end
 local known = redis.call('HMGET', shard, 'last_id', 'backlog')
 local backlog = tonumber(known[2] or 0)
@@ -28,7 +31,7 @@ if backlog >= share then return {'BUSY', tostring(backlog)} end
 -- As text: a double cannot hold 63 bits.
 local last = known[1] or ''
 if #last > #id or (#last == #id and last >= id) then return {'STALE_ID', last} end
-redis.call('HSET', claim, 'id', id, 'digest', digest)
+redis.call('HSET', claim, 'id', id, 'to', to, 'digest', digest)
 redis.call('PEXPIRE', claim, ttl)
 redis.call('XADD', accepted, '*', unpack(fields))
 redis.call('HSET', shard, 'last_id', id, 'backlog', backlog + 1)

@@ -4,7 +4,8 @@
 -- KEYS  claim   hash
 --       shard   hash
 -- ARGV  id      str   serverMsgId, decimal
---       digest  str
+--       to      str  receiver
+--       digest  str  of the body
 --       ttl     int  ms
 --
 -- Returns 'OK' or 'KNOWN'.
@@ -12,6 +13,6 @@
 local last = redis.call('HGET', shard, 'last_id') or ''
 if #last < #id or (#last == #id and last < id) then redis.call('HSET', shard, 'last_id', id) end
 if redis.call('EXISTS', claim) == 1 then return 'KNOWN' end
-redis.call('HSET', claim, 'id', id, 'digest', digest, 'saved', '1')
+redis.call('HSET', claim, 'id', id, 'to', to, 'digest', digest, 'saved', '1')
 redis.call('PEXPIRE', claim, ttl)
 return 'OK'

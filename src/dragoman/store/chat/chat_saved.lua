@@ -28,6 +28,8 @@ for i, claim in ipairs(claims) do
     saved = saved + 1
     if redis.call('HINCRBY', unsaved, sender, -1) <= 0 then redis.call('HDEL', unsaved, sender) end
     if mine then redis.call('HSET', claim, 'id', row, 'saved', '1') end
+    -- The row is that of an earlier message, perhaps with another body.
+    if mine and row ~= own then redis.call('HDEL', claim, 'digest') end
   end
 end
 if saved == 0 then return stay end -- Redis 6.2 does not take the -0 Lua would make of it

@@ -32,6 +32,7 @@ SAVED = Script.beside(__file__, "chat_saved")
 DEAD = Script.beside(__file__, "chat_dead")
 
 CONSUMER = "holder"
+PAGE = 200  # entries of a stream that are searched at a time
 VERSION = 1
 
 
@@ -39,7 +40,9 @@ class Accepted(StrEnum):
     OK = "OK"
     DUPLICATE = "DUPLICATE"  # accepted before, not saved yet
     SAVED = "SAVED"  # accepted before, and saved
-    MISMATCH = "MISMATCH"  # the same id with another body or receiver
+    DUPLICATE_OTHER = "DUPLICATE_OTHER"  # the same, and this body is another one or the first is not known
+    SAVED_OTHER = "SAVED_OTHER"
+    MISMATCH = "MISMATCH"  # the same clientMsgId to another receiver
     BUSY = "BUSY"
     STALE_ID = "STALE_ID"  # the shard has seen a higher serverMsgId
 
@@ -87,11 +90,15 @@ class Entry(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class SavedEntry:
-    """An entry that is a row: the id of that, and how often its sender asked again before it was told last."""
+    """An entry that is a row: the id of that, and how often its sender asked again before it was told last.
+
+    `duplicate`: the row is that of an earlier message with another body, which stands in `entry` now.
+    """
 
     entry: Entry
     row: int
     asked: int = 0
+    duplicate: bool = False
 
     def parts(self) -> tuple[str | int, ...]:
         return self.entry.entry, self.entry.sender, self.entry.id, self.row, self.asked
@@ -168,6 +175,7 @@ class Shards:
             shard=counts,
             unsaved=unsaved,
             id=message.id,
+            to=message.to,
             digest=digest,
             sender=message.sender,
             share=share,
@@ -176,11 +184,11 @@ class Shards:
         )
         return Accepted(word.decode()), int(number)
 
-    def remember(self, sender: int, client_msg_id: str, id: int, digest: str) -> "asyncio.Future[bytes]":
+    def remember(self, sender: int, client_msg_id: str, id: int, to: int, digest: str) -> "asyncio.Future[bytes]":
         """A message that was saved at once: its claim, and its id. On its way when this returns."""
         shard = self.of(sender)
         claim, counts = self.keys.claim(self._tags[shard], sender, client_msg_id), self._fixed[shard][1]
-        return REMEMBER(self.redis, claim=claim, shard=counts, id=id, digest=digest, ttl=self.claim_ttl_ms)
+        return REMEMBER(self.redis, claim=claim, shard=counts, id=id, to=to, digest=digest, ttl=self.claim_ttl_ms)
 
     def rise(self, sender: int, id: int) -> "asyncio.Future[bytes]":
         """The same without a claim."""
@@ -193,6 +201,22 @@ class Shards:
     async def last_id(self, user: int) -> int:
         """The highest serverMsgId in the shard of this sender, as far as it was told of."""
         return int(await self.redis.call("HGET", self._fixed[self.of(user)][1], "last_id") or 0)
+
+    async def unsaved_body(self, sender: int, id: int) -> str | None:
+        """The body of an accepted message that is not a row yet.
+
+        Entries go from `accepted` to `to_save`, and both are in the order of ids: what is in neither is a row or dead.
+        """
+        shard = self.of(sender)
+        for stream in (self.accepted(shard), self.to_save(shard)):
+            start = "-"
+            while rows := await self.redis.call("XRANGE", stream, start, "+", "COUNT", PAGE):
+                for row in rows:
+                    entry = Entry.parse(*row)
+                    if isinstance(entry, Entry) and entry.id == id:
+                        return entry.body
+                start = f"({rows[-1][0].decode()}"
+        return None
 
     async def claim(self, sender: int, client_msg_id: str) -> dict[str, str]:
         key = self.keys.claim(self._tags[self.of(sender)], sender, client_msg_id)

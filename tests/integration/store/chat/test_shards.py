@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dragoman.store.chat import shards as chat_shards
 from dragoman.store.chat.shards import CONSUMER, Accepted, Entry, Names, SavedEntry, Shards, Tally, Unreadable
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Dedicated, Redis
@@ -90,7 +91,7 @@ async def test_a_message_goes_from_accepted_to_saved_and_leaves_nothing_but_its_
     assert await shards.saved(0, holder, [SavedEntry(read, read.id)]) == []
     assert await shards.unsaved(SENDER) == 0
     assert not await shards.newest_to_save(0)
-    assert await shards.claim(SENDER, "m-1") == {"id": str(ID + 1), "digest": "digest", "saved": "1"}
+    assert await shards.claim(SENDER, "m-1") == {"id": str(ID + 1), "to": "9", "digest": "digest", "saved": "1"}
     assert await shards.tally(0) == Tally(accepted=1, saved=1, fence=1, holder=holder)
     assert await shards.accept(message(2, client_msg_id="m-1"), "digest", SHARE) == (Accepted.SAVED, ID + 1)
 
@@ -112,6 +113,19 @@ async def test_a_message_stays_until_who_asked_again_was_told_again(shards: Shar
     assert await shards.saved(0, holder, [stays]) == []
     assert await shards.bury(0, holder, bad, "why", 5, asked=2) == 0
     assert await shards.unsaved(SENDER) == 0
+
+
+async def test_body_of_an_unsaved_message_is_found_in_either_stream(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat_shards, "PAGE", 2)
+    holder = await take(shards)
+    await accept(shards, *range(1, 6))
+    assert [await shards.unsaved_body(SENDER, ID + number) for number in (1, 5, 6)] == ["héllo", "héllo", None]
+    entries = await next_accepted(shards, holder, count=3)
+    await shards.moved(0, holder, [(entry.entry, "") for entry in entries])
+    assert [await shards.unsaved_body(SENDER, ID + number) for number in (1, 3, 4)] == ["héllo"] * 3
+    assert await shards.unsaved_body(SENDER, ID + 6) is None
 
 
 async def test_who_asks_again_keeps_the_claim_alive(shards: Shards, redis: Redis, keys: Keys) -> None:

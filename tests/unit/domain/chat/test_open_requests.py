@@ -78,6 +78,14 @@ def test_repetition_in_progress_gets_saved_although_the_first_request_got_it_too
     assert requests.accepted("a") == SAVED
 
 
+def test_saved_is_marked_for_a_request_that_had_another_body() -> None:
+    requests = OpenRequests()
+    requests.received("a")
+    requests.accepted("a", duplicate=True)
+    requests.answered("a")
+    assert requests.notified("a", 5, SAVED) is Notice.WRITE_DUPLICATE
+
+
 def test_saved_of_an_earlier_connection_passes_once() -> None:
     requests = OpenRequests()
     assert requests.notified("a", 5, SAVED) is Notice.WRITE

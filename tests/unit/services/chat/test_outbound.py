@@ -15,7 +15,7 @@ from dragoman.domain.chat.switches import Switches
 from dragoman.protocol.chat import AckType, Frame, Reason, ack
 from dragoman.services.chat import outbound, user
 from dragoman.services.chat.courier import Delivery, NotHeeded
-from dragoman.services.chat.desk import Desk, IdMaker
+from dragoman.services.chat.desk import Desk, IdMaker, Repeats
 from dragoman.services.chat.outbound import Outbound
 from dragoman.services.chat.user import ChatUser
 from dragoman.services.loops import Tasks
@@ -138,20 +138,9 @@ def sending(
     gate, ids, heard = Gate(), IdMaker(), list[bytes]()
     ids.use(1)
     switchboard = SimpleNamespace(current=Switches(enabled=two_phase))
-    parts: list[Any] = [
-        "i",
-        store,
-        store,
-        courier,
-        switchboard,
-        Words(),
-        Metrics(),
-        Tasks(),
-        gate,
-        ids,
-        TIMEOUT_S,
-        None,
-    ]
+    metrics = Metrics()
+    parts: list[Any] = ["i", store, store, courier, switchboard, Words(), metrics, Tasks(), gate, ids, TIMEOUT_S, None]
+    parts.append(Repeats(metrics))
     socket = cast(Any, SimpleNamespace(send=heard.append, closed=False))
     user = ChatUser(7, socket, "i|1", cast(Any, store), expires_s=0, session_version=0)
     user.verified = verify is nobody

@@ -9,6 +9,7 @@ from dragoman.archive import NewMessage, Outcome, Status, Stored, Verdict
 from dragoman.domain.chat.switches import Switches
 from dragoman.protocol.peer import ChatPush, ChatTell, InboxMessage, decode_inbox
 from dragoman.services.chat.courier import Courier
+from dragoman.services.chat.desk import Repeats
 from dragoman.services.chat.holding import Holding
 from dragoman.services.chat.local_users import LocalUsers
 from dragoman.services.chat.save import SaveStage, SaveTools
@@ -29,7 +30,7 @@ class World:
         metrics, this = Metrics(), cast(Any, self)
         self.courier = Courier("i0", LocalUsers(metrics, 60), this, this, metrics)
         switchboard = cast(Any, SimpleNamespace(current=Switches(enabled=True)))
-        self.stage = SaveStage(SaveTools(this, this, self.courier, this, switchboard, metrics, 5))
+        self.stage = SaveStage(SaveTools(this, this, self.courier, this, switchboard, metrics, 5, Repeats(metrics)))
 
     async def owners(self, users: Sequence[int]) -> list[str]:
         if self.away:
