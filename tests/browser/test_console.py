@@ -33,6 +33,19 @@ async def test_a_node_that_dies_is_seen_within_two_seconds_by_any_instance(stage
     assert time.monotonic() - died_at < 2
 
 
+async def test_an_instance_that_dies_is_not_answering_within_a_second_and_stays_listed_as_gone(
+    stage: Stage, windows: Windows
+) -> None:
+    dying = await stage.cluster.instance(scheduler__phase2__instance_id="dying")
+    page = await console(windows, stage.second)
+    await page.wait_for_selector('tr[data-key="dying"][data-state="alive"]')
+    dying.kill()
+    died_at = time.monotonic()
+    await page.wait_for_selector('tr[data-key="dying"][data-state="silent"] >> text=not answering')
+    assert time.monotonic() - died_at < 1
+    await page.wait_for_selector('tr[data-key="dying"][data-state="lost"] >> text=gone')
+
+
 async def test_a_dead_letter_is_replayed_by_two_clicks(stage: Stage, windows: Windows) -> None:
     data = encode_peer(Bounced("n", 1, "j", 1))
     fields = ("v", "1", "type", "bounced", "reason", "nobody knows", "deliveries", "6", "size", len(data), "data", data)
@@ -154,7 +167,8 @@ async def test_where_a_secret_is_set_a_token_is_asked_for(stage: Stage, windows:
     await page.wait_for_selector('tr[data-key="guarded"]')
     await page.reload()
     await page.wait_for_selector('tr[data-key="guarded"]')
-    await page.click('[data-part="forget"]')
+    async with page.expect_navigation():
+        await page.click('[data-part="forget"]')
     await page.wait_for_selector('[data-part="gate"][open]')
     guarded.close()
 

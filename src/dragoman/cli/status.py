@@ -116,11 +116,19 @@ def _instances(cluster: dict[str, Any], numbers: dict[str, int]) -> "Table":
     table = _table("#>", "instance", "state", "sessions>", "nodes>", "jobs>", "inbox>", "dead>")
     for row in cluster["instances"]:
         letters = cluster["dead_letters"].get(row["instance"], 0)
-        state = ("draining" if row.get("draining") else "alive") if row["alive"] else "[red]dead[/red]"
+        state = _state(row)
         counts = [str(row.get(name, 0)) for name in ("sessions", "nodes", "jobs")]
         inbox, dead = str(row["inbox"]["waiting"]), f"[red]{letters}[/red]" if letters else "0"
         table.add_row(str(numbers[row["instance"]]), _plain(row["instance"]), state, *counts, inbox, dead)
     return table
+
+
+def _state(row: dict[str, Any]) -> str:
+    if not row["alive"]:
+        return "[red]dead[/red]"
+    if not row.get("answering", True):
+        return "[red]not answering[/red]"
+    return "draining" if row.get("draining") else "alive"
 
 
 def _nodes(nodes: list[dict[str, Any]], numbers: dict[str, int]) -> "Table":

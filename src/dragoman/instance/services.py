@@ -92,7 +92,7 @@ class Services:
             on_return=self._returned,
             on_buried=on_buried,
         )
-        self.announcer = Announcer(stores.redis, stores.keys, tasks)
+        self.announcer = Announcer(stores.redis, stores.keys, tasks, name)
         self.view = FleetView(stores.nodes, metrics, presence_ttl_s=phase2.node_snapshot.presence_ttl_seconds)
         # Without snapshots an instance knows the nodes that dialled in to it, and no others.
         self.view.alone = not phase2.node_snapshot.enabled

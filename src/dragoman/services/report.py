@@ -44,8 +44,9 @@ class Report:
         """The same without the nodes, of which there may be many; and which of them went last."""
         return {
             "told_by": self.instance,
-            "now_ms": await self._now_ms(),
-            "instances": await self._told_instances(),
+            "now_ms": await self._instances.now_ms(),
+            "instances": (present := await self._told_instances()),
+            "gone_instances": await self._gone_instances({row["instance"] for row in present}),
             "node_count": len(self._view.fleet),
             "gone": await self._gone(),
             "dead_letters": await self._letters.counts(),
@@ -63,12 +64,14 @@ class Report:
 
     async def _told_instances(self) -> list[dict[str, Any]]:
         present = await self._instances.all()
+        answering = await self._instances.answering(present)
         tallies = await asyncio.gather(*(self._inboxes.tally(name) for name in present))
         waiting = await asyncio.gather(*(self._inboxes.oldest_ms(name) for name in present))
         return [
             {
                 **(msgspec.to_builtins(presence) if presence is not None else {"instance": name}),
                 "alive": presence is not None,
+                "answering": name in answering,
                 "inbox": {
                     "waiting": tally.waiting,
                     "bytes": tally.bytes,
@@ -80,6 +83,10 @@ class Report:
             }
             for (name, presence), tally, oldest in zip(present.items(), tallies, waiting, strict=True)
         ]
+
+    async def _gone_instances(self, present: set[str]) -> list[dict[str, Any]]:
+        gone = await self._instances.gone()
+        return [msgspec.to_builtins(one) for one in gone if one.instance not in present][:MAX_GONE]
 
     def _fleet(self) -> list[Node]:
         return sorted(self._view.fleet.nodes(), key=lambda node: node.id)
@@ -112,16 +119,12 @@ class Report:
     async def _cooling(self, node: str) -> dict[str, int]:
         return await self._view.storm.cooling(node) if self._view.storm is not None else {}
 
-    async def _now_ms(self) -> int:
-        redis = self._reservations.redis
-        return max(int(seconds) * 1000 + int(micros) // 1000 for seconds, micros in await redis.on_each("TIME"))
-
     async def _reserved(self, nodes: list[str]) -> list[int]:
         """The slots taken on each. What has lapsed stays in the set until the next is taken: it does not count."""
         if not nodes:
             return []
         redis, keys = self._reservations.redis, self._reservations.keys
-        now_ms = await self._now_ms()
+        now_ms = await self._instances.now_ms()
         return list(
             await asyncio.gather(*(redis.call("ZCOUNT", keys.reserved(node), now_ms, "+inf") for node in nodes))
         )

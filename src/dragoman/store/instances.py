@@ -9,7 +9,9 @@ and then reads presence. Whatever the order, at least one of them sees the other
 """
 
 import asyncio
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
 
 import msgspec
 
@@ -24,6 +26,9 @@ MARK_BURIAL = Script.beside(__file__, "mark_burial")
 CLOSE_INBOX = Script.beside(__file__, "close_inbox")
 
 MARK = "buried:"
+GONE_MS: Final = 600_000  # how long an instance that ended is listed
+LEFT: Final = "left"  # it ended by itself
+LOST: Final = "lost"  # it died, and another instance took over
 
 
 class Presence(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -45,7 +50,21 @@ class Presence(msgspec.Struct, frozen=True, omit_defaults=True):
     draining: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """An instance that ended: how, and when by the clock of Redis."""
+
+    instance: str
+    how: str
+    at_ms: int
+
+
 _decode = msgspec.json.Decoder(Presence).decode
+
+
+def channel_of(keys: Keys, instance: str) -> str:
+    """Nothing is published to it. Each instance subscribes to its own, and Redis counts the subscribers."""
+    return f"{keys.announcements}:{instance}"
 
 
 class Instances:
@@ -124,7 +143,40 @@ class Instances:
         found = await self.presence(instance)
         if found is not None and found.incarnation == incarnation:
             await self.redis.call("DEL", keys.presence(instance))
-        await self.redis.call("SREM", keys.instances, instance)
+        await self.strike_out(instance, LEFT)
+
+    async def strike_out(self, instance: str, how: str) -> None:
+        """Remove the name of an instance that ended. It is listed as gone first, so that it is always in a list."""
+        now_ms, gone = await self.now_ms(), self.keys.instances_gone
+        await self.redis.call("ZADD", gone, now_ms, f"{how} {instance}")
+        await asyncio.gather(
+            self.redis.call("ZREMRANGEBYSCORE", gone, "-inf", now_ms - GONE_MS),
+            self.redis.call("PEXPIRE", gone, GONE_MS),
+            self.redis.call("SREM", self.keys.instances, instance),
+        )
+
+    async def gone(self) -> list[Gone]:
+        """The instances that ended within `GONE_MS`, the last first; also those that are back."""
+        since_ms = await self.now_ms() - GONE_MS
+        command = ("ZREVRANGEBYSCORE", self.keys.instances_gone, "+inf", since_ms, "WITHSCORES")
+        flat = await self.redis.call(*command)
+        found: dict[str, Gone] = {}
+        for member, at in zip(flat[::2], flat[1::2], strict=True):
+            how, _, instance = member.decode().partition(" ")
+            found.setdefault(instance, Gone(instance, how, int(float(at))))
+        return list(found.values())
+
+    async def answering(self, names: Iterable[str]) -> set[str]:
+        """Those with an open connection to Redis: of a process that died, the system closes it at once."""
+        channels = {channel_of(self.keys, name).encode(): name for name in names}
+        if not channels:
+            return set()
+        told = await self.redis.on_each("PUBSUB", "NUMSUB", *channels)
+        return {channels[channel] for one in told for channel, many in zip(one[::2], one[1::2], strict=True) if many}
+
+    async def now_ms(self) -> int:
+        """The time of Redis."""
+        return max(int(seconds) * 1000 + int(micros) // 1000 for seconds, micros in await self.redis.on_each("TIME"))
 
     @staticmethod
     def _parse(data: bytes | None) -> Presence | None:

@@ -43,6 +43,7 @@ TABLE = (
     KeySpec("P:schedulers:presence:<instance>", "string", "TTL presence", "presence", "undertaker, resumption, report",
             "JSON: the instance lives, with its incarnation"),
     KeySpec("P:v1:instances:all", "set", "until buried", "presence", "undertaker, status", "ids that may have an inbox"),
+    KeySpec("P:v1:instances:gone", "zset", "TTL 10 min", "presence, undertaker", "report", "instances that ended, with how, by when, ms"),
     KeySpec("P:nodes:owner:{node:<id>}", "string", "TTL owner", "local nodes, renewer", "router", "instance that holds the socket"),
     KeySpec("P:v1:nodes:{node:<id>}:epoch", "string", "TTL job", "local nodes", "local nodes", "connection epoch, only ever rising"),
     KeySpec("P:sessions:owner:{session:<id>}", "string", "TTL owner", "sessions, renewer", "router", "instance that holds the session"),
@@ -101,6 +102,7 @@ class Keys:
         self.chat_layout = f"{prefix}:v1:chat:layout"
         self.chat_archive = f"{prefix}:v1:chat:archive"
         self.instances = f"{prefix}:v1:instances:all"
+        self.instances_gone = f"{prefix}:v1:instances:gone"
         self.nodes_all = f"{prefix}:v1:nodes:all"
         self.nodes_last_seen = f"{prefix}:v1:nodes:last_seen"
         self.dlq_instances = f"{prefix}:v1:dlq:instances"

@@ -18,6 +18,7 @@ LIVES = {
     "TTL job": "one hour after the last change",
     "TTL idempotency": "`chat.idempotency_ttl_s`",
     "TTL worker": "one hour, renewed with the presence of its instance",
+    "TTL 10 min": "ten minutes after the last instance ended",
     "TTL 1 min": "a minute at most",
     "TTL 1 h": "one hour after the last receipt",
     "TTL 7 d": "seven days after the last word",
@@ -35,8 +36,10 @@ sessions have no prefix, because other tools read them as they are. `IM` is the 
 prefix, `P:im` under any other, so that two clusters can share one Redis; the names of the two streams can be set.
 
 Writers and readers are the parts of an instance, by name. A key whose life is not a TTL is meant to have none; the
-tests fail on any other that is left without one. Besides the keys there is one channel, `P:v1:announcements`: what is
-said there makes others faster, and nothing relies on it.
+tests fail on any other that is left without one. Besides the keys there are channels. What is said in
+`P:v1:announcements` makes others faster, and nothing relies on it. Nothing is published to
+`P:v1:announcements:<instance>`: each instance subscribes to its own, so that the console sees at once when its
+connection has ended.
 """
 
 

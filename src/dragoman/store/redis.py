@@ -294,12 +294,12 @@ class Dedicated:
 
 
 class Subscriber:
-    """Listens to one channel for ever, on whichever server answers. What is said while it is away is missed."""
+    """Listens to channels for ever, on whichever server answers. What is said while it is away is missed."""
 
     CHECK_S = 2.0
 
-    def __init__(self, redis: Redis, channel: str, on_message: Callable[[bytes], None]) -> None:
-        self._redis, self._channel, self._on_message = redis, channel, on_message
+    def __init__(self, redis: Redis, channel: str, on_message: Callable[[bytes], None], *more: str) -> None:
+        self._redis, self._channels, self._on_message = redis, (channel, *more), on_message
         self._link: Link | None = None
         self.subscribed = asyncio.Event()
 
@@ -325,7 +325,7 @@ class Subscriber:
     async def _listen(self, address: Address) -> None:
         link = self._link = Link(
             address,
-            greeting=lambda: [pack(("SUBSCRIBE", self._channel))],
+            greeting=lambda: [pack(("SUBSCRIBE", channel)) for channel in self._channels],
             timeout_s=self.CHECK_S,
             on_push=lambda _, data: self._on_message(data),
             name=f"{self._redis.name}-subscriber",

@@ -18,15 +18,20 @@ from dragoman.gateway.auditing import Auditor
 from dragoman.gateway.http import Backstage, application
 from dragoman.gateway.principal import Doorkeeper
 from dragoman.instance.stores import Stores
+from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.services.register import Register
 from dragoman.services.report import Report
 from dragoman.services.speech.fleet_view import FleetView
+from dragoman.services.upkeep.announcer import Announcer
+from dragoman.store.instances import GONE_MS, LOST, Presence
 from dragoman.store.jobs import MAX_RECENT, TRIM_EVERY, Jobs
 from dragoman.store.nodes import Snapshot
 from dragoman.store.redis import Redis
 from instances import config
+from redis_clients import Connect
 from redis_servers import RedisAt
+from waiting import wait_until
 
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
 
@@ -200,6 +205,54 @@ async def test_a_session_is_told_with_its_turn_and_what_is_released(site: Site) 
     second = (await site.get("sessions", part="s2"))["sessions"][0]
     assert second["turn_node"] == "n1"
     await stores.turns.end("s2", f"t-{stores.keys.prefix}")
+
+
+async def test_an_instance_whose_connection_to_redis_ended_is_not_answering_before_its_presence_lapses(
+    site: Site, connect: Connect
+) -> None:
+    stores, tasks = site.stores, Tasks()
+    await stores.instances.open("b", "incarnation", "g")
+    await stores.instances.renew(Presence("b", "incarnation"), 60_000)
+    announcer = Announcer(await connect(), stores.keys, tasks, "b")
+    running = asyncio.create_task(announcer.run())
+    await wait_until(lambda: announcer.subscriber.listening)
+    assert await states(site) == {"b": (True, True)}
+    running.cancel()
+    await asyncio.wait([running])
+    await wait_until(lambda: not announcer.subscriber.listening)
+
+    async def noticed() -> bool:
+        return await states(site) == {"b": (True, False)}
+
+    await wait_until(noticed)
+
+
+async def states(site: Site) -> dict[str, tuple[bool, bool]]:
+    return {row["instance"]: (row["alive"], row["answering"]) for row in (await site.get("overview"))["instances"]}
+
+
+async def test_an_instance_that_ended_is_listed_as_gone_until_it_is_back(site: Site) -> None:
+    instances = site.stores.instances
+    await instances.open("b", "1", "g")
+    await instances.forget("b", "1")
+    await instances.open("c", "1", "g")
+    await instances.strike_out("c", LOST)
+    overview = await site.get("overview")
+    gone = {row["instance"]: row for row in overview["gone_instances"]}
+    assert {name: row["how"] for name, row in gone.items()} == {"b": "left", "c": "lost"}
+    assert all(0 <= overview["now_ms"] - row["at_ms"] < 60_000 for row in gone.values())
+    await instances.open("c", "2", "g")
+    assert [row["instance"] for row in (await site.get("overview"))["gone_instances"]] == ["b"]
+
+
+async def test_an_instance_that_ended_long_ago_is_not_listed(site: Site) -> None:
+    instances, redis, gone = site.stores.instances, site.stores.redis, site.stores.keys.instances_gone
+    await instances.strike_out("b", LOST)
+    await redis.call("ZADD", gone, await instances.now_ms() - GONE_MS - 1, "lost b")
+    assert (await site.get("overview"))["gone_instances"] == []
+    await instances.strike_out("c", LOST)
+    assert await redis.call("ZCARD", gone) == 1
+    assert 0 < await redis.call("PTTL", gone) <= GONE_MS
 
 
 async def test_a_node_that_went_is_told_and_so_is_one_that_cools_down(site: Site) -> None:

@@ -10,6 +10,7 @@ import structlog
 
 from dragoman.protocol.peer import Announcement, decode_announcement, encode_peer
 from dragoman.services.loops import Tasks
+from dragoman.store.instances import channel_of
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis, Subscriber
 
@@ -17,10 +18,11 @@ log = structlog.get_logger(__name__)
 
 
 class Announcer:
-    def __init__(self, redis: Redis, keys: Keys, tasks: Tasks) -> None:
+    def __init__(self, redis: Redis, keys: Keys, tasks: Tasks, instance: str | None = None) -> None:
         self._redis, self._channel, self._tasks = redis, keys.announcements, tasks
         self._listeners: list[Callable[[Announcement], None]] = []
-        self.subscriber = Subscriber(redis, self._channel, self._heard)
+        own = (channel_of(keys, instance),) if instance is not None else ()
+        self.subscriber = Subscriber(redis, self._channel, self._heard, *own)
 
     def subscribe(self, listener: Callable[[Announcement], None]) -> None:
         self._listeners.append(listener)

@@ -22,7 +22,7 @@ from dragoman.services.upkeep.burial import Burial
 from dragoman.services.upkeep.reader import bury_entry
 from dragoman.store.errors import StoreError
 from dragoman.store.inbox import Entry, Inboxes
-from dragoman.store.instances import DROP_IF, MARK, Instances
+from dragoman.store.instances import DROP_IF, LOST, MARK, Instances
 from dragoman.store.jobs import Jobs
 from dragoman.store.nodes import Nodes
 from dragoman.store.owners import Owners
@@ -116,7 +116,7 @@ class Undertaker:
             self._unfinished.add(dead)
             return Burial.LEFT
         # Its name goes last, so that a burial that breaks off is found again.
-        await self._instances.redis.call("SREM", self._instances.keys.instances, dead)
+        await self._instances.strike_out(dead, LOST)
         self._unfinished.discard(dead)
         self.metrics.burials.inc()
         log.warning("buried", dead=dead)

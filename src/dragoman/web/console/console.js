@@ -1,4 +1,4 @@
-// The console: one view at a time, asked for again every second for as long as somebody looks at it.
+// The console: one view at a time, asked for again every second or faster for as long as somebody looks at it.
 
 import { Denied, Refusal, hasToken, useToken } from "./api.js";
 import { AuditTrail } from "./audit.js";
@@ -81,7 +81,7 @@ class Console {
       this.#failed(error);
     }
     part("forget").hidden = !hasToken();
-    if (!part("gate").open) this.#timer = setTimeout(() => this.#again(), EVERY_MS);
+    if (!part("gate").open) this.#timer = setTimeout(() => this.#again(), view.everyMs ?? EVERY_MS);
   }
 
   /** Something that was asked for by a click; what goes wrong is told in `place`. */

@@ -8,15 +8,28 @@ import { age, ago, bytes, count, few } from "./shown.js";
 import { named, say, word } from "./words.js";
 
 const LATELY_MS = 600_000, SHOWN_GONE = 8;
-const stateOf = (row) => (!row.alive ? "dead" : row.draining ? "draining" : "alive");
-const MOODS = { alive: "good", draining: "warm", dead: "bad", gone: "bad", ready: "good", cooling: "warm", unready: "warm" };
+const MOODS = {
+  alive: "good", draining: "warm", silent: "bad", dead: "bad", left: "", lost: "bad", gone: "bad", ready: "good",
+  cooling: "warm", unready: "warm",
+};
+
+function stateOf(row) {
+  if (row.how) return row.how; // it ended: it left, or it was lost
+  if (!row.alive) return "dead";
+  if (!row.answering) return "silent";
+  return row.draining ? "draining" : "alive";
+}
 
 export class Overview {
+  everyMs = 500; // an instance that dies is to be seen within a second
   #now = 0;
 
   constructor(app) {
     this.facts = element("p", { class: "facts" });
-    this.instances = new Grid({ key: (row) => row.instance, empty: "instances.none", columns: this.#instanceColumns() });
+    this.instances = new Grid({
+      key: (row) => row.instance, empty: "instances.none", columns: this.#instanceColumns(),
+      mark: (row) => ({ state: stateOf(row) }),
+    });
     this.nodes = new Grid({
       key: (row) => row.node_id, empty: "nodes.none", columns: this.#nodeColumns(),
       mark: (row) => ({ node: row.node_id, state: this.#state(row) }),
@@ -44,7 +57,8 @@ export class Overview {
       instances: count(alive.length), nodes: count(told.node_count), letters: count(dead),
       durability: listed("durability"), version: listed("version"), by: told.told_by,
     });
-    this.instances.draw(told.instances.map((row) => ({ ...row, letters: told.dead_letters[row.instance] ?? 0 })));
+    this.instances.draw([...told.instances, ...told.gone_instances].map((row) => (
+      { ...row, letters: told.dead_letters[row.instance] ?? 0 })));
     const filter = this.part.value.trim(), first = this.pager.start === "";
     const lately = (row) => told.now_ms - row.last_ms < LATELY_MS && row.node_id.includes(filter);
     const gone = first ? told.gone.filter(lately).slice(0, SHOWN_GONE).map((row) => ({ ...row, gone: true })) : [];
@@ -55,19 +69,22 @@ export class Overview {
   #instanceColumns() {
     return [
       { head: "instances.name", cell: (row) => row.instance, mono: true, tight: true },
-      { head: "state", cell: (row) => word(`state.${stateOf(row)}`), mood: (row) => MOODS[stateOf(row)], tight: true },
+      {
+        head: "state", tight: true, mood: (row) => MOODS[stateOf(row)],
+        cell: (row) => word(`state.${stateOf(row)}`, { ago: ago(row.at_ms, this.#now) }),
+      },
       { head: "instances.durability", cell: (row) => row.durability, title: (row) => named("durability", row.durability ?? ""), tight: true },
       { head: "instances.up", cell: (row) => (row.started_ms ? age(this.#now - row.started_ms) : ""), number: true },
-      { head: "instances.sessions", cell: (row) => count(row.sessions), number: true },
-      { head: "instances.nodes", cell: (row) => count(row.nodes), number: true },
-      { head: "instances.jobs", cell: (row) => count(row.jobs), number: true },
+      { head: "instances.sessions", cell: (row) => (row.how ? "" : count(row.sessions)), number: true },
+      { head: "instances.nodes", cell: (row) => (row.how ? "" : count(row.nodes)), number: true },
+      { head: "instances.jobs", cell: (row) => (row.how ? "" : count(row.jobs)), number: true },
       {
-        head: "instances.inbox", number: true, cell: (row) => count(row.inbox.waiting),
-        title: (row) => word("instances.inbox.why", { bytes: bytes(row.inbox.bytes), done: count(row.inbox.done) }),
+        head: "instances.inbox", number: true, cell: (row) => (row.inbox ? count(row.inbox.waiting) : ""),
+        title: ({ inbox }) => inbox && word("instances.inbox.why", { bytes: bytes(inbox.bytes), done: count(inbox.done) }),
       },
       {
         head: "instances.lag", number: true,
-        cell: (row) => (row.inbox.oldest_ms ? age(Math.max(0, this.#now - row.inbox.oldest_ms)) : "0 s"),
+        cell: ({ inbox }) => inbox && (inbox.oldest_ms ? age(Math.max(0, this.#now - inbox.oldest_ms)) : "0 s"),
       },
       { head: "instances.letters", cell: (row) => count(row.letters), number: true, mood: (row) => (row.letters ? "bad" : "") },
       { head: "instances.where", cell: (row) => (row.host ? `${row.host}:${row.port}` : ""), mono: true },

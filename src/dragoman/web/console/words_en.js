@@ -58,7 +58,10 @@ export const EN = {
   "durability.replicated": "accepted messages are on replicas as well",
 
   "state.alive": "alive",
+  "state.silent": "not answering",
   "state.dead": "dead",
+  "state.left": "ended, {ago}",
+  "state.lost": "gone, {ago}",
   "state.draining": "draining",
   "state.ready": "ready",
   "state.unready": "not ready",

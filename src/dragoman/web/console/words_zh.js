@@ -58,7 +58,10 @@ export const ZH = {
   "durability.replicated": "已接受的消息同时在副本上",
 
   "state.alive": "存活",
+  "state.silent": "无应答",
   "state.dead": "已失联",
+  "state.left": "已正常结束，{ago}",
+  "state.lost": "已消失，{ago}",
   "state.draining": "正在退出",
   "state.ready": "就绪",
   "state.unready": "未就绪",
