@@ -16,7 +16,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from sys import intern
 from types import MappingProxyType
 from urllib.parse import parse_qsl
 
@@ -30,6 +29,28 @@ _UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*\bwebsocket\b", re.IGNORECASE)
 _MAX_HEADERS = 128
 _MAX_QUERY_FIELDS = 32
 _SHOWN_ORIGIN = 200  # characters
+# The names that clients and proxies usually send: all connections share one copy. A strange name is not interned, because
+# some versions of Python never free an interned string.
+_KNOWN = {
+    name: name
+    for name in (
+        *(
+            "host",
+            "connection",
+            "upgrade",
+            "origin",
+            "authorization",
+            "user-agent",
+            "pragma",
+            "cache-control",
+            "cookie",
+        ),
+        *("sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions", "sec-websocket-protocol"),
+        *("accept", "accept-encoding", "accept-language", "content-length", "forwarded", "via", "x-real-ip"),
+        *("x-forwarded-for", "x-forwarded-host", "x-forwarded-port", "x-forwarded-proto"),
+        *("sec-fetch-dest", "sec-fetch-mode", "sec-fetch-site"),
+    )
+}
 # Two of one of these would let two readers of the request see two different ones.
 _ONCE = frozenset({"host", "origin", "authorization", "sec-websocket-key", "sec-websocket-version", "content-length"})
 
@@ -101,7 +122,8 @@ def _parse_headers(lines: list[str]) -> dict[str, str] | Reject:
         value = value.strip(" \t")
         if not colon or not _TOKEN.fullmatch(name) or _CONTROLS.search(value):
             return Reject(400, "the request has a malformed header")
-        name = intern(name.lower())
+        name = name.lower()
+        name = _KNOWN.get(name, name)
         if name in headers:
             if name in _ONCE:
                 return Reject(400, f"the request has more than one {name} header")

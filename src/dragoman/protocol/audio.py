@@ -18,10 +18,14 @@ PCM16 = "pcm16"
 OPUS_PACKET_MS = 20
 # CELT, 20 ms, mono, nothing to say: the shortest packet every Opus decoder plays as silence.
 SILENCE_PACKET = b"\xf8\xff\xfe"
+# Counting packets is a loop on the event loop. A message of 1 MB can hold 350,000 packets of one byte, which would hold
+# up everybody else for 60 ms, so the count ends at a bound: 5 minutes for an utterance, 1 minute for a chunk.
+MAX_PACKETS = 15_000
+MAX_CHUNK_PACKETS = 3_000
 
 
-def opus_packets(run: bytes) -> int:
-    """How many packets are in the run."""
+def opus_packets(run: bytes, max_packets: int = MAX_PACKETS) -> int:
+    """How many packets are in the run. Raises BadAudio for a broken run and for one of more than `max_packets`."""
     at, end, packets = 0, len(run), 0
     while at + 2 < end:
         length = run[at] | run[at + 1] << 8
@@ -29,6 +33,9 @@ def opus_packets(run: bytes) -> int:
             break
         at += 2 + length
         packets += 1
+        if packets > max_packets:
+            seconds = max_packets * OPUS_PACKET_MS // 1000
+            raise BadAudio(f"The audio has more than {max_packets} Opus packets, {seconds} s, in one message.")
     if at != end:
         broken = packets if at < end else packets - 1  # the last one that was counted is cut short
         raise BadAudio(f"The audio is not a run of Opus packets: packet {broken} is broken.")
@@ -39,9 +46,9 @@ def opus_run(packets: list[bytes]) -> bytes:
     return b"".join(len(packet).to_bytes(2, "little") + packet for packet in packets)
 
 
-def duration_ms(format: str, data: bytes, sample_rate: int) -> int:
+def duration_ms(format: str, data: bytes, sample_rate: int, max_packets: int = MAX_PACKETS) -> int:
     if format == OPUS:
-        return opus_packets(data) * OPUS_PACKET_MS
+        return opus_packets(data, max_packets) * OPUS_PACKET_MS
     if format != PCM16:
         raise BadAudio(f"The audio format {format[:32]!r} is not known; use opus or pcm16.")
     if len(data) % 2:

@@ -1,4 +1,6 @@
 import json
+import sys
+from uuid import uuid4
 
 import pytest
 from hypothesis import given
@@ -33,6 +35,16 @@ def _request(head: bytes = HEAD) -> Request:
 )
 def test_an_upgrade_to_websocket_is_told_from_other_requests(head: bytes, wanted: bool) -> None:
     assert wants_websocket(head) is wanted
+
+
+def test_header_names_are_shared_between_requests_if_known_and_never_interned_if_not() -> None:
+    """Some versions of Python never free an interned string: strange names would fill the memory."""
+    strange = f"x-{uuid4()}"
+    one, other = (list(_request(HEAD + f"\r\n{strange}: 1".encode()).headers) for _ in range(2))
+    assert one[0] is other[0] == "host"
+    assert one[-1] == strange
+    copy = "".join([*strange])
+    assert sys.intern(copy) is copy
 
 
 def test_a_request_is_read_with_lower_case_header_names() -> None:

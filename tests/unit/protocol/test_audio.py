@@ -118,3 +118,12 @@ def test_any_frame_is_read_or_refused(data: bytes) -> None:
 def test_the_low_half_of_a_time_is_enough_to_know_it(now_ms: int, age_ms: int) -> None:
     then = now_ms - age_ms
     assert audio.full_timestamp(then % 2**32, now_ms) == then
+
+
+@pytest.mark.parametrize("most", [audio.MAX_CHUNK_PACKETS, audio.MAX_PACKETS])
+def test_a_message_with_more_packets_than_the_bound_is_refused_without_counting_them_all(most: int) -> None:
+    tiny = b"\x01\x00\xff"
+    assert audio.opus_packets(tiny * most, most) == most
+    broken_behind_the_bound = tiny * (most + 1) + b"\xff"
+    with pytest.raises(BadAudio, match=f"more than {most} Opus packets"):
+        audio.opus_packets(broken_behind_the_bound, most)

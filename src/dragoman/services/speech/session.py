@@ -24,7 +24,7 @@ from dragoman.domain.reorder import Refused, Reorder
 from dragoman.domain.segmenter import Cut, Segmenter, SegmenterSettings, TurnEnded
 from dragoman.domain.turn import Turn
 from dragoman.protocol import ids
-from dragoman.protocol.audio import OPUS, duration_ms
+from dragoman.protocol.audio import MAX_CHUNK_PACKETS, OPUS, duration_ms
 from dragoman.protocol.codec import encode
 from dragoman.protocol.codes import BackpressureAction, CancelReason, Close, ErrorCode, UiEventName
 from dragoman.protocol.errors import ProtocolError
@@ -104,7 +104,7 @@ class Session:
 
     def chunk(self, audio: bytes, is_final: bool, seq: int) -> None:
         self._fed_by(numbered=False)
-        length_ms = duration_ms(self.audio_format, audio, self.sample_rate)
+        length_ms = duration_ms(self.audio_format, audio, self.sample_rate, MAX_CHUNK_PACKETS)
         self.heard_seq = seq
         self._cut(self.segmenter.chunk(audio, length_ms, is_final, monotonic(), seq))
 
