@@ -29,8 +29,8 @@ _UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*\bwebsocket\b", re.IGNORECASE)
 _MAX_HEADERS = 128
 _MAX_QUERY_FIELDS = 32
 _SHOWN_ORIGIN = 200  # characters
-# The names that clients and proxies usually send: all connections share one copy. A strange name is not interned, because
-# some versions of Python never free an interned string.
+# The names that clients and proxies usually send: all connections share one copy. A strange name is not interned,
+# because some versions of Python never free an interned string.
 _KNOWN = {
     name: name
     for name in (
