@@ -66,6 +66,12 @@ async def test_a_job_is_told_in_words(here: InstanceProcess) -> None:
     assert "Its turn was on n1 already, so it went there too." in " ".join(out.split())
 
 
+async def test_last_is_the_newest_job(here: InstanceProcess) -> None:
+    _, second = await spoken(here)
+    status, out, _ = await explain(here, "last")
+    assert (status, f"What {second.job_id}: utterance 1 of session" in " ".join(out.split())) == (0, True)
+
+
 async def test_programs_get_what_the_api_answers(here: InstanceProcess) -> None:
     first, _ = await spoken(here)
     status, out, _ = await explain(here, first.job_id, "--json")

@@ -61,7 +61,8 @@ async def test_a_first_try_needs_no_file(here: InstanceProcess, tmp_path: Path) 
     lines = out.splitlines()
     assert len(lines) >= 3
     for index, line in enumerate(lines):
-        assert re.fullmatch(rf" +{index}  utterance {index} of s-\w+  →  \[es\] utterance {index} of s-\w+", line)
+        text = rf"utterance {index} of s-\w+"
+        assert re.fullmatch(rf" +{index}  {text}  →  \[es\] {text}  \[job-[-\w]+\]", line)
 
 
 async def test_files_are_spoken_in_their_own_format(here: InstanceProcess, tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ from urllib.parse import quote
 import typer
 
 from dragoman.cli.api import Api, Token, Url
+from dragoman.cli.failure import Failure
 from dragoman.cli.settings import ConfigFile, Overrides, settings
 
 WIDTH = 80
+LAST = "last"
 
 # The order of a life; each with what it is, and what was waited for until it came.
 STEPS = (
@@ -63,7 +65,10 @@ DROPPED = {
 
 def explain(
     ctx: typer.Context,
-    job: Annotated[str, typer.Argument(help="Id of the job, as results and logs name it.", metavar="JOB")],
+    job: Annotated[
+        str,
+        typer.Argument(help="Id of the job, as results and logs name it; or last, for the newest.", metavar="JOB"),
+    ],
     config: ConfigFile = None,
     override: Overrides = None,
     url: Url = None,
@@ -72,7 +77,7 @@ def explain(
 ) -> None:
     """Tell why a job went where it went, what it waited for, and how it ended."""
     api = Api(settings(ctx, config, override).config, url, token)
-    found = api.get(f"/api/v1/jobs/{quote(job.strip(), safe='')}")
+    found = api.get(f"/api/v1/jobs/{quote(_newest(api) if job == LAST else job.strip(), safe='')}")
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
@@ -80,6 +85,14 @@ def explain(
         for line in lines:
             typer.echo(textwrap.fill(line, WIDTH, initial_indent=f"{heading:<7}", subsequent_indent=" " * 7))
             heading = ""
+
+
+def _newest(api: Api) -> str:
+    """Of the whole cluster, by when it was recorded."""
+    found = api.get("/api/v1/jobs?count=1").get("jobs") or []
+    if not found:
+        raise Failure("There is no job yet, or the last one ended more than an hour ago.")
+    return str(found[0]["job_id"])
 
 
 def story(job: Mapping[str, Any]) -> dict[str, list[str]]:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dragoman.client import Event, Line
 
 LATE = "back-filled"
+SKIPPED = "skipped: its result did not come in time after a later one"
 
 
 def show_for(total_ms: int | None, as_json: bool) -> "Show":
@@ -42,7 +43,8 @@ class Show:
 
     @property
     def failed(self) -> int:
-        return sum(line.failure is not None for line in self.transcript.lines) + self.lost
+        without = (line.failure is not None or line.ended == "skipped" for line in self.transcript.lines)
+        return sum(without) + self.lost
 
     def event(self, event: "Event") -> None:
         from dragoman.client import Refused, Renewed
@@ -79,10 +81,13 @@ class Show:
 def _words(line: "Line") -> str:
     if line.failure is not None:
         told = f"failed: {line.failure.message} ({line.failure.code})"
+    elif line.ended:
+        told = SKIPPED if line.ended == "skipped" else f"{line.heard}  (nothing was said)"
     elif line.result is None:
         told = f"{line.heard} …"
     else:
         told = f"{line.heard}  →  {line.said}" + (f"  ({LATE})" if line.backfilled else "")
+    told += f"  [{line.job_id}]" if line.job_id else ""
     # What comes from afar must not move the cursor.
     return f"{line.index:>4}  " + "".join(char if char.isprintable() else " " for char in told)
 
@@ -201,6 +206,6 @@ class Screen(Show):
 
 
 def _style(line: "Line") -> str:
-    if line.failure is not None:
+    if line.failure is not None or line.ended == "skipped":
         return "red"
     return "dim" if line.result is None else "yellow" if line.backfilled else ""

@@ -14,6 +14,7 @@ results arrive first come, first served, and a `Transcript` keeps them in the or
 from dragoman.client.errors import SessionError, SessionLost, SessionOver, Unreachable
 from dragoman.client.events import (
     Detected,
+    Ended,
     Event,
     Failed,
     Partial,
@@ -32,6 +33,7 @@ from dragoman.client.transcript import Line, Transcript
 
 __all__ = [
     "Detected",
+    "Ended",
     "Event",
     "Failed",
     "Line",

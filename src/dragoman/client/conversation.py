@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dragoman.client.errors import SessionError
-from dragoman.client.events import Detected, Event, Failed, Partial, Pressed, Progress, Refused, Result, Resumed
+from dragoman.client.events import Detected, Ended, Event, Failed, Partial, Pressed, Progress, Refused, Result, Resumed
 from dragoman.client.kept import Kept
 from dragoman.client.link import Frame
 from dragoman.protocol import audio, codec
@@ -31,6 +31,7 @@ from dragoman.protocol.session import (
     TranslationResult,
     UiEvent,
     Utterance,
+    UtteranceEnd,
 )
 
 log = logging.getLogger("dragoman.client")
@@ -98,7 +99,8 @@ class Conversation:
 
     @property
     def awaits_answer(self) -> bool:
-        """Whether an utterance known is neither translated nor failed. Of one that was empty nothing is ever told."""
+        """Whether an utterance known has not ended. A server that does not send utterance_end says nothing of an empty
+        one."""
         return bool(self._open)
 
     @property
@@ -207,6 +209,9 @@ class Conversation:
             case TranslationResult(utterance_index=index):
                 self._heard_of(index, message.job_id, answered=True)
                 return Result(message)
+            case UtteranceEnd(utterance_index=index):
+                self._heard_of(index, message.job_id or "", answered=True)
+                return Ended(message.session_id, index, message.state, message.job_id or "")
             case AsrPartial():
                 return Partial(
                     message.session_id, message.utterance_index, message.text, message.is_final, message.job_id

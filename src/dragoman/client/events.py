@@ -70,6 +70,17 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Ended:
+    """Nothing more comes for an utterance. `state` is sent, backfilled, empty (nothing was said), failed, or skipped
+    (its result did not come in time after that of a later one)."""
+
+    session_id: str
+    index: int
+    state: str
+    job_id: str  # empty if the server made no job for it
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """The server did not take something we sent, and the session goes on."""
 
@@ -123,4 +134,4 @@ class Renewed:
     old_session_id: str
 
 
-Event = Partial | Result | Failed | Refused | Progress | Pressed | Detected | Resumed | Renewed
+Event = Partial | Result | Failed | Ended | Refused | Progress | Pressed | Detected | Resumed | Renewed

@@ -66,6 +66,7 @@ class Session:
             audio_format=audio_format,
             sample_rate=sample_rate,
             resume=resume,
+            utterance_end=init.pop("utterance_end", True),
             features=codec.raw(features) if features else ABSENT,
             **init,
         )
@@ -141,7 +142,8 @@ class Session:
         await self.close()
 
     async def settled(self) -> None:
-        """Wait until every utterance has its answer, or nothing was heard for a while: an empty one gets none."""
+        """Wait until every utterance has ended, or nothing was received for `settle_s`: a server that does not send
+        utterance_end says nothing of an empty one."""
         keeper = self._keeper
         while not keeper.over and (keeper.talk.awaits_answer or keeper.talk.cut_unheard):
             quiet_s = self._timing.settle_s if keeper.talk.awaits_answer else self._timing.cut_s

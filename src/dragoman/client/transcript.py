@@ -13,7 +13,7 @@ on below it.
 from bisect import insort
 from dataclasses import dataclass, field
 
-from dragoman.client.events import Event, Failed, Partial, Result
+from dragoman.client.events import Ended, Event, Failed, Partial, Result
 
 
 @dataclass(slots=True, order=True)
@@ -25,10 +25,12 @@ class Line:
     backfilled: bool = field(default=False, compare=False)
     failure: Failed | None = field(default=None, compare=False)
     result: Result | None = field(default=None, compare=False)
+    ended: str = field(default="", compare=False)  # empty or skipped: it ended with neither of the two
+    job_id: str = field(default="", compare=False)
 
     @property
     def settled(self) -> bool:
-        return self.result is not None or self.failure is not None
+        return self.result is not None or self.failure is not None or bool(self.ended)
 
 
 class Transcript:
@@ -56,9 +58,20 @@ class Transcript:
                 if line.settled:
                     return None
                 line.failure = event
+            case Ended(session_id=session_id, index=index, state=state):
+                if not self._is_news(session_id, index, state):
+                    return None
+                line = self._line(session_id, index)
+                line.ended = state
             case _:
                 return None
+        line.job_id = event.job_id or line.job_id
         return line
+
+    def _is_news(self, session_id: str, index: int, state: str) -> bool:
+        """Whether an end changes a line: nothing stands for it yet, and it was skipped or something was shown of it."""
+        line = self._of.get((self._sessions.get(session_id, -1), index))
+        return state == "skipped" if line is None else not line.settled
 
     def _line(self, session_id: str, index: int) -> Line:
         session = self._sessions.setdefault(session_id, len(self._sessions))

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from random import Random
 
 from dragoman.client import (
+    Ended,
     Event,
     Failed,
     Partial,
@@ -164,7 +165,7 @@ class Speaker:
                 )
             case Failed():
                 ledger.failed(event.session_id, event.index, event.job_id, event.code, event.message)
-            case Progress() | Partial():
+            case Progress() | Partial() | Ended():
                 ledger.heard_of(event.session_id, event.index)
             case Refused():
                 ledger.refused(session.id, event.code, event.message)

@@ -4,10 +4,11 @@ import pytest
 from rich.console import Console
 
 from dragoman.cli.screen import JsonLines, Screen, Show
-from dragoman.client import Detected, Failed, Partial, Pressed, Refused, Renewed, Result, Resumed
+from dragoman.client import Detected, Ended, Failed, Partial, Pressed, Refused, Renewed, Result, Resumed
 from dragoman.protocol.audio import encode_base64
 from unit.client.fake_server import result
 
+SKIPPED = Ended("s-1", 3, "skipped", "job-3")
 FAILED = Failed("s-1", 1, "JOB_TIMEOUT", "the job took too long", "job-1")
 
 
@@ -24,20 +25,21 @@ def partial(index: int, text: str) -> Partial:
 
 def test_each_line_is_printed_when_it_is_settled(capsys: pytest.CaptureFixture[str]) -> None:
     show = Show()
-    for event in (partial(0, "hel"), said(0), said(2), FAILED, said(1, "late", late=True)):
+    for event in (partial(0, "hel"), said(0), said(2), FAILED, said(1, "late", late=True), SKIPPED):
         show.event(event)
     assert capsys.readouterr().out.splitlines() == [
-        "   0  hello  →  [es] hello",
-        "   2  hello  →  [es] hello",
-        "   1  failed: the job took too long (JOB_TIMEOUT)",
-        "   1  late  →  [es] late  (back-filled)",
+        "   0  hello  →  [es] hello  [job-0]",
+        "   2  hello  →  [es] hello  [job-2]",
+        "   1  failed: the job took too long (JOB_TIMEOUT)  [job-1]",
+        "   1  late  →  [es] late  (back-filled)  [job-1]",
+        "   3  skipped: its result did not come in time after a later one  [job-3]",
     ]
-    assert (show.translated, show.failed) == (3, 0)
+    assert (show.translated, show.failed) == (3, 1)
 
 
 def test_what_comes_from_afar_does_not_move_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:
     Show().event(said(0, "a\x1b[2Jb\nc\u202e"))
-    assert capsys.readouterr().out == "   0  a [2Jb c   →  [es] a [2Jb c \n"
+    assert capsys.readouterr().out == "   0  a [2Jb c   →  [es] a [2Jb c   [job-0]\n"
 
 
 @pytest.mark.parametrize(
@@ -64,6 +66,7 @@ def test_what_happens_beside_is_noted(event: Pressed, note: str, capsys: pytest.
         ([said(0)], "1 utterance translated."),
         ([said(0), said(1)], "2 utterances translated."),
         ([said(0), FAILED], "1 utterance translated, 1 failed."),
+        ([said(0), SKIPPED], "1 utterance translated, 1 failed."),
         ([FAILED], "0 utterances translated, 1 failed."),
         ([said(0), Refused("X", "no")], "1 utterance translated, 1 failed."),
         ([said(0), Renewed("s-2", "s-1")], "1 utterance translated, 1 failed."),
@@ -117,10 +120,10 @@ def test_partials_grow_in_place_and_late_results_are_put_where_they_belong() -> 
         shown.event(event)
     lines = looks(shown, console)
     assert lines[:4] == [
-        "   0  hello  →  [es] hello",
-        "   1  late  →  [es] late  (back-filled)",
-        "   2  hello  →  [es] hello",
-        "   3  so f …",
+        "   0  hello  →  [es] hello  [job-0]",
+        "   1  late  →  [es] late  (back-filled)  [job-1]",
+        "   2  hello  →  [es] hello  [job-2]",
+        "   3  so f …  [job-3]",
     ]
     assert lines[4].endswith("1.5 of 4.0 s speaking")
     shown.said_all()
@@ -142,7 +145,7 @@ def test_what_does_not_fit_is_printed_for_good_and_what_belongs_there_is_printed
     assert [line[:4] for line in looks(shown, console)[:3]] == ["   4", "   5", "   6"]
     assert [line[:4] for line in capsys.readouterr().out.splitlines()] == ["   0", "   2", "   3"]
     shown.event(said(1, "late", late=True))
-    assert capsys.readouterr().out == "   1  late  →  [es] late  (back-filled)\n"
+    assert capsys.readouterr().out == "   1  late  →  [es] late  (back-filled)  [job-1]\n"
     assert len(looks(shown, console)) == 4
 
 

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.client import Detected, Failed, Partial, Pressed, Progress, Refused, Result, Resumed, SessionError
+from dragoman.client import Detected, Ended, Failed, Partial, Pressed, Progress, Refused, Result, Resumed, SessionError
 from dragoman.client.conversation import MAX_MESSAGE_BYTES, Chunk, Conversation
 from dragoman.protocol import audio, codec
 from dragoman.protocol.session import (
@@ -16,6 +16,7 @@ from dragoman.protocol.session import (
     SessionInitAck,
     SessionResume,
     Utterance,
+    UtteranceEnd,
 )
 from unit.client.fake_server import result, run_of, step
 
@@ -204,6 +205,7 @@ def test_every_message_that_concerns_a_user_is_an_event() -> None:
     assert talk.receive(step("s-1", 0)) == Progress("s-1", 0, "DISPATCHED", 1.0, "job-0")
     told = result("s-1", 0)
     assert talk.receive(told) == Result(told)
+    assert talk.receive(UtteranceEnd("s-1", 0, "sent", "job-0")) == Ended("s-1", 0, "sent", "job-0")
     assert talk.receive(Backpressure(action="PAUSE", resume_after_ms=9)) == Pressed("PAUSE", 9, "")
     assert talk.receive(LanguageDetected(session_id="s-1", lang="en", confidence=0.9)) == Detected("en", 0.9)
     assert talk.receive(ServerHeartbeat(session_id="s-1", timestamp=1)) is None
@@ -226,6 +228,18 @@ def test_an_answer_is_awaited_until_every_utterance_has_one() -> None:
         talk.receive(message)
         awaited.append(talk.awaits_answer)
     assert awaited == [False, True, False, True, True, True, False]
+
+
+@pytest.mark.parametrize("state", ["empty", "skipped"])
+def test_no_answer_is_awaited_for_an_utterance_that_ended_without_one(state: str) -> None:
+    talk = begun()
+    talk.chunk(run_of(1), False, 0)
+    awaited = []
+    for message in (step("s-1", 0), UtteranceEnd("s-1", 0, state)):
+        talk.receive(message)
+        awaited.append(talk.awaits_answer)
+    assert awaited == [True, False]
+    assert talk.failed_with_it("gone") == []
 
 
 def test_an_utterance_is_known_by_a_later_one_that_was_heard_of_first() -> None:

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.client import Failed, Partial, Pressed, Result, Transcript
+from dragoman.client import Ended, Failed, Partial, Pressed, Result, Transcript
 from unit.client.fake_server import result
 
 
@@ -63,6 +63,24 @@ def test_a_session_in_the_place_of_a_lost_one_goes_on_below_it() -> None:
     for event in (said(0, "a"), said(1, "b"), said(0, "c", session="s-2"), said(2, "late", backfilled=True)):
         transcript.add(event)
     assert [line.heard for line in transcript.lines] == ["a", "b", "late", "c"]
+
+
+def test_a_skipped_utterance_has_a_line_and_an_empty_one_only_if_something_was_shown_of_it() -> None:
+    transcript = Transcript()
+    transcript.add(partial(1, "um"))
+    for index, state in enumerate(("skipped", "empty", "empty")):
+        transcript.add(Ended("s-1", index, state, f"job-{index}"))
+    assert [(line.index, line.ended, line.settled) for line in transcript.lines] == [
+        (0, "skipped", True),
+        (1, "empty", True),
+    ]
+    assert [line.job_id for line in transcript.lines] == ["job-0", "job-1"]
+
+
+def test_the_end_of_a_line_that_is_settled_changes_nothing() -> None:
+    transcript = Transcript()
+    transcript.add(said(0))
+    assert transcript.add(Ended("s-1", 0, "sent", "job-0")) is None
 
 
 def test_other_events_change_no_line() -> None:
