@@ -54,7 +54,7 @@ def test_where_a_secret_is_set_its_nodes_have_a_token(tmp_path: Path) -> None:
 
 def test_a_node_by_itself_says_that_nobody_answers_and_ends_by_ctrl_c(tmp_path: Path) -> None:
     with Dragoman(tmp_path, "node", "--url", "ws://127.0.0.1:1/ws/node", tty=True) as node:
-        node.until("no connection to ws://127.0.0.1:1/ws/node")
+        node.until("not connected to ws://127.0.0.1:1/ws/node")
         assert node.end() == 0
         assert "Traceback" not in node.out
 

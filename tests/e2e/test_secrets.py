@@ -90,7 +90,7 @@ async def test_secrets_are_replaced_while_people_speak_and_write_and_nobody_is_t
     olds = {kind: minted(folder, OLD, kind, "--subject", "ann") for kind in ("client", "operator")}
     old_chat = minted(folder, OLD, "client", "--user-id", "42")
     with Dragoman(folder / "node", *node_args, env=node_env) as node:
-        node.until("node n serves")
+        node.until(" as n: ")
         async with house.connected("/ws/session") as ws, house.connected("/ws") as chat_ws:
             speaker, writer = Speaker(ws), ChatSpeaker(42, chat_ws)
             await speaker.init(token=olds["client"], resume=True)

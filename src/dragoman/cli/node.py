@@ -166,7 +166,6 @@ class Dial:
             node_id=self._node_id,
             token=self._token,
             signals=True,
-            on_registered=lambda name: self.say(f"node {name} serves {', '.join(languages)} with {slots} slots"),
         )
 
     async def real(self, setup: "Setup") -> None:
@@ -194,7 +193,6 @@ class Dial:
             node_id=self._node_id,
             token=self._token,
             services=engines.services,
-            on_registered=lambda name: self.say(f"node {name} serves with {setup.slots} slots"),
         )
 
 

@@ -115,6 +115,7 @@ class Node:
         self._outbox = Outbox(timing.keep_results_s, timing.linger_results_s)
         self._worker = Worker(handler, slots, self._my_id, self._say, self._finish)
         self._link: Link | None = None
+        self._url = ""  # of the connection under way, as the log may show it
         self._registered = asyncio.Event()
         self._asked_read = False
         self._all_read = asyncio.Event()
@@ -124,7 +125,12 @@ class Node:
     # ------------------------------------------------------------ life
 
     def serve(self) -> None:
-        """Run until SIGTERM or SIGINT; the first drains, the second leaves at once."""
+        """Run until SIGTERM or SIGINT; the first drains, the second leaves at once.
+
+        If the program has not set up logging, the node's lines go to stderr.
+        """
+        if not log.hasHandlers():
+            _log_to_stderr()
         asyncio.run(self.run(signals=True))
 
     async def run(self, *, signals: bool = False) -> None:
@@ -189,32 +195,40 @@ class Node:
                 connection = asyncio.get_running_loop().create_task(self._one_connection(url))
                 await _first_of(connection, leaving)
                 if not connection.cancelled():
-                    self._look_at_end_of(connection, url)
-                    await asyncio.wait({leaving}, timeout=self._backoff.delay())
+                    why = self._why_it_ended(connection, _without_query(url))
+                    delay_s = self._backoff.delay()
+                    log.info("%s; trying again in %.1f s", why, delay_s)
+                    await asyncio.wait({leaving}, timeout=delay_s)
         finally:
             leaving.cancel()
 
-    def _look_at_end_of(self, connection: asyncio.Task[Closed], url: str) -> None:
+    def _why_it_ended(self, connection: asyncio.Task[Closed], url: str) -> str:
         """Raises what makes coming back pointless."""
         try:
             closed = connection.result()
+            if not may_come_back(closed.code):
+                raise NodeRefused(*closed)
+            return f"lost the connection to {url}: {closed.code} {closed.reason}".rstrip()
         except WSInvalidURL:
             raise
         except WSInvalidStatusError as error:
             status = int(error.response.status) if error.response is not None else 0
-            if status in _REFUSED_STATUS:
-                raise NodeRefused(status, str(error)) from error
-            log.info("%s answered with HTTP %s", url, status)
+            if status not in _REFUSED_STATUS:
+                return f"not connected to {url}: HTTP {status}"
+            refused = NodeRefused(status, str(error))
+            log.error("%s: %s", url, refused)
+            raise refused from error
+        except NodeRefused as refused:
+            log.error("%s: %s", url, refused)
+            raise
         except (OSError, WSError, TimeoutError) as error:
-            log.info("no connection to %s: %s", url, str(error) or type(error).__name__)
-        else:
-            if not may_come_back(closed.code):
-                raise NodeRefused(*closed)
-            log.info("the connection to %s is gone: %s %s", url, *closed)
+            return f"not connected to {url}: {str(error) or type(error).__name__}"
 
     async def _one_connection(self, url: str) -> Closed:
         """From connecting to the end of the connection; cancelled, it says goodbye."""
         began = time.monotonic()
+        self._url = _without_query(url)
+        log.info("connecting to %s", self._url)
         link = await Link.open(url, self._received, self._read, self._timing.connect_s)
         self._link = link
         self._registered.clear()
@@ -269,6 +283,7 @@ class Node:
     def _on_ack(self, ack: NodeRegisterAck) -> None:
         self.node_id = ack.node_id
         self._registered.set()
+        log.info("registered at %s as %s: %s", self._url, ack.node_id, self._profile.summary)
         self._heartbeat()
         for data in self._outbox.again(time.monotonic()):
             self._send(data)
@@ -334,6 +349,19 @@ def _spoken(handler: Handler, languages: Sequence[str], tts: Sequence[str] | Non
     if tts:
         raise ValueError("tts names languages, but the handler has no voice: leave tts out, or give it a synthesiser")
     return ()
+
+
+def _without_query(url: str) -> str:
+    """A token may be in the query; it is not for the log."""
+    return url.partition("?")[0]
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
+    ours = logging.getLogger("dragoman")
+    ours.addHandler(handler)
+    ours.setLevel(logging.INFO)
 
 
 async def _first_of(work: asyncio.Task[Any], enough: asyncio.Task[Any]) -> None:

@@ -20,6 +20,7 @@ from dragoman.protocol.node import (
 )
 
 CAPABILITY_SCHEMA_VERSION = "2.0"
+_FEW = 8
 
 
 def usage_of_this_machine() -> ResourceUsage:
@@ -41,6 +42,11 @@ class Profile:
     ready: Mapping[str, bool] | None = None
     public: bool = True
     usage: Callable[[], ResourceUsage] = usage_of_this_machine
+
+    @property
+    def summary(self) -> str:
+        voice = "" if self.tts else ", text only"
+        return f"{_few(self.asr)} → {_few(self.semantic)}{voice}; {self.slots} slots"
 
     def register(self, node_id: str | None, token: str | None, draining: bool) -> NodeRegister:
         return NodeRegister(
@@ -92,6 +98,11 @@ class Profile:
 
     def _languages(self) -> LanguageCapabilities:
         return LanguageCapabilities(list(self.asr), list(self.tts), list(self.semantic), bool(self.semantic))
+
+
+def _few(languages: Sequence[str]) -> str:
+    more = f" and {len(languages) - _FEW} more" if len(languages) > _FEW else ""
+    return (", ".join(languages[:_FEW]) or "no language") + more
 
 
 def _memory_gb() -> float:

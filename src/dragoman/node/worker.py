@@ -21,6 +21,8 @@ from dragoman.protocol.node import JobAck, JobAssign, JobStarted, NodePartial
 
 log = logging.getLogger("dragoman.node")
 
+_ABOUT = "utterance %d of %s, %s → %s"
+
 Handler = Callable[[Job], Awaitable[Result | None]] | Callable[[Job], Result | None]
 
 
@@ -127,7 +129,11 @@ class Worker:
         began = time.monotonic()
         try:
             given = await self._call(job)
-            return answer.result(job, self._node_id(), given, _ms_since(began))
+            took_ms = _ms_since(began)
+            data = answer.result(job, self._node_id(), given, took_ms)
+            said = "" if given is not None and not given.is_empty else ", nothing said"
+            log.info(f"%s done%s: {_ABOUT}, %d ms", job.job_id, said, *_about(job), took_ms)
+            return data
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -135,7 +141,9 @@ class Worker:
             # Not we were cancelled, but something the handler waited for.
             return answer.failure(job, self._node_id(), error, _ms_since(began))
         except Exception as error:
-            if not job.cancelled and not isinstance(error, ModelNotAvailable):
+            if isinstance(error, ModelNotAvailable):
+                log.info(f"%s given back, %s: {_ABOUT}", job.job_id, error, *_about(job))
+            elif not job.cancelled:
                 log.exception("the handler failed on %r", job)
             return answer.failure(job, self._node_id(), error, _ms_since(began))
 
@@ -174,6 +182,11 @@ class Worker:
 
 def _is_async(handler: Handler) -> bool:
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+
+
+def _about(job: Job) -> tuple[object, ...]:
+    """The values of `_ABOUT`."""
+    return job.utterance_index, job.session_id, job.src_lang, job.tgt_lang
 
 
 def _ms_since(began: float) -> float:

@@ -87,7 +87,7 @@ class FakeScheduler:
             self.refusals += 1
             response = WSUpgradeResponse.create_error_response(self.refuses_with, b"no")
             return WSUpgradeResponseWithListener(response, None)
-        return Connection(self) if request.path == b"/ws/node" else None
+        return Connection(self) if request.path.partition(b"?")[0] == b"/ws/node" else None
 
     async def close(self) -> None:
         """Stop listening and drop every connection."""

@@ -1,6 +1,8 @@
 import asyncio
 import dataclasses
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Coroutine
 from http import HTTPStatus
 from typing import Any
@@ -9,7 +11,7 @@ import pytest
 import uvloop
 from picows import WSMsgType
 
-from dragoman.node import Job, Node, NodeRefused, Result, Timing
+from dragoman.node import Job, ModelNotAvailable, Node, NodeRefused, Result, Timing
 from dragoman.protocol.codes import Close
 from dragoman.protocol.node import (
     JobAck,
@@ -113,6 +115,70 @@ def test_a_node_registers_says_it_is_alive_and_answers_a_job(
             assert all(message.node_id == fake.node_id for message in fake.received[1:])  # type: ignore[attr-defined]
 
     run(scenario, loop_factory)
+
+
+def test_a_node_logs_one_line_for_each_step_of_its_life(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "dragoman.node")
+
+    async def scenario(fake: FakeScheduler) -> None:
+        node = Node(f"{fake.url}?token=s3cret", translate, languages=["en", "es"], slots=2, timing=QUICK)
+        async with running(node):
+            fake.refuses_with = HTTPStatus.SERVICE_UNAVAILABLE
+            await wait_until(lambda: fake.refusals >= 1)
+            fake.refuses_with = None
+            await fake.hears(NodeHeartbeat)
+            fake.assigns(7)
+            await fake.hears(JobResult)
+            fake.closes(1001, b"going away")
+            await fake.hears(NodeHeartbeat)
+            said = [record.getMessage() for record in caplog.records]
+            url = fake.url
+            assert said[0] == f"connecting to {url}"
+            assert said[1].startswith(f"not connected to {url}: HTTP 503; trying again in ")
+            registered = said.index(f"registered at {url} as {fake.node_id}: en, es → en, es; 2 slots")
+            assert said[registered + 1].startswith("job-7 done: utterance 7 of s-1, en → es, ")
+            assert said[registered + 2].startswith(f"lost the connection to {url}: 1001 going away; trying again in ")
+            assert said[registered + 3] == f"connecting to {url}"
+            assert "s3cret" not in caplog.text
+
+    run(scenario)
+
+
+def test_a_node_logs_why_the_server_refused_it(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        async with running(node_of(fake)) as task:
+            await fake.hears(NodeHeartbeat)
+            fake.closes(Close.UNAUTHORIZED, b"the token has expired")
+            with pytest.raises(NodeRefused):
+                await task
+
+    run(scenario)
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert record.getMessage().endswith(": the server refused this node (4501): the token has expired")
+
+
+@pytest.mark.parametrize("outcome", [None, ModelNotAvailable("nmt", "2", "gone")])
+def test_a_job_without_a_translation_is_one_line_that_says_why(
+    outcome: ModelNotAvailable | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "dragoman.node")
+
+    async def handler(job: Job) -> Result | None:
+        if outcome is not None:
+            raise outcome
+        return None
+
+    async def scenario(fake: FakeScheduler) -> None:
+        async with running(node_of(fake, handler)):
+            await fake.hears(NodeHeartbeat)
+            fake.assigns(7)
+            await fake.hears(JobResult)
+
+    run(scenario)
+    [line] = [record.getMessage() for record in caplog.records if "job-7" in record.getMessage()]
+    assert line.startswith(
+        "job-7 done, nothing said:" if outcome is None else "job-7 given back, nmt@2 is not available"
+    )
 
 
 def test_heartbeats_go_on_and_count_what_runs() -> None:
@@ -482,6 +548,26 @@ def test_serve_is_run_with_a_loop_of_its_own() -> None:
         await served
 
     run(scenario)
+
+
+SERVES = """
+import logging, sys
+from dragoman.node import Node
+if sys.argv[1:]:
+    logging.basicConfig(format="mine: %(message)s", level=logging.INFO)
+Node("ws://127.0.0.1:1/ws/node", lambda job: None, languages=["en"]).serve()
+"""
+
+
+@pytest.mark.parametrize("configured", [False, True])
+def test_serve_logs_to_stderr_unless_the_program_has_set_up_logging(configured: bool) -> None:
+    command = [sys.executable, "-c", SERVES, *(["configured"] if configured else [])]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        first = process.stderr.readline()
+        process.terminate()
+        process.stderr.read()
+    assert first.startswith("mine: connecting to") if configured else "INFO    connecting to ws://127.0.0.1:1" in first
 
 
 def test_a_url_that_is_none_is_an_error_at_once() -> None:
