@@ -54,6 +54,14 @@ class TokenCheck:
         return None
 
 
+def decoded(data: bytes) -> Frame | Reason:
+    """What a client sent, or why it cannot be read."""
+    try:
+        return wire.decode_frame(data)
+    except wire.Refused as refused:
+        return refused.reason
+
+
 class ChatEndpoint:
     def __init__(
         self,
@@ -86,14 +94,25 @@ class ChatEndpoint:
         if self._user is not None and self._user.unread_s:
             self._guard.unread(self._user.unread_s)
             self._user.unread_s = 0.0
-        if not self._guard.admit(monotonic()):
+        if self._state is State.OVER:
+            return
+        frame = None if self._state is State.COMING_IN else decoded(data)
+        if not self._admits(conn, frame):
             self._end(conn, Reason.TOO_MANY_REQUESTS, Close.RATE)
-        elif self._state is State.COMING_IN:
+        elif frame is not None:
+            self._hear(conn, frame)
+        else:
             self._waiting.append(data)
             if len(self._waiting) == MOST_WAITING:
                 conn.pause_reading()
-        elif self._state is not State.OVER:
-            self._read(conn, data)
+
+    def _admits(self, conn: Connection, frame: Frame | Reason | None) -> bool:
+        """Count a frame. Receipts are free, as many as the messages that were pushed to this connection allow."""
+        is_receipt = isinstance(frame, Frame) and frame.type == FrameType.ACK
+        if is_receipt and self._user is not None and self._user.inbound.ack_credit.take():
+            conn.refund()
+            return True
+        return self._guard.admit(monotonic())
 
     def binary(self, conn: Connection, data: bytes) -> None:
         if self._guard.admit(monotonic()):
@@ -132,17 +151,14 @@ class ChatEndpoint:
             conn.resume_reading()
         for data in waiting:
             if self._state is State.OPEN:
-                self._read(conn, data)
+                self._hear(conn, decoded(data))
 
     # -- what the client says --------------------------------------------------------------------
 
-    def _read(self, conn: Connection, data: bytes) -> None:
-        try:
-            frame = wire.decode_frame(data)
-        except wire.Refused as refused:
-            self._violated(conn, refused.reason)
-            return
-        if self._user is None:
+    def _hear(self, conn: Connection, frame: Frame | Reason) -> None:
+        if isinstance(frame, Reason):
+            self._violated(conn, frame)
+        elif self._user is None:
             self._before(conn, frame)
         else:
             self._handle(conn, self._user, frame)

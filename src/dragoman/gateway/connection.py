@@ -59,6 +59,9 @@ class Connection(Protocol):
 
     def resume_reading(self) -> None: ...
 
+    def refund(self) -> None:
+        """The message that was delivered last does not count against the frames a second."""
+
     def close(self, code: int, reason: str = "") -> None:
         """Send a close frame and end the connection, in bounded time whatever the peer does."""
 

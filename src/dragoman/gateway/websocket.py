@@ -405,6 +405,9 @@ class WebSocket(Guest):
         self._ws.send_close(code)  # type: ignore[arg-type]  # any int will do
         self._leave(peer_is_done=True)
 
+    def refund(self) -> None:
+        self._tokens += 1
+
     def _refill(self) -> bool:
         """Fill the bucket that has just run empty; looking at the clock only then makes frames cheap."""
         now = self._roster.clock()

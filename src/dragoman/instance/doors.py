@@ -121,13 +121,13 @@ class Doors:
         return Anteroom(patience_s, server.max_pre_session, exempt=lambda address: True)
 
     def _chat_limits(self) -> Limits:
-        """The endpoint's own guard, which says why, comes first."""
+        """The endpoint's own guard, which says why, comes first: of the frames it does not count, some wait for it."""
         chat = self._config.chat
         return replace(
             self._limits(),
             max_frame_bytes=chat.max_frame_bytes,
             max_frames_per_s=2 * chat.max_frames_per_s,
-            burst_frames=8 * chat.max_frames_per_s,
+            burst_frames=max(8 * chat.max_frames_per_s, 3_200),
             ping_idle_s=chat.ping_idle_s,
             ping_reply_s=chat.silent_s - chat.ping_idle_s,
         )

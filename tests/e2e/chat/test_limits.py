@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from dragoman.archive import NewMessage, Status
 from dragoman.protocol.codes import Close
 from e2e.chat.chat_stage import chat_stage, visiting_chat
 from e2e.speech_stage import PATIENCE_S, Stage
@@ -71,6 +72,28 @@ async def test_too_many_frames_a_second_end_the_connection_with_a_reason(stage: 
         assert await speaker.until_closed() == Close.RATE
         assert speaker.heard[-1]["reason"] == "too_many_requests"
         assert len(speaker.heard) < 4 * PER_S
+
+
+async def test_receiver_that_catches_up_may_acknowledge_each_message_as_fast_as_it_can(stage: Stage) -> None:
+    """More than the connection may say in a second, and more than the gateway lets through at once."""
+    async with visiting_chat(stage) as visit:
+        sender, to, count = visit.uid(), visit.uid(), 12 * PER_S
+        rows = [NewMessage((n << 22) + to % 1000, f"m{n}", sender, to, "TEXT", f"{n}", 1) for n in range(1, count + 1)]
+        await visit.archive.save(rows)
+        receiver = await visit.user(0, to)
+        got = [(await receiver.expect("SINGLE_CHAT"))["serverMsgId"] for _ in rows]
+        for kind in ("delivered", "read"):
+            for id in got:
+                await receiver.ack(id, kind, sender)
+        assert not [frame for frame in await receiver.so_far() if frame["type"] == "ERROR"]
+
+        async def is_read() -> bool:
+            return await visit.status(rows[-1].id) is Status.READ
+
+        await wait_until(is_read, PATIENCE_S)
+        for _ in range(10 * PER_S):
+            await receiver.ack(got[0], "read", sender)
+        assert await receiver.until_closed() == Close.RATE
 
 
 async def test_too_many_frames_before_auth_end_the_connection_too(stage: Stage) -> None:

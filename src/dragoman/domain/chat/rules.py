@@ -1,7 +1,8 @@
 """What a client may send, and how much of it: pure, one Guard a connection.
 
 `check` looks at one message, in the order clients rely on: who leaves out several things is told of the first.
-`Guard` counts: frames a second, and violations of the protocol, of which the fourth within ten seconds is one too many.
+`AckCredit` counts receipts that are free, `Guard` everything else: frames a second, and violations of the protocol, of
+which the fourth within ten seconds is one too many.
 """
 
 from collections import deque
@@ -12,6 +13,8 @@ from dragoman.protocol.chat import MAX_BODY_UNITS, MAX_CLIENT_MSG_ID, Frame, Rea
 VIOLATIONS: Final = frozenset({Reason.BAD_JSON, Reason.MISSING_TYPE, Reason.NOT_IMPLEMENTED})
 FORGIVEN: Final = 3  # violations within the window that a connection survives
 WINDOW_S: Final = 10.0
+ACKS_A_MESSAGE: Final = 2
+MOST_ACKS: Final = 40_000  # that a connection can save up
 
 _LATER: Final = ("GROUP_", "CALL_")
 
@@ -42,6 +45,28 @@ def utf16_units(text: str) -> int:
 def comes_later(type_: str) -> bool:
     """Whether clients may know this type already: it is `not_implemented`, but no violation."""
     return type_.startswith(_LATER) or type_ == "FRIEND_REQUEST"
+
+
+class AckCredit:
+    """Receipts a connection may send beside its frames a second: `delivered` and `read` of each message pushed to it.
+
+    A receiver that catches up gets thousands of messages in a moment, and its receipts come as fast.
+    """
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left = 0
+
+    def pushed(self) -> None:
+        self._left = min(self._left + ACKS_A_MESSAGE, MOST_ACKS)
+
+    def take(self) -> bool:
+        """Whether this receipt is one of them; if not, it counts as any other frame."""
+        if not self._left:
+            return False
+        self._left -= 1
+        return True
 
 
 class Guard:

@@ -19,6 +19,7 @@ from typing import Protocol
 import structlog
 
 from dragoman.archive import ArchiveError, Stored
+from dragoman.domain.chat.rules import AckCredit
 from dragoman.protocol import chat as wire
 from dragoman.services.chat.mailroom import Mail
 from dragoman.services.sockets import Socket
@@ -62,6 +63,7 @@ class Inbound:
         self._missed = False  # something newer than what waits
         self._look_again = False  # something older
         self.caught_up_at = 0.0
+        self.ack_credit = AckCredit()
 
     def say(self, frame: bytes) -> None:
         """Anything that is for this socket."""
@@ -154,6 +156,7 @@ class Inbound:
             self._by_sender.setdefault(sender, deque()).append(id)
             if len(self._unconfirmed) > MOST_UNCONFIRMED:
                 self._forget_oldest()
+        self.ack_credit.pushed()
         self.say(frame)
 
     def _forget_oldest(self) -> None:

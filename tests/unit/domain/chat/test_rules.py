@@ -2,7 +2,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.domain.chat.rules import FORGIVEN, VIOLATIONS, WINDOW_S, Guard, check, comes_later, utf16_units
+from dragoman.domain.chat.rules import (
+    FORGIVEN,
+    MOST_ACKS,
+    VIOLATIONS,
+    WINDOW_S,
+    AckCredit,
+    Guard,
+    check,
+    comes_later,
+    utf16_units,
+)
 from dragoman.protocol.chat import Frame, Reason
 
 ME = 7
@@ -112,3 +122,18 @@ def test_what_was_said_while_nobody_read_comes_on_top_of_the_burst() -> None:
     assert [guard.admit(100.0) for _ in range(26)] == [True] * 25 + [False]
     assert not guard.admit(100.0)
     assert guard.admit(100.1)
+
+
+def test_receipts_are_free_as_many_as_the_pushed_messages_allow() -> None:
+    credit = AckCredit()
+    assert not credit.take()
+    for _ in range(3):
+        credit.pushed()
+    assert [credit.take() for _ in range(7)] == [True] * 6 + [False]
+
+
+def test_free_receipts_cannot_be_saved_up_without_end() -> None:
+    credit = AckCredit()
+    for _ in range(MOST_ACKS):
+        credit.pushed()
+    assert sum(credit.take() for _ in range(3 * MOST_ACKS)) == MOST_ACKS
