@@ -58,6 +58,8 @@ class Ask:
     turn_node: str | None = None
     turn_bound: bool = False  # of a turn of several jobs; False for a cut that is a whole turn
     seen: frozenset[str] = frozenset()  # nodes that had this job
+    failed: frozenset[str] = frozenset()  # of these, nodes that failed it
+    later: frozenset[str] = frozenset()  # nodes that had a later index of the session: old ones do not translate then
     default_slots: int = 4
     turn_overcommit: int = 4
 
@@ -208,7 +210,7 @@ class _Placement:
 
     def _flaws(self, node: Node) -> tuple[bool, ...]:
         """What makes an able node a second choice. A GPU queue is one: a heartbeat's count is up to 15 s old."""
-        return (node.gpu_queue > 0,)
+        return node.id in self.ask.later, node.gpu_queue > 0
 
     def _assign(self, node: Node, overcommit: int, by_turn: AffinityResult | None, pool: Pool) -> Assign:
         receipt = Receipt(len(pool), self.drawn, node.id, by_turn)
@@ -226,7 +228,7 @@ class _Placement:
             return Obstacle.DRAINING
         if node.ready is not None and not ask.needs <= node.ready:
             return Obstacle.NOT_READY
-        if node.id in ask.seen and "reattempt" not in node.features:
+        if node.id in ask.failed or (node.id in ask.seen and "reattempt" not in node.features):
             return Obstacle.SEEN
         if self.fleet.cooling_for_any(node.id, (*ask.needs, VOICE) if voice else ask.needs, self.now):
             return Obstacle.COOLING_DOWN

@@ -8,8 +8,8 @@ The three are functions, plain or async: see `engine`. The ones that come with D
 what they need only when they are opened. Nothing here knows a server: that is the business of `dragoman.node`.
 """
 
-from dragoman.engines.engine import EngineFailed, Heard, Missing
+from dragoman.engines.engine import EngineFailed, EngineTimeout, Heard, Missing
 from dragoman.engines.pipeline import Pipeline
 from dragoman.engines.sound import Sound
 
-__all__ = ["EngineFailed", "Heard", "Missing", "Pipeline", "Sound"]
+__all__ = ["EngineFailed", "EngineTimeout", "Heard", "Missing", "Pipeline", "Sound"]

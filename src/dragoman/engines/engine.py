@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dragoman.engines.sound import Sound
+from dragoman.node import JobFailed
 
 APT = "apt-get install "
 
@@ -40,8 +41,17 @@ def need_module(name: str) -> None:
         raise Missing(f"The Python package {name} is not installed", "pip install 'dragoman[local]'")
 
 
-class EngineFailed(Exception):
-    """This job failed here. A sentence for whoever reads the job's error; never a credential."""
+class EngineFailed(JobFailed):
+    """This job failed, and would fail on another node as well: it is not tried again.
+
+    A sentence for readers of the job's error; never a credential.
+    """
+
+
+class EngineTimeout(EngineFailed):
+    """The job's time on this node is over. Another node may be faster, so the job is tried there."""
+
+    final = False
 
 
 @dataclass(frozen=True, slots=True)

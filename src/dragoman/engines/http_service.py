@@ -6,7 +6,7 @@
 | 429, 5xx, no connection | asked again, a few times, further and further apart; then ModelNotAvailable |
 | 401, 403, 404 | ModelNotAvailable: here it will not work, on another node it may |
 | any other 4xx, an answer that is none | EngineFailed: it is this job that does not go |
-| nothing within the job's time | EngineFailed |
+| nothing within the job's time | EngineTimeout: another node may be faster |
 
 The credential goes into a header, never into a sentence or a log; redirects are not followed, so it goes to no other
 host.
@@ -23,7 +23,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from dragoman.engines.engine import EngineFailed, Missing
+from dragoman.engines.engine import EngineFailed, EngineTimeout, Missing
 from dragoman.engines.patience import left_s
 from dragoman.node import ModelNotAvailable
 
@@ -96,7 +96,7 @@ class HttpService:
                     yield response
         except TimeoutError:
             waited = f"{time.monotonic() - began:.1f} s"
-            raise EngineFailed(f"{self.what} did not answer in time ({waited}).") from None
+            raise EngineTimeout(f"{self.what} did not answer in time ({waited}).") from None
         except aiohttp.ClientError as error:
             raise EngineFailed(f"{self.what} broke off its answer ({type(error).__name__}).") from None
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dragoman.engines.engine import EngineFailed, Heard, Recognise, Synthesise, Translate
+from dragoman.engines.engine import EngineFailed, EngineTimeout, Heard, Recognise, Synthesise, Translate
 from dragoman.engines.patience import within
 from dragoman.engines.sound import Sound
 from dragoman.node import Job, Result
@@ -58,13 +58,13 @@ class Pipeline:
     async def __call__(self, job: Job) -> Result | None:
         course, has_s = Course(), self._has_s(job)
         if has_s <= 0:
-            raise EngineFailed("The job waited in the queue of the node until its time was over.")
+            raise EngineTimeout("The job waited in the queue of the node until its time was over.")
         with within(has_s):
             try:
                 async with asyncio.timeout(has_s + GRACE_S):
                     return await self._interpret(job, course)
             except TimeoutError:
-                raise EngineFailed(f"The {course.step} was not done within {has_s:.3g} s.") from None
+                raise EngineTimeout(f"The {course.step} was not done within {has_s:.3g} s.") from None
 
     def _has_s(self, job: Job) -> float:
         if job.left_s is None:

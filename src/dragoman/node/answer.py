@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from dragoman.node.job import Job, ModelNotAvailable, Result
+from dragoman.node.job import Job, JobFailed, ModelNotAvailable, Result
 from dragoman.protocol import audio, codec
 from dragoman.protocol.codes import EmptyReason, ErrorCode
 from dragoman.protocol.fields import ABSENT
@@ -47,7 +47,8 @@ def failure(job: Job, node_id: str, error: BaseException, took_ms: float) -> byt
     if isinstance(error, ModelNotAvailable):
         message.error = _unavailable(str(error), error.service_id, error.version, error.reason)
     else:
-        message.error = JobError(ErrorCode.PROCESSING_ERROR, _text(f"{type(error).__name__}: {error}"))
+        final = codec.raw({"final": True}) if isinstance(error, JobFailed) and error.final else ABSENT
+        message.error = JobError(ErrorCode.PROCESSING_ERROR, _text(f"{type(error).__name__}: {error}"), final)
     return codec.encode(message)
 
 

@@ -22,6 +22,16 @@ class ModelNotAvailable(Exception):
         self.reason = reason
 
 
+class JobFailed(Exception):
+    """The job cannot be done, here or on another node: the server does not try it again. Its text is the job's error.
+
+    After any other exception of a handler the server tries the job once more, on another node. A subclass with
+    `final = False` asks for that as well.
+    """
+
+    final = True
+
+
 @dataclass(slots=True)
 class Result:
     """What was heard, what it means, how it sounds. All three empty is the same as returning None."""

@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_
 import msgspec
 from msgspec import Raw
 
-from dragoman.protocol.codes import ErrorCode
+from dragoman.protocol.codes import FINAL_CODES, ErrorCode
 from dragoman.protocol.errors import ProtocolError
 from dragoman.protocol.fields import ABSENT, Message
 from dragoman.protocol.node import JobError, NodeMessage, ToNode
@@ -132,7 +132,12 @@ class ModelDetails(msgspec.Struct, frozen=True):
     reason: str | None = None
 
 
+class _FailureDetails(msgspec.Struct):
+    final: Any = None
+
+
 _extra_decoder = msgspec.json.Decoder(_Extra)
+_failure_details_decoder = msgspec.json.Decoder(_FailureDetails)
 _model_details_decoder = msgspec.json.Decoder(ModelDetails)
 
 
@@ -155,3 +160,13 @@ def unavailable_model(error: JobError) -> ModelDetails | None:
         return _model_details_decoder.decode(error.details)
     except (ValueError, RecursionError):
         return None
+
+
+def is_final(error: JobError) -> bool:
+    """Whether a failure lies in the job itself: by its code, or because the node says `details.final`."""
+    if error.code in FINAL_CODES:
+        return True
+    try:
+        return bool(error.details) and _failure_details_decoder.decode(error.details).final is True
+    except (ValueError, RecursionError):
+        return False

@@ -33,6 +33,10 @@ class ErrorCode(StrEnum):
     INSTANCE_LOST = "INSTANCE_LOST"
 
 
+# Codes of a failed job_result that another node would answer as well: such a job is not tried again.
+FINAL_CODES = frozenset({ErrorCode.INVALID_MESSAGE, ErrorCode.INVALID_SESSION, ErrorCode.SESSION_CLOSED})
+
+
 class RoomErrorCode(StrEnum):
     ROOM_NOT_FOUND = "ROOM_NOT_FOUND"
     ROOM_FULL = "ROOM_FULL"

@@ -22,7 +22,7 @@ from integration.speech.driving import (
     out_of_time,
     start,
 )
-from integration.speech.house import PATIENCE_S, Ear, Open, Wire, WiredNode, order
+from integration.speech.house import PATIENCE_S, Ear, House, Open, Wire, WiredNode, order
 from waiting import wait_until
 
 pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
@@ -272,6 +272,150 @@ async def test_job_assign_tells_the_node_how_long_its_attempt_may_take(house: Op
     node = await here.node("n")
     await start(here, node)
     assert node.jobs[0]["deadline_ms"] == 12_000
+
+
+# -- retries ---------------------------------------------------------------------------------------
+
+BROKEN = JobError("PROCESSING_ERROR", "RuntimeError: the model is broken")
+
+
+async def test_a_job_that_failed_is_done_by_another_node(house: Open) -> None:
+    here = await house()
+    bad = await here.node("bad")
+    mine, ear = await start(here, bad)
+    good = await here.node("good", working=True)
+    bad.answer(bad.jobs[0], success=False, error=BROKEN)
+    assert await end_of(ear) is Outcome.OK
+    assert [job["attempt_id"] for job in good.jobs] == [2]
+    assert here.count("dragoman_failovers_total", reason="job_failed") == 1
+    record = await wait_until(lambda: here.released(mine.job_id), PATIENCE_S)
+    assert (record["moved_from"], record["moved_because"]) == ("bad", "job_failed")
+
+
+async def test_a_job_that_failed_waits_for_another_node_that_is_busy_and_is_not_given_to_the_first_again(
+    house: Open,
+) -> None:
+    here = await house(speech__placement_wait_ms=20_000)
+    bad = await here.node("bad", slots=1)
+    _, ear = await start(here, bad)
+    good = await here.node("good", slots=1)
+    here.services.dispatcher.take(order(session="s-2", ear=Ear()))
+    first = await given(good)
+    bad.answer(bad.jobs[0], success=False, error=BROKEN)
+    await wait_until(lambda: ear.waits, PATIENCE_S)
+    good.answer(first)
+    good.answer(await given(good, 2))
+    assert await end_of(ear) is Outcome.OK
+    assert len(bad.jobs) == 1
+
+
+async def given_to(nodes: list[WiredNode], attempt: int) -> WiredNode:
+    found = await wait_until(
+        lambda: [node for node in nodes for job in node.jobs if job["attempt_id"] == attempt], PATIENCE_S
+    )
+    return found[0]
+
+
+async def test_a_job_that_failed_is_tried_on_one_other_node_only(house: Open) -> None:
+    here = await house()
+    nodes = [await here.node(f"n{number}") for number in range(3)]
+    ear = Ear()
+    here.services.dispatcher.take(order(ear=ear))
+    for attempt in (1, 2):
+        node = await given_to(nodes, attempt)
+        node.answer(node.jobs[0], success=False, error=JobError("PROCESSING_ERROR", f"failure {attempt}"))
+    assert await end_of(ear) is Outcome.FAILED
+    assert (ear.ends[0].code, ear.ends[0].message) == ("PROCESSING_ERROR", "failure 2")
+    assert sorted(len(node.jobs) for node in nodes) == [0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [JobError("INVALID_MESSAGE", "no audio"), JobError("PROCESSING_ERROR", "no audio", raw({"final": True}))],
+    ids=["by its code", "by the node's word"],
+)
+async def test_a_job_that_failed_for_a_final_reason_is_not_tried_again(house: Open, error: JobError) -> None:
+    here = await house()
+    node = await here.node("n")
+    _, ear = await start(here, node)
+    other = await here.node("other", working=True)
+    node.answer(node.jobs[0], success=False, error=error)
+    assert await end_of(ear) is Outcome.FAILED
+    assert (ear.ends[0].code, ear.ends[0].message) == (error.code, "no audio")
+    assert not other.jobs
+
+
+async def test_a_job_whose_retry_found_no_free_node_ends_with_the_reason_of_the_failure(house: Open) -> None:
+    here = await house(speech__placement_wait_ms=100)
+    bad = await here.node("bad", slots=1)
+    _, ear = await start(here, bad)
+    busy = await here.node("busy", slots=1)
+    here.services.dispatcher.take(order(session="s-2", ear=Ear()))
+    await given(busy)
+    bad.answer(bad.jobs[0], success=False, error=BROKEN)
+    assert await end_of(ear) is Outcome.FAILED
+    assert ear.ends[0].code == "PROCESSING_ERROR"
+    assert ear.ends[0].message == "RuntimeError: the model is broken (no other node for this job: all full)"
+
+
+async def test_a_retry_prefers_a_node_that_had_no_later_utterance_of_the_session(house: Open) -> None:
+    here = await house()
+    bad = await here.node("bad", slots=1)
+    ear, latest_on = Ear(), dict[str, int]()
+    first, second = order(ear=ear), order(index=1, ear=ear)
+    first.latest_on = second.latest_on = latest_on
+    here.services.dispatcher.take(first)
+    await given(bad)
+    later = await here.node("later", slots=8, working=True)
+    here.services.dispatcher.take(second)
+    await given(later)
+    fresh = await here.node("fresh", slots=1, working=True)
+    bad.answer(bad.jobs[0], success=False, error=BROKEN)
+    assert await end_of(ear) is Outcome.OK
+    assert [job["utterance_index"] for job in fresh.jobs] == [0]
+
+
+async def overtaken(house: Open, **flags: object) -> tuple[House, WiredNode, Ear]:
+    """Utterance 0 is on a node that has had utterance 1 of the session as well."""
+    here = await house(**flags)
+    node = await here.node("n")
+    ear, latest_on = Ear(), dict[str, int]()
+    for index in range(2):
+        mine = order(index=index, ear=ear)
+        mine.latest_on = latest_on
+        here.services.dispatcher.take(mine)
+        await given(node, index + 1)
+    return here, node, ear
+
+
+async def test_text_without_its_translation_from_a_node_that_had_a_later_utterance_is_tried_elsewhere(
+    house: Open,
+) -> None:
+    here, node, ear = await overtaken(house)
+    other = await here.node("other", working=True)
+    node.answer(node.jobs[0], text_translated="")
+    assert await end_of(ear) is Outcome.OK
+    assert [job["attempt_id"] for job in other.jobs] == [2]
+    assert here.count("dragoman_failovers_total", reason="untranslated") == 1
+
+
+async def test_text_without_its_translation_is_delivered_when_the_retry_fails(house: Open) -> None:
+    here, node, ear = await overtaken(house)
+    other = await here.node("other")
+    node.answer(node.jobs[0], text_translated="")
+    other.answer(await given(other), success=False, error=BROKEN)
+    assert await end_of(ear) is Outcome.OK
+    result = ear.ends[0].result
+    assert result is not None
+    assert (result.text_asr, result.text_translated) == ("heard", "")
+
+
+async def test_text_without_its_translation_is_delivered_when_its_node_had_no_later_utterance(house: Open) -> None:
+    here, node, ear = await overtaken(house)
+    other = await here.node("other", working=True)
+    node.answer(node.jobs[1], text_translated="")
+    assert await end_of(ear, 1) is Outcome.OK
+    assert not other.jobs
 
 
 # -- ending ----------------------------------------------------------------------------------------

@@ -179,6 +179,18 @@ def test_a_node_without_a_gpu_queue_is_found_among_several_that_have_one() -> No
     assert chosen_of(ASK, fleet) == {"idle"}
 
 
+def test_a_node_that_had_no_later_utterance_of_the_session_is_preferred() -> None:
+    fleet = fleet_of(node("a", slots=8), node("b", slots=1, gpu_queue=1))
+    assert chosen_of(ask(later=frozenset({"a"})), fleet) == {"b"}
+    assert chosen_of(ask(later=frozenset({"a", "b"})), fleet) == {"a"}
+
+
+def test_a_node_that_failed_the_job_is_not_asked_again_even_if_it_takes_jobs_again() -> None:
+    fleet = fleet_of(node("a", features=frozenset({"reattempt"})))
+    assert place(ask(seen=frozenset({"a"})), fleet) == "a"
+    assert place(ask(seen=frozenset({"a"}), failed=frozenset({"a"})), fleet) == NoNode.NO_NODE_IN_POOL
+
+
 def test_an_empty_pool_says_so() -> None:
     assert place(ASK, fleet_of()) == NoNode.NO_NODE_IN_POOL
     assert place(ask(tgt="zh"), fleet_of(node("a"))) == NoNode.NO_NODE_IN_POOL

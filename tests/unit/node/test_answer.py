@@ -2,7 +2,8 @@ from typing import Any, cast
 
 import pytest
 
-from dragoman.node import ModelNotAvailable, Result, answer
+from dragoman.engines import EngineFailed, EngineTimeout
+from dragoman.node import JobFailed, ModelNotAvailable, Result, answer
 from dragoman.protocol import audio, codec
 from dragoman.protocol.errors import ProtocolError
 from dragoman.protocol.node import JobResult
@@ -62,6 +63,16 @@ def test_an_exception_is_a_processing_error() -> None:
     assert told.error.code == "PROCESSING_ERROR"
     assert told.error.message.startswith("RuntimeError: no ? luck")
     assert len(told.error.message) == 500
+
+
+@pytest.mark.parametrize(
+    ("error", "final"),
+    [(JobFailed("x"), True), (EngineFailed("x"), True), (EngineTimeout("x"), False), (RuntimeError("x"), False)],
+)
+def test_only_a_failure_of_the_job_itself_is_final(error: Exception, final: bool) -> None:
+    told = decoded(answer.failure(job(3), "node-1", error, 1))
+    assert told.error is not None
+    assert codec.is_final(told.error) is final
 
 
 def test_a_missing_model_is_named() -> None:

@@ -195,6 +195,20 @@ def test_details_that_name_no_model_are_no_error(details: msgspec.Raw) -> None:
     assert codec.unavailable_model(JobError("MODEL_NOT_AVAILABLE", "", details)) is None
 
 
+@pytest.mark.parametrize("code", ["INVALID_MESSAGE", "INVALID_SESSION", "SESSION_CLOSED"])
+def test_a_failure_is_final_by_its_code(code: str) -> None:
+    assert codec.is_final(JobError(code, ""))
+
+
+@pytest.mark.parametrize(
+    ("details", "final"),
+    [(b'{"final":true,"more":1}', True), (b'{"final":false}', False), (b'{"final":1}', False), (b"[]", False)],
+)
+def test_a_failure_is_final_if_its_node_says_so(details: bytes, final: bool) -> None:
+    assert codec.is_final(JobError("PROCESSING_ERROR", "", msgspec.Raw(details))) is final
+    assert not codec.is_final(JobError("PROCESSING_ERROR", ""))
+
+
 def test_a_register_without_an_id_is_the_first_one() -> None:
     register = codec.decode_node(REGISTER)
     assert isinstance(register, NodeRegister)

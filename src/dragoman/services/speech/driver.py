@@ -11,6 +11,7 @@ left to `settlement`.
 
 import asyncio
 from collections import deque
+from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ from dragoman.protocol.node import JobAck, JobCancel, JobResult, JobStarted, Nod
 from dragoman.protocol.peer import Assign as AssignMessage
 from dragoman.protocol.peer import CancelJob
 from dragoman.services.speech import messages
-from dragoman.services.speech.answers import counts, end_by
+from dragoman.services.speech.answers import counts, end_by, is_untranslated, may_be_retried
 from dragoman.services.speech.happenings import AnotherFree, Cancelled, Happening, Lost, Overtaken, TurnOver
 from dragoman.services.speech.order import End, Order
 from dragoman.services.speech.placing import Ended, Exists, Placing, RedisDown
@@ -42,6 +43,9 @@ log = structlog.get_logger(__name__)
 
 # A label of a metric is not for nodes to make up.
 _CODES = frozenset(str(code) for code in ErrorCode)
+
+
+_UNTRANSLATED_IS_BETTER = frozenset({Outcome.FAILED, Outcome.EXPIRED, Outcome.EMPTY})
 
 
 def code_label(code: str) -> str:
@@ -64,6 +68,7 @@ class Driver:
         self.lost_at: float | None = None  # the node may come back until its grace is over
         self.task: asyncio.Task[None] | None = None
         self._frame = b""  # job_assign, of the attempt under way
+        self._failed: End | None = None  # of the attempt that failed, once another node was given the job
         self._told_dispatched = False
         self._started = 0  # the attempt whose start is recorded
         self._progressed: Event | None = None  # to be written at the end of this turn of the loop
@@ -200,7 +205,7 @@ class Driver:
         node = self.shop.view.fleet.get(choice.node_id)
         self.node_id, self.epoch, self.taken, self.lost_at = choice.node_id, choice.epoch, False, None
         self._told_dispatched = False
-        order.seen.add(choice.node_id)
+        order.sent_to(choice.node_id)
         if self.clock.attempt > 1 or choice.text_only:
             self._write_frame(choice.text_only)
         message = AssignMessage(
@@ -269,11 +274,28 @@ class Driver:
                 await self._failover("model_not_available", ErrorCode.MODEL_NOT_AVAILABLE, cancel=False)
                 return
         end = end_by(result, self.node_id)
+        if why := self._why_retry(result):
+            self._failed = end
+            order.failed_on.add(self.node_id)
+            await self._failover(why, ErrorCode.PROCESSING_ERROR, cancel=False)
+            return
         await self._end(Event.RESULT, end)
         if not result.success:
             return
         self.shop.answered(order, self.node_id)
         log.debug("job ended", job=order.job_id, trace_id=order.trace_id, outcome=end.outcome)
+
+    def _why_retry(self, result: JobResult) -> str:
+        """Why the job gets its one retry on another node; empty if it does not. A parked job would tear its turn."""
+        order = self.order
+        if may_be_retried(result):
+            why = "job_failed"
+        elif self.node_id in order.later_on and is_untranslated(result, order.assignment):
+            why = "untranslated"
+        else:
+            return ""
+        left = self._failed is None and self.clock.may_retry(monotonic()) and not self.clock.parked
+        return why if left and self.shop.placer.may_retry(order, self.node_id) else ""
 
     async def _nothing_kept(self) -> None:
         """An old node that answered a later job of a turn that is over had nothing to say to this one."""
@@ -329,7 +351,9 @@ class Driver:
             await self._fail(code, f"given up after {clock.attempt} attempts: {reason}")
             return
         try:
-            reply = await self.shop.jobs.advance(order.job_id, Event.REASSIGN, attempt=clock.attempt)
+            reply = await self.shop.jobs.advance(
+                order.job_id, Event.REASSIGN, attempt=clock.attempt, moved_from=self.node_id, moved_because=reason
+            )
             await self._settlement.give_slot_back()
         except StoreError:
             await self._fail(ErrorCode.SCHEDULER_DEPENDENCY_DOWN, "Redis is away", at_once=True)
@@ -380,14 +404,21 @@ class Driver:
         """That of a first placement is recorded with the job; a later one's comes with its end."""
         if self.cancelled is not None:
             await self._end(Event.CANCEL, End(Outcome.CANCELLED, self.cancelled))
+            return
+        failed = self._failed
+        if failed is not None and failed.outcome is Outcome.FAILED:
+            end = replace(failed, message=f"{failed.message} ({why})", receipt=receipt)
         else:
-            await self._end(Event.GIVE_UP, End(Outcome.FAILED, code, why, receipt=receipt))
+            end = End(Outcome.FAILED, code, why, receipt=receipt)
+        await self._end(Event.GIVE_UP, end)
 
     async def _fail(self, code: ErrorCode, why: str, *, at_once: bool = False) -> None:
         await self._end(Event.GIVE_UP, End(Outcome.FAILED, code, why), at_once=at_once)
 
     async def _end(self, event: Event, end: End, *, at_once: bool = False) -> None:
-        """Record FINISHED, then tell, then release."""
+        """Record FINISHED, then tell, then release. Text without translation is better than a failed retry."""
+        if self._failed is not None and self._failed.outcome is Outcome.OK and end.outcome in _UNTRANSLATED_IS_BETTER:
+            end = self._failed
         self._note_progress()  # or what the node said in the same breath would come too late
         attempt, node = (self.clock.attempt, self.node_id) if event is Event.RESULT else (None, "")
         until = monotonic() if at_once else self.clock.job_deadline

@@ -12,6 +12,8 @@ from dragoman.domain.placement import Assign, NoNode, Receipt
 from dragoman.domain.turn import Turn
 from dragoman.protocol.node import JobAssign, JobResult, NodePartial
 
+MAX_LATEST = 64  # nodes of one session whose latest index is remembered
+
 
 @dataclass(frozen=True, slots=True)
 class End:
@@ -85,9 +87,23 @@ class Order:
     needs: frozenset[str] = frozenset()
     tenant: str = "default"
     seen: set[str] = field(default_factory=set)  # nodes that had this job
+    failed_on: set[str] = field(default_factory=set)  # nodes that failed this job: never asked for it again
+    latest_on: dict[str, int] = field(default_factory=dict)  # node → latest index of the session it had; the session's
     held: Assign | None = None  # where it has a slot now
     advanced: "asyncio.Future[bool] | None" = None  # the session's state says that this index is used
     release_state: str = ""  # how the release window settled its index, or why it dropped the result
+
+    def sent_to(self, node_id: str) -> None:
+        self.seen.add(node_id)
+        latest = max(self.index, self.latest_on.pop(node_id, 0))
+        self.latest_on[node_id] = latest
+        if len(self.latest_on) > MAX_LATEST:
+            del self.latest_on[next(iter(self.latest_on))]
+
+    @property
+    def later_on(self) -> frozenset[str]:
+        """Nodes that had a later index of the session."""
+        return frozenset(node for node, index in self.latest_on.items() if index > self.index)
 
     @property
     def session_id(self) -> str:

@@ -14,7 +14,7 @@ from time import monotonic
 import msgspec
 
 from dragoman.domain.job import Event, Reply
-from dragoman.domain.placement import Ask, Assign, Wait, select_node
+from dragoman.domain.placement import Ask, Assign, NoNode, Wait, select_node
 from dragoman.domain.turn import AffinityResult
 from dragoman.services.loops import unawaited
 from dragoman.services.metrics import Metrics
@@ -95,6 +95,13 @@ class Placer:
         choice = self.look(order)
         return isinstance(choice, Assign) and choice.node_id not in order.seen
 
+    def may_retry(self, order: Order, failed_on: str) -> bool:
+        """Whether another node could take the job, now or when it has a free slot again."""
+        ask = self._ask(order)
+        ask.failed |= {failed_on}
+        choice = select_node(ask, self.view.fleet, monotonic(), self.rng, self.instance)
+        return isinstance(choice, Assign) or choice.reason is NoNode.ALL_FULL
+
     async def choose(self, order: Order, refused: set[str], give_up_at: float) -> Assign | Wait:
         """The same, waiting for one if there is none."""
         while True:
@@ -120,6 +127,8 @@ class Placer:
             turn_node=turn.node_id if turn.node_id not in order.seen else None,
             turn_bound=turn.node_id is not None or not order.ends_turn,
             seen=frozenset(order.seen),
+            failed=frozenset(order.failed_on),
+            later=order.later_on,
             default_slots=self.settings.default_slots,
             turn_overcommit=self.settings.turn_overcommit,
         )

@@ -91,6 +91,7 @@ class Session:
         self._dispatcher, self._metrics, self._settings = dispatcher, metrics, settings
         self._guard, self._end_turn, self._on_closed = guard, end_turn, on_closed
         self._orders: dict[int, tuple[Order, Socket | None]] = {}
+        self._latest_on: dict[str, int] = {}  # node → the latest index it was sent
         self._timer: asyncio.TimerHandle | None = None
         self._close_by: float | None = None
         self.pressure = Pressure(self.pause)
@@ -260,6 +261,7 @@ class Session:
             held_by_node=bool(assignment.is_max_duration_triggered),
             needs=messages.needs_of(assignment.pipeline),
             tenant=self.tenant,
+            latest_on=self._latest_on,
         )
         self._orders[order.index] = (order, socket)
         if self.draining:
