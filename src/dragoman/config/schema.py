@@ -157,7 +157,11 @@ class NodeSnapshot(Section, frozen=True):
     """What instances tell each other about their nodes."""
 
     enabled: Annotated[
-        bool, Meta(description="Share nodes between instances. Off: an instance uses only nodes connected to itself.")
+        bool,
+        Meta(
+            description="Share nodes between instances. Off: an instance uses only nodes connected to itself, and no "
+            "other instance uses them."
+        ),
     ] = True
     presence_ttl_seconds: Annotated[
         float,
@@ -216,7 +220,11 @@ class Phase2(Section, frozen=True):
         int, Meta(ge=2097152, le=68719476736, description="Bytes an inbox holds; a full one refuses.")
     ] = 268435456
     dlq_enabled: Annotated[
-        bool, Meta(description="Move entries that fail again and again to the dead letters. Off: they stay pending.")
+        bool,
+        Meta(
+            description="Move inbox entries that cannot be read, or fail again and again, to the dead letters. Off: "
+            "they stay pending."
+        ),
     ] = True
     dlq_maxlen: Annotated[
         int,

@@ -93,9 +93,10 @@ class Services:
             on_buried=on_buried,
         )
         self.announcer = Announcer(stores.redis, stores.keys, tasks, name)
-        self.view = FleetView(stores.nodes, metrics, presence_ttl_s=phase2.node_snapshot.presence_ttl_seconds)
-        # Without snapshots an instance knows the nodes that dialled in to it, and no others.
-        self.view.alone = not phase2.node_snapshot.enabled
+        snapshots = phase2.node_snapshot
+        self.view = FleetView(
+            stores.nodes, metrics, presence_ttl_s=snapshots.presence_ttl_seconds, shared=snapshots.enabled
+        )
         self.announcer.subscribe(self.view.hear)
         self.router = Router(name, stores.inboxes, stores.owners, stores.jobs, metrics)
         self.router.deliver_here = self.handle
@@ -132,10 +133,11 @@ class Services:
             node_grace_ms=speech.node_grace_ms, max_waiting=speech.max_waiting_jobs,
             may_act=self.presence.may_act, wait_may_act=self.presence.wait_may_act,
         )  # fmt: skip
-        ttl_s = config.scheduler.phase2.node_snapshot.presence_ttl_seconds
+        snapshots = config.scheduler.phase2.node_snapshot
         self.local_nodes = LocalNodes(
             name, stores.owners, stores.nodes, self.router, self.announcer, self.metrics, self.tasks,
-            silent_after_s=max(ttl_s, 2 * NODE_HEARTBEAT_S), job_s=speech.job_timeout_ms / 1000,
+            silent_after_s=max(snapshots.presence_ttl_seconds, 2 * NODE_HEARTBEAT_S),
+            job_s=speech.job_timeout_ms / 1000, shared=snapshots.enabled,
         )  # fmt: skip
         self.local_nodes.on_seen = self.view.saw
         self.local_nodes.driver_here = self.dispatcher.node_said
@@ -163,7 +165,7 @@ class Services:
         self.reclaimer = Reclaimer(
             stores.inboxes, self.presence, self.reader, self.metrics,
             min_idle_ms=phase2.dlq_min_idle_ms, max_deliveries=phase2.dlq_max_deliveries,
-            count=phase2.dlq_scan_count, dead_letters=phase2.dlq_enabled,
+            count=phase2.dlq_scan_count,
         )  # fmt: skip
         self.undertaker = Undertaker(
             self.name, stores.instances, stores.inboxes, stores.owners, stores.nodes, stores.jobs, stores.turns,
@@ -223,7 +225,6 @@ class Services:
         owner_s, slots_s = phase2.owner_ttl_seconds / 3, config.speech.reservation_ttl_ms / 3000
         refresh_s = phase2.node_snapshot.refresh_interval_ms / 1000
         scan_s = phase2.dlq_scan_interval_ms / 1000
-        shared = phase2.node_snapshot.enabled
         return {
             "presence": every(presence_s, self.presence.run_once, name="presence"),
             "announcer": self.announcer.run(),
@@ -235,7 +236,7 @@ class Services:
             "session-keeper": every(owner_s, self.sessions.keep_all, name="session-keeper"),
             "grace": every(GRACE_INTERVAL_S, self.resumption.end_overdue, name="grace"),
             "reservations": every(slots_s, self.dispatcher.renew, name="reservations"),
-            **({"fleet-view": every(refresh_s, self.view.run_once, name="fleet-view")} if shared else {}),
+            "fleet-view": every(refresh_s, self.view.run_once, name="fleet-view"),
             "silent-nodes": every(1.0, self.local_nodes.close_silent, name="silent-nodes"),
             "sweeper": every(refresh_s * 5, self.sweeper.run_once, name="sweeper"),
             "loop-lag": self._measure_lag(),

@@ -26,7 +26,13 @@ class Stores:
         self.inboxes = Inboxes(
             redis,
             keys,
-            InboxSettings(phase2.stream_group, phase2.stream_maxlen, phase2.stream_max_bytes, phase2.dlq_maxlen),
+            InboxSettings(
+                phase2.stream_group,
+                phase2.stream_maxlen,
+                phase2.stream_max_bytes,
+                phase2.dlq_maxlen,
+                dead_letters=phase2.dlq_enabled,
+            ),
         )
         self.letters = Letters(redis, keys, self.inboxes)
         self.owners = Owners(redis, keys, int(phase2.owner_ttl_seconds * 1000))

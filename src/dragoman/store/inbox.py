@@ -83,6 +83,7 @@ class InboxSettings:
     maxlen: int = 10_000
     max_bytes: int = 256 * 1024 * 1024
     dlq_maxlen: int = 10_000
+    dead_letters: bool = True
 
 
 class Inboxes:

@@ -96,7 +96,7 @@ async def test_with_full_dead_letters_it_stays_pending_and_is_counted(join: Join
 
 async def test_switched_off_it_only_tries_again(join: Join, stores: Stores) -> None:
     member = await join("a")
-    member.reclaimer.dead_letters = False
+    stores.inboxes.settings = InboxSettings(dead_letters=False)
     await member.push(said("j"))
     member.failing = REFUSAL
     await member.reader.run_once()

@@ -23,9 +23,10 @@ log = structlog.get_logger(__name__)
 
 
 class FleetView:
-    def __init__(self, nodes: Nodes, metrics: Metrics, *, presence_ttl_s: float) -> None:
+    def __init__(self, nodes: Nodes, metrics: Metrics, *, presence_ttl_s: float, shared: bool = True) -> None:
+        """Not `shared`: the nodes connected to this instance are all it knows."""
         self.fleet = Fleet()
-        self.alone = False
+        self._shared = shared
         self.on_lost: list[Callable[[str, int], None]] = []
         self.storm: Storm | None = None  # set by the dispatcher, which reports to it
         self._nodes, self._metrics, self._presence_ttl_s = nodes, metrics, presence_ttl_s
@@ -40,7 +41,7 @@ class FleetView:
 
     def hear(self, message: Announcement) -> None:
         match message:
-            case NodeSeen() if not self.alone:
+            case NodeSeen() if self._shared:
                 snapshot = parse_snapshot(bytes(message.snapshot))
                 if snapshot is not None:
                     self.saw(snapshot)
@@ -87,6 +88,11 @@ class FleetView:
     # -- refresh ---------------------------------------------------------------------------------
 
     async def run_once(self) -> None:
+        if self._shared:
+            await self._refresh()
+        self._drop_silent(monotonic())
+
+    async def _refresh(self) -> None:
         changes = await self._nodes.changed_since(self._since_ms)
         for snapshot in changes.seen:
             self.saw(snapshot)
@@ -97,7 +103,6 @@ class FleetView:
         self._since_ms = changes.until_ms
         await self._learn_cool_downs([snapshot.id for snapshot in changes.seen])
         self._complain(changes.unreadable)
-        self._drop_silent(monotonic())
 
     async def _learn_cool_downs(self, node_ids: list[str]) -> None:
         """What others announced while we did not listen, or were not there yet."""

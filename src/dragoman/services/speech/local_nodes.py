@@ -88,13 +88,14 @@ class LocalNodes:
         *,
         silent_after_s: float,
         job_s: float,
+        shared: bool,
     ) -> None:
-        """`job_s`: how long a driver waits for a job at most."""
+        """`job_s`: how long a driver waits for a job at most. `shared`: whether other instances may use our nodes."""
         self.instance, self.router, self.announcer, self.metrics = instance, router, announcer, metrics
         self.on_seen: Callable[[Snapshot], None]  # both set by the instance
         self.driver_here: Callable[[str, AboutJob], None]
         self._owners, self._nodes, self._tasks, self._silent_after_s = owners, nodes, tasks, silent_after_s
-        self._job_s = job_s
+        self._job_s, self._shared = job_s, shared
         self._here: dict[str, LocalNode] = {}
         self._draining = False
         self._idle = asyncio.Event()
@@ -137,6 +138,8 @@ class LocalNodes:
         )
         node.snapshot, node.usable = fresh, True
         self.on_seen(fresh)
+        if not self._shared:
+            return
         if changed:
             self.announcer.tell(NodeSeen(msgspec.Raw(msgspec.json.encode(fresh))))
         await self._nodes.heard(fresh)
@@ -155,7 +158,8 @@ class LocalNodes:
     async def write_all(self) -> None:
         """After Redis or we were away: everything about every socket we hold."""
         await self._owners.renew(self.instance, list(self._here), ())
-        await asyncio.gather(*(self._nodes.heard(node.snapshot) for node in self._here.values() if node.usable))
+        usable = [node for node in self._here.values() if node.usable and self._shared]
+        await asyncio.gather(*(self._nodes.heard(node.snapshot) for node in usable))
 
     async def close_silent(self) -> None:
         """Close nodes whose heartbeats stopped although their socket stands."""

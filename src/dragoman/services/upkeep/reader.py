@@ -128,7 +128,7 @@ class Reader:
 
     async def _unreadable(self, entry: Entry, why: str) -> None:
         """No second look can help: a dead letter at first sight."""
-        log.warning("an inbox entry cannot be read", entry=entry.id, why=why)
+        log.warning("an inbox entry cannot be read", entry=entry.id, why=why, limited=True)
         await bury_entry(self.inboxes, self.metrics, self.presence.instance, entry.id, why, 1)
 
     async def close(self) -> None:
@@ -137,12 +137,16 @@ class Reader:
 
 
 async def bury_entry(inboxes: Inboxes, metrics: Metrics, instance: str, id: str, reason: str, deliveries: int) -> str:
-    """Move one entry to the dead letters, and count it: 'OK', 'NONE', or 'FULL', and it stays where it is."""
+    """Move one entry to the dead letters, and count it: 'OK', 'NONE', or 'STAYS', and it is where it was."""
+    if not inboxes.settings.dead_letters:
+        log.warning("dead letters are off; the entry stays pending", instance=instance, reason=reason, limited=True)
+        return "STAYS"
     verdict = await inboxes.dead_letter(instance, id, reason, deliveries)
     if verdict == "OK":
         metrics.dlq_moved.inc()
         log.warning("dead letter", instance=instance, entry=id, reason=reason, deliveries=deliveries)
     elif verdict == "FULL":
         metrics.dlq_full.inc()
-        log.error("the dead letters are full; the entry stays pending", instance=instance, entry=id)
+        log.error("the dead letters are full; the entry stays pending", instance=instance, entry=id, limited=True)
+        return "STAYS"
     return verdict

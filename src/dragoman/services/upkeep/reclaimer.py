@@ -24,16 +24,14 @@ class Reclaimer:
         min_idle_ms: int,
         max_deliveries: int,
         count: int,
-        dead_letters: bool = True,
     ) -> None:
         self.inboxes, self.presence, self.reader, self.metrics = inboxes, presence, reader, metrics
         self.min_idle_ms, self.max_deliveries, self.count = min_idle_ms, max_deliveries, count
-        self.dead_letters = dead_letters
 
     async def run_once(self) -> None:
         await self.presence.wait_may_act()
         instance = self.presence.instance
-        if self.dead_letters:
+        if self.inboxes.settings.dead_letters:
             await self._bury_hopeless(instance)
         start = "-"
         while start != "0-0":
@@ -45,19 +43,20 @@ class Reclaimer:
         after = ""
         while found := await self.inboxes.pending(instance, self.min_idle_ms, self.count, after):
             for pending in found:
-                if pending.deliveries > self.max_deliveries and await self._last_rites(instance, pending) == "FULL":
-                    return  # for the others as well
+                if pending.deliveries > self.max_deliveries and not await self._last_rites(instance, pending):
+                    return  # there is no room for the others either
             after = found[-1].id
 
-    async def _last_rites(self, instance: str, pending: Pending) -> str:
-        """What became of it: 'OK', 'NONE', 'FULL', or 'STAYS'."""
+    async def _last_rites(self, instance: str, pending: Pending) -> bool:
+        """False if the dead letters are full."""
         entry = await self.inboxes.get(instance, pending.id)
         if self.reader.has(pending.id) or (entry is not None and entry.newer):
-            return "STAYS"
+            return True
         if not await self.inboxes.claim(instance, pending.id, self.min_idle_ms):
-            return "NONE"
+            return True
         reason = self.reader.reasons.get(pending.id, "delivered again and again, and never done")
         verdict = await bury_entry(self.inboxes, self.metrics, instance, pending.id, reason, pending.deliveries)
-        if verdict != "FULL":
-            self.reader.reasons.pop(pending.id, None)
-        return verdict
+        if verdict == "STAYS":
+            return False
+        self.reader.reasons.pop(pending.id, None)
+        return True

@@ -215,7 +215,7 @@ class Undertaker:
 
     async def _dead_letter(self, dead: str, entry: Entry, reason: str) -> "Moved":
         verdict = await bury_entry(self._inboxes, self.metrics, dead, entry.id, reason, 1)
-        return Moved.NOT if verdict == "FULL" else Moved.DEAD
+        return Moved.NOT if verdict == "STAYS" else Moved.DEAD
 
     # -- what it drove and owned -----------------------------------------------------------------
 
