@@ -135,6 +135,12 @@ class Life(RuleBasedStateMachine):
         if self.job is None:
             assert reply.decode() == Reply.UNKNOWN
             return
+        past = {
+            f"attempt_{job.attempt}_node_id": job.node_id or "",
+            f"attempt_{job.attempt}_reason": said.code,
+            f"attempt_{job.attempt}_dispatched_ms": self.beside.get("dispatched_ms", ""),
+            f"attempt_{job.attempt}_ended_ms": str(self.now),
+        }
         assert reply.decode() == self.job.apply(event, attempt, node or None, said.outcome, said.code)
         if reply == b"OK":
             self.beside |= {STAMPS[self.job.state]: str(self.now), "note": str(self.now)}
@@ -142,6 +148,7 @@ class Life(RuleBasedStateMachine):
             if event is Event.START:
                 self.beside.setdefault("acked_ms", str(self.now))
             elif event is Event.REASSIGN:
+                self.beside |= past
                 for gone in ("node_epoch", "dispatched_ms", "acked_ms", "started_ms"):
                     self.beside.pop(gone, None)
 

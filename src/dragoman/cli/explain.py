@@ -23,11 +23,33 @@ STEPS = (
     ("dispatched_ms", "sent to its node", "for a node"),
     ("acked_ms", "taken by the node", "for the node's word"),
     ("started_ms", "begun", "in the node's queue"),
-    ("finished_ms", "ended", "for the work itself"),
+    ("finished_ms", "ended", ""),
     ("released_ms", "slot given back", ""),
     ("late_ms", "result received too late, dropped", ""),
 )
 OF_AN_ATTEMPT = frozenset({"acked_ms", "started_ms"})
+# What a job waited for until it ended, by the step before.
+BEFORE_THE_END = {
+    "created_ms": "for a node",
+    "reassigned_ms": "for another node",
+    "dispatched_ms": "for the node's answer",
+    "acked_ms": "in the node's queue",
+    "started_ms": "for the work itself",
+}
+
+# Why an attempt ended and the job went on.
+REASONS = {
+    "node_lost": "the node was lost",
+    "ack_timeout": "the node did not acknowledge the job in time",
+    "attempt_timeout": "the node did not answer in time",
+    "model_not_available": "the node said that a model is missing",
+    "job_failed": "the node failed on it",
+    "untranslated": "the node gave it back untranslated",
+    "assign_bounced": "the node was not connected any more",
+    "assign_gone": "the node was not connected any more",
+    "assign_full": "the inbox of the node's instance was full",
+    "assign_too_large": "the job was too large for the inbox of the node's instance",
+}
 
 BY_TURN = {
     "hit": "Its turn was on {chosen} already, so it went there too.",
@@ -99,7 +121,7 @@ def story(job: Mapping[str, Any]) -> dict[str, list[str]]:
     """Lines by heading."""
     return {
         "What": [_what(job)],
-        "Where": [" ".join((*_not_again(job), *_where(job.get("receipt") or {}, _pair(job))))],
+        "Where": [*_attempts(job), " ".join((*_not_again(job), *_where(job.get("receipt") or {}, _pair(job))))],
         "When": list(_when(job)),
         "End": [_end(job)],
     }
@@ -117,12 +139,28 @@ def _what(job: Mapping[str, Any]) -> str:
 # ---------------------------------------------------------------- where
 
 
+def _attempts(job: Mapping[str, Any]) -> Iterator[str]:
+    """Those that ended before the last one."""
+    for past in job.get("attempts") or ():
+        sent, ended = (str(past.get(name, "")) for name in ("dispatched_ms", "ended_ms"))
+        after = f" after {_ms(int(ended) - int(sent))}" if sent.isdigit() and ended.isdigit() else ""
+        where = f"at {past['node_id']} " if past.get("node_id") else ""
+        yield f"Attempt {past.get('attempt', '?')} {where}ended{after}: {_reason(past)}."
+
+
+def _reason(past: Mapping[str, Any]) -> str:
+    reason = past.get("reason") or "for an unknown reason"
+    return REASONS.get(reason, reason)
+
+
 def _not_again(job: Mapping[str, Any]) -> Iterator[str]:
     """Of which attempt the receipt is: of the last one, or of one before that was placed."""
-    if "reassigned_ms" not in job or job.get("node_id"):
+    if "reassigned_ms" not in job:
         return
     attempt = job.get("attempt", "?")
-    if (job.get("receipt") or {}).get("chosen") is None:
+    if job.get("node_id"):
+        yield f"Attempt {attempt}:"
+    elif (job.get("receipt") or {}).get("chosen") is None:
         yield f"For attempt {attempt}:"
     else:
         yield f"No node was found for attempt {attempt}. Before that:"
@@ -167,19 +205,20 @@ def _when(job: Mapping[str, Any]) -> Iterator[str]:
     if not stamps:
         yield "Nothing is recorded of its times."
         return
-    began = before = stamps[0][1]
+    began, before = stamps[0][1], stamps[0]
     for name, at in stamps:
-        _, words, waited_for = _STEP[name]
-        waited = f" ({_ms(at - before)} {waited_for})" if waited_for and at > before else ""
-        yield f"{'+' + _ms(at - began):>9}  {words}{waited}"
-        before = at
+        waited_for = BEFORE_THE_END.get(before[0], "") if name == "finished_ms" else _STEP[name][2]
+        waited = f" ({_ms(at - before[1])} {waited_for})" if waited_for and at > before[1] else ""
+        yield f"{'+' + _ms(at - began):>9}  {_STEP[name][1]}{waited}"
+        before = name, at
 
 
 _STEP = {step[0]: step for step in STEPS}
 
 
 def _stamps(job: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """In the order they happened. Of an attempt that was taken back, nothing is told but that it was."""
+    """In the order they happened. Of an attempt that was taken back, nothing is told but that it was. A job that ended
+    without a node has no slot to give back."""
     found = {name: int(job[name]) for name, _, _ in STEPS if str(job.get(name, "")).isdigit()}
     if "created_ms" in found and str(job.get("waited_ms", "")).isdigit():
         found["cut_ms"] = found["created_ms"] - int(job["waited_ms"])
@@ -188,6 +227,8 @@ def _stamps(job: Mapping[str, Any]) -> list[tuple[str, int]]:
         found = {name: at for name, at in found.items() if name not in OF_AN_ATTEMPT or at >= again}
         if found.get("dispatched_ms", again) < again:
             del found["dispatched_ms"]
+    if not job.get("node_id"):
+        found.pop("released_ms", None)
     order = list(_STEP)
     return sorted(found.items(), key=lambda item: (item[1], order.index(item[0])))
 
@@ -206,9 +247,13 @@ def _end(job: Mapping[str, Any]) -> str:
         on = f" at {job['node_id']}" if job.get("node_id") else ""
         return f"It has not ended: {job.get('state', 'in an unknown state')}{on}, attempt {attempts}."
     code = f" ({job['code']})" if job.get("code") else ""
-    by = f" by {job['node_id']}" if outcome in ("ok", "empty") and job.get("node_id") else ""
+    where = "by" if outcome in ("ok", "empty") else "at"
+    by = f" {where} {job['node_id']}" if job.get("node_id") else ""
     tries = "at the first attempt" if attempts == 1 else f"after {attempts} attempts"
-    return " ".join((f"{OUTCOMES.get(outcome, outcome)}{by}{code}, {tries}.", *_release(job)))
+    # A node's own words must not move the cursor.
+    words = "".join(char if char.isprintable() else " " for char in str(job.get("message", ""))).rstrip(".")
+    why = f" The reason: {words}." if words else ""
+    return " ".join((f"{OUTCOMES.get(outcome, outcome)}{by}{code}, {tries}.{why}", *_release(job)))
 
 
 def _release(job: Mapping[str, Any]) -> Iterator[str]:

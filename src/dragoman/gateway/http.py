@@ -28,7 +28,7 @@ from dragoman.services.letter_boxes import DeadLetters
 from dragoman.services.report import Report
 from dragoman.store.errors import Refused, StoreError
 from dragoman.store.inbox import Push
-from dragoman.store.jobs import Jobs
+from dragoman.store.jobs import Jobs, with_attempts
 from dragoman.store.letters import CannotReplay, Letter
 
 log = structlog.get_logger(__name__)
@@ -220,7 +220,7 @@ class _Api:
         found = await self._stage.jobs.get(request.match_info["job"])
         if found is None:
             return error("no such job, or it ended too long ago", 404)
-        told: dict[str, Any] = dict(found)
+        told = with_attempts(found)
         with suppress(msgspec.DecodeError, KeyError):
             told["receipt"] = msgspec.json.decode(told["receipt"])
         return json(told)

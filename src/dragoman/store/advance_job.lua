@@ -5,7 +5,7 @@
 --       attempt  str   '' = whichever is current
 --       node     str   who says so, or (dispatch) who gets it; '' = nobody
 --       outcome  str
---       code     str
+--       code     str   of its end, or (reassign) why the attempt ended
 --       ttl      int   ms
 --       now      now
 --       fields   list  name, value, …: written when the event takes effect
@@ -42,6 +42,10 @@ if event == 'dispatch' then redis.call('HSET', job, 'node_id', node) end
 -- What has begun was taken: nodes may say both at once, or only the second.
 if event == 'start' then redis.call('HSETNX', job, 'acked_ms', string.format('%.0f', now)) end
 if event == 'reassign' then
+    local past = 'attempt_' .. have[2] .. '_'
+    redis.call('HSET', job, past .. 'node_id', have[3] or '', past .. 'reason', code,
+               past .. 'dispatched_ms', redis.call('HGET', job, 'dispatched_ms') or '',
+               past .. 'ended_ms', string.format('%.0f', now))
     redis.call('HINCRBY', job, 'attempt', 1)
     -- The times of the attempt go with it: those of the next are not to be taken for its.
     redis.call('HDEL', job, 'node_id', 'node_epoch', 'dispatched_ms', 'acked_ms', 'started_ms')

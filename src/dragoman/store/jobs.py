@@ -8,6 +8,7 @@ The last jobs are listed, for people: that list may miss one, and names jobs tha
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Mapping
 from time import time
 from typing import Any
@@ -33,6 +34,23 @@ LISTED = (
     "state", "outcome", "code", "attempt", "node_id", "session_id", "utterance_index", "turn_id", "src_lang",
     "tgt_lang", "driver", "created_ms", "dispatched_ms", "finished_ms", "waited_ms", "tenant", "release_state",
 )  # fmt: skip
+
+
+_OF_ATTEMPT = re.compile(r"attempt_(\d+)_(node_id|reason|dispatched_ms|ended_ms)")
+
+
+def with_attempts(record: Mapping[str, str]) -> dict[str, Any]:
+    """The record with `attempts`: where each attempt that was taken back went, when, and why it ended; in order."""
+    told: dict[str, Any] = {}
+    attempts: dict[int, dict[str, str]] = {}
+    for name, value in record.items():
+        if (found := _OF_ATTEMPT.fullmatch(name)) is not None:
+            attempts.setdefault(int(found[1]), {"attempt": found[1]})[found[2]] = value
+        else:
+            told[name] = value
+    if attempts:
+        told["attempts"] = [attempts[number] for number in sorted(attempts)]
+    return told
 
 
 class Binding(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 from structlog.testing import capture_logs
 
+from dragoman.domain.job import Event
 from dragoman.gateway.auditing import Auditor
 from dragoman.gateway.http import Backstage, admin_application, application
 from dragoman.gateway.principal import Doorkeeper
@@ -138,6 +139,15 @@ async def test_a_job_is_told_with_its_receipt(site: Site, client: TestClient[Any
     assert (await told(await client.get("/api/v1/jobs/odd")))["receipt"] == "{"
     answer = await client.get("/api/v1/jobs/none")
     assert await told(answer, 404) == {"error": "no such job, or it ended too long ago"}
+
+
+async def test_a_job_is_told_with_the_attempts_that_were_taken_back(site: Site, client: TestClient[Any, Any]) -> None:
+    await site.stores.jobs.create("again", {"driver": "a"}, "n", 1)
+    await site.stores.jobs.advance("again", Event.REASSIGN, attempt=1, code="ack_timeout")
+    found = await told(await client.get("/api/v1/jobs/again"))
+    (past,) = found["attempts"]
+    assert (past["attempt"], past["node_id"], past["reason"]) == ("1", "n", "ack_timeout")
+    assert not [name for name in found if name.startswith("attempt_")]
 
 
 # -- who may ask ---------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from dragoman.protocol.codec import raw
 from dragoman.protocol.codes import ErrorCode
 from dragoman.protocol.node import JobError
 from dragoman.services.speech.order import Order, TurnLine
+from dragoman.store.jobs import with_attempts
 from integration.speech.driving import (
     ACKING,
     OLD,
@@ -127,11 +128,14 @@ async def test_a_node_that_lacks_its_voice_gets_the_job_again_for_text_when_no_o
 async def test_a_job_of_a_lost_node_goes_at_once_to_another_that_is_free(house: Open) -> None:
     here = await house(**LONG_GRACE)
     first = await here.node("n")
-    _, ear = await start(here, first)
+    mine, ear = await start(here, first)
     other = await here.node("other", working=True)
     first.hang_up()
     assert await end_of(ear) is Outcome.OK
     assert [job["attempt_id"] for job in other.jobs] == [2]
+    (past,) = with_attempts(await here.job(mine.job_id))["attempts"]
+    assert (past["attempt"], past["node_id"], past["reason"]) == ("1", "n", "node_lost")
+    assert int(past["dispatched_ms"]) <= int(past["ended_ms"])
     back = await here.node("n")
     back.answer(first.jobs[0], text_translated="late")
     await wait_until(lambda: here.count("dragoman_results_dropped_total", reason="no_driver") == 1, PATIENCE_S)
@@ -289,7 +293,7 @@ async def test_a_job_that_failed_is_done_by_another_node(house: Open) -> None:
     assert [job["attempt_id"] for job in good.jobs] == [2]
     assert here.count("dragoman_failovers_total", reason="job_failed") == 1
     record = await wait_until(lambda: here.released(mine.job_id), PATIENCE_S)
-    assert (record["moved_from"], record["moved_because"]) == ("bad", "job_failed")
+    assert (record["attempt_1_node_id"], record["attempt_1_reason"]) == ("bad", "job_failed")
 
 
 async def test_a_job_that_failed_waits_for_another_node_that_is_busy_and_is_not_given_to_the_first_again(
@@ -474,6 +478,7 @@ async def test_a_failure_has_the_nodes_own_code(house: Open) -> None:
     assert (ear.ends[0].code, ear.ends[0].message) == ("PROCESSING_ERROR", "no sound")
     record = await wait_until(lambda: here.released(mine.job_id), PATIENCE_S)
     assert (record["outcome"], record["code"], record["attempt"]) == ("failed", "PROCESSING_ERROR", "1")
+    assert record["message"] == "no sound"
 
 
 async def test_codes_that_nodes_make_up_do_not_make_metrics(house: Open) -> None:

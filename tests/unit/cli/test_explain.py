@@ -107,8 +107,37 @@ def test_of_an_attempt_that_was_taken_back_only_that_is_told() -> None:
         "+0 ms  recorded",
         "+2000 ms  taken back for another attempt",
         "+2005 ms  sent to its node (5 ms for a node)",
-        "+15.0 s  ended (13.0 s for the work itself)",
+        "+15.0 s  ended (13.0 s for the node's answer)",
     ]
+
+
+def test_every_attempt_that_was_taken_back_is_explained_with_its_node_and_why_it_ended() -> None:
+    attempts = [
+        {"attempt": "1", "node_id": "n7", "reason": "node_lost", "dispatched_ms": str(T), "ended_ms": str(T + 40)},
+        {"attempt": "2", "node_id": "n8", "reason": "a_new_one", "dispatched_ms": str(T + 40), "ended_ms": "soon"},
+    ]
+    where = told("Where", attempts=attempts, attempt="3", times={"reassigned": 50}).splitlines()
+    assert where[:2] == [
+        "Attempt 1 at n7 ended after 40 ms: the node was lost.",
+        "Attempt 2 at n8 ended: a_new_one.",
+    ]
+    assert where[2].startswith("Attempt 3: 5 nodes could serve en → es.")
+
+
+def test_a_job_that_found_no_node_gives_no_slot_back_and_did_no_work() -> None:
+    times = {"dispatched": None, "acked": None, "started": None, "finished": 2000, "released": 2001}
+    fields = {
+        "times": times,
+        "node_id": "",
+        "outcome": "failed",
+        "code": "NO_AVAILABLE_NODE",
+        "message": "no node\x1b[2J.",
+    }
+    assert [line.strip() for line in told("When", **fields).splitlines()] == [
+        "+0 ms  recorded",
+        "+2000 ms  ended (2000 ms for a node)",
+    ]
+    assert told("End", **fields) == "It failed (NO_AVAILABLE_NODE), at the first attempt. The reason: no node [2J."
 
 
 def test_a_last_attempt_that_found_no_node_is_told_before_the_one_that_did() -> None:
@@ -135,8 +164,8 @@ def test_the_job_of_a_skipped_utterance_is_explained_with_its_late_result() -> N
     times = {"finished": 6000, "released": 6001, "late": 7000}
     ended = {"outcome": "cancelled", "code": "SKIPPED", "release_state": "skipped", "late_node_id": "n1"}
     assert told("End", times=times, **ended) == (
-        "It was cancelled (SKIPPED), at the first attempt. Its utterance was skipped: a later one was sent, and this "
-        "one had no result within the release window. A result of n1 came after that, and was dropped."
+        "It was cancelled at n1 (SKIPPED), at the first attempt. Its utterance was skipped: a later one was sent, and "
+        "this one had no result within the release window. A result of n1 came after that, and was dropped."
     )
     assert told("When", times=times, **ended).endswith("+7000 ms  result received too late, dropped")
 

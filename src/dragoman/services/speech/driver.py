@@ -351,9 +351,7 @@ class Driver:
             await self._fail(code, f"given up after {clock.attempt} attempts: {reason}")
             return
         try:
-            reply = await self.shop.jobs.advance(
-                order.job_id, Event.REASSIGN, attempt=clock.attempt, moved_from=self.node_id, moved_because=reason
-            )
+            reply = await self.shop.jobs.advance(order.job_id, Event.REASSIGN, attempt=clock.attempt, code=reason)
             await self._settlement.give_slot_back()
         except StoreError:
             await self._fail(ErrorCode.SCHEDULER_DEPENDENCY_DOWN, "Redis is away", at_once=True)

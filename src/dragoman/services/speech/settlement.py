@@ -23,6 +23,7 @@ log = structlog.get_logger(__name__)
 
 REDIS_PAUSE_S = 0.25
 FOR_EVER = float("inf")
+MAX_MESSAGE = 300  # characters of a node's own words that are kept with its job
 
 
 class Settlement:
@@ -31,7 +32,9 @@ class Settlement:
 
     async def finish(self, event: Event, end: End, attempt: int | None, node: str, until: float = FOR_EVER) -> bool:
         """Record FINISHED; False if Redis was away until then."""
-        why = {"receipt": msgspec.json.encode(end.receipt)} if end.receipt is not None else {}
+        why: dict[str, Any] = {"receipt": msgspec.json.encode(end.receipt)} if end.receipt is not None else {}
+        if end.message:
+            why["message"] = end.message[:MAX_MESSAGE]
         while True:
             try:
                 await self._shop.jobs.advance(
