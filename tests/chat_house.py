@@ -87,6 +87,8 @@ class House:
         *,
         clock: Callable[[], int] = now_ms,
         enabled: bool = False,
+        rollout_percent: int = 0,
+        accept_timeout_s: float = 5.0,
         users: Users | None = None,
     ) -> None:
         metrics, self.tasks = Metrics(), Tasks()
@@ -103,10 +105,10 @@ class House:
         self.resender = Resender(self.here, self.archive, self.receipts, self.tasks, 10.0)
         self.ids = IdMaker(clock)
         self.ids.use(worker)
-        switchboard = cast(Switchboard, Fixed(Switches(enabled=enabled, rollout_percent=0)))
+        switchboard = cast(Switchboard, Fixed(Switches(enabled=enabled, rollout_percent=rollout_percent)))
         desk = Desk(
             name, self.shards, self.archive, self.courier, switchboard, WordFilter(()), metrics, self.tasks, Gate(),
-            self.ids, 5.0, cast(Replicas, None), Repeats(metrics),
+            self.ids, accept_timeout_s, cast(Replicas, None), Repeats(metrics),
         )  # fmt: skip
         self.admission = Admission(
             name, self.tokens, self.users, self.here, self.shards, Mailroom(self.archive, self.tasks), self.courier,

@@ -6,7 +6,7 @@ A service is a `run_once` and an interval; tests call `run_once` and never start
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, Self
 
 import structlog
 
@@ -14,6 +14,7 @@ from dragoman.store.errors import Refused, StoreError
 
 log = structlog.get_logger(__name__)
 
+READ_TURNS = 3
 RETRY_S = 0.2  # while Redis is away: whoever is back first has others waiting for it
 
 
@@ -79,6 +80,43 @@ class Tasks:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class ReadFirstTimeout:
+    """As `asyncio.timeout`, but an answer that has arrived by then counts, also when the loop was late to read it.
+
+    A loop that was busy finds the timer due and the answer in the socket at the same moment, and uvloop runs timers
+    before it reads. So the time-out gives the loop as long again as it was late, at most `seconds`, and lets it read
+    once, before it cancels. `late_s` says how late it was.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self.late_s = seconds, 0.0
+        self._scope = asyncio.timeout(None)
+        self._handle: asyncio.Handle | None = None
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        await self._scope.__aenter__()
+        self._due = self._loop.time() + self._seconds
+        self._handle = self._loop.call_at(self._due, self._first)
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        assert self._handle is not None
+        self._handle.cancel()
+        await self._scope.__aexit__(*error)
+
+    def _first(self) -> None:
+        self.late_s = max(self._loop.time() - self._due, 0.0)
+        self._handle = self._loop.call_later(min(self.late_s, self._seconds), self._turn, READ_TURNS)
+
+    def _turn(self, left: int) -> None:
+        """After so many turns of the loop the answer was read, and the task that waits for it went on."""
+        if left:
+            self._handle = self._loop.call_soon(self._turn, left - 1)
+        else:
+            self._scope.reschedule(self._loop.time())
 
 
 async def answers(*futures: "asyncio.Future[Any]") -> list[Any]:

@@ -1,11 +1,15 @@
 import asyncio
-from collections.abc import Awaitable, Callable
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 
 import pytest
+import uvloop
 from structlog.testing import capture_logs
 
 from dragoman.services import loops
-from dragoman.services.loops import Tasks, every, unawaited
+from dragoman.services.loops import ReadFirstTimeout, Tasks, every, unawaited
 from dragoman.store.errors import RedisAway, Refused
 from waiting import wait_until
 
@@ -143,3 +147,58 @@ async def test_a_reply_nobody_waits_for_may_fail() -> None:
     unawaited(other)
     other.cancel()
     await asyncio.sleep(0)
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner]:
+    factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as made:
+        yield made
+
+
+async def answer_within(seconds: float, stall: Callable[[socket.socket], None]) -> bytes:
+    """Read from a peer that `stall` makes answer while the loop stands still."""
+    near, far = socket.socketpair()
+    with near, far:
+        reader, writer = await asyncio.open_connection(sock=near)
+        asyncio.get_running_loop().call_soon(stall, far)
+        try:
+            async with ReadFirstTimeout(seconds):
+                return await reader.readexactly(2)
+        finally:
+            writer.close()
+
+
+def test_answer_that_arrived_while_the_loop_stood_still_is_read_before_the_time_out(runner: asyncio.Runner) -> None:
+    def stall(far: socket.socket) -> None:
+        far.send(b"ok")
+        time.sleep(0.1)
+
+    assert runner.run(answer_within(0.02, stall)) == b"ok"
+
+
+def test_peer_gets_the_time_that_the_loop_was_late(runner: asyncio.Runner) -> None:
+    """The question left only after the loop stood still, so the answer cannot be there yet."""
+
+    def stall(far: socket.socket) -> None:
+        time.sleep(0.5)
+        asyncio.get_running_loop().call_later(0.01, far.send, b"ok")
+
+    assert runner.run(answer_within(0.25, stall)) == b"ok"
+
+
+def test_no_answer_is_a_time_out_on_a_loop_that_stood_still_and_on_one_that_did_not(runner: asyncio.Runner) -> None:
+    for stall_s in (0.0, 0.1):
+        with pytest.raises(TimeoutError):
+            runner.run(answer_within(0.02, partial(_sleep, stall_s)))
+
+
+def _sleep(seconds: float, _: socket.socket) -> None:
+    time.sleep(seconds)
+
+
+async def test_time_out_that_is_over_cancels_nothing() -> None:
+    async with ReadFirstTimeout(0.01):
+        pass
+    await asyncio.sleep(0.03)
+    assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]

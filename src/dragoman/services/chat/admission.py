@@ -29,7 +29,7 @@ from dragoman.services.chat.outbound import Outbound
 from dragoman.services.chat.receipts import Receipts
 from dragoman.services.chat.tokens import BadToken, Tokens
 from dragoman.services.chat.user import ChatUser
-from dragoman.services.loops import Tasks, answers
+from dragoman.services.loops import ReadFirstTimeout, Tasks, answers
 from dragoman.store.chat.shards import Shards
 from dragoman.store.chat.users import Users
 from dragoman.store.errors import StoreError
@@ -73,7 +73,7 @@ class Admission:
         before = ""
         self._here.expect(user)
         try:
-            async with asyncio.timeout(self._desk.accept_timeout_s):
+            async with ReadFirstTimeout(self._desk.accept_timeout_s):
                 if not await self._valid(user):
                     return Reason.SESSION_INVALID
                 if not socket.closed:

@@ -28,7 +28,7 @@ from dragoman.services.chat.courier import Delivery, NotHeeded
 from dragoman.services.chat.desk import Desk
 from dragoman.services.chat.unusable import Unusable, cannot_work
 from dragoman.services.chat.user import ChatUser
-from dragoman.services.loops import unawaited
+from dragoman.services.loops import ReadFirstTimeout, unawaited
 from dragoman.store.chat.shards import Accepted, Entry
 from dragoman.store.errors import RedisAway, Refused, StoreError, UnknownOutcome
 
@@ -39,7 +39,7 @@ LOOK_S = 0.02
 FULL, ROOM = 256, 64
 SLOW_S = 0.5
 SAMPLED = 0.01
-STILL_S = 0.5  # how late a timer may ring before it tells more of us than of Redis
+STILL_S = 0.5  # how late a timer may fire before it says more about us than about Redis
 RECOUNT_S = 1.0  # how old our copy of a sender's unsaved messages may get while it sends
 
 
@@ -130,7 +130,7 @@ class Outbound:
         if path is Path.OFF or not desk.gate.open:
             return  # we push it ourselves, behind the word that something was missed
         try:
-            async with asyncio.timeout(desk.accept_timeout_s):
+            async with ReadFirstTimeout(desk.accept_timeout_s):
                 await desk.courier.make_up([receiver])
         except NotHeeded as error:
             log.debug("a receiver may not have looked yet", user=receiver, error=str(error))
@@ -152,15 +152,16 @@ class Outbound:
 
     async def _unsaved(self) -> int:
         """As Redis knows it; without Redis as we do. Unknown counts as some."""
-        desk, user, began = self._desk, self._user, monotonic()
-        if desk.gate.may_ask(began):
+        desk, user = self._desk, self._user
+        if desk.gate.may_ask(monotonic()):
+            timeout = ReadFirstTimeout(desk.accept_timeout_s)
             try:
-                async with asyncio.timeout(desk.accept_timeout_s):
+                async with timeout:
                     unsaved = await self._count()
                 desk.gate.worked()
                 return unsaved
             except (StoreError, TimeoutError):
-                if not self._stood_still(began):
+                if not stood_still(timeout):
                     desk.gate.failed(monotonic())
         return 1 if user.unsaved.count is None else user.unsaved.count
 
@@ -177,9 +178,9 @@ class Outbound:
         if not desk.gate.may_ask(began):
             raise Unusable("Redis failed a moment ago", row)
         share = max(desk.switchboard.current.max_backlog // desk.shards.count, 1)
-        digest = digest_of(row.body)
+        digest, timeout = digest_of(row.body), ReadFirstTimeout(desk.accept_timeout_s)
         try:
-            async with asyncio.timeout(desk.accept_timeout_s):
+            async with timeout:
                 await self._make_known(row)
                 await self._make_up(row)
                 verdict, number = await self._ask(row, path, digest, share)
@@ -187,7 +188,7 @@ class Outbound:
                     row = replace(row, id=desk.ids.draw(above=number))
                     verdict, number = await self._ask(row, path, digest, share)
         except TimeoutError:
-            if self._stood_still(began):
+            if stood_still(timeout):
                 raise Unusable("we stood still", row, perhaps=True, ours=True) from None
             raise self._unusable(f"no answer in {desk.accept_timeout_s:g} s", row, perhaps=True) from None
         except Refused as error:
@@ -215,7 +216,7 @@ class Outbound:
         """Our copy is as good as the words that reached us. One that misses some is found out while Redis is there."""
         self._counted_at = monotonic()
         try:
-            async with asyncio.timeout(self._desk.accept_timeout_s):
+            async with ReadFirstTimeout(self._desk.accept_timeout_s):
                 await self._count()
         except (StoreError, TimeoutError):
             pass
@@ -250,10 +251,6 @@ class Outbound:
         if reply[0] in (Accepted.OK, Accepted.DUPLICATE):
             await desk.replicas.have_it(desk.shards.accepted(desk.shards.of(row.from_user)), replicas)
         return reply
-
-    def _stood_still(self, since: float) -> bool:
-        """A timer that rings long after it was due says nothing about Redis: this process was paused, or starved."""
-        return monotonic() - since > self._desk.accept_timeout_s + STILL_S
 
     def _unusable(self, why: str, row: NewMessage, *, perhaps: bool = False) -> Unusable:
         self._desk.gate.failed(monotonic())
@@ -293,7 +290,7 @@ class Outbound:
         """None: it cannot be looked up now, or became a dead letter meanwhile; sent again, it will be known."""
         desk = self._desk
         try:
-            async with asyncio.timeout(desk.accept_timeout_s):
+            async with ReadFirstTimeout(desk.accept_timeout_s):
                 body = await desk.shards.unsaved_body(sender, id)
                 if body is None and (row := (await desk.archive.messages([id])).get(id)) is not None:
                     body = row.body
@@ -388,14 +385,14 @@ class Outbound:
 
     async def _owner(self, receiver: int) -> dict[int, str]:
         """Where it is. A Redis that hangs holds up one message, not each."""
-        courier, gate, began = self._desk.courier, self._desk.gate, monotonic()
-        if not gate.may_ask(began):
+        courier, gate, timeout = self._desk.courier, self._desk.gate, ReadFirstTimeout(self._desk.accept_timeout_s)
+        if not gate.may_ask(monotonic()):
             return courier.owners_here([receiver])
         try:
-            async with asyncio.timeout(self._desk.accept_timeout_s):
+            async with timeout:
                 found = await courier.look_up([receiver])
         except (StoreError, TimeoutError):
-            if not self._stood_still(began):
+            if not stood_still(timeout):
                 gate.failed(monotonic())
             return courier.owners_here([receiver])
         gate.worked()
@@ -437,6 +434,11 @@ class Outbound:
                 queueMs=_ms(began - came_at), saveMsgMs=_ms(saved - began),
                 pushMs=_ms(now - saved), limited="totalMs",
             )  # fmt: skip
+
+
+def stood_still(timeout: ReadFirstTimeout) -> bool:
+    """A timer that fires long after it was due says nothing about Redis: this process was paused, or starved."""
+    return timeout.late_s > STILL_S
 
 
 def digest_of(body: str) -> str:
