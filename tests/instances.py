@@ -17,10 +17,12 @@ import aiohttp
 
 from dragoman.config import Config, load
 from dragoman.embedded.engine import free_port
-from dragoman.protocol.audio import SILENCE_PACKET, encode_base64, opus_run
+from dragoman.protocol.audio import encode_base64, opus_run
 from dragoman.verify.processes import InstanceProcess, NodeProcess
 from redis_servers import RedisAt
 
+# As large as a packet of speech: a short final of smaller ones is withheld.
+SPOKEN_PACKET = b"\xf8" + bytes(39)
 QUICK: dict[str, object] = {
     "scheduler.phase2.instance_presence_ttl_seconds": 3,
     "scheduler.phase2.owner_ttl_seconds": 20,
@@ -69,14 +71,14 @@ class Speaker:
 
     async def chunk(self, seq: int, packets: int = 13, *, final: bool = False) -> None:
         """One audio_chunk of `packets` × 20 ms."""
-        payload = bytes(encode_base64(opus_run([SILENCE_PACKET] * packets))).decode().strip('"')
+        payload = bytes(encode_base64(opus_run([SPOKEN_PACKET] * packets))).decode().strip('"')
         await self.say("audio_chunk", session_id=self.session_id, seq=seq, is_final=final, payload=payload)
 
     async def say(self, type: str, **fields: object) -> None:
         await self.ws.send_str(json.dumps({"type": type, **fields}))
 
     async def utterance(self, index: int, packets: int = 10, **fields: object) -> None:
-        audio = bytes(encode_base64(opus_run([SILENCE_PACKET] * packets))).decode().strip('"')
+        audio = bytes(encode_base64(opus_run([SPOKEN_PACKET] * packets))).decode().strip('"')
         told = {"manual_cut": True, "src_lang": "en", "tgt_lang": "es", "audio_format": "opus", "sample_rate": 16000}
         await self.say("utterance", session_id=self.session_id, utterance_index=index, audio=audio, **told | fields)
 

@@ -12,11 +12,12 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from dragoman.protocol.audio import AudioFrame, FrameKind, build_frame, encode_base64, opus_run
+from dragoman.protocol.audio import SILENCE_PACKET, AudioFrame, FrameKind, build_frame, encode_base64, opus_run
 from dragoman.protocol.node import NodeMessage
 from dragoman.protocol.session import ClientMessage
 from e2e.raw_node import RawNode, at_once, silent
 from e2e.speech_stage import ACKING, PATIENCE_S, Stage, Talker, Visit, after, standing, visiting
+from instances import SPOKEN_PACKET
 from key_leaks import Onlooker
 from redis_servers import RedisAt
 from waiting import wait_until
@@ -334,7 +335,24 @@ async def test_an_empty_final_that_overtook_the_last_chunk_still_ends_with_it(st
         await talker.speak(7)
         assert await talker.result(0, PATIENCE_S)
         assert len(node.jobs) == 1
-        assert len(node.jobs[0]["audio"]) == len(encode_base64(opus_run([b"\xf8\xff\xfe"] * 17))) - 2
+        assert len(node.jobs[0]["audio"]) == len(encode_base64(opus_run([SPOKEN_PACKET] * 17))) - 2
+
+
+async def test_finals_of_a_silent_web_client_make_no_jobs_and_use_no_number(stage: Stage) -> None:
+    """After 3 s of quiet it sends a chunk and a final every 256 ms."""
+    silence = bytes(encode_base64(opus_run([SILENCE_PACKET] * 13))).decode().strip('"')
+    async with visiting(stage) as visit:
+        node = await visit.node()
+        talker = await visit.talker()
+        for seq in range(0, 20, 2):
+            for at, payload in ((seq, silence), (seq + 1, "")):
+                chunk = {"session_id": talker.session_id, "seq": at, "is_final": not payload, "payload": payload}
+                await talker.say("audio_chunk", **chunk)
+            await wait_until(after(0.06), PATIENCE_S)
+        await talker.speak(13, final=True)
+        assert (await talker.result(0, PATIENCE_S))["utterance_index"] == 0
+        assert [job["utterance_index"] for job in node.jobs] == [0]
+        assert len(node.jobs[0]["audio"]) == len(encode_base64(opus_run([SPOKEN_PACKET] * 13))) - 2
 
 
 async def test_an_undecodable_chunk_is_refused_and_nothing_of_it_is_kept(stage: Stage) -> None:
@@ -348,14 +366,14 @@ async def test_an_undecodable_chunk_is_refused_and_nothing_of_it_is_kept(stage: 
             assert (await talker.refused())["code"] == "INVALID_MESSAGE"
         await talker.speak(1, final=True)
         assert await talker.result(0, PATIENCE_S)
-        assert len(node.jobs[0]["audio"]) == len(encode_base64(opus_run([b"\xf8\xff\xfe"] * 11))) - 2
+        assert len(node.jobs[0]["audio"]) == len(encode_base64(opus_run([SPOKEN_PACKET] * 11))) - 2
 
 
 async def test_pcm16_is_spoken_where_it_was_asked_for(stage: Stage) -> None:
     async with visiting(stage) as visit:
         node = await visit.node()
         talker = await visit.talker(audio_format="pcm16", sample_rate=8000)
-        audio = bytes(encode_base64(bytes(1600))).decode().strip('"')
+        audio = bytes(encode_base64(b"\0\x10" * 800)).decode().strip('"')
         chunk = {"session_id": talker.session_id, "seq": 0, "is_final": True, "payload": audio}
         await talker.say("audio_chunk", **chunk)
         assert await talker.result(0, PATIENCE_S)
@@ -495,7 +513,7 @@ async def test_binary_frames_are_asked_for_and_heard(stage: Stage) -> None:
         node = await visit.node(BINARY)
         talker = Talker(await visit.socket(BINARY))
         assert (await talker.init(src_lang=visit.src, tgt_lang=visit.tgt))["use_binary_frame"] is True
-        packets = opus_run([b"\xf8\xff\xfe"] * 4)
+        packets = opus_run([SPOKEN_PACKET] * 4)
         await talker.ws.send_bytes(binary(talker, FrameKind.CHUNK, 0, packets))
         await talker.ws.send_bytes(binary(talker, FrameKind.CHUNK, 1, packets))
         await talker.ws.send_bytes(binary(talker, FrameKind.FINAL, 2))

@@ -21,6 +21,7 @@ from e2e.raw_node import SAMPLES as NODE_SAMPLES
 from e2e.raw_node import Message, RawNode, silent
 from e2e.speech_stage import PATIENCE_S, Stage, Talker, standing
 from gateway_peers import CLOSE, frame, upgrade
+from instances import SPOKEN_PACKET
 from key_leaks import Onlooker
 from redis_servers import RedisAt
 from waiting import wait_until
@@ -159,7 +160,7 @@ async def test_audio_that_is_none_is_answered_and_the_session_goes_on(stage: Sta
         assert (await talker.refused())["code"] == "INVALID_MESSAGE"
         await talker.speak(4, final=True)
         await talker.result(0, PATIENCE_S)
-        assert node.jobs[0]["audio"] == bytes(encode_base64(opus_run([SILENCE_PACKET] * 7))).decode().strip('"')
+        assert node.jobs[0]["audio"] == bytes(encode_base64(opus_run([SPOKEN_PACKET] * 7))).decode().strip('"')
 
 
 # -- sessions: sizes and speeds --------------------------------------------------------------------

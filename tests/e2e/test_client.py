@@ -26,9 +26,9 @@ from dragoman.client import (
     Timing,
     Transcript,
 )
-from dragoman.protocol.audio import SILENCE_PACKET, opus_run
+from dragoman.protocol.audio import opus_run
 from dragoman.verify.processes import InstanceProcess
-from instances import Cluster, running
+from instances import SPOKEN_PACKET, Cluster, running
 from redis_servers import RedisAt
 from waiting import wait_until
 
@@ -81,7 +81,7 @@ def audio_ms(result: Result) -> int:
 
 
 def run_of(packets: int) -> bytes:
-    return opus_run([SILENCE_PACKET] * packets)
+    return opus_run([SPOKEN_PACKET] * packets)
 
 
 def cut_off(session: Session) -> None:
@@ -166,7 +166,7 @@ async def test_broken_audio_the_server_finds_is_told(here: InstanceProcess) -> N
         with pytest.raises(SessionError, match="an odd number of bytes") as error:
             await anext(session.results())
         assert (error.value.index, error.value.code) == (None, "INVALID_MESSAGE")
-        await session.send(bytes(3200), final=True)
+        await session.send(b"\0\x10" * 1600, final=True)
         assert audio_ms(await anext(session.results())) == 100
 
 

@@ -35,6 +35,23 @@ class Speech(Section, frozen=True):
         int,
         Meta(ge=0, le=5000, description="How long an empty final waits for the chunk that clients send a moment late."),
     ] = 50
+    quiet_final_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=10000,
+            description="A final shorter than this in which nothing was said makes no job, unless its turn had one "
+            "before; 0 is never.",
+        ),
+    ] = 600
+    quiet_opus_bytes: Annotated[
+        int,
+        Meta(ge=0, le=1000, description="Nothing was said in Opus packets whose mean size is below this."),
+    ] = 16
+    quiet_pcm_rms: Annotated[
+        int,
+        Meta(ge=0, le=32768, description="Nothing was said in pcm16 whose root mean square is below this."),
+    ] = 32
     tts_max_ms: Annotated[
         int, Meta(ge=100, le=3600000, description="Longest playback that holds the pause timer back.")
     ] = 60000

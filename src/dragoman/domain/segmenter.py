@@ -1,17 +1,23 @@
 """The segmenter: a session's audio in, numbered cuts and the ends of turns out.
 
-Invariants: every byte taken in is in exactly one cut, in the order it came; cuts are numbered without holes; an empty
-cut makes no utterance and takes no number, but if it ends a turn of which a cut went out, that is told by TurnEnded.
-A turn begins with its first cut and ends with a manual, timeout or close one.
+Invariants: every byte taken in is in exactly one cut or was withheld, in the order it came; cuts are numbered without
+holes; an empty cut makes no utterance and takes no number, but if it ends a turn of which a cut went out, the output is
+TurnEnded. A turn begins with its first cut and ends with a manual, timeout or close one.
+
+A short and quiet final is withheld: after 3 s of quiet the original web client sends a chunk and a final every 256 ms,
+and none of them holds a word. It takes no number. If a cut of the turn went out before, the final is never withheld:
+old nodes keep the audio of a max-duration job until the last job of its turn arrives.
 
 What is due by time is done first, so a chunk that arrives after a deadline belongs to the next cut even if the timer
-has not had its turn. Audio is opaque here: whoever calls has checked it and knows its duration; a chunk is never split.
+has not had its turn. The caller has checked the audio and knows its duration; a chunk is never split.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum, auto
 from math import inf
+
+from dragoman.protocol.audio import OPUS, OPUS_PACKET_MS, pcm16_rms
 
 
 class Reason(StrEnum):
@@ -41,6 +47,9 @@ class SegmenterSettings:
     max_duration_ms: int = 10000  # 0 = never
     max_buffer_bytes: int = 512000
     tts_max_ms: int = 60000
+    quiet_final_ms: int = 600  # shorter finals are withheld if they are quiet; 0 = none
+    quiet_opus_bytes: int = 16  # quiet: Opus packets with a smaller mean size than this
+    quiet_pcm_rms: int = 32  # quiet: pcm16 with a smaller root mean square than this
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +84,17 @@ class TurnEnded:
     turn_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class Withheld:
+    """A final in which nothing was said: no utterance, no number. Its audio counts as received."""
+
+    audio_seq: int | None
+    duration_ms: int
+
+
+Output = Cut | TurnEnded | Withheld
+
+
 class Segmenter:
     __slots__ = (
         "_audio",
@@ -82,6 +102,7 @@ class Segmenter:
         "_bytes",
         "_duration_ms",
         "_final_due",
+        "_format",
         "_heard_at",
         "_new_turn_id",
         "_overdue",
@@ -92,10 +113,17 @@ class Segmenter:
         "turn_id",
     )
 
-    def __init__(self, settings: SegmenterSettings, new_turn_id: Callable[[], str], next_index: int = 0) -> None:
+    def __init__(
+        self,
+        settings: SegmenterSettings,
+        new_turn_id: Callable[[], str],
+        next_index: int = 0,
+        audio_format: str = OPUS,
+    ) -> None:
         self.next_index = next_index
         self.turn_id: str | None = None  # the turn a cut went out of and that has not ended
         self._settings = settings
+        self._format = audio_format
         self._new_turn_id = new_turn_id
         self._audio: list[bytes] = []
         self._bytes = 0
@@ -105,11 +133,9 @@ class Segmenter:
         self._quiet_from = -inf  # no playback after this; in the future while one is on
         self._paused_until = -inf  # the client was asked to send nothing before this
         self._final_due: float | None = None  # an empty final waits this long for the chunk behind it
-        self._overdue: list[Cut | TurnEnded] = []
+        self._overdue: list[Output] = []
 
-    def chunk(
-        self, audio: bytes, duration_ms: int, is_final: bool, now: float, seq: int | None = None
-    ) -> list[Cut | TurnEnded]:
+    def chunk(self, audio: bytes, duration_ms: int, is_final: bool, now: float, seq: int | None = None) -> list[Output]:
         outputs = self.poll(now)
         if seq is not None and (audio or is_final):
             self._audio_seq = seq if self._audio_seq is None else max(self._audio_seq, seq)
@@ -143,14 +169,14 @@ class Segmenter:
         self._overdue = self.poll(now)
         self._paused_until = max(self._paused_until, now + for_s)
 
-    def poll(self, now: float) -> list[Cut | TurnEnded]:
+    def poll(self, now: float) -> list[Output]:
         outputs, self._overdue = self._overdue, []
         due = self._timer()
         if due is not None and due <= now:
             self._cut(Reason.TIMEOUT if self._final_due is None else Reason.MANUAL, outputs)
         return outputs
 
-    def close(self, now: float) -> list[Cut | TurnEnded]:
+    def close(self, now: float) -> list[Output]:
         outputs = self.poll(now)
         self._cut(Reason.CLOSE, outputs)
         return outputs
@@ -177,8 +203,11 @@ class Segmenter:
             return Reason.MAX_DURATION
         return Reason.MAX_LENGTH if self._bytes > self._settings.max_buffer_bytes else None
 
-    def _cut(self, reason: Reason, outputs: list[Cut | TurnEnded]) -> None:
-        if self._audio:
+    def _cut(self, reason: Reason, outputs: list[Output]) -> None:
+        if self._audio and reason is Reason.MANUAL and self.turn_id is None and self._is_quiet():
+            outputs.append(Withheld(self._audio_seq, self._duration_ms))
+            self._clear()
+        elif self._audio:
             outputs.append(self._take(reason))
         elif self.turn_id is not None:
             outputs.append(TurnEnded(self.turn_id))
@@ -202,6 +231,17 @@ class Segmenter:
             audio_seq=self._audio_seq,
         )
         self.next_index += 1
+        self._clear()
+        return cut
+
+    def _clear(self) -> None:
         self._audio = []
         self._bytes = self._duration_ms = 0
-        return cut
+
+    def _is_quiet(self) -> bool:
+        if self._duration_ms >= self._settings.quiet_final_ms:
+            return False
+        if self._format == OPUS:
+            packets = self._duration_ms // OPUS_PACKET_MS
+            return self._bytes - 2 * packets < self._settings.quiet_opus_bytes * packets
+        return pcm16_rms(b"".join(self._audio)) < self._settings.quiet_pcm_rms

@@ -8,6 +8,7 @@ chat       in its own file                                  the way of a message
 """
 
 import asyncio
+import dataclasses
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -261,9 +262,8 @@ class Services:
 
 def _session_settings(config: Config) -> SessionSettings:
     speech = config.speech
-    segmenter = SegmenterSettings(
-        speech.final_grace_ms, speech.pause_ms, speech.max_duration_ms, speech.max_buffer_bytes, speech.tts_max_ms
-    )
+    names = (field.name for field in dataclasses.fields(SegmenterSettings))
+    segmenter = SegmenterSettings(**{name: getattr(speech, name) for name in names})
     return SessionSettings(
         segmenter, speech.release.ack_timeout_ms, speech.release.span, speech.reorder_ms, speech.close_wait_ms
     )

@@ -4,8 +4,11 @@
 Runs joined are a longer run. Nothing here decodes sound.
 """
 
+from array import array
 from enum import IntEnum
+from math import hypot, sqrt
 from struct import Struct
+from sys import byteorder
 from typing import NamedTuple
 
 import pybase64
@@ -54,6 +57,14 @@ def duration_ms(format: str, data: bytes, sample_rate: int, max_packets: int = M
     if len(data) % 2:
         raise BadAudio("The audio is not pcm16: an odd number of bytes.")
     return len(data) // 2 * 1000 // sample_rate
+
+
+def pcm16_rms(data: bytes) -> float:
+    """Root mean square of the samples, 0 to 32,768: 0 is silence."""
+    samples = array("h", data)
+    if byteorder == "big":
+        samples.byteswap()
+    return hypot(*samples) / sqrt(len(samples)) if samples else 0.0
 
 
 def decode_base64(raw: Raw) -> bytes:

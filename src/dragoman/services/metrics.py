@@ -32,6 +32,7 @@ class Metrics:
         self.affinity = board.counters("dragoman_affinity_total", "What became of a turn's node", ["result"])
         self.storm = board.counters("dragoman_storm_total", "MODEL_NOT_AVAILABLE answers", ["verdict"])
         self.released = board.counters("dragoman_release_total", "How utterances were settled", ["state"])
+        self.withheld = board.counter("dragoman_quiet_finals_total", "Finals in which nothing was said")
         self.sessions = board.gauge("dragoman_sessions", "Open sessions")
         self.nodes = board.gauge("dragoman_nodes", "Nodes connected here")
         self.fleet = board.gauge("dragoman_fleet_nodes", "Nodes known here")

@@ -15,6 +15,7 @@ from dragoman.protocol.node import JobError
 from dragoman.protocol.session import SessionInit, Utterance
 from dragoman.services.speech.session import Session
 from dragoman.store.errors import RedisAway
+from instances import SPOKEN_PACKET
 from integration.speech.house import PATIENCE_S, House, Open, Wire
 from waiting import wait_until
 
@@ -305,9 +306,9 @@ async def test_audio_that_is_cut_while_its_instance_drains_is_told_failed(house:
     here = await house()
     node = await here.node("n")
     session, wire = speak(here)
-    session.chunk(opus_run([SILENCE_PACKET]), True, 1)
+    session.chunk(opus_run([SPOKEN_PACKET]), True, 1)
     await wait_until(lambda: node.jobs, PATIENCE_S)
-    session.chunk(opus_run([SILENCE_PACKET]), False, 2)
+    session.chunk(opus_run([SPOKEN_PACKET]), False, 2)
     draining = asyncio.ensure_future(here.instance.drain())
     await wait_until(lambda: wire.of("backpressure"), PATIENCE_S)
     session.chunk(b"", True, 3)
@@ -324,12 +325,12 @@ async def test_more_jobs_than_may_wait_are_told_failed_at_once_until_nodes_have_
     here = await house(speech__max_waiting_jobs=2, speech__placement_wait_ms=60_000, speech__job_timeout_ms=120_000)
     session, wire = speak(here)
     for seq in (1, 2, 3):
-        session.chunk(opus_run([SILENCE_PACKET]), True, seq)
+        session.chunk(opus_run([SPOKEN_PACKET]), True, seq)
     (error,) = await wait_until(lambda: wire.of("error"), PATIENCE_S)
     assert (error["code"], error["details"]["utterance_index"]) == ("NODE_OVERLOADED", 2)
     node = await here.node("n")
     await wait_until(lambda: len(node.jobs) == 2, PATIENCE_S)
-    session.chunk(opus_run([SILENCE_PACKET]), True, 4)
+    session.chunk(opus_run([SPOKEN_PACKET]), True, 4)
     await wait_until(lambda: len(node.jobs) == 3, PATIENCE_S)
 
 
@@ -337,11 +338,11 @@ async def test_no_job_is_made_from_the_first_moment_of_a_drain_on(house: Open) -
     here = await house()
     node = await here.node("n")
     session, wire = speak(here)
-    session.chunk(opus_run([SILENCE_PACKET]), True, 1)
+    session.chunk(opus_run([SPOKEN_PACKET]), True, 1)
     await wait_until(lambda: node.jobs, PATIENCE_S)
     draining = asyncio.ensure_future(here.instance.drain())
     await asyncio.sleep(0)  # it has begun, and waits for Redis
-    session.chunk(opus_run([SILENCE_PACKET]), True, 2)
+    session.chunk(opus_run([SPOKEN_PACKET]), True, 2)
     (error,) = await wait_until(lambda: wire.of("error"), PATIENCE_S)
     assert (error["code"], error["details"]["utterance_index"]) == ("SESSION_CLOSED", 1)
     node.answer(node.jobs[0])

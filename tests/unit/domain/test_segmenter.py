@@ -1,12 +1,13 @@
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count, pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.domain.segmenter import Cut, Reason, Segmenter, SegmenterSettings, TurnEnded
+from dragoman.domain.segmenter import Cut, Output, Reason, Segmenter, SegmenterSettings, TurnEnded, Withheld
+from dragoman.protocol.audio import opus_run
 
 CHUNK_MS = 256
 
@@ -15,20 +16,22 @@ def turn_ids() -> Iterator[str]:
     return (f"turn-{n}" for n in count())
 
 
-def segmenter(**changed: int) -> Segmenter:
+def segmenter(*, audio_format: str = "opus", **changed: int) -> Segmenter:
+    """Audio of these tests is a few letters: nothing is withheld as quiet unless a test asks for it."""
     ids = turn_ids()
-    return Segmenter(SegmenterSettings(**changed), lambda: next(ids))
+    settings = SegmenterSettings(**{"quiet_final_ms": 0} | changed)
+    return Segmenter(settings, lambda: next(ids), audio_format=audio_format)
 
 
-def cut_of(outputs: list[Cut | TurnEnded]) -> Cut:
+def cut_of(outputs: list[Output]) -> Cut:
     assert len(outputs) == 1
     assert isinstance(outputs[0], Cut)
     return outputs[0]
 
 
-def speak(seg: Segmenter, seconds: float, start: float = 0.0) -> tuple[list[Cut | TurnEnded], float]:
+def speak(seg: Segmenter, seconds: float, start: float = 0.0) -> tuple[list[Output], float]:
     """Speech as the web client sends it: one chunk per 256 ms."""
-    outputs: list[Cut | TurnEnded] = []
+    outputs: list[Output] = []
     now = start
     for n in range(round(seconds * 1000 / CHUNK_MS)):
         now = start + n * CHUNK_MS / 1000
@@ -284,11 +287,81 @@ def test_a_cut_knows_the_last_message_that_is_in_it() -> None:
 
 def test_a_resumed_session_goes_on_with_its_turn_and_its_numbers() -> None:
     ids = turn_ids()
-    seg = Segmenter(SegmenterSettings(), lambda: next(ids), next_index=7)
+    seg = Segmenter(SegmenterSettings(quiet_final_ms=0), lambda: next(ids), next_index=7)
     seg.resume_turn("turn-of-old", now=100.0)
     assert seg.deadline() == 103.0
     cut = cut_of(seg.chunk(b"a", 20, True, 101.0))
     assert (cut.index, cut.turn_id, cut.begins_turn) == (7, "turn-of-old", False)
+
+
+# -- quiet finals
+
+# As the original web client sends them: 256 ms at a time, 12 or 13 packets.
+SILENCE, SPEECH = (opus_run([bytes(size)] * 13) for size in (8, 70))
+
+
+def test_short_quiet_final_makes_no_utterance_and_takes_no_number() -> None:
+    seg = segmenter(quiet_final_ms=600)
+    assert seg.chunk(SILENCE, 260, False, 0.0, seq=1) == []
+    assert seg.chunk(SILENCE, 260, True, 0.1, seq=2) == [Withheld(2, 520)]
+    assert seg.deadline() is None
+    assert cut_of(seg.chunk(SPEECH, 260, True, 1.0, seq=3)).index == 0
+
+
+@pytest.mark.parametrize("final_first", [False, True])
+def test_finals_of_the_silent_web_client_are_withheld_until_somebody_speaks(final_first: bool) -> None:
+    seg, outputs, now = segmenter(quiet_final_ms=600), list[Output](), 0.0
+    for seq in range(0, 40, 2):
+        now += 0.256
+        for final in (final_first, not final_first):
+            outputs += seg.chunk(b"" if final else SILENCE, 0 if final else 260, final, now, seq)
+    outputs += seg.poll(now + 0.05)
+    assert {type(output) for output in outputs} == {Withheld}
+    assert sum(output.duration_ms for output in outputs if isinstance(output, Withheld)) == 20 * 260
+    seg.chunk(SPEECH, 260, False, now + 0.256)
+    seg.chunk(b"", 0, True, now + 0.256)
+    cut = cut_of(seg.poll(now + 0.31))
+    assert (cut.index, cut.audio) == (0, SPEECH)
+
+
+def test_short_final_is_cut_at_once_when_something_was_said() -> None:
+    seg = segmenter(quiet_final_ms=600)
+    seg.chunk(SILENCE, 260, False, 0.0)
+    assert cut_of(seg.chunk(SPEECH, 260, True, 0.1)).audio == SILENCE + SPEECH
+
+
+def test_long_quiet_final_is_cut() -> None:
+    seg = segmenter(quiet_final_ms=600)
+    seg.chunk(SILENCE * 2, 520, False, 0.0)
+    assert cut_of(seg.chunk(SILENCE, 80, True, 0.1)).duration_ms == 600
+
+
+def test_quiet_final_is_cut_when_its_turn_has_a_cut_before_it() -> None:
+    """Old nodes keep the audio of a max-duration job until the last job of the turn."""
+    seg = segmenter(quiet_final_ms=600, max_duration_ms=1000)
+    first = cut_of(seg.chunk(SPEECH * 4, 1040, False, 0.0))
+    last = cut_of(seg.chunk(SILENCE, 260, True, 0.3))
+    assert (last.index, last.turn_id, last.ends_turn) == (1, first.turn_id, True)
+    assert seg.chunk(SILENCE, 260, True, 0.6) == [Withheld(None, 260)]
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_quiet_audio_is_cut_by_a_pause_and_by_closing(closes: bool) -> None:
+    seg = segmenter(quiet_final_ms=600)
+    seg.chunk(SILENCE, 260, False, 0.0)
+    assert cut_of(seg.close(1.0) if closes else seg.poll(3.0)).audio == SILENCE
+
+
+@pytest.mark.parametrize(("loudness", "kind"), [(31, Withheld), (33, Cut)])
+def test_short_pcm16_final_is_withheld_when_its_samples_are_quiet(loudness: int, kind: type) -> None:
+    seg = segmenter(quiet_final_ms=600, audio_format="pcm16")
+    samples = (loudness.to_bytes(2, "little") + (-loudness).to_bytes(2, "little", signed=True)) * 2400
+    [output] = seg.chunk(samples, 300, True, 0.0)
+    assert type(output) is kind
+
+
+def test_nothing_is_withheld_when_the_setting_is_zero() -> None:
+    assert cut_of(segmenter(quiet_final_ms=0).chunk(SILENCE, 260, True, 0.0)).audio == SILENCE
 
 
 def test_each_cut_sets_exactly_one_flag_of_its_job() -> None:
@@ -300,11 +373,17 @@ def test_each_cut_sets_exactly_one_flag_of_its_job() -> None:
 # The oracle works in ticks of 1/8 s, exact in binary: it looks at every tick and counts quiet ones, and knows no
 # deadlines at all.
 TICK_MS = 125
-RULES = SegmenterSettings(final_grace_ms=250, pause_ms=1000, max_duration_ms=500, max_buffer_bytes=6, tts_max_ms=2000)
+RULES = SegmenterSettings(
+    final_grace_ms=250, pause_ms=1000, max_duration_ms=500, max_buffer_bytes=6, tts_max_ms=2000,
+    quiet_final_ms=0, quiet_opus_bytes=1,
+)  # fmt: skip
+WITHHOLDING = replace(RULES, quiet_final_ms=200)
 
 
 @dataclass
 class TickByTick:
+    rules: SegmenterSettings = RULES
+    withheld: list[int] = field(default_factory=list)  # durations
     held: list[tuple[bytes, int]] = field(default_factory=list)
     cuts: list[tuple[str, bytes, int, int]] = field(default_factory=list)  # reason, audio, duration, turn
     ended: list[int] = field(default_factory=list)  # turns that ended without a cut
@@ -335,8 +414,16 @@ class TickByTick:
         self.cuts.append((reason, audio, duration, self.turn))
         self.held, self.turn_has_cut = [], True
 
+    def is_quiet(self) -> bool:
+        duration, size = sum(d for _, d in self.held), sum(len(a) for a, _ in self.held)
+        packets = duration // 20
+        return duration < self.rules.quiet_final_ms and size - 2 * packets < self.rules.quiet_opus_bytes * packets
+
     def finish(self, reason: str) -> None:
-        if self.held:
+        if self.held and reason == "manual" and not self.turn_has_cut and self.is_quiet():
+            self.withheld.append(sum(d for _, d in self.held))
+            self.held = []
+        elif self.held:
             self.put_out(reason)
         elif self.turn_has_cut:
             self.ended.append(self.turn)
@@ -376,10 +463,10 @@ STEPS = st.lists(
 )
 
 
-def run(steps: list[Step]) -> tuple[list[Cut | TurnEnded], TickByTick, bytes]:
+def run(steps: list[Step], rules: SegmenterSettings = RULES) -> tuple[list[Output], TickByTick, bytes]:
     ids = turn_ids()
-    seg, oracle, tick = Segmenter(RULES, lambda: next(ids)), TickByTick(), 0
-    outputs: list[Cut | TurnEnded] = []
+    seg, oracle, tick = Segmenter(rules, lambda: next(ids)), TickByTick(rules), 0
+    outputs: list[Output] = []
     fresh = count(0)
     spoken = b""
     for what, passed, size, duration in steps:
@@ -412,15 +499,17 @@ def run(steps: list[Step]) -> tuple[list[Cut | TurnEnded], TickByTick, bytes]:
 
 
 @settings(max_examples=500, deadline=None)
-@given(STEPS)
-def test_cuts_and_turns_are_those_of_one_who_looks_at_every_tick(steps: list[Step]) -> None:
-    outputs, oracle, _ = run(steps)
+@given(STEPS, st.sampled_from([RULES, WITHHOLDING]))
+def test_cuts_and_turns_are_those_of_one_who_looks_at_every_tick(steps: list[Step], rules: SegmenterSettings) -> None:
+    outputs, oracle, _ = run(steps, rules)
     cuts = [cut for cut in outputs if isinstance(cut, Cut)]
     assert [(c.reason.value, c.audio, c.duration_ms, c.turn_id) for c in cuts] == [
         (reason, audio, duration, f"turn-{turn}") for reason, audio, duration, turn in oracle.cuts
     ]
     ended = [output.turn_id for output in outputs if isinstance(output, TurnEnded)]
     assert ended == [f"turn-{turn}" for turn in oracle.ended]
+    assert [output.duration_ms for output in outputs if isinstance(output, Withheld)] == oracle.withheld
+    assert [cut.index for cut in cuts] == list(range(len(cuts)))
 
 
 @settings(max_examples=300, deadline=None)
@@ -437,15 +526,16 @@ def test_no_audio_is_lost_or_doubled_and_indexes_have_no_holes(steps: list[Step]
 @given(STEPS)
 def test_a_turn_begins_once_ends_once_and_is_not_interleaved_with_another(steps: list[Step]) -> None:
     outputs, _, _ = run(steps)
-    by_turn: dict[str, list[Cut | TurnEnded]] = {}
+    by_turn: dict[str, list[Output]] = {}
     for output in outputs:
+        assert not isinstance(output, Withheld)
         by_turn.setdefault(output.turn_id, []).append(output)
     for of_turn in by_turn.values():
         *before, last = of_turn
-        assert isinstance(last, TurnEnded) or last.ends_turn
+        assert isinstance(last, TurnEnded) or (isinstance(last, Cut) and last.ends_turn)
         assert isinstance(of_turn[0], Cut)
         assert of_turn[0].begins_turn
         assert all(isinstance(cut, Cut) and not cut.ends_turn for cut in before)
         assert not any(isinstance(cut, Cut) and cut.begins_turn for cut in of_turn[1:])
-    order = [output.turn_id for output in outputs]
+    order = [output.turn_id for output in outputs if not isinstance(output, Withheld)]
     assert sum(1 for one, other in pairwise(order) if one != other) == max(0, len(by_turn) - 1)

@@ -21,7 +21,7 @@ from dragoman.domain.job import Outcome
 from dragoman.domain.placement import NoNode
 from dragoman.domain.release import Drop, ReleaseWindow, Settled
 from dragoman.domain.reorder import Refused, Reorder
-from dragoman.domain.segmenter import Cut, Segmenter, SegmenterSettings, TurnEnded
+from dragoman.domain.segmenter import Cut, Output, Segmenter, SegmenterSettings, TurnEnded, Withheld
 from dragoman.domain.turn import Turn
 from dragoman.protocol import ids
 from dragoman.protocol.audio import MAX_CHUNK_PACKETS, OPUS, duration_ms
@@ -81,13 +81,13 @@ class Session:
         self.closing = self.over = self.draining = False
         self.outbox: Outbox | None = None  # of a session that can resume
         self.heard_seq: int | None = None  # the last chunk that came
-        self.segmenter = Segmenter(settings.segmenter, ids.turn_id)
+        self.segmenter = Segmenter(settings.segmenter, ids.turn_id, audio_format=self.audio_format)
         self.window = ReleaseWindow(settings.ack_timeout_ms, settings.span)
         self.reorder: Reorder[tuple[Utterance, Socket | None]] = Reorder(settings.reorder_ms, settings.span)
         self.numbered: bool | None = None  # fed by numbered utterances (True) or by chunks (False)
         self.abroad: dict[int, Abroad] = {}
         self.lines: dict[str, TurnLine] = {}
-        self.audio_seq: int | None = None  # the last chunk that is in a cut
+        self.audio_seq: int | None = None  # the last chunk that is in a cut, or was withheld
         self._dispatcher, self._metrics, self._settings = dispatcher, metrics, settings
         self._guard, self._end_turn, self._on_closed = guard, end_turn, on_closed
         self._orders: dict[int, tuple[Order, Socket | None]] = {}
@@ -224,19 +224,22 @@ class Session:
 
     # -- orders ----------------------------------------------------------------------------------
 
-    def _cut(self, outputs: list[Cut | TurnEnded]) -> None:
+    def _cut(self, outputs: list[Output]) -> None:
         for output in outputs:
             if isinstance(output, TurnEnded):
                 line = self.lines.get(output.turn_id)
                 if line is not None:
                     self._turn_over(line)
+                continue
+            if output.audio_seq is not None:
+                self.audio_seq = output.audio_seq
+            if isinstance(output, Withheld):
+                self._metrics.withheld.inc()
             else:
                 self._order_cut(output)
         self.set_timer()
 
     def _order_cut(self, cut: Cut) -> None:
-        if cut.audio_seq is not None:
-            self.audio_seq = cut.audio_seq
         line = self.lines.get(cut.turn_id)
         if line is None:
             line = self.lines[cut.turn_id] = TurnLine(Turn(cut.turn_id))

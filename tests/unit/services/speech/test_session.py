@@ -17,7 +17,7 @@ from dragoman.services.speech.order import Order
 from dragoman.services.speech.pressure import BEHIND_S, PAUSE_MS
 from dragoman.services.speech.session import PAUSE_MARGIN_MS, Session, SessionSettings
 
-SPOKEN = opus_run([SILENCE_PACKET] * 10)
+SPOKEN, SILENCE = opus_run([bytes(40)] * 10), opus_run([SILENCE_PACKET] * 10)
 
 
 class Dispatcher:
@@ -121,6 +121,22 @@ def test_buffered_audio_is_not_cut_by_the_silence_of_a_client_that_was_asked_to_
         assert after is not None
         assert after - before == pytest.approx((PAUSE_MS + PAUSE_MARGIN_MS) / 1000, abs=0.2)
         assert [one["type"] for one in client.heard] == ["backpressure"]
+        session.leave()
+
+    asyncio.run(main())
+
+
+def test_quiet_final_makes_no_job_and_counts_as_received() -> None:
+    async def main() -> None:
+        dispatcher: Any = Dispatcher()
+        client: Any = Client()
+        session = session_of(client, dispatcher)
+        session.chunk(SILENCE, True, 4)
+        assert (dispatcher.orders, client.heard) == ([], [])
+        assert (session.audio_seq, session.heard_seq, session.state()["next_index"]) == (4, 4, 0)
+        session.chunk(SPOKEN, True, 5)
+        (order,) = dispatcher.orders
+        assert (order.index, session.audio_seq) == (0, 5)
         session.leave()
 
     asyncio.run(main())
