@@ -94,6 +94,12 @@ class DataDirectory:
             os.close(self._lock)
             self._lock = None
 
+    def data_bytes(self) -> int:
+        """What a server has to load when it starts."""
+        paths = [self.path / name for name in _DATA]
+        files = [file for path in paths for file in (path.iterdir() if path.is_dir() else [path]) if file.is_file()]
+        return sum(file.stat().st_size for file in files)
+
     def _holds_data(self) -> bool:
         return any((self.path / name).exists() for name in _DATA)
 

@@ -20,7 +20,7 @@ from aiohttp.log import server_logger
 from prometheus_client import CollectorRegistry, generate_latest
 
 from dragoman.archive import ArchiveAway
-from dragoman.gateway.answers import Wrong, error, json
+from dragoman.gateway.answers import Wrong, error, json, redis_away
 from dragoman.gateway.auditing import OPERATOR, Auditor
 from dragoman.gateway.hosts import WHY, is_ours
 from dragoman.gateway.principal import Doorkeeper, Unauthorized, token_of
@@ -177,7 +177,7 @@ async def _plain_errors(request: web.Request, handler: Handler) -> web.StreamRes
     except Refused as refused:
         return error(f"Redis refuses that: {refused}", 500)
     except StoreError as away:
-        return error(f"Redis is away: {away}", 503)
+        return error(redis_away(away), 503)
     except ArchiveAway as away:
         return error(f"the database is away: {away}", 503)
     except web.HTTPNotFound:

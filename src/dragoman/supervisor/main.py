@@ -17,7 +17,7 @@ from pathlib import Path
 
 import structlog
 
-from dragoman.embedded.engine import EngineError, RedisServer, find_server
+from dragoman.embedded.engine import LOAD_BYTES_PER_S, EngineError, RedisServer, find_server
 from dragoman.supervisor.backoff import Backoff
 from dragoman.supervisor.port import PortError, probe_port
 from dragoman.supervisor.settings import Settings
@@ -137,8 +137,8 @@ class Supervisor:
             born = time.monotonic()
             try:
                 engine.launch()
-                await asyncio.to_thread(engine.wait_ready)
-                self._tell_engine(engine)
+                await asyncio.to_thread(engine.wait_ready, _tell_loading)
+                self._tell_engine(engine, time.monotonic() - born)
                 code = await engine.child.until_ended()
                 told = engine.log_tail(3)
             except EngineError as error:
@@ -157,7 +157,7 @@ class Supervisor:
             )
             await asyncio.sleep(pause_s)
 
-    def _tell_engine(self, engine: RedisServer) -> None:
+    def _tell_engine(self, engine: RedisServer, started_s: float) -> None:
         for remark in engine.remarks:
             logger.warning("redis_remark", remark=remark)
         engine.remarks.clear()
@@ -166,6 +166,7 @@ class Supervisor:
             server=str(engine.binary),
             source=engine.binary.source,
             pid=engine.pid,
+            after_s=round(started_s, 2),
             socket=str(engine.socket_path),
             log=str(engine.log_path),
         )
@@ -247,3 +248,7 @@ class Supervisor:
 
 async def _all(tasks: Sequence[asyncio.Task[None]]) -> None:
     await asyncio.wait(tasks)
+
+
+def _tell_loading(size: int) -> None:
+    logger.warning("redis_loading", megabytes=round(size / 1e6, 1), expected_s=round(size / LOAD_BYTES_PER_S, 1))

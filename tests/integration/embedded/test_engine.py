@@ -40,11 +40,42 @@ def test_a_server_is_private_keeps_a_file_and_never_evicts(any_binary: ServerBin
             "appendonly": "yes",
             "appendfsync": "everysec",
             "maxmemory-policy": "noeviction",
-            "auto-aof-rewrite-min-size": str(512 * 1024 * 1024),
+            "auto-aof-rewrite-min-size": str(32 * 1024 * 1024),
+            "auto-aof-rewrite-percentage": "50",
             "port": "0",
             "save": "",
         }
         assert {name: server.call("CONFIG", "GET", name)[1] for name in expected} == expected
+
+
+def file_bytes(server: RedisServer) -> int:
+    told = dict(line.split(":", 1) for line in server.call("INFO", "persistence").splitlines() if ":" in line)
+    return int(told["aof_current_size"])
+
+
+def test_file_is_rewritten_before_it_takes_long_to_load(any_binary: ServerBinary, tmp_path: Path) -> None:
+    with RedisServer(any_binary, tmp_path / "data") as server:
+        with wire(server.socket_path) as connection:
+            for _ in range(40):
+                connection.call("SET", "same", "x" * 1_000_000)
+        wait_until(lambda: file_bytes(server) < 10_000_000, "the file to be rewritten")
+
+
+def test_server_that_loads_its_data_says_so_once_and_how_much_there_is(
+    server_binary: ServerBinary, tmp_path: Path
+) -> None:
+    slow = {"key-load-delay": "1000", "loading-process-events-interval-bytes": "1024"}
+    loading = list[int]()
+    with RedisServer(server_binary, tmp_path / "data", settings=slow) as server:
+        with wire(server.socket_path) as connection:
+            for number in range(1000):
+                connection.call("SET", f"key {number}", "x" * 100)
+        server.kill()
+        server.prepare()
+        server.launch()
+        server.wait_ready(loading.append)
+        assert len(loading) == 1
+        assert loading[0] >= 1000 * 100
 
 
 def test_with_fsync_always_a_restart_after_kill_9_keeps_every_answered_write(

@@ -347,6 +347,17 @@ async def test_unknown_paths_and_methods_are_told_as_json(client: TestClient[Any
     assert await told(await client.put("/api/v1/dlq"), 405) == {"error": "only GET, HEAD here"}
 
 
+async def test_redis_that_loads_its_data_is_named_as_such(
+    site: Site, client: TestClient[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def loading() -> None:
+        raise RedisAway("no connection to Redis at x: LOADING Valkey is loading the dataset in memory")
+
+    monkeypatch.setattr(site.stage.report, "cluster", loading)
+    sentence = (await told(await client.get("/api/v1/cluster"), 503))["error"]
+    assert sentence.startswith("Redis was restarted and is loading its data")
+
+
 async def test_redis_being_away_is_a_503_and_a_bug_a_500_without_its_inside(
     site: Site, client: TestClient[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
