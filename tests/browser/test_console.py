@@ -4,9 +4,11 @@ import asyncio
 import time
 from typing import Any
 
+import aiohttp
 import jwt
 
 from browser.stage import Stage, Windows
+from chat_speaker import ChatSpeaker
 from dragoman.protocol.peer import Bounced, encode_peer
 from dragoman.store.keys import Keys
 from dragoman.store.nodes import Nodes, Snapshot
@@ -62,6 +64,43 @@ async def test_a_dead_letter_is_replayed_by_two_clicks(stage: Stage, windows: Wi
     await page.click('[data-part="yes"]')
     await page.wait_for_selector(row, state="detached")
     assert "was replayed" in await page.inner_text('[data-part="letters-word"]')
+
+
+async def test_instances_nodes_sessions_and_chat_users_are_drained_ended_and_disconnected_after_a_question(
+    stage: Stage, windows: Windows
+) -> None:
+    drained = await stage.cluster.instance(scheduler__phase2__instance_id="drained")
+    node = stage.cluster.node(stage.first, languages="sv,no", node_id="worker")
+    speaker = await stage.cluster.speaker(stage.first, src_lang="sv", tgt_lang="no", resume=True)
+    async with aiohttp.ClientSession() as http:
+        chatting = ChatSpeaker(4711, await http.ws_connect(f"ws://127.0.0.1:{stage.first.port}/ws"))
+        await chatting.auth()
+        page = await console(windows, stage.second)
+        await two_clicks(page, 'tr[data-key="drained"] >> button:text-is("Drain")')
+        await page.wait_for_selector('tr[data-key="drained"][data-state="draining"]')
+        await two_clicks(page, '[data-node="worker"] >> button:text-is("Drain")')
+        await page.wait_for_selector('[data-node="worker"][data-state="draining"]')
+        await two_clicks(page, '[data-node="worker"] >> button:text-is("Use again")')
+        await page.wait_for_selector('[data-node="worker"][data-state="ready"]')
+        await page.click('[href="#sessions"]')
+        await page.fill('[data-part="session-filter"]', speaker.session_id)
+        await two_clicks(page, f'[data-session="{speaker.session_id}"] >> button:text-is("End")')
+        await page.wait_for_selector(f'[data-session="{speaker.session_id}"]', state="detached")
+        await page.click('[href="#chat"]')
+        await page.fill('[data-part="chat-user"]', "4711")
+        await two_clicks(page, 'button:text-is("Disconnect")')
+        await page.wait_for_selector('[data-part="chat-word"] >> text=4711 is disconnected')
+        await chatting.expect("ERROR", reason="kicked")
+        await page.click('[href="#audit"]')
+        for action in ("instance.drain", "node.drain", "node.undrain", "session.end", "chat.disconnect"):
+            await page.wait_for_selector(f'[data-action="{action}"]')
+    node.kill()
+    drained.kill()
+
+
+async def two_clicks(page: Any, button: str) -> None:
+    await page.click(button)
+    await page.click('[data-part="yes"]')
 
 
 async def test_a_switch_is_changed_by_two_clicks_and_who_did_it_is_written_down(stage: Stage, windows: Windows) -> None:

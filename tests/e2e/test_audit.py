@@ -8,6 +8,7 @@ import pytest
 
 from commands import Dragoman, answer, serve
 
+WOULD_DRAIN = "would drain the instance nobody\nNothing was changed: say --yes to do it.\n"
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
 
 
@@ -40,6 +41,12 @@ def test_every_change_by_command_is_told_with_who_what_and_what_became_of_it(off
     assert office.does("chat", "two-phase", "--reset")[0] == 0
     assert office.does("dlq", "drop", "nobody/1-1", "--yes")[0] == 1
     assert office.does("dlq", "replay", "nobody/1-1", "--yes")[0] == 1
+    assert office.does("drain", "instance", "nobody")[:2] == (0, WOULD_DRAIN)
+    assert office.does("drain", "instance", "nobody", "--yes")[0] == 1
+    assert office.does("drain", "node", "nobody", "--yes")[0] == 1
+    assert office.does("drain", "node", "nobody", "--undo", "--yes")[0] == 1
+    assert office.does("session", "end", "s-nobody", "--yes")[0] == 1
+    assert office.does("chat", "disconnect", "9", "--yes")[0] == 1
     code, out, _ = office.does("audit", "--json")
     rows = json.loads(out)
     assert code == 0
@@ -50,6 +57,11 @@ def test_every_change_by_command_is_told_with_who_what_and_what_became_of_it(off
         ("chat.switches.reset", "chat", "done"),
         ("dlq.drop", "nobody/1-1", "refused"),
         ("dlq.replay", "nobody/1-1", "refused"),
+        ("instance.drain", "nobody", "refused"),
+        ("node.drain", "nobody", "refused"),
+        ("node.undrain", "nobody", "refused"),
+        ("session.end", "s-nobody", "refused"),
+        ("chat.disconnect", "9", "refused"),
     ]
     assert rows[-1]["detail"].endswith("→ 50")
 

@@ -94,6 +94,9 @@ INBOX: Final[Sequence[peer.InboxMessage]] = (
     peer.ChatTell([peer.OneTell(1, 2, _FRAME, True), peer.OneTell(1, 2, _FRAME)]),
     peer.ChatKick(1, 2),
     peer.ChatCatchUp([1, 2, 3]),
+    peer.DrainInstance(),
+    peer.DrainNode("n", True),
+    peer.EndSession("s"),
 )
 ANNOUNCED: Final[Sequence[peer.Announcement]] = (
     peer.NodeSeen(_FRAME),

@@ -17,7 +17,7 @@ import typer
 
 from dragoman.cli.address import authority
 from dragoman.cli.api import LOOPBACK, Token
-from dragoman.cli.chat_operator import status, two_phase
+from dragoman.cli.chat_operator import disconnect, status, two_phase
 from dragoman.cli.failure import USAGE, Failure
 from dragoman.cli.settings import ConfigFile, Overrides, settings
 
@@ -33,6 +33,7 @@ INTERRUPTED = 130
 app = typer.Typer()
 app.command("status")(status)
 app.command("two-phase")(two_phase)
+app.command("disconnect")(disconnect)
 
 
 @app.callback(invoke_without_command=True)

@@ -1,4 +1,4 @@
-"""`dragoman chat status` and `dragoman chat two-phase`: what operators see and switch of chat.
+"""`dragoman chat status`, `two-phase` and `disconnect`: what operators see, switch and end of chat.
 
 Any instance answers for the whole cluster; a switch takes effect on all of them within a second, and no message that
 is on its way is touched by it.
@@ -12,6 +12,7 @@ import typer
 
 from dragoman.cli.api import Api, Token, Url
 from dragoman.cli.failure import USAGE, Failure
+from dragoman.cli.operate import Yes, agreed
 from dragoman.cli.settings import ConfigFile, Overrides, settings
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -76,6 +77,23 @@ def two_phase(
     else:
         told = api.get("/api/v1/chat/switches")
     typer.echo(json.dumps(told, indent=2) if as_json else _switches(told))
+
+
+def disconnect(
+    ctx: typer.Context,
+    user: Annotated[str, typer.Argument(help="A user id or a name.", metavar="USER")],
+    config: ConfigFile = None,
+    override: Overrides = None,
+    url: Url = None,
+    token: Token = None,
+    yes: Yes = False,
+) -> None:
+    """Close the connection of a chat user. Its tokens stay valid, so it may connect again."""
+    if not agreed(yes, f"disconnect {user}"):
+        return
+    api = Api(settings(ctx, config, override).config, url, token)
+    api.delete(f"/api/v1/chat/users/{_user_id(api, user)}/connection")
+    typer.echo(f"{user} is disconnected.")
 
 
 def _parsed(changes: list[str]) -> dict[str, str]:

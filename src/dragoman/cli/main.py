@@ -39,6 +39,8 @@ COMMANDS: tuple[Command, ...] = (
     Command("status", "dragoman.cli.status:status", "Show instances, durability, inboxes and nodes."),
     Command("explain", "dragoman.cli.explain:explain", "Tell why a job went where it went, and how it ended."),
     Command("dlq", "dragoman.cli.dlq:app", "List, show, replay and drop dead letters."),
+    Command("drain", "dragoman.cli.operate:drain", "Let an instance or a node finish, and give it nothing new."),
+    Command("session", "dragoman.cli.operate:session", "End a session."),
     Command("token", "dragoman.cli.token:app", "Make credentials of clients, nodes and operators."),
     Command("audit", "dragoman.cli.audit:audit", "Show what operators changed."),
     Command("db", "dragoman.cli.db:app", "Look at the tables of the chat database, and bring them up to date."),

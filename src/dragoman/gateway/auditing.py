@@ -27,6 +27,11 @@ MAX_TEXT: Final = 300  # of one field: a target is an operator's word
 ACTIONS: Final = {
     ("POST", "/api/v1/chat/switches"): "chat.switch",
     ("DELETE", "/api/v1/chat/switches"): "chat.switches.reset",
+    ("POST", "/api/v1/instances/{instance}/drain"): "instance.drain",
+    ("POST", "/api/v1/nodes/{node}/drain"): "node.drain",
+    ("DELETE", "/api/v1/nodes/{node}/drain"): "node.undrain",
+    ("DELETE", "/api/v1/sessions/{session}"): "session.end",
+    ("DELETE", "/api/v1/chat/users/{user}/connection"): "chat.disconnect",
     ("POST", "/api/v1/dlq/{instance}/{id}/replay"): "dlq.replay",
     ("DELETE", "/api/v1/dlq/{instance}/{id}"): "dlq.drop",
 }

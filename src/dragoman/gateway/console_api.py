@@ -1,18 +1,20 @@
-"""The console at `/console`, and what it asks beyond what commands ask.
+"""The console at `/console`, and what it asks and does beyond what commands ask.
 
 The files hold nothing and are for anybody; what they show comes from here, for operators alone. Everything is read
 from shared state, so any instance tells of the whole cluster, and a page at a time: nobody looks at 10,000 rows.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Final, Protocol
 
 import msgspec
 from aiohttp import web
 
 from dragoman.gateway import pages
-from dragoman.gateway.answers import Wrong, json
+from dragoman.gateway.answers import Wrong, error, json
+from dragoman.gateway.auditing import Auditor
+from dragoman.services.operations import NotThere, Operations
 from dragoman.services.register import Register
 from dragoman.services.report import Report
 from dragoman.store.audit import Audit
@@ -28,15 +30,21 @@ class Seen(Protocol):
 
     report: Report
     register: Register
+    operations: Operations
 
 
 def files() -> list[web.RouteDef]:
     return pages.static("console", at="/console")
 
 
-def routes(seen: Seen, audit: Audit) -> list[web.RouteDef]:
-    api = _Api(seen, audit)
+def routes(seen: Seen, auditor: Auditor) -> list[web.RouteDef]:
+    api, actions = _Api(seen, auditor.audit), _Actions(seen.operations, auditor)
     return [
+        web.post("/api/v1/instances/{instance}/drain", actions.drain_instance),
+        web.post("/api/v1/nodes/{node}/drain", actions.drain_node),
+        web.delete("/api/v1/nodes/{node}/drain", actions.undrain_node),
+        web.delete("/api/v1/sessions/{session}", actions.end_session),
+        web.delete("/api/v1/chat/users/{user}/connection", actions.disconnect),
         web.get("/api/v1/overview", api.overview),
         web.get("/api/v1/nodes", api.nodes),
         web.get("/api/v1/jobs", api.jobs),
@@ -82,6 +90,48 @@ class _Api:
         found = await self._audit.list(count + 1, before)
         shown = [{**msgspec.to_builtins(entry), "at_ms": entry.at_ms} for entry in found[:count]]
         return json({"entries": shown, "next": shown[-1]["id"] if len(found) > count else ""})
+
+
+class _Actions:
+    """What operators do. Answered when the owner has the request, not when it has carried it out."""
+
+    def __init__(self, operations: Operations, auditor: Auditor) -> None:
+        self._operations, self._auditor = operations, auditor
+
+    async def drain_instance(self, request: web.Request) -> web.Response:
+        name = request.match_info["instance"]
+        return await self._do(request, "instance.drain", name, self._operations.drain_instance(name), draining=True)
+
+    async def drain_node(self, request: web.Request) -> web.Response:
+        node = request.match_info["node"]
+        doing = self._operations.drain_node(node, draining=True)
+        return await self._do(request, "node.drain", node, doing, draining=True)
+
+    async def undrain_node(self, request: web.Request) -> web.Response:
+        node = request.match_info["node"]
+        doing = self._operations.drain_node(node, draining=False)
+        return await self._do(request, "node.undrain", node, doing, draining=False)
+
+    async def end_session(self, request: web.Request) -> web.Response:
+        session = request.match_info["session"]
+        return await self._do(request, "session.end", session, self._operations.end_session(session), ended=True)
+
+    async def disconnect(self, request: web.Request) -> web.Response:
+        user = request.match_info["user"]
+        if not (user.isascii() and user.isdecimal() and len(user) <= 19):
+            raise Wrong("the user is not a user id")
+        doing = self._operations.disconnect(int(user))
+        return await self._do(request, "chat.disconnect", user, doing, disconnected=True)
+
+    async def _do(
+        self, request: web.Request, action: str, target: str, doing: Awaitable[None], **done: bool
+    ) -> web.Response:
+        try:
+            await doing
+        except NotThere as why:
+            return error(str(why), 404)
+        await self._auditor.note(request, action, target)
+        return json(done)
 
 
 def _count(query: Mapping[str, str]) -> int:

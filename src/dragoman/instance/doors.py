@@ -41,7 +41,7 @@ class Doors:
             *pages.routes(self._services.view.fleet.nodes),
             *console_api.files(),
         ]
-        operators = [*chat_api.routes(chat, stage.auditor), *console_api.routes(self._services, stage.auditor.audit)]
+        operators = [*chat_api.routes(chat, stage.auditor), *console_api.routes(self._services, stage.auditor)]
         await self.listener.start(
             server.host,
             server.port,

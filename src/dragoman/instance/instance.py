@@ -61,6 +61,8 @@ class Instance:
         self._told_durability: DurabilityClass | None = None
         self.services.chat.switchboard.on_change = self._tell_durability
         self.services.chat.on_wrong_archive = self._end_process
+        self.services.on_drain = self._drain_in_background
+        self._drain: asyncio.Task[None] | None = None
         self.doors = Doors(config, self.services, lambda: self.draining)
         self._loops: list[asyncio.Task[None]] = []
 
@@ -208,9 +210,15 @@ class Instance:
 
     async def drain(self) -> None:
         """No new sessions; those that can resume go elsewhere at once; what runs may finish, also on our nodes for
-        other instances."""
-        if self.draining:
-            return
+        other instances. Called again, it waits for the same drain."""
+        if self._drain is None:
+            self._drain = asyncio.create_task(self._drain_once(), name="drain")
+        await self._drain
+
+    def _drain_in_background(self) -> None:
+        self.services.tasks.spawn(self.drain(), "drain")
+
+    async def _drain_once(self) -> None:
         until = time.monotonic() + self.config.server.drain_s
         self.draining = True
         log.info("draining", jobs=len(self.services.dispatcher), sessions=len(self.services.sessions))

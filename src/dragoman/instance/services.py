@@ -29,6 +29,9 @@ from dragoman.protocol.peer import (
     ChatKick,
     ChatPush,
     ChatTell,
+    DrainInstance,
+    DrainNode,
+    EndSession,
     Evict,
     FromNode,
     InboxMessage,
@@ -41,6 +44,7 @@ from dragoman.protocol.peer import (
 from dragoman.services.letter_boxes import LetterBoxes
 from dragoman.services.loops import Tasks, every
 from dragoman.services.metrics import Metrics
+from dragoman.services.operations import Operations
 from dragoman.services.register import Register
 from dragoman.services.report import Report
 from dragoman.services.speech.dispatcher import Dispatcher
@@ -177,6 +181,8 @@ class Services:
         )  # fmt: skip
         self.renewer = Renewer(stores.owners, self.name, self.local_nodes.ids, self.sessions.ids)
         self.sweeper = Sweeper(stores.nodes, int(phase2.node_snapshot.remove_stale_after_seconds * 1000))
+        self.on_drain: Callable[[], None] = lambda: None  # set by the instance
+        self.operations = Operations(self.router, stores.instances, stores.owners, stores.sessions, self.chat.users)
         self.register = Register(stores.redis, stores.keys, stores.instances, stores.jobs)
         self.report = Report(
             self.name, stores.instances, stores.inboxes, self.letters, self.view, stores.reservations,
@@ -209,6 +215,12 @@ class Services:
                 self.sessions.to_socket(message)
             case ChatPush() | ChatTell() | ChatKick() | ChatCatchUp():
                 await self.chat.handle(message)
+            case DrainInstance():
+                self.on_drain()
+            case DrainNode():
+                await self.local_nodes.drain(message)
+            case EndSession():
+                self.sessions.end_by_operator(message)
 
     async def _returned(self) -> None:
         """Redis or we were away: write again what we own before anybody misses it."""

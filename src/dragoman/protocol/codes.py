@@ -115,6 +115,7 @@ class Close(IntEnum):
     TOO_BIG = 4502
     REPLACED = 4503
     NODE_ID_CONFLICT = 4504
+    ENDED = 4505  # by an operator
 
 
 def may_come_back(close_code: int) -> bool:

@@ -157,6 +157,23 @@ class ChatCatchUp(Peer, tag="chat_catch_up", frozen=True):
     users: list[int]
 
 
+class DrainInstance(Peer, tag="drain", frozen=True):
+    """To an instance, from an operator: accept nothing new and finish what runs."""
+
+
+class DrainNode(Peer, tag="drain_node", frozen=True):
+    """To a node's owner, from an operator: give the node no new job, or give it jobs again."""
+
+    node_id: str
+    draining: bool
+
+
+class EndSession(Peer, tag="end_session", frozen=True):
+    """To a session's owner, from an operator: end it."""
+
+    session_id: str
+
+
 InboxMessage = (
     Assign
     | CancelJob
@@ -172,6 +189,9 @@ InboxMessage = (
     | ChatTell
     | ChatKick
     | ChatCatchUp
+    | DrainInstance
+    | DrainNode
+    | EndSession
 )
 
 # ---------------------------------------------------------------- announced: may be missed

@@ -185,6 +185,11 @@ class ResumableSessions:
 
     # -- sessions without an owner ---------------------------------------------------------------
 
+    async def end_unowned(self, session: str) -> bool:
+        """End a session that waits for its client. False: there is none, or it was resumed at the same moment."""
+        epoch = await self.redis.call("HGET", self.keys.session_state(session), "epoch")
+        return epoch is not None and await self.end(session, int(epoch))
+
     async def leave_behind(self, session: str, epoch: int) -> None:
         """Nobody owns it now. If nobody resumes it within its grace, somebody ends it."""
         await GRACE_ADD(self.redis, grace=self.keys.sessions_grace, member=f"{session}|{epoch}", after=self.grace_ms)

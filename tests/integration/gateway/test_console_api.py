@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import Mock
 
 import jwt
 import pytest
@@ -20,6 +21,7 @@ from dragoman.gateway.principal import Doorkeeper
 from dragoman.instance.stores import Stores
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
+from dragoman.services.operations import Operations
 from dragoman.services.register import Register
 from dragoman.services.report import Report
 from dragoman.services.speech.fleet_view import FleetView
@@ -40,6 +42,7 @@ SECRET = "a-secret-of-more-than-thirty-two-bytes"
 class Seen:
     report: Report
     register: Register
+    operations: Operations
 
 
 class Site:
@@ -52,8 +55,9 @@ class Site:
         report = Report("here", stores.instances, stores.inboxes, stores.letters, self.view, stores.reservations, 4)
         auditor = Auditor(stores.audit, "here")
         stage = Backstage("here", metrics.registry, report, stores.letters, stores.jobs, dict, lambda: None, auditor)
-        seen = Seen(report, Register(stores.redis, stores.keys, stores.instances, stores.jobs))
-        operators = console_api.routes(seen, stores.audit)
+        register = Register(stores.redis, stores.keys, stores.instances, stores.jobs)
+        seen = Seen(report, register, Mock(Operations))  # what it does is tested with instances that do it
+        operators = console_api.routes(seen, auditor)
         keeper = Doorkeeper((SECRET,), "us")
         self.app = application(stage, keeper, console_api.files(), operators)
         self.client: TestClient[Any, Any]

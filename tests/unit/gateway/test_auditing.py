@@ -1,6 +1,7 @@
 """Everything an operator can change has a name in the audit."""
 
 from typing import Any, cast
+from unittest.mock import Mock
 
 from aiohttp import web
 
@@ -17,7 +18,7 @@ def operators_application() -> web.Application:
     nothing = cast(Any, None)
     auditor = Auditor(nothing, "here")
     stage = Backstage("here", nothing, nothing, nothing, nothing, dict, lambda: None, auditor)
-    operators = [*chat_api.routes(nothing, auditor), *console_api.routes(nothing, nothing)]
+    operators = [*chat_api.routes(nothing, auditor), *console_api.routes(Mock(), auditor)]
     return application(stage, Doorkeeper((), "us"), (), operators)
 
 

@@ -27,7 +27,7 @@ from dragoman.protocol.node import (
     NodeRegisterAck,
     slots_of,
 )
-from dragoman.protocol.peer import Assign, CancelJob, Evict, FromNode, NodeLost, NodeSeen
+from dragoman.protocol.peer import Assign, CancelJob, DrainNode, Evict, FromNode, NodeLost, NodeSeen
 from dragoman.services.loops import Tasks, unawaited
 from dragoman.services.metrics import Metrics
 from dragoman.services.sockets import Socket
@@ -63,6 +63,7 @@ class LocalNode:
     snapshot: Snapshot
     heard_at: float
     usable: bool = False  # from its first heartbeat on
+    draining: bool = False  # an operator said so
     jobs: dict[str, Assigned] = field(default_factory=dict)
     said: dict[str, list[bytes]] = field(default_factory=dict)  # job → what its driver elsewhere is about to be told
 
@@ -128,7 +129,7 @@ class LocalNodes:
 
     async def heartbeat(self, node: LocalNode, message: NodeHeartbeat) -> None:
         node.heard_at = monotonic()
-        fresh = msgspec.structs.replace(_updated(node.snapshot, message), draining=self._draining)
+        fresh = msgspec.structs.replace(_updated(node.snapshot, message), draining=self._draining or node.draining)
         await self._tell(node, fresh)
 
     async def _tell(self, node: LocalNode, fresh: Snapshot) -> None:
@@ -228,6 +229,15 @@ class LocalNodes:
             await self._nodes.gone(node_id)
 
     # -- what others send to a node --------------------------------------------------------------
+
+    async def drain(self, message: DrainNode) -> None:
+        node = self._here.get(message.node_id)
+        if node is None:
+            return
+        node.draining = message.draining
+        log.info("an operator drains a node" if node.draining else "an operator took a drain back", node=node.id)
+        if node.usable:
+            await self._tell(node, msgspec.structs.replace(node.snapshot, draining=self._draining or node.draining))
 
     async def assign(self, message: Assign) -> None:
         node = self._here.get(message.node_id)

@@ -12,7 +12,7 @@ from dragoman.protocol import ids
 from dragoman.protocol.codec import decode_client, encode
 from dragoman.protocol.codes import Close, ErrorCode, Platform
 from dragoman.protocol.errors import ProtocolError
-from dragoman.protocol.peer import JobEnded, JobMoved, SessionMoved, ToSocket, UtteranceFor
+from dragoman.protocol.peer import EndSession, JobEnded, JobMoved, SessionMoved, ToSocket, UtteranceFor
 from dragoman.protocol.session import Error, SessionInit, SessionInitAck, Utterance
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
@@ -245,6 +245,21 @@ class Sessions:
         session.abroad[index] = Abroad(index, job_id, trace_id, now, give_up_at)
 
     # -- leaving ---------------------------------------------------------------------------------
+
+    def end_by_operator(self, message: EndSession) -> None:
+        """The client gets an error; its socket is closed if it has no other session."""
+        session = self._sessions.get(message.session_id)
+        if session is None:
+            return
+        log.info("an operator ended a session", session=session.id)
+        socket = session.socket
+        self._remove(session, "ended by an operator")
+        if socket is not None:
+            details = {"session_id": session.id}
+            error = Error(code=ErrorCode.SESSION_CLOSED, message="An operator ended the session.", details=details)
+            socket.send(encode(error))
+            if not self.of_socket(socket):
+                socket.close(Close.ENDED, "an operator ended the session")
 
     def socket_closed(self, socket: Socket) -> None:
         """Sessions end with their socket, unless they can resume or were meant to outlive it."""

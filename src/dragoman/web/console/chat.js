@@ -1,7 +1,7 @@
 // Chat: what waits to be saved on each shard, how late saving is, and the switches of the running cluster.
 
-import { get, now, post, remove } from "./api.js";
-import { confirmed } from "./confirm.js";
+import { get, now, part, post, remove } from "./api.js";
+import { Actions, confirmed } from "./confirm.js";
 import { button, element, section } from "./elements.js";
 import { Grid } from "./grid.js";
 import { age, count, ms } from "./shown.js";
@@ -27,8 +27,13 @@ export class Chat {
       ],
     });
     this.back = button("switches.reset", () => this.#reset());
+    this.actions = new Actions(app, "chat");
+    this.user = element("input", { type: "search", "data-part": "chat-user", "data-hint": "users.hint" });
+    this.user.addEventListener("keydown", ({ key }) => key === "Enter" && this.#disconnect());
+    const disconnect = button("users.disconnect", () => this.#disconnect(), "small bad");
     this.root = element("div", { class: "view" }, this.facts,
       section("chat.shards", [], this.shards.root),
+      section("users.title", [this.user, disconnect], this.actions.word),
       section("switches.title", [this.back], this.word, this.switches.root));
   }
 
@@ -47,6 +52,15 @@ export class Chat {
     this.shards.draw(status.shards);
     this.switches.draw(Object.entries(switches).map(([name, value]) => ({ name, value, configured: configured[name] })));
     this.back.disabled = Object.entries(switches).every(([name, value]) => value === configured[name]);
+  }
+
+  async #disconnect() {
+    const user = this.user.value.trim();
+    if (!user) return this.user.focus();
+    await this.actions.ask("users.disconnect", { user }, async () => {
+      const id = /^[0-9]{1,19}$/.test(user) ? user : (await get(`chat/users/${part(user)}`)).userId;
+      await remove(`chat/users/${part(id)}/connection`);
+    });
   }
 
   #control(current) {

@@ -1,5 +1,6 @@
 // Nothing is changed by one click: a second one, under a sentence that says what will happen.
 
+import { element } from "./elements.js";
 import { say } from "./words.js";
 
 const part = (name) => document.querySelector(`[data-part="${name}"]`);
@@ -21,4 +22,24 @@ export function confirmed(title, sentence, values, yes) {
     dialog.showModal();
     part("no").focus();
   });
+}
+
+/**
+ * Actions of one view: each is a button with a question before it and a word about it after.
+ * `key` names the words: `key` (the button), `key.title`, `key.sentence` and `key.done`.
+ */
+export class Actions {
+  constructor(app, name) {
+    this.app = app;
+    this.word = element("p", { class: "word", role: "status", "data-part": `${name}-word` });
+  }
+
+  async ask(key, values, act) {
+    if (!(await confirmed(`${key}.title`, `${key}.sentence`, values, key))) return;
+    await this.app.attempt(async () => {
+      await act();
+      say(this.word, `${key}.done`, values);
+    }, this.word);
+    await this.app.refresh();
+  }
 }

@@ -1,7 +1,8 @@
 // Instances and nodes, and which nodes went last.
 
-import { get } from "./api.js";
-import { element, section } from "./elements.js";
+import { get, part, post, remove } from "./api.js";
+import { Actions } from "./confirm.js";
+import { button, element, section } from "./elements.js";
 import { Grid } from "./grid.js";
 import { Pager } from "./pager.js";
 import { age, ago, bytes, count, few } from "./shown.js";
@@ -26,6 +27,7 @@ export class Overview {
 
   constructor(app) {
     this.facts = element("p", { class: "facts" });
+    this.actions = new Actions(app, "overview");
     this.instances = new Grid({
       key: (row) => row.instance, empty: "instances.none", columns: this.#instanceColumns(),
       mark: (row) => ({ state: stateOf(row) }),
@@ -37,7 +39,7 @@ export class Overview {
     this.pager = new Pager(() => app.refresh());
     this.part = element("input", { type: "search", "data-part": "node-filter", "data-hint": "nodes.filter" });
     this.part.addEventListener("input", () => (this.pager.restart(), app.refresh()));
-    this.root = element("div", { class: "view" }, this.facts,
+    this.root = element("div", { class: "view" }, this.facts, this.actions.word,
       section("instances.title", [], this.instances.root),
       section("nodes.title", [this.part], this.nodes.root, this.pager.root));
   }
@@ -88,6 +90,10 @@ export class Overview {
       },
       { head: "instances.letters", cell: (row) => count(row.letters), number: true, mood: (row) => (row.letters ? "bad" : "") },
       { head: "instances.where", cell: (row) => (row.host ? `${row.host}:${row.port}` : ""), mono: true },
+      {
+        head: "", make: (current) => button("instances.drain", () => this.#drainInstance(current()), "small bad"),
+        update: (act, row) => (act.hidden = stateOf(row) !== "alive"),
+      },
     ];
   }
 
@@ -103,7 +109,22 @@ export class Overview {
       { head: "nodes.running", cell: (row) => (row.gone ? "" : count(row.running)), number: true },
       { head: "nodes.languages", cell: (row) => (row.gone ? "" : spoken(row.languages)) },
       { head: "nodes.ready", cell: (row) => (row.gone ? "" : (row.ready?.join(", ") ?? word("nodes.untold"))) },
+      { head: "", make: (current) => this.#nodeActions(current), update: shownNodeActions },
     ];
+  }
+
+  #nodeActions(current) {
+    return element("span", { class: "actions" },
+      button("nodes.drain", () => this.#drainNode(current(), "nodes.drain", post), "small bad"),
+      button("nodes.undrain", () => this.#drainNode(current(), "nodes.undrain", remove)));
+  }
+
+  #drainInstance({ instance }) {
+    return this.actions.ask("instances.drain", { name: instance }, () => post(`instances/${part(instance)}/drain`));
+  }
+
+  #drainNode({ node_id: node }, key, ask) {
+    return this.actions.ask(key, { name: node }, () => ask(`nodes/${part(node)}/drain`));
   }
 
   #state(row) {
@@ -122,6 +143,12 @@ export class Overview {
     const [what, until] = this.#cooling(row)[0];
     return word("state.cooling", { what: what === "*" ? word("nodes.whole") : what, age: age(until - this.#now) });
   }
+}
+
+function shownNodeActions(place, row) {
+  const [drain, undrain] = place.children;
+  drain.hidden = Boolean(row.gone || row.draining);
+  undrain.hidden = Boolean(row.gone || !row.draining);
 }
 
 function spoken({ asr, semantic }) {

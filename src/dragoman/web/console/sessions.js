@@ -1,7 +1,8 @@
 // Sessions: who has them, their turn and its node, and how far their results are released.
 
-import { get } from "./api.js";
-import { element, section } from "./elements.js";
+import { get, part, remove } from "./api.js";
+import { Actions } from "./confirm.js";
+import { button, element, section } from "./elements.js";
 import { Grid } from "./grid.js";
 import { Pager } from "./pager.js";
 import { count } from "./shown.js";
@@ -12,6 +13,7 @@ const SHOWN = 16;
 export class Sessions {
   constructor(app) {
     this.facts = element("p", { class: "facts" });
+    this.actions = new Actions(app, "sessions");
     this.part = element("input", { type: "search", "data-part": "session-filter", "data-hint": "sessions.filter" });
     this.part.addEventListener("input", () => (this.pager.restart(), app.refresh()));
     this.grid = new Grid({
@@ -31,15 +33,20 @@ export class Sessions {
         { head: "sessions.node", cell: (row) => row.turn_node || "–", mono: true },
         { head: "sessions.release", make: () => element("span", { class: "window" }), update: drawWindow },
         { head: "sessions.parked", cell: (row) => count(row.parked), number: true, mood: (row) => (row.parked ? "warm" : "") },
+        { head: "", make: (current) => button("sessions.end", () => this.#end(current()), "small bad") },
       ],
     });
     this.pager = new Pager(() => app.refresh());
-    this.root = element("div", { class: "view" }, this.facts,
+    this.root = element("div", { class: "view" }, this.facts, this.actions.word,
       section("sessions.title", [this.part], this.grid.root, this.pager.root));
   }
 
   load() {
     return get("sessions", { count: 50, after: this.pager.start, part: this.part.value.trim() });
+  }
+
+  #end({ session_id: id }) {
+    return this.actions.ask("sessions.end", { session: id }, () => remove(`sessions/${part(id)}`));
   }
 
   draw({ sessions, count: many, next }) {

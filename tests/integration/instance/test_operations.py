@@ -1,0 +1,163 @@
+"""What operators do to instances, nodes, sessions and chat users, asked of an instance that does not have them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import aiohttp
+import pytest
+
+from chat_speaker import ChatSpeaker
+from dragoman.domain.fleet import Fleet
+from dragoman.protocol.codes import Close
+from instances import Speaker
+from integration.speech.house import PATIENCE_S, House
+from redis_servers import RedisAt
+from waiting import wait_until
+
+pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+
+
+class Pair:
+    """Two instances: `here` is asked, `there` has what is asked about."""
+
+    def __init__(self, here: House, there: House, http: aiohttp.ClientSession) -> None:
+        self.here, self.there, self._http = here, there, http
+
+    def url(self, house: House, path: str) -> str:
+        return f"http://127.0.0.1:{house.instance.doors.listener.port}{path}"
+
+    async def ask(self, method: str, path: str, status: int = 200, **headers: str) -> dict[str, Any]:
+        async with self._http.request(method, self.url(self.here, f"/api/v1/{path}"), headers=headers) as answer:
+            told: dict[str, Any] = await answer.json()
+            assert answer.status == status, told
+            return told
+
+    async def socket(self, path: str) -> aiohttp.ClientWebSocketResponse:
+        return await self._http.ws_connect(self.url(self.there, path))
+
+    async def audited(self) -> list[tuple[str, str, str]]:
+        entries = (await self.ask("GET", "audit"))["entries"]
+        return [(entry["action"], entry["target"], entry["result"]) for entry in entries]
+
+
+def drains(fleet: Fleet, draining: bool) -> bool:
+    node = fleet.get("n1")
+    return node is not None and node.draining is draining
+
+
+@asynccontextmanager
+async def two_instances(redis_at: RedisAt, prefix: str) -> AsyncIterator[Pair]:
+    here, there = await House.open(redis_at, prefix, "here"), await House.open(redis_at, prefix, "there")
+    try:
+        async with aiohttp.ClientSession() as http, asyncio.timeout(PATIENCE_S):
+            yield Pair(here, there, http)
+    finally:
+        await there.close()
+        await here.close()
+
+
+async def test_a_drained_instance_accepts_nothing_new_and_stays_until_its_process_is_ended(
+    redis_at: RedisAt, prefix: str
+) -> None:
+    async with two_instances(redis_at, prefix) as pair:
+        assert await pair.ask("POST", "instances/there/drain") == {"draining": True}
+        await wait_until(lambda: pair.there.instance.draining, PATIENCE_S)
+
+        async def told() -> bool:
+            rows = (await pair.ask("GET", "overview"))["instances"]
+            return {row["instance"]: row.get("draining", False) for row in rows} == {"here": False, "there": True}
+
+        await wait_until(told, PATIENCE_S)
+        await wait_until(lambda: not pair.there.instance.doors.listener._servers[0].is_serving(), PATIENCE_S)
+        assert pair.there.instance.why_not_ready() == "draining"
+        assert await pair.audited() == [("instance.drain", "there", "done")]
+
+
+async def test_a_drained_node_gets_no_new_job_until_the_drain_is_taken_back(redis_at: RedisAt, prefix: str) -> None:
+    async with two_instances(redis_at, prefix) as pair:
+        node = await pair.there.node("n1")
+        await wait_until(lambda: pair.here.knows("n1"), PATIENCE_S)
+        fleet = pair.here.services.view.fleet
+        for method, draining in (("POST", True), ("DELETE", False)):
+            assert await pair.ask(method, "nodes/n1/drain") == {"draining": draining}
+            await wait_until(partial(drains, fleet, draining), PATIENCE_S)
+            await node.beat()
+            assert node.local.snapshot.draining is draining, "a heartbeat does not change it"
+        assert await pair.audited() == [("node.undrain", "n1", "done"), ("node.drain", "n1", "done")]
+
+
+@pytest.mark.parametrize("resume", [False, True], ids=["plain", "resumable"])
+async def test_an_ended_session_is_told_so_and_cannot_be_resumed(redis_at: RedisAt, prefix: str, resume: bool) -> None:
+    async with two_instances(redis_at, prefix) as pair:
+        speaker = Speaker(await pair.socket("/ws/session"))
+        await speaker.init(resume=resume)
+        path = f"sessions/{speaker.session_id}"
+        assert await pair.ask("DELETE", path) == {"ended": True}
+        error = await speaker.until(lambda message: message["type"] == "error")
+        assert (error["code"], "operator" in error["message"]) == ("SESSION_CLOSED", True)
+        last = await speaker.ws.receive()
+        assert (last.type, last.data) == (aiohttp.WSMsgType.CLOSE, Close.ENDED)
+        keys = pair.here.keys
+
+        async def gone() -> bool:
+            found = await pair.here.redis.call("EXISTS", keys.session_state(speaker.session_id))
+            return not found and not pair.there.services.sessions.find(speaker.session_id)
+
+        await wait_until(gone, PATIENCE_S)
+        assert await pair.audited() == [("session.end", speaker.session_id, "done")]
+
+
+async def test_the_other_sessions_of_a_socket_go_on_when_one_is_ended(redis_at: RedisAt, prefix: str) -> None:
+    async with two_instances(redis_at, prefix) as pair:
+        speaker = Speaker(await pair.socket("/ws/session"))
+        first = (await speaker.init())["session_id"]
+        second = (await speaker.init())["session_id"]
+        await pair.ask("DELETE", f"sessions/{first}")
+        await speaker.until(lambda message: message["type"] == "error")
+        await speaker.say("session_close", session_id=second, reason="done")
+        await speaker.until(lambda message: message["type"] == "session_close_ack")
+
+
+async def test_a_session_that_waits_for_its_client_is_ended(redis_at: RedisAt, prefix: str) -> None:
+    async with two_instances(redis_at, prefix) as pair:
+        stores = pair.here.stores
+        await stores.sessions.open("s-alone", "token", "default/local", {"init": b"{}"})
+        assert await pair.ask("DELETE", "sessions/s-alone") == {"ended": True}
+        assert not await pair.here.redis.call("EXISTS", pair.here.keys.session_state("s-alone"))
+
+
+async def test_a_disconnected_chat_user_is_told_and_does_not_come_back_by_itself(
+    redis_at: RedisAt, prefix: str
+) -> None:
+    async with two_instances(redis_at, prefix) as pair:
+        speaker = ChatSpeaker(7, await pair.socket("/ws"))
+        await speaker.auth()
+        assert await pair.ask("DELETE", "chat/users/7/connection") == {"disconnected": True}
+        await speaker.expect("ERROR", reason="kicked")
+        assert await speaker.until_closed() == Close.REPLACED
+        assert await pair.audited() == [("chat.disconnect", "7", "done")]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "action", "target"),
+    [
+        ("POST", "instances/nobody/drain", "instance.drain", "nobody"),
+        ("POST", "nodes/nobody/drain", "node.drain", "nobody"),
+        ("DELETE", "nodes/nobody/drain", "node.undrain", "nobody"),
+        ("DELETE", "sessions/s-nobody", "session.end", "s-nobody"),
+        ("DELETE", "chat/users/99/connection", "chat.disconnect", "99"),
+    ],
+)
+async def test_what_is_not_there_is_refused_and_written_down(
+    redis_at: RedisAt, prefix: str, method: str, path: str, action: str, target: str
+) -> None:
+    async with two_instances(redis_at, prefix) as pair:
+        why = (await pair.ask(method, path, 404))["error"]
+        foreign = await pair.ask(method, path, 403, Origin="http://evil.example")
+        assert "pages of other hosts" in foreign["error"]
+        first, second = await pair.audited()
+        assert second == (action, target, f"refused: {why}")
+        assert first[0] == action
