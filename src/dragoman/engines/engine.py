@@ -28,11 +28,12 @@ class Missing(Exception):
     @classmethod
     def several(cls, missing: "Sequence[Missing]") -> "Missing":
         """One sentence and one line for all of them."""
-        whats = [missing[0].what, *(one.what[0].lower() + one.what[1:] for one in missing[1:])]
+        whats = list(dict.fromkeys(one.what for one in missing))
+        whats[1:] = [f"{what[0].lower()}{what[1:]}" for what in whats[1:]]
         packages = dict.fromkeys(one.remedy.removeprefix(APT) for one in missing if one.remedy.startswith(APT))
         others = dict.fromkeys(one.remedy for one in missing if not one.remedy.startswith(APT))
         lines = [APT + " ".join(packages)] if packages else []
-        return cls("; ".join(dict.fromkeys(whats)), " && ".join([*lines, *others]))
+        return cls("; ".join(whats), " && ".join([*lines, *others]))
 
 
 def need_module(name: str) -> None:

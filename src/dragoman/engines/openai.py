@@ -8,8 +8,9 @@ import asyncio
 import json
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
-from dragoman.engines.engine import EngineFailed, Heard, Partial
+from dragoman.engines.engine import EngineFailed, Heard, Missing, Partial
 from dragoman.engines.http_service import HttpService
 from dragoman.engines.languages import MULTILINGUAL, NAMES, code_of
 from dragoman.engines.sound import Sound
@@ -31,13 +32,20 @@ class OpenAI:
 
     def __init__(self, url: str, kind: str, key: str) -> None:
         self._service = HttpService(url, f"{self.name}-{kind}", key, f"The server at {url}")
+        self._has_key = bool(key)
 
     @property
     def remark(self) -> str:
         return f"what is said goes to {self._service.url}"
 
     async def open(self) -> None:
+        """Servers other than OpenAI's own may need no key."""
         await self._service.open()
+        if not self._has_key and urlsplit(self._service.url).hostname == urlsplit(DEFAULT_URL).hostname:
+            raise Missing(
+                f"OpenAI's server at {self._service.url} needs a key, and none is set",
+                "set OPENAI_API_KEY; or, for a server of your own, OPENAI_BASE_URL",
+            )
 
     async def close(self) -> None:
         await self._service.close()

@@ -54,6 +54,23 @@ def test_a_recogniser_on_this_machine_takes_no_more_jobs_than_there_are_cores(mo
 
 
 @needs_wheels
+@pytest.mark.parametrize("url", [None, "https://api.openai.com/v1/"])
+def test_openai_without_a_key_is_refused_with_what_to_set(
+    url: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "RECOGNISE_API_KEY", "TRANSLATE_API_KEY", "SYNTHESISE_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("dragoman.logs.configure", lambda *_: None)  # it would outlive this test
+    urls = [] if url is None else ["--translate-url", url]
+    assert run(["node", "--engine", "openai", *urls]) == 1
+    _, err = capsys.readouterr()
+    assert err == (
+        "dragoman: OpenAI's server at https://api.openai.com/v1 needs a key, and none is set. What helps: set "
+        "OPENAI_API_KEY; or, for a server of your own, OPENAI_BASE_URL\n"
+    )
+
+
+@needs_wheels
 def test_what_is_missing_is_one_sentence_with_the_line_that_installs_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

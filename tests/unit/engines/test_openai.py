@@ -1,6 +1,6 @@
 import pytest
 
-from dragoman.engines import EngineFailed, Heard
+from dragoman.engines import EngineFailed, Heard, Missing
 from dragoman.engines.openai import OpenAIRecogniser, OpenAISynthesiser, OpenAITranslator
 from dragoman.node import ModelNotAvailable
 from engines_here import needs_wheels
@@ -22,6 +22,15 @@ async def test_speech_is_sent_as_wav_and_comes_back_as_text() -> None:
         assert (asked["model"], asked["language"], asked["response_format"]) == ("whisper-large", "en", "json")
         assert server.authorizations == [f"Bearer {KEY}"]
         await engine.close()
+
+
+async def test_a_server_other_than_openais_own_needs_no_key() -> None:
+    async with model_server() as server:
+        engine = OpenAIRecogniser(server.v1)
+        await engine.open()
+        await engine.close()
+    with pytest.raises(Missing, match="needs a key"):
+        await OpenAIRecogniser().open()
 
 
 async def test_a_language_to_be_found_out_is_found_out() -> None:
