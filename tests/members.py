@@ -36,6 +36,7 @@ def jobs(messages: list[InboxMessage]) -> list[str]:
 
 class Member:
     def __init__(self, name: str, stores: Stores, *, ttl_s: float = TTL_S, lock_ms: int = 5000) -> None:
+        self.dead: set[str] = set()  # incarnations whose process is known to have ended
         self.name, self.stores = name, stores
         self.metrics, self.tasks = Metrics(), Tasks()
         self.handled: list[InboxMessage] = []
@@ -55,6 +56,7 @@ class Member:
             describe=lambda instance, incarnation: Presence(instance, incarnation, host="here", pid=7),
             on_return=self._returned,
             on_buried=self._buried,
+            is_dead=lambda presence: presence.incarnation in self.dead,
         )
         self.announcer = Announcer(stores.redis, stores.keys, self.tasks)
         self.announcer.subscribe(self.told.append)

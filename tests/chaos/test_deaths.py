@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -169,3 +170,55 @@ async def test_an_instance_that_ends_waits_for_the_jobs_of_others_on_its_nodes(
         assert await asyncio.to_thread(a.process.wait, 30) == 0
         await speaker.utterance(1)
         assert await speaker.result(1, PATIENCE_S)
+
+
+# -- a fixed id ----------------------------------------------------------------------------------
+
+
+async def test_instance_killed_and_restarted_on_its_host_takes_its_id_back_at_once(
+    redis_at: RedisAt, prefix: str, tmp_path: Path
+) -> None:
+    fixed: dict[str, object] = {
+        "scheduler__phase2__instance_id": "fixed",
+        "scheduler__phase2__instance_presence_ttl_seconds": 300,
+        "scheduler__phase2__owner_ttl_seconds": 600,
+        "speech__reservation_ttl_ms": 400_000,
+    }
+    async with stage(redis_at, tmp_path, prefix) as (cluster, redis, keys):
+        other = await cluster.instance()
+        cluster.node(other, delay_ms=2000, node_id="n")
+        await wait_until(other.node_count, PATIENCE_S)
+        first = await cluster.instance(**fixed)
+        speaker = await cluster.speaker(first, resume=True)
+        await speaker.utterance(0)
+        await speaker.until(lambda m: m["type"] == "ui_event" and m["event"] == "NODE_ACCEPTED")
+        before = await Instances(redis, keys).holder("fixed")
+        first.kill()
+        # Long before the presence of the first lapses.
+        second = await asyncio.wait_for(cluster.instance(**fixed), PATIENCE_S)
+        assert await Instances(redis, keys).holder("fixed") not in (None, before)
+        # What the first had begun goes on: its job was adopted, and its session may resume.
+        after, _ = await cluster.resumed(speaker, second)
+        await after.result(0, PATIENCE_S)
+        await after.utterance(1)
+        await after.result(1, PATIENCE_S)
+
+
+async def test_paused_instance_keeps_its_id_until_its_presence_lapses_and_is_fenced_after(
+    redis_at: RedisAt, prefix: str, tmp_path: Path
+) -> None:
+    async with stage(redis_at, tmp_path, prefix) as (cluster, redis, keys):
+        fixed: dict[str, object] = {"scheduler__phase2__instance_id": "fixed"}
+        first = await cluster.instance(**fixed)
+        before = await Instances(redis, keys).holder("fixed")
+        first.signal(signal.SIGSTOP)
+        began, left_ms = time.monotonic(), await redis.call("PTTL", keys.presence("fixed"))
+        second = await cluster.instance(**fixed)
+        assert time.monotonic() - began > left_ms / 1000 - 0.1
+        holder = await Instances(redis, keys).holder("fixed")
+        assert holder not in (None, before)
+        first.signal(signal.SIGCONT)
+        await wait_until(lambda: "buried while away" in first.log.read_text(), PATIENCE_S)
+        await wait_until(lambda: "cannot come back" in first.log.read_text(), PATIENCE_S)
+        assert await Instances(redis, keys).holder("fixed") == holder
+        assert await second.is_ready()

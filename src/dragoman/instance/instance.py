@@ -18,6 +18,7 @@ from dragoman.gateway.auditing import Auditor
 from dragoman.gateway.http import Backstage
 from dragoman.instance.doors import Doors
 from dragoman.instance.redis_check import CannotStart, check_redis, connected
+from dragoman.instance.same_host import machine, start_ticks
 from dragoman.instance.services import Services
 from dragoman.instance.stores import Stores
 from dragoman.protocol.codes import Close
@@ -52,6 +53,7 @@ class Instance:
         self.config, self.redis, self._judgement = config, redis, durability
         self.name = instance_name(config.scheduler.phase2.instance_id, number, config.server.workers)
         self.started_ms = int(time.time() * 1000)
+        self._machine, self._start_ticks = machine(), start_ticks(os.getpid())
         self.ready = self.draining = False
         self.admin_port = config.server.admin_port + number if config.server.admin_port else 0
         self.stores = Stores(config, redis)
@@ -142,6 +144,8 @@ class Instance:
             incarnation=incarnation,
             host=socket.gethostname(),
             pid=os.getpid(),
+            machine=self._machine,
+            start_ticks=self._start_ticks,
             port=self.config.server.port,
             admin_port=self.admin_port,
             version=__version__,

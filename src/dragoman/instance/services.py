@@ -20,6 +20,7 @@ from dragoman.domain.deadlines import DeadlineSettings
 from dragoman.domain.segmenter import SegmenterSettings
 from dragoman.instance.chat import Chat
 from dragoman.instance.locksmith import LOOK_S, Locksmith
+from dragoman.instance.same_host import is_dead
 from dragoman.instance.stores import Stores
 from dragoman.protocol.peer import (
     Assign,
@@ -96,6 +97,7 @@ class Services:
             describe=describe,
             on_return=self._returned,
             on_buried=on_buried,
+            is_dead=is_dead,
         )
         self.announcer = Announcer(stores.redis, stores.keys, tasks, name)
         snapshots = phase2.node_snapshot

@@ -39,6 +39,8 @@ class Presence(msgspec.Struct, frozen=True, omit_defaults=True):
     v: int = 1
     host: str = ""
     pid: int = 0
+    machine: str = ""  # boot and PID namespace, in which `pid` and `start_ticks` name one process
+    start_ticks: int = 0
     port: int = 0
     admin_port: int = 0
     version: str = ""
@@ -91,13 +93,13 @@ class Instances:
         return bool(holder == presence.incarnation.encode())
 
     async def presence(self, instance: str) -> Presence | None:
-        return self._parse(await self.redis.call("GET", self.keys.presence(instance)))
+        return self.parse(await self.redis.call("GET", self.keys.presence(instance)))
 
     async def all(self) -> dict[str, Presence | None]:
         """Every known instance; None: no presence, so it is dead or was never quite born."""
         names = sorted(name.decode() for name in await self.redis.call("SMEMBERS", self.keys.instances))
         found = await asyncio.gather(*(self.redis.call("GET", self.keys.presence(name)) for name in names))
-        return {name: self._parse(data) for name, data in zip(names, found, strict=True)}
+        return {name: self.parse(data) for name, data in zip(names, found, strict=True)}
 
     async def holder(self, instance: str) -> str | None:
         """The incarnation (or burial mark) at the instance's inbox."""
@@ -179,7 +181,7 @@ class Instances:
         return max(int(seconds) * 1000 + int(micros) // 1000 for seconds, micros in await self.redis.on_each("TIME"))
 
     @staticmethod
-    def _parse(data: bytes | None) -> Presence | None:
+    def parse(data: bytes | None) -> Presence | None:
         try:
             return _decode(data) if data is not None else None
         except (msgspec.DecodeError, UnicodeDecodeError):

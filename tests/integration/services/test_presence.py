@@ -9,6 +9,7 @@ import pytest
 from dragoman.instance.stores import Stores
 from dragoman.services.loops import every
 from dragoman.services.upkeep import presence as presence_module
+from dragoman.services.upkeep.burial import Burial
 from dragoman.services.upkeep.presence import AlreadyRunning
 from dragoman.store.errors import RedisAway
 from dragoman.store.inbox import Push
@@ -184,6 +185,41 @@ async def test_one_killed_a_moment_ago_is_waited_for_and_buried(join: Join, stor
     await first.push(said("left behind"))
     second = await join("a")
     assert jobs(second.rehomed) == ["left behind"]
+    assert await stores.instances.holder("a") == second.presence.incarnation
+
+
+async def test_successor_of_a_process_that_is_known_to_be_dead_does_not_wait_for_its_presence(
+    join: Join, stores: Stores
+) -> None:
+    first = await join("a", ttl_s=600)
+    await first.push(said("left behind"))
+    await stores.jobs.driven("a", "job", 1)
+    second = Member("a", stores)
+    second.dead.add(first.presence.incarnation)
+    await second.enter()
+    assert (jobs(second.rehomed), second.adopted) == (["left behind"], ["job"])
+    assert await stores.instances.holder("a") == second.presence.incarnation
+    found = await stores.instances.presence("a")
+    assert found is not None
+    assert found.incarnation == second.presence.incarnation
+
+
+async def test_late_write_of_a_dead_process_only_makes_its_successor_look_again(join: Join, stores: Stores) -> None:
+    first = await join("a", ttl_s=600)
+    key = stores.keys.presence("a")
+    last_word = await stores.redis.call("GET", key)
+    second = Member("a", stores)
+    second.dead.add(first.presence.incarnation)
+    burials: list[Burial] = []
+
+    async def bury(name: str) -> Burial:
+        if not burials:
+            await stores.redis.call("SET", key, last_word, "PX", 600_000)
+        burials.append(await second.undertaker.bury(name))
+        return burials[-1]
+
+    await second.presence.enter(bury)
+    assert burials == [Burial.NOT_OURS, Burial.DONE]
     assert await stores.instances.holder("a") == second.presence.incarnation
 
 

@@ -53,7 +53,9 @@ class PresenceKeeper:
         describe: Callable[[str, str], Presence],
         on_return: Callable[[], Awaitable[None]],
         on_buried: Callable[[], Awaitable[None]],
+        is_dead: Callable[[Presence], bool] = lambda presence: False,
     ) -> None:
+        """`is_dead`: whether the process that wrote a presence is known to have ended, before that presence lapses."""
         self.instances, self.metrics = instances, metrics
         self.instance, self.ttl_s, self.group = instance, ttl_s, group
         self.incarnation = uuid4().hex
@@ -61,7 +63,7 @@ class PresenceKeeper:
         self.steady_at = float("inf")  # from then on we may call others dead
         self._reconnects = -1  # of Redis, when we last renewed
         self._lost = False  # buried, and not yet back as a new incarnation
-        self._describe, self._on_return, self._on_buried = describe, on_return, on_buried
+        self._describe, self._on_return, self._on_buried, self._is_dead = describe, on_return, on_buried, is_dead
         self._parked: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._parked_bytes = 0
         self._open = asyncio.Event()
@@ -118,12 +120,18 @@ class PresenceKeeper:
         await self.run_once()
 
     async def _living(self) -> Presence | None:
-        """Whoever lives under our name. The presence of one that was killed a moment ago stands, but is not renewed."""
-        key, left_ms = self.instances.keys.presence(self.instance), float("inf")
+        """Whoever lives under our name. The presence of one that was killed a moment ago stands, but is not renewed.
+
+        A dead process does not act any more, so its lease need not run out: we take its presence away, unless it was
+        written anew. Then an earlier write of it has only now reached Redis, and we look again.
+        """
+        redis, key, left_ms = self.instances.redis, self.instances.keys.presence(self.instance), float("inf")
         while True:
-            found, ttl_ms = await asyncio.gather(
-                self.instances.presence(self.instance), self.instances.redis.call("PTTL", key)
-            )
+            data, ttl_ms = await asyncio.gather(redis.call("GET", key), redis.call("PTTL", key))
+            found = self.instances.parse(data)
+            if found is not None and self._is_dead(found):
+                await DROP_IF(redis, held=key, value=data)
+                continue
             if found is None or ttl_ms > left_ms or ttl_ms == FOREVER:
                 return found
             left_ms = ttl_ms
