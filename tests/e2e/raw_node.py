@@ -27,6 +27,14 @@ async def at_once(node: "RawNode", job: Message) -> None:
     await node.answer(job)
 
 
+async def thorough(node: "RawNode", job: Message) -> None:
+    """It says everything that a node of ours says of a job."""
+    await node.ack(job)
+    await node.start(job)
+    await node.partial(job, "said")
+    await node.answer(job)
+
+
 def silent(node: "RawNode", job: Message) -> None:
     """It never answers."""
 

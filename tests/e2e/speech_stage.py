@@ -16,6 +16,7 @@ import aiohttp
 import redis
 
 from dragoman.embedded.engine import free_port
+from dragoman.store.inbox import Inboxes, InboxSettings
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.turns import Turns
@@ -180,6 +181,12 @@ class Visit:
 
     async def forgot(self, node_id: str, at: int = 0) -> bool:
         return not await self.knows(node_id, at)
+
+    async def inboxes_are_done(self) -> bool:
+        """Whatever was handed to an instance is done."""
+        inboxes = Inboxes(self.redis, self.keys, InboxSettings())
+        tallies = [await inboxes.tally(f"i{number}") for number in range(len(self.stage.instances))]
+        return all(tally.balanced and not tally.waiting and not tally.dead for tally in tallies)
 
     async def get(self, path: str, at: int = 0) -> Any:
         url = f"http://127.0.0.1:{self.stage.instances[at].port}{path}"

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from dragoman.store.inbox import Inboxes, InboxSettings
-from e2e.raw_node import Message, RawNode
-from e2e.speech_stage import ACKING, PATIENCE_S, Stage, Visit, standing, visiting
+from e2e.raw_node import thorough
+from e2e.speech_stage import ACKING, PATIENCE_S, Stage, standing, visiting
 from key_leaks import Onlooker
 from redis_fixtures import CLUSTER, FIXTURE_OF
 from waiting import wait_until
@@ -26,34 +25,6 @@ def stage(
     redis = request.getfixturevalue(FIXTURE_OF[request.param])
     with standing(redis, tmp_path_factory.mktemp("across"), onlooker, FLAGS, FLAGS) as up:
         yield up
-
-
-async def thorough(node: RawNode, job: Message) -> None:
-    await node.ack(job)
-    await node.start(job)
-    await node.partial(job, "said")
-    await node.answer(job)
-
-
-async def balanced(visit: Visit) -> bool:
-    """Whatever was handed to an instance is done."""
-    inboxes = Inboxes(visit.redis, visit.keys, InboxSettings())
-    tallies = [await inboxes.tally(f"i{number}") for number in (A, B)]
-    return all(tally.balanced and not tally.waiting and not tally.dead for tally in tallies)
-
-
-async def test_phase2_cross_instance_delivery_e2e_minimal(stage: Stage) -> None:
-    async with visiting(stage) as visit:
-        node = await visit.node(A, features=ACKING, work=thorough)
-        talker = await visit.talker(B)
-        await visit.say_utterance(talker, 0)
-        result = await talker.result(0, PATIENCE_S)
-        heard = [m["event"] if m["type"] == "ui_event" else m["type"] for m in talker.heard]
-        assert heard == ["DISPATCHED", "NODE_ACCEPTED", "asr_partial", "ASR_FINAL", "NMT_DONE"]
-        record = await wait_until(lambda: visit.released(result["job_id"]), PATIENCE_S)
-        assert (record["driver"], record["node_id"], record["outcome"]) == ("i1", node.id, "ok")
-        assert await visit.reserved(node) == 0
-        await wait_until(lambda: balanced(visit), PATIENCE_S)
 
 
 async def test_a_turn_on_one_instance_stays_on_its_node_on_the_other(stage: Stage) -> None:
@@ -80,7 +51,7 @@ async def test_sessions_on_both_instances_share_the_nodes_of_both(stage: Stage) 
         assert sum(len(node.jobs) for node in nodes) == 100
         assert all(node.jobs for node in nodes)
         await wait_until(lambda: visit.all_free(nodes), PATIENCE_S)
-        await wait_until(lambda: balanced(visit), PATIENCE_S)
+        await wait_until(lambda: visit.inboxes_are_done(), PATIENCE_S)
 
 
 async def test_a_large_utterance_crosses_to_the_other_instance_unharmed(stage: Stage) -> None:

@@ -10,7 +10,7 @@ import pytest
 from e2e.raw_node import Message, RawNode, at_once, silent
 from e2e.speech_stage import ACKING, PATIENCE_S, Stage, Talker, Visit, standing, visiting
 from key_leaks import Onlooker
-from redis_servers import RedisAt
+from redis_fixtures import FIXTURE_OF, LONG_CLUSTER
 from waiting import wait_until
 
 QUICK: dict[str, object] = {
@@ -22,9 +22,12 @@ QUICK: dict[str, object] = {
 }
 
 
-@pytest.fixture(scope="module")
-def stage(redis_server: RedisAt, onlooker: Onlooker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with standing(redis_server, tmp_path_factory.mktemp("jobs"), onlooker, QUICK, QUICK) as up:
+@pytest.fixture(scope="module", params=["single", LONG_CLUSTER])
+def stage(
+    request: pytest.FixtureRequest, onlooker: Onlooker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stage]:
+    redis = request.getfixturevalue(FIXTURE_OF[request.param])
+    with standing(redis, tmp_path_factory.mktemp("jobs"), onlooker, QUICK, QUICK) as up:
         yield up
 
 

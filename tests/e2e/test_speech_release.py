@@ -7,7 +7,7 @@ import pytest
 from e2e.raw_node import Message, RawNode, silent
 from e2e.speech_stage import ACKING, PATIENCE_S, Stage, after, standing, visiting
 from key_leaks import Onlooker
-from redis_servers import RedisAt
+from redis_fixtures import FIXTURE_OF, LONG_CLUSTER
 from waiting import wait_until
 
 WINDOW_MS = 1200
@@ -21,9 +21,12 @@ QUICK: dict[str, object] = {
 }
 
 
-@pytest.fixture(scope="module")
-def stage(redis_server: RedisAt, onlooker: Onlooker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with standing(redis_server, tmp_path_factory.mktemp("release"), onlooker, QUICK) as up:
+@pytest.fixture(scope="module", params=["single", LONG_CLUSTER])
+def stage(
+    request: pytest.FixtureRequest, onlooker: Onlooker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stage]:
+    redis = request.getfixturevalue(FIXTURE_OF[request.param])
+    with standing(redis, tmp_path_factory.mktemp("release"), onlooker, QUICK) as up:
         yield up
 
 

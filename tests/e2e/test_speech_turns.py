@@ -9,7 +9,7 @@ import pytest
 from e2e.raw_node import Message, RawNode, silent
 from e2e.speech_stage import ACKING, PATIENCE_S, Stage, Talker, Visit, standing, visiting
 from key_leaks import Onlooker
-from redis_servers import RedisAt
+from redis_fixtures import FIXTURE_OF, LONG_CLUSTER
 from waiting import wait_until
 
 CHUNK_PACKETS = 13  # 260 ms, about what a web client sends
@@ -17,10 +17,13 @@ LONG = 500  # packets: ten seconds, which are cut at once
 PAUSE_MS = 1500
 
 
-@pytest.fixture(scope="module")
-def stage(redis_server: RedisAt, onlooker: Onlooker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+@pytest.fixture(scope="module", params=["single", LONG_CLUSTER])
+def stage(
+    request: pytest.FixtureRequest, onlooker: Onlooker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stage]:
+    redis = request.getfixturevalue(FIXTURE_OF[request.param])
     flags = {"speech__pause_ms": PAUSE_MS}
-    with standing(redis_server, tmp_path_factory.mktemp("turns"), onlooker, flags) as up:
+    with standing(redis, tmp_path_factory.mktemp("turns"), onlooker, flags) as up:
         yield up
 
 

@@ -92,6 +92,20 @@ def test_what_took_the_place_of_a_name_is_there(name: str, verdict: str, where: 
             assert is_there(new, file_named(where)) or new in everything() or list(SOURCE.rglob(new)), new
 
 
+def test_cluster_acceptance_runs_every_acceptance_test_of_the_originals() -> None:
+    recipe = re.search(r"^cluster-acceptance:.*\n\t(.+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+    assert recipe is not None
+    folders = re.findall(r"\btests/\S+", recipe[1])
+    run = {name for folder in folders for path in (ROOT / folder).rglob("*.py") for name in _tests_of(path)}
+    named = {f"test_{word}" for name, _, _ in ROWS for word in INLINE.findall(name) if re.match(r"phase2_\w+_", word)}
+    assert len(named) == 5
+    assert named <= run
+
+
+def _tests_of(path: Path) -> list[str]:
+    return re.findall(r"^async def (test_\w+)\(", path.read_text(encoding="utf-8"), re.M)
+
+
 def test_every_place_exists() -> None:
     missing = [
         word
