@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from dragoman.protocol.codes import Close
 from dragoman.store.keys import Keys
-from e2e.bystander import SECRET, token
+from e2e.bystander import SECRET, closed_with, token
 from e2e.speech_stage import PATIENCE_S, Stage, Talker, Visit, standing, visiting
 from key_leaks import Onlooker
 from redis_servers import RedisAt
@@ -55,6 +56,16 @@ async def test_a_session_is_resumed_by_who_opened_it_and_by_nobody_else_who_has_
         assert wrong["code"] == "INVALID_SESSION"
         assert await ann.pong(), "who opened it did not notice"
         assert (await resumed(visit, ann, token(sub="ann", tenant="acme")))["resumed"]
+
+
+@pytest.mark.parametrize("later", ["not a token", token(sub="eve", tenant="acme")], ids=["bad", "of another principal"])
+async def test_a_later_token_of_a_connection_is_checked_like_the_first(guarded: Stage, later: str) -> None:
+    init = {"client_version": "t", "platform": "web", "src_lang": "en", "tgt_lang": "es"}
+    async with visiting(guarded) as visit:
+        ann = await visit.talker(token=token(sub="ann", tenant="acme"))
+        await ann.init(token=token(sub="ann", tenant="acme"))
+        await ann.say("session_init", **init, token=later)
+        assert await closed_with(ann.ws) == Close.UNAUTHORIZED
 
 
 async def test_redis_keeps_no_resume_token_and_no_credential(guarded: Stage) -> None:

@@ -22,8 +22,6 @@ log = structlog.get_logger(__name__)
 MAX_EARLY = 64
 MAX_EARLY_BYTES = 2 << 20  # nobody knows yet who says it: one message of the largest size, and some more
 # Of what a node tells of itself: every instance keeps it, by language, and it is written again with each heartbeat.
-MOST_ENTRIES = 512  # of one list; a service counts twice
-MOST_LETTERS = 200
 
 
 class NodeEndpoint:
@@ -78,8 +76,6 @@ class NodeEndpoint:
     # -- what the node says ----------------------------------------------------------------------
 
     def _handle(self, conn: Connection, message: wire.NodeMessage, frame: bytes) -> None:
-        if isinstance(message, wire.NodeRegister | wire.NodeHeartbeat):
-            _check_modesty(message)
         if isinstance(message, wire.NodeRegister):
             self._register(conn, message)
         elif self._node is not None:
@@ -98,7 +94,13 @@ class NodeEndpoint:
             case wire.NodeHeartbeat():
                 self._tasks.spawn(self._nodes.heartbeat(node, message), "node-heartbeat")
             case wire.NodeError():
-                log.warning("a node reports an error", node=node.id, code=message.code, message=message.message[:200])
+                log.warning(
+                    "a node reports an error",
+                    node=node.id,
+                    code=message.code,
+                    message=message.message[:200],
+                    limited=True,
+                )
 
     def _register(self, conn: Connection, message: wire.NodeRegister) -> None:
         if self._registering or self._node is not None:
@@ -134,24 +136,3 @@ class NodeEndpoint:
         early, self._early = self._early, []
         for said, frame in early:
             self._said(node, said, frame)
-
-
-def _check_modesty(message: wire.NodeRegister | wire.NodeHeartbeat) -> None:
-    languages = message.language_capabilities
-    lists: list[list[str]] = [
-        [text for service in message.installed_services or () for text in (service.service_id, service.type)],
-        [capability.type for capability in message.capability_by_type or ()],
-    ]
-    if languages is not None:
-        lists += [
-            told or [] for told in (languages.asr_languages, languages.semantic_languages, languages.tts_languages)
-        ]
-    if isinstance(message, wire.NodeRegister):
-        lists += [message.advanced_features or [], [message.version, message.platform]]
-    if any(len(told) > MOST_ENTRIES for told in lists) or any(
-        len(text) > MOST_LETTERS for told in lists for text in told
-    ):
-        raise ProtocolError(
-            ErrorCode.INVALID_CAPABILITY_SCHEMA,
-            f"What a node tells of itself has at most {MOST_ENTRIES} entries, each of at most {MOST_LETTERS} letters.",
-        )

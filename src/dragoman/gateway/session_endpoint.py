@@ -1,9 +1,10 @@
 """/ws/session: clients. Decodes once, hands to the session, answers what is wrong; no policy."""
 
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 from time import monotonic, time
 
 import structlog
+from msgspec import structs
 
 from dragoman.gateway.anteroom import Anteroom
 from dragoman.gateway.connection import Connection
@@ -13,6 +14,7 @@ from dragoman.protocol.audio import decode_base64, parse_frame
 from dragoman.protocol.codec import decode_client, encode
 from dragoman.protocol.codes import BackpressureAction, Close, ErrorCode
 from dragoman.protocol.errors import ProtocolError
+from dragoman.protocol.fields import keep
 from dragoman.services.loops import Tasks
 from dragoman.services.speech.pressure import BACKPRESSURE_PAUSE_S
 from dragoman.services.speech.resumption import Resumption
@@ -25,7 +27,6 @@ log = structlog.get_logger(__name__)
 RESUME_AFTER_MS = 2000
 NOT_YET = "Rooms are not served yet."
 MOST_SESSIONS = 64  # of one connection at a time
-MOST_WORDS = 16 << 10  # of a message without its audio and its token: a session keeps what it was opened with
 
 
 class SessionEndpoint:
@@ -109,7 +110,6 @@ class SessionEndpoint:
             case wire.TtsPlayEnded():
                 self._get(conn, message.session_id).tts_ended()
             case wire.SessionInit():
-                _few_words(data, message.token or "")
                 self._init(conn, message)
             case wire.SessionClose():
                 self._get(conn, message.session_id).close()
@@ -121,13 +121,18 @@ class SessionEndpoint:
                 raise ProtocolError(ErrorCode.UNSUPPORTED_FEATURE, NOT_YET)
 
     def _who(self, conn: Connection, token: str | None = None) -> Principal | None:
-        """Whose socket this is; None if it was closed because nobody may know."""
-        if self._principal is None:
-            try:
-                self._principal = self._doorkeeper.identify("client", token or token_of(conn.headers, conn.query))
-            except Unauthorized as error:
-                conn.close(Close.UNAUTHORIZED, str(error))
-        return self._principal
+        """Whose socket this is; None if it was closed, because a token is bad or belongs to another principal."""
+        if self._principal is not None and token is None:
+            return self._principal
+        try:
+            found = self._doorkeeper.identify("client", token or token_of(conn.headers, conn.query))
+            if self._principal is not None and found.owner != self._principal.owner:
+                raise Unauthorized("the token belongs to another principal than the first one of this connection")
+        except Unauthorized as error:
+            conn.close(Close.UNAUTHORIZED, str(error))
+            return None
+        self._principal = found
+        return found
 
     def _get(self, conn: Connection, session_id: str) -> Session:
         session = self._session
@@ -141,7 +146,6 @@ class SessionEndpoint:
         principal = self._who(conn)
         if principal is None:
             return
-        _few_words(data, message.audio)
         if self._sessions.find(message.session_id) is None:
             self._sessions.senders.forward(conn, message, principal.owner, principal.tenant, data)
         else:
@@ -173,7 +177,9 @@ class SessionEndpoint:
         if len(self._sessions) >= self._max_sessions:
             conn.close(Close.OVERLOADED, "too many sessions; connect again later")
             return
-        self._session = self._sessions.open(conn, message, principal.owner)
+        # The session keeps the message: without the token, and without the bytes that `features` came in.
+        kept = structs.replace(message, token=None, features=keep(message.features))
+        self._session = self._sessions.open(conn, kept, principal.owner)
         self._opened.append(self._session)
 
     def _resume(self, conn: Connection, message: wire.SessionResume) -> None:
@@ -195,8 +201,3 @@ class SessionEndpoint:
         # It may have been gone before the session had it, and then nobody else will say so.
         if conn.closed:
             self._sessions.socket_closed(conn)
-
-
-def _few_words(data: bytes, apart: Sized) -> None:
-    if len(data) - len(apart) > MOST_WORDS:
-        raise ProtocolError(ErrorCode.INVALID_MESSAGE, f"Without its audio a message has at most {MOST_WORDS} bytes.")

@@ -2,7 +2,7 @@
 
 decode_* raise ProtocolError(INVALID_MESSAGE) with a sentence that names the field, and nothing else, whatever the
 peer sent. They take `bytes` or `str`, never a view of a buffer that will be used again: Raw fields point into it.
-What msgspec cannot check in a Raw is checked here: that it is UTF-8, and opens with the right character.
+What msgspec cannot check in a Raw is checked here: that it is UTF-8, its first character, and its length.
 """
 
 import re
@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from dragoman.protocol.codes import FINAL_CODES, ErrorCode
 from dragoman.protocol.errors import ProtocolError
-from dragoman.protocol.fields import ABSENT, Message
+from dragoman.protocol.fields import ABSENT, Message, Part
 from dragoman.protocol.node import JobError, NodeMessage, ToNode
 from dragoman.protocol.session import ClientMessage, ServerMessage
 
@@ -29,16 +29,22 @@ _QUOTE, _BRACE, _BRACKET, _NULL = b'"{[n'
 class _RawField(NamedTuple):
     name: str
     opens: int  # the byte it must open with; 0: any
+    max_bytes: int  # 0: any number
     optional: bool
+    part: str = ""  # the field whose object holds it; empty: the message itself
 
 
-def _raw_fields(message_type: type[Message]) -> Iterator[_RawField]:
+def _raw_fields(message_type: type[msgspec.Struct]) -> Iterator[_RawField]:
     hints = get_type_hints(message_type, include_extras=True)
     for field in msgspec.structs.fields(message_type):
         hint = hints[field.name]
+        for part in get_args(hint):
+            if isinstance(part, type) and issubclass(part, Part):
+                yield from (inner._replace(part=field.name) for inner in _raw_fields(part))
         if get_origin(hint) is not None and get_args(hint)[0] is Raw:
-            opens = get_args(hint)[1].extra["opens"]
-            yield _RawField(field.name, ord(opens) if opens else 0, not field.required)
+            said = get_args(hint)[1].extra
+            opens = ord(said["opens"]) if said["opens"] else 0
+            yield _RawField(field.name, opens, said["max_bytes"], not field.required)
 
 
 class _Decoder(Generic[T]):
@@ -62,7 +68,9 @@ class _Decoder(Generic[T]):
         except (ValueError, OverflowError) as error:
             raise _invalid(sentence_of(error)) from None
         for field in self._raw_fields[type(message)]:
-            _check_raw(message, field)
+            holder = getattr(message, field.part) if field.part else message
+            if holder is not None:
+                _check_raw(holder, field)
         return message
 
 
@@ -76,6 +84,8 @@ def _check_raw(message: object, field: _RawField) -> None:
     elif field.opens and first != field.opens:
         wanted = {_QUOTE: "str", _BRACE: "object", _BRACKET: "array"}[field.opens]
         raise _invalid(f"Field `{field.name}`: expected `{wanted}`.")
+    elif field.max_bytes and len(raw) > field.max_bytes:
+        raise _invalid(f"Field `{field.name}`: expected at most {field.max_bytes} bytes of JSON.")
 
 
 def _invalid(sentence: str) -> ProtocolError:

@@ -3,7 +3,9 @@
 A field that only passes through is a `Raw`: the bytes of its JSON value, never parsed. An optional Raw that is not
 there is the object ABSENT, found by identity when encoding: a Raw made from b"" would encode to broken JSON.
 A Raw points into the whole message it came with; who keeps one longer than the message takes `keep(raw)`.
-Everything that ends up in a Redis key is bounded here (ids, languages, node ids).
+
+Every text, list and Raw that a client or a node sends is bounded here, so that none of them can make the server keep
+more than its share; a test compares. Text for a log line or a record is cut further where it is written.
 """
 
 from typing import Annotated, Final
@@ -44,8 +46,20 @@ Lang = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,35}\Z")]
 OptionalLang = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{0,35}\Z")] | None
 ClaimedNodeId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}\Z")]
 
-# `opens` is the first byte the value must have; the codec checks it, since Raw itself takes any JSON.
-Base64 = Annotated[Raw, Meta(extra={"opens": '"'})]
-JsonObject = Annotated[Raw, Meta(extra={"opens": "{"})]
-JsonArray = Annotated[Raw, Meta(extra={"opens": "["})]
-JsonAny = Annotated[Raw, Meta(extra={"opens": ""})]
+Word = Annotated[str, Meta(max_length=64)]  # one of a few words: a platform, a mode, a code
+Name = Annotated[str, Meta(max_length=200)]  # of a model, a service, a person
+Sentence = Annotated[str, Meta(max_length=4096)]  # a reason
+Text = Annotated[str, Meta(max_length=65_536)]  # what was said; the message of a failure, which may be a traceback
+Token = Annotated[str, Meta(max_length=4096)]
+
+MAX_ENTRIES = 256  # of a list
+Langs = Annotated[list[Lang], Meta(max_length=MAX_ENTRIES)]
+Names = Annotated[list[Name], Meta(max_length=MAX_ENTRIES)]
+
+# `opens` is the first byte the value must have, `max_bytes` its length as JSON; the codec checks both, since Raw itself
+# takes any JSON. Audio is bounded by the length of a message.
+Base64 = Annotated[Raw, Meta(extra={"opens": '"', "max_bytes": 0})]
+JsonObject = Annotated[Raw, Meta(extra={"opens": "{", "max_bytes": 65_536})]
+SmallJsonObject = Annotated[Raw, Meta(extra={"opens": "{", "max_bytes": 4096})]
+JsonArray = Annotated[Raw, Meta(extra={"opens": "[", "max_bytes": 65_536})]
+JsonAny = Annotated[Raw, Meta(extra={"opens": "", "max_bytes": 65_536})]

@@ -5,10 +5,14 @@ taken leniently (most of it optional): a node must not be refused for a detail n
 """
 
 import re
+from typing import Annotated
+
+from msgspec import Meta
 
 from dragoman.protocol.codes import NodeFeature
 from dragoman.protocol.fields import (
     ABSENT,
+    MAX_ENTRIES,
     Base64,
     ClaimedNodeId,
     Count,
@@ -17,10 +21,16 @@ from dragoman.protocol.fields import (
     JsonAny,
     JsonArray,
     JsonObject,
+    Langs,
     Message,
+    Name,
+    Names,
     Part,
     SampleRate,
+    Text,
+    Token,
     UnixMs,
+    Word,
 )
 from dragoman.protocol.session import Error, Pipeline
 
@@ -28,47 +38,47 @@ from dragoman.protocol.session import Error, Pipeline
 
 
 class Gpu(Part):
-    name: str
+    name: Name
     memory_gb: float | None = None
 
 
 class Hardware(Part):
     cpu_cores: Count
     memory_gb: float
-    gpus: list[Gpu] | None = None
+    gpus: Annotated[list[Gpu], Meta(max_length=MAX_ENTRIES)] | None = None
 
 
 class InstalledModel(Part):
-    model_id: str
-    kind: str | None = None
-    src_lang: str | None = None
-    tgt_lang: str | None = None
-    dialect: str | None = None
-    version: str | None = None
+    model_id: Name
+    kind: Name | None = None
+    src_lang: Name | None = None
+    tgt_lang: Name | None = None
+    dialect: Name | None = None
+    version: Name | None = None
     enabled: bool | None = None
 
 
 class InstalledService(Part):
-    service_id: str
-    type: str
-    device: str | None = None
-    status: str | None = None
-    version: str | None = None
+    service_id: Name
+    type: Name
+    device: Name | None = None
+    status: Name | None = None
+    version: Name | None = None
 
 
 class Capability(Part):
     """One entry of `capability_by_type`: whether the node is ready for asr, nmt, tts, semantic…"""
 
-    type: str
+    type: Name
     ready: bool
 
 
 class LanguageCapabilities(Part):
     """A node serves every ordered pair asr × semantic."""
 
-    asr_languages: list[str] | None = None
-    tts_languages: list[str] | None = None
-    semantic_languages: list[str] | None = None
+    asr_languages: Langs | None = None
+    tts_languages: Langs | None = None
+    semantic_languages: Langs | None = None
     semantic_core_ready: bool | None = None
 
 
@@ -85,28 +95,28 @@ class ResourceUsage(Part):
 
 
 class NodeRegister(Message, tag="node_register"):
-    version: str
-    capability_schema_version: str
-    platform: str
+    version: Name
+    capability_schema_version: Word
+    platform: Name
     hardware: Hardware
     accept_public_jobs: bool
     node_id: ClaimedNodeId | None = None
-    installed_models: list[InstalledModel] | None = None
-    installed_services: list[InstalledService] | None = None
-    capability_by_type: list[Capability] | None = None
+    installed_models: Annotated[list[InstalledModel], Meta(max_length=MAX_ENTRIES)] | None = None
+    installed_services: Annotated[list[InstalledService], Meta(max_length=MAX_ENTRIES)] | None = None
+    capability_by_type: Annotated[list[Capability], Meta(max_length=MAX_ENTRIES)] | None = None
     features_supported: JsonObject = ABSENT
-    advanced_features: list[str] | None = None
+    advanced_features: Names | None = None
     language_capabilities: LanguageCapabilities | None = None
-    token: str | None = None
+    token: Token | None = None
 
 
 class NodeHeartbeat(Message, tag="node_heartbeat"):
     node_id: Id
     timestamp: UnixMs
     resource_usage: ResourceUsage
-    installed_models: list[InstalledModel] | None = None
-    installed_services: list[InstalledService] | None = None
-    capability_by_type: list[Capability] | None = None
+    installed_models: Annotated[list[InstalledModel], Meta(max_length=MAX_ENTRIES)] | None = None
+    installed_services: Annotated[list[InstalledService], Meta(max_length=MAX_ENTRIES)] | None = None
+    capability_by_type: Annotated[list[Capability], Meta(max_length=MAX_ENTRIES)] | None = None
     language_capabilities: LanguageCapabilities | None = None
     rerun_metrics: JsonAny = ABSENT
     asr_metrics: JsonAny = ABSENT
@@ -138,14 +148,14 @@ class NodePartial(Message, tag="asr_partial"):
     node_id: Id
     session_id: Id
     utterance_index: Index
-    text: str
+    text: Text
     is_final: bool
     trace_id: Id
 
 
 class JobError(Part):
-    code: str
-    message: str
+    code: Name
+    message: Text
     details: JsonAny = ABSENT
 
 
@@ -157,17 +167,17 @@ class JobResult(Message, tag="job_result"):
     utterance_index: Index
     success: bool
     trace_id: Id
-    text_asr: str | None = None
-    text_translated: str | None = None
+    text_asr: Text | None = None
+    text_translated: Text | None = None
     tts_audio: Base64 = ABSENT
-    tts_format: str | None = None
+    tts_format: Word | None = None
     extra: JsonObject = ABSENT
     processing_time_ms: float | None = None
     error: JobError | None = None
     group_id: Id | None = None
     part_index: Count | None = None
     node_completed_at_ms: float | None = None
-    asr_quality_level: str | None = None
+    asr_quality_level: Name | None = None
     reason_codes: JsonArray = ABSENT
     quality_score: float | None = None
     rerun_count: Count | None = None
@@ -176,8 +186,8 @@ class JobResult(Message, tag="job_result"):
 
 class NodeError(Message, tag="node_error"):
     node_id: Id
-    code: str
-    message: str
+    code: Name
+    message: Text
     details: JsonAny = ABSENT
 
 

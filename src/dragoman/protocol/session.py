@@ -16,35 +16,41 @@ from dragoman.protocol.fields import (
     JsonArray,
     JsonObject,
     Lang,
+    Langs,
     Message,
+    Name,
     Numbered,
     OptionalLang,
     Part,
     SampleRate,
+    Sentence,
+    SmallJsonObject,
+    Token,
     UnixMs,
+    Word,
 )
 
 # ---------------------------------------------------------------- client → server
 
 
 class SessionInit(Message, tag="session_init"):
-    client_version: str
-    platform: str
+    client_version: Word
+    platform: Word
     src_lang: Lang
     tgt_lang: Lang
-    dialect: str | None = None
-    features: JsonObject = ABSENT
-    pairing_code: str | None = None
-    tenant_id: str | None = None
-    mode: str | None = None
+    dialect: Word | None = None
+    features: SmallJsonObject = ABSENT
+    pairing_code: Word | None = None
+    tenant_id: Name | None = None
+    mode: Word | None = None
     lang_a: OptionalLang = None
     lang_b: OptionalLang = None
-    auto_langs: list[Lang] | None = None
+    auto_langs: Langs | None = None
     enable_streaming_asr: bool | None = None
     partial_update_interval_ms: Count | None = None
     trace_id: Id | None = None
-    token: str | None = None
-    audio_format: str | None = None
+    token: Token | None = None
+    audio_format: Word | None = None
     sample_rate: SampleRate | None = None
     resume: bool | None = False
     utterance_end: bool | None = False
@@ -52,9 +58,9 @@ class SessionInit(Message, tag="session_init"):
 
 class SessionResume(Message, tag="session_resume"):
     session_id: Id
-    resume_token: str
+    resume_token: Name
     last_seq: Count
-    token: str | None = None
+    token: Token | None = None
 
 
 class AudioChunk(Message, tag="audio_chunk"):
@@ -86,14 +92,14 @@ class Utterance(Message, tag="utterance"):
     src_lang: Lang
     tgt_lang: Lang
     audio: Base64
-    audio_format: str
+    audio_format: Word
     sample_rate: SampleRate
-    dialect: str | None = None
-    features: JsonObject = ABSENT
-    mode: str | None = None
+    dialect: Word | None = None
+    features: SmallJsonObject = ABSENT
+    mode: Word | None = None
     lang_a: OptionalLang = None
     lang_b: OptionalLang = None
-    auto_langs: list[Lang] | None = None
+    auto_langs: Langs | None = None
     enable_streaming_asr: bool | None = None
     partial_update_interval_ms: Count | None = None
     trace_id: Id | None = None
@@ -122,18 +128,18 @@ class TtsPlayEnded(Message, tag="tts_play_ended"):
 
 class SessionClose(Message, tag="session_close"):
     session_id: Id
-    reason: str
+    reason: Sentence
 
 
 class RoomCreate(Message, tag="room_create"):
     client_ts: UnixMs
-    display_name: str | None = None
+    display_name: Name | None = None
     preferred_lang: OptionalLang = None
 
 
 class RoomJoin(Message, tag="room_join"):
     room_code: Id
-    display_name: str | None = None
+    display_name: Name | None = None
     preferred_lang: OptionalLang = None
 
 

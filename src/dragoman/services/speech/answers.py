@@ -8,6 +8,7 @@ from dragoman.protocol.node import JobAssign, JobResult
 from dragoman.services.speech.order import End
 
 _EMPTY_REASONS = frozenset(EmptyReason)
+MAX_REASON = 500  # characters of a node's failure that are recorded and sent on
 
 
 def counts(result: JobResult, node_id: str, attempt: int) -> bool:
@@ -32,7 +33,7 @@ def is_untranslated(result: JobResult, assignment: JobAssign) -> bool:
 def end_by(result: JobResult, node_id: str) -> End:
     if not result.success:
         code = result.error.code if result.error is not None else ErrorCode.PROCESSING_ERROR
-        why = result.error.message if result.error is not None else "the node gave no reason"
+        why = result.error.message[:MAX_REASON] if result.error is not None else "the node gave no reason"
         return End(Outcome.FAILED, code, why, result, node_id)
     silent = not (result.text_asr or result.text_translated or len(result.tts_audio) > 2)
     outcome = Outcome.EMPTY if silent or reason_of(result.extra) in _EMPTY_REASONS else Outcome.OK

@@ -95,7 +95,7 @@ class Sessions:
     async def _open_resumable(self, session: Session, token: str, ack: SessionInitAck) -> None:
         """Nothing of a session that can resume is said before Redis knows of it."""
         kept = {
-            "init": msgspec.json.encode(msgspec.structs.replace(session.init, token=None)),
+            "init": msgspec.json.encode(session.init),
             "trace_id": session.trace_id,
             "opened_by": self.instance,
         }
