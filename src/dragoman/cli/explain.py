@@ -65,6 +65,7 @@ OBSTACLES = {
     "not_ready": "not ready for what the job needs",
     "seen": "out, having had this job before",
     "cooling_down": "cooling down after saying that a model is missing",
+    "failing": "paused after failing several jobs in a row",
     "refused": "full when asked",
     "full": "full",
 }

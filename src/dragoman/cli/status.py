@@ -92,7 +92,7 @@ def picture(cluster: dict[str, Any]) -> "Group":
         numbers = {row["instance"]: number for number, row in enumerate(cluster["instances"], 1)}
         parts: list[Any] = [_headline(cluster), "", _instances(cluster, numbers), ""]
         if cluster["nodes"]:
-            parts.append(_nodes(cluster["nodes"][:SHOWN_NODES], numbers))
+            parts.append(_nodes(cluster["nodes"][:SHOWN_NODES], numbers, cluster.get("now_ms", 0)))
         else:
             parts.append("No node is connected. Start one: dragoman node --engine sim")
         if cluster["node_count"] > SHOWN_NODES:
@@ -131,15 +131,33 @@ def _state(row: dict[str, Any]) -> str:
     return "draining" if row.get("draining") else "alive"
 
 
-def _nodes(nodes: list[dict[str, Any]], numbers: dict[str, int]) -> "Table":
+def _nodes(nodes: list[dict[str, Any]], numbers: dict[str, int], now_ms: int) -> "Table":
     table = _table("node", "at>", "slots>", "languages", "ready")
     for row in nodes:
         at = f"#{numbers[row['instance']]}" if row["instance"] in numbers else _plain(row["instance"])
         ready = ", ".join(row["ready"]) or "[red]nothing[/red]" if row["ready"] is not None else "not told"
         slots = f"{row['reserved']}/{row['slots']}"
-        name = _plain(row["node_id"]) + (" [yellow](draining)[/yellow]" if row["draining"] else "")
+        states = ["draining"] if row["draining"] else []
+        name = _plain(row["node_id"]) + "".join(
+            f" [yellow]({state})[/yellow]" for state in states + _cools(row, now_ms)
+        )
         table.add_row(name, at, slots, _languages(row), ready)
     return table
+
+
+def _cools(row: dict[str, Any], now_ms: int) -> list[str]:
+    """What the node is not asked for now; a server of an earlier release does not say."""
+    services = {name: until - now_ms for name, until in (row.get("cooling_until_ms") or {}).items()}
+    names = {name: "cooling down" if name == "*" else f"{_plain(name)} cooling down" for name in services}
+    states = [f"{names[name]}, {_seconds(left_ms)}" for name, left_ms in services.items() if left_ms > 0]
+    if failing := row.get("failing"):
+        left_ms = failing["paused_until_ms"] - now_ms
+        states.append(f"failing, paused {_seconds(left_ms)}" if left_ms > 0 else "failing, one job at a time")
+    return states
+
+
+def _seconds(ms: int) -> str:
+    return f"{-(-ms // 1000)} s"
 
 
 def _languages(node: dict[str, Any]) -> str:

@@ -127,4 +127,20 @@ class Speech(Section, frozen=True):
     debounce_window_s: Annotated[
         float, Meta(ge=0.0, le=3600.0, description="Reports of the same missing service within this time count once.")
     ] = 5.0
+    failure_run: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1000,
+            description="Jobs a node fails in a row, as one instance sees it, before it is paused; 0 is never.",
+        ),
+    ] = 3
+    failure_pause_s: Annotated[
+        float,
+        Meta(
+            ge=0.1,
+            le=86400.0,
+            description="First pause of a failing node. The next are twice as long each, up to `unavailable_ttl_s`.",
+        ),
+    ] = 2.0
     release: Release = Release()

@@ -68,6 +68,7 @@ class Fleet:
         self._full_until: dict[str, float] = {}
         self._lapses: list[tuple[float, str]] = []  # heap of full_until
         self._cooling: dict[str, dict[str, float]] = {}
+        self._paused: dict[str, float] = {}  # nodes that failed too often: until when; on probation after that
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -242,15 +243,39 @@ class Fleet:
             del self._cooling[next(iter(self._cooling))]
 
     def cooling(self, node_id: str, service: str, now: float) -> bool:
-        return self.cooling_for_any(node_id, (service,), now)
+        return self.cooling_until(node_id, (service,), now) > now
 
-    def cooling_for_any(self, node_id: str, services: Iterable[str], now: float) -> bool:
-        """Whether the node is out for one of these services, or whole."""
+    def cooling_until(self, node_id: str, services: Iterable[str], now: float) -> float:
+        """Until when the node is out for one of these services, or whole; a time gone by if it is not."""
         cooling = self._cooling.get(node_id)
         if cooling is None:
-            return False
-        if now < cooling.get(WHOLE_NODE, now) or any(now < cooling.get(service, now) for service in services):
-            return True
-        if all(until <= now for until in cooling.values()):
+            return -inf
+        until = max(cooling.get(WHOLE_NODE, -inf), *(cooling.get(service, -inf) for service in services), -inf)
+        if all(each <= now for each in cooling.values()):
             del self._cooling[node_id]
-        return False
+        return until
+
+    # -- which ones fail
+
+    def pause(self, node_id: str, until: float) -> None:
+        """The node failed several jobs in a row: it gets none until then, and one at a time after that."""
+        self._paused.pop(node_id, None)
+        self._paused[node_id] = until
+        if len(self._paused) > MAX_COOLING:
+            del self._paused[next(iter(self._paused))]
+
+    def resume(self, node_id: str) -> None:
+        """The node works again."""
+        if self._paused.pop(node_id, None) is not None:
+            self.freed(node_id)
+
+    def paused_until(self, node_id: str) -> float:
+        """A time gone by if it is not paused, or on probation."""
+        return self._paused.get(node_id, -inf)
+
+    def has_failed(self, node_id: str) -> bool:
+        """Whether the node is paused or on probation."""
+        return node_id in self._paused
+
+    def on_probation(self, node_id: str, now: float) -> bool:
+        return self._paused.get(node_id, inf) <= now

@@ -14,9 +14,10 @@ now, any node of the pool may: a translation without sound is better than none.
 """
 
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum, auto
+from math import inf
 from random import Random
 
 from dragoman.domain.fleet import VOICE, Fleet, Node
@@ -39,12 +40,14 @@ class Obstacle(StrEnum):
     DRAINING = auto()
     NOT_READY = auto()
     SEEN = auto()  # it had this job before
-    COOLING_DOWN = auto()
+    COOLING_DOWN = auto()  # it said that a model is missing
+    FAILING = auto()  # it failed several jobs in a row, and is paused
     REFUSED = auto()
     FULL = auto()
 
 
 _NO_SLOT = frozenset({Obstacle.REFUSED, Obstacle.FULL})
+_COOL = frozenset({Obstacle.COOLING_DOWN, Obstacle.FAILING})
 
 
 @dataclass(slots=True)
@@ -91,6 +94,13 @@ class Assign:
 class Wait:
     reason: NoNode
     receipt: Receipt
+    until: float = inf  # when the first node has cooled down
+
+    def why(self, now: float) -> str:
+        """The reason, in words for the client."""
+        if self.reason is not NoNode.ALL_COOLING_DOWN:
+            return str(self.reason)
+        return f"{self.reason}, the first for another {max(self.until - now, 0):.0f} s"
 
 
 def select_node(
@@ -108,6 +118,7 @@ class _Placement:
     here: str
     refused: Container[str]
     drawn: list[str] = field(default_factory=list)
+    cool_at: float = inf  # when the first of the nodes that cool down is back
 
     def select(self) -> Assign | Wait:
         ask, fleet = self.ask, self.fleet
@@ -124,14 +135,15 @@ class _Placement:
         found, counts, names = self._find(pool)
         if found := found or self._again(pool):
             return self._assign(self._best(found), 0, by_turn, pool)
-        return Wait(_reason(counts), Receipt(len(pool), self.drawn, None, by_turn, counts, names))
+        return Wait(_reason(counts), Receipt(len(pool), self.drawn, None, by_turn, counts, names), self.cool_at)
 
     def _affinity(self, node: Node | None, pool: Pool) -> AffinityResult:
         if node is None:
             return affinity(connected=False, eligible=False, has_room=False)
         return affinity(
             connected=True,
-            eligible=node.id in pool and self._unfit(node) is None,
+            # One job at a time is no place for a turn.
+            eligible=node.id in pool and self._unfit(node) is None and not self.fleet.has_failed(node.id),
             has_room=node.id not in self.refused and self._free(node) + self.ask.turn_overcommit > 0,
         )
 
@@ -228,11 +240,18 @@ class _Placement:
             return Obstacle.DRAINING
         if node.ready is not None and not ask.needs <= node.ready:
             return Obstacle.NOT_READY
+        if obstacle := self._cools_down(node.id, (*ask.needs, VOICE) if voice else ask.needs):
+            return obstacle
         if node.id in ask.failed or (node.id in ask.seen and "reattempt" not in node.features):
             return Obstacle.SEEN
-        if self.fleet.cooling_for_any(node.id, (*ask.needs, VOICE) if voice else ask.needs, self.now):
-            return Obstacle.COOLING_DOWN
         return None
+
+    def _cools_down(self, node_id: str, needs: Iterable[str]) -> Obstacle | None:
+        until, paused = self.fleet.cooling_until(node_id, needs, self.now), self.fleet.paused_until(node_id)
+        if max(until, paused) <= self.now:
+            return None
+        self.cool_at = min(self.cool_at, max(until, paused))
+        return Obstacle.COOLING_DOWN if until > self.now else Obstacle.FAILING
 
     def _no_slot(self, node: Node) -> Obstacle | None:
         if node.id in self.refused:
@@ -246,7 +265,7 @@ class _Placement:
         return self._slots(node) - self.fleet.taken(node.id)
 
     def _slots(self, node: Node) -> int:
-        return node.slots or self.ask.default_slots
+        return 1 if self.fleet.on_probation(node.id, self.now) else node.slots or self.ask.default_slots
 
     def _node(self, node_id: str) -> Node:
         node = self.fleet.get(node_id)
@@ -270,4 +289,4 @@ def _reason(counts: dict[str, int]) -> NoNode:
     """The one that waiting can help first: a slot comes free sooner than a cool-down ends."""
     if not _NO_SLOT.isdisjoint(counts):
         return NoNode.ALL_FULL
-    return NoNode.ALL_COOLING_DOWN if Obstacle.COOLING_DOWN in counts else NoNode.NO_NODE_IN_POOL
+    return NoNode.NO_NODE_IN_POOL if _COOL.isdisjoint(counts) else NoNode.ALL_COOLING_DOWN

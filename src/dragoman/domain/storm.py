@@ -4,13 +4,20 @@ A report marks one service (`<service_id>@<version>`) of the node as cooling dow
 the same service within `debounce_window_s` of the mark count once. A node that sends more than `rate_limit` reports
 in `rate_window_s` — debounced ones too: it is the sending that hurts — cools down whole.
 
-One object a node. Its three fields are all there is, so one Redis key in the node's slot holds the same, one script
+A node that failed several jobs in a row is *paused*, whatever the reasons. Each further pause is twice as long, from
+`first_pause_s` to `unavailable_ttl_s`. After a pause the node is on probation: it gets one job at a time until one
+succeeds, which ends the story, or fails, which begins the next pause. `unavailable_ttl_s` after the end of a pause its
+length is forgotten.
+
+One object a node. Its fields are all there is, so one Redis key in the node's slot holds the same, one script
 does the same step, and a model test can compare them. Times are Redis' own, in ms.
 """
 
 from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+MAX_DOUBLINGS = 16
 
 
 class Verdict(StrEnum):
@@ -25,6 +32,7 @@ class StormSettings:
     unavailable_ttl_s: float = 60
     rate_limit: int = 30
     rate_window_s: int = 10
+    first_pause_s: float = 2
 
 
 @dataclass(slots=True)
@@ -35,6 +43,8 @@ class StormGuard:
         default_factory=deque
     )  # ms of the reports in the rate window, the last rate_limit of them
     whole_until_ms: int = 0
+    pauses: int = 0  # in a row
+    paused_until_ms: int = 0
 
     def report(self, service: str, now_ms: int) -> Verdict:
         self._forget(now_ms)
@@ -58,6 +68,22 @@ class StormGuard:
         if marked_ms is None:
             return self.whole_until_ms
         return max(self.whole_until_ms, marked_ms + int(self.settings.unavailable_ttl_s * 1000))
+
+    def pause(self, now_ms: int) -> int:
+        """The node failed too often: for how many ms it is paused; 0 if it is paused already."""
+        if now_ms < self.paused_until_ms:
+            return 0
+        ttl_ms = int(self.settings.unavailable_ttl_s * 1000)
+        if now_ms - self.paused_until_ms >= ttl_ms:
+            self.pauses = 0
+        pause_ms = min(int(self.settings.first_pause_s * 1000) << min(self.pauses, MAX_DOUBLINGS), ttl_ms)
+        self.pauses += 1
+        self.paused_until_ms = now_ms + pause_ms
+        return pause_ms
+
+    def recovered(self) -> None:
+        """The node did a job."""
+        self.pauses = self.paused_until_ms = 0
 
     def _forget(self, now_ms: int) -> None:
         # Bounded whatever a node sends: past rate_limit reports a window nothing more is marked.

@@ -137,7 +137,7 @@ class Services:
         self.dispatcher = Dispatcher(
             name, self.placer, self.router, stores.jobs, self.view, stores.storm, self.announcer, self.orphans,
             self.metrics, self.tasks, deadlines,
-            node_grace_ms=speech.node_grace_ms, max_waiting=speech.max_waiting_jobs,
+            node_grace_ms=speech.node_grace_ms, max_waiting=speech.max_waiting_jobs, failure_run=speech.failure_run,
             may_act=self.presence.may_act, wait_may_act=self.presence.wait_may_act,
         )  # fmt: skip
         snapshots = config.scheduler.phase2.node_snapshot

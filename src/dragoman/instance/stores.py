@@ -43,6 +43,6 @@ class Stores:
             redis, keys, owner_ttl_ms=self.owners.ttl_ms, grace_ms=int(speech.resume_grace_s * 1000)
         )
         self.reservations = Reservations(redis, keys, speech.reservation_ttl_ms)
-        storm = StormSettings(speech.debounce_window_s, speech.unavailable_ttl_s)
+        storm = StormSettings(speech.debounce_window_s, speech.unavailable_ttl_s, first_pause_s=speech.failure_pause_s)
         self.storm = Storm(redis, keys, storm)
         self.audit = Audit(redis, keys)

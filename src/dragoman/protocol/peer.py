@@ -217,11 +217,15 @@ class SlotFreed(Peer, tag="slot_freed", frozen=True):
 
 
 class CoolingDown(Peer, tag="cooling_down", frozen=True):
-    """A node cannot serve something for a while; service '*' is the whole node."""
+    """A node cannot serve something for a while; service '*' is the whole node.
+
+    `failing`: it failed several jobs in a row; for 0 ms: it works again.
+    """
 
     node_id: str
     service: str
     for_ms: int
+    failing: bool = False
 
 
 class SwitchesChanged(Peer, tag="switches_changed", frozen=True):

@@ -31,6 +31,7 @@ class Metrics:
         self.dropped = board.counters("dragoman_results_dropped_total", "Answers not delivered", ["reason"])
         self.affinity = board.counters("dragoman_affinity_total", "What became of a turn's node", ["result"])
         self.storm = board.counters("dragoman_storm_total", "MODEL_NOT_AVAILABLE answers", ["verdict"])
+        self.pauses = board.counter("dragoman_node_pauses_total", "Nodes paused after a run of failures")
         self.released = board.counters("dragoman_release_total", "How utterances were settled", ["state"])
         self.withheld = board.counter("dragoman_quiet_finals_total", "Finals in which nothing was said")
         self.sessions = board.gauge("dragoman_sessions", "Open sessions")

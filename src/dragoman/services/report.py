@@ -11,6 +11,7 @@ from dragoman.services.speech.fleet_view import FleetView
 from dragoman.store.inbox import Inboxes
 from dragoman.store.instances import Instances
 from dragoman.store.reservations import Reservations
+from dragoman.store.storm import CoolDowns
 
 MAX_NODES = 1000
 MAX_GONE = 20
@@ -34,6 +35,7 @@ class Report:
         """Instances with their durability and inboxes, nodes with their slots, dead letters."""
         return {
             "told_by": self.instance,
+            "now_ms": await self._instances.now_ms(),
             "instances": await self._told_instances(),
             "nodes": await self._told_nodes(self._fleet()[:MAX_NODES]),
             "node_count": len(self._view.fleet),
@@ -55,10 +57,8 @@ class Report:
     async def nodes(self, count: int, after: str = "", part: str = "") -> dict[str, Any]:
         """A page of the nodes whose id, instance or languages have `part` in them; `next` is where it goes on."""
         found = [node for node in self._fleet() if node.id > after and _has(node, part)]
-        rows = await self._told_nodes(found[:count])
-        cooling = await asyncio.gather(*(self._cooling(row["node_id"]) for row in rows))
         return {
-            "nodes": [{**row, "cooling_until_ms": until} for row, until in zip(rows, cooling, strict=True)],
+            "nodes": await self._told_nodes(found[:count]),
             "next": found[count - 1].id if len(found) > count else "",
         }
 
@@ -93,6 +93,7 @@ class Report:
 
     async def _told_nodes(self, nodes: list[Node]) -> list[dict[str, Any]]:
         reserved = await self._reserved([node.id for node in nodes])
+        cooling = await asyncio.gather(*(self._cooling(node.id) for node in nodes))
         return [
             {
                 "node_id": node.id,
@@ -105,8 +106,11 @@ class Report:
                 "draining": node.draining,
                 "languages": {"asr": sorted(node.asr), "semantic": sorted(node.semantic), "tts": sorted(node.tts)},
                 "ready": sorted(node.ready) if node.ready is not None else None,
+                "cooling_until_ms": told.services,
+                # Until then it gets no job, after that one at a time until one succeeds.
+                "failing": {"paused_until_ms": told.paused_until_ms, "pauses": told.pauses} if told.pauses else None,
             }
-            for node, jobs in zip(nodes, reserved, strict=True)
+            for node, jobs, told in zip(nodes, reserved, cooling, strict=True)
         ]
 
     async def _gone(self) -> list[dict[str, Any]]:
@@ -116,8 +120,8 @@ class Report:
         heard = ((id.decode(), int(float(at))) for id, at in zip(flat[::2], flat[1::2], strict=True))
         return [{"node_id": id, "last_ms": at} for id, at in heard if id not in fleet][:MAX_GONE]
 
-    async def _cooling(self, node: str) -> dict[str, int]:
-        return await self._view.storm.cooling(node) if self._view.storm is not None else {}
+    async def _cooling(self, node: str) -> CoolDowns:
+        return await self._view.storm.cooling(node) if self._view.storm is not None else CoolDowns()
 
     async def _reserved(self, nodes: list[str]) -> list[int]:
         """The slots taken on each. What has lapsed stays in the set until the next is taken: it does not count."""

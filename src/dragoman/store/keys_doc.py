@@ -14,7 +14,7 @@ LIVES = {
     "TTL session": "`scheduler.phase2.owner_ttl_seconds` and `speech.resume_grace_s`, renewed while it has an owner",
     "TTL node": "`scheduler.phase2.node_snapshot.presence_ttl_seconds`, renewed by every heartbeat",
     "TTL reservation": "`speech.reservation_ttl_ms`, renewed every third of it while the job is unfinished",
-    "TTL storm": "`speech.unavailable_ttl_s` after the last report",
+    "TTL storm": "`speech.unavailable_ttl_s` after the last report or the end of a pause",
     "TTL job": "one hour after the last change",
     "TTL idempotency": "`chat.idempotency_ttl_s`",
     "TTL worker": "one hour, renewed with the presence of its instance",

@@ -38,5 +38,6 @@ else
     redis.call('HSET', storm, 'm:' .. service, string.format('%.0f', now))
 end
 redis.call('HSET', storm, 'recent', table.concat(recent, ' '))
-redis.call('PEXPIRE', storm, ttl_ms)
+-- A pause may have given the key a longer life.
+if redis.call('PTTL', storm) < ttl_ms then redis.call('PEXPIRE', storm, ttl_ms) end
 return verdict

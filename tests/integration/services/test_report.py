@@ -21,7 +21,9 @@ def report(stores: Stores, view: FleetView) -> Report:
 
 
 async def test_an_empty_cluster_is_told_as_such(report: Report) -> None:
-    assert await report.cluster() == {
+    told = await report.cluster()
+    assert told.pop("now_ms") > 0
+    assert told == {
         "told_by": "a",
         "instances": [],
         "nodes": [],
@@ -65,7 +67,25 @@ async def test_nodes_are_told_with_what_is_reserved_on_them(report: Report, view
         "languages": {"asr": ["de", "en"], "semantic": ["es"], "tts": []},
         "ready": ["asr"],
         "tenant": "default",
+        "cooling_until_ms": {},
+        "failing": None,
     }
+
+
+async def test_nodes_that_cool_down_or_fail_are_told_with_the_time_they_are_out(
+    report: Report, view: FleetView, stores: Stores
+) -> None:
+    view.storm = stores.storm
+    view.saw(Snapshot("cool", 1, "a"))
+    view.saw(Snapshot("failing", 1, "a"))
+    await stores.storm.report("cool", "nmt@1")
+    await stores.storm.pause("failing")
+    told = await report.cluster()
+    [cool, failing] = told["nodes"]
+    assert list(cool["cooling_until_ms"]) == ["nmt@1"]
+    assert cool["failing"] is None
+    assert failing["failing"]["pauses"] == 1
+    assert failing["failing"]["paused_until_ms"] - told["now_ms"] <= 2000
 
 
 async def test_a_reservation_that_has_lapsed_is_not_told(report: Report, view: FleetView, stores: Stores) -> None:

@@ -422,6 +422,121 @@ async def test_text_without_its_translation_is_delivered_when_its_node_had_no_la
     assert not other.jobs
 
 
+# -- nodes that fail or cool down ------------------------------------------------------------------
+
+LONG_PAUSE = {"speech__failure_pause_s": 600, "speech__unavailable_ttl_s": 600}
+
+
+async def fail(house: House, node: WiredNode, times: int) -> None:
+    """The node, alone in the fleet, fails jobs one after another."""
+    for number in range(times):
+        ear = Ear()
+        before = len(node.jobs)
+        house.services.dispatcher.take(order(session=f"s-failing-{before}", ear=ear))
+        node.answer(await given(node, before + 1), success=False, error=BROKEN)
+        assert await end_of(ear) is Outcome.FAILED, number
+
+
+async def paused(house: House, node: WiredNode) -> None:
+    await wait_until(lambda: house.services.view.fleet.has_failed(node.id), PATIENCE_S)
+
+
+async def test_a_node_that_fails_three_jobs_in_a_row_gets_no_more_on_any_instance(house: Open) -> None:
+    here, there = await house("a", **LONG_PAUSE), await house("b", **LONG_PAUSE)
+    bad = await here.node("bad")
+    await wait_until(lambda: there.knows("bad"), PATIENCE_S)
+    await fail(here, bad, 2)
+    assert not here.services.view.fleet.has_failed("bad")
+    await fail(here, bad, 1)
+    await paused(here, bad)
+    await paused(there, bad)
+    good = await there.node("good", working=True)
+    await wait_until(lambda: here.knows("good"), PATIENCE_S)
+    ear = Ear()
+    for number in range(8):
+        (here, there)[number % 2].services.dispatcher.take(order(session=f"s-{number}", index=number, ear=ear))
+    await wait_until(lambda: len(ear.ends) == 8, PATIENCE_S)
+    assert len(bad.jobs) == 3
+    assert len(good.jobs) == 8
+    assert here.count("dragoman_node_pauses_total") == 1
+
+
+async def test_a_success_between_failures_keeps_a_node_from_being_paused(house: Open) -> None:
+    here = await house(**LONG_PAUSE)
+    node = await here.node("n")
+    for _ in range(2):
+        await fail(here, node, 2)
+        ear, before = Ear(), len(node.jobs)
+        here.services.dispatcher.take(order(session=f"s-{before}", ear=ear))
+        node.answer(await given(node, before + 1))
+        assert await end_of(ear) is Outcome.OK
+    assert here.count("dragoman_node_pauses_total") == 0
+
+
+async def test_a_node_gets_one_job_after_its_pause_and_more_once_that_succeeded(house: Open) -> None:
+    here = await house(speech__failure_pause_s=0.1, speech__placement_wait_ms=20_000)
+    node = await here.node("n")
+    await fail(here, node, 3)
+    await paused(here, node)
+    ear = Ear()
+    for number in range(3):
+        here.services.dispatcher.take(order(session=f"s-{number}", index=number, ear=ear))
+    probe = await given(node, 4)
+    await wait_until(lambda: len(ear.waits) >= 2, PATIENCE_S)
+    assert len(node.jobs) == 4
+    node.answer(probe)
+    await wait_until(lambda: len(node.jobs) == 6, PATIENCE_S)
+    assert not here.services.view.fleet.has_failed("n")
+
+
+async def test_a_node_whose_first_job_after_a_pause_fails_is_paused_again(house: Open) -> None:
+    here = await house(speech__failure_pause_s=0.1, speech__placement_wait_ms=20_000)
+    node = await here.node("n")
+    await fail(here, node, 3)
+    await paused(here, node)
+    await fail(here, node, 1)
+    await wait_until(lambda: here.count("dragoman_node_pauses_total") == 2, PATIENCE_S)
+
+
+async def test_a_node_that_is_lost_with_each_job_is_paused(house: Open) -> None:
+    here = await house(**LONG_PAUSE, speech__placement_wait_ms=10, speech__node_grace_ms=0)
+    for number in range(3):
+        node = await here.node("n")
+        ear = Ear()
+        here.services.dispatcher.take(order(session=f"s-{number}", ear=ear))
+        await given(node)
+        node.hang_up()
+        assert await end_of(ear) is Outcome.FAILED
+    await paused(here, node)
+
+
+async def test_a_job_for_which_all_nodes_cool_down_for_long_fails_at_once_and_says_so(house: Open) -> None:
+    here = await house(speech__placement_wait_ms=25_000)
+    node = await here.node("n")
+    first, ear = await start(here, node)
+    node.answer(node.jobs[0], success=False, error=missing_model())
+    assert await end_of(ear) is Outcome.FAILED
+    assert ear.ends[0].code == ErrorCode.MODEL_NOT_AVAILABLE
+    assert ear.ends[0].message.startswith("no other node for this job: all cooling down, the first for another ")
+    here.services.dispatcher.take(order(index=1, ear=ear))
+    assert await end_of(ear, 1) is Outcome.FAILED
+    assert ear.ends[1].code == ErrorCode.NO_AVAILABLE_NODE
+    assert ear.ends[1].message.startswith("no node for this job: all cooling down, the first for another ")
+    assert not ear.waits
+    assert len(node.jobs) == 1
+    record = await wait_until(lambda: here.released(first.job_id), PATIENCE_S)
+    assert json.loads(record["receipt"])["names"] == {"n": "cooling_down"}
+
+
+async def test_a_job_waits_for_a_cool_down_that_ends_in_time(house: Open) -> None:
+    here = await house(speech__unavailable_ttl_s=0.3, speech__debounce_window_s=0, speech__placement_wait_ms=25_000)
+    node = await here.node("n")
+    _, ear = await start(here, node)
+    node.answer(node.jobs[0], success=False, error=missing_model())
+    node.answer(await given(node, 2))
+    assert await end_of(ear) is Outcome.OK
+
+
 # -- ending ----------------------------------------------------------------------------------------
 
 
@@ -482,7 +597,7 @@ async def test_a_failure_has_the_nodes_own_code(house: Open) -> None:
 
 
 async def test_codes_that_nodes_make_up_do_not_make_metrics(house: Open) -> None:
-    here = await house()
+    here = await house(speech__failure_run=0)
     node = await here.node("n")
     ear = Ear()
     for number in range(20):

@@ -118,3 +118,16 @@ def test_names_are_not_markup() -> None:
 def test_what_is_not_a_cluster_is_refused(told: dict[str, Any]) -> None:
     with pytest.raises(Failure, match="not Dragoman"):
         picture(told)
+
+
+def test_a_node_that_cools_down_or_fails_is_shown_with_the_time_it_is_out() -> None:
+    nodes = [
+        node("cool", "a", cooling_until_ms={"nmt@1": 41_500, "tts@1": 900}),
+        node("paused", "a", failing={"paused_until_ms": 5_000, "pauses": 1}),
+        node("probed", "a", failing={"paused_until_ms": 900, "pauses": 1}),
+    ]
+    shown = " ".join(" ".join(lines(cluster(instance("a"), nodes=nodes, now_ms=1_000), width=160)).split())
+    assert "cool (nmt@1 cooling down, 41 s)" in shown
+    assert "tts@1" not in shown
+    assert "paused (failing, paused 4 s)" in shown
+    assert "probed (failing, one job at a time)" in shown

@@ -191,6 +191,41 @@ def test_a_node_that_failed_the_job_is_not_asked_again_even_if_it_takes_jobs_aga
     assert place(ask(seen=frozenset({"a"}), failed=frozenset({"a"})), fleet) == NoNode.NO_NODE_IN_POOL
 
 
+def test_a_paused_node_gets_no_job_and_after_the_pause_one_at_a_time() -> None:
+    fleet = fleet_of(node("a", slots=4))
+    fleet.pause("a", until=10.0)
+    assert place(ASK, fleet, now=9.9) == NoNode.ALL_COOLING_DOWN
+    placed = select_node(ASK, fleet, 10.0, random.Random(0), "here")
+    assert isinstance(placed, Assign)
+    assert placed.limit == 1, "Redis refuses a second one, of whatever instance"
+    fleet.took("a")
+    assert place(ASK, fleet, now=10.0) == NoNode.ALL_FULL
+    fleet.resume("a")
+    assert place(ASK, fleet, now=10.0) == "a"
+
+
+def test_a_turn_does_not_stay_on_a_node_that_fails() -> None:
+    fleet = fleet_of(node("mine"), node("a"))
+    bound = ask(turn_node="mine", turn_bound=True)
+    fleet.pause("mine", until=10.0)
+    assert affinity_of(bound, fleet) == ("a", AffinityResult.NOT_IN_POOL)
+    fleet.pause("mine", until=-1.0)
+    assert affinity_of(bound, fleet)[1] is AffinityResult.NOT_IN_POOL
+
+
+def test_a_job_that_finds_only_cooling_nodes_learns_when_the_first_is_back() -> None:
+    fleet = fleet_of(node("a"), node("b"), node("c"))
+    fleet.cool("a", "asr", until=60.0)
+    fleet.cool("b", WHOLE_NODE, until=30.0)
+    fleet.pause("b", until=40.0)
+    fleet.pause("c", until=50.0)
+    waits = select_node(ASK, fleet, 0.0, random.Random(0), "here")
+    assert isinstance(waits, Wait)
+    assert waits.receipt.names == {"a": "cooling_down", "b": "cooling_down", "c": "failing"}
+    assert waits.until == 40.0
+    assert waits.why(now=0.0) == "all cooling down, the first for another 40 s"
+
+
 def test_an_empty_pool_says_so() -> None:
     assert place(ASK, fleet_of()) == NoNode.NO_NODE_IN_POOL
     assert place(ask(tgt="zh"), fleet_of(node("a"))) == NoNode.NO_NODE_IN_POOL

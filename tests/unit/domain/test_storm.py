@@ -113,3 +113,29 @@ def test_the_guard_agrees_with_the_whole_history(rules: StormSettings, reports: 
         for asked in "abcd":
             for later in (now, now + 4_999, now + 5_000, now + 12_345):
                 assert guard.cooling(asked, later) == ledger.cooling(asked, later)
+
+
+# -- pauses
+
+
+def test_pauses_double_up_to_the_longest() -> None:
+    guard, now, pauses = StormGuard(), 0, []
+    for _ in range(7):
+        now = guard.paused_until_ms
+        pauses.append(guard.pause(now))
+    assert pauses == [2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]
+
+
+def test_a_node_that_is_paused_is_not_paused_for_longer() -> None:
+    guard = StormGuard()
+    assert guard.pause(1_000) == 2_000
+    assert guard.pause(2_999) == 0
+    assert guard.pause(3_000) == 4_000
+
+
+def test_pauses_begin_anew_after_a_success_or_a_minute_without_one() -> None:
+    guard = StormGuard()
+    guard.pause(1_000)
+    guard.recovered()
+    assert guard.pause(1_001) == 2_000
+    assert guard.pause(3_001 + 60_000) == 2_000

@@ -3,6 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from time import monotonic
 
 import structlog
 
@@ -11,6 +12,7 @@ from dragoman.domain.fleet import WHOLE_NODE
 from dragoman.domain.job import Event
 from dragoman.domain.release import Drop
 from dragoman.domain.storm import Verdict
+from dragoman.domain.track_record import TrackRecord
 from dragoman.protocol.codec import decode_node, unavailable_model
 from dragoman.protocol.codes import NodeFeature
 from dragoman.protocol.node import JobError, JobResult
@@ -58,6 +60,7 @@ class Dispatcher:
         *,
         node_grace_ms: int,
         max_waiting: int,
+        failure_run: int,
         may_act: Callable[[], bool] = lambda: True,
         wait_may_act: Callable[[], Awaitable[None]] = _at_once,
     ) -> None:
@@ -65,6 +68,7 @@ class Dispatcher:
         self.metrics, self.tasks, self.announcer = metrics, tasks, announcer
         self._storm, self._orphans, self._deadlines, self._node_grace_ms = storm, orphans, deadlines, node_grace_ms
         self.may_act, self.wait_may_act = may_act, wait_may_act
+        self.track_record, self._failure_run = TrackRecord(), failure_run
         self._driven: dict[str, Driver] = {}
         self._waiting, self._max_waiting = set[str](), max_waiting  # jobs that no node was given yet
         self._idle = asyncio.Event()
@@ -205,9 +209,11 @@ class Dispatcher:
 
     def node_lost(self, node_id: str, epoch: int) -> None:
         grace_s = self.grace_s(node_id)
-        for driver in list(self._driven.values()):
-            if driver.node_id == node_id and driver.epoch <= epoch:
-                driver.hear(Lost("node_lost", driver.clock.attempt, grace_s))
+        lost = [driver for driver in self._driven.values() if driver.node_id == node_id and driver.epoch <= epoch]
+        for driver in lost:
+            driver.hear(Lost("node_lost", driver.clock.attempt, grace_s))
+        if lost and self.track_record.is_news(node_id, epoch):
+            self.failed(node_id)  # once, however many jobs it had: a node that dies of each job is a failing one
         self._orphans.node_lost(node_id, epoch)
 
     def answered(self, order: Order, node_id: str) -> None:
@@ -239,6 +245,38 @@ class Dispatcher:
             what = self.view.type_of(node_id, details.service_id) if details is not None else service
         for_ms = int(self._storm.settings.unavailable_ttl_s * 1000)
         self.announcer.tell(CoolingDown(node_id, what, for_ms))
+
+    def succeeded(self, node_id: str) -> None:
+        """A node did a job: its run of failures is over, for everyone."""
+        self.track_record.succeeded(node_id)
+        if self.view.fleet.has_failed(node_id):
+            self.tasks.spawn(self._recovered(node_id), "node-recovered")
+
+    def failed(self, node_id: str) -> None:
+        """A node failed a job. After a run of failures, or on probation, it is paused for everyone."""
+        run = self.track_record.failed(node_id)
+        if self._failure_run and (run >= self._failure_run or self.view.fleet.on_probation(node_id, monotonic())):
+            self.tasks.spawn(self._pause(node_id, run), "node-paused")
+
+    async def _pause(self, node_id: str, run: int) -> None:
+        try:
+            for_ms = await self._storm.pause(node_id)
+        except StoreError as error:
+            log.warning("a failing node is not paused: Redis is away", node=node_id, error=str(error))
+            return
+        if for_ms:
+            self.metrics.pauses.inc()
+            log.warning("node paused after a run of failures", node=node_id, failures=run, pause_s=for_ms / 1000)
+            self.announcer.tell(CoolingDown(node_id, WHOLE_NODE, for_ms, failing=True))
+
+    async def _recovered(self, node_id: str) -> None:
+        try:
+            await self._storm.recovered(node_id)
+        except StoreError as error:
+            log.warning("a node that works again stays on probation: Redis is away", node=node_id, error=str(error))
+            return
+        log.info("node works again", node=node_id)
+        self.announcer.tell(CoolingDown(node_id, WHOLE_NODE, 0, failing=True))
 
     # -- what drivers ask ------------------------------------------------------------------------
 

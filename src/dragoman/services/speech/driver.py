@@ -122,7 +122,8 @@ class Driver:
                 self.shop.unlock(order)
                 await self._watch()
             case Wait():
-                await self._found_nobody(ErrorCode.NO_AVAILABLE_NODE, f"no node for this job: {placed.reason}")
+                why = f"no node for this job: {placed.why(monotonic())}"
+                await self._found_nobody(ErrorCode.NO_AVAILABLE_NODE, why)
                 self.shop.unlock(order)
             case RedisDown():
                 await self._fail(ErrorCode.SCHEDULER_DEPENDENCY_DOWN, "Redis is away", at_once=True)
@@ -273,6 +274,10 @@ class Driver:
             if self.clock.may_retry(monotonic()):
                 await self._failover("model_not_available", ErrorCode.MODEL_NOT_AVAILABLE, cancel=False)
                 return
+        if result.success:
+            self.shop.succeeded(self.node_id)
+        elif result.error is None or result.error.code != ErrorCode.MODEL_NOT_AVAILABLE:  # which cools down by itself
+            self.shop.failed(self.node_id)
         end = end_by(result, self.node_id)
         if why := self._why_retry(result):
             self._failed = end
@@ -328,8 +333,10 @@ class Driver:
             return
         match self.clock.due(monotonic()):
             case AckTimeout():
+                self.shop.failed(self.node_id)
                 await self._failover("ack_timeout", ErrorCode.JOB_TIMEOUT, cancel=True)
             case AttemptTimeout():
+                self.shop.failed(self.node_id)
                 await self._failover("attempt_timeout", ErrorCode.JOB_TIMEOUT, cancel=True)
             case SlotTimeout():
                 await self._settlement.try_to_give_slot_back()
@@ -379,7 +386,8 @@ class Driver:
             case Assign():
                 await self._assign(placed)
             case Wait():
-                await self._found_nobody(code, f"no other node for this job: {placed.reason}", placed.receipt)
+                why = f"no other node for this job: {placed.why(monotonic())}"
+                await self._found_nobody(code, why, placed.receipt)
             case None:
                 await self._fail(code, "the job was changed by somebody else")
 

@@ -17,7 +17,7 @@ from dragoman.domain.fleet import WHOLE_NODE, Fleet
 from dragoman.protocol.peer import Announcement, CoolingDown, NodeLost, NodeSeen, SlotFreed
 from dragoman.services.metrics import Metrics
 from dragoman.store.nodes import Nodes, Snapshot, parse_snapshot
-from dragoman.store.storm import Storm
+from dragoman.store.storm import CoolDowns, Storm
 
 log = structlog.get_logger(__name__)
 
@@ -51,6 +51,10 @@ class FleetView:
                 self._freed[message.node_id] = self.times_freed(message.node_id) + 1
                 self.fleet.freed(message.node_id)
                 self.wake()
+            case CoolingDown(failing=True, for_ms=0):
+                self._resume(message.node_id)
+            case CoolingDown(failing=True):
+                self.fleet.pause(message.node_id, monotonic() + message.for_ms / 1000)
             case CoolingDown():
                 self.fleet.cool(message.node_id, message.service, monotonic() + message.for_ms / 1000)
 
@@ -110,16 +114,26 @@ class FleetView:
         if storm is None:
             return
         found = await asyncio.gather(*(storm.cooling(node_id) for node_id in node_ids))
-        for node_id, until in zip(node_ids, found, strict=True):
-            if until:
+        for node_id, told in zip(node_ids, found, strict=True):
+            if told.services or told.paused_until_ms:
                 seconds, micros = await storm.redis.call_at(storm.keys.storm(node_id), "TIME")
-                self._cool(node_id, until, int(seconds) * 1000 + int(micros) // 1000)
+                self._cool(node_id, told, int(seconds) * 1000 + int(micros) // 1000)
+            if not told.paused_until_ms:
+                self._resume(node_id)
 
-    def _cool(self, node_id: str, until: dict[str, int], now_ms: int) -> None:
-        """`until` by what the storm guard calls it: a service id@version, or the whole node."""
-        for service, at_ms in until.items():
+    def _cool(self, node_id: str, told: CoolDowns, now_ms: int) -> None:
+        """The storm guard calls a service by id@version, or it is the whole node."""
+        for service, at_ms in told.services.items():
             what = service if service == WHOLE_NODE else self.type_of(node_id, service.rpartition("@")[0])
             self.fleet.cool(node_id, what, monotonic() + (at_ms - now_ms) / 1000)
+        if told.paused_until_ms:
+            self.fleet.pause(node_id, monotonic() + (told.paused_until_ms - now_ms) / 1000)
+
+    def _resume(self, node_id: str) -> None:
+        """The node works again after a run of failures: jobs that wait may have it."""
+        if self.fleet.has_failed(node_id):
+            self.fleet.resume(node_id)
+            self.wake()
 
     def _complain(self, unreadable: list[str]) -> None:
         for node_id in set(unreadable) - self._unreadable:

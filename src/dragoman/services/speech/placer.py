@@ -103,13 +103,15 @@ class Placer:
         return isinstance(choice, Assign) or choice.reason is NoNode.ALL_FULL
 
     async def choose(self, order: Order, refused: set[str], give_up_at: float) -> Assign | Wait:
-        """The same, waiting for one if there is none."""
+        """The same, waiting for one if there is none; not for nodes that all cool down for longer than that."""
         while True:
             choice, now = self.look(order, refused), monotonic()
             if isinstance(choice, Assign) or now >= give_up_at:
                 return choice
+            if choice.reason is NoNode.ALL_COOLING_DOWN and choice.until > give_up_at:
+                return choice
             order.listener.job_waits(order, choice.reason)
-            await self.view.changed(min(give_up_at, self.view.fleet.next_lapse()) - now)
+            await self.view.changed(min(give_up_at, choice.until, self.view.fleet.next_lapse()) - now)
             if not self.is_wanted(order):
                 return choice
             refused.clear()

@@ -11,7 +11,7 @@ import { named, say, word } from "./words.js";
 const LATELY_MS = 600_000, SHOWN_GONE = 8;
 const MOODS = {
   alive: "good", draining: "warm", silent: "bad", dead: "bad", left: "", lost: "bad", gone: "bad", ready: "good",
-  cooling: "warm", unready: "warm",
+  cooling: "warm", unready: "warm", failing: "bad", probation: "warm",
 };
 
 function stateOf(row) {
@@ -130,6 +130,7 @@ export class Overview {
   #state(row) {
     if (row.gone) return "gone";
     if (row.draining) return "draining";
+    if (row.failing) return row.failing.paused_until_ms > this.#now ? "failing" : "probation";
     if (this.#cooling(row).length) return "cooling";
     return row.ready?.length === 0 ? "unready" : "ready";
   }
@@ -139,6 +140,7 @@ export class Overview {
   #told(row) {
     const state = this.#state(row);
     if (state === "gone") return `${word("state.gone")}, ${ago(row.last_ms, this.#now)}`;
+    if (state === "failing") return word("state.failing", { age: age(row.failing.paused_until_ms - this.#now) });
     if (state !== "cooling") return word(`state.${state}`);
     const [what, until] = this.#cooling(row)[0];
     return word("state.cooling", { what: what === "*" ? word("nodes.whole") : what, age: age(until - this.#now) });

@@ -72,6 +72,8 @@ export const EN = {
   "state.unready": "not ready",
   "state.gone": "gone",
   "state.cooling": "{what} cools down for {age}",
+  "state.failing": "failing, paused for {age}",
+  "state.probation": "failing, one job at a time",
 
   "nodes.title": "Nodes",
   "nodes.filter": "Find by id, instance or language",
@@ -246,6 +248,7 @@ export const EN = {
   "obstacle.not_ready": "not ready for what the job needs",
   "obstacle.seen": "had this job before",
   "obstacle.cooling_down": "cooling down after saying that a model is missing",
+  "obstacle.failing": "paused after failing several jobs in a row",
   "obstacle.refused": "full when asked",
   "obstacle.full": "full",
 

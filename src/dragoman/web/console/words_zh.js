@@ -72,6 +72,8 @@ export const ZH = {
   "state.unready": "未就绪",
   "state.gone": "已离开",
   "state.cooling": "{what} 冷却中，还有 {age}",
+  "state.failing": "连续失败，暂停中，还有 {age}",
+  "state.probation": "连续失败，每次只接一个任务",
 
   "nodes.title": "节点",
   "nodes.filter": "按编号、实例或语言查找",
@@ -246,6 +248,7 @@ export const ZH = {
   "obstacle.not_ready": "未就绪",
   "obstacle.seen": "已接过此作业",
   "obstacle.cooling_down": "因缺少模型而冷却",
+  "obstacle.failing": "连续多个任务失败后暂停",
   "obstacle.refused": "询问时已满",
   "obstacle.full": "已满",
 
