@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
+from time import time
 from typing import Any, get_args
 
 import msgspec
@@ -414,16 +415,84 @@ async def test_a_result_has_what_clients_rely_on(stage: Stage) -> None:
             "text_translated",
             "tts_audio",
             "tts_format",
-            "extra",
             "asr_quality_level",
             "quality_score",
         )
         assert {name: result[name] for name in passed} == {name: told[name] for name in passed}
         assert result["trace_id"] == "trace-of-the-job"
         assert (result["group_id"], result["part_index"]) == (f"group_{talker.session_id}_0", 0)
+        assert "extra" not in result, "it has no documented key with a value"
         assert result["service_timings"] == {"total_ms": 701.0}
         assert result["scheduler_sent_at_ms"] > 1_600_000_000_000
         assert "backfilled" not in result
+
+
+async def test_of_the_extra_of_a_node_a_client_gets_the_documented_keys(stage: Stage) -> None:
+    """The real result of an old node, with 34 keys in it."""
+    async with visiting(stage) as visit:
+        node = await visit.node(work=silent)
+        talker = await visit.talker()
+        await visit.say_utterance(talker, 0)
+        job = await node.job()
+        told = deepcopy(SAMPLES["node"]["job_result"])
+        for name in ("job_id", "attempt_id", "session_id", "trace_id"):
+            told[name] = job[name]
+        told["extra"] |= {"service_timings": {"asr_ms": 120, "nmt_ms": 80.5}}
+        await node.ws.send_str(json.dumps(told | {"node_id": node.id}))
+        result = await talker.result(0, PATIENCE_S)
+        assert result["extra"] == {
+            "language_probability": 0.98,
+            "language_probabilities": {"zh": 0.98, "en": 0.01},
+        }
+        assert result["service_timings"] == {"asr_ms": 120.0, "nmt_ms": 80.5, "total_ms": 701.0}
+
+
+async def test_the_detected_language_is_sent_before_the_result_and_again_when_it_changes(stage: Stage) -> None:
+    spoken = ["de", "de", "fr"]
+
+    async def work(node: RawNode, job: dict[str, Any]) -> None:
+        said = {"language": spoken[job["utterance_index"]], "language_probability": 0.9}
+        await node.answer(job, extra=said)
+
+    async with visiting(stage) as visit:
+        await visit.node(work=work)
+        talker = await visit.talker()
+        for index in range(len(spoken)):
+            await visit.say_utterance(talker, index)
+            detected = await talker.until(
+                lambda m: m["type"] in ("language_detected", "translation_result"), PATIENCE_S
+            )
+            if index == 1:
+                assert detected["type"] == "translation_result"
+                continue
+            about = {"session_id": talker.session_id, "lang": spoken[index], "confidence": 0.9}
+            assert detected == {"type": "language_detected", **about}
+            await talker.result(index, PATIENCE_S)
+
+
+@pytest.mark.parametrize("at", [0, BINARY], ids=["text", "binary"])
+async def test_the_times_on_the_way_are_in_the_result(stage: Stage, at: int) -> None:
+    sent_ms = int(time() * 1000) - 2000  # a client whose chunk took two seconds
+    audio = opus_run([b"speech" * 10] * 20)
+
+    async def work(node: RawNode, job: dict[str, Any]) -> None:
+        await node.ack(job)
+        await node.answer(job, node_completed_at_ms=int(time() * 1000) - 1000)
+
+    async with visiting(stage) as visit:
+        await visit.node(features=ACKING, work=work)
+        talker = await visit.talker(at)
+        if at == BINARY:
+            frame = AudioFrame(FrameKind.CHUNK, talker.session_id, 0, sent_ms % 2**32, True, audio)
+            await talker.ws.send_bytes(build_frame(frame))
+        else:
+            chunk = {"type": "audio_chunk", "session_id": talker.session_id, "seq": 0, "is_final": True}
+            chunk |= {"payload": json.loads(bytes(encode_base64(audio))), "client_timestamp_ms": sent_ms}
+            await send(talker, chunk)
+        timings = (await talker.result(0, PATIENCE_S))["network_timings"]
+        assert set(timings) == {"web_to_scheduler_ms", "scheduler_to_node_ms", "node_to_scheduler_ms"}
+        assert timings["web_to_scheduler_ms"] >= 2000
+        assert timings["node_to_scheduler_ms"] >= 1000
 
 
 async def test_everything_a_chunk_session_is_sent_has_the_trace_of_the_session(stage: Stage) -> None:

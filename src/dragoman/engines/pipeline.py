@@ -23,6 +23,8 @@ log = logging.getLogger("dragoman.engines")
 
 JOB_S = 11.0  # for servers that set no deadline
 ANSWER_S = 1.0  # of the server's time, for the answer to arrive; of a short time a tenth
+# As the server reads them, for `service_timings` of the result.
+NAMES_OF_TIMES = {"recognition": "asr_ms", "translation": "nmt_ms", "synthesis": "tts_ms"}
 GRACE_S = 0.25  # an engine that watches the time can say more about what took so long than we can
 THREADS = 8
 AUTO = "auto"
@@ -87,7 +89,7 @@ class Pipeline:
         if job.pipeline.use_nmt and source != target:
             with course.at("translation"):
                 said = (await self._call(self._translate, text, source, target)).strip()
-        result = Result(text, said if job.pipeline.use_nmt else "", extra=course.took)
+        result = Result(text, said if job.pipeline.use_nmt else "", extra=course.took, language=heard.language)
         if job.pipeline.use_tts and said and self._synthesise is not None:
             language = target if job.pipeline.use_nmt else source
             await self._speak(self._synthesise, said, language, result, course)
@@ -151,4 +153,4 @@ class Course:
     def __enter__(self) -> None: ...
 
     def __exit__(self, *raised: object) -> None:
-        self.took[f"{self.step}_ms"] = round((time.monotonic() - self._began) * 1000, 1)
+        self.took[NAMES_OF_TIMES.get(self.step, f"{self.step}_ms")] = round((time.monotonic() - self._began) * 1000, 1)

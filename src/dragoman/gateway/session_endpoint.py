@@ -10,7 +10,7 @@ from dragoman.gateway.anteroom import Anteroom
 from dragoman.gateway.connection import Connection
 from dragoman.gateway.principal import Doorkeeper, Principal, Unauthorized, token_of
 from dragoman.protocol import session as wire
-from dragoman.protocol.audio import decode_base64, parse_frame
+from dragoman.protocol.audio import decode_base64, full_timestamp, parse_frame
 from dragoman.protocol.codec import decode_client, encode
 from dragoman.protocol.codes import BackpressureAction, Close, ErrorCode
 from dragoman.protocol.errors import ProtocolError
@@ -86,7 +86,8 @@ class SessionEndpoint:
     def _binary(self, conn: Connection, data: bytes) -> None:
         try:
             frame = parse_frame(data)
-            self._get(conn, frame.session_id).chunk(frame.audio, frame.is_final, frame.seq)
+            sent_at_ms = full_timestamp(frame.ts_low32, int(time() * 1000))
+            self._get(conn, frame.session_id).chunk(frame.audio, frame.is_final, frame.seq, sent_at_ms)
         except ProtocolError as error:
             self._refuse(conn, error)
 
@@ -100,7 +101,8 @@ class SessionEndpoint:
         match message:
             case wire.AudioChunk():
                 audio = decode_base64(message.payload) if message.payload else b""
-                self._get(conn, message.session_id).chunk(audio, message.is_final, message.seq)
+                session = self._get(conn, message.session_id)
+                session.chunk(audio, message.is_final, message.seq, message.client_timestamp_ms)
             case wire.Utterance():
                 self._utterance(conn, message, data)
             case wire.ClientHeartbeat():

@@ -20,6 +20,8 @@ def result(job: Job, node_id: str, given: Result | None, took_ms: float) -> byte
         raise TypeError(f"the handler must return a Result or None, not {type(given).__name__}")
     given = given or Result()
     extra = dict(given.extra or {})
+    detected = {"language": given.language, "language_probability": given.language_probability}
+    extra |= {name: value for name, value in detected.items() if value is not None}
     if given.is_empty:
         extra.setdefault("reason", EmptyReason.ASR_EMPTY)
     message = _blank(job.assign, node_id, success=True)

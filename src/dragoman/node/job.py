@@ -44,6 +44,8 @@ class Result:
     asr_quality_level: str | None = None
     quality_score: float | None = None
     reason_codes: Sequence[str] | None = None
+    language: str | None = None  # that was recognised, if the node finds out
+    language_probability: float | None = None  # 0 to 1
 
     @property
     def is_empty(self) -> bool:

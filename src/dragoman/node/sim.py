@@ -72,7 +72,6 @@ class SimEngine:
             text_asr=text,
             text_translated=f"[{job.tgt_lang}] {text}" if job.pipeline.use_nmt else "",
             tts_audio=audio.opus_run([audio.SILENCE_PACKET] * packets),
-            extra={"engine": "sim", "audio_ms": job.duration_ms},
         )
 
 

@@ -29,6 +29,12 @@ def test_a_result_belongs_to_its_job() -> None:
     assert (told.quality_score, told.processing_time_ms) == (0.5, 12.3)
 
 
+def test_the_recognised_language_goes_into_extra() -> None:
+    given = Result("heard", extra={"a": 1}, language="de", language_probability=0.9)
+    told = decoded(answer.result(job(3), "node-1", given, 1))
+    assert details(told.extra) == {"a": 1, "language": "de", "language_probability": 0.9}
+
+
 @pytest.mark.parametrize("given", [None, Result(), Result(extra={"a": 1})])
 def test_nothing_heard_is_an_empty_result(given: Result | None) -> None:
     told = decoded(answer.result(job(3), "node-1", given, 1))

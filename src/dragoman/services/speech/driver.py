@@ -218,6 +218,7 @@ class Driver:
             frame=msgspec.Raw(self._frame),
         )
         acks = node is not None and NodeFeature.JOB_ACK in node.features
+        order.sent_at, order.ack_ms = monotonic() if acks else None, None
         verdict = await self._to_node(node.instance if node is not None else "", message)
         self._stage("dispatched")
         self.shop.dispatched(order)
@@ -247,6 +248,8 @@ class Driver:
         if not self.taken:
             self.taken = True
             self.clock.acked()
+            if self.order.sent_at is not None:
+                self.order.ack_ms = round((monotonic() - self.order.sent_at) * 1000, 1)
             self._stage("acked")
             self.order.listener.job_taken(self.order)
         if self._started == self.clock.attempt:

@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 from dragoman.domain.segmenter import Cut
-from dragoman.protocol import ids
+from dragoman.protocol import extra, ids
 from dragoman.protocol.audio import NO_AUDIO, OPUS, encode_base64
 from dragoman.protocol.codec import encode
 from dragoman.protocol.codes import ErrorCode, UiEventName
@@ -15,18 +15,19 @@ from dragoman.protocol.node import JobAssign, JobResult
 from dragoman.protocol.peer import JobEnded
 from dragoman.protocol.session import (
     Error,
+    NetworkTimings,
     Pipeline,
-    ServiceTimings,
     SessionInit,
     SessionInitAck,
     TranslationResult,
     UiEvent,
     Utterance,
 )
-from dragoman.services.speech.order import End
+from dragoman.services.speech.order import End, Order
 
 PADDING_BY_HAND_MS = 280
 NO_FRAME = msgspec.Raw(b"null")
+MAX_LAG_MS = 60_000  # beyond it the clocks of the two machines differ
 KNOWN_CODES = frozenset(ErrorCode)
 
 
@@ -129,10 +130,23 @@ def without_voice(assignment: JobAssign) -> JobAssign:
     return msgspec.structs.replace(assignment, pipeline=pipeline)
 
 
+def lag_ms(sent_at_ms: float | None) -> float | None:
+    """The time since another machine sent something, by its own clock; None where the two clocks cannot agree."""
+    lag = None if sent_at_ms is None else round(time() * 1000 - sent_at_ms, 1)
+    return lag if lag is not None and 0 <= lag <= MAX_LAG_MS else None
+
+
+def network_timings(order: Order | None, result: JobResult) -> NetworkTimings | None:
+    """What is known of the ways of an utterance and its result; what the last one takes, only the client knows."""
+    there = (order.client_lag_ms, order.ack_ms) if order is not None else (None, None)
+    back = lag_ms(result.node_completed_at_ms)
+    return NetworkTimings(*there, back) if (*there, back) != (None, None, None) else None
+
+
 def translation(
-    session_id: str, trace_id: str, about: About, result: JobResult, *, backfilled: bool
+    session_id: str, trace_id: str, about: About, result: JobResult, order: Order | None, *, backfilled: bool
 ) -> TranslationResult:
-    took = result.processing_time_ms
+    """`order`: if the job was driven by this instance."""
     return TranslationResult(
         session_id=session_id,
         utterance_index=about.index,
@@ -143,11 +157,12 @@ def translation(
         tts_audio=result.tts_audio or NO_AUDIO,
         tts_format=result.tts_format or OPUS,
         scheduler_sent_at_ms=int(time() * 1000),
-        extra=result.extra,
+        extra=extra.for_clients(result.extra),
         # Old clients tell us of playback only when there is a group.
         group_id=ids.group_id(session_id, about.index) if result.text_asr else None,
         part_index=0 if result.text_asr else None,
-        service_timings=ServiceTimings(total_ms=took) if took is not None else None,
+        service_timings=extra.service_timings(result.extra, result.processing_time_ms),
+        network_timings=network_timings(order, result),
         backfilled=backfilled,
         asr_quality_level=result.asr_quality_level,
         reason_codes=result.reason_codes,

@@ -91,6 +91,9 @@ class Order:
     latest_on: dict[str, int] = field(default_factory=dict)  # node → latest index of the session it had; the session's
     held: Assign | None = None  # where it has a slot now
     advanced: "asyncio.Future[bool] | None" = None  # the session's state says that this index is used
+    client_lag_ms: float | None = None  # from the client to us, of the last chunk in it
+    sent_at: float | None = None  # to a node that acknowledges jobs
+    ack_ms: float | None = None  # from then to its acknowledgement
     release_state: str = ""  # how the release window settled its index, or why it dropped the result
 
     def sent_to(self, node_id: str) -> None:

@@ -28,9 +28,18 @@ from dragoman.protocol.audio import MAX_CHUNK_PACKETS, OPUS, duration_ms
 from dragoman.protocol.codec import encode
 from dragoman.protocol.codes import BackpressureAction, CancelReason, Close, ErrorCode, UiEventName
 from dragoman.protocol.errors import ProtocolError
+from dragoman.protocol.extra import detected_language
 from dragoman.protocol.fields import Message, Numbered, keep
-from dragoman.protocol.node import JobAssign, NodePartial
-from dragoman.protocol.session import AsrPartial, Backpressure, SessionCloseAck, SessionInit, Utterance, UtteranceEnd
+from dragoman.protocol.node import JobAssign, JobResult, NodePartial
+from dragoman.protocol.session import (
+    AsrPartial,
+    Backpressure,
+    LanguageDetected,
+    SessionCloseAck,
+    SessionInit,
+    Utterance,
+    UtteranceEnd,
+)
 from dragoman.services.metrics import Metrics
 from dragoman.services.sockets import Socket
 from dragoman.services.speech import messages
@@ -94,6 +103,8 @@ class Session:
         self._latest_on: dict[str, int] = {}  # node → the latest index it was sent
         self._timer: asyncio.TimerHandle | None = None
         self._close_by: float | None = None
+        self._client_lag_ms: float | None = None  # of the last chunk
+        self._language = ""  # the last that the client was sent as detected
         self.pressure = Pressure(self.pause)
 
     @property
@@ -103,8 +114,10 @@ class Session:
 
     # -- what the client says --------------------------------------------------------------------
 
-    def chunk(self, audio: bytes, is_final: bool, seq: int) -> None:
+    def chunk(self, audio: bytes, is_final: bool, seq: int, sent_at_ms: int | None = None) -> None:
+        """`sent_at_ms`: by the client's clock."""
         self._fed_by(numbered=False)
+        self._client_lag_ms = messages.lag_ms(sent_at_ms)
         length_ms = duration_ms(self.audio_format, audio, self.sample_rate, MAX_CHUNK_PACKETS)
         self.heard_seq = seq
         self._cut(self.segmenter.chunk(audio, length_ms, is_final, monotonic(), seq))
@@ -265,6 +278,7 @@ class Session:
             needs=messages.needs_of(assignment.pipeline),
             tenant=self.tenant,
             latest_on=self._latest_on,
+            client_lag_ms=None if self.numbered else self._client_lag_ms,
         )
         self._orders[order.index] = (order, socket)
         if self.draining:
@@ -361,14 +375,23 @@ class Session:
             assert end.result is not None, "an answer that is ok came with a result"
             self._tell_event(about, UiEventName.ASR_FINAL)
             self._tell_event(about, UiEventName.NMT_DONE)
+            self._tell_language(about, end.result)
+            order, _ = self._orders.get(about.index, (None, None))
             trace_id, backfilled = self._trace_of(about), state is Settled.BACKFILLED
-            result = messages.translation(self.id, trace_id, about, end.result, backfilled=backfilled)
+            result = messages.translation(self.id, trace_id, about, end.result, order, backfilled=backfilled)
             self._tell_last(about, end, state, result)
         elif state is Settled.FAILED and (end.outcome is not Outcome.CANCELLED or about.index in self.abroad):
             self._tell_event(about, UiEventName.ERROR, code=end.code, hint=end.message)
             self._tell_last(about, end, state, messages.failure(self.trace_id, about, end))
         elif not (self.over and end.outcome is Outcome.CANCELLED):
             self._tell_last(about, end, state)
+
+    def _tell_language(self, about: About, result: JobResult) -> None:
+        """The language that is spoken, when a node has recognised it for the first time or it is another now."""
+        found = detected_language(result.extra)
+        if found is not None and found[0] != self._language:
+            self._language = found[0]
+            self._tell(about, LanguageDetected(self.id, *found))
 
     def _tell_last(self, about: About, end: End, state: Settled, message: Numbered | None = None) -> None:
         """The message that settles an index, utterance_end behind it if the client asked for it, and the state of the
