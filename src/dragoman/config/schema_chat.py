@@ -60,7 +60,9 @@ class TwoPhase(Section, frozen=True):
     batch_size: Annotated[
         int, Meta(ge=1, le=4096, description="Messages of a shard read, delivered and saved together at most.")
     ] = 256
-    block_ms: Annotated[int, Meta(ge=10, le=60000, description="How long a read of a quiet shard waits.")] = 200
+    block_ms: Annotated[
+        int, Meta(ge=10, le=60000, description="How long one read of a shard without new messages waits.")
+    ] = 200
     max_backlog: Annotated[
         int,
         Meta(

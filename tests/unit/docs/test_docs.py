@@ -11,6 +11,8 @@ import pytest
 
 from dragoman.cli.main import COMMANDS, imported
 from dragoman.config.catalog import ENV_PREFIX, RETIRED, SECTIONS, SETTINGS
+from dragoman.domain.chat.switches import NAMES as SWITCHES
+from dragoman.domain.chat.switches import RANGES, Switches
 from dragoman.protocol.chat import Reason
 from dragoman.protocol.codes import Close
 from dragoman.services.metrics import Metrics
@@ -102,6 +104,20 @@ def test_the_page_of_chat_explains_every_reason_of_an_error() -> None:
     assert table is not None
     explained = {reason for row in table[0].splitlines() for reason in INLINE.findall(row.split("|")[1])}
     assert explained == {str(reason) for reason in Reason}
+
+
+def test_the_page_of_operators_explains_every_switch_of_chat() -> None:
+    table = re.search(r"^\| switch \|(?:.*\|\n)+", (ROOT / "docs/operate.md").read_text(encoding="utf-8"), re.M)
+    assert table is not None
+    assert [INLINE.findall(row)[0] for row in table[0].splitlines()[2:]] == list(SWITCHES)
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_a_switch_of_chat_has_the_default_and_the_range_of_its_setting(name: str) -> None:
+    setting = SETTINGS[f"chat.two_phase.{name}"]
+    assert getattr(Switches(), name) == setting.default
+    if name in RANGES:
+        assert (setting.meta.ge, setting.meta.le) == RANGES[name]
 
 
 # -- commands

@@ -29,7 +29,7 @@ class BadSwitch(ValueError):
     """One sentence that names the switch."""
 
 
-_RANGES = {"rollout_percent": (0, 100), "batch_size": (1, 4096), "block_ms": (10, 60_000)} | {
+RANGES = {"rollout_percent": (0, 100), "batch_size": (1, 4096), "block_ms": (10, 60_000)} | {
     "max_backlog": (1, 100_000_000),
     "wait_replicas": (0, 16),
 }
@@ -77,7 +77,7 @@ def _parse(name: str, text: str) -> bool | int:
         if text.lower() not in _WORDS:
             raise BadSwitch(f"{name} is on or off, not {text!r}")
         return _WORDS[text.lower()]
-    low, high = _RANGES[name]
+    low, high = RANGES[name]
     if not text.isdecimal() or len(text) > LONGEST or not low <= int(text) <= high:
         raise BadSwitch(f"{name} is a number from {low} to {high}, not {text!r}")
     return int(text)
