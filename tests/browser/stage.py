@@ -76,7 +76,8 @@ class Windows:
         self._complaints: list[str] = []
 
     async def open(self, url: str, *, hidden: bool = False, **options: Any) -> Any:
-        context = await self._browser.new_context(permissions=["microphone"], **{"locale": "en-US", **options})
+        usual = {"locale": "en-US", "permissions": ["microphone"]}
+        context = await self._browser.new_context(**{**usual, **options})
         self._contexts.append(context)
         context.set_default_timeout(PATIENCE_S * 1000)
         await context.add_init_script(_VIOLATIONS + (_HIDDEN if hidden else ""))

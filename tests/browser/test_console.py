@@ -6,10 +6,13 @@ from typing import Any
 
 import aiohttp
 import jwt
+import msgspec
 
 from browser.stage import Stage, Windows
 from chat_speaker import ChatSpeaker
+from dragoman.domain.history import KEPT_MS, POINT_MS, SAMPLE_MS, Sample
 from dragoman.protocol.peer import Bounced, encode_peer
+from dragoman.store.instances import Instances
 from dragoman.store.keys import Keys
 from dragoman.store.nodes import Nodes, Snapshot
 from dragoman.verify.processes import InstanceProcess
@@ -137,28 +140,56 @@ async def test_a_job_is_found_by_its_session_and_tells_when_and_why(stage: Stage
     node.kill()
 
 
-COUNTED = """async () => {
-  const { Series } = await import("/console/series.js");
-  const look = (jobs, ...below) => Object.fromEntries([
-    ["jobs{outcome=ok}", jobs], ...["0.1", "1.0", "+Inf"].map((le, i) => [`took_bucket{le=${le},stage=a}`, below[i]])]);
-  const series = new Series({
-    rate: (between) => between.rate("jobs"), middle: (between) => between.quantile("took", ["stage=a"], 0.5),
-    most: (between) => between.quantile("took", ["stage=a"], 0.9),
-  });
-  series.look(0, look(100, 50, 50, 50));
-  series.look(1000, look(110, 56, 60, 60));
-  series.look(2000, look(4, 0, 4, 4));
-  return series.points;
-}"""
-
-
-async def test_rates_and_percentiles_are_of_what_came_since_and_survive_a_restart(
+async def test_a_long_id_is_short_and_copied_whole_by_a_click_and_terms_are_explained(
     stage: Stage, windows: Windows
 ) -> None:
+    speaker = await stage.cluster.speaker(stage.second, src_lang="en", tgt_lang="zh")
+    page = await console(windows, stage.first, "sessions", permissions=["clipboard-read", "clipboard-write"])
+    row = f'[data-session="{speaker.session_id}"]'
+    await page.fill('[data-part="session-filter"]', speaker.session_id)
+    shown = await page.inner_text(f"{row} a")
+    assert "…" in shown
+    assert len(shown) < 20
+    assert await page.get_attribute(f"{row} td", "title") == speaker.session_id
+    await page.click(f"{row} .copy")
+    await page.wait_for_selector(f'{row} .copy[data-copied="{speaker.session_id}"]')
+    assert await page.evaluate("navigator.clipboard.readText()") == speaker.session_id
+    tips = await page.eval_on_selector_all("th[data-tip]", "heads => heads.map(head => [head.textContent, head.title])")
+    assert "stretch of speech" in dict(tips)["Turn"]
+    await page.select_option('[data-part="language"]', "zh")
+    await page.wait_for_selector('th[title*="不间断"]')
+
+
+async def test_every_word_and_tip_of_the_console_is_there_in_both_languages(stage: Stage, windows: Windows) -> None:
     page = await console(windows, stage.first)
-    first, after_restart = await page.evaluate(COUNTED)
-    assert first == {"at": 1000, "rate": 10, "middle": 100, "most": 1000}
-    assert after_restart == {"at": 2000, "rate": 2, "middle": 1000, "most": 1000}
+    kept = await page.evaluate("""async () => {
+      const [{ EN }, { ZH }, { TIPS_EN }, { TIPS_ZH }] = await Promise.all(
+        ["words_en", "words_zh", "tips_en", "tips_zh"].map((name) => import(`/console/${name}.js`)));
+      return [[EN, ZH], [TIPS_EN, TIPS_ZH]].map((pair) => pair.map((words) => Object.keys(words).sort()));
+    }""")
+    for english, chinese in kept:
+        assert english == chinese
+
+
+async def test_charts_show_half_an_hour_of_the_whole_cluster_when_they_are_opened(
+    stage: Stage, windows: Windows
+) -> None:
+    """Two instances that are gone counted for 29 minutes: five jobs a second each, and seven sessions."""
+    async with connected(stage.cluster.redis) as redis:
+        keys = Keys(stage.cluster.prefix)
+        now_ms = await Instances(redis, keys).now_ms()
+        for at in range(now_ms - 29 * 60_000, now_ms - POINT_MS, SAMPLE_MS):
+            for number, name in enumerate(("former-1", "former-2")):
+                data = msgspec.json.encode(Sample(name, 5.0, {"ended": 25}, {}, {"sessions": 7}))
+                await redis.call("XADD", f"{keys.history}:made", f"{at}-{number}", "v", "1", "data", data)
+        await redis.call("RENAME", f"{keys.history}:made", keys.history)
+        await redis.call("PEXPIRE", keys.history, KEPT_MS)
+    page = await console(windows, stage.first, "charts")
+    path = await page.get_attribute('[data-chart="charts.jobs"] path', "d")
+    assert path.count("L") > 150
+    assert await page.inner_text('[data-chart="charts.jobs"] .top-of') == "10/s", "of both instances together"
+    assert "p50" in await page.inner_text('[data-chart="charts.job_ms"]')
+    await page.wait_for_selector('[data-chart="charts.jobs"] strong[title*="second"]')
 
 
 async def test_a_paused_console_stands_still_until_it_goes_on(stage: Stage, windows: Windows) -> None:

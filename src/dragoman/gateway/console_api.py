@@ -14,6 +14,7 @@ from aiohttp import web
 from dragoman.gateway import pages
 from dragoman.gateway.answers import Wrong, error, json
 from dragoman.gateway.auditing import Auditor
+from dragoman.services.history import History
 from dragoman.services.operations import NotThere, Operations
 from dragoman.services.register import Register
 from dragoman.services.report import Report
@@ -30,6 +31,7 @@ class Seen(Protocol):
 
     report: Report
     register: Register
+    history: History
     operations: Operations
 
 
@@ -50,6 +52,7 @@ def routes(seen: Seen, auditor: Auditor) -> list[web.RouteDef]:
         web.get("/api/v1/jobs", api.jobs),
         web.get("/api/v1/sessions", api.sessions),
         web.get("/api/v1/audit", api.audit),
+        web.get("/api/v1/history", api.history),
     ]
 
 
@@ -68,19 +71,21 @@ class _Api:
     async def jobs(self, request: web.Request) -> web.Response:
         """The last ones, the newest first: of an `outcome` (or `open`), a `node`, a `session`, `since` (ms)."""
         query = request.query
-        before, since = _text(query, "before"), _text(query, "since") or "0"
+        before, since = _text(query, "before"), _since(query)
         if before and not _JOB_PLACE.fullmatch(before):
             raise Wrong("before is not a place in the list of jobs")
-        if not (since.isascii() and since.isdecimal() and len(since) <= 16):
-            raise Wrong("since is not a time in milliseconds")
         asked = {"outcome": "outcome", "node_id": "node", "session_id": "session"}
         wanted = {field: _text(query, name) for field, name in asked.items()}
-        return json(await self._seen.register.jobs(_count(query), before, wanted, int(since)))
+        return json(await self._seen.register.jobs(_count(query), before, wanted, since))
 
     async def sessions(self, request: web.Request) -> web.Response:
         """`count` of them, by id, `after` one; only those that have `part` in their id."""
         query = request.query
         return json(await self._seen.register.sessions(_count(query), _text(query, "after"), _text(query, "part")))
+
+    async def history(self, request: web.Request) -> web.Response:
+        """Rates and percentiles of the whole cluster over the last half hour, or from `since` (ms) on."""
+        return json(await self._seen.history.told(_since(request.query)))
 
     async def audit(self, request: web.Request) -> web.Response:
         """What operators changed, the newest first, or what was `before` an entry."""
@@ -139,6 +144,13 @@ def _count(query: Mapping[str, str]) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 4 and 1 <= int(text) <= MAX_PAGE):
         raise Wrong(f"count is not a number from 1 to {MAX_PAGE}")
     return int(text)
+
+
+def _since(query: Mapping[str, str]) -> int:
+    since = _text(query, "since") or "0"
+    if not (since.isascii() and since.isdecimal() and len(since) <= 16):
+        raise Wrong("since is not a time in milliseconds")
+    return int(since)
 
 
 def _text(query: Mapping[str, str], name: str) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 from dragoman.config import Config
 from dragoman.config.secrets import secrets_of
 from dragoman.domain.deadlines import DeadlineSettings
+from dragoman.domain.history import SAMPLE_MS
 from dragoman.domain.segmenter import SegmenterSettings
 from dragoman.instance.chat import Chat
 from dragoman.instance.locksmith import LOOK_S, Locksmith
@@ -42,6 +43,7 @@ from dragoman.protocol.peer import (
     ToSocket,
     UtteranceFor,
 )
+from dragoman.services.history import History
 from dragoman.services.letter_boxes import LetterBoxes
 from dragoman.services.loops import Tasks, every
 from dragoman.services.metrics import Metrics
@@ -185,6 +187,7 @@ class Services:
         self.sweeper = Sweeper(stores.nodes, int(phase2.node_snapshot.remove_stale_after_seconds * 1000))
         self.on_drain: Callable[[], None] = lambda: None  # set by the instance
         self.operations = Operations(self.router, stores.instances, stores.owners, stores.sessions, self.chat.users)
+        self.history = History(self.name, self.metrics, stores.samples, stores.instances)
         self.register = Register(stores.redis, stores.keys, stores.instances, stores.jobs)
         self.report = Report(
             self.name, stores.instances, stores.inboxes, self.letters, self.view, stores.reservations,
@@ -255,6 +258,7 @@ class Services:
             "silent-nodes": every(1.0, self.local_nodes.close_silent, name="silent-nodes"),
             "sweeper": every(refresh_s * 5, self.sweeper.run_once, name="sweeper"),
             "loop-lag": self._measure_lag(),
+            "history": every(SAMPLE_MS / 1000, self.history.run_once, name="history"),
             **self._locksmith(config),
             **self.chat.loops(),
         }

@@ -3,6 +3,7 @@
 from dragoman.config import Config
 from dragoman.domain.storm import StormSettings
 from dragoman.store.audit import Audit
+from dragoman.store.history import Samples
 from dragoman.store.inbox import Inboxes, InboxSettings
 from dragoman.store.instances import Instances
 from dragoman.store.jobs import Jobs
@@ -46,3 +47,4 @@ class Stores:
         storm = StormSettings(speech.debounce_window_s, speech.unavailable_ttl_s, first_pause_s=speech.failure_pause_s)
         self.storm = Storm(redis, keys, storm)
         self.audit = Audit(redis, keys)
+        self.samples = Samples(redis, keys)

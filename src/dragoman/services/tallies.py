@@ -11,6 +11,8 @@ from typing import Generic, TypeVar
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from dragoman.domain.history import quantile_ms
+
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 
@@ -45,12 +47,7 @@ class Spread:
 
     def quantile(self, share: float) -> float | None:
         """In milliseconds: the upper bound of the bucket that holds it; None before the first observation."""
-        wanted, running = share * sum(self.buckets), 0
-        for bound, count in zip((*self._bounds, self._bounds[-1]), self.buckets, strict=True):
-            running += count
-            if running and running >= wanted:
-                return bound * 1000
-        return None
+        return quantile_ms(self.buckets, self._bounds, share)
 
     def cumulative(self) -> list[tuple[str, float]]:
         running, rows = 0, []

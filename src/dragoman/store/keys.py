@@ -71,6 +71,7 @@ TABLE = (
     KeySpec("P:v1:jobs:{job:<id>}:fsm", "hash", "TTL job", "placer, driver, orphans", "API, orphans, resumption", "state, attempt, node, outcome, times, receipt"),
     KeySpec("P:v1:jobs:recent", "zset", "the last 10,000", "placer", "console", "job ids by when they were recorded, ms"),
     KeySpec("P:v1:audit", "stream", "the last 10,000", "API", "console", "who changed what"),
+    KeySpec("P:v1:history", "stream", "TTL 30 min", "history", "console", "samples of what each instance counted, of the last 30 min"),
     KeySpec("P:users:owner:{user:<id>}", "string", "TTL owner", "chat users, renewer", "courier", "instance and connection that hold the user's socket"),
     KeySpec("P:v1:chat:switches", "hash", "as long as the cluster", "two-phase", "switchboard", "two-phase switches changed while running"),
     KeySpec("P:v1:chat:layout", "string", "as long as the cluster", "first instance", "instances at start", "JSON: shards, stream and group names"),
@@ -108,6 +109,7 @@ class Keys:
         self.dlq_instances = f"{prefix}:v1:dlq:instances"
         self.sessions_grace = f"{prefix}:v1:sessions:grace"
         self.jobs_recent = f"{prefix}:v1:jobs:recent"
+        self.history = f"{prefix}:v1:history"
         self.audit = f"{prefix}:v1:audit"
         self.announcements = f"{prefix}:v1:announcements"  # a channel, not a key
 

@@ -19,6 +19,7 @@ LIVES = {
     "TTL idempotency": "`chat.idempotency_ttl_s`",
     "TTL worker": "one hour, renewed with the presence of its instance",
     "TTL 10 min": "ten minutes after the last instance ended",
+    "TTL 30 min": "half an hour after the last sample",
     "TTL 1 min": "a minute at most",
     "TTL 1 h": "one hour after the last receipt",
     "TTL 7 d": "seven days after the last word",

@@ -19,6 +19,7 @@ from dragoman.gateway.auditing import Auditor
 from dragoman.gateway.http import Backstage, application
 from dragoman.gateway.principal import Doorkeeper
 from dragoman.instance.stores import Stores
+from dragoman.services.history import History
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.services.operations import Operations
@@ -42,6 +43,7 @@ SECRET = "a-secret-of-more-than-thirty-two-bytes"
 class Seen:
     report: Report
     register: Register
+    history: History
     operations: Operations
 
 
@@ -56,7 +58,8 @@ class Site:
         auditor = Auditor(stores.audit, "here")
         stage = Backstage("here", metrics.registry, report, stores.letters, stores.jobs, dict, lambda: None, auditor)
         register = Register(stores.redis, stores.keys, stores.instances, stores.jobs)
-        seen = Seen(report, register, Mock(Operations))  # what it does is tested with instances that do it
+        history = History("here", metrics, stores.samples, stores.instances)
+        seen = Seen(report, register, history, Mock(Operations))  # what it does is tested with instances that do it
         operators = console_api.routes(seen, auditor)
         keeper = Doorkeeper((SECRET,), "us")
         self.app = application(stage, keeper, console_api.files(), operators)
@@ -107,13 +110,21 @@ async def test_the_files_are_for_anybody_and_the_facts_for_operators(site: Site)
     assert page.status == 200
     assert "script-src 'self'" in page.headers["Content-Security-Policy"]
     assert (await site.client.get("/console/console.js")).status == 200
-    for path in ("overview", "nodes", "jobs", "sessions", "audit"):
+    for path in ("overview", "nodes", "jobs", "sessions", "audit", "history"):
         assert (await site.client.get(f"/api/v1/{path}")).status == 401
 
 
 @pytest.mark.parametrize(
     "asked",
-    ["nodes?count=0", "nodes?count=201", "sessions?count=x", "jobs?before=1", "jobs?since=x", "audit?before=x"],
+    [
+        "nodes?count=0",
+        "nodes?count=201",
+        "sessions?count=x",
+        "jobs?before=1",
+        "jobs?since=x",
+        "audit?before=x",
+        "history?since=x",
+    ],
 )
 async def test_what_cannot_be_answered_is_refused_in_a_sentence(site: Site, asked: str) -> None:
     answer = await site.client.get(f"/api/v1/{asked}", headers=token())

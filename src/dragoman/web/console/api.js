@@ -27,15 +27,9 @@ export function useToken(text) {
   }
 }
 
-export const get = async (path, query = {}) => (await ask("GET", path + asked(query))).told;
-export const post = async (path, body) => (await ask("POST", path, body)).told;
-export const remove = async (path) => (await ask("DELETE", path)).told;
-
-/** What one instance counts, and which: a shared port answers for any of its workers. */
-export async function metrics() {
-  const { answer, told } = await ask("GET", "metrics");
-  return { instance: answer.headers.get("Dragoman-Instance") ?? "?", samples: told };
-}
+export const get = (path, query = {}) => ask("GET", path + asked(query));
+export const post = (path, body) => ask("POST", path, body);
+export const remove = (path) => ask("DELETE", path);
 
 /** One part of a path, whatever is in it. */
 export const part = (text) => encodeURIComponent(text);
@@ -55,7 +49,7 @@ async function ask(method, path, body) {
   }
   if (answer.status === 401) throw new Denied(token ? told.error : "");
   if (!answer.ok) throw new Refusal(told.error ?? answer.statusText);
-  return { answer, told };
+  return told;
 }
 
 /** The header tells whole seconds: what is less than two may be nothing. */

@@ -1,111 +1,90 @@
-// Rates and percentiles of one instance, live: what it answers at /api/v1/metrics, second by second.
+// Rates and percentiles of the whole cluster over the last half hour: the instances keep them, so they are there when
+// the view is opened.
 
 import { element, section } from "./elements.js";
-import { metrics } from "./api.js";
-import { Series } from "./series.js";
+import { get } from "./api.js";
 import { count, ms } from "./shown.js";
-import { say, word } from "./words.js";
+import { say, tip, word } from "./words.js";
 
-const SVG = "http://www.w3.org/2000/svg", WIDTH = 600, HEIGHT = 120, SPAN_MS = 120_000;
-const STAGE = "dragoman_job_stage_seconds", CHAT = "dragoman_chat_stage_seconds";
-
-const at = (name, labels, q) => (between) => between.quantile(name, labels, q);
+const SVG = "http://www.w3.org/2000/svg", WIDTH = 600, HEIGHT = 120;
 const CHARTS = [
-  { title: "charts.jobs", unit: "rate", lines: {
-    ended: (b) => b.rate("dragoman_jobs_total"), failovers: (b) => b.rate("dragoman_failovers_total") } },
-  { title: "charts.job_ms", unit: "ms", lines: {
-    p50: at(STAGE, ["stage=result"], 0.5), p95: at(STAGE, ["stage=result"], 0.95), p99: at(STAGE, ["stage=result"], 0.99) } },
-  { title: "charts.placed_ms", unit: "ms", lines: {
-    p50: at(STAGE, ["stage=dispatched"], 0.5), p99: at(STAGE, ["stage=dispatched"], 0.99) } },
-  { title: "charts.chat", unit: "rate", lines: {
-    accepted: (b) => b.rate(`${CHAT}_count{stage=accept_ack}`), busy: (b) => b.rate("dragoman_chat_server_busy_total") } },
-  { title: "charts.accept_ms", unit: "ms", lines: {
-    p50: at(CHAT, ["stage=accept_ack"], 0.5), p99: at(CHAT, ["stage=accept_ack"], 0.99) } },
-  { title: "charts.save_ms", unit: "ms", lines: {
-    p50: at(CHAT, ["stage=save_lag"], 0.5), p99: at(CHAT, ["stage=save_lag"], 0.99) } },
-  { title: "charts.lag_ms", unit: "ms", lines: {
-    p50: at("dragoman_loop_lag_seconds", [], 0.5), p99: at("dragoman_loop_lag_seconds", [], 0.99) } },
-  { title: "charts.open", unit: "count", lines: {
-    sessions: (b) => b.now("dragoman_sessions"), jobs: (b) => b.now("dragoman_jobs_driven"), users: (b) => b.now("dragoman_chat_users") } },
+  { title: "charts.jobs", unit: "rate", lines: { ended: "ended", failovers: "failovers" } },
+  { title: "charts.job_ms", unit: "ms", lines: { p50: "job_ms_p50", p95: "job_ms_p95", p99: "job_ms_p99" } },
+  { title: "charts.placed_ms", unit: "ms", lines: { p50: "placed_ms_p50", p99: "placed_ms_p99" } },
+  { title: "charts.chat", unit: "rate", lines: { accepted: "accepted", busy: "busy" } },
+  { title: "charts.accept_ms", unit: "ms", lines: { p50: "accept_ms_p50", p99: "accept_ms_p99" } },
+  { title: "charts.save_ms", unit: "ms", lines: { p50: "save_ms_p50", p99: "save_ms_p99" } },
+  { title: "charts.lag_ms", unit: "ms", lines: { p50: "lag_ms_p50", p99: "lag_ms_p99" } },
+  { title: "charts.open", unit: "count", lines: { sessions: "sessions", jobs: "jobs", users: "users" } },
 ];
 const UNITS = { rate: (value) => `${value < 10 ? Math.round(value * 10) / 10 : count(Math.round(value))}/s`, ms, count };
 
 export class Charts {
-  #series = new Map(); // instance → one series a chart
+  everyMs = 5000; // a new point comes every ten seconds
+  #points = [];
 
-  constructor(app) {
+  constructor() {
     this.facts = element("p", { class: "facts" });
-    this.of = element("select", { "data-part": "charts-of", "data-label": "charts.of" });
-    this.of.addEventListener("change", () => app.refresh());
     this.charts = CHARTS.map((chart) => new Chart(chart));
     this.root = element("div", { class: "view" },
-      section("charts.title", [this.of], this.facts, element("div", { class: "charts" }, ...this.charts.map(({ root }) => root))));
+      section("charts.title", [], this.facts, element("div", { class: "charts" }, ...this.charts.map(({ root }) => root))));
   }
 
   async load() {
-    const { instance, samples } = await metrics();
-    if (!this.#series.has(instance)) {
-      this.#series.set(instance, CHARTS.map(({ lines }) => new Series(lines)));
-      this.of.append(element("option", { value: instance }, instance));
-    }
-    const now = Date.now();
-    for (const series of this.#series.get(instance)) series.look(now, samples);
-    return now;
+    return get("history", { since: this.#points.at(-1)?.at });
   }
 
-  draw(now) {
-    say(this.facts, "charts.facts", { instance: this.of.value });
-    this.of.hidden = this.#series.size < 2;
-    this.#series.get(this.of.value).forEach((series, i) => this.charts[i].draw(series.points, now));
+  draw({ now_ms: now, kept_ms: span, point_ms: step, points }) {
+    const from = points[0]?.at ?? Infinity;
+    this.#points = [...this.#points.filter(({ at }) => at < from && at > now - span), ...points];
+    say(this.facts, "charts.facts", { instances: count(this.#points.at(-1)?.instances ?? 0) });
+    for (const chart of this.charts) chart.draw(this.#points, { now, span, step });
   }
 }
 
 class Chart {
   constructor({ title, unit, lines }) {
-    this.names = Object.keys(lines);
+    this.lines = Object.entries(lines); // the name that is shown, and that of the value
     this.unit = UNITS[unit];
     this.picture = document.createElementNS(SVG, "svg");
     this.picture.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
     this.picture.setAttribute("preserveAspectRatio", "none");
     this.picture.setAttribute("aria-hidden", "true");
-    this.paths = this.names.map((_, i) => {
+    this.paths = this.lines.map((_, i) => {
       const path = document.createElementNS(SVG, "path");
       path.setAttribute("class", `line line${i}`);
       this.picture.append(path);
       return path;
     });
     this.top = element("span", { class: "top-of" });
-    this.values = this.names.map((name, i) => element("span", { class: `key key${i}`, "data-line": name }));
+    this.values = this.lines.map(([name], i) => tip(element("span", { class: `key key${i}`, "data-line": name }), `line.${name}`));
     this.root = element("figure", { class: "chart", "data-chart": title },
-      element("figcaption", {}, element("strong", { word: title }), ...this.values),
+      element("figcaption", {}, tip(element("strong", { word: title }), title), ...this.values),
       element("div", { class: "plot" }, this.top, this.picture));
   }
 
-  draw(points, now) {
-    const values = points.flatMap((point) => this.names.map((name) => point[name] ?? 0));
+  draw(points, time) {
+    const values = points.flatMap((point) => this.lines.map(([, name]) => point[name] ?? 0));
     const highest = niceAbove(Math.max(0, ...values));
     this.top.textContent = points.length ? this.unit(highest) : "";
-    this.names.forEach((name, i) => {
-      this.paths[i].setAttribute("d", pathOf(points, name, now, highest));
+    this.lines.forEach(([shown, name], i) => {
+      this.paths[i].setAttribute("d", pathOf(points, name, time, highest));
       const last = points.at(-1)?.[name];
-      this.values[i].textContent = `${word(`line.${name}`)} ${last === null || last === undefined ? "–" : this.unit(last)}`;
+      this.values[i].textContent = `${word(`line.${shown}`)} ${last === null || last === undefined ? "–" : this.unit(last)}`;
     });
   }
 }
 
-/** Where nothing was counted the line breaks off. */
-function pathOf(points, name, now, highest) {
-  let drawn = "", on = false;
-  for (const point of points) {
-    const value = point[name];
-    if (value === null) {
-      on = false;
-      continue;
-    }
-    const x = WIDTH * (1 - (now - point.at) / SPAN_MS), y = HEIGHT - 2 - (HEIGHT - 6) * (value / highest);
-    drawn += `${on ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`;
-    if (!on) drawn += "h0.01"; // a single point is seen as well
-    on = true;
+/** Where nothing was counted, or nobody was there to count, the line breaks off. */
+function pathOf(points, name, { now, span, step }, highest) {
+  let drawn = "", before = -Infinity;
+  for (const { at, [name]: value } of points) {
+    if (value === null || value === undefined) continue;
+    const x = WIDTH * (1 - (now - at - step) / span), y = HEIGHT - 2 - (HEIGHT - 6) * (value / highest);
+    const goesOn = at - before <= step;
+    drawn += `${goesOn ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`;
+    if (!goesOn) drawn += "h0.01"; // a single point is seen as well
+    before = at;
   }
   return drawn;
 }

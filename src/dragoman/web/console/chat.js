@@ -33,7 +33,7 @@ export class Chat {
     const disconnect = button("users.disconnect", () => this.#disconnect(), "small bad");
     this.root = element("div", { class: "view" }, this.facts,
       section("chat.shards", [], this.shards.root),
-      section("users.title", [this.user, disconnect], this.actions.word),
+      section("users.title", [element("div", { class: "filters" }, this.user, disconnect)], this.actions.word),
       section("switches.title", [this.back], this.word, this.switches.root));
   }
 

@@ -1,6 +1,8 @@
 // Elements in one expression. Text is always set as text: what is shown was written by somebody else.
 
-import { say } from "./words.js";
+import { say, word } from "./words.js";
+
+const COPIED_MS = 1200;
 
 export function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -22,6 +24,32 @@ export function section(title, tools, ...children) {
 
 export function button(key, onclick, kind = "small") {
   return element("button", { type: "button", class: kind, word: key, onclick });
+}
+
+/** A small button that copies what `of()` gives. */
+export function copier(of) {
+  const made = element("button", { type: "button", class: "copy" });
+  made.addEventListener("click", async (event) => {
+    event.preventDefault();
+    await copy(of());
+    made.dataset.copied = of();
+    setTimeout(() => delete made.dataset.copied, COPIED_MS);
+  });
+  made.title = word("copy");
+  made.dataset.tip = made.dataset.label = "copy";
+  made.setAttribute("aria-label", word("copy"));
+  return made;
+}
+
+/** Browsers give the clipboard to https and to this machine only; elsewhere the old way is left. */
+async function copy(value) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(value);
+  const field = element("textarea", { "aria-hidden": "true" });
+  field.value = value;
+  document.body.append(field);
+  field.select();
+  document.execCommand("copy");
+  field.remove();
 }
 
 export const text = (node, value) => {

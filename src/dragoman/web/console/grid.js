@@ -1,13 +1,14 @@
 // A table that is drawn again and again: a row stays the same element for as long as its key is there, so nothing
 // flickers, and what has the focus keeps it.
 
-import { element, text } from "./elements.js";
-import { say } from "./words.js";
+import { copier, element, text } from "./elements.js";
+import { short } from "./shown.js";
+import { say, tip } from "./words.js";
 
 /**
  * columns: { head, cell(row) → text } and optionally `number`, `mono`, `tight`, `mood(row)`, `href(row)`, `title(row)`, or
  * instead of `cell` `make(current)` → an element, made once, and `update(element, row)`; `current()` is the row as it
- * is now.
+ * is now. With `id(row)` the cell shows that id, shortened, with a button to copy it; `cell` is shown where it is "".
  */
 export class Grid {
   #rows = new Map();
@@ -21,6 +22,7 @@ export class Grid {
     this.#mark = mark;
     const heads = columns.map(({ head, number }) => {
       const cell = element("th", { scope: "col", class: number ? "number" : undefined });
+      if (head) tip(cell, head);
       if (head) say(cell, head);
       return cell;
     });
@@ -45,7 +47,7 @@ export class Grid {
         else held.line.dataset[name] = value;
       }
       this.#columns.forEach((column, i) => {
-        if (column.cell) this.#fill(held.cells[i], column, row);
+        if (column.cell || column.id) this.#fill(held.cells[i], column, row);
         else column.update?.(held.cells[i].firstChild, row);
       });
       if (this.body.children[at] !== held.line) this.body.insertBefore(held.line, this.body.children[at] ?? null);
@@ -57,10 +59,11 @@ export class Grid {
   #made(key) {
     const held = { row: null, line: element("tr"), cells: [] };
     held.line.dataset.key = key;
-    for (const { number, mono, tight, make, href } of this.#columns) {
+    for (const { number, mono, tight, make, href, id } of this.#columns) {
       const cell = element("td", { class: [number && "number", mono && "mono", tight && "tight"].filter(Boolean).join(" ") || undefined });
       if (make) cell.append(make(() => held.row));
-      else if (href) cell.append(element("a"));
+      else if (href || id) cell.append(element(href ? "a" : "span"));
+      if (id) cell.append(copier(() => id(held.row)));
       held.cells.push(cell);
       held.line.append(cell);
     }
@@ -68,9 +71,13 @@ export class Grid {
     return held;
   }
 
-  #fill(cell, { cell: told, mood, href, title }, row) {
-    const place = href ? cell.firstChild : cell;
-    text(place, String(told(row) ?? ""));
+  #fill(cell, { cell: told, mood, href, title, id }, row) {
+    const place = href || id ? cell.firstChild : cell, full = id?.(row) ?? "";
+    text(place, full ? short(full) : String(told?.(row) ?? ""));
+    if (id) {
+      cell.lastChild.hidden = !full;
+      if (full) cell.title = full;
+    }
     if (href) place.setAttribute("href", href(row));
     if (mood) cell.dataset.mood = mood(row) ?? "";
     if (title) cell.title = title(row) ?? "";

@@ -24,14 +24,18 @@ export class Jobs {
       key: (row) => row.job_id, empty: "jobs.none", mark: (row) => ({ job: row.job_id, outcome: row.outcome ?? "open" }),
       columns: [
         { head: "jobs.created", cell: (row) => clock(Number(row.created_ms)), tight: true },
-        { head: "jobs.id", cell: (row) => row.job_id, href: (row) => `#job/${encodeURIComponent(row.job_id)}`, mono: true },
+        {
+          head: "jobs.id", id: (row) => row.job_id, href: (row) => `#job/${encodeURIComponent(row.job_id)}`, mono: true,
+          tight: true,
+        },
         { head: "jobs.end", cell: (row) => ended(row), mood: (row) => MOODS[row.outcome] ?? "warm" },
         { head: "jobs.took", cell: (row) => took(row), number: true },
-        { head: "jobs.node", cell: (row) => row.node_id, mono: true, tight: true },
+        { head: "jobs.node", id: (row) => row.node_id, mono: true, tight: true },
         { head: "jobs.pair", cell: (row) => `${row.src_lang ?? "?"} → ${row.tgt_lang ?? "?"}`, tight: true },
-        { head: "jobs.session", cell: (row) => `${row.session_id} #${row.utterance_index}`, mono: true },
+        { head: "jobs.session", id: (row) => row.session_id, mono: true, tight: true },
+        { head: "jobs.index", cell: (row) => row.utterance_index, number: true },
         { head: "jobs.attempts", cell: (row) => row.attempt, number: true },
-        { head: "jobs.driver", cell: (row) => row.driver, mono: true },
+        { head: "jobs.driver", id: (row) => row.driver, mono: true, tight: true },
       ],
     });
     this.pager = new Pager(() => app.refresh());

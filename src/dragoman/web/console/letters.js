@@ -22,7 +22,7 @@ export class Letters {
     this.grid = new Grid({
       key: nameOf, empty: "letters.none", mark: (row) => ({ letter: row.id }),
       columns: [
-        { head: "letters.at", cell: (row) => row.instance, mono: true },
+        { head: "letters.at", id: (row) => row.instance, mono: true, tight: true },
         { head: "letters.kind", cell: (row) => row.kind || word("letters.unknown") },
         { head: "letters.reason", cell: (row) => row.reason },
         { head: "letters.deliveries", cell: (row) => count(row.deliveries), number: true },

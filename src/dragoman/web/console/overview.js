@@ -70,7 +70,7 @@ export class Overview {
 
   #instanceColumns() {
     return [
-      { head: "instances.name", cell: (row) => row.instance, mono: true, tight: true },
+      { head: "instances.name", id: (row) => row.instance, mono: true, tight: true },
       {
         head: "state", tight: true, mood: (row) => MOODS[stateOf(row)],
         cell: (row) => word(`state.${stateOf(row)}`, { ago: ago(row.at_ms, this.#now) }),
@@ -100,11 +100,11 @@ export class Overview {
   #nodeColumns() {
     return [
       {
-        head: "nodes.name", cell: (row) => row.node_id, mono: true, tight: true,
+        head: "nodes.name", id: (row) => row.node_id, mono: true, tight: true,
         href: (row) => `#jobs/node/${encodeURIComponent(row.node_id)}`,
       },
       { head: "state", cell: (row) => this.#told(row), mood: (row) => MOODS[this.#state(row)], tight: true },
-      { head: "nodes.at", cell: (row) => row.instance, mono: true },
+      { head: "nodes.at", id: (row) => row.instance, mono: true, tight: true },
       { head: "nodes.slots", cell: (row) => (row.gone ? "" : `${count(row.reserved)} / ${count(row.slots)}`), number: true },
       { head: "nodes.running", cell: (row) => (row.gone ? "" : count(row.running)), number: true },
       { head: "nodes.languages", cell: (row) => (row.gone ? "" : spoken(row.languages)) },

@@ -20,17 +20,17 @@ export class Sessions {
       key: (row) => row.session_id, empty: "sessions.none", mark: (row) => ({ session: row.session_id }),
       columns: [
         {
-          head: "sessions.id", mono: true, cell: (row) => row.session_id,
+          head: "sessions.id", mono: true, tight: true, id: (row) => row.session_id,
           href: (row) => `#jobs/session/${encodeURIComponent(row.session_id)}`,
         },
         {
-          head: "sessions.owner", mono: true, cell: (row) => row.owner || word("sessions.alone"),
+          head: "sessions.owner", mono: true, id: (row) => row.owner, cell: () => word("sessions.alone"),
           mood: (row) => (row.owner ? "" : "warm"),
         },
         { head: "sessions.tenant", cell: (row) => row.tenant || "–", tight: true },
         { head: "sessions.languages", cell: languages, tight: true },
-        { head: "sessions.turn", cell: (row) => row.turn_id || "–", mono: true },
-        { head: "sessions.node", cell: (row) => row.turn_node || "–", mono: true },
+        { head: "sessions.turn", id: (row) => row.turn_id, cell: () => "–", mono: true, tight: true },
+        { head: "sessions.node", id: (row) => row.turn_node, cell: () => "–", mono: true, tight: true },
         { head: "sessions.release", make: () => element("span", { class: "window" }), update: drawWindow },
         { head: "sessions.parked", cell: (row) => count(row.parked), number: true, mood: (row) => (row.parked ? "warm" : "") },
         { head: "", make: (current) => button("sessions.end", () => this.#end(current()), "small bad") },

@@ -27,5 +27,10 @@ export function clock(at) {
   return date.toLocaleString(locale(), { ...day, hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
 }
 
+const LONGEST_ID = 20;
+
+/** Both ends of a long id: the beginning tells its kind, the end tells it from others. */
+export const short = (id) => (id.length > LONGEST_ID ? `${id.slice(0, 10)}…${id.slice(-4)}` : id);
+
 export const few = (items, most = 8) =>
   items.slice(0, most).join(" ") + (items.length > most ? ` +${items.length - most}` : "");

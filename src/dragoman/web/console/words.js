@@ -1,10 +1,12 @@
 // What the console says, in English and Chinese. An element remembers its word, so that the language can change at any
 // time; what is drawn again every second need not.
 
-import { EN } from "./words_en.js";
-import { ZH } from "./words_zh.js";
+import { TIPS_EN } from "./tips_en.js";
+import { TIPS_ZH } from "./tips_zh.js";
+import { EN as WORDS_EN } from "./words_en.js";
+import { ZH as WORDS_ZH } from "./words_zh.js";
 
-const WORDS = { en: EN, zh: ZH };
+const EN = { ...WORDS_EN, ...TIPS_EN }, WORDS = { en: EN, zh: { ...WORDS_ZH, ...TIPS_ZH } };
 const KEPT = "dragoman.language"; // the same as that of the page at /
 let chosen = "en";
 
@@ -25,6 +27,14 @@ export function say(element, key, values = {}) {
   element.dataset.values = JSON.stringify(values);
   const text = key ? word(key, values) : "";
   if (element.textContent !== text) element.textContent = text;
+}
+
+/** What a term means, shown when the pointer rests on it: the word `key.tip`, where there is one. */
+export function tip(element, key) {
+  if (!(`${key}.tip` in EN)) return element;
+  element.dataset.tip = `${key}.tip`;
+  element.title = word(element.dataset.tip);
+  return element;
 }
 
 export function preferred() {
@@ -48,6 +58,7 @@ export function translate(root) {
   for (const element of root.querySelectorAll("[data-label]")) {
     element.setAttribute("aria-label", word(element.dataset.label));
   }
+  for (const element of root.querySelectorAll("[data-tip]")) element.title = word(element.dataset.tip);
   for (const element of root.querySelectorAll("[data-hint]")) element.placeholder = word(element.dataset.hint);
 }
 

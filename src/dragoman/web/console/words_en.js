@@ -31,6 +31,7 @@ export const EN = {
   "gate.forget": "Forget the token",
   "gate.wrong": "Not accepted: {why}.",
 
+  "copy": "Copy the whole id",
   "confirm.no": "Cancel",
   "pager.back": "Back",
   "pager.forth": "Next",
@@ -186,6 +187,7 @@ export const EN = {
   "jobs.node": "Node",
   "jobs.pair": "Languages",
   "jobs.session": "Session",
+  "jobs.index": "Utterance",
   "jobs.attempts": "Attempts",
   "jobs.driver": "Driven by",
   "since.any": "Any time",
@@ -280,8 +282,7 @@ export const EN = {
   "release.waiting": "waiting",
 
   "charts.title": "Rates and percentiles",
-  "charts.of": "Instance",
-  "charts.facts": "What {instance} counted in the last two minutes, over 10 s each. Percentiles are upper bounds.",
+  "charts.facts": "The whole cluster over the last 30 minutes, one point each 10 s. Instances in the last point: {instances}.",
   "charts.jobs": "Jobs",
   "charts.job_ms": "From the cut to the result",
   "charts.placed_ms": "From the cut to the node",
