@@ -85,11 +85,11 @@ class Speech(Section, frozen=True):
         Meta(ge=10, le=600000, description="A job not acknowledged this long moves on; for nodes that acknowledge."),
     ] = 2000
     attempt_timeout_ms: Annotated[
-        int, Meta(ge=10, le=600000, description="How long one attempt on one node may take.")
+        int, Meta(ge=10, le=600000, description="How long one attempt may take at least; on a slow node it gets more.")
     ] = 12000
     job_timeout_ms: Annotated[
         int, Meta(ge=10, le=1800000, description="How long a job may take, all attempts together.")
-    ] = 30000
+    ] = 60000
     max_attempts: Annotated[int, Meta(ge=1, le=100, description="How often a job may be tried.")] = 3
     max_waiting_jobs: Annotated[
         int,

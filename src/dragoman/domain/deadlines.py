@@ -3,6 +3,10 @@
 Three deadlines: the node has not said it took the job (only nodes that say so at all), the attempt takes too long, the
 job takes too long. The first two may lead to another attempt; the third ends the job.
 
+How long an attempt may take depends on its node: a small GPU may need 20 s for 4 s of audio. `attempt_limit_ms` allows
+three times what the node lately took for as much audio (see `track_record`), and 2 s; at least `attempt_timeout_ms`,
+and at most 0.6 of the job's time, so that another attempt is possible.
+
 The exception: audio of a max-duration job lies in the buffer of an old node — one that does not acknowledge — until
 its turn goes on or ends. Such a job is *parked*: no deadline while the turn is open, one attempt's time after its end,
 and then it is over, since moving it would tear the turn. Its slot goes back after one attempt's time all the same.
@@ -18,8 +22,19 @@ from math import inf
 class DeadlineSettings:
     ack_timeout_ms: int = 2000
     attempt_timeout_ms: int = 12000
-    job_timeout_ms: int = 30000
+    job_timeout_ms: int = 60000
     max_attempts: int = 3
+
+
+BASE_MS = 2000
+TIMES_AS_LONG = 3
+SHARE_OF_JOB = 0.6
+
+
+def attempt_limit_ms(settings: DeadlineSettings, audio_s: float, slowness: float | None) -> int:
+    """How long an attempt may take on a node of this `slowness`, its work time per second of audio; None: not known."""
+    expected_ms = 0.0 if slowness is None else BASE_MS + audio_s * TIMES_AS_LONG * slowness * 1000
+    return max(settings.attempt_timeout_ms, int(min(expected_ms, SHARE_OF_JOB * settings.job_timeout_ms)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +71,7 @@ class JobClock:
         "_taken",
         "_turn_ended_at",
         "attempt",
+        "attempt_limit_ms",
         "created_at",
         "settings",
     )
@@ -65,6 +81,7 @@ class JobClock:
         self.settings = settings
         self.created_at = created_at
         self.attempt = 1
+        self.attempt_limit_ms = settings.attempt_timeout_ms  # of the attempt under way; the caller knows its node
         self._held_by_node = held_by_node
         self._turn_ended_at: float | None = None
         self._dispatched_at: float | None = None
@@ -88,6 +105,7 @@ class JobClock:
     def reassigned(self) -> None:
         """The attempt is over and the next waits for its node."""
         self.attempt += 1
+        self.attempt_limit_ms = self.settings.attempt_timeout_ms
         self._dispatched_at = None
         self._acks = self._taken = self._slot_told = False
 
@@ -106,7 +124,11 @@ class JobClock:
     def attempt_ms(self, now: float) -> int:
         """How long an attempt that begins now may take."""
         left_ms = max(int((self.job_deadline - now) * 1000), 0)
-        return min(self.settings.attempt_timeout_ms, left_ms)
+        return min(self.attempt_limit_ms, left_ms)
+
+    def work_s(self, now: float) -> float | None:
+        """How long the attempt is with its node; None if it is with none, or lies in its buffer."""
+        return None if self._dispatched_at is None or self.parked else now - self._dispatched_at
 
     def next_deadline(self) -> float | None:
         """None only for a parked job whose turn is open and whose slot went back."""
@@ -131,7 +153,7 @@ class JobClock:
         """When the job, the attempt, the acknowledgement and the slot run out; infinity where nothing runs."""
         if self._dispatched_at is None:
             return self.job_deadline, inf, inf, inf
-        attempt_s = self.settings.attempt_timeout_ms / 1000
+        attempt_s = self.attempt_limit_ms / 1000
         attempt = self._dispatched_at + attempt_s
         if self.parked:
             end = inf if self._turn_ended_at is None else max(self._turn_ended_at, self._dispatched_at) + attempt_s

@@ -278,6 +278,36 @@ async def test_job_assign_tells_the_node_how_long_its_attempt_may_take(house: Op
     assert node.jobs[0]["deadline_ms"] == 12_000
 
 
+async def test_a_node_that_was_slow_gets_more_time_for_its_next_jobs(house: Open) -> None:
+    here = await house()
+    slow = await here.node("slow")
+    for _ in range(3):
+        here.services.dispatcher.track_record.took("slow", 21.0, 3.6)
+    ear = Ear()
+    mine = order(ear=ear)
+    mine.audio_ms = 1_000
+    here.services.dispatcher.take(mine)
+    assert (await given(slow))["deadline_ms"] == 19_500
+
+
+async def test_the_driver_learns_from_results_and_time_outs_how_slow_a_node_is(house: Open) -> None:
+    here = await house(**QUICK)
+    node = await here.node("n", features=ACKING)
+    record = here.services.dispatcher.track_record
+    _, ear = await start(here, node)
+    node.answer(node.jobs[0])
+    assert await end_of(ear) is Outcome.OK
+    fast = record.slowness("n")
+    assert fast is not None
+    here.services.dispatcher.take(order(index=1, ear=ear))
+    stuck = await given(node, 2)
+    node.ack(stuck)
+    assert await end_of(ear, 1) is Outcome.FAILED
+    slow = record.slowness("n")
+    assert slow is not None
+    assert slow >= 1.5 / 0.02, "the attempt was given up after 1.5 s, for 20 ms of audio"
+
+
 # -- retries ---------------------------------------------------------------------------------------
 
 BROKEN = JobError("PROCESSING_ERROR", "RuntimeError: the model is broken")

@@ -1,6 +1,14 @@
 import pytest
 
-from dragoman.domain.deadlines import AckTimeout, AttemptTimeout, DeadlineSettings, JobClock, JobTimeout, SlotTimeout
+from dragoman.domain.deadlines import (
+    AckTimeout,
+    AttemptTimeout,
+    DeadlineSettings,
+    JobClock,
+    JobTimeout,
+    SlotTimeout,
+    attempt_limit_ms,
+)
 
 SETTINGS = DeadlineSettings()
 
@@ -11,9 +19,9 @@ def clock(held_by_node: bool = False) -> JobClock:
 
 def test_a_job_that_waits_for_a_node_has_only_its_own_deadline() -> None:
     waiting = clock()
-    assert waiting.next_deadline() == 30.0
-    assert waiting.due(29.9) is None
-    assert waiting.due(30.0) == JobTimeout(attempt=1)
+    assert waiting.next_deadline() == 60.0
+    assert waiting.due(59.9) is None
+    assert waiting.due(60.0) == JobTimeout(attempt=1)
 
 
 def test_a_node_that_acknowledges_has_two_seconds_to_do_so() -> None:
@@ -40,9 +48,9 @@ def test_an_old_node_is_not_asked_for_an_acknowledgement() -> None:
 
 def test_the_job_deadline_cuts_a_late_attempt_short() -> None:
     job = clock()
-    job.dispatched(25.0, acks=False)
-    assert job.next_deadline() == 30.0
-    assert job.due(40.0) == JobTimeout(attempt=1), "the gravest first"
+    job.dispatched(55.0, acks=False)
+    assert job.next_deadline() == 60.0
+    assert job.due(70.0) == JobTimeout(attempt=1), "the gravest first"
 
 
 def test_the_next_attempt_begins_with_fresh_deadlines() -> None:
@@ -51,7 +59,7 @@ def test_the_next_attempt_begins_with_fresh_deadlines() -> None:
     job.acked()
     job.reassigned()
     assert job.attempt == 2
-    assert job.next_deadline() == 30.0
+    assert job.next_deadline() == 60.0
     job.dispatched(12.5, acks=True)
     assert job.due(14.5) == AckTimeout(attempt=2)
 
@@ -66,8 +74,8 @@ def test_three_attempts_and_no_more() -> None:
 
 
 def test_no_attempt_begins_past_the_deadline_of_the_job() -> None:
-    assert clock().may_retry(29.9)
-    assert not clock().may_retry(30.0)
+    assert clock().may_retry(59.9)
+    assert not clock().may_retry(60.0)
 
 
 def test_what_is_due_stays_due_until_something_is_done_about_it() -> None:
@@ -126,6 +134,56 @@ def test_a_parked_job_whose_node_died_is_an_ordinary_job_until_it_has_another() 
     job.dispatched(0.0, acks=False)
     job.reassigned()
     assert not job.parked
-    assert job.next_deadline() == 30.0
+    assert job.next_deadline() == 60.0
     job.dispatched(20.0, acks=False)
     assert job.due(32.0) == SlotTimeout(attempt=2)
+
+
+# -- how long an attempt may take
+
+
+@pytest.mark.parametrize(
+    ("audio_s", "slowness", "limit_ms"),
+    [
+        (3.6, None, 12_000),
+        (3.6, 0.5, 12_000),
+        (3.6, 2.0, 23_600),
+        (3.6, 21 / 3.6, 36_000),
+        (10.0, 5.0, 36_000),
+        (0.0, 5.0, 12_000),
+    ],
+    ids=["nothing known", "a fast node", "a slow node", "a very slow node", "long audio", "no audio"],
+)
+def test_an_attempt_gets_three_times_what_its_node_lately_took_within_bounds(
+    audio_s: float, slowness: float | None, limit_ms: int
+) -> None:
+    assert attempt_limit_ms(SETTINGS, audio_s, slowness) == limit_ms
+
+
+def test_an_attempt_gets_its_least_time_even_beyond_its_share_of_the_job() -> None:
+    short = DeadlineSettings(attempt_timeout_ms=400, job_timeout_ms=400)
+    assert attempt_limit_ms(short, 10.0, 5.0) == 400
+
+
+def test_an_attempt_ends_at_the_limit_of_its_node_and_the_next_at_that_of_its_own() -> None:
+    job = clock()
+    job.attempt_limit_ms = 23_600
+    assert job.attempt_ms(now=1.0) == 23_600
+    job.dispatched(1.0, acks=False)
+    assert job.due(24.5) is None
+    assert job.due(24.6) == AttemptTimeout(attempt=1)
+    job.reassigned()
+    assert job.attempt_ms(now=24.6) == 12_000
+
+
+def test_an_attempt_late_in_a_job_has_what_is_left() -> None:
+    assert clock().attempt_ms(now=55.0) == 5_000
+
+
+def test_the_work_of_a_node_is_timed_from_the_dispatch_unless_the_job_lies_in_its_buffer() -> None:
+    job, parked = clock(), clock(held_by_node=True)
+    assert job.work_s(1.0) is None
+    for each in (job, parked):
+        each.dispatched(1.0, acks=False)
+    assert job.work_s(4.5) == 3.5
+    assert parked.work_s(4.5) is None

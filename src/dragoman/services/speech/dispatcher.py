@@ -7,7 +7,7 @@ from time import monotonic
 
 import structlog
 
-from dragoman.domain.deadlines import DeadlineSettings
+from dragoman.domain.deadlines import DeadlineSettings, attempt_limit_ms
 from dragoman.domain.fleet import WHOLE_NODE
 from dragoman.domain.job import Event
 from dragoman.domain.release import Drop
@@ -279,6 +279,10 @@ class Dispatcher:
         self.announcer.tell(CoolingDown(node_id, WHOLE_NODE, 0, failing=True))
 
     # -- what drivers ask ------------------------------------------------------------------------
+
+    def attempt_limit_ms(self, order: Order, node_id: str) -> int:
+        slowness = self.track_record.slowness(node_id)
+        return attempt_limit_ms(self._deadlines, order.audio_s if slowness is not None else 0.0, slowness)
 
     def note(self, job_id: str, event: Event, attempt: int, node_id: str) -> None:
         """Progress nobody waits for."""

@@ -207,7 +207,9 @@ class Driver:
         self.node_id, self.epoch, self.taken, self.lost_at = choice.node_id, choice.epoch, False, None
         self._told_dispatched = False
         order.sent_to(choice.node_id)
-        if self.clock.attempt > 1 or choice.text_only:
+        usual_ms = self.clock.attempt_limit_ms
+        self.clock.attempt_limit_ms = self.shop.attempt_limit_ms(order, choice.node_id)
+        if self.clock.attempt > 1 or choice.text_only or self.clock.attempt_limit_ms != usual_ms:
             self._write_frame(choice.text_only)
         message = AssignMessage(
             node_id=choice.node_id,
@@ -278,6 +280,7 @@ class Driver:
                 await self._failover("model_not_available", ErrorCode.MODEL_NOT_AVAILABLE, cancel=False)
                 return
         if result.success:
+            self._note_work()
             self.shop.succeeded(self.node_id)
         elif result.error is None or result.error.code != ErrorCode.MODEL_NOT_AVAILABLE:  # which cools down by itself
             self.shop.failed(self.node_id)
@@ -292,6 +295,11 @@ class Driver:
             return
         self.shop.answered(order, self.node_id)
         log.debug("job ended", job=order.job_id, trace_id=order.trace_id, outcome=end.outcome)
+
+    def _note_work(self) -> None:
+        work_s = self.clock.work_s(monotonic())
+        if work_s is not None:
+            self.shop.track_record.took(self.node_id, work_s, self.order.audio_s)
 
     def _why_retry(self, result: JobResult) -> str:
         """Why the job gets its one retry on another node; empty if it does not. A parked job would tear its turn."""
@@ -339,6 +347,7 @@ class Driver:
                 self.shop.failed(self.node_id)
                 await self._failover("ack_timeout", ErrorCode.JOB_TIMEOUT, cancel=True)
             case AttemptTimeout():
+                self._note_work()  # it would have taken longer still: the next attempt there gets more time
                 self.shop.failed(self.node_id)
                 await self._failover("attempt_timeout", ErrorCode.JOB_TIMEOUT, cancel=True)
             case SlotTimeout():

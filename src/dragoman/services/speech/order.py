@@ -10,6 +10,8 @@ from typing import Protocol
 from dragoman.domain.job import Outcome
 from dragoman.domain.placement import Assign, NoNode, Receipt
 from dragoman.domain.turn import Turn
+from dragoman.protocol.audio import decode_base64, duration_ms
+from dragoman.protocol.errors import BadAudio
 from dragoman.protocol.node import JobAssign, JobResult, NodePartial
 
 MAX_LATEST = 64  # nodes of one session whose latest index is remembered
@@ -83,6 +85,7 @@ class Order:
     line: TurnLine
     place: Place
     ends_turn: bool
+    audio_ms: int | None = None  # None: to be counted
     held_by_node: bool = False  # cut by length: an old node may keep it until its turn goes on
     needs: frozenset[str] = frozenset()
     tenant: str = "default"
@@ -95,6 +98,17 @@ class Order:
     sent_at: float | None = None  # to a node that acknowledges jobs
     ack_ms: float | None = None  # from then to its acknowledgement
     release_state: str = ""  # how the release window settled its index, or why it dropped the result
+
+    @property
+    def audio_s(self) -> float:
+        """The length of its audio; 0 if that is not known."""
+        if self.audio_ms is None:
+            about = self.assignment
+            try:
+                self.audio_ms = duration_ms(about.audio_format, decode_base64(about.audio), about.sample_rate)
+            except BadAudio:
+                self.audio_ms = 0
+        return self.audio_ms / 1000
 
     def sent_to(self, node_id: str) -> None:
         self.seen.add(node_id)

@@ -32,7 +32,7 @@ class PlacerSettings:
     placement_wait_ms: int = 2000
     default_slots: int = 4
     turn_overcommit: int = 4
-    job_timeout_ms: int = 30_000
+    job_timeout_ms: int = 60_000
 
 
 class Placer:

@@ -257,14 +257,21 @@ class Session:
         if line is None:
             line = self.lines[cut.turn_id] = TurnLine(Turn(cut.turn_id))
         assignment = messages.assignment_of_cut(self.id, self.init, cut, self.audio_format, self.sample_rate)
-        self._order(assignment, line, cut.ends_turn, None)
+        self._order(assignment, line, cut.ends_turn, None, cut.duration_ms)
 
     def _order_utterance(self, message: Utterance, socket: Socket | None) -> None:
         turn_id = ids.turn_id()
         line = self.lines[turn_id] = TurnLine(Turn(turn_id))
         self._order(messages.assignment_of_utterance(message, turn_id), line, True, socket)
 
-    def _order(self, assignment: JobAssign, line: TurnLine, ends_turn: bool, socket: Socket | None) -> None:
+    def _order(
+        self,
+        assignment: JobAssign,
+        line: TurnLine,
+        ends_turn: bool,
+        socket: Socket | None,
+        audio_ms: int | None = None,
+    ) -> None:
         order = Order(
             job_id=assignment.job_id,
             request_id=ids.request_id(self.id, assignment.utterance_index, assignment.tgt_lang),
@@ -274,6 +281,7 @@ class Session:
             line=line,
             place=line.join(),
             ends_turn=ends_turn,
+            audio_ms=audio_ms,
             held_by_node=bool(assignment.is_max_duration_triggered),
             needs=messages.needs_of(assignment.pipeline),
             tenant=self.tenant,
