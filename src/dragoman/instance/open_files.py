@@ -6,10 +6,16 @@ made again.
 
 import resource
 
+MACOS = 10_240  # macOS names no hard limit, and refuses a soft one above this
+
 
 def raise_file_limit(wanted: int = 0) -> bool:
     """As many open files as the system lets us have; children inherit it. False: fewer than `wanted`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (MACOS, hard))
+            return wanted <= MACOS
     return hard == resource.RLIM_INFINITY or hard >= wanted
