@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 import socket
 import time
@@ -99,6 +100,28 @@ def test_each_worker_answers_for_itself_on_its_admin_port(server: Dragoman) -> N
         assert server.get("/health/ready", admin)[1]["instance"] == row["instance"]
         assert "dragoman_fleet_nodes" in server.get("/metrics", admin)[1]
         assert server.get("/api/v1/cluster", admin)[0] == 404
+
+
+async def test_what_the_gateway_counts_is_a_metric(server: Dragoman) -> None:
+    admin = f"127.0.0.1:{instances(server)[0]['admin_port']}"
+
+    def counted(name: str) -> float:
+        rows = [f"127.0.0.1:{row['admin_port']}" for row in instances(server)]
+        found = [re.search(rf"^{re.escape(name)} (\S+)$", server.get("/metrics", row)[1], re.M) for row in rows]
+        return sum(float(one[1]) for one in found if one)
+
+    refused, opened = counted('dragoman_gateway_refused_total{status="404"}'), counted("dragoman_gateway_opened_total")
+    read = counted('dragoman_gateway_frames_total{direction="in"}')
+    async with aiohttp.ClientSession() as http:
+        with pytest.raises(aiohttp.WSServerHandshakeError):
+            await http.ws_connect(f"ws://{server.base}/ws/nowhere")
+        async with http.ws_connect(f"ws://{server.base}/ws/session") as client:
+            await client.send_str("rubbish")
+            await client.receive()
+    assert counted('dragoman_gateway_refused_total{status="404"}') == refused + 1
+    assert counted("dragoman_gateway_opened_total") == opened + 1
+    assert counted('dragoman_gateway_frames_total{direction="in"}') > read
+    assert "dragoman_gateway_endpoint_errors_total 0.0" in server.get("/metrics", admin)[1]
 
 
 async def test_clients_and_nodes_come_in_on_the_same_port(server: Dragoman) -> None:

@@ -1,10 +1,14 @@
 """What one connection may ask of the gateway, and what is counted there.
 
-`Counters` are plain integers, bumped on the hot path; whoever publishes metrics reads them when asked.
+`Counters` are plain integers, bumped on the hot path; Prometheus reads them when asked.
 """
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,7 @@ class Limits:
         return min(self.out_queue_age_s, self.ping_idle_s, self.ping_reply_s, self.head_timeout_s, self.close_timeout_s)
 
 
-class Counters:
+class Counters(Collector):
     """Totals since start. `closed` (by close code) and `refused` (by HTTP status) count what we ended ourselves."""
 
     __slots__ = (
@@ -66,3 +70,26 @@ class Counters:
         self.bytes_out = 0
         self.endpoint_errors = 0
         self.rehomed = 0  # grown read buffers given back
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        yield _total("accepted", "TCP connections accepted", self.accepted)
+        yield _total("http", "Connections handed to HTTP", self.http)
+        yield _total("opened", "Connections that became WebSockets", self.opened)
+        yield _total("heads_dropped", "Connections without a complete request in time", self.heads_dropped)
+        yield _totals("refused", "Upgrades and requests refused", "status", self.refused)
+        yield _totals("closed", "WebSockets closed by this instance", "code", self.closed)
+        yield _totals("frames", "WebSocket frames", "direction", {"in": self.frames_in, "out": self.frames_out})
+        yield _totals("bytes", "Bytes of those frames", "direction", {"in": self.bytes_in, "out": self.bytes_out})
+        yield _total("endpoint_errors", "WebSockets closed because of a fault of ours", self.endpoint_errors)
+        yield _total("buffers_returned", "Grown read buffers given back", self.rehomed)
+
+
+def _total(name: str, help: str, value: int) -> CounterMetricFamily:
+    return CounterMetricFamily(f"dragoman_gateway_{name}", help, value=value)
+
+
+def _totals(name: str, help: str, label: str, values: Mapping[str, int] | Mapping[int, int]) -> CounterMetricFamily:
+    family = CounterMetricFamily(f"dragoman_gateway_{name}", help, labels=[label])
+    for key, value in values.items():
+        family.add_metric([str(key)], value)
+    return family

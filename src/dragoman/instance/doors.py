@@ -52,6 +52,7 @@ class Doors:
             authorize=self._authorizer(),
         )
         self._open = True
+        self._services.metrics.registry.register(self.listener.counters)
         await self._open_for_admins(stage, keeper, admin_port)
 
     async def close(self, code: int) -> None:

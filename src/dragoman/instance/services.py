@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from dragoman import logs
 from dragoman.config import Config
 from dragoman.config.secrets import secrets_of
 from dragoman.domain.deadlines import DeadlineSettings
@@ -275,6 +276,7 @@ class Services:
             before = time.monotonic()
             await asyncio.sleep(LAG_INTERVAL_S)
             self.metrics.loop_lag.observe(max(time.monotonic() - before - LAG_INTERVAL_S, 0))
+            self.metrics.log_dropped.set(logs.dropped())
             self.metrics.memory_blocks.set(sys.getallocatedblocks())
 
 

@@ -17,7 +17,9 @@ class Metrics:
         self.registry = CollectorRegistry()
         board = Board()
         self.registry.register(board)
-        self.inbox_pending = board.gauge("scheduler_phase2_inbox_pending", "Entries waiting in this inbox")
+        self.inbox_pending = board.gauge(
+            "scheduler_phase2_inbox_pending", "Entries in this inbox: pending (read, not done) and unread"
+        )
         self.dlq_moved = board.counter("scheduler_phase2_dlq_moved_total", "Entries moved to the dead letters")
         self.dlq_full = board.counter("dragoman_dlq_full_total", "Dead letters refused because there are too many")
         self.inbox_done = board.counters("dragoman_inbox_done_total", "Inbox entries worked", ["kind"])
@@ -38,6 +40,7 @@ class Metrics:
         self.nodes = board.gauge("dragoman_nodes", "Nodes connected here")
         self.fleet = board.gauge("dragoman_fleet_nodes", "Nodes known here")
         self.loop_lag = board.histogram("dragoman_loop_lag_seconds", "Event loop lag", STAGES_S)
+        self.log_dropped = board.counter("dragoman_log_lines_dropped_total", "Log lines that nobody took in time")
         self.memory_blocks = board.gauge("dragoman_memory_blocks", "Pieces of memory that Python objects have")
         self.stage = board.histograms(
             "dragoman_job_stage_seconds", "From the cut to each stage of a job", ["stage"], STAGES_S

@@ -94,6 +94,20 @@ async def test_with_full_dead_letters_it_stays_pending_and_is_counted(join: Join
     assert [letter.reason for letter in await stores.letters.list("a")] == ["RedisAway: not yet"] * 2
 
 
+async def test_inbox_pending_counts_what_is_pending_and_what_is_unread(join: Join, stores: Stores) -> None:
+    member = await join("a")
+    member.failing = REFUSAL
+    await member.push(said("pending"))
+    await member.reader.run_once()
+    member.reader.in_hand.update(entry.id for entry in await stores.inboxes.pending("a", 0, 10))
+    for job in ("unread", "unread too"):
+        await member.push(said(job))
+    await member.reclaimer.run_once()
+    [family] = [one for one in member.metrics.registry.collect() if one.name == "scheduler_phase2_inbox_pending"]
+    assert family.samples[0].value == 3
+    assert family.documentation == "Entries in this inbox: pending (read, not done) and unread"
+
+
 async def test_switched_off_it_only_tries_again(join: Join, stores: Stores) -> None:
     member = await join("a")
     stores.inboxes.settings = InboxSettings(dead_letters=False)

@@ -13,6 +13,7 @@ from dragoman.cli.main import COMMANDS, imported
 from dragoman.config.catalog import ENV_PREFIX, RETIRED, SECTIONS, SETTINGS
 from dragoman.domain.chat.switches import NAMES as SWITCHES
 from dragoman.domain.chat.switches import RANGES, Switches
+from dragoman.gateway.limits import Counters
 from dragoman.protocol.chat import Reason
 from dragoman.protocol.codes import Close
 from dragoman.services.metrics import Metrics
@@ -212,6 +213,7 @@ def test_every_file_named_exists(path: Path) -> None:
 def metric_names() -> set[str]:
     registry = Metrics().registry
     registry.register(Ops())
+    registry.register(Counters())
     counters = {f"{family.name}_total" for family in registry.collect() if family.type == "counter"}
     return counters | {family.name for family in registry.collect() if family.type != "counter"}
 
