@@ -1,7 +1,9 @@
-"""A hostile client on two running instances: every attack gets its answer, nothing of it is left, and nobody who was
-there meanwhile lost anything. Times are the bench's, and are not judged here."""
+"""A hostile client on two running instances: every attack gets its answers, nothing of it is left, and no other client
+loses anything. How much slower the others became is measured by the bench, and not judged here: machines differ.
+"""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -23,33 +25,37 @@ def abused(tmp_path: Path, attacks: tuple[Attack, ...], *options: str) -> dict[s
 
 
 def is_clean(found: dict[str, Any], attacks: tuple[Attack, ...]) -> None:
-    figures = found["figures"]
-    assert found["settings"]["wrong"] == []
-    assert found["settings"]["answers"].keys() == {attack.name for attack in attacks}
-    assert figures["bystander_lost"] == 0
-    assert figures["bystander_utterances"] > 0
+    figures, answers = found["figures"], found["settings"]["answers"]
+    # What is left of an attack in Redis, in an instance or in its log, and what others were told wrongly.
+    assert (found["settings"]["wrong"], figures["wrong"], figures["bystander_lost"]) == ([], 0, 0)
+    assert answers.keys() == {attack.name for attack in attacks}
     for attack in attacks:
         assert figures[f"{attack.name}_rounds"] > 0
-        assert found["ratios"][f"{attack.name}_chat_p99"] > 0
+        assert attack.wrong(Counter(answers[attack.name])) == []
+        # The others were served during the attack.
+        assert figures[f"{attack.name}_speech_p99_ms"] > 0
+        assert figures[f"{attack.name}_chat_p99_ms"] > 0
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "of", [pytest.param(messages, id="messages"), pytest.param(frames, id="frames", marks=pytest.mark.long)]
 )
-def test_what_is_said_wrongly_is_answered_and_costs_nobody_anything(of: Any, tmp_path: Path) -> None:
+def test_wrong_messages_get_their_answers_and_no_other_client_loses_anything(of: Any, tmp_path: Path) -> None:
     is_clean(abused(tmp_path, of.ATTACKS, "--quick"), of.ATTACKS)
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.long
 @pytest.mark.parametrize("of", [pytest.param(doors, id="doors"), pytest.param(crowds, id="crowds")])
-def test_whoever_only_takes_up_room_is_shown_out_and_costs_nobody_anything(of: Any, tmp_path: Path) -> None:
+def test_clients_that_only_take_up_room_are_disconnected_and_no_other_client_loses_anything(
+    of: Any, tmp_path: Path
+) -> None:
     is_clean(abused(tmp_path, of.ATTACKS, "--quick"), of.ATTACKS)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_ten_thousand_strangers_and_a_million_frames_cost_nobody_anything(tmp_path: Path) -> None:
+def test_ten_thousand_strangers_and_a_million_frames_make_no_other_client_lose_anything(tmp_path: Path) -> None:
     large = (*crowds.ATTACKS, *(attack for attack in frames.ATTACKS if attack.name in ("tiny_frames", "huge_pieces")))
     is_clean(abused(tmp_path, large, "--seconds", "1"), large)
