@@ -41,13 +41,13 @@ def test_a_wrong_value_that_is_overridden_does_not_matter(file: Path) -> None:
 
 
 def test_all_problems_are_told_together(file: Path) -> None:
-    file.write_text("[server]\nprot = 1\nworkers = 0\n[speech]\nattempt_timeout_ms = 40000\n")
+    file.write_text("[server]\nprot = 1\nworkers = 0\n[speech]\nattempt_timeout_ms = 70000\n")
     with pytest.raises(ConfigError) as raised:
         load(file, {"DRAGOMAN_LOG__LEVEL": "loud"})
     assert len(raised.value.sentences) == 4
     text = str(raised.value)
     assert text.startswith("the configuration has 4 problems:\n  - server.prot")
-    for part in ("server.workers must be", "log.level must be", "speech.attempt_timeout_ms (40000) must not be above"):
+    for part in ("server.workers must be", "log.level must be", "speech.attempt_timeout_ms (70000) must not be above"):
         assert part in text
 
 

@@ -60,7 +60,7 @@ def test_the_defaults_are_those_the_design_names() -> None:
     assert (speech.final_grace_ms, speech.pause_ms, speech.max_duration_ms) == (50, 3000, 10000)
     assert (speech.max_buffer_bytes, speech.tts_max_ms, speech.reorder_ms) == (512000, 60000, 300)
     assert (speech.placement_wait_ms, speech.job_ack_timeout_ms, speech.attempt_timeout_ms) == (2000, 2000, 12000)
-    assert (speech.job_timeout_ms, speech.max_attempts, speech.node_grace_ms) == (30000, 3, 2000)
+    assert (speech.job_timeout_ms, speech.max_attempts, speech.node_grace_ms) == (60000, 3, 2000)
     assert (speech.reservation_ttl_ms, speech.default_slots, speech.turn_overcommit) == (15000, 4, 4)
     assert (speech.unavailable_ttl_s, speech.debounce_window_s) == (60, 5)
     assert (speech.close_wait_ms, speech.detached_session_s, speech.resume_grace_s) == (5000, 600, 30)
