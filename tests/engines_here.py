@@ -6,9 +6,9 @@ import shutil
 
 import pytest
 
-from dragoman.cli.sample import VOICES, WORDS_A_MINUTE
 from dragoman.engines import Sound
 from dragoman.engines.espeak import Espeak
+from dragoman.gateway.sample import SENTENCES, WORDS_A_MINUTE
 
 SENTENCE = "We need a doctor."
 
@@ -30,9 +30,14 @@ def needs_local(test: object) -> object:
     return needs_espeak(needs_apertium(needs_wheels(test)))
 
 
+def words(text: str) -> list[str]:
+    """Without punctuation and capitals, which a recogniser does not give."""
+    return "".join(letter for letter in text.lower() if letter.isalpha() or letter == " ").split()
+
+
 async def english(sentence: str = SENTENCE) -> Sound:
     """Spoken by a machine, in a way that a recogniser made for people understands."""
-    voice = Espeak(VOICES["en"], WORDS_A_MINUTE)
+    voice = Espeak(SENTENCES["en"][0], WORDS_A_MINUTE)
     await voice.open()
     async with asyncio.timeout(30):
         return await voice.synthesise(sentence, "en")

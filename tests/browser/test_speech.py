@@ -9,8 +9,10 @@ import pytest
 
 from browser.stage import CUT, PATIENCE_S, Stage, Windows, both_enter, recorded
 from dragoman.embedded.engine import free_port
+from dragoman.gateway.sample import SENTENCES
 from dragoman.verify.processes import InstanceProcess
 from e2e.raw_node import RawNode, silent
+from engines_here import words
 from waiting import wait_until
 
 SPEAK, ALICE = '[data-part="speak"]', '[data-pane="alice"]'
@@ -110,6 +112,21 @@ async def test_real_engines_answer_in_spanish_with_sound_one_can_hear(stage: Sta
     assert await first.locator(".translation").inner_text()
     assert int(await first.get_attribute("data-sound-ms")) > 200
     assert float(await first.get_attribute("data-peak")) > 0.05
+
+
+async def test_sample_of_the_page_is_recognised_as_it_was_spoken(stage: Stage, windows: Windows) -> None:
+    if stage.lacking is not None:
+        pytest.skip(f"these engines need more than is here: {stage.lacking}")
+    await stage.served(stage.second, "en", "es")
+    page = await windows.open(url(stage.second))
+    await page.select_option('select[data-part="from"]', "en")
+    await page.select_option('select[data-part="to"]', "es")
+    await page.click('[data-part="sample"]')
+    _, *sentences = SENTENCES["en"]
+    for index, sentence in enumerate(sentences):
+        await page.wait_for_selector(turn(index))
+        assert words(await page.locator(f"{turn(index)} .source").inner_text()) == words(sentence)
+    await page.wait_for_selector(f'{SPEAK}[aria-pressed="false"]')
 
 
 async def test_a_late_result_is_put_in_its_place_with_a_mark(stage: Stage, windows: Windows) -> None:

@@ -15,13 +15,10 @@ MAX_BYTES: Final = 4 << 20
 HEADER: Final = 44
 WORDS_A_MINUTE: Final = 120  # at which a recogniser made for people understands a machine's voice
 PAUSE: Final = '<break time="1100ms"/>'  # the page takes it for the end of an utterance
+# The voice, and what it says. The English sentences are ones that the bundled recogniser gets right of this voice at
+# this pace, wherever its silence begins and ends, and that the bundled translator knows all words of.
 SENTENCES: Final = {
-    "en": (
-        "en-us+f2",
-        "We need a doctor.",
-        "The children are playing in the garden.",
-        "My friend lives in a small village near the sea.",
-    ),
+    "en": ("en-us+f2", "We have a big problem.", "We need some money.", "We will go to the market tomorrow."),
     "es": ("es+f2", "Necesitamos un médico.", "Los niños juegan en el jardín.", "Mi amigo vive cerca del mar."),
     "fr": ("fr+f2", "Nous avons besoin d'un médecin.", "Les enfants jouent dans le jardin."),
     "de": ("de+f2", "Wir brauchen einen Arzt.", "Die Kinder spielen im Garten."),
