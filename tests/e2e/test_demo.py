@@ -40,6 +40,21 @@ def test_it_says_where_to_look_its_nodes_show_up_and_ctrl_c_ends_everything(tmp_
         assert [line for line in lines if line["level"] not in ("info", "debug")] == []
 
 
+def test_demo_starts_as_many_instances_as_workers_are_asked_for_and_speech_is_translated(tmp_path: Path) -> None:
+    with serve(tmp_path, "--workers", "2", "--engine", "sim", command="demo") as demo:
+        demo.until("Ctrl-C ends everything.")
+        assert "with 2 instances" in demo.out
+        wait_until(lambda: len(nodes(demo)) == 2, "both nodes")
+        status, cluster = demo.get("/api/v1/cluster")
+        assert (status, len(cluster["instances"])) == (200, 2)
+        code, shown, err = answer(tmp_path / "say", "say", "--sample", "--fast", "--url", demo.base)
+        assert (code, err) == (0, "3 utterances translated.\n")
+        assert shown.count("[es] utterance") == 3
+        below = demo.below()
+        assert demo.end() == 0
+        assert not any(map(alive, below))
+
+
 def test_where_a_secret_is_set_its_nodes_have_a_token(tmp_path: Path) -> None:
     with serve(tmp_path, "--engine", "sim", command="demo", env={"DRAGOMAN_SECURITY__SECRET": SECRET}) as demo:
         claims = {"iss": "dragoman", "exp": time.time() + 600, "typ": "operator", "sub": "o"}

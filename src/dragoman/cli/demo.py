@@ -15,7 +15,7 @@ import typer
 
 from dragoman.cli.address import authority
 from dragoman.cli.failure import USAGE, Failure
-from dragoman.cli.serve import Port, started, where_to_look
+from dragoman.cli.serve import Port, Workers, started, where_to_look
 from dragoman.cli.settings import ConfigFile, Overrides, settings
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def demo(
     config: ConfigFile = None,
     override: Overrides = None,
     port: Port = None,
+    workers: Workers = None,
     nodes: Annotated[int, typer.Option(min=0, max=50, help="Nodes beside it.")] = 2,
     engine: Annotated[
         str,
@@ -56,7 +57,7 @@ def demo(
     from dragoman import logs  # first: see there
     from dragoman.supervisor import run
 
-    asked = settings(ctx, config, override, {"server.port": port})
+    asked = settings(ctx, config, override, {"server.port": port, "server.workers": workers})
     logs.configure(asked.config.log.level, asked.config.log.format)
     chosen = _choose(engine, install_engines) if nodes else Choice(SIM, "")
     loaded = _demonstrating(asked, chosen.engine)

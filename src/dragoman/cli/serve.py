@@ -27,6 +27,11 @@ Port = Annotated[
     ),
 ]
 
+Workers = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Equal instances behind the port. [server.workers]", show_default=False),
+]
+
 
 def serve(
     ctx: typer.Context,
@@ -36,10 +41,7 @@ def serve(
         str | None, typer.Option(metavar="HOST", help="Address to listen on. [server.host]", show_default=False)
     ] = None,
     port: Port = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Equal instances behind the port. [server.workers]", show_default=False),
-    ] = None,
+    workers: Workers = None,
 ) -> int:
     """Run Dragoman until Ctrl-C, or SIGTERM: running jobs may end; a second Ctrl-C ends it at once.
 
