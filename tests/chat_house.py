@@ -20,6 +20,7 @@ from dragoman.services.chat.desk import Desk, IdMaker, Repeats
 from dragoman.services.chat.inbound import ChatSocket
 from dragoman.services.chat.local_users import LocalUsers
 from dragoman.services.chat.mailroom import Mailroom
+from dragoman.services.chat.perf import Perf
 from dragoman.services.chat.receipts import Receipts
 from dragoman.services.chat.replicas import Replicas
 from dragoman.services.chat.resender import Resender
@@ -109,6 +110,7 @@ class House:
         desk = Desk(
             name, self.shards, self.archive, self.courier, switchboard, WordFilter(()), metrics, self.tasks, Gate(),
             self.ids, accept_timeout_s, cast(Replicas, None), Repeats(metrics),
+            Perf(metrics, self.shards, self.tasks),
         )  # fmt: skip
         self.admission = Admission(
             name, self.tokens, self.users, self.here, self.shards, Mailroom(self.archive, self.tasks), self.courier,

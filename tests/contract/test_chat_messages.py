@@ -79,7 +79,8 @@ FROM_CLIENTS: list[tuple[bytes, Frame]] = [
     (b'{"type":"AUTH","token":"a.b.c"}', Frame("AUTH", token="a.b.c")),
     (b'{"type":"REAUTH","token":"a.b.c"}', Frame("REAUTH", token="a.b.c")),
     (b'{"type":"PING"}', Frame("PING")),
-    (b'{"type":"PONG","ts":1700000000123}', Frame("PONG")),
+    (b'{"type":"PONG","ts":1700000000123}', Frame("PONG", ts=TS)),
+    (b'{"type":"PING","ts":{"a":[1]}}', Frame("PING")),
     (
         b'{"type":"SINGLE_CHAT","clientMsgId":"c-1","to":"43","body":"hi"}',
         Frame("SINGLE_CHAT", clientMsgId="c-1", to=43, body="hi"),
@@ -87,7 +88,7 @@ FROM_CLIENTS: list[tuple[bytes, Frame]] = [
     (
         b'{ "type": "SINGLE_CHAT", "clientMsgId": "c-1", "from": 1, "to": 43, "msgType": "TEXT", "body": "hi",'
         b' "serverMsgId": null, "groupId": null, "ts": 1, "x": {"y": [1]} }',
-        Frame("SINGLE_CHAT", clientMsgId="c-1", from_=1, to=43, msgType="TEXT", body="hi"),
+        Frame("SINGLE_CHAT", clientMsgId="c-1", from_=1, to=43, msgType="TEXT", body="hi", ts=1),
     ),
     (
         b'{"type":"ACK","ackType":"delivered","serverMsgId":"9007199254740993","to":"42"}',

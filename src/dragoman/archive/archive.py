@@ -9,7 +9,7 @@ Who retries, and what becomes of a message that cannot be written, is left to th
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dragoman.archive.types import (
     Applied,
@@ -42,13 +42,19 @@ class Archive(ABC):
 
     @abstractmethod
     async def save(
-        self, rows: Sequence[NewMessage], *, shard: int | None = None, fence: int | None = None
+        self,
+        rows: Sequence[NewMessage],
+        *,
+        shard: int | None = None,
+        fence: int | None = None,
+        on_begin: Callable[[], None] | None = None,
     ) -> list[Outcome]:
         """Write messages in the given order, in one transaction; one outcome a row, in the same order.
 
         A row that is there already, or that stands earlier in `rows`, is not written again: EXISTS or MISMATCH.
         With `shard` and `fence` nothing is written if the shard was ever written with a higher fence: Fenced.
         BadRow: one of them can never be written, and none was.
+        `on_begin` is called, perhaps by another thread and more than once, when the database begins with them.
         """
 
     @abstractmethod

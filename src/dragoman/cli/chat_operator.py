@@ -139,7 +139,7 @@ def _overview(told: dict[str, Any]) -> str:
     lines = [
         f"two-phase            {way}",
         f"backlog              {told['backlog']} of at most {on['max_backlog']}",
-        f"two_phase.saveLagMs  {lags} (upper bounds, as this instance saw them)",
+        f"two_phase.saveLagMs  {lags} (upper bounds, all instances)",
         "",
         "shard  holder                           fence  backlog  accepted  to save  pending     saved  dead",
     ]

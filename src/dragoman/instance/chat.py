@@ -30,6 +30,7 @@ from dragoman.services.chat.deliver import DeliverStage
 from dragoman.services.chat.desk import Desk, IdMaker, Repeats
 from dragoman.services.chat.local_users import LocalUsers
 from dragoman.services.chat.mailroom import Mailroom
+from dragoman.services.chat.perf import Perf
 from dragoman.services.chat.receipts import Receipts
 from dragoman.services.chat.replicas import Replicas
 from dragoman.services.chat.resender import Resender
@@ -43,7 +44,7 @@ from dragoman.services.metrics import Metrics
 from dragoman.services.upkeep.announcer import Announcer
 from dragoman.store.chat.cluster import ChatCluster, Layout
 from dragoman.store.chat.logins import Logins
-from dragoman.store.chat.shards import Names, Shards, Tally
+from dragoman.store.chat.shards import Names, Shards
 from dragoman.store.chat.users import Users
 from dragoman.store.inbox import Inboxes
 from dragoman.store.instances import Instances
@@ -77,12 +78,12 @@ class Chat:
         connect: Callable[[], Awaitable[Redis]],
     ) -> None:
         self.config, self.instance, self.redis, self.metrics, self.tasks = config, instance, redis, metrics, tasks
+        self._instances = instances
         chat, two_phase = config.chat, config.chat.two_phase
         self._incarnation = uuid4().hex
         self._worker: int | None = None
         self._archive_met = False  # it is known to be the one of the cluster
         self.on_wrong_archive: Callable[[], None] = lambda: None
-        self._measured: set[int] = set()  # shards that our gauges speak of
         self.archive: Archive = open_archive(archive_url(config), config.archive)
         self.cluster = ChatCluster(redis, keys)
         self.shards = Shards(redis, keys, _names(config), two_phase.shards, int(chat.idempotency_ttl_s * 1000))
@@ -96,6 +97,7 @@ class Chat:
         self.desk = Desk(
             instance, self.shards, self.archive, self.courier, self.switchboard, _words(config), metrics, tasks, Gate(),
             IdMaker(), chat.accept_timeout_ms / 1000, self.replicas, Repeats(metrics),
+            Perf(metrics, self.shards, tasks),
         )  # fmt: skip
         self.tokens = chat_tokens(config)
         self.admission = Admission(
@@ -188,7 +190,7 @@ class Chat:
             "chat-pulse": every(chat.ping_idle_s / 4, self.here.check_pulse, name="chat-pulse"),
             "chat-resender": every(chat.resend_after_s / 4, self.resender.run_once, name="chat-resender"),
             "chat-courier": every(1.0, self.courier.remind, name="chat-courier"),
-            "chat-gauges": every(5.0, self.measure, name="chat-gauges"),
+            "chat-gauges": every(5.0, self.keeper.measure, name="chat-gauges"),
         }
 
     async def drain(self) -> None:
@@ -236,17 +238,12 @@ class Chat:
 
     # -- what can be seen ------------------------------------------------------------------------
 
-    async def measure(self) -> None:
-        """Gauges of the shards we work; together the instances show all of them, and each of them once."""
-        held = self.keeper.held
-        for shard in self._measured.union(held):
-            tally, label = await self.shards.tally(shard) if shard in held else Tally(), str(shard)
-            self.metrics.chat_backlog.labels(label).set(tally.backlog)
-            self.metrics.chat_stream.labels("accepted", label).set(tally.accepted_len)
-            self.metrics.chat_stream.labels("to_save", label).set(tally.to_save_len)
-            self.metrics.chat_pending.labels("accepted", label).set(tally.accepted_pending)
-            self.metrics.chat_pending.labels("to_save", label).set(tally.to_save_pending)
-        self._measured = set(held)
+    async def _save_lag(self) -> dict[str, float | None]:
+        """Quantiles of all living instances together: each says its buckets in its presence."""
+        present = await self._instances.all()
+        others = [one.save_lag for name, one in present.items() if one is not None and name != self.instance]
+        lag = self.metrics.chat_save_lag.merged(others)
+        return {name: lag.quantile(share) for name, share in QUANTILES.items()}
 
     async def status(self) -> dict[str, Any]:
         """Switches, shards and their backlog, as any instance sees them."""
@@ -254,7 +251,7 @@ class Chat:
         return {
             "switches": msgspec.to_builtins(self.switchboard.current),
             "backlog": sum(tally.backlog for tally in tallies),
-            "save_lag_ms": {name: self.metrics.chat_save_lag.quantile(q) for name, q in QUANTILES.items()},
+            "save_lag_ms": await self._save_lag(),
             "shards": [{"shard": shard, **msgspec.to_builtins(tally)} for shard, tally in enumerate(tallies)],
         }
 

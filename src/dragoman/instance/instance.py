@@ -155,7 +155,12 @@ class Instance:
             nodes=len(self.services.local_nodes),
             jobs=len(self.services.dispatcher),
             draining=self.draining,
+            save_lag=self._save_lag(),
         )
+
+    def _save_lag(self) -> tuple[int, ...]:
+        buckets = self.services.metrics.chat_save_lag.buckets
+        return tuple(buckets) if any(buckets) else ()
 
     async def _buried(self) -> None:
         """Nothing we held is ours: close every socket, come back as a new incarnation."""

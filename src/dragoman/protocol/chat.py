@@ -144,13 +144,13 @@ class Frame(msgspec.Struct, gc=False):
     ackType: str | None = None
     msgType: str | None = None
     body: str | None = None
+    ts: int | None = None
 
 
 class ServerFrame(Frame, gc=False):
     """What the server said."""
 
     msgSeq: int | None = None
-    ts: int | None = None
     reason: str | None = None
     duplicate: bool | None = None
 
@@ -170,11 +170,11 @@ class _Sent(msgspec.Struct, gc=False, rename={"from_": "from"}):
     ackType: str | None = None
     msgType: str | None = None
     body: str | None = None
+    ts: object = None  # a client may write anything here: what is no number reads as none
 
 
 class _SentByServer(_Sent, gc=False):
     msgSeq: _Id = None
-    ts: _Id = None
     reason: str | None = None
     duplicate: bool | None = None
 
@@ -200,6 +200,7 @@ def decode_frame(data: bytes) -> Frame:
         sent.ackType,
         sent.msgType,
         sent.body,
+        _id(sent.ts),
     )
 
 
@@ -216,8 +217,8 @@ def decode_server_frame(data: bytes) -> ServerFrame:
         sent.ackType,
         sent.msgType,
         sent.body,
-        _id(sent.msgSeq),
         _id(sent.ts),
+        _id(sent.msgSeq),
         sent.reason,
         sent.duplicate,
     )
@@ -255,7 +256,7 @@ def _with_nul(sent: _Sent) -> str | None:
     return next((n.rstrip("_") for n, value in values.items() if type(value) is str and "\0" in value), None)
 
 
-def _id(value: _Id) -> int | None:
+def _id(value: object) -> int | None:
     if value is None:
         return None
     if type(value) is str:

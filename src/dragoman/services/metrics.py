@@ -56,9 +56,12 @@ class Metrics:
         self.chat_accept_ack = stages.labels("accept_ack")
         self.chat_deliver = stages.labels("deliver")
         self.chat_save_lag = stages.labels("save_lag")
+        self.chat_db_queue = stages.labels("db_queue")
         self.chat_deliver_fail = board.counter("dragoman_chat_deliver_fail_total", "Pushes and words not handed over")
         self.chat_publish_fail = board.counter("dragoman_chat_publish_fail_total", "Messages Redis did not accept")
-        self.chat_save_fail = board.counter("dragoman_chat_save_fail_total", "Transactions that did not commit")
+        self.chat_save_fail = board.counter(
+            "dragoman_chat_save_fail_total", "Transactions that did not commit, and rows that were refused"
+        )
         self.chat_dup_db = board.counter("dragoman_chat_dup_db_total", "Messages that were rows already")
         self.chat_other_body = board.counter(
             "dragoman_chat_other_body_total", "Repeated clientMsgIds with another body"

@@ -5,7 +5,7 @@ because there is one loop, and no walk over the buckets.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -48,6 +48,13 @@ class Spread:
     def quantile(self, share: float) -> float | None:
         """In milliseconds: the upper bound of the bucket that holds it; None before the first observation."""
         return quantile_ms(self.buckets, self._bounds, share)
+
+    def merged(self, others: Iterable[Sequence[int]]) -> "Spread":
+        """With the buckets of others. Those that were counted in other bounds, by another release, are left out."""
+        whole = Spread(self._bounds)
+        same = [buckets for buckets in others if len(buckets) == len(self.buckets)]
+        whole.buckets = [sum(counts) for counts in zip(self.buckets, *same, strict=True)]
+        return whole
 
     def cumulative(self) -> list[tuple[str, float]]:
         running, rows = 0, []

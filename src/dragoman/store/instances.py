@@ -50,6 +50,7 @@ class Presence(msgspec.Struct, frozen=True, omit_defaults=True):
     nodes: int = 0
     jobs: int = 0
     draining: bool = False
+    save_lag: tuple[int, ...] = ()  # buckets of chat, from accepted to saved
 
 
 @dataclass(frozen=True, slots=True)

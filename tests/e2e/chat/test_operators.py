@@ -74,6 +74,22 @@ async def test_status_shows_every_shard_with_its_holder(stage: Stage, dragoman: 
     assert len([line for line in told.splitlines() if "i0" in line or "i1" in line]) == SHARDS
 
 
+async def test_status_shows_the_save_lag_of_all_instances_together(stage: Stage, dragoman: Command) -> None:
+    async with visiting_chat(stage) as visit:
+        for _ in range(8):  # of shards at either instance
+            alice = await visit.user()
+            await alice.saved(await alice.chat(visit.uid()))
+
+    async def lags() -> list[dict[str, float]]:
+        return [(await dragoman.json("chat", "status", at=at))["save_lag_ms"] for at in (0, 1)]
+
+    async def agree() -> bool:
+        one, other = await lags()
+        return one == other and one["p99"] is not None
+
+    await wait_until(agree, 30)
+
+
 async def test_where_a_message_is(stage: Stage, dragoman: Command) -> None:
     async with visiting_chat(stage) as visit:
         a, b = await visit.pair(0, 1)

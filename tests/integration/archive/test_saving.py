@@ -1,6 +1,7 @@
 """What `save` promises, on both databases."""
 
 import asyncio
+from time import monotonic
 
 import pytest
 
@@ -36,6 +37,15 @@ async def test_both_directions_of_a_conversation_are_numbered_together_in_the_gi
     assert stored[1].conversation == stored[4].conversation != stored[0].conversation
     [following] = await archive.save([letter(2, 1)])
     assert following.message.seq == 4
+
+
+async def test_saving_says_when_the_database_begins(archive: Archive) -> None:
+    for rows in ([letter(1, 2)], [letter(1, 2)], [letter(1, 2), letter(3, 4)]):
+        begun = list[float]()
+        asked = monotonic()
+        await archive.save(rows, on_begin=lambda begun=begun: begun.append(monotonic()))  # type: ignore[misc]
+        assert begun
+        assert all(asked <= at <= monotonic() for at in begun)
 
 
 async def test_a_message_saved_twice_is_one_row(archive: Archive) -> None:

@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -168,3 +168,17 @@ async def test_a_process_that_looks_and_leaves_takes_nothing_with_it(archive: Sq
         look = [sys.executable, "-c", LOOK, str(path)]
         looked = await asyncio.to_thread(subprocess.run, look, capture_output=True, text=True, check=True)
         assert int(looked.stdout) == saved
+
+
+async def test_database_begins_with_a_message_only_when_it_has_the_lock(path: Path) -> None:
+    archive, begun = SqliteArchive(path, busy_ms=60_000), list[bool]()
+    await archive.open()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        saving = asyncio.ensure_future(archive.save([letter(1, 2)], on_begin=lambda: begun.append(True)))
+        assert await archive.undelivered(2) == []  # reading goes on meanwhile
+        assert begun == []
+        other.execute("ROLLBACK")
+    assert verdicts(await saving) == ["saved"]
+    assert begun
+    await archive.close()

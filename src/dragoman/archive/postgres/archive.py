@@ -1,7 +1,7 @@
 """The archive in PostgreSQL: each call one piece of work on a connection of the pool; single messages share one."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dragoman.archive.archive import Archive
 from dragoman.archive.postgres import reads, writes
@@ -38,10 +38,17 @@ class PostgresArchive(Archive):
         return await self._server.read(reads.identity)
 
     async def save(
-        self, rows: Sequence[NewMessage], *, shard: int | None = None, fence: int | None = None
+        self,
+        rows: Sequence[NewMessage],
+        *,
+        shard: int | None = None,
+        fence: int | None = None,
+        on_begin: Callable[[], None] | None = None,
     ) -> list[Outcome]:
         if len(rows) == 1 and fence is None:
-            return [await self._together.save(rows[0])]
+            return [await self._together.save(rows[0], on_begin)]
+        if on_begin is not None:
+            on_begin()
         return await self._save(rows, shard, fence)
 
     async def _save(

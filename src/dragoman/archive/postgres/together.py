@@ -33,6 +33,7 @@ AGAIN_S = 0.01
 class Asked:
     row: NewMessage
     answer: asyncio.Future[Outcome]
+    on_begin: Callable[[], None] | None = None
     held_at: float | None = None
 
     def settle(self, outcome: Outcome) -> None:
@@ -54,9 +55,9 @@ class Together:
         self._making: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()  # something came, or what others are behind is done
 
-    async def save(self, row: NewMessage) -> Outcome:
+    async def save(self, row: NewMessage, on_begin: Callable[[], None] | None = None) -> Outcome:
         """Returns when it is committed. Who leaves early does not know whether it was."""
-        asked = Asked(row, asyncio.get_running_loop().create_future())
+        asked = Asked(row, asyncio.get_running_loop().create_future(), on_begin)
         self._waiting.append(asked)
         self._changed.set()
         if self._writing is None:
@@ -140,6 +141,9 @@ class Together:
     async def _written(self, group: list[Asked], save: Save) -> dict[Asked, Left]:
         """Answer them all, but for what is left."""
         lefts: dict[Asked, Left] = {}
+        for asked in group:
+            if asked.on_begin is not None:
+                asked.on_begin()
         try:
             answers = await save([asked.row for asked in group])
         except Exception as error:  # whoever asked deals with it; the next group is written all the same

@@ -3,8 +3,9 @@
 History therefore never waits for a commit. A reader sees what was committed when its statement began.
 """
 
+import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dragoman.archive.archive import Archive
@@ -43,12 +44,23 @@ class SqliteArchive(Archive):
         return await self._reader.do(reads.identity)
 
     async def save(
-        self, rows: Sequence[NewMessage], *, shard: int | None = None, fence: int | None = None
+        self,
+        rows: Sequence[NewMessage],
+        *,
+        shard: int | None = None,
+        fence: int | None = None,
+        on_begin: Callable[[], None] | None = None,
     ) -> list[Outcome]:
         batch = Batch.of(rows)
         if not rows and fence is None:
             return []
-        return await self._writer.do(lambda db: writes.save(db, batch, shard, fence, _now_ms()))
+
+        def write(db: sqlite3.Connection) -> list[Outcome]:
+            if on_begin is not None:
+                on_begin()
+            return writes.save(db, batch, shard, fence, _now_ms())
+
+        return await self._writer.do(write)
 
     async def fence(self, shard: int) -> int:
         return await self._reader.do(lambda db: reads.fence(db, shard))

@@ -77,21 +77,21 @@ class DeliverStage:
         began = monotonic()
         holding.handing_on = True
         try:
-            pushed_to = await self._push(holding, known)
+            pushed_to, tried = await self._push(holding, known)
             for entry in known:
                 holding.went_on(entry.sender, entry.to, entry.id, pushed_to.get(entry.id, ""))
             moves = [(entry.entry, pushed_to.get(entry.id, "")) for entry in known]
-            await persist(lambda: self._shards.moved(holding.shard, holding.holder, moves), holding)
+            await persist(lambda: self._shards.moved(holding.shard, holding.holder, moves, tried), holding)
             holding.more_to_save.set()
         finally:
             holding.handing_on = False
         self._metrics.chat_deliver.observe(monotonic() - began)
 
-    async def _push(self, holding: Holding, entries: list[Entry]) -> dict[int, str]:
-        """Whom each was pushed to, by id; the others go out when they are saved."""
+    async def _push(self, holding: Holding, entries: list[Entry]) -> tuple[dict[int, str], set[str]]:
+        """Whom each was pushed to, by id, and the entries that were tried; the others go out when they are saved."""
         early = {entry.to for entry in entries if entry.mode == Path.DELIVER_FIRST}
         if not early:
-            return {}
+            return {}, set()
         owners = await self._courier.owners(early)
         ready, held = list[Entry](), set[tuple[int, int]]()
         for entry in entries:
@@ -102,7 +102,8 @@ class DeliverStage:
                 held.add(pair)
         holding.check()
         missed = await self._courier.push([_delivery(entry) for entry in ready], owners)
-        return {entry.id: owners[entry.to] for entry in ready if entry.id not in missed}
+        reached = {entry.id: owners[entry.to] for entry in ready if entry.id not in missed}
+        return reached, {entry.entry for entry in ready if entry.to in owners}
 
     async def _set_aside(self, holding: Holding, entry: Unreadable) -> None:
         log.error("an accepted message cannot be read", shard=holding.shard, entry=entry.entry, why=entry.why)

@@ -13,6 +13,7 @@ from dragoman.domain.chat.message_ids import MessageIds
 from dragoman.domain.chat.words import WordFilter
 from dragoman.services.chat.clock import now_ms
 from dragoman.services.chat.courier import Courier
+from dragoman.services.chat.perf import Perf
 from dragoman.services.chat.replicas import Replicas
 from dragoman.services.chat.switchboard import Switchboard
 from dragoman.services.loops import Tasks
@@ -74,3 +75,4 @@ class Desk:
     accept_timeout_s: float
     replicas: Replicas
     repeats: Repeats
+    perf: Perf

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from hashlib import blake2b
-from random import random
 from time import monotonic
 
 import structlog
@@ -37,10 +36,18 @@ log = structlog.get_logger(__name__)
 LOOK_S = 0.02
 # Messages of one sender that wait for their turn: past the first its socket is not read, until the second is reached.
 FULL, ROOM = 256, 64
-SLOW_S = 0.5
-SAMPLED = 0.01
 STILL_S = 0.5  # how late a timer may fire before it says more about us than about Redis
 RECOUNT_S = 1.0  # how old our copy of a sender's unsaved messages may get while it sends
+
+
+class Began:
+    """When the database began with a message; said by its thread."""
+
+    def __init__(self) -> None:
+        self.began = monotonic()
+
+    def __call__(self) -> None:
+        self.began = monotonic()
 
 
 class Outbound:
@@ -104,13 +111,13 @@ class Outbound:
             desk.ids.draw(), frame.clientMsgId, user.id, frame.to, frame.msgType or wire.TEXT,
             desk.words.clean(frame.body), now_ms(),
         )  # fmt: skip
-        path = await self._path()
+        path, sent_ms = await self._path(), frame.ts or row.created_ms
         await self._look_back(row.to_user, path)
         if path is Path.OFF:
             await self._save(row, came_at)
             return False
         try:
-            await self._accept(row, path, came_at)
+            await self._accept(row, path, sent_ms, came_at)
         except Unusable as unusable:
             log.debug("not accepted", user=user.id, why=str(unusable))
             await self._without_redis(unusable, came_at)
@@ -173,7 +180,7 @@ class Outbound:
 
     # -- two phases ------------------------------------------------------------------------------
 
-    async def _accept(self, row: NewMessage, path: Path, came_at: float) -> None:
+    async def _accept(self, row: NewMessage, path: Path, sent_ms: int, came_at: float) -> None:
         desk, user, began = self._desk, self._user, monotonic()
         if not desk.gate.may_ask(began):
             raise Unusable("Redis failed a moment ago", row)
@@ -183,10 +190,10 @@ class Outbound:
             async with timeout:
                 await self._make_known(row)
                 await self._make_up(row)
-                verdict, number = await self._ask(row, path, digest, share)
+                verdict, number = await self._ask(row, path, sent_ms, digest, share)
                 while verdict is Accepted.STALE_ID:
                     row = replace(row, id=desk.ids.draw(above=number))
-                    verdict, number = await self._ask(row, path, digest, share)
+                    verdict, number = await self._ask(row, path, sent_ms, digest, share)
         except TimeoutError:
             if stood_still(timeout):
                 raise Unusable("we stood still", row, perhaps=True, ours=True) from None
@@ -206,7 +213,7 @@ class Outbound:
         await self._answer(row, verdict, number)
         if verdict is Accepted.OK:
             user.unsaved.accepted(row.id)
-            self._observe_accept(row, came_at, wrote_s, backlog=number)
+            desk.perf.accepted(row, came_at=came_at, wrote_s=wrote_s, queue=len(self._queue))
             if user.unsaved.count != 1 and monotonic() - self._counted_at > RECOUNT_S:
                 await self._recount()
         elif verdict in (Accepted.DUPLICATE, Accepted.DUPLICATE_OTHER) and user.unsaved.count == 0:
@@ -239,10 +246,10 @@ class Outbound:
                 raise RedisAway(str(error)) from None
             self._owed.clear()
 
-    async def _ask(self, row: NewMessage, path: Path, digest: str, share: int) -> tuple[Accepted, int]:
+    async def _ask(self, row: NewMessage, path: Path, sent_ms: int, digest: str, share: int) -> tuple[Accepted, int]:
         desk, replicas = self._desk, self._desk.switchboard.current.wait_replicas
         entry = Entry(
-            "", row.id, row.client_msg_id, row.from_user, row.to_user, row.msg_type, row.body, row.created_ms,
+            "", row.id, row.client_msg_id, row.from_user, row.to_user, row.msg_type, row.body, sent_ms,
             row.created_ms, desk.instance, path,
         )  # fmt: skip
         if not replicas:
@@ -339,11 +346,12 @@ class Outbound:
 
     async def _save(self, row: NewMessage, came_at: float, *, past_redis: bool = False) -> bool:
         """Whether its sender knows now that it is a row, or will never be one."""
-        desk, began = self._desk, monotonic()
+        desk, asked, clock = self._desk, monotonic(), Began()
         try:
-            (outcome,) = await desk.archive.save([row])
+            (outcome,) = await desk.archive.save([row], on_begin=clock)
         except BadRow as error:
             log.warning("a message cannot be saved", user=row.from_user, id=row.id, error=str(error))
+            desk.metrics.chat_save_fail.inc()
             self._user.error(Reason.SAVE_FAILED, row.client_msg_id, row.id)
             return True
         except ArchiveError as error:
@@ -351,7 +359,7 @@ class Outbound:
             desk.metrics.chat_save_fail.inc()
             self._busy(row)
             return False
-        saved_s = monotonic()
+        saved = monotonic()
         match outcome.verdict:
             case Verdict.MISMATCH:
                 self._user.error(Reason.DUPLICATE_MSG_ID_MISMATCH, row.client_msg_id)
@@ -369,7 +377,7 @@ class Outbound:
                 await self._push(outcome.message, past_redis)
                 self._remember(row)
                 self._saved(row, row.id)
-                self._observe_save(row, came_at, began, saved_s)
+                desk.perf.saved(row, came_at=came_at, asked=asked, began=clock.began, saved=saved)
         return True
 
     async def _push(self, row: Stored, past_redis: bool) -> None:
@@ -412,29 +420,6 @@ class Outbound:
         else:
             unawaited(desk.shards.rise(row.from_user, row.id))
 
-    # -- what can be seen ------------------------------------------------------------------------
-
-    def _observe_accept(self, row: NewMessage, came_at: float, wrote_s: float, backlog: int) -> None:
-        metrics, acked_s = self._desk.metrics, monotonic() - came_at
-        metrics.chat_accept_write.observe(wrote_s)
-        metrics.chat_accept_ack.observe(acked_s)
-        if acked_s > SLOW_S or random() < SAMPLED:
-            log.info(
-                "ws_perf single_chat_accept", serverMsgId=row.id, fromUserId=row.from_user, queue=len(self._queue),
-                acceptedWriteMs=_ms(wrote_s), acceptedAckMs=_ms(acked_s), streamLen=backlog,
-                pending=self._user.unsaved.count, limited="acceptedAckMs",
-            )  # fmt: skip
-
-    def _observe_save(self, row: NewMessage, came_at: float, began: float, saved: float) -> None:
-        now = monotonic()
-        self._desk.metrics.chat_save_lag.observe(saved - came_at)
-        if now - came_at > SLOW_S or random() < SAMPLED:
-            log.info(
-                "ws_perf single_chat", serverMsgId=row.id, fromUserId=row.from_user, totalMs=_ms(now - came_at),
-                queueMs=_ms(began - came_at), saveMsgMs=_ms(saved - began),
-                pushMs=_ms(now - saved), limited="totalMs",
-            )  # fmt: skip
-
 
 def stood_still(timeout: ReadFirstTimeout) -> bool:
     """A timer that fires long after it was due says nothing about Redis: this process was paused, or starved."""
@@ -444,7 +429,3 @@ def stood_still(timeout: ReadFirstTimeout) -> bool:
 def digest_of(body: str) -> str:
     """What tells the body of a repeated clientMsgId from that of the first message."""
     return blake2b(body.encode(), digest_size=8).hexdigest()
-
-
-def _ms(seconds: float) -> float:
-    return round(seconds * 1000, 1)

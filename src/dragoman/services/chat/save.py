@@ -139,6 +139,7 @@ class SaveStage:
             else:
                 await self._saved(holding, [entry], outcomes)
                 return
+        self._tools.metrics.chat_save_fail.inc()
         await self._fail(holding, entry, why, self._tools.max_deliveries, Reason.SAVE_FAILED)
 
     # -- after the commit ------------------------------------------------------------------------

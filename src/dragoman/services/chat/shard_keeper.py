@@ -19,7 +19,7 @@ from dragoman.services.chat.holding import Holding, LostShard
 from dragoman.services.chat.save import SaveStage
 from dragoman.services.metrics import Metrics
 from dragoman.services.upkeep.announcer import Announcer
-from dragoman.store.chat.shards import Shards
+from dragoman.store.chat.shards import Shards, Tally
 from dragoman.store.errors import StoreError
 from dragoman.store.instances import Instances
 
@@ -54,6 +54,7 @@ class ShardKeeper:
         self._announcer, self._metrics, self._deliver, self._save = announcer, metrics, deliver, save
         self._ttl_s = ttl_s
         self._held: dict[int, Held] = {}
+        self._measured: set[int] = set()  # shards that our gauges speak of
         self._leaving = False
         self.wake = asyncio.Event()
         announcer.subscribe(self._heard)
@@ -95,6 +96,18 @@ class ShardKeeper:
         await self._each(self._hand_over, [shard for shard in self._held if shard not in mine])
         await self._each(self._take, sorted(mine - self._held.keys()))
         self._metrics.chat_shards.set(len(self._held))
+
+    async def measure(self) -> None:
+        """Gauges of the shards we work; together the instances show all of them, and each of them once."""
+        held, metrics = self.held, self._metrics
+        for shard in self._measured.union(held):
+            tally, label = await self._shards.tally(shard) if shard in held else Tally(), str(shard)
+            metrics.chat_backlog.labels(label).set(tally.backlog)
+            metrics.chat_stream.labels("accepted", label).set(tally.accepted_len)
+            metrics.chat_stream.labels("to_save", label).set(tally.to_save_len)
+            metrics.chat_pending.labels("accepted", label).set(tally.accepted_pending)
+            metrics.chat_pending.labels("to_save", label).set(tally.to_save_pending)
+        self._measured = set(held)
 
     async def _each(self, step: Callable[[int], Awaitable[None]], shards: Iterable[int]) -> None:
         """For all of them, whatever becomes of one: in a Cluster one master may be away, and the others are there."""

@@ -6,17 +6,19 @@
 -- ARGV  holder    str   what the lease must say
 --       group     str
 --       now       now
---       entries   list  id, whom it was pushed to ('' nobody), …
+--       entries   list  id, whom it was pushed to ('' nobody), whether that was tried (1 or 0), …
 --
 -- Returns how many went on, or -1 when the lease is not ours any more.
 if redis.call('GET', lease) ~= holder then return -1 end
 local moved = 0
-for i = 1, #entries, 2 do
+for i = 1, #entries, 3 do
   local found = redis.call('XRANGE', accepted, entries[i], entries[i])[1]
   if found then
     local fields = found[2]
-    fields[#fields + 1] = 'deliveredAttemptTs'
-    fields[#fields + 1] = string.format('%.0f', now)
+    if entries[i + 2] == '1' then
+      fields[#fields + 1] = 'deliveredAttemptTs'
+      fields[#fields + 1] = string.format('%.0f', now)
+    end
     fields[#fields + 1] = 'pushedTo'
     fields[#fields + 1] = entries[i + 1]
     redis.call('XADD', to_save, '*', unpack(fields))

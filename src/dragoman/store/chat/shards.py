@@ -8,7 +8,7 @@ time: accepted = saved + dead + backlog, kept by the same scripts that move the 
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -287,9 +287,14 @@ class Shards:
                 return [], newest.decode()
         return None, ""
 
-    async def moved(self, shard: int, holder: str, entries: Sequence[tuple[str, str]]) -> int | None:
-        """Entries and whom each was pushed to go on to the save stage; how many did, or None when fenced."""
-        flat = [part for pair in entries for part in pair]
+    async def moved(
+        self, shard: int, holder: str, entries: Sequence[tuple[str, str]], tried: Collection[str] = ()
+    ) -> int | None:
+        """Entries and whom each was pushed to go on to the save stage; how many did, or None when fenced.
+
+        `tried`: entries of which a push was tried, whatever came of it.
+        """
+        flat = [part for entry, to in entries for part in (entry, to, int(bool(to) or entry in tried))]
         keys = {"lease": self.keys.lease(self._tags[shard]), "accepted": self.accepted(shard)}
         group = self.names.deliver_group
         done = await MOVED(self.redis, **keys, to_save=self.to_save(shard), holder=holder, group=group, entries=flat)

@@ -146,7 +146,17 @@ async def test_the_fields_of_an_entry_have_the_names_others_read(shards: Shards,
     await next_accepted(shards, holder)
     await shards.moved(0, holder, [(entry.decode(), "")])
     ((_, fields),) = await redis.call("XRANGE", shards.to_save(0), "-", "+")
-    assert [name.decode() for name in fields[::2]] == [*names, "deliveredAttemptTs", "pushedTo"]
+    assert [name.decode() for name in fields[::2]] == [*names, "pushedTo"]
+
+
+async def test_time_of_the_delivery_attempt_is_noted_only_when_there_was_one(shards: Shards, redis: Redis) -> None:
+    holder = await take(shards)
+    await accept(shards, 1, 2, 3)
+    reached, missed, saved_first = [entry.entry for entry in await next_accepted(shards, holder)]
+    moves = [(reached, "i1|1"), (missed, ""), (saved_first, "")]
+    await shards.moved(0, holder, moves, tried={reached, missed})
+    rows = await redis.call("XRANGE", shards.to_save(0), "-", "+")
+    assert [b"deliveredAttemptTs" in fields for _, fields in rows] == [True, True, False]
 
 
 async def test_what_was_accepted_before_anybody_worked_the_shard_is_read_from_its_beginning(shards: Shards) -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from dragoman.archive import Outcome, Status, Stored, Verdict
+from dragoman.archive import BadRow, Outcome, Status, Stored, Verdict
 from dragoman.domain.chat.gate import Gate
 from dragoman.domain.chat.switches import Switches
 from dragoman.protocol.chat import AckType, Frame, Reason, ack
@@ -17,6 +17,7 @@ from dragoman.services.chat import outbound, user
 from dragoman.services.chat.courier import Delivery, NotHeeded
 from dragoman.services.chat.desk import Desk, IdMaker, Repeats
 from dragoman.services.chat.outbound import Outbound
+from dragoman.services.chat.perf import Perf
 from dragoman.services.chat.user import ChatUser
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
@@ -34,6 +35,7 @@ class Store:
     def __init__(self) -> None:
         self.stands_still_s = 0.0
         self.hangs = False
+        self.bad = False
         self.away = False
         self.refuses = ""  # with these words
         self.answer = Accepted.OK
@@ -71,8 +73,11 @@ class Store:
         done.set_result(None)
         return done
 
-    async def save(self, rows: list[Any]) -> list[Any]:
+    async def save(self, rows: list[Any], *, on_begin: Callable[[], None]) -> list[Any]:
         self.saved += [row.client_msg_id for row in rows]
+        on_begin()
+        if self.bad:
+            raise BadRow("it cannot be written")
         if self.on_save is None:
             raise AssertionError("it goes on in the archive, which is not looked at here")
         self.on_save()
@@ -140,7 +145,7 @@ def sending(
     switchboard = SimpleNamespace(current=Switches(enabled=two_phase))
     metrics = Metrics()
     parts: list[Any] = ["i", store, store, courier, switchboard, Words(), metrics, Tasks(), gate, ids, TIMEOUT_S, None]
-    parts.append(Repeats(metrics))
+    parts += [Repeats(metrics), Perf(metrics, cast(Any, store), Tasks(), lambda: False)]
     socket = cast(Any, SimpleNamespace(send=heard.append, closed=False))
     user = ChatUser(7, socket, "i|1", cast(Any, store), expires_s=0, session_version=0)
     user.verified = verify is nobody
@@ -165,6 +170,24 @@ async def test_who_stood_still_does_not_take_redis_for_away_and_saves_nothing_pa
     store.stands_still_s = 0.0
     await sender._one(message("m2"), time.monotonic())
     assert b'"accepted"' in heard[-1]
+
+
+async def test_row_that_the_database_refuses_counts_as_a_failed_save() -> None:
+    store = Store()
+    store.bad = True
+    sender, _, heard = sending(store, courier=Pushes(), two_phase=False)
+    await sender._one(message("m1"), time.monotonic())
+    assert Reason.SAVE_FAILED.encode() in heard[-1]
+    assert sender._desk.metrics.chat_save_fail.value == 1
+
+
+async def test_messages_saved_in_one_phase_do_not_count_for_the_save_lag_of_two_phases() -> None:
+    store = Store()
+    store.on_save = lambda: None
+    sender, _, _ = sending(store, courier=Pushes(), two_phase=False)
+    await sender._one(message("m1"), time.monotonic())
+    metrics = sender._desk.metrics
+    assert (sum(metrics.chat_save_lag.buckets), sum(metrics.chat_db_queue.buckets)) == (0, 1)
 
 
 async def test_saved_that_arrives_before_the_answer_of_redis_is_sent_after_accepted_and_not_with_an_earlier_ts() -> (

@@ -5,9 +5,12 @@ from math import inf
 from types import SimpleNamespace
 from typing import Any, cast
 
-from dragoman.archive import NewMessage, Outcome, Status, Stored, Verdict
+import pytest
+
+from dragoman.archive import BadRow, NewMessage, Outcome, Status, Stored, Verdict
 from dragoman.domain.chat.switches import Switches
 from dragoman.protocol.peer import ChatPush, ChatTell, InboxMessage, decode_inbox
+from dragoman.services.chat import save
 from dragoman.services.chat.courier import Courier
 from dragoman.services.chat.desk import Repeats
 from dragoman.services.chat.holding import Holding
@@ -27,7 +30,8 @@ class World:
     def __init__(self) -> None:
         self.away = 0  # so many times, when asked where somebody is
         self.handed: list[InboxMessage] = []
-        metrics, this = Metrics(), cast(Any, self)
+        self.metrics = metrics = Metrics()
+        this, self.bad = cast(Any, self), set[int]()
         self.courier = Courier("i0", LocalUsers(metrics, 60), this, this, metrics)
         switchboard = cast(Any, SimpleNamespace(current=Switches(enabled=True)))
         self.stage = SaveStage(SaveTools(this, this, self.courier, this, switchboard, metrics, 5, Repeats(metrics)))
@@ -46,7 +50,15 @@ class World:
         return None
 
     async def save(self, rows: Sequence[NewMessage], *, shard: int, fence: int) -> list[Outcome]:
+        if any(row.id in self.bad for row in rows):
+            raise BadRow("one of them cannot be written")
         return [Outcome(Verdict.SAVED, _stored(row)) for row in rows]
+
+    async def bury(self, *args: object, **more: object) -> int:
+        return 0
+
+    async def leave_word(self, user: int, frame: bytes) -> None:
+        pass
 
     async def saved(self, shard: int, holder: str, rows: Sequence[SavedEntry]) -> list[SavedEntry]:
         return []
@@ -97,3 +109,12 @@ async def test_a_sender_whom_redis_could_not_find_has_missed_no_message() -> Non
     world.away = 1
     await world.work(1)
     assert not world.courier.is_behind(SENDER)
+
+
+async def test_each_row_that_the_database_refuses_counts_as_a_failed_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(save, "BACK_OFF_S", (0.0,) * 6)
+    world = World()
+    world.bad = {2, 3}
+    await world.work(1, 2, 3, 4)
+    assert (world.metrics.chat_save_fail.value, world.metrics.chat_dead.value) == (2, 2)
+    assert sum(world.metrics.chat_save_lag.buckets) == 2
