@@ -40,13 +40,25 @@ _TOO_MUCH = """async () => {
 }"""
 _UNSENT = """async () => {
   const { Session } = await import("/page/session.js"), translated = [];
-  const on = { state() {}, partial() {}, progress() {}, result: (result) => translated.push(result.text_translated) };
+  const result = ({ text_translated }) => translated.push(text_translated);
+  const on = { state() {}, partial() {}, progress() {}, ended() {}, result };
   const session = new Session({ src: "en", tgt: "zh" }, on);
   session.open();
   session.say(new Uint8Array(16000).fill(7), true);
   session.finish("languages changed");
   while (session.link.wanted) await new Promise((resolve) => setTimeout(resolve, 20));
   return translated;
+}"""
+_ABANDONED = """async () => {
+  const { Transcript } = await import("/page/transcript.js"), list = document.createElement("ol");
+  const transcript = new Transcript(list, document.createElement("p"), document.createElement("p"), {});
+  const session = transcript.begin("en", "zh");
+  transcript.result(session, { utterance_index: 0, text_asr: "a", text_translated: "b" });
+  transcript.expect(session, 1);
+  transcript.ended(session, 1, "empty");
+  transcript.expect(session, 2);
+  transcript.abandon(session);
+  return [...list.children].map((item) => item.dataset.state);
 }"""
 # Recordings of these many samples, played on a clock of the test: how many samples came, and whether the end was told.
 _PLAYED = """async (lengths) => {
@@ -169,6 +181,35 @@ async def test_what_fails_is_told_in_the_words_of_the_reader(stage: Stage, windo
         await page.wait_for_selector(turn(0, "failed"))
         assert (await page.locator(f"{turn(0, 'failed')} .note").inner_text()).startswith("未能翻译：")
         await node.close()
+
+
+async def test_skipped_and_empty_utterances_are_shown_as_such_when_the_server_ends_them(
+    stage: Stage, windows: Windows
+) -> None:
+    async def work(node: RawNode, job: dict[str, Any]) -> None:
+        match job["utterance_index"]:
+            case 0:
+                pass  # never answered: the result of 1 starts its timeout
+            case 2:
+                await node.answer(job, text_asr="", text_translated="", extra={"reason": "ASR_EMPTY"})
+            case _:
+                await node.answer(job)
+
+    async with aiohttp.ClientSession() as http:
+        languages = ("nl", "sv")
+        node = await RawNode.dial(http, stage.first.port, languages=languages, work=work, features=("slots:4",))
+        await stage.served(stage.first, *languages)
+        page = await speak(windows, stage.first, *languages)
+        await page.wait_for_selector(turn(2, "empty"))
+        await page.wait_for_selector(turn(0, "failed"))
+        note = await page.locator(f"{turn(0, 'failed')} .note").inner_text()
+        assert note == "Not translated: a later one was ready first, and this one did not come in time."
+        await node.close()
+
+
+async def test_utterances_of_a_lost_session_are_shown_as_not_translated(stage: Stage, windows: Windows) -> None:
+    page = await windows.open(url(stage.first))
+    assert await page.evaluate(_ABANDONED) == ["done", "empty", "failed"]
 
 
 async def test_the_page_goes_on_when_the_instance_under_it_is_killed(stage: Stage, windows: Windows) -> None:

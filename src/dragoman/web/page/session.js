@@ -16,7 +16,7 @@ const ANSWER_MS = 10000;
 const FINISH_MS = 6000; // a second more than a server waits for the last results
 
 export class Session {
-  /** `on`: state(word, detail), partial, result, failed, refused, progress, pressed, renewed. */
+  /** `on`: state(word, detail), partial, result, failed, ended, refused, progress, pressed, renewed. */
   constructor(opening, on) {
     this.opening = opening;
     this.on = on;
@@ -111,7 +111,7 @@ export class Session {
       : {
           type: "session_init", client_version: VERSION, platform: "web", mode: "one_way", resume: true,
           src_lang: this.opening.src, tgt_lang: this.opening.tgt, enable_streaming_asr: true,
-          audio_format: "pcm16", sample_rate: 16000,
+          audio_format: "pcm16", sample_rate: 16000, utterance_end: true,
         };
     this.tell(token ? { ...hello, token } : hello);
     this.answer = setTimeout(() => this.link.drop(), ANSWER_MS);
@@ -255,6 +255,8 @@ export class Session {
         return this.on.partial(message);
       case "translation_result":
         return this.result(message);
+      case "utterance_end":
+        return this.on.ended(message);
       case "ui_event":
         return this.on.progress(message);
       case "session_close_ack":

@@ -144,9 +144,11 @@ export class Speech {
       progress: ({ utterance_index, event }) => event === "DISPATCHED" && this.transcript.expect(part, utterance_index),
       result: (result) => this.result(part, result),
       failed: (index, error) => this.transcript.failed(part, index, error.code),
+      ended: ({ utterance_index, state }) => this.transcript.ended(part, utterance_index, state),
       refused: current((error) => this.complain(error)),
       pressed: current(() => this.briefly("state.pressed", "busy")),
       renewed: () => {
+        this.transcript.abandon(part);
         part = this.transcript.begin(src, tgt);
         if (this.session === session) this.tell("state.renewed", "bad");
       },

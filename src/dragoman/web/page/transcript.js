@@ -1,11 +1,6 @@
 // What was said and its translation, each in its place: by the number of the utterance, whenever it arrives.
-//
-// An utterance that stays empty is never told of by the server; one that nothing was heard of for a while is shown so,
-// and takes its result if that comes after all.
 
 import { has, label, say, word } from "./words.js";
-
-const EMPTY_MS = 12000;
 
 export class Transcript {
   /** `on`: replay(turn). */
@@ -57,6 +52,18 @@ export class Transcript {
     this.live.textContent = turn.note.textContent;
   }
 
+  /** The server is done with an utterance; what was sent or failed is shown already. */
+  ended(session, index, state) {
+    if (state === "empty") this.nothing(this.turn(session, index));
+    if (state === "skipped") this.failed(session, index, "SKIPPED");
+  }
+
+  /** The session is lost, and with it every answer that has not come. */
+  abandon({ epoch }) {
+    const open = [...this.turns.values()].filter((turn) => turn.epoch === epoch && !turn.settled);
+    for (const turn of open) if (turn.item.dataset.state !== "empty") this.failed({ epoch }, turn.index, "SESSION_CLOSED");
+  }
+
   sounds(turn, buffer, peak) {
     turn.item.dataset.soundMs = Math.round(buffer.duration * 1000);
     turn.item.dataset.peak = peak.toFixed(4);
@@ -81,7 +88,6 @@ export class Transcript {
       this.turns.set(key, turn);
       this.place(turn);
       this.hint.hidden = true;
-      turn.timer = setTimeout(() => turn.settled || this.nothing(turn), EMPTY_MS);
     }
     return turn;
   }
@@ -123,14 +129,12 @@ export class Transcript {
 
   nothing(turn) {
     if (turn.settled) return null;
-    clearTimeout(turn.timer);
     this.state(turn, "empty");
     say(turn.note, "turn.nothing");
     return null;
   }
 
   settle(turn, state) {
-    clearTimeout(turn.timer);
     turn.settled = true;
     this.state(turn, state);
   }

@@ -52,6 +52,8 @@ export const EN = {
   "error.NMT_TIMEOUT": "it took too long.",
   "error.TTS_TIMEOUT": "speaking took too long.",
   "error.INSTANCE_LOST": "a server went down while it was working on this.",
+  "error.SESSION_CLOSED": "the connection was lost before the answer came.",
+  "error.SKIPPED": "a later one was ready first, and this one did not come in time.",
   "error.PROCESSING_ERROR": "the interpreter failed.",
   "error.SCHEDULER_DEPENDENCY_DOWN": "the service is not available for the moment.",
   "error.INVALID_MESSAGE": "the service did not understand the page.",

@@ -52,6 +52,8 @@ export const ZH = {
   "error.NMT_TIMEOUT": "耗时过长。",
   "error.TTS_TIMEOUT": "语音合成耗时过长。",
   "error.INSTANCE_LOST": "处理过程中有一台服务器停机。",
+  "error.SESSION_CLOSED": "答复到达之前连接已中断。",
+  "error.SKIPPED": "后面的一句先译好了，这一句没有按时到达。",
   "error.PROCESSING_ERROR": "译员节点出错。",
   "error.SCHEDULER_DEPENDENCY_DOWN": "服务暂时不可用。",
   "error.INVALID_MESSAGE": "服务无法理解本页发送的内容。",
