@@ -72,7 +72,7 @@ def test_where_it_cannot_the_demo_simulates_and_says_why(tmp_path: Path) -> None
 @pytest.mark.parametrize("signals", [1, 2])
 def test_a_local_node_leaves_nothing_behind_when_it_ends(tmp_path: Path, signals: int) -> None:
     with Dragoman(tmp_path, "node", "--engine", "local", "--url", "ws://127.0.0.1:1/ws/node") as node:
-        node.until("no connection to ws://127.0.0.1:1/ws/node")
+        node.until("not connected to ws://127.0.0.1:1/ws/node")
         below = node.below()
         assert below  # the recogniser
         for _ in range(signals):
