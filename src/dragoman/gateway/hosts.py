@@ -5,17 +5,13 @@ lets its own name point here (DNS rebinding), and is of the same origin as we ar
 token is asked for that name does not matter, since such a page has none.
 """
 
-from collections.abc import Callable
 from ipaddress import ip_address
-from time import monotonic
 from typing import Final
 
 import structlog
 
 from dragoman.gateway.handshake import Authorizer, Reject, Request
 
-LOG_EVERY_S: Final = 60.0
-LOGGED_ORIGINS: Final = 20  # lines in that time
 _MAX_LOGGED: Final = 200  # characters of an origin
 _log = structlog.get_logger(__name__)
 
@@ -42,35 +38,20 @@ def own_names_only(request: Request) -> Reject | None:
     return None if is_ours(request.headers.get("host", "")) else Reject(421, WHY)
 
 
-class LoggedOrigins:
-    """An `Authorizer` that logs what `check` refuses: an origin once in `LOG_EVERY_S`, and `LOGGED_ORIGINS` of them."""
+def logged(check: Authorizer) -> Authorizer:
+    """`check`, an `Authorizer` of origins, with a line in the log for what it refuses."""
 
-    def __init__(self, check: Authorizer, clock: Callable[[], float] = monotonic) -> None:
-        self._check, self._clock = check, clock
-        self._logged: set[str] = set()
-        self._since = clock()
-        self._not_logged = 0
-
-    def __call__(self, request: Request) -> Reject | None:
-        refusal = self._check(request)
+    def checked(request: Request) -> Reject | None:
+        refusal = check(request)
         if refusal is not None:
-            self._note(request.headers.get("origin", "")[:_MAX_LOGGED], request)
+            _log.warning(
+                "refused a page: its origin is not allowed",
+                origin=request.headers.get("origin", "")[:_MAX_LOGGED],
+                path=request.path,
+                peer=request.peer[0],
+                setting="server.allowed_origins",
+                limited=True,
+            )
         return refusal
 
-    def _note(self, origin: str, request: Request) -> None:
-        now = self._clock()
-        if now - self._since >= LOG_EVERY_S:
-            self._logged, self._since = set(), now
-        if origin in self._logged or len(self._logged) >= LOGGED_ORIGINS:
-            self._not_logged += 1
-            return
-        self._logged.add(origin)
-        _log.warning(
-            "refused a page: its origin is not allowed",
-            origin=origin,
-            path=request.path,
-            peer=request.peer[0],
-            setting="server.allowed_origins",
-            not_logged=self._not_logged,
-        )
-        self._not_logged = 0
+    return checked

@@ -16,7 +16,7 @@ from dragoman.gateway.anteroom import SHARE, Anteroom
 from dragoman.gateway.chat_endpoint import PATH as CHAT_PATH
 from dragoman.gateway.chat_endpoint import ChatEndpoint, TokenCheck
 from dragoman.gateway.handshake import Authorizer, Reject, Request
-from dragoman.gateway.hosts import LoggedOrigins, is_ours, own_names_only
+from dragoman.gateway.hosts import is_ours, logged, own_names_only
 from dragoman.gateway.http import Backstage, admin_application, application
 from dragoman.gateway.node_endpoint import NodeEndpoint
 from dragoman.gateway.principal import Doorkeeper
@@ -148,7 +148,7 @@ class Doors:
         """The name and the address first, then the page, then the token."""
         only_ours, allowed = self._only_ours(), self._config.server.allowed_origins
         # Without a secret a page from another port of this machine may connect: in most cases it is a developer's own.
-        page = LoggedOrigins(OriginAllowList(allowed, is_ours) if only_ours else OriginAllowList(allowed))
+        page = logged(OriginAllowList(allowed, is_ours) if only_ours else OriginAllowList(allowed))
         token = TokenCheck(self._services.chat.tokens)
         # The roster is made anew when the listener starts.
         crowd = Crowd(

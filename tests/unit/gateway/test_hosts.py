@@ -2,7 +2,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from dragoman.gateway.handshake import OriginAllowList, Reject, Request
-from dragoman.gateway.hosts import LOG_EVERY_S, LOGGED_ORIGINS, LoggedOrigins, is_ours, own_names_only
+from dragoman.gateway.hosts import is_ours, logged, own_names_only
 
 
 @pytest.mark.parametrize(
@@ -62,34 +62,15 @@ def test_a_refused_origin_gets_a_sentence_with_its_name_and_the_setting_to_chang
     )
 
 
-def test_a_refused_origin_is_logged_with_the_setting_to_change() -> None:
-    check = LoggedOrigins(OriginAllowList(), lambda: 0.0)
+def test_a_refused_origin_is_logged_with_the_setting_to_change_and_not_more_often_than_other_lines() -> None:
+    check = logged(OriginAllowList())
     with capture_logs() as lines:
         assert check(_from("http://127.0.0.1:5010")) is None
         assert check(_from("http://other.example:9001")) is not None
     (line,) = lines
-    assert line["log_level"] == "warning"
+    assert (line["log_level"], line["limited"]) == ("warning", True)
     assert (line["origin"], line["path"], line["setting"]) == (
         "http://other.example:9001",
         "/ws/session",
         "server.allowed_origins",
     )
-
-
-def test_an_origin_that_tries_again_and_again_is_logged_once_a_minute_with_the_number_of_refusals() -> None:
-    now = [0.0]
-    check = LoggedOrigins(OriginAllowList(), lambda: now[0])
-    with capture_logs() as lines:
-        for _ in range(50):
-            check(_from("http://a.example"))
-        now[0] = LOG_EVERY_S
-        check(_from("http://a.example"))
-    assert [line["not_logged"] for line in lines] == [0, 49]
-
-
-def test_many_origins_write_a_bounded_number_of_lines_a_minute() -> None:
-    check = LoggedOrigins(OriginAllowList(), lambda: 0.0)
-    with capture_logs() as lines:
-        for number in range(10 * LOGGED_ORIGINS):
-            check(_from(f"http://{number}.example"))
-    assert len(lines) == LOGGED_ORIGINS
