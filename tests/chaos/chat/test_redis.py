@@ -1,12 +1,14 @@
 """Redis dies, hangs and is cut off under a chat server: what was accepted is kept within its durability class."""
 
 import asyncio
+import json
 import os
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -242,3 +244,26 @@ async def test_the_durability_class_follows_the_switch(mortal: RedisServer, tmp_
         await wait_until(lambda: is_told("replicated"), PATIENCE_S)
         await server.switch(wait_replicas=0)
         await wait_until(lambda: is_told("process"), PATIENCE_S)
+
+
+async def test_slow_messages_are_one_log_line_a_second_that_shows_the_slowest(
+    mortal: RedisServer, tmp_path: Path
+) -> None:
+    async with chat_server(at(mortal), tmp_path) as server:
+        here = await server.instance(SAVE_FIRST, chat__accept_timeout_ms=30_000, **PATIENT)
+        senders = [await server.speaker(here, uid) for uid in range(5001, 5061)]
+        began = time.monotonic()
+        with hanging(mortal):
+            names = [await sender.chat(6000) for sender in senders]
+            over = time.monotonic() + 0.6  # longer than what counts as slow
+            await wait_until(lambda: time.monotonic() > over, PATIENCE_S)
+        for sender, name in zip(senders, names, strict=True):
+            await sender.expect("ACK", ackType="accepted", clientMsgId=name)
+
+        def told() -> list[dict[str, Any]]:
+            lines = [json.loads(line) for line in here.log.read_text().splitlines()]
+            return [line for line in lines if line["event"] == "ws_perf single_chat_accept"]
+
+        await wait_until(lambda: sum(line.get("repeated", 1) for line in told()) >= len(senders), PATIENCE_S)
+        assert len(told()) <= time.monotonic() - began + 2
+        assert all(line["acceptedAckMs"] >= 500 for line in told())
