@@ -30,6 +30,8 @@ logger = structlog.get_logger()
 GRACE_S = 10.0
 # The same when somebody is in a hurry, or the start has failed.
 HURRY_S = 2.0
+# What Redis gets to write its data and end.
+ENGINE_S = 10.0
 # A worker that dies this often before it was ever ready will not become ready.
 START_DEATHS = 3
 
@@ -87,7 +89,7 @@ class Supervisor:
                 self._fail(str(error))
         finally:
             if self._engine is not None:
-                await asyncio.to_thread(self._engine.stop, HURRY_S if self._hurry.is_set() else 10.0)
+                await self._stop_engine(self._engine)
         if self._failure is not None:
             # As every failure of the command line is told: it may stand among what children have printed.
             print(f"dragoman: {self._failure}", file=sys.stderr, flush=True)
@@ -156,6 +158,17 @@ class Supervisor:
                 told=told,
             )
             await asyncio.sleep(pause_s)
+
+    async def _stop_engine(self, engine: RedisServer) -> None:
+        """A signal that comes meanwhile shortens it."""
+        ending = asyncio.create_task(asyncio.to_thread(engine.stop, ENGINE_S))
+        hurry = asyncio.create_task(self._hurry.wait())
+        await asyncio.wait({ending, hurry}, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+        await asyncio.wait({ending}, timeout=HURRY_S)
+        if not ending.done() and engine.running:
+            engine.child.signal(signal.SIGKILL)
+        await ending
 
     def _tell_engine(self, engine: RedisServer, started_s: float) -> None:
         for remark in engine.remarks:

@@ -154,6 +154,20 @@ def test_a_second_signal_kills_at_once(supervise: Supervise) -> None:
     assert not any(alive(pid) for pid in below)
 
 
+def test_second_signal_kills_a_redis_that_does_not_end(supervise: Supervise) -> None:
+    supervisor = supervise(server={"drain_s": 0.0})
+    redis, worker = supervisor.ready()["redis"], supervisor.hello(1, 1)["pid"]
+    os.kill(redis, signal.SIGSTOP)
+    os.kill(worker, signal.SIGKILL)  # it would wait for Redis
+    supervisor.send(signal.SIGTERM)
+    wait_until(lambda: supervisor.below() == [redis], "the workers to end")
+    began = time.monotonic()
+    supervisor.send(signal.SIGINT)
+    assert supervisor.exit_code() == 0
+    assert time.monotonic() - began < 6  # the first signal gives Redis 10 s
+    assert not alive(redis)
+
+
 def test_a_signal_before_anything_is_ready_ends_everything(supervise: Supervise) -> None:
     supervisor = supervise(server={"workers": 2})
     wait_until(supervisor.below, "the first child")
