@@ -221,6 +221,9 @@ class Instance:
         """No new sessions; those that can resume go elsewhere at once; what runs may finish, also on our nodes for
         other instances. Called again, it waits for the same drain."""
         if self._drain is None:
+            # At once, not when the task begins: no job may be made from this moment on.
+            self.draining = True
+            self.services.sessions.hold()
             self._drain = asyncio.create_task(self._drain_once(), name="drain")
         await self._drain
 
@@ -229,9 +232,7 @@ class Instance:
 
     async def _drain_once(self) -> None:
         until = time.monotonic() + self.config.server.drain_s
-        self.draining = True
         log.info("draining", jobs=len(self.services.dispatcher), sessions=len(self.services.sessions))
-        self.services.sessions.hold()
         await self.doors.listener.stop_accepting()
         await self._say_that_we_leave()
         await self._give_up_shards()
