@@ -11,6 +11,7 @@ from typing import Any
 from aiohttp import web
 
 from dragoman.gateway import Authorizer, Connection, EndpointFactory, Limits, Listener, Route
+from dragoman.gateway.proxies import Proxies
 
 PATIENCE_S = 60.0
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
@@ -70,6 +71,7 @@ async def serving(
     *,
     authorize: Authorizer | None = None,
     app: web.Application | None = None,
+    proxies: Proxies | None = None,
     **limits: Any,
 ) -> AsyncIterator[Listener]:
     """A listener on a free port with `/echo` and the HTTP application; `limits` are fields of Limits."""
@@ -81,6 +83,7 @@ async def serving(
         app or http_app(),
         Limits(**{"close_timeout_s": 0.5, **limits}),
         authorize=authorize,
+        proxies=proxies,
     )
     try:
         yield listener

@@ -71,7 +71,7 @@ def test_a_line_says_all_of_it(office: Office) -> None:
     _, out, _ = office.does("audit", "--count", "1")
     (line,) = out.splitlines()
     assert "acme/olga  chat.switch  max_backlog (" in line
-    assert line.endswith("→ 7000)  done")
+    assert line.endswith("→ 7000)  done  from 127.0.0.1")
 
 
 def test_the_audit_is_for_operators(office: Office) -> None:

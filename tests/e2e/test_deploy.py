@@ -1,7 +1,7 @@
 """The arrangement of deploy/ as plain processes: the same commands and settings, a real Redis Cluster and PostgreSQL.
 
-What containers would bring is replaced: addresses by those of this machine, the balancer by whoever connects. The
-working directory stands for the file system that is read-only there, so nothing may be written to it.
+What containers would bring is replaced: addresses by those of this machine, the balancer by connections of the tests.
+The working directory stands for the file system that is read-only there, so nothing may be written to it.
 """
 
 import asyncio
@@ -29,6 +29,7 @@ from dragoman.embedded.binary import ServerBinary
 from dragoman.embedded.cluster import RedisCluster
 from dragoman.embedded.engine import free_port
 from dragoman.embedded.postgres import PostgresServer
+from dragoman.gateway.proxy_protocol import SIGNATURE
 from dragoman.verify.chat_crowd import token as chat_token
 from instances import Speaker
 from waiting import wait_until
@@ -36,6 +37,7 @@ from waiting import wait_until
 pytestmark = [pytest.mark.long, pytest.mark.cluster]
 
 PATIENCE_S = 60.0
+BALANCER = "127.0.0.10"  # an address of this machine that stands for the balancer's
 SECRET, PASSWORD = SECRETS["DRAGOMAN_SECURITY__SECRET"], SECRETS["REDIS_PASSWORD"]
 
 
@@ -105,6 +107,7 @@ class Deployment:
             "DRAGOMAN_SCHEDULER__PHASE2__REDIS__KEY_PREFIX": self.prefix,
             "DRAGOMAN_SERVER__HOST": "127.0.0.1",
             "DRAGOMAN_SERVER__PORT": str(self.ports[name]),
+            "DRAGOMAN_SERVER__TRUSTED_PROXIES": BALANCER,
             "DRAGOMAN_SERVER__ADMIN_HOST": "127.0.0.1",
             "DRAGOMAN_SERVER__ADMIN_PORT": "0",
         }
@@ -206,6 +209,16 @@ async def test_three_instances_are_ready_and_keep_what_they_accept_in_two_server
             assert up.healthy(name)
             told = (await visitor.get(name, "/api/v1/cluster"))["instances"]
             assert sorted((row["alive"], row["durability"]) for row in told) == [(True, "replicated")] * 3
+
+
+async def test_the_balancer_is_answered_with_its_header_and_not_without(up: Deployment) -> None:
+    client = SIGNATURE + b"\x21\x11\x00\x0c" + bytes([203, 0, 113, 7, 172, 30, 57, 10, 18, 103, 19, 146])
+    check = SIGNATURE + b"\x20\x00\x00\x00"
+    for header, status in ((client, b"200"), (check, b"200"), (b"", b"400")):
+        reader, writer = await asyncio.open_connection("127.0.0.1", up.ports["dragoman-1"], local_addr=(BALANCER, 0))
+        writer.write(header + b"GET /health/ready HTTP/1.1\r\nHost: balancer\r\nConnection: close\r\n\r\n")
+        assert (await asyncio.wait_for(reader.read(), PATIENCE_S)).split()[1] == status
+        writer.close()
 
 
 async def test_a_message_crosses_from_one_instance_to_another(up: Deployment) -> None:

@@ -1,8 +1,10 @@
-"""What is read of somebody before anything else: the head of a request, its query, a token; and settings."""
+"""What is read of somebody before anything else: a proxy's words, the head of a request, its query, a token; and
+settings."""
 
 import base64
 import time
 from collections.abc import Callable
+from ipaddress import ip_address
 from random import Random
 from typing import Any, Final
 from urllib.parse import quote
@@ -12,9 +14,10 @@ from aiohttp.test_utils import make_mocked_request
 
 from dragoman.config import ConfigError, load
 from dragoman.config.catalog import SETTINGS, variable_of
-from dragoman.gateway import chat_http, console_api, handshake, http
+from dragoman.gateway import chat_http, console_api, handshake, http, proxy_protocol
 from dragoman.gateway.answers import Wrong
 from dragoman.gateway.principal import Doorkeeper, Unauthorized
+from dragoman.gateway.proxies import BadForwarding, Proxies
 from dragoman.services.chat.accounts import Denied
 from dragoman.services.chat.tokens import BadToken, Tokens
 from fuzz.mutate import MARK, ODD, BytesMutator, Case, JsonMutator, bytes_mutated, compact
@@ -43,6 +46,57 @@ def request_head(case: Case) -> bool:
     assert outcome.startswith(b"HTTP/1.1 101 ")
     assert b"xtensions" not in outcome
     return True
+
+
+PROXY_HEADERS: Final = [
+    b"PROXY TCP4 203.0.113.7 192.0.2.1 4711 5010\r\nGET /",
+    b"PROXY TCP6 2001:db8::7 2001:db8::1 4711 5010\r\n",
+    b"PROXY UNKNOWN\r\n",
+    proxy_protocol.SIGNATURE + b"\x21\x11\x00\x0c" + bytes(range(12)) + b"GET /",
+    proxy_protocol.SIGNATURE + b"\x21\x21\x00\x28" + bytes(range(40)),
+    proxy_protocol.SIGNATURE + b"\x20\x00\x00\x00",
+]
+
+
+def proxy_header(case: Case) -> bool:
+    """Whatever follows it does not change how it is read, and less of it is not yet read."""
+    try:
+        found = proxy_protocol.read(case.data)
+    except proxy_protocol.BadProxyHeader as error:
+        is_good_refusal(str(error), "")
+        return False
+    if found is None:
+        assert len(case.data) < 16 + proxy_protocol.MAX_V2_BYTES
+        return False
+    assert 0 < found.size <= len(case.data)
+    assert proxy_protocol.read(case.data[: found.size] + b"\xff") == found
+    assert proxy_protocol.read(case.data[: found.size - 1]) is None
+    if found.client is not None:
+        assert str(ip_address(found.client[0])) == found.client[0]
+        assert 0 <= found.client[1] <= 65535
+    return True
+
+
+_TRUST: Final = Proxies(["10.0.0.0/8", "2001:db8:1::/48"])
+FORWARDED: Final = [
+    b"198.51.100.9, 203.0.113.7:80, [2001:db8::7]:1, 10.0.0.2\n",
+    b'\nfor=198.51.100.9, for="[2001:db8::7]:80";proto=https;by=10.0.0.1, for=10.0.0.2;host="a\\"b"',
+    b"203.0.113.7\nfor=203.0.113.7",
+]
+
+
+def forwarded(case: Case) -> bool:
+    """Two headers, a line each."""
+    one, _, other = case.data.decode("latin-1").partition("\n")
+    headers = {"x-forwarded-for": one, "forwarded": other}
+    try:
+        found = _TRUST.peer("10.0.0.1", 7, lambda name: headers[name])
+    except BadForwarding as error:
+        is_good_refusal(str(error), "")
+        return False
+    assert str(ip_address(found.address)) == found.address
+    assert _TRUST.peer("192.0.2.1", 7, lambda name: headers[name]).address == "192.0.2.1"
+    return bool(found.proxy)
 
 
 _NUMBERS: Final = ("count", "limit", "lastSeq", "since", "before", "after", "peerUserId")
@@ -160,6 +214,8 @@ def settings(case: Case) -> bool:
 
 TARGETS: Final = (
     Target("request_head", BytesMutator(HEADS), request_head),
+    Target("proxy_header", BytesMutator(PROXY_HEADERS), proxy_header),
+    Target("forwarded", BytesMutator(FORWARDED), forwarded),
     Target("query", query, queries),
     Target("token", token, tokens),
     Target("setting", setting, settings),

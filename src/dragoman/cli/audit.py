@@ -50,4 +50,5 @@ def _line(row: dict[str, Any]) -> str:
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["at_ms"] / 1000))
     who = f"{row['tenant']}/{row['who']}" if row.get("tenant") else row["who"] or "unnamed"
     detail = f" ({row['detail']})" if row["detail"] else ""
-    return f"{when}  {who}  {row['action']}  {row['target']}{detail}  {row.get('result') or 'done'}"
+    address = f"  from {row['address']}" if row.get("address") else ""
+    return f"{when}  {who}  {row['action']}  {row['target']}{detail}  {row.get('result') or 'done'}{address}"

@@ -7,6 +7,7 @@ printed in the reference as well.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
+from ipaddress import ip_network
 from itertools import product
 from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
@@ -91,6 +92,7 @@ def check(config: Config) -> Iterator[Problem]:
     yield from _entry_size(config)
     yield from _ports(config)
     yield from _origins(config)
+    yield from _proxies(config)
     yield from _secrets(config)
     yield from _exposure(config)
     yield from _known_secret(config)
@@ -203,6 +205,23 @@ def _origins(config: Config) -> Iterator[Problem]:
                 f"server.allowed_origins holds {origin!r}, which is no origin: write it like https://app.example.com, "
                 "without a path, or * for any.",
             )
+
+
+def _proxies(config: Config) -> Iterator[Problem]:
+    key = "server.trusted_proxies"
+    for text in config.server.trusted_proxies:
+        try:
+            size = ip_network(text).prefixlen
+        except ValueError as error:
+            yield Problem((key,), f"{key} holds {text!r}: {error}. Write 10.0.0.5 or 10.1.0.0/16.")
+            continue
+        if size == 0:
+            yield Problem((key,), f"{key} holds {text!r}, which is everybody: then anybody can claim any address.")
+    if config.server.proxy_protocol and not config.server.trusted_proxies:
+        yield Problem(
+            ("server.proxy_protocol", key),
+            f"server.proxy_protocol is true but {key} is empty: name the proxies that send the header.",
+        )
 
 
 def _secrets(config: Config) -> Iterator[Problem]:

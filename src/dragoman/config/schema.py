@@ -93,10 +93,26 @@ class Server(Section, frozen=True):
             ge=0,
             le=1000000,
             description="Connections of one instance from one address; 0 for any number. This machine's own do not "
-            "count. Behind a balancer on another machine all come from its address: set 0 there, and let it count; an "
-            "address has no share of the places for HTTP and for those who have not said who they are then, either.",
+            "count. Behind a proxy set `server.trusted_proxies`, or all come from its address. With 0, an address has "
+            "no share of the places for HTTP and for connections without a session either.",
         ),
     ] = 2000
+    trusted_proxies: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Addresses and networks of proxies in front, such as `10.0.0.5` or `10.1.0.0/16`. Of their "
+            "requests the client's address is read from `X-Forwarded-For` or `Forwarded`: the right-most that is not "
+            "one of these. Limits for an address, and logs, use it. Each of these proxies must set one of the two "
+            "headers, and remove the other."
+        ),
+    ] = ()
+    proxy_protocol: Annotated[
+        bool,
+        Meta(
+            description="Every connection of a trusted proxy begins with a PROXY protocol header (version 1 or 2) that "
+            "names the client's address; without it the connection is refused. The admin port expects none."
+        ),
+    ] = False
     out_queue_bytes: Annotated[
         int,
         Meta(

@@ -14,6 +14,7 @@ import structlog
 from aiohttp import web
 
 from dragoman.gateway.answers import Wrong
+from dragoman.gateway.http_places import peer_of
 from dragoman.gateway.principal import Principal
 from dragoman.store.audit import Audit
 from dragoman.store.errors import StoreError
@@ -50,10 +51,11 @@ class Auditor:
         asking = request.get(OPERATOR)
         who, tenant = (asking.subject, asking.tenant) if asking is not None else ("", "")
         target, detail, result = target[:MAX_TEXT], detail[:MAX_TEXT], result[:MAX_TEXT]
+        about = {"tenant": tenant, "result": result, "address": peer_of(request).address}
         event = "an operator changed something" if result == DONE else "an operator could not change something"
-        log.info(event, who=who, tenant=tenant, action=action, target=target, detail=detail, result=result)
+        log.info(event, who=who, action=action, target=target, detail=detail, **about)
         try:
-            await self.audit.add(who, action, target, detail, self._instance, tenant=tenant, result=result)
+            await self.audit.add(who, action, target, detail, self._instance, **about)
         except StoreError as away:
             log.warning("a change is not in the audit", action=action, target=target, error=str(away))
 

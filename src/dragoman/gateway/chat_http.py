@@ -15,6 +15,7 @@ from aiohttp import web
 
 from dragoman.archive import Archive, ArchiveAway, Conversation, Stored
 from dragoman.gateway.bodies import Unread, body_of
+from dragoman.gateway.http_places import peer_of
 from dragoman.gateway.principal import token_of
 from dragoman.protocol.chat import MAX_ID, Reason
 from dragoman.protocol.chat_http import (
@@ -121,7 +122,7 @@ class _Api:
 
     async def login(self, request: web.Request) -> Answer:
         asked = await _body(request, LoginRequest)
-        return await self._accounts.login(request.remote or "", asked.username, asked.password)
+        return await self._accounts.login(peer_of(request).address, asked.username, asked.password)
 
     async def refresh(self, request: web.Request) -> Answer:
         return await self._accounts.refresh((await _body(request, RefreshRequest)).refresh_token)

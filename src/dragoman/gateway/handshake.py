@@ -63,7 +63,8 @@ class Request:
     path: str
     query: Mapping[str, str]
     headers: Mapping[str, str]
-    peer: tuple[str, int]
+    peer: tuple[str, int]  # behind trusted proxies the client's
+    proxy: str = ""  # the trusted proxy whose header named the peer
 
 
 @dataclass(frozen=True, slots=True)

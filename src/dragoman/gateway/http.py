@@ -22,7 +22,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from dragoman.archive import ArchiveAway
 from dragoman.gateway.answers import Wrong, error, json, redis_away
 from dragoman.gateway.auditing import OPERATOR, Auditor
-from dragoman.gateway.hosts import WHY, is_ours
+from dragoman.gateway.hosts import WHY, WHY_NOT_FORWARDED, is_from_here, is_ours
+from dragoman.gateway.http_places import peer_of
 from dragoman.gateway.principal import Doorkeeper, Unauthorized, token_of
 from dragoman.services.letter_boxes import DeadLetters
 from dragoman.services.report import Report
@@ -82,15 +83,19 @@ def application(
     operators: Sequence[web.RouteDef] = (),
     *,
     only_ours: bool = False,
+    only_from_here: bool = False,
 ) -> web.Application:
     """The public port: health for anybody, `guests` by their own rules, the rest, with `operators`, for operators.
 
-    `only_ours`: it answers to the names of this machine alone, see `hosts`.
+    `only_ours`: it answers to the names of this machine alone, `only_from_here`: it answers no request that a proxy
+    passed on for somebody else; see `hosts`.
     """
     open_to_all = frozenset({*HEALTH, *(route.path for route in guests)})
     operators_only = _operators_only(doorkeeper, open_to_all)
-    names = [_own_names_only] if only_ours else []
-    app = web.Application(middlewares=[_plain_errors, *names, operators_only, stage.auditor.refusals, _own_pages_only])
+    strangers = [*([_own_names_only] if only_ours else []), *([_own_requests_only] if only_from_here else [])]
+    app = web.Application(
+        middlewares=[_plain_errors, *strangers, operators_only, stage.auditor.refusals, _own_pages_only]
+    )
     app.on_response_prepare.append(_secured)
     app.add_routes([*guests, *operators])
     api = _Api(stage)
@@ -156,6 +161,13 @@ async def _secured(_: web.Request, answer: web.StreamResponse) -> None:
 async def _own_names_only(request: web.Request, handler: Handler) -> web.StreamResponse:
     if not is_ours(request.headers.get("Host", "")):
         return error(WHY, 421)
+    return await handler(request)
+
+
+@web.middleware
+async def _own_requests_only(request: web.Request, handler: Handler) -> web.StreamResponse:
+    if not is_from_here(peer_of(request), request.headers):
+        return error(WHY_NOT_FORWARDED, 403)
     return await handler(request)
 
 

@@ -3,7 +3,8 @@
 A connection that has been answered may stay for its next request, until its place is wanted: then whoever has waited
 longest without asking anything goes, or else whoever has gone longest without reading what it asked for. So nobody can
 shut the others out by asking once and staying. Who reads nothing for too long goes in any case. One address has a share
-of the places, which it fills and empties by itself, so that others find one while it is busy.
+of the places, which it fills and empties by itself, so that others find one while it is busy. A connection of a trusted
+proxy carries requests of many clients: each request counts for its client's address while it is being answered.
 
 Bodies are not inflated, whatever they say they are: nothing here is asked with one that would be worth it, and a small
 one could grow without bound.
@@ -26,11 +27,22 @@ from dragoman.gateway.addresses import Addresses, is_here
 from dragoman.gateway.answers import error
 from dragoman.gateway.handshake import wants_websocket
 from dragoman.gateway.limits import Limits
+from dragoman.gateway.proxies import BadForwarding, Peer, Proxies
 from dragoman.gateway.quiet import Quiet
 
 _DOZE_S = 0.1  # who has been answered is looked for this often
 
-Upgrade = Callable[[asyncio.Transport, bytes, bytes], None]  # the transport, the request head, the bytes behind it
+_RETRY_AFTER_S = 5
+
+# The transport, its peer, the request head, the bytes behind it
+Upgrade = Callable[[asyncio.Transport, tuple[str, int], bytes, bytes], None]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_PEER = web.RequestKey("peer", Peer)
+
+
+def peer_of(request: web.Request) -> Peer:
+    """Who sent it; behind trusted proxies the client."""
+    return request.get(_PEER) or Peer(request.remote or "")
 
 
 class Unread:
@@ -52,8 +64,9 @@ class Unread:
 
 
 class HttpPlaces:
-    def __init__(self, app: web.Application, limits: Limits, quiet: Quiet, upgrade: Upgrade) -> None:
-        app.middlewares.insert(0, _no_pipelined_upgrade)
+    def __init__(self, app: web.Application, limits: Limits, proxies: Proxies, quiet: Quiet, upgrade: Upgrade) -> None:
+        app.middlewares[:0] = [_no_pipelined_upgrade, self._of_its_client]
+        self._proxies = proxies
         self.upgrade = upgrade
         self.max_rest_bytes = 2 * limits.max_head_bytes
         self._most = limits.max_http_connections
@@ -61,6 +74,7 @@ class HttpPlaces:
         self._unread_s = limits.out_queue_age_s
         self.quiet = quiet
         self._taken: dict[Visit, None] = {}  # in the order they came
+        self._visits: dict[web.RequestHandler, Visit] = {}
         self._awake: set[Visit] = set()
         self._dozing = False  # there will be a look at who is awake
         self._addresses = Addresses()
@@ -80,18 +94,20 @@ class HttpPlaces:
         for visit in list(self._taken):
             self._cut_off(visit)
 
-    def take(self, transport: asyncio.Transport, now: float) -> asyncio.Protocol | None:
+    def take(self, transport: asyncio.Transport, peer: tuple[str, int], now: float) -> asyncio.Protocol | None:
         """A protocol for one more connection; None: all places it could have are taken by who is being answered."""
-        address = str((transport.get_extra_info("peername") or ("",))[0])
-        if self._has_its_share(address):
+        address = None if self._proxies.trusts(peer[0]) else peer[0]
+        if address is not None and self._has_its_share(address):
             if not self._make_room([visit for visit in self._taken if visit.address == address]):
                 return None
         elif len(self._taken) >= self._most and not self._make_room(self._taken):
             return None
         assert self._runner.server is not None
-        visit = Visit(self, self._runner.server(), transport, address, now)
+        visit = Visit(self, self._runner.server(), transport, peer, address, now)
         self._taken[visit] = None
-        self._addresses.add(address)
+        self._visits[visit.handler] = visit
+        if address is not None:
+            self._addresses.add(address)
         self.awake(visit)
         return visit
 
@@ -112,8 +128,9 @@ class HttpPlaces:
     def ended(self, visit: "Visit") -> None:
         self.asleep(visit)
         if visit in self._taken:
-            del self._taken[visit]
-            self._addresses.drop(visit.address)
+            del self._taken[visit], self._visits[visit.handler]
+            if visit.address is not None:
+                self._addresses.drop(visit.address)
 
     def _doze(self) -> None:
         self._dozing = False
@@ -123,6 +140,29 @@ class HttpPlaces:
                 visit.rest()
             else:
                 self.awake(visit)
+
+    @web.middleware
+    async def _of_its_client(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Finds out whose request it is. One that came through a trusted proxy counts for its client."""
+        visit = self._visits.get(request.protocol)
+        if visit is None:  # it was cut off
+            return await handler(request)
+        try:
+            peer = self._proxies.peer(*visit.peer, lambda name: ", ".join(request.headers.getall(name, ())))
+        except BadForwarding as why:
+            return error(str(why), 400)
+        request[_PEER] = peer
+        if not peer.proxy:
+            return await handler(request)
+        if self._has_its_share(peer.address):
+            refusal = error("too many requests from this address at the same time", 503)
+            refusal.headers["Retry-After"] = str(_RETRY_AFTER_S)
+            return refusal
+        self._addresses.add(peer.address)
+        try:
+            return await handler(request)
+        finally:
+            self._addresses.drop(peer.address)
 
     def _has_its_share(self, address: str) -> bool:
         return 0 < self._most_of_one <= self._addresses.of(address) and not is_here(address)
@@ -143,12 +183,19 @@ class HttpPlaces:
 class Visit(asyncio.Protocol):
     """One connection, between its transport and aiohttp: we are to know when it speaks and when it has ended."""
 
-    __slots__ = ("_asleep_fd", "_places", "_upgrade", "address", "handler", "transport", "unread")
+    __slots__ = ("_asleep_fd", "_places", "_upgrade", "address", "handler", "peer", "transport", "unread")
 
     def __init__(
-        self, places: HttpPlaces, handler: web.RequestHandler, transport: asyncio.Transport, address: str, now: float
+        self,
+        places: HttpPlaces,
+        handler: web.RequestHandler,
+        transport: asyncio.Transport,
+        peer: tuple[str, int],
+        address: str | None,
+        now: float,
     ) -> None:
-        self.handler, self.transport, self.address = handler, transport, address
+        """`address`: the one it counts for; None: a trusted proxy's connection counts for none."""
+        self.handler, self.transport, self.peer, self.address = handler, transport, peer, address
         self.unread = Unread(now)
         self._places = places
         self._asleep_fd: int | None = None
@@ -219,7 +266,7 @@ class Visit(asyncio.Protocol):
         handler.connection_lost(None)
         if task is not None:
             task.cancel()
-        self._places.upgrade(self.transport, head, bytes(rest))
+        self._places.upgrade(self.transport, self.peer, head, bytes(rest))
 
     # --- between two requests ---
 
@@ -264,9 +311,7 @@ def _upgrade_head(message: object) -> bytes | None:
 
 
 @web.middleware
-async def _no_pipelined_upgrade(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
+async def _no_pipelined_upgrade(request: web.Request, handler: Handler) -> web.StreamResponse:
     """A `Visit` takes every other upgrade before it gets here."""
     if "websocket" not in request.headers.get("Upgrade", "").lower():
         return await handler(request)

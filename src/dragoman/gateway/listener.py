@@ -19,6 +19,7 @@ from dragoman.gateway.doorman import Doorman
 from dragoman.gateway.handshake import Authorizer, OriginAllowList, Reject, Request
 from dragoman.gateway.http_places import HttpPlaces
 from dragoman.gateway.limits import Counters, Limits
+from dragoman.gateway.proxies import Proxies
 from dragoman.gateway.roster import Roster
 from dragoman.gateway.sniffer import Guest, Sniffer
 from dragoman.gateway.websocket import WebSocket
@@ -45,6 +46,7 @@ class Route:
 class Listener:
     def __init__(self) -> None:
         self.limits = Limits()
+        self.proxies = Proxies()
         self.roster = Roster(self.limits, monotonic)
         self.doorman = Doorman(crowded=lambda: self.roster.is_crowded)
         self._places: HttpPlaces | None = None
@@ -62,16 +64,18 @@ class Listener:
         reuse_port: bool = False,
         sock: socket.socket | None = None,
         authorize: Authorizer | None = None,
+        proxies: Proxies | None = None,
     ) -> None:
         """Listen on `host` and `port`, or on `sock`. Without `authorize`, pages of other hosts are refused."""
         self._loop = asyncio.get_running_loop()
         self.limits = limits or self.limits
+        self.proxies = proxies or self.proxies
         self.roster = Roster(self.limits, monotonic)
         self._authorize = authorize or OriginAllowList()
         self._routes = {path: route if isinstance(route, Route) else Route(route) for path, route in routes.items()}
         every = [self.limits, *(route.limits for route in self._routes.values() if route.limits)]
         self._sweep_every_s = min(_MAX_SWEEP_S, *(limits.shortest_s() / 4 for limits in every))
-        self._places = HttpPlaces(http_app, self.limits, self.roster.quiet, self._upgrade_later)
+        self._places = HttpPlaces(http_app, self.limits, self.proxies, self.roster.quiet, self._upgrade_later)
         await self._places.open()
         await self._listen(host, port, reuse_port, sock)
         for listening in self._servers[0].sockets:
@@ -140,9 +144,9 @@ class Listener:
             return Reject(500, "internal error")
         return WebSocket(request, endpoint, route.limits or self.limits, self.roster, transport)
 
-    def serve_http(self, transport: asyncio.Transport) -> asyncio.Protocol | Reject:
+    def serve_http(self, transport: asyncio.Transport, peer: tuple[str, int]) -> asyncio.Protocol | Reject:
         assert self._places is not None
-        place = None if self._closing else self._places.take(transport, self.roster.clock())
+        place = None if self._closing else self._places.take(transport, peer, self.roster.clock())
         if place is None:
             return _come_back("too many connections")
         self.counters.http += 1
@@ -150,8 +154,8 @@ class Listener:
 
     # --- inside ---
 
-    def _upgrade_later(self, transport: asyncio.Transport, head: bytes, rest: bytes) -> None:
-        Sniffer(self).upgrade_later(transport, head, rest)
+    def _upgrade_later(self, transport: asyncio.Transport, peer: tuple[str, int], head: bytes, rest: bytes) -> None:
+        Sniffer(self).upgrade_later(transport, peer, head, rest)
 
     async def _listen(self, host: str | None, port: int, reuse_port: bool, sock: socket.socket | None) -> None:
         def serve() -> Sniffer:

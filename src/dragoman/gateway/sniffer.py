@@ -2,8 +2,9 @@
 
 A `Sniffer` is the first protocol of every accepted connection. It reads one request head, decides, and gives the
 transport to the one or the other together with the bytes it has read; after that it is out of the way and costs
-nothing. An upgrade waits for the doorman. If it is a later request of a connection that aiohttp serves, `http_places`
-gives the transport back to a new sniffer.
+nothing. Where trusted proxies begin their connections with a PROXY protocol header, it reads that first. An upgrade
+waits for the doorman. If it is a later request of a connection that aiohttp serves, `http_places` gives the transport
+back to a new sniffer.
 
 picows has no public way to take an accepted transport, so this module builds its `WSProtocol`, which is not
 exported: the version is pinned and test_sniffer.py states what is relied on. What must be known of its insides:
@@ -19,16 +20,19 @@ exported: the version is pinned and test_sniffer.py states what is relied on. Wh
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol, cast
 
 import picows.picows as private
 from picows import WSAutoPingStrategy, WSListener, WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener
 
+from dragoman.gateway import proxy_protocol
 from dragoman.gateway.doorman import Doorman
 from dragoman.gateway.drain import Drain
 from dragoman.gateway.handshake import END_OF_HEAD, Reject, Request, accept, parse, wants_websocket
 from dragoman.gateway.limits import Limits
 from dragoman.gateway.nursery import ACCEPTED, ANSWERED, UPGRADED
+from dragoman.gateway.proxies import BadForwarding, Proxies
 from dragoman.gateway.roster import Roster
 
 _READ_BUFFER_BYTES = 2048
@@ -36,6 +40,10 @@ _ws_protocol: Callable[..., asyncio.BufferedProtocol] = private.WSProtocol  # ty
 _UPGRADE = (
     b"GET / HTTP/1.1\r\nUpgrade: websocket\r\nConnection: upgrade\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+
+_NO_PREAMBLE = (
+    "a PROXY protocol header is read only from server.trusted_proxies, and only with server.proxy_protocol = true"
 )
 
 
@@ -77,21 +85,28 @@ class Door(Protocol):
     @property
     def doorman(self) -> Doorman: ...
 
+    @property
+    def proxies(self) -> Proxies: ...
+
     def admit(self, request: Request, transport: asyncio.Transport) -> Guest | Reject: ...
 
-    def serve_http(self, transport: asyncio.Transport) -> asyncio.Protocol | Reject: ...
+    def serve_http(self, transport: asyncio.Transport, peer: tuple[str, int]) -> asyncio.Protocol | Reject: ...
 
 
 class Sniffer(asyncio.Protocol):
-    __slots__ = ("_door", "_end", "_head", "_transport")
+    __slots__ = ("_door", "_end", "_head", "_peer", "_preamble", "_transport")
 
     def __init__(self, door: Door) -> None:
         self._door = door
         self._head = bytearray()
         self._end = -1  # of the head of an upgrade that waits for the doorman
+        self._peer = ("", 0)
+        self._preamble = False  # a PROXY protocol header is to come before the head
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._peer = (self._transport.get_extra_info("peername") or ("", 0))[:2]
+        self._preamble = self._door.proxies.expects_header(self._peer[0])
         roster = self._door.roster
         roster.counters.accepted += 1
         roster.nursery.made(ACCEPTED)
@@ -100,9 +115,9 @@ class Sniffer(asyncio.Protocol):
             roster.heads.expire_oldest()
         roster.heads.add(self, roster.clock())
 
-    def upgrade_later(self, transport: asyncio.Transport, head: bytes, rest: bytes) -> None:
+    def upgrade_later(self, transport: asyncio.Transport, peer: tuple[str, int], head: bytes, rest: bytes) -> None:
         """Take over a connection that HTTP has served, for the upgrade request `head` and the bytes behind it."""
-        self._transport = transport
+        self._transport, self._peer = transport, peer
         self._head += head + END_OF_HEAD + rest
         self._end = len(head)
         transport.set_protocol(self)
@@ -118,6 +133,13 @@ class Sniffer(asyncio.Protocol):
             return
         seen = max(len(self._head) - len(END_OF_HEAD) + 1, 0)
         self._head += data
+        if self._preamble:
+            seen = 0
+            if not self._read_preamble():
+                return
+        elif proxy_protocol.begins(self._head):
+            self._refuse(Reject(400, _NO_PREAMBLE))
+            return
         end = self._head.find(END_OF_HEAD, seen)
         if end > self._door.limits.max_head_bytes or (end < 0 and len(self._head) > self._door.limits.max_head_bytes):
             self._refuse(Reject(431, "the request head is too large"))
@@ -125,6 +147,20 @@ class Sniffer(asyncio.Protocol):
             self._decide(end)
         elif not 0x41 <= self._head[0] <= 0x5A:  # no method begins so: TLS, or noise
             self._refuse(Reject(400, "plain HTTP is spoken here"))
+
+    def _read_preamble(self) -> bool:
+        """Whether it was there, and something of the request has arrived behind it."""
+        try:
+            found = proxy_protocol.read(self._head)
+        except proxy_protocol.BadProxyHeader as why:
+            self._refuse(Reject(400, str(why)))
+            return False
+        if found is None:
+            return False
+        self._preamble = False
+        self._peer = found.client or self._peer
+        del self._head[: found.size]
+        return bool(self._head)
 
     def expire(self) -> None:
         self._door.roster.counters.heads_dropped += 1
@@ -140,7 +176,7 @@ class Sniffer(asyncio.Protocol):
             self._door.roster.heads.discard(self)
             self._door.doorman.queue(self)
             return
-        http = self._door.serve_http(self._transport)
+        http = self._door.serve_http(self._transport, self._peer)
         if isinstance(http, Reject):
             self._refuse(http)
             return
@@ -174,10 +210,16 @@ class Sniffer(asyncio.Protocol):
         feed(self._transport, rest)
 
     def _judge(self, head: bytes) -> tuple[bytes, Guest] | Reject:
-        peer = self._transport.get_extra_info("peername") or ("", 0)
-        request = parse(head, peer[:2])
+        request = parse(head, self._peer)
         if isinstance(request, Reject):
             return request
+        headers = request.headers
+        try:
+            peer = self._door.proxies.peer(*self._peer, lambda name: headers.get(name, ""))
+        except BadForwarding as why:
+            return Reject(400, str(why))
+        if peer.proxy:
+            request = replace(request, peer=(peer.address, peer.port), proxy=peer.proxy)
         answer = accept(request)
         if isinstance(answer, Reject):
             return answer

@@ -16,10 +16,11 @@ from dragoman.gateway.anteroom import SHARE, Anteroom
 from dragoman.gateway.chat_endpoint import PATH as CHAT_PATH
 from dragoman.gateway.chat_endpoint import ChatEndpoint, TokenCheck
 from dragoman.gateway.handshake import Authorizer, Reject, Request
-from dragoman.gateway.hosts import is_ours, logged, own_names_only
+from dragoman.gateway.hosts import is_ours, logged, own_names_only, own_requests_only
 from dragoman.gateway.http import Backstage, admin_application, application
 from dragoman.gateway.node_endpoint import NodeEndpoint
 from dragoman.gateway.principal import Doorkeeper
+from dragoman.gateway.proxies import Proxies
 from dragoman.gateway.session_endpoint import SessionEndpoint
 from dragoman.instance.services import Services
 
@@ -46,10 +47,18 @@ class Doors:
             server.host,
             server.port,
             self._routes(keeper),
-            application(stage, keeper, guests, operators, only_ours=self._only_ours()),
+            application(
+                stage,
+                keeper,
+                guests,
+                operators,
+                only_ours=self._only_ours(),
+                only_from_here=self._only_from_here(),
+            ),
             self._limits(),
             reuse_port=True,
             authorize=self._authorizer(),
+            proxies=Proxies(server.trusted_proxies, protocol=server.proxy_protocol),
         )
         self._open = True
         self._services.metrics.registry.register(self.listener.counters)
@@ -155,6 +164,8 @@ class Doors:
             self._config.server.max_connections_per_address, lambda who: self.listener.roster.addresses.of(who)
         )
         asked: list[Authorizer] = [crowd, page, token]
+        if self._only_from_here():
+            asked.insert(0, own_requests_only)
         if only_ours:
             asked.insert(0, own_names_only)
 
@@ -166,6 +177,10 @@ class Doors:
     def _only_ours(self) -> bool:
         """Whether nobody is asked for a token, and only this machine is to reach us."""
         return not has_secret(self._config) and is_loopback(self._config.server.host)
+
+    def _only_from_here(self) -> bool:
+        """Whether proxies may not bring in others either: nobody has said that everybody is trusted."""
+        return self._only_ours() and not self._config.security.insecure_allow_anonymous
 
     async def _open_for_admins(self, stage: Backstage, keeper: Doorkeeper, port: int) -> None:
         asked = None if is_loopback(self._config.server.admin_host) else keeper

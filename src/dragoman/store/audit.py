@@ -20,6 +20,7 @@ class Entry:
     instance: str
     tenant: str = ""
     result: str = ""
+    address: str = ""  # of the operator
 
     @property
     def at_ms(self) -> int:
@@ -38,10 +39,19 @@ class Audit:
         self.redis, self.keys = redis, keys
 
     async def add(
-        self, who: str, action: str, target: str, detail: str, instance: str, *, tenant: str = "", result: str = ""
+        self,
+        who: str,
+        action: str,
+        target: str,
+        detail: str,
+        instance: str,
+        *,
+        tenant: str = "",
+        result: str = "",
+        address: str = "",
     ) -> str:
         told: dict[str, Any] = {"who": who, "action": action, "target": target, "detail": detail, "instance": instance}
-        told |= {"tenant": tenant, "result": result}
+        told |= {"tenant": tenant, "result": result, "address": address}
         flat = [part for pair in told.items() for part in pair]
         added = await self.redis.call("XADD", self.keys.audit, "MAXLEN", "~", MAX_ENTRIES, "*", "v", "1", *flat)
         return str(added.decode())

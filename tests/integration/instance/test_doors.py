@@ -3,9 +3,11 @@
 import asyncio
 import json
 import socket
+import time
 from copy import deepcopy
 
 import aiohttp
+import jwt
 import pytest
 
 from dragoman.embedded.engine import free_port
@@ -90,5 +92,121 @@ async def test_a_page_from_another_port_of_this_machine_may_connect_if_no_secret
                     async with http.get(path, headers=headers) as answer:
                         assert answer.status == (101 if allowed else 403)
                         assert allowed or origin in (await answer.json())["error"]
+    finally:
+        await house.close()
+
+
+SECRET = "a secret of the test that is long enough"
+UPGRADE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+}
+PATHS = {
+    "/api/v1/cluster": {},
+    "/health/live": {},
+    "/": {},
+    "/ws/session": UPGRADE,
+    "/ws/node": UPGRADE,
+    "/ws": UPGRADE,
+}
+FORWARDED = {
+    "Forwarded": "for=203.0.113.7",
+    "X-Forwarded-For": "203.0.113.7",
+    "X-Forwarded-Proto": "https",
+    "X-Real-IP": "203.0.113.7",
+    "Via": "1.1 proxy",
+}
+
+
+async def answers(house: House, **headers: str) -> set[tuple[int, bool]]:
+    """To every kind of request: the status, and whether it names the settings to change."""
+    found = set()
+    port = house.instance.doors.listener.port
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http:
+        for path, usual in PATHS.items():
+            async with http.get(path, headers={**usual, **headers}) as answer:
+                text = "" if answer.status == 101 else await answer.text()
+                found.add((answer.status, "security.secret" in text and "server.trusted_proxies" in text))
+    return found
+
+
+@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+async def test_what_a_proxy_passes_on_is_refused_if_no_secret_is_set(redis_at: RedisAt, prefix: str) -> None:
+    house = await House.open(redis_at, prefix, "i")
+    try:
+        assert await answers(house) == {(200, False), (101, False)}
+        for name, value in FORWARDED.items():
+            assert await answers(house, **{name: value}) == {(403, True)}, name
+    finally:
+        await house.close()
+
+
+@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+async def test_a_trusted_proxy_serves_this_machine_alone_if_no_secret_is_set(redis_at: RedisAt, prefix: str) -> None:
+    house = await House.open(redis_at, prefix, "i", server__trusted_proxies=["127.0.0.1"])
+    here = {"X-Forwarded-For": "127.0.0.1", "X-Forwarded-Proto": "https", "Via": "1.1 proxy"}
+    try:
+        assert await answers(house, **here) == {(200, False), (101, False)}
+        for far in ({"X-Forwarded-For": "203.0.113.7"}, {"Via": "1.1 proxy"}, {"X-Real-IP": "127.0.0.1"}):
+            assert await answers(house, **far) == {(403, True)}, far
+    finally:
+        await house.close()
+
+
+@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+@pytest.mark.parametrize(
+    "flags", [{"security__secret": SECRET}, {"security__insecure_allow_anonymous": True}], ids=["secret", "anonymous"]
+)
+async def test_what_a_proxy_passes_on_is_served_if_tokens_or_trust_are_set(
+    redis_at: RedisAt, prefix: str, flags: dict[str, object]
+) -> None:
+    house = await House.open(redis_at, prefix, "i", **flags)
+    try:
+        assert 403 not in {status for status, _ in await answers(house, **FORWARDED)}
+    finally:
+        await house.close()
+
+
+@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+async def test_tries_to_log_in_count_for_the_client_behind_a_trusted_proxy(redis_at: RedisAt, prefix: str) -> None:
+    house = await House.open(
+        redis_at,
+        prefix,
+        "i",
+        security__secret=SECRET,
+        server__trusted_proxies=["127.0.0.1"],
+        chat__logins_per_minute=1,
+    )
+    try:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{house.instance.doors.listener.port}") as http:
+            statuses = []
+            for client in ("203.0.113.7", "203.0.113.7", "198.51.100.9"):
+                headers, login = {"X-Forwarded-For": client}, {"username": "alice", "password": "pw"}
+                async with http.post("/auth/login", json=login, headers=headers) as answer:
+                    statuses.append(answer.status)
+        assert statuses == [200, 429, 200]
+    finally:
+        await house.close()
+
+
+@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+async def test_the_audit_names_the_address_of_an_operator_behind_a_trusted_proxy(
+    redis_at: RedisAt, prefix: str
+) -> None:
+    house = await House.open(redis_at, prefix, "i", security__secret=SECRET, server__trusted_proxies=["127.0.0.1"])
+    claims = {"iss": "dragoman", "typ": "operator", "sub": "olga", "exp": int(time.time()) + 600}
+    headers = {
+        "Authorization": f"Bearer {jwt.encode(claims, SECRET, 'HS256')}",
+        "X-Forwarded-For": "198.51.100.9, 203.0.113.7",
+    }
+    try:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{house.instance.doors.listener.port}") as http:
+            async with http.delete("/api/v1/dlq/a/9-9", headers=headers) as answer:
+                assert answer.status == 404
+            async with http.get("/api/v1/audit", headers=headers) as answer:
+                (entry,) = (await answer.json())["entries"]
+        assert (entry["who"], entry["address"]) == ("olga", "203.0.113.7")
     finally:
         await house.close()

@@ -205,3 +205,25 @@ def test_a_contradiction_between_file_and_environment_is_found(tmp_path: Path) -
     path.write_text("[scheduler.phase2]\nenabled = true\n[scheduler.phase2.redis]\nurl = 'redis://a'\n")
     with pytest.raises(ConfigError, match=r"url is set but scheduler\.phase2\.enabled is false"):
         load(path, {"DRAGOMAN_SCHEDULER__PHASE2__ENABLED": "false"})
+
+
+@pytest.mark.parametrize("proxies", [["10.0.0.5"], ["10.1.0.0/16", "2001:db8::/32"], []])
+def test_proxies_are_addresses_and_networks(proxies: list[str]) -> None:
+    assert problems(server__trusted_proxies=proxies) == ()
+
+
+@pytest.mark.parametrize("proxy", ["balancer", "10.0.0.5/24", "10.0.0.5:80", ""])
+def test_a_proxy_that_is_neither_address_nor_network_is_named(proxy: str) -> None:
+    sentence = only(server__trusted_proxies=[proxy])
+    assert sentence.startswith(f"server.trusted_proxies holds {proxy!r}: ")
+    assert sentence.endswith("Write 10.0.0.5 or 10.1.0.0/16.")
+
+
+@pytest.mark.parametrize("everybody", ["0.0.0.0/0", "::/0"])
+def test_everybody_is_not_trusted_as_a_proxy(everybody: str) -> None:
+    assert "anybody can claim any address" in only(server__trusted_proxies=[everybody])
+
+
+def test_the_proxy_protocol_needs_to_know_the_proxies() -> None:
+    assert "server.trusted_proxies is empty" in only(server__proxy_protocol=True)
+    assert problems(server__proxy_protocol=True, server__trusted_proxies=["10.0.0.5"]) == ()

@@ -161,6 +161,14 @@ def test_one_port_is_published_and_leads_to_every_instance() -> None:
     assert set(re.findall(r"GET (\S+)", text)) <= set(HEALTH)
 
 
+def test_the_balancer_names_the_address_of_each_client_and_nobody_else_may() -> None:
+    server, balancer = config().server, SERVICES["balancer"]["networks"]["inside"]["ipv4_address"]
+    assert (server.trusted_proxies, server.proxy_protocol) == ((balancer,), True)
+    assert server.max_connections_per_address > 0
+    text = (DEPLOY / "haproxy.cfg").read_text(encoding="utf-8")
+    assert re.findall(r"^ *default-server send-proxy-v2 check ", text, re.M)
+
+
 def test_every_line_of_the_balancer_is_one_we_know() -> None:
     lines = (DEPLOY / "haproxy.cfg").read_text(encoding="utf-8").splitlines()
     words = [line.split()[0] for line in lines if line.strip() and not line.lstrip().startswith("#")]
@@ -191,7 +199,7 @@ def test_instances_find_redis_and_postgres() -> None:
 def test_the_cluster_has_three_masters_with_a_replica_each_at_fixed_addresses() -> None:
     subnet = ipaddress.ip_network(COMPOSE["networks"]["inside"]["ipam"]["config"][0]["subnet"])
     addresses = [service["networks"]["inside"]["ipv4_address"] for service in REDIS.values()]
-    assert len(set(addresses)) == 6
+    assert len({*addresses, SERVICES["balancer"]["networks"]["inside"]["ipv4_address"]}) == 7
     assert all(ipaddress.ip_address(address) in subnet for address in addresses)
     assert SERVICES["redis-cluster"]["command"] == [f"{address}:{REDIS_PORT}" for address in addresses]
     assert set(SERVICES["redis-cluster"]["depends_on"]) == set(REDIS)

@@ -15,6 +15,7 @@ export class AuditTrail {
         { head: "audit.when", cell: (row) => clock(row.at_ms), tight: true },
         { head: "audit.who", cell: (row) => row.who || word("audit.nobody") },
         { head: "audit.tenant", cell: (row) => row.tenant || "–" },
+        { head: "audit.address", cell: (row) => row.address || "–", mono: true },
         { head: "audit.what", cell: (row) => named("action", row.action) },
         { head: "audit.target", cell: (row) => row.target, mono: true },
         { head: "audit.detail", cell: (row) => row.detail },

@@ -312,6 +312,7 @@ export const EN = {
   "audit.detail": "Detail",
   "audit.result": "Result",
   "audit.tenant": "Tenant",
+  "audit.address": "From",
   "audit.by": "At",
   "action.instance.drain": "drained an instance",
   "action.node.drain": "drained a node",

@@ -312,6 +312,7 @@ export const ZH = {
   "audit.detail": "详情",
   "audit.result": "结果",
   "audit.tenant": "租户",
+  "audit.address": "来自",
   "audit.by": "实例",
   "action.instance.drain": "排空了一个实例",
   "action.node.drain": "排空了一个节点",

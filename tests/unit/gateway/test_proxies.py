@@ -1,0 +1,130 @@
+"""The client's address behind trusted proxies, as their headers tell it."""
+
+from contextlib import suppress
+from ipaddress import ip_address
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.gateway.proxies import MAX_HOPS, BadForwarding, Peer, Proxies, canonical, is_forwarded
+
+PROXIES = Proxies(["10.0.0.0/8", "2001:db8:1::/48", "127.0.0.1"])
+PROXY, CLIENT, LIE = "10.0.0.1", "203.0.113.7", "198.51.100.9"
+
+
+def client(peer: str = PROXY, **headers: str) -> Peer:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return PROXIES.peer(peer, 7, lambda name: named.get(name, ""))
+
+
+@pytest.mark.parametrize(
+    ("value", "address"),
+    [
+        (CLIENT, CLIENT),
+        (f"{LIE}, {CLIENT}", CLIENT),
+        (f"{LIE},{CLIENT} , 10.9.9.9", CLIENT),
+        (f"{CLIENT}:4711", CLIENT),
+        ("2001:db8::7", "2001:db8::7"),
+        ("[2001:DB8:0::7]:80, 2001:db8:1::5", "2001:db8::7"),
+        ("[2001:db8::7]", "2001:db8::7"),
+        ("::ffff:203.0.113.7", CLIENT),
+        (f"{LIE}, unknown", PROXY),
+        (f"{LIE}, unknown, 10.0.0.2", "10.0.0.2"),
+        ("10.0.0.3, 10.0.0.2", "10.0.0.3"),
+        (f"{CLIENT}:notaport", PROXY),
+        ("", PROXY),
+        (",", PROXY),
+    ],
+)
+def test_the_client_is_the_right_most_address_that_is_no_trusted_proxy(value: str, address: str) -> None:
+    assert client(x_forwarded_for=value).address == address
+
+
+@pytest.mark.parametrize(
+    ("value", "address"),
+    [
+        (f"for={CLIENT}", CLIENT),
+        (f"for={LIE}, For={CLIENT};proto=https;by=10.0.0.1", CLIENT),
+        (f'by=10.0.0.1;host="a, b; for=x";FOR="{CLIENT}:80" , for=10.0.0.2', CLIENT),
+        ('for="[2001:db8::7]:_port"', "2001:db8::7"),
+        ("for=[2001:db8::7]:80", "2001:db8::7"),
+        (f'for="{CLIENT[:4]}\\{CLIENT[4:]}"', CLIENT),
+        (f"for={LIE}, for=_hidden, for=10.0.0.2", "10.0.0.2"),
+        (f"for={LIE}, for=unknown", PROXY),
+        (f"for={LIE}, proto=https", PROXY),
+    ],
+)
+def test_forwarded_names_the_client_as_well(value: str, address: str) -> None:
+    assert client(forwarded=value).address == address
+
+
+@pytest.mark.parametrize("value", ['for="', f'for="a, for={CLIENT}', 'for="a"b', "for", "=", f"for={CLIENT} x", ";"])
+def test_a_malformed_header_of_a_trusted_proxy_is_refused(value: str) -> None:
+    with pytest.raises(BadForwarding, match="malformed"):
+        client(forwarded=value)
+
+
+def test_a_header_that_the_proxy_passes_on_unread_cannot_replace_the_one_it_sets() -> None:
+    assert client(x_forwarded_for=CLIENT, forwarded=f"for={CLIENT}").address == CLIENT
+    for other in (f"for={LIE}", "for=unknown"):
+        with pytest.raises(BadForwarding, match="X-Forwarded-For and Forwarded"):
+            client(x_forwarded_for=CLIENT, forwarded=other)
+
+
+@pytest.mark.parametrize("peer", [LIE, "2001:db8:2::1", "", "nonsense"])
+def test_nobody_else_is_believed(peer: str) -> None:
+    assert client(peer, x_forwarded_for=CLIENT, forwarded='for="') == Peer(peer, 7)
+
+
+def test_a_trusted_proxy_may_come_as_ipv4_within_ipv6() -> None:
+    found = client("::ffff:10.0.0.1", x_forwarded_for=CLIENT)
+    assert (found.address, found.proxy) == (CLIENT, "::ffff:10.0.0.1")
+
+
+def test_where_nobody_is_trusted_no_header_is_looked_at() -> None:
+    assert Proxies().peer(PROXY, 7, lambda name: pytest.fail(name)) == Peer(PROXY, 7)
+
+
+addresses = st.ip_addresses().map(str)
+trusted = st.ip_addresses(network="10.0.0.0/8").map(str)
+strangers = addresses.filter(lambda text: not PROXIES.trusts(text))
+whatever = st.text(st.characters(max_codepoint=255, exclude_categories=["Cc"]), max_size=60)
+
+
+@given(whatever, strangers, st.lists(trusted, max_size=MAX_HOPS - 2))
+def test_whatever_a_client_writes_before_it_the_proxies_words_count(lie: str, stranger: str, hops: list[str]) -> None:
+    said = ", ".join([lie, stranger, *hops])
+    assert client(x_forwarded_for=said) == Peer(canonical(stranger), proxy=PROXY)
+
+
+@given(whatever, strangers, st.lists(trusted, max_size=MAX_HOPS - 2))
+def test_a_lie_in_forwarded_is_refused_or_has_no_effect(lie: str, stranger: str, hops: list[str]) -> None:
+    said = ", ".join([lie, *(f'for="[{hop}]"' for hop in [stranger, *hops])])
+    with suppress(BadForwarding):
+        assert client(forwarded=said).address == canonical(stranger)
+
+
+@given(st.lists(strangers, min_size=1), st.lists(trusted, max_size=MAX_HOPS - 1))
+def test_forwarded_is_read_from_the_right(before: list[str], hops: list[str]) -> None:
+    said = ", ".join(f'for="[{address}]";proto=https' for address in [*before, *hops])
+    assert client(forwarded=said) == Peer(canonical(before[-1]), proxy=PROXY)
+
+
+@given(whatever, whatever)
+def test_any_text_gives_an_address_or_a_refusal(one: str, other: str) -> None:
+    try:
+        found = client(x_forwarded_for=one, forwarded=other)
+    except BadForwarding:
+        return
+    assert str(ip_address(found.address)) == found.address
+
+
+def test_a_list_of_proxies_without_end_is_not_read_to_its_end() -> None:
+    assert client(x_forwarded_for=", ".join([CLIENT] + ["10.0.0.2"] * MAX_HOPS)).address == "10.0.0.2"
+
+
+@pytest.mark.parametrize("name", ["Forwarded", "X-Forwarded-For", "x-forwarded-anything", "X-Real-IP", "VIA"])
+def test_headers_that_proxies_add_are_known_in_any_case(name: str) -> None:
+    assert is_forwarded(["Host", name])
+    assert not is_forwarded(["Host", "Origin", "User-Agent", "X-Forward"])
