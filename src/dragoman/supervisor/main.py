@@ -264,4 +264,6 @@ async def _all(tasks: Sequence[asyncio.Task[None]]) -> None:
 
 
 def _tell_loading(size: int) -> None:
-    logger.warning("redis_loading", megabytes=round(size / 1e6, 1), expected_s=round(size / LOAD_BYTES_PER_S, 1))
+    """Nobody notices a load of a fraction of a second: that is not worth a warning."""
+    level = logger.warning if size > LOAD_BYTES_PER_S // 2 else logger.debug
+    level("redis_loading", megabytes=round(size / 1e6, 1), expected_s=round(size / LOAD_BYTES_PER_S, 1))
