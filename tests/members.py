@@ -42,6 +42,7 @@ class Member:
         self.handled: list[InboxMessage] = []
         self.rehomed: list[InboxMessage] = []
         self.adopted: list[str] = []
+        self.sessions_over: list[str] = []
         self.told: list[Announcement] = []
         self.returns = self.burials = 0
         self.sure = True  # whether it may call others dead
@@ -67,7 +68,7 @@ class Member:
         self.undertaker = Undertaker(
             name, instances, inboxes, stores.owners, stores.nodes, stores.jobs, stores.turns, self.announcer,
             self.metrics, lock_ms=lock_ms, steady=lambda: self.sure, rehome=self._rehome, adopt=self._adopt,
-            leave_behind=stores.sessions.grant_grace,
+            leave_behind=stores.sessions.grant_grace, session_over=self._session_over,
         )  # fmt: skip
 
     async def enter(self) -> "Member":
@@ -118,6 +119,9 @@ class Member:
     async def _adopt(self, job: str, dead: str) -> None:
         self.adopted.append(job)
         await self.stores.jobs.undriven(dead, job)
+
+    async def _session_over(self, session: str) -> None:
+        self.sessions_over.append(session)
 
     async def _returned(self) -> None:
         self.returns += 1

@@ -17,7 +17,7 @@ from typing import Any
 from dragoman import logs
 from dragoman.config import Config
 from dragoman.config.secrets import secrets_of
-from dragoman.domain.deadlines import DeadlineSettings
+from dragoman.domain.deadlines import SHARE_OF_JOB, DeadlineSettings
 from dragoman.domain.history import SAMPLE_MS
 from dragoman.domain.segmenter import SegmenterSettings
 from dragoman.instance.chat import Chat
@@ -124,8 +124,9 @@ class Services:
     def _build_jobs(self, config: Config) -> None:
         stores, speech, name = self.stores, config.speech, self.name
         self.orphans = Orphans(
-            name, stores.jobs, stores.reservations, self.mail, self.metrics, self.tasks,
-            patience_ms=speech.attempt_timeout_ms, knows=lambda node: node in self.view.fleet,
+            name, stores.jobs, stores.reservations, self.mail, self.router, self.metrics, self.tasks,
+            patience_ms=max(speech.attempt_timeout_ms, int(SHARE_OF_JOB * speech.job_timeout_ms)),
+            knows=lambda node: node in self.view.fleet,
         )  # fmt: skip
         placing = PlacerSettings(
             speech.placement_wait_ms, speech.default_slots, speech.turn_overcommit, speech.job_timeout_ms
@@ -182,7 +183,7 @@ class Services:
             self.announcer, self.metrics,
             lock_ms=int(phase2.instance_presence_ttl_seconds * 1000),
             steady=lambda: self.presence.steady, rehome=self.router.rehome, adopt=self.orphans.adopt,
-            leave_behind=stores.sessions.grant_grace,
+            leave_behind=stores.sessions.grant_grace, session_over=self.orphans.session_over,
         )  # fmt: skip
         self.renewer = Renewer(stores.owners, self.name, self.local_nodes.ids, self.sessions.ids)
         self.sweeper = Sweeper(stores.nodes, int(phase2.node_snapshot.remove_stale_after_seconds * 1000))

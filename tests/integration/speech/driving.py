@@ -13,6 +13,13 @@ ACKING = ("job_ack",)
 # Short enough to be waited for, long enough for a busy machine to answer in.
 QUICK = {"speech__job_ack_timeout_ms": 300, "speech__attempt_timeout_ms": 1500, "speech__job_timeout_ms": 5000}
 
+# Whoever is to be taken for dead must not say just then that it lives.
+SELDOM_RENEWED = {
+    "scheduler__phase2__instance_presence_ttl_seconds": 300,
+    "scheduler__phase2__owner_ttl_seconds": 600,
+    "speech__reservation_ttl_ms": 600_000,
+}
+
 
 def out_of_time(ms: int) -> dict[str, int]:
     """Every time-out of a job at once."""

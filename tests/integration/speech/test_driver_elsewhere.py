@@ -12,20 +12,13 @@ from dragoman.store.errors import RedisAway
 from dragoman.store.inbox import Push
 from dragoman.store.instances import Presence
 from dragoman.store.nodes import Snapshot
-from integration.speech.driving import ACKING, OLD, end_of, given, in_state, out_of_time, start
+from integration.speech.driving import ACKING, OLD, SELDOM_RENEWED, end_of, given, in_state, out_of_time, start
 from integration.speech.house import PATIENCE_S, Ear, House, Open, WiredNode, order
 from integration.speech.test_resumption import Client
 from integration.speech.test_router import fill
 from waiting import wait_until
 
 pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
-
-# Whoever is to be taken for dead must not say just then that it lives.
-SELDOM_RENEWED = {
-    "scheduler__phase2__instance_presence_ttl_seconds": 300,
-    "scheduler__phase2__owner_ttl_seconds": 600,
-    "speech__reservation_ttl_ms": 600_000,
-}
 
 # -- what old nodes keep back ----------------------------------------------------------------------
 

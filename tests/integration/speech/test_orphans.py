@@ -9,7 +9,9 @@ from dragoman.domain.placement import Assign
 from dragoman.protocol.node import JobError
 from dragoman.protocol.peer import JobEnded, JobMoved
 from dragoman.services.speech.order import Order
+from dragoman.services.upkeep.burial import Burial
 from dragoman.store.errors import RedisAway, UnknownOutcome
+from integration.speech.driving import SELDOM_RENEWED
 from integration.speech.house import PATIENCE_S, House, Open, WiredNode, order, place
 from redis_fixtures import CLUSTER
 from waiting import wait_until
@@ -54,6 +56,40 @@ async def test_an_orphan_whose_node_goes_too_is_lost_with_its_instance(house: Op
     record = await wait_until(lambda: heir.released(mine.job_id), PATIENCE_S)
     assert (record["outcome"], record["code"]) == ("failed", "INSTANCE_LOST")
     await wait_until(lambda: free(heir), PATIENCE_S)
+
+
+async def taken_over(house: Open, *, resumable: bool) -> tuple[House, WiredNode, Order]:
+    """An instance dies with a session and a job of it, which a node of the heir has."""
+    heir, dead = await house("heir"), await house("dead", **SELDOM_RENEWED)
+    node = await heir.node("n")
+    await wait_until(lambda: dead.knows("n"), PATIENCE_S)
+    mine = order()
+    await dead.stores.owners.claim_session(mine.session_id, "dead")
+    if resumable:
+        await dead.redis.call("HSET", dead.keys.session_state(mine.session_id), "epoch", 1)
+        await dead.redis.call("PEXPIRE", dead.keys.session_state(mine.session_id), 600_000)
+    assert isinstance(await place(dead, mine), Assign)
+    await heir.redis.call("DEL", heir.keys.presence("dead"))
+    assert await heir.services.undertaker.bury("dead") is Burial.DONE
+    return heir, node, mine
+
+
+async def test_the_slot_of_a_job_whose_session_died_with_its_instance_goes_back_in_the_takeover(house: Open) -> None:
+    heir, node, mine = await taken_over(house, resumable=False)
+    record = await heir.released(mine.job_id)
+    assert (record["outcome"], record["code"]) == ("failed", "INSTANCE_LOST")
+    assert await free(heir)
+    await wait_until(lambda: node.cancelled == [mine.job_id], PATIENCE_S)
+
+
+async def test_a_job_whose_session_can_be_resumed_keeps_its_slot_through_the_takeover(house: Open) -> None:
+    heir, node, mine = await taken_over(house, resumable=True)
+    assert len(heir.services.orphans) == 1
+    assert await heir.reserved("n") == 1
+    about = {"job_id": mine.job_id, "session_id": mine.session_id, "trace_id": mine.trace_id}
+    node.answer({**about, "attempt_id": 1, "utterance_index": 0})
+    record = await wait_until(lambda: heir.released(mine.job_id), PATIENCE_S)
+    assert (record["outcome"], node.cancelled) == ("ok", [])
 
 
 class Stumbling:

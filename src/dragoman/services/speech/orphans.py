@@ -2,7 +2,8 @@
 
 An orphan keeps its attempt while its node is there. Its answer is recorded; if none comes, because the node
 went too or time is over, it ends failed INSTANCE_LOST: its audio was in the dead driver's memory, so nobody
-can try it again. Nobody else watches it: with Redis away its end is tried until it is written and told, and only
+can try it again. If its session is over as well, nobody waits for the answer: the job ends at once, and its node is
+told to drop it. Nobody else watches it: with Redis away its end is tried until it is written and told, and only
 then it is no longer watched.
 """
 
@@ -19,8 +20,8 @@ import structlog
 from dragoman.domain.job import Event, Outcome, Reply, State
 from dragoman.protocol.codec import encode
 from dragoman.protocol.codes import ErrorCode
-from dragoman.protocol.node import JobResult
-from dragoman.protocol.peer import JobEnded
+from dragoman.protocol.node import JobCancel, JobResult
+from dragoman.protocol.peer import CancelJob, JobEnded
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.services.speech.answers import counts, end_by
@@ -29,7 +30,9 @@ from dragoman.services.speech.expatriate import Mail
 from dragoman.services.speech.local_nodes import AboutJob
 from dragoman.services.speech.messages import NO_FRAME
 from dragoman.services.speech.order import End
+from dragoman.services.speech.router import Router
 from dragoman.store.errors import StoreError
+from dragoman.store.inbox import Push
 from dragoman.store.jobs import Jobs
 from dragoman.store.reservations import Given, Reservations
 
@@ -59,6 +62,7 @@ class Orphans:
         jobs: Jobs,
         reservations: Reservations,
         mail: Mail,
+        router: Router,
         metrics: Metrics,
         tasks: Tasks,
         *,
@@ -67,7 +71,7 @@ class Orphans:
     ) -> None:
         self.instance, self.metrics = instance, metrics
         self._jobs, self._reservations, self._mail, self._tasks = jobs, reservations, mail, tasks
-        self._patience_ms, self._knows = patience_ms, knows
+        self._router, self._patience_ms, self._knows = router, patience_ms, knows
         self.on_freed: Callable[[str], None] = lambda node_id: None  # a slot went back: those who wait may look
         self._orphans: dict[str, Orphan] = {}
 
@@ -124,6 +128,11 @@ class Orphans:
             if orphan.node_id == node_id and orphan.epoch <= epoch:
                 self._tasks.spawn(self._end(orphan, partial(self._give_up, orphan)), "orphan-lost")
 
+    async def session_over(self, session_id: str) -> None:
+        """The session died with its instance: nobody waits for its jobs, so their slots go back now."""
+        for orphan in [orphan for orphan in self._orphans.values() if orphan.session_id == session_id]:
+            await self._end(orphan, partial(self._abandon, orphan))
+
     async def index(self) -> None:
         """After a burial of our own former life: what it drove and we watch now is found under our common name."""
         for orphan in list(self._orphans.values()):
@@ -151,6 +160,14 @@ class Orphans:
     async def _answered(self, orphan: Orphan, result: JobResult) -> None:
         await self._record(orphan, Event.RESULT, end_by(result, orphan.node_id))
         await self._close(orphan)
+
+    async def _abandon(self, orphan: Orphan) -> None:
+        cancel = JobCancel(job_id=orphan.job_id, trace_id=orphan.trace_id, reason="session_over")
+        message = CancelJob(orphan.node_id, orphan.job_id, msgspec.Raw(encode(cancel)))
+        owner = await insist(lambda: self._router.owners.node_owner(orphan.node_id))
+        if owner is not None and await insist(lambda: self._router.push(owner, message)) is not Push.OK:
+            log.warning("a node works on a job nobody waits for", node=orphan.node_id, job=orphan.job_id)
+        await self._give_up(orphan)
 
     async def _give_up(self, orphan: Orphan) -> None:
         log.info("job lost with its instance", job=orphan.job_id)

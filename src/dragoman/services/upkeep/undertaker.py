@@ -63,12 +63,14 @@ class Undertaker:
         rehome: Callable[[InboxMessage], Awaitable[None]],
         adopt: Callable[[str, str], Awaitable[None]],
         leave_behind: Callable[[str, str], Awaitable[str]],
+        session_over: Callable[[str], Awaitable[None]],
     ) -> None:
         self.instance, self.metrics = instance, metrics
         self._instances, self._inboxes, self._owners = instances, inboxes, owners
         self._nodes, self._jobs, self._turns = nodes, jobs, turns
         self._announcer, self._lock_ms, self._steady = announcer, lock_ms, steady
         self._rehome, self._adopt, self._leave_behind = rehome, adopt, leave_behind
+        self._session_over = session_over
         self._kept_at: dict[str, float] = {}  # whom we bury now → when the lock was renewed last
         self._unfinished: set[str] = set()
 
@@ -233,10 +235,12 @@ class Undertaker:
                     await self._jobs.undriven(dead, job)
 
     async def _end_sessions(self, dead: str) -> None:
-        """Sessions that cannot resume end with their instance, and their turns with them; others have their grace."""
+        """Sessions that cannot resume end with their instance, and their turns and jobs with them; others have their
+        grace. After the inbox and the jobs: an answer that had come is recorded first."""
         async for session in self._members(dead, self._instances.keys.sessions_of(dead)):
             if await self._leave_behind(session, dead) == "NONE":
                 await self._turns.end_current(session)
+                await self._session_over(session)
             await self._owners.leave_session(session, dead)
 
     async def _announce_nodes(self, dead: str) -> None:
