@@ -24,6 +24,10 @@ WHY = (
     "where no secret is set this server answers to localhost, 127.0.0.1 and [::1] only; set security.secret to use "
     "another name"
 )
+WHY_ADMIN = (
+    "the admin port answers to localhost, 127.0.0.1 and [::1] only, because it asks nobody for a token; set "
+    "server.admin_host to the address by which others are to reach it"
+)
 WHY_NOT_FORWARDED = (
     "this request came through a proxy, and where no secret is set only this machine is served: set security.secret; "
     "or, for a proxy that only this machine uses, name it in server.trusted_proxies"

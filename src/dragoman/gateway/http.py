@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import structlog
-from aiohttp import web
+from aiohttp import web, web_response
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.log import server_logger
 from prometheus_client import CollectorRegistry, generate_latest
@@ -22,9 +22,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from dragoman.archive import ArchiveAway
 from dragoman.gateway.answers import Wrong, error, json, redis_away
 from dragoman.gateway.auditing import OPERATOR, Auditor
-from dragoman.gateway.hosts import WHY, WHY_NOT_FORWARDED, is_from_here, is_ours
+from dragoman.gateway.hosts import WHY, WHY_ADMIN, WHY_NOT_FORWARDED, is_from_here, is_ours
 from dragoman.gateway.http_places import peer_of
-from dragoman.gateway.principal import Doorkeeper, Unauthorized, token_of
+from dragoman.gateway.principal import Doorkeeper, Principal, Unauthorized, token_of
 from dragoman.services.letter_boxes import DeadLetters
 from dragoman.services.report import Report
 from dragoman.store.errors import Refused, StoreError
@@ -41,6 +41,8 @@ def _is_ours(record: logging.LogRecord) -> bool:
 
 
 server_logger.addFilter(_is_ours)
+# The Server header of every answer, also of those that aiohttp makes by itself; its own tells the versions of both.
+web_response.SERVER_SOFTWARE = "Dragoman"  # type: ignore[attr-defined]
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 SECURITY = {
@@ -101,7 +103,7 @@ def application(
     api = _Api(stage)
     app.add_routes(
         [
-            *_health(stage),
+            *_health(stage, doorkeeper),
             web.get("/metrics", api.metrics),
             web.get("/api/v1/cluster", api.cluster),
             web.get("/api/v1/stats", api.stats),
@@ -116,24 +118,45 @@ def application(
     return app
 
 
-def admin_application(stage: Backstage, doorkeeper: Doorkeeper | None = None) -> web.Application:
+def admin_application(
+    stage: Backstage, doorkeeper: Doorkeeper | None = None, *, only_from_here: bool = False
+) -> web.Application:
     """The port of this one instance: a shared port answers for a random worker. With a doorkeeper, health alone is for
-    anybody."""
-    app = web.Application(middlewares=[_operators_only(doorkeeper, frozenset(HEALTH))] if doorkeeper else [])
+    anybody. Without one nobody is asked for a token, and it answers to the names of this machine alone."""
+    asked = _operators_only(doorkeeper, frozenset(HEALTH)) if doorkeeper else _own_admins_only
+    app = web.Application(middlewares=[asked, *([_own_requests_only] if only_from_here else [])])
     app.on_response_prepare.append(_secured)
-    app.add_routes([*_health(stage), web.get("/metrics", _Api(stage).metrics)])
+    app.add_routes([*_health(stage, doorkeeper), web.get("/metrics", _Api(stage).metrics)])
     return app
 
 
-def _health(stage: Backstage) -> list[web.RouteDef]:
+def _health(stage: Backstage, doorkeeper: Doorkeeper | None) -> list[web.RouteDef]:
     async def ok(_: web.Request) -> web.Response:
         return web.Response(text="OK")
 
-    async def ready(_: web.Request) -> web.Response:
+    async def ready(request: web.Request) -> web.Response:
         why = stage.ready()
-        return json({"ready": why is None, "reason": why, "instance": stage.instance}, 200 if why is None else 503)
+        told = {"ready": why is None, "reason": why}
+        if _may_know_the_instance(request, doorkeeper):
+            told["instance"] = stage.instance
+        return json(told, 200 if why is None else 503)
 
     return [web.get(path, handler) for path, handler in zip(HEALTH, (ok, ok, ready), strict=True)]
+
+
+def _may_know_the_instance(request: web.Request, doorkeeper: Doorkeeper | None) -> bool:
+    """Its name may be that of the machine, with the number of the process."""
+    if is_from_here(peer_of(request), request.headers):
+        return True
+    try:
+        return doorkeeper is not None and bool(_operator(request, doorkeeper))
+    except Unauthorized:
+        return False
+
+
+def _operator(request: web.Request, doorkeeper: Doorkeeper) -> Principal:
+    headers = {name.lower(): value for name, value in request.headers.items()}
+    return doorkeeper.identify("operator", token_of(headers, request.query))
 
 
 def _operators_only(doorkeeper: Doorkeeper, open_to_all: frozenset[str]) -> Any:
@@ -141,9 +164,8 @@ def _operators_only(doorkeeper: Doorkeeper, open_to_all: frozenset[str]) -> Any:
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         unknown = isinstance(request.match_info.http_exception, web.HTTPNotFound)
         if request.path not in open_to_all and not unknown:
-            headers = {name.lower(): value for name, value in request.headers.items()}
             try:
-                request[OPERATOR] = doorkeeper.identify("operator", token_of(headers, request.query))
+                request[OPERATOR] = _operator(request, doorkeeper)
             except Unauthorized as why:
                 return error(str(why), 401)
         return await handler(request)
@@ -161,6 +183,13 @@ async def _secured(_: web.Request, answer: web.StreamResponse) -> None:
 async def _own_names_only(request: web.Request, handler: Handler) -> web.StreamResponse:
     if not is_ours(request.headers.get("Host", "")):
         return error(WHY, 421)
+    return await handler(request)
+
+
+@web.middleware
+async def _own_admins_only(request: web.Request, handler: Handler) -> web.StreamResponse:
+    if not is_ours(request.headers.get("Host", "")):
+        return error(WHY_ADMIN, 421)
     return await handler(request)
 
 

@@ -185,7 +185,8 @@ class Doors:
     async def _open_for_admins(self, stage: Backstage, keeper: Doorkeeper, port: int) -> None:
         asked = None if is_loopback(self._config.server.admin_host) else keeper
         patience_s = self._limits().close_timeout_s  # as at the other port: who does not read holds up no end
-        self._admin = web.AppRunner(admin_application(stage, asked), access_log=None, shutdown_timeout=patience_s)
+        app = admin_application(stage, asked, only_from_here=self._only_from_here())
+        self._admin = web.AppRunner(app, access_log=None, shutdown_timeout=patience_s)
         await self._admin.setup()
         try:
             await web.TCPSite(self._admin, self._config.server.admin_host, port).start()

@@ -227,6 +227,42 @@ async def test_a_name_that_was_made_to_point_here_gets_no_answer_where_nobody_is
         assert (await client.get("/api/v1/cluster", headers={"Host": "localhost:5010"})).status == 200
 
 
+async def test_the_admin_port_that_asks_nobody_for_a_token_answers_to_its_own_names_alone(site: Site) -> None:
+    async with site.admin() as admin:
+        for path in ("/metrics", "/health", "/health/ready", "/nothing"):
+            answer = await admin.get(path, headers={"Host": "evil.example:5111"})
+            assert "server.admin_host" in (await told(answer, 421))["error"]
+        for name in ("localhost:5111", "127.0.0.1", "[::1]:5111"):
+            assert (await admin.get("/metrics", headers={"Host": name})).status == 200
+    async with site.admin(SECRET) as admin:
+        assert (await admin.get("/metrics", headers={"Host": "metrics.example:5111", **token()})).status == 200
+
+
+async def test_strangers_are_not_told_which_instance_answers_for_health(site: Site) -> None:
+    far = {"X-Forwarded-For": "203.0.113.7"}
+    async with site.public(SECRET) as public, site.admin(SECRET) as admin:
+        for client in (public, admin):
+            assert await told(await client.get("/health/ready", headers=far)) == {"ready": True, "reason": None}
+            for bad in (token(typ="node"), {"Authorization": "Bearer x"}):
+                assert "instance" not in await told(await client.get("/health/ready", headers={**far, **bad}))
+            assert (await told(await client.get("/health/ready", headers={**far, **token()})))["instance"] == "here"
+
+
+@pytest.mark.parametrize(
+    "request_line", ["GET /health HTTP/1.1", "GET /nothing HTTP/1.1", "GET /metrics HTTP/1.1", "GET / / HTTP/9.x"]
+)
+async def test_no_answer_names_a_version(site: Site, request_line: str) -> None:
+    async with site.public(SECRET) as public, site.admin(SECRET) as admin:
+        for client in (public, admin):
+            reader, writer = await asyncio.open_connection(client.host, client.port)
+            writer.write(f"{request_line}\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+            head = (await reader.read()).partition(b"\r\n\r\n")[0].decode()
+            writer.close()
+            assert [line for line in head.splitlines() if line.startswith("Server:")] == ["Server: Dragoman"]
+            assert "aiohttp" not in head
+            assert "Python" not in head
+
+
 @pytest.mark.parametrize("path", ["/health", "/metrics", "/api/v1/cluster", "/api/v1/dlq/a/x", "/nothing"])
 async def test_every_answer_tells_a_browser_to_show_it_nowhere_else(site: Site, path: str) -> None:
     async with site.public(SECRET) as public, site.admin(SECRET) as admin:

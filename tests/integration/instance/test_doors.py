@@ -37,7 +37,9 @@ async def test_who_asks_for_metrics_and_does_not_read_them_holds_up_no_end(redis
             asker.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             asker.setblocking(False)
             await loop.sock_connect(asker, ("127.0.0.1", house.instance.admin_port))
-            asking = loop.create_task(loop.sock_sendall(asker, b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n" * QUESTIONS))
+            asking = loop.create_task(
+                loop.sock_sendall(asker, b"GET /metrics HTTP/1.1\r\nHost: [::1]\r\n\r\n" * QUESTIONS)
+            )
             await wait_until(lambda: has_to_wait(house), PATIENCE_S)
         finally:
             closing = loop.create_task(house.close())
@@ -134,11 +136,14 @@ async def answers(house: House, **headers: str) -> set[tuple[int, bool]]:
 
 @pytest.mark.parametrize("redis_at", ["single"], indirect=True)
 async def test_what_a_proxy_passes_on_is_refused_if_no_secret_is_set(redis_at: RedisAt, prefix: str) -> None:
-    house = await House.open(redis_at, prefix, "i")
+    house = await House.open(redis_at, prefix, "i", server__admin_port=free_port() - 1)
     try:
         assert await answers(house) == {(200, False), (101, False)}
         for name, value in FORWARDED.items():
             assert await answers(house, **{name: value}) == {(403, True)}, name
+        admin = f"http://127.0.0.1:{house.instance.admin_port}/metrics"
+        async with aiohttp.ClientSession() as http, http.get(admin, headers=FORWARDED) as answer:
+            assert (answer.status, "security.secret" in await answer.text()) == (403, True)
     finally:
         await house.close()
 
