@@ -6,6 +6,7 @@ The messages are the real ones of samples.json, spoken to a real process.
 import json
 from collections.abc import Iterator
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from time import time
 from typing import Any, get_args
@@ -29,6 +30,7 @@ SOURCES = Path(__file__).parents[2] / "src"
 
 BINARY = BRISK = 1  # the second instance
 PAUSE_MS = 1000
+QUIET_FINALS = "dragoman_quiet_finals_total"
 
 # How each message of a client is answered, within a session that has a node; "" = not at all.
 ANSWERS = {
@@ -339,17 +341,22 @@ async def test_an_empty_final_that_overtook_the_last_chunk_still_ends_with_it(st
         assert len(node.jobs[0]["audio"]) == len(encode_base64(opus_run([SPOKEN_PACKET] * 17))) - 2
 
 
+async def withheld(visit: Visit, finals: float) -> bool:
+    return await visit.count(QUIET_FINALS) >= finals
+
+
 async def test_finals_of_a_silent_web_client_make_no_jobs_and_use_no_number(stage: Stage) -> None:
     """After 3 s of quiet it sends a chunk and a final every 256 ms."""
     silence = bytes(encode_base64(opus_run([SILENCE_PACKET] * 13))).decode().strip('"')
     async with visiting(stage) as visit:
         node = await visit.node()
         talker = await visit.talker()
+        before = await visit.count(QUIET_FINALS)
         for seq in range(0, 20, 2):
             for at, payload in ((seq, silence), (seq + 1, "")):
                 chunk = {"session_id": talker.session_id, "seq": at, "is_final": not payload, "payload": payload}
                 await talker.say("audio_chunk", **chunk)
-            await wait_until(after(0.06), PATIENCE_S)
+            await wait_until(partial(withheld, visit, before + seq // 2 + 1), PATIENCE_S)
         await talker.speak(13, final=True)
         assert (await talker.result(0, PATIENCE_S))["utterance_index"] == 0
         assert [job["utterance_index"] for job in node.jobs] == [0]

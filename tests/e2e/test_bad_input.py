@@ -321,9 +321,9 @@ async def test_odd_characters_in_the_words_of_a_node_reach_the_client_as_they_ar
         await visit.say_utterance(talker, 0)
         job = await node.job()
         await node.partial(job, ODD)
-        await node.answer(job, text_asr=ODD, text_translated=ODD, tts_format=ODD, extra={ODD: ODD})
+        await node.answer(job, text_asr=ODD, text_translated=ODD, tts_format=ODD, extra={"emotion": ODD, ODD: ODD})
         result = await talker.result(0, PATIENCE_S)
-        assert (result["text_asr"], result["text_translated"], result["extra"]) == (ODD, ODD, {ODD: ODD})
+        assert (result["text_asr"], result["text_translated"], result["extra"]) == (ODD, ODD, {"emotion": ODD})
         partial = await talker.until(lambda m: m["type"] == "asr_partial", PATIENCE_S)
         assert partial["text"] == ODD
         await visit.say_utterance(talker, 1)

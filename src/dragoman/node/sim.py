@@ -72,6 +72,7 @@ class SimEngine:
             text_asr=text,
             text_translated=f"[{job.tgt_lang}] {text}" if job.pipeline.use_nmt else "",
             tts_audio=audio.opus_run([audio.SILENCE_PACKET] * packets),
+            extra={"audio_ms": job.duration_ms},
         )
 
 

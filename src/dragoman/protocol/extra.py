@@ -15,6 +15,7 @@ from dragoman.protocol.fields import ABSENT
 from dragoman.protocol.session import ServiceTimings
 
 CLIENT_KEYS = (
+    "audio_ms",
     "language",
     "language_probability",
     "language_probabilities",

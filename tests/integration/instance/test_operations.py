@@ -94,7 +94,8 @@ async def test_an_ended_session_is_told_so_and_cannot_be_resumed(redis_at: Redis
     async with two_instances(redis_at, prefix) as pair:
         speaker = Speaker(await pair.socket("/ws/session"))
         await speaker.init(resume=resume)
-        path = f"sessions/{speaker.session_id}"
+        path, owner = f"sessions/{speaker.session_id}", pair.here.keys.session_owner(speaker.session_id)
+        await wait_until(lambda: pair.here.redis.call("EXISTS", owner), PATIENCE_S)
         assert await pair.ask("DELETE", path) == {"ended": True}
         error = await speaker.until(lambda message: message["type"] == "error")
         assert (error["code"], "operator" in error["message"]) == ("SESSION_CLOSED", True)
@@ -115,6 +116,7 @@ async def test_the_other_sessions_of_a_socket_go_on_when_one_is_ended(redis_at: 
         speaker = Speaker(await pair.socket("/ws/session"))
         first = (await speaker.init())["session_id"]
         second = (await speaker.init())["session_id"]
+        await wait_until(lambda: pair.here.redis.call("EXISTS", pair.here.keys.session_owner(first)), PATIENCE_S)
         await pair.ask("DELETE", f"sessions/{first}")
         await speaker.until(lambda message: message["type"] == "error")
         await speaker.say("session_close", session_id=second, reason="done")
