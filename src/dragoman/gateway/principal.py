@@ -2,8 +2,9 @@
 
 HS256 with two secrets valid at a time, so that one can be replaced without a pause. Nothing listens beyond
 loopback without a secret unless `security.insecure_allow_anonymous` says so. What a token lacks is told only when its
-signature is ours: of any other nothing is known. Who has logged in to chat may speak as
-well: an access token of chat counts as that of a client whose subject is the user's id.
+signature is ours: of any other nothing is known. With `security.chat_tokens_for_speech` an
+access token of chat counts as that of a client. Its principal is a user of chat, never the client whose token happens
+to have the same number as its subject.
 """
 
 import re
@@ -31,10 +32,13 @@ class Principal:
     subject: str
     tenant: str = "default"
     anonymous: bool = False  # nobody asked who it is; a token whose subject is "local" is not that
+    chat_user: bool = False  # `subject` is the id of a user of chat
 
     @property
     def owner(self) -> str:
-        """To whom something belongs."""
+        """To whom something belongs. No tenant can be named `~chat` or `~anonymous`, so the three never collide."""
+        if self.anonymous or self.chat_user:
+            return f"{'~anonymous' if self.anonymous else '~chat'}/{self.subject}"
         return f"{self.tenant}/{self.subject}"
 
 
@@ -54,8 +58,9 @@ class Doorkeeper:
         leeway_s: float = 0.0,
         allow_anonymous: bool = False,
         chat: Tokens | None = None,
+        chat_may_speak: bool = True,
     ) -> None:
-        self._chat = chat
+        self._chat, self._chat_may_speak = chat, chat_may_speak
         # A ring is shared, not copied: what it holds may change.
         self._keyring = secrets if isinstance(secrets, Keyring) else Keyring(secrets)
         self._issuer, self._leeway_s, self._allow_anonymous = issuer, leeway_s, allow_anonymous
@@ -69,8 +74,10 @@ class Doorkeeper:
                 return Principal(kind, LOCAL, anonymous=True)
             raise Unauthorized("a token is needed")
         user = self._chat_user(token) if kind == "client" else None
+        if user is not None and not self._chat_may_speak:
+            raise Unauthorized("a token of chat does not open speech here: see security.chat_tokens_for_speech")
         if user is not None:
-            return Principal(kind, str(user))
+            return Principal(kind, str(user), chat_user=True)
         claims = self._claims(token)
         if claims.get("typ") != kind:
             raise Unauthorized(f"the token is not one for {'an' if kind == 'operator' else 'a'} {kind}")

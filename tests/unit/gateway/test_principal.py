@@ -183,7 +183,7 @@ def test_who_logged_in_to_chat_may_speak_and_nothing_else() -> None:
     tokens = Tokens((SECRET,), "mini-im", 60, 60)
     keeper = Doorkeeper((SECRET,), "us", chat=tokens)
     access = tokens.access(42, 0, time.time())
-    assert keeper.identify("client", access) == Principal("client", "42")
+    assert keeper.identify("client", access) == Principal("client", "42", chat_user=True)
     assert refusal(keeper, "node", access)
     assert refusal(keeper, "operator", access)
 
@@ -193,3 +193,18 @@ def test_a_chat_token_that_expired_or_only_refreshes_lets_nobody_speak() -> None
     keeper = Doorkeeper((SECRET,), "us", chat=tokens)
     assert refusal(keeper, "client", tokens.access(42, 0, time.time() - 61))
     assert refusal(keeper, "client", tokens.refresh(42, 0, time.time()))
+
+
+def test_a_chat_user_and_a_client_token_with_its_id_as_subject_own_different_things() -> None:
+    tokens = Tokens((SECRET,), "mini-im", 60, 60)
+    keeper = Doorkeeper((SECRET,), "us", chat=tokens)
+    user = keeper.identify("client", tokens.access(7, 0, time.time()))
+    others = [keeper.identify("client", token(typ="client", sub=sub)) for sub in ("7", "chat:7", "chat/7", user.owner)]
+    assert user.owner not in {other.owner for other in others}
+    assert user not in others
+
+
+def test_an_anonymous_client_and_a_client_token_with_the_subject_local_own_different_things() -> None:
+    keeper = Doorkeeper((SECRET,), "us", allow_anonymous=True)
+    anonymous, named = keeper.identify("client", None), keeper.identify("client", token(typ="client", sub=LOCAL))
+    assert anonymous.owner != named.owner
