@@ -96,9 +96,9 @@ async def test_somebody_who_comes_in_elsewhere_takes_the_place(redis_at: RedisAt
 
 
 async def test_accounts_their_history_and_their_end(redis_at: RedisAt, prefix: str, tmp_path: Path) -> None:
-    async with served(redis_at, tmp_path, prefix, security__secret="s" * 40) as (here,):
+    async with served(redis_at, tmp_path, prefix, security__secret="s" * 40, chat__registration="open") as (here,):
         base = f"http://127.0.0.1:{here.port}"
-        cora, dean = await login(base, "cora", "c-secret"), await login(base, "dean", "d-secret")
+        cora, dean = await login(base, "cora", "secret of cora"), await login(base, "dean", "secret of dean")
         with pytest.raises(Refused, match="unauthorized"):
             await login(base, "cora", "another")
         async with Chat(f"ws://127.0.0.1:{here.port}/ws", token=cora.token, timing=PATIENT) as chat:
@@ -109,7 +109,7 @@ async def test_accounts_their_history_and_their_end(redis_at: RedisAt, prefix: s
             assert [said.body for said in await dean.history(cora.user_id)] == ["two", "one"]
             (conversation,) = await dean.conversations()
             assert conversation["unreadCount"] == 2
-            await login(base, "cora", "c-secret")  # elsewhere: the old token is of no use any more
+            await login(base, "cora", "secret of cora")  # elsewhere: the old token is of no use any more
 
             async def is_out() -> bool:
                 if chat.connected:

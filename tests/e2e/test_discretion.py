@@ -26,6 +26,7 @@ SECRET = f"{MARK}-secret-that-is-long-enough-for-HS256-{MARK}"
 PCM = f"{MARK}-audio-".encode() * 3000
 FLAGS: dict[str, object] = {
     "security__secret": SECRET,
+    "chat__registration": "open",
     "log__level": "debug",
     "chat__two_phase__enabled": True,
     "chat__two_phase__deliver_before_saved": True,

@@ -106,6 +106,18 @@ class Archive(ABC):
         """The user of that name. Of two who create it at once, one does and both get what that one wrote."""
 
     @abstractmethod
+    async def set_password(self, user: int, password_hash: str) -> bool:
+        """False: there is no such user."""
+
+    @abstractmethod
+    async def remove_user(self, user: int) -> bool:
+        """Free the name and forget the password; False: there is no such user.
+
+        The row stays under a name that nobody can log in with, so that its id, and with it the user's messages, never
+        becomes somebody else's.
+        """
+
+    @abstractmethod
     async def migrate(self) -> list[str]:
         """Bring the tables up to date; the names of the migrations that were applied now."""
 

@@ -1,7 +1,8 @@
 """`dragoman chat`: a chat in the terminal, as a user named on the command line.
 
-Users log in by name; one nobody has heard of is created, as the server does it for everybody. On this machine a
-password that everybody can guess is taken when none is given, and said so: it keeps nobody out, it makes trying easy.
+Users log in by name. A server on this machine without a secret creates unknown users. There a password that everybody
+can guess is used when none is given, and said so: it keeps nobody out, it makes trying easy. Elsewhere an operator or
+an invite code creates an account.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ import getpass
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 import typer
@@ -18,8 +19,11 @@ import typer
 from dragoman.cli.address import authority
 from dragoman.cli.api import LOOPBACK, Token
 from dragoman.cli.chat_operator import disconnect, status, two_phase
+from dragoman.cli.chat_users import app as users
+from dragoman.cli.chat_users import invite
 from dragoman.cli.failure import USAGE, Failure
 from dragoman.cli.settings import ConfigFile, Overrides, settings
+from dragoman.domain.chat.registration import well_known
 
 if TYPE_CHECKING:
     from dragoman.client.chat import Account, ChatError
@@ -30,10 +34,22 @@ LOOK_S = 1.0
 WAIT_S = 30.0  # for somebody who has not logged in, where nobody sits in front of it
 INTERRUPTED = 130
 
+BAD_REQUEST = "40000"
+
 app = typer.Typer()
 app.command("status")(status)
 app.command("two-phase")(two_phase)
 app.command("disconnect")(disconnect)
+app.command("invite")(invite)
+app.add_typer(users, name="user")
+
+
+class Me(NamedTuple):
+    """Who chats. `ask` for the password, whatever else there is."""
+
+    name: str
+    ask: bool
+    invite: str
 
 
 @app.callback(invoke_without_command=True)
@@ -41,9 +57,7 @@ def chat(
     ctx: typer.Context,
     config: ConfigFile = None,
     override: Overrides = None,
-    me: Annotated[
-        str | None, typer.Option("--as", metavar="NAME", help="Who you are; created if new.", show_default=False)
-    ] = None,
+    me: Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who you are.", show_default=False)] = None,
     to: Annotated[
         str | None,
         typer.Option("--to", metavar="NAME", help="Whom to write to: a name, or a user id.", show_default=False),
@@ -60,6 +74,10 @@ def chat(
         bool,
         typer.Option("--password", help=f"Ask for your password. [${PASSWORD_VARIABLE}, or a well-known one here]"),
     ] = False,
+    code: Annotated[
+        str,
+        typer.Option("--invite", metavar="CODE", help="Creates your account, where that takes an invite code."),
+    ] = "",
     token: Token = None,
 ) -> int:
     """Chat in the terminal: dragoman chat --as alice --to bob. Without a terminal: one message per line of input."""
@@ -69,7 +87,7 @@ def chat(
         raise Failure("A chat needs two: dragoman chat --as alice --to bob.", USAGE)
     server = settings(ctx, config, override).config.server
     bases = [base(one) for one in url or [authority(server.host, server.port)]]
-    return _run(_chat(bases, me, to, ask, token))
+    return _run(_chat(bases, Me(me, ask, code), to, token))
 
 
 def base(url: str) -> str:
@@ -105,16 +123,16 @@ def _run(main: Any) -> int:
         return 1
 
 
-async def _chat(bases: Sequence[str], me: str, to: str, ask: bool, token: str | None) -> int:
+async def _chat(bases: Sequence[str], me: Me, to: str, token: str | None) -> int:
     from dragoman.cli.chat_terminal import Lines, Talk, Terminal
     from dragoman.client.chat import Chat
 
-    account = await _log_in(bases, me, ask)
+    account = await _log_in(bases, me)
     peer = await _find(account.base_url, to, token)
     if peer == account.user_id:
         raise Failure(f"{to} is you; somebody else must be written to.", USAGE)
     on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    talk = Talk(me, to if not to.isdecimal() else f"user {to}", peer)
+    talk = Talk(me.name, to if not to.isdecimal() else f"user {to}", peer)
     holder: Terminal | Lines = Terminal(talk) if on_terminal else Lines(talk)
     history = await account.history(peer, HISTORY) if on_terminal else []
     chat = Chat(
@@ -133,35 +151,34 @@ async def _chat(bases: Sequence[str], me: str, to: str, ask: bool, token: str | 
 # ---------------------------------------------------------------- who we are
 
 
-async def _log_in(bases: Sequence[str], name: str, ask: bool) -> "Account":
-    from dragoman.client.chat import Refused
+async def _log_in(bases: Sequence[str], me: Me) -> "Account":
+    from dragoman.client.chat import ChatError, Refused
 
-    given = None if ask else os.environ.get(PASSWORD_VARIABLE)
-    if given is None and not ask and all(_is_here(one) for one in bases):
+    given = None if me.ask else os.environ.get(PASSWORD_VARIABLE)
+    if given is None and not me.ask and not me.invite and all(_is_here(one) for one in bases):
         try:
-            account = await _first(bases, name, well_known(name))
+            account = await _first(bases, me, well_known(me.name))
         except Refused as error:
-            if error.reason != "unauthorized":
+            if error.reason == "too_many_requests":
                 raise
-            tell(f"{name} has a password.")
+        except ChatError as error:
+            if error.reason != BAD_REQUEST:  # it is no password for a new account there
+                raise
         else:
-            tell(f"{name} logs in with the password that everybody has here; --password asks for one of your own.")
+            tell(f"{me.name} logs in with the password that everybody has here; --password asks for one of your own.")
             return account
-    return await _first(bases, name, given if given is not None else await _asked(name))
+        tell(f"{me.name} needs a password here.")
+    return await _first(bases, me, given if given is not None else await _asked(me.name))
 
 
-def well_known(name: str) -> str:
-    return f"{name}-of-this-machine"
-
-
-async def _first(bases: Sequence[str], name: str, password: str) -> "Account":
+async def _first(bases: Sequence[str], me: Me, password: str) -> "Account":
     """At the first of them that answers."""
     from dragoman.client.chat import Unreachable, login
 
     for one in bases[:-1]:
         with contextlib.suppress(Unreachable):
-            return await login(one, name, password)
-    return await login(bases[-1], name, password)
+            return await login(one, me.name, password, invite=me.invite)
+    return await login(bases[-1], me.name, password, invite=me.invite)
 
 
 async def _asked(name: str) -> str:
@@ -235,6 +252,8 @@ def _sentence(error: "ChatError") -> str:
             return "The same user logged in elsewhere; this chat is over."
         case "unauthorized":
             return f"The password is not right ({why})."
+        case "forbidden":
+            return f"The server refuses: {why}."
         case "too_many_requests":
             return f"Too many logins ({why}); try again in a minute."
     return f"The server says: {why} ({error.reason})."

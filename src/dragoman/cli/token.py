@@ -61,7 +61,8 @@ def client(
             "--user-id",
             min=1,
             metavar="N",
-            help="Of a user of chat, instead: opens chat as well. Over as soon as that user logs in with a password.",
+            help="Of a user of chat, instead: opens chat, and speech with security.chat_tokens_for_speech. Over "
+            "as soon as that user logs in with a password.",
             show_default=False,
         ),
     ] = None,
@@ -72,7 +73,7 @@ def client(
     config: ConfigFile = None,
     override: Overrides = None,
 ) -> None:
-    """Make a token for who speaks, and with --user-id for who writes as well.
+    """Make a token for who speaks, or with --user-id for a user of chat.
 
     For example: DRAGOMAN_CLIENT_TOKEN=$(dragoman token client --subject ann) dragoman say speech.wav
     """
@@ -127,7 +128,7 @@ def operator(
 
 class _Mint:
     def __init__(self, config: "Config", file: Path | None, development: bool, lifetime: str) -> None:
-        self._config, self._lifetime_s = config, _seconds(lifetime)
+        self._config, self._lifetime_s = config, seconds(lifetime)
         self._secret = _secret(config, file, development)
 
     def tell(self, kind: str, subject: str, tenant: str) -> None:
@@ -181,7 +182,7 @@ def _secret(config: "Config", file: Path | None, development: bool) -> str:
     return secret or DEVELOPMENT_SECRET
 
 
-def _seconds(lifetime: str) -> int:
+def seconds(lifetime: str) -> int:
     found = _LIFETIME.fullmatch(lifetime.strip())
     seconds = int(found[1]) * UNITS_S[found[2]] if found is not None else 0
     if not 1 <= seconds <= MOST_S:

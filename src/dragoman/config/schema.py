@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from dragoman.config.schema_chat import Archive, Chat, TwoPhase, TwoPhaseGroups, TwoPhaseStreams
+from dragoman.config.schema_limits import Limits
 from dragoman.config.schema_speech import Release, Speech
 from dragoman.config.section import NAME, NAME_IN_WORDS, Section
 
@@ -316,6 +317,13 @@ class Security(Section, frozen=True):
     leeway_s: Annotated[
         float, Meta(ge=0.0, le=600.0, description="How far clocks may differ when the expiry of a token is checked.")
     ] = 10.0
+    chat_tokens_for_speech: Annotated[
+        bool,
+        Meta(
+            description="Accept the tokens of chat for speech as well. Without a secret speech needs no token, and "
+            "this has no effect."
+        ),
+    ] = False
     insecure_allow_anonymous: Annotated[
         bool,
         Meta(
@@ -346,6 +354,7 @@ class Config(Section, frozen=True):
     chat: Chat = Chat()
     archive: Archive = Archive()
     security: Security = Security()
+    limits: Limits = Limits()
     log: Log = Log()
 
     def to_json(self) -> bytes:

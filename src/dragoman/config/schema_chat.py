@@ -1,6 +1,6 @@
 """The settings of chat and of where its messages are kept; written as `schema.py` says, which puts them in the tree."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -88,6 +88,21 @@ class Chat(Section, frozen=True):
     refresh_ttl_s: Annotated[
         float, Meta(ge=1.0, le=31536000.0, description="Life of a refresh token made by a login.")
     ] = 2592000.0
+    registration: Annotated[
+        Literal["auto", "open", "closed", "invite"],
+        Meta(
+            description="Who may create an account by logging in: anybody (`open`), nobody (`closed`), or the holder "
+            "of a code from `dragoman chat invite` (`invite`). `auto`: open on loopback without a secret, else closed."
+        ),
+    ] = "auto"
+    min_password_length: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=256,
+            description="Shortest password of a new account. Not applied on loopback without a secret.",
+        ),
+    ] = 10
     logins_per_minute: Annotated[
         int, Meta(ge=1, le=1000000, description="Logins a minute per address and user, at all instances.")
     ] = 5

@@ -10,7 +10,7 @@ was said that everybody is trusted.
 """
 
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from dragoman.config.loopback import is_loopback
 from dragoman.config.schema import Config
@@ -21,6 +21,8 @@ SECRET_BYTES: Final = 32
 MOST_SECRETS: Final = 2
 MAX_FILE_BYTES: Final = 64 << 10
 
+Registration = Literal["open", "closed", "invite"]
+
 
 class BadSecrets(Exception):
     """The file of secrets cannot be used; the sentence names it and never quotes it."""
@@ -29,6 +31,18 @@ class BadSecrets(Exception):
 def has_secret(config: Config) -> bool:
     """Whether tokens are asked for."""
     return bool(config.security.secret or config.security.secret_file)
+
+
+def is_private(config: Config) -> bool:
+    """Whether only this machine can connect, and needs no token: the situation of a laptop."""
+    return not has_secret(config) and is_loopback(config.server.host)
+
+
+def registration_of(config: Config) -> Registration:
+    """`chat.registration` with `auto` resolved."""
+    if config.chat.registration == "auto":
+        return "open" if is_private(config) else "closed"
+    return config.chat.registration
 
 
 def secrets_of(config: Config) -> tuple[str, ...]:

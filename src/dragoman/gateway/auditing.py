@@ -33,6 +33,10 @@ ACTIONS: Final = {
     ("DELETE", "/api/v1/nodes/{node}/drain"): "node.undrain",
     ("DELETE", "/api/v1/sessions/{session}"): "session.end",
     ("DELETE", "/api/v1/chat/users/{user}/connection"): "chat.disconnect",
+    ("POST", "/api/v1/chat/users"): "chat.user.add",
+    ("DELETE", "/api/v1/chat/users/{name}"): "chat.user.remove",
+    ("POST", "/api/v1/chat/users/{name}/password"): "chat.user.passwd",
+    ("POST", "/api/v1/chat/invites"): "chat.invite",
     ("POST", "/api/v1/dlq/{instance}/{id}/replay"): "dlq.replay",
     ("DELETE", "/api/v1/dlq/{instance}/{id}"): "dlq.drop",
 }

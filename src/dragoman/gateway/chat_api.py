@@ -1,6 +1,8 @@
-"""What operators ask and change of chat: shards and backlog, the switches, and where a message is."""
+"""What operators ask and change of chat: shards and backlog, the switches, accounts, and where a message is."""
 
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -10,11 +12,19 @@ from dragoman.domain.chat.switches import BadSwitch, Switches
 from dragoman.gateway.answers import Wrong, error, json
 from dragoman.gateway.auditing import Auditor
 from dragoman.gateway.bodies import Unread, body_of
+from dragoman.services.chat.accounts import Accounts, Denied
+from dragoman.services.chat.hashing import Overloaded
 from dragoman.services.chat.switchboard import Switchboard
 from dragoman.services.chat.whereabouts import Whereabouts
+from dragoman.services.operations import NotThere
 
 MAX_BODY_BYTES = 16 << 10
 BODY_PATIENCE_S = 10.0
+MAX_INVITE_S = 365 * 86_400
+NO_SUCH_USER = "there is no account of this name"
+
+Disconnect = Callable[[int], Awaitable[None]]
+_B = TypeVar("_B")
 
 
 class ChatSeen(Protocol):
@@ -23,12 +33,14 @@ class ChatSeen(Protocol):
     switchboard: Switchboard
     whereabouts: Whereabouts
     archive: Archive
+    accounts: Accounts
 
     async def status(self) -> dict[str, Any]: ...
 
 
-def routes(chat: ChatSeen, auditor: Auditor) -> list[web.RouteDef]:
-    api = _Api(chat, auditor)
+def routes(chat: ChatSeen, auditor: Auditor, disconnect: Disconnect) -> list[web.RouteDef]:
+    """`disconnect` ends the connection of a user, wherever it is."""
+    api, accounts = _Api(chat, auditor), _Accounts(chat.accounts, auditor, disconnect)
     return [
         web.get("/api/v1/chat", api.status),
         web.get("/api/v1/chat/switches", api.switches),
@@ -36,6 +48,10 @@ def routes(chat: ChatSeen, auditor: Auditor) -> list[web.RouteDef]:
         web.delete("/api/v1/chat/switches", api.reset),
         web.get("/api/v1/chat/messages/{sender}/{id}", api.message),
         web.get("/api/v1/chat/users/{name}", api.user),
+        web.post("/api/v1/chat/users", accounts.add),
+        web.delete("/api/v1/chat/users/{name}", accounts.remove),
+        web.post("/api/v1/chat/users/{name}/password", accounts.set_password),
+        web.post("/api/v1/chat/invites", accounts.invite),
     ]
 
 
@@ -85,6 +101,85 @@ class _Api:
         if found is None:
             return error("nobody of that name has logged in yet", 404)
         return json({"userId": str(found.id), "username": found.name})
+
+
+class NewUser(msgspec.Struct):
+    username: str
+    password: str
+
+
+class NewPassword(msgspec.Struct):
+    password: str
+
+
+class NewInvite(msgspec.Struct):
+    ttl_s: int
+
+
+class _Accounts:
+    """Accounts, as operators change them. A password is in no answer, no log line and no entry of the audit."""
+
+    def __init__(self, accounts: Accounts, auditor: Auditor, disconnect: Disconnect) -> None:
+        self._accounts, self._auditor, self._disconnect = accounts, auditor, disconnect
+
+    async def add(self, request: web.Request) -> web.Response:
+        asked = await _asked(request, NewUser)
+        user = await _allowed(self._accounts.add(asked.username, asked.password))
+        if user is None:
+            return error("this name is taken", 409)
+        await self._auditor.note(request, "chat.user.add", user.name, f"user {user.id}")
+        return json({"userId": str(user.id), "username": user.name})
+
+    async def set_password(self, request: web.Request) -> web.Response:
+        name, asked = request.match_info["name"], await _asked(request, NewPassword)
+        user = await _allowed(self._accounts.set_password(name, asked.password))
+        if user is None:
+            return error(NO_SUCH_USER, 404)
+        await self._auditor.note(request, "chat.user.passwd", name, f"user {user}")
+        await self._end_connection(user)
+        return json({"userId": str(user), "username": name})
+
+    async def remove(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        user = await self._accounts.remove(name)
+        if user is None:
+            return error(NO_SUCH_USER, 404)
+        await self._auditor.note(request, "chat.user.remove", name, f"user {user}")
+        await self._end_connection(user)
+        return json({"userId": str(user), "removed": True})
+
+    async def invite(self, request: web.Request) -> web.Response:
+        ttl_s = (await _asked(request, NewInvite)).ttl_s
+        if not 1 <= ttl_s <= MAX_INVITE_S:
+            raise Wrong(f"ttl_s is not from 1 to {MAX_INVITE_S}")
+        code = await self._accounts.invite(ttl_s)
+        if code is None:
+            return error('invite codes are not used here: set chat.registration = "invite"', 409)
+        await self._auditor.note(request, "chat.invite", "chat", f"for {ttl_s} s")
+        return json({"invite": code, "expiresInSeconds": ttl_s})
+
+    async def _end_connection(self, user: int) -> None:
+        """Its tokens are over already: a connection that cannot be reached now closes with its next frame."""
+        with suppress(NotThere):
+            await self._disconnect(user)
+
+
+async def _asked(request: web.Request, kind: type[_B]) -> _B:
+    try:
+        return msgspec.json.decode(await body_of(request, MAX_BODY_BYTES, BODY_PATIENCE_S), type=kind)
+    except Unread as why:
+        raise Wrong(str(why)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+        raise Wrong(f"the body is not as expected: {wrong}") from None
+
+
+async def _allowed(doing: Awaitable[_B]) -> _B:
+    try:
+        return await doing
+    except Denied as denied:
+        raise Wrong(denied.message) from None
+    except Overloaded:
+        raise Wrong("too many passwords are being checked: try again in a moment") from None
 
 
 def decode_switches(data: bytes) -> dict[str, str]:

@@ -122,7 +122,7 @@ class _Api:
 
     async def login(self, request: web.Request) -> Answer:
         asked = await _body(request, LoginRequest)
-        return await self._accounts.login(peer_of(request).address, asked.username, asked.password)
+        return await self._accounts.login(peer_of(request).address, asked.username, asked.password, asked.invite)
 
     async def refresh(self, request: web.Request) -> Answer:
         return await self._accounts.refresh((await _body(request, RefreshRequest)).refresh_token)

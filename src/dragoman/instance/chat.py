@@ -15,7 +15,9 @@ import structlog
 
 from dragoman.archive import Archive, ArchiveAway, ArchiveError, archive_url, open_archive
 from dragoman.config import Config
+from dragoman.config.secrets import is_private, registration_of
 from dragoman.domain.chat.gate import Gate
+from dragoman.domain.chat.registration import Registration
 from dragoman.domain.chat.switches import Switches
 from dragoman.domain.chat.words import WordFilter
 from dragoman.instance.chat_tokens import chat_tokens
@@ -43,7 +45,7 @@ from dragoman.services.loops import Tasks, every
 from dragoman.services.metrics import Metrics
 from dragoman.services.upkeep.announcer import Announcer
 from dragoman.store.chat.cluster import ChatCluster, Layout
-from dragoman.store.chat.logins import Logins
+from dragoman.store.chat.logins import Invites, Logins
 from dragoman.store.chat.shards import Names, Shards
 from dragoman.store.chat.users import Users
 from dragoman.store.inbox import Inboxes
@@ -87,7 +89,7 @@ class Chat:
         self.archive: Archive = open_archive(archive_url(config), config.archive)
         self.cluster = ChatCluster(redis, keys)
         self.shards = Shards(redis, keys, _names(config), two_phase.shards, int(chat.idempotency_ttl_s * 1000))
-        self.users = Users(redis, keys, owner_ttl_ms)
+        self.users = Users(redis, keys, owner_ttl_ms, int((chat.refresh_ttl_s + chat.access_ttl_s + 60.0) * 1000))
         self.here = LocalUsers(metrics, chat.ping_idle_s)
         self.courier = Courier(instance, self.here, self.users, inboxes, metrics)
         configured = Switches(**{name: getattr(two_phase, name) for name in Switches.__slots__})
@@ -104,11 +106,8 @@ class Chat:
             instance, self.tokens, self.users, self.here, self.shards, Mailroom(self.archive, tasks),
             self.courier, self.receipts, self.desk, tasks,
         )  # fmt: skip
-        self.accounts = Accounts(
-            self.archive, self.tokens, session_version=self.users.session_version,
-            raise_session_version=self.users.raise_session_version, logins_per_minute=chat.logins_per_minute,
-            may_try=Logins(redis, keys, chat.logins_per_minute).take,
-        )  # fmt: skip
+        self.registration = Registration(registration_of(config), is_private(config), chat.min_password_length)
+        self.accounts = self._accounts(keys)
         self.whereabouts = Whereabouts(self.shards, self.archive)
         self.letters = ChatLetters(self.shards, self.desk.ids, instance, lambda: self.switchboard.current)
         self.resender = Resender(self.here, self.archive, self.receipts, tasks, chat.resend_after_s)
@@ -121,6 +120,23 @@ class Chat:
             DeliverStage(self.shards, self.courier, self.switchboard, metrics), SaveStage(tools),
             ttl_s=config.scheduler.phase2.instance_presence_ttl_seconds,
         )  # fmt: skip
+
+    def _accounts(self, keys: Keys) -> Accounts:
+        chat = self.config.chat
+        per_name = self.config.limits.login_attempts_per_name_per_hour
+        refused = self.metrics.chat_logins_refused
+        return Accounts(
+            self.archive,
+            self.tokens,
+            session_version=self.users.session_version,
+            raise_session_version=self.users.raise_session_version,
+            end_all_sessions=self.users.end_all_sessions,
+            registration=self.registration,
+            invites=Invites(self.redis, keys),
+            limits=Logins(self.redis, keys, chat.logins_per_minute, per_name),
+            logins_per_minute=chat.logins_per_minute,
+            on_refused=lambda reason: refused.labels(reason).inc(),
+        )
 
     # -- beginning and ending --------------------------------------------------------------------
 

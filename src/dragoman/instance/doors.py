@@ -8,7 +8,7 @@ from aiohttp import web
 
 from dragoman.config import Config
 from dragoman.config.loopback import is_loopback
-from dragoman.config.secrets import has_secret
+from dragoman.config.secrets import has_secret, is_private
 from dragoman.domain.chat.rules import Guard
 from dragoman.gateway import Limits, Listener, OriginAllowList, Route, chat_api, chat_http, console_api, pages
 from dragoman.gateway.addresses import Crowd
@@ -42,7 +42,10 @@ class Doors:
             *pages.routes(self._services.view.fleet.nodes),
             *console_api.files(),
         ]
-        operators = [*chat_api.routes(chat, stage.auditor), *console_api.routes(self._services, stage.auditor)]
+        operators = [
+            *chat_api.routes(chat, stage.auditor, self._services.operations.disconnect),
+            *console_api.routes(self._services, stage.auditor),
+        ]
         await self.listener.start(
             server.host,
             server.port,
@@ -79,6 +82,7 @@ class Doors:
             leeway_s=security.leeway_s,
             allow_anonymous=security.insecure_allow_anonymous,
             chat=chat,
+            chat_may_speak=security.chat_tokens_for_speech,
         )
 
     def _limits(self) -> Limits:
@@ -176,7 +180,7 @@ class Doors:
 
     def _only_ours(self) -> bool:
         """Whether nobody is asked for a token, and only this machine is to reach us."""
-        return not has_secret(self._config) and is_loopback(self._config.server.host)
+        return is_private(self._config)
 
     def _only_from_here(self) -> bool:
         """Whether proxies may not bring in others either: nobody has said that everybody is trusted."""

@@ -40,6 +40,7 @@ class Data(msgspec.Struct, rename="camel", omit_defaults=True):
 class LoginRequest(Data):
     username: str | None = None
     password: str | None = None
+    invite: str | None = None  # a code of an operator, for a new account where `chat.registration` is invite
 
 
 class RefreshRequest(Data):

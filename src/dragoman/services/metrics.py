@@ -57,6 +57,9 @@ class Metrics:
         self.chat_deliver = stages.labels("deliver")
         self.chat_save_lag = stages.labels("save_lag")
         self.chat_db_queue = stages.labels("db_queue")
+        self.chat_logins_refused = board.counters(
+            "dragoman_chat_logins_refused_total", "Logins that were refused", ["reason"]
+        )
         self.chat_deliver_fail = board.counter("dragoman_chat_deliver_fail_total", "Pushes and words not handed over")
         self.chat_publish_fail = board.counter("dragoman_chat_publish_fail_total", "Messages Redis did not accept")
         self.chat_save_fail = board.counter(

@@ -84,8 +84,11 @@ TABLE = (
     KeySpec("IM:unsaved:{<tag>}", "hash", "until saved", "acceptor, workers", "sending", "unsaved messages of each sender"),
     KeySpec("IM:lease:{<tag>}", "string", "TTL presence", "shard keeper", "workers", "instance and fence that work the shard"),
     KeySpec("IM:claim:{<tag>}:<user>:<message>", "hash", "TTL idempotency", "acceptor, workers", "acceptor", "id, to, digest of the body, saved, again"),
-    KeySpec("IM:sv:{user:<id>}", "string", "as long as the account", "login", "chat connections", "session version"),
+    KeySpec("IM:sv:{user:<id>}", "string", "TTL tokens", "login, API", "chat connections", "session version"),
     KeySpec("IM:logins:<try>", "string", "TTL 1 min", "login", "login", "ms at which a name has all its tries from an address again; a digest of both"),
+    KeySpec("IM:logins_of:<name>", "string", "TTL attempts", "login", "login", "ms at which a name has all its tries from new addresses again; a digest"),
+    KeySpec("IM:login_address:<pair>", "string", "TTL 90 d", "login", "login", "this address has logged in as this name; a digest of both"),
+    KeySpec("IM:invite:<code>", "string", "TTL of the invite", "API", "login", "an unused invite code; a digest"),
     KeySpec("IM:early:{user:<id>}", "hash", "TTL 1 h", "receipts", "save stage", "receipts that came before the row"),
     KeySpec("IM:failed:{user:<id>}", "list", "TTL 7 d", "save stage", "chat connections", "errors for a sender that was away"),
     KeySpec("scheduler:turn:<turn>", "hash", "until the turn ends", "dispatcher", "dispatcher", "affinity_node_id"),
@@ -207,6 +210,15 @@ class Keys:
 
     def login_tries(self, who: str) -> str:
         return f"{self.im}:logins:{who}"
+
+    def logins_of(self, name: str) -> str:
+        return f"{self.im}:logins_of:{name}"
+
+    def login_address(self, pair: str) -> str:
+        return f"{self.im}:login_address:{pair}"
+
+    def invite(self, code: str) -> str:
+        return f"{self.im}:invite:{code}"
 
     def early(self, user: int) -> str:
         return f"{self.im}:early:{{user:{user}}}"

@@ -22,6 +22,11 @@ LIVES = {
     "TTL 30 min": "half an hour after the last sample",
     "TTL 1 min": "a minute at most",
     "TTL 1 h": "one hour after the last receipt",
+    "TTL attempts": "an hour at most",
+    "TTL tokens": "`chat.refresh_ttl_s` and `chat.access_ttl_s` after the last login; ten years after an operator "
+    "ended all sessions of the user",
+    "TTL 90 d": "ninety days after the last login",
+    "TTL of the invite": "as `dragoman chat invite` was told",
     "TTL 7 d": "seven days after the last word",
     "TTL 2 s": "two seconds, or until the job is recorded",
 }

@@ -15,6 +15,7 @@ import aiohttp
 from chat_speaker import ChatSpeaker
 from dragoman.archive import Archive, Status, open_archive
 from dragoman.domain.chat.shards import shard_of, tag
+from dragoman.store.chat.users import Users
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from e2e.speech_stage import Stage, standing
@@ -80,7 +81,7 @@ class ChatVisit:
 
     async def login(self, uid: int) -> int:
         """What a login does to the session version."""
-        return int(await self.redis.call("INCR", self.keys.session_version(uid)))
+        return await Users(self.redis, self.keys, 0).raise_session_version(uid)
 
     async def claimed(self, uid: int, name: str) -> bool:
         return bool(await self.redis.call("EXISTS", self.keys.claim(tag(shard_of(uid, SHARDS)), uid, name)))

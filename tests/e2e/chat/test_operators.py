@@ -1,6 +1,7 @@
 """What operators see and switch of chat, from the command line, on a running server."""
 
 import asyncio
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 
 from dragoman.cli.main import run
+from dragoman.client.chat import Account, Refused, login
+from dragoman.client.chat.accounts import ask
 from dragoman.domain.chat.shards import shard_of, tag
 from e2e.chat.chat_stage import SAVE_FIRST, SHARDS, ChatVisit, chat_stage, visiting_chat
 from e2e.speech_stage import Stage
@@ -193,3 +196,57 @@ async def test_a_letter_that_cannot_be_read_is_shown_and_can_only_be_dropped(sta
         letter = await letter_of(visit, visit.uid(), visit.uid(), fromUserId="nobody")
         assert "only dropped" in await dragoman("dlq", "replay", letter, "--yes", code=1)
         await dragoman("dlq", "drop", letter, "--yes")
+
+
+# -- accounts
+
+
+def entering(monkeypatch: pytest.MonkeyPatch, password: str) -> None:
+    """Standard input, which is no terminal."""
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{password}\n"))
+
+
+async def logged_in(stage: Stage, name: str, password: str, at: int = 0) -> Account:
+    return await login(f"http://127.0.0.1:{stage.instances[at].port}", name, password)
+
+
+async def test_an_operator_adds_a_user_and_sets_its_password(
+    stage: Stage, dragoman: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entering(monkeypatch, "the first password")
+    told = await dragoman("chat", "user", "add", "ada")
+    ada = await logged_in(stage, "ada", "the first password")
+    assert told == f"ada is user {ada.user_id}.\n"
+    entering(monkeypatch, "another")
+    assert "this name is taken" in await dragoman("chat", "user", "add", "ada", code=1)
+    entering(monkeypatch, "the second password")
+    assert "must log in again" in await dragoman("chat", "user", "passwd", "ada", at=1)
+    with pytest.raises(Refused, match="unauthorized"):
+        await logged_in(stage, "ada", "the first password", at=1)
+    assert (await logged_in(stage, "ada", "the second password")).user_id == ada.user_id
+    entering(monkeypatch, "whatever")
+    assert "there is no account of this name" in await dragoman("chat", "user", "passwd", "nobody at all", code=1)
+    entering(monkeypatch, "")
+    assert "No password was given" in await dragoman("chat", "user", "add", "eve", code=2)
+    audit = await dragoman("audit")
+    assert "chat.user.add" in audit
+    assert "chat.user.passwd" in audit
+    assert "password" not in audit.replace("chat.user.passwd", "")
+
+
+async def test_removing_a_user_ends_its_connection_and_its_tokens(stage: Stage, dragoman: Command) -> None:
+    carl = await logged_in(stage, "carl", "secret of carl")
+    async with visiting_chat(stage) as visit:
+        speaker = await visit.stranger(1, carl.user_id)
+        await speaker.auth(await carl.token())
+        assert "Nothing was changed" in await dragoman("chat", "user", "remove", "carl")
+        assert "is removed" in await dragoman("chat", "user", "remove", "carl", "--yes")
+        assert (await speaker.expect("ERROR"))["reason"] in ("kicked", "session_invalid")
+    verdict = await ask("POST", carl.base_url, "/auth/verify", json={"accessToken": await carl.token()})
+    assert (verdict["ok"], verdict["reason"]) == (False, "session_invalid")
+    assert "there is no account" in await dragoman("chat", "user", "remove", "carl", "--yes", code=1)
+    assert (await logged_in(stage, "carl", "a new carl")).user_id != carl.user_id
+
+
+async def test_invite_codes_are_refused_where_they_are_not_used(dragoman: Command) -> None:
+    assert "invite codes are not used here" in await dragoman("chat", "invite", code=1)

@@ -101,6 +101,28 @@ async def test_of_two_who_create_a_user_at_once_one_does(archive: Archive, sql_u
     assert await archive.user_by_name("Alice") is None
 
 
+async def test_a_password_is_replaced_and_an_unknown_user_has_none(archive: Archive) -> None:
+    alice = await archive.create_user("alice", "old hash")
+    assert await archive.set_password(alice.id, "new hash")
+    found = await archive.user_by_name("alice")
+    assert found is not None
+    assert found.password_hash == "new hash"
+    assert not await archive.set_password(alice.id + 1000, "new hash")
+    assert not await archive.set_password(2**80, "new hash")
+
+
+async def test_the_name_of_a_removed_user_is_free_and_its_id_is_not(archive: Archive) -> None:
+    bob, alice = await archive.create_user("bob", "hash"), await archive.create_user("alice", "hash")
+    assert await archive.remove_user(alice.id)
+    assert await archive.user_by_name("alice") is None
+    assert not await archive.remove_user(alice.id)
+    assert not await archive.set_password(alice.id, "new hash")
+    assert not await archive.remove_user(2**80)
+    again = await archive.create_user("alice", "another hash")
+    assert again.id not in (alice.id, bob.id)
+    assert await archive.remove_user(again.id)
+
+
 async def test_what_cannot_be_in_the_tables_is_not_found(archive: Archive) -> None:
     assert await archive.user_by_name("a\0b") is None
     assert await archive.find(1, "a\0b") is None

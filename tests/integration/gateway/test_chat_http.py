@@ -108,6 +108,7 @@ async def site(directory: Path) -> AsyncIterator[Site]:
         tokens,
         session_version=made.session_version,
         raise_session_version=made.raise_session_version,
+        end_all_sessions=made.raise_session_version,
     )
     # Backstage is for operators: nothing here gets that far.
     stage = Mock(Backstage, auditor=Auditor(Mock(), "here"))

@@ -191,7 +191,7 @@ async def test_tries_to_log_in_count_for_the_client_behind_a_trusted_proxy(redis
                 headers, login = {"X-Forwarded-For": client}, {"username": "alice", "password": "pw"}
                 async with http.post("/auth/login", json=login, headers=headers) as answer:
                     statuses.append(answer.status)
-        assert statuses == [200, 429, 200]
+        assert statuses == [401, 429, 401]
     finally:
         await house.close()
 
@@ -213,5 +213,63 @@ async def test_the_audit_names_the_address_of_an_operator_behind_a_trusted_proxy
             async with http.get("/api/v1/audit", headers=headers) as answer:
                 (entry,) = (await answer.json())["entries"]
         assert (entry["who"], entry["address"]) == ("olga", "203.0.113.7")
+    finally:
+        await house.close()
+
+
+@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+async def test_an_unknown_name_gets_no_account_if_a_secret_is_set(redis_at: RedisAt, prefix: str) -> None:
+    house = await House.open(redis_at, prefix, "i", security__secret=SECRET)
+    try:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{house.instance.doors.listener.port}") as http:
+            async with http.post("/auth/login", json={"username": "eve", "password": "x"}) as answer:
+                told = await answer.json()
+        assert (answer.status, told["code"], told["data"]) == (401, 40100, None)
+        assert "chat.registration" in told["message"]
+        assert await house.instance.services.chat.archive.user_by_name("eve") is None
+    finally:
+        await house.close()
+
+
+@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+@pytest.mark.parametrize("accepted", [False, True])
+async def test_speech_accepts_a_chat_token_only_if_it_is_configured(
+    redis_at: RedisAt, prefix: str, accepted: bool
+) -> None:
+    flags = {"security__chat_tokens_for_speech": True} if accepted else {}
+    house = await House.open(redis_at, prefix, "i", security__secret=SECRET, **flags)
+    try:
+        access = house.instance.services.chat.tokens.access(7, 0, time.time())
+        base = f"http://127.0.0.1:{house.instance.doors.listener.port}"
+        async with aiohttp.ClientSession(base) as http, http.ws_connect("/ws/session") as ws:
+            async with asyncio.timeout(PATIENCE_S):
+                await ws.send_str(json.dumps({**INIT, "token": access}))
+                frame = await ws.receive()
+        if accepted:
+            assert json.loads(frame.data)["type"] == "session_init_ack"
+        else:
+            assert frame.data == 4501
+            assert "chat_tokens_for_speech" in (frame.extra or "")
+    finally:
+        await house.close()
+
+
+@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+async def test_an_invite_code_of_an_operator_creates_one_account(redis_at: RedisAt, prefix: str) -> None:
+    house = await House.open(redis_at, prefix, "i", security__secret=SECRET, chat__registration="invite")
+    claims = {"iss": "dragoman", "exp": time.time() + 600, "typ": "operator", "sub": "olga"}
+    operator = {"Authorization": f"Bearer {jwt.encode(claims, SECRET, 'HS256')}"}
+    try:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{house.instance.doors.listener.port}") as http:
+            async with http.post("/api/v1/chat/invites", json={"ttl_s": 60}) as refused:
+                assert refused.status == 401
+            async with http.post("/api/v1/chat/invites", json={"ttl_s": 60}, headers=operator) as made:
+                code = (await made.json())["invite"]
+            found = []
+            for name, invite in (("ann", ""), ("ann", "made up"), ("ann", code), ("ben", code), ("ann", "")):
+                login = {"username": name, "password": "long enough for anybody", "invite": invite}
+                async with http.post("/auth/login", json=login) as answer:
+                    found.append((await answer.json())["code"])
+        assert found == [40100, 40300, 0, 40300, 0]
     finally:
         await house.close()

@@ -36,7 +36,7 @@ def test_the_repr_tells_no_secret() -> None:
     redis = Redis(url="redis://me:pa55@host", cluster_urls=("redis://me:pa55@host",))
     assert repr(Security(secret=SECRET, issuer="us")) == (
         "Security(secret=…, previous_secret='', secret_file='', issuer='us', leeway_s=10.0, "
-        "insecure_allow_anonymous=False)"
+        "chat_tokens_for_speech=False, insecure_allow_anonymous=False)"
     )
     assert "pa55" not in repr(redis)
     assert "dragoman" in repr(redis)

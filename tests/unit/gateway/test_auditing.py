@@ -18,7 +18,7 @@ def operators_application() -> web.Application:
     nothing = cast(Any, None)
     auditor = Auditor(nothing, "here")
     stage = Backstage("here", nothing, nothing, nothing, nothing, dict, lambda: None, auditor)
-    operators = [*chat_api.routes(nothing, auditor), *console_api.routes(Mock(), auditor)]
+    operators = [*chat_api.routes(Mock(), auditor, nothing), *console_api.routes(Mock(), auditor)]
     return application(stage, Doorkeeper((), "us"), (), operators)
 
 

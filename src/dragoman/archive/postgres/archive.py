@@ -108,6 +108,13 @@ class PostgresArchive(Archive):
         check_text(password_hash, "The password hash")
         return await self._server.write(lambda db: writes.create_user(db, name, password_hash, _now_ms()))
 
+    async def set_password(self, user: int, password_hash: str) -> bool:
+        check_text(password_hash, "The password hash")
+        return fits(user) and await self._server.write(lambda db: writes.set_password(db, user, password_hash))
+
+    async def remove_user(self, user: int) -> bool:
+        return fits(user) and await self._server.write(lambda db: writes.remove_user(db, user))
+
     async def migrate(self) -> list[str]:
         return await self._server.migrate()
 

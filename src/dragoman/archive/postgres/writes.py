@@ -112,6 +112,11 @@ JOIN conversation AS c ON c.id = lane.conversation
 WHERE member.user_id = lane.reader AND member.conversation_id = lane.conversation
 """
 _NEW_USER = 'INSERT INTO "user" (name, password_hash, created_ms) VALUES ($1, $2, $3) ON CONFLICT (name) DO NOTHING'
+_SET_PASSWORD = "UPDATE \"user\" SET password_hash = $2 WHERE id = $1 AND password_hash <> ''"
+# No name of a login holds a control character.
+_REMOVE_USER = (
+    "UPDATE \"user\" SET name = chr(31) || 'removed:' || id, password_hash = '' WHERE id = $1 AND password_hash <> ''"
+)
 
 
 # -- messages ------------------------------------------------------------------------------------
@@ -284,3 +289,11 @@ async def create_user(db: Connection, name: str, password_hash: str, now_ms: int
     found = await user_by_name(db, name)
     assert found is not None
     return found
+
+
+async def set_password(db: Connection, user: int, password_hash: str) -> bool:
+    return bool(await db.execute(_SET_PASSWORD, user, password_hash) == "UPDATE 1")
+
+
+async def remove_user(db: Connection, user: int) -> bool:
+    return bool(await db.execute(_REMOVE_USER, user) == "UPDATE 1")

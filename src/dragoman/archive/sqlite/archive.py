@@ -101,6 +101,13 @@ class SqliteArchive(Archive):
         check_text(password_hash, "The password hash")
         return await self._writer.do(lambda db: writes.create_user(db, name, password_hash, _now_ms()))
 
+    async def set_password(self, user: int, password_hash: str) -> bool:
+        check_text(password_hash, "The password hash")
+        return fits(user) and await self._writer.do(lambda db: writes.set_password(db, user, password_hash))
+
+    async def remove_user(self, user: int) -> bool:
+        return fits(user) and await self._writer.do(lambda db: writes.remove_user(db, user))
+
     async def migrate(self) -> list[str]:
         before = await self.migrations()
         await self.open()

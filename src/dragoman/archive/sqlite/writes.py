@@ -53,6 +53,11 @@ UPDATE member SET
 WHERE user_id = ?2 AND conversation_id = ?1
 """
 _NEW_USER = 'INSERT INTO "user" (name, password_hash, created_ms) VALUES (?, ?, ?) ON CONFLICT (name) DO NOTHING'
+_SET_PASSWORD = "UPDATE \"user\" SET password_hash = ? WHERE id = ? AND password_hash <> ''"
+# No name of a login holds a control character.
+_REMOVE_USER = (
+    "UPDATE \"user\" SET name = char(31) || 'removed:' || id, password_hash = '' WHERE id = ? AND password_hash <> ''"
+)
 
 
 # -- messages ------------------------------------------------------------------------------------
@@ -169,3 +174,11 @@ def _unread(db: sqlite3.Connection, upto: Mapping[Lane, int]) -> dict[int, Store
 def create_user(db: sqlite3.Connection, name: str, password_hash: str, now_ms: int) -> User:
     db.execute(_NEW_USER, (name, password_hash, now_ms))
     return User(*db.execute('SELECT id, name, password_hash FROM "user" WHERE name = ?', (name,)).fetchone())
+
+
+def set_password(db: sqlite3.Connection, user: int, password_hash: str) -> bool:
+    return db.execute(_SET_PASSWORD, (password_hash, user)).rowcount == 1
+
+
+def remove_user(db: sqlite3.Connection, user: int) -> bool:
+    return db.execute(_REMOVE_USER, (user,)).rowcount == 1

@@ -77,9 +77,13 @@ class Account:
         return await ask("GET", self.base_url, path, params=asked, headers=headers)
 
 
-async def login(base_url: str, username: str, password: str) -> Account:
-    """An unknown user is created. Older tokens of this user are of no use any more. Raises Refused, Unreachable."""
-    data = await ask("POST", base_url, "/auth/login", json={"username": username, "password": password})
+async def login(base_url: str, username: str, password: str, *, invite: str = "") -> Account:
+    """Older tokens of this user are of no use any more. Raises Refused, Unreachable.
+
+    An unknown user is created if the server allows it, for some servers only with the `invite` code of an operator.
+    """
+    body = {"username": username, "password": password} | ({"invite": invite} if invite else {})
+    data = await ask("POST", base_url, "/auth/login", json=body)
     lasts_s = float(data.get("accessTokenExpiresInSeconds", "inf"))
     return Account(base_url, int(data["userId"]), data["accessToken"], data.get("refreshToken", ""), lasts_s)
 

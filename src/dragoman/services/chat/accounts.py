@@ -1,43 +1,44 @@
-"""Login, refresh and verify: from a name and a password to tokens, and from tokens to a user.
+"""Login, refresh and verify: from a name and a password to tokens, and from tokens to a user. And what operators do
+with accounts.
 
-- A name nobody has yet becomes an account with the password it came with. Either way a login costs one argon2, so its
-  length does not tell which names exist.
-- argon2 runs in a thread, one at a time, so that a flood of logins does not take the cores from those who chat; who
-  would wait behind too many others is told to come back.
+- `Registration` says whether a name that nobody has becomes an account: always, never, or with an invite code. A
+  refused login costs one argon2 and has the same answer whether the name exists or not.
 - A login raises the user's session version: tokens of earlier ones are over. A token counts as over when its version
   is below the present one; a Redis that forgot versions locks nobody out.
-- Tries of a name from an address are counted here and, through Redis, for all instances; with Redis away, here alone.
+- Attempts are counted here and, through Redis, for all instances (`LoginLimits`); with Redis away, here alone.
 - With Redis away a login fails, since older tokens could not be ended. Refresh and verify go by the token alone, as
   the connections do.
 
 Passwords and tokens are in no log line and in no exception.
 """
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 import structlog
-from argon2 import PasswordHasher
-from argon2.exceptions import InvalidHashError, VerificationError
 
 from dragoman.archive.types import User
 from dragoman.domain.chat.allowances import Allowances
+from dragoman.domain.chat.registration import WRONG, Registration
 from dragoman.protocol.chat import Reason
 from dragoman.protocol.chat_http import Code, LoginData, RefreshData, VerifyData
+from dragoman.services.chat.hashing import NOBODYS, Hashing, Overloaded
 from dragoman.services.chat.tokens import Access, BadToken, Tokens
+from dragoman.store.chat.logins import Verdict
 from dragoman.store.errors import StoreError
 
 log = structlog.get_logger(__name__)
 
 MAX_USERNAME: Final = 64
 MAX_PASSWORD: Final = 256
-HASHES_AT_ONCE: Final = 1
-MAX_WAITING: Final = 64
+OPERATORS: Final = "operators"  # instead of an address, in the queue of hashes
 
-# 19 MiB, two passes, one lane: tens of ms of one core.
-_hasher = PasswordHasher(time_cost=2, memory_cost=19456, parallelism=1)
+_TOO_OFTEN: Final = {
+    Verdict.ADDRESS: "too many logins of this user from this address: wait a minute",
+    Verdict.NAME: "too many failed logins of this user from addresses that never logged in as this user: wait some "
+    "minutes, or log in from an address you have used before",
+}
 
 
 class Denied(Exception):
@@ -55,9 +56,32 @@ class UserTable(Protocol):
 
     async def create_user(self, name: str, password_hash: str) -> User: ...
 
+    async def set_password(self, user: int, password_hash: str) -> bool: ...
+
+    async def remove_user(self, user: int) -> bool: ...
+
+
+class LoginLimits(Protocol):
+    """Attempts of the whole cluster; raises StoreError."""
+
+    async def take(self, address: str, name: str) -> Verdict: ...
+
+    async def succeeded(self, address: str, name: str) -> None: ...
+
+
+class InviteCodes(Protocol):
+    """Codes that each create one account; raises StoreError."""
+
+    async def make(self, ttl_s: int) -> str: ...
+
+    async def exists(self, code: str) -> bool: ...
+
+    async def claim(self, code: str) -> int: ...
+
+    async def restore(self, code: str, ttl_ms: int) -> None: ...
+
 
 Version = Callable[[int], Awaitable[int]]
-_T = TypeVar("_T")
 
 
 class Accounts:
@@ -68,24 +92,36 @@ class Accounts:
         *,
         session_version: Version,
         raise_session_version: Version,
+        end_all_sessions: Version,
+        registration: Registration | None = None,
+        invites: InviteCodes | None = None,
+        limits: LoginLimits | None = None,
         logins_per_minute: int = 5,
-        may_try: Callable[[str, str], Awaitable[bool]] | None = None,
+        on_refused: Callable[[str], None] = lambda reason: None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._users, self._tokens = users, tokens
         self._session_version, self._raise_session_version = session_version, raise_session_version
-        self._allowances, self._may_try = Allowances(logins_per_minute), may_try
-        self._clock, self._monotonic = clock, monotonic
-        self._hashing, self._waiting = asyncio.Semaphore(HASHES_AT_ONCE), 0
+        self._end_all_sessions = end_all_sessions
+        self._registration, self._invites = registration or Registration(), invites
+        self._allowances, self._limits = Allowances(logins_per_minute), limits
+        self._on_refused, self._clock, self._monotonic = on_refused, clock, monotonic
+        self._hashing = Hashing()
 
-    async def login(self, address: str, username: str | None, password: str | None) -> LoginData:
+    async def login(
+        self, address: str, username: str | None, password: str | None, invite: str | None = None
+    ) -> LoginData:
         """Raises Denied; ArchiveError and StoreError pass through."""
         name, secret = _checked(username, password)
-        if not await self._has_a_try(address, name):
-            raise Denied(Code.TOO_MANY_REQUESTS, "too many logins of this user from this address: wait a minute")
-        user = await self._user(name, secret)
+        await self._count_attempt(address, name)
+        try:
+            user = await self._user(address, name, secret, (invite or "").strip())
+        except Overloaded:
+            raise self._refused("queue", Code.FAILED, "too many logins at once: try again in a moment") from None
         version = await self._raise_session_version(user.id)
+        if self._limits is not None:
+            await self._limits.succeeded(address, name)
         now = self._clock()
         return LoginData(
             user_id=str(user.id),
@@ -95,14 +131,20 @@ class Accounts:
             refresh_token_expires_in_seconds=int(self._tokens.refresh_ttl_s),
         )
 
-    async def _has_a_try(self, address: str, name: str) -> bool:
-        """Here first: who is told to wait here need not be asked about elsewhere."""
-        if not self._allowances.take((address, name), self._monotonic()):
-            return False
-        try:
-            return self._may_try is None or await self._may_try(address, name)
-        except StoreError:
-            return True
+    async def _count_attempt(self, address: str, name: str) -> None:
+        """Here first: an attempt that is refused here need not be counted in Redis."""
+        verdict = Verdict.OK if self._allowances.take((address, name), self._monotonic()) else Verdict.ADDRESS
+        if verdict is Verdict.OK and self._limits is not None:
+            try:
+                verdict = await self._limits.take(address, name)
+            except StoreError:
+                return
+        if verdict is not Verdict.OK:
+            raise self._refused(verdict.value, Code.TOO_MANY_REQUESTS, _TOO_OFTEN[verdict])
+
+    def _refused(self, reason: str, code: Code, message: str) -> Denied:
+        self._on_refused(reason)
+        return Denied(code, message)
 
     async def refresh(self, refresh_token: str | None) -> RefreshData:
         """A new access token of the same session; raises Denied."""
@@ -143,28 +185,103 @@ class Accounts:
         except StoreError:
             return False
 
-    async def _user(self, name: str, password: str) -> User:
+    # -- from a name to a user -------------------------------------------------------------------
+
+    async def _user(self, address: str, name: str, password: str, invite: str) -> User:
+        policy = self._registration.policy
         user = await self._users.user_by_name(name)
-        if user is None:
-            hashed = await self._in_a_thread(_hash, password)
-            user = await self._users.create_user(name, hashed)
-            if user.password_hash == hashed:
-                log.info("a chat account was created", user=user.id)
-                return user
-            # Somebody else created it in the meantime.
-        if not await self._in_a_thread(_matches, user.password_hash, password):
-            raise Denied(Code.UNAUTHORIZED, "wrong username or password")
+        if user is None and policy == "open":
+            return await self._create(address, name, password)
+        hashed = user.password_hash if user is not None else NOBODYS
+        if await self._hashing.matches(address, hashed, password) and user is not None:
+            return self._let_in(user, name, password)
+        if policy != "invite" or not invite or self._invites is None:
+            raise self._refused("password", Code.UNAUTHORIZED, self._registration.refusal)
+        # Asked whether the name exists or not, so that the answer does not tell.
+        if not await self._invites.exists(invite):
+            raise self._refused("invite", Code.FORBIDDEN, "the invite code is not valid: it was used, or has expired")
+        if user is not None:
+            raise self._refused("password", Code.UNAUTHORIZED, WRONG)
+        return await self._create_invited(address, name, password, invite)
+
+    def _let_in(self, user: User, name: str, password: str) -> User:
+        if self._registration.is_guessable(name, password):
+            sentence = "everybody can guess the password of this account: an operator has to set another"
+            raise self._refused("guessable", Code.FORBIDDEN, sentence)
         return user
 
-    async def _in_a_thread(self, work: Callable[..., _T], *given: str) -> _T:
-        if self._waiting >= MAX_WAITING:
-            raise Denied(Code.FAILED, "too many logins at once: try again in a moment")
-        self._waiting += 1
+    async def _create(self, address: str, name: str, password: str) -> User:
+        hashed = await self._hash_new(address, name, password)
+        user = await self._users.create_user(name, hashed)
+        if user.password_hash == hashed:
+            log.info("a chat account was created", user=user.id)
+            return user
+        # Another login created it in the meantime.
+        if not await self._hashing.matches(address, user.password_hash, password):
+            raise self._refused("password", Code.UNAUTHORIZED, self._registration.refusal)
+        return user
+
+    async def _create_invited(self, address: str, name: str, password: str, invite: str) -> User:
+        """The code is spent before the account exists, so that two logins cannot share it, and restored if it fails."""
+        assert self._invites is not None
+        hashed = await self._hash_new(address, name, password)
+        ttl_ms = await self._invites.claim(invite)
+        if not ttl_ms:
+            raise self._refused("invite", Code.FORBIDDEN, "the invite code is not valid: it was used, or has expired")
+        created = False
         try:
-            async with self._hashing:
-                return await asyncio.to_thread(work, *given)
+            user = await self._users.create_user(name, hashed)
+            created = user.password_hash == hashed
         finally:
-            self._waiting -= 1
+            if not created:
+                await self._invites.restore(invite, ttl_ms)
+        if not created:
+            raise self._refused("password", Code.UNAUTHORIZED, WRONG)
+        log.info("a chat account was created by an invite", user=user.id)
+        return user
+
+    async def _hash_new(self, address: str, name: str, password: str) -> str:
+        if objection := self._registration.objection(name, password):
+            raise self._refused("weak_password", Code.BAD_REQUEST, objection)
+        return await self._hashing.hash(address, password)
+
+    # -- what operators do -----------------------------------------------------------------------
+
+    async def add(self, username: str | None, password: str | None) -> User | None:
+        """A new account, whatever `chat.registration` says; None if the name is taken. Raises Denied, Overloaded."""
+        name, secret = _checked(username, password)
+        hashed = await self._hash_new(OPERATORS, name, secret)
+        user = await self._users.create_user(name, hashed)
+        return user if user.password_hash == hashed else None
+
+    async def set_password(self, name: str, password: str | None) -> int | None:
+        """Also ends the user's sessions; the user's id, None if there is no such name. Raises Denied, Overloaded."""
+        user = await self._users.user_by_name(name)
+        if user is None:
+            return None
+        _, secret = _checked(name, password)
+        if not await self._users.set_password(user.id, await self._hash_new(OPERATORS, name, secret)):
+            return None
+        await self._end_all_sessions(user.id)
+        return user.id
+
+    async def remove(self, name: str) -> int | None:
+        """No login and no token of this user is good any more; the user's id, None if there is no such name.
+
+        Sessions are ended before, so that nothing is removed while Redis is away, and after, for a login in between.
+        """
+        user = await self._users.user_by_name(name)
+        if user is None:
+            return None
+        await self._end_all_sessions(user.id)
+        if not await self._users.remove_user(user.id):
+            return None
+        await self._end_all_sessions(user.id)
+        return user.id
+
+    async def invite(self, ttl_s: int) -> str | None:
+        """A code for one new account; None where codes are not used."""
+        return await self._invites.make(ttl_s) if self._invites and self._registration.policy == "invite" else None
 
 
 def _checked(username: str | None, password: str | None) -> tuple[str, str]:
@@ -180,14 +297,3 @@ def _checked(username: str | None, password: str | None) -> tuple[str, str]:
     if len(password) > MAX_PASSWORD:
         raise Denied(Code.BAD_REQUEST, f"password is longer than {MAX_PASSWORD} characters")
     return name, password
-
-
-def _hash(password: str) -> str:
-    return _hasher.hash(password)
-
-
-def _matches(hashed: str, password: str) -> bool:
-    try:
-        return _hasher.verify(hashed, password)
-    except (VerificationError, InvalidHashError):
-        return False

@@ -1,6 +1,15 @@
-"""Tries to log in, counted for the whole cluster: who is told to wait by one instance is told so by all of them."""
+"""Attempts to log in and invite codes, counted and kept for the whole cluster.
 
+Two limits. One name from one address has so many attempts a minute. One name from all addresses together that never
+logged in as this name has so many attempts an hour: it slows down guessing from many addresses, and cannot lock out an
+address that the owner of the name has used before.
+
+Keys hold digests: names, addresses and codes cannot be read in Redis.
+"""
+
+from enum import StrEnum
 from hashlib import blake2b
+from secrets import token_urlsafe
 
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
@@ -9,17 +18,66 @@ from dragoman.store.script import Script
 LOGIN_TRY = Script.beside(__file__, "login_try")
 
 WINDOW_MS = 60_000
+NAME_WINDOW_MS = 3_600_000
+REMEMBERED_MS = 90 * 86_400_000  # how long an address counts as one that the owner of a name uses
+INVITE_BYTES = 16
+
+
+class Verdict(StrEnum):
+    """Whether an attempt is allowed, or which limit refuses it."""
+
+    OK = "ok"
+    ADDRESS = "address"
+    NAME = "name"
 
 
 class Logins:
-    def __init__(self, redis: Redis, keys: Keys, per_minute: int) -> None:
-        self.redis, self.keys, self._interval_ms = redis, keys, max(WINDOW_MS // per_minute, 1)
+    def __init__(self, redis: Redis, keys: Keys, per_minute: int, per_name_per_hour: int) -> None:
+        self.redis, self.keys = redis, keys
+        self._interval_ms = max(WINDOW_MS // per_minute, 1)
+        self._name_interval_ms = max(NAME_WINDOW_MS // per_name_per_hour, 1)
 
-    async def take(self, address: str, name: str) -> bool:
-        """Whether this name may try now from this address; raises StoreError."""
-        # A digest: whose name somebody tries is nobody's business, and it may hold anything.
-        key = blake2b(f"{address}\0{name}".encode(), digest_size=16).hexdigest()
-        reply = await LOGIN_TRY(
-            self.redis, full_at=self.keys.login_tries(key), interval=self._interval_ms, window=WINDOW_MS
-        )
-        return bool(reply == b"OK")
+    async def take(self, address: str, name: str) -> Verdict:
+        """Raises StoreError."""
+        pair, alone = digest(f"{address}\0{name}"), digest(name)
+        if not await self._take(self.keys.login_tries(pair), self._interval_ms, WINDOW_MS):
+            return Verdict.ADDRESS
+        if await self.redis.call("EXISTS", self.keys.login_address(pair)):
+            return Verdict.OK
+        taken = await self._take(self.keys.logins_of(alone), self._name_interval_ms, NAME_WINDOW_MS)
+        return Verdict.OK if taken else Verdict.NAME
+
+    async def succeeded(self, address: str, name: str) -> None:
+        """From now on the limit of the name alone does not apply to this address; raises StoreError."""
+        await self.redis.call("SET", self.keys.login_address(digest(f"{address}\0{name}")), 1, "PX", REMEMBERED_MS)
+
+    async def _take(self, key: str, interval_ms: int, window_ms: int) -> bool:
+        return bool(await LOGIN_TRY(self.redis, full_at=key, interval=interval_ms, window=window_ms) == b"OK")
+
+
+class Invites:
+    """Codes that each create one account, until they expire. Every method raises StoreError."""
+
+    def __init__(self, redis: Redis, keys: Keys) -> None:
+        self.redis, self.keys = redis, keys
+
+    async def make(self, ttl_s: int) -> str:
+        code = token_urlsafe(INVITE_BYTES)
+        await self.restore(code, ttl_s * 1000)
+        return code
+
+    async def exists(self, code: str) -> bool:
+        return bool(await self.redis.call("EXISTS", self.keys.invite(digest(code))))
+
+    async def claim(self, code: str) -> int:
+        """Spends it; the ms it had left, 0 if it is not there."""
+        key = self.keys.invite(digest(code))
+        left_ms = int(await self.redis.call("PTTL", key))
+        return max(left_ms, 1) if await self.redis.call("DEL", key) else 0
+
+    async def restore(self, code: str, ttl_ms: int) -> None:
+        await self.redis.call("SET", self.keys.invite(digest(code)), 1, "PX", ttl_ms)
+
+
+def digest(text: str) -> str:
+    return blake2b(text.encode(), digest_size=16).hexdigest()

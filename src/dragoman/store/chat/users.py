@@ -12,17 +12,21 @@ from dragoman.store.slices import in_slices
 EARLY_PARK = Script.beside(__file__, "early_park")
 EARLY_DROP = Script.beside(__file__, "early_drop")
 LEAVE_WORD = Script.beside(__file__, "leave_word")
+RAISE_VERSION = Script.beside(__file__, "raise_version")
 DROP_WORDS = Script.beside(__file__, "drop_words")
 
 EARLY_TTL_MS = 3_600_000
 EARLY_MOST = 10_000
 FAILED_TTL_MS = 7 * 86_400_000
 FAILED_MOST = 1000
+TOKENS_MS = 31 * 86_400_000
+LONGEST_TOKEN_MS = 3650 * 86_400_000
 
 
 class Users:
-    def __init__(self, redis: Redis, keys: Keys, ttl_ms: int) -> None:
-        self.redis, self.keys, self.ttl_ms = redis, keys, ttl_ms
+    def __init__(self, redis: Redis, keys: Keys, ttl_ms: int, tokens_ms: int = TOKENS_MS) -> None:
+        """`tokens_ms`: no token of a login, refreshed ones included, is valid longer than this."""
+        self.redis, self.keys, self.ttl_ms, self._tokens_ms = redis, keys, ttl_ms, tokens_ms
 
     # -- whose socket is where -------------------------------------------------------------------
 
@@ -60,7 +64,15 @@ class Users:
         return int(await self.redis.call("GET", self.keys.session_version(user)) or 0)
 
     async def raise_session_version(self, user: int) -> int:
-        return int(await self.redis.call("INCR", self.keys.session_version(user)))
+        """For a login. The version goes when no token of an earlier login can be valid any more."""
+        return await self._raise(user, self._tokens_ms)
+
+    async def end_all_sessions(self, user: int) -> int:
+        """For an operator: tokens that `dragoman token` or a backend made for years are over as well."""
+        return await self._raise(user, LONGEST_TOKEN_MS)
+
+    async def _raise(self, user: int, ttl_ms: int) -> int:
+        return int(await RAISE_VERSION(self.redis, version=self.keys.session_version(user), ttl=ttl_ms))
 
     # -- receipts that came before the row -------------------------------------------------------
 

@@ -100,6 +100,25 @@ async def test_session_versions_begin_at_nothing_and_rise_for_each_user_alone(us
     assert await users.session_version(8) == 0
 
 
+async def test_the_session_version_of_a_login_lapses_with_the_last_token_it_can_end(redis: Redis, keys: Keys) -> None:
+    users = Users(redis, keys, TTL_MS, 50_000)
+    await users.raise_session_version(7)
+    assert 0 < await life_ms(redis, keys.session_version(7)) <= 50_000
+    await redis.call("PEXPIRE", keys.session_version(7), 5_000)
+    await users.raise_session_version(7)
+    assert await life_ms(redis, keys.session_version(7)) > 5_000
+
+
+async def test_the_session_version_outlives_any_token_once_an_operator_ended_all_sessions(
+    redis: Redis, keys: Keys
+) -> None:
+    users = Users(redis, keys, TTL_MS, 50_000)
+    await users.raise_session_version(7)
+    assert await users.end_all_sessions(7) == 2
+    assert await users.raise_session_version(7) == 3
+    assert await life_ms(redis, keys.session_version(7)) > 3649 * 86_400_000
+
+
 # -- receipts that came before the row
 
 

@@ -6,12 +6,16 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from dragoman.archive import ArchiveAway
 from dragoman.archive.types import User
+from dragoman.domain.chat.registration import Registration, well_known
 from dragoman.protocol.chat import Reason
 from dragoman.protocol.chat_http import Code, LoginData
-from dragoman.services.chat import accounts as module
-from dragoman.services.chat.accounts import HASHES_AT_ONCE, MAX_WAITING, Accounts, Denied
+from dragoman.services.chat import hashing as module
+from dragoman.services.chat.accounts import Accounts, Denied
+from dragoman.services.chat.hashing import MAX_WAITING
 from dragoman.services.chat.tokens import Access, Tokens
+from dragoman.store.chat.logins import Verdict
 from dragoman.store.errors import RedisAway
 
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
@@ -22,29 +26,70 @@ class Table:
 
     def __init__(self) -> None:
         self.rows: dict[str, User] = {}
+        self.is_away = False
         self.hidden: set[str] = set()  # not seen by a look, as if created at this moment
 
     async def user_by_name(self, name: str) -> User | None:
         return None if name in self.hidden else self.rows.get(name)
 
     async def create_user(self, name: str, password_hash: str) -> User:
+        if self.is_away:
+            raise ArchiveAway("not connected")
         return self.rows.setdefault(name, User(len(self.rows) + 1, name, password_hash))
+
+    async def set_password(self, user: int, password_hash: str) -> bool:
+        (row,) = [row for row in self.rows.values() if row.id == user]
+        self.rows[row.name] = User(user, row.name, password_hash)
+        return True
+
+    async def remove_user(self, user: int) -> bool:
+        (row,) = [row for row in self.rows.values() if row.id == user]
+        del self.rows[row.name]
+        return True
+
+
+class Codes:
+    """Invite codes, in memory."""
+
+    def __init__(self) -> None:
+        self.codes: dict[str, int] = {}
+
+    async def make(self, ttl_s: int) -> str:
+        self.codes["a code"] = ttl_s * 1000
+        return "a code"
+
+    async def exists(self, code: str) -> bool:
+        return code in self.codes
+
+    async def claim(self, code: str) -> int:
+        return self.codes.pop(code, 0)
+
+    async def restore(self, code: str, ttl_ms: int) -> None:
+        self.codes[code] = ttl_ms
 
 
 class House:
-    def __init__(self) -> None:
+    def __init__(self, registration: Registration | None = None) -> None:
         self.now, self.table = 1_700_000_000.0, Table()
         self.versions: Counter[int] = Counter()
         self.redis_is_away = False
+        self.refusing = Verdict.ADDRESS
         self.tried: list[tuple[str, str]] = []
         self.tries_left = 1000
+        self.succeeded_at: list[tuple[str, str]] = []
+        self.refusals: list[str] = []
+        self.codes = Codes()
         self.tokens = Tokens((SECRET,), "mini-im", 60, 600)
         self.accounts = Accounts(
             self.table,
             self.tokens,
             session_version=self.session_version,
             raise_session_version=self.raise_session_version,
-            may_try=self.may_try,
+            end_all_sessions=self.raise_session_version,
+            registration=registration,
+            invites=self.codes,
+            limits=self,
+            on_refused=self.refusals.append,
             clock=lambda: self.now,
             monotonic=lambda: self.now,
         )
@@ -54,19 +99,24 @@ class House:
             raise RedisAway("not connected")
         return self.versions[uid]
 
-    async def may_try(self, address: str, name: str) -> bool:
+    async def take(self, address: str, name: str) -> Verdict:
         if self.redis_is_away:
             raise RedisAway("not connected")
         self.tried.append((address, name))
         self.tries_left -= 1
-        return self.tries_left >= 0
+        return Verdict.OK if self.tries_left >= 0 else self.refusing
+
+    async def succeeded(self, address: str, name: str) -> None:
+        self.succeeded_at.append((address, name))
 
     async def raise_session_version(self, uid: int) -> int:
         self.versions[uid] += 1
         return await self.session_version(uid)
 
-    async def login(self, name: str | None = "alice", password: str | None = "pw", address: str = "::1") -> LoginData:
-        return await self.accounts.login(address, name, password)
+    async def login(
+        self, name: str | None = "alice", password: str | None = "pw", address: str = "::1", invite: str = ""
+    ) -> LoginData:
+        return await self.accounts.login(address, name, password, invite)
 
     async def denied(self, *given: Any, **named: Any) -> Denied:
         with pytest.raises(Denied) as denied:
@@ -203,8 +253,194 @@ async def test_hashing_is_done_aside_and_one_at_a_time(house: House, monkeypatch
     assert (denied.code, denied.message) == (Code.FAILED, "too many logins at once: try again in a moment")
     may_go.set()
     await asyncio.gather(*logins)
-    assert most == HASHES_AT_ONCE == 1
+    assert most == 1
     await house.login("and now again")
+
+
+async def test_an_address_that_fills_the_queue_of_hashes_does_not_refuse_or_delay_another(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go, order = threading.Event(), []
+
+    def slow(password: str) -> str:
+        may_go.wait(60)
+        order.append(password)
+        return f"hash of {password}"
+
+    monkeypatch.setattr(module, "_hash", slow)
+    attack = [asyncio.ensure_future(house.login(f"eve{n}", "attack", "203.0.113.7")) for n in range(100)]
+    await asyncio.sleep(0)
+    honest = [asyncio.ensure_future(house.login(f"user{n}", "honest", f"192.0.2.{n}")) for n in range(12)]
+    await asyncio.sleep(0)
+    may_go.set()
+    for one in await asyncio.gather(*honest):
+        assert one.access_token
+    done = await asyncio.gather(*attack, return_exceptions=True)
+    assert sum(isinstance(one, Denied) for one in done) == 100 - MAX_WAITING + 12
+    assert house.refusals.count("queue") == 100 - MAX_WAITING + 12
+    assert order[:14].count("attack") == 2  # the one that ran, and one in its turn
+
+
+async def test_a_login_that_is_cancelled_in_the_queue_hands_its_turn_on(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go = threading.Event()
+
+    def slow(password: str) -> str:
+        may_go.wait(60)
+        return f"hash of {password}"
+
+    monkeypatch.setattr(module, "_hash", slow)
+    first, second, third = [asyncio.ensure_future(house.login(f"user{n}")) for n in range(3)]
+    await asyncio.sleep(0)
+    second.cancel()
+    may_go.set()
+    await asyncio.gather(first, third)
+    await house.login("and now again")
+
+
+# ---------------------------------------------------------------- who may register
+
+BEYOND = {"private": False}
+PASSWORD = "long enough for anybody"
+
+
+def house_with(policy: Any, **more: Any) -> House:
+    return House(Registration(policy, **more))
+
+
+async def test_a_closed_registration_answers_an_unknown_name_like_a_wrong_password() -> None:
+    house = house_with("closed", **BEYOND)
+    assert await house.accounts.add("alice", PASSWORD)
+    unknown, wrong = await house.denied("nobody", PASSWORD), await house.denied("alice", "another")
+    assert (unknown.code, unknown.message) == (wrong.code, wrong.message)
+    assert unknown.code is Code.UNAUTHORIZED
+    assert "only an operator creates accounts" in unknown.message
+    assert list(house.table.rows) == ["alice"]
+    assert (await house.login("alice", PASSWORD)).user_id == "1"
+
+
+async def test_an_unknown_name_costs_as_much_as_a_known_one_if_registration_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = house_with("closed", **BEYOND)
+    checked: list[str] = []
+
+    def matches(hashed: str, _: str) -> bool:
+        checked.append(hashed)
+        return False
+
+    monkeypatch.setattr(module, "_matches", matches)
+    await house.denied("nobody", PASSWORD)
+    assert checked == [module.NOBODYS]
+    assert not module._hasher.check_needs_rehash(module.NOBODYS)
+
+
+async def test_a_new_account_beyond_loopback_needs_a_password_that_is_long_and_not_well_known() -> None:
+    house = house_with("open", **BEYOND)
+    for password, reason in (
+        ("x", "at least 10 characters"),
+        (well_known("alice-and-bob"), "everybody can guess"),
+        ("Alice-And-Bob", "everybody can guess"),
+    ):
+        denied = await house.denied("alice-and-bob", password)
+        assert denied.code is Code.BAD_REQUEST
+        assert reason in denied.message
+    assert not house.table.rows
+    assert await house.login("alice-and-bob", PASSWORD)
+
+
+async def test_a_well_known_password_opens_no_account_beyond_loopback() -> None:
+    laptop, beyond = House(), house_with("closed", **BEYOND)
+    await laptop.login("alice", well_known("alice"))
+    beyond.table.rows.update(laptop.table.rows)
+    denied = await beyond.denied("alice", well_known("alice"))
+    assert (denied.code, beyond.refusals) == (Code.FORBIDDEN, ["guessable"])
+
+
+async def test_an_invite_code_creates_one_account() -> None:
+    house = house_with("invite", **BEYOND)
+    without = await house.denied("alice", PASSWORD)
+    assert (without.code, "needs an invite code" in without.message) == (Code.UNAUTHORIZED, True)
+    code = await house.accounts.invite(60)
+    assert code
+    assert (await house.login("alice", PASSWORD, invite=code)).user_id == "1"
+    assert (await house.denied("bob", PASSWORD, invite=code)).code is Code.FORBIDDEN
+    assert (await house.login("alice", PASSWORD, invite=code)).user_id == "1"  # an account needs none
+    assert list(house.table.rows) == ["alice"]
+
+
+async def test_an_invite_code_is_not_spent_if_no_account_is_created() -> None:
+    house = house_with("invite", **BEYOND)
+    code = str(await house.accounts.invite(60))
+    assert (await house.denied("alice", "short", invite=code)).code is Code.BAD_REQUEST
+    house.table.is_away = True
+    with pytest.raises(ArchiveAway):
+        await house.login("alice", PASSWORD, invite=code)
+    house.table.is_away = False
+    assert await house.login("alice", PASSWORD, invite=code)
+
+
+async def test_a_bad_invite_code_has_the_same_answer_for_known_and_unknown_names() -> None:
+    house = house_with("invite", **BEYOND)
+    await house.accounts.add("alice", PASSWORD)
+    denied = [await house.denied(name, "not the password", invite="made up") for name in ("alice", "nobody")]
+    assert {(one.code, one.message) for one in denied} == {(Code.FORBIDDEN, denied[0].message)}
+
+
+@pytest.mark.parametrize("policy", ["open", "closed"])
+async def test_there_are_no_invite_codes_where_they_are_not_used(policy: str) -> None:
+    assert await house_with(policy).accounts.invite(60) is None
+
+
+async def test_a_name_that_is_guessed_from_many_addresses_is_refused_with_its_own_sentence(house: House) -> None:
+    house.tries_left, house.refusing = 0, Verdict.NAME
+    denied = await house.denied()
+    assert denied.code is Code.TOO_MANY_REQUESTS
+    assert "from an address you have used before" in denied.message
+    assert house.refusals == ["name"]
+
+
+async def test_only_a_login_that_succeeded_makes_its_address_known(house: House) -> None:
+    await house.login()
+    await house.denied(password="other", address="203.0.113.7")
+    assert house.succeeded_at == [("::1", "alice")]
+
+
+# ---------------------------------------------------------------- operators
+
+
+async def test_an_operator_adds_an_account_unless_the_name_is_taken(house: House) -> None:
+    assert await house.accounts.add("alice", "pw")
+    assert await house.accounts.add("alice", "other") is None
+    assert await house.login()
+
+
+async def test_a_new_password_ends_the_sessions_of_the_old_one(house: House) -> None:
+    login = await house.login()
+    assert await house.accounts.set_password("alice", "new") == 1
+    assert await house.accounts.identify(login.access_token) is Reason.SESSION_INVALID
+    assert (await house.denied()).code is Code.UNAUTHORIZED
+    assert await house.login(password="new")
+    assert await house.accounts.set_password("nobody", "new") is None
+
+
+async def test_a_removed_user_has_no_tokens_and_no_account(house: House) -> None:
+    login = await house.login()
+    assert await house.accounts.remove("alice") == 1
+    assert await house.accounts.identify(login.access_token) is Reason.SESSION_INVALID
+    with pytest.raises(Denied):
+        await house.accounts.refresh(login.refresh_token)
+    assert not house.table.rows
+    assert await house.accounts.remove("alice") is None
+
+
+async def test_nothing_is_removed_while_redis_is_away(house: House) -> None:
+    await house.login()
+    house.redis_is_away = True
+    with pytest.raises(RedisAway):
+        await house.accounts.remove("alice")
+    assert list(house.table.rows) == ["alice"]
 
 
 # ---------------------------------------------------------------- sessions
