@@ -5,7 +5,7 @@ once, when the routes are made; a browser asks again each time and is told by th
 allows this host and nothing inline: whatever is shown was written by somebody else, and is never to run.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -14,6 +14,7 @@ from typing import Final
 
 from aiohttp import web
 
+from dragoman.domain.chat.registration import Registration
 from dragoman.domain.fleet import Node
 from dragoman.gateway.answers import error, json
 from dragoman.gateway.sample import Samples, Unspoken
@@ -28,6 +29,7 @@ SECURITY: Final = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Permissions-Policy": "microphone=(self), camera=(), geolocation=()",
 }
+LAPTOP: Final = Registration()
 _TYPES: Final = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -36,24 +38,35 @@ _TYPES: Final = {
 }
 
 
-def routes(nodes: Callable[[], Iterable[Node]], samples: Samples | None = None) -> list[web.RouteDef]:
+def routes(
+    nodes: Callable[[], Iterable[Node]], samples: Samples | None = None, registration: Registration = LAPTOP
+) -> list[web.RouteDef]:
     """For anybody: nothing here tells who is there or what is said."""
     samples = samples or Samples()
     api = _Api(nodes, samples)
-    found = static("page", at="/")
+    accounts = "private" if registration.private else registration.policy
+    found = static("page", at="/", values={"accounts": accounts, "min-password": registration.min_password_length})
     found.append(web.get("/api/v1/public/languages", api.languages))
     found.append(web.get("/sample.wav", api.sample))
     return found
 
 
-def static(folder: str, *, at: str) -> list[web.RouteDef]:
-    """The files of a folder of `dragoman.web` under its name, and its index at a path of its own."""
+def static(folder: str, *, at: str, values: Mapping[str, object] | None = None) -> list[web.RouteDef]:
+    """The files of a folder of `dragoman.web` under its name, and its index at a path of its own.
+
+    `values` fill the places `{{name}}` of the index; what they hold is ours, and not escaped.
+    """
     found = [file for file in files("dragoman.web").joinpath(folder).iterdir() if _suffix(file) in _TYPES]
-    return [_route(file, at if file.name == INDEX else f"/{folder}/{file.name}") for file in found]
+    return [
+        _route(file, at, values or {}) if file.name == INDEX else _route(file, f"/{folder}/{file.name}", {})
+        for file in found
+    ]
 
 
-def _route(file: Traversable, path: str) -> web.RouteDef:
+def _route(file: Traversable, path: str, values: Mapping[str, object]) -> web.RouteDef:
     body, kind = file.read_bytes(), _TYPES[_suffix(file)]
+    for name, value in values.items():
+        body = body.replace(b"{{%s}}" % name.encode(), str(value).encode())
     etag = sha256(body).hexdigest()[:32]
 
     async def answer(request: web.Request) -> web.Response:

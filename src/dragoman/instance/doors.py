@@ -39,7 +39,7 @@ class Doors:
         keeper, chat = self._doorkeeper(), self._services.chat
         guests = [
             *chat_http.routes(chat.accounts, chat.archive),
-            *pages.routes(self._services.view.fleet.nodes),
+            *pages.routes(self._services.view.fleet.nodes, registration=chat.registration),
             *console_api.files(),
         ]
         operators = [

@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from dragoman.domain.chat.registration import Registration
 from dragoman.domain.fleet import Node
 from dragoman.gateway import pages
 from dragoman.gateway.pages import pairs
@@ -42,6 +43,24 @@ async def test_the_page_comes_with_a_policy_that_allows_this_host_alone() -> Non
         assert {rules[kind] for kind in ("script-src", "style-src", "connect-src", "img-src")} == {"'self'"}
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
         assert answer.headers["Referrer-Policy"] == "no-referrer"
+
+
+@pytest.mark.parametrize(
+    ("registration", "told"),
+    [
+        (Registration("open", private=True), "private"),
+        (Registration("closed", private=False, min_password_length=12), "closed"),
+        (Registration("invite", private=False, min_password_length=12), "invite"),
+    ],
+)
+async def test_the_page_is_told_who_may_create_an_account(registration: Registration, told: str) -> None:
+    app = web.Application()
+    app.add_routes(pages.routes(list, registration=registration))
+    async with TestClient(TestServer(app)) as client, client.get("/") as answer:
+        html = await answer.text()
+    shown = f'content="{told}" data-min-password="{registration.min_password_length}"'
+    assert f'<meta name="dragoman-accounts" {shown}>' in html
+    assert "{{" not in html
 
 
 async def test_what_a_browser_has_is_not_sent_again() -> None:

@@ -2,7 +2,6 @@
 
 const REFRESH_BEFORE_S = 60;
 const ANSWER_MS = 10000;
-const LOOPBACK = ["localhost", "127.0.0.1", "[::1]"];
 
 export class Denied extends Error {
   /** `code` as the server says it: 40100 wrong password, 42900 too often … ; 0: nobody answered. */
@@ -12,13 +11,21 @@ export class Denied extends Error {
   }
 }
 
-/** On one's own machine everybody has a password that everybody can guess: good to try it, and for nothing else. */
-export const isHere = LOOPBACK.includes(location.hostname);
+const told = document.querySelector('meta[name="dragoman-accounts"]');
+
+/**
+ * Who may create an account, as the server says: `private`, `open`, `closed` or `invite`. `private`: only this machine can
+ * connect. There everybody may have a password that everybody can guess: good to try it, and for nothing else.
+ */
+export const registration = told.content;
+export const isPrivate = registration === "private";
+export const minPassword = told.dataset.minPassword;
 export const wellKnown = (name) => `${name}-of-this-machine`;
 
 export class Account {
-  static async login(name, password) {
-    return new Account(name, await ask("/auth/login", { body: { username: name, password } }));
+  static async login(name, password, invite) {
+    const body = { username: name, password, ...(invite && { invite }) };
+    return new Account(name, await ask("/auth/login", { body }));
   }
 
   constructor(name, told) {

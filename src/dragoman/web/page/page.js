@@ -1,5 +1,6 @@
 // The page: its language, the speech half, and one pane of chat or two.
 
+import { isPrivate } from "./accounts.js";
 import { Pane } from "./pane.js";
 import { Speech } from "./speech.js";
 import { choose, language, preferred, say, speak } from "./words.js";
@@ -21,7 +22,11 @@ if (alone) {
   document.querySelector("main").prepend(part("chat"));
   say(part("chat-lead"), "chat.lead.single");
 }
-if (alone && asked.get("to")) panes[0].enter();
+if (alone && asked.get("to")) {
+  // A link must not create or open an account where others can reach this page.
+  if (isPrivate) panes[0].enter();
+  else panes[0].part("password").focus({ preventScroll: true });
+}
 
-// Whoever has logged in may speak as well, also where strangers may not.
+// A chat login opens speech as well, if the server is configured so.
 new Speech(part("speech"), () => panes.find((pane) => pane.token)?.token);

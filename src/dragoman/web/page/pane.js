@@ -1,6 +1,6 @@
 // One person's side of a chat: logging in, the messages with their ticks, and a line to write in.
 
-import { Account, isHere, lookUp, wellKnown } from "./accounts.js";
+import { Account, isPrivate, lookUp, minPassword, registration, wellKnown } from "./accounts.js";
 import { Chat } from "./chat.js";
 import { make } from "./transcript.js";
 import { has, language, say, translate } from "./words.js";
@@ -20,7 +20,10 @@ export class Pane {
     this.root.dataset.pane = name;
     this.part("name").value = name;
     this.part("peer").value = peer;
-    this.part("password-row").hidden = isHere;
+    this.part("password-row").hidden = isPrivate;
+    this.part("invite-row").hidden = registration !== "invite";
+    this.part("rule").hidden = isPrivate;
+    if (!isPrivate) say(this.part("rule"), `chat.rule.${registration}`, { length: minPassword });
     translate(this.root);
     this.listen();
     this.eyes = new IntersectionObserver((entries) => this.seen(entries), { threshold: 0.6 });
@@ -46,10 +49,12 @@ export class Pane {
     const name = this.part("name").value.trim(), peer = this.part("peer").value.trim();
     if (!name || !peer) return;
     if (name === peer) return this.warn("chat.self");
+    const password = this.part("password").value || (isPrivate ? wellKnown(name) : "");
+    if (!password) return this.warn("chat.password.needed");
     this.part("enter").disabled = true;
     this.warn("");
     try {
-      this.account = await Account.login(name, this.part("password").value || wellKnown(name));
+      this.account = await Account.login(name, password, this.part("invite").value.trim());
     } catch (denied) {
       this.denied(denied);
       return;
@@ -64,8 +69,8 @@ export class Pane {
 
   denied({ code, message }) {
     if (code === 40100) this.part("password-row").hidden = false;
-    const key = `chat.denied.${code}`;
-    this.warn(has(key) ? key : "chat.denied.other", { why: message });
+    const keys = [`chat.denied.${code}.${registration}`, `chat.denied.${code}`];
+    this.warn(keys.find(has) ?? "chat.denied.other", { why: message });
   }
 
   open() {

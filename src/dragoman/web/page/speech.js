@@ -187,9 +187,10 @@ export class Speech {
     }
   }
 
-  refused({ code, message }) {
+  refused({ code, message, reason }) {
     const unknown = code === 4501 || /token|unauthor/i.test(message ?? "");
-    if (unknown) this.tell("state.unauthorized", "bad");
+    if (/chat_tokens_for_speech/.test(reason ?? "")) this.tell("state.chat_only", "bad");
+    else if (unknown) this.tell("state.unauthorized", "bad");
     else if (has(`error.${code}`)) this.tell(`error.${code}`, "bad");
     else this.tell("state.over", "bad");
   }

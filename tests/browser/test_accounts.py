@@ -1,0 +1,102 @@
+"""Logging in on the page where others can reach it: no account without a password of one's own."""
+
+from typing import Any
+from uuid import uuid4
+
+import aiohttp
+import jwt
+import pytest
+
+from browser.stage import Stage, Windows
+from dragoman.client.chat import login
+from dragoman.verify.processes import InstanceProcess
+
+SECRET = "a secret of the test that is long enough"
+PASSWORD, INVITE, WARNING = '[data-part="password"]', '[data-part="invite"]', '[data-part="warning"]'
+LONG = "long enough for anybody"
+
+
+async def reachable(stage: Stage, registration: str) -> InstanceProcess:
+    """An instance as it is where others can reach it: it has a secret."""
+    flags = {"security__secret": SECRET, "chat__registration": registration}
+    name = f"{registration}-{uuid4().hex[:6]}"
+    return await stage.cluster.instance(scheduler__phase2__instance_id=name, **flags)
+
+
+async def opened(windows: Windows, instance: InstanceProcess, name: str, logins: list[str]) -> Any:
+    """The page of one person; `logins` gets the body of every login it sends."""
+    windows.tolerate = ("Failed to load resource",)  # what Chromium writes about every login that is refused
+    page = await windows.open("about:blank")
+    page.on("request", lambda sent: logins.append(sent.post_data) if sent.url.endswith("/auth/login") else None)
+    await page.goto(f"http://127.0.0.1:{instance.port}/?as={name}&to=42")
+    await page.wait_for_selector(PASSWORD)
+    return page
+
+
+async def enter(page: Any, password: str) -> None:
+    await page.fill(PASSWORD, password)
+    await page.click('[data-part="enter"]')
+
+
+@pytest.fixture
+def name() -> str:
+    return f"ann-{uuid4().hex[:6]}"
+
+
+async def test_the_page_sends_no_login_without_a_password_if_a_secret_is_set(
+    stage: Stage, windows: Windows, name: str
+) -> None:
+    logins: list[str] = []
+    page = await opened(windows, await reachable(stage, "open"), name, logins)
+    await page.click('[data-part="enter"]')
+    await page.wait_for_selector(f"{WARNING} >> text=Please give a password")
+    assert logins == []
+
+
+async def test_the_page_says_why_a_password_is_too_short_for_a_new_account(
+    stage: Stage, windows: Windows, name: str
+) -> None:
+    page = await opened(windows, await reachable(stage, "open"), name, [])
+    await page.wait_for_selector("text=with a password of at least 10 characters")
+    await enter(page, "short")
+    await page.wait_for_selector(f"{WARNING} >> text=at least 10 characters")
+    await enter(page, LONG)
+    await page.wait_for_selector('.pane[data-state="online"]')
+
+
+async def test_the_page_says_that_a_chat_login_does_not_open_speech(stage: Stage, windows: Windows, name: str) -> None:
+    instance = await reachable(stage, "open")
+    await stage.served(instance, "en", "zh")
+    page = await opened(windows, instance, name, [])
+    await enter(page, LONG)
+    await page.wait_for_selector('.pane[data-state="online"]')
+    await page.click('[data-part="sample"]')
+    await page.wait_for_selector("text=Your login is for writing only")
+
+
+async def test_the_page_tells_who_creates_accounts_if_registration_is_closed(
+    stage: Stage, windows: Windows, name: str
+) -> None:
+    instance = await reachable(stage, "closed")
+    page = await opened(windows, instance, name, [])
+    await enter(page, LONG)
+    await page.wait_for_selector(f"{WARNING} >> text=An operator creates accounts here")
+    assert await page.locator(INVITE).is_hidden()
+    await login(f"http://127.0.0.1:{stage.first.port}", name, LONG)  # the same database, open to this machine
+    await enter(page, LONG)
+    await page.wait_for_selector('.pane[data-state="online"]')
+
+
+async def test_the_page_creates_an_account_with_an_invite_code(stage: Stage, windows: Windows, name: str) -> None:
+    instance = await reachable(stage, "invite")
+    claims = {"iss": "dragoman", "exp": 4_000_000_000, "typ": "operator", "sub": "olga"}
+    operator = {"Authorization": f"Bearer {jwt.encode(claims, SECRET, 'HS256')}"}
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{instance.port}", headers=operator) as http:
+        async with http.post("/api/v1/chat/invites", json={"ttl_s": 600}) as made:
+            code = (await made.json())["invite"]
+    page = await opened(windows, instance, name, [])
+    await enter(page, LONG)
+    await page.wait_for_selector(f"{WARNING} >> text=A new account needs an invite code")
+    await page.fill(INVITE, code)
+    await enter(page, LONG)
+    await page.wait_for_selector('.pane[data-state="online"]')
