@@ -28,6 +28,7 @@ _ENABLED = "scheduler.phase2.enabled"
 _MODE = "scheduler.phase2.redis.mode"
 _URL = "scheduler.phase2.redis.url"
 _CLUSTER_URLS = "scheduler.phase2.redis.cluster_urls"
+_TLS = tuple(f"scheduler.phase2.redis.tls_{part}_file" for part in ("ca", "cert", "key"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +153,19 @@ def _urls(config: Config) -> Iterator[Problem]:
         )
     if not all(_is_url(url, ("redis", "rediss")) for url in redis.cluster_urls):
         yield Problem((_CLUSTER_URLS,), f"{_CLUSTER_URLS} must be a list of URLs like redis://host:6379.")
+    yield from _redis_tls(config)
+
+
+def _redis_tls(config: Config) -> Iterator[Problem]:
+    redis = config.scheduler.phase2.redis
+    _, cert, key = _TLS
+    if bool(redis.tls_cert_file) != bool(redis.tls_key_file):
+        there, missing = (cert, key) if redis.tls_cert_file else (key, cert)
+        yield Problem((there, missing), f"{there} is set but {missing} is not: a certificate is shown with its key.")
+    urls = [url.strip().lower() for url in (redis.url, *redis.cluster_urls) if url]
+    for setting in (setting for setting in _TLS if value_at(config, setting)):
+        if urls and not all(url.startswith("rediss:") for url in urls):
+            yield Problem((setting,), f"{setting} is set but Redis is reached without TLS: write rediss:// in its URL.")
 
 
 def _is_url(text: str, schemes: tuple[str, ...]) -> bool:

@@ -8,8 +8,8 @@ from dragoman.config.schema import Config
 
 MASK = "***"
 # Up to the last '@', so that a password with an unescaped '@' or '/' is masked whole.
-_CREDENTIALS = re.compile(r"^([a-z]+://)(?:([^:@/]*):)?.*@")
-_PASSWORD_PARAMETER = re.compile(r"([?&]password=)[^&]*")
+_CREDENTIALS = re.compile(r"^([^:@/]*://)?(?:([^:@/]*):)?.*@", re.DOTALL)
+_PASSWORD_PARAMETER = re.compile(r"([?&](?:ssl)?password=)[^&]*", re.IGNORECASE)
 
 
 def masked(config: Config) -> dict[str, object]:
@@ -32,7 +32,7 @@ def masked_url(url: str) -> str:
     """`redis://user:***@host`; what stands alone before the '@' could be a password as well and is masked too."""
 
     def without_password(found: re.Match[str]) -> str:
-        scheme, user = found.groups()
+        scheme, user = found[1] or "", found[2]
         return f"{scheme}{MASK}@" if user is None else f"{scheme}{user}:{MASK}@"
 
     return _PASSWORD_PARAMETER.sub(rf"\g<1>{MASK}", _CREDENTIALS.sub(without_password, url))

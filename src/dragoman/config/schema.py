@@ -159,6 +159,25 @@ class Redis(Section, frozen=True):
         tuple[str, ...],
         Meta(extra={"url": True}, description="Some nodes of the Cluster, for mode `cluster`; they name the others."),
     ] = ()
+    password_file: Annotated[
+        str,
+        Meta(description="A file whose first line is the password, for URLs that hold none. Read at the start."),
+    ] = ""
+    tls_ca_file: Annotated[
+        str,
+        Meta(
+            description="For `rediss://`: PEM certificates of the authorities that may have signed the server's. "
+            "Empty: those of the system."
+        ),
+    ] = ""
+    tls_cert_file: Annotated[
+        str,
+        Meta(description="For `rediss://`: PEM certificate to show to the server, where it asks for one."),
+    ] = ""
+    tls_key_file: Annotated[
+        str,
+        Meta(description="For `rediss://`: PEM key of that certificate, without a passphrase."),
+    ] = ""
     key_prefix: Annotated[
         str,
         Meta(

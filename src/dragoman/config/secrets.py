@@ -9,6 +9,7 @@ file, and in checks.py, for the settings, that nobody else can reach an instance
 was said that everybody is trusted.
 """
 
+import stat
 from pathlib import Path
 from typing import Final, Literal
 
@@ -83,6 +84,17 @@ def read_secrets(path: Path) -> tuple[str, ...]:
             "bytes, as from `openssl rand -hex 32`."
         )
     return found
+
+
+def exposure_of(path: Path) -> str:
+    """What others of this machine can do with the file of a secret: "" for nothing, or for a file that is gone."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return ""
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return "others can write it"
+    return "others can read it" if mode & (stat.S_IRGRP | stat.S_IROTH) else ""
 
 
 def chat_secrets(config: Config) -> tuple[str, ...]:

@@ -1,9 +1,11 @@
 """The chat tokens of an instance, as its settings say."""
 
+from pathlib import Path
+
 import structlog
 
 from dragoman.config import Config
-from dragoman.config.secrets import DEVELOPMENT_SECRET, BadSecrets, chat_secrets, has_secret
+from dragoman.config.secrets import DEVELOPMENT_SECRET, BadSecrets, chat_secrets, exposure_of, has_secret
 from dragoman.instance.redis_check import CannotStart
 from dragoman.services.chat.tokens import Tokens
 
@@ -25,6 +27,11 @@ def chat_tokens(config: Config) -> Tokens:
         log.info(
             "security.secret is not set, so chat tokens are signed with the development secret, which is public: set "
             "security.secret before others can reach this server"
+        )
+    if config.security.secret_file and (exposure := exposure_of(Path(config.security.secret_file))):
+        log.warning(
+            f"{exposure}: chmod 600 the file of security.secret_file, or others of this machine can make tokens",
+            file=config.security.secret_file,
         )
     chat = config.chat
     return Tokens(secrets, chat.issuer, chat.access_ttl_s, chat.refresh_ttl_s)

@@ -17,7 +17,7 @@ from dragoman.domain.durability import DurabilityClass, Judgement
 from dragoman.gateway.auditing import Auditor
 from dragoman.gateway.http import Backstage
 from dragoman.instance.doors import Doors
-from dragoman.instance.redis_check import CannotStart, check_redis, connected
+from dragoman.instance.redis_check import CannotStart, check_redis, connected, unsafe
 from dragoman.instance.same_host import machine, start_ticks
 from dragoman.instance.services import Services
 from dragoman.instance.stores import Stores
@@ -73,6 +73,8 @@ class Instance:
     @classmethod
     async def start(cls, config: Config, redis_url: str | None = None, number: int = 1) -> "Instance":
         """Connect, check Redis, open the inbox, listen. Raises CannotStart with one sentence."""
+        for warning in unsafe(config):
+            log.warning(warning)
         redis = await connected(config, redis_url)
         try:
             durability = await check_redis(redis)

@@ -1,12 +1,19 @@
 """Reaching Redis at start, and whether it can be worked with. Each refusal is one sentence that says what to change."""
 
 import asyncio
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
 
 import structlog
 
 from dragoman.config import Config
+from dragoman.config.loopback import is_loopback
+from dragoman.config.schema import Redis as RedisSettings
+from dragoman.config.secrets import exposure_of
 from dragoman.domain.durability import DurabilityClass, Judgement, judge
 from dragoman.store.errors import Refused
+from dragoman.store.link import NO_CREDENTIALS, Address, Credentials
 from dragoman.store.redis import Redis, connect
 
 log = structlog.get_logger(__name__)
@@ -22,7 +29,8 @@ async def connected(config: Config, redis_url: str | None) -> Redis:
     where = config.scheduler.phase2.redis
     clustered = redis_url is None and where.mode == "cluster"
     urls = [redis_url] if redis_url is not None else list(where.cluster_urls) if clustered else [where.url]
-    redis = await connect(urls, cluster=clustered, name="dragoman")
+    credentials = credentials_of(where) if redis_url is None else NO_CREDENTIALS  # the private one needs none
+    redis = await connect(urls, cluster=clustered, name="dragoman", credentials=credentials)
     try:
         async with asyncio.timeout(CONNECT_PATIENCE_S):
             await redis.wait_connected()
@@ -34,6 +42,45 @@ async def connected(config: Config, redis_url: str | None) -> Redis:
             f"Redis cannot be reached ({why}): start it, or change scheduler.phase2.redis.{key}"
         ) from None
     return redis
+
+
+def credentials_of(where: RedisSettings) -> Credentials:
+    """From the files that the settings name; raises CannotStart."""
+    context = None
+    section = "scheduler.phase2.redis"
+    try:
+        if where.tls_ca_file or where.tls_cert_file:
+            context = ssl.create_default_context(cafile=where.tls_ca_file or None)
+        if context is not None and where.tls_cert_file:
+            # A key with a passphrase is an error, not a question to the terminal.
+            context.load_cert_chain(where.tls_cert_file, where.tls_key_file, password="")
+    except (OSError, ValueError) as error:
+        files = f"{section}.tls_ca_file, {section}.tls_cert_file and {section}.tls_key_file"
+        raise CannotStart(f"the files of {files} cannot be used for TLS: {error}") from None
+    try:
+        lines = Path(where.password_file).read_text(encoding="utf-8").splitlines() if where.password_file else [""]
+    except (OSError, UnicodeDecodeError) as error:
+        raise CannotStart(f"{section}.password_file cannot be read: {error}") from None
+    if where.password_file and not (lines and lines[0].strip()):
+        raise CannotStart(f"{section}.password_file {where.password_file} has no password in its first line")
+    return Credentials(lines[0].strip(), context)
+
+
+def unsafe(config: Config) -> Iterator[str]:
+    """What others could do with the shared Redis; raises CannotStart."""
+    where = config.scheduler.phase2.redis
+    if not config.scheduler.phase2.enabled:
+        return
+    urls = where.cluster_urls if where.mode == "cluster" else (where.url,)
+    credentials = credentials_of(where)
+    addresses = [Address.parse(url, credentials) for url in urls]
+    far = [address for address in addresses if not address.path and not is_loopback(address.host)]
+    if any(not address.tls for address in far):
+        yield "Redis is on another machine and is reached without TLS: who is in between reads and changes all of it"
+    if any(not address.password for address in far) and not where.tls_cert_file:
+        yield "Redis is on another machine and asks for no password: who reaches it reads and changes all of it"
+    if where.tls_key_file and (exposure := exposure_of(Path(where.tls_key_file))):
+        yield f"{exposure}: chmod 600 the file of scheduler.phase2.redis.tls_key_file"
 
 
 async def check_redis(redis: Redis) -> Judgement:

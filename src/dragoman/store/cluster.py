@@ -21,7 +21,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from dragoman.store.errors import RedisAway, StoreError
-from dragoman.store.link import MAX_IN_FLIGHT, Address, Call, ErrorReply, Link, pack, refusal
+from dragoman.store.link import (
+    MAX_IN_FLIGHT,
+    NO_CREDENTIALS,
+    Address,
+    Call,
+    Credentials,
+    ErrorReply,
+    Link,
+    pack,
+    refusal,
+)
 from dragoman.store.redis import SLOTS, Redis, load_scripts, slot_of
 
 MAX_REDIRECTS = 16
@@ -45,9 +55,16 @@ class _Held:
 
 
 class ClusterRedis(Redis):
-    def __init__(self, urls: Sequence[str], *, timeout_s: float = 5.0, name: str = "dragoman") -> None:
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        timeout_s: float = 5.0,
+        name: str = "dragoman",
+        credentials: Credentials = NO_CREDENTIALS,
+    ) -> None:
         super().__init__(timeout_s=timeout_s, name=name)
-        self._seeds = [Address.parse(url) for url in urls]
+        self._seeds = [Address.parse(url, credentials) for url in urls]
         self._links: dict[tuple[str, int], Link] = {}
         self._slots: list[Link | None] = [None] * SLOTS
         self._masters: set[Link] = set()

@@ -51,6 +51,17 @@ class ErrorReply(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a URL does not hold: a password for those without one, and how TLS is spoken (None: the system's way)."""
+
+    password: str = field(default="", repr=False)
+    context: ssl.SSLContext | None = None
+
+
+NO_CREDENTIALS = Credentials()
+
+
+@dataclass(frozen=True, slots=True)
 class Address:
     """Where a server is and how to be let in."""
 
@@ -61,23 +72,24 @@ class Address:
     password: str = field(default="", repr=False)
     db: int = 0
     tls: bool = False
+    context: ssl.SSLContext | None = field(default=None, repr=False, compare=False)
 
     @classmethod
-    def parse(cls, url: str) -> "Address":
+    def parse(cls, url: str, credentials: Credentials = NO_CREDENTIALS) -> "Address":
         """From redis://, rediss:// or unix:// as redis-py writes them."""
         parts = urlparse(url)
         if parts.scheme not in ("redis", "rediss", "unix"):
             raise ValueError(f"a Redis URL starts with redis://, rediss:// or unix://, not {parts.scheme or url!r}")
-        user, password = unquote(parts.username or ""), unquote(parts.password or "")
+        user, password = unquote(parts.username or ""), unquote(parts.password or "") or credentials.password
         asked_db = parse_qs(parts.query).get("db", [""])[0]
         if parts.scheme == "unix":
             return cls(path=unquote(parts.path), username=user, password=password, db=int(asked_db or 0))
         host, port, db = parts.hostname or "127.0.0.1", parts.port or 6379, int(asked_db or parts.path.strip("/") or 0)
-        return cls(host, port, "", user, password, db, tls=parts.scheme == "rediss")
+        return cls(host, port, "", user, password, db, tls=parts.scheme == "rediss", context=credentials.context)
 
     def at(self, host: str, port: int) -> "Address":
         """The same credentials at another place of the same Cluster."""
-        return Address(host, port, "", self.username, self.password, 0, self.tls)
+        return Address(host, port, "", self.username, self.password, 0, self.tls, self.context)
 
     @property
     def name(self) -> str:
@@ -299,7 +311,7 @@ class Link:
         if address.path:
             _, wire = await self.loop.create_unix_connection(lambda: _Wire(self), address.path)
         else:
-            context = ssl.create_default_context() if address.tls else None
+            context = (address.context or ssl.create_default_context()) if address.tls else None
             _, wire = await self.loop.create_connection(lambda: _Wire(self), address.host, address.port, ssl=context)
         return wire
 

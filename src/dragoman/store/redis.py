@@ -21,7 +21,7 @@ from typing import Any
 
 from dragoman.store import script as scripts
 from dragoman.store.errors import RedisAway, Refused, StoreError
-from dragoman.store.link import Address, Call, ErrorReply, Link, pack, refusal
+from dragoman.store.link import NO_CREDENTIALS, Address, Call, Credentials, ErrorReply, Link, pack, refusal
 from dragoman.store.ops import Ops
 from dragoman.store.script import Script, tag_of
 
@@ -152,9 +152,11 @@ class Redis(ABC):
 class SingleRedis(Redis):
     """One server, over TCP, TLS or a Unix socket."""
 
-    def __init__(self, url: str, *, timeout_s: float = 5.0, name: str = "dragoman") -> None:
+    def __init__(
+        self, url: str, *, timeout_s: float = 5.0, name: str = "dragoman", credentials: Credentials = NO_CREDENTIALS
+    ) -> None:
         super().__init__(timeout_s=timeout_s, name=name)
-        self._address = Address.parse(url)
+        self._address = Address.parse(url, credentials)
         self._left_at = float("-inf")
         self._link = Link(self._address, greeting=load_scripts, timeout_s=timeout_s, on_error=self._on_error, name=name)
 
@@ -348,10 +350,17 @@ class Subscriber:
             await link.close()
 
 
-async def connect(urls: Sequence[str], *, cluster: bool, timeout_s: float = 5.0, name: str = "dragoman") -> Redis:
+async def connect(
+    urls: Sequence[str],
+    *,
+    cluster: bool,
+    timeout_s: float = 5.0,
+    name: str = "dragoman",
+    credentials: Credentials = NO_CREDENTIALS,
+) -> Redis:
     """A client for one server or for a Cluster; it may still be connecting when this returns."""
     if cluster:
         from dragoman.store.cluster import ClusterRedis
 
-        return ClusterRedis(urls, timeout_s=timeout_s, name=name)
-    return SingleRedis(urls[0], timeout_s=timeout_s, name=name)
+        return ClusterRedis(urls, timeout_s=timeout_s, name=name, credentials=credentials)
+    return SingleRedis(urls[0], timeout_s=timeout_s, name=name, credentials=credentials)

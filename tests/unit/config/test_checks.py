@@ -227,3 +227,13 @@ def test_everybody_is_not_trusted_as_a_proxy(everybody: str) -> None:
 def test_the_proxy_protocol_needs_to_know_the_proxies() -> None:
     assert "server.trusted_proxies is empty" in only(server__proxy_protocol=True)
     assert problems(server__proxy_protocol=True, server__trusted_proxies=["10.0.0.5"]) == ()
+
+
+def test_files_for_tls_need_a_url_with_tls_and_a_certificate_its_key() -> None:
+    joined = {"scheduler__phase2__enabled": True, "scheduler__phase2__redis__url": "rediss://h"}
+    pair = {"scheduler__phase2__redis__tls_cert_file": "c", "scheduler__phase2__redis__tls_key_file": "k"}
+    assert problems(**joined, **pair) == ()
+    plain = joined | {"scheduler__phase2__redis__url": "redis://h"}
+    assert "write rediss://" in only(**plain, scheduler__phase2__redis__tls_ca_file="ca")
+    for alone in pair:
+        assert "a certificate is shown with its key" in only(**joined, **{alone: "x"})

@@ -32,6 +32,7 @@ def test_the_log_warns_that_the_secret_is_the_development_secret_when_it_was_set
 ) -> None:
     file = tmp_path / "secret"
     file.write_text(DEVELOPMENT_SECRET)
+    file.chmod(0o600)
     with capture_logs() as logs:
         chat_tokens(load(flags={place: DEVELOPMENT_SECRET if place == "security.secret" else str(file)}))
     (line,) = logs
@@ -43,3 +44,17 @@ def test_the_log_warns_that_the_secret_is_the_development_secret_when_it_was_set
 def test_an_instance_without_its_file_of_secrets_does_not_start(tmp_path: Path) -> None:
     with pytest.raises(CannotStart, match="cannot be read"):
         chat_tokens(load(flags={"security.secret_file": str(tmp_path / "gone")}))
+
+
+@pytest.mark.parametrize(
+    ("mode", "why"),
+    [(0o600, ""), (0o400, ""), (0o640, "read"), (0o604, "read"), (0o620, "write"), (0o602, "write"), (0o666, "write")],
+)
+def test_the_log_warns_of_a_file_of_secrets_that_others_can_read_or_write(tmp_path: Path, mode: int, why: str) -> None:
+    file = tmp_path / "secret"
+    file.write_text(SECRET)
+    file.chmod(mode)
+    with capture_logs() as logs:
+        chat_tokens(load(flags={"security.secret_file": str(file)}))
+    told = [(line["log_level"], line["event"].partition(":")[0], line["file"]) for line in logs]
+    assert told == ([("warning", f"others can {why} it", str(file))] if why else [])
