@@ -1,7 +1,10 @@
 #!/bin/sh
 # Makes a Cluster of six servers that do not know each other yet: three masters with a replica each. On one that is
-# there already it only waits until all slots are served. Arguments: the servers, as address:port.
+# there already it only waits until all slots are served. Arguments: the servers, as address:port. Their password is in
+# /run/secrets/redis_password.
 set -eu
+: "${REDISCLI_AUTH:=$(cat /run/secrets/redis_password)}"
+export REDISCLI_AUTH
 host=${1%:*}
 port=${1##*:}
 

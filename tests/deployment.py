@@ -13,7 +13,7 @@ COMPOSE = plain_yaml.loads((DEPLOY / "compose.yaml").read_text(encoding="utf-8")
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 INSTANCES = {name: service for name, service in SERVICES.items() if service.get("command") == ["serve"]}
 REDIS = {name: service for name, service in SERVICES.items() if re.fullmatch(r"redis-\d", name)}
-SECRETS = {"DRAGOMAN_SECURITY__SECRET": "s" * 64, "REDIS_PASSWORD": "r" * 64, "POSTGRES_PASSWORD": "p" * 64}
+SECRETS = {"DRAGOMAN_SECURITY__SECRET": "s" * 64, "POSTGRES_PASSWORD": "p" * 64}
 
 
 def filled(text: str, given: Mapping[str, str] = SECRETS) -> str:

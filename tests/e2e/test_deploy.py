@@ -24,9 +24,8 @@ import pytest
 import redis
 
 from chat_speaker import ChatSpeaker
-from deployment import DEPLOY, INSTANCES, SECRETS, SERVICES, environment, last
+from deployment import DEPLOY, INSTANCES, REDIS, SECRETS, SERVICES, environment, last
 from dragoman.embedded.binary import ServerBinary
-from dragoman.embedded.cluster import RedisCluster
 from dragoman.embedded.engine import free_port
 from dragoman.embedded.postgres import PostgresServer
 from dragoman.gateway.proxy_protocol import SIGNATURE
@@ -38,7 +37,7 @@ pytestmark = [pytest.mark.long, pytest.mark.cluster]
 
 PATIENCE_S = 60.0
 BALANCER = "127.0.0.10"  # an address of this machine that stands for the balancer's
-SECRET, PASSWORD = SECRETS["DRAGOMAN_SECURITY__SECRET"], SECRETS["REDIS_PASSWORD"]
+SECRET, PASSWORD = SECRETS["DRAGOMAN_SECURITY__SECRET"], "r" * 64
 
 
 def token(kind: str, subject: str) -> str:
@@ -46,31 +45,71 @@ def token(kind: str, subject: str) -> str:
     return jwt.encode(claims, SECRET, "HS256")
 
 
+@dataclass(frozen=True)
+class RedisHere:
+    """Six servers, started and made a Cluster by the scripts of deploy/, with the password in a file."""
+
+    ports: list[int]
+    password_file: Path
+
+    @property
+    def urls(self) -> list[str]:
+        return [f"redis://127.0.0.1:{port}" for port in self.ports[:3]]
+
+
 @pytest.fixture(scope="module")
-def cluster_urls(
+def redis_here(
     server_binary: ServerBinary, old_server_binary: ServerBinary, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[list[str]]:
-    """Six servers that keep what they are told and want a password, made a Cluster by the script of deploy/."""
-    cluster = RedisCluster(server_binary, tmp_path_factory.mktemp("deploy-redis"), appendonly=True)
+) -> Iterator[RedisHere]:
+    folder = tmp_path_factory.mktemp("deploy-redis")
+    ports: set[int] = set()
+    while len(ports) < len(REDIS):
+        ports.add(free_port(with_bus=True))
+    here = RedisHere(sorted(ports), folder / "redis_password")
+    here.password_file.write_text(f"{PASSWORD}\n")
+    (folder / "valkey-server").symlink_to(server_binary.path)
+    (folder / "valkey-cli").symlink_to(Path(old_server_binary.path).with_name("redis-cli"))
+    processes = [start_redis(folder, port, here.password_file) for port in here.ports]
     try:
-        cluster.start_nodes()
-        for url in cluster.urls:
-            with redis.Redis.from_url(url, protocol=2) as client:
-                client.config_set("masterauth", PASSWORD)
-                client.config_set("requirepass", PASSWORD)
-        tools = tmp_path_factory.mktemp("tools")
-        (tools / "valkey-cli").symlink_to(Path(old_server_binary.path).with_name("redis-cli"))
-        form_cluster(cluster, tools)
-        form_cluster(cluster, tools)  # of one that is there already it only waits
-        yield [url.replace("redis://", f"redis://:{PASSWORD}@") for url in cluster.urls[:3]]
+        for port in here.ports:
+            wait_for_redis(port)
+        form_cluster(here.ports, folder)
+        form_cluster(here.ports, folder)  # of one that is there already it only waits
+        yield here
     finally:
-        cluster.stop()
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
-def form_cluster(cluster: RedisCluster, tools: Path) -> None:
+def start_redis(tools: Path, port: int, password_file: Path) -> "subprocess.Popen[bytes]":
+    """As the services redis-1 to redis-6 do, each with a port and a folder of its own."""
+    (tools / str(port)).mkdir()
+    words = [word.replace("/start-redis.sh", str(DEPLOY / "start-redis.sh")) for word in REDIS["redis-1"]["command"]]
+    env = {"PATH": f"{tools}:{os.environ['PATH']}", "REDIS_PASSWORD_FILE": str(password_file)}
+    options = ["--port", str(port), "--save", ""]
+    return subprocess.Popen([*words, *options], env=env, cwd=tools / str(port), stdout=subprocess.DEVNULL)
+
+
+def wait_for_redis(port: int) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            with redis.Redis(port=port, protocol=2) as stranger:
+                stranger.ping()
+        except redis.AuthenticationError:  # it is there, and asks for the password
+            return
+        except redis.ConnectionError:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        else:
+            pytest.fail("no password is asked for")
+
+
+def form_cluster(ports: list[int], tools: Path) -> None:
     """As the service redis-cluster does, with the command line of an older Redis in the place of Valkey's."""
     env = {"PATH": f"{tools}:{os.environ['PATH']}", "REDISCLI_AUTH": PASSWORD}
-    servers = [f"127.0.0.1:{node.port}" for node in cluster.nodes]
+    servers = [f"127.0.0.1:{port}" for port in ports]
     subprocess.run(["sh", str(DEPLOY / "form-cluster.sh"), *servers], env=env, check=True, timeout=60)
 
 
@@ -78,7 +117,7 @@ def form_cluster(cluster: RedisCluster, tools: Path) -> None:
 class Deployment:
     """What `docker compose up` would start, in `folder`."""
 
-    cluster_urls: list[str]
+    redis: RedisHere
     archive_url: str
     folder: Path
     prefix: str = field(default_factory=lambda: f"t-{uuid4().hex[:12]}")
@@ -103,7 +142,8 @@ class Deployment:
         here = {
             "DRAGOMAN_CONFIG": str(DEPLOY / "config.toml"),
             "DRAGOMAN_ARCHIVE__URL": self.archive_url,
-            "DRAGOMAN_SCHEDULER__PHASE2__REDIS__CLUSTER_URLS": ",".join(self.cluster_urls),
+            "DRAGOMAN_SCHEDULER__PHASE2__REDIS__CLUSTER_URLS": ",".join(self.redis.urls),
+            "DRAGOMAN_SCHEDULER__PHASE2__REDIS__PASSWORD_FILE": str(self.redis.password_file),
             "DRAGOMAN_SCHEDULER__PHASE2__REDIS__KEY_PREFIX": self.prefix,
             "DRAGOMAN_SERVER__HOST": "127.0.0.1",
             "DRAGOMAN_SERVER__PORT": str(self.ports[name]),
@@ -182,9 +222,9 @@ async def visiting(up: Deployment) -> AsyncIterator[Visitor]:
 
 @pytest.fixture(scope="module")
 def up(
-    cluster_urls: list[str], postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+    redis_here: RedisHere, postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Deployment]:
-    deployment = Deployment(cluster_urls, postgres_server.new_database(), tmp_path_factory.mktemp("deploy"))
+    deployment = Deployment(redis_here, postgres_server.new_database(), tmp_path_factory.mktemp("deploy"))
 
     async def all_ready() -> None:
         async with visiting(deployment) as visitor:

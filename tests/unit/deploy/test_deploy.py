@@ -131,8 +131,23 @@ def test_without_the_secret_no_instance_would_start() -> None:
         config(given={**SECRETS, "DRAGOMAN_SECURITY__SECRET": ""})
 
 
-def test_a_file_of_secrets_is_not_committed() -> None:
-    assert "/deploy/.env" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+def test_files_of_secrets_are_not_committed() -> None:
+    assert {"/deploy/.env", "/deploy/secrets/"} <= set((ROOT / ".gitignore").read_text(encoding="utf-8").splitlines())
+
+
+def test_the_password_of_redis_is_a_file_for_all_who_need_it_and_on_no_command_line() -> None:
+    (name,) = COMPOSE["secrets"]
+    assert COMPOSE["secrets"][name] == {"file": "./secrets/redis_password"}
+    for each in (*INSTANCES, *REDIS, "redis-cluster"):
+        assert SERVICES[each]["secrets"] == [name]
+    inside = f"/run/secrets/{name}"
+    assert config().scheduler.phase2.redis.password_file == inside
+    for script in ("start-redis.sh", "form-cluster.sh"):
+        assert inside in (DEPLOY / script).read_text(encoding="utf-8")
+    for service in REDIS.values():
+        assert inside in service["healthcheck"]["test"][1]
+        assert not [word for word in service["command"] if word in ("--requirepass", "--masterauth")]
+    assert "REDIS_PASSWORD" not in (DEPLOY / "compose.yaml").read_text(encoding="utf-8")
 
 
 # -- around the instances
@@ -189,8 +204,8 @@ def test_the_balancer_is_more_patient_than_the_pings() -> None:
 def test_instances_find_redis_and_postgres() -> None:
     loaded = config()
     for url in loaded.scheduler.phase2.redis.cluster_urls:
-        password, host, port = re.fullmatch(r"redis://:(\w+)@([\w-]+):(\d+)", url).groups()  # type: ignore[union-attr]
-        assert (password, host in REDIS, int(port)) == (SECRETS["REDIS_PASSWORD"], True, REDIS_PORT)
+        host, port = re.fullmatch(r"redis://([\w-]+):(\d+)", url).groups()  # type: ignore[union-attr]
+        assert (host in REDIS, int(port)) == (True, REDIS_PORT)
     told = environment("postgres")
     user, database, password = (told[f"POSTGRES_{part}"] for part in ("USER", "DB", "PASSWORD"))
     assert loaded.archive.url == f"postgresql://{user}:{password}@postgres:5432/{database}"
@@ -207,12 +222,20 @@ def test_the_cluster_has_three_masters_with_a_replica_each_at_fixed_addresses() 
 
 def test_redis_keeps_what_it_accepted() -> None:
     for service in REDIS.values():
-        options = dict(zip(service["command"][1::2], service["command"][2::2], strict=True))
+        options = dict(zip(service["command"][2::2], service["command"][3::2], strict=True))
         assert (options["--appendonly"], options["--appendfsync"]) == ("yes", "everysec")
 
 
-def test_the_script_that_forms_the_cluster_can_be_read() -> None:
-    subprocess.run(["sh", "-n", str(DEPLOY / "form-cluster.sh")], check=True, timeout=10)
+@pytest.mark.parametrize("script", ["form-cluster.sh", "start-redis.sh"])
+def test_every_script_can_be_read_and_is_where_it_is_started(script: str) -> None:
+    subprocess.run(["sh", "-n", str(DEPLOY / script)], check=True, timeout=10)
+    started = [service for service in SERVICES.values() if f"./{script}:/{script}:ro" in service.get("volumes", [])]
+    assert started == [
+        service
+        for service in SERVICES.values()
+        if f"/{script}" in [*service.get("entrypoint", []), *service.get("command", [])]
+    ]
+    assert started
 
 
 def test_every_volume_network_and_service_named_is_there() -> None:
@@ -223,7 +246,8 @@ def test_every_volume_network_and_service_named_is_there() -> None:
             source = volume.partition(":")[0]
             assert (DEPLOY / source).is_file() if source.startswith("./") else source in COMPOSE["volumes"]
     kept = [volume.partition(":")[0] for service in SERVICES.values() for volume in service.get("volumes", [])]
-    assert len(kept) - len(INSTANCES) == len({volume for volume in kept if volume != "./config.toml"})
+    volumes = [volume for volume in kept if not volume.startswith("./")]
+    assert len(volumes) == len(set(volumes))
 
 
 # -- the image
