@@ -16,6 +16,7 @@ from dragoman.protocol.session import Error
 from dragoman.services.loops import Tasks
 from dragoman.services.speech.local_nodes import LocalNode, LocalNodes
 from dragoman.store.errors import StoreError
+from dragoman.store.owners import NodeIdTaken, Standing
 
 log = structlog.get_logger(__name__)
 
@@ -120,11 +121,15 @@ class NodeEndpoint:
                 return
             message = msgspec.structs.replace(message, node_id=principal.subject)
         self._registering = True
-        self._tasks.spawn(self._registered(conn, message, principal.tenant), "node-register")
+        standing: Standing = "token" if not principal.anonymous else "anonymous" if self._doorkeeper.asks else "unasked"
+        self._tasks.spawn(self._registered(conn, message, principal.tenant, standing), "node-register")
 
-    async def _registered(self, conn: Connection, message: wire.NodeRegister, tenant: str) -> None:
+    async def _registered(self, conn: Connection, message: wire.NodeRegister, tenant: str, standing: Standing) -> None:
         try:
-            node = await self._nodes.register(conn, message, tenant)
+            node = await self._nodes.register(conn, message, tenant, standing)
+        except NodeIdTaken:
+            conn.close(Close.NODE_ID_CONFLICT, "a node with a token has this node id")
+            return
         except StoreError:
             conn.close(Close.OVERLOADED, "Redis is away; connect again")
             return

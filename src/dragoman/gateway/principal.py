@@ -65,6 +65,11 @@ class Doorkeeper:
         self._keyring = secrets if isinstance(secrets, Keyring) else Keyring(secrets)
         self._issuer, self._leeway_s, self._allow_anonymous = issuer, leeway_s, allow_anonymous
 
+    @property
+    def asks(self) -> bool:
+        """Whether there are tokens at all: without a secret nobody has to show one."""
+        return bool(self._keyring)
+
     def identify(self, kind: Kind, token: str | None) -> Principal:
         """The principal of a token of this kind."""
         if not self._keyring:

@@ -185,7 +185,9 @@ class Services:
             steady=lambda: self.presence.steady, rehome=self.router.rehome, adopt=self.orphans.adopt,
             leave_behind=stores.sessions.grant_grace, session_over=self.orphans.session_over,
         )  # fmt: skip
-        self.renewer = Renewer(stores.owners, self.name, self.local_nodes.ids, self.sessions.ids)
+        self.renewer = Renewer(
+            stores.owners, self.name, self.local_nodes.ids, self.sessions.ids, self.local_nodes.named
+        )
         self.sweeper = Sweeper(stores.nodes, int(phase2.node_snapshot.remove_stale_after_seconds * 1000))
         self.on_drain: Callable[[], None] = lambda: None  # set by the instance
         self.operations = Operations(self.router, stores.instances, stores.owners, stores.sessions, self.chat.users)

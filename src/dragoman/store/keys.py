@@ -45,6 +45,7 @@ TABLE = (
     KeySpec("P:v1:instances:all", "set", "until buried", "presence", "undertaker, status", "ids that may have an inbox"),
     KeySpec("P:v1:instances:gone", "zset", "TTL 10 min", "presence, undertaker", "report", "instances that ended, with how, by when, ms"),
     KeySpec("P:nodes:owner:{node:<id>}", "string", "TTL owner", "local nodes, renewer", "router", "instance that holds the socket"),
+    KeySpec("P:v1:nodes:{node:<id>}:named", "string", "TTL owner", "local nodes, renewer", "local nodes", "instance: a node with a token has the id"),
     KeySpec("P:v1:nodes:{node:<id>}:epoch", "string", "TTL job", "local nodes", "local nodes", "connection epoch, only ever rising"),
     KeySpec("P:sessions:owner:{session:<id>}", "string", "TTL owner", "sessions, renewer", "router", "instance that holds the session"),
     KeySpec("P:v1:sessions:{session:<id>}:state", "hash", "TTL session", "sessions", "resume", "epoch, token hash, languages, next_index, audio_seq, window, open indexes"),
@@ -124,6 +125,9 @@ class Keys:
 
     def node_epoch(self, node: str) -> str:
         return f"{self.prefix}:v1:nodes:{{node:{node}}}:epoch"
+
+    def node_named(self, node: str) -> str:
+        return f"{self.prefix}:v1:nodes:{{node:{node}}}:named"
 
     def session_owner(self, session: str) -> str:
         return f"{self.prefix}:sessions:owner:{{session:{session}}}"

@@ -6,6 +6,7 @@ A closing socket removes its own word and nobody else's.
 
 import asyncio
 from collections.abc import Iterable
+from typing import Literal
 
 from dragoman.store.instances import DROP_IF, KEEP_IF
 from dragoman.store.keys import Keys
@@ -17,21 +18,31 @@ CLAIM_NODE = Script.beside(__file__, "claim_node")
 
 EPOCH_TTL_MS = 3_600_000
 
+Standing = Literal["token", "anonymous", "unasked"]  # of a node; unasked: nobody has to show a token
+
+
+class NodeIdTaken(Exception):
+    """An anonymous node claims the id of one that showed a token."""
+
 
 class Owners:
     def __init__(self, redis: Redis, keys: Keys, ttl_ms: int) -> None:
         self.redis, self.keys, self.ttl_ms = redis, keys, ttl_ms
 
-    async def claim_node(self, node: str, instance: str) -> int:
-        """Own a node's socket; returns the epoch that tells this connection from every other."""
+    async def claim_node(self, node: str, instance: str, standing: Standing = "unasked") -> int:
+        """Own a node's socket; returns the epoch that tells this connection from every other. Raises NodeIdTaken."""
         claimed = CLAIM_NODE(
             self.redis,
             owner=self.keys.node_owner(node),
             epoch=self.keys.node_epoch(node),
+            named=self.keys.node_named(node),
             instance=instance,
             ttl=self.ttl_ms,
             epoch_ttl=EPOCH_TTL_MS,
+            standing=standing,
         )
+        if standing == "anonymous" and await claimed == b"TAKEN":
+            raise NodeIdTaken(node)
         _, epoch = await asyncio.gather(self.redis.call("SADD", self.keys.nodes_of(instance), node), claimed)
         return int(epoch)
 
@@ -65,11 +76,15 @@ class Owners:
         found = await self.redis.call("GET", self.keys.session_owner(session))
         return found.decode() if found is not None else None
 
-    async def renew(self, instance: str, nodes: Iterable[str], sessions: Iterable[str]) -> None:
+    async def renew(
+        self, instance: str, nodes: Iterable[str], sessions: Iterable[str], named: Iterable[str] = ()
+    ) -> None:
         """Prolong every owner key we hold, and write again what a Redis that came back empty has forgotten.
 
-        What names another by now is left to it: ours is the older socket.
+        What names another by now is left to it: ours is the older socket. `named`: the nodes that showed a token.
         """
+        marks = [self.keys.node_named(node) for node in named]
+        await in_slices(marks, lambda key: self.redis.call("SET", key, instance, "PX", self.ttl_ms))
         owned = [self.keys.node_owner(node) for node in nodes] + [self.keys.session_owner(one) for one in sessions]
         kept = await in_slices(owned, lambda key: KEEP_IF(self.redis, held=key, value=instance, ttl=self.ttl_ms))
         lost = [key for key, word in zip(owned, kept, strict=True) if word == b"NONE"]

@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import time
+from contextlib import AsyncExitStack
 from copy import deepcopy
 
 import aiohttp
@@ -11,6 +12,7 @@ import jwt
 import pytest
 
 from dragoman.embedded.engine import free_port
+from dragoman.protocol.codes import Close
 from e2e.raw_node import SAMPLES
 from integration.speech.house import PATIENCE_S, House
 from redis_servers import RedisAt
@@ -273,3 +275,39 @@ async def test_an_invite_code_of_an_operator_creates_one_account(redis_at: Redis
         assert found == [40100, 40300, 0, 40300, 0]
     finally:
         await house.close()
+
+
+async def registered(
+    stay: AsyncExitStack, http: aiohttp.ClientSession, house: House, **fields: object
+) -> tuple[str, int | None]:
+    """What a node that registers so is answered, and the code if it is closed; it stays connected."""
+    port = house.instance.doors.listener.port
+    ws = await stay.enter_async_context(http.ws_connect(f"ws://127.0.0.1:{port}/ws/node"))
+    await ws.send_str(json.dumps({**SAMPLES["node_register"], **fields}))
+    frame = await ws.receive(timeout=PATIENCE_S)
+    text = frame.type is aiohttp.WSMsgType.TEXT
+    return (json.loads(frame.data)["type"], None) if text else ("", ws.close_code)
+
+
+@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+async def test_an_anonymous_node_does_not_replace_one_with_a_token_on_any_instance(
+    redis_at: RedisAt, prefix: str
+) -> None:
+    mixed = {"security__secret": SECRET, "security__insecure_allow_anonymous": True}
+    one, other = await House.open(redis_at, prefix, "i", **mixed), await House.open(redis_at, prefix, "j", **mixed)
+    claims = {"iss": "dragoman", "typ": "node", "sub": "gpu-1", "exp": int(time.time()) + 600}
+    token = jwt.encode(claims, SECRET, "HS256")
+    welcome = ("node_register_ack", None)
+    try:
+        async with aiohttp.ClientSession() as http, AsyncExitStack() as stay:
+            assert await registered(stay, http, one, node_id="gpu-1", token=token) == welcome
+            for house in (one, other):
+                assert await registered(stay, http, house, node_id="gpu-1") == ("", Close.NODE_ID_CONFLICT)
+            assert list(one.services.local_nodes.ids()) == ["gpu-1"]
+            assert await registered(stay, http, other, node_id="spare") == welcome
+            assert await registered(stay, http, one, node_id="spare") == welcome  # anonymous ones replace each other
+            assert await registered(stay, http, other, node_id="gpu-1", token=token) == welcome
+            await wait_until(lambda: "gpu-1" not in one.services.local_nodes.ids(), PATIENCE_S)
+    finally:
+        await one.close()
+        await other.close()

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from dragoman.store.keys import Keys
-from dragoman.store.owners import EPOCH_TTL_MS, Owners
+from dragoman.store.owners import EPOCH_TTL_MS, NodeIdTaken, Owners
 from dragoman.store.redis import Redis
 from redis_clients import Connect
 
@@ -100,3 +100,28 @@ async def test_owner_keys_lapse_and_are_renewed_also_when_redis_has_forgotten_th
 async def test_renewing_nothing_asks_nothing(owners: Owners, redis: Redis) -> None:
     await owners.renew("i", [], [])
     assert redis.ops["SET"].ok == 0
+
+
+async def test_an_anonymous_node_does_not_get_the_id_of_one_with_a_token(
+    owners: Owners, redis: Redis, keys: Keys
+) -> None:
+    epoch = await owners.claim_node("n", "i1", "token")
+    with pytest.raises(NodeIdTaken):
+        await owners.claim_node("n", "i2", "anonymous")
+    assert await owners.node_owner("n") == "i1"
+    assert int(await redis.call("GET", keys.node_epoch("n"))) == epoch
+    assert await members(redis, keys.nodes_of("i2")) == set()
+    assert await owners.claim_node("n", "i2", "token") > epoch
+    assert await owners.claim_node("free", "i2", "anonymous") > 0
+    assert await members(redis, keys.nodes_of("i2")) == {"n", "free"}
+
+
+async def test_the_id_stays_with_its_token_for_as_long_as_it_is_renewed(
+    owners: Owners, redis: Redis, keys: Keys
+) -> None:
+    await owners.claim_node("n", "i1", "token")
+    await redis.call("DEL", keys.node_named("n"))  # a Redis that came back has forgotten it
+    await owners.renew("i1", ["n"], [], ["n"])
+    with pytest.raises(NodeIdTaken):
+        await owners.claim_node("n", "i2", "anonymous")
+    assert 0 < await redis.call("PTTL", keys.node_named("n")) <= TTL_MS

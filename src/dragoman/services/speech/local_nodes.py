@@ -36,7 +36,7 @@ from dragoman.services.upkeep.announcer import Announcer
 from dragoman.store.errors import StoreError
 from dragoman.store.inbox import Push
 from dragoman.store.nodes import Nodes, Snapshot
-from dragoman.store.owners import Owners
+from dragoman.store.owners import Owners, Standing
 
 log = structlog.get_logger(__name__)
 
@@ -64,6 +64,7 @@ class LocalNode:
     heard_at: float
     usable: bool = False  # from its first heartbeat on
     draining: bool = False  # an operator said so
+    named: bool = False  # it showed a token
     jobs: dict[str, Assigned] = field(default_factory=dict)
     said: dict[str, list[bytes]] = field(default_factory=dict)  # job → what its driver elsewhere is about to be told
 
@@ -104,18 +105,27 @@ class LocalNodes:
     def ids(self) -> Collection[str]:
         return self._here.keys()
 
+    def named(self) -> Collection[str]:
+        return [node.id for node in self._here.values() if node.named]
+
     def __len__(self) -> int:
         return len(self._here)
 
     # -- coming and going ------------------------------------------------------------------------
 
-    async def register(self, conn: Socket, message: NodeRegister, tenant: str = "default") -> LocalNode:
-        """Claim the id, replace whoever had it, answer. The node is usable from its first heartbeat on."""
+    async def register(
+        self, conn: Socket, message: NodeRegister, tenant: str = "default", standing: Standing = "unasked"
+    ) -> LocalNode:
+        """Claim the id, replace the connection that had it, answer. The node is usable from its first heartbeat on.
+
+        Raises NodeIdTaken: an anonymous node does not replace one that showed a token.
+        """
         node_id = message.node_id or ids.node_id()
         former, epoch = await asyncio.gather(
-            self._owners.node_owner(node_id), self._owners.claim_node(node_id, self.instance)
+            self._owners.node_owner(node_id), self._owners.claim_node(node_id, self.instance, standing)
         )
         node = LocalNode(conn, _described(message, node_id, epoch, self.instance, tenant), monotonic())
+        node.named = standing == "token"
         old = self._here.get(node_id)
         self._here[node_id] = node
         self.metrics.nodes.set(len(self._here))
@@ -158,7 +168,7 @@ class LocalNodes:
 
     async def write_all(self) -> None:
         """After Redis or we were away: everything about every socket we hold."""
-        await self._owners.renew(self.instance, list(self._here), ())
+        await self._owners.renew(self.instance, list(self._here), (), self.named())
         usable = [node for node in self._here.values() if node.usable and self._shared]
         await asyncio.gather(*(self._nodes.heard(node.snapshot) for node in usable))
 

@@ -15,8 +15,11 @@ class Renewer:
         instance: str,
         nodes: Callable[[], Collection[str]],
         sessions: Callable[[], Collection[str]],
+        named: Callable[[], Collection[str]] = tuple,
     ) -> None:
+        """`named`: the nodes that showed a token."""
         self._owners, self._instance, self._nodes, self._sessions = owners, instance, nodes, sessions
+        self._named = named
 
     async def run_once(self) -> None:
-        await self._owners.renew(self._instance, list(self._nodes()), list(self._sessions()))
+        await self._owners.renew(self._instance, list(self._nodes()), list(self._sessions()), self._named())
