@@ -311,3 +311,24 @@ async def test_an_anonymous_node_does_not_replace_one_with_a_token_on_any_instan
     finally:
         await one.close()
         await other.close()
+
+
+@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+async def test_the_share_of_connections_without_a_session_is_one_of_the_client_behind_the_proxy(
+    redis_at: RedisAt, prefix: str
+) -> None:
+    flags = {"security__secret": SECRET, "server__trusted_proxies": ["127.0.0.1"], "server__max_pre_session": 8}
+    house = await House.open(redis_at, prefix, "i", **flags)
+    url = f"ws://127.0.0.1:{house.instance.doors.listener.port}/ws/session"
+    try:
+        async with aiohttp.ClientSession() as http, AsyncExitStack() as stay:
+            sockets = [
+                await stay.enter_async_context(http.ws_connect(url, headers={"X-Forwarded-For": client}))
+                for client in (*["203.0.113.7"] * 3, "198.51.100.9")
+            ]
+            third, other = sockets[2:]
+            assert (await third.receive(timeout=PATIENCE_S)).data == Close.OVERLOADED
+            await other.send_str(json.dumps({**INIT, "token": "x"}))
+            assert (await other.receive(timeout=PATIENCE_S)).data == Close.UNAUTHORIZED  # it was let in to be asked
+    finally:
+        await house.close()
