@@ -33,7 +33,7 @@ def bad_tokens(scene: Scene, typ: str) -> list[str]:
         make("operator" if typ == "node" else "node"),
         make(typ, iss="somebody"),
         "abc",
-        "x" * 5000,
+        "x" * 4096,  # the longest that a message may hold
     ]
 
 
