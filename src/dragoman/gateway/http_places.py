@@ -28,7 +28,7 @@ from dragoman.gateway.answers import error
 from dragoman.gateway.handshake import wants_websocket
 from dragoman.gateway.limits import Limits
 from dragoman.gateway.proxies import BadForwarding, Peer, Proxies
-from dragoman.gateway.quiet import Quiet
+from dragoman.gateway.roster import Roster
 
 _DOZE_S = 0.1  # who has been answered is looked for this often
 
@@ -64,7 +64,9 @@ class Unread:
 
 
 class HttpPlaces:
-    def __init__(self, app: web.Application, limits: Limits, proxies: Proxies, quiet: Quiet, upgrade: Upgrade) -> None:
+    def __init__(
+        self, app: web.Application, limits: Limits, proxies: Proxies, roster: Roster, upgrade: Upgrade
+    ) -> None:
         app.middlewares[:0] = [_no_pipelined_upgrade, self._of_its_client]
         self._proxies = proxies
         self.upgrade = upgrade
@@ -72,7 +74,7 @@ class HttpPlaces:
         self._most = limits.max_http_connections
         self._most_of_one = limits.max_http_per_address
         self._unread_s = limits.out_queue_age_s
-        self.quiet = quiet
+        self.quiet, self._counters = roster.quiet, roster.counters
         self._taken: dict[Visit, None] = {}  # in the order they came
         self._visits: dict[web.RequestHandler, Visit] = {}
         self._awake: set[Visit] = set()
@@ -150,11 +152,13 @@ class HttpPlaces:
         try:
             peer = self._proxies.peer(*visit.peer, lambda name: ", ".join(request.headers.getall(name, ())))
         except BadForwarding as why:
+            self._counters.refused[400] += 1
             return error(str(why), 400)
         request[_PEER] = peer
         if not peer.proxy:
             return await handler(request)
         if self._has_its_share(peer.address):
+            self._counters.refused[503] += 1
             refusal = error("too many requests from this address at the same time", 503)
             refusal.headers["Retry-After"] = str(_RETRY_AFTER_S)
             return refusal

@@ -75,7 +75,7 @@ class Listener:
         self._routes = {path: route if isinstance(route, Route) else Route(route) for path, route in routes.items()}
         every = [self.limits, *(route.limits for route in self._routes.values() if route.limits)]
         self._sweep_every_s = min(_MAX_SWEEP_S, *(limits.shortest_s() / 4 for limits in every))
-        self._places = HttpPlaces(http_app, self.limits, self.proxies, self.roster.quiet, self._upgrade_later)
+        self._places = HttpPlaces(http_app, self.limits, self.proxies, self.roster, self._upgrade_later)
         await self._places.open()
         await self._listen(host, port, reuse_port, sock)
         for listening in self._servers[0].sockets:

@@ -145,6 +145,7 @@ def test_a_client_cannot_use_up_the_places_for_http_of_others_behind_its_proxy(r
             await until(lambda: site.waiting == 1)
             refused = await told(other, get(X_Forwarded_For=ANN))
             assert (refused.status, refused.headers["retry-after"]) == (503, "5")
+            assert listener.counters.refused == {503: 1}
             assert (await told(other, get(X_Forwarded_For=BOB))).status == 200
             site.go.set()
             assert (await one.answer()).status == 200
