@@ -332,3 +332,33 @@ async def test_the_share_of_connections_without_a_session_is_one_of_the_client_b
             assert (await other.receive(timeout=PATIENCE_S)).data == Close.UNAUTHORIZED  # it was let in to be asked
     finally:
         await house.close()
+
+
+@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+async def test_a_flood_of_logins_from_one_address_refuses_nobody_at_other_addresses(
+    redis_at: RedisAt, prefix: str
+) -> None:
+    house = await House.open(redis_at, prefix, "i", security__secret=SECRET, server__trusted_proxies=["127.0.0.1"])
+    names = [f"honest{n}" for n in range(4)]
+    many = aiohttp.TCPConnector(limit=0)
+    try:
+        for name in names:
+            assert await house.instance.services.chat.accounts.add(name, "long enough for anybody")
+        base = f"http://127.0.0.1:{house.instance.doors.listener.port}"
+        async with aiohttp.ClientSession(base, connector=many) as http:
+
+            async def status(client: str, name: str) -> int:
+                login = {"username": name, "password": "long enough for anybody"}
+                async with http.post("/auth/login", json=login, headers={"X-Forwarded-For": client}) as answer:
+                    return answer.status
+
+            flood = [asyncio.ensure_future(status("203.0.113.7", f"invented{n}")) for n in range(100)]
+            for one in asyncio.as_completed(flood):
+                if await one == 503:  # the queue is full
+                    break
+            honest = await asyncio.gather(*(status(f"198.51.100.{n}", name) for n, name in enumerate(names)))
+            for login in flood:
+                login.cancel()
+        assert honest == [200] * len(names)
+    finally:
+        await house.close()
