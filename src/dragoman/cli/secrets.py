@@ -36,7 +36,16 @@ def signing_secret(config: "Config", file: Path | None = None) -> str:
     return found[0] if found else ""
 
 
-def made(config: "Config", kind: str, subject: str, lifetime_s: float, tenant: str = "", secret: str = "") -> str:
+def made(
+    config: "Config",
+    kind: str,
+    subject: str,
+    lifetime_s: float,
+    tenant: str = "",
+    secret: str = "",
+    *,
+    gateway: bool = False,
+) -> str:
     """A token of `kind`, signed as configured or with `secret`."""
     import jwt
 
@@ -45,4 +54,6 @@ def made(config: "Config", kind: str, subject: str, lifetime_s: float, tenant: s
     claims["exp"] = now + int(lifetime_s)
     if tenant:
         claims["tenant"] = tenant
+    if gateway:
+        claims["gateway"] = True
     return jwt.encode(claims, secret or signing_secret(config), algorithm="HS256")

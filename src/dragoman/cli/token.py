@@ -66,6 +66,14 @@ def client(
             show_default=False,
         ),
     ] = None,
+    gateway: Annotated[
+        bool,
+        typer.Option(
+            "--gateway",
+            help="Of an API gateway, which speaks for many: its sessions outlive their connections, and it may have "
+            "more of them.",
+        ),
+    ] = False,
     tenant: Tenant = "",
     lifetime: Lifetime = "1h",
     secret_file: SecretFile = None,
@@ -81,11 +89,13 @@ def client(
         raise Failure("Who is it for? Give either --subject NAME or --user-id N.", USAGE)
     if user_id is not None and tenant:
         raise Failure("--tenant does not go with --user-id: users of chat belong to no tenant yet.", USAGE)
+    if user_id is not None and gateway:
+        raise Failure("--gateway does not go with --user-id: a user of chat speaks for nobody else.", USAGE)
     mint = _Mint(settings(ctx, config, override).config, secret_file, insecure_development_secret, lifetime)
     if user_id is not None:
         mint.chat(user_id)
     else:
-        mint.tell("client", subject, tenant)
+        mint.tell("client", subject, tenant, gateway=gateway)
 
 
 @app.command()
@@ -131,7 +141,7 @@ class _Mint:
         self._config, self._lifetime_s = config, seconds(lifetime)
         self._secret = _secret(config, file, development)
 
-    def tell(self, kind: str, subject: str, tenant: str) -> None:
+    def tell(self, kind: str, subject: str, tenant: str, *, gateway: bool = False) -> None:
         from dragoman.gateway.principal import MAX_SUBJECT, NODE_ID, TENANT
 
         if kind == "node" and not NODE_ID.fullmatch(subject):
@@ -141,8 +151,8 @@ class _Mint:
         if not subject.strip() or not subject.isprintable() or len(subject) > MAX_SUBJECT:
             raise Failure(f"Whose token it is takes 1 to {MAX_SUBJECT} printable characters.", USAGE)
         self._print(
-            made(self._config, kind, subject, self._lifetime_s, tenant, self._secret),
-            f"{kind} {subject!r} of tenant {tenant or 'default'!r}",
+            made(self._config, kind, subject, self._lifetime_s, tenant, self._secret, gateway=gateway),
+            f"{'gateway' if gateway else kind} {subject!r} of tenant {tenant or 'default'!r}",
         )
 
     def chat(self, user_id: int) -> None:

@@ -2,7 +2,7 @@
 
 The tree is frozen and holds no behaviour. The reference (docs/configuration.md), config.example.toml, the parsing of
 environment variables and the wording of errors are all read from these annotations, so a new setting is one line here
-or in `schema_chat.py`.
+or in one of the `schema_….py` beside it.
 
 - Names end in their unit: `_ms` are whole numbers, `_s` and `_seconds` may have a fraction, `_bytes` are bytes.
 - `Meta(extra=…)` knows three words: `secret` (never shown), `url` (shown without its password) and `allowed`
@@ -25,6 +25,7 @@ __all__ = [
     "Chat",
     "Config",
     "Embedded",
+    "Limits",
     "Log",
     "NodeSnapshot",
     "Phase2",

@@ -8,7 +8,7 @@ from dragoman.config.section import Section
 
 
 class Limits(Section, frozen=True):
-    """Quotas."""
+    """How much one client, name or address may use of what all share."""
 
     login_attempts_per_name_per_hour: Annotated[
         int,
@@ -19,3 +19,37 @@ class Limits(Section, frozen=True):
             "user.",
         ),
     ] = 100
+    sessions_per_principal: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1000000,
+            description="Speech sessions of one instance that belong to one principal (tenant and subject of a token), "
+            "also those that can be resumed; 0 is any number.",
+        ),
+    ] = 1000
+    sessions_per_gateway: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1000000,
+            description="The same for a principal whose token says `gateway`; its address does not count; 0 is any number.",
+        ),
+    ] = 10000
+    sessions_per_address: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1000000,
+            description="Speech sessions of one instance from one address; this machine's own do not count; 0 is any number.",
+        ),
+    ] = 2000
+    detached_share: Annotated[
+        float,
+        Meta(
+            ge=0.0,
+            le=1.0,
+            description="Share of `speech.max_sessions` that sessions without a connection keep when an instance is "
+            "full; beyond it the oldest ends for each new session.",
+        ),
+    ] = 0.5

@@ -71,7 +71,13 @@ class Speech(Section, frozen=True):
         ),
     ] = 40000
     detached_session_s: Annotated[
-        float, Meta(ge=0.0, le=86400.0, description="How long a session of an `api-gateway` outlives its socket.")
+        float,
+        Meta(
+            ge=0.0,
+            le=86400.0,
+            description="How long a session of an `api-gateway` outlives its socket. Where a secret is set, its token "
+            "must say that it is one (`dragoman token client --gateway`).",
+        ),
     ] = 600.0
     resume_grace_s: Annotated[
         float, Meta(ge=0.1, le=86400.0, description="How long a session that asked for it can be resumed.")

@@ -33,6 +33,7 @@ class Principal:
     tenant: str = "default"
     anonymous: bool = False  # nobody asked who it is; a token whose subject is "local" is not that
     chat_user: bool = False  # `subject` is the id of a user of chat
+    gateway: bool = False  # it speaks for many: its sessions may outlive their connections
 
     @property
     def owner(self) -> str:
@@ -57,10 +58,12 @@ class Doorkeeper:
         *,
         leeway_s: float = 0.0,
         allow_anonymous: bool = False,
+        local: bool = False,
         chat: Tokens | None = None,
         chat_may_speak: bool = True,
     ) -> None:
-        self._chat, self._chat_may_speak = chat, chat_may_speak
+        """`local`: only this machine reaches us, and no secret is set."""
+        self._chat, self._chat_may_speak, self._local = chat, chat_may_speak, local
         # A ring is shared, not copied: what it holds may change.
         self._keyring = secrets if isinstance(secrets, Keyring) else Keyring(secrets)
         self._issuer, self._leeway_s, self._allow_anonymous = issuer, leeway_s, allow_anonymous
@@ -73,7 +76,7 @@ class Doorkeeper:
     def identify(self, kind: Kind, token: str | None) -> Principal:
         """The principal of a token of this kind."""
         if not self._keyring:
-            return Principal(kind, LOCAL, anonymous=True)
+            return Principal(kind, LOCAL, anonymous=True, gateway=self._local and kind == "client")
         if not token:
             if self._allow_anonymous and kind != "operator":
                 return Principal(kind, LOCAL, anonymous=True)
@@ -93,7 +96,7 @@ class Doorkeeper:
             raise Unauthorized("the token's tenant is not a name, or its subject is too long")
         if kind == "node" and not NODE_ID.fullmatch(subject):
             raise Unauthorized("the token names no node id in its subject")
-        return Principal(kind, subject, tenant)
+        return Principal(kind, subject, tenant, gateway=kind == "client" and claims.get("gateway") is True)
 
     def _chat_user(self, token: str) -> int | None:
         if self._chat is None:

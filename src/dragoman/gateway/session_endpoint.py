@@ -6,6 +6,8 @@ from time import monotonic, time
 import structlog
 from msgspec import structs
 
+from dragoman.domain.limits.sessions import Holder
+from dragoman.gateway.addresses import is_here
 from dragoman.gateway.anteroom import Anteroom
 from dragoman.gateway.connection import Connection
 from dragoman.gateway.principal import Doorkeeper, Principal, Unauthorized, token_of
@@ -19,13 +21,14 @@ from dragoman.services.loops import Tasks
 from dragoman.services.speech.pressure import BACKPRESSURE_PAUSE_S
 from dragoman.services.speech.resumption import Resumption
 from dragoman.services.speech.session import Session
-from dragoman.services.speech.sessions import Sessions
+from dragoman.services.speech.sessions import InstanceFull, Sessions
 from dragoman.store.errors import StoreError
 
 log = structlog.get_logger(__name__)
 
 RESUME_AFTER_MS = 2000
 NOT_YET = "Rooms are not served yet."
+FULL = "too many sessions; connect again later"
 MOST_SESSIONS = 64  # of one connection at a time
 
 
@@ -39,10 +42,7 @@ class SessionEndpoint:
         guard: Callable[..., bool],
         draining: Callable[[], bool],
         anteroom: Anteroom,
-        max_sessions: int,
     ) -> None:
-        """`max_sessions`: that this instance may have, also those whose socket is gone for a while."""
-        self._max_sessions = max_sessions
         self._opened: list[Session] = []  # by this connection
         self._sessions, self._doorkeeper, self._guard, self._draining = sessions, doorkeeper, guard, draining
         self._resumption, self._tasks, self._anteroom = resumption, tasks, anteroom
@@ -176,12 +176,13 @@ class SessionEndpoint:
             raise ProtocolError(
                 ErrorCode.INVALID_MESSAGE, f"This connection has {MOST_SESSIONS} sessions open: close one first."
             )
-        if len(self._sessions) >= self._max_sessions:
-            conn.close(Close.OVERLOADED, "too many sessions; connect again later")
-            return
         # The session keeps the message: without the token, and without the bytes that `features` came in.
         kept = structs.replace(message, token=None, features=keep(message.features))
-        self._session = self._sessions.open(conn, kept, principal.owner)
+        try:
+            self._session = self._sessions.open(conn, kept, _holder(conn, principal))
+        except InstanceFull:
+            conn.close(Close.OVERLOADED, FULL)
+            return
         self._opened.append(self._session)
 
     def _resume(self, conn: Connection, message: wire.SessionResume) -> None:
@@ -191,15 +192,23 @@ class SessionEndpoint:
         principal = self._who(conn, message.token)
         if principal is not None:
             self._anteroom.leave(conn)
-            self._tasks.spawn(self._resumed(conn, message, principal.owner), "resume")
+            self._tasks.spawn(self._resumed(conn, message, _holder(conn, principal)), "resume")
 
-    async def _resumed(self, conn: Connection, message: wire.SessionResume, owner: str) -> None:
+    async def _resumed(self, conn: Connection, message: wire.SessionResume, holder: Holder) -> None:
         try:
-            self._session = await self._resumption.resume(conn, message, owner)
+            self._session = await self._resumption.resume(conn, message, holder)
         except ProtocolError as error:
             self._refuse(conn, error)
+        except InstanceFull:
+            conn.close(Close.OVERLOADED, FULL)
         except StoreError:
             conn.close(Close.OVERLOADED, "Redis is away; connect again")
         # It may have been gone before the session had it, and then nobody else will say so.
         if conn.closed:
             self._sessions.socket_closed(conn)
+
+
+def _holder(conn: Connection, principal: Principal) -> Holder:
+    """This machine's own addresses do not count: a proxy there speaks for everybody."""
+    address = conn.peer[0]
+    return Holder(principal.owner, "" if is_here(address) else address, principal.anonymous, principal.gateway)

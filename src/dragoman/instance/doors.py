@@ -81,6 +81,7 @@ class Doors:
             security.issuer,
             leeway_s=security.leeway_s,
             allow_anonymous=security.insecure_allow_anonymous,
+            local=self._only_ours(),
             chat=chat,
             chat_may_speak=security.chat_tokens_for_speech,
         )
@@ -114,7 +115,6 @@ class Doors:
                 guard,
                 draining,
                 anteroom,
-                self._config.speech.max_sessions,
             )
 
         def node() -> NodeEndpoint:

@@ -19,6 +19,7 @@ from dragoman.config import Config
 from dragoman.config.secrets import secrets_of
 from dragoman.domain.deadlines import SHARE_OF_JOB, DeadlineSettings
 from dragoman.domain.history import SAMPLE_MS
+from dragoman.domain.limits.sessions import SessionLimits
 from dragoman.domain.segmenter import SegmenterSettings
 from dragoman.instance.chat import Chat
 from dragoman.instance.locksmith import LOOK_S, Locksmith
@@ -156,8 +157,9 @@ class Services:
     def _build_sessions(self, config: Config) -> None:
         stores, speech = self.stores, config.speech
         settings = SessionsSettings(
-            _session_settings(config), speech.binary_frames, speech.resume_grace_s, speech.detached_session_s
-        )
+            _session_settings(config), speech.binary_frames, speech.resume_grace_s, speech.detached_session_s,
+            _session_limits(config),
+        )  # fmt: skip
         self.sessions = Sessions(
             self.name, stores.owners, stores.turns, stores.sessions, self.dispatcher, self.router, self.mail,
             self.metrics, self.tasks, settings, guard=self.presence.guard,
@@ -289,4 +291,15 @@ def _session_settings(config: Config) -> SessionSettings:
     segmenter = SegmenterSettings(**{name: getattr(speech, name) for name in names})
     return SessionSettings(
         segmenter, speech.release.ack_timeout_ms, speech.release.span, speech.reorder_ms, speech.close_wait_ms
+    )
+
+
+def _session_limits(config: Config) -> SessionLimits:
+    limits = config.limits
+    return SessionLimits(
+        per_principal=limits.sessions_per_principal,
+        per_gateway=limits.sessions_per_gateway,
+        per_address=limits.sessions_per_address,
+        instance=config.speech.max_sessions,
+        detached_share=limits.detached_share,
     )

@@ -31,6 +31,7 @@ class ErrorCode(StrEnum):
     SCHEDULER_DEPENDENCY_DOWN = "SCHEDULER_DEPENDENCY_DOWN"
     PROCESSING_ERROR = "PROCESSING_ERROR"
     INSTANCE_LOST = "INSTANCE_LOST"
+    LIMIT_EXCEEDED = "LIMIT_EXCEEDED"
 
 
 # Codes of a failed job_result that another node would answer as well: such a job is not tried again.

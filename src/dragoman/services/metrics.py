@@ -37,6 +37,10 @@ class Metrics:
         self.released = board.counters("dragoman_release_total", "How utterances were settled", ["state"])
         self.withheld = board.counter("dragoman_quiet_finals_total", "Finals in which nothing was said")
         self.sessions = board.gauge("dragoman_sessions", "Open sessions")
+        self.detached = board.gauge("dragoman_sessions_detached", "Sessions without a connection")
+        self.session_limits = board.counters(
+            "dragoman_session_limits_total", "Sessions and utterances refused, or ended, by a limit", ["limit"]
+        )
         self.nodes = board.gauge("dragoman_nodes", "Nodes connected here")
         self.fleet = board.gauge("dragoman_fleet_nodes", "Nodes known here")
         self.loop_lag = board.histogram("dragoman_loop_lag_seconds", "Event loop lag", STAGES_S)

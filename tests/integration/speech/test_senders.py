@@ -30,7 +30,7 @@ async def gateway(house: Open, **flags: object) -> tuple[House, House, Session, 
 
 def utter(house: House, session: Session, wire: Wire) -> None:
     message = Utterance(session.id, 0, True, "en", "es", OPUS, "opus", 16000)
-    house.services.sessions.senders.forward(wire, message, WHO, "default", encode(message))
+    house.services.sessions.senders.forward(wire, message, WHO.owner, "default", encode(message))
 
 
 class Stumbling:

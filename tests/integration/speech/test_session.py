@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dragoman.domain.limits.sessions import Holder
 from dragoman.domain.release import Settled
 from dragoman.protocol.audio import SILENCE_PACKET, encode_base64, opus_run
 from dragoman.protocol.codes import Close
@@ -22,7 +23,7 @@ from waiting import wait_until
 pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
 
 OPUS = encode_base64(opus_run([SILENCE_PACKET] * 10))
-WHO = "default/local"
+WHO = Holder("default/local", anonymous=True, gateway=True)
 
 
 def speak(house: House, **init: Any) -> tuple[Session, Wire]:

@@ -141,3 +141,10 @@ def test_a_secret_is_not_taken_from_the_command_line(capsys: pytest.CaptureFixtu
 def test_the_help_has_an_example(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["token", kind, "--help"]) == 0
     assert "For example:" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("secret")
+def test_token_says_that_it_is_a_gateways_only_when_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert KEEPER.identify("client", made(capsys, "client", "--subject", "edge", "--gateway")).gateway
+    assert "gateway" not in claims(made(capsys, "client", "--subject", "edge"))
+    assert "--gateway does not go with --user-id" in refusal(capsys, "client", "--user-id", "7", "--gateway")

@@ -208,3 +208,17 @@ def test_an_anonymous_client_and_a_client_token_with_the_subject_local_own_diffe
     keeper = Doorkeeper((SECRET,), "us", allow_anonymous=True)
     anonymous, named = keeper.identify("client", None), keeper.identify("client", token(typ="client", sub=LOCAL))
     assert anonymous.owner != named.owner
+
+
+def test_client_is_a_gateway_if_its_token_says_so_and_no_other_kind_is(keeper: Doorkeeper) -> None:
+    assert keeper.identify("client", token(typ="client", gateway=True)).gateway
+    for said in ("true", 1, None, False):
+        assert not keeper.identify("client", token(typ="client", gateway=said)).gateway
+    assert not keeper.identify("operator", token(typ="operator", gateway=True)).gateway
+
+
+def test_anonymous_client_is_a_gateway_only_where_this_machine_alone_reaches_the_server() -> None:
+    assert Doorkeeper((), "dragoman", local=True).identify("client", None).gateway
+    assert not Doorkeeper((), "dragoman", local=False).identify("client", None).gateway
+    guarded = Doorkeeper((SECRET,), "dragoman", allow_anonymous=True, local=True)
+    assert not guarded.identify("client", None).gateway

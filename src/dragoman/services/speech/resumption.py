@@ -17,6 +17,7 @@ import msgspec
 import structlog
 
 from dragoman.domain.job import State
+from dragoman.domain.limits.sessions import Holder, SessionPlace
 from dragoman.domain.release import ReleaseWindow, Settled
 from dragoman.domain.reorder import Reorder
 from dragoman.domain.turn import Turn
@@ -76,41 +77,58 @@ class Resumption:
         self._router, self._tasks, self._job_timeout_s = router, tasks, job_timeout_ms / 1000
         self._resuming: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def resume(self, socket: Socket, message: SessionResume, subject: str) -> Session:
-        """Raises ProtocolError INVALID_SESSION with the reason."""
+    async def resume(self, socket: Socket, message: SessionResume, holder: Holder) -> Session:
+        """Raises ProtocolError INVALID_SESSION with the reason, LIMIT_EXCEEDED, and InstanceFull."""
         # A client that comes back twice in a moment: the second must find what the first one made.
         async with self._resuming.setdefault(message.session_id, asyncio.Lock()):
-            return await self._resume(socket, message, subject)
+            return await self._resume(socket, message, holder)
 
-    async def _resume(self, socket: Socket, message: SessionResume, subject: str) -> Session:
-        session_id = message.session_id
+    async def _resume(self, socket: Socket, message: SessionResume, holder: Holder) -> Session:
         if socket.closed:  # it may have what it asked for elsewhere by now: it is not to be taken from there
             raise ProtocolError(ErrorCode.INVALID_SESSION, "The connection is gone.")
-        here_already = self._sessions.find(session_id)
+        here_already = self._sessions.find(message.session_id)
+        # One that is here has its place.
+        place = self._sessions.admit(message.session_id, holder) if here_already is None else None
+        try:
+            taken = await self._take(message, holder.owner, here_already)
+            session = await self._found_or_restored(socket, message.session_id, taken, holder, place)
+        finally:
+            if place is not None:
+                self._sessions.release_unused(place)
+        await self._after(session, taken)
+        return session
+
+    async def _take(self, message: SessionResume, owner: str, here_already: Session | None) -> Resumed:
+        """What Redis has of the session, under a new epoch of ours."""
         held = here_already.outbox if here_already is not None else None
         if held is not None:
             held.hold()
         taken: Resumed | str = "NONE"
         try:
             taken = await self._store.resume(
-                session_id, message.resume_token, subject, message.last_seq, self._sessions.instance
+                message.session_id, message.resume_token, owner, message.last_seq, self._sessions.instance
             )
         finally:
             if held is not None and isinstance(taken, str):
                 held.let_go(held.epoch, 0)
         if isinstance(taken, str):
             raise ProtocolError(ErrorCode.INVALID_SESSION, WHY_NOT[taken])
+        return taken
+
+    async def _found_or_restored(
+        self, socket: Socket, session_id: str, taken: Resumed, holder: Holder, place: SessionPlace | None
+    ) -> Session:
         session = self._sessions.find(session_id)
         if session is not None and session.outbox is not None and taken.epoch == session.outbox.epoch + 1:
             self._take_back(session, socket)
             self._welcome(session, socket, taken)
             session.outbox.let_go(taken.epoch, int(taken.state.get("seq", 0)))
-        else:
-            if session is not None:  # it has been elsewhere meanwhile: what we know of it is old
-                self._sessions.moved_away(session)
-            session = self._restore(socket, session_id, taken, await self._look_up(session_id, taken))
-            self._welcome(session, socket, taken)
-        await self._after(session, taken)
+            return session
+        if session is not None:  # it has been elsewhere meanwhile: what we know of it is old
+            self._sessions.moved_away(session)
+        findings = await self._look_up(session_id, taken)
+        session = self._restore(socket, taken, findings, place or self._sessions.places.take(session_id, holder))
+        self._welcome(session, socket, taken)
         return session
 
     def _take_back(self, session: Session, socket: Socket) -> None:
@@ -159,11 +177,11 @@ class Resumption:
             except StoreError:
                 await asyncio.sleep(REDIS_PAUSE_S)
 
-    def _restore(self, socket: Socket, session_id: str, taken: Resumed, findings: "_Findings") -> Session:
+    def _restore(self, socket: Socket, taken: Resumed, findings: "_Findings", place: SessionPlace) -> Session:
         """Build the session anew from what its last owner left. Nothing is awaited: it is whole when it is found."""
         state, settings, now = taken.state, self._sessions.settings.session, monotonic()
         init = msgspec.json.decode(state["init"], type=SessionInit)
-        session = self._sessions.build(session_id, init, state.get("subject", ""))
+        session = self._sessions.build(init, place)
         session.trace_id = state["trace_id"]
         session.numbered = {"1": True, "0": False}.get(state.get("numbered", ""))
         session.audio_seq = int(state["audio_seq"]) if "audio_seq" in state else None

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from weakref import ref
 
 import msgspec
 import structlog
 
+from dragoman.domain.limits.sessions import Holder, SessionLimit, SessionLimits, SessionPlace, SessionPlaces
 from dragoman.protocol import ids
 from dragoman.protocol.codec import decode_client, encode
 from dragoman.protocol.codes import Close, ErrorCode, Platform
@@ -35,6 +36,15 @@ from dragoman.store.turns import Turns
 log = structlog.get_logger(__name__)
 
 END_TURN_RETRY_S = 0.5
+REFUSED = {
+    SessionLimit.PRINCIPAL: "This client has as many sessions as it may have: close one first.",
+    SessionLimit.GATEWAY: "This gateway has as many sessions as it may have: close one first.",
+    SessionLimit.ADDRESS: "This address has as many sessions as it may have: close one first.",
+}
+
+
+class InstanceFull(Exception):
+    """There is no room for another session here, whoever asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +53,7 @@ class SessionsSettings:
     binary_frames: bool = False
     resume_grace_s: float = 30.0
     detached_session_s: float = 600.0
+    limits: SessionLimits = field(default_factory=SessionLimits)
 
 
 class Sessions:
@@ -67,6 +78,8 @@ class Sessions:
         patience_s = dispatcher.placer.settings.placement_wait_ms / 1000
         self.senders = Senders(owners, router, metrics, tasks, patience_s=patience_s)
         self._sessions: dict[str, Session] = {}
+        self.places = SessionPlaces(settings.limits)
+        self._place: dict[str, SessionPlace] = {}  # by session
         self._of_socket: dict[int, set[str]] = {}
         self._expiry: dict[str, asyncio.TimerHandle] = {}
         self._handed: dict[str, int] = {}  # sessions sent elsewhere, with the epoch they had here
@@ -79,8 +92,10 @@ class Sessions:
 
     # -- opening ---------------------------------------------------------------------------------
 
-    def open(self, socket: Socket, init: SessionInit, subject: str) -> Session:
-        session = self.build(ids.session_id(), init, subject)
+    def open(self, socket: Socket, init: SessionInit, holder: Holder) -> Session:
+        """Raises ProtocolError LIMIT_EXCEEDED, and InstanceFull."""
+        place = self.admit(ids.session_id(), holder)
+        session = self.build(init, place)
         self.attach(session, socket)
         ack = self.ack(session)
         if init.resume:
@@ -114,20 +129,40 @@ class Sessions:
         if socket is not None:
             socket.close(Close.OVERLOADED, "Redis is away; connect again")
 
-    def build(self, session_id: str, init: SessionInit, subject: str) -> Session:
+    def admit(self, session_id: str, holder: Holder) -> SessionPlace:
+        """A place for one more session. Raises ProtocolError LIMIT_EXCEEDED, and InstanceFull."""
+        limit = self.places.full(holder)
+        if limit is not None:
+            self._metrics.session_limits.labels(limit).inc()
+            log.warning("a session was refused", limit=limit.value, owner=holder.owner, limited=True)
+            if limit is SessionLimit.INSTANCE:
+                raise InstanceFull
+            raise ProtocolError(ErrorCode.LIMIT_EXCEEDED, REFUSED[limit])
+        surplus = self.places.surplus()
+        if surplus is not None:
+            self._metrics.session_limits.labels("detached").inc()
+            self._remove(self._sessions[surplus.session], "its place was needed")
+        return self.places.take(session_id, holder)
+
+    def release_unused(self, place: SessionPlace) -> None:
+        """It was taken for a session that did not come to be."""
+        if self._place.get(place.session) is not place:
+            self.places.release(place)
+
+    def build(self, init: SessionInit, place: SessionPlace) -> Session:
         session = Session(
-            session_id,
+            place.session,
             None,
             init,
             self._dispatcher,
             self._metrics,
             self.settings.session,
-            subject=subject,
+            subject=place.holder.owner,
             guard=self._guard,
             end_turn=self._end_turn,
             on_closed=self._closed,
         )
-        self._sessions[session_id] = session
+        self._sessions[session.id], self._place[session.id] = session, place
         self._metrics.sessions.set(len(self._sessions))
         return session
 
@@ -163,6 +198,8 @@ class Sessions:
         timer = self._expiry.pop(session.id, None)
         if timer is not None:
             timer.cancel()
+        self.places.attach(self._place[session.id])
+        self._metrics.detached.set(self.places.detached)
 
     async def index(self, session: Session) -> None:
         await self._owners.index_session(session.id, self.instance)
@@ -262,7 +299,7 @@ class Sessions:
                 socket.close(Close.ENDED, "an operator ended the session")
 
     def socket_closed(self, socket: Socket) -> None:
-        """Sessions end with their socket, unless they can resume or were meant to outlive it."""
+        """Sessions end with their socket, unless they can resume or are those of a gateway, which outlive it."""
         self.senders.left(socket)
         for session in self.of_socket(socket):
             self._detach(session)
@@ -277,7 +314,7 @@ class Sessions:
         """A session that is being closed goes on, too: its client may come back for what is outstanding."""
         if session.outbox is not None:
             grace_s = self.settings.resume_grace_s
-        elif session.init.platform == Platform.API_GATEWAY and not session.closing:
+        elif self._is_gateway(session) and not session.closing:
             grace_s = self.settings.detached_session_s
         else:
             self._remove(session, "socket closed")
@@ -285,6 +322,12 @@ class Sessions:
         session.socket = None
         loop = asyncio.get_running_loop()
         self._expiry[session.id] = loop.call_later(grace_s, self._guard, self._expire, session)
+        self.places.detach(self._place[session.id])
+        self._metrics.detached.set(self.places.detached)
+
+    def _is_gateway(self, session: Session) -> bool:
+        """What a client says of itself is not enough: its sessions take room from others without a connection."""
+        return session.init.platform == Platform.API_GATEWAY and self._place[session.id].holder.gateway
 
     def _expire(self, session: Session) -> None:
         if self._sessions.get(session.id) is session and session.socket is None:
@@ -296,7 +339,9 @@ class Sessions:
         if session.outbox is None:
             self._remove(session, "closed")
             return
-        self._forget(session)
+        place = self._forget(session)
+        self.places.leave(place)
+        asyncio.get_running_loop().call_later(self.settings.resume_grace_s, self.places.release, place)
         session.end("closed")
         self._tasks.spawn(self._leave_behind(session.id, session.outbox.epoch), "leave-session")
 
@@ -305,7 +350,7 @@ class Sessions:
         await self.resumable.leave_behind(session_id, epoch)
 
     def _remove(self, session: Session, reason: str) -> None:
-        self._forget(session)
+        self.places.release(self._forget(session))
         if session.outbox is None:
             session.end(reason)
             self._tasks.spawn(self._owners.leave_session(session.id, self.instance), "leave-session")
@@ -327,8 +372,10 @@ class Sessions:
         else:
             self._moved_away(session, undelivered)
 
-    def _forget(self, session: Session) -> None:
+    def _forget(self, session: Session) -> SessionPlace:
+        """The session is none of ours; whether its place is free is for the caller to say."""
         self._sessions.pop(session.id, None)
+        place = self._place.pop(session.id)
         timer = self._expiry.pop(session.id, None)
         if timer is not None:
             timer.cancel()
@@ -336,7 +383,10 @@ class Sessions:
             of_socket = self._of_socket.get(session.socket.id)
             if of_socket is not None:
                 of_socket.discard(session.id)
+        self.places.attach(place)
         self._metrics.sessions.set(len(self._sessions))
+        self._metrics.detached.set(self.places.detached)
+        return place
 
     # -- going on elsewhere ----------------------------------------------------------------------
 
@@ -366,7 +416,7 @@ class Sessions:
         self._dispatcher.redirect(session.id, session, Expatriate(self._mail))
         session.leave()
         if self._sessions.get(session.id) is session:
-            self._forget(session)
+            self.places.release(self._forget(session))
             if session.socket is not None:
                 session.socket.close(code, why)
 
@@ -403,6 +453,9 @@ class Sessions:
     def drop_all(self, code: Close) -> None:
         """We were buried: nothing here is ours any more."""
         sessions, self._sessions = self._sessions, {}
+        for place in self._place.values():
+            self.places.release(place)
+        self._place.clear()
         self._of_socket.clear()
         self.senders.forget_closed()  # their end may have been among what waited
         for session in sessions.values():

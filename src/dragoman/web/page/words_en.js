@@ -52,6 +52,7 @@ export const EN = {
   "error.JOB_TIMEOUT": "it took too long.",
   "error.NMT_TIMEOUT": "it took too long.",
   "error.TTS_TIMEOUT": "speaking took too long.",
+  "error.LIMIT_EXCEEDED": "a limit is reached.",
   "error.INSTANCE_LOST": "a server went down while it was working on this.",
   "error.SESSION_CLOSED": "the connection was lost before the answer came.",
   "error.SKIPPED": "a later one was ready first, and this one did not come in time.",

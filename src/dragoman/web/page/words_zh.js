@@ -52,6 +52,7 @@ export const ZH = {
   "error.JOB_TIMEOUT": "耗时过长。",
   "error.NMT_TIMEOUT": "耗时过长。",
   "error.TTS_TIMEOUT": "语音合成耗时过长。",
+  "error.LIMIT_EXCEEDED": "已达到上限。",
   "error.INSTANCE_LOST": "处理过程中有一台服务器停机。",
   "error.SESSION_CLOSED": "答复到达之前连接已中断。",
   "error.SKIPPED": "后面的一句先译好了，这一句没有按时到达。",
