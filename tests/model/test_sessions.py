@@ -1,5 +1,7 @@
 """The scripts session_* against a session kept in a few lists; grace_add and grace_due too."""
 
+from typing import Any
+
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -9,6 +11,8 @@ from machines import START_MS, Bench, check
 TTL_MS, OWNER_TTL_MS = 600_000, 300_000
 MAX_ENTRIES, MAX_BYTES, MAX_PARKED = 3, 20, 2
 EPOCH = st.sampled_from([0, 0, 0, 0, -1, 1])  # as the difference from the current one
+NAMES = ("field", "open:0", "open:1", "settled:1")
+NAME = st.sampled_from(NAMES)
 
 
 class Talk(RuleBasedStateMachine):
@@ -24,15 +28,15 @@ class Talk(RuleBasedStateMachine):
         self.there, self.epoch, self.seq = False, 1, 0
         self.kept: dict[int, int] = {}  # seq → length of the frame
         self.late: list[bytes] = []
-        self.field = ""
+        self.fields: dict[str, str] = {}
         self.version = self.said = 0
 
     @initialize()
     def open(self) -> None:
-        said = {"token": "hash", "subject": "me", "fields": ["field", ""]}
+        said = {"token": "hash", "subject": "me", "fields": ["field", "", "open:0", ""]}
         assert self.bench.do(OPEN(self.bench.redis, state=self.state, ttl=TTL_MS, **said)) == b"OK"
         assert self.bench.lives(self.state, TTL_MS)
-        self.there = True
+        self.there, self.fields = True, {"field": "", "open:0": ""}
 
     def fenced(self, epoch: int) -> bool:
         return not self.there or epoch != self.epoch
@@ -44,28 +48,47 @@ class Talk(RuleBasedStateMachine):
         newer=st.sampled_from([1, 1, 2, 0, -1, None]),
         behind=st.sampled_from([None, None, 0, 0, 1, -1]),
         second=st.sampled_from([0, 0, 1, 5]),
+        base=st.sampled_from([None, 0, 0, 0, 1, -1]),
+        names=st.lists(NAME, max_size=3, unique=True),
+        gone=st.lists(NAME, max_size=2, unique=True),
+        whole=st.sampled_from([False, False, False, True]),
     )
     def write(
-        self, difference: int, ahead: int | None, size: int, newer: int | None, behind: int | None, second: int
+        self,
+        difference: int,
+        ahead: int | None,
+        size: int,
+        newer: int | None,
+        behind: int | None,
+        second: int,
+        base: int | None,
+        names: list[str],
+        gone: list[str],
+        whole: bool,
     ) -> None:
         """A message with the next number, one that was left out, one that was written before, or none at all; with
         state that is newer, the same or older than what is there; behind any message, or one that is there or not;
-        alone or with a second message."""
+        alone or with a second message. The fields change a version that is there or not, go, or are all there is."""
         epoch, seq = self.epoch + difference, 0 if ahead is None else max(self.seq + ahead, 0)
         limits = {"ttl": TTL_MS, "max_entries": MAX_ENTRIES, "max_bytes": MAX_BYTES}
         keys = {"state": self.state, "outbox": self.outbox}
         version = 0 if newer is None else max(self.version + newer, 0)
         after = 0 if behind is None else max(self.seq + behind, 0)
+        changes = 0 if base is None else max(self.version + base, 0)
         self.said += 1
-        said = {"epoch": epoch, "seq": seq, "version": version, "fields": ["field", self.said]}
+        fields = [*gone, *(part for name in names for part in (name, self.said))]
+        said: dict[str, Any] = {"epoch": epoch, "seq": seq, "version": version, "base": changes}
+        said |= {"whole": int(whole), "gone": len(gone), "fields": fields}
         said |= {"frame": b"x" * size, "second": b"x" * second}
         reply = self.bench.do(WRITE(self.bench.redis, **keys, **limits, **said, after=after))
-        if self.fenced(epoch) or after > self.seq:
+        if self.fenced(epoch) or after > self.seq or changes > self.version:
             assert reply == (b"FENCED" if self.fenced(epoch) else b"EARLY")
             return
         assert reply == b"OK"
-        if version == 0 or version > self.version:
-            self.field = str(self.said)
+        if (fields or whole) and (version == 0 or version > self.version):
+            dropped = {name for name in self.fields if name in gone or (whole and ":" in name)}
+            self.fields = {name: value for name, value in self.fields.items() if name not in dropped}
+            self.fields |= dict.fromkeys(names, str(self.said))
             self.version = max(version, self.version)
         if seq > self.seq:
             sizes = [size, second] if second else [size]
@@ -167,8 +190,10 @@ class Talk(RuleBasedStateMachine):
         there = self.bench.hash(self.state)
         assert bool(there) == self.there
         if there:
-            told = (int(there["epoch"]), int(there["seq"]), there.get("field", ""), int(there.get("outbox_bytes", 0)))
-            assert told == (self.epoch, self.seq, self.field, sum(self.kept.values()))
+            told = (int(there["epoch"]), int(there["seq"]), int(there.get("outbox_bytes", 0)))
+            assert told == (self.epoch, self.seq, sum(self.kept.values()))
+            assert {name: value for name, value in there.items() if name in NAMES} == self.fields
+            assert int(there.get("version", 0)) == self.version
         rows = self.bench.call("XRANGE", self.outbox, "-", "+")
         assert {int(id.split(b"-")[0]): len(fields[1]) for id, fields in rows} == self.kept
         assert self.bench.call("LRANGE", self.parked, 0, -1) == self.late

@@ -25,7 +25,7 @@ class Limits(Section, frozen=True):
             ge=0,
             le=1000000,
             description="Speech sessions of one instance that belong to one principal (tenant and subject of a token), "
-            "also those that can be resumed; 0 is any number.",
+            "also those that can be resumed. 0 is any.",
         ),
     ] = 1000
     sessions_per_gateway: Annotated[
@@ -33,7 +33,7 @@ class Limits(Section, frozen=True):
         Meta(
             ge=0,
             le=1000000,
-            description="The same for a principal whose token says `gateway`; its address does not count; 0 is any number.",
+            description="The same for a principal whose token says `gateway`; its address does not count. 0 is any.",
         ),
     ] = 10000
     sessions_per_address: Annotated[
@@ -41,9 +41,18 @@ class Limits(Section, frozen=True):
         Meta(
             ge=0,
             le=1000000,
-            description="Speech sessions of one instance from one address; this machine's own do not count; 0 is any number.",
+            description="Speech sessions of one instance from one address; this machine's own do not count. 0 is any.",
         ),
     ] = 2000
+    open_jobs_per_session: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=100000,
+            description="Utterances of one session that wait for their results. With more its client is asked to "
+            "pause; beyond twice as many an utterance fails at once. 0 is any.",
+        ),
+    ] = 128
     detached_share: Annotated[
         float,
         Meta(

@@ -290,8 +290,9 @@ def _session_settings(config: Config) -> SessionSettings:
     names = (field.name for field in dataclasses.fields(SegmenterSettings))
     segmenter = SegmenterSettings(**{name: getattr(speech, name) for name in names})
     return SessionSettings(
-        segmenter, speech.release.ack_timeout_ms, speech.release.span, speech.reorder_ms, speech.close_wait_ms
-    )
+        segmenter, speech.release.ack_timeout_ms, speech.release.span, speech.reorder_ms, speech.close_wait_ms,
+        config.limits.open_jobs_per_session,
+    )  # fmt: skip
 
 
 def _session_limits(config: Config) -> SessionLimits:

@@ -6,7 +6,6 @@ there as well: up to where everything is settled, what is settled above that, an
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -15,10 +14,10 @@ from dragoman.store.instances import Instances
 from dragoman.store.jobs import Jobs
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
+from dragoman.store.sessions import EXPECTED, open_of, window_of
 from dragoman.store.turns import AFFINITY, CURRENT
 
 LOOKED_AT: Final = 2000  # jobs, in one answer: a filter that few pass must not read all of them at once
-STATE: Final = ("epoch", "subject", "init", "next_index", "window", "open")
 
 
 class Register:
@@ -62,12 +61,12 @@ class Register:
         redis, keys = self._redis, self._keys
         owner, state, turn, parked = await asyncio.gather(
             redis.call("GET", keys.session_owner(id)),
-            redis.call("HMGET", keys.session_state(id), *STATE),
+            redis.call("HGETALL", keys.session_state(id)),
             redis.call("HGET", keys.session_turn(id), CURRENT),
             redis.call("LLEN", keys.session_parked(id)),
         )
         node = await redis.call("HGET", keys.turn(turn.decode()), AFFINITY) if turn is not None else None
-        told = {name: value.decode() for name, value in zip(STATE, state, strict=True) if value is not None}
+        told = {name.decode(): value.decode() for name, value in zip(state[::2], state[1::2], strict=True)}
         return {
             "session_id": id,
             "owner": _text(owner),
@@ -103,11 +102,10 @@ def _languages(init: str) -> dict[str, str]:
 
 def _release(told: Mapping[str, str]) -> dict[str, Any] | None:
     """Everything below `expected` is settled; `settled`: how what is above it was; `open`: for which job one waits."""
-    with suppress(KeyError, ValueError, TypeError, msgspec.DecodeError):
-        expected, settled = msgspec.json.decode(told["window"])
-        opened = msgspec.json.decode(told.get("open", "{}"))
-        return {"expected": expected, "settled": settled, "open": {index: job for index, (job, _) in opened.items()}}
-    return None
+    if EXPECTED not in told:
+        return None
+    expected, settled = window_of(told)
+    return {"expected": expected, "settled": settled, "open": {index: job for index, (job, _) in open_of(told).items()}}
 
 
 def _text(value: bytes | None) -> str:

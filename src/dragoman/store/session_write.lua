@@ -10,17 +10,30 @@
 --       frame        str
 --       second       str     the message seq + 1; '' = none
 --       after        int     the message that must be there before this; 0 = any
---       version      int     of the fields; 0 = whatever is there is older
---       fields       list    name, value, …
+--       base         int     the version of the state that these fields change; 0 = any
+--       version      int     of the state with these fields; 0 = whatever is there is older
+--       whole        int     1 = these fields are all of the window: what else there is of it goes
+--       gone         int     how many of the fields are names of fields that go; they stand first
+--       fields       list    names that go, then name, value, …
 --
 -- Returns 'OK', 'FENCED' (the session is somebody else's now, or gone) or 'EARLY' (what was sent before it is not here).
-if redis.call('HGET', state, 'epoch') ~= epoch then return 'FENCED' end
-local last = tonumber(redis.call('HGET', state, 'seq') or 0)
-if after > last then return 'EARLY' end
+local have = redis.call('HMGET', state, 'epoch', 'seq', 'version')
+if have[1] ~= epoch then return 'FENCED' end
+local last, known = tonumber(have[2] or 0), tonumber(have[3] or 0)
+if after > last or base > known then return 'EARLY' end
 -- A connection that was given up may still bring what was sent by it, after the one that took its place.
-if #fields > 0 and (version == 0 or version > tonumber(redis.call('HGET', state, 'version') or 0)) then
-    redis.call('HSET', state, unpack(fields))
-    if version > 0 then redis.call('HSET', state, 'version', string.format('%.0f', version)) end
+if (#fields > 0 or whole == 1) and (version == 0 or version > known) then
+    if whole == 1 then
+        for _, name in ipairs(redis.call('HKEYS', state)) do
+            if string.find(name, ':', 1, true) then redis.call('HDEL', state, name) end
+        end
+    end
+    if gone > 0 then redis.call('HDEL', state, unpack(fields, 1, gone)) end
+    if version > 0 then
+        fields[#fields + 1] = 'version'
+        fields[#fields + 1] = string.format('%.0f', version)
+    end
+    if #fields > gone then redis.call('HSET', state, unpack(fields, gone + 1)) end
 end
 -- A message that was written before its answer got lost is not written twice.
 if seq > last then

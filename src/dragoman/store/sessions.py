@@ -1,6 +1,6 @@
 """What a session that can resume leaves in Redis: its state, what its listener has not confirmed, what came late.
 
-    state   epoch, hash of the token, languages, next_index, audio_seq, window, open indexes
+    state   epoch, hash of the token, languages, next_index, audio_seq, the window with its open indexes
     outbox  every numbered message, before it is written to the socket; freed by the client's last_seq
     parked  results that could be handed to nobody
 
@@ -10,8 +10,7 @@ last resume can write nothing any more.
 
 import asyncio
 import hashlib
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +29,8 @@ END = Script.beside(__file__, "session_end")
 GRACE_ADD = Script.beside(__file__, "grace_add")
 GRACE_DUE = Script.beside(__file__, "grace_due")
 
+# Names of fields of the state; after the last two comes an index. No other name has a colon (session_write.lua).
+EXPECTED, SETTLED, OPENED = "expected", "settled:", "open:"
 MAX_ENTRIES = 256
 MAX_BYTES = 4 * 1024 * 1024
 MAX_PARKED = 1024
@@ -44,17 +45,38 @@ class Resumed:
 
     @property
     def window(self) -> tuple[int, dict[int, str]]:
-        """The lowest index that is not settled, and how those above it are."""
-        expected, settled = json.loads(self.state.get("window", "[0,{}]"))
-        return expected, {int(index): how for index, how in settled.items()}
+        return window_of(self.state)
 
     @property
     def open(self) -> dict[int, tuple[str, str]]:
-        """Job and trace of every index that was cut and is not settled."""
-        expected, settled = self.window
-        left = ((int(index), job) for index, job in json.loads(self.state.get("open", "{}")).items())
-        # An index is settled a moment before it is no longer open.
-        return {index: (job, trace) for index, (job, trace) in left if index >= expected and index not in settled}
+        return open_of(self.state)
+
+
+def window_fields(
+    expected: int, settled: Mapping[int, str], opened: Mapping[int, tuple[str, str]]
+) -> dict[str, str | int]:
+    """The release window as fields of the state. Each index has one of its own, so that a change is written alone."""
+    fields: dict[str, str | int] = {EXPECTED: expected}
+    fields |= {f"{SETTLED}{index}": how for index, how in settled.items()}
+    fields |= {f"{OPENED}{index}": f"{job} {trace}" for index, (job, trace) in opened.items()}
+    return fields
+
+
+def window_of(state: Mapping[str, str]) -> tuple[int, dict[int, str]]:
+    """The lowest index that is not settled, and how those above it are."""
+    settled = {int(name[len(SETTLED) :]): how for name, how in state.items() if name.startswith(SETTLED)}
+    return int(state.get(EXPECTED, 0)), settled
+
+
+def open_of(state: Mapping[str, str]) -> dict[int, tuple[str, str]]:
+    """Job and trace of every index that was cut and is not settled."""
+    expected, settled = window_of(state)
+    left = {int(name[len(OPENED) :]): jobs for name, jobs in state.items() if name.startswith(OPENED)}
+    told = {index: job.partition(" ") for index, job in sorted(left.items())}
+    # An index is settled a moment before it is no longer open.
+    return {
+        index: (job, trace) for index, (job, _, trace) in told.items() if index >= expected and index not in settled
+    }
 
 
 def hashed(token: str) -> str:
@@ -83,10 +105,14 @@ class ResumableSessions:
         version: int = 0,
         after: int = 0,
         second: bytes = b"",
+        base: int = 0,
+        gone: Sequence[str] = (),
+        whole: bool = False,
     ) -> "asyncio.Future[bytes]":
-        """State, and a message if `seq` is given, in one step: b'OK' or b'FENCED'. State of an older `version` than
-        what is there is passed over. Nothing is written, and the answer is b'EARLY', if message `after` is missing.
-        `second` is the message `seq` + 1, written in the same step."""
+        """What changed in the state, and a message if `seq` is given, in one step: b'OK' or b'FENCED'. A `version` not
+        above the one that is there is passed over. Nothing is written, and the answer is b'EARLY', if message `after`
+        or the version `base` is missing. `second` is the message `seq` + 1. `gone` are fields that are no more; with
+        `whole`, all fields of the window that are not given."""
         return WRITE(
             self.redis,
             state=self.keys.session_state(session),
@@ -99,8 +125,11 @@ class ResumableSessions:
             frame=frame,
             second=second,
             after=after,
+            base=base,
             version=version,
-            fields=[part for pair in (fields or {}).items() for part in pair],
+            whole=int(whole),
+            gone=len(gone),
+            fields=[*gone, *(part for pair in (fields or {}).items() for part in pair)],
         )
 
     def free(self, session: str, epoch: int, last_seq: int) -> "asyncio.Future[Any]":

@@ -31,6 +31,7 @@ from dragoman.store.instances import GONE_MS, LOST, Presence
 from dragoman.store.jobs import MAX_RECENT, TRIM_EVERY, Jobs
 from dragoman.store.nodes import Snapshot
 from dragoman.store.redis import Redis
+from dragoman.store.sessions import window_fields
 from instances import config
 from redis_clients import Connect
 from redis_servers import RedisAt
@@ -204,12 +205,8 @@ async def test_a_session_is_told_with_its_turn_and_what_is_released(site: Site) 
     stores = site.stores
     await stores.redis.call("SADD", stores.keys.instances, "a")
     await stores.owners.claim_session("s1", "a")
-    state = {
-        "init": b'{"src_lang":"en","tgt_lang":"es"}',
-        "next_index": 5,
-        "window": b'[2,{"3":"sent"}]',
-        "open": b'{"2":["j2","t"],"4":["j4","t"]}',
-    }
+    window = window_fields(2, {3: "sent"}, {2: ("j2", "t"), 4: ("j4", "t")})
+    state = {"init": b'{"src_lang":"en","tgt_lang":"es"}', "next_index": 5, **window}
     await stores.sessions.open("s1", "secret", "olga", state)
     await stores.owners.claim_session("s2", "a")
     first, second = (await site.get("sessions"))["sessions"]

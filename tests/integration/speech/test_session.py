@@ -370,3 +370,27 @@ async def test_a_session_that_redis_cannot_be_told_of_is_not_left_waiting_for_it
     assert wire.code == Close.OVERLOADED
     assert here.services.sessions.find(session.id) is None
     assert not wire.sent
+
+
+async def test_cut_of_a_session_that_can_resume_writes_as_much_with_many_open_jobs_as_with_few(
+    house: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = await house()
+    node = await here.node("n", slots=100)
+    session, wire = speak(here, resume=True)
+    await wait_until(lambda: wire.of("session_init_ack"), PATIENCE_S)
+    store, sizes = here.services.sessions.resumable, list[int]()
+    write = store.write
+
+    def measured(*told: Any, **more: Any) -> "asyncio.Future[bytes]":
+        fields = next(part for part in told if isinstance(part, dict))
+        sizes.append(sum(len(f"{name}{value}") for name, value in fields.items()))
+        return write(*told, **more)
+
+    monkeypatch.setattr(store, "write", measured)
+    for index in range(60):
+        utter(session, wire, index)
+        await wait_until(lambda: len(node.jobs) > index, PATIENCE_S)  # noqa: B023
+    cuts = [size for size in sizes if size]
+    assert len(cuts) >= 60
+    assert max(cuts[1:]) < 200, "one index with its job and trace, and the next index"

@@ -32,6 +32,22 @@ class SessionLimits:
     detached_share: float = 0.5  # of `instance`
 
 
+class Room(StrEnum):
+    """For one more job of a session."""
+
+    ENOUGH = auto()
+    LITTLE = auto()  # its client is asked to pause
+    NONE = auto()  # the utterance fails
+
+
+def room_for_job(open_jobs: int, limit: int) -> Room:
+    """Of a session with so many open jobs, the new one among them; a `limit` of 0 is any number. A client that was
+    asked to pause may have more on its way, or not understand: so an utterance fails only at twice the limit."""
+    if limit == 0 or open_jobs <= limit:
+        return Room.ENOUGH
+    return Room.LITTLE if open_jobs <= 2 * limit else Room.NONE
+
+
 @dataclass(frozen=True, slots=True)
 class Holder:
     """Whose session it is."""

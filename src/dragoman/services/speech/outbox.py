@@ -7,6 +7,10 @@ are written one by one. While Redis is away messages wait, in order. What the cl
 session was resumed elsewhere every write is FENCED, and nothing of ours reaches the client any more: the ends of jobs
 that were not written yet (`carries`) go to whoever has the session now. While a resume here is under way everything
 is held, because Redis has the new epoch before we do.
+
+Of the state only what changed is written: a session has many open indexes, and each event concerns one. Changes have
+consecutive versions, and Redis takes them in this order. If Redis has lost some, as after a failover, all of the state
+is written behind what waits.
 """
 
 import asyncio
@@ -37,7 +41,10 @@ class Letter:
     written: bool = False
     asked: bool = False  # Redis has been told of it, and has not answered
     epoch: int = 0
+    base: int = 0  # the version of the state before it; 0: any
     version: int = 0  # of the state in it
+    gone: Sequence[str] = ()  # fields that are no more
+    whole: bool = False  # its fields are all of the state
     after: int = 0  # the message before it
 
     def settle(self, ok: bool) -> None:
@@ -64,6 +71,8 @@ class Outbox:
         self._store, self._session_id, self._tasks = store, session_id, tasks
         self._deliver, self._on_fenced, self._on_full = deliver, on_fenced, on_full
         self._queue: deque[Letter] = deque()
+        self._noted: Mapping[str, Any] = {}  # the state with everything that is in the queue
+        self._whole = True  # of what is in Redis before our first write we know nothing
         self._queued_bytes = 0
         self._retrying = False
         self.held = False
@@ -72,19 +81,19 @@ class Outbox:
     def post(
         self,
         messages: Sequence[Numbered],
-        fields: Mapping[str, Any] | None = None,
+        state: Mapping[str, Any] | None = None,
         carries: JobEnded | None = None,
     ) -> None:
-        """At most two messages for the client that belong together, and what changed in the session with them."""
+        """At most two messages for the client that belong together, and the state of the session after them."""
         after = self.seq
         frames = tuple(encode(msgspec.structs.replace(one, seq=seq)) for seq, one in enumerate(messages, after + 1))
         self.seq += len(frames)
-        self._put(Letter(after + 1 if frames else 0, frames, fields or {}, carries, after=after))
+        self._put(Letter(after + 1 if frames else 0, frames, state or {}, carries, after=after))
 
-    def note(self, fields: Mapping[str, Any], carries: JobEnded | None = None) -> "asyncio.Future[bool]":
+    def note(self, state: Mapping[str, Any], carries: JobEnded | None = None) -> "asyncio.Future[bool]":
         """State alone, in its order among the messages. True when it is written, False when we were fenced."""
         done = asyncio.get_running_loop().create_future()
-        self._put(Letter(0, (), fields, carries, done, after=self.seq))
+        self._put(Letter(0, (), state, carries, done, after=self.seq))
         return done
 
     def hold(self) -> None:
@@ -120,9 +129,7 @@ class Outbox:
             if letter.carries is not None:
                 self._on_fenced([letter.carries])
             return
-        if letter.fields:
-            self._version += 1
-            letter.version = self._version
+        self._changes(letter)
         self._queue.append(letter)
         self._queued_bytes += sum(map(len, letter.frames))
         if len(self._queue) > MAX_ENTRIES or self._queued_bytes > MAX_BYTES:
@@ -130,10 +137,26 @@ class Outbox:
         elif not self._retrying and not self.held:
             self._write(letter, letter.after).add_done_callback(lambda done: self._answered(letter, done))
 
+    def _changes(self, letter: Letter) -> None:
+        """Leave of its state what is to be written."""
+        letter.base, state = self._version, letter.fields
+        if not state:
+            return
+        letter.whole, self._whole = self._whole or letter.whole, False
+        if letter.whole:
+            letter.base = 0
+        else:
+            letter.fields = {name: value for name, value in state.items() if self._noted.get(name) != value}
+            letter.gone = [name for name in self._noted if name not in state]
+        self._noted = state
+        if letter.whole or letter.fields or letter.gone:
+            self._version += 1
+            letter.version = self._version
+
     def _write(self, letter: Letter, after: int = 0) -> "asyncio.Future[bytes]":
         letter.epoch, letter.asked = self.epoch, True
         frame, second = (*letter.frames, b"", b"")[:2]
-        told = letter.seq, frame, letter.fields, letter.version, after, second
+        told = letter.seq, frame, letter.fields, letter.version, after, second, letter.base, letter.gone, letter.whole
         return self._store.write(self._session_id, self.epoch, *told)
 
     def _answered(self, letter: Letter, done: "asyncio.Future[bytes]") -> None:
@@ -190,7 +213,15 @@ class Outbox:
                     self._pump()
                 elif not reply:
                     await asyncio.sleep(RETRY_S)
+                elif reply == b"EARLY":
+                    self._restate(letter)
                 elif letter.epoch == self.epoch and not self.held:
                     self._fenced()
         finally:
             self._retrying = False
+
+    def _restate(self, letter: Letter) -> None:
+        """Redis has lost versions it had confirmed: this one is written all the same, and all of the state last."""
+        letter.base = 0
+        if self._noted and not any(one.whole and not one.written for one in self._queue):
+            self._put(Letter(0, (), self._noted, whole=True, after=self.seq))

@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from dragoman.domain.job import Outcome
+from dragoman.domain.limits.sessions import Room, room_for_job
 from dragoman.domain.placement import NoNode
 from dragoman.domain.release import Drop, ReleaseWindow, Settled
 from dragoman.domain.reorder import Refused, Reorder
@@ -49,6 +50,7 @@ from dragoman.services.speech.messages import About, NoJob
 from dragoman.services.speech.order import End, Order, TurnLine
 from dragoman.services.speech.outbox import Outbox
 from dragoman.services.speech.pressure import Pressure
+from dragoman.store.sessions import window_fields
 
 log = structlog.get_logger(__name__)
 
@@ -58,6 +60,8 @@ SHUTTING_DOWN = "this instance is shutting down; connect again"
 NOT_WAITED_FOR = "the session was closed before there was an answer"
 TOO_LATE = "a later utterance was sent, and this one was not answered in time"
 OVERLOADED = "this instance has too many jobs waiting"
+MANY_OPEN = "many utterances of this session wait for their results"
+TOO_MANY_OPEN = "too many utterances of this session wait for their results: wait for some, then say it again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,7 @@ class SessionSettings:
     span: int = 1024
     reorder_ms: int = 300
     close_wait_ms: int = 5000
+    open_jobs: int = 128
 
 
 class Session:
@@ -224,14 +229,13 @@ class Session:
     def state(self) -> Mapping[str, Any]:
         """What another instance needs to go on with this session."""
         expected, settled = self.window.snapshot()
-        opened = {str(index): [order.job_id, order.trace_id] for index, (order, _) in self._orders.items()}
-        opened |= {str(one.index): [one.job_id, one.trace_id] for one in self.abroad.values()}
+        opened = {index: (order.job_id, order.trace_id) for index, (order, _) in self._orders.items()}
+        opened |= {one.index: (one.job_id, one.trace_id) for one in self.abroad.values()}
         audio = {} if self.audio_seq is None else {"audio_seq": self.audio_seq}
         return {
             "next_index": self.reorder.next_index if self.numbered else self.segmenter.next_index,
             "numbered": "" if self.numbered is None else int(self.numbered),
-            "window": msgspec.json.encode([expected, {str(i): how for i, how in settled.items()}]),
-            "open": msgspec.json.encode(opened),
+            **window_fields(expected, {index: how.value for index, how in settled.items()}, opened),
             **audio,
         }
 
@@ -296,6 +300,9 @@ class Session:
             order.place.leave()
             self.pressure.press(OVERLOADED)
             self.ended(order, End(Outcome.FAILED, ErrorCode.NODE_OVERLOADED, OVERLOADED))
+        elif not self._has_room():
+            order.place.leave()
+            self.ended(order, End(Outcome.FAILED, ErrorCode.LIMIT_EXCEEDED, TOO_MANY_OPEN))
         else:
             if self.outbox is not None:
                 order.advanced = self.outbox.note(self.state())
@@ -304,6 +311,15 @@ class Session:
             self.lines.pop(line.turn.id, None)  # a turn of one job binds nothing, so nothing is to be removed
         elif ends_turn:
             self._turn_over(line)
+
+    def _has_room(self) -> bool:
+        """For the job that was just added; its client is asked to pause while there is little."""
+        room = room_for_job(len(self._orders) + len(self.abroad), self._settings.open_jobs)
+        if room is not Room.ENOUGH:
+            self.pressure.press(MANY_OPEN)
+        if room is Room.NONE:
+            self._metrics.session_limits.labels("jobs").inc()
+        return room is not Room.NONE
 
     def _turn_over(self, line: TurnLine) -> None:
         """Behind the last job in the turn's queue: the affinity goes. The next turn waits for none of this."""

@@ -2,7 +2,15 @@
 
 from itertools import count
 
-from dragoman.domain.limits.sessions import Holder, SessionLimit, SessionLimits, SessionPlace, SessionPlaces
+from dragoman.domain.limits.sessions import (
+    Holder,
+    Room,
+    SessionLimit,
+    SessionLimits,
+    SessionPlace,
+    SessionPlaces,
+    room_for_job,
+)
 
 ANN, BOB = Holder("default/ann", "192.0.2.1"), Holder("default/bob", "192.0.2.1")
 GATEWAY = Holder("default/gw", "192.0.2.9", gateway=True)
@@ -98,3 +106,9 @@ def test_nothing_is_remembered_of_those_who_have_no_session() -> None:
         some.release(place)
     some.detach(held[0])
     assert (len(some), some.detached, some.holders) == (0, 0, 0)
+
+
+def test_session_with_many_open_jobs_is_paused_first_and_refused_at_twice_as_many() -> None:
+    rooms = [room_for_job(open_jobs, 2) for open_jobs in range(1, 7)]
+    assert rooms == [Room.ENOUGH] * 2 + [Room.LITTLE] * 2 + [Room.NONE] * 2
+    assert room_for_job(10_000, 0) is Room.ENOUGH

@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from dragoman.protocol.peer import JobEnded
 from dragoman.protocol.session import Backpressure
@@ -14,12 +14,23 @@ from dragoman.store.errors import RedisAway
 END = JobEnded("s", 3, "job", "trace", "ok")
 
 
+class State(NamedTuple):
+    """What a write changes of the state."""
+
+    fields: dict[str, Any]
+    gone: list[str]
+    base: int
+    version: int
+    whole: bool = False
+
+
 class Store:
     """Keeps what was asked for; the test answers."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, int, asyncio.Future[bytes]]] = []
         self.after: list[int] = []
+        self.states: list[State] = []
 
     def write(
         self,
@@ -31,10 +42,14 @@ class Store:
         version: int = 0,
         after: int = 0,
         second: bytes = b"",
+        base: int = 0,
+        gone: Sequence[str] = (),
+        whole: bool = False,
     ) -> "asyncio.Future[bytes]":
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.asked.append((epoch, seq, answer))
         self.after.append(after)
+        self.states.append(State(dict(fields or {}), list(gone), base, version, whole))
         return answer
 
     def answer(self, *words: bytes) -> None:
@@ -168,3 +183,45 @@ async def test_what_was_sent_too_early_is_written_behind_what_was_refused_and_no
     assert (len(desk.delivered), desk.undelivered) == (2, [])
     # One by one they are written whatever is there: Redis may have lost what it had.
     assert desk.store.after == [0, 1, 0, 0]
+
+
+async def test_only_what_changed_in_the_state_is_written() -> None:
+    desk = Desk()
+    desk.outbox.note({"next_index": 1, "open:0": "a"})
+    desk.outbox.note({"next_index": 2, "open:0": "a", "open:1": "b"})
+    desk.outbox.post([Backpressure(action="BUSY")], {"next_index": 2, "open:1": "b", "settled:0": "sent"})
+    desk.outbox.note({"next_index": 2, "open:1": "b", "settled:0": "sent"})
+    desk.outbox.note({})
+    assert desk.store.states == [
+        State({"next_index": 1, "open:0": "a"}, [], 0, 1, whole=True),
+        State({"next_index": 2, "open:1": "b"}, [], 1, 2),
+        State({"settled:0": "sent"}, ["open:0"], 2, 3),
+        State({}, [], 3, 0),
+        State({}, [], 3, 0),
+    ]
+
+
+async def test_all_of_the_state_is_written_last_when_redis_has_lost_what_it_had_confirmed() -> None:
+    desk = Desk()
+    desk.outbox.note({"next_index": 1, "open:0": "a"})
+    desk.store.answer(b"OK")
+    await asyncio.sleep(0)
+    desk.outbox.note({"next_index": 2, "open:0": "a", "open:1": "b"})
+    last = desk.outbox.note({"next_index": 3, "open:0": "a", "open:1": "b", "open:2": "c"})
+    desk.store.answer(b"EARLY", b"EARLY")
+    replies = [b"EARLY", b"OK", b"OK", b"OK"]
+    desk.store.states.clear()
+    for reply in replies:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        desk.store.answer(reply)
+    await desk.tasks.settled()
+    assert await last is True
+    second, third = {"next_index": 2, "open:1": "b"}, {"next_index": 3, "open:2": "c"}
+    assert desk.store.states == [
+        State(second, [], 1, 2),
+        State(second, [], 0, 2),
+        State(third, [], 2, 3),
+        State({"next_index": 3, "open:0": "a", "open:1": "b", "open:2": "c"}, [], 0, 4, whole=True),
+    ]
+    assert not desk.undelivered

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from dragoman.domain.job import Outcome
 from dragoman.domain.segmenter import SegmenterSettings
 from dragoman.protocol.audio import SILENCE_PACKET, opus_run
 from dragoman.protocol.codec import decode_client
 from dragoman.protocol.session import SessionInit, Utterance
 from dragoman.services.metrics import Metrics
 from dragoman.services.speech.abroad import Abroad
-from dragoman.services.speech.order import Order
+from dragoman.services.speech.order import End, Order
 from dragoman.services.speech.pressure import BEHIND_S, PAUSE_MS
 from dragoman.services.speech.session import PAUSE_MARGIN_MS, Session, SessionSettings
 
@@ -156,6 +157,27 @@ def test_whatever_is_left_when_a_closing_session_stops_waiting_is_told_failed_an
         assert [one["type"] for one in told] == ["error", "error", "error", "session_close_ack"]
         assert [one["details"]["utterance_index"] for one in told[:3]] == [0, 1, 2]
         assert {one["code"] for one in told[:3]} == {"SESSION_CLOSED"}
+        session.leave()
+
+    asyncio.run(main())
+
+
+def test_session_with_too_many_open_jobs_is_paused_and_then_an_utterance_fails_until_one_has_ended() -> None:
+    async def main() -> None:
+        dispatcher: Any = Dispatcher()
+        client: Any = Client()
+        session = session_of(client, dispatcher, open_jobs=1)
+        session.utterance(said(0), client)
+        assert not client.heard
+        session.utterance(said(1), client)
+        assert [one["action"] for one in client.heard if one["type"] == "backpressure"] == ["PAUSE"]
+        session.utterance(said(2), client)
+        (error,) = [one for one in client.heard if one["type"] == "error"]
+        assert (error["code"], error["details"]["utterance_index"]) == ("LIMIT_EXCEEDED", 2)
+        assert "wait for some" in error["message"]
+        session.job_ended(dispatcher.orders[0], End(Outcome.FAILED, "PROCESSING_ERROR", "x"))
+        session.utterance(said(3), client)
+        assert [order.index for order in dispatcher.orders] == [0, 1, 3]
         session.leave()
 
     asyncio.run(main())
