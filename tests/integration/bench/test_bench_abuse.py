@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.bench.abuse import crowds, doors, frames, messages
+from dragoman.bench.abuse import crowds, doors, frames, messages, sessions
 from dragoman.bench.abuse.attack import Attack
 from dragoman.cli.main import run
 
@@ -43,6 +43,13 @@ def is_clean(found: dict[str, Any], attacks: tuple[Attack, ...]) -> None:
 )
 def test_wrong_messages_get_their_answers_and_no_other_client_loses_anything(of: Any, tmp_path: Path) -> None:
     is_clean(abused(tmp_path, of.ATTACKS, "--quick"), of.ATTACKS)
+
+
+@pytest.mark.timeout(300)
+def test_client_with_too_many_sessions_or_utterances_is_refused_and_no_other_client_loses_anything(
+    tmp_path: Path,
+) -> None:
+    is_clean(abused(tmp_path, sessions.ATTACKS, "--quick"), sessions.ATTACKS)
 
 
 @pytest.mark.timeout(300)

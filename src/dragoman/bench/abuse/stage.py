@@ -1,7 +1,7 @@
 """All that the bench has running, and what is left in it: two instances on one Redis, bystanders, an attacker.
 
-Some waits of the instances are shorter than they come, so that a bench need not wait as long: for whoever does not say
-who it is, and for whoever does not read.
+Some waits of the instances are shorter than they come, so that a bench need not wait as long: for connections
+without a session, for slow readers and for sessions that can be resumed. A session may have fewer open utterances.
 """
 
 import asyncio
@@ -52,6 +52,8 @@ def configured(redis_url: str, prefix: str, number: int, archive_url: str) -> Co
             "server.pre_session_s": 3.0,
             "server.out_queue_bytes": 2_097_152,
             "server.out_queue_age_s": 2.0,
+            "speech.resume_grace_s": 2.0,
+            "limits.open_jobs_per_session": 64,
             "security.secret": SECRET,
             "chat.two_phase.enabled": True,
             "archive.url": archive_url,
