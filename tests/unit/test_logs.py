@@ -69,6 +69,29 @@ def test_the_level_hides_what_is_below_it() -> None:
     assert [json.loads(line)["event"] for line in err.splitlines()][:2] == ["hidden", "hello"]
 
 
+NASTY = """
+import sys
+from dragoman import logs
+logs.configure("info", sys.argv[1])
+import logging, structlog
+nasty = "\\x1b]52;c;QQ\\x07\\x9b2J\\u202e\\nforged"
+structlog.get_logger().warning(nasty, node=nasty, names=[nasty])
+logging.getLogger("aiohttp").warning("of a library: %s", nasty)
+try:
+    raise ValueError(nasty)
+except ValueError:
+    structlog.get_logger().exception("failed")
+"""
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_what_strangers_wrote_cannot_steer_the_terminal_that_shows_the_log(form: str) -> None:
+    done = subprocess.run([sys.executable, "-c", NASTY, form], capture_output=True, check=True)
+    err = done.stderr.decode()
+    assert [char for char in err if not char.isprintable() and char != "\n"] == []
+    assert [line for line in err.splitlines() if line.startswith("forged")] == (["forged"] if form == "text" else [])
+
+
 # -- the writer ----------------------------------------------------------------------------------
 
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from dragoman.cli import output
+
 PIP_AUDIT: Final = "pip-audit>=2.9,<3"
 SERVICES: Final = ("pypi", "osv")
 CONTROL: Final = ("jinja2", "2.10")  # has a hole, and that is known since 2019
@@ -123,7 +125,7 @@ def _printed(command: Sequence[str], fine: Sequence[int] = (0, 1)) -> str:
     return done.stdout
 
 
-def main(locks: Sequence[str], say: Callable[[str], None] = print) -> int:
+def main(locks: Sequence[str], say: Callable[[str], None] = output.line) -> int:
     with tempfile.TemporaryDirectory(prefix="dragoman-audit-") as made:
         folder = Path(made)
         try:

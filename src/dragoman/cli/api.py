@@ -11,6 +11,7 @@ import typer
 
 from dragoman.cli.address import authority
 from dragoman.cli.failure import USAGE, Failure
+from dragoman.visible import visible
 
 if TYPE_CHECKING:
     from dragoman.config import Config
@@ -79,7 +80,7 @@ class Api:
             raise self._refusal(error) from None
         except (URLError, OSError, HTTPException) as error:
             why = getattr(error, "reason", None) or error
-            raise Failure(f"No Dragoman answers at {self.base} ({why}): is it running? Try --url.") from None
+            raise Failure(f"No Dragoman answers at {self.base} ({visible(why)}): is it running? Try --url.") from None
         try:
             return json.loads(told)
         except ValueError:
@@ -90,7 +91,7 @@ class Api:
 
     def _refusal(self, error: HTTPError) -> Failure:
         try:
-            sentence = str(json.loads(error.read())["error"])
+            sentence = visible(json.loads(error.read())["error"])
         except (ValueError, KeyError, TypeError, OSError, HTTPException):
             return self._stranger()
         hint = " Give one with --token." if error.code == 401 else ""

@@ -1,12 +1,12 @@
 """`dragoman audit`: what operators changed, or tried to, the newest first."""
 
-import json
 import time
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 
+from dragoman.cli import output
 from dragoman.cli.api import Api, Token, Url
 from dragoman.cli.settings import ConfigFile, Overrides, settings
 
@@ -25,12 +25,12 @@ def audit(
     """Show who changed what, when, on what, and what became of it: the last ten thousand changes are kept."""
     rows = _entries(Api(settings(ctx, config, override).config, url, token), count)
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+        output.as_json(rows, indent=2)
         return
     for row in rows:
-        typer.echo(_line(row))
+        output.line(_line(row))
     if not rows:
-        typer.echo("Nothing was changed yet.")
+        output.line("Nothing was changed yet.")
 
 
 def _entries(api: Api, count: int) -> list[dict[str, Any]]:

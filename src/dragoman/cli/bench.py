@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from dragoman.cli import output
 from dragoman.cli.failure import USAGE, Failure
 from dragoman.cli.settings import settings
 
@@ -24,7 +25,6 @@ LONG_SECONDS, QUICK_LONG_SECONDS = 20.0, 2.0
 WARMUP_S, QUICK_WARMUP_S = 5.0, 0.5
 ROUNDS, QUICK_ROUNDS = 3, 1
 ABUSE_SECONDS, QUICK_ABUSE_SECONDS = 4.0, 0.5
-PIPE_WIDTH = 120
 
 JsonFile = Annotated[
     Path | None,
@@ -296,8 +296,6 @@ def _parts(only: str) -> "tuple[Part, ...]":
 
 def _report(measure: "Callable[[OnStep], Report]", steps: int, json: Path | None) -> None:
     """Measure with a bar, show the tables, write the file; what goes wrong is one sentence."""
-    from rich.console import Console
-
     from dragoman.bench.errors import BenchError
     from dragoman.bench.progress import bar
     from dragoman.embedded.errors import EngineError
@@ -305,10 +303,9 @@ def _report(measure: "Callable[[OnStep], Report]", steps: int, json: Path | None
     if json is not None and not _writable(json):
         raise Failure(f"--json names {json}, which cannot be written.", USAGE)
     try:
-        with bar(steps, Console(stderr=True)) as on_step:
+        with bar(steps, output.console(stderr=True)) as on_step:
             report = measure(on_step)
-        console = Console()
-        report.show(console if console.is_terminal else Console(width=PIPE_WIDTH))
+        report.show(output.console())
         if json is not None:
             report.write(json)
     except (BenchError, EngineError) as error:

@@ -16,6 +16,7 @@ from urllib.parse import quote, urlsplit
 
 import typer
 
+from dragoman.cli import output
 from dragoman.cli.address import authority
 from dragoman.cli.api import LOOPBACK, Token
 from dragoman.cli.chat_operator import disconnect, status, two_phase
@@ -24,6 +25,7 @@ from dragoman.cli.chat_users import invite
 from dragoman.cli.failure import USAGE, Failure
 from dragoman.cli.settings import ConfigFile, Overrides, settings
 from dragoman.domain.chat.registration import well_known
+from dragoman.visible import visible
 
 if TYPE_CHECKING:
     from dragoman.client.chat import Account, ChatError
@@ -230,18 +232,18 @@ async def _look_up(base_url: str, name: str, token: str | None) -> int | None:
     if answer.status == 401:
         raise Failure(f"Only operators may look up {name} here: give --token, or a user id with --to.")
     if answer.status != 200:
-        raise Failure(f"Dragoman says: {told.get('error', answer.status)}.")
+        raise Failure(f"Dragoman says: {visible(told.get('error', answer.status))}.")
     return int(told["userId"])
 
 
 def tell(note: str) -> None:
-    typer.echo(f"dragoman: {note}", err=True)
+    output.note(note)
 
 
 def _sentence(error: "ChatError") -> str:
     from dragoman.client.chat import Kicked, Unreachable
 
-    why = error.message.rstrip(".")
+    why = visible(error.message).rstrip(".")
     match error:
         case Unreachable():
             return f"{why[0].upper()}{why[1:]}. Is it running? Try --url, or start one: dragoman demo."
@@ -256,4 +258,4 @@ def _sentence(error: "ChatError") -> str:
             return f"The server refuses: {why}."
         case "too_many_requests":
             return f"Too many logins ({why}); try again in a minute."
-    return f"The server says: {why} ({error.reason})."
+    return f"The server says: {why} ({visible(error.reason)})."

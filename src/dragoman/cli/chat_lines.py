@@ -10,6 +10,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dragoman.visible import visible
+
 if TYPE_CHECKING:
     from dragoman.client.chat import Said, Sent
 
@@ -52,8 +54,7 @@ def printed(line: Line, signs: dict[str, str]) -> str:
     marks = line.marks if line.sent is None else marks_of(line.sent, signs)
     reason = f"  ({line.sent.failed})" if line.sent is not None and line.sent.failed else ""
     who = f"{line.who}: " if line.who != NOTE else ""
-    # What comes from afar must not move the cursor.
-    text = "".join(char if char.isprintable() else " " for char in f"{who}{line.text}{reason}")
+    text = visible(" ".join(f"{who}{line.text}{reason}".splitlines()))
     return f"{marks:<{MARKS_WIDTH}} {line.at + ' ' if line.at else ''}{text}"
 
 

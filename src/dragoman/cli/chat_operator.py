@@ -4,12 +4,13 @@ Any instance answers for the whole cluster; a switch takes effect on all of them
 is on its way is touched by it.
 """
 
-import json
+from collections.abc import Callable
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 
+from dragoman.cli import output
 from dragoman.cli.api import Api, Token, Url
 from dragoman.cli.failure import USAGE, Failure
 from dragoman.cli.operate import Yes, agreed
@@ -44,12 +45,12 @@ def status(
     api = Api(settings(ctx, config, override).config, url, token)
     if message is None:
         told = api.get("/api/v1/chat")
-        typer.echo(json.dumps(told, indent=2) if as_json else _overview(told))
+        _show(told, _overview, as_json)
         return 0
     if sender is None:
         raise Failure("Whose message is it? Try: dragoman chat status MESSAGE --from USER.", USAGE)
     where = api.get(f"/api/v1/chat/messages/{_user_id(api, sender)}/{quote(message, safe='')}")
-    typer.echo(json.dumps(where, indent=2) if as_json else _whereabouts(where))
+    _show(where, _whereabouts, as_json)
     return 1 if where["state"] == "unknown" else 0
 
 
@@ -76,7 +77,7 @@ def two_phase(
         told = api.post("/api/v1/chat/switches", _parsed(changes))
     else:
         told = api.get("/api/v1/chat/switches")
-    typer.echo(json.dumps(told, indent=2) if as_json else _switches(told))
+    _show(told, _switches, as_json)
 
 
 def disconnect(
@@ -93,7 +94,7 @@ def disconnect(
         return
     api = Api(settings(ctx, config, override).config, url, token)
     api.delete(f"/api/v1/chat/users/{_user_id(api, user)}/connection")
-    typer.echo(f"{user} is disconnected.")
+    output.line(f"{user} is disconnected.")
 
 
 def _parsed(changes: list[str]) -> dict[str, str]:
@@ -117,17 +118,25 @@ def _user_id(api: Api, user: str) -> str:
 # ---------------------------------------------------------------- what is shown
 
 
-def _switches(told: dict[str, Any]) -> str:
+def _show(told: dict[str, Any], lines: Callable[[dict[str, Any]], list[str]], as_json: bool) -> None:
+    if as_json:
+        output.as_json(told, indent=2)
+        return
+    for line in lines(told):
+        output.line(line)
+
+
+def _switches(told: dict[str, Any]) -> list[str]:
     now, configured = told["switches"], told["configured"]
     width = max(map(len, now))
-    return "\n".join(
+    return [
         f"{name:<{width}}  {_word(value)}"
         + (f"  (configured: {_word(configured[name])})" if value != configured[name] else "")
         for name, value in now.items()
-    )
+    ]
 
 
-def _overview(told: dict[str, Any]) -> str:
+def _overview(told: dict[str, Any]) -> list[str]:
     on = told["switches"]
     way = "off: saved while the sender waits"
     if on["enabled"]:
@@ -150,14 +159,14 @@ def _overview(told: dict[str, Any]) -> str:
             f"{row['shard']:>5}  {holder:<31}  {row['fence']:>5}  {row['backlog']:>7}  {row['accepted_len']:>8}  "
             f"{row['to_save_len']:>7}  {pending:>7}  {row['saved']:>8}  {row['dead_len']:>4}"
         )
-    return "\n".join(lines)
+    return lines
 
 
-def _whereabouts(where: dict[str, Any]) -> str:
+def _whereabouts(where: dict[str, Any]) -> list[str]:
     sentence = f"{STATES[where['state']]}."
     facts = {name: value for name, value in where.items() if name != "state"}
     width = max(map(len, facts))
-    return "\n".join([sentence, *(f"  {name:<{width}}  {_word(value)}" for name, value in facts.items())])
+    return [sentence, *(f"  {name:<{width}}  {_word(value)}" for name, value in facts.items())]
 
 
 def _word(value: object) -> str:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from signal import SIGINT, SIGTERM, SIGWINCH
 from typing import TYPE_CHECKING
 
+from dragoman.cli import output
 from dragoman.cli.chat_editor import END, Editor
 from dragoman.cli.chat_lines import NOTE, Line, clock, legend, now, said_before
 from dragoman.cli.chat_screen import Screen
@@ -67,7 +68,7 @@ class Terminal(Outcome):
         self._talk = talk
         self._editor = Editor()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._screen = Screen(_write, _size, sys.stdout.encoding or "ascii")
+        self._screen = Screen(output.paint, _size, sys.stdout.encoding or "ascii")
         self._leaving = asyncio.Event()
         self._outgoing: asyncio.Queue[str] = asyncio.Queue()
         self._begun = False
@@ -171,11 +172,6 @@ class Terminal(Outcome):
         self._leaving.set()
 
 
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
-
-
 def _size() -> tuple[int, int]:
     size = shutil.get_terminal_size()
     return size.columns, size.lines
@@ -236,7 +232,7 @@ class Lines(Outcome):
 
     def on_connection(self, up: bool, why: str) -> None:
         if not up:
-            print(f"dragoman: offline: {why}", file=sys.stderr)
+            output.note(f"offline: {why}")
 
     @property
     def exit_code(self) -> int:
@@ -296,7 +292,7 @@ class Lines(Outcome):
 
 
 def _tell(what: str, which: str, text: str) -> None:
-    print(what, which, " ".join(text.splitlines()), sep="\t", flush=True)
+    output.columns(what, which, " ".join(text.splitlines()))
 
 
 async def _standard_input() -> AsyncIterator[str]:

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import typer
 
+from dragoman.cli import output
 from dragoman.cli.api import Api, Token, Url
 from dragoman.cli.failure import USAGE, Failure
 from dragoman.cli.operate import Yes, agreed
@@ -34,7 +35,7 @@ def add(
     """Create an account. Its password is asked for, or read from the first line of standard input."""
     api = Api(settings(ctx, config, override).config, url, token)
     told = api.post("/api/v1/chat/users", {"username": name, "password": new_password(name)})
-    typer.echo(f"{told['username']} is user {told['userId']}.")
+    output.line(f"{told['username']} is user {told['userId']}.")
 
 
 @app.command("passwd")
@@ -49,7 +50,7 @@ def passwd(
     """Set the password of an account. Its connection and all its tokens end."""
     api = Api(settings(ctx, config, override).config, url, token)
     api.post(f"/api/v1/chat/users/{quote(name, safe='')}/password", {"password": new_password(name)})
-    typer.echo(f"{name} has a new password and must log in again.")
+    output.line(f"{name} has a new password and must log in again.")
 
 
 @app.command("remove")
@@ -66,7 +67,7 @@ def remove(
     if not agreed(yes, f"remove the account of {name}"):
         return
     Api(settings(ctx, config, override).config, url, token).delete(f"/api/v1/chat/users/{quote(name, safe='')}")
-    typer.echo(f"The account of {name} is removed.")
+    output.line(f"The account of {name} is removed.")
 
 
 def invite(
@@ -81,7 +82,7 @@ def invite(
 ) -> None:
     """Make a code with which one new account can be created, where chat.registration is invite."""
     api = Api(settings(ctx, config, override).config, url, token)
-    typer.echo(api.post("/api/v1/chat/invites", {"ttl_s": seconds(lifetime)})["invite"])
+    output.line(api.post("/api/v1/chat/invites", {"ttl_s": seconds(lifetime)})["invite"])
 
 
 def new_password(name: str) -> str:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dragoman.cli import output
 from dragoman.cli.settings import ConfigFile, Overrides, settings
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ def check(ctx: typer.Context, config: ConfigFile = None, override: Overrides = N
 
     loaded = settings(ctx, config, override)
     check_secrets(loaded.config)
-    typer.echo(f"OK: {_origins(loaded)}.")
+    output.line(f"OK: {_origins(loaded)}.")
 
 
 @app.command()
@@ -33,7 +34,7 @@ def show(
 ) -> None:
     """Print every setting in effect and where it comes from, without secrets."""
     loaded = settings(ctx, config, override)
-    typer.echo(_json(loaded, changed) if as_json else _lines(loaded, changed))
+    output.block(_json(loaded, changed) if as_json else _lines(loaded, changed))
 
 
 @app.command()
@@ -41,7 +42,7 @@ def doc(example: Annotated[bool, typer.Option("--example", help="An example file
     """Print the reference of all settings, as Markdown."""
     from dragoman.config import reference
 
-    typer.echo(reference.example() if example else reference.markdown(), nl=False)
+    output.block(reference.example() if example else reference.markdown(), end="")
 
 
 def _origins(loaded: "Loaded") -> str:

@@ -5,13 +5,13 @@ and for databases whose everyday user may not change tables.
 """
 
 import asyncio
-import json
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from dragoman.cli import output
 from dragoman.cli.failure import Failure
 from dragoman.cli.settings import ConfigFile, Overrides, settings
 
@@ -31,13 +31,13 @@ def migrate(ctx: typer.Context, config: ConfigFile = None, override: Overrides =
     loaded = settings(ctx, config, override).config
     applied = _ask(loaded, lambda archive: archive.migrate())
     if as_json:
-        typer.echo(json.dumps({"database": _place(loaded), "applied": applied}, indent=2))
+        output.as_json({"database": _place(loaded), "applied": applied}, indent=2)
         return
-    typer.echo(f"Database: {_place(loaded)}")
+    output.line(f"Database: {_place(loaded)}")
     for name in applied:
-        typer.echo(f"applied {name}")
+        output.line(f"applied {name}")
     if not applied:
-        typer.echo("The tables are up to date: nothing was to be done.")
+        output.line("The tables are up to date: nothing was to be done.")
 
 
 @app.command()
@@ -52,16 +52,16 @@ def status(ctx: typer.Context, config: ConfigFile = None, override: Overrides = 
     except (Failure, ArchiveError) as error:
         if not as_json:
             raise Failure(str(error)) from None
-        typer.echo(json.dumps({"database": _place(loaded), "usable": False, "error": str(error)}, indent=2))
+        output.as_json({"database": _place(loaded), "usable": False, "error": str(error)}, indent=2)
         return 1
     if as_json:
         rows = [{"name": migration.name, "applied_ms": migration.applied_ms} for migration in found]
-        typer.echo(json.dumps({"database": _place(loaded), "usable": True, "migrations": rows}, indent=2))
+        output.as_json({"database": _place(loaded), "usable": True, "migrations": rows}, indent=2)
         return 0
-    typer.echo(f"Database: {_place(loaded)}")
+    output.line(f"Database: {_place(loaded)}")
     for migration in found:
-        typer.echo(f"  {migration.name}  {_when(migration)}")
-    typer.echo(verdict)
+        output.line(f"  {migration.name}  {_when(migration)}")
+    output.line(verdict)
     return 0
 
 

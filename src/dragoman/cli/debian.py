@@ -13,6 +13,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
+from dragoman.cli import output
+
 ENGINES = ("apertium-eng-spa", "espeak-ng")
 TIMEOUT_S = 90.0
 MAKE_TIMEOUT_S = 300.0
@@ -87,7 +89,7 @@ def _installed(query: str, package: str) -> bool:
     return told.stdout == "installed"
 
 
-def main(packages: Sequence[str], say: Callable[[str], None] = print) -> int:
+def main(packages: Sequence[str], say: Callable[[str], None] = output.line) -> int:
     absent = lacking(packages)
     if not absent:
         return 0

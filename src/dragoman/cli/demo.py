@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dragoman.cli import output
 from dragoman.cli.address import authority
 from dragoman.cli.failure import USAGE, Failure
 from dragoman.cli.serve import Port, Workers, started, where_to_look
@@ -69,7 +70,7 @@ def demo(
         watch = f"dragoman status --watch --url {authority(loaded.server.host, told.port)}"
         speak = f"dragoman say --url {authority(loaded.server.host, told.port)}"
         chat = f"dragoman chat --as alice --to bob --url {authority(loaded.server.host, told.port)}"
-        logs.say(
+        output.server_text(
             f"{where_to_look(loaded, told)}  {many} dialling in{chosen.why}. In a second terminal, from this folder:\n"
             f"    .venv/bin/{speak}\n    .venv/bin/{chat}\n    .venv/bin/{watch}\n  Ctrl-C ends everything.\n"
         )
@@ -113,7 +114,6 @@ def _choose(engine: str, may_install: bool | None) -> Choice:
 
 def _install(may_install: bool | None) -> str:
     """Install the engines if the user wants it. Returns why they were not installed, or nothing."""
-    from dragoman import logs
     from dragoman.cli.debian import ENGINES, TIMEOUT_S, can_install, install, lacking
 
     absent = lacking(ENGINES)
@@ -123,7 +123,7 @@ def _install(may_install: bool | None) -> str:
         may_install = typer.confirm(f"Install {' '.join(absent)} with apt-get, for nodes that really translate?")
     if not (absent and may_install):
         return ""
-    logs.say(f"installing {' '.join(absent)} with apt-get, at most {TIMEOUT_S:g} s …")
+    output.server_text(f"installing {' '.join(absent)} with apt-get, at most {TIMEOUT_S:g} s …")
     return install(absent)
 
 

@@ -1,6 +1,5 @@
 """`dragoman dlq`: dead letters. Replaying and dropping only say what they would do, until --yes."""
 
-import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -9,6 +8,7 @@ from urllib.parse import quote
 
 import typer
 
+from dragoman.cli import output
 from dragoman.cli.api import Api, Refusal, Token, Url
 from dragoman.cli.failure import USAGE, Failure
 from dragoman.cli.settings import ConfigFile, Overrides, settings
@@ -49,16 +49,17 @@ def list_letters(
     of_one = f"&instance={quote(instance, safe='')}" if instance else ""
     letters = api.get_list(f"/api/v1/dlq?count={count + 1}{of_one}")
     if as_json:
-        typer.echo(json.dumps(letters[:count], indent=2))
+        output.as_json(letters[:count], indent=2)
         return
     now = time.time()
     for row in letters[:count]:
         facts = f"{row['kind'] or 'unknown kind'}, {row['deliveries']} deliveries, {row['size']} bytes"
-        typer.echo(f"{_name(row)}  {facts}, {_age(now - row['dead_ms'] / 1000)} ago\n    {row['reason']}")
+        output.line(f"{_name(row)}  {facts}, {_age(now - row['dead_ms'] / 1000)} ago")
+        output.line(f"    {row['reason']}")
     if len(letters) > count:
-        typer.echo("… and more: see --count.")
+        output.line("… and more: see --count.")
     if not letters:
-        typer.echo(NONE)
+        output.line(NONE)
 
 
 @app.command()
@@ -75,11 +76,11 @@ def show(
     path = _path(letter)
     found = Api(settings(ctx, config, override).config, url, token).get(path)
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        output.as_json(found, indent=2)
         return
     for name, value in found.items():
         shown = f"{value} ({_date(value)})" if name.endswith("_ms") and value else value
-        typer.echo(f"{name:>11}  {shown}")
+        output.line(f"{name:>11}  {shown}")
 
 
 @app.command()
@@ -142,20 +143,20 @@ def _each(api: Api, names: list[str], yes: bool, as_json: bool, verbs: tuple[str
     """Each as far as it goes; the exit status says whether all of them did."""
     done = [_one(api, name, yes, act) for name in names] if as_json else []
     if as_json:
-        typer.echo(json.dumps(done, indent=2))
+        output.as_json(done, indent=2)
         return int(any("error" in row for row in done))
     failures = 0
     for name in names:
         row = _one(api, name, yes, act)
         if "error" in row:
             failures += 1
-            typer.echo(f"dragoman: {name}: {row['error']}", err=True)
+            output.note(f"{name}: {row['error']}")
         else:
-            typer.echo(f"{verbs[1]} {name}" if yes else f"would {verbs[0]} {name}")
+            output.line(f"{verbs[1]} {name}" if yes else f"would {verbs[0]} {name}")
     if not names:
-        typer.echo(NONE)
+        output.line(NONE)
     elif not yes:
-        typer.echo("Nothing was changed: say --yes to do it.")
+        output.line("Nothing was changed: say --yes to do it.")
     return int(failures > 0)
 
 

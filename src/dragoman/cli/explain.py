@@ -1,6 +1,5 @@
 """`dragoman explain`: what became of a job, in words: why it went where, what it waited for, how it ended."""
 
-import json
 import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
@@ -8,9 +7,11 @@ from urllib.parse import quote
 
 import typer
 
+from dragoman.cli import output
 from dragoman.cli.api import Api, Token, Url
 from dragoman.cli.failure import Failure
 from dragoman.cli.settings import ConfigFile, Overrides, settings
+from dragoman.visible import visible
 
 WIDTH = 80
 LAST = "last"
@@ -102,11 +103,11 @@ def explain(
     api = Api(settings(ctx, config, override).config, url, token)
     found = api.get(f"/api/v1/jobs/{quote(_newest(api) if job == LAST else job.strip(), safe='')}")
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        output.as_json(found, indent=2)
         return
     for heading, lines in story(found).items():
         for line in lines:
-            typer.echo(textwrap.fill(line, WIDTH, initial_indent=f"{heading:<7}", subsequent_indent=" " * 7))
+            output.block(textwrap.fill(line, WIDTH, initial_indent=f"{heading:<7}", subsequent_indent=" " * 7))
             heading = ""
 
 
@@ -119,13 +120,14 @@ def _newest(api: Api) -> str:
 
 
 def story(job: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Lines by heading."""
-    return {
+    """Lines by heading, safe to show."""
+    lines = {
         "What": [_what(job)],
         "Where": [*_attempts(job), " ".join((*_not_again(job), *_where(job.get("receipt") or {}, _pair(job))))],
         "When": list(_when(job)),
         "End": [_end(job)],
     }
+    return {heading: list(map(visible, found)) for heading, found in lines.items()}
 
 
 def _pair(job: Mapping[str, Any]) -> str:
@@ -251,8 +253,7 @@ def _end(job: Mapping[str, Any]) -> str:
     where = "by" if outcome in ("ok", "empty") else "at"
     by = f" {where} {job['node_id']}" if job.get("node_id") else ""
     tries = "at the first attempt" if attempts == 1 else f"after {attempts} attempts"
-    # A node's own words must not move the cursor.
-    words = "".join(char if char.isprintable() else " " for char in str(job.get("message", ""))).rstrip(".")
+    words = str(job.get("message", "")).rstrip(".")
     why = f" The reason: {words}." if words else ""
     return " ".join((f"{OUTCOMES.get(outcome, outcome)}{by}{code}, {tries}.{why}", *_release(job)))
 

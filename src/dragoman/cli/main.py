@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
 from dragoman import __version__
+from dragoman.cli import output
 from dragoman.cli.failure import Failure
 from dragoman.cli.settings import Before, ConfigFile, Overrides
 
@@ -102,7 +103,7 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"dragoman {__version__}")
+        output.line(f"dragoman {__version__}")
         raise typer.Exit
 
 
@@ -121,7 +122,7 @@ def dragoman(
     """The real-time control plane of live-translated conversation."""
     ctx.obj = Before(config, tuple(override or ()))
     if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help())
+        output.block(ctx.get_help())
 
 
 def run(args: Sequence[str]) -> int:
@@ -129,10 +130,10 @@ def run(args: Sequence[str]) -> int:
     try:
         result = get_command(app).main(args=list(args), prog_name="dragoman", standalone_mode=False)
     except Failure as failure:
-        typer.echo(f"dragoman: {failure}", err=True)
+        output.note(failure)
         return failure.exit_code
     except typer.TyperException as wrong:
-        typer.echo(_sentence(wrong), err=True)
+        output.error(_sentence(wrong))
         return wrong.exit_code
     except typer.Abort:  # somebody answered a question with no
         return 1

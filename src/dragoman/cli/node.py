@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dragoman.cli import output
 from dragoman.cli.failure import USAGE, Failure
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ class Dial:
 
     def say(self, sentence: str) -> None:
         if not self._quiet:
-            typer.echo(sentence, err=True)
+            output.error(sentence)
 
     async def simulated(self, settings: "SimSettings", languages: list[str], slots: int) -> None:
         from dragoman.node import run_sim_node

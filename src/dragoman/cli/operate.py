@@ -5,6 +5,7 @@ from urllib.parse import quote
 
 import typer
 
+from dragoman.cli import output
 from dragoman.cli.api import Api, Token, Url
 from dragoman.cli.settings import ConfigFile, Overrides, settings
 
@@ -29,7 +30,7 @@ def drain_instance(
     if not agreed(yes, f"drain the instance {name}"):
         return
     Api(settings(ctx, config, override).config, url, token).post(f"/api/v1/instances/{quote(name, safe='')}/drain")
-    typer.echo(f"The instance {name} drains.")
+    output.line(f"The instance {name} drains.")
 
 
 @drain.command("node")
@@ -51,7 +52,7 @@ def drain_node(
         api.delete(path)
     else:
         api.post(path)
-    typer.echo(f"The node {node} gets jobs again." if undo else f"The node {node} drains.")
+    output.line(f"The node {node} gets jobs again." if undo else f"The node {node} drains.")
 
 
 @session.command("end")
@@ -68,7 +69,7 @@ def end_session(
     if not agreed(yes, f"end the session {id}"):
         return
     Api(settings(ctx, config, override).config, url, token).delete(f"/api/v1/sessions/{quote(id, safe='')}")
-    typer.echo(f"The session {id} is ended.")
+    output.line(f"The session {id} is ended.")
 
 
 @session.callback()
@@ -78,5 +79,6 @@ def _group() -> None:
 
 def agreed(yes: bool, what: str) -> bool:
     if not yes:
-        typer.echo(f"would {what}\n{NOTHING}")
+        output.line(f"would {what}")
+        output.line(NOTHING)
     return yes

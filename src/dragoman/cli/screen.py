@@ -6,7 +6,8 @@ from bisect import bisect_right
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import typer
+from dragoman.cli import output
+from dragoman.visible import visible
 
 if TYPE_CHECKING:
     from dragoman.client import Event, Line
@@ -61,10 +62,10 @@ class Show:
             self._print(line)
 
     def _print(self, line: "Line") -> None:
-        typer.echo(_words(line))
+        output.line(_words(line))
 
     def note(self, note: str) -> None:
-        typer.echo(f"dragoman: {note}", err=True)
+        output.note(note)
 
     def spoke(self, spoken_ms: int) -> None:
         """So much was spoken until now."""
@@ -75,7 +76,7 @@ class Show:
     def sum_up(self) -> None:
         failed = f", {self.failed} failed" if self.failed else ""
         count = f"{self.translated} utterance{'' if self.translated == 1 else 's'} translated"
-        typer.echo(f"{count if self.translated or failed else 'Nothing was recognised'}{failed}.", err=True)
+        output.error(f"{count if self.translated or failed else 'Nothing was recognised'}{failed}.")
 
 
 def _words(line: "Line") -> str:
@@ -88,8 +89,7 @@ def _words(line: "Line") -> str:
     else:
         told = f"{line.heard}  →  {line.said}" + (f"  ({LATE})" if line.backfilled else "")
     told += f"  [{line.job_id}]" if line.job_id else ""
-    # What comes from afar must not move the cursor.
-    return f"{line.index:>4}  " + "".join(char if char.isprintable() else " " for char in told)
+    return visible(f"{line.index:>4}  {' '.join(told.splitlines())}")
 
 
 def _note(event: "Event") -> str:
@@ -113,7 +113,7 @@ def _note(event: "Event") -> str:
 class JsonLines(Show):
     def event(self, event: "Event") -> None:
         super().event(event)
-        typer.echo(json.dumps({"event": type(event).__name__.lower(), **_fields(event)}, ensure_ascii=False))
+        output.line(json.dumps({"event": type(event).__name__.lower(), **_fields(event)}, ensure_ascii=False))
 
     def line(self, line: "Line") -> None:
         """It is told by its event."""
@@ -122,7 +122,7 @@ class JsonLines(Show):
         """It is told by its event."""
 
     def sum_up(self) -> None:
-        typer.echo(json.dumps({"event": "end", "translated": self.translated, "failed": self.failed}))
+        output.line(json.dumps({"event": "end", "translated": self.translated, "failed": self.failed}))
 
 
 def _fields(event: "Event") -> dict[str, object]:
@@ -141,11 +141,10 @@ class Screen(Show):
     """
 
     def __init__(self, total_ms: int | None) -> None:
-        from rich.console import Console
         from rich.live import Live
 
         super().__init__()
-        self._console = Console(highlight=False)
+        self._console = output.console()
         self._total_ms = total_ms
         self._spoken_ms = 0
         self._doing = "speaking"
@@ -180,13 +179,12 @@ class Screen(Show):
 
     def _print(self, line: "Line") -> None:
         # Above what is shown.
-        self._console.print(_words(line), markup=False, soft_wrap=True, style=_style(line))
+        self._console.print(_words(line), soft_wrap=True, style=_style(line))
 
     def _picture(self) -> Any:
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
-        from rich.text import Text
 
         bar = Table.grid(padding=(0, 1))
         total = self._total_ms or None
@@ -194,15 +192,20 @@ class Screen(Show):
         bar.add_row(
             ProgressBar(total, self._spoken_ms, width=30, pulse=total is None),
             f"{self._spoken_ms / 1000:.1f}{of} s",
-            Text(self._doing, "dim", no_wrap=True, overflow="ellipsis"),
+            _row(self._doing, "dim"),
         )
-        lines = (Text(_words(one), _style(one), no_wrap=True, overflow="ellipsis") for one in self._shown())
-        return Group(*lines, bar)
+        return Group(*(_row(_words(one), _style(one)) for one in self._shown()), bar)
 
     def _shown(self) -> "list[Line]":
         """What can still be moved; a copy, since the picture is painted in a thread of its own."""
         lines, last = self.transcript.lines, self._last_printed
         return lines[0 if last is None else bisect_right(lines, last) :]
+
+
+def _row(text: str, style: str) -> Any:
+    row = output.styled((text, style))
+    row.no_wrap, row.overflow = True, "ellipsis"
+    return row
 
 
 def _style(line: "Line") -> str:

@@ -9,6 +9,7 @@ IMPORTED = time.monotonic()
 
 import typer  # noqa: E402
 
+from dragoman.cli import output  # noqa: E402
 from dragoman.cli.address import authority  # noqa: E402
 from dragoman.cli.settings import ConfigFile, Overrides, settings  # noqa: E402
 
@@ -55,7 +56,7 @@ def serve(
     loaded = settings(ctx, config, override, flags).config
     check_secrets(loaded)
     logs.configure(loaded.log.level, loaded.log.format)
-    return run(loaded, on_ready=lambda ready: logs.say(where_to_look(loaded, ready)), started=started())
+    return run(loaded, on_ready=lambda ready: output.server_text(where_to_look(loaded, ready)), started=started())
 
 
 def started() -> float:

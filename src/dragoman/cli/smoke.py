@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dragoman.cli import output
 from dragoman.cli.failure import Failure
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def smoke(
         return asyncio.run(_run(folder, redis))
     finally:
         if keep:
-            typer.echo(f"configurations: {folder}")
+            output.line(f"configurations: {folder}")
         else:
             import shutil
 
@@ -75,7 +76,7 @@ async def _run(folder: Path, redis_url: str | None) -> int:
             file = folder / f"{name}.toml"
             file.write_text(CONFIG.format(name=name, port=port, redis=redis_url, prefix=prefix))
             children.append(_start(folder, "--config", str(file), "serve"))
-            typer.echo(f"{name}: {file}, port {port}")
+            output.line(f"{name}: {file}, port {port}")
         a, b = ports["smoke-a"], ports["smoke-b"]
         await asyncio.gather(*(_until(port, "/health/ready", lambda told: told["ready"]) for port in (a, b)))
         node = f"ws://127.0.0.1:{a}/ws/node"
@@ -83,7 +84,7 @@ async def _run(folder: Path, redis_url: str | None) -> int:
             _start(folder, "node", "--quiet", "--url", node, "--languages", LANGUAGES, "--node-id", "smoke-node")
         )
         await _until(b, "/api/v1/cluster", lambda told: told["node_count"] > 0)
-        typer.echo("the node dialled in to smoke-a; smoke-b knows it")
+        output.line("the node dialled in to smoke-a; smoke-b knows it")
         return await _speak(a, b)
     except EngineError as error:
         raise Failure(f"{error}", 1) from None
@@ -116,9 +117,9 @@ async def _speak(a: int, b: int) -> int:
         f"smoke-a ─▶ smoke-b's inbox  job_ack, job_started, job_result   ({done[b]} entries worked there)",
         f"smoke-b ─▶ client           {result.text_translated!r}, outcome {job['outcome']}, attempt {job['attempt']}",
     ):
-        typer.echo(line)
+        output.line(line)
     crossed = job["node_id"] == "smoke-node" and min(done.values()) > 0
-    typer.echo("OK: the result crossed both instances." if crossed else "The result did not cross the instances.")
+    output.line("OK: the result crossed both instances." if crossed else "The result did not cross the instances.")
     return 0 if crossed else 1
 
 

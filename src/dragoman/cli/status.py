@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dragoman.cli import output
 from dragoman.cli.api import Api, Token, Url
 from dragoman.cli.failure import Failure
 from dragoman.cli.settings import ConfigFile, Overrides, settings
 
 if TYPE_CHECKING:
-    from rich.console import Console, Group
+    from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
 CLUSTER = "/api/v1/cluster"
 LOOK_S = 1.0
-PIPE_WIDTH = 120
 SHOWN_NODES = 40
+STILL = " Still looking; Ctrl-C ends."
 SHOWN_LANGUAGES = 8
 
 
@@ -38,20 +40,13 @@ def status(
     api = Api(settings(ctx, config, override).config, url, token)
     told = api.get(CLUSTER)
     if as_json and not watch:
-        typer.echo(json.dumps(told, indent=2))
+        output.as_json(told, indent=2)
     elif as_json:
         _watch_json(api)
     elif watch:
         _watch(api, told)
     else:
-        _console().print(picture(told))
-
-
-def _console() -> "Console":
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(width=PIPE_WIDTH, highlight=False)
+        output.console().print(picture(told))
 
 
 def _watch(api: Api, told: dict[str, Any]) -> None:
@@ -60,14 +55,14 @@ def _watch(api: Api, told: dict[str, Any]) -> None:
     from rich.live import Live
 
     try:
-        with Live(picture(told), console=_console(), auto_refresh=False) as live:
+        with Live(picture(told), console=output.console(), auto_refresh=False) as live:
             while True:
                 time.sleep(LOOK_S)
                 try:
                     told = api.get(CLUSTER)
                     live.update(picture(told), refresh=True)
                 except Failure as failure:
-                    live.update(Group(picture(told), f"[red]{failure}[/red] Still looking; Ctrl-C ends."), refresh=True)
+                    live.update(Group(picture(told), output.styled((failure, "red"), (STILL, ""))), refresh=True)
     except KeyboardInterrupt:
         pass
 
@@ -76,7 +71,7 @@ def _watch_json(api: Api) -> None:
     """One line a look, for programs."""
     try:
         while True:
-            typer.echo(json.dumps(api.get(CLUSTER)))
+            output.line(json.dumps(api.get(CLUSTER)))
             time.sleep(LOOK_S)
     except KeyboardInterrupt:
         pass
@@ -98,18 +93,18 @@ def picture(cluster: dict[str, Any]) -> "Group":
         if cluster["node_count"] > SHOWN_NODES:
             parts.append(f"… and {cluster['node_count'] - SHOWN_NODES} more nodes; see --json")
         if letters := sum(cluster["dead_letters"].values()):
-            parts += ["", f"[red]{_many(letters, 'dead letter')}[/red]: see dragoman dlq list"]
+            parts += ["", output.styled((_many(letters, "dead letter"), "red"), (": see dragoman dlq list", ""))]
     except (KeyError, TypeError, AttributeError):
         raise Failure("What answers there is not Dragoman, or one of another release. Try --url or --json.") from None
     return Group(*parts)
 
 
-def _headline(cluster: dict[str, Any]) -> str:
+def _headline(cluster: dict[str, Any]) -> "Text":
     alive = [row for row in cluster["instances"] if row["alive"]]
     durability = ", ".join(sorted({row.get("durability") or "unknown" for row in alive})) or "unknown"
     versions = ", ".join(sorted({row.get("version") or "?" for row in alive}))
     counts = f"{_many(len(alive), 'instance')}, {_many(cluster['node_count'], 'node')}"
-    return f"[bold]Dragoman {versions}[/bold]: {counts}, durability {durability}"
+    return output.styled((f"Dragoman {versions}", "bold"), (f": {counts}, durability {durability}", ""))
 
 
 def _instances(cluster: dict[str, Any], numbers: dict[str, int]) -> "Table":
@@ -118,37 +113,40 @@ def _instances(cluster: dict[str, Any], numbers: dict[str, int]) -> "Table":
         letters = cluster["dead_letters"].get(row["instance"], 0)
         state = _state(row)
         counts = [str(row.get(name, 0)) for name in ("sessions", "nodes", "jobs")]
-        inbox, dead = str(row["inbox"]["waiting"]), f"[red]{letters}[/red]" if letters else "0"
-        table.add_row(str(numbers[row["instance"]]), _plain(row["instance"]), state, *counts, inbox, dead)
+        inbox, dead = str(row["inbox"]["waiting"]), output.styled((letters, "red" if letters else ""))
+        table.add_row(str(numbers[row["instance"]]), str(row["instance"]), state, *counts, inbox, dead)
     return table
 
 
-def _state(row: dict[str, Any]) -> str:
+def _state(row: dict[str, Any]) -> "Text":
     if not row["alive"]:
-        return "[red]dead[/red]"
+        return output.styled(("dead", "red"))
     if not row.get("answering", True):
-        return "[red]not answering[/red]"
-    return "draining" if row.get("draining") else "alive"
+        return output.styled(("not answering", "red"))
+    return output.styled(("draining" if row.get("draining") else "alive", ""))
 
 
 def _nodes(nodes: list[dict[str, Any]], numbers: dict[str, int], now_ms: int) -> "Table":
     table = _table("node", "at>", "slots>", "languages", "ready")
     for row in nodes:
-        at = f"#{numbers[row['instance']]}" if row["instance"] in numbers else _plain(row["instance"])
-        ready = ", ".join(row["ready"]) or "[red]nothing[/red]" if row["ready"] is not None else "not told"
+        at = f"#{numbers[row['instance']]}" if row["instance"] in numbers else str(row["instance"])
         slots = f"{row['reserved']}/{row['slots']}"
         states = ["draining"] if row["draining"] else []
-        name = _plain(row["node_id"]) + "".join(
-            f" [yellow]({state})[/yellow]" for state in states + _cools(row, now_ms)
-        )
-        table.add_row(name, at, slots, _languages(row), ready)
+        marks = [(f" ({state})", "yellow") for state in states + _cools(row, now_ms)]
+        table.add_row(output.styled((row["node_id"], ""), *marks), at, slots, _languages(row), _ready(row["ready"]))
     return table
+
+
+def _ready(services: list[str] | None) -> "Text":
+    if services is None:
+        return output.styled(("not told", ""))
+    return output.styled((", ".join(services), "") if services else ("nothing", "red"))
 
 
 def _cools(row: dict[str, Any], now_ms: int) -> list[str]:
     """What the node is not asked for now; a server of an earlier release does not say."""
     services = {name: until - now_ms for name, until in (row.get("cooling_until_ms") or {}).items()}
-    names = {name: "cooling down" if name == "*" else f"{_plain(name)} cooling down" for name in services}
+    names = {name: "cooling down" if name == "*" else f"{name} cooling down" for name in services}
     states = [f"{names[name]}, {_seconds(left_ms)}" for name, left_ms in services.items() if left_ms > 0]
     if failing := row.get("failing"):
         left_ms = failing["paused_until_ms"] - now_ms
@@ -172,7 +170,7 @@ def _languages(node: dict[str, Any]) -> str:
 
 def _few(languages: list[str]) -> str:
     more = len(languages) - SHOWN_LANGUAGES
-    return _plain(" ".join(languages[:SHOWN_LANGUAGES])) + (f" +{more}" if more > 0 else "") or "none"
+    return " ".join(languages[:SHOWN_LANGUAGES]) + (f" +{more}" if more > 0 else "") or "none"
 
 
 def _table(*columns: str) -> "Table":
@@ -183,13 +181,6 @@ def _table(*columns: str) -> "Table":
     for column in columns:
         table.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left", overflow="fold")
     return table
-
-
-def _plain(text: str) -> str:
-    """Names are others' words: they carry no markup of ours."""
-    from rich.markup import escape
-
-    return escape(text)
 
 
 def _many(count: int, noun: str) -> str:

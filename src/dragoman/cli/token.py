@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from dragoman.cli import output
 from dragoman.cli.failure import USAGE, Failure
 from dragoman.cli.secrets import made, signing_secret
 from dragoman.cli.settings import ConfigFile, Overrides, settings
@@ -166,8 +167,8 @@ class _Mint:
 
     def _print(self, token: str, whose: str) -> None:
         ends = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() + self._lifetime_s))
-        typer.echo(f"A token for {whose}, valid until {ends}. Whoever has it is taken for them.", err=True)
-        typer.echo(token)
+        output.error(f"A token for {whose}, valid until {ends}. Whoever has it is taken for them.")
+        output.line(token)
 
 
 def _secret(config: "Config", file: Path | None, development: bool) -> str:

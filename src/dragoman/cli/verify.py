@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from dragoman.cli import output
 from dragoman.cli.failure import USAGE, Failure
 from dragoman.cli.settings import settings
 from dragoman.verify.fault_names import TITLES
@@ -86,7 +87,7 @@ def _list() -> int:
 
     for name, fault in BY_NAME.items():
         needs = f"  (only with --redis {fault.redis})" if fault.redis else ""
-        typer.echo(f"{name:20} {fault.title}{needs}")
+        output.line(f"{name:20} {fault.title}{needs}")
     return 0
 
 
@@ -105,8 +106,6 @@ def _chosen(faults: str | None, only: str | None) -> "tuple[Load | None, list[Fa
 
 
 def _run(order: "Order", server: str, json: Path | None) -> int:
-    from rich.console import Console
-
     from dragoman.bench.progress import bar
     from dragoman.bench.report import machine
     from dragoman.embedded.binary import find_server
@@ -115,9 +114,7 @@ def _run(order: "Order", server: str, json: Path | None) -> int:
     from dragoman.verify.errors import CannotRun
     from dragoman.verify.run import told_settings, until_ended, verify
 
-    progress, console = Console(stderr=True), Console()
-    if not console.is_terminal:
-        console = Console(width=PIPE_WIDTH)
+    progress, console = output.console(stderr=True), output.console(pipe_width=PIPE_WIDTH)
     on = machine()
     try:
         binary = find_server(server)
@@ -135,13 +132,13 @@ def _run(order: "Order", server: str, json: Path | None) -> int:
 
 
 def _line(step: str) -> None:
-    typer.echo(f"dragoman verify: {step} …", err=True)
+    output.error(f"dragoman verify: {step} …")
 
 
 def _row(row: "Row") -> None:
     from dragoman.verify.table import verdict
 
-    typer.echo(f"dragoman verify: {row.title}: {verdict(row)}, {row.kept} of {row.told} kept", err=True)
+    output.error(f"dragoman verify: {row.title}: {verdict(row)}, {row.kept} of {row.told} kept")
 
 
 def _nothing(row: "Row") -> None: ...

@@ -25,6 +25,7 @@ else:
 
 from dragoman.logs.limiter import Limiter
 from dragoman.logs.writer import Writer
+from dragoman.visible import visible, visible_lines
 
 LIBRARIES = logging.WARNING
 DROPPED = "log lines were dropped: what reads them is too slow or gone"
@@ -50,10 +51,7 @@ def configure(level: str, format: str, **bound: Any) -> None:
         structlog.processors.StackInfoRenderer(),
         *([] if text else [structlog.processors.format_exc_info]),
     ]
-    renderer: Any = structlog.processors.JSONRenderer()
-    if text:
-        plain = structlog.dev.plain_traceback
-        renderer = structlog.dev.ConsoleRenderer(colors=terminal, exception_formatter=plain)
+    renderer: Any = _text_renderer(terminal) if text else structlog.processors.JSONRenderer()
 
     def dropped_line(count: int) -> str:
         line = bind(None, "", {"event": DROPPED, "count": count, "level": "warning"})
@@ -75,6 +73,30 @@ def configure(level: str, format: str, **bound: Any) -> None:
     _hear_libraries(shared, renderer)
     # The SDKs log as libraries do; inside our own processes they are not strangers.
     logging.getLogger("dragoman").setLevel(level.upper())
+
+
+def _text_renderer(colors: bool) -> Any:
+    """Lines as text. What a client, a node or a library wrote cannot steer the terminal that shows them."""
+
+    def traceback(stream: TextIO, info: Any) -> None:
+        plain = io.StringIO()
+        structlog.dev.plain_traceback(plain, info)
+        stream.write(visible_lines(plain.getvalue()))
+
+    console = structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=traceback)
+
+    def render(logger: Any, method: str, line: Any) -> str:
+        safe = {name: _safe(name, value) for name, value in line.items()}
+        return str(console(logger, method, safe))
+
+    return render
+
+
+def _safe(name: str, value: Any) -> Any:
+    """The renderer writes strings as they are, and the `repr` of everything else."""
+    if not isinstance(value, str):
+        return value
+    return visible_lines(value) if name in ("stack", "exception") else visible(value)
 
 
 def say(text: str) -> None:

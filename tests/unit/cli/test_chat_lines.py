@@ -40,7 +40,7 @@ def test_a_refused_message_says_why() -> None:
 
 
 def test_what_comes_from_afar_does_not_move_the_cursor() -> None:
-    assert printed(Line("bob", "a\x1b[2Jb\nc\x07"), UNICODE) == "      bob: a [2Jb c "
+    assert printed(Line("bob", "a\x1b[2Jb\nc\x07"), UNICODE) == "      bob: a\\u001b[2Jb c\\u0007"
 
 
 def test_a_note_has_no_name() -> None:

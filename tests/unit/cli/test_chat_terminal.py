@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from dragoman.cli import chat_terminal
+from dragoman.cli import chat_terminal, output
 from dragoman.cli.chat_terminal import Talk, Terminal
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ async def test_a_key_pressed_at_the_first_sight_of_the_chat_is_understood(monkey
         by_lines.append(bool(termios.tcgetattr(terminal)[LFLAG] & termios.ICANON))
 
     monkeypatch.setattr(chat_terminal, "STDIN_FD", terminal)
-    monkeypatch.setattr(chat_terminal, "_write", shown)
+    monkeypatch.setattr(output, "paint", shown)
     try:
         async with asyncio.timeout(60):
             assert await Terminal(Talk("ann", "ben", 2)).hold(cast("Chat", _Nobody()), []) == 0

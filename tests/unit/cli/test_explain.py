@@ -137,7 +137,9 @@ def test_a_job_that_found_no_node_gives_no_slot_back_and_did_no_work() -> None:
         "+0 ms  recorded",
         "+2000 ms  ended (2000 ms for a node)",
     ]
-    assert told("End", **fields) == "It failed (NO_AVAILABLE_NODE), at the first attempt. The reason: no node [2J."
+    assert (
+        told("End", **fields) == "It failed (NO_AVAILABLE_NODE), at the first attempt. The reason: no node\\u001b[2J."
+    )
 
 
 def test_a_last_attempt_that_found_no_node_is_told_before_the_one_that_did() -> None:

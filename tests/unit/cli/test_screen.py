@@ -39,7 +39,7 @@ def test_each_line_is_printed_when_it_is_settled(capsys: pytest.CaptureFixture[s
 
 def test_what_comes_from_afar_does_not_move_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:
     Show().event(said(0, "a\x1b[2Jb\nc\u202e"))
-    assert capsys.readouterr().out == "   0  a [2Jb c   →  [es] a [2Jb c   [job-0]\n"
+    assert capsys.readouterr().out == "   0  a\\u001b[2Jb c\\u202e  →  [es] a\\u001b[2Jb c\\u202e  [job-0]\n"
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 from typing import Any
 
 import pytest
-from rich.console import Console
 
+from dragoman.cli import output
 from dragoman.cli.failure import Failure
 from dragoman.cli.status import picture
 
@@ -24,7 +24,7 @@ def cluster(*instances: dict[str, Any], nodes: list[dict[str, Any]] | None = Non
 
 
 def lines(told: dict[str, Any], width: int = 80) -> list[str]:
-    console = Console(width=width, highlight=False)
+    console = output.console(pipe_width=width)
     with console.capture() as captured:
         console.print(picture(told))
     return [line.rstrip() for line in captured.get().splitlines()]

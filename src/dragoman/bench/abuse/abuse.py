@@ -192,7 +192,7 @@ def conclude(
     report.settings["answers"] = {found.attack.name: dict(found.answers) for found in findings}
     report.settings["wrong"] = wrong
     report.tables = [answer_table(findings), cost_table(findings)]
-    report.notes = [_summary(report, told), *(f"[red]Wrong:[/red] {what}" for what in wrong)]
+    report.notes = [_summary(report, told), *(f"Wrong: {what}" for what in wrong)]
 
 
 def _summary(report: Report, told: Mapping[str, Any]) -> str:
