@@ -131,7 +131,8 @@ class Stage:
         """Until a page of this instance is told of a node for these languages."""
 
         async def known() -> bool:
-            return tgt in (await instance.get("/api/v1/public/languages"))["pairs"].get(src, [])
+            groups = (await instance.get("/api/v1/public/languages"))["groups"]
+            return any(src in group["from"] and tgt in group["to"] for group in groups)
 
         await wait_until(known, PATIENCE_S, f"{src} → {tgt}")
 

@@ -2,19 +2,23 @@
 
 import json
 from collections.abc import Iterator
+from time import monotonic
 from typing import Any
 
 import aiohttp
 import pytest
+import redis
 
 from dragoman.gateway.session_endpoint import MOST_SESSIONS
 from dragoman.protocol.codes import Close
 from dragoman.protocol.fields import MAX_ENTRIES
+from dragoman.services.speech.local_nodes import TELL_S
 from e2e.bystander import closed_with, unharmed
 from e2e.raw_node import SAMPLES, Message, RawNode
 from e2e.speech_stage import PATIENCE_S, Stage, standing, visiting
 from key_leaks import Onlooker
 from redis_servers import RedisAt
+from waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +99,65 @@ async def test_a_node_tells_of_itself_in_few_words_when_it_comes_and_while_it_is
         node = await visit.node(node_id="modest")
         await node.ws.send_str(json.dumps(SAMPLES["node_heartbeat"] | {"node_id": "modest"} | boasts()[what]))
         assert (await node.until("error"))["code"] == "INVALID_MESSAGE"
+
+
+LONG = "x" * 200
+
+
+async def test_what_redis_keeps_of_a_node_is_small_whatever_it_says_of_itself(stage: Stage) -> None:
+    names = [f"{n}{LONG}"[:200] for n in range(MAX_ENTRIES)]
+    async with unharmed(stage) as visit:
+        node = await visit.node(node_id="wordy", advanced_features=names)
+        languages = [f"{visit.src}-{n:025}" for n in range(MAX_ENTRIES)]
+        await node.beat(
+            languages,
+            installed_services=[{"service_id": name, "type": LONG} for name in names],
+            capability_by_type=[{"type": name, "ready": True} for name in names],
+        )
+
+        async def kept() -> bytes:
+            return bytes(await visit.redis.call("GET", visit.keys.node_snapshot(node.id)) or b"")
+
+        async def known() -> bool:
+            return languages[-1].encode() in await kept()
+
+        await wait_until(known, PATIENCE_S)
+        assert len(await kept()) < 100_000
+
+
+async def test_a_name_of_a_service_that_is_too_long_is_kept_nowhere(stage: Stage) -> None:
+    async def lacks(node: RawNode, job: Message) -> None:
+        await node.lacks(job, "x" * 60_000)
+
+    async with unharmed(stage) as visit:
+        node = await visit.node(work=lacks)
+        talker = await visit.talker()
+        await visit.say_utterance(talker, 0)
+        assert await talker.failed(0)
+        kept = await visit.redis.call("HGETALL", visit.keys.storm(node.id))
+        assert kept
+        assert max(map(len, kept)) < 1000
+
+
+async def test_heartbeats_that_come_faster_than_others_have_to_know_are_told_as_one(stage: Stage) -> None:
+    async with unharmed(stage) as visit:
+        node = await visit.node(node_id="hasty")
+        with redis.Redis.from_url(stage.redis.urls[0], protocol=2) as client, client.pubsub() as onlooker:
+            onlooker.subscribe(visit.keys.announcements)
+            began = monotonic()
+            for number in range(300):
+                services = [{"service_id": f"s{number}", "type": "asr"}]
+                await node.beat((visit.src, visit.tgt), installed_services=services)
+
+            async def latest() -> bool:
+                return b'"s299"' in (await visit.redis.call("GET", visit.keys.node_snapshot(node.id)) or b"")
+
+            await wait_until(latest, PATIENCE_S)
+            most = (monotonic() - began) / TELL_S + 2
+            told = 0
+            while (message := onlooker.get_message(timeout=0.2)) is not None:
+                told += message["type"] == "message" and b"hasty" in message["data"]
+        assert 0 < told <= most
 
 
 async def test_codes_that_a_node_makes_up_do_not_become_metrics(stage: Stage) -> None:

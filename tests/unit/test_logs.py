@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from dragoman.logs.limiter import Limiter
+from dragoman.logs.limiter import MAX_KINDS, Limiter
 from dragoman.logs.writer import Writer
 from processes import wait_until
 
@@ -209,6 +209,20 @@ def test_limiter_shows_the_line_whose_named_field_is_largest() -> None:
         limited(limiter, "slow", "totalMs", totalMs=total_ms)
     clock.now += 1.5
     assert limiter.due() == [{"level": "warning", "event": "slow", "totalMs": 900, "repeated": 3}]
+
+
+def test_limiter_counts_the_lines_of_each_node_by_themselves() -> None:
+    clock = Clock()
+    limiter = Limiter(clock)
+    assert [limited(limiter, each="node", node=name) for name in "aaba"] == [True, False, True, False]
+    clock.now += 1.0
+    assert [(line["node"], line["repeated"]) for line in limiter.due()] == [("a", 2)]
+
+
+def test_limiter_keeps_no_more_kinds_than_its_bound_however_many_nodes_there_are() -> None:
+    limiter = Limiter(Clock())
+    written = sum(limited(limiter, each="node", node=str(number)) for number in range(5000))
+    assert written == MAX_KINDS + 1
 
 
 def test_limiter_leaves_other_lines_alone() -> None:

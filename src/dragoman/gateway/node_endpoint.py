@@ -101,6 +101,7 @@ class NodeEndpoint:
                     code=message.code,
                     message=message.message[:200],
                     limited=True,
+                    each="node",
                 )
 
     def _register(self, conn: Connection, message: wire.NodeRegister) -> None:

@@ -5,6 +5,7 @@ once, when the routes are made; a browser asks again each time and is told by th
 allows this host and nothing inline: whatever is shown was written by somebody else, and is never to run.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 from importlib.resources import files
@@ -12,15 +13,18 @@ from importlib.resources.abc import Traversable
 from time import monotonic
 from typing import Final
 
+import msgspec
 from aiohttp import web
 
 from dragoman.domain.chat.registration import Registration
 from dragoman.domain.fleet import Node
-from dragoman.gateway.answers import error, json
+from dragoman.gateway.answers import error
 from dragoman.gateway.sample import Samples, Unspoken
 
 INDEX: Final = "index.html"
 LANGUAGES_S: Final = 1.0  # how long one answer is good for: many pages ask, and a fleet may be large
+MAX_GROUPS: Final = 64
+MAX_CODES: Final = 4096  # codes of languages in one answer
 SECURITY: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self'; media-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -89,17 +93,19 @@ def _suffix(file: Traversable) -> str:
 class _Api:
     def __init__(self, nodes: Callable[[], Iterable[Node]], samples: Samples) -> None:
         self._nodes, self._samples = nodes, samples
-        self._told: dict[str, list[str]] = {}
+        self._told = b""
         self._good_until = float("-inf")
 
     async def languages(self, _: web.Request) -> web.Response:
         now = monotonic()
         if now >= self._good_until:
-            self._told, self._good_until = pairs(self._nodes()), now + LANGUAGES_S
-        spoken = [language for language in self._told if language in self._samples]
-        answer = json({"pairs": self._told, "samples": spoken})
-        answer.headers["Cache-Control"] = "no-store"
-        return answer
+            self._told, self._good_until = self._encoded(), now + LANGUAGES_S
+        return web.Response(body=self._told, content_type="application/json", headers={"Cache-Control": "no-store"})
+
+    def _encoded(self) -> bytes:
+        told = groups(self._nodes())
+        spoken = sorted({language for group in told for language in group["from"] if language in self._samples})
+        return msgspec.json.encode({"groups": told, "samples": spoken})
 
     async def sample(self, request: web.Request) -> web.Response:
         language = request.query.get("lang", "en")
@@ -112,15 +118,24 @@ class _Api:
         return web.Response(body=body, content_type="audio/wav", headers={**SECURITY, "Cache-Control": "max-age=3600"})
 
 
-def pairs(nodes: Iterable[Node]) -> dict[str, list[str]]:
-    """From which language to which ones the fleet translates now, both in order."""
-    found: dict[str, set[str]] = {}
-    seen: set[tuple[frozenset[str], frozenset[str]]] = set()  # most nodes of a fleet are alike
-    for node in nodes:
-        kind = (node.asr, node.semantic)
-        if node.draining or not node.public or kind in seen:
-            continue
-        seen.add(kind)
-        for language in node.asr:
-            found.setdefault(language, set()).update(node.semantic - {language})
-    return {source: sorted(found[source]) for source in sorted(found) if found[source]}
+def groups(nodes: Iterable[Node]) -> list[dict[str, list[str]]]:
+    """What the fleet translates now: from each language of `from` to each other one of `to`, both in order.
+
+    No longer than what the nodes say, since a node serves every pair of its languages; nodes that write the same
+    languages are one group. Where that would be more than the bounds, the groups of the most nodes come first.
+    """
+    kinds = Counter((node.asr, node.semantic) for node in nodes if node.public and not node.draining)
+    sources: dict[frozenset[str], set[str]] = {}
+    size: Counter[frozenset[str]] = Counter()
+    for (heard, written), count in kinds.items():
+        if written and any(written != {language} for language in heard):
+            sources.setdefault(written, set()).update(heard)
+            size[written] += count
+    found: list[dict[str, list[str]]] = []
+    room = MAX_CODES
+    for written, _ in sorted(size.items(), key=lambda item: (-item[1], sorted(item[0])))[:MAX_GROUPS]:
+        spoken = sorted(sources[written] if len(written) > 1 else sources[written] - written)
+        if len(spoken) + len(written) <= room:
+            room -= len(spoken) + len(written)
+            found.append({"from": spoken, "to": sorted(written)})
+    return found

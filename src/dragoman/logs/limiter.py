@@ -1,7 +1,8 @@
 """One line a second for what would otherwise be logged thousands of times.
 
-A line with `limited=True` is written when it is the first of its kind (level and event). Those that follow are counted.
-A second later, and every second for as long as more come, one line stands for them: it is one of them, and
+A line with `limited=True` is written when it is the first of its kind: its level and event, and with `each="<field>"`
+the value of that field too, such as the node it is about, so that one node hides no other. Those that follow are
+counted. A second later, and every second for as long as more come, one line stands for them: it is one of them, and
 `repeated` says how many it stands for. With `limited="<field>"` it is the one in which that field is largest, otherwise
 the last.
 """
@@ -14,6 +15,7 @@ from typing import Any
 from structlog import DropEvent
 
 WINDOW_S = 1.0
+MAX_KINDS = 1000  # beyond it, `each` makes no difference: lines about many nodes share a second
 
 Line = MutableMapping[str, Any]
 
@@ -30,15 +32,18 @@ class Limiter:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._windows: dict[tuple[str, str], _Window] = {}
+        self._windows: dict[tuple[str, ...], _Window] = {}
         self._lock = threading.Lock()
 
     def __call__(self, logger: object, method: str, line: Line) -> Line:
-        by = line.pop("limited", None)
+        by, each = line.pop("limited", None), line.pop("each", None)
         if not by:
             return line
-        kind = (str(line.get("level")), str(line.get("event")))
+        kind: tuple[str, ...] = (str(line.get("level")), str(line.get("event")))
         with self._lock:
+            if each is not None:
+                one = (*kind, str(line.get(each)))
+                kind = one if one in self._windows or len(self._windows) < MAX_KINDS else kind
             window = self._windows.get(kind)
             if window is None:
                 self._windows[kind] = _Window(self._clock() + WINDOW_S)

@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from dragoman.protocol.codes import FINAL_CODES, ErrorCode
 from dragoman.protocol.errors import ProtocolError
-from dragoman.protocol.fields import ABSENT, Message, Part
+from dragoman.protocol.fields import ABSENT, Message, Name, Part, Sentence
 from dragoman.protocol.node import JobError, NodeMessage, ToNode
 from dragoman.protocol.session import ClientMessage, ServerMessage
 
@@ -137,9 +137,9 @@ class _Extra(msgspec.Struct):
 class ModelDetails(msgspec.Struct, frozen=True):
     """`error.details` of MODEL_NOT_AVAILABLE."""
 
-    service_id: str
-    service_version: str | None = None
-    reason: str | None = None
+    service_id: Name
+    service_version: Name | None = None
+    reason: Sentence | None = None
 
 
 class _FailureDetails(msgspec.Struct):

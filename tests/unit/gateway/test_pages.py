@@ -1,10 +1,12 @@
 """The page's files as a browser gets them: every one by its own path, under a policy that allows this host alone."""
 
+import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
+from random import Random
 
 import pytest
 from aiohttp import web
@@ -13,7 +15,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from dragoman.domain.chat.registration import Registration
 from dragoman.domain.fleet import Node
 from dragoman.gateway import pages
-from dragoman.gateway.pages import pairs
+from dragoman.gateway.pages import MAX_GROUPS, groups
 from dragoman.gateway.sample import SENTENCES, Samples, Unspoken
 
 FOLDER = Path(str(files("dragoman.web"))) / "page"
@@ -122,20 +124,52 @@ def test_both_languages_say_everything_the_page_asks_for() -> None:
 # -- languages
 
 
-def test_pairs_are_what_the_nodes_serve_now_in_order() -> None:
-    fleet = [node("a", "en es", "es en zh"), node("b", "fr", "en"), node("c", "en es", "es en zh")]
-    assert pairs(fleet) == {"en": ["es", "zh"], "es": ["en", "zh"], "fr": ["en"]}
+def pairs(nodes: list[Node]) -> set[tuple[str, str]]:
+    return {(a, b) for group in groups(nodes) for a in group["from"] for b in group["to"] if a != b}
+
+
+def test_groups_are_what_the_nodes_serve_now_in_order() -> None:
+    fleet = [node("a", "en es", "es en zh"), node("b", "fr", "en"), node("c", "de es", "zh en es")]
+    assert groups(fleet) == [{"from": ["de", "en", "es"], "to": ["en", "es", "zh"]}, {"from": ["fr"], "to": ["en"]}]
+
+
+def test_groups_stand_for_the_pairs_of_every_node_and_no_others() -> None:
+    draw = Random(7)
+    for _ in range(200):
+        fleet = [
+            node(str(n), *(" ".join(draw.sample("abcdef", draw.randint(0, 4))) for _ in range(2))) for n in range(4)
+        ]
+        served = {(a, b) for one in fleet for a in one.asr for b in one.semantic if a != b}
+        assert pairs(fleet) == served
+        assert {a for group in groups(fleet) for a in group["from"]} == {a for a, _ in served}
+
+
+async def test_the_answer_to_anybody_is_not_longer_than_what_nodes_say() -> None:
+    codes = " ".join(f"language-{number:03}" for number in range(256))
+    async with serving(node("a", codes, codes)) as client, client.get("/api/v1/public/languages") as answer:
+        assert len(await answer.read()) < 3 * len(codes)
+
+
+async def test_a_fleet_of_odd_nodes_does_not_make_the_answer_long_and_hides_no_usual_ones() -> None:
+    odd = [node(f"odd-{n}", "en", " ".join(f"{'x' * 30}-{n}-{k}" for k in range(256))) for n in range(100)]
+    usual = [node("a", "en", "es"), node("b", "en", "es")]
+    async with serving(*odd, *usual) as client, client.get("/api/v1/public/languages") as answer:
+        body = await answer.read()
+    told = json.loads(body)["groups"]
+    assert len(body) < 200_000
+    assert told[0] == {"from": ["en"], "to": ["es"]}
+    assert len(told) <= MAX_GROUPS
 
 
 def test_nodes_that_leave_or_are_not_for_everybody_offer_nothing() -> None:
     assert (
-        pairs([node("a", "en", "es", draining=True), node("b", "en", "es", public=False), node("c", "en", "en")]) == {}
+        groups([node("a", "en", "es", draining=True), node("b", "en", "es", public=False), node("c", "en", "en")]) == []
     )
 
 
 async def test_the_languages_name_no_node() -> None:
     async with serving(node("secret-name", "en", "es")) as client, client.get("/api/v1/public/languages") as answer:
-        assert await answer.json() == {"pairs": {"en": ["es"]}, "samples": ["en"]}
+        assert await answer.json() == {"groups": [{"from": ["en"], "to": ["es"]}], "samples": ["en"]}
         assert answer.headers["Cache-Control"] == "no-store"
 
 

@@ -191,7 +191,7 @@ class Dispatcher:
         if await self.jobs.late_result(result.job_id, node_id):
             self.metrics.released.labels(Drop.LATE.value).inc()
             about = {"session": result.session_id, "index": result.utterance_index, "job": result.job_id}
-            log.info("late result dropped", node=node_id, trace_id=result.trace_id, **about)
+            log.info("late result dropped", node=node_id, trace_id=result.trace_id, **about, limited=True, each="node")
 
     def _heard(self, node_id: str, message: AboutJob) -> bool:
         driver = self._driven.get(message.job_id)

@@ -8,6 +8,7 @@ the assignment.
 import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from math import inf
 from time import monotonic
 from typing import Any
 
@@ -16,7 +17,7 @@ import structlog
 
 from dragoman.protocol import ids
 from dragoman.protocol.codec import encode
-from dragoman.protocol.codes import Close
+from dragoman.protocol.codes import Close, NodeFeature
 from dragoman.protocol.node import (
     JobAck,
     JobResult,
@@ -44,6 +45,10 @@ log = structlog.get_logger(__name__)
 FORWARD_PATIENCE_S = 30.0
 FORWARD_PAUSE_S = 0.25
 MAX_JOBS = 10_000
+MAX_SERVICES = 64  # of a node that the others are told of
+MAX_READY = 32
+TELL_S = 0.2  # between two snapshots of one node: what it says more often is told with the next
+PER_NODE: dict[str, Any] = {"limited": True, "each": "node"}  # a node that flaps fills no log and hides no other node
 MAX_BREATH_BYTES = 1 << 20  # of one entry, unless a single frame is more: both are well below what an inbox takes
 
 AboutJob = JobAck | JobStarted | NodePartial | JobResult
@@ -63,6 +68,9 @@ class LocalNode:
     snapshot: Snapshot
     heard_at: float
     usable: bool = False  # from its first heartbeat on
+    reported: Snapshot | None = None  # by a heartbeat, and not told to others yet
+    telling: bool = False
+    told_at: float = -inf
     draining: bool = False  # an operator said so
     named: bool = False  # it showed a token
     jobs: dict[str, Assigned] = field(default_factory=dict)
@@ -134,13 +142,27 @@ class LocalNodes:
         elif former is not None and former != self.instance:
             self._tasks.spawn(self._evict_elsewhere(former, node_id, epoch), "evict")
         conn.send(encode(NodeRegisterAck(node_id=node_id, message="registered", status="registered")))
-        log.info("node registered", node=node_id, epoch=epoch, slots=node.snapshot.slots, peer=conn.peer[0])
+        about = {"node": node_id, "epoch": epoch, "slots": node.snapshot.slots, "peer": conn.peer[0]}
+        log.info("node registered", **about, **PER_NODE)
         return node
 
     async def heartbeat(self, node: LocalNode, message: NodeHeartbeat) -> None:
+        """Tell the others what a node is now; heartbeats that come faster than `TELL_S` are told as one."""
         node.heard_at = monotonic()
-        fresh = msgspec.structs.replace(_updated(node.snapshot, message), draining=self._draining or node.draining)
-        await self._tell(node, fresh)
+        node.reported = _updated(node.reported or node.snapshot, message)
+        if node.telling:
+            return
+        node.telling = True
+        try:
+            while node.reported is not None:
+                if (wait_s := node.told_at + TELL_S - monotonic()) > 0:
+                    await asyncio.sleep(wait_s)
+                if self._here.get(node.id) is not node:
+                    return
+                fresh, node.reported, node.told_at = node.reported, None, monotonic()
+                await self._tell(node, msgspec.structs.replace(fresh, draining=self._draining or node.draining))
+        finally:
+            node.telling = False
 
     async def _tell(self, node: LocalNode, fresh: Snapshot) -> None:
         """To this instance, to the others and to Redis."""
@@ -164,7 +186,7 @@ class LocalNodes:
             self._tasks.spawn(self._leave(node.id), "node-left")
             self._look_whether_idle()
         self.announcer.tell(NodeLost(node.id, node.epoch))
-        log.info("node left", node=node.id, epoch=node.epoch)
+        log.info("node left", node=node.id, epoch=node.epoch, **PER_NODE)
 
     async def write_all(self) -> None:
         """After Redis or we were away: everything about every socket we hold."""
@@ -226,7 +248,7 @@ class LocalNodes:
         self._here.clear()
 
     def _replaced(self, old: LocalNode) -> None:
-        log.info("node replaced by a newer connection", node=old.id, epoch=old.epoch)
+        log.info("node replaced by a newer connection", node=old.id, epoch=old.epoch, **PER_NODE)
         old.conn.close(Close.REPLACED, "a newer connection of this node id")
         self.announcer.tell(NodeLost(old.id, old.epoch))
 
@@ -331,7 +353,7 @@ def _described(message: NodeRegister, node_id: str, epoch: int, instance: str, t
         epoch=epoch,
         instance=instance,
         slots=slots_of(message.advanced_features) or 0,
-        features=sorted(f for f in message.advanced_features or () if not f.startswith("slots:")),
+        features=sorted(feature.value for feature in NodeFeature if feature in (message.advanced_features or ())),
         public=message.accept_public_jobs,
         tenant=tenant,
         version=message.version,
@@ -351,9 +373,9 @@ def _capabilities(message: NodeRegister | NodeHeartbeat) -> dict[str, Any]:
     """The fields of a snapshot that the message sets. A list the node leaves out changes nothing."""
     told: dict[str, Any] = {}
     if message.installed_services is not None:
-        told["services"] = {service.service_id: service.type for service in message.installed_services}
+        told["services"] = {service.service_id: service.type for service in message.installed_services[:MAX_SERVICES]}
     if message.capability_by_type:
-        told["ready"] = sorted(c.type for c in message.capability_by_type if c.ready)
+        told["ready"] = sorted({c.type for c in message.capability_by_type if c.ready})[:MAX_READY]
     if (languages := message.language_capabilities) is not None:
         told["asr"] = languages.asr_languages
         told["semantic"] = languages.semantic_languages

@@ -7,7 +7,7 @@ const EVERY_MS = 3000;
 export class Languages {
   /** `on`: changed(), known(). */
   constructor(from, to, swap, on) {
-    Object.assign(this, { from, to, swap, on, pairs: {}, samples: [] });
+    Object.assign(this, { from, to, swap, on, groups: [], samples: [] });
     from.addEventListener("change", () => this.fill(from.value, to.value, true));
     to.addEventListener("change", () => on.changed());
     swap.addEventListener("click", () => this.fill(to.value, from.value, true));
@@ -23,7 +23,7 @@ export class Languages {
   }
 
   get served() {
-    return (this.pairs[this.src] ?? []).includes(this.tgt);
+    return this.targets(this.src).includes(this.tgt);
   }
 
   get sampled() {
@@ -40,23 +40,33 @@ export class Languages {
     setTimeout(() => this.watch(), EVERY_MS);
   }
 
-  learn({ pairs, samples }) {
-    const changed = JSON.stringify(pairs) !== JSON.stringify(this.pairs);
-    this.pairs = pairs;
+  learn({ groups, samples }) {
+    const changed = JSON.stringify(groups) !== JSON.stringify(this.groups);
+    this.groups = groups;
     this.samples = samples;
-    if (changed) this.fill(this.src || ("en" in pairs ? "en" : ""), this.tgt);
+    if (changed) this.fill(this.src || (this.sources().includes("en") ? "en" : ""), this.tgt);
     this.on.known();
   }
 
+  /** Every language that is translated into another one. */
+  sources() {
+    return [...new Set(this.groups.flatMap((group) => group.from))].sort();
+  }
+
+  targets(src) {
+    const groups = this.groups.filter((group) => group.from.includes(src));
+    return [...new Set(groups.flatMap((group) => group.to))].filter((code) => code !== src).sort();
+  }
+
   fill(src, tgt, told = false) {
-    const before = `${this.src} ${this.tgt}`, sources = Object.keys(this.pairs);
+    const before = `${this.src} ${this.tgt}`, sources = this.sources();
     if (!src) src = sources[0] ?? "";
-    const targets = this.pairs[src] ?? [];
+    const targets = this.targets(src);
     if (!tgt || (tgt === src && targets.length)) tgt = targets.includes("es") ? "es" : targets[0] ?? "";
     if (told && targets.length && !targets.includes(tgt)) tgt = targets[0];
     options(this.from, sources, src);
     options(this.to, targets, tgt);
-    this.swap.disabled = !(this.pairs[tgt] ?? []).includes(src);
+    this.swap.disabled = !this.targets(tgt).includes(src);
     if (before !== `${this.src} ${this.tgt}`) this.on.changed();
   }
 }
