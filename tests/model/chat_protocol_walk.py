@@ -298,7 +298,7 @@ def expected(state: State) -> dict[str, object]:
     return {
         "accepted": ([one.id for one in state.accepted.messages], state.accepted.given),
         "to save": ([one.id for one in state.to_save.messages], state.to_save.given),
-        "dead": [one.id for one in state.dead],
+        "dead": [one.id for one in state.dead if one.id in state.bad],  # of the others their senders are at fault
         "claims": {one.key: (str(one.id), str(one.to), one.body, one.saved, one.again) for one in state.claims},
         "lease": f"i{state.lease[0]}|{state.lease[1]}" if state.lease else "",
         "counts": (under_way, len(state.made), len(state.dead), under_way),

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from dragoman.domain.limits.bytes_a_day import cost
 from dragoman.store.chat import shards as chat_shards
-from dragoman.store.chat.shards import Accepted, Entry, Names, SavedEntry, Shards, Tally
+from dragoman.store.chat.shards import DAY_MS, Accepted, Entry, Keep, Names, SavedEntry, Shards, Tally
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Dedicated
 from machines import SLACK_MS, START_MS, Bench, check, finds_a_difference, with_bug
@@ -24,6 +25,8 @@ SHARE = 4
 TTL_MS = 600_000
 # Ids are compared as texts: they become one digit longer after the second, and no double can hold them.
 START_ID = 10**18 - 3
+LETTERS = 3  # dead letters that are kept
+MESSAGES_A_DAY = 20  # that a sender may store; all bodies are as long
 
 SENDERS = st.sampled_from([7, 8])
 CLIENT_IDS = st.sampled_from("abc")
@@ -87,19 +90,20 @@ class Shard(RuleBasedStateMachine):
         self.keys = Keys(f"{bench.keys.prefix}:{bench.fresh_name()}")
         streams = f"{self.keys.im}:stream:single_chat"
         names = Names(f"{streams}:accepted", f"{streams}:to_save", "deliver", "save")
-        self.shards = Shards(bench.redis, self.keys, names, 1, TTL_MS)
+        self.shards = Shards(bench.redis, self.keys, names, 1, TTL_MS, Keep(LETTERS), MESSAGES_A_DAY * cost("x"))
         (self.tag,) = self.shards._tags
         self.claims: dict[tuple[int, str], Claim] = {}
         self.rows: dict[tuple[int, str], Row] = {}
         self.accepted: list[Item] = []
         self.to_save: list[Item] = []
-        self.dead: list[Item] = []
+        self.dead: list[Item] = []  # those that are kept
         # Done with, in either stream, with the entry it was there: named again by those who come late.
         self.over_accepted: list[tuple[Item, str]] = []
         self.over_to_save: list[tuple[Item, str]] = []
         self.seen: set[tuple[int, str]] = set()
         self.last_id = 0
         self.counts: Counter[str] = Counter()
+        self.spent: Counter[int] = Counter()  # messages of each sender's day
         self.fence, self.lease = 0, ""
         self.believed = {"i1": "i1|0", "i2": "i2|0"}  # what each instance takes for its lease
 
@@ -134,6 +138,8 @@ class Shard(RuleBasedStateMachine):
                 return Accepted.SAVED if same else Accepted.SAVED_OTHER, claim.id
             claim.again += 1
             return Accepted.DUPLICATE if same else Accepted.DUPLICATE_OTHER, claim.id
+        if self.spent[item.sender] >= MESSAGES_A_DAY:
+            return Accepted.OVER, self.spent[item.sender] * cost("x")
         if self.backlog >= SHARE:
             return Accepted.BUSY, self.backlog
         if item.id <= self.last_id:
@@ -143,7 +149,28 @@ class Shard(RuleBasedStateMachine):
         item.entry = self.newest(self.shards.accepted(0))
         self.last_id = item.id
         self.counts["accepted"] += 1
+        self.spent[item.sender] += 1
         return Accepted.OK, self.backlog
+
+    @rule(sender=SENDERS, count=st.sampled_from([1, 15]))
+    def spend(self, sender: int, count: int) -> None:
+        """Messages were saved at once."""
+        self.spent[sender] += count
+        used, left_s = self.bench.do(self.shards.spend(sender, count * cost("x")))
+        assert used == self.spent[sender] * cost("x")
+        assert 0 < left_s * 1000 <= DAY_MS
+
+    @rule(sender=SENDERS)
+    def a_day_ends(self, sender: int) -> None:
+        self.bench.do(self.bench.redis.call("DEL", self.keys.spent(self.tag, sender)))
+        del self.spent[sender]
+
+    @invariant()
+    def bytes_of_a_day_are_counted_and_do_not_stay(self) -> None:
+        for sender in (7, 8):
+            used, left_s = self.bench.do(self.shards.spent(sender))
+            assert used == self.spent[sender] * cost("x")
+            assert (left_s > 0) == (used > 0)
 
     @rule(count=COUNT)
     def accept_some(self, count: int) -> None:
@@ -315,21 +342,26 @@ class Shard(RuleBasedStateMachine):
         return self.claims[item.key].again if self.is_claimed(item) else 0
 
     @precondition(lambda self: self.backlog)
-    @rule(who=WHO, place=PLACE, late=st.booleans(), heard=HEARD)
-    def bury(self, who: str, place: int, late: bool, heard: int) -> None:
+    @rule(who=WHO, place=PLACE, late=st.booleans(), heard=HEARD, keep=st.sampled_from([True, True, False]))
+    def bury(self, who: str, place: int, late: bool, heard: int, keep: bool = True) -> None:
         instance = who or self.holder
         item = [*self.accepted, *self.to_save][place % self.backlog]
         stream = self.accepted if item in self.accepted else self.to_save
         for _ in range(1 + late):
             what, stage = self.entry_of(item, item.entry), stream is self.accepted
-            call = self.shards.bury(0, self.believed[instance], what, "why", 5, asked=heard, from_accepted=stage)
+            call = self.shards.bury(
+                0, self.believed[instance], what, "why", 5, asked=heard, from_accepted=stage, keep=keep
+            )
             claim = self.claims.get(item.key)
             asked = claim.again if claim is not None and claim.id == item.id and item in stream else 0
             stays = asked if asked > heard else 0
             assert self.bench.do(call) == (stays if self.holds(instance) else None)
             if self.holds(instance) and not stays and item in stream:
                 self.leave(stream, item, "dead")
-                self.dead.append(item)
+                if keep:
+                    self.dead.append(item)
+                    self.counts["dropped"] += len(self.dead[:-LETTERS])
+                    self.dead = self.dead[-LETTERS:]
                 if item.key in self.claims and self.claims[item.key].id == item.id:
                     del self.claims[item.key]
 
@@ -384,7 +416,7 @@ class Shard(RuleBasedStateMachine):
         given = [sum(item.given for item in items) for items in (self.accepted, self.to_save)]
         assert tally == Tally(
             self.backlog, self.counts["accepted"], self.counts["saved"], self.counts["dead"], self.fence, self.lease,
-            len(self.accepted), given[0], len(self.to_save), given[1], len(self.dead),
+            len(self.accepted), given[0], len(self.to_save), given[1], len(self.dead), self.counts["dropped"],
         )  # fmt: skip
 
     @invariant()
@@ -427,7 +459,9 @@ class Shard(RuleBasedStateMachine):
         return _ids(self.bench.call("XRANGE", stream, "-", "+"))
 
     def newest(self, stream: str) -> str:
-        return self.entries(stream)[-1]
+        entries = self.entries(stream)
+        assert entries, "Redis has not appended what the model has"
+        return entries[-1]
 
     @staticmethod
     def entry_of(item: Item, entry: str) -> Entry:
@@ -438,6 +472,7 @@ class Shard(RuleBasedStateMachine):
     def teardown(self) -> None:
         keys, shards = self.keys, self.shards
         claims = [keys.claim(self.tag, *key) for key in self.seen]
+        claims += [keys.spent(self.tag, sender) for sender in (7, 8)]
         streams = (shards.accepted(0), shards.to_save(0), shards.dead(0))
         self.bench.call("DEL", *streams, *claims, keys.shard(self.tag), keys.unsaved(self.tag), keys.lease(self.tag))
 
@@ -486,6 +521,11 @@ BUGS = {
     "buried and kept": ("DEAD", "redis.call('XDEL', source, entry)\n", ""),
     "buried and still pending": ("DEAD", "\nredis.call('XACK', source, group, entry)\n", "\n"),
     "buried, not counted": ("DEAD", "redis.call('HINCRBY', shard, 'dead', 1)\n", ""),
+    "bytes beyond the quota": ("ACCEPT", "used + size > quota", "used > quota"),
+    "bytes that count for ever": ("ACCEPT", "redis.call('PEXPIRE', spent, day)", ""),
+    "kept though its sender is at fault": ("DEAD", "if keep == 1 then", "if true then"),
+    "too many dead letters": ("TRIM", "redis.call('XTRIM', dead, 'MAXLEN', most)", "0"),
+    "dropped, not counted": ("TRIM", "redis.call('HINCRBY', shard, 'dropped', dropped)", ""),
     "a claim kept at the dead letter": ("DEAD", "redis.call('DEL', claim)", ""),
     "the claim of a later try removed": ("DEAD", "if mine then redis.call", "if true then redis.call"),
     "who asked again is not told of its end": ("DEAD", "if mine and tonumber", "if false and tonumber"),

@@ -83,9 +83,13 @@ class Applied:
     changed: Sequence[Stored] = field(default_factory=list)
 
 
+MAX_UNREAD = 1000
+
+
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """As one of its two members sees it. `unread` counts the messages to this member that it has not read."""
+    """As one of its two members sees it. `unread` counts the messages to this member that it has not read, among the
+    newest `MAX_UNREAD` of the conversation: to count all would take as long as there are."""
 
     id: int
     peer: int

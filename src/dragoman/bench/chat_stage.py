@@ -171,6 +171,7 @@ def configured(redis_url: str, prefix: str, number: int, archive_url: str, setup
             "server.admin_port": 0,
             "security.secret": _SECRET,
             "chat.max_frames_per_s": 100_000,
+            "limits.chat_bytes_per_day": 0,
             "chat.two_phase.enabled": setup.mode != "off",
             "chat.two_phase.deliver_before_saved": setup.mode == "deliver_first",
             "chat.two_phase.max_backlog": setup.max_backlog,

@@ -149,6 +149,7 @@ def _overview(told: dict[str, Any]) -> list[str]:
         f"two-phase            {way}",
         f"backlog              {told['backlog']} of at most {on['max_backlog']}",
         f"two_phase.saveLagMs  {lags} (upper bounds, all instances)",
+        f"dead letters         {_dead_letters(told.get('dead_letters'))}",
         "",
         "shard  holder                           fence  backlog  accepted  to save  pending     saved  dead",
     ]
@@ -160,6 +161,14 @@ def _overview(told: dict[str, Any]) -> list[str]:
             f"{row['to_save_len']:>7}  {pending:>7}  {row['saved']:>8}  {row['dead_len']:>4}"
         )
     return lines
+
+
+def _dead_letters(told: dict[str, Any] | None) -> str:
+    """A server of an earlier release does not say."""
+    if told is None:
+        return "unknown"
+    bound = f"at most {told['most_per_shard']} of a shard, for {told['days']:g} days"
+    return f"{told['kept']} kept, {told['dropped']} dropped ({bound})"
 
 
 def _whereabouts(where: dict[str, Any]) -> list[str]:

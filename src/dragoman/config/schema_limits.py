@@ -62,3 +62,28 @@ class Limits(Section, frozen=True):
             "full; beyond it the oldest ends for each new session.",
         ),
     ] = 0.5
+    chat_bytes_per_day: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1 << 50,
+            description="Bytes of messages that one chat user may store within a day, at all instances; each message "
+            "counts 256 more than its text. 0 is any.",
+        ),
+    ] = 64 << 20
+    chat_history_per_minute: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1000000,
+            description="Requests of one chat user for messages, conversations and read states a minute, at each "
+            "instance. 0 is any.",
+        ),
+    ] = 600
+    chat_dead_letters: Annotated[
+        int,
+        Meta(ge=1, le=1000000, description="Messages that could not be saved, kept for each shard; the oldest go."),
+    ] = 1000
+    chat_dead_letter_days: Annotated[
+        float, Meta(ge=0.001, le=3650.0, description="Days that such a message is kept.")
+    ] = 30.0

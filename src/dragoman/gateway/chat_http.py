@@ -6,7 +6,7 @@ No policy, no SQL: `Accounts` and `Archive` decide.
 """
 
 from collections.abc import Awaitable, Callable
-from time import time
+from time import monotonic, time
 from typing import Final, TypeVar
 
 import msgspec
@@ -14,6 +14,7 @@ import structlog
 from aiohttp import web
 
 from dragoman.archive import Archive, ArchiveAway, Conversation, Stored
+from dragoman.domain.chat.allowances import Allowances
 from dragoman.gateway.bodies import Unread, body_of
 from dragoman.gateway.http_places import peer_of
 from dragoman.gateway.principal import token_of
@@ -54,9 +55,9 @@ Handler = Callable[[web.Request], Awaitable[Answer]]
 _D = TypeVar("_D", bound=Data)
 
 
-def routes(accounts: Accounts, archive: Archive) -> list[web.RouteDef]:
+def routes(accounts: Accounts, archive: Archive, history_per_minute: int = 0) -> list[web.RouteDef]:
     """For whoever comes: each of them looks for itself who it is."""
-    api = _Api(accounts, archive)
+    api = _Api(accounts, archive, history_per_minute)
     table: list[tuple[str, str, Handler]] = [
         ("POST", "/auth/login", api.login),
         ("POST", "/auth/refresh", api.refresh),
@@ -117,8 +118,9 @@ def _envelope(
 
 
 class _Api:
-    def __init__(self, accounts: Accounts, archive: Archive) -> None:
+    def __init__(self, accounts: Accounts, archive: Archive, history_per_minute: int) -> None:
         self._accounts, self._archive = accounts, archive
+        self._history = Allowances(history_per_minute) if history_per_minute else None
 
     async def login(self, request: web.Request) -> Answer:
         asked = await _body(request, LoginRequest)
@@ -167,6 +169,8 @@ class _Api:
         outcome = await self._accounts.identify(token)
         if isinstance(outcome, Reason):
             raise Denied(Code.UNAUTHORIZED, f"unauthorized: {outcome.value}")
+        if self._history is not None and not self._history.take(outcome.uid, monotonic()):
+            raise Denied(Code.TOO_MANY_REQUESTS, "too many requests for history: try again in a minute")
         return outcome.uid
 
 

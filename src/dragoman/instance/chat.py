@@ -46,7 +46,7 @@ from dragoman.services.metrics import Metrics
 from dragoman.services.upkeep.announcer import Announcer
 from dragoman.store.chat.cluster import ChatCluster, Layout
 from dragoman.store.chat.logins import Invites, Logins
-from dragoman.store.chat.shards import Names, Shards
+from dragoman.store.chat.shards import Keep, Names, Shards, Tally
 from dragoman.store.chat.users import Users
 from dragoman.store.inbox import Inboxes
 from dragoman.store.instances import Instances
@@ -58,6 +58,8 @@ log = structlog.get_logger(__name__)
 ChatMessage = ChatPush | ChatTell | ChatKick | ChatCatchUp
 KEEPER_S = 1.0
 MEET_S = 1.0
+TIDY_S = 60.0
+DAY_MS = 86_400_000
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 PARTING_REMINDERS = 3  # the first messages may still be on their way to the archive
@@ -88,7 +90,11 @@ class Chat:
         self.on_wrong_archive: Callable[[], None] = lambda: None
         self.archive: Archive = open_archive(archive_url(config), config.archive)
         self.cluster = ChatCluster(redis, keys)
-        self.shards = Shards(redis, keys, _names(config), two_phase.shards, int(chat.idempotency_ttl_s * 1000))
+        self.shards = Shards(
+            redis, keys, _names(config), two_phase.shards, int(chat.idempotency_ttl_s * 1000),
+            Keep(config.limits.chat_dead_letters, int(config.limits.chat_dead_letter_days * DAY_MS)),
+            config.limits.chat_bytes_per_day,
+        )  # fmt: skip
         self.users = Users(redis, keys, owner_ttl_ms, int((chat.refresh_ttl_s + chat.access_ttl_s + 60.0) * 1000))
         self.here = LocalUsers(metrics, chat.ping_idle_s)
         self.courier = Courier(instance, self.here, self.users, inboxes, metrics)
@@ -206,6 +212,7 @@ class Chat:
             "chat-pulse": every(chat.ping_idle_s / 4, self.here.check_pulse, name="chat-pulse"),
             "chat-resender": every(chat.resend_after_s / 4, self.resender.run_once, name="chat-resender"),
             "chat-courier": every(1.0, self.courier.remind, name="chat-courier"),
+            "chat-tidy": every(TIDY_S, self.keeper.tidy, name="chat-tidy"),
             "chat-gauges": every(5.0, self.keeper.measure, name="chat-gauges"),
         }
 
@@ -268,7 +275,17 @@ class Chat:
             "switches": msgspec.to_builtins(self.switchboard.current),
             "backlog": sum(tally.backlog for tally in tallies),
             "save_lag_ms": await self._save_lag(),
+            "dead_letters": self._dead_letters(tallies),
             "shards": [{"shard": shard, **msgspec.to_builtins(tally)} for shard, tally in enumerate(tallies)],
+        }
+
+    def _dead_letters(self, tallies: list[Tally]) -> dict[str, Any]:
+        limits = self.config.limits
+        return {
+            "kept": sum(tally.dead_len for tally in tallies),
+            "dropped": sum(tally.dropped for tally in tallies),
+            "most_per_shard": limits.chat_dead_letters,
+            "days": limits.chat_dead_letter_days,
         }
 
 

@@ -38,7 +38,7 @@ class Doors:
         server = self._config.server
         keeper, chat = self._doorkeeper(), self._services.chat
         guests = [
-            *chat_http.routes(chat.accounts, chat.archive),
+            *chat_http.routes(chat.accounts, chat.archive, chat.config.limits.chat_history_per_minute),
             *pages.routes(self._services.view.fleet.nodes, registration=chat.registration),
             *console_api.files(),
         ]

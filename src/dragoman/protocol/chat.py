@@ -68,6 +68,7 @@ class Reason(StrEnum):
     CANNOT_SEND_TO_SELF = "cannot_send_to_self"
     DUPLICATE_MSG_ID_MISMATCH = "duplicate_msg_id_mismatch"
     SERVER_BUSY = "server_busy"
+    QUOTA_EXCEEDED = "quota_exceeded"
     INTERNAL_ERROR = "internal_error"
     SAVE_FAILED = "save_failed"
 

@@ -74,7 +74,11 @@ class Metrics:
             "dragoman_chat_other_body_total", "Repeated clientMsgIds with another body"
         )
         self.chat_server_busy = board.counter("dragoman_chat_server_busy_total", "Messages answered server_busy")
+        self.chat_over_quota = board.counter("dragoman_chat_over_quota_total", "Messages beyond their sender's quota")
         self.chat_dead = board.counter("dragoman_chat_dead_total", "Messages that became dead letters")
+        self.chat_dropped = board.gauges(
+            "dragoman_chat_dead_letters_dropped", "Dead letters ever dropped for their number or age", ["shard"]
+        )
         self.chat_backlog = board.gauges("dragoman_chat_backlog", "Accepted, not yet saved messages", ["shard"])
         self.chat_stream = board.gauges("dragoman_chat_stream_length", "Entries of a stream", ["stream", "shard"])
         self.chat_pending = board.gauges("dragoman_chat_stream_pending", "Given out, not done", ["stream", "shard"])

@@ -80,11 +80,12 @@ TABLE = (
     KeySpec("P:v1:chat:worker:<number>", "string", "TTL worker", "worker numbers", "worker numbers", "incarnation that makes ids with this number"),
     KeySpec("IM:stream:single_chat:accepted:{<tag>}", "stream", "as long as the cluster", "acceptor", "deliver stage", "accepted messages of a shard"),
     KeySpec("IM:stream:single_chat:to_save:{<tag>}", "stream", "as long as the cluster", "deliver stage", "save stage", "messages on their way to the database"),
-    KeySpec("IM:stream:single_chat:dead:{<tag>}", "stream", "until a person drops it", "save stage", "dlq", "messages that could not be saved"),
+    KeySpec("IM:stream:single_chat:dead:{<tag>}", "stream", "`limits.chat_dead_letters` of `limits.chat_dead_letter_days`", "save stage", "dlq", "messages that could not be saved"),
     KeySpec("IM:shard:{<tag>}", "hash", "as long as the cluster", "acceptor, workers", "acceptor, status", "last_id, backlog, fence, and totals"),
     KeySpec("IM:unsaved:{<tag>}", "hash", "until saved", "acceptor, workers", "sending", "unsaved messages of each sender"),
     KeySpec("IM:lease:{<tag>}", "string", "TTL presence", "shard keeper", "workers", "instance and fence that work the shard"),
     KeySpec("IM:claim:{<tag>}:<user>:<message>", "hash", "TTL idempotency", "acceptor, workers", "acceptor", "id, to, digest of the body, saved, again"),
+    KeySpec("IM:spent:{<tag>}:<user>", "string", "TTL 1 d", "acceptor", "acceptor", "bytes that the sender stored in its day"),
     KeySpec("IM:sv:{user:<id>}", "string", "TTL tokens", "login, API", "chat connections", "session version"),
     KeySpec("IM:logins:<try>", "string", "TTL 1 min", "login", "login", "ms at which a name has all its tries from an address again; a digest of both"),
     KeySpec("IM:logins_of:<name>", "string", "TTL attempts", "login", "login", "ms at which a name has all its tries from new addresses again; a digest"),
@@ -208,6 +209,9 @@ class Keys:
 
     def claim(self, tag: str, user: int | str, message: str) -> str:
         return f"{self.im}:claim:{{{tag}}}:{user}:{message}"
+
+    def spent(self, tag: str, user: int) -> str:
+        return f"{self.im}:spent:{{{tag}}}:{user}"
 
     def session_version(self, user: int) -> str:
         return f"{self.im}:sv:{{user:{user}}}"

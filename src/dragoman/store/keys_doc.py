@@ -21,6 +21,7 @@ LIVES = {
     "TTL 10 min": "ten minutes after the last instance ended",
     "TTL 30 min": "half an hour after the last sample",
     "TTL 1 min": "a minute at most",
+    "TTL 1 d": "a day after the first message",
     "TTL 1 h": "one hour after the last receipt",
     "TTL attempts": "an hour at most",
     "TTL tokens": "`chat.refresh_ttl_s` and `chat.access_ttl_s` after the last login; ten years after an operator "

@@ -41,6 +41,7 @@ _LOAD: dict[str, object] = {
     # A few clients make the load of many.
     "server.max_frames_per_s": 100_000,
     "chat.max_frames_per_s": 100_000,
+    "limits.chat_bytes_per_day": 0,
     "chat.two_phase.shards": SHARDS,
     "log.format": "json",
 }

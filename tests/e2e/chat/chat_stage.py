@@ -86,6 +86,10 @@ class ChatVisit:
     async def claimed(self, uid: int, name: str) -> bool:
         return bool(await self.redis.call("EXISTS", self.keys.claim(tag(shard_of(uid, SHARDS)), uid, name)))
 
+    async def spent(self, uid: int) -> int:
+        """Bytes of its day, as Redis has counted them."""
+        return int(await self.redis.call("GET", self.keys.spent(tag(shard_of(uid, SHARDS)), uid)) or 0)
+
     async def dead_letters(self, uid: int) -> int:
         return int(await self.redis.call("XLEN", self.keys.dead(tag(shard_of(uid, SHARDS)))))
 

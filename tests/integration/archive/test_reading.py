@@ -3,6 +3,7 @@
 import asyncio
 
 from dragoman.archive import Archive, MemberState, Receipt, Status, open_archive
+from dragoman.archive.types import MAX_UNREAD
 from integration.archive.letters import ids, letter
 
 
@@ -84,6 +85,16 @@ async def test_a_conversation_tells_its_last_message_and_what_is_unread(archive:
     assert await archive.member_state(2, 1) == MemberState(mine.id, 3, 0)
     assert await archive.member_state(1, 2) == MemberState(mine.id, 0, 3)
     assert await archive.member_state(1, 5) is None
+
+
+async def test_unread_is_counted_among_the_newest_messages_only(archive: Archive) -> None:
+    for _ in range(3):
+        await archive.save([letter(1, 2) for _ in range(MAX_UNREAD // 2)])
+    [theirs] = await archive.conversations(2, limit=5)
+    assert theirs.unread == MAX_UNREAD
+    await archive.save([letter(2, 1) for _ in range(MAX_UNREAD // 2)])
+    [mine], [theirs] = [await archive.conversations(user, limit=5) for user in (1, 2)]
+    assert (mine.unread, theirs.unread) == (MAX_UNREAD // 2, MAX_UNREAD // 2)
 
 
 async def test_of_two_who_create_a_user_at_once_one_does(archive: Archive, sql_url: str) -> None:

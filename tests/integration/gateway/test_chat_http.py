@@ -98,7 +98,7 @@ async def opened(response: ClientResponse, status: int) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def site(directory: Path) -> AsyncIterator[Site]:
+async def site(directory: Path, history_per_minute: int = 0) -> AsyncIterator[Site]:
     archive = open_archive(f"sqlite:///{directory / 'chat.sqlite3'}")
     await archive.open()
     tokens = Tokens((SECRET,), "mini-im", 60.0, 600.0)
@@ -112,11 +112,22 @@ async def site(directory: Path) -> AsyncIterator[Site]:
     )
     # Backstage is for operators: nothing here gets that far.
     stage = Mock(Backstage, auditor=Auditor(Mock(), "here"))
-    app = application(stage, Doorkeeper((SECRET,), "dragoman"), routes(accounts, archive))
+    app = application(stage, Doorkeeper((SECRET,), "dragoman"), routes(accounts, archive, history_per_minute))
     async with TestClient(TestServer(app)) as client:
         made.client = client
         yield made
     await archive.close()
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_a_user_asks_for_history_so_often_a_minute_and_others_do_not_notice(tmp_path: Path, path: str) -> None:
+    async with site(tmp_path, history_per_minute=3) as here:
+        await here.save((ALICE, BOB))
+        for _ in range(3):
+            await here.get(path, ALICE, peerUserId=BOB)
+        refused = await opened(await here._asked(path, ALICE, {"peerUserId": BOB}), 429)
+        assert refused["message"] == "too many requests for history: try again in a minute"
+        await here.get(path, BOB, peerUserId=ALICE)
 
 
 # ---------------------------------------------------------------- accounts

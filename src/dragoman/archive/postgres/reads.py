@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dragoman.archive import schema
 from dragoman.archive.postgres.server import Connection
 from dragoman.archive.rows import COLUMNS, stored
-from dragoman.archive.types import Conversation, MemberState, Stored, User
+from dragoman.archive.types import MAX_UNREAD, Conversation, MemberState, Stored, User
 
 _MESSAGES = f"SELECT {COLUMNS} FROM message WHERE id = ANY($1::bigint[])"
 _FIND = f"SELECT {COLUMNS} FROM message WHERE from_user_id = $1 AND client_msg_id = $2"
@@ -24,11 +24,13 @@ SELECT coalesce(
 _HISTORY = f"""
 SELECT {COLUMNS} FROM message WHERE conversation_id = $1 AND msg_seq < $2 ORDER BY msg_seq DESC LIMIT $3
 """
-_CONVERSATIONS = """
+_CONVERSATIONS = f"""
 SELECT c.id, c.peer, c.updated_ms, c.next_msg_seq - 1 AS last_seq, mine.read_seq AS my_read_seq,
        theirs.read_seq AS peer_read_seq,
-       (SELECT count(*) FROM message AS m
-        WHERE m.conversation_id = c.id AND m.msg_seq > mine.read_seq AND m.to_user_id = $1 AND m.status < 2) AS unread
+       (SELECT count(*) FROM (
+            SELECT to_user_id, status FROM message AS m
+            WHERE m.conversation_id = c.id AND m.msg_seq > mine.read_seq ORDER BY m.msg_seq DESC LIMIT {MAX_UNREAD}
+        ) AS newest WHERE to_user_id = $1 AND status < 2) AS unread
 FROM (
     SELECT conversation.*, CASE low_user_id WHEN $1 THEN high_user_id ELSE low_user_id END AS peer
     FROM member JOIN conversation ON conversation.id = member.conversation_id

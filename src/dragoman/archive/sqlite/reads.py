@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dragoman.archive import schema
 from dragoman.archive.rows import COLUMNS, stored
-from dragoman.archive.types import Conversation, MemberState, Stored, User
+from dragoman.archive.types import MAX_UNREAD, Conversation, MemberState, Stored, User
 
 _MESSAGES = f"SELECT {COLUMNS} FROM message WHERE id IN (SELECT value FROM json_each(?))"
 _FIND = f"SELECT {COLUMNS} FROM message WHERE from_user_id = ? AND client_msg_id = ?"
@@ -25,11 +25,13 @@ SELECT coalesce(
 _HISTORY = f"""
 SELECT {COLUMNS} FROM message WHERE conversation_id = ? AND msg_seq < ? ORDER BY msg_seq DESC LIMIT ?
 """
-_CONVERSATIONS = """
+_CONVERSATIONS = f"""
 SELECT c.id, CASE c.low_user_id WHEN ?1 THEN c.high_user_id ELSE c.low_user_id END, c.updated_ms, c.next_msg_seq - 1,
        mine.read_seq, theirs.read_seq,
-       (SELECT count(*) FROM message AS m
-        WHERE m.conversation_id = c.id AND m.msg_seq > mine.read_seq AND +m.to_user_id = ?1 AND +m.status < 2)
+       (SELECT count(*) FROM (
+            SELECT to_user_id, status FROM message AS m
+            WHERE m.conversation_id = c.id AND m.msg_seq > mine.read_seq ORDER BY m.msg_seq DESC LIMIT {MAX_UNREAD}
+        ) WHERE to_user_id = ?1 AND status < 2)
 FROM (
     SELECT conversation.* FROM member CROSS JOIN conversation ON conversation.id = member.conversation_id
     WHERE member.user_id = ?1 AND (conversation.updated_ms, conversation.id) < (?2, ?3)

@@ -123,6 +123,7 @@ def configured(redis_url: str, prefix: str, number: int, archive_url: str, max_b
             "server.max_frames_per_s": 100_000,
             "server.node_max_frames_per_s": 100_000,
             "chat.max_frames_per_s": 100_000,
+            "limits.chat_bytes_per_day": 0,
             "chat.two_phase.enabled": True,
             "chat.two_phase.max_backlog": max_backlog,
             "archive.url": archive_url,

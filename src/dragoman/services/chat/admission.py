@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from dragoman.domain.limits.bytes_a_day import BytesADay
 from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import Reason
 from dragoman.protocol.codes import Close
@@ -70,6 +71,7 @@ class Admission:
             return Reason.INVALID_TOKEN
         owner = f"{self.instance}|{socket.id}"
         user = ChatUser(access.uid, socket, owner, self._mail, expires_s=access.exp, session_version=access.sv)
+        user.bytes_a_day = BytesADay(self._shards.bytes_a_day)
         before = ""
         self._here.expect(user)
         try:
@@ -97,11 +99,14 @@ class Admission:
 
     async def _valid(self, user: ChatUser) -> bool:
         newest = user.unsaved.newest
-        version, unsaved, last_id = await answers(
+        version, unsaved, last_id, spent = await answers(
             asyncio.ensure_future(self._users.session_version(user.id)),
             asyncio.ensure_future(self._shards.unsaved(user.id)),
             asyncio.ensure_future(self._shards.last_id(user.id)),
+            asyncio.ensure_future(self._shards.spent(user.id)),
         )
+        used, left_s = spent
+        user.bytes_a_day.learned(used, left_s, monotonic())
         self._desk.ids.rise(last_id)  # what it sends here has higher ids than what it sent elsewhere
         user.unsaved.counted(unsaved, newest)
         user.looked_at = monotonic()

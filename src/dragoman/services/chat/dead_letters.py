@@ -68,7 +68,7 @@ class ChatLetters:
             again = msgspec.structs.replace(
                 entry, id=self._ids.draw(above), mode=Path.SAVE_FIRST, producer=self._instance
             )
-            verdict, number = await shards.accept(again, digest_of(entry.body), share)
+            verdict, number = await shards.accept(again, digest_of(entry.body), share, free=True)
             if verdict is not Accepted.STALE_ID:
                 return verdict
             above = number

@@ -20,6 +20,7 @@ import structlog
 from dragoman.archive import ArchiveError, BadRow, NewMessage, Status, Stored, Verdict
 from dragoman.domain.chat.rules import check
 from dragoman.domain.chat.switches import Course, Path
+from dragoman.domain.limits.bytes_a_day import cost
 from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import AckType, Frame, Reason
 from dragoman.services.chat.clock import now_ms
@@ -277,6 +278,8 @@ class Outbound:
                 await self._answer_repeated(row, number, saved=verdict is Accepted.SAVED_OTHER)
             case Accepted.MISMATCH:
                 self._user.error(Reason.DUPLICATE_MSG_ID_MISMATCH, row.client_msg_id)
+            case Accepted.OVER:
+                self._over_quota(row)
             case _:
                 self._busy(row)
 
@@ -327,6 +330,10 @@ class Outbound:
         ts = self._user.stamp()
         self._user.say(wire.ack(kind, row.from_user, row.client_msg_id, id, ts, row.body, duplicate=duplicate))
 
+    def _over_quota(self, row: NewMessage) -> None:
+        self._desk.metrics.chat_over_quota.inc()
+        self._user.error(Reason.QUOTA_EXCEEDED, row.client_msg_id)
+
     def _busy(self, row: NewMessage) -> None:
         self._desk.metrics.chat_server_busy.inc()
         self._user.error(Reason.SERVER_BUSY, row.client_msg_id)
@@ -347,6 +354,9 @@ class Outbound:
     async def _save(self, row: NewMessage, came_at: float, *, past_redis: bool = False) -> bool:
         """Whether its sender knows now that it is a row, or will never be one."""
         desk, asked, clock = self._desk, monotonic(), Began()
+        if not self._user.bytes_a_day.room_for(cost(row.body), asked):
+            self._over_quota(row)
+            return True
         try:
             (outcome,) = await desk.archive.save([row], on_begin=clock)
         except BadRow as error:
@@ -376,6 +386,7 @@ class Outbound:
                 # it sends after that can overtake it.
                 await self._push(outcome.message, past_redis)
                 self._remember(row)
+                self._spend(row)
                 self._saved(row, row.id)
                 desk.perf.saved(row, came_at=came_at, asked=asked, began=clock.began, saved=saved)
         return True
@@ -419,6 +430,17 @@ class Outbound:
             unawaited(desk.shards.remember(row.from_user, row.client_msg_id, row.id, row.to_user, digest))
         else:
             unawaited(desk.shards.rise(row.from_user, row.id))
+
+    def _spend(self, row: NewMessage) -> None:
+        """Count its bytes. Nothing waits for that: what Redis has counted is known for one of the next messages."""
+        desk, day = self._desk, self._user.bytes_a_day
+        day.stored(cost(row.body), monotonic())
+        if desk.shards.bytes_a_day and desk.gate.open:
+            desk.tasks.spawn(self._spent(row), "chat-quota")
+
+    async def _spent(self, row: NewMessage) -> None:
+        used, left_s = await self._desk.shards.spend(row.from_user, cost(row.body))
+        self._user.bytes_a_day.learned(used, left_s, monotonic())
 
 
 def stood_still(timeout: ReadFirstTimeout) -> bool:

@@ -140,7 +140,7 @@ class SaveStage:
                 await self._saved(holding, [entry], outcomes)
                 return
         self._tools.metrics.chat_save_fail.inc()
-        await self._fail(holding, entry, why, self._tools.max_deliveries, Reason.SAVE_FAILED)
+        await self._fail(holding, entry, why, self._tools.max_deliveries)
 
     # -- after the commit ------------------------------------------------------------------------
 
@@ -158,8 +158,7 @@ class SaveStage:
         await self._done(holding, rows)
         for entry, outcome in pairs:
             if outcome.verdict is Verdict.MISMATCH:
-                why = f"clientMsgId is that of message {outcome.message.id}, which has another receiver"
-                await self._fail(holding, entry, why, 1, Reason.DUPLICATE_MSG_ID_MISMATCH)
+                await self._refuse(holding, entry, outcome.message.id)
 
     def _row_of(self, entry: Entry, outcome: Outcome) -> SavedEntry:
         """With the body that is stored: a repeated clientMsgId does not change the first message."""
@@ -239,16 +238,25 @@ class SaveStage:
 
     # -- what will never be a row ----------------------------------------------------------------
 
-    async def _fail(self, holding: Holding, entry: Entry, why: str, tries: int, reason: Reason) -> None:
+    async def _fail(self, holding: Holding, entry: Entry, why: str, tries: int) -> None:
         log.error("a message cannot be saved", shard=holding.shard, serverMsgId=entry.id, why=why, tries=tries)
-
-        async def tell() -> None:
-            frame = wire.error(reason, now_ms(), entry.client_msg_id, entry.id)
-            await self._tools.courier.tell([Tell(entry.sender, frame, entry.id, keep=True)])
-
+        tell = partial(self._tell_failed, entry, Reason.SAVE_FAILED)
         await give_up(tell, self._tools.shards.bury, holding, entry, why, tries)
         self._tools.metrics.chat_dead.inc()
         holding.settled(entry.sender, entry.to, entry.id)
+
+    async def _refuse(self, holding: Holding, entry: Entry, stored: int) -> None:
+        """Its sender has used the clientMsgId for another receiver before. That is its fault: nothing is kept of it."""
+        why = f"clientMsgId is that of message {stored}, which has another receiver"
+        about = {"user": entry.sender, "serverMsgId": entry.id, "why": why}
+        log.warning("a message is refused", shard=holding.shard, **about, limited=True, each="user")
+        tell = partial(self._tell_failed, entry, Reason.DUPLICATE_MSG_ID_MISMATCH)
+        await give_up(tell, partial(self._tools.shards.bury, keep=False), holding, entry, why, 1)
+        holding.settled(entry.sender, entry.to, entry.id)
+
+    async def _tell_failed(self, entry: Entry, reason: Reason) -> None:
+        frame = wire.error(reason, now_ms(), entry.client_msg_id, entry.id)
+        await self._tools.courier.tell([Tell(entry.sender, frame, entry.id, keep=True)])
 
 
 async def _signal(holding: Holding) -> None:

@@ -103,11 +103,17 @@ class ShardKeeper:
         for shard in self._measured.union(held):
             tally, label = await self._shards.tally(shard) if shard in held else Tally(), str(shard)
             metrics.chat_backlog.labels(label).set(tally.backlog)
+            metrics.chat_dropped.labels(label).set(tally.dropped)
             metrics.chat_stream.labels("accepted", label).set(tally.accepted_len)
             metrics.chat_stream.labels("to_save", label).set(tally.to_save_len)
             metrics.chat_pending.labels("accepted", label).set(tally.accepted_pending)
             metrics.chat_pending.labels("to_save", label).set(tally.to_save_pending)
         self._measured = set(held)
+
+    async def tidy(self) -> None:
+        """Drop the dead letters of our shards that have become too old."""
+        for shard in self.held:
+            await self._shards.trim(shard)
 
     async def _each(self, step: Callable[[int], Awaitable[None]], shards: Iterable[int]) -> None:
         """For all of them, whatever becomes of one: in a Cluster one master may be away, and the others are there."""

@@ -5,6 +5,7 @@ from time import monotonic
 
 from dragoman.domain.chat.open_requests import Notice, OpenRequests
 from dragoman.domain.chat.unsaved import Unsaved
+from dragoman.domain.limits.bytes_a_day import BytesADay
 from dragoman.protocol import chat as wire
 from dragoman.protocol.codes import Close
 from dragoman.services.chat.clock import now_ms
@@ -27,6 +28,7 @@ class ChatUser:
         self.words_told = set[bytes]()  # of those: Redis may have them yet
         self.looked_at = monotonic()  # at its session version
         self.unsaved = Unsaved()
+        self.bytes_a_day = BytesADay(0)
         self.requests = OpenRequests()
         self._ts = 0  # of the latest frame about a message it sent
         self.unread_s = 0.0  # how long it was not read, since somebody asked

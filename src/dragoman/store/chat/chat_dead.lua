@@ -1,5 +1,5 @@
--- A message that will never be a row becomes a dead letter; its sender may try anew. One whose sender has asked again
--- since it was told stays, to be told again first.
+-- A message that will never be a row becomes a dead letter, or is dropped where its sender is at fault; its sender may
+-- try anew. One whose sender has asked again since it was told stays, to be told again first.
 --
 -- KEYS  lease    string
 --       source   stream  where it is now
@@ -14,6 +14,7 @@
 --       id       str   serverMsgId
 --       reason   str
 --       tries    int
+--       keep     int   1: as a dead letter
 --       heard    int   how often the sender has asked again, as the holder knows
 --       now      now
 --
@@ -27,11 +28,13 @@ end
 local held = redis.call('HMGET', claim, 'id', 'again')
 local mine = held[1] == id
 if mine and tonumber(held[2] or 0) > heard then return {'ASKED', held[2]} end
-local fields = found[2]
-for _, more in ipairs({'deadReason', reason, 'tries', tries, 'deadMs', string.format('%.0f', now)}) do
-  fields[#fields + 1] = more
+if keep == 1 then
+  local fields = found[2]
+  for _, more in ipairs({'deadReason', reason, 'tries', tries, 'deadMs', string.format('%.0f', now)}) do
+    fields[#fields + 1] = more
+  end
+  redis.call('XADD', dead, '*', unpack(fields))
 end
-redis.call('XADD', dead, '*', unpack(fields))
 redis.call('XACK', source, group, entry)
 redis.call('XDEL', source, entry)
 if mine then redis.call('DEL', claim) end

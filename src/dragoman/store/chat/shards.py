@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from dragoman.domain.chat.shards import shard_of, tag
+from dragoman.domain.limits.bytes_a_day import DAY_S, cost
 from dragoman.store.errors import Refused
 from dragoman.store.instances import DROP_IF, KEEP_IF
 from dragoman.store.keys import Keys
@@ -23,6 +24,7 @@ from dragoman.store.redis import Dedicated, Redis
 from dragoman.store.script import Script
 
 ACCEPT = Script.beside(__file__, "chat_accept")
+SPEND = Script.beside(__file__, "chat_spend")
 REMEMBER = Script.beside(__file__, "chat_remember")
 RISE = Script.beside(__file__, "chat_rise")
 LEASE = Script.beside(__file__, "chat_lease")
@@ -30,10 +32,12 @@ READ = Script.beside(__file__, "chat_read")
 MOVED = Script.beside(__file__, "chat_moved")
 SAVED = Script.beside(__file__, "chat_saved")
 DEAD = Script.beside(__file__, "chat_dead")
+TRIM = Script.beside(__file__, "chat_trim")
 
 CONSUMER = "holder"
 PAGE = 200  # entries of a stream that are searched at a time
 VERSION = 1
+DAY_MS = int(DAY_S * 1000)
 
 
 class Accepted(StrEnum):
@@ -43,6 +47,7 @@ class Accepted(StrEnum):
     DUPLICATE_OTHER = "DUPLICATE_OTHER"  # the same, and this body is another one or the first is not known
     SAVED_OTHER = "SAVED_OTHER"
     MISMATCH = "MISMATCH"  # the same clientMsgId to another receiver
+    OVER = "OVER"  # its sender has stored as much as it may in a day
     BUSY = "BUSY"
     STALE_ID = "STALE_ID"  # the shard has seen a higher serverMsgId
 
@@ -119,7 +124,7 @@ class Tally:
     backlog: int = 0
     accepted: int = 0
     saved: int = 0
-    dead: int = 0
+    dead: int = 0  # ever: what will never be a row
     fence: int = 0
     holder: str = ""
     accepted_len: int = 0
@@ -127,6 +132,7 @@ class Tally:
     to_save_len: int = 0
     to_save_pending: int = 0
     dead_len: int = 0
+    dropped: int = 0  # dead letters ever, for want of room or for their age
     # Since when the oldest entry that was given out is not done; 0: there is none. A moment, not a count to compare.
     oldest_ms: int = field(default=0, compare=False)
 
@@ -141,9 +147,27 @@ class Names:
     save_group: str
 
 
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """How many dead letters a shard keeps, and for how long."""
+
+    letters: int = 1000
+    ms: int = 30 * 86_400_000
+
+
 class Shards:
-    def __init__(self, redis: Redis, keys: Keys, names: Names, shards: int, claim_ttl_ms: int) -> None:
+    def __init__(
+        self,
+        redis: Redis,
+        keys: Keys,
+        names: Names,
+        shards: int,
+        claim_ttl_ms: int,
+        keep: Keep | None = None,
+        bytes_a_day: int = 0,
+    ) -> None:
         self.redis, self.keys, self.names, self.count, self.claim_ttl_ms = redis, keys, names, shards, claim_ttl_ms
+        self.keep_dead, self.bytes_a_day = keep or Keep(), bytes_a_day
         self._tags = [tag(shard) for shard in range(shards)]
         self._fixed = [
             (self.accepted(shard), keys.shard(self._tags[shard]), keys.unsaved(self._tags[shard]))
@@ -164,8 +188,11 @@ class Shards:
 
     # -- accepting -------------------------------------------------------------------------------
 
-    async def accept(self, message: Entry, digest: str, share: int, redis: Redis | None = None) -> tuple[Accepted, int]:
-        """Claim and append in one step; the number is the serverMsgId, the backlog or the shard's last id."""
+    async def accept(
+        self, message: Entry, digest: str, share: int, redis: Redis | None = None, *, free: bool = False
+    ) -> tuple[Accepted, int]:
+        """Claim and append in one step; the number is the serverMsgId, the backlog, the bytes of the sender's day or
+        the shard's last id. `free`: the sender's quota does not count."""
         shard = self.of(message.sender)
         accepted, counts, unsaved = self._fixed[shard]
         word, number = await ACCEPT(
@@ -180,9 +207,27 @@ class Shards:
             sender=message.sender,
             share=share,
             ttl=self.claim_ttl_ms,
+            spent=self.keys.spent(self._tags[shard], message.sender),
+            size=cost(message.body),
+            quota=0 if free else self.bytes_a_day,
+            day=DAY_MS,
             fields=message.fields(),
         )
         return Accepted(word.decode()), int(number)
+
+    async def spend(self, sender: int, size: int) -> tuple[int, float]:
+        """The sender stored so many bytes past `accept`; the bytes of its day, and the seconds that are left of it."""
+        used, left_ms = await SPEND(self.redis, spent=self._spent(sender), size=size, day=DAY_MS)
+        return int(used), max(int(left_ms), 0) / 1000
+
+    async def spent(self, sender: int) -> tuple[int, float]:
+        """The same without storing anything."""
+        key = self._spent(sender)
+        used, left_ms = await asyncio.gather(self.redis.call("GET", key), self.redis.call("PTTL", key))
+        return int(used or 0), max(int(left_ms), 0) / 1000
+
+    def _spent(self, sender: int) -> str:
+        return self.keys.spent(self._tags[self.of(sender)], sender)
 
     def remember(self, sender: int, client_msg_id: str, id: int, to: int, digest: str) -> "asyncio.Future[bytes]":
         """A message that was saved at once: its claim, and its id. On its way when this returns."""
@@ -332,10 +377,12 @@ class Shards:
         *,
         asked: int = 0,
         from_accepted: bool = False,
+        keep: bool = True,
     ) -> int | None:
         """One entry becomes a dead letter, unless its sender has asked again more often than `asked`.
 
-        0: it is one, or was dealt with before; else how often its sender has asked. None when fenced.
+        0: it is one, or was dealt with before; else how often its sender has asked. None when fenced. Without `keep`
+        it is dropped instead.
         """
         name, keys = self._tags[shard], self.keys
         if isinstance(what, Entry):
@@ -359,6 +406,7 @@ class Shards:
             id=id,
             reason=reason[:500],
             tries=tries,
+            keep=int(keep),
             heard=asked,
         )
         match reply:
@@ -366,7 +414,18 @@ class Shards:
                 return int(often)
             case [b"FENCED"]:
                 return None
+        if keep:
+            await self.trim(shard)
         return 0
+
+    async def trim(self, shard: int) -> int:
+        """Dead letters that are too old or too many go; how many did."""
+        counts = self._fixed[shard][1]
+        return int(
+            await TRIM(
+                self.redis, dead=self.dead(shard), shard=counts, most=self.keep_dead.letters, age=self.keep_dead.ms
+            )
+        )
 
     async def newest_to_save(self, shard: int) -> str:
         """The last entry that waits to be saved, or ''."""
@@ -379,7 +438,7 @@ class Shards:
         name, call = self._tags[shard], self.redis.call
         (accepted, deliver), (to_save, save) = self._stages(shard)
         futures = [
-            call("HMGET", self.keys.shard(name), "backlog", "accepted", "saved", "dead", "fence"),
+            call("HMGET", self.keys.shard(name), "backlog", "accepted", "saved", "dead", "fence", "dropped"),
             call("GET", self.keys.lease(name)),
             call("XLEN", accepted),
             call("XPENDING", accepted, deliver),
@@ -390,11 +449,12 @@ class Shards:
         counts, holder, accepted_len, accepted_pending, to_save_len, to_save_pending, dead_len = await asyncio.gather(
             *map(_or_none, futures)
         )
-        backlog, accepted_ever, saved, dead, fence = (int(count or 0) for count in counts)
+        backlog, accepted_ever, saved, dead, fence, dropped = (int(count or 0) for count in counts)
         return Tally(
             backlog, accepted_ever, saved, dead, fence, (holder or b"").decode(), accepted_len or 0,
             _pending(accepted_pending),
-            to_save_len or 0, _pending(to_save_pending), dead_len or 0, _oldest(accepted_pending, to_save_pending),
+            to_save_len or 0, _pending(to_save_pending), dead_len or 0, dropped,
+            _oldest(accepted_pending, to_save_pending),
         )  # fmt: skip
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from dragoman.domain.limits.bytes_a_day import cost
 from dragoman.store.chat import shards as chat_shards
-from dragoman.store.chat.shards import CONSUMER, Accepted, Entry, Names, SavedEntry, Shards, Tally, Unreadable
+from dragoman.store.chat.shards import CONSUMER, Accepted, Entry, Keep, Names, SavedEntry, Shards, Tally, Unreadable
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Dedicated, Redis
 from redis_clients import Connect
@@ -21,9 +22,17 @@ SENDER, OTHER = 7, 8
 LONG_MS, SHORT_MS = 20_000, 50
 
 
-def shards_of(redis: Redis, keys: Keys, count: int = 1) -> Shards:
+def shards_of(redis: Redis, keys: Keys, count: int = 1, keep: Keep | None = None, bytes_a_day: int = 0) -> Shards:
     streams = f"{keys.im}:stream:single_chat"
-    return Shards(redis, keys, Names(f"{streams}:accepted", f"{streams}:to_save", "deliver", "save"), count, TTL_MS)
+    return Shards(
+        redis,
+        keys,
+        Names(f"{streams}:accepted", f"{streams}:to_save", "deliver", "save"),
+        count,
+        TTL_MS,
+        keep,
+        bytes_a_day,
+    )
 
 
 @pytest.fixture
@@ -113,6 +122,69 @@ async def test_a_message_stays_until_who_asked_again_was_told_again(shards: Shar
     assert await shards.saved(0, holder, [stays]) == []
     assert await shards.bury(0, holder, bad, "why", 5, asked=2) == 0
     assert await shards.unsaved(SENDER) == 0
+
+
+async def test_a_sender_stores_so_many_bytes_a_day_and_another_one_its_own(redis: Redis, keys: Keys) -> None:
+    shards = shards_of(redis, keys, bytes_a_day=2 * cost("héllo"))
+    await accept(shards, 1, 2)
+    used = 2 * cost("héllo")
+    assert await shards.accept(message(3), "digest", SHARE) == (Accepted.OVER, used)
+    assert (await shards.accept(message(3, client_msg_id="m-1"), "digest", SHARE))[0] is Accepted.DUPLICATE
+    assert (await shards.accept(message(4), "digest", SHARE, free=True))[0] is Accepted.OK
+    await accept(shards, 5, sender=OTHER)
+    told, left_s = await shards.spent(SENDER)
+    assert told == used
+    assert 86_300 < left_s <= 86_400
+
+
+async def test_bytes_stored_past_accept_count_as_those_that_were_accepted(redis: Redis, keys: Keys) -> None:
+    shards = shards_of(redis, keys, bytes_a_day=10_000)
+    assert await shards.spent(SENDER) == (0, 0.0)
+    assert (await shards.spend(SENDER, 9_999))[0] == 9_999
+    assert (await shards.accept(message(1), "digest", SHARE))[0] is Accepted.OVER
+    used, left_s = await shards.spend(SENDER, 1)
+    assert used == 10_000
+    assert 86_300 < left_s <= 86_400
+
+
+async def buried(shards: Shards, holder: str, *numbers: int) -> None:
+    await accept(shards, *numbers)
+    for entry in await next_accepted(shards, holder):
+        assert await shards.bury(0, holder, entry, "why", 5, from_accepted=True) == 0
+
+
+async def dead_ids(shards: Shards) -> list[int]:
+    rows = await shards.redis.call("XRANGE", shards.dead(0), "-", "+")
+    return [entry.id - ID for row in rows if isinstance(entry := Entry.parse(*row), Entry)]
+
+
+async def test_a_shard_keeps_so_many_dead_letters_the_newest_and_counts_the_others(redis: Redis, keys: Keys) -> None:
+    shards = shards_of(redis, keys, keep=Keep(letters=3))
+    await buried(shards, await take(shards), *range(1, 6))
+    assert await dead_ids(shards) == [3, 4, 5]
+    tally = await shards.tally(0)
+    assert (tally.dead, tally.dead_len, tally.dropped) == (5, 3, 2)
+
+
+async def test_dead_letters_that_are_too_old_are_dropped_and_counted(redis: Redis, keys: Keys) -> None:
+    shards = shards_of(redis, keys, keep=Keep(ms=3_600_000))
+    holder = await take(shards)
+    fields = message(1).fields()
+    await redis.call("XADD", shards.dead(0), "1-1", *fields)  # in 1970
+    await buried(shards, holder, 2)
+    assert await dead_ids(shards) == [2]
+    assert (await shards.tally(0)).dropped == 1
+    assert await shards.trim(0) == 0
+
+
+async def test_a_message_that_its_sender_is_to_blame_for_is_dropped_and_the_books_balance(shards: Shards) -> None:
+    holder = await take(shards)
+    await accept(shards, 1)
+    (entry,) = await next_accepted(shards, holder)
+    assert await shards.bury(0, holder, entry, "why", 1, from_accepted=True, keep=False) == 0
+    tally = await shards.tally(0)
+    assert (tally.accepted, tally.dead, tally.backlog, tally.dead_len) == (1, 1, 0, 0)
+    assert await shards.claim(SENDER, "m-1") == {}
 
 
 async def test_body_of_an_unsaved_message_is_found_in_either_stream(

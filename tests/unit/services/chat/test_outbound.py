@@ -32,6 +32,8 @@ class Store:
 
     count = 4
 
+    bytes_a_day = 0
+
     def __init__(self) -> None:
         self.stands_still_s = 0.0
         self.hangs = False
