@@ -23,7 +23,7 @@ from waiting import wait_until
 pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
 
 OPUS = encode_base64(opus_run([SILENCE_PACKET] * 10))
-WHO = Holder("default/local", anonymous=True, gateway=True)
+WHO = Holder("~anonymous/local", anonymous=True, gateway=True)
 
 
 def speak(house: House, **init: Any) -> tuple[Session, Wire]:
