@@ -44,3 +44,10 @@ def group_id(session: str, index: int) -> str:
 def request_id(session: str, index: int, tgt: str) -> str:
     """What makes two requests the same one, however often and wherever it is asked."""
     return f"{session}:{index}:{tgt}"
+
+
+def tenant_of(owner: str) -> str:
+    """The tenant in the name of an owner, `<tenant>/<subject>`. Users of chat (`~chat/…`) and anonymous clients
+    (`~anonymous/…`) belong to the default tenant."""
+    tenant = owner.partition("/")[0]
+    return "default" if tenant.startswith("~") else tenant

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dragoman.protocol import ids
 from dragoman.store.instances import Instances
 from dragoman.store.jobs import Jobs
 from dragoman.store.keys import Keys
@@ -75,7 +76,7 @@ class Register:
             "resumable": "epoch" in told,
             **_languages(told.get("init", "")),
             "subject": told.get("subject", ""),
-            "tenant": told.get("subject", "").partition("/")[0],
+            "tenant": ids.tenant_of(told.get("subject", "")),
             "next_index": int(told["next_index"]) if told.get("next_index", "").isdecimal() else None,
             "release": _release(told),
             "parked": parked,

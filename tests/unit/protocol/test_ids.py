@@ -58,3 +58,17 @@ def test_no_letter_of_what_must_not_be_guessed_is_likelier_than_another(
 def test_group_and_request_are_named_after_what_they_belong_to() -> None:
     assert ids.group_id("s-1", 3) == "group_s-1_3"
     assert ids.request_id("s-1", 3, "en") == "s-1:3:en"
+
+
+@pytest.mark.parametrize(
+    ("owner", "tenant"),
+    [
+        ("acme/ann", "acme"),
+        ("default/a/b", "default"),
+        ("~chat/7", "default"),
+        ("~anonymous/local", "default"),
+        ("", ""),
+    ],
+)
+def test_chat_users_and_anonymous_clients_belong_to_the_default_tenant(owner: str, tenant: str) -> None:
+    assert ids.tenant_of(owner) == tenant

@@ -114,8 +114,7 @@ class Session:
 
     @property
     def tenant(self) -> str:
-        """Whose: it stands before the subject, and holds no slash."""
-        return self.subject.partition("/")[0]
+        return ids.tenant_of(self.subject)
 
     # -- what the client says --------------------------------------------------------------------
 
