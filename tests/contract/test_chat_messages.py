@@ -128,7 +128,7 @@ CLOSES_THE_FOURTH_TIME = "bad_json missing_type not_implemented"
 STAYS = (
     "server_busy internal_error save_failed duplicate_msg_id_mismatch missing_msg_id missing_to missing_body "
     "body_too_long cannot_send_to_self missing_ack_type unknown_ack_type missing_server_msg_id message_not_found "
-    "ack_not_allowed"
+    "ack_not_allowed quota_exceeded"
 )
 
 

@@ -31,7 +31,7 @@ SELECT c.id, CASE c.low_user_id WHEN ?1 THEN c.high_user_id ELSE c.low_user_id E
        (SELECT count(*) FROM (
             SELECT to_user_id, status FROM message AS m
             WHERE m.conversation_id = c.id AND m.msg_seq > mine.read_seq ORDER BY m.msg_seq DESC LIMIT {MAX_UNREAD}
-        ) WHERE to_user_id = ?1 AND status < 2)
+        ) AS newest WHERE to_user_id = ?1 AND status < 2)
 FROM (
     SELECT conversation.* FROM member CROSS JOIN conversation ON conversation.id = member.conversation_id
     WHERE member.user_id = ?1 AND (conversation.updated_ms, conversation.id) < (?2, ?3)
