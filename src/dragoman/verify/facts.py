@@ -13,10 +13,8 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import asyncpg  # type: ignore[import-untyped]
-import msgspec
 import redis
 
 from dragoman.archive import Stored
@@ -31,6 +29,7 @@ from dragoman.store.jobs import Jobs
 from dragoman.store.keys import Keys
 from dragoman.store.letters import Letters
 from dragoman.store.redis import Redis
+from dragoman.store.sessions import EXPECTED, window_of
 from dragoman.verify import keys_left
 from dragoman.verify.chat_ledger import Name
 
@@ -225,10 +224,10 @@ class _Look:
     async def _states(self) -> dict[str, SessionFact]:
         found = dict[str, SessionFact]()
         for session in self._sessions:
-            call = ("HMGET", self._keys.session_state(session), "next_index", "window")
-            next_index, window = await self._redis.call(*call)
-            if next_index is not None or window is not None:
-                found[session] = _session(next_index, window)
+            flat = await self._redis.call("HGETALL", self._keys.session_state(session))
+            state = {name.decode(): value.decode() for name, value in zip(flat[::2], flat[1::2], strict=True)}
+            if "next_index" in state or EXPECTED in state:
+                found[session] = _session(state)
         return found
 
     def _leaks(self) -> list[str]:
@@ -236,9 +235,9 @@ class _Look:
             return keys_left.leaks(keys_left.look(client, self._place.prefix), self._place.prefix)
 
 
-def _session(next_index: bytes | None, window: bytes | None) -> SessionFact:
-    expected, settled = msgspec.json.decode(window or b"[0,{}]", type=tuple[int, dict[str, Any]])
-    return SessionFact(int(next_index or 0), expected, frozenset(map(int, settled)))
+def _session(state: Mapping[str, str]) -> SessionFact:
+    expected, settled = window_of(state)
+    return SessionFact(int(state.get("next_index", 0)), expected, frozenset(settled))
 
 
 async def _rows(database: str) -> list[Stored]:
