@@ -91,7 +91,8 @@ async def test_an_utterance_that_may_have_been_handed_on_is_not_handed_on_twice(
 
 async def test_an_utterance_for_a_session_that_nobody_has_is_refused(house: Open) -> None:
     a, _, session, wire = await gateway(house)
-    session.id = "s-unknown"
+    known, session.id = session.id, "s-unknown"
     utter(a, session, wire)
+    session.id = known
     (error,) = await wait_until(lambda: wire.of("error"), PATIENCE_S)
     assert error["code"] == ErrorCode.INVALID_SESSION
