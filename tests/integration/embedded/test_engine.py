@@ -64,7 +64,7 @@ def test_file_is_rewritten_before_it_takes_long_to_load(any_binary: ServerBinary
 def test_server_that_loads_its_data_says_so_once_and_how_much_there_is(
     server_binary: ServerBinary, tmp_path: Path
 ) -> None:
-    slow = {"key-load-delay": "1000", "loading-process-events-interval-bytes": "1024"}
+    slow = {"key-load-delay": "4000", "loading-process-events-interval-bytes": "1024"}
     loading = list[int]()
     with RedisServer(server_binary, tmp_path / "data", settings=slow) as server:
         with wire(server.socket_path) as connection:
