@@ -4,10 +4,14 @@
 """
 
 import asyncio
+import faulthandler
 import inspect
 import os
 import signal
+import sys
+import threading
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import cast
 
 import hypothesis
@@ -28,10 +32,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # begins with these words may be skipped there.
 DOES_NOT_APPLY = "does not apply: "
 
-pytest_plugins = ["redis_servers", "redis_fixtures", "sql_servers"]
+pytest_plugins = ["support.redis_servers", "support.databases"]
 
 # Below the time-out of pytest-timeout, whose signal does not get through to a uvloop that has nothing to do.
 PATIENCE_S = 200.0
+CLOSE_TIMEOUT_S = 30.0
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -69,6 +74,32 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 @pytest.fixture
-def runner() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as made:
-        yield made
+def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner]:
+    made = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    yield made
+    with end_process_after(CLOSE_TIMEOUT_S, request.node, "its event loop cannot be closed"):
+        made.close()
+
+
+@contextmanager
+def end_process_after(timeout_s: float, item: pytest.Item, why: str) -> Iterator[None]:
+    """End the test process if the body takes longer, and name the test.
+
+    uvloop waits for what a test left behind, and lets no signal through meanwhile: nothing else would end it.
+    """
+
+    def end() -> None:
+        capture = item.config.pluginmanager.getplugin("capturemanager")
+        if capture is not None:
+            capture.suspend_global_capture(in_=True)
+        print(f"\n{item.nodeid}: {why} within {timeout_s} s", file=sys.stderr, flush=True)
+        faulthandler.dump_traceback(all_threads=True)
+        os._exit(1)
+
+    timer = threading.Timer(timeout_s, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

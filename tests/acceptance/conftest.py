@@ -4,24 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from e2e.speech_stage import Stage, standing
-from key_leaks import Onlooker
-from redis_fixtures import CLUSTER, FIXTURE_OF
-from redis_servers import RedisAt
+from support.redis_servers import CLUSTER, KeyInspector, RedisAt, redis_on
+from support.speech import Harness, start_harness
 
 # The Redis that the environment names may be a Cluster itself.
 _CLUSTERED = os.environ.get("LINGUA_TEST_REDIS_MODE", "single") == "cluster"
 SHARED = pytest.param("shared", marks=[pytest.mark.cluster] if _CLUSTERED else [])
 
 
-@pytest.fixture(params=[SHARED, CLUSTER, "old"])
-def redis_at(request: pytest.FixtureRequest) -> RedisAt:
-    place: RedisAt = request.getfixturevalue(FIXTURE_OF[request.param])
-    return place
+redis_at = redis_on(SHARED, CLUSTER, "old")
 
 
 @pytest.fixture
-def stage(redis_at: RedisAt, onlooker: Onlooker, tmp_path: Path) -> Iterator[Stage]:
+def harness(redis_at: RedisAt, key_inspector: KeyInspector, tmp_path: Path) -> Iterator[Harness]:
     """Two instances, each a process."""
-    with standing(redis_at, tmp_path, onlooker, {}, {}) as up:
+    with start_harness(redis_at, tmp_path, key_inspector, {}, {}) as up:
         yield up

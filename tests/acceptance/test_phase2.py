@@ -18,10 +18,10 @@ from dragoman.store.owners import Owners
 from dragoman.store.redis import Redis
 from dragoman.store.reservations import Given, Reservations, Reserved, Taken
 from dragoman.store.turns import Turns
-from e2e.raw_node import thorough
-from e2e.speech_stage import ACKING, PATIENCE_S, Stage, visiting
-from redis_clients import Connect
-from waiting import wait_until
+from support.raw_node import thorough
+from support.redis_servers import Connect
+from support.speech import ACKING, PATIENCE_S, Harness, new_scenario
+from support.waiting import wait_until
 
 GROUP = "scheduler"
 TTL_MS = 60_000
@@ -191,16 +191,16 @@ async def test_phase2_cluster_acceptance_smoke(redis: Redis, connect: Connect, k
     assert await Instances(a, keys).all() == {}
 
 
-async def test_phase2_cross_instance_delivery_e2e_minimal(stage: Stage) -> None:
+async def test_phase2_cross_instance_delivery_e2e_minimal(harness: Harness) -> None:
     """A node on one instance, a session on another, each a process of its own."""
-    async with visiting(stage) as visit:
-        node = await visit.node(0, features=ACKING, work=thorough)
-        talker = await visit.talker(1)
-        await visit.say_utterance(talker, 0)
+    async with new_scenario(harness) as scenario:
+        node = await scenario.node(0, features=ACKING, work=thorough)
+        talker = await scenario.talker(1)
+        await scenario.say_utterance(talker, 0)
         result = await talker.result(0, PATIENCE_S)
         heard = [m["event"] if m["type"] == "ui_event" else m["type"] for m in talker.heard]
         assert heard == ["DISPATCHED", "NODE_ACCEPTED", "asr_partial", "ASR_FINAL", "NMT_DONE"]
-        record = await wait_until(lambda: visit.released(result["job_id"]), PATIENCE_S)
+        record = await wait_until(lambda: scenario.released(result["job_id"]), PATIENCE_S)
         assert (record["driver"], record["node_id"], record["outcome"]) == ("i1", node.id, "ok")
-        assert await visit.reserved(node) == 0
-        await wait_until(lambda: visit.inboxes_are_done(), PATIENCE_S)
+        assert await scenario.reserved(node) == 0
+        await wait_until(lambda: scenario.inboxes_are_done(), PATIENCE_S)

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from browser.stage import Stage, Windows, chromium, spoken
-from instances import running
-from key_leaks import Onlooker
-from redis_servers import RedisAt
+from browser.harness import BrowserHarness, Windows, chromium, spoken
+from support.cluster import running
+from support.redis_servers import KeyInspector, RedisAt
 
 HERE = Path(__file__).parent
 
@@ -42,21 +41,21 @@ def browser(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="session")
-def stage(
-    runner: asyncio.Runner, redis_server: RedisAt, onlooker: Onlooker, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Stage]:
+def harness(
+    runner: asyncio.Runner, redis_server: RedisAt, key_inspector: KeyInspector, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BrowserHarness]:
     """Nodes come up while other tests run."""
     stack = AsyncExitStack()
 
-    async def up() -> Stage:
+    async def up() -> BrowserHarness:
         cluster = await stack.enter_async_context(running(redis_server, tmp_path_factory.mktemp("browser")))
-        return await Stage.of(cluster)
+        return await BrowserHarness.of(cluster)
 
     made = runner.run(up())
     yield made
     made.close()
     runner.run(stack.aclose())
-    onlooker.take_away(redis_server, made.cluster.prefix)
+    key_inspector.remove_keys(redis_server, made.cluster.prefix)
 
 
 @pytest.fixture

@@ -7,20 +7,20 @@ import aiohttp
 import jwt
 import pytest
 
-from browser.stage import Stage, Windows
+from browser.harness import BrowserHarness, Windows
 from dragoman.client.chat import login
-from dragoman.verify.processes import InstanceProcess
+from dragoman.tools.verify.processes import InstanceProcess
 
 SECRET = "a secret of the test that is long enough"
 PASSWORD, INVITE, WARNING = '[data-part="password"]', '[data-part="invite"]', '[data-part="warning"]'
 LONG = "long enough for anybody"
 
 
-async def reachable(stage: Stage, registration: str) -> InstanceProcess:
+async def reachable(harness: BrowserHarness, registration: str) -> InstanceProcess:
     """An instance as it is where others can reach it: it has a secret."""
     flags = {"security__secret": SECRET, "chat__registration": registration}
     name = f"{registration}-{uuid4().hex[:6]}"
-    return await stage.cluster.instance(scheduler__phase2__instance_id=name, **flags)
+    return await harness.cluster.instance(scheduler__phase2__instance_id=name, **flags)
 
 
 async def opened(windows: Windows, instance: InstanceProcess, name: str, logins: list[str]) -> Any:
@@ -44,19 +44,19 @@ def name() -> str:
 
 
 async def test_the_page_sends_no_login_without_a_password_if_a_secret_is_set(
-    stage: Stage, windows: Windows, name: str
+    harness: BrowserHarness, windows: Windows, name: str
 ) -> None:
     logins: list[str] = []
-    page = await opened(windows, await reachable(stage, "open"), name, logins)
+    page = await opened(windows, await reachable(harness, "open"), name, logins)
     await page.click('[data-part="enter"]')
     await page.wait_for_selector(f"{WARNING} >> text=Please give a password")
     assert logins == []
 
 
 async def test_the_page_says_why_a_password_is_too_short_for_a_new_account(
-    stage: Stage, windows: Windows, name: str
+    harness: BrowserHarness, windows: Windows, name: str
 ) -> None:
-    page = await opened(windows, await reachable(stage, "open"), name, [])
+    page = await opened(windows, await reachable(harness, "open"), name, [])
     await page.wait_for_selector("text=with a password of at least 10 characters")
     await enter(page, "short")
     await page.wait_for_selector(f"{WARNING} >> text=at least 10 characters")
@@ -64,9 +64,11 @@ async def test_the_page_says_why_a_password_is_too_short_for_a_new_account(
     await page.wait_for_selector('.pane[data-state="online"]')
 
 
-async def test_the_page_says_that_a_chat_login_does_not_open_speech(stage: Stage, windows: Windows, name: str) -> None:
-    instance = await reachable(stage, "open")
-    await stage.served(instance, "en", "zh")
+async def test_the_page_says_that_a_chat_login_does_not_open_speech(
+    harness: BrowserHarness, windows: Windows, name: str
+) -> None:
+    instance = await reachable(harness, "open")
+    await harness.served(instance, "en", "zh")
     page = await opened(windows, instance, name, [])
     await enter(page, LONG)
     await page.wait_for_selector('.pane[data-state="online"]')
@@ -75,20 +77,22 @@ async def test_the_page_says_that_a_chat_login_does_not_open_speech(stage: Stage
 
 
 async def test_the_page_tells_who_creates_accounts_if_registration_is_closed(
-    stage: Stage, windows: Windows, name: str
+    harness: BrowserHarness, windows: Windows, name: str
 ) -> None:
-    instance = await reachable(stage, "closed")
+    instance = await reachable(harness, "closed")
     page = await opened(windows, instance, name, [])
     await enter(page, LONG)
     await page.wait_for_selector(f"{WARNING} >> text=An operator creates accounts here")
     assert await page.locator(INVITE).is_hidden()
-    await login(f"http://127.0.0.1:{stage.first.port}", name, LONG)  # the same database, open to this machine
+    await login(f"http://127.0.0.1:{harness.first.port}", name, LONG)  # the same database, open to this machine
     await enter(page, LONG)
     await page.wait_for_selector('.pane[data-state="online"]')
 
 
-async def test_the_page_creates_an_account_with_an_invite_code(stage: Stage, windows: Windows, name: str) -> None:
-    instance = await reachable(stage, "invite")
+async def test_the_page_creates_an_account_with_an_invite_code(
+    harness: BrowserHarness, windows: Windows, name: str
+) -> None:
+    instance = await reachable(harness, "invite")
     claims = {"iss": "dragoman", "exp": 4_000_000_000, "typ": "operator", "sub": "olga"}
     operator = {"Authorization": f"Bearer {jwt.encode(claims, SECRET, 'HS256')}"}
     async with aiohttp.ClientSession(f"http://127.0.0.1:{instance.port}", headers=operator) as http:

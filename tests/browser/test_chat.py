@@ -7,10 +7,10 @@ from uuid import uuid4
 
 import aiohttp
 
-from browser.stage import PATIENCE_S, Stage, Windows, both_enter
+from browser.harness import PATIENCE_S, BrowserHarness, Windows, both_enter
 from dragoman.client.chat import Chat, login
-from dragoman.verify.processes import InstanceProcess
-from waiting import wait_until
+from dragoman.tools.verify.processes import InstanceProcess
+from support.waiting import wait_until
 
 BODY, MINE, THEIRS = '[data-part="body"]', ".message.mine", ".message.theirs"
 
@@ -49,13 +49,15 @@ async def write(page: Any, text: str) -> None:
     await page.press(BODY, "Enter")
 
 
-async def test_a_message_goes_through_all_four_states_across_two_instances(stage: Stage, windows: Windows) -> None:
-    ann, ben = await two(stage.first)
-    alice = await window(windows, stage.first, ann, ben)
+async def test_a_message_goes_through_all_four_states_across_two_instances(
+    harness: BrowserHarness, windows: Windows
+) -> None:
+    ann, ben = await two(harness.first)
+    alice = await window(windows, harness.first, ann, ben)
     await write(alice, "good morning")  # bob is not there yet
     await alice.wait_for_selector(f"{MINE}[data-accepted][data-saved]:not([data-delivered])")
     assert await alice.locator(f"{MINE} .reached").inner_text() == "Saved"
-    bob = await window(windows, stage.second, ben, ann, hidden=True)
+    bob = await window(windows, harness.second, ben, ann, hidden=True)
     await bob.wait_for_selector(f"{THEIRS} >> text=good morning")
     await alice.wait_for_selector(f"{MINE}[data-delivered]:not([data-read])")
     await bob.evaluate("beSeen()")
@@ -70,11 +72,11 @@ async def test_a_message_goes_through_all_four_states_across_two_instances(stage
     assert await alice.locator(".message .body").all_inner_texts() == ["good morning", "and to you"]
 
 
-async def test_somebody_else_who_writes_is_shown_with_a_name_of_their_own(stage: Stage, windows: Windows) -> None:
-    ann, ben = await two(stage.first)
-    page = await window(windows, stage.first, ann, ben)
+async def test_message_of_a_third_user_is_shown_with_its_name(harness: BrowserHarness, windows: Windows) -> None:
+    ann, ben = await two(harness.first)
+    page = await window(windows, harness.first, ann, ben)
     me = int(await page.locator(".pane").get_attribute("data-user"))
-    base, name = f"127.0.0.1:{stage.second.port}", f"eve-{uuid4().hex[:6]}"
+    base, name = f"127.0.0.1:{harness.second.port}", f"eve-{uuid4().hex[:6]}"
     eve = await login(f"http://{base}", name, "secret of eve")
     async with Chat(f"ws://{base}/ws", token=eve.token) as chat:
         sent = await chat.send(me, "guess who")
@@ -83,8 +85,10 @@ async def test_somebody_else_who_writes_is_shown_with_a_name_of_their_own(stage:
         await sent.read
 
 
-async def test_what_is_written_offline_is_sent_when_the_page_is_back(stage: Stage, windows: Windows) -> None:
-    page = await windows.open(f"http://127.0.0.1:{stage.first.port}/")
+async def test_message_written_offline_is_sent_after_the_page_reconnects(
+    harness: BrowserHarness, windows: Windows
+) -> None:
+    page = await windows.open(f"http://127.0.0.1:{harness.first.port}/")
     await both_enter(page)
     alice, bob = (page.locator(f'[data-pane="{name}"]') for name in ("alice", "bob"))
     await alice.locator('[data-part="toggle"]').click()
@@ -137,9 +141,11 @@ class Way:
         self.lost.append(word)
 
 
-async def test_a_page_that_hears_nothing_more_of_an_accepted_message_asks(stage: Stage, windows: Windows) -> None:
-    ann, ben = await two(stage.first)
-    page, way = await window(windows, stage.first, ann, ben), Way()
+async def test_page_asks_for_the_status_of_an_accepted_message_that_is_not_saved(
+    harness: BrowserHarness, windows: Windows
+) -> None:
+    ann, ben = await two(harness.first)
+    page, way = await window(windows, harness.first, ann, ben), Way()
     way.lose("saved", 1)
     await page.clock.install()
     await page.route_web_socket("**/ws", way)
@@ -154,11 +160,11 @@ async def test_a_page_that_hears_nothing_more_of_an_accepted_message_asks(stage:
     assert way.connections == 1
 
 
-async def test_a_page_whose_first_word_is_lost_on_the_way_comes_back_with_what_was_written(
-    stage: Stage, windows: Windows
+async def test_page_reconnects_and_sends_its_messages_when_its_auth_frame_was_lost(
+    harness: BrowserHarness, windows: Windows
 ) -> None:
-    ann, ben = await two(stage.first)
-    page, way = await window(windows, stage.first, ann, ben), Way()
+    ann, ben = await two(harness.first)
+    page, way = await window(windows, harness.first, ann, ben), Way()
     way.lose("AUTH", 1)
     await page.route_web_socket("**/ws", way)
     await page.reload()
@@ -169,8 +175,8 @@ async def test_a_page_whose_first_word_is_lost_on_the_way_comes_back_with_what_w
     assert len(way.tokens) == 2
 
 
-async def test_a_token_that_ran_out_is_renewed_before_the_page_comes_back(stage: Stage, windows: Windows) -> None:
-    instance = await stage.cluster.instance(scheduler__phase2__instance_id="brief", chat__access_ttl_s=3)
+async def test_expired_token_is_renewed_before_the_page_reconnects(harness: BrowserHarness, windows: Windows) -> None:
+    instance = await harness.cluster.instance(scheduler__phase2__instance_id="brief", chat__access_ttl_s=3)
     ann, ben = await two(instance)
     page, way = await window(windows, instance, ann, ben), Way()
     await page.route_web_socket("**/ws", way)
@@ -201,22 +207,20 @@ async def test_a_token_that_ran_out_is_renewed_before_the_page_comes_back(stage:
     await page.unroute_all(behavior="wait")
 
 
-async def test_what_was_not_sent_when_a_chat_ended_is_sent_when_the_same_person_is_back(
-    stage: Stage, windows: Windows
-) -> None:
-    ann, ben = await two(stage.first)
-    page, way = await window(windows, stage.first, ann, ben), Way()
+async def test_unsent_message_is_sent_when_the_same_user_returns(harness: BrowserHarness, windows: Windows) -> None:
+    ann, ben = await two(harness.first)
+    page, way = await window(windows, harness.first, ann, ben), Way()
     await page.route_web_socket("**/ws", way)
     await page.reload()
     await page.wait_for_selector('.pane[data-state="online"][data-peer]')
     way.lose("SINGLE_CHAT", 99)
     await write(page, "wait for me")
     await wait_until(lambda: way.lost)
-    await kick(page, stage.second, ann)
+    await kick(page, harness.second, ann)
     way.lose("SINGLE_CHAT", 0)
     await enter(page, ben, ann)
     assert await page.locator(MINE).count() == 0, "nobody else sees or sends it"
-    await kick(page, stage.second, ben)
+    await kick(page, harness.second, ben)
     await enter(page, ann, ben)
     await page.wait_for_selector(f"{MINE}[data-saved] >> text=wait for me")
 
@@ -232,16 +236,18 @@ async def watched(windows: Windows, instance: InstanceProcess) -> tuple[Any, Way
     return page, way
 
 
-async def test_a_page_whose_timers_were_held_back_keeps_its_connection(stage: Stage, windows: Windows) -> None:
-    page, way = await watched(windows, stage.first)
+async def test_page_with_throttled_timers_keeps_its_connection(harness: BrowserHarness, windows: Windows) -> None:
+    page, way = await watched(windows, harness.first)
     await page.clock.fast_forward(60_000)  # as in a tab nobody looks at: whatever was due is done now, and at once
     await write(page, "hello")
     await page.wait_for_selector(f"{MINE}[data-saved]")
     assert way.connections == 1
 
 
-async def test_a_server_that_does_not_answer_when_it_is_asked_is_left(stage: Stage, windows: Windows) -> None:
-    page, way = await watched(windows, stage.first)
+async def test_page_reconnects_when_the_server_does_not_answer_a_ping(
+    harness: BrowserHarness, windows: Windows
+) -> None:
+    page, way = await watched(windows, harness.first)
     way.lose("PONG", 99)
     await page.clock.fast_forward(60_000)
     await wait_until(lambda: way.lost)

@@ -8,15 +8,15 @@ import aiohttp
 import jwt
 import msgspec
 
-from browser.stage import Stage, Windows
-from chat_speaker import ChatSpeaker
+from browser.harness import BrowserHarness, Windows
 from dragoman.domain.history import KEPT_MS, POINT_MS, SAMPLE_MS, Sample
 from dragoman.protocol.peer import Bounced, encode_peer
 from dragoman.store.instances import Instances
 from dragoman.store.keys import Keys
 from dragoman.store.nodes import Nodes, Snapshot
-from dragoman.verify.processes import InstanceProcess
-from redis_clients import connected
+from dragoman.tools.verify.processes import InstanceProcess
+from support.chat import ChatSpeaker
+from support.redis_servers import connected
 
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
 LIVE = '[data-part="status"][data-mood="good"]'
@@ -28,9 +28,11 @@ async def console(windows: Windows, instance: InstanceProcess, view: str = "over
     return page
 
 
-async def test_a_node_that_dies_is_seen_within_two_seconds_by_any_instance(stage: Stage, windows: Windows) -> None:
-    node = stage.cluster.node(stage.first, languages="ja,ko", node_id="doomed")
-    page = await console(windows, stage.second)
+async def test_dead_node_is_shown_within_two_seconds_by_every_instance(
+    harness: BrowserHarness, windows: Windows
+) -> None:
+    node = harness.cluster.node(harness.first, languages="ja,ko", node_id="doomed")
+    page = await console(windows, harness.second)
     await page.wait_for_selector('[data-node="doomed"][data-state="ready"]')
     node.kill()
     died_at = time.monotonic()
@@ -39,10 +41,10 @@ async def test_a_node_that_dies_is_seen_within_two_seconds_by_any_instance(stage
 
 
 async def test_an_instance_that_dies_is_not_answering_within_a_second_and_stays_listed_as_gone(
-    stage: Stage, windows: Windows
+    harness: BrowserHarness, windows: Windows
 ) -> None:
-    dying = await stage.cluster.instance(scheduler__phase2__instance_id="dying")
-    page = await console(windows, stage.second)
+    dying = await harness.cluster.instance(scheduler__phase2__instance_id="dying")
+    page = await console(windows, harness.second)
     await page.wait_for_selector('tr[data-key="dying"][data-state="alive"]')
     dying.kill()
     died_at = time.monotonic()
@@ -51,14 +53,14 @@ async def test_an_instance_that_dies_is_not_answering_within_a_second_and_stays_
     await page.wait_for_selector('tr[data-key="dying"][data-state="lost"] >> text=gone')
 
 
-async def test_a_dead_letter_is_replayed_by_two_clicks(stage: Stage, windows: Windows) -> None:
+async def test_a_dead_letter_is_replayed_by_two_clicks(harness: BrowserHarness, windows: Windows) -> None:
     data = encode_peer(Bounced("n", 1, "j", 1))
     fields = ("v", "1", "type", "bounced", "reason", "nobody knows", "deliveries", "6", "size", len(data), "data", data)
-    async with connected(stage.cluster.redis) as redis:
-        keys = Keys(stage.cluster.prefix)
+    async with connected(harness.cluster.redis) as redis:
+        keys = Keys(harness.cluster.prefix)
         added = await redis.call("XADD", keys.dlq("one"), "*", *fields)
         await redis.call("SADD", keys.dlq_instances, "one")
-    page = await console(windows, stage.second, "letters")
+    page = await console(windows, harness.second, "letters")
     row = f'[data-letter="{added.decode()}"]'
     await page.click(f"{row} >> text=Replay")
     await page.click('[data-part="no"]')
@@ -69,16 +71,16 @@ async def test_a_dead_letter_is_replayed_by_two_clicks(stage: Stage, windows: Wi
     assert "was replayed" in await page.inner_text('[data-part="letters-word"]')
 
 
-async def test_instances_nodes_sessions_and_chat_users_are_drained_ended_and_disconnected_after_a_question(
-    stage: Stage, windows: Windows
+async def test_operations_on_instances_nodes_sessions_and_users_need_a_confirmation(
+    harness: BrowserHarness, windows: Windows
 ) -> None:
-    drained = await stage.cluster.instance(scheduler__phase2__instance_id="drained")
-    node = stage.cluster.node(stage.first, languages="sv,no", node_id="worker")
-    speaker = await stage.cluster.speaker(stage.first, src_lang="sv", tgt_lang="no", resume=True)
+    drained = await harness.cluster.instance(scheduler__phase2__instance_id="drained")
+    node = harness.cluster.node(harness.first, languages="sv,no", node_id="worker")
+    speaker = await harness.cluster.speaker(harness.first, src_lang="sv", tgt_lang="no", resume=True)
     async with aiohttp.ClientSession() as http:
-        chatting = ChatSpeaker(4711, await http.ws_connect(f"ws://127.0.0.1:{stage.first.port}/ws"))
+        chatting = ChatSpeaker(4711, await http.ws_connect(f"ws://127.0.0.1:{harness.first.port}/ws"))
         await chatting.auth()
-        page = await console(windows, stage.second)
+        page = await console(windows, harness.second)
         await two_clicks(page, 'tr[data-key="drained"] >> button:text-is("Drain")')
         await page.wait_for_selector('tr[data-key="drained"][data-state="draining"]')
         await two_clicks(page, '[data-node="worker"] >> button:text-is("Drain")')
@@ -106,14 +108,14 @@ async def two_clicks(page: Any, button: str) -> None:
     await page.click('[data-part="yes"]')
 
 
-async def test_a_switch_is_changed_by_two_clicks_and_who_did_it_is_written_down(stage: Stage, windows: Windows) -> None:
-    page = await console(windows, stage.second, "chat")
+async def test_switch_is_changed_by_two_clicks_and_audited(harness: BrowserHarness, windows: Windows) -> None:
+    page = await console(windows, harness.second, "chat")
     before = await page.get_attribute('[data-switch="fail_open"]', "data-value")
     after = {"true": "false", "false": "true"}[before]
     await page.click('[data-act="fail_open"]')
     await page.click('[data-part="yes"]')
     await page.wait_for_selector(f'[data-switch="fail_open"][data-value="{after}"]')
-    assert str((await stage.first.get("/api/v1/chat"))["switches"]["fail_open"]).lower() == after
+    assert str((await harness.first.get("/api/v1/chat"))["switches"]["fail_open"]).lower() == after
     await page.click('[href="#audit"]')
     assert "fail_open" in await page.inner_text('[data-action="chat.switch"]')
     await page.click('[href="#chat"]')
@@ -122,13 +124,15 @@ async def test_a_switch_is_changed_by_two_clicks_and_who_did_it_is_written_down(
     await page.wait_for_selector(f'[data-switch="fail_open"][data-value="{before}"]')
 
 
-async def test_a_job_is_found_by_its_session_and_tells_when_and_why(stage: Stage, windows: Windows) -> None:
-    node = stage.cluster.node(stage.first, languages="da,fi", node_id="dane")
-    await stage.served(stage.second, "da", "fi")
-    speaker = await stage.cluster.speaker(stage.second, src_lang="da", tgt_lang="fi", resume=True)
+async def test_job_is_found_by_its_session_with_its_times_and_reasons(
+    harness: BrowserHarness, windows: Windows
+) -> None:
+    node = harness.cluster.node(harness.first, languages="da,fi", node_id="dane")
+    await harness.served(harness.second, "da", "fi")
+    speaker = await harness.cluster.speaker(harness.second, src_lang="da", tgt_lang="fi", resume=True)
     await speaker.utterance(0, src_lang="da", tgt_lang="fi")
     await speaker.result(0)
-    page = await console(windows, stage.first, "sessions")
+    page = await console(windows, harness.first, "sessions")
     await page.fill('[data-part="session-filter"]', speaker.session_id)
     await page.wait_for_selector(f'[data-session="{speaker.session_id}"] >> text=1 settled')
     await page.click(f'[data-session="{speaker.session_id}"] a')
@@ -141,10 +145,10 @@ async def test_a_job_is_found_by_its_session_and_tells_when_and_why(stage: Stage
 
 
 async def test_a_long_id_is_short_and_copied_whole_by_a_click_and_terms_are_explained(
-    stage: Stage, windows: Windows
+    harness: BrowserHarness, windows: Windows
 ) -> None:
-    speaker = await stage.cluster.speaker(stage.second, src_lang="en", tgt_lang="zh")
-    page = await console(windows, stage.first, "sessions", permissions=["clipboard-read", "clipboard-write"])
+    speaker = await harness.cluster.speaker(harness.second, src_lang="en", tgt_lang="zh")
+    page = await console(windows, harness.first, "sessions", permissions=["clipboard-read", "clipboard-write"])
     row = f'[data-session="{speaker.session_id}"]'
     await page.fill('[data-part="session-filter"]', speaker.session_id)
     shown = await page.inner_text(f"{row} a")
@@ -160,8 +164,10 @@ async def test_a_long_id_is_short_and_copied_whole_by_a_click_and_terms_are_expl
     await page.wait_for_selector('th[title*="不间断"]')
 
 
-async def test_every_word_and_tip_of_the_console_is_there_in_both_languages(stage: Stage, windows: Windows) -> None:
-    page = await console(windows, stage.first)
+async def test_every_word_and_tip_of_the_console_is_there_in_both_languages(
+    harness: BrowserHarness, windows: Windows
+) -> None:
+    page = await console(windows, harness.first)
     kept = await page.evaluate("""async () => {
       const [{ EN }, { ZH }, { TIPS_EN }, { TIPS_ZH }] = await Promise.all(
         ["words_en", "words_zh", "tips_en", "tips_zh"].map((name) => import(`/console/${name}.js`)));
@@ -172,11 +178,11 @@ async def test_every_word_and_tip_of_the_console_is_there_in_both_languages(stag
 
 
 async def test_charts_show_half_an_hour_of_the_whole_cluster_when_they_are_opened(
-    stage: Stage, windows: Windows
+    harness: BrowserHarness, windows: Windows
 ) -> None:
     """Two instances that are gone counted for 29 minutes: five jobs a second each, and seven sessions."""
-    async with connected(stage.cluster.redis) as redis:
-        keys = Keys(stage.cluster.prefix)
+    async with connected(harness.cluster.redis) as redis:
+        keys = Keys(harness.cluster.prefix)
         now_ms = await Instances(redis, keys).now_ms()
         for at in range(now_ms - 29 * 60_000, now_ms - POINT_MS, SAMPLE_MS):
             for number, name in enumerate(("former-1", "former-2")):
@@ -184,7 +190,7 @@ async def test_charts_show_half_an_hour_of_the_whole_cluster_when_they_are_opene
                 await redis.call("XADD", f"{keys.history}:made", f"{at}-{number}", "v", "1", "data", data)
         await redis.call("RENAME", f"{keys.history}:made", keys.history)
         await redis.call("PEXPIRE", keys.history, KEPT_MS)
-    page = await console(windows, stage.first, "charts")
+    page = await console(windows, harness.first, "charts")
     path = await page.get_attribute('[data-chart="charts.jobs"] path', "d")
     assert path.count("L") > 150
     assert await page.inner_text('[data-chart="charts.jobs"] .top-of') == "10/s", "of both instances together"
@@ -192,24 +198,24 @@ async def test_charts_show_half_an_hour_of_the_whole_cluster_when_they_are_opene
     await page.wait_for_selector('[data-chart="charts.jobs"] strong[title*="second"]')
 
 
-async def test_a_paused_console_stands_still_until_it_goes_on(stage: Stage, windows: Windows) -> None:
-    page = await console(windows, stage.first)
+async def test_paused_console_does_not_change(harness: BrowserHarness, windows: Windows) -> None:
+    page = await console(windows, harness.first)
     await page.click('[data-part="pause"]')
     await page.wait_for_selector('[data-part="status"][data-mood="quiet"]')
     await page.click('[data-part="pause"]')
     await page.wait_for_selector(LIVE)
 
 
-async def test_a_thousand_nodes_and_ten_thousand_sessions_are_paged(stage: Stage, windows: Windows) -> None:
+async def test_a_thousand_nodes_and_ten_thousand_sessions_are_paged(harness: BrowserHarness, windows: Windows) -> None:
     """Of nodes nobody but Redis knows: snapshots as an instance would have written them, and names of sessions."""
-    async with connected(stage.cluster.redis) as redis:
-        keys = Keys(stage.cluster.prefix)
+    async with connected(harness.cluster.redis) as redis:
+        keys = Keys(harness.cluster.prefix)
         nodes = Nodes(redis, keys, 60_000)
         many = [Snapshot(f"z-{number:04}", 1, "one", asr=["xx"], semantic=["yy"]) for number in range(1000)]
         sessions = [f"z-{number:05}" for number in range(10_000)]
         await asyncio.gather(*map(nodes.heard, many))
         await redis.call("SADD", keys.sessions_of("one"), *sessions)
-        page = await console(windows, stage.second)
+        page = await console(windows, harness.second)
         await page.fill('[data-part="node-filter"]', "z-")
         await page.wait_for_selector('[data-node="z-0049"]')
         await page.click(".view:not([hidden]) >> text=Next")
@@ -223,9 +229,9 @@ async def test_a_thousand_nodes_and_ten_thousand_sessions_are_paged(stage: Stage
         await asyncio.gather(*(nodes.gone(one.id) for one in many))
 
 
-async def test_where_a_secret_is_set_a_token_is_asked_for(stage: Stage, windows: Windows) -> None:
+async def test_console_asks_for_a_token_when_a_secret_is_set(harness: BrowserHarness, windows: Windows) -> None:
     windows.tolerate = ("status of 401",)  # Chromium's own word about a refusal
-    guarded = await stage.cluster.instance(scheduler__phase2__instance_id="guarded", security__secret=SECRET)
+    guarded = await harness.cluster.instance(scheduler__phase2__instance_id="guarded", security__secret=SECRET)
     page = await windows.open(f"http://127.0.0.1:{guarded.port}/console", locale="zh-CN")
     await page.wait_for_selector('[data-part="gate"][open]')
     assert await page.locator("tbody tr").count() == 0

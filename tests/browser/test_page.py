@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from browser.stage import Stage, Windows
+from browser.harness import BrowserHarness, Windows
 
 WIDTH = "document.documentElement.scrollWidth"
 PHONE = {"width": 360, "height": 740}
@@ -13,15 +13,15 @@ controls => controls.filter((control) => !(control.getAttribute("aria-label") ||
 FOCUSED = "document.activeElement.dataset.part ?? document.activeElement.className"
 
 
-async def opened(windows: Windows, stage: Stage, **options: Any) -> Any:
-    page = await windows.open(f"http://127.0.0.1:{stage.first.port}/", **options)
+async def opened(windows: Windows, harness: BrowserHarness, **options: Any) -> Any:
+    page = await windows.open(f"http://127.0.0.1:{harness.first.port}/", **options)
     await page.wait_for_selector('[data-part="speak"]:not([disabled])')
     return page
 
 
-async def test_it_fits_on_a_phone_in_both_languages(stage: Stage, windows: Windows) -> None:
-    await stage.served(stage.first, "en", "zh")
-    page = await opened(windows, stage, viewport=PHONE, locale="zh-CN", color_scheme="dark")
+async def test_page_fits_on_a_phone_in_both_languages(harness: BrowserHarness, windows: Windows) -> None:
+    await harness.served(harness.first, "en", "zh")
+    page = await opened(windows, harness, viewport=PHONE, locale="zh-CN", color_scheme="dark")
     assert await page.evaluate("document.documentElement.lang") == "zh-CN"
     assert await page.evaluate(WIDTH) == PHONE["width"]
     await page.select_option('[data-part="language"]', "en")
@@ -29,9 +29,11 @@ async def test_it_fits_on_a_phone_in_both_languages(stage: Stage, windows: Windo
     assert await page.evaluate(WIDTH) == PHONE["width"]
 
 
-async def test_every_control_has_a_name_in_the_language_that_was_chosen(stage: Stage, windows: Windows) -> None:
-    await stage.served(stage.first, "en", "zh")
-    page = await opened(windows, stage)
+async def test_every_control_has_a_name_in_the_language_that_was_chosen(
+    harness: BrowserHarness, windows: Windows
+) -> None:
+    await harness.served(harness.first, "en", "zh")
+    page = await opened(windows, harness)
     controls = page.locator("button, input, select, textarea, canvas, [tabindex]")
     assert await controls.evaluate_all(NAMES) == []
     assert await page.locator('[data-part="speak"]').inner_text() == "Speak"
@@ -42,9 +44,11 @@ async def test_every_control_has_a_name_in_the_language_that_was_chosen(stage: S
     assert await page.title() == "Dragoman：开口即被听懂"
 
 
-async def test_everything_is_reached_by_keyboard_in_the_order_one_reads(stage: Stage, windows: Windows) -> None:
-    await stage.served(stage.first, "en", "zh")
-    page = await opened(windows, stage)
+async def test_everything_is_reached_by_keyboard_in_the_order_one_reads(
+    harness: BrowserHarness, windows: Windows
+) -> None:
+    await harness.served(harness.first, "en", "zh")
+    page = await opened(windows, harness)
     reached = []
     for _ in range(16):
         await page.keyboard.press("Tab")

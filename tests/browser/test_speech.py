@@ -7,13 +7,13 @@ from typing import Any
 import aiohttp
 import pytest
 
-from browser.stage import CUT, PATIENCE_S, Stage, Windows, both_enter, recorded
+from browser.harness import CUT, PATIENCE_S, BrowserHarness, Windows, both_enter, recorded
+from dragoman.domain.sample_sentences import SENTENCES
 from dragoman.embedded.engine import free_port
-from dragoman.gateway.sample import SENTENCES
-from dragoman.verify.processes import InstanceProcess
-from e2e.raw_node import RawNode, silent
-from engines_here import words
-from waiting import wait_until
+from dragoman.tools.verify.processes import InstanceProcess
+from support.engines import words
+from support.raw_node import RawNode, silent
+from support.waiting import wait_until
 
 SPEAK, ALICE = '[data-part="speak"]', '[data-pane="alice"]'
 
@@ -101,9 +101,9 @@ async def speak(windows: Windows, instance: InstanceProcess, src: str, tgt: str,
     return page
 
 
-async def test_what_is_spoken_comes_back_as_text_and_sound(stage: Stage, windows: Windows) -> None:
-    await stage.served(stage.first, "en", "zh")
-    page = await speak(windows, stage.first, "en", "zh")
+async def test_speech_is_translated_to_text_and_sound(harness: BrowserHarness, windows: Windows) -> None:
+    await harness.served(harness.first, "en", "zh")
+    page = await speak(windows, harness.first, "en", "zh")
     await page.wait_for_selector(f"{turn(0)}[data-sound-ms]")
     assert "utterance 0 of s-" in await page.locator(f"{turn(0)} .source").inner_text()
     assert (await page.locator(f"{turn(0)} .translation").inner_text()).startswith("[zh] ")
@@ -112,11 +112,11 @@ async def test_what_is_spoken_comes_back_as_text_and_sound(stage: Stage, windows
     await page.wait_for_selector('[data-part="status"][data-mood="quiet"]')
 
 
-async def test_real_engines_answer_in_spanish_with_sound_one_can_hear(stage: Stage, windows: Windows) -> None:
-    if stage.lacking is not None:
-        pytest.skip(f"these engines need more than is here: {stage.lacking}")
-    await stage.served(stage.second, "en", "es")
-    page = await speak(windows, stage.second, "en", "es")
+async def test_real_engines_answer_in_spanish_with_audible_sound(harness: BrowserHarness, windows: Windows) -> None:
+    if harness.lacking is not None:
+        pytest.skip(f"these engines need more than is here: {harness.lacking}")
+    await harness.served(harness.second, "en", "es")
+    page = await speak(windows, harness.second, "en", "es")
     await page.wait_for_selector('.turn[data-state="done"][data-sound-ms]')
     await page.click(SPEAK)
     first = page.locator('.turn[data-state="done"][data-sound-ms]').first
@@ -126,11 +126,11 @@ async def test_real_engines_answer_in_spanish_with_sound_one_can_hear(stage: Sta
     assert float(await first.get_attribute("data-peak")) > 0.05
 
 
-async def test_sample_of_the_page_is_recognised_as_it_was_spoken(stage: Stage, windows: Windows) -> None:
-    if stage.lacking is not None:
-        pytest.skip(f"these engines need more than is here: {stage.lacking}")
-    await stage.served(stage.second, "en", "es")
-    page = await windows.open(url(stage.second))
+async def test_sample_of_the_page_is_recognised_as_it_was_spoken(harness: BrowserHarness, windows: Windows) -> None:
+    if harness.lacking is not None:
+        pytest.skip(f"these engines need more than is here: {harness.lacking}")
+    await harness.served(harness.second, "en", "es")
+    page = await windows.open(url(harness.second))
     await page.select_option('select[data-part="from"]', "en")
     await page.select_option('select[data-part="to"]', "es")
     await page.click('[data-part="sample"]')
@@ -141,7 +141,7 @@ async def test_sample_of_the_page_is_recognised_as_it_was_spoken(stage: Stage, w
     await page.wait_for_selector(f'{SPEAK}[aria-pressed="false"]')
 
 
-async def test_a_late_result_is_put_in_its_place_with_a_mark(stage: Stage, windows: Windows) -> None:
+async def test_late_result_is_inserted_in_order_and_marked(harness: BrowserHarness, windows: Windows) -> None:
     second_is_there = asyncio.Event()
     answers: set[asyncio.Task[None]] = set()
 
@@ -154,9 +154,9 @@ async def test_a_late_result_is_put_in_its_place_with_a_mark(stage: Stage, windo
         await node.answer(job)
 
     async with aiohttp.ClientSession() as http:
-        node = await RawNode.dial(http, stage.second.port, languages=("fr", "de"), work=work, features=("slots:4",))
-        await stage.served(stage.second, "fr", "de")
-        page = await speak(windows, stage.second, "fr", "de")
+        node = await RawNode.dial(http, harness.second.port, languages=("fr", "de"), work=work, features=("slots:4",))
+        await harness.served(harness.second, "fr", "de")
+        page = await speak(windows, harness.second, "fr", "de")
         await page.wait_for_selector(turn(1))
         assert await page.locator(turn(0, "pending")).count() == 1
         second_is_there.set()
@@ -170,21 +170,21 @@ async def test_a_late_result_is_put_in_its_place_with_a_mark(stage: Stage, windo
     await asyncio.gather(*answers, return_exceptions=True)
 
 
-async def test_what_fails_is_told_in_the_words_of_the_reader(stage: Stage, windows: Windows) -> None:
+async def test_errors_are_shown_in_the_language_of_the_user(harness: BrowserHarness, windows: Windows) -> None:
     async def fail(node: RawNode, job: dict[str, Any]) -> None:
         await node.fail(job, "NMT_TIMEOUT")
 
     async with aiohttp.ClientSession() as http:
-        node = await RawNode.dial(http, stage.first.port, languages=("it", "pt"), work=fail)
-        await stage.served(stage.first, "it", "pt")
-        page = await speak(windows, stage.first, "it", "pt", locale="zh-CN")
+        node = await RawNode.dial(http, harness.first.port, languages=("it", "pt"), work=fail)
+        await harness.served(harness.first, "it", "pt")
+        page = await speak(windows, harness.first, "it", "pt", locale="zh-CN")
         await page.wait_for_selector(turn(0, "failed"))
         assert (await page.locator(f"{turn(0, 'failed')} .note").inner_text()).startswith("未能翻译：")
         await node.close()
 
 
 async def test_skipped_and_empty_utterances_are_shown_as_such_when_the_server_ends_them(
-    stage: Stage, windows: Windows
+    harness: BrowserHarness, windows: Windows
 ) -> None:
     async def work(node: RawNode, job: dict[str, Any]) -> None:
         match job["utterance_index"]:
@@ -197,9 +197,9 @@ async def test_skipped_and_empty_utterances_are_shown_as_such_when_the_server_en
 
     async with aiohttp.ClientSession() as http:
         languages = ("nl", "sv")
-        node = await RawNode.dial(http, stage.first.port, languages=languages, work=work, features=("slots:4",))
-        await stage.served(stage.first, *languages)
-        page = await speak(windows, stage.first, *languages)
+        node = await RawNode.dial(http, harness.first.port, languages=languages, work=work, features=("slots:4",))
+        await harness.served(harness.first, *languages)
+        page = await speak(windows, harness.first, *languages)
         await page.wait_for_selector(turn(2, "empty"))
         await page.wait_for_selector(turn(0, "failed"))
         note = await page.locator(f"{turn(0, 'failed')} .note").inner_text()
@@ -207,22 +207,24 @@ async def test_skipped_and_empty_utterances_are_shown_as_such_when_the_server_en
         await node.close()
 
 
-async def test_utterances_of_a_lost_session_are_shown_as_not_translated(stage: Stage, windows: Windows) -> None:
-    page = await windows.open(url(stage.first))
+async def test_utterances_of_a_lost_session_are_shown_as_not_translated(
+    harness: BrowserHarness, windows: Windows
+) -> None:
+    page = await windows.open(url(harness.first))
     assert await page.evaluate(_ABANDONED) == ["done", "empty", "failed"]
 
 
-async def test_the_page_goes_on_when_the_instance_under_it_is_killed(stage: Stage, windows: Windows) -> None:
+async def test_page_resumes_when_its_instance_is_killed(harness: BrowserHarness, windows: Windows) -> None:
     windows.tolerate = CUT
     flags = {"server__port": free_port()}  # one for both, as workers of one server have
-    first = await stage.cluster.instance(scheduler__phase2__instance_id="three", **flags)
+    first = await harness.cluster.instance(scheduler__phase2__instance_id="three", **flags)
     async with aiohttp.ClientSession() as http:
-        node = await RawNode.dial(http, stage.second.port, languages=("nl", "sv"))
-        await stage.served(first, "nl", "sv")
+        node = await RawNode.dial(http, harness.second.port, languages=("nl", "sv"))
+        await harness.served(first, "nl", "sv")
         page = await speak(windows, first, "nl", "sv")
         await page.wait_for_selector('[data-part="status"][data-connection="open"]')
-        second = await stage.cluster.instance(scheduler__phase2__instance_id="four", **flags)
-        await stage.served(second, "nl", "sv")
+        second = await harness.cluster.instance(scheduler__phase2__instance_id="four", **flags)
+        await harness.served(second, "nl", "sv")
         await both_enter(page)
         await page.wait_for_selector(turn(0))
         first.kill()
@@ -236,13 +238,11 @@ async def test_the_page_goes_on_when_the_instance_under_it_is_killed(stage: Stag
         await node.close()
 
 
-async def test_what_was_said_before_the_languages_were_swapped_is_still_translated(
-    stage: Stage, windows: Windows
-) -> None:
+async def test_speech_before_a_swap_of_languages_is_still_translated(harness: BrowserHarness, windows: Windows) -> None:
     async with aiohttp.ClientSession() as http:
-        node = await RawNode.dial(http, stage.second.port, languages=("pl", "cs"), work=silent)
-        await stage.served(stage.second, "pl", "cs")
-        page = await speak(windows, stage.second, "pl", "cs")
+        node = await RawNode.dial(http, harness.second.port, languages=("pl", "cs"), work=silent)
+        await harness.served(harness.second, "pl", "cs")
+        page = await speak(windows, harness.second, "pl", "cs")
         job = await node.job()
         await page.click('[data-part="swap"]')
         await page.click(SPEAK)
@@ -254,16 +254,16 @@ async def test_what_was_said_before_the_languages_were_swapped_is_still_translat
         await node.close()
 
 
-async def test_a_session_that_is_to_finish_first_sends_what_it_kept(stage: Stage, windows: Windows) -> None:
-    await stage.served(stage.first, "en", "zh")
-    page = await windows.open(url(stage.first))
+async def test_finishing_session_first_sends_its_buffered_audio(harness: BrowserHarness, windows: Windows) -> None:
+    await harness.served(harness.first, "en", "zh")
+    page = await windows.open(url(harness.first))
     [translated] = await page.evaluate(_UNSENT)
     assert translated.startswith("[zh] ")
 
 
-async def test_decoded_sound_is_let_go_and_can_still_be_played_again(stage: Stage, windows: Windows) -> None:
-    await stage.served(stage.first, "en", "zh")
-    page = await windows.open(url(stage.first))
+async def test_decoded_sound_is_released_and_can_be_played_again(harness: BrowserHarness, windows: Windows) -> None:
+    await harness.served(harness.first, "en", "zh")
+    page = await windows.open(url(harness.first))
     await page.context.add_init_script(_SOUNDS)
     await page.reload()
     await page.select_option('select[data-part="from"]', "en")
@@ -284,17 +284,17 @@ async def test_decoded_sound_is_let_go_and_can_still_be_played_again(stage: Stag
     await wait_until(lambda: page.evaluate(f"sounds.started > {played} && sounds.ended === sounds.started"))
 
 
-async def test_sound_that_was_dropped_before_it_was_sent_is_told_of_once(stage: Stage, windows: Windows) -> None:
-    page = await windows.open(url(stage.first))
+async def test_dropped_audio_is_reported_once(harness: BrowserHarness, windows: Windows) -> None:
+    page = await windows.open(url(harness.first))
     assert await page.evaluate(_TOO_MUCH) == ["SOUND_LOST"]
 
 
 @pytest.mark.parametrize("samples", [14_401, 16_000, 16_799])
 async def test_recording_is_translated_and_ends_whatever_its_length(
-    stage: Stage, windows: Windows, tmp_path: Path, samples: int
+    harness: BrowserHarness, windows: Windows, tmp_path: Path, samples: int
 ) -> None:
-    await stage.served(stage.first, "en", "zh")
-    page = await windows.open(url(stage.first))
+    await harness.served(harness.first, "en", "zh")
+    page = await windows.open(url(harness.first))
     await page.select_option('select[data-part="from"]', "en")
     await page.select_option('select[data-part="to"]', "zh")
     await page.set_input_files('[data-part="file"]', recorded(tmp_path / "recording.wav", samples))
@@ -303,15 +303,17 @@ async def test_recording_is_translated_and_ends_whatever_its_length(
     await page.wait_for_selector('[data-part="status"][data-mood="quiet"]')
 
 
-async def test_recording_plays_every_sample_when_the_last_piece_is_short(stage: Stage, windows: Windows) -> None:
-    page = await windows.open(url(stage.first))
+async def test_recording_plays_every_sample_when_the_last_piece_is_short(
+    harness: BrowserHarness, windows: Windows
+) -> None:
+    page = await windows.open(url(harness.first))
     lengths = [1, 799, 800, 801, 1600, 1601, 2399, 2400, 2401, 16_000, 17_123]
     assert await page.evaluate(_PLAYED, lengths) == [[length, True] for length in lengths]
 
 
-async def test_a_microphone_that_goes_away_is_told_of(stage: Stage, windows: Windows) -> None:
-    await stage.served(stage.first, "en", "zh")
-    page = await windows.open(url(stage.first))
+async def test_lost_microphone_is_reported(harness: BrowserHarness, windows: Windows) -> None:
+    await harness.served(harness.first, "en", "zh")
+    page = await windows.open(url(harness.first))
     await page.context.add_init_script(_UNPLUG)
     await page.reload()
     await page.select_option('select[data-part="from"]', "en")

@@ -16,11 +16,9 @@ from dragoman.store.instances import Instances
 from dragoman.store.jobs import Jobs
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
-from instances import Cluster, Speaker, running
-from redis_clients import connected
-from redis_fixtures import LONG_CLUSTER
-from redis_servers import RedisAt
-from waiting import wait_until
+from support.cluster import Cluster, Speaker, running
+from support.redis_servers import LONG_CLUSTER, RedisAt, connected
+from support.waiting import wait_until
 
 PATIENCE_S = 60.0
 
@@ -55,7 +53,7 @@ async def test_a_job_whose_node_died_is_run_by_another(redis_at: RedisAt, prefix
         assert not await redis.call("ZCARD", keys.reserved("doomed"))
 
 
-async def test_a_killed_instance_is_buried_and_its_nodes_serve_the_others_again(
+async def test_killed_instance_is_taken_over_and_its_nodes_serve_the_others_again(
     redis_at: RedisAt, prefix: str, tmp_path: Path
 ) -> None:
     async with stage(redis_at, tmp_path, prefix) as (cluster, redis, keys):
@@ -71,7 +69,7 @@ async def test_a_killed_instance_is_buried_and_its_nodes_serve_the_others_again(
         assert await Instances(redis, keys).holder("i0") is None
 
 
-async def test_a_dead_drivers_jobs_end_and_give_their_slots_back(
+async def test_jobs_of_a_dead_driver_end_and_release_their_slots(
     redis_at: RedisAt, prefix: str, tmp_path: Path
 ) -> None:
     async with stage(redis_at, tmp_path, prefix) as (cluster, redis, keys):
@@ -104,8 +102,8 @@ async def test_a_killed_instances_inbox_is_emptied_in_order_by_one_survivor(
         assert (await inboxes.tally("i0")).waiting == 0
         late = Bounced("n", 1, "late", 1)
         assert await inboxes.push("i0", kind_of(late), encode_peer(late)) is Push.GONE
-        burials = [await one.metric("dragoman_undertaker_burials_total") for one in (b, c)]
-        assert sorted(burials) == [0, 1]
+        takeovers = [await one.metric("dragoman_takeovers_total") for one in (b, c)]
+        assert sorted(takeovers) == [0, 1]
 
 
 async def test_an_instance_paused_past_its_presence_starts_over_and_serves_again(
@@ -218,7 +216,7 @@ async def test_paused_instance_keeps_its_id_until_its_presence_lapses_and_is_fen
         holder = await Instances(redis, keys).holder("fixed")
         assert holder not in (None, before)
         first.signal(signal.SIGCONT)
-        await wait_until(lambda: "buried while away" in first.log.read_text(), PATIENCE_S)
+        await wait_until(lambda: "declared dead" in first.log.read_text(), PATIENCE_S)
         await wait_until(lambda: "cannot come back" in first.log.read_text(), PATIENCE_S)
         assert await Instances(redis, keys).holder("fixed") == holder
         assert await second.is_ready()

@@ -16,11 +16,10 @@ from dragoman.store.errors import StoreError
 from dragoman.store.inbox import Inboxes, InboxSettings, Push
 from dragoman.store.instances import Instances
 from dragoman.store.keys import Keys
-from dragoman.verify.processes import InstanceProcess
-from instances import running
-from redis_clients import connected
-from redis_servers import RedisAt
-from waiting import wait_until
+from dragoman.tools.verify.processes import InstanceProcess
+from support.cluster import running
+from support.redis_servers import RedisAt, connected
+from support.waiting import wait_until
 
 PATIENCE_S = 60.0
 
@@ -37,14 +36,14 @@ def mortal(server_binary: ServerBinary, tmp_path: Path, fsync: str) -> Iterator[
         yield server
 
 
-async def buried(instance: InstanceProcess) -> float:
-    """Burials it has done or suffered."""
-    return await instance.metric("dragoman_undertaker_burials_total") + await instance.metric(
-        "dragoman_lease_lost_total"
-    )
+async def taken_over(instance: InstanceProcess) -> float:
+    """Takeovers it has done or suffered."""
+    return await instance.metric("dragoman_takeovers_total") + await instance.metric("dragoman_lease_lost_total")
 
 
-async def test_what_redis_answered_survives_its_death_within_its_class(mortal: RedisServer, fsync: str) -> None:
+async def test_acknowledged_writes_survive_a_kill_of_redis_within_its_durability_class(
+    mortal: RedisServer, fsync: str
+) -> None:
     keys = Keys("t-answered")
     place = RedisAt("single", (mortal.tcp_url,), server=mortal)
     async with connected(place) as redis:
@@ -103,11 +102,11 @@ async def test_speech_goes_on_after_redis_was_killed_and_restarted(mortal: Redis
         await wait_until(b.is_ready, PATIENCE_S)
         await speaker.utterance(1)
         assert await speaker.result(1, PATIENCE_S)
-        assert (await buried(a), await buried(b)) == (0, 0)
+        assert (await taken_over(a), await taken_over(b)) == (0, 0)
 
 
 @pytest.mark.parametrize("fsync", ["always"], indirect=True)
-async def test_after_an_outage_longer_than_the_presence_nobody_buries_the_living(
+async def test_no_live_instance_is_taken_over_after_an_outage_longer_than_the_presence(
     mortal: RedisServer, tmp_path: Path
 ) -> None:
     place = RedisAt("single", (mortal.tcp_url,), server=mortal)
@@ -127,13 +126,13 @@ async def test_after_an_outage_longer_than_the_presence_nobody_buries_the_living
         ttl_s = b.settings.scheduler.phase2.instance_presence_ttl_seconds
         over = time.monotonic() + 2 * ttl_s
         await wait_until(lambda: time.monotonic() > over, PATIENCE_S)
-        assert (await buried(a), await buried(b)) == (0, 0)
+        assert (await taken_over(a), await taken_over(b)) == (0, 0)
         await speaker.utterance(1)
         assert await speaker.result(1, PATIENCE_S)
 
 
 @pytest.mark.parametrize("fsync", ["always"], indirect=True)
-async def test_an_outage_of_redis_is_one_log_line_a_second_for_each_cause(mortal: RedisServer, tmp_path: Path) -> None:
+async def test_redis_outage_makes_one_log_line_a_second_for_each_cause(mortal: RedisServer, tmp_path: Path) -> None:
     place = RedisAt("single", (mortal.tcp_url,), server=mortal)
     async with running(place, tmp_path) as cluster:
         a = await cluster.instance(speech__attempt_timeout_ms=2000, speech__job_timeout_ms=4000)

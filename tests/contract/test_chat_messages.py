@@ -133,12 +133,12 @@ STAYS = (
 
 
 @pytest.mark.parametrize(("written", "literal"), TO_CLIENTS + FROM_OUR_CLIENT)
-def test_what_is_written_is_this_to_the_byte(written: bytes, literal: bytes) -> None:
+def test_frames_are_encoded_to_these_exact_bytes(written: bytes, literal: bytes) -> None:
     assert written == literal
 
 
 @pytest.mark.parametrize(("literal", "frame"), FROM_CLIENTS)
-def test_what_clients_send_is_understood(literal: bytes, frame: Frame) -> None:
+def test_frames_of_clients_are_decoded(literal: bytes, frame: Frame) -> None:
     assert chat.decode_frame(literal) == frame
 
 
@@ -169,7 +169,7 @@ def test_null_is_the_same_as_nothing_and_unknown_fields_are_ignored(literal: byt
 
 
 @pytest.mark.parametrize("reason", Reason)
-def test_every_reason_can_be_told(reason: Reason) -> None:
+def test_every_reason_can_be_encoded(reason: Reason) -> None:
     assert chat.error(reason, TS) == b'{"type":"ERROR","reason":"%b","ts":%d}' % (reason.value.encode(), TS)
 
 

@@ -123,7 +123,7 @@ def value_of(field: Field, size: int) -> Any:
 
 
 @pytest.mark.parametrize("field", SIZED, ids=str)
-def test_a_field_is_taken_at_its_bound_and_refused_above_it(field: Field) -> None:
+def test_field_is_accepted_at_its_bound_and_refused_above_it(field: Field) -> None:
     most = limit(field)
     assert most, f"{field} has no bound"
     decode = DECODERS[field.side]

@@ -158,7 +158,7 @@ def test_language_capabilities_are_accepted_when_a_list_is_absent_or_null(tag: s
         assert getattr(message.language_capabilities, name) is None  # type: ignore[union-attr]
 
 
-def test_an_empty_optional_is_left_out_and_what_is_always_there_is_there() -> None:
+def test_empty_optional_fields_are_omitted_and_required_fields_are_present() -> None:
     for side in ("server", "to_node"):
         for kind in get_args(UNIONS[side]):
             if tag_of(kind) in ALWAYS:
@@ -183,7 +183,7 @@ def test_a_pipeline_reaches_a_node_with_all_five_steps() -> None:
 
 
 @pytest.mark.parametrize("field", ["platform", "mode", "audio_format"])
-def test_unknown_words_are_taken_as_they_come(field: str) -> None:
+def test_unknown_values_of_open_fields_are_accepted(field: str) -> None:
     sample = SAMPLES["client"]["session_init with everything"]
     message = codec.decode_client(json.dumps(sample | {field: "hologram"}))
     assert json.loads(codec.encode(message))[field] == "hologram"
@@ -200,7 +200,7 @@ def test_the_codes_are_those_of_the_protocol() -> None:
     assert [str(code) for code in ErrorCode] == words.split()
 
 
-def test_a_binary_frame_of_a_web_client_is_read_and_written_as_it_is() -> None:
+def test_binary_frame_of_a_web_client_is_decoded_and_encoded_unchanged() -> None:
     for sample in SAMPLES["binary"].values():
         data = bytes.fromhex(sample["starts_with"]) + bytes(sample["audio_bytes"])
         frame = audio.parse_frame(data)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import Dragoman, answer, serve
+from support.commands import Dragoman, answer, serve
 
 WOULD_DRAIN = "would drain the instance nobody\nNothing was changed: say --yes to do it.\n"
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
@@ -34,7 +34,7 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
         yield made
 
 
-def test_every_change_by_command_is_told_with_who_what_and_what_became_of_it(office: Office) -> None:
+def test_audit_has_the_actor_action_and_outcome_of_every_command(office: Office) -> None:
     assert office.does("audit") == (0, "Nothing was changed yet.\n", "")
     assert office.does("chat", "two-phase", "rollout_percent=50")[0] == 0
     assert office.does("chat", "two-phase", "rollout_percent=500")[0] == 1
@@ -66,7 +66,7 @@ def test_every_change_by_command_is_told_with_who_what_and_what_became_of_it(off
     assert rows[-1]["detail"].endswith("→ 50")
 
 
-def test_a_line_says_all_of_it(office: Office) -> None:
+def test_audit_line_has_every_field(office: Office) -> None:
     office.does("chat", "two-phase", "max_backlog=7000")
     _, out, _ = office.does("audit", "--count", "1")
     (line,) = out.splitlines()
@@ -74,7 +74,7 @@ def test_a_line_says_all_of_it(office: Office) -> None:
     assert line.endswith("→ 7000)  done  from 127.0.0.1")
 
 
-def test_the_audit_is_for_operators(office: Office) -> None:
+def test_audit_needs_an_operator_token(office: Office) -> None:
     code, out, err = answer(office.folder / "stranger", "audit", "--url", office.url)
     assert (code, out) == (1, "")
     assert "a token is needed" in err

@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.client.chat import Chat, Kicked, Refused, SendFailed, login
-from dragoman.verify.chat_crowd import PATIENT, token
-from dragoman.verify.processes import InstanceProcess
-from instances import running
-from redis_servers import RedisAt
-from waiting import wait_until
-
-pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+from dragoman.client.chat import AccessDenied, Chat, Kicked, SendFailed, login
+from dragoman.tools.verify.chat_crowd import PATIENT, token
+from dragoman.tools.verify.processes import InstanceProcess
+from support.cluster import running
+from support.redis_servers import RedisAt
+from support.waiting import wait_until
 
 ANN, BEN = 71, 72
 
@@ -60,11 +58,11 @@ async def test_every_receipt_comes_across_two_instances(
             assert [message.server_msg_id for message in heard] == [sent.server_msg_id for sent in sents]
 
 
-async def test_what_was_sent_to_somebody_away_waits_for_them(redis_at: RedisAt, prefix: str, tmp_path: Path) -> None:
+async def test_message_to_an_absent_user_waits_for_it(redis_at: RedisAt, prefix: str, tmp_path: Path) -> None:
     async with served(redis_at, tmp_path, prefix) as (here,):
         async with chat(ANN, here, in_flight=50) as ann:
             sents = [await ann.send(BEN, f"message {number}") for number in range(250)]
-            await ann.settled()
+            await ann.flush()
             async with chat(BEN, here) as ben:
                 messages = ben.messages()
                 heard = [(await anext(messages)).body for _ in range(250)]
@@ -86,7 +84,9 @@ async def test_a_chat_goes_on_at_the_next_instance_when_one_is_killed(
             assert heard == ["before", *(sent.body for sent in sents)]
 
 
-async def test_somebody_who_comes_in_elsewhere_takes_the_place(redis_at: RedisAt, prefix: str, tmp_path: Path) -> None:
+async def test_newer_connection_of_a_user_replaces_the_older_one(
+    redis_at: RedisAt, prefix: str, tmp_path: Path
+) -> None:
     async with served(redis_at, tmp_path, prefix, 2) as (first, second):
         async with chat(ANN, first) as ann:
             async with chat(ANN, second) as again:
@@ -95,11 +95,11 @@ async def test_somebody_who_comes_in_elsewhere_takes_the_place(redis_at: RedisAt
                 await (await again.send(BEN, "still here")).saved
 
 
-async def test_accounts_their_history_and_their_end(redis_at: RedisAt, prefix: str, tmp_path: Path) -> None:
+async def test_account_is_created_has_history_and_is_removed(redis_at: RedisAt, prefix: str, tmp_path: Path) -> None:
     async with served(redis_at, tmp_path, prefix, security__secret="s" * 40, chat__registration="open") as (here,):
         base = f"http://127.0.0.1:{here.port}"
         cora, dean = await login(base, "cora", "secret of cora"), await login(base, "dean", "secret of dean")
-        with pytest.raises(Refused, match="unauthorized"):
+        with pytest.raises(AccessDenied, match="unauthorized"):
             await login(base, "cora", "another")
         async with Chat(f"ws://127.0.0.1:{here.port}/ws", token=cora.token, timing=PATIENT) as chat:
             for body in ("one", "two"):
@@ -116,6 +116,6 @@ async def test_accounts_their_history_and_their_end(redis_at: RedisAt, prefix: s
                     await chat.send(dean.user_id, "am I still in?")
                 return not chat.connected
 
-            await wait_until(is_out, tolerate=Refused)
-            with pytest.raises(Refused, match="session_invalid"):
+            await wait_until(is_out, tolerate=AccessDenied)
+            with pytest.raises(AccessDenied, match="session_invalid"):
                 await anext(chat.messages())

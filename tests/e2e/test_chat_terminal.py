@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import Dragoman, environment, serve
+from support.commands import Dragoman, environment, serve
 
 UTF8 = {"LC_ALL": "C.UTF-8"}
 
@@ -16,7 +16,9 @@ UTF8 = {"LC_ALL": "C.UTF-8"}
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("server")
-    with serve(folder, "--set", "chat.two_phase.enabled=true", "--set", "chat.logins_per_minute=1000") as running:
+    with serve(
+        folder, "--set", "chat.two_phase.enabled=true", "--set", "limits.login_attempts_per_minute=1000"
+    ) as running:
         yield running.base
 
 
@@ -36,7 +38,7 @@ def script(server: str, me: str, to: str, lines: str, **env: str) -> subprocess.
     )
 
 
-def test_two_people_talk_and_see_how_far_their_messages_are(server: str, tmp_path: Path) -> None:
+def test_two_users_chat_and_see_the_receipts_of_their_messages(server: str, tmp_path: Path) -> None:
     with terminal(tmp_path, server, "ann", "ben") as ann:
         ann.until("ben has not logged in yet. Waiting")
         with terminal(tmp_path, server, "ben", "ann") as ben:
@@ -54,7 +56,7 @@ def test_two_people_talk_and_see_how_far_their_messages_are(server: str, tmp_pat
             assert ben.end() == 0
 
 
-def test_what_was_said_before_is_shown_and_ctrl_d_leaves(server: str, tmp_path: Path) -> None:
+def test_history_is_shown_and_ctrl_d_ends_the_chat(server: str, tmp_path: Path) -> None:
     script(server, "dora", str(10**9), "")
     assert script(server, "carl", "dora", "first\nsecond\n").returncode == 0
     with terminal(tmp_path, server, "dora", "carl") as dora:
@@ -64,7 +66,7 @@ def test_what_was_said_before_is_shown_and_ctrl_d_leaves(server: str, tmp_path: 
         assert dora.exit_code() == 0
 
 
-def test_a_script_sends_lines_and_is_told_what_became_of_each(server: str) -> None:
+def test_script_sends_lines_and_gets_the_outcome_of_each(server: str) -> None:
     script(server, "fay", str(10**9), "")
     done = script(server, "eve", "fay", "one\n\ntwo\n" + "x" * 5000 + "\nthree")
     told = [line.split("\t") for line in done.stdout.splitlines()]
@@ -76,7 +78,7 @@ def test_a_script_sends_lines_and_is_told_what_became_of_each(server: str) -> No
     assert "the password that everybody has here" in done.stderr
 
 
-def test_somebody_with_a_password_needs_it(server: str) -> None:
+def test_account_with_a_password_needs_it(server: str) -> None:
     assert script(server, "gus", str(10**9), "hi\n", DRAGOMAN_CHAT_PASSWORD="mine").returncode == 0
     refused = script(server, "gus", str(10**9), "hi\n")
     assert refused.returncode == 2
@@ -85,7 +87,7 @@ def test_somebody_with_a_password_needs_it(server: str) -> None:
     assert "The password is not right" in wrong.stderr
 
 
-def test_the_same_user_elsewhere_ends_a_chat(server: str, tmp_path: Path) -> None:
+def test_chat_ends_when_the_same_user_connects_elsewhere(server: str, tmp_path: Path) -> None:
     script(server, "ida", str(10**9), "")
     with terminal(tmp_path, server, "hal", "ida") as first:
         first.until("hal (user")

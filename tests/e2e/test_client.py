@@ -27,10 +27,10 @@ from dragoman.client import (
     Transcript,
 )
 from dragoman.protocol.audio import opus_run
-from dragoman.verify.processes import InstanceProcess
-from instances import SPOKEN_PACKET, Cluster, running
-from redis_servers import RedisAt
-from waiting import wait_until
+from dragoman.tools.verify.processes import InstanceProcess
+from support.cluster import SPOKEN_PACKET, Cluster, running
+from support.redis_servers import RedisAt
+from support.waiting import wait_until
 
 PATIENCE_S = 60.0
 QUICK = Timing(backoff_first_s=0.02, backoff_longest_s=0.2, heartbeat_s=0.2)
@@ -86,9 +86,8 @@ def run_of(packets: int) -> bytes:
 
 def cut_off(session: Session) -> None:
     """The connection is gone without a word."""
-    link = session._keeper._link
-    if link is not None:
-        link.abort()
+    if session.socket is not None:
+        session.socket.abort()
 
 
 async def back(session: Session) -> Resumed | Renewed:
@@ -111,7 +110,7 @@ def wav_of(ms: int, rate: int) -> bytes:
 # ---------------------------------------------------------------- speaking
 
 
-async def test_a_file_is_spoken_and_every_word_of_it_translated(here: InstanceProcess, tmp_path: Path) -> None:
+async def test_client_streams_a_file_and_gets_every_translation(here: InstanceProcess, tmp_path: Path) -> None:
     path = tmp_path / "speech.wav"
     path.write_bytes(wav_of(5000, 8000))
     async with session_at(here) as session:
@@ -127,7 +126,7 @@ async def _has_sessions(instance: InstanceProcess, count: int) -> bool:
     return bool((await instance.get("/api/v1/stats"))["sessions"] == count)
 
 
-async def test_a_cut_by_hand_is_between_exactly_these_chunks(here: InstanceProcess) -> None:
+async def test_manual_cut_is_between_exactly_these_chunks(here: InstanceProcess) -> None:
     async with session_at(here) as session:
         for packets in (13, 20, 5):
             await session.send(run_of(packets))
@@ -152,7 +151,7 @@ async def test_numbered_utterances_of_both_formats_are_shown_in_order(here: Inst
     assert heard == [100 * index if index % 2 else 100 * index + 20 for index in range(6)]
 
 
-async def test_a_pair_nobody_serves_is_told(here: InstanceProcess) -> None:
+async def test_client_gets_an_error_for_a_pair_that_no_node_serves(here: InstanceProcess) -> None:
     async with session_at(here, tgt="fr") as session:
         await session.utterance(run_of(5))
         with pytest.raises(SessionError, match="utterance 0: no node for this job") as error:
@@ -160,9 +159,9 @@ async def test_a_pair_nobody_serves_is_told(here: InstanceProcess) -> None:
         assert (error.value.index, error.value.code) == (0, "NO_AVAILABLE_NODE")
 
 
-async def test_broken_audio_the_server_finds_is_told(here: InstanceProcess) -> None:
+async def test_client_gets_an_error_for_audio_that_the_server_cannot_read(here: InstanceProcess) -> None:
     async with session_at(here, audio_format="pcm16") as session:
-        session._keeper.say(session._keeper.talk.chunk(b"odd", True, 0))
+        session._connection.send_audio(session._connection.state.chunk(b"odd", True, 0))
         with pytest.raises(SessionError, match="an odd number of bytes") as error:
             await anext(session.results())
         assert (error.value.index, error.value.code) == (None, "INVALID_MESSAGE")
@@ -187,7 +186,7 @@ async def test_a_token_is_needed_where_a_secret_is_set(redis_server: RedisAt, tm
 
 
 @pytest.mark.parametrize("instances", [1, 2])
-async def test_a_broken_connection_loses_and_doubles_nothing(
+async def test_broken_connection_loses_and_repeats_no_result(
     instances: int, redis_server: RedisAt, tmp_path: Path
 ) -> None:
     random = Random(instances)
@@ -212,7 +211,7 @@ async def test_a_broken_connection_loses_and_doubles_nothing(
         assert len(heard_ms) == 20
 
 
-async def test_words_being_spoken_survive_the_death_of_their_instance(redis_server: RedisAt, tmp_path: Path) -> None:
+async def test_utterance_in_progress_survives_the_death_of_its_instance(redis_server: RedisAt, tmp_path: Path) -> None:
     async with stage(redis_server, tmp_path, instances=2) as (_, (a, b)):
         async with session_at(a, b) as session:
             await session.send(run_of(10), final=True)
@@ -232,7 +231,7 @@ async def _has_heard(instance: InstanceProcess, frames: int) -> bool:
     return bool((await instance.get("/api/v1/stats"))["frames_in"] >= frames)
 
 
-async def test_an_instance_that_leaves_hands_its_sessions_over(redis_server: RedisAt, tmp_path: Path) -> None:
+async def test_draining_instance_hands_its_sessions_over(redis_server: RedisAt, tmp_path: Path) -> None:
     async with stage(redis_server, tmp_path, instances=2) as (_, (a, b)):
         async with session_at(a, b) as session:
             await session.utterance(run_of(10))
@@ -244,7 +243,7 @@ async def test_an_instance_that_leaves_hands_its_sessions_over(redis_server: Red
             assert (result.index, audio_ms(result)) == (1, 400)
 
 
-async def test_a_session_away_for_too_long_is_over(redis_server: RedisAt, tmp_path: Path) -> None:
+async def test_session_ends_when_its_client_is_away_for_too_long(redis_server: RedisAt, tmp_path: Path) -> None:
     async with stage(redis_server, tmp_path, speech__resume_grace_s=0.1) as (_, (here,)):
         async with session_at(here) as session:
             stay_away(session, here)
@@ -260,15 +259,15 @@ async def test_a_session_away_for_too_long_is_over(redis_server: RedisAt, tmp_pa
 
 def stay_away(session: Session, instance: InstanceProcess) -> None:
     """Lose the connection, and dial again when the instance has given the session up."""
-    dial = session._dialler.dial
-    session._dialler.dial = lambda: _when(dial, instance)  # type: ignore[method-assign]
+    connector = session._connection._connector
+    connect = connector.connect
+
+    async def when_it_has(*callbacks: Any) -> Any:
+        await wait_until(lambda: _has_sessions(instance, 0), PATIENCE_S)
+        return await connect(*callbacks)
+
+    connector.connect = when_it_has  # type: ignore[method-assign, assignment]
     cut_off(session)
-
-
-async def _when(dial: Any, instance: InstanceProcess) -> Any:
-    """Dial when the instance has given the session up."""
-    await wait_until(lambda: _has_sessions(instance, 0), PATIENCE_S)
-    return await dial()
 
 
 async def test_many_sessions_come_back_from_one_dead_instance(redis_server: RedisAt, tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import jwt
 
-from commands import Dragoman, answer, serve
-from processes import alive, wait_until
+from support.commands import Dragoman, answer, serve
+from support.waiting import alive, wait_for
 
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
 
@@ -19,12 +19,12 @@ def nodes(demo: Dragoman, **headers: str) -> list[dict[str, Any]]:
     return list(told["nodes"])
 
 
-def test_it_says_where_to_look_its_nodes_show_up_and_ctrl_c_ends_everything(tmp_path: Path) -> None:
+def test_demo_prints_its_addresses_registers_its_nodes_and_ends_by_ctrl_c(tmp_path: Path) -> None:
     with serve(tmp_path, "--nodes", "2", "--engine", "sim", command="demo") as demo:
         demo.until("Ctrl-C ends everything.")
         assert "2 simulated nodes dialling in, as asked for." in demo.out
         assert f"dragoman status --watch --url {demo.base}" in demo.out
-        wait_until(lambda: len(nodes(demo)) == 2, "both nodes")
+        wait_for(lambda: len(nodes(demo)) == 2, "both nodes")
         code, shown, err = answer(tmp_path / "status", "status", "--url", demo.base)
         assert (code, err) == (0, "")
         assert "1 instance, 2 nodes, durability process" in shown
@@ -44,7 +44,7 @@ def test_demo_starts_as_many_instances_as_workers_are_asked_for_and_speech_is_tr
     with serve(tmp_path, "--workers", "2", "--engine", "sim", command="demo") as demo:
         demo.until("Ctrl-C ends everything.")
         assert "with 2 instances" in demo.out
-        wait_until(lambda: len(nodes(demo)) == 2, "both nodes")
+        wait_for(lambda: len(nodes(demo)) == 2, "both nodes")
         status, cluster = demo.get("/api/v1/cluster")
         assert (status, len(cluster["instances"])) == (200, 2)
         code, shown, err = answer(tmp_path / "say", "say", "--sample", "--fast", "--url", demo.base)
@@ -55,19 +55,19 @@ def test_demo_starts_as_many_instances_as_workers_are_asked_for_and_speech_is_tr
         assert not any(map(alive, below))
 
 
-def test_where_a_secret_is_set_its_nodes_have_a_token(tmp_path: Path) -> None:
+def test_demo_gives_its_nodes_a_token_when_a_secret_is_set(tmp_path: Path) -> None:
     with serve(tmp_path, "--engine", "sim", command="demo", env={"DRAGOMAN_SECURITY__SECRET": SECRET}) as demo:
         claims = {"iss": "dragoman", "exp": time.time() + 600, "typ": "operator", "sub": "o"}
         operator = f"Bearer {jwt.encode(claims, SECRET)}"
         demo.until("Ctrl-C ends everything.")
-        wait_until(lambda: nodes(demo, Authorization=operator), "the node")
+        wait_for(lambda: nodes(demo, Authorization=operator), "the node")
         for pid in demo.below():
             assert b"eyJ" not in _command_line(pid)
         assert demo.end() == 0
         assert "eyJ" not in demo.out + demo.err
 
 
-def test_a_node_by_itself_says_that_nobody_answers_and_ends_by_ctrl_c(tmp_path: Path) -> None:
+def test_node_without_a_server_logs_that_it_cannot_connect_and_ends_by_ctrl_c(tmp_path: Path) -> None:
     with Dragoman(tmp_path, "node", "--url", "ws://127.0.0.1:1/ws/node", tty=True) as node:
         node.until("not connected to ws://127.0.0.1:1/ws/node")
         assert node.end() == 0

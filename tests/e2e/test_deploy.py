@@ -23,15 +23,15 @@ import jwt
 import pytest
 import redis
 
-from chat_speaker import ChatSpeaker
-from deployment import DEPLOY, INSTANCES, REDIS, SECRETS, SERVICES, environment, last
 from dragoman.embedded.binary import ServerBinary
 from dragoman.embedded.engine import free_port
-from dragoman.embedded.postgres import PostgresServer
 from dragoman.gateway.proxy_protocol import SIGNATURE
-from dragoman.verify.chat_crowd import token as chat_token
-from instances import Speaker
-from waiting import wait_until
+from dragoman.tools.postgres import PostgresServer
+from dragoman.tools.verify.chat_crowd import token as chat_token
+from support.chat import ChatSpeaker
+from support.cluster import Speaker
+from support.deployment import DEPLOY, INSTANCES, REDIS, SECRETS, SERVICES, environment, last
+from support.waiting import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.cluster]
 
@@ -214,7 +214,7 @@ class Visitor:
 
 
 @asynccontextmanager
-async def visiting(up: Deployment) -> AsyncIterator[Visitor]:
+async def new_scenario(up: Deployment) -> AsyncIterator[Visitor]:
     connector = aiohttp.TCPConnector(force_close=True)  # a connection that began with HTTP stays with HTTP
     async with aiohttp.ClientSession(connector=connector) as http:
         yield Visitor(up, http)
@@ -227,7 +227,7 @@ def up(
     deployment = Deployment(redis_here, postgres_server.new_database(), tmp_path_factory.mktemp("deploy"))
 
     async def all_ready() -> None:
-        async with visiting(deployment) as visitor:
+        async with new_scenario(deployment) as visitor:
             for name in INSTANCES:
                 await wait_until(lambda: visitor.ready(name), PATIENCE_S, name, aiohttp.ClientError)  # noqa: B023
 
@@ -244,7 +244,7 @@ def up(
 
 
 async def test_three_instances_are_ready_and_keep_what_they_accept_in_two_servers(up: Deployment) -> None:
-    async with visiting(up) as visitor:
+    async with new_scenario(up) as visitor:
         for name in INSTANCES:
             assert up.healthy(name)
             told = (await visitor.get(name, "/api/v1/cluster"))["instances"]
@@ -262,7 +262,7 @@ async def test_the_balancer_is_answered_with_its_header_and_not_without(up: Depl
 
 
 async def test_a_message_crosses_from_one_instance_to_another(up: Deployment) -> None:
-    async with visiting(up) as visitor:
+    async with new_scenario(up) as visitor:
         alice, bob = await visitor.chatter("dragoman-1", 1001), await visitor.chatter("dragoman-3", 1002)
         name = await alice.chat(bob.uid, "across")
         await alice.expect("ACK", ackType="accepted", clientMsgId=name)
@@ -275,7 +275,7 @@ async def test_a_message_crosses_from_one_instance_to_another(up: Deployment) ->
 
 async def test_speech_on_one_instance_is_translated_by_a_node_on_another(up: Deployment) -> None:
     up.start_node("dragoman-1")
-    async with visiting(up) as visitor:
+    async with new_scenario(up) as visitor:
         await wait_until(lambda: visitor.knows_the_node("dragoman-2"), PATIENCE_S, "the node")
         speaker = Speaker(await visitor.socket("dragoman-2", "/ws/session"))
         await speaker.init(token=token("client", "c"))
@@ -288,6 +288,6 @@ async def test_speech_on_one_instance_is_translated_by_a_node_on_another(up: Dep
         assert job["driver"] != (await visitor.get("dragoman-1", "/health/ready"))["instance"]
 
 
-async def test_all_of_them_end_when_they_are_asked_and_have_written_nothing(up: Deployment) -> None:
+async def test_every_process_of_the_deployment_ends_on_sigterm_and_writes_no_file(up: Deployment) -> None:
     assert set(up.stop().values()) == {0}
     assert [path for name in up.processes for path in (up.folder / name).iterdir()] == []

@@ -14,12 +14,12 @@ from typing import Any
 import aiohttp
 import jwt
 
-from chat_speaker import ChatSpeaker
-from dragoman.verify.processes import InstanceProcess
-from e2e.bystander import token
-from e2e.raw_node import Message, RawNode
-from instances import Cluster, Speaker, running
-from redis_servers import RedisAt
+from dragoman.tools.verify.processes import InstanceProcess
+from support.chat import ChatSpeaker
+from support.cluster import Cluster, Speaker, running
+from support.raw_node import Message, RawNode
+from support.redis_servers import RedisAt
+from support.speech import token
 
 MARK = "xyzzy"
 SECRET = f"{MARK}-secret-that-is-long-enough-for-HS256-{MARK}"
@@ -56,7 +56,7 @@ async def translated(node: RawNode, job: Message) -> None:
     await node.answer(job, text_asr=f"{MARK} heard", text_translated=f"{MARK} translated", tts_audio=spoken)
 
 
-class Visit:
+class Scenario:
     def __init__(self, cluster: Cluster, here: InstanceProcess, there: InstanceProcess) -> None:
         self.cluster, self.here, self.there = cluster, here, there
         # Not kept alive: an upgrade is the first request of its connection.
@@ -156,23 +156,30 @@ def traces(text: str, credentials: dict[str, str]) -> list[str]:
     return [name for name, needle in needles.items() if needle.lower() in lower]
 
 
-async def test_nothing_that_was_said_or_proven_is_in_a_log_or_shown_to_operators(
+async def test_no_speech_text_or_credential_is_in_a_log_or_an_operator_api(
     redis_server: RedisAt, tmp_path: Path
 ) -> None:
     async with running(redis_server, tmp_path) as cluster:
         here, there = await cluster.instance(**FLAGS), await cluster.instance(**FLAGS)
-        visit = Visit(cluster, here, there)
-        async with visit.http:
-            for step in (visit.speak, visit.write, visit.log_in, visit.blunder, visit.change, visit.ask):
+        scenario = Scenario(cluster, here, there)
+        async with scenario.http:
+            for step in (
+                scenario.speak,
+                scenario.write,
+                scenario.log_in,
+                scenario.blunder,
+                scenario.change,
+                scenario.ask,
+            ):
                 await step()
         logs = {log.name: log.read_text() for log in (here.log, there.log)}
     assert any('"debug"' in text for text in logs.values()), "the most talkative level"
-    found: dict[str, Any] = {name: traces(text, visit.tokens) for name, text in logs.items()}
-    found |= {served.partition("\n")[0]: traces(served, visit.tokens) for served in visit.served}
+    found: dict[str, Any] = {name: traces(text, scenario.tokens) for name, text in logs.items()}
+    found |= {served.partition("\n")[0]: traces(served, scenario.tokens) for served in scenario.served}
     assert {name: what for name, what in found.items() if what} == {}
 
 
-def test_what_is_searched_for_would_be_found() -> None:
+def test_search_of_the_logs_finds_what_is_logged() -> None:
     credentials = {"client": credential("client", "ann")}
     assert traces(f"said {MARK.upper()}", {}) == ["a mark"]
     assert traces(base64.b64encode(PCM).decode(), {}) == ["audio"]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from commands import Dragoman, answer, serve
 from dragoman.cli.main import run
 from dragoman.protocol.peer import Evict, encode_peer
-from processes import wait_until
+from support.commands import Dragoman, answer, serve
+from support.waiting import wait_for
 
 NAME = "rome"
 GOOD = encode_peer(Evict("nobody-has-this-node", 1))
@@ -69,13 +69,13 @@ def letter(server: Dragoman, data: bytes = GOOD, instance: str = NAME, reason: s
     return f"{instance}/{id}"
 
 
-def test_without_letters_every_command_says_so(dlq: Dlq) -> None:
+def test_dlq_commands_say_that_there_are_no_dead_letters(dlq: Dlq) -> None:
     for args in (("list",), ("replay", "all"), ("drop", "all", "--yes")):
         assert dlq(*args) == "There are no dead letters.\n"
         assert dlq.json(*args) == []
 
 
-def test_a_list_names_each_letter_whole_with_its_reason(server: Dragoman, dlq: Dlq) -> None:
+def test_dlq_list_has_every_id_and_reason(server: Dragoman, dlq: Dlq) -> None:
     """Whatever the width: the name is what one copies into the next command."""
     long = "production-" * 10 + "1"
     names = [letter(server), letter(server, instance=long, reason="no such thing [bold]as this[/bold]")]
@@ -87,14 +87,14 @@ def test_a_list_names_each_letter_whole_with_its_reason(server: Dragoman, dlq: D
     assert [row["instance"] for row in dlq.json("list", "--instance", long)] == [long]
 
 
-def test_a_long_list_is_cut_and_says_so(server: Dragoman, dlq: Dlq) -> None:
+def test_dlq_list_is_cut_and_says_so(server: Dragoman, dlq: Dlq) -> None:
     names = [letter(server) for _ in range(4)]
     assert dlq("list", "--count", "3").splitlines()[-1] == "… and more: see --count."
     assert len(dlq("list", "--count", "4").splitlines()) == 2 * len(names)
     assert len(dlq.json("list", "--count", "3")) == 3
 
 
-def test_one_letter_is_shown_without_audio(server: Dragoman, dlq: Dlq) -> None:
+def test_dlq_show_hides_the_audio(server: Dragoman, dlq: Dlq) -> None:
     name = letter(server, b'{"type":"assign","job_id":"j","frame":{"audio":"UklGR"}}')
     shown = dlq("show", name)
     for line in ("instance  rome", "reason  because", "deliveries  6", "trace_id  t-1", '"job_id":"j"'):
@@ -103,31 +103,31 @@ def test_one_letter_is_shown_without_audio(server: Dragoman, dlq: Dlq) -> None:
     assert dlq.json("show", name)["reason"] == "because"
 
 
-def test_a_replay_is_a_dry_run_until_yes(server: Dragoman, dlq: Dlq) -> None:
+def test_dlq_replay_is_a_dry_run_without_yes(server: Dragoman, dlq: Dlq) -> None:
     name = letter(server)
     assert dlq("replay", name) == f"would replay {name}\nNothing was changed: say --yes to do it.\n"
     assert dlq.json("replay", name) == [{"letter": name, "done": False}]
     assert len(dlq.json("list")) == 1
     assert dlq("replay", name, "--yes") == f"replayed {name}\n"
     assert dlq.json("list") == []
-    wait_until(lambda: _done(server) >= 1, "the replayed entry to be worked")
+    wait_for(lambda: _done(server) >= 1, "the replayed entry to be worked")
 
 
-def test_a_letter_of_the_dead_is_replayed_to_the_living(server: Dragoman, dlq: Dlq) -> None:
+def test_dead_letter_of_a_dead_instance_is_replayed_to_a_live_one(server: Dragoman, dlq: Dlq) -> None:
     before = _done(server)
     name = letter(server, instance="long-gone")
     assert dlq.json("replay", name, "--yes") == [{"letter": name, "done": True, "replayed": True, "verdict": "OK"}]
-    wait_until(lambda: _done(server) == before + 1, "the replayed entry to be worked")
+    wait_for(lambda: _done(server) == before + 1, "the replayed entry to be worked")
 
 
-def test_a_drop_is_a_dry_run_until_yes(server: Dragoman, dlq: Dlq) -> None:
+def test_dlq_drop_is_a_dry_run_without_yes(server: Dragoman, dlq: Dlq) -> None:
     name = letter(server)
     assert dlq("drop", name) == f"would drop {name}\nNothing was changed: say --yes to do it.\n"
     assert dlq.json("drop", name, "--yes") == [{"letter": name, "done": True, "dropped": True}]
     assert dlq("list") == "There are no dead letters.\n"
 
 
-def test_all_goes_on_behind_one_that_cannot_be_replayed(
+def test_dlq_replay_all_goes_on_after_a_failure(
     server: Dragoman, dlq: Dlq, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dragoman.cli.dlq.PAGE", 2)
@@ -142,7 +142,7 @@ def test_all_goes_on_behind_one_that_cannot_be_replayed(
     assert dlq("drop", "all", "--yes") == f"dropped {names[1]}\n"
 
 
-def test_all_of_one_instance_leaves_the_others(server: Dragoman, dlq: Dlq) -> None:
+def test_dlq_replay_all_of_one_instance_keeps_the_others(server: Dragoman, dlq: Dlq) -> None:
     mine, other = letter(server), letter(server, instance="other")
     assert dlq("drop", "all", "--instance", "other", "--yes") == f"dropped {other}\n"
     assert [f"{row['instance']}/{row['id']}" for row in dlq.json("list")] == [mine]
@@ -150,23 +150,23 @@ def test_all_of_one_instance_leaves_the_others(server: Dragoman, dlq: Dlq) -> No
 
 @pytest.mark.parametrize("name", ["rome", "rome/", "rome/5", "rome/x-1", "/1-1", "rome/1-1-1", "a b/1-1", "rome/²-1"])
 @pytest.mark.parametrize("verb", ["show", "replay", "drop"])
-def test_what_is_no_letter_is_one_sentence(dlq: Dlq, verb: str, name: str) -> None:
+def test_invalid_id_of_a_dead_letter_is_refused_in_one_sentence(dlq: Dlq, verb: str, name: str) -> None:
     assert dlq(verb, name, code=2) == (
         f"dragoman: {name!r} is not a letter: write <instance>/<id> as `dragoman dlq list` prints it.\n"
     )
 
 
-def test_a_letter_that_is_not_there_is_one_sentence(dlq: Dlq) -> None:
+def test_unknown_dead_letter_is_reported_in_one_sentence(dlq: Dlq) -> None:
     assert dlq("show", "rome/1-1", code=1) == "dragoman: Dragoman says: no such dead letter.\n"
     for args in (("replay",), ("drop", "--yes")):
         assert dlq(*args, "rome/1-1", code=1) == "dragoman: rome/1-1: Dragoman says: no such dead letter.\n"
 
 
-def test_one_letter_names_its_instance_itself(dlq: Dlq) -> None:
+def test_id_of_a_dead_letter_contains_its_instance(dlq: Dlq) -> None:
     assert dlq("drop", "rome/1-1", "--instance", "rome", code=2).startswith("dragoman: --instance goes with `all`")
 
 
-def test_without_a_server_it_is_one_sentence(tmp_path: Path) -> None:
+def test_dlq_without_a_server_prints_one_sentence(tmp_path: Path) -> None:
     code, out, err = answer(tmp_path, "dlq", "list", "--url", "127.0.0.1:1")
     assert (code, out) == (1, "")
     assert err.startswith("dragoman: No Dragoman answers at http://127.0.0.1:1 (")

@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from commands import Dragoman, answer, serve
 from dragoman.client import Result, Session
 from dragoman.engines import Sound
-from engines_here import english, needs_apertium, needs_espeak, needs_wheels
-from instances import running
-from processes import alive
-from processes import wait_until as wait_until_now
-from redis_servers import RedisAt
-from waiting import wait_until
+from support.cluster import running
+from support.commands import Dragoman, answer, serve
+from support.engines import english, needs_apertium, needs_espeak, needs_wheels
+from support.redis_servers import RedisAt
+from support.waiting import alive, wait_for, wait_until
 
 pytestmark = [needs_wheels, needs_espeak, needs_apertium]
 
@@ -45,18 +43,19 @@ async def test_opus_streamed_by_a_client_comes_back_as_spanish_text_and_speech(
             assert spoken.loudness > 500
 
 
-def test_the_demo_translates_for_real_where_it_can_and_says_so(tmp_path: Path) -> None:
+def test_demo_uses_real_engines_where_they_are_installed_and_says_so(tmp_path: Path) -> None:
     with serve(tmp_path, "--nodes", "1", "--engine", "auto", "--no-install-engines", command="demo") as demo:
         demo.until("Ctrl-C ends everything.")
         assert "1 local node dialling in: offline, English → Spanish, every part real and of demo quality." in demo.out
-        wait_until_now(lambda: bool(demo.get("/api/v1/cluster")[1]["nodes"]), "the node", PATIENCE_S)
+        wait_for(lambda: bool(demo.get("/api/v1/cluster")[1]["nodes"]), "the node", PATIENCE_S)
         code, said, err = answer(tmp_path / "say", "say", "--url", demo.base)
-        assert (code, err) == (0, "3 utterances translated.\n"), said
+        # On a busy machine the server may also have asked to wait.
+        assert (code, err.splitlines()[-1:]) == (0, ["3 utterances translated."]), said
         assert said.count(" → ") == 3
         assert demo.end() == 0
 
 
-def test_where_it_cannot_the_demo_simulates_and_says_why(tmp_path: Path) -> None:
+def test_demo_simulates_engines_and_says_why_where_they_are_missing(tmp_path: Path) -> None:
     bare = {"PATH": str(tmp_path / "nothing-here")}
     with serve(tmp_path, "--nodes", "1", "--install-engines", command="demo", env=bare) as demo:
         demo.until("Ctrl-C ends everything.")
@@ -70,7 +69,7 @@ def test_where_it_cannot_the_demo_simulates_and_says_why(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("signals", [1, 2])
-def test_a_local_node_leaves_nothing_behind_when_it_ends(tmp_path: Path, signals: int) -> None:
+def test_local_node_leaves_no_process_when_it_ends(tmp_path: Path, signals: int) -> None:
     with Dragoman(tmp_path, "node", "--engine", "local", "--url", "ws://127.0.0.1:1/ws/node") as node:
         node.until("not connected to ws://127.0.0.1:1/ws/node")
         below = node.below()
@@ -78,4 +77,4 @@ def test_a_local_node_leaves_nothing_behind_when_it_ends(tmp_path: Path, signals
         for _ in range(signals):
             os.kill(node.process.pid, 2)
         assert node.exit_code() == 0
-        wait_until_now(lambda: not any(map(alive, below)), "its processes to end", PATIENCE_S)
+        wait_for(lambda: not any(map(alive, below)), "its processes to end", PATIENCE_S)

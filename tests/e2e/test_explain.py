@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dragoman.client import Result
-from dragoman.verify.processes import InstanceProcess
+from dragoman.tools.verify.processes import InstanceProcess
 from e2e.test_client import run_of, session_at, stage
-from redis_servers import RedisAt
+from support.redis_servers import RedisAt
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ async def spoken(instance: InstanceProcess) -> list[Result]:
         return [event async for event in session if isinstance(event, Result)]
 
 
-async def test_a_job_is_told_in_words(here: InstanceProcess) -> None:
+async def test_explain_describes_a_job_in_sentences(here: InstanceProcess) -> None:
     first, second = await spoken(here)
     status, out, _ = await explain(here, first.job_id)
     assert status == 0
@@ -66,13 +66,13 @@ async def test_a_job_is_told_in_words(here: InstanceProcess) -> None:
     assert "Its turn was on n1 already, so it went there too." in " ".join(out.split())
 
 
-async def test_last_is_the_newest_job(here: InstanceProcess) -> None:
+async def test_explain_last_describes_the_newest_job(here: InstanceProcess) -> None:
     _, second = await spoken(here)
     status, out, _ = await explain(here, "last")
     assert (status, f"What {second.job_id}: utterance 1 of session" in " ".join(out.split())) == (0, True)
 
 
-async def test_programs_get_what_the_api_answers(here: InstanceProcess) -> None:
+async def test_explain_json_is_the_answer_of_the_api(here: InstanceProcess) -> None:
     first, _ = await spoken(here)
     status, out, _ = await explain(here, first.job_id, "--json")
     told = json.loads(out)
@@ -80,7 +80,7 @@ async def test_programs_get_what_the_api_answers(here: InstanceProcess) -> None:
 
 
 @pytest.mark.parametrize("job", ["job-unknown", "../a b?c#d"])
-async def test_an_unknown_job_is_one_sentence(job: str, here: InstanceProcess) -> None:
+async def test_explain_of_an_unknown_job_prints_one_sentence(job: str, here: InstanceProcess) -> None:
     status, out, err = await explain(here, job)
     assert (status, out) == (1, "")
     assert err == "dragoman: Dragoman says: no such job, or it ended too long ago.\n"

@@ -97,8 +97,23 @@ def test_make_installs_the_lock_with_an_old_pip_though_newer_releases_exist(mach
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_make_says_what_to_do_when_a_package_cannot_be_had(machine: Machine, tmp_path: Path) -> None:
+def test_make_explains_what_to_do_when_a_package_is_missing(machine: Machine, tmp_path: Path) -> None:
     machine.env["PIP_FIND_LINKS"] = str(tmp_path / "empty")
     said = machine.run("make", "install", code=2)
     assert "the installation failed" in said
     assert "'make clean' removes .venv" in said
+
+
+def test_audit_says_that_nothing_was_checked_when_no_advisory_service_answers() -> None:
+    """The proxy is a port on which nothing listens."""
+    made = ("-o", ".venv/.ready", "-o", ".venv/.run")  # the tests run in an environment that is installed already
+    done = subprocess.run(
+        ("make", "-C", str(ROOT), "audit", f"BIN={Path(sys.executable).parent}", *made),
+        env={**os.environ, "HTTPS_PROXY": "http://127.0.0.1:1", "https_proxy": "http://127.0.0.1:1", "NO_PROXY": ""},
+        capture_output=True,
+        text=True,
+        timeout=INSTALL_S,
+        check=False,
+    )
+    assert "the packages were NOT checked: no advisory service can be asked from here." in done.stdout
+    assert "Error 3" in done.stderr

@@ -17,11 +17,11 @@ import aiohttp
 import psutil  # type: ignore[import-untyped]  # its stubs are a package of their own
 import pytest
 
-from commands import READY, environment
 from dragoman.embedded.engine import free_port
-from instances import Speaker, config
-from processes import Descendants, alive, wait_until
-from redis_servers import RedisAt
+from support.cluster import Speaker, config
+from support.commands import READY, environment
+from support.redis_servers import RedisAt
+from support.waiting import Descendants, alive, wait_for
 
 DRAIN_S = 1
 # Ending takes the drain, at most 1 s for log lines that wait, and what a busy machine adds. A hang takes for ever.
@@ -60,7 +60,7 @@ class Piped:
             self._said += data
 
     def until(self, text: str) -> None:
-        wait_until(lambda: text.encode() in self._said, text)
+        wait_for(lambda: text.encode() in self._said, text)
 
     def break_off(self) -> None:
         """The reader of the pipe dies."""
@@ -191,9 +191,7 @@ def test_second_signal_kills_a_worker_that_does_not_end_although_the_log_pipe_is
 
 
 @broken
-def test_second_signal_ends_an_instance_that_does_not_come_to_its_end(
-    started: Start, breaks: Callable[[Piped], None]
-) -> None:
+def test_second_signal_ends_an_instance_that_does_not_stop(started: Start, breaks: Callable[[Piped], None]) -> None:
     instance = started("stuck")
     breaks(instance)
     instance.process.send_signal(signal.SIGTERM)

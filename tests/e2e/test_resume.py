@@ -7,11 +7,9 @@ import pytest
 
 from dragoman.store.keys import Keys
 from dragoman.store.turns import Turns
-from instances import Cluster, Speaker, running
-from redis_clients import connected
-from redis_fixtures import LONG_CLUSTER
-from redis_servers import RedisAt
-from waiting import wait_until
+from support.cluster import Cluster, Speaker, running
+from support.redis_servers import LONG_CLUSTER, RedisAt, connected
+from support.waiting import wait_until
 
 PATIENCE_S = 60.0
 
@@ -133,7 +131,7 @@ async def test_a_wrong_token_or_an_unknown_session_is_refused(redis_at: RedisAt,
         assert await speaker.until(lambda m: m["type"] == "server_heartbeat")
 
 
-async def test_a_session_nobody_resumes_leaves_nothing(redis_at: RedisAt, prefix: str, tmp_path: Path) -> None:
+async def test_session_that_is_not_resumed_leaves_no_key(redis_at: RedisAt, prefix: str, tmp_path: Path) -> None:
     async with running(redis_at, tmp_path, prefix) as cluster, connected(redis_at) as redis:
         keys = Keys(prefix)
         quick = {"speech__resume_grace_s": 1, "speech__max_duration_ms": 500}

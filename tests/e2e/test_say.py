@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from dragoman.protocol.audio import SILENCE_PACKET, opus_run
-from dragoman.verify.processes import InstanceProcess
+from dragoman.tools.verify.processes import InstanceProcess
 from e2e.test_client import UNHURRIED, stage, wav_of
-from redis_servers import RedisAt
-from waiting import wait_until
+from support.redis_servers import RedisAt
+from support.waiting import wait_until
 
 PATIENCE_S = 60.0
 
@@ -55,7 +55,7 @@ async def no_session_is_left(instance: InstanceProcess) -> bool:
     return bool((await instance.get("/api/v1/stats"))["sessions"] == 0)
 
 
-async def test_a_first_try_needs_no_file(here: InstanceProcess, tmp_path: Path) -> None:
+async def test_say_speaks_a_sample_without_a_file(here: InstanceProcess, tmp_path: Path) -> None:
     status, out, err = await say(here, tmp_path, "--sample", "--fast")
     assert (status, err) == (0, f"{len(out.splitlines())} utterances translated.\n")
     lines = out.splitlines()
@@ -65,7 +65,7 @@ async def test_a_first_try_needs_no_file(here: InstanceProcess, tmp_path: Path) 
         assert re.fullmatch(rf" +{index}  {text}  →  \[es\] {text}  \[job-[-\w]+\]", line)
 
 
-async def test_files_are_spoken_in_their_own_format(here: InstanceProcess, tmp_path: Path) -> None:
+async def test_say_sends_files_in_their_own_format(here: InstanceProcess, tmp_path: Path) -> None:
     (tmp_path / "speech.wav").write_bytes(wav_of(1000, 44_100))
     (tmp_path / "speech.opus-packets").write_bytes(opus_run([SILENCE_PACKET] * 50))
     for name in ("speech.wav", "speech.opus-packets"):
@@ -74,7 +74,7 @@ async def test_files_are_spoken_in_their_own_format(here: InstanceProcess, tmp_p
         assert "[en]" in out
 
 
-async def test_standard_input_is_spoken_as_it_comes(here: InstanceProcess, tmp_path: Path) -> None:
+async def test_say_streams_standard_input(here: InstanceProcess, tmp_path: Path) -> None:
     process = await start(here, tmp_path, "-", "--json")
     assert process.stdin is not None
     assert process.stdout is not None
@@ -88,14 +88,14 @@ async def test_standard_input_is_spoken_as_it_comes(here: InstanceProcess, tmp_p
     assert (process.returncode, events[-1]) == (0, {"event": "end", "translated": 2, "failed": 0})
 
 
-async def test_whole_utterances_are_numbered(here: InstanceProcess, tmp_path: Path) -> None:
+async def test_say_numbers_whole_utterances(here: InstanceProcess, tmp_path: Path) -> None:
     (tmp_path / "speech.pcm").write_bytes(bytes(32 * 12_000))
     status, out, _ = await say(here, tmp_path, "speech.pcm", "--utterances", "--fast", "--json")
     results = [event for event in map(json.loads, out.splitlines()) if event["event"] == "result"]
     assert (status, sorted(event["index"] for event in results)) == (0, [0, 1, 2])
 
 
-async def test_a_pair_no_node_serves_is_one_sentence(here: InstanceProcess, tmp_path: Path) -> None:
+async def test_say_explains_in_one_sentence_that_no_node_serves_the_pair(here: InstanceProcess, tmp_path: Path) -> None:
     (tmp_path / "long.pcm").write_bytes(bytes(32 * 60_000))
     status, _, err = await say(here, tmp_path, "long.pcm", "--to", "fr")
     assert status == 1
@@ -104,7 +104,7 @@ async def test_a_pair_no_node_serves_is_one_sentence(here: InstanceProcess, tmp_
     await wait_until(lambda: no_session_is_left(here), PATIENCE_S)
 
 
-async def test_a_language_that_is_none_is_one_sentence(here: InstanceProcess, tmp_path: Path) -> None:
+async def test_say_refuses_an_invalid_language_in_one_sentence(here: InstanceProcess, tmp_path: Path) -> None:
     status, out, err = await say(here, tmp_path, "--to", "e s")
     assert (status, out, err.count("\n")) == (1, "", 1)
     assert err.startswith("dragoman: The server says: Field `tgt_lang`")
@@ -125,7 +125,7 @@ async def test_ctrl_c_stops_speaking_and_closes_the_session(here: InstanceProces
     await wait_until(lambda: no_session_is_left(here), PATIENCE_S)
 
 
-async def test_a_reader_that_has_enough_ends_it_without_a_complaint(here: InstanceProcess, tmp_path: Path) -> None:
+async def test_say_ends_without_an_error_when_its_output_is_closed(here: InstanceProcess, tmp_path: Path) -> None:
     reads, writes = os.pipe()
     process = await start(here, tmp_path, "--fast", "--json", stdout=writes)
     os.close(writes)
@@ -135,7 +135,7 @@ async def test_a_reader_that_has_enough_ends_it_without_a_complaint(here: Instan
     await wait_until(lambda: no_session_is_left(here), PATIENCE_S)
 
 
-async def test_on_a_terminal_the_transcript_grows_above_a_bar(here: InstanceProcess, tmp_path: Path) -> None:
+async def test_say_shows_the_transcript_above_a_bar_on_a_terminal(here: InstanceProcess, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
     env = os.environ | {"TERM": "xterm-256color"}

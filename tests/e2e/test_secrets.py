@@ -10,14 +10,14 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from chat_speaker import ChatSpeaker
-from commands import Dragoman, answer, serve
 from dragoman.config.secrets import DEVELOPMENT_SECRET
 from dragoman.domain.keyring import name_of
 from dragoman.protocol.codes import Close
-from e2e.raw_node import SAMPLES
-from instances import Speaker
-from waiting import wait_until
+from support.chat import ChatSpeaker
+from support.cluster import Speaker
+from support.commands import Dragoman, answer, serve
+from support.raw_node import SAMPLES
+from support.waiting import wait_until
 
 OLD = "the-old-secret-which-is-long-enough-for-hs256"
 NEW = "the-new-secret-which-is-long-enough-for-hs256"
@@ -83,7 +83,7 @@ def house(tmp_path: Path) -> Iterator[House]:
 
 
 @pytest.mark.timeout(180)
-async def test_secrets_are_replaced_while_people_speak_and_write_and_nobody_is_thrown_out(house: House) -> None:
+async def test_secret_rotation_disconnects_no_client(house: House) -> None:
     folder, base = house.folder, house.base
     node_env = {"DRAGOMAN_NODE_TOKEN": minted(folder, OLD, "node", "--node-id", "n")}
     node_args = ("node", "--url", f"ws://{base}/ws/node", "--node-id", "n", "--languages", "en,es", "--delay-ms", "5")
@@ -167,7 +167,7 @@ async def _status(base: str, operator: str) -> set[int]:
         ({"DRAGOMAN_SECURITY__SECRET_FILE": "empty"}, "empty holds no secrets"),
     ],
 )
-def test_nothing_listens_where_others_can_reach_it_without_a_secret_of_its_own(
+def test_serve_refuses_a_public_address_without_a_secret(
     tmp_path: Path, where: str, env: dict[str, str], sentence: str, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -184,3 +184,30 @@ def test_nothing_listens_where_others_can_reach_it_without_a_secret_of_its_own(
     assert sentence in err
     assert DEVELOPMENT_SECRET not in err
     assert not (tmp_path / "data").exists(), "nothing was begun"
+
+
+def test_exposed_check_reports_what_a_running_server_answers_without_a_token(house: House, tmp_path: Path) -> None:
+    args = (
+        "config",
+        "check",
+        "--exposed",
+        "--url",
+        f"http://{house.base}",
+        "--set",
+        "server.trusted_proxies=192.0.2.9",
+    )
+    house.file.chmod(0o600)
+    code, out, err = answer(tmp_path / "check", *args, "--set", f"security.secret_file={house.file}")
+    assert code == 1
+    assert "1 of 16 requirements" in err, out + err
+    lines = [line.split(":")[0] for line in out.splitlines()[1:]]
+    assert [line for line in lines if line.startswith("problem")] == ["problem  url tls"]
+    assert lines[-3:] == ["ok       url server", "ok       url operators", "ok       url origin"]
+
+
+def test_exposed_check_finds_a_server_that_needs_no_token(tmp_path: Path) -> None:
+    with serve(tmp_path) as server:
+        server.until("Dragoman is ready after")
+        code, out, _ = answer(tmp_path / "check", "config", "check", "--exposed", "--url", f"http://{server.base}")
+    assert code == 1
+    assert "problem  url operators: /api/v1/cluster answers without a token" in out

@@ -14,11 +14,11 @@ import aiohttp
 import jwt
 import pytest
 
-from commands import Dragoman, answer, serve
 from dragoman.embedded.binary import ServerBinary, wheel_server
 from dragoman.embedded.engine import CHOOSE_PORT, RedisServer, free_port
-from processes import wait_until
-from redis_servers import RedisAt
+from support.commands import Dragoman, answer, serve
+from support.redis_servers import RedisAt
+from support.waiting import wait_for
 
 INBOX = "dragoman:streams:{instance:%s}:inbox"
 
@@ -40,7 +40,7 @@ def instances(server: Dragoman) -> list[dict[str, Any]]:
 # -- what it serves ------------------------------------------------------------------------------
 
 
-def test_it_says_where_to_look(server: Dragoman) -> None:
+def test_serve_prints_its_addresses(server: Dragoman) -> None:
     base = server.base
     for line in (
         "with 2 instances.",
@@ -56,13 +56,13 @@ def test_it_says_where_to_look(server: Dragoman) -> None:
         assert line in server.out
 
 
-def test_health_is_told_to_anybody(server: Dragoman) -> None:
+def test_health_needs_no_token(server: Dragoman) -> None:
     assert server.get("/health") == server.get("/health/live") == (200, "OK")
     status, told = server.get("/health/ready")
     assert (status, told["ready"], told["reason"]) == (200, True, None)
 
 
-def test_metrics_have_the_names_others_read(server: Dragoman) -> None:
+def test_metrics_have_the_documented_names(server: Dragoman) -> None:
     status, text = server.get("/metrics")
     assert status == 200
     lines = [line for line in text.splitlines() if not line.startswith("#")]
@@ -81,8 +81,8 @@ def test_metrics_have_the_names_others_read(server: Dragoman) -> None:
     assert told["dragoman_durability{class=process}"] == 1.0
 
 
-def test_any_instance_tells_of_the_whole_cluster(server: Dragoman) -> None:
-    wait_until(lambda: sum(row["alive"] for row in instances(server)) == 2, "both instances to be seen")
+def test_every_instance_reports_the_whole_cluster(server: Dragoman) -> None:
+    wait_for(lambda: sum(row["alive"] for row in instances(server)) == 2, "both instances to be seen")
     told = instances(server)
     assert {row["durability"] for row in told} == {"process"}
     assert [row["inbox"]["waiting"] for row in told] == [0, 0]
@@ -102,7 +102,7 @@ def test_each_worker_answers_for_itself_on_its_admin_port(server: Dragoman) -> N
         assert server.get("/api/v1/cluster", admin)[0] == 404
 
 
-async def test_what_the_gateway_counts_is_a_metric(server: Dragoman) -> None:
+async def test_counters_of_the_gateway_are_metrics(server: Dragoman) -> None:
     admin = f"127.0.0.1:{instances(server)[0]['admin_port']}"
 
     def counted(name: str) -> float:
@@ -124,7 +124,7 @@ async def test_what_the_gateway_counts_is_a_metric(server: Dragoman) -> None:
     assert "dragoman_gateway_endpoint_errors_total 0.0" in server.get("/metrics", admin)[1]
 
 
-async def test_clients_and_nodes_come_in_on_the_same_port(server: Dragoman) -> None:
+async def test_clients_and_nodes_connect_to_the_same_port(server: Dragoman) -> None:
     async with aiohttp.ClientSession() as http:
         async with http.ws_connect(f"ws://{server.base}/ws/session") as client:
             await client.send_json({"type": "session_init", "client_version": "t", "platform": "web",
@@ -150,7 +150,7 @@ def test_a_corrupt_entry_in_an_inbox_becomes_a_dead_letter_and_nothing_else_happ
     name = instances(server)[0]["instance"]
     with server.redis() as redis:
         redis.call("XADD", INBOX % name, "*", "rub", "bish")
-    wait_until(lambda: server.get("/api/v1/dlq")[1], "the dead letter")
+    wait_for(lambda: server.get("/api/v1/dlq")[1], "the dead letter")
     [letter] = server.get("/api/v1/dlq")[1]
     assert (letter["instance"], letter["reason"]) == (name, "the entry has no type or no data")
     assert server.get("/health/ready")[0] == 200
@@ -162,7 +162,7 @@ def test_a_snapshot_that_does_not_parse_is_one_warning(server: Dragoman) -> None
         redis.call("SET", "dragoman:v1:nodes:presence:odd", "1", "PX", 60_000)
         redis.call("SET", "dragoman:v1:nodes:snapshot:odd", "}rubbish{", "PX", 60_000)
         redis.call("ZADD", "dragoman:v1:nodes:last_seen", now_ms, "odd")
-    server.until("a node's snapshot cannot be read")
+    server.until("unreadable node snapshot")
     assert server.get("/health/ready")[0] == 200
     assert server.get("/api/v1/cluster")[1]["nodes"] == []
 
@@ -189,13 +189,13 @@ def test_a_second_server_is_told_that_the_port_is_taken(server: Dragoman, tmp_pa
 # -- how it ends ---------------------------------------------------------------------------------
 
 
-def test_ctrl_c_ends_all_of_it_twice_in_a_row_and_the_data_stays(tmp_path: Path) -> None:
+def test_ctrl_c_ends_every_process_and_a_restart_has_the_data(tmp_path: Path) -> None:
     with serve(tmp_path) as first:
         name = instances(first)[0]["instance"]
         with first.redis() as redis:
             redis.call("XADD", INBOX % name, "*", "rub", "bish")
             redis.call("SET", "kept", "yes")
-        wait_until(lambda: first.get("/api/v1/dlq")[1], "the dead letter")
+        wait_for(lambda: first.get("/api/v1/dlq")[1], "the dead letter")
         assert first.end() == 0
         _calmly(first)
     with serve(tmp_path) as second:
@@ -203,7 +203,7 @@ def test_ctrl_c_ends_all_of_it_twice_in_a_row_and_the_data_stays(tmp_path: Path)
         assert letter["instance"] == name
         with second.redis() as redis:
             assert redis.call("GET", "kept") == "yes"
-        # It left in good order: there was nobody to bury.
+        # It left in good order: there was nobody to take over.
         assert [row["instance"] for row in instances(second)] != [name]
         assert len(instances(second)) == 1
         second.process.send_signal(signal.SIGTERM)
@@ -218,20 +218,20 @@ def test_ctrl_c_ends_all_of_it_twice_in_a_row_and_the_data_stays(tmp_path: Path)
         assert "cannot be trusted to read" in sentence
 
 
-def test_on_a_terminal_logs_are_text_and_the_key_ctrl_c_ends_it(tmp_path: Path) -> None:
+def test_logs_are_text_on_a_terminal_and_ctrl_c_ends_serve(tmp_path: Path) -> None:
     with Dragoman(tmp_path, "serve", "--port", "0", "--set", "server.admin_port=0", tty=True) as server:
         server.until("Dragoman is ready after").until("worker_ready")
         assert server.end() == 0
         assert "instance ready" in server.out
         assert "  page      http://127.0.0.1:" in server.out
-        assert "chat shard" not in server.out  # one line a shard would bury the rest
+        assert "chat shard" not in server.out  # one line a shard would hide the rest
         assert not [line for line in server.out.splitlines() if line.startswith("{")]
         assert "Traceback" not in server.out
 
 
-def test_ctrl_c_before_it_is_ready_ends_it_as_well(tmp_path: Path) -> None:
+def test_ctrl_c_ends_serve_before_it_is_ready(tmp_path: Path) -> None:
     with serve(tmp_path) as server:
-        wait_until(server.below, "the first child")
+        wait_for(server.below, "the first child")
         assert server.end() == 0
         _calmly(server)
 
@@ -300,7 +300,7 @@ def test_a_redis_that_may_evict_is_refused(server_binary: ServerBinary, tmp_path
     assert sentence.endswith("set maxmemory-policy to noeviction.")
 
 
-def test_a_name_that_is_taken_is_refused_with_whose_it_is(redis_server: RedisAt, tmp_path: Path) -> None:
+def test_taken_instance_id_is_refused_and_names_its_owner(redis_server: RedisAt, tmp_path: Path) -> None:
     options = [
         part
         for setting in (
@@ -370,7 +370,7 @@ async def test_sockets_close_4501_without_a_valid_token(guarded: Dragoman, path:
     assert await _closed(guarded, path, {**first, **({"token": bad} if bad else {})}) == 4501
 
 
-async def test_sockets_with_a_valid_token_come_in(guarded: Dragoman) -> None:
+async def test_sockets_with_a_valid_token_are_accepted(guarded: Dragoman) -> None:
     for path, first, kind, wanted in (
         ("/ws/session", SESSION_INIT, "client", "session_init_ack"),
         ("/ws/node", NODE_REGISTER, "node", "node_register_ack"),

@@ -6,30 +6,46 @@ from typing import Any
 import pytest
 
 from dragoman.protocol.codes import Close
-from e2e.bystander import SECRET, closed_with, token, unharmed
-from e2e.speech_stage import ACKING, PATIENCE_S, Stage, Talker, Visit, standing, visiting
-from key_leaks import Onlooker
-from redis_servers import RedisAt
-from waiting import wait_until
+from support.redis_servers import KeyInspector, RedisAt
+from support.speech import (
+    ACKING,
+    PATIENCE_S,
+    SECRET,
+    Harness,
+    Scenario,
+    Talker,
+    closed_with,
+    new_scenario,
+    start_harness,
+    token,
+    with_healthy_client,
+)
+from support.waiting import wait_until
 
 INIT: dict[str, object] = {"client_version": "t", "platform": "web", "src_lang": "en", "tgt_lang": "es"}
 
 
 @pytest.fixture(scope="module")
-def shared(redis_server: RedisAt, onlooker: Onlooker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def shared(
+    redis_server: RedisAt, key_inspector: KeyInspector, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Harness]:
     """Two instances with a secret, where a client may have three sessions and a gateway five."""
     flags: dict[str, object] = {"security__secret": SECRET}
     flags |= {"limits__sessions_per_principal": 3, "limits__sessions_per_gateway": 5}
     operator = {"Authorization": f"Bearer {token('operator', 'olga')}"}
-    with standing(redis_server, tmp_path_factory.mktemp("shared"), onlooker, flags, flags, headers=operator) as up:
+    with start_harness(
+        redis_server, tmp_path_factory.mktemp("shared"), key_inspector, flags, flags, headers=operator
+    ) as up:
         yield up
 
 
 @pytest.fixture(scope="module")
-def laptop(redis_server: RedisAt, onlooker: Onlooker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def laptop(
+    redis_server: RedisAt, key_inspector: KeyInspector, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Harness]:
     """Without a secret, with room for six sessions; two of them for those without a connection."""
-    flags: dict[str, object] = {"speech__max_sessions": 6, "limits__detached_share": 0.34}
-    with standing(redis_server, tmp_path_factory.mktemp("laptop"), onlooker, flags) as up:
+    flags: dict[str, object] = {"limits__sessions": 6, "limits__detached_share": 0.34}
+    with start_harness(redis_server, tmp_path_factory.mktemp("laptop"), key_inspector, flags) as up:
         yield up
 
 
@@ -39,11 +55,11 @@ async def asked(talker: Talker, **fields: object) -> dict[str, Any]:
     return await talker.until(lambda m: m["type"] in ("session_init_ack", "error"), PATIENCE_S)
 
 
-async def opened_and_left(visit: Visit, count: int, **fields: object) -> list[dict[str, Any]]:
+async def opened_and_left(scenario: Scenario, count: int, **fields: object) -> list[dict[str, Any]]:
     """The answers to one session_init each on connections that are closed after it."""
     answers = []
     for _ in range(count):
-        talker = await visit.bare_talker()
+        talker = await scenario.bare_talker()
         answers.append(await asked(talker, **fields))
         await talker.ws.close()
     return answers
@@ -55,24 +71,24 @@ async def is_there(talker: Talker, session_id: str) -> bool:
     return bool(answer["type"] == "server_heartbeat")
 
 
-async def known(visit: Visit, credential: str, at: int = 0) -> Talker:
+async def known(scenario: Scenario, credential: str, at: int = 0) -> Talker:
     """A connection that has said who it is, and has no session."""
-    return Talker(await visit.socket(at, headers={"Authorization": f"Bearer {credential}"}))
+    return Talker(await scenario.socket(at, headers={"Authorization": f"Bearer {credential}"}))
 
 
-async def limited(visit: Visit, limit: str) -> float:
-    return await visit.count(f"dragoman_session_limits_total{{limit={limit}}}")
+async def limited(scenario: Scenario, limit: str) -> float:
+    return await scenario.count(f"dragoman_session_limits_total{{limit={limit}}}")
 
 
 def types(answers: list[dict[str, Any]]) -> list[str]:
     return [answer["type"] for answer in answers]
 
 
-async def test_session_of_a_client_that_only_says_it_is_a_gateway_ends_with_its_connection(shared: Stage) -> None:
-    async with unharmed(shared) as visit:
+async def test_session_of_a_client_that_only_says_it_is_a_gateway_ends_with_its_connection(shared: Harness) -> None:
+    async with with_healthy_client(shared) as scenario:
         eve = token(sub="eve")
-        (told,) = await opened_and_left(visit, 1, platform="api-gateway", token=eve)
-        talker = await known(visit, eve)
+        (told,) = await opened_and_left(scenario, 1, platform="api-gateway", token=eve)
+        talker = await known(scenario, eve)
 
         async def is_over() -> bool:
             return not await is_there(talker, told["session_id"])
@@ -80,20 +96,20 @@ async def test_session_of_a_client_that_only_says_it_is_a_gateway_ends_with_its_
         await wait_until(is_over, PATIENCE_S)
 
 
-async def test_client_has_so_many_sessions_that_can_be_resumed_and_the_others_have_room(shared: Stage) -> None:
-    async with unharmed(shared) as visit:
-        before = await limited(visit, "principal")
-        answers = await opened_and_left(visit, 4, resume=True, token=token(sub="mallory"))
+async def test_session_limit_of_a_principal_counts_sessions_without_a_connection(shared: Harness) -> None:
+    async with with_healthy_client(shared) as scenario:
+        before = await limited(scenario, "principal")
+        answers = await opened_and_left(scenario, 4, resume=True, token=token(sub="mallory"))
         assert types(answers) == ["session_init_ack"] * 3 + ["error"]
         assert answers[3]["code"] == "LIMIT_EXCEEDED"
         assert "as many sessions as it may have" in answers[3]["message"]
-        assert await limited(visit, "principal") == before + 1
-        assert await visit.talker(token=token(sub="mallory", tenant="other"))
+        assert await limited(scenario, "principal") == before + 1
+        assert await scenario.talker(token=token(sub="mallory", tenant="other"))
 
 
-async def test_client_that_was_refused_a_session_keeps_its_connection_and_may_open_one_later(shared: Stage) -> None:
-    async with visiting(shared) as visit:
-        talker = await visit.talker(token=token(sub="oscar"))
+async def test_client_that_was_refused_a_session_keeps_its_connection_and_may_open_one_later(shared: Harness) -> None:
+    async with new_scenario(shared) as scenario:
+        talker = await scenario.talker(token=token(sub="oscar"))
         first = talker.session_id
         assert types([await asked(talker) for _ in range(3)]) == ["session_init_ack"] * 2 + ["error"]
         await talker.say("session_close", session_id=first, reason="done")
@@ -101,10 +117,10 @@ async def test_client_that_was_refused_a_session_keeps_its_connection_and_may_op
         assert (await asked(talker))["type"] == "session_init_ack"
 
 
-async def test_closed_session_counts_as_long_as_it_can_be_resumed(shared: Stage) -> None:
+async def test_closed_session_counts_as_long_as_it_can_be_resumed(shared: Harness) -> None:
     """Each leaves something in Redis: to open and close them must not be a way around the limit."""
-    async with visiting(shared) as visit:
-        talker = await known(visit, token(sub="trudy"))
+    async with new_scenario(shared) as scenario:
+        talker = await known(scenario, token(sub="trudy"))
         for _ in range(3):
             session_id = (await asked(talker, resume=True))["session_id"]
             await talker.say("session_close", session_id=session_id, reason="done")
@@ -112,12 +128,12 @@ async def test_closed_session_counts_as_long_as_it_can_be_resumed(shared: Stage)
         assert (await asked(talker, resume=True))["code"] == "LIMIT_EXCEEDED"
 
 
-async def test_session_is_not_resumed_where_its_client_has_as_many_as_it_may_have(shared: Stage) -> None:
-    async with visiting(shared) as visit:
+async def test_session_is_not_resumed_where_its_client_has_as_many_as_it_may_have(shared: Harness) -> None:
+    async with new_scenario(shared) as scenario:
         credential = token(sub="peggy")
-        here = [await visit.talker(token=credential) for _ in range(3)]
-        elsewhere = await visit.talker(1, token=credential, resume=True)
-        back = await known(visit, credential)
+        here = [await scenario.talker(token=credential) for _ in range(3)]
+        elsewhere = await scenario.talker(1, token=credential, resume=True)
+        back = await known(scenario, credential)
         resume: dict[str, object] = {"session_id": elsewhere.session_id, "resume_token": elsewhere.token, "last_seq": 0}
         await back.say("session_resume", **resume)
         assert (await back.refused())["code"] == "LIMIT_EXCEEDED"
@@ -128,34 +144,34 @@ async def test_session_is_not_resumed_where_its_client_has_as_many_as_it_may_hav
         assert (await back.until(lambda m: m["type"] == "session_init_ack", PATIENCE_S))["resumed"]
 
 
-async def test_sessions_of_a_gateway_outlive_their_connections_up_to_a_limit_of_its_own(shared: Stage) -> None:
-    async with visiting(shared) as visit:
-        await visit.node(features=ACKING, token=token("node", "of-gateways"), node_id="of-gateways")
-        gateway, before = token(sub="gw", gateway=True), await limited(visit, "gateway")
-        answers = await opened_and_left(visit, 6, platform="api-gateway", token=gateway)
+async def test_sessions_of_a_gateway_outlive_their_connections_up_to_a_limit_of_its_own(shared: Harness) -> None:
+    async with new_scenario(shared) as scenario:
+        await scenario.node(features=ACKING, token=token("node", "of-gateways"), node_id="of-gateways")
+        gateway, before = token(sub="gw", gateway=True), await limited(scenario, "gateway")
+        answers = await opened_and_left(scenario, 6, platform="api-gateway", token=gateway)
         assert types(answers) == ["session_init_ack"] * 5 + ["error"]
-        assert await limited(visit, "gateway") == before + 1
+        assert await limited(scenario, "gateway") == before + 1
         for at in (0, 1):
-            sender = await known(visit, gateway, at)
+            sender = await known(scenario, gateway, at)
             sender.session_id = answers[0]["session_id"]
-            await visit.say_utterance(sender, at)
+            await scenario.say_utterance(sender, at)
             assert await sender.result(at, PATIENCE_S)
 
 
-async def test_oldest_sessions_without_a_connection_end_when_others_need_their_room(laptop: Stage) -> None:
-    async with visiting(laptop) as visit:
+async def test_oldest_sessions_without_a_connection_end_when_others_need_their_room(laptop: Harness) -> None:
+    async with new_scenario(laptop) as scenario:
 
         async def detached() -> bool:
-            return await visit.count("dragoman_sessions_detached") == 6
+            return await scenario.count("dragoman_sessions_detached") == 6
 
-        left = await opened_and_left(visit, 6, platform="api-gateway")
+        left = await opened_and_left(scenario, 6, platform="api-gateway")
         await wait_until(detached, PATIENCE_S)
-        talkers = [await visit.talker() for _ in range(4)]
-        late = await visit.bare_talker()
+        talkers = [await scenario.talker() for _ in range(4)]
+        late = await scenario.bare_talker()
         await late.say("session_init", **INIT)
         assert await closed_with(late.ws) == Close.OVERLOADED
         for one in left:  # one that is there answers by a socket of its own, and has none
             await talkers[0].say("client_heartbeat", session_id=one["session_id"], timestamp=1)
         await talkers[0].pong()
         gone = [message for message in talkers[0].heard if message["type"] == "error"]
-        assert (len(gone), await limited(visit, "detached"), await visit.count("dragoman_sessions")) == (4, 4, 6)
+        assert (len(gone), await limited(scenario, "detached"), await scenario.count("dragoman_sessions")) == (4, 4, 6)

@@ -4,11 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.raw_node import Message, RawNode, silent
-from e2e.speech_stage import ACKING, PATIENCE_S, Stage, after, standing, visiting
-from key_leaks import Onlooker
-from redis_fixtures import FIXTURE_OF, LONG_CLUSTER
-from waiting import wait_until
+from support.raw_node import Message, RawNode, silent
+from support.redis_servers import FIXTURE_OF, LONG_CLUSTER, KeyInspector
+from support.speech import ACKING, PATIENCE_S, Harness, after, new_scenario, start_harness
+from support.waiting import wait_until
 
 WINDOW_MS = 1200
 QUICK: dict[str, object] = {
@@ -22,11 +21,11 @@ QUICK: dict[str, object] = {
 
 
 @pytest.fixture(scope="module", params=["single", LONG_CLUSTER])
-def stage(
-    request: pytest.FixtureRequest, onlooker: Onlooker, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Stage]:
+def harness(
+    request: pytest.FixtureRequest, key_inspector: KeyInspector, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Harness]:
     redis = request.getfixturevalue(FIXTURE_OF[request.param])
-    with standing(redis, tmp_path_factory.mktemp("release"), onlooker, QUICK) as up:
+    with start_harness(redis, tmp_path_factory.mktemp("release"), key_inspector, QUICK) as up:
         yield up
 
 
@@ -40,14 +39,14 @@ def window(ms: float = WINDOW_MS) -> float:
 
 
 async def test_two_jobs_of_a_session_on_a_node_with_two_slots_are_both_sent_however_long_the_first(
-    stage: Stage,
+    harness: Harness,
 ) -> None:
     """The node works them one after another, so the later result is later however short it is."""
-    async with visiting(stage) as visit:
-        node = await visit.node(features=(*ACKING, "slots:2"), work=ack_only)
-        talker = await visit.talker()
-        await visit.say_utterance(talker, 0, packets=100)
-        await visit.say_utterance(talker, 1, packets=10)
+    async with new_scenario(harness) as scenario:
+        node = await scenario.node(features=(*ACKING, "slots:2"), work=ack_only)
+        talker = await scenario.talker()
+        await scenario.say_utterance(talker, 0, packets=100)
+        await scenario.say_utterance(talker, 1, packets=10)
         await node.job(2)
         await wait_until(after(window()), PATIENCE_S)  # more than the window between the two answers
         await node.answer(node.jobs[0])
@@ -56,24 +55,24 @@ async def test_two_jobs_of_a_session_on_a_node_with_two_slots_are_both_sent_howe
         assert ["backfilled" in result for result in results] == [False, False]
 
 
-async def test_two_jobs_of_a_session_on_the_simulated_node_are_both_sent(stage: Stage) -> None:
+async def test_two_jobs_of_a_session_on_the_simulated_node_are_both_sent(harness: Harness) -> None:
     """Our own node keeps the order itself."""
-    async with visiting(stage) as visit:
-        await visit.sim_node(slots=2, delay_ms=WINDOW_MS + 200)
-        talker = await visit.talker()
-        await visit.say_utterance(talker, 0, packets=100)
-        await visit.say_utterance(talker, 1, packets=10)
+    async with new_scenario(harness) as scenario:
+        await scenario.sim_node(slots=2, delay_ms=WINDOW_MS + 200)
+        talker = await scenario.talker()
+        await scenario.say_utterance(talker, 0, packets=100)
+        await scenario.say_utterance(talker, 1, packets=10)
         results = [await talker.result(index, PATIENCE_S) for index in (0, 1)]
         assert [result["utterance_index"] for result in results] == [0, 1]
         assert not any(result.get("backfilled") for result in results)
 
 
-async def test_a_later_result_goes_out_at_once_and_the_earlier_one_fills_its_place(stage: Stage) -> None:
-    async with visiting(stage) as visit:
-        node = await visit.node(features=ACKING, work=ack_only)
-        talker = await visit.talker()
-        await visit.say_utterance(talker, 0)
-        await visit.say_utterance(talker, 1)
+async def test_later_result_is_sent_at_once_and_the_earlier_one_is_backfilled(harness: Harness) -> None:
+    async with new_scenario(harness) as scenario:
+        node = await scenario.node(features=ACKING, work=ack_only)
+        talker = await scenario.talker()
+        await scenario.say_utterance(talker, 0)
+        await scenario.say_utterance(talker, 1)
         await node.job(2)
         await node.answer(node.jobs[1])
         assert "backfilled" not in await talker.result(1, PATIENCE_S)
@@ -81,40 +80,40 @@ async def test_a_later_result_goes_out_at_once_and_the_earlier_one_fills_its_pla
         assert (await talker.result(0, PATIENCE_S))["backfilled"] is True
 
 
-async def test_a_result_later_than_its_window_is_dropped_without_a_placeholder(stage: Stage) -> None:
-    async with visiting(stage) as visit:
-        node = await visit.node(features=ACKING, work=ack_only)
-        talker = await visit.talker()
+async def test_late_result_is_dropped_after_the_release_window(harness: Harness) -> None:
+    async with new_scenario(harness) as scenario:
+        node = await scenario.node(features=ACKING, work=ack_only)
+        talker = await scenario.talker()
         for index in range(2):
-            await visit.say_utterance(talker, index)
+            await scenario.say_utterance(talker, index)
         await node.job(2)
-        late = await visit.count("dragoman_release_total{state=late}")
-        skipped = await visit.count("dragoman_release_total{state=skipped}")
+        late = await scenario.count("dragoman_release_total{state=late}")
+        skipped = await scenario.count("dragoman_release_total{state=skipped}")
         await node.answer(node.jobs[1])
         await talker.result(1, PATIENCE_S)
 
         async def counted(state: str, before: float) -> bool:
-            return await visit.count(f"dragoman_release_total{{state={state}}}") == before + 1
+            return await scenario.count(f"dragoman_release_total{{state={state}}}") == before + 1
 
         await wait_until(lambda: counted("skipped", skipped), PATIENCE_S)
         await node.answer(node.jobs[0])
         await wait_until(lambda: counted("late", late), PATIENCE_S)
-        await visit.say_utterance(talker, 2)
+        await scenario.say_utterance(talker, 2)
         await node.answer(await node.job(3))
         await talker.result(2, PATIENCE_S)
         assert not [m for m in talker.heard if m["type"] == "translation_result"]
 
 
-async def test_a_gap_whose_job_fails_over_after_the_gap_opened_is_filled_however_late(stage: Stage) -> None:
-    async with visiting(stage) as visit:
-        first = await visit.node(features=ACKING, work=ack_only)
-        talker = await visit.talker()
-        await visit.say_utterance(talker, 0)
-        await visit.say_utterance(talker, 1)
+async def test_a_gap_whose_job_fails_over_after_the_gap_opened_is_filled_however_late(harness: Harness) -> None:
+    async with new_scenario(harness) as scenario:
+        first = await scenario.node(features=ACKING, work=ack_only)
+        talker = await scenario.talker()
+        await scenario.say_utterance(talker, 0)
+        await scenario.say_utterance(talker, 1)
         await first.job(2)
         await first.answer(first.jobs[1])
         assert await talker.result(1, PATIENCE_S)  # the gap of 0 is open, and its time is running
-        second = await visit.node(features=ACKING, work=ack_only)
+        second = await scenario.node(features=ACKING, work=ack_only)
         first.die()
         again = await second.job()
         assert again["attempt_id"] == 2
@@ -123,14 +122,14 @@ async def test_a_gap_whose_job_fails_over_after_the_gap_opened_is_filled_however
         assert (await talker.result(0, PATIENCE_S))["backfilled"] is True
 
 
-async def test_a_gap_whose_job_is_on_another_node_has_no_deadline(stage: Stage) -> None:
-    async with visiting(stage) as visit:
-        slow = await visit.node(features=(*ACKING, "slots:1"), work=ack_only)
-        talker = await visit.talker()
-        await visit.say_utterance(talker, 0)
+async def test_a_gap_whose_job_is_on_another_node_has_no_deadline(harness: Harness) -> None:
+    async with new_scenario(harness) as scenario:
+        slow = await scenario.node(features=(*ACKING, "slots:1"), work=ack_only)
+        talker = await scenario.talker()
+        await scenario.say_utterance(talker, 0)
         await slow.job()
-        quick = await visit.node(features=ACKING)
-        await visit.say_utterance(talker, 1)
+        quick = await scenario.node(features=ACKING)
+        await scenario.say_utterance(talker, 1)
         await talker.result(1, PATIENCE_S)
         assert quick.jobs
         await wait_until(after(window()), PATIENCE_S)
@@ -138,31 +137,31 @@ async def test_a_gap_whose_job_is_on_another_node_has_no_deadline(stage: Stage) 
         assert (await talker.result(0, PATIENCE_S))["backfilled"] is True
 
 
-async def test_with_no_later_result_there_is_no_deadline_but_the_jobs_own(stage: Stage) -> None:
-    async with visiting(stage) as visit:
-        node = await visit.node(features=ACKING, work=ack_only)
-        talker = await visit.talker()
-        await visit.say_utterance(talker, 0)
+async def test_release_window_has_no_deadline_without_a_later_result(harness: Harness) -> None:
+    async with new_scenario(harness) as scenario:
+        node = await scenario.node(features=ACKING, work=ack_only)
+        talker = await scenario.talker()
+        await scenario.say_utterance(talker, 0)
         job = await node.job()
         await wait_until(after(window()), PATIENCE_S)
         await node.answer(job)
         assert "backfilled" not in await talker.result(0, PATIENCE_S)
 
 
-async def test_an_empty_result_sends_nothing_and_holds_up_nothing(stage: Stage) -> None:
+async def test_empty_result_sends_nothing_and_delays_nothing(harness: Harness) -> None:
     async def nothing_said(node: RawNode, job: Message) -> None:
         reason = {"reason": "ASR_EMPTY"} if job["utterance_index"] == 0 else {}
         await node.answer(job, text_asr="", text_translated="", extra=reason)
 
-    async with visiting(stage) as visit:
-        await visit.node(work=nothing_said)
-        talker = await visit.talker()
-        before = await visit.count("dragoman_release_total{state=empty}")
+    async with new_scenario(harness) as scenario:
+        await scenario.node(work=nothing_said)
+        talker = await scenario.talker()
+        before = await scenario.count("dragoman_release_total{state=empty}")
         for index in range(2):
-            await visit.say_utterance(talker, index)
+            await scenario.say_utterance(talker, index)
 
         async def both_empty() -> bool:
-            return await visit.count("dragoman_release_total{state=empty}") == before + 2
+            return await scenario.count("dragoman_release_total{state=empty}") == before + 2
 
         await wait_until(both_empty, PATIENCE_S)
         await talker.pong()
@@ -170,20 +169,20 @@ async def test_an_empty_result_sends_nothing_and_holds_up_nothing(stage: Stage) 
 
 
 async def test_slow_speech_is_sent_though_the_silence_after_it_was_empty_for_longer_than_the_window(
-    stage: Stage,
+    harness: Harness,
 ) -> None:
-    async with visiting(stage) as visit:
-        node = await visit.node(features=ACKING, work=ack_only)
-        talker = await visit.talker()
-        before = await visit.count("dragoman_release_total{state=empty}")
+    async with new_scenario(harness) as scenario:
+        node = await scenario.node(features=ACKING, work=ack_only)
+        talker = await scenario.talker()
+        before = await scenario.count("dragoman_release_total{state=empty}")
         for index in range(4):
-            await visit.say_utterance(talker, index)
+            await scenario.say_utterance(talker, index)
         await node.job(4)
         for job in node.jobs[1:]:
             await node.answer(job, text_asr="", text_translated="", extra={"reason": "ASR_EMPTY"})
 
         async def all_empty() -> bool:
-            return await visit.count("dragoman_release_total{state=empty}") == before + 3
+            return await scenario.count("dragoman_release_total{state=empty}") == before + 3
 
         await wait_until(all_empty, PATIENCE_S)
         await wait_until(after(window()), PATIENCE_S)
@@ -191,24 +190,24 @@ async def test_slow_speech_is_sent_though_the_silence_after_it_was_empty_for_lon
         assert "backfilled" not in await talker.result(0, PATIENCE_S)
 
 
-async def test_utterances_that_overtake_each_other_are_put_in_order_for_the_node(stage: Stage) -> None:
-    async with visiting(stage) as visit:
-        node = await visit.node()
-        talker = await visit.talker()
+async def test_utterances_that_arrive_out_of_order_reach_the_node_in_order(harness: Harness) -> None:
+    async with new_scenario(harness) as scenario:
+        node = await scenario.node()
+        talker = await scenario.talker()
         for index in (2, 1, 0):
-            await visit.say_utterance(talker, index)
+            await scenario.say_utterance(talker, index)
         for index in range(3):
             assert await talker.result(index, PATIENCE_S)
         assert [job["utterance_index"] for job in node.jobs] == [0, 1, 2]
 
 
-async def test_an_index_that_never_comes_holds_up_the_next_only_for_a_moment(stage: Stage) -> None:
-    async with visiting(stage) as visit:
-        node = await visit.node(work=silent)
-        talker = await visit.talker()
-        await visit.say_utterance(talker, 1)
+async def test_missing_index_delays_the_next_one_only_for_the_reorder_time(harness: Harness) -> None:
+    async with new_scenario(harness) as scenario:
+        node = await scenario.node(work=silent)
+        talker = await scenario.talker()
+        await scenario.say_utterance(talker, 1)
         await node.answer(await node.job())
         assert await talker.result(1, PATIENCE_S)
-        await visit.say_utterance(talker, 0)  # late, not used
+        await scenario.say_utterance(talker, 0)  # late, not used
         await node.answer(await node.job(2))
         assert (await talker.result(0, PATIENCE_S))["backfilled"] is True

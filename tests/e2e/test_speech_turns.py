@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.raw_node import Message, RawNode, silent
-from e2e.speech_stage import ACKING, PATIENCE_S, Stage, Talker, Visit, standing, visiting
-from key_leaks import Onlooker
-from redis_fixtures import FIXTURE_OF, LONG_CLUSTER
-from waiting import wait_until
+from support.raw_node import Message, RawNode, silent
+from support.redis_servers import FIXTURE_OF, LONG_CLUSTER, KeyInspector
+from support.speech import ACKING, PATIENCE_S, Harness, Scenario, Talker, new_scenario, start_harness
+from support.waiting import wait_until
 
 CHUNK_PACKETS = 13  # 260 ms, about what a web client sends
 LONG = 500  # packets: ten seconds, which are cut at once
@@ -18,12 +17,12 @@ PAUSE_MS = 1500
 
 
 @pytest.fixture(scope="module", params=["single", LONG_CLUSTER])
-def stage(
-    request: pytest.FixtureRequest, onlooker: Onlooker, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Stage]:
+def harness(
+    request: pytest.FixtureRequest, key_inspector: KeyInspector, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Harness]:
     redis = request.getfixturevalue(FIXTURE_OF[request.param])
     flags = {"speech__pause_ms": PAUSE_MS}
-    with standing(redis, tmp_path_factory.mktemp("turns"), onlooker, flags) as up:
+    with start_harness(redis, tmp_path_factory.mktemp("turns"), key_inspector, flags) as up:
         yield up
 
 
@@ -35,28 +34,28 @@ async def given(nodes: list[RawNode], count: int) -> list[tuple[RawNode, Message
     return sorted(jobs, key=lambda pair: (pair[1]["session_id"], pair[1]["utterance_index"]))
 
 
-async def literal(visit: Visit, key: str) -> dict[str, str]:
-    flat = await visit.redis.call("HGETALL", key)
+async def literal(scenario: Scenario, key: str) -> dict[str, str]:
+    flat = await scenario.redis.call("HGETALL", key)
     return {name.decode(): value.decode() for name, value in zip(flat[::2], flat[1::2], strict=True)}
 
 
-async def is_gone(visit: Visit, turn: str, session: str) -> bool:
-    return not await visit.redis.call("EXISTS", f"scheduler:turn:{turn}") and not await visit.redis.call(
+async def is_gone(scenario: Scenario, turn: str, session: str) -> bool:
+    return not await scenario.redis.call("EXISTS", f"scheduler:turn:{turn}") and not await scenario.redis.call(
         "EXISTS", f"scheduler:session:{session}"
     )
 
 
-async def test_forty_five_seconds_without_a_pause_are_five_jobs_on_one_of_ten_nodes(stage: Stage) -> None:
-    async with visiting(stage) as visit:
-        nodes = await visit.nodes(10, features=ACKING)
-        talker = await visit.talker()
+async def test_45_seconds_without_a_pause_make_five_jobs_on_one_of_ten_nodes(harness: Harness) -> None:
+    async with new_scenario(harness) as scenario:
+        nodes = await scenario.nodes(10, features=ACKING)
+        talker = await scenario.talker()
         for _ in range(45_000 // 260):
             await talker.speak(CHUNK_PACKETS)
         jobs = await given(nodes, 4)
         (turn,) = {job["turn_id"] for _, job in jobs}
         (node,) = {node.id for node, _ in jobs}
-        assert await literal(visit, f"scheduler:turn:{turn}") == {"affinity_node_id": node}
-        assert await literal(visit, f"scheduler:session:{talker.session_id}") == {"current_turn_id": turn}
+        assert await literal(scenario, f"scheduler:turn:{turn}") == {"affinity_node_id": node}
+        assert await literal(scenario, f"scheduler:session:{talker.session_id}") == {"current_turn_id": turn}
         await talker.speak(2, final=True)
         jobs = await given(nodes, 5)
         assert {job["turn_id"] for _, job in jobs} == {turn}
@@ -67,38 +66,38 @@ async def test_forty_five_seconds_without_a_pause_are_five_jobs_on_one_of_ten_no
         assert [job["padding_ms"] for _, job in jobs] == [220] * 4 + [280]
         for index in range(5):
             assert await talker.result(index, PATIENCE_S)
-        await wait_until(lambda: is_gone(visit, turn, talker.session_id), PATIENCE_S)
-        assert await visit.count("dragoman_affinity_total{result=hit}") >= 4
+        await wait_until(lambda: is_gone(scenario, turn, talker.session_id), PATIENCE_S)
+        assert await scenario.count("dragoman_affinity_total{result=hit}") >= 4
 
 
-async def test_select_node_turn_affinity_contract(stage: Stage) -> None:
+async def test_select_node_turn_affinity_contract(harness: Harness) -> None:
     """The literal names that other tools read: two keys, one field each, no TTL, written once."""
-    async with visiting(stage) as visit:
-        await visit.nodes(3, features=ACKING)
-        talker = await visit.talker()
+    async with new_scenario(harness) as scenario:
+        await scenario.nodes(3, features=ACKING)
+        talker = await scenario.talker()
         await talker.speak(LONG)
         first = await talker.result(0, PATIENCE_S)
-        record = await visit.job(first["job_id"])
+        record = await scenario.job(first["job_id"])
         turn, session = record["turn_id"], talker.session_id
         assert record["receipt"]["affinity"] == "first"
         turn_key, session_key = f"scheduler:turn:{turn}", f"scheduler:session:{session}"
-        assert await literal(visit, turn_key) == {"affinity_node_id": record["node_id"]}
-        assert await literal(visit, session_key) == {"current_turn_id": turn}
-        assert [await visit.redis.call("PTTL", key) for key in (turn_key, session_key)] == [-1, -1]
+        assert await literal(scenario, turn_key) == {"affinity_node_id": record["node_id"]}
+        assert await literal(scenario, session_key) == {"current_turn_id": turn}
+        assert [await scenario.redis.call("PTTL", key) for key in (turn_key, session_key)] == [-1, -1]
         await talker.speak(LONG)
-        second = await visit.job((await talker.result(1, PATIENCE_S))["job_id"])
+        second = await scenario.job((await talker.result(1, PATIENCE_S))["job_id"])
         assert (second["receipt"]["affinity"], second["node_id"]) == ("hit", record["node_id"])
-        assert await literal(visit, turn_key) == {"affinity_node_id": record["node_id"]}
+        assert await literal(scenario, turn_key) == {"affinity_node_id": record["node_id"]}
         await talker.speak(1, final=True)
-        third = await visit.job((await talker.result(2, PATIENCE_S))["job_id"])
+        third = await scenario.job((await talker.result(2, PATIENCE_S))["job_id"])
         assert (third["receipt"]["affinity"], third["node_id"]) == ("hit", record["node_id"])
-        await wait_until(lambda: is_gone(visit, turn, session), PATIENCE_S)
+        await wait_until(lambda: is_gone(scenario, turn, session), PATIENCE_S)
 
 
-async def test_after_manual_cuts_the_next_turn_is_free_and_over_many_turns_every_node_is_used(stage: Stage) -> None:
-    async with visiting(stage) as visit:
-        nodes = await visit.nodes(10, features=ACKING)
-        talker = await visit.talker()
+async def test_manual_cuts_let_many_turns_use_every_node(harness: Harness) -> None:
+    async with new_scenario(harness) as scenario:
+        nodes = await scenario.nodes(10, features=ACKING)
+        talker = await scenario.talker()
         for turn in range(200):
             await talker.speak(LONG)
             await talker.speak(1, final=True)
@@ -112,10 +111,10 @@ async def test_after_manual_cuts_the_next_turn_is_free_and_over_many_turns_every
         assert set.union(*of_turn.values()) == {node.id for node in nodes}
 
 
-async def test_after_a_timeout_cut_the_field_is_gone_and_the_next_turn_is_free(stage: Stage) -> None:
-    async with visiting(stage) as visit:
-        nodes = await visit.nodes(4, features=ACKING)
-        talker = await visit.talker()
+async def test_timeout_cut_removes_the_affinity_and_the_next_turn_may_use_any_node(harness: Harness) -> None:
+    async with new_scenario(harness) as scenario:
+        nodes = await scenario.nodes(4, features=ACKING)
+        talker = await scenario.talker()
         for index in (0, 2):
             await talker.speak(LONG)
             await talker.speak(5)  # and then a pause
@@ -124,39 +123,39 @@ async def test_after_a_timeout_cut_the_field_is_gone_and_the_next_turn_is_free(s
         assert [job.get("is_timeout_triggered") for job in jobs] == [None, True, None, True]
         first, second = jobs[0]["turn_id"], jobs[2]["turn_id"]
         assert [job["turn_id"] for job in jobs] == [first, first, second, second]
-        records = [await visit.job(job["job_id"]) for job in jobs]
+        records = [await scenario.job(job["job_id"]) for job in jobs]
         assert [record["receipt"]["affinity"] for record in records] == ["first", "hit", "first", "hit"]
         for turn in (first, second):
-            await wait_until(lambda: is_gone(visit, turn, talker.session_id), PATIENCE_S)  # noqa: B023
+            await wait_until(lambda: is_gone(scenario, turn, talker.session_id), PATIENCE_S)  # noqa: B023
 
 
-async def test_a_turn_ended_by_an_empty_final_leaves_nothing(stage: Stage) -> None:
-    async with visiting(stage) as visit:
-        await visit.node(features=ACKING)
-        talker = await visit.talker()
+async def test_turn_ended_by_an_empty_final_leaves_no_key(harness: Harness) -> None:
+    async with new_scenario(harness) as scenario:
+        await scenario.node(features=ACKING)
+        talker = await scenario.talker()
         await talker.speak(LONG)
-        turn = (await visit.job((await talker.result(0, PATIENCE_S))["job_id"]))["turn_id"]
-        assert not await is_gone(visit, turn, talker.session_id)
+        turn = (await scenario.job((await talker.result(0, PATIENCE_S))["job_id"]))["turn_id"]
+        assert not await is_gone(scenario, turn, talker.session_id)
         await talker.speak(0, final=True)
-        await wait_until(lambda: is_gone(visit, turn, talker.session_id), PATIENCE_S)
+        await wait_until(lambda: is_gone(scenario, turn, talker.session_id), PATIENCE_S)
         await talker.speak(1, final=True)  # the empty final took no index
         assert await talker.result(1, PATIENCE_S)
 
 
-async def test_a_session_that_goes_in_mid_turn_takes_its_turn_with_it(stage: Stage) -> None:
-    async with visiting(stage) as visit:
-        await visit.node(features=ACKING)
-        talker = await visit.talker()
+async def test_session_that_ends_in_mid_turn_removes_the_keys_of_its_turn(harness: Harness) -> None:
+    async with new_scenario(harness) as scenario:
+        await scenario.node(features=ACKING)
+        talker = await scenario.talker()
         await talker.speak(LONG)
-        turn = (await visit.job((await talker.result(0, PATIENCE_S))["job_id"]))["turn_id"]
+        turn = (await scenario.job((await talker.result(0, PATIENCE_S))["job_id"]))["turn_id"]
         await talker.ws.close()
-        await wait_until(lambda: is_gone(visit, turn, talker.session_id), PATIENCE_S)
+        await wait_until(lambda: is_gone(scenario, turn, talker.session_id), PATIENCE_S)
 
 
-async def test_two_speakers_who_interrupt_each_other_never_inherit(stage: Stage) -> None:
-    async with visiting(stage) as visit:
-        nodes = await visit.nodes(5, features=ACKING)
-        speakers = [await visit.talker(), await visit.talker()]
+async def test_two_sessions_that_interrupt_each_other_share_no_turn(harness: Harness) -> None:
+    async with new_scenario(harness) as scenario:
+        nodes = await scenario.nodes(5, features=ACKING)
+        speakers = [await scenario.talker(), await scenario.talker()]
         for turn in range(10):
             for speaker in speakers:
                 await speaker.speak(LONG)  # both are in the middle of a turn now
@@ -170,70 +169,70 @@ async def test_two_speakers_who_interrupt_each_other_never_inherit(stage: Stage)
             turns[job["turn_id"]].append((job["session_id"], node.id))
         assert len(turns) == 20
         assert all(len(set(pairs)) == 1 and len(pairs) == 2 for pairs in turns.values())
-        by_turn = [await visit.job(job["job_id"]) for _, job in jobs]
+        by_turn = [await scenario.job(job["job_id"]) for _, job in jobs]
         assert Counter(record["receipt"]["affinity"] for record in by_turn) == {"first": 20, "hit": 20}
 
 
-async def test_one_speaker_interrupted_by_another_on_the_same_session_begins_a_new_turn(stage: Stage) -> None:
+async def test_one_speaker_interrupted_by_another_on_the_same_session_begins_a_new_turn(harness: Harness) -> None:
     """One microphone, two people: a manual cut in the middle ends the turn of the first."""
-    async with visiting(stage) as visit:
-        nodes = await visit.nodes(4, features=ACKING)
-        talker = await visit.talker()
+    async with new_scenario(harness) as scenario:
+        nodes = await scenario.nodes(4, features=ACKING)
+        talker = await scenario.talker()
         await talker.speak(LONG)
         await talker.speak(3, final=True)
         await talker.speak(LONG)
         await talker.speak(3, final=True)
         jobs = [job for _, job in await given(nodes, 4)]
         assert jobs[0]["turn_id"] == jobs[1]["turn_id"] != jobs[2]["turn_id"] == jobs[3]["turn_id"]
-        third = await visit.job(jobs[2]["job_id"])
+        third = await scenario.job(jobs[2]["job_id"])
         assert third["receipt"]["affinity"] == "first"
 
 
 @pytest.mark.parametrize("features", [(), ACKING], ids=["old", "acking"])
 async def test_when_the_node_dies_in_mid_turn_the_next_job_is_placed_at_once_elsewhere(
-    stage: Stage, features: tuple[str, ...]
+    harness: Harness, features: tuple[str, ...]
 ) -> None:
-    async with visiting(stage) as visit:
-        nodes = await visit.nodes(2, features=features)
-        talker = await visit.talker()
+    async with new_scenario(harness) as scenario:
+        nodes = await scenario.nodes(2, features=features)
+        talker = await scenario.talker()
         await talker.speak(LONG)
         await talker.result(0, PATIENCE_S)
         ((doomed, first),) = await given(nodes, 1)
         other = next(node for node in nodes if node is not doomed)
         doomed.die()
-        await wait_until(lambda: visit.forgot(doomed.id), PATIENCE_S)
+        await wait_until(lambda: scenario.forgot(doomed.id), PATIENCE_S)
         await talker.speak(LONG)
         await talker.speak(1, final=True)
         for index in (1, 2):
             result = await talker.result(index, PATIENCE_S)
-            record = await visit.job(result["job_id"])
+            record = await scenario.job(result["job_id"])
             assert (record["node_id"], record["attempt"]) == (other.id, "1")
             assert record["receipt"]["affinity"] == "offline"
             assert record["turn_id"] == first["turn_id"]
-        await wait_until(lambda: is_gone(visit, first["turn_id"], talker.session_id), PATIENCE_S)
+        await wait_until(lambda: is_gone(scenario, first["turn_id"], talker.session_id), PATIENCE_S)
 
 
-async def test_a_job_that_was_on_the_node_when_it_died_in_mid_turn_is_run_by_another(stage: Stage) -> None:
-    async with visiting(stage) as visit:
-        doomed = await visit.node(features=ACKING, work=silent)
-        talker = await visit.talker()
+async def test_a_job_that_was_on_the_node_when_it_died_in_mid_turn_is_run_by_another(harness: Harness) -> None:
+    async with new_scenario(harness) as scenario:
+        doomed = await scenario.node(features=ACKING, work=silent)
+        talker = await scenario.talker()
         await talker.speak(LONG)
         await doomed.job()
-        other = await visit.node(features=ACKING)
+        other = await scenario.node(features=ACKING)
         doomed.die()
-        record = await visit.job((await talker.result(0, PATIENCE_S))["job_id"])
+        record = await scenario.job((await talker.result(0, PATIENCE_S))["job_id"])
         assert (record["node_id"], record["attempt"]) == (other.id, "2")
         await talker.speak(1, final=True)
         assert await talker.result(1, PATIENCE_S)
 
 
-async def test_the_jobs_of_a_turn_are_placed_in_order_even_when_the_first_finds_nobody(stage: Stage) -> None:
-    async with visiting(stage) as visit:
-        talker = await visit.talker()
+async def test_jobs_of_a_turn_are_placed_in_order_when_the_first_finds_no_node(harness: Harness) -> None:
+    async with new_scenario(harness) as scenario:
+        talker = await scenario.talker()
         for _ in range(2):
             await talker.speak(LONG)
         await talker.speak(1, final=True)
-        late = await visit.node(features=ACKING)
+        late = await scenario.node(features=ACKING)
         for index in range(3):
             assert await talker.result(index, PATIENCE_S)
         assert [job["utterance_index"] for job in late.jobs] == [0, 1, 2]
@@ -245,10 +244,10 @@ async def speak_turns(talker: Talker, turns: int) -> None:
         await talker.speak(1, final=True)
 
 
-async def test_many_speakers_at_once_keep_every_turn_together(stage: Stage) -> None:
-    async with visiting(stage) as visit:
-        nodes = await visit.nodes(5, features=(*ACKING, "slots:50"))
-        talkers = [await visit.talker() for _ in range(20)]
+async def test_many_speakers_at_once_keep_every_turn_together(harness: Harness) -> None:
+    async with new_scenario(harness) as scenario:
+        nodes = await scenario.nodes(5, features=(*ACKING, "slots:50"))
+        talkers = [await scenario.talker() for _ in range(20)]
         await asyncio.gather(*(speak_turns(talker, 5) for talker in talkers))
         jobs = await given(nodes, 200)
         used = defaultdict(set)

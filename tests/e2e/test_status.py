@@ -12,11 +12,11 @@ from pathlib import Path
 import jwt
 import pytest
 
-from commands import Dragoman, answer, serve
 from dragoman.cli.main import run
 from dragoman.embedded.engine import free_port
-from processes import wait_until
-from redis_servers import RedisAt
+from support.commands import Dragoman, answer, serve
+from support.redis_servers import RedisAt
+from support.waiting import wait_for
 
 
 @pytest.fixture(scope="module")
@@ -47,27 +47,29 @@ def refused(capsys: pytest.CaptureFixture[str], code: int, *args: str) -> str:
     return err.strip()
 
 
-def test_without_nodes_it_says_how_to_start_one(server: Dragoman, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_explains_how_to_start_a_node_when_there_is_none(
+    server: Dragoman, capsys: pytest.CaptureFixture[str]
+) -> None:
     shown = told(capsys, "--url", server.base)
     assert "1 instance, 0 nodes, durability process" in shown
     assert "No node is connected. Start one: dragoman node --engine sim" in shown
     assert "dead letter" not in shown
 
 
-def test_the_address_may_be_written_in_any_way(server: Dragoman, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_takes_an_address_in_every_form(server: Dragoman, capsys: pytest.CaptureFixture[str]) -> None:
     port = server.base.rpartition(":")[2]
     for url in (f"http://127.0.0.1:{port}/", f"localhost:{port}"):
         assert "1 instance" in told(capsys, "--url", url)
     assert "1 instance" in told(capsys, "--set", f"server.port={port}")
 
 
-def test_json_is_what_the_api_answers(server: Dragoman, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_json_is_the_answer_of_the_api(server: Dragoman, capsys: pytest.CaptureFixture[str]) -> None:
     shown = json.loads(told(capsys, "--url", server.base, "--json"))
     assert shown["instances"][0]["alive"] is True
     assert shown["nodes"] == []
 
 
-def test_on_a_terminal_of_80_columns_no_name_is_cut(server: Dragoman, tmp_path: Path) -> None:
+def test_status_cuts_no_name_on_a_terminal_of_80_columns(server: Dragoman, tmp_path: Path) -> None:
     """And watching shows a node that comes; Ctrl-C ends it without a word."""
     url = f"ws://{server.base}/ws/node"
     with Dragoman(tmp_path / "watch", "status", "--watch", "--url", server.base, tty=True) as watch:
@@ -79,10 +81,10 @@ def test_on_a_terminal_of_80_columns_no_name_is_cut(server: Dragoman, tmp_path: 
         assert "dragoman-7f9c8d6b5-x2x9k-a1b2 " in shown
         assert max(len(line.rstrip("\r")) for line in re.split(r"[\n\r]", shown)) <= 80
         assert "Traceback" not in shown
-    wait_until(lambda: server.get("/api/v1/cluster")[1]["node_count"] == 0, "the node to be gone")
+    wait_for(lambda: server.get("/api/v1/cluster")[1]["node_count"] == 0, "the node to be gone")
 
 
-def test_watching_goes_on_while_the_server_is_away(tmp_path: Path) -> None:
+def test_status_watch_goes_on_while_the_server_is_down(tmp_path: Path) -> None:
     with serve(tmp_path / "server", "--set", "server.drain_s=0") as server:
         base = server.base
         with Dragoman(tmp_path / "watch", "status", "--watch", "--url", base, tty=True) as watch:
@@ -92,7 +94,7 @@ def test_watching_goes_on_while_the_server_is_away(tmp_path: Path) -> None:
             assert watch.end() == 0
 
 
-def test_where_nobody_answers_it_is_one_sentence(tmp_path: Path) -> None:
+def test_status_without_a_server_prints_one_sentence(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     code, out, err = answer(tmp_path, "status", "--url", url)
     assert (code, out) == (1, "")
@@ -102,13 +104,13 @@ def test_where_nobody_answers_it_is_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://x", "http://", "a b", "localhost:99999", "http://[::1"])
-def test_what_is_no_address_is_one_sentence(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_of_an_invalid_address_prints_one_sentence(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     sentence = refused(capsys, 2, "--url", url)
     assert sentence == f"dragoman: --url {url!r} is not an address like http://127.0.0.1:5010."
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"hello": "world"}', b'{"instances": 7}', b"\xff"])
-def test_whatever_else_answers_there_is_not_taken_for_dragoman(body: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_recognises_a_server_that_is_not_dragoman(body: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     class Stranger(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
@@ -127,12 +129,14 @@ def test_whatever_else_answers_there_is_not_taken_for_dragoman(body: bytes, caps
             thread.join()
 
 
-def test_what_speaks_no_http_at_all_is_one_sentence(redis_server: RedisAt, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_of_a_server_without_http_prints_one_sentence(
+    redis_server: RedisAt, capsys: pytest.CaptureFixture[str]
+) -> None:
     url = redis_server.url.replace("redis://", "http://")
     assert refused(capsys, 1, "--url", url).startswith(f"dragoman: No Dragoman answers at {url} (")
 
 
-def test_what_accepts_and_says_nothing_is_given_up(
+def test_status_gives_up_on_a_server_that_does_not_answer(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dragoman.cli.api.PATIENCE_S", 0.1)
@@ -141,7 +145,7 @@ def test_what_accepts_and_says_nothing_is_given_up(
         assert refused(capsys, 1, "--url", url).startswith(f"dragoman: No Dragoman answers at {url} (timed out)")
 
 
-def test_a_token_that_is_missing_is_asked_for(
+def test_status_asks_for_a_missing_token(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = "a-secret-of-more-than-thirty-two-bytes"

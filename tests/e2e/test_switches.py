@@ -11,16 +11,13 @@ import pytest
 from dragoman.store.inbox import Inboxes, InboxSettings
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
-from dragoman.verify.processes import InstanceProcess
-from instances import Cluster, running
-from redis_clients import connected
-from redis_servers import RedisAt
-from waiting import wait_until
+from dragoman.tools.verify.processes import InstanceProcess
+from support.cluster import Cluster, running
+from support.redis_servers import RedisAt, connected
+from support.waiting import wait_until
 
 PATIENCE_S = 60.0
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
-
-pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
 
 
 @asynccontextmanager
@@ -118,14 +115,14 @@ async def test_entries_of_a_dead_instance_stay_in_its_inbox_while_dead_letters_a
         await wait_until(lambda: rounds() > 1, PATIENCE_S)
         assert await redis.call("XLEN", keys.inbox("here")) == 1
         assert await redis.call("EXISTS", keys.dlq("here")) == 0
-        assert await survivor.metric("dragoman_undertaker_burials_total") == 0
+        assert await survivor.metric("dragoman_takeovers_total") == 0
 
 
 # -- security.insecure_allow_anonymous -----------------------------------------------------------
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-async def test_client_without_a_token_comes_in_only_where_anonymous_clients_are_allowed(
+async def test_client_without_a_token_is_accepted_only_where_anonymous_clients_are_allowed(
     redis_at: RedisAt, prefix: str, tmp_path: Path, allowed: bool
 ) -> None:
     async with stage(redis_at, tmp_path, prefix) as (cluster, _, _):

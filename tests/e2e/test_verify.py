@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from commands import Dragoman
-from dragoman.verify.fault_names import HEALTHY, TITLES
-from processes import alive, wait_until
+from dragoman.tools.verify.fault_names import HEALTHY, TITLES
+from support.commands import Dragoman
+from support.waiting import alive, wait_for
 
 SHORT_S, REAL_S = 400, 1200
 
@@ -38,7 +38,7 @@ def is_complete(told: dict[str, Any], *absent: str) -> bool:
 
 
 @pytest.mark.timeout(SHORT_S)
-def test_nothing_promised_is_lost_whatever_breaks(tmp_path: Path) -> None:
+def test_verify_finds_no_broken_promise_under_every_fault(tmp_path: Path) -> None:
     told = verified(tmp_path)
     assert is_complete(told, "master-kill")
     assert told.keys() == {"commit", "machine", "settings", "figures", "ratios", "rows"}
@@ -78,11 +78,11 @@ def test_ctrl_c_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
         command.interrupt()
         assert command.exit_code() == 130
         assert "stopped" in command.err
-    wait_until(lambda: not any(map(alive, below)), "everything it started to end")
+    wait_for(lambda: not any(map(alive, below)), "everything it started to end")
     assert list(place.iterdir()) == []
 
 
-def test_a_fault_that_does_not_exist_is_told_with_those_that_do(tmp_path: Path) -> None:
+def test_unknown_fault_is_refused_with_the_list_of_faults(tmp_path: Path) -> None:
     with Dragoman(tmp_path, "verify", "--faults", "node-kill,earthquake") as command:
         assert command.exit_code() == 2
         assert "'earthquake'" in command.err

@@ -15,8 +15,8 @@ from aiohttp.test_utils import make_mocked_request
 from dragoman.config import ConfigError, load
 from dragoman.config.catalog import SETTINGS, variable_of
 from dragoman.gateway import chat_http, console_api, handshake, http, proxy_protocol
-from dragoman.gateway.answers import Wrong
-from dragoman.gateway.principal import Doorkeeper, Unauthorized
+from dragoman.gateway.http_messages import Wrong
+from dragoman.gateway.principal import Authenticator, Unauthorized
 from dragoman.gateway.proxies import BadForwarding, Proxies
 from dragoman.services.chat.accounts import Denied
 from dragoman.services.chat.tokens import BadToken, Tokens
@@ -123,8 +123,8 @@ def queries(case: Case) -> bool:
         readers: list[Callable[[], Any]] = [
             lambda: http._count(text),  # noqa: B023
             lambda: http._letter_id(text),  # noqa: B023
-            lambda: console_api._count({"count": text}),  # noqa: B023
-            lambda: console_api._text(asked.query, name),  # noqa: B023
+            lambda: console_api.count_of({"count": text}),  # noqa: B023
+            lambda: console_api.text_of(asked.query, name),  # noqa: B023
             lambda: chat_http._number(asked, name, 0),  # noqa: B023
         ]
         for read in readers:
@@ -140,7 +140,7 @@ def queries(case: Case) -> bool:
 
 SECRET: Final = "a secret that is long enough for HS256, and only for these tests"
 _TOKENS: Final = Tokens([SECRET], "mini-im", 600, 600)
-_DOOR: Final = Doorkeeper((SECRET,), "dragoman", chat=_TOKENS)
+_DOOR: Final = Authenticator((SECRET,), "dragoman", chat=_TOKENS)
 _NOW: Final = int(time.time())
 _CLAIMS: Final = [
     compact({"iss": "mini-im", "iat": _NOW, "exp": _NOW + 86_400, "uid": 7, "typ": "access", "sv": 0, "jti": "x"}),

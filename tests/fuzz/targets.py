@@ -16,7 +16,7 @@ import msgspec
 
 from contract.test_chat_messages import FROM_CLIENTS, FROM_OUR_CLIENT, TO_CLIENTS
 from dragoman.gateway import chat_api, chat_http
-from dragoman.gateway.answers import Wrong
+from dragoman.gateway.http_messages import Wrong
 from dragoman.protocol import audio, chat, codec, peer
 from dragoman.protocol.chat_http import LoginRequest, RefreshRequest, VerifyRequest
 from dragoman.protocol.codes import ErrorCode

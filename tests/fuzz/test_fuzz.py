@@ -18,7 +18,7 @@ SECONDS = 55.0 / len(TARGETS)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
-def test_whatever_comes_is_taken_or_refused_as_it_should_be(target: Target) -> None:
+def test_decoder_accepts_or_refuses_every_generated_input(target: Target) -> None:
     seed = SystemRandom().randrange(10**9)
     tally = search(target, seed, SECONDS)
     print(f"{target.name}: {tally.cases} cases of seed {seed}, {tally.taken} taken")
@@ -26,7 +26,7 @@ def test_whatever_comes_is_taken_or_refused_as_it_should_be(target: Target) -> N
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
-def test_cases_are_of_both_kinds_and_depend_on_their_seed_alone(target: Target) -> None:
+def test_generated_cases_are_valid_and_invalid_and_depend_only_on_the_seed(target: Target) -> None:
     made = [target.make(Random(f"1/{number}")) for number in range(400)]
     assert made == [target.make(Random(f"1/{number}")) for number in range(400)]
     assert len({target.check(case) for case in made}) == 2, "all of them are taken, or none is"
@@ -67,7 +67,7 @@ def quotes_what_it_was_told(case: Case) -> bool:
         (quotes_what_it_was_told, "quotes what it must not"),
     ],
 )
-def test_a_decoder_that_does_wrong_is_found_and_its_input_kept(
+def test_faulty_decoder_is_found_and_its_input_is_stored(
     check: Callable[[Case], bool], why: str, tmp_path: Path
 ) -> None:
     with pytest.raises(Found, match=why) as found:
@@ -78,7 +78,7 @@ def test_a_decoder_that_does_wrong_is_found_and_its_input_kept(
         check(Case(kept.read_bytes(), kept.suffix.removeprefix(".")))
 
 
-def test_what_was_found_once_is_tried_in_every_run() -> None:
+def test_stored_inputs_are_tried_in_every_run() -> None:
     assert sum(len(list(known(target))) for target in TARGETS) > 0
     folders = {path.name for path in (Path(__file__).parent / "corpus").iterdir()}
     assert folders <= {target.name for target in TARGETS}

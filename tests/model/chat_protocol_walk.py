@@ -15,13 +15,12 @@ from typing import Any, TypeVar, cast
 
 from dragoman.archive import Archive, BadRow, NewMessage, Outcome
 from dragoman.domain.chat.switches import Switches
-from dragoman.services.chat.courier import Courier, Tell
-from dragoman.services.chat.deliver import DeliverStage
-from dragoman.services.chat.desk import Repeats
-from dragoman.services.chat.holding import Holding, LostShard
+from dragoman.services.chat.delivery import Delivery, SenderNotice
+from dragoman.services.chat.feature_switches import FeatureSwitches
+from dragoman.services.chat.one_phase import Refusals
 from dragoman.services.chat.receipts import Receipts
-from dragoman.services.chat.save import SaveStage, SaveTools
-from dragoman.services.chat.switchboard import Switchboard
+from dragoman.services.chat.shard_lease import LostShard, ShardLease
+from dragoman.services.chat.two_phase import DeliverStage, SaveStage
 from dragoman.services.metrics import Metrics
 from dragoman.store.chat.shards import Accepted, Entry, Shards
 from dragoman.store.redis import Dedicated
@@ -38,10 +37,10 @@ GATES = {
     "writes": "save",
     "is fenced by SQL, with": "save",
     "is refused by the database, with": "refuse",
-    "tells saved of": "tell",
-    "tells failed of": "tell",
+    "tells saved of": "notify",
+    "tells failed of": "notify",
     "is done with": "saved",
-    "buries": "bury",
+    "buries": "move_to_dead",
 }
 DELIVER = ("next_accepted", "moved")
 
@@ -105,8 +104,8 @@ class GatedShards(Shards):
     async def saved(self, *args: Any) -> Any:
         return await self.save.through("saved", lambda: Shards.saved(self, *args))
 
-    async def bury(self, *args: Any, **more: Any) -> Any:
-        return await self.save.through("bury", lambda: Shards.bury(self, *args, **more))
+    async def move_to_dead(self, *args: Any, **more: Any) -> Any:
+        return await self.save.through("move_to_dead", lambda: Shards.move_to_dead(self, *args, **more))
 
 
 class Impatient(Dedicated):
@@ -126,8 +125,8 @@ class GatedArchive:
         return await self._gate.through("save", lambda: self._archive.save(rows, shard=shard, fence=fence))
 
 
-class GatedCourier:
-    """Of the courier what a save stage uses: nobody is connected but the sender, who is the model's."""
+class GatedDelivery:
+    """Of the delivery what a save stage uses: nobody is connected but the sender, who is the model's."""
 
     def __init__(self, gate: Gate, told: list[tuple[str, str]]) -> None:
         self._gate, self._told = gate, told
@@ -135,21 +134,21 @@ class GatedCourier:
     async def look_up(self, users: object) -> dict[int, str]:
         return {}
 
-    async def tell(self, tells: Sequence[Tell], owners: object = None) -> None:
+    async def notify(self, notices: Sequence[SenderNotice], owners: object = None) -> None:
         async def say() -> None:
-            self._told.extend(map(_heard, tells))
+            self._told.extend(map(_heard, notices))
 
-        if tells:
-            await self._gate.through("tell", say)
+        if notices:
+            await self._gate.through("notify", say)
 
-    async def push(self, deliveries: object, owners: object) -> set[int]:
+    async def push(self, pushes: object, owners: object) -> set[int]:
         return set()
 
-    def is_behind(self, user: int) -> bool:
+    def is_unlocated(self, user: int) -> bool:
         return False
 
 
-class StillSwitchboard:
+class FixedSwitches:
     current = Switches(enabled=True)
 
 
@@ -159,17 +158,16 @@ class Instance:
     def __init__(self, name: str, fence: int, shards: Shards, archive: Archive, told: list[tuple[str, str]]) -> None:
         self.deliver_gate, self.save_gate = Gate(), Gate()
         gated = GatedShards.of_instance(shards, self.deliver_gate, self.save_gate)
-        courier = cast(Courier, GatedCourier(self.save_gate, told))
-        switchboard, metrics = cast(Switchboard, StillSwitchboard()), Metrics()
+        delivery = cast(Delivery, GatedDelivery(self.save_gate, told))
+        switches, metrics = cast(FeatureSwitches, FixedSwitches()), Metrics()
         # A lease that lapses unnoticed is the point: no clock of its own tells it.
-        self.holding = Holding(0, name, fence, inf)
+        self.lease = ShardLease(0, name, fence, inf)
         own = cast(Archive, GatedArchive(archive, self.save_gate))
-        repeats = Repeats(metrics)
-        tools = SaveTools(gated, own, courier, cast(Receipts, None), switchboard, metrics, 1, repeats)
-        deliver = DeliverStage(gated, courier, switchboard, metrics)
+        save = SaveStage(gated, own, delivery, cast(Receipts, None), switches, metrics, Refusals(metrics), 1)
+        deliver = DeliverStage(gated, delivery, switches, metrics)
         self.tasks = [
-            asyncio.ensure_future(self._ending(deliver.run(self.holding), self.deliver_gate)),
-            asyncio.ensure_future(self._ending(SaveStage(tools).run(self.holding), self.save_gate)),
+            asyncio.ensure_future(self._ending(deliver.run(self.lease), self.deliver_gate)),
+            asyncio.ensure_future(self._ending(save.run(self.lease), self.save_gate)),
         ]
         self.lost = False
 
@@ -246,7 +244,7 @@ class Walk:
         if not after.workers[number].fence:
             await self.instances.pop(number).end()
             if instance.lost:  # what the keeper of the shards does
-                await self.shards.give_up(0, instance.holding.holder)
+                await self.shards.release(0, instance.lease.holder)
 
     async def end(self) -> None:
         for instance in self.instances.values():
@@ -288,8 +286,8 @@ class Walk:
         return [entry.id for entry in entries if isinstance(entry, Entry)], len(pending)
 
 
-def _heard(tell: Tell) -> tuple[str, str]:
-    frame = json.loads(tell.frame)
+def _heard(notice: SenderNotice) -> tuple[str, str]:
+    frame = json.loads(notice.frame)
     return ("saved" if frame.get("ackType") == "saved" else "failed"), frame["clientMsgId"]
 
 

@@ -4,16 +4,10 @@ import pytest
 
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
-from machines import Bench
-from redis_fixtures import FIXTURE_OF, OLD
-from redis_servers import RedisAt
+from model.machines import Bench
+from support.redis_servers import OLD, redis_on
 
-
-@pytest.fixture(params=["single", OLD])
-def redis_at(request: pytest.FixtureRequest) -> RedisAt:
-    """Scripts are the same on a Cluster; servers differ."""
-    place: RedisAt = request.getfixturevalue(FIXTURE_OF[request.param])
-    return place
+redis_at = redis_on("single", OLD)  # scripts are the same on a Cluster; servers differ
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dragoman.archive import Archive, NewMessage, Receipt, Status
-from machines import check
-from sql_servers import ask
+from model.machines import check
+from support.databases import ask
 
 _ids = count(1)
 _users = count(1000, 10)

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from dragoman.archive.sqlite import SqliteArchive
-from dragoman.domain.chat import pace
-from dragoman.services.chat.courier import Tell
-from dragoman.services.chat.save import SaveStage
+from dragoman.domain.chat import shards as chat_shards
+from dragoman.services.chat.delivery import SenderNotice
+from dragoman.services.chat.two_phase import SaveStage
 from dragoman.store.chat.shards import Names, SavedEntry, Shards
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
@@ -60,7 +60,7 @@ DEEPER = {
 
 
 @pytest.mark.parametrize("bound", BOUNDS)
-def test_whatever_happens_nothing_accepted_is_lost_and_nobody_waits_for_ever(bound: str) -> None:
+def test_no_accepted_message_is_lost_and_no_sender_waits_for_ever(bound: str) -> None:
     found = explore(model_of(BOUNDS[bound]))
     assert not found.wrong, str(found)
     print(f"{bound}: {found.states} states, {found.deepest} steps deep")
@@ -69,7 +69,7 @@ def test_whatever_happens_nothing_accepted_is_lost_and_nobody_waits_for_ever(bou
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("bound", DEEPER)
-def test_whatever_happens_for_longer_nothing_accepted_is_lost(bound: str) -> None:
+def test_no_accepted_message_is_lost_in_longer_runs(bound: str) -> None:
     found = explore(model_of(DEEPER[bound]))
     assert not found.wrong, str(found)
     print(f"{bound}: {found.states} states, {found.deepest} steps deep")
@@ -99,7 +99,7 @@ def test_a_bug_in_the_protocol_is_found(bug: str) -> None:
 
 
 @pytest.mark.parametrize("bug", HARMLESS)
-def test_some_scripts_compare_the_lease_without_need(bug: str) -> None:
+def test_protocol_holds_without_these_lease_comparisons(bug: str) -> None:
     """As long as this holds, nobody need look at them for a lost message."""
     assert not explore(model_of(BOUNDS[DEAD_LETTERS], bug)).wrong
 
@@ -149,13 +149,11 @@ async def walk(redis: Redis, keys: Keys, database: Path, way: list[Step[State]])
 @pytest.fixture
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """No pauses between two batches: the model says when something is read."""
-    monkeypatch.setattr(pace, "PACE_S", 0)
+    monkeypatch.setattr(chat_shards, "READ_INTERVAL_S", 0)
 
 
 @pytest.mark.usefixtures("brisk")
-async def test_the_stages_the_scripts_and_a_database_do_what_the_model_does(
-    redis: Redis, keys: Keys, tmp_path: Path
-) -> None:
+async def test_stages_scripts_and_database_match_the_model(redis: Redis, keys: Keys, tmp_path: Path) -> None:
     seen = Counter[str]()
     for number, way in enumerate(telling(way for bound in BOUNDS.values() for way in ways(bound, 60, seed=1))):
         await walk(redis, Keys(f"{keys.prefix}:{number}"), tmp_path / f"{number}.sqlite3", way)
@@ -166,17 +164,17 @@ async def test_the_stages_the_scripts_and_a_database_do_what_the_model_does(
 
 @pytest.mark.usefixtures("brisk")
 @pytest.mark.parametrize("redis_at", ["single"], indirect=True)
-async def test_stages_that_do_not_keep_to_the_model_are_found(
+async def test_stages_that_differ_from_the_model_are_found(
     redis: Redis, keys: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Saved is told after Redis has forgotten the message: a crash in between, and nobody tells it."""
+    """Saved is sent after the acknowledgement to Redis: after a crash in between it is never sent."""
 
-    async def forgotten_first(stage: SaveStage, holding: Any, entries: Any, outcomes: Any) -> None:
+    async def forgotten_first(stage: SaveStage, lease: Any, entries: Any, outcomes: Any) -> None:
         rows = [SavedEntry(entry, outcome.message.id) for entry, outcome in zip(entries, outcomes, strict=True)]
-        await stage._done(holding, rows)
-        await stage._tools.courier.tell([Tell(entry.sender, b"") for entry in entries])
+        await stage._acknowledge(lease, rows)
+        await stage._delivery.notify([SenderNotice(entry.sender, b"") for entry in entries])
 
-    monkeypatch.setattr(SaveStage, "_saved", forgotten_first)
+    monkeypatch.setattr(SaveStage, "_committed", forgotten_first)
     (way,) = ways(Bound(("a=x",), sends=1), 1, seed=0)
-    with pytest.raises(AssertionError, match="it wants to saved, the model says tell"):
+    with pytest.raises(AssertionError, match="it wants to saved, the model says notify"):
         await walk(redis, keys, tmp_path / "chat.sqlite3", way)

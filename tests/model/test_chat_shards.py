@@ -14,12 +14,12 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dragoman.domain.limits.bytes_a_day import cost
+from dragoman.domain.limits.rates import cost
 from dragoman.store.chat import shards as chat_shards
 from dragoman.store.chat.shards import DAY_MS, Accepted, Entry, Keep, Names, SavedEntry, Shards, Tally
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Dedicated
-from machines import SLACK_MS, START_MS, Bench, check, finds_a_difference, with_bug
+from model.machines import SLACK_MS, START_MS, Bench, check, finds_a_difference, with_bug
 
 SHARE = 4
 TTL_MS = 600_000
@@ -230,7 +230,7 @@ class Shard(RuleBasedStateMachine):
             self.bench.call("DEL", self.keys.lease(self.tag))
             self.lease = ""
         elif end == "give up":
-            self.bench.do(self.shards.give_up(0, self.believed[instance]))
+            self.bench.do(self.shards.release(0, self.believed[instance]))
             self.lease = "" if self.holds(instance) else self.lease
         known = max(self.fence + above, 0)
         fence = self.bench.do(self.shards.take(0, instance, known, TTL_MS))
@@ -349,7 +349,7 @@ class Shard(RuleBasedStateMachine):
         stream = self.accepted if item in self.accepted else self.to_save
         for _ in range(1 + late):
             what, stage = self.entry_of(item, item.entry), stream is self.accepted
-            call = self.shards.bury(
+            call = self.shards.move_to_dead(
                 0, self.believed[instance], what, "why", 5, asked=heard, from_accepted=stage, keep=keep
             )
             claim = self.claims.get(item.key)
@@ -536,8 +536,26 @@ BUGS = {
 }  # fmt: skip
 
 
+# These take the longest to be found: together more than all others.
+FOUND_LATE = {
+    "the body of a later try for that of the row",
+    "a fence that forgets what SQL knows",
+    "saved twice by who comes late",
+    "the claim of a later try marked",
+    "who asked again is not told",
+    "who asked again is told for ever",
+    "buried though another holds the shard",
+    "bytes beyond the quota",
+    "too many dead letters",
+}
+assert BUGS.keys() >= FOUND_LATE
+
+
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("redis_at", ["single"], indirect=True)
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize(
+    "bug", [pytest.param(bug, marks=pytest.mark.long) if bug in FOUND_LATE else bug for bug in BUGS]
+)
 def test_a_bug_in_the_scripts_of_a_shard_is_found(bench: Bench, monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
     name, right, wrong = BUGS[bug]
     monkeypatch.setattr(chat_shards, name, with_bug(f"chat/chat_{name.lower()}", right, wrong))

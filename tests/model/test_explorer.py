@@ -20,12 +20,12 @@ def counting(to: int, *, back: bool = False, broken_at: int = -1) -> Model[int]:
     return Model(0, steps, lambda state: "it is there" if state == broken_at else "", lambda state: state == to)
 
 
-def test_every_state_is_looked_at_once() -> None:
+def test_every_state_is_visited_once() -> None:
     found = explore(counting(10, back=True))
     assert (found.wrong, found.states, found.deepest) == ("", 11, 5)
 
 
-def test_what_is_wrong_is_told_with_a_shortest_way() -> None:
+def test_violation_is_reported_with_a_shortest_path() -> None:
     found = explore(counting(10, broken_at=4))
     assert (found.wrong, found.way) == ("it is there", ("add 2", "add 2"))
     assert str(found) == "it is there\n  1. add 2\n  2. add 2"
@@ -45,14 +45,14 @@ def for_ever(state: str) -> Iterator[Step[str]]:
 
 
 @pytest.mark.parametrize(("steps", "way"), [(only_when_lucky, ("dies",)), (for_ever, ())])
-def test_a_state_that_comes_to_rest_only_by_luck_or_never_is_found(
+def test_state_that_may_never_settle_is_found(
     steps: Callable[[str], Iterator[Step[str]]], way: tuple[str, ...]
 ) -> None:
     found = explore(Model("begun", steps, lambda state: "", lambda state: state == "done"))
     assert (found.wrong, found.way) == ("something waits here for ever", way)
 
 
-def test_a_model_that_does_not_end_is_noticed() -> None:
+def test_infinite_model_is_detected() -> None:
     def more(state: int) -> Iterator[Step[int]]:
         yield Step(("add", 1), state + 1)
 

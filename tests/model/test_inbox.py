@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from dragoman.store.inbox import DEAD_LETTER, DONE, PUSH
 from dragoman.store.instances import CLOSE_INBOX, OPEN_INBOX
 from dragoman.store.script import Script
-from machines import START_MS, Bench, check, finds_a_difference, with_bug
+from model.machines import START_MS, Bench, check, finds_a_difference, with_bug
 
 GROUP, CONSUMER = "scheduler", "i"
 MAXLEN, MAX_BYTES, DLQ_MAXLEN = 4, 20, 2

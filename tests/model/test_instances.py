@@ -1,13 +1,13 @@
-"""open_inbox.lua, mark_burial.lua, close_inbox.lua and drive_job.lua against one name at the door."""
+"""open_inbox.lua, mark_takeover.lua, close_inbox.lua and drive_job.lua against one name at the door."""
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dragoman.store.instances import CLOSE_INBOX, MARK, MARK_BURIAL, OPEN_INBOX
+from dragoman.store.instances import CLOSE_INBOX, MARK, MARK_TAKEOVER, OPEN_INBOX
 from dragoman.store.jobs import DRIVE_JOB
 from dragoman.store.script import Script
-from machines import START_MS, Bench, check, finds_a_difference, with_bug
+from model.machines import START_MS, Bench, check, finds_a_difference, with_bug
 
 INCARNATIONS = st.sampled_from(["a", "b"])
 HOLDERS = st.sampled_from(["a", "b", MARK + "a", MARK + "b"])
@@ -45,7 +45,7 @@ class Door(RuleBasedStateMachine):
         self.swap(MARK + incarnation, incarnation)
 
     def swap(self, old: str, new: str) -> None:
-        reply = self.bench.do(MARK_BURIAL(self.bench.redis, opened=self.opened, incarnation=old, mark=new))
+        reply = self.bench.do(MARK_TAKEOVER(self.bench.redis, opened=self.opened, incarnation=old, mark=new))
         if self.holder is None:
             assert reply == b"GONE"
         elif self.holder in (old, new):
@@ -64,7 +64,7 @@ class Door(RuleBasedStateMachine):
             assert reply == b"OK"
             self.jobs[job] = deadline
         else:
-            assert reply == b"BURIED"
+            assert reply == b"DECLARED_DEAD"
 
     @rule()
     def somebody_pushes(self) -> None:
@@ -106,12 +106,15 @@ class Door(RuleBasedStateMachine):
         self.bench.call("DEL", self.opened, self.inbox, self.counts, self.jobs_of)
 
 
-def test_the_scripts_of_the_door_do_what_the_model_does(bench: Bench) -> None:
+def test_scripts_of_presence_match_the_model(bench: Bench) -> None:
     check(lambda: Door(bench))
 
 
 BUGS = {
-    "no look at who has the inbox": ("if redis.call('GET', opened) ~= incarnation then return 'BURIED' end\n", ""),
+    "no look at who has the inbox": (
+        "if redis.call('GET', opened) ~= incarnation then return 'DECLARED_DEAD' end\n",
+        "",
+    ),
     "an inbox that anybody has": (
         "if redis.call('GET', opened) ~= incarnation",
         "if redis.call('EXISTS', opened) == 0",

@@ -1,4 +1,4 @@
-"""create_job.lua, advance_job.lua and late_result.lua against the table of domain/job.py."""
+"""create_job.lua, advance_job.lua, late_result.lua and note_release_state.lua against the table of domain/job.py."""
 
 from dataclasses import dataclass
 from itertools import product
@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from dragoman.domain.job import OUTCOME_OF, Event, Job, Outcome, Reply, State
-from dragoman.store.jobs import ADVANCE_JOB, CREATE_JOB, LATE_RESULT
+from dragoman.store.jobs import ADVANCE_JOB, CREATE_JOB, LATE_RESULT, NOTE_RELEASE_STATE
 from dragoman.store.script import Script
-from machines import START_MS, Bench, check, finds_a_difference, with_bug
+from model.machines import START_MS, Bench, check, finds_a_difference, with_bug
 
 NODES = st.sampled_from(["", "n1", "n2"])
 STAMPS = {
@@ -111,6 +111,13 @@ class Life(RuleBasedStateMachine):
         assert reply == (b"LATE" if late else b"NO")
         if late and "late_ms" not in self.beside:
             self.beside |= {"late_ms": str(self.now), "late_node_id": node}
+
+    @rule(state=st.sampled_from(["sent", "skipped"]))
+    def note_release_state(self, state: str) -> None:
+        reply = self.bench.do(NOTE_RELEASE_STATE(self.bench.redis, job=self.key, state=state))
+        assert reply == (b"UNKNOWN" if self.job is None else b"OK")
+        if self.job is not None:
+            self.beside["release_state"] = state
 
     def advance(self, event: Event, said: Said) -> None:
         self.now += 1

@@ -1,13 +1,13 @@
-"""login_try.lua against domain/chat/allowances.py."""
+"""login_try.lua against domain/limits/rates.py."""
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from dragoman.domain.chat.allowances import Allowances
+from dragoman.domain.limits.rates import RatePerKey
 from dragoman.store.chat.logins import LOGIN_TRY, WINDOW_MS
 from dragoman.store.script import Script
-from machines import START_MS, Bench, check, finds_a_difference, with_bug
+from model.machines import START_MS, Bench, check, finds_a_difference, with_bug
 
 PER_MINUTE = 4
 INTERVAL_MS = WINDOW_MS // PER_MINUTE
@@ -20,7 +20,7 @@ class Door(RuleBasedStateMachine):
         self.bench, self.script = bench, login_try
         self.key = bench.keys.login_tries(bench.fresh_name())
         self.now = START_MS
-        self.allowances = Allowances(PER_MINUTE)
+        self.rate = RatePerKey(PER_MINUTE)
 
     @rule(ms=STEPS)
     def time_passes(self, ms: int) -> None:
@@ -31,7 +31,7 @@ class Door(RuleBasedStateMachine):
         reply = self.bench.do(
             self.script(self.bench.redis, full_at=self.key, interval=INTERVAL_MS, window=WINDOW_MS, now=self.now)
         )
-        assert (reply == b"OK") is self.allowances.take("key", self.now / 1000)
+        assert (reply == b"OK") is self.rate.take("key", self.now / 1000)
         assert 0 < int(self.bench.call("PTTL", self.key)) <= WINDOW_MS
 
     def teardown(self) -> None:

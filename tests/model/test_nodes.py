@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dragoman.store.nodes import FORGET_NODES, SEEN
-from machines import START_MS, Bench, check
+from model.machines import START_MS, Bench, check
 
 
 class Hearing(RuleBasedStateMachine):

@@ -5,7 +5,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dragoman.store.instances import DROP_IF, KEEP_IF
 from dragoman.store.owners import CLAIM_NODE
-from machines import START_MS, Bench, check
+from model.machines import START_MS, Bench, check
 
 INSTANCES = st.sampled_from(["i1", "i2", "i3"])
 TTLS = st.sampled_from([120_000, 600_000])

@@ -6,7 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from dragoman.store.reservations import RELEASE, RENEW, RESERVE
 from dragoman.store.script import Script
-from machines import START_MS, Bench, check, finds_a_difference, with_bug
+from model.machines import START_MS, Bench, check, finds_a_difference, with_bug
 
 JOBS = st.sampled_from("abcde")
 LIMITS = st.sampled_from([3, 2, 1, 4, 0])

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from dragoman.store.sessions import END, FREE, GRACE_ADD, GRACE_DUE, OPEN, PARK, PARKED, RESUME, UNPARK, WRITE
-from machines import START_MS, Bench, check
+from model.machines import START_MS, Bench, check
 
 TTL_MS, OWNER_TTL_MS = 600_000, 300_000
 MAX_ENTRIES, MAX_BYTES, MAX_PARKED = 3, 20, 2

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dragoman.store.turns import Turns
-from machines import Bench, check
+from model.machines import Bench, check
 
 WHICH = st.sampled_from(["1", "2", "3"])
 

@@ -12,7 +12,7 @@ import structlog
 
 from dragoman.logs.limiter import MAX_KINDS, Limiter
 from dragoman.logs.writer import Writer
-from processes import wait_until
+from support.waiting import wait_for
 
 SCRIPT = """
 import sys
@@ -145,7 +145,7 @@ def test_writer_drops_and_counts_lines_past_its_bound_while_nobody_reads(pipe: P
     filled = pipe.fill()
     writer = Writer(pipe.write_end, max_bytes=30, dropped_line=lambda count: f"dropped {count}")
     writer.write("taken by the thread\n")
-    wait_until(lambda: writer._writing)
+    wait_for(lambda: writer._writing)
     for number in range(10):
         writer.write(f"line {number:04}\n")  # 10 bytes each
     assert not writer.drain(0)

@@ -17,10 +17,10 @@ for module, names in ((select, dir(select)), (time, ["CLOCK_BOOTTIME"]), (os, ["
             delattr(module, name)
 import dragoman
 for found in pkgutil.walk_packages(dragoman.__path__, "dragoman."):
-    if not found.name.startswith("dragoman.bench") and not found.name.endswith("__main__"):
+    if not found.name.startswith("dragoman.tools.bench") and not found.name.endswith("__main__"):
         importlib.import_module(found.name)
-from dragoman.gateway import quiet
-print(quiet.POLLER.__name__)
+from dragoman.gateway import idle_poller
+print(idle_poller.POLLER.__name__)
 """
 
 

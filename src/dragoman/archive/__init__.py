@@ -5,11 +5,13 @@ of Redis, sockets or the wire.
 """
 
 from dragoman.archive.archive import Archive
-from dragoman.archive.errors import ArchiveAway, ArchiveError, BadRow, Fenced, WrongSchema
-from dragoman.archive.places import archive_url, open_archive
 from dragoman.archive.types import (
     Applied,
+    ArchiveAway,
+    ArchiveError,
+    BadRow,
     Conversation,
+    Fenced,
     MemberState,
     Migration,
     NewMessage,
@@ -19,7 +21,9 @@ from dragoman.archive.types import (
     Stored,
     User,
     Verdict,
+    WrongSchema,
 )
+from dragoman.archive.urls import archive_url, open_archive
 
 __all__ = [
     "Applied",

@@ -54,7 +54,8 @@ class Archive(ABC):
         A row that is there already, or that stands earlier in `rows`, is not written again: EXISTS or MISMATCH.
         With `shard` and `fence` nothing is written if the shard was ever written with a higher fence: Fenced.
         BadRow: one of them can never be written, and none was.
-        `on_begin` is called, perhaps by another thread and more than once, when the database begins with them.
+        `on_begin` is called, perhaps by another thread and more than once, when the rows have the thread or connection
+        that writes them.
         """
 
     @abstractmethod

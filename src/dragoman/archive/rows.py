@@ -8,8 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dragoman.archive.errors import BadRow
-from dragoman.archive.types import NewMessage, Outcome, Status, Stored, Verdict
+from dragoman.archive.types import BadRow, NewMessage, Outcome, Status, Stored, Verdict
 
 INT64_MAX = 2**63 - 1
 # PostgreSQL refuses index entries of more than a third of a page.

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from dragoman.archive.errors import WrongSchema
-from dragoman.archive.types import Migration
+from dragoman.archive.types import Migration, WrongSchema
 
 Dialect = Literal["sqlite", "postgres"]
 

@@ -1,7 +1,16 @@
-"""What the archive takes and gives: plain values.
+"""What the archive takes and returns: plain values, and its errors.
 
 User and message ids are integers that fit a signed 64-bit column. Times are wall-clock milliseconds. `seq` counts the
 messages of a conversation from 1, without gaps, in the order they were committed.
+
+    ArchiveError
+    ├── ArchiveAway   there is no usable database at the moment: try the same again later
+    ├── Fenced        another instance holds the shard now: nothing was written
+    ├── BadRow        this data can never be written: the caller finds the row by halving
+    └── WrongSchema   the tables are not ours: of a newer release, or changed by hand
+
+After ArchiveAway a write may have happened (the connection was lost during its commit). Every write here may be
+repeated, so the answer is always the same: try again.
 """
 
 from collections.abc import Sequence
@@ -120,3 +129,23 @@ class Migration:
 
     name: str
     applied_ms: int | None
+
+
+class ArchiveError(Exception):
+    """The database did not do, or may not have done, what was asked; `str()` is one sentence for the operator."""
+
+
+class ArchiveAway(ArchiveError):
+    """Not reachable, locked too long, shutting down, disk full, too slow. The next call tries again by itself."""
+
+
+class Fenced(ArchiveError):
+    """The shard has a higher fence than ours: another instance writes it now, and nothing of this was written."""
+
+
+class BadRow(ArchiveError):
+    """A value that this database can never hold."""
+
+
+class WrongSchema(ArchiveError):
+    """The database cannot be used by this release; waiting does not help."""

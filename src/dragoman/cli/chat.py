@@ -110,12 +110,10 @@ def socket(base_url: str) -> str:
 
 
 def _run(main: Any) -> int:
-    import uvloop
-
     from dragoman.client.chat import ChatError
 
     try:
-        return int(uvloop.run(main))
+        return int(asyncio.run(main))
     except ChatError as error:
         raise Failure(_sentence(error)) from None
     except (asyncio.CancelledError, KeyboardInterrupt):
@@ -146,7 +144,7 @@ async def _chat(bases: Sequence[str], me: Me, to: str, token: str | None) -> int
     async with chat:
         code = await holder.hold(chat, history)
         if holder.at_once:
-            await chat.leave()
+            await chat.abort()
     return code
 
 
@@ -154,13 +152,13 @@ async def _chat(bases: Sequence[str], me: Me, to: str, token: str | None) -> int
 
 
 async def _log_in(bases: Sequence[str], me: Me) -> "Account":
-    from dragoman.client.chat import ChatError, Refused
+    from dragoman.client.chat import AccessDenied, ChatError
 
     given = None if me.ask else os.environ.get(PASSWORD_VARIABLE)
     if given is None and not me.ask and not me.invite and all(_is_here(one) for one in bases):
         try:
             account = await _first(bases, me, well_known(me.name))
-        except Refused as error:
+        except AccessDenied as error:
             if error.reason == "too_many_requests":
                 raise
         except ChatError as error:

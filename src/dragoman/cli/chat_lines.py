@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dragoman.visible import visible
 
 if TYPE_CHECKING:
-    from dragoman.client.chat import Said, Sent
+    from dragoman.client.chat import Sent, StoredMessage
 
 MARKS_WIDTH = 5
 UNICODE = {"sent": "·", "accepted": "✓", "saved": "✓✓", "delivered": "→", "read": "●", "failed": "✗"}
@@ -58,7 +58,7 @@ def printed(line: Line, signs: dict[str, str]) -> str:
     return f"{marks:<{MARKS_WIDTH}} {line.at + ' ' if line.at else ''}{text}"
 
 
-def said_before(said: "Said", me: int, my_name: str, their_name: str, signs: dict[str, str]) -> Line:
+def said_before(said: "StoredMessage", me: int, my_name: str, their_name: str, signs: dict[str, str]) -> Line:
     mine = said.from_user == me
     marks = ""
     if mine:

@@ -23,7 +23,7 @@ from dragoman.cli.chat_lines import NOTE, Line, clock, legend, now, said_before
 from dragoman.cli.chat_screen import Screen
 
 if TYPE_CHECKING:
-    from dragoman.client.chat import Chat, Said, Sent
+    from dragoman.client.chat import Chat, Sent, StoredMessage
 
 STDIN_FD = 0
 QUIT = ("/quit", "/exit")
@@ -89,7 +89,7 @@ class Terminal(Outcome):
 
     # -- life
 
-    async def hold(self, chat: "Chat", history: "list[Said]") -> int:
+    async def hold(self, chat: "Chat", history: "list[StoredMessage]") -> int:
         """Until the person leaves, or the chat is over. Raises what ended it."""
         self._begun = True
         listening = asyncio.create_task(self._listen(chat))
@@ -112,7 +112,7 @@ class Terminal(Outcome):
                 task.result()
         return self.exit_code
 
-    def _greet(self, my_id: int, history: "list[Said]") -> None:
+    def _greet(self, my_id: int, history: "list[StoredMessage]") -> None:
         talk = self._talk
         self._screen.add(
             Line(NOTE, f"{talk.me} (user {my_id}) talks with {talk.peer} (user {talk.peer_id}); /quit leaves"),
@@ -133,7 +133,7 @@ class Terminal(Outcome):
 
     async def _settle(self, chat: "Chat") -> None:
         await self._outgoing.join()
-        await chat.settled()
+        await chat.flush()
 
     async def _listen(self, chat: "Chat") -> None:
         async for message in chat.messages():
@@ -238,7 +238,7 @@ class Lines(Outcome):
     def exit_code(self) -> int:
         return int(self._refused > 0 or super().exit_code > 0)
 
-    async def hold(self, chat: "Chat", history: "list[Said]") -> int:
+    async def hold(self, chat: "Chat", history: "list[StoredMessage]") -> int:
         listening = asyncio.create_task(self._listen(chat))
         saying = asyncio.create_task(self._say_all(chat))
         stopping = asyncio.create_task(self._at_once.wait())
@@ -275,7 +275,7 @@ class Lines(Outcome):
             telling.cancel()
 
     async def _tell_all(self, told: "asyncio.Queue[Sent | None]") -> None:
-        from dragoman.client.chat import ChatOver, SendFailed
+        from dragoman.client.chat import ChatClosed, SendFailed
 
         while (sent := await told.get()) is not None:
             try:
@@ -283,7 +283,7 @@ class Lines(Outcome):
                 _tell("saved", str(sent.server_msg_id), sent.body)
             except SendFailed as error:
                 _tell("failed", error.reason, sent.body)
-            except ChatOver:
+            except ChatClosed:
                 _tell("unknown", "", sent.body)
 
     async def _listen(self, chat: "Chat") -> None:

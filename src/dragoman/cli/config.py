@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dragoman.cli import output
+from dragoman.cli.failure import USAGE, Failure
 from dragoman.cli.settings import ConfigFile, Overrides, settings
 
 if TYPE_CHECKING:
@@ -15,13 +16,55 @@ app = typer.Typer(no_args_is_help=True, help="Check, show and document the setti
 
 
 @app.command()
-def check(ctx: typer.Context, config: ConfigFile = None, override: Overrides = None) -> None:
+def check(
+    ctx: typer.Context,
+    config: ConfigFile = None,
+    override: Overrides = None,
+    exposed: Annotated[
+        bool, typer.Option("--exposed", help="Also check that the settings are fit for a server on the internet.")
+    ] = False,
+    url: Annotated[
+        str | None,
+        typer.Option("--url", metavar="URL", help="With --exposed: also ask this running server.", show_default=False),
+    ] = None,
+) -> None:
     """Say whether the settings are right, and where they come from."""
     from dragoman.cli.secrets import check_secrets
 
     loaded = settings(ctx, config, override)
     check_secrets(loaded.config)
+    for key, old in loaded.old_keys.items():
+        output.line(f"{old} ({loaded.sources[key]}) is now {key}. The old name still works.")
     output.line(f"OK: {_origins(loaded)}.")
+    if exposed:
+        _check_exposed(loaded, url)
+    elif url:
+        raise Failure("--url goes with --exposed.", USAGE)
+
+
+def _check_exposed(loaded: "Loaded", url: str | None) -> None:
+    """One line for each requirement; fails if one is not met."""
+    from http.client import HTTPException
+
+    from dragoman.instance.exposed import check_configuration, probe
+
+    results = check_configuration(loaded)
+    if url is not None:
+        if not url.startswith(("http://", "https://")):
+            raise Failure("--url must begin with http:// or https://.", USAGE)
+        try:
+            results += probe(url)
+        except (OSError, HTTPException, ValueError) as error:
+            raise Failure(f"{url} cannot be asked: {error}.") from None
+    for result in results:
+        if not result.problems:
+            output.line(f"ok       {result.name}: {result.requirement}")
+        for problem in result.problems:
+            output.line(f"problem  {result.name}: {problem.what}. To do: {problem.remedy}.")
+    wrong = sum(bool(result.problems) for result in results)
+    if wrong:
+        raise Failure(f"{wrong} of {len(results)} requirements for a server on the internet are not met.")
+    output.line(f"All {len(results)} requirements for a server on the internet are met.")
 
 
 @app.command()
@@ -38,11 +81,15 @@ def show(
 
 
 @app.command()
-def doc(example: Annotated[bool, typer.Option("--example", help="An example file instead.")] = False) -> None:
+def doc(
+    example: Annotated[bool, typer.Option("--example", help="An example file instead.")] = False,
+    limits: Annotated[bool, typer.Option("--limits", help="The table of all limits instead.")] = False,
+) -> None:
     """Print the reference of all settings, as Markdown."""
     from dragoman.config import reference
 
-    output.block(reference.example() if example else reference.markdown(), end="")
+    page = reference.example if example else reference.limits_markdown if limits else reference.markdown
+    output.block(page(), end="")
 
 
 def _origins(loaded: "Loaded") -> str:

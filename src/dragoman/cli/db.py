@@ -99,7 +99,7 @@ def _verdict(config: "Config", found: "list[Migration]") -> str:
 def _place(config: "Config") -> str:
     """Without the password."""
     from dragoman.archive import archive_url
-    from dragoman.archive.places import sqlite_path
+    from dragoman.archive.urls import sqlite_path
     from dragoman.config.display import masked_url
 
     url = archive_url(config)

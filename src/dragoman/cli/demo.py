@@ -6,6 +6,8 @@ and why.
 
 import asyncio
 import os
+import shutil
+import subprocess
 import sys
 from dataclasses import dataclass
 from signal import SIGTERM
@@ -21,13 +23,15 @@ from dragoman.cli.settings import ConfigFile, Overrides, settings
 
 if TYPE_CHECKING:
     from dragoman.config import Config, Loaded
-    from dragoman.embedded.lifeline import Child
+    from dragoman.embedded.parent_watch import Child
     from dragoman.supervisor import Ready
 
 NODE_PATIENCE_S = 5.0
 TOKEN_S = 365 * 86_400
 LOCAL_SLOTS = 2
 LOCAL_ATTEMPT_MS = 25_000
+INSTALL_TIMEOUT_S = 90.0
+_APT_GET = "apt-get install "
 AUTO, LOCAL, SIM = "auto", "local", "sim"
 
 
@@ -101,8 +105,8 @@ def _choose(engine: str, may_install: bool | None) -> Choice:
 
     lacks = asyncio.run(local_lacks())
     not_installed = ""
-    if lacks is not None and lacks.remedy.startswith("apt-get"):
-        not_installed = _install(may_install)
+    if lacks is not None and lacks.remedy.startswith(_APT_GET):
+        not_installed = _install(lacks.remedy.removeprefix(_APT_GET).split(), may_install)
         lacks = asyncio.run(local_lacks())
     if lacks is None:
         return Choice(LOCAL, ": offline, English → Spanish, every part real and of demo quality")
@@ -112,19 +116,20 @@ def _choose(engine: str, may_install: bool | None) -> Choice:
     return Choice(SIM, f": nothing is really translated. {lacks.what}{tried}; what helps: {lacks.remedy}")
 
 
-def _install(may_install: bool | None) -> str:
-    """Install the engines if the user wants it. Returns why they were not installed, or nothing."""
-    from dragoman.cli.debian import ENGINES, TIMEOUT_S, can_install, install, lacking
-
-    absent = lacking(ENGINES)
+def _install(packages: list[str], may_install: bool | None) -> str:
+    """Install the packages if the user wants it. Return why they were not installed, or nothing."""
     if may_install is None:
-        if not (absent and can_install() and sys.stdin.isatty()):
+        if not (_can_install() and sys.stdin.isatty()):
             return ""
-        may_install = typer.confirm(f"Install {' '.join(absent)} with apt-get, for nodes that really translate?")
-    if not (absent and may_install):
+        may_install = typer.confirm(f"Install {' '.join(packages)} with apt-get, for nodes that really translate?")
+    if not may_install:
         return ""
-    output.server_text(f"installing {' '.join(absent)} with apt-get, at most {TIMEOUT_S:g} s …")
-    return install(absent)
+    command = [sys.executable, "-m", "dragoman.tools.debian", "--timeout", f"{INSTALL_TIMEOUT_S:g}", *packages]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
+
+
+def _can_install() -> bool:
+    return os.geteuid() == 0 and shutil.which("apt-get") is not None
 
 
 def _demonstrating(loaded: "Loaded", engine: str) -> "Config":
@@ -144,7 +149,7 @@ def _demonstrating(loaded: "Loaded", engine: str) -> "Config":
 
 def _start_node(config: "Config", port: int, engine: str, number: int) -> "Child":
     from dragoman.config.secrets import has_secret
-    from dragoman.embedded.lifeline import Child
+    from dragoman.embedded.parent_watch import Child
 
     name = f"{engine}-{number}"
     if has_secret(config):

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Annotated, Any, cast
 
 import typer
@@ -28,26 +29,38 @@ class Command:
     name: str
     target: str
     summary: str
+    extra: str = ""  # of the package, without which the command cannot run
 
 
+# A module that each extra brings and no smaller one does.
+MODULE_OF_EXTRA = {"client": "aiohttp", "node": "uvloop", "server": "hiredis", "tools": "redis"}
 COMMANDS: tuple[Command, ...] = (
-    Command("serve", "dragoman.cli.serve:serve", "Run Dragoman: a supervisor and its instances."),
-    Command("demo", "dragoman.cli.demo:demo", "Run Dragoman with nodes beside it."),
-    Command("node", "dragoman.cli.node:node", "Run a node."),
-    Command("say", "dragoman.cli.say:say", "Speak a recording and show its translation."),
-    Command("chat", "dragoman.cli.chat:app", "Chat in the terminal."),
-    Command("smoke", "dragoman.cli.smoke:smoke", "Try two instances on one Redis, and show the way of a result."),
+    Command("serve", "dragoman.cli.serve:serve", "Run Dragoman: a supervisor and its instances.", "server"),
+    Command("demo", "dragoman.cli.demo:demo", "Run Dragoman with nodes beside it.", "server"),
+    Command("node", "dragoman.cli.node:node", "Run a node.", "node"),
+    Command("say", "dragoman.cli.say:say", "Speak a recording and show its translation.", "client"),
+    Command("chat", "dragoman.cli.chat:app", "Chat in the terminal.", "client"),
+    Command(
+        "smoke", "dragoman.tools.smoke:smoke", "Try two instances on one Redis, and show the way of a result.", "tools"
+    ),
     Command("status", "dragoman.cli.status:status", "Show instances, durability, inboxes and nodes."),
     Command("explain", "dragoman.cli.explain:explain", "Tell why a job went where it went, and how it ended."),
     Command("dlq", "dragoman.cli.dlq:app", "List, show, replay and drop dead letters."),
     Command("drain", "dragoman.cli.operate:drain", "Let an instance or a node finish, and give it nothing new."),
     Command("session", "dragoman.cli.operate:session", "End a session."),
-    Command("token", "dragoman.cli.token:app", "Make credentials of clients, nodes and operators."),
+    Command("token", "dragoman.cli.token:app", "Make credentials of clients, nodes and operators.", "server"),
     Command("audit", "dragoman.cli.audit:audit", "Show what operators changed."),
-    Command("db", "dragoman.cli.db:app", "Look at the tables of the chat database, and bring them up to date."),
+    Command(
+        "db", "dragoman.cli.db:app", "Look at the tables of the chat database, and bring them up to date.", "server"
+    ),
     Command("config", "dragoman.cli.config:app", "Check, show and document the settings."),
-    Command("verify", "dragoman.cli.verify:verify", "Break a cluster on purpose, and check that nothing is lost."),
-    Command("bench", "dragoman.cli.bench:app", "Measure speed, with peers beside us in the same run."),
+    Command(
+        "verify",
+        "dragoman.tools.verify.cli:verify",
+        "Break a cluster on purpose and check that nothing is lost.",
+        "tools",
+    ),
+    Command("bench", "dragoman.tools.bench.cli:app", "Measure speed, with peers beside us in the same run.", "tools"),
 )
 
 
@@ -68,6 +81,12 @@ class LazyCommands(Mapping[str, Any]):
 
 
 def imported(command: Command) -> Any:
+    """Raises Failure if the extra that the command needs is not installed."""
+    if command.extra and find_spec(MODULE_OF_EXTRA[command.extra]) is None:
+        raise Failure(
+            f"'dragoman {command.name}' needs the extra '{command.extra}', which is not installed. "
+            f"Install it: pip install 'dragoman[{command.extra}]'"
+        )
     module, _, attribute = command.target.partition(":")
     target = getattr(import_module(module), attribute)
     holder = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -181,25 +181,21 @@ class Dial:
             raise Failure(f"{missing.what}. What helps: {missing.remedy}", 1) from None
 
     def _node(self, setup: "Setup", engines: "Opened") -> "Node":
-        from dragoman.node import Node
+        from dragoman.node import Capabilities, Node
 
-        hears, writes, speaks = map(sorted, engines.promise)
+        hears, writes, speaks = map(sorted, engines.served)
         return Node(
             self._urls,
             engines.pipeline,
-            asr=hears,
-            semantic=writes,
-            tts=speaks,
-            slots=setup.slots,
+            Capabilities(hears, writes, speaks, setup.slots, services=engines.services),
             node_id=self._node_id,
             token=self._token,
-            services=engines.services,
         )
 
 
 def _introduction(setup: "Setup", engines: "Opened") -> str:
     """Which way it goes, by whom, and how good that is."""
-    hears, writes, _ = map(sorted, engines.promise)
+    hears, writes, _ = map(sorted, engines.served)
     steps = [setup.recognise.engine, setup.translate.engine, setup.synthesise.engine]
     by = " → ".join(steps) if engines.pipeline.has_voice else f"{' → '.join(steps[:2])}, text only"
     return f"{', '.join(hears)} → {', '.join(writes)} by {by}. Know that {'; '.join(engines.remarks)}."

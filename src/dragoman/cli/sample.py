@@ -16,14 +16,14 @@ PATIENCE_S = 10.0
 
 def sentences(language: str) -> "Sequence[Recording]":
     """Of that language if it can be, else tones."""
-    from dragoman.client import tone
+    from dragoman.client.recording import tone_sentences
 
-    return spoken(language) or tone.sentences()
+    return spoken(language) or tone_sentences()
 
 
 def spoken(language: str) -> "Sequence[Recording]":
     """Empty where espeak-ng is missing, fails or does not know the language."""
-    from dragoman.gateway.sample import SENTENCES
+    from dragoman.domain.sample_sentences import SENTENCES
 
     program = shutil.which("espeak-ng")
     if program is None or language not in SENTENCES:
@@ -39,7 +39,7 @@ def spoken(language: str) -> "Sequence[Recording]":
 
 def _spoken(program: str, voice: str, sentence: str, path: Path) -> "Recording":
     from dragoman.client import Recording
-    from dragoman.gateway.sample import WORDS_A_MINUTE
+    from dragoman.domain.sample_sentences import WORDS_A_MINUTE
 
     command = (program, "-v", voice, "-s", str(WORDS_A_MINUTE), "-b", "1", "-w", str(path), "--stdin")
     subprocess.run(command, input=sentence.encode(), check=True, capture_output=True, timeout=PATIENCE_S)

@@ -16,7 +16,7 @@ from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from select import select
 from signal import SIGINT, SIGTERM
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit, urlunsplit
 
 import typer
@@ -91,7 +91,7 @@ def say(
     teller = Teller(session, speech, show, utterances=utterances, fast=fast)
     try:
         with show:
-            _run(teller.tell())
+            asyncio.run(teller.tell())
     except SessionError as error:
         raise Failure(_sentence(error, f"{src} → {tgt}"), 1) from None
     except (asyncio.CancelledError, KeyboardInterrupt):
@@ -115,12 +115,6 @@ def endpoint(url: str) -> str:
         raise Failure(f"--url {url!r} is not an address like ws://127.0.0.1:5010.", USAGE)
     path = parts.path if parts.path.strip("/") else "/ws/session"
     return urlunsplit((scheme, parts.netloc, path, parts.query, ""))
-
-
-def _run(main: Any) -> None:
-    import uvloop
-
-    uvloop.run(main)
 
 
 def _sentence(error: "SessionError", pair: str) -> str:
@@ -167,7 +161,7 @@ class Speech:
 def _speech(file: str | None, language: str, tones: bool = False) -> Speech:
     from dragoman.cli.sample import sentences
     from dragoman.client import Recording, UnsupportedAudio
-    from dragoman.client.tone import sentences as tone_sentences
+    from dragoman.client.recording import tone_sentences
 
     if file is None:
         parts = tone_sentences() if tones else sentences(language)
@@ -263,7 +257,7 @@ class Teller:
                 await asyncio.gather(speaking, ending, return_exceptions=True)
 
     async def _speak(self) -> None:
-        from dragoman.client.chunks import CHUNK_MS, MAX_CHUNK_BYTES
+        from dragoman.client.recording import CHUNK_MS, MAX_CHUNK_BYTES
         from dragoman.protocol.audio import duration_ms
 
         format, rate = self._speech.format, self._speech.sample_rate

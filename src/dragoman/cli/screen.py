@@ -48,9 +48,9 @@ class Show:
         return sum(without) + self.lost
 
     def event(self, event: "Event") -> None:
-        from dragoman.client import Refused, Renewed
+        from dragoman.client import Rejected, Renewed
 
-        self.lost += isinstance(event, Refused | Renewed)
+        self.lost += isinstance(event, Rejected | Renewed)
         line = self.transcript.add(event)
         if line is not None:
             self.line(line)
@@ -58,7 +58,7 @@ class Show:
             self.note(note)
 
     def line(self, line: "Line") -> None:
-        if line.settled:
+        if line.done:
             self._print(line)
 
     def _print(self, line: "Line") -> None:
@@ -83,27 +83,27 @@ def _words(line: "Line") -> str:
     if line.failure is not None:
         told = f"failed: {line.failure.message} ({line.failure.code})"
     elif line.ended:
-        told = SKIPPED if line.ended == "skipped" else f"{line.heard}  (nothing was said)"
+        told = SKIPPED if line.ended == "skipped" else f"{line.text_asr}  (nothing was said)"
     elif line.result is None:
-        told = f"{line.heard} …"
+        told = f"{line.text_asr} …"
     else:
-        told = f"{line.heard}  →  {line.said}" + (f"  ({LATE})" if line.backfilled else "")
+        told = f"{line.text_asr}  →  {line.text_translated}" + (f"  ({LATE})" if line.backfilled else "")
     told += f"  [{line.job_id}]" if line.job_id else ""
     return visible(f"{line.index:>4}  {' '.join(told.splitlines())}")
 
 
 def _note(event: "Event") -> str:
-    from dragoman.client import Detected, Pressed, Refused, Renewed, Resumed
+    from dragoman.client import Detected, Rejected, Renewed, Resumed, Throttled
 
     match event:
-        case Pressed(action=action, message=why):
+        case Throttled(action=action, message=why):
             return f"the server asks us to wait: {why or action}"
         case Resumed(sent_again=again, missing=missing):
             lost = f"; {missing} chunks are lost" if missing else ""
             return f"the connection was lost and is back; {again} chunks were sent again{lost}"
         case Renewed():
             return "the session was lost; a new one goes on, and what was not answered is gone"
-        case Refused(code=code, message=message):
+        case Rejected(code=code, message=message):
             return f"the server says: {message} ({code})"
         case Detected(lang=lang):
             return f"the language is {lang}"

@@ -5,12 +5,16 @@ A secret is never an argument: what is on a command line can be read by everybod
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from secrets import token_urlsafe
+from typing import TYPE_CHECKING, Final
 
 from dragoman.cli.failure import USAGE, Failure
 
 if TYPE_CHECKING:
     from dragoman.config import Config
+
+
+JTI_BYTES: Final = 12  # of the id by which a token can be revoked
 
 
 def check_secrets(config: "Config") -> None:
@@ -52,6 +56,7 @@ def made(
     now = int(time.time())
     claims: dict[str, object] = {"iss": config.security.issuer, "typ": kind, "sub": subject, "iat": now}
     claims["exp"] = now + int(lifetime_s)
+    claims["jti"] = token_urlsafe(JTI_BYTES)
     if tenant:
         claims["tenant"] = tenant
     if gateway:

@@ -96,7 +96,7 @@ def where_to_look(config: "Config", ready: "Ready") -> str:
 
 def _archive(config: "Config") -> str:
     """Where messages are kept; never its password."""
-    from dragoman.archive.places import archive_url, sqlite_path
+    from dragoman.archive.urls import archive_url, sqlite_path
 
     url = archive_url(config)
     if url.startswith("sqlite:"):

@@ -1,17 +1,20 @@
-"""`dragoman token`: credentials of clients, nodes and operators, each a class of its own.
+"""`dragoman token`: makes credentials of clients, nodes and operators, each a class of its own, and revokes them.
 
 The token alone goes to standard output, so that it can be put where it belongs; what there is to say about it goes to
 standard error. The secret comes from the configuration, its environment or a file, never from the command line.
 """
 
 import re
+import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import quote
 
 import typer
 
 from dragoman.cli import output
+from dragoman.cli.api import Api, Token, Url
 from dragoman.cli.failure import USAGE, Failure
 from dragoman.cli.secrets import made, signing_secret
 from dragoman.cli.settings import ConfigFile, Overrides, settings
@@ -21,7 +24,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Make credentials: of a client, of a node, of an operator. A token of one class opens no door of the others.",
+    help="Make credentials of clients, nodes and operators, and revoke them. A token of one class is refused wherever "
+    "another class is asked for.",
 )
 
 UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -135,6 +139,109 @@ def operator(
     """
     mint = _Mint(settings(ctx, config, override).config, secret_file, insecure_development_secret, lifetime)
     mint.tell("operator", subject, tenant)
+
+
+@app.command()
+def revoke(
+    ctx: typer.Context,
+    revoked: Annotated[
+        str,
+        typer.Argument(metavar="[TOKEN]", help="The token; - reads it from standard input.", show_default=False),
+    ] = "",
+    principal: Annotated[
+        str,
+        typer.Option(
+            "--principal",
+            metavar="NAME",
+            help="All tokens of a principal, also later ones, until it is allowed again: client:NAME, node:ID, "
+            "operator:NAME (with TENANT/ before the name if it is not of the tenant default), chat:LOGIN or user:ID.",
+            show_default=False,
+        ),
+    ] = "",
+    jti: Annotated[
+        str, typer.Option("--jti", metavar="ID", help="The token with this `jti` claim.", show_default=False)
+    ] = "",
+    lifetime: Annotated[
+        str,
+        typer.Option(
+            "--lifetime",
+            metavar="TIME",
+            help="With --jti: how long the token is valid at most. The revocation is kept for so long; without, until "
+            "it is allowed again.",
+            show_default=False,
+        ),
+    ] = "",
+    config: ConfigFile = None,
+    override: Overrides = None,
+    url: Url = None,
+    token: Token = None,
+) -> None:
+    """Revoke one token, or all tokens of a principal, at all instances.
+
+    Open connections with that token, or of that principal, are closed within a second, and it is refused from now on.
+    The sessions of a revoked principal end.
+
+    For example: dragoman token revoke --principal node:gpu-1
+    """
+    if sum(map(bool, (revoked, principal, jti))) != 1:
+        raise Failure("What is to be revoked? Give a TOKEN, --principal NAME or --jti ID.", USAGE)
+    if lifetime and not jti:
+        raise Failure("--lifetime goes with --jti: a token says itself how long it is valid.", USAGE)
+    body: dict[str, object] = {"jti": jti, "ttl_s": seconds(lifetime) if lifetime else 0}
+    if revoked:
+        body = {"token": sys.stdin.readline().strip() if revoked == "-" else revoked}
+    elif principal:
+        body = {"principal": principal}
+    answer = Api(settings(ctx, config, override).config, url, token).post("/api/v1/revocations", body)
+    output.line(f"{answer['name']} is revoked {_until(answer['until_ms'])}.")
+
+
+@app.command()
+def allow(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="As `dragoman token revoked` prints it.", metavar="NAME")],
+    config: ConfigFile = None,
+    override: Overrides = None,
+    url: Url = None,
+    token: Token = None,
+) -> None:
+    """Take back a revocation: the token, or the tokens of the principal, are accepted again until they expire."""
+    Api(settings(ctx, config, override).config, url, token).delete(f"/api/v1/revocations/{quote(name, safe='')}")
+    output.line(f"{name} is allowed again.")
+
+
+@app.command("revoked")
+def list_revoked(
+    ctx: typer.Context,
+    config: ConfigFile = None,
+    override: Overrides = None,
+    url: Url = None,
+    token: Token = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the tokens and principals that are revoked."""
+    api, rows, after = Api(settings(ctx, config, override).config, url, token), list[dict[str, Any]](), ""
+    while not rows or after:
+        page = api.get(f"/api/v1/revocations?count=200&after={quote(after, safe='')}")
+        rows, after = rows + page["entries"], page["next"]
+        if not rows:
+            break
+    if as_json:
+        output.as_json(rows, indent=2)
+        return
+    for row in rows:
+        by = f" by {row['by']}" if row["by"] else ""
+        output.line(f"{_time(row['at_ms'])}  {row['name']}  {_until(row['until_ms'])}{by}")
+    if not rows:
+        output.line("Nothing is revoked.")
+
+
+def _until(until_ms: int) -> str:
+    return f"until it expires at {_time(until_ms)}" if until_ms else "until it is allowed again"
+
+
+def _time(ms: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1000))
 
 
 class _Mint:

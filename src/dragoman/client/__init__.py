@@ -1,4 +1,4 @@
-"""Talk to a server from Python: a session in ten lines.
+"""The SDK for speech clients: send audio, receive translations.
 
     from dragoman.client import Session
 
@@ -6,29 +6,33 @@
         async for result in session.stream_file("speech.wav"):
             print(result.index, result.text_translated)
 
-Live audio: `session.translate(chunks)` with an async iterator of chunks, or `send(chunk)` and `cut()` beside
-`async for event in session`. Whole utterances: `utterance(audio)`. A lost connection is resumed without a word lost;
-results arrive first come, first served, and a `Transcript` keeps them in the order they were spoken.
+See `Session` for live audio and whole utterances. A lost connection is resumed, on another instance if need be, without
+loss. Results arrive in the order they are ready; a `Transcript` shows them in the order they were spoken. Chat is in
+`dragoman.client.chat`.
 """
 
-from dragoman.client.errors import SessionError, SessionLost, SessionOver, Unreachable
 from dragoman.client.events import (
     Detected,
     Ended,
     Event,
     Failed,
     Partial,
-    Pressed,
     Progress,
-    Refused,
+    Rejected,
     Renewed,
     Result,
     Resumed,
+    SessionClosed,
+    SessionError,
+    SessionLost,
+    Throttled,
+    Unreachable,
 )
-from dragoman.client.keeper import Timing
+from dragoman.client.pacing import Throttle
 from dragoman.client.recording import Recording, UnsupportedAudio
-from dragoman.client.session import Session
-from dragoman.client.throttle import Throttle
+from dragoman.client.session import Session, SessionOptions
+from dragoman.client.session_connection import Timing
+from dragoman.client.session_state import UtteranceOptions
 from dragoman.client.transcript import Line, Transcript
 
 __all__ = [
@@ -38,20 +42,22 @@ __all__ = [
     "Failed",
     "Line",
     "Partial",
-    "Pressed",
     "Progress",
     "Recording",
-    "Refused",
+    "Rejected",
     "Renewed",
     "Result",
     "Resumed",
     "Session",
+    "SessionClosed",
     "SessionError",
     "SessionLost",
-    "SessionOver",
+    "SessionOptions",
     "Throttle",
+    "Throttled",
     "Timing",
     "Transcript",
     "Unreachable",
     "UnsupportedAudio",
+    "UtteranceOptions",
 ]

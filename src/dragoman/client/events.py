@@ -1,14 +1,22 @@
-"""What a session tells its user, in the order it arrived. `index` is the number of the utterance."""
+"""What a session reports to its user: events, in the order they arrived, and errors.
 
+`index` is the number of the utterance in its session, from 0.
+"""
+
+import asyncio
+from collections import deque
 from dataclasses import dataclass
 
 from dragoman.protocol import audio
+from dragoman.protocol.codes import ErrorCode
 from dragoman.protocol.session import TranslationResult
+
+# ---------------------------------------------------------------- events
 
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """What has been recognised so far; a later one replaces it."""
+    """What has been recognised so far of an utterance. A later one replaces it."""
 
     session_id: str
     index: int
@@ -19,7 +27,7 @@ class Partial:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One translated utterance. Everything the server said of it is in `message`."""
+    """One translated utterance. `message` is the whole message of the server."""
 
     message: TranslationResult
 
@@ -37,6 +45,7 @@ class Result:
 
     @property
     def text_asr(self) -> str:
+        """What was recognised."""
         return self.message.text_asr
 
     @property
@@ -45,7 +54,7 @@ class Result:
 
     @property
     def tts_audio(self) -> bytes:
-        """A run of Opus packets or pcm16 samples, as `tts_format` says; empty when there is no sound."""
+        """Opus packets or pcm16 samples, as `tts_format` says; empty if the result has no audio."""
         return audio.decode_base64(self.message.tts_audio)
 
     @property
@@ -54,13 +63,13 @@ class Result:
 
     @property
     def backfilled(self) -> bool:
-        """It came after one with a higher index."""
+        """It arrived after a result with a higher index."""
         return bool(self.message.backfilled)
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """An utterance that will have no result. The session goes on."""
+    """An utterance that gets no result. The session goes on."""
 
     session_id: str
     index: int
@@ -71,8 +80,11 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Nothing more comes for an utterance. `state` is sent, backfilled, empty (nothing was said), failed, or skipped
-    (its result did not come in time after that of a later one)."""
+    """Nothing more is sent for an utterance.
+
+    `state`: sent, backfilled, empty (nothing was said), failed, or skipped (its result did not arrive in time after
+    the result of a later utterance).
+    """
 
     session_id: str
     index: int
@@ -81,8 +93,8 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """The server did not take something we sent, and the session goes on."""
+class Rejected:
+    """The server rejected a message of ours. The session goes on."""
 
     code: str
     message: str
@@ -100,8 +112,8 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Pressed:
-    """The server asked us to hold on (PAUSE, BUSY, SLOW_DOWN); sending obeys by itself."""
+class Throttled:
+    """The server asked us to send less (PAUSE, BUSY, SLOW_DOWN). The session obeys by itself."""
 
     action: str
     resume_after_ms: int | None
@@ -118,7 +130,7 @@ class Detected:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The connection was lost and the session goes on. `missing` chunks could not be sent again: too old."""
+    """The connection was lost, and the session goes on with a new one. `missing` chunks were too old to be resent."""
 
     session_id: str
     sent_again: int
@@ -127,11 +139,99 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """The session was lost and a new one has its place; its utterances count from 0. What had been sent to the old one
-    and not been answered is gone."""
+    """The session was lost, and a new one replaces it. Its utterances are counted from 0.
+
+    Utterances of the old session that were not answered are lost.
+    """
 
     session_id: str
     old_session_id: str
 
 
-Event = Partial | Result | Failed | Ended | Refused | Progress | Pressed | Detected | Resumed | Renewed
+Event = Partial | Result | Failed | Ended | Rejected | Progress | Throttled | Detected | Resumed | Renewed
+
+
+class EventQueue:
+    """Events between the socket, which cannot wait, and the reader. Each event is read once.
+
+    When more than `max_unread` events wait, the oldest Partial or Progress is dropped. Other events are never dropped.
+    """
+
+    def __init__(self, max_unread: int = 4096) -> None:
+        self._max_unread = max_unread
+        self._events: deque[Event] = deque()
+        self._changed = asyncio.Event()
+        self._ended = False
+        self._error: BaseException | None = None
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def put(self, event: Event) -> None:
+        if self._ended:
+            return
+        self._events.append(event)
+        if len(self._events) > self._max_unread:
+            self._drop_one()
+        self._changed.set()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """No more events follow. Readers get those that wait, then `error` is raised if there is one."""
+        if not self._ended:
+            self._ended, self._error = True, error
+        self._changed.set()
+
+    async def get(self) -> Event | None:
+        """The next event; None at the end."""
+        while not self._events:
+            if self._ended:
+                if self._error is not None:
+                    raise self._error
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+        return self._events.popleft()
+
+    def _drop_one(self) -> None:
+        for at, event in enumerate(self._events):
+            if isinstance(event, Partial | Progress):
+                del self._events[at]
+                return
+
+
+# ---------------------------------------------------------------- errors
+
+
+class SessionError(Exception):
+    """The base of all errors of a session.
+
+    `code`: an error code of the protocol, the name of a close code, or UNREACHABLE. `index`: the utterance, if the
+    error concerns one.
+    """
+
+    def __init__(self, code: str, message: str, index: int | None = None) -> None:
+        super().__init__(f"{message} ({code})" if index is None else f"utterance {index}: {message} ({code})")
+        self.code = code
+        self.message = message
+        self.index = index
+
+
+class Unreachable(SessionError):
+    """No server answered in time."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("UNREACHABLE", message)
+
+
+class SessionLost(SessionError):
+    """The server no longer has the session, so it cannot be resumed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.INVALID_SESSION, message)
+
+
+class SessionClosed(SessionError):
+    """Audio was sent after the session had been closed."""
+
+    def __init__(self) -> None:
+        super().__init__(ErrorCode.SESSION_CLOSED, "the session is closed")

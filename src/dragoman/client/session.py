@@ -1,42 +1,78 @@
-"""A session with a server: speak, listen, close. Staying connected is the keeper's.
+"""A session with a server: send audio, receive results, close. `SessionConnection` keeps it connected.
 
-Whoever sends waits here for the connection, for backpressure and for the socket, so nothing queues up inside. What
-the server says waits in the mailbox for whoever iterates.
+`send` waits for the connection, for backpressure and for the socket, so nothing queues up on the way out. Events wait
+in an EventQueue until the user reads them.
 """
 
 import asyncio
+import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
 from ssl import SSLContext
 from types import TracebackType
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import msgspec
 
 from dragoman import __version__
-from dragoman.client.backoff import Backoff
-from dragoman.client.chunks import split
-from dragoman.client.dialler import Dialler
-from dragoman.client.errors import SessionError
-from dragoman.client.events import Event, Failed, Refused, Result
-from dragoman.client.keeper import Keeper, OnLost, Timing, unix_ms
-from dragoman.client.mailbox import Mailbox
-from dragoman.client.recording import Recording
-from dragoman.client.throttle import Throttle
+from dragoman.client.events import Event, EventQueue, Failed, Rejected, Result, SessionError
+from dragoman.client.pacing import Throttle
+from dragoman.client.recording import Recording, split
+from dragoman.client.session_connection import OnLost, SessionConnection, Timing, unix_ms
+from dragoman.client.session_state import UtteranceOptions
+from dragoman.connection import ClientWebSocket, Connector
 from dragoman.protocol import audio, codec
 from dragoman.protocol.codes import ErrorCode, Platform
 from dragoman.protocol.fields import ABSENT
 from dragoman.protocol.session import SessionInit, TtsPlayEnded, TtsStarted
 
+log = logging.getLogger("dragoman.client")
+
 Chunks = Iterable[bytes] | AsyncIterable[bytes]
 
 
-class Session:
-    """`url` may be several: the next one is tried when one fails.
+class SessionOptions(TypedDict, total=False):
+    """Optional fields of session_init."""
 
-    `on_lost` decides what happens when the session cannot be resumed: `raise` SessionLost, or open a `new` one, which
-    is told by Renewed. `init` are further fields of session_init: mode, lang_a, lang_b, dialect, features …
+    mode: str  # "two_way_auto": two people take turns, in lang_a and lang_b
+    lang_a: str
+    lang_b: str
+    auto_langs: list[str]  # languages to choose from if src is "auto"
+    dialect: str
+    enable_streaming_asr: bool
+    partial_update_interval_ms: int
+    pairing_code: str
+    tenant_id: str
+    trace_id: str
+
+
+class Session:
+    """One speaker's connection to a server. Use it with `async with`, which opens and closes it.
+
+        async with Session("ws://127.0.0.1:5010/ws/session", src="en", tgt="es") as session:
+            async for result in session.stream_file("hello.wav"):
+                print(result.index, result.text_translated)
+
+    Send audio in one of three ways; a session takes chunks or whole utterances, not both:
+
+    - `stream_file(path)` and `translate(source)` send everything, yield the results and close the session.
+    - `send(chunk)` and `cut()` send live audio. Read the events beside it: `async for event in session`.
+    - `utterance(audio)` sends a whole utterance.
+
+    Parameters:
+
+    - `url`: one address or several. When one fails, the next is tried.
+    - `src`, `tgt`: the languages, such as "en" and "es". `src="auto"` lets the node detect the language.
+    - `audio_format`, `sample_rate`: of the audio to send: "opus" or "pcm16". A `Recording` sets them by itself.
+    - `token`: needed if the server has a secret.
+    - `resume`: after a lost connection, resume the session on any instance; nothing that was sent is lost.
+    - `on_lost`: what to do if the session cannot be resumed: "raise" SessionLost, or open a "new" session and
+      report Renewed.
+    - `utterance_end`: ask the server to report the end of every utterance, also of an empty one.
+    - `features`: further features, as session_init carries them.
+    - `timing`, `throttle`: timeouts, and how fast audio is sent.
+    - `options`: see SessionOptions.
     """
 
     def __init__(
@@ -54,9 +90,10 @@ class Session:
         timing: Timing | None = None,
         throttle: Throttle | None = None,
         ssl: SSLContext | None = None,
-        **init: Any,
+        utterance_end: bool = True,
+        features: Mapping[str, Any] | None = None,
+        **options: Unpack[SessionOptions],
     ) -> None:
-        features = init.pop("features", None)
         opening = SessionInit(
             client_version=f"dragoman-python {__version__}",
             platform=platform,
@@ -66,34 +103,35 @@ class Session:
             audio_format=audio_format,
             sample_rate=sample_rate,
             resume=resume,
-            utterance_end=init.pop("utterance_end", True),
+            utterance_end=utterance_end,
             features=codec.raw(features) if features else ABSENT,
-            **init,
+            **options,
         )
         self._timing = timing = timing or Timing()
-        self._mailbox = Mailbox()
-        self._keeper = Keeper(opening, self._mailbox, throttle or Throttle(), timing, on_lost)
-        self._dialler = Dialler(
-            [url] if isinstance(url, str) else url,
-            self._keeper.received,
-            Backoff(timing.backoff_first_s, timing.backoff_longest_s, timing.backoff_steady_s),
-            connect_s=timing.connect_s,
-            patience_s=timing.reconnect_s,
-            ssl=ssl,
+        self._events = EventQueue()
+        connector = Connector(
+            url, timing.backoff(), log, connect_s=timing.connect_s, reconnect_s=timing.reconnect_s, ssl=ssl
         )
-        self._floor = asyncio.Lock()  # one speaks at a time, in the order of asking
-        self._life: asyncio.Task[None] | None = None
+        self._connection = SessionConnection(opening, connector, self._events, throttle or Throttle(), timing, on_lost)
+        self._send_lock = asyncio.Lock()  # senders take turns, in the order of their calls
+        self._running: asyncio.Task[None] | None = None
         self._feeders: set[asyncio.Task[None]] = set()
 
     @property
     def id(self) -> str:
-        return self._keeper.talk.session_id
+        """The session id; empty before the session is open."""
+        return self._connection.state.session_id
 
     @property
     def trace_id(self) -> str:
-        return self._keeper.talk.trace_id
+        return self._connection.state.trace_id
 
-    # ------------------------------------------------------------ life
+    @property
+    def socket(self) -> ClientWebSocket | None:
+        """The current connection; None while the session reconnects. Lets a test cut it, or stop reading it."""
+        return self._connection.socket
+
+    # ------------------------------------------------------------ opening and closing
 
     async def __aenter__(self) -> "Session":
         await self.open()
@@ -105,60 +143,65 @@ class Session:
         if error is None:
             await self.close()
         else:
-            await self.leave()
+            await self.abort()
 
     async def open(self) -> None:
         """Connect and open the session. Raises Unreachable and SessionError."""
-        self._life = asyncio.get_running_loop().create_task(self._keeper.run(self._dialler), name="dragoman-session")
+        self._running = asyncio.get_running_loop().create_task(self._connection.run(), name="dragoman-session")
         try:
-            await self._keeper.gate.wait()
+            await self._connection.ready.wait()
         except BaseException:
             await self._end()
             raise
-        if self._keeper.error is not None:
-            raise self._keeper.error
+        if self._connection.error is not None:
+            raise self._connection.error
 
     async def close(self, reason: str = "done") -> None:
-        """Tell the server that this is all, and wait for what is outstanding: by default it grants that 5 s. If the
-        session is lost meanwhile, what was not answered is told failed."""
+        """Close the session, and wait for outstanding results: by default the server grants them 5 s.
+
+        If the session is lost meanwhile, unanswered utterances are reported as Failed.
+        """
         await self._stop_feeding()
-        if not self._keeper.over:
-            self._keeper.close(reason)
-            if self._life is not None:
-                await asyncio.wait({self._life}, timeout=self._timing.close_s)
-            self._keeper.give_up("the server did not say that the session is closed")
+        if not self._connection.over:
+            self._connection.close(reason)
+            if self._running is not None:
+                await asyncio.wait({self._running}, timeout=self._timing.close_s)
+            self._connection.abandon("the server did not confirm the end of the session")
         await self._end()
 
-    async def leave(self, reason: str = "left") -> None:
-        """Close without waiting for anything."""
+    async def abort(self, reason: str = "left") -> None:
+        """Close the session without waiting for outstanding results."""
         await self._stop_feeding()
-        if not self._keeper.over:
-            self._keeper.close(reason)
+        if not self._connection.over:
+            self._connection.close(reason)
         await self._end()
 
     async def finish(self) -> None:
-        """Wait for the answers to what was said, then close: the end of a recording."""
-        await self.settled()
+        """Wait until everything that was sent is answered, then close."""
+        await self.wait_answered()
         await self.close()
 
-    async def settled(self) -> None:
-        """Wait until every utterance has ended, or nothing was received for `settle_s`: a server that does not send
-        utterance_end says nothing of an empty one."""
-        keeper = self._keeper
-        while not keeper.over and (keeper.talk.awaits_answer or keeper.talk.cut_unheard):
-            quiet_s = self._timing.settle_s if keeper.talk.awaits_answer else self._timing.cut_s
-            keeper.news.clear()
+    async def wait_answered(self) -> None:
+        """Wait until every utterance has ended.
+
+        Returns as well if nothing was received for `timing.settle_s`: a server that does not send utterance_end never
+        ends an empty utterance.
+        """
+        connection = self._connection
+        while not connection.over and (connection.state.awaits_answer or connection.state.cut_pending):
+            timeout_s = self._timing.settle_s if connection.state.awaits_answer else self._timing.cut_s
+            connection.changed.clear()
             try:
-                async with asyncio.timeout(quiet_s):
-                    await keeper.news.wait()
+                async with asyncio.timeout(timeout_s):
+                    await connection.changed.wait()
             except TimeoutError:
                 return
 
     async def _end(self) -> None:
-        self._keeper.end()
-        if self._life is not None:
-            self._life.cancel()
-            await asyncio.wait({self._life})
+        self._connection.end()
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait({self._running})
 
     async def _stop_feeding(self) -> None:
         feeders = self._feeders - {asyncio.current_task()}
@@ -167,101 +210,109 @@ class Session:
         if feeders:
             await asyncio.wait(feeders)
 
-    # ------------------------------------------------------------ speaking
+    # ------------------------------------------------------------ sending
 
     async def send(self, chunk: bytes, *, final: bool = False) -> None:
-        """A piece of audio in the session's format; `final` cuts behind it. Waits while the server asks us to.
+        """Send a piece of audio in the session's format; `final` cuts the utterance after it.
 
-        Raises BadAudio, and SessionError when the session is over.
+        Waits while the session reconnects, and while the server asks for less. Raises BadAudio, and SessionError if
+        the session is over.
         """
-        talk = self._keeper.talk
-        audio.duration_ms(talk.format, chunk, talk.sample_rate)
-        pieces = list(split(talk.format, chunk, talk.sample_rate)) or [b""] * final
-        async with self._floor:
+        state = self._connection.state
+        audio.duration_ms(state.format, chunk, state.sample_rate)
+        pieces = list(split(state.format, chunk, state.sample_rate)) or [b""] * final
+        async with self._send_lock:
             for left, piece in zip(range(len(pieces) - 1, -1, -1), pieces, strict=True):
-                await self._keeper.my_turn()
-                # Not `talk`: while we waited another session may have taken its place.
-                self._keeper.say(self._keeper.talk.chunk(piece, final and not left, unix_ms()))
+                await self._connection.wait_until_sendable()
+                # Not `state`: while we waited, a new session may have replaced the old one.
+                numbered = self._connection.state.chunk(piece, final and not left, unix_ms())
+                self._connection.send_audio(numbered)
 
     async def cut(self) -> None:
-        """What was said so far is an utterance."""
+        """End the utterance: what was sent since the last cut is translated as one."""
         await self.send(b"", final=True)
 
     async def utterance(
-        self, data: bytes, *, audio_format: str | None = None, sample_rate: int | None = None, **fields: Any
+        self,
+        data: bytes,
+        *,
+        audio_format: str | None = None,
+        sample_rate: int | None = None,
+        **options: Unpack[UtteranceOptions],
     ) -> int:
-        """A whole utterance at once; returns its number. Not in a session that is fed by chunks."""
-        talk = self._keeper.talk
-        format, rate = audio_format or talk.format, sample_rate or talk.sample_rate
+        """Send a whole utterance; returns its index. Not possible in a session that sends chunks."""
+        state = self._connection.state
+        format, rate = audio_format or state.format, sample_rate or state.sample_rate
         audio.duration_ms(format, data, rate)
-        async with self._floor:
-            await self._keeper.my_turn()
-            message = self._keeper.talk.utterance(data, format, rate, **fields)
-            self._keeper.say(message)
+        async with self._send_lock:
+            await self._connection.wait_until_sendable()
+            message = self._connection.state.utterance(data, format, rate, **options)
+            self._connection.send_audio(message)
         return message.utterance_index
 
     async def speak(self, source: Recording | Chunks, *, fast: bool = False) -> None:
-        """Send all of it at the pace of speech, or as fast as the server allows, and cut."""
+        """Send all of `source`, then cut: at the pace of speech, or as `fast` as the server allows."""
         if isinstance(source, Recording):
-            await self._be_of_format(source.format, source.sample_rate)
+            await self._use_format(source.format, source.sample_rate)
         began, spoken_ms = time.monotonic(), 0
         async for chunk in _each(source):
-            talk = self._keeper.talk
-            spoken_ms += audio.duration_ms(talk.format, chunk, talk.sample_rate)
+            state = self._connection.state
+            spoken_ms += audio.duration_ms(state.format, chunk, state.sample_rate)
             if not fast:
                 await asyncio.sleep(max(0.0, began + spoken_ms / 1000 - time.monotonic()))
             await self.send(chunk)
         await self.cut()
 
     def tts_started(self, result: Result) -> None:
-        """The sound of a result is being played: until `tts_play_ended`, silence is no pause."""
+        """Report that the audio of a result is playing: until `tts_play_ended`, silence does not cut an utterance."""
         message = result.message
         if message.group_id and message.trace_id:
-            self._keeper.playing = TtsStarted(message.session_id, message.trace_id, message.group_id, unix_ms())
-            self._keeper.send(self._keeper.playing)
+            ids = message.session_id, message.trace_id, message.group_id
+            self._connection.tts_started(TtsStarted(*ids, unix_ms()))
 
     def tts_play_ended(self, result: Result) -> None:
+        """Report that the audio of a result has been played."""
         message = result.message
         if message.group_id and message.trace_id:
-            self._keeper.playing = None
-            self._keeper.send(TtsPlayEnded(message.session_id, message.trace_id, message.group_id, unix_ms()))
+            ids = message.session_id, message.trace_id, message.group_id
+            self._connection.tts_play_ended(TtsPlayEnded(*ids, unix_ms()))
 
-    async def _be_of_format(self, format: str, sample_rate: int) -> None:
-        """A session that has heard nothing yet is opened anew for audio of another format."""
-        talk = self._keeper.talk
-        if (talk.format, talk.sample_rate) == (format, sample_rate):
+    async def _use_format(self, format: str, sample_rate: int) -> None:
+        """Reopen the session for audio of another format, if nothing was sent yet."""
+        state = self._connection.state
+        if (state.format, state.sample_rate) == (format, sample_rate):
             return
-        if talk.is_fed:
-            mine = f"{talk.format} at {talk.sample_rate} Hz"
+        if state.is_fed:
+            mine = f"{state.format} at {state.sample_rate} Hz"
             raise SessionError(ErrorCode.INVALID_MESSAGE, f"the recording is {format} at {sample_rate} Hz, not {mine}")
-        async with self._floor:
-            await self._keeper.my_turn()
-            opening = msgspec.structs.replace(talk.opening, audio_format=format, sample_rate=sample_rate)
-            await self._keeper.reopen(opening)
+        async with self._send_lock:
+            await self._connection.wait_until_sendable()
+            opening = msgspec.structs.replace(state.opening, audio_format=format, sample_rate=sample_rate)
+            await self._connection.reopen(opening)
 
-    # ------------------------------------------------------------ listening
+    # ------------------------------------------------------------ receiving
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return self.events()
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Everything in the order it arrived, each event once, until the session is over. Raises what ended it."""
-        while (event := await self._mailbox.get()) is not None:
+        """All events in the order they arrived, each once, until the session is over. Raises what ended it."""
+        while (event := await self._events.get()) is not None:
             yield event
 
     async def results(self) -> AsyncGenerator[Result, None]:
-        """Only results. An utterance that failed raises SessionError; iterate anew to go on."""
-        while (event := await self._mailbox.get()) is not None:
+        """Only results. Raises SessionError if an utterance failed; call it again to go on after that."""
+        while (event := await self._events.get()) is not None:
             match event:
                 case Result():
                     yield event
                 case Failed(code=code, message=message, index=index):
                     raise SessionError(code, message, index)
-                case Refused(code=code, message=message):
+                case Rejected(code=code, message=message):
                     raise SessionError(code, message)
 
     async def translate(self, source: Recording | Chunks, *, fast: bool = False) -> AsyncGenerator[Result, None]:
-        """Say all of it, yield the results, close the session."""
+        """Send all of `source`, yield the results, close the session."""
         feeder = asyncio.get_running_loop().create_task(self._feed(source, fast))
         self._feeders.add(feeder)
         feeder.add_done_callback(self._feeders.discard)
@@ -272,7 +323,7 @@ class Session:
             feeder.cancel()
 
     def stream_file(self, path: str | Path, *, fast: bool = False) -> AsyncGenerator[Result, None]:
-        """`translate` of a file. Raises OSError and UnsupportedAudio at once."""
+        """`translate` a file: WAV, raw pcm16 or Opus packets. Raises OSError and UnsupportedAudio at once."""
         return self.translate(Recording.open(path), fast=fast)
 
     async def _feed(self, source: Recording | Chunks, fast: bool) -> None:
@@ -280,9 +331,9 @@ class Session:
             await self.speak(source, fast=fast)
             await self.finish()
         except Exception as error:
-            # Whoever iterates is told, instead of waiting for results of what was never said.
-            self._keeper.close("error")
-            self._keeper.end(error)
+            # The reader gets the error; otherwise it would wait for results of audio that was never sent.
+            self._connection.close("error")
+            self._connection.end(error)
 
 
 async def _each(source: Recording | Chunks) -> AsyncIterator[bytes]:

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 
 from dragoman.config.schema import Config, Section
+from dragoman.config.section import Limit
 
 ENV_PREFIX = "DRAGOMAN_"
 
@@ -21,6 +22,23 @@ RETIRED: dict[str, str] = {
     "timeout_node_id": "it was replaced by affinity_node_id, which each turn keeps for itself; there is nothing to set",
     "max_duration_node_id": "it was replaced by affinity_node_id, which each turn keeps for itself; there is nothing "
     "to set",
+}
+
+# Settings that have another name now. The old name sets the same value; `dragoman config check` names the new one.
+MOVED: dict[str, str] = {
+    "server.max_connections": "limits.connections",
+    "server.max_connections_per_address": "limits.connections_per_address",
+    "server.max_pre_session": "limits.pre_session_connections",
+    "server.max_frame_bytes": "limits.frame_bytes",
+    "server.max_frames_per_s": "limits.frames_per_s",
+    "server.node_max_frames_per_s": "limits.node_frames_per_s",
+    "server.out_queue_bytes": "limits.out_queue_bytes",
+    "server.out_queue_age_s": "limits.out_queue_age_s",
+    "speech.max_sessions": "limits.sessions",
+    "speech.max_waiting_jobs": "limits.waiting_jobs",
+    "chat.logins_per_minute": "limits.login_attempts_per_minute",
+    "chat.max_frame_bytes": "limits.chat_frame_bytes",
+    "chat.max_frames_per_s": "limits.chat_frames_per_s",
 }
 
 Kind = Literal["boolean", "integer", "number", "text", "choice", "list"]
@@ -82,8 +100,14 @@ class Setting:
                 return f"a number{self._range()}"
 
     @property
-    def limits(self) -> str:
-        """The same in the fewest words, for a table; empty where the default already tells the kind."""
+    def limit(self) -> Limit | None:
+        """What it limits, if it is a limit."""
+        found: Limit | None = (self.meta.extra or {}).get("limit")
+        return found
+
+    @property
+    def allowed_briefly(self) -> str:
+        """`allowed` in the fewest words, for a table; empty where the default already shows the kind."""
         match self.kind:
             case "choice":
                 return ", ".join(self.choices)

@@ -81,7 +81,7 @@ ORDER: tuple[Below, ...] = (
         "a node is asked again while its reports are still ignored",
         or_equal=True,
     ),
-    Below("server.max_pre_session", "server.max_connections", "it never has an effect", or_equal=True),
+    Below("limits.pre_session_connections", "limits.connections", "it never has an effect", or_equal=True),
     Below("chat.ping_idle_s", "chat.silent_s", "quiet clients are closed before they were ever pinged"),
     Below("chat.access_ttl_s", "chat.refresh_ttl_s", "a refresh token is of no use", or_equal=True),
 )
@@ -181,12 +181,12 @@ def _is_url(text: str, schemes: tuple[str, ...]) -> bool:
 
 def _entry_size(config: Config) -> Iterator[Problem]:
     """A cut is at most the buffer and the chunk that overfilled it; base64 makes it a third longer."""
-    frame, buffer = config.server.max_frame_bytes, config.speech.max_buffer_bytes
+    frame, buffer = config.limits.frame_bytes, config.speech.max_buffer_bytes
     chunk = frame if config.speech.binary_frames else frame * 3 // 4
     if (buffer + chunk) * 4 // 3 + _ENTRY_FIELDS_BYTES > INBOX_ENTRY_BYTES:
         yield Problem(
-            ("server.max_frame_bytes", "speech.max_buffer_bytes"),
-            f"server.max_frame_bytes ({frame}) and speech.max_buffer_bytes ({buffer}) together make utterances larger "
+            ("limits.frame_bytes", "speech.max_buffer_bytes"),
+            f"limits.frame_bytes ({frame}) and speech.max_buffer_bytes ({buffer}) together make utterances larger "
             f"than the {INBOX_ENTRY_BYTES} bytes one instance can hand to another: lower one of them.",
         )
 

@@ -28,6 +28,7 @@ class Loaded:
 
     config: Config
     sources: Mapping[str, Source]
+    old_keys: Mapping[str, str]  # settings that are in effect under an old name: that name, by the present one
 
 
 def load(path: Path | None = None, env: Mapping[str, str] = _NONE, flags: Mapping[str, object] = _NONE) -> Config:
@@ -49,7 +50,11 @@ def load_with_sources(
     problems += [problem for problem in check(config) if wrong.isdisjoint(problem.keys)]
     if problems:
         raise ConfigError(problems)
-    return Loaded(config, {key: given[key].source if key in given else DEFAULT for key in SETTINGS})
+    return Loaded(
+        config,
+        {key: given[key].source if key in given else DEFAULT for key in SETTINGS},
+        {key: item.old_key for key, item in given.items() if item.old_key},
+    )
 
 
 def _build(given: Mapping[str, Given]) -> tuple[Config, list[Problem]]:

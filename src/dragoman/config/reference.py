@@ -7,7 +7,7 @@ import json
 import textwrap
 from collections.abc import Iterator
 
-from dragoman.config.catalog import RETIRED, SECTIONS, SETTINGS, Setting, plain
+from dragoman.config.catalog import MOVED, RETIRED, SECTIONS, SETTINGS, Setting, plain
 from dragoman.config.checks import INBOX_ENTRY_BYTES, ORDER
 from dragoman.config.secrets import SECRET_BYTES
 
@@ -33,6 +33,28 @@ Names end in their unit: `_ms` milliseconds (whole numbers), `_s` and `_seconds`
 bytes.
 """
 
+_LIMITS_INTRODUCTION = """\
+# Limits
+
+<!-- Made by `dragoman config doc --limits`; edit the settings in `src/dragoman/config/schema*.py` instead. -->
+
+How much one client, name, address or connection may use of what all share, what it gets when it reaches the limit, and
+which metric counts that. Nearly all of these are settings of the section `limits`; a few have a name that is fixed and
+stay in their own section.
+
+- A principal is the tenant and the subject of a token. Clients without a token share one principal, so only their
+  address counts.
+- The address of a client behind a proxy is the real one if the proxy is in `server.trusted_proxies`
+  ([addresses behind proxies](security.md#addresses-behind-proxies)). Loopback has no limit per address.
+- Each field of a message has a bound as well; a message beyond it is refused as invalid.
+- The decisions are made by pure objects in `src/dragoman/domain/limits`.
+"""
+
+_LIMITS_HEAD = """\
+| setting | what | per whom | default | answer | metric |
+|---|---|---|---|---|---|
+"""
+
 _EXAMPLE_HEADER = """\
 # Every setting of Dragoman with its default. Take what you need; what is left out keeps its default.
 # Made by `dragoman config doc --example`. The reference is docs/configuration.md.
@@ -41,7 +63,18 @@ _EXAMPLE_HEADER = """\
 
 def markdown() -> str:
     sections = (_section_markdown(name) for name in SECTIONS if _settings_of(name))
-    return "\n".join([_INTRODUCTION, *sections, _agreements(), _retired()])
+    return "\n".join([_INTRODUCTION, *sections, _agreements(), _moved(), _retired()])
+
+
+def limits_markdown() -> str:
+    """docs/limits.md."""
+    rows = "".join(
+        f"| `{setting.key}` | {setting.description} | {limit.per} | {toml_value(setting.default)} | {limit.answer} "
+        f"| `{limit.metric}` |\n"
+        for setting in SETTINGS.values()
+        if (limit := setting.limit)
+    )
+    return f"{_LIMITS_INTRODUCTION}\n{_LIMITS_HEAD}{rows}"
 
 
 def example() -> str:
@@ -63,7 +96,7 @@ def _settings_of(section: str) -> list[Setting]:
 
 def _section_markdown(name: str) -> str:
     rows = "".join(
-        f"| `{setting.name}` | `{toml_value(setting.default)}` | {setting.limits} | {setting.description} |\n"
+        f"| `{setting.name}` | `{toml_value(setting.default)}` | {setting.allowed_briefly} | {setting.description} |\n"
         for setting in _settings_of(name)
     )
     return f"## `[{name}]`\n\n{_summary(name)}\n\n| setting | default | allowed | meaning |\n|---|---|---|---|\n{rows}"
@@ -76,7 +109,7 @@ def _section_toml(name: str) -> str:
 
 
 def _setting_toml(setting: Setting) -> Iterator[str]:
-    text = setting.description + (f" ({setting.limits})" if setting.limits else "")
+    text = setting.description + (f" ({setting.allowed_briefly})" if setting.allowed_briefly else "")
     yield "\n"
     for line in textwrap.wrap(text, width=98, break_on_hyphens=False, break_long_words=False):
         yield f"# {line}\n"
@@ -98,13 +131,21 @@ Where two settings contradict each other an instance does not start, and names b
 - `scheduler.phase2.enabled` must be true exactly if the Redis to join is given: `scheduler.phase2.redis.url` with
   `scheduler.phase2.redis.mode` `single`, or `scheduler.phase2.redis.cluster_urls` with `cluster`, not both.
 - An utterance must fit into the {INBOX_ENTRY_BYTES} bytes one instance can hand to another: `speech.max_buffer_bytes`
-  and the audio of one more frame (`server.max_frame_bytes`), a third longer in base64.
+  and the audio of one more frame (`limits.frame_bytes`), a third longer in base64.
 - `server.port` must be none of the admin ports, which begin at `server.admin_port`.
 - `server.host` and `server.admin_host` must be loopback addresses, unless `security.secret` or
   `security.insecure_allow_anonymous` is set.
 - `security.secret` and `security.previous_secret` must have at least {SECRET_BYTES} bytes; a previous one alone is
   refused, and beyond loopback so is the development secret, which signs chat tokens where none is set.
 """
+
+
+def _moved() -> str:
+    rows = "".join(f"| `{old}` | `{new}` |\n" for old, new in MOVED.items())
+    return (
+        "## Moved names\n\nThe old names still work in every source; `dragoman config check` lists those in use. A "
+        f"source that sets both names of a setting is refused.\n\n| old | now |\n|---|---|\n{rows}"
+    )
 
 
 def _retired() -> str:

@@ -5,8 +5,8 @@ environment variables and the wording of errors are all read from these annotati
 or in one of the `schema_….py` beside it.
 
 - Names end in their unit: `_ms` are whole numbers, `_s` and `_seconds` may have a fraction, `_bytes` are bytes.
-- `Meta(extra=…)` knows three words: `secret` (never shown), `url` (shown without its password) and `allowed`
-  (what a `pattern` means, in words).
+- `Meta(extra=…)` knows four words: `secret` (never shown), `url` (shown without its password), `allowed` (what a
+  `pattern` means, in words) and `limit` (what a quota limits; `quota` makes it).
 - What two settings must agree on is in `checks.py`; a range here concerns one value alone.
 """
 
@@ -18,7 +18,7 @@ from msgspec import Meta
 from dragoman.config.schema_chat import Archive, Chat, TwoPhase, TwoPhaseGroups, TwoPhaseStreams
 from dragoman.config.schema_limits import Limits
 from dragoman.config.schema_speech import Release, Speech
-from dragoman.config.section import NAME, NAME_IN_WORDS, Section
+from dragoman.config.section import NAME, NAME_IN_WORDS, Section, quota
 
 __all__ = [
     "Archive",
@@ -68,37 +68,17 @@ class Server(Section, frozen=True):
         ),
     ] = 5110
     workers: Annotated[int, Meta(ge=1, le=64, description="Equal instances started behind the one port.")] = 1
-    max_frame_bytes: Annotated[
-        int, Meta(ge=16384, le=2097151, description="Largest WebSocket message accepted, its fragments together.")
-    ] = 1048576
-    max_frames_per_s: Annotated[
-        int, Meta(ge=1, le=1000000, description="Frames per second that one client connection may send, on average.")
-    ] = 200
-    node_max_frames_per_s: Annotated[
-        int, Meta(ge=1, le=1000000, description="Frames per second that one node connection may send, on average.")
-    ] = 5000
     pre_session_s: Annotated[
         float,
-        Meta(
-            ge=0.1,
-            le=600.0,
-            description="How long a connection may stay open before it opens a session or registers a node.",
+        quota(
+            0.1,
+            600.0,
+            "How long a connection may stay open before it opens a session or registers a node.",
+            per="connection",
+            answer="close 4002; a node 4005",
+            metric='dragoman_gateway_closed_total{code="4002"}',
         ),
     ] = 10.0
-    max_pre_session: Annotated[
-        int, Meta(ge=1, le=1000000, description="Connections of one instance that have not introduced themselves yet.")
-    ] = 2000
-    max_connections: Annotated[int, Meta(ge=1, le=1000000, description="Connections of one instance in all.")] = 20000
-    max_connections_per_address: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=1000000,
-            description="Connections of one instance from one address; 0 for any number. This machine's own do not "
-            "count. Behind a proxy set `server.trusted_proxies`, or all come from its address. With 0, an address has "
-            "no share of the places for HTTP and for connections without a session either.",
-        ),
-    ] = 2000
     trusted_proxies: Annotated[
         tuple[str, ...],
         Meta(
@@ -115,18 +95,6 @@ class Server(Section, frozen=True):
             "names the client's address; without it the connection is refused. The admin port expects none."
         ),
     ] = False
-    out_queue_bytes: Annotated[
-        int,
-        Meta(
-            ge=2097152,
-            le=1073741824,
-            description="Bytes that may wait for one connection's reader; past it the connection closes with a code "
-            "that says come back. Holds at least the largest message (2 MiB).",
-        ),
-    ] = 8388608
-    out_queue_age_s: Annotated[
-        float, Meta(ge=0.1, le=600.0, description="Age of the oldest waiting message at which the same happens.")
-    ] = 15.0
     ping_idle_s: Annotated[
         float, Meta(ge=0.1, le=3600.0, description="A connection that was silent this long is pinged.")
     ] = 30.0
@@ -251,10 +219,25 @@ class Phase2(Section, frozen=True):
     stream_count: Annotated[int, Meta(ge=1, le=10000, description="Entries taken by one read of the inbox.")] = 64
     stream_maxlen: Annotated[
         int,
-        Meta(ge=1, le=10000000, description="Entries an inbox holds; a full one refuses, it is never trimmed."),
+        quota(
+            1,
+            10000000,
+            "Entries an inbox holds; a full one refuses, it is never trimmed.",
+            per="instance",
+            answer="the sender retries; then the utterance or message fails",
+            metric='dragoman_inbox_push_total{verdict="FULL"}',
+        ),
     ] = 10000
     stream_max_bytes: Annotated[
-        int, Meta(ge=2097152, le=68719476736, description="Bytes an inbox holds; a full one refuses.")
+        int,
+        quota(
+            2097152,
+            68719476736,
+            "Bytes an inbox holds; a full one refuses.",
+            per="instance",
+            answer="the sender retries; then the utterance or message fails",
+            metric='dragoman_inbox_push_total{verdict="FULL"}',
+        ),
     ] = 268435456
     dlq_enabled: Annotated[
         bool,
@@ -265,7 +248,14 @@ class Phase2(Section, frozen=True):
     ] = True
     dlq_maxlen: Annotated[
         int,
-        Meta(ge=1, le=10000000, description="Dead letters kept per instance; when full, entries stay in the inbox."),
+        quota(
+            1,
+            10000000,
+            "Dead letters kept per instance.",
+            per="instance",
+            answer="entries stay in the inbox",
+            metric="dragoman_dlq_full_total",
+        ),
     ] = 10000
     dlq_max_deliveries: Annotated[
         int, Meta(ge=1, le=1000, description="An entry delivered more often than this becomes a dead letter.")

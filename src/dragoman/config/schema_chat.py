@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from dragoman.config.section import NAME, NAME_IN_WORDS, Section
+from dragoman.config.section import NAME, NAME_IN_WORDS, Section, quota
 
 
 class TwoPhaseStreams(Section, frozen=True):
@@ -65,10 +65,13 @@ class TwoPhase(Section, frozen=True):
     ] = 200
     max_backlog: Annotated[
         int,
-        Meta(
-            ge=1,
-            le=100000000,
-            description="Accepted but unsaved messages, all shards together; past its share a shard refuses.",
+        quota(
+            1,
+            100000000,
+            "Accepted but unsaved messages, all shards together; a shard has an equal share of them.",
+            per="shard",
+            answer="`ERROR server_busy`",
+            metric="dragoman_chat_server_busy_total",
         ),
     ] = 100000
     wait_replicas: Annotated[
@@ -103,15 +106,16 @@ class Chat(Section, frozen=True):
             description="Shortest password of a new account. Not applied on loopback without a secret.",
         ),
     ] = 10
-    logins_per_minute: Annotated[
-        int, Meta(ge=1, le=1000000, description="Logins a minute per address and user, at all instances.")
-    ] = 5
-    max_frame_bytes: Annotated[int, Meta(ge=16384, le=1048576, description="Largest chat frame accepted.")] = 65536
-    max_frames_per_s: Annotated[
-        int, Meta(ge=1, le=1000000, description="Frames per second that one connection may send, on average.")
-    ] = 400
     auth_timeout_s: Annotated[
-        float, Meta(ge=0.1, le=600.0, description="How long a connection may take to authenticate.")
+        float,
+        quota(
+            0.1,
+            600.0,
+            "How long a connection may take to authenticate.",
+            per="connection",
+            answer="`ERROR auth_timeout`, close 4501",
+            metric='dragoman_gateway_closed_total{code="4501"}',
+        ),
     ] = 3.0
     ping_idle_s: Annotated[
         float, Meta(ge=0.1, le=3600.0, description="After this long without a word to a client it is pinged.")

@@ -61,15 +61,6 @@ class Speech(Section, frozen=True):
     close_wait_ms: Annotated[
         int, Meta(ge=0, le=600000, description="How long a closing session waits for its last results.")
     ] = 5000
-    max_sessions: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=1000000,
-            description="Sessions of one instance, those whose socket is gone for a while among them; who opens one "
-            "more is told to come back.",
-        ),
-    ] = 40000
     detached_session_s: Annotated[
         float,
         Meta(
@@ -97,14 +88,6 @@ class Speech(Section, frozen=True):
         int, Meta(ge=10, le=1800000, description="How long a job may take, all attempts together.")
     ] = 60000
     max_attempts: Annotated[int, Meta(ge=1, le=100, description="How often a job may be tried.")] = 3
-    max_waiting_jobs: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=1_000_000,
-            description="Jobs of an instance that no node was given yet; one more fails at once, with backpressure.",
-        ),
-    ] = 5000
     node_grace_ms: Annotated[
         int,
         Meta(

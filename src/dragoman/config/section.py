@@ -1,9 +1,11 @@
-"""What every table of the configuration is, and the shape of names that end up in Redis keys."""
+"""What every table of the configuration is, which settings are limits, and the shape of names used in Redis keys."""
 
+from dataclasses import dataclass
 from functools import cache
 from typing import get_type_hints
 
 import msgspec
+from msgspec import Meta
 
 # A key prefix or id with a brace would move every key of it to another slot of a Cluster, one with '|' would break
 # the owner value `<instance>|<connection>`.
@@ -11,8 +13,22 @@ NAME = r"^[A-Za-z0-9_.:-]{1,120}$"
 NAME_IN_WORDS = "1 to 120 letters, digits or any of . _ : -"
 
 
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What a setting limits: a row of docs/limits.md."""
+
+    per: str  # whose use is counted
+    answer: str  # what the client gets that reaches it
+    metric: str  # what counts that
+
+
+def quota(low: float, high: float, description: str, *, per: str, answer: str, metric: str) -> Meta:
+    """The metadata of a number that is a limit."""
+    return Meta(ge=low, le=high, description=description, extra={"limit": Limit(per, answer, metric)})
+
+
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the configuration. Its repr, which may end in a log line or a traceback, tells no secret."""
+    """A table of the configuration. Its repr, which may end in a log line or a traceback, shows no secret."""
 
     def __repr__(self) -> str:
         hidden = _hidden_fields(type(self))

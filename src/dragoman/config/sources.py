@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from dragoman.config.catalog import ENV_PREFIX, RETIRED, SECTIONS, SETTINGS, nearest, variable_of
+from dragoman.config.catalog import ENV_PREFIX, MOVED, RETIRED, SECTIONS, SETTINGS, nearest, variable_of
 from dragoman.config.errors import Problem
 
 Origin = Literal["default", "file", "env", "flag"]
@@ -39,11 +39,12 @@ FLAG = Source("flag")
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value somebody set, as it was written."""
+    """A value that a source sets, as it is written there; `old_key` is the name it has there, if that is an old one."""
 
     key: str
     value: object
     source: Source
+    old_key: str = ""
 
 
 def from_file(path: Path) -> tuple[list[Given], list[Problem]]:
@@ -76,7 +77,16 @@ def _sorted(items: Iterator[Given | Problem]) -> tuple[list[Given], list[Problem
             given.append(item)
         else:
             problems.append(item)
-    return given, problems
+    return given, problems + list(_twice(given))
+
+
+def _twice(given: list[Given]) -> Iterator[Problem]:
+    """One source must not set a value under its old and its new name: neither is the later one."""
+    new = {item.key for item in given if not item.old_key}
+    for item in given:
+        if item.old_key and item.key in new:
+            name = _called(item.old_key, item.source)
+            yield Problem((item.key,), f"{name} is the old name of {item.key}, which is set as well: remove one.")
 
 
 def _flatten(tree: Mapping[str, object], source: Source, prefix: str = "") -> Iterator[Given | Problem]:
@@ -88,6 +98,8 @@ def _flatten(tree: Mapping[str, object], source: Source, prefix: str = "") -> It
             yield _retired(key, source)
         elif key in SETTINGS:
             yield Given(key, value, source)
+        elif key in MOVED:
+            yield Given(MOVED[key], value, source, old_key=key)
         elif key in SECTIONS and isinstance(value, Mapping):
             yield from _flatten(value, source, key + ".")
         elif key in SECTIONS:
@@ -103,9 +115,9 @@ def _variable(name: str, text: str) -> Iterator[Given | Problem]:
     source = Source("env", name)
     if key.rpartition(".")[2] in RETIRED:
         yield _retired(key, source)
-    elif setting := SETTINGS.get(key):
+    elif setting := SETTINGS.get(MOVED.get(key, key)):
         if text or setting.kind in ("text", "list"):
-            yield Given(key, text, source)
+            yield Given(setting.key, text, source, old_key=key if key in MOVED else "")
     elif "." in key:
         yield _unknown(key, source)
     elif (meant := _SINGLE_UNDERSCORES.get(key)) and not text.startswith("tcp://"):

@@ -1,17 +1,17 @@
-"""The clock of one job: which patience runs out next, and whether another attempt is worth it.
+"""The clock of one job: its next deadline, and whether there is time for another attempt.
 
-Three deadlines: the node has not said it took the job (only nodes that say so at all), the attempt takes too long, the
-job takes too long. The first two may lead to another attempt; the third ends the job.
+Three deadlines: the node has not acknowledged the job (only nodes that acknowledge at all), the attempt takes too
+long, the job takes too long. The first two may lead to another attempt; the third ends the job.
 
 How long an attempt may take depends on its node: a small GPU may need 20 s for 4 s of audio. `attempt_limit_ms` allows
-three times what the node lately took for as much audio (see `track_record`), and 2 s; at least `attempt_timeout_ms`,
-and at most 0.6 of the job's time, so that another attempt is possible.
+three times what the node recently needed for as much audio (see `track_record`), and 2 s; at least
+`attempt_timeout_ms`, at most 0.6 of the job's time, so that another attempt is possible.
 
-The exception: audio of a max-duration job lies in the buffer of an old node — one that does not acknowledge — until
-its turn goes on or ends. Such a job is *parked*: no deadline while the turn is open, one attempt's time after its end,
-and then it is over, since moving it would tear the turn. Its slot goes back after one attempt's time all the same.
+The exception is a *parked* job. An old node, one that does not acknowledge, keeps the audio of a max-duration job in
+its buffer until the turn goes on or ends. Such a job has no deadline while its turn is open. It ends one attempt's
+time after the turn, and never moves: that would split the turn. Its slot is released after one attempt's time.
 
-A lost node or instance is not a matter of time and not seen here; the caller moves the job and says so.
+A lost node or instance is not a matter of time: the caller moves the job and calls `reassigned`.
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class AttemptTimeout:
 
 @dataclass(frozen=True, slots=True)
 class SlotTimeout:
-    """Give the slot of a parked job back; the job stays open. Told once an attempt."""
+    """Release the slot of a parked job; the job stays open. Due once an attempt."""
 
     attempt: int
 
@@ -66,8 +66,8 @@ class JobClock:
     __slots__ = (
         "_acks",
         "_dispatched_at",
-        "_held_by_node",
-        "_slot_told",
+        "_may_park",
+        "_slot_due_once",
         "_taken",
         "_turn_ended_at",
         "attempt",
@@ -76,18 +76,18 @@ class JobClock:
         "settings",
     )
 
-    def __init__(self, settings: DeadlineSettings, created_at: float, held_by_node: bool = False) -> None:
-        """`held_by_node`: cut by max_duration or max_length, so an old node may keep it until its turn goes on."""
+    def __init__(self, settings: DeadlineSettings, created_at: float, may_park: bool = False) -> None:
+        """`may_park`: cut by max_duration or max_length, so an old node keeps it until its turn goes on."""
         self.settings = settings
         self.created_at = created_at
         self.attempt = 1
-        self.attempt_limit_ms = settings.attempt_timeout_ms  # of the attempt under way; the caller knows its node
-        self._held_by_node = held_by_node
+        self.attempt_limit_ms = settings.attempt_timeout_ms  # of the attempt under way
+        self._may_park = may_park
         self._turn_ended_at: float | None = None
         self._dispatched_at: float | None = None
         self._acks = False
         self._taken = False
-        self._slot_told = False
+        self._slot_due_once = False
 
     def dispatched(self, now: float, acks: bool) -> None:
         """The attempt begins; `acks`: its node advertises job_ack."""
@@ -95,7 +95,7 @@ class JobClock:
         self._acks = acks
 
     def acked(self) -> None:
-        """The node took the job: job_ack, job_started, or a first partial."""
+        """The node has the job: job_ack, job_started, or a first partial."""
         self._taken = True
 
     def turn_ended(self, now: float) -> None:
@@ -107,11 +107,19 @@ class JobClock:
         self.attempt += 1
         self.attempt_limit_ms = self.settings.attempt_timeout_ms
         self._dispatched_at = None
-        self._acks = self._taken = self._slot_told = False
+        self._acks = self._taken = self._slot_due_once = False
+
+    def limit_attempt(self, limit_ms: int) -> None:
+        """The time of the attempt under way, by what is known of its node."""
+        self.attempt_limit_ms = limit_ms
+
+    @property
+    def is_dispatched(self) -> bool:
+        return self._dispatched_at is not None
 
     @property
     def parked(self) -> bool:
-        return self._held_by_node and self._dispatched_at is not None and not self._acks
+        return self._may_park and self._dispatched_at is not None and not self._acks
 
     @property
     def job_deadline(self) -> float:
@@ -127,16 +135,16 @@ class JobClock:
         return min(self.attempt_limit_ms, left_ms)
 
     def work_s(self, now: float) -> float | None:
-        """How long the attempt is with its node; None if it is with none, or lies in its buffer."""
+        """How long the node has had the attempt; None if no node has it, or it is parked."""
         return None if self._dispatched_at is None or self.parked else now - self._dispatched_at
 
     def next_deadline(self) -> float | None:
-        """None only for a parked job whose turn is open and whose slot went back."""
+        """None only for a parked job whose turn is open and whose slot was released."""
         at = min(self._times())
         return None if at == inf else at
 
     def due(self, now: float) -> Miss | None:
-        """What has run out, the gravest first. The caller then reassigns or ends the job, or the same is due again."""
+        """The deadline that has passed, the most severe first. It stays due until the job is reassigned or ended."""
         job, attempt, ack, slot = self._times()
         if job <= now:
             return JobTimeout(self.attempt)
@@ -145,19 +153,19 @@ class JobClock:
         if ack <= now:
             return AckTimeout(self.attempt)
         if slot <= now:
-            self._slot_told = True
+            self._slot_due_once = True
             return SlotTimeout(self.attempt)
         return None
 
     def _times(self) -> tuple[float, float, float, float]:
-        """When the job, the attempt, the acknowledgement and the slot run out; infinity where nothing runs."""
+        """The deadlines of the job, the attempt, the acknowledgement and the slot; infinity where there is none."""
         if self._dispatched_at is None:
             return self.job_deadline, inf, inf, inf
         attempt_s = self.attempt_limit_ms / 1000
         attempt = self._dispatched_at + attempt_s
         if self.parked:
             end = inf if self._turn_ended_at is None else max(self._turn_ended_at, self._dispatched_at) + attempt_s
-            return end, inf, inf, inf if self._slot_told else attempt
+            return end, inf, inf, inf if self._slot_due_once else attempt
         waits_for_ack = self._acks and not self._taken
         ack = self._dispatched_at + self.settings.ack_timeout_ms / 1000 if waits_for_ack else inf
         return self.job_deadline, attempt, ack, inf

@@ -1,12 +1,12 @@
-"""This instance's view of the nodes: who they are, which pool they belong to, what we know of their load.
+"""This instance's view of the nodes: their capabilities, their pools, and what is known of their load.
 
-A node serves every ordered pair of a language it hears and one it writes. Pools are kept, not searched: one is built
-when its languages are first asked for and follows the nodes that come, go and change, so placing costs the same in a
-fleet of ten and of a thousand.
+A node serves every ordered pair of a language it recognises and one it translates into. A pool is built when its
+languages are first asked for, and updated when a node comes, changes or goes: placing a job costs the same with ten
+nodes and with a thousand.
 
-Of slots, Redis alone knows the truth. `taken` counts what this instance holds; `load` adds what a node's own count of
-running jobs says about the others; `full_until` remembers a refusal. They rank and rule out candidates, no more.
-Tables keyed by what a client says hold only languages some node has, and are bounded.
+Redis alone knows the slots. `reserved` counts the slots of this instance's jobs, `load` adds the jobs of other
+instances by the node's own count, `full_until` remembers a refusal. They only rank candidates and rule them out.
+Tables keyed by a client's input hold only languages that some node has, and are bounded.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,12 +26,12 @@ MAX_COOLING = 4096
 class Node:
     id: str
     epoch: int  # one life of its connection
-    instance: str  # who holds its socket
-    slots: int  # 0: not told
+    instance: str  # where its socket is
+    slots: int  # 0: not reported
     asr: frozenset[str]
     semantic: frozenset[str]
     tts: frozenset[str] = frozenset()
-    ready: frozenset[str] | None = None  # service types that are ready; None: not told
+    ready: frozenset[str] | None = None  # service types that are ready; None: not reported
     features: frozenset[str] = frozenset()
     gpu_queue: int = 0
     running: int = 0
@@ -51,7 +51,7 @@ class Node:
         return self.tts if self.has_voice else frozenset()
 
     def serves(self, asr: frozenset[str], semantic: frozenset[str], spoken: frozenset[str] = frozenset()) -> bool:
-        # Nothing heard, nothing served: not even what asks for no language in particular.
+        # A node without recognition serves nothing, not even a request for no language in particular.
         return bool(self.asr) and asr <= self.asr and semantic <= self.semantic and spoken <= self.spoken
 
 
@@ -59,14 +59,14 @@ class Fleet:
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
         # Dicts as ordered sets: draws by a seeded generator must not depend on how strings hash today.
-        self._hears: dict[str, dict[str, None]] = {}
-        self._writes: dict[str, dict[str, None]] = {}
+        self._by_asr: dict[str, dict[str, None]] = {}
+        self._by_semantic: dict[str, dict[str, None]] = {}
         self._pools: dict[tuple[str, str, str, str, bool], Pool] = {}
-        self._taken: dict[str, int] = {}
+        self._reserved: dict[str, int] = {}
         self._foreign: dict[str, int] = {}
         self._shut: set[str] = set()
         self._full_until: dict[str, float] = {}
-        self._lapses: list[tuple[float, str]] = []  # heap of full_until
+        self._refusals: list[tuple[float, str]] = []  # heap of full_until
         self._cooling: dict[str, dict[str, float]] = {}
         self._paused: dict[str, float] = {}  # nodes that failed too often: until when; on probation after that
 
@@ -82,16 +82,16 @@ class Fleet:
     def get(self, node_id: str) -> Node | None:
         return self._nodes.get(node_id)
 
-    # -- who is there
+    # -- nodes
 
     def upsert(self, node: Node) -> bool:
-        """Take in what is known of a node; False if it speaks of an earlier life than we know."""
+        """Add or update a node; False if the epoch is older than the known one."""
         old = self._nodes.get(node.id)
         if old is not None and node.epoch < old.epoch:
             return False
         self._nodes[node.id] = node
-        # Its count is as old as its heartbeat; only what it shows beyond our own jobs is news.
-        self._foreign[node.id] = max(0, node.running - self.taken(node.id))
+        # Its count is as old as its heartbeat: only what exceeds our own jobs is of other instances.
+        self._foreign[node.id] = max(0, node.running - self.reserved(node.id))
         if old is None or (old.asr, old.semantic, old.spoken) != (node.asr, node.semantic, node.spoken):
             self._reindex(node.id, old, node)
         if old is None or node.epoch > old.epoch or node.slots != old.slots:
@@ -99,9 +99,9 @@ class Fleet:
         return True
 
     def remove(self, node_id: str, epoch: int | None = None) -> bool:
-        """Forget a node; with `epoch`, only if it is of that life or an earlier one.
+        """Remove a node; with `epoch`, only if its epoch is not newer.
 
-        What it holds of ours and what it cools down from outlast it: our jobs there end later, and it may be back.
+        Slots of our jobs and cool-downs stay: those jobs end later, and the node may come back.
         """
         old = self._nodes.get(node_id)
         if old is None or (epoch is not None and old.epoch > epoch):
@@ -112,7 +112,7 @@ class Fleet:
         self._reindex(node_id, old, None)
         return True
 
-    # -- who can
+    # -- pools
 
     def pool(
         self, src: str, tgt: str, lang_a: str | None = None, lang_b: str | None = None, voice: bool = False
@@ -140,8 +140,8 @@ class Fleet:
         return pool
 
     def _build(self, asr: frozenset[str], semantic: frozenset[str], voice: bool) -> Pool | None:
-        members = [self._hears.get(lang) for lang in sorted(asr)]
-        members += [self._writes.get(lang) for lang in sorted(semantic)]
+        members = [self._by_asr.get(lang) for lang in sorted(asr)]
+        members += [self._by_semantic.get(lang) for lang in sorted(semantic)]
         known = [ids for ids in members if ids is not None]
         if len(known) < len(members):
             return None
@@ -152,8 +152,8 @@ class Fleet:
     def _reindex(self, node_id: str, old: Node | None, new: Node | None) -> None:
         nothing: frozenset[str] = frozenset()
         for index, before, after in (
-            (self._hears, old.asr if old else nothing, new.asr if new else nothing),
-            (self._writes, old.semantic if old else nothing, new.semantic if new else nothing),
+            (self._by_asr, old.asr if old else nothing, new.asr if new else nothing),
+            (self._by_semantic, old.semantic if old else nothing, new.semantic if new else nothing),
         ):
             for lang in before - after:
                 del index[lang][node_id]
@@ -167,36 +167,36 @@ class Fleet:
             else:
                 pool.discard(node_id)
 
-    # -- how loaded
+    # -- load
 
-    def taken(self, node_id: str) -> int:
-        """Slots of the node that this instance holds."""
-        return self._taken.get(node_id, 0)
+    def reserved(self, node_id: str) -> int:
+        """Slots of the node that jobs of this instance have."""
+        return self._reserved.get(node_id, 0)
 
     def load(self, node_id: str) -> int:
-        """Our jobs on the node, and those of others as far as it told."""
-        return self._taken.get(node_id, 0) + self._foreign.get(node_id, 0)
+        """Our jobs on the node, and those of other instances by its last report."""
+        return self._reserved.get(node_id, 0) + self._foreign.get(node_id, 0)
 
-    def took(self, node_id: str) -> None:
-        self._taken[node_id] = self._taken.get(node_id, 0) + 1
+    def reserve_slot(self, node_id: str) -> None:
+        self._reserved[node_id] = self._reserved.get(node_id, 0) + 1
 
-    def gave(self, node_id: str) -> None:
-        """One of our slots went back."""
-        left = self._taken.get(node_id, 0) - 1
+    def release_slot(self, node_id: str) -> None:
+        """One of our slots was released."""
+        left = self._reserved.get(node_id, 0) - 1
         if left > 0:
-            self._taken[node_id] = left
+            self._reserved[node_id] = left
         else:
-            self._taken.pop(node_id, None)
+            self._reserved.pop(node_id, None)
         self.freed(node_id)
 
-    def gave_all(self) -> None:
-        """None of our slots is ours any more."""
-        taken, self._taken = self._taken, {}
+    def release_all_slots(self) -> None:
+        """This instance was taken over: it has no slot any more."""
+        taken, self._reserved = self._reserved, {}
         for node_id in taken:
             self.freed(node_id)
 
     def freed(self, node_id: str) -> None:
-        """Someone's slot went back: whatever made the node full, it is worth a look again."""
+        """A slot was released, here or by another instance: the node is a candidate again."""
         self._full_until.pop(node_id, None)
         if node_id in self._shut:
             self._shut.remove(node_id)
@@ -204,10 +204,10 @@ class Fleet:
                 pool.reopen(node_id)
 
     def full_until(self, node_id: str, when: float) -> None:
-        """Redis refused a slot; none can lapse before `when`."""
+        """Redis refused a slot; no reservation can expire before `when`."""
         if node_id in self._nodes and self._full_until.get(node_id) != when:
             self._full_until[node_id] = when
-            heappush(self._lapses, (when, node_id))
+            heappush(self._refusals, (when, node_id))
 
     def full(self, node_id: str, now: float) -> bool:
         """Whether Redis refused a slot and nothing has happened since."""
@@ -215,25 +215,25 @@ class Fleet:
         return until is not None and now < until
 
     def shut(self, node_id: str) -> None:
-        """The node was found full: not to be drawn until a slot goes back or a refusal lapses."""
+        """The node was found full: it is not drawn until a slot is released or the refusal expires."""
         self._shut.add(node_id)
         for pool in self._pools.values():
             pool.shut(node_id)
 
-    def lapse(self, now: float) -> None:
-        """Open the nodes whose refusal has run out."""
-        while self._lapses and self._lapses[0][0] <= now:
-            _, node_id = heappop(self._lapses)
+    def expire_refusals(self, now: float) -> None:
+        """Open the nodes whose refusal has expired."""
+        while self._refusals and self._refusals[0][0] <= now:
+            _, node_id = heappop(self._refusals)
             if node_id in self._full_until and not self.full(node_id, now):
                 self.freed(node_id)
 
-    def next_lapse(self) -> float:
-        """When the next refusal runs out by itself; infinity if none does."""
-        while self._lapses and self._full_until.get(self._lapses[0][1]) != self._lapses[0][0]:
-            heappop(self._lapses)
-        return self._lapses[0][0] if self._lapses else inf
+    def next_expiry(self) -> float:
+        """When the next refusal expires; infinity if there is none."""
+        while self._refusals and self._full_until.get(self._refusals[0][1]) != self._refusals[0][0]:
+            heappop(self._refusals)
+        return self._refusals[0][0] if self._refusals else inf
 
-    # -- who cools down
+    # -- cool-downs
 
     def cool(self, node_id: str, service: str, until: float) -> None:
         services = self._cooling.pop(node_id, {})
@@ -246,7 +246,7 @@ class Fleet:
         return self.cooling_until(node_id, (service,), now) > now
 
     def cooling_until(self, node_id: str, services: Iterable[str], now: float) -> float:
-        """Until when the node is out for one of these services, or whole; a time gone by if it is not."""
+        """Until when the node cools down for one of these services, or whole; a past time if it does not."""
         cooling = self._cooling.get(node_id)
         if cooling is None:
             return -inf
@@ -255,7 +255,7 @@ class Fleet:
             del self._cooling[node_id]
         return until
 
-    # -- which ones fail
+    # -- pauses
 
     def pause(self, node_id: str, until: float) -> None:
         """The node failed several jobs in a row: it gets none until then, and one at a time after that."""
@@ -270,7 +270,7 @@ class Fleet:
             self.freed(node_id)
 
     def paused_until(self, node_id: str) -> float:
-        """A time gone by if it is not paused, or on probation."""
+        """A past time if it is not paused, or on probation."""
         return self._paused.get(node_id, -inf)
 
     def has_failed(self, node_id: str) -> bool:

@@ -1,11 +1,11 @@
-"""The life of a job, as one table.
+"""The states of a job, as one table.
 
-Every change of a job is an event looked up here; the same step is one script in Redis. An attempt is one try on one
-node: it rises by REASSIGN alone, and every event of an older one is STALE. Events may arrive twice or overtake each
+Every change of a job is an event looked up here; one script in Redis does the same step. An attempt is one try on one
+node: only REASSIGN raises it, and every event of an older one is STALE. Events may arrive twice or overtake each
 other: one whose target is at or behind the current state is ALREADY and changes nothing. No job ends without an
-outcome, and a slot is given back once, by RELEASE.
+outcome, and its slot is released once, by RELEASE.
 
-Deadlines, and whether a failed attempt may be tried again, are not decided here: see deadlines.
+What the driver does next is decided in `job_run`, deadlines in `deadlines`.
 """
 
 from dataclasses import dataclass

@@ -1,16 +1,16 @@
 """Where a job goes: one node, or a reason to wait.
 
-Decided on the local view and confirmed by the reservation in Redis, which alone knows the slots; a refused candidate
-comes back in `refused` and is not chosen again. A job whose turn has a node gets that node if it is connected and
-passes every filter, even beyond its slots by `turn_overcommit`; if not, it is placed like any other.
+The choice is made on the local view and confirmed by the reservation in Redis, which alone knows the slots. A refused
+candidate is in `refused` the next time and is not chosen again. A job whose turn has a node gets that node if it is
+connected and passes every filter, even beyond its slots by `turn_overcommit`; otherwise it is placed freely.
 
-Free placing draws nodes from the pool at random until two good ones could take the job, and takes the best of those
-drawn: nearly as even as looking at all of them, at the price of two. `_flaws` says what makes a node a second choice,
-the worst first; among equals the one with more free slots wins. Nodes found full are shut in the view and not drawn
-again until a slot goes back. The pool is walked only when the draws found nobody, and then only its open part.
+Free placement draws random nodes of the pool until two good ones can take the job, and takes the best of those drawn:
+nearly as even as comparing all of them, at the cost of two. `_flaws` are what makes a node a second choice, the worst
+first; among equals the node with more free slots wins. A full node is shut in the view and not drawn again until a
+slot is released. If the draws find no node, the open part of the pool is scanned.
 
-If the listener wants audio, the nodes that speak the target language are asked first. If none of them can take the job
-now, any node of the pool may: a translation without sound is better than none.
+If the listener wants audio, nodes that have a voice for the target language come first. If none of them can take the
+job now, any node of the pool may: a translation without audio is better than none.
 """
 
 from collections import Counter
@@ -40,7 +40,7 @@ class Obstacle(StrEnum):
     DRAINING = auto()
     NOT_READY = auto()
     SEEN = auto()  # it had this job before
-    COOLING_DOWN = auto()  # it said that a model is missing
+    COOLING_DOWN = auto()  # a model is missing there
     FAILING = auto()  # it failed several jobs in a row, and is paused
     REFUSED = auto()
     FULL = auto()
@@ -69,7 +69,7 @@ class Ask:
 
 @dataclass(slots=True)
 class Receipt:
-    """What a placement looked at, kept with the job. `counts` and `names` are filled only when nobody was found."""
+    """What a placement considered, recorded with the job. `counts` and `names` are set only if no node was found."""
 
     pool: int
     drawn: list[str] = field(default_factory=list)
@@ -97,7 +97,7 @@ class Wait:
     until: float = inf  # when the first node has cooled down
 
     def why(self, now: float) -> str:
-        """The reason, in words for the client."""
+        """The reason, as the client reads it."""
         if self.reason is not NoNode.ALL_COOLING_DOWN:
             return str(self.reason)
         return f"{self.reason}, the first for another {max(self.until - now, 0):.0f} s"
@@ -122,8 +122,8 @@ class _Placement:
 
     def select(self) -> Assign | Wait:
         ask, fleet = self.ask, self.fleet
-        fleet.lapse(self.now)
-        pool = fleet.find(ask.src, ask.tgt, ask.lang_a, ask.lang_b) or _NOBODY
+        fleet.expire_refusals(self.now)
+        pool = fleet.find(ask.src, ask.tgt, ask.lang_a, ask.lang_b) or _EMPTY_POOL
         by_turn = AffinityResult.FIRST if ask.turn_bound else None
         if ask.turn_node is not None:
             mine = fleet.get(ask.turn_node)
@@ -133,7 +133,7 @@ class _Placement:
         if ask.voice and (found := self._find(self._with_voice())[0]):
             return self._assign(self._best(found), 0, by_turn, pool)
         found, counts, names = self._find(pool)
-        if found := found or self._again(pool):
+        if found := found or self._nodes_that_had_it(pool):
             return self._assign(self._best(found), 0, by_turn, pool)
         return Wait(_reason(counts), Receipt(len(pool), self.drawn, None, by_turn, counts, names), self.cool_at)
 
@@ -142,20 +142,20 @@ class _Placement:
             return affinity(connected=False, eligible=False, has_room=False)
         return affinity(
             connected=True,
-            # One job at a time is no place for a turn.
+            # A node on probation gets one job at a time: too few for a turn.
             eligible=node.id in pool and self._unfit(node) is None and not self.fleet.has_failed(node.id),
             has_room=node.id not in self.refused and self._free(node) + self.ask.turn_overcommit > 0,
         )
 
     def _with_voice(self) -> Pool:
         ask = self.ask
-        return self.fleet.find(ask.src, ask.tgt, ask.lang_a, ask.lang_b, voice=True) or _NOBODY
+        return self.fleet.find(ask.src, ask.tgt, ask.lang_a, ask.lang_b, voice=True) or _EMPTY_POOL
 
     def _find(self, pool: Pool) -> tuple[list[Node], dict[str, int], dict[str, str]]:
-        """Up to two nodes that can take the job; or none, and what is in the way."""
+        """Up to two nodes that can take the job; or none, and the obstacles."""
         if found := self._draw(pool):
             return found, {}, {}
-        able, counts, names = self._look(pool)
+        able, counts, names = self._scan(pool)
         return self._sample(able), counts, names
 
     def _draw(self, pool: Pool) -> list[Node]:
@@ -178,8 +178,8 @@ class _Placement:
             self.fleet.shut(node_id)
         return found
 
-    def _look(self, pool: Pool) -> tuple[list[Node], dict[str, int], dict[str, str]]:
-        """Every open node; of the shut ones as many as can be named, the rest is counted as full."""
+    def _scan(self, pool: Pool) -> tuple[list[Node], dict[str, int], dict[str, str]]:
+        """Every open node; of the shut ones as many as are named, the rest is counted as full."""
         able: list[Node] = []
         counts: Counter[str] = Counter()
         names: dict[str, str] = {}
@@ -201,10 +201,10 @@ class _Placement:
         able = [node for node in able if not any(self._flaws(node))] or able
         return self._drew(self.rng.sample(able, min(2, len(able))))
 
-    def _again(self, pool: Pool) -> list[Node]:
-        """Nodes that had the job and take it again; its reservation there stays, so they have a slot for it.
+    def _nodes_that_had_it(self, pool: Pool) -> list[Node]:
+        """Nodes that had the job and take it again. The job's reservation there stays, so they have a slot for it.
 
-        Last of all, however free: they had their chance.
+        The last choice, however free they are.
         """
         had = (self._node(node_id) for node_id in sorted(self.ask.seen) if node_id in pool)
         return self._drew([node for node in had if node.id not in self.refused and self._unfit(node) is None])
@@ -221,7 +221,7 @@ class _Placement:
         return good, self._slots(node) - self.fleet.load(node.id), node.instance == self.here
 
     def _flaws(self, node: Node) -> tuple[bool, ...]:
-        """What makes an able node a second choice. A GPU queue is one: a heartbeat's count is up to 15 s old."""
+        """What makes a node a second choice, such as a GPU queue: a heartbeat's count is up to 15 s old."""
         return node.id in self.ask.later, node.gpu_queue > 0
 
     def _assign(self, node: Node, overcommit: int, by_turn: AffinityResult | None, pool: Pool) -> Assign:
@@ -261,8 +261,8 @@ class _Placement:
         return Obstacle.FULL if self.fleet.full(node.id, self.now) or self._free(node) <= 0 else None
 
     def _free(self, node: Node) -> int:
-        """Slots we do not hold ourselves: more are not free, fewer may be."""
-        return self._slots(node) - self.fleet.taken(node.id)
+        """An upper bound of the free slots: other instances may have reserved some."""
+        return self._slots(node) - self.fleet.reserved(node.id)
 
     def _slots(self, node: Node) -> int:
         return 1 if self.fleet.on_probation(node.id, self.now) else node.slots or self.ask.default_slots
@@ -273,11 +273,11 @@ class _Placement:
         return node
 
 
-_NOBODY = Pool(frozenset(), frozenset())
+_EMPTY_POOL = Pool(frozenset(), frozenset())
 
 
 def _positions(n: int, rng: Random) -> Iterator[int]:
-    """At most MAX_DRAWS positions below `n`, each once: a shuffle that goes only as far as it is asked."""
+    """At most MAX_DRAWS positions below `n`, each once: a partial shuffle."""
     moved: dict[int, int] = {}
     for at in range(min(n, MAX_DRAWS)):
         other = at + int(rng.random() * (n - at))
@@ -286,7 +286,7 @@ def _positions(n: int, rng: Random) -> Iterator[int]:
 
 
 def _reason(counts: dict[str, int]) -> NoNode:
-    """The one that waiting can help first: a slot comes free sooner than a cool-down ends."""
+    """The obstacle that ends first: a slot is released sooner than a cool-down ends."""
     if not _NO_SLOT.isdisjoint(counts):
         return NoNode.ALL_FULL
     return NoNode.NO_NODE_IN_POOL if _COOL.isdisjoint(counts) else NoNode.ALL_COOLING_DOWN

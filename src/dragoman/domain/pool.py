@@ -1,7 +1,7 @@
-"""A pool: the nodes able to serve certain languages, those known to be full set apart.
+"""A pool: the nodes that serve certain languages, the full ones separated.
 
-Ids lie in one list, the open ones in front, so that drawing one at random, joining, leaving, shutting and opening all
-cost the same however many there are. Full nodes stay in the pool; they are only not drawn.
+The ids are in one list, the open ones in front. Drawing a random one, adding, removing, shutting and reopening cost
+the same for any number of nodes. Full nodes stay in the pool, but are not drawn.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ AUTO = "auto"
 def languages(
     src: str, tgt: str, lang_a: str | None = None, lang_b: str | None = None
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """What a node must hear and write: one pair, both directions of `auto` between two, or `auto` from anything."""
+    """The languages a node must recognise and translate into: one pair, both ways for `auto` of two, `auto` of any."""
     if src != AUTO:
         return frozenset((src,)), frozenset((tgt,))
     if lang_a and lang_b:

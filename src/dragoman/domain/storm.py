@@ -1,16 +1,16 @@
-"""The storm guard: what a node's MODEL_NOT_AVAILABLE answers do to its standing.
+"""The storm guard: how MODEL_NOT_AVAILABLE answers and failures keep jobs away from a node.
 
 A report marks one service (`<service_id>@<version>`) of the node as cooling down for `unavailable_ttl_s`. Reports of
 the same service within `debounce_window_s` of the mark count once. A node that sends more than `rate_limit` reports
-in `rate_window_s` — debounced ones too: it is the sending that hurts — cools down whole.
+in `rate_window_s`, debounced ones included, cools down whole: the reports themselves are load.
 
 A node that failed several jobs in a row is *paused*, whatever the reasons. Each further pause is twice as long, from
 `first_pause_s` to `unavailable_ttl_s`. After a pause the node is on probation: it gets one job at a time until one
-succeeds, which ends the story, or fails, which begins the next pause. `unavailable_ttl_s` after the end of a pause its
-length is forgotten.
+succeeds, which clears its pauses, or fails, which begins the next pause. `unavailable_ttl_s` after the end of a pause
+its length is forgotten.
 
-One object a node. Its fields are all there is, so one Redis key in the node's slot holds the same, one script
-does the same step, and a model test can compare them. Times are Redis' own, in ms.
+One object a node. One Redis key holds the same fields, one script does the same step, and a model test compares the
+two. Times are those of Redis, in ms.
 """
 
 from collections import deque
@@ -20,7 +20,7 @@ from enum import StrEnum
 MAX_DOUBLINGS = 16
 
 
-class Verdict(StrEnum):
+class StormVerdict(StrEnum):
     MARKED = "MARKED"
     DEBOUNCED = "DEBOUNCED"
     RATE_LIMITED = "RATE_LIMITED"
@@ -46,24 +46,24 @@ class StormGuard:
     pauses: int = 0  # in a row
     paused_until_ms: int = 0
 
-    def report(self, service: str, now_ms: int) -> Verdict:
+    def report(self, service: str, now_ms: int) -> StormVerdict:
         self._forget(now_ms)
         self.recent.append(now_ms)
         if len(self.recent) > self.settings.rate_limit:
             self.recent.popleft()
             self.whole_until_ms = now_ms + int(self.settings.unavailable_ttl_s * 1000)
-            return Verdict.RATE_LIMITED
+            return StormVerdict.RATE_LIMITED
         marked_ms = self.marks.get(service)
         if marked_ms is not None and now_ms - marked_ms < self.settings.debounce_window_s * 1000:
-            return Verdict.DEBOUNCED
+            return StormVerdict.DEBOUNCED
         self.marks[service] = now_ms
-        return Verdict.MARKED
+        return StormVerdict.MARKED
 
     def cooling(self, service: str, now_ms: int) -> bool:
         return now_ms < self.cooling_until_ms(service)
 
     def cooling_until_ms(self, service: str) -> int:
-        """When the service is to be asked again; a time gone by if it is not cooling down."""
+        """When the service may be used again; a past time if it is not cooling down."""
         marked_ms = self.marks.get(service)
         if marked_ms is None:
             return self.whole_until_ms

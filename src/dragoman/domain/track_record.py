@@ -1,7 +1,7 @@
-"""What one instance has seen of the nodes it gave jobs to: how many they failed in a row, and how fast they are.
+"""What one instance knows of the nodes from its own jobs: how many they failed in a row, and how fast they are.
 
-The dispatcher keeps it, for the jobs it drives. Both are local: an instance judges a node by its own jobs, and shares
-only the verdict (see `storm`). Bounded: MAX_NODES nodes, the one used longest ago is forgotten; RECENT speeds of each.
+An instance judges a node by its own jobs, and shares only the verdict (see `storm`). Bounded: MAX_NODES nodes, the
+least recently used is forgotten; RECENT speeds of each.
 """
 
 from collections import OrderedDict, deque
@@ -32,8 +32,8 @@ class TrackRecord:
         seen.failures += 1
         return seen.failures
 
-    def is_news(self, node_id: str, epoch: int) -> bool:
-        """Whether the loss of this connection of the node was not seen before: losses are announced repeatedly."""
+    def is_new_loss(self, node_id: str, epoch: int) -> bool:
+        """Whether this loss of the node's connection is new: losses are announced repeatedly."""
         seen = self._of(node_id)
         newer, seen.lost_epoch = epoch > seen.lost_epoch, max(epoch, seen.lost_epoch)
         return newer
@@ -41,7 +41,7 @@ class TrackRecord:
     def succeeded(self, node_id: str) -> None:
         self._of(node_id).failures = 0
 
-    def took(self, node_id: str, work_s: float, audio_s: float) -> None:
+    def add_work_time(self, node_id: str, work_s: float, audio_s: float) -> None:
         """A job was on the node for `work_s`, whether it ended by itself or by its deadline."""
         if audio_s > 0:
             self._of(node_id).speeds.append(work_s / audio_s)

@@ -1,11 +1,11 @@
 """The turn: one uninterrupted stretch of speech towards one language, kept on one node.
 
-The first job of a turn that finds a node binds the turn to it, once; later jobs take that node if they can, and are
-placed freely if not, without binding anew. A cut that is a whole turn of its own binds nothing. There is no TTL, no
+The first job of a turn that finds a node binds the turn to it, once. Later jobs get that node if they can; otherwise
+they are placed freely and bind nothing. A cut that is a whole turn of its own binds nothing. There is no TTL, no
 second field, and no inheritance from one turn to the next.
 
-Cutting decides where turns begin and end, placement whether a job can have the turn's node; this is the record the
-session's owner keeps between the two.
+The segmenter decides where turns begin and end, `placement` whether a job can have the turn's node. The owner of the
+session keeps this record between the two.
 """
 
 from dataclasses import dataclass
@@ -32,20 +32,20 @@ class Turn:
     ended: bool = False
 
     def placed(self, node_id: str, ends_turn: bool) -> bool:
-        """A job of the turn has a node. True: this binds the turn, and is to be written before the next job looks."""
+        """A job of the turn has a node. True: this binds the turn, to be written before the next job is placed."""
         if not should_bind_job_to_node(self.node_id is None and not self.ended, ends_turn):
             return False
         self.node_id = node_id
         return True
 
     def end(self) -> None:
-        """The ending cut has had its place in the queue: whatever comes later is free."""
+        """The last job of the turn was placed: later jobs are placed freely."""
         self.ended = True
         self.node_id = None
 
 
 def affinity(*, connected: bool, eligible: bool, has_room: bool) -> AffinityResult:
-    """What becomes of a later job's wish for the turn's node. Anything but a hit is placed freely."""
+    """Whether a later job gets the turn's node. Without a hit it is placed freely."""
     if not connected:
         return AffinityResult.OFFLINE
     if not eligible:

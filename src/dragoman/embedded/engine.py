@@ -2,7 +2,7 @@
 
 It listens on a Unix socket (0700), and on a TCP port of the loopback if one is asked for; writes an append-only file
 and never evicts. `start` returns when it answers; after `kill`, or when it died by itself, `start` takes up the same
-data. It does not outlive the process that started it (see `lifeline`): it then gets SIGTERM, so that it still
+data. It does not outlive the process that started it (see `parent_watch`): it then gets SIGTERM, so that it still
 flushes its file. Who restarts it, and when, is left to the caller.
 """
 
@@ -22,7 +22,7 @@ from urllib.parse import quote
 from dragoman.embedded.binary import ServerBinary, find_server
 from dragoman.embedded.datadir import DataDirectory
 from dragoman.embedded.errors import EngineError, ServerEnded
-from dragoman.embedded.lifeline import Child
+from dragoman.embedded.parent_watch import Child
 from dragoman.embedded.wire import Refused, wire
 
 __all__ = ["EngineError", "RedisServer", "ServerBinary", "ServerEnded", "find_server", "free_port"]
@@ -150,7 +150,7 @@ class RedisServer:
     def launch(self) -> None:
         """Start the process and return at once.
 
-        Called from the main thread, it needs nothing but the kernel to be bound to this process: see `lifeline`.
+        Called from the main thread, it needs nothing but the kernel to be bound to this process: see `parent_watch`.
         """
         if self.running:
             raise RuntimeError("the server runs already")

@@ -1,15 +1,15 @@
-"""Engines behind a node: who recognises, who translates, who speaks. Any of the three may be replaced.
+"""Engines for a node: one recognises, one translates, one speaks. Each of the three may be replaced.
 
     from dragoman.engines import Pipeline, Sound
 
-    Node(url, Pipeline(recognise, translate, synthesise), asr=["en"], semantic=["es"], tts=["es"]).serve()
+    Node(url, Pipeline(recognise, translate, synthesise), Capabilities(["en"], ["es"], ["es"])).serve()
 
-The three are functions, plain or async: see `engine`. The ones that come with Dragoman are one file each, and import
-what they need only when they are opened. Nothing here knows a server: that is the business of `dragoman.node`.
+The three are functions, plain or async: see `dragoman.engines.engine`. Each engine that comes with Dragoman is a
+module, and imports what it needs only when it is opened. `dragoman.node` connects to the server.
 """
 
-from dragoman.engines.engine import EngineFailed, EngineTimeout, Heard, Missing
+from dragoman.engines.engine import EngineFailed, EngineTimeout, Missing, Recognised
 from dragoman.engines.pipeline import Pipeline
 from dragoman.engines.sound import Sound
 
-__all__ = ["EngineFailed", "EngineTimeout", "Heard", "Missing", "Pipeline", "Sound"]
+__all__ = ["EngineFailed", "EngineTimeout", "Missing", "Pipeline", "Recognised", "Sound"]

@@ -1,9 +1,9 @@
-"""Translation by Apertium: offline, by rules; the pairs its installed packages have.
+"""Translation by Apertium: offline, by rules, for the pairs of the installed packages.
 
-A translation takes ten programs in a row, and a quarter of a second if they are started for each sentence. So a row is
-kept alive for each pair and told where a sentence ends by a NUL (`-z`); the `apertium` command cannot do this for
-plain text, so we run its pair's mode and do the escaping ourselves. Where a mode cannot be kept alive, or breaks on a
-sentence, that sentence gets programs of its own.
+A translation runs through a chain of ten programs; starting them takes a quarter of a second. So one chain is kept
+alive for each pair, and a NUL marks the end of a sentence (`-z`). The `apertium` command cannot do this for plain text,
+so we run the mode of the pair and do the escaping ourselves. If a chain cannot be kept alive, or breaks on a sentence,
+that sentence gets new programs.
 """
 
 import asyncio
@@ -20,22 +20,22 @@ SENTENCE_S = 5.0
 _MODE = re.compile(r"([a-z]{3})-([a-z]{3})")
 _SPECIAL = re.compile(r"([\\^$\[\]{}<>/@])")
 _ESCAPED = re.compile(r"\\(.)")
-# The end of a sentence and an empty blank, as the deformatter writes it: without, the last words are held back.
+# The end of a sentence and an empty blank, as the deformatter writes it: otherwise the last words are not printed.
 _END = ".[]"
-# It opens /dev/stdin, which cannot be done with the socket that is ours: hence the cat.
+# apertium opens /dev/stdin, which is impossible if it is a socket, as ours is: hence the cat.
 _ONCE = 'cat | "$0" -u "$1"'
-_KEPT = 'exec bash <(apertium-wblank-mode -z "$1") -n ""'
+_CHAIN = 'exec bash <(apertium-wblank-mode -z "$1") -n ""'
 
 
 class Apertium:
     name = "apertium"
-    remark = "Apertium translates by rules: stiffly, and words it does not know stay as they are"
+    remark = "Apertium translates by rules, and leaves words that it does not know"
 
     def __init__(self, modes: Path = MODES) -> None:
         self.pairs: frozenset[tuple[str, str]] = frozenset()
         self._folder = modes
         self._modes: dict[tuple[str, str], str] = {}
-        self._rows: dict[str, Row] = {}
+        self._chains: dict[str, Chain] = {}
         self._command = "apertium"
 
     async def open(self) -> None:
@@ -49,44 +49,44 @@ class Apertium:
         self.pairs = frozenset(self._modes)
 
     async def close(self) -> None:
-        for row in self._rows.values():
-            await row.close()
+        for chain in self._chains.values():
+            await chain.close()
 
     async def translate(self, text: str, source: str, target: str) -> str:
         mode = self._modes.get((source, target))
         if mode is None:
             raise EngineFailed(f"Apertium has no translation from {source} into {target} here.")
         text = " ".join(text.replace("\0", " ").split())
-        row = self._rows.setdefault(mode, Row(self._folder / f"{mode}.mode"))
+        chain = self._chains.setdefault(mode, Chain(self._folder / f"{mode}.mode"))
         try:
-            return await row.translate(text)
-        except RowBroken:
+            return await chain.translate(text)
+        except ChainBroken:
             return (await output("sh", "-c", _ONCE, self._command, mode, given=text.encode())).decode().strip()
 
 
-class RowBroken(Exception):
-    """It has ended, or is stuck; a new one is started for the next sentence."""
+class ChainBroken(Exception):
+    """The chain has ended or hangs. The next sentence starts a new one."""
 
 
-class Row:
-    """The programs of one pair, one sentence at a time."""
+class Chain:
+    """The programs of one pair. They translate one sentence at a time."""
 
     def __init__(self, mode: Path) -> None:
         self._mode = mode
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._child: asyncio.subprocess.Process | None = None
 
     async def translate(self, text: str) -> str:
-        """Raises RowBroken."""
-        async with self._turn:
+        """Raises ChainBroken."""
+        async with self._lock:
             try:
                 async with asyncio.timeout(SENTENCE_S):
                     return await self._ask(text)
             except (OSError, RuntimeError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                 await asyncio.shield(self.close())
-                raise RowBroken from None
+                raise ChainBroken from None
             except asyncio.CancelledError:
-                # Its answer would be taken for that of the next sentence.
+                # Otherwise its answer would be taken for that of the next sentence.
                 await asyncio.shield(self.close())
                 raise
 
@@ -108,4 +108,4 @@ class Row:
     async def _start(self) -> asyncio.subprocess.Process:
         if not self._mode.exists():
             raise FileNotFoundError(self._mode)
-        return await started("bash", "-c", _KEPT, "apertium", str(self._mode))
+        return await started("bash", "-c", _CHAIN, "apertium", str(self._mode))

@@ -1,7 +1,7 @@
-"""Which engines there are by name, and three of them put together.
+"""The engines by name, and how three of them become a pipeline.
 
-`Setup` is what somebody chose; `opened` finds out whether it is all there and what languages come out of it, and ends
-everything it started when the block is left.
+`Setup` is the choice of the operator. `opened` finds out whether everything is installed and which languages the three
+serve together; at the end of its block it closes them.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -12,7 +12,7 @@ from dragoman.engines.apertium import PACKAGE as APERTIUM_PACKAGE
 from dragoman.engines.apertium import Apertium
 from dragoman.engines.engine import APT, Engine, EngineFailed, Missing, Recogniser, Synthesiser, Translator, need_module
 from dragoman.engines.espeak import Espeak
-from dragoman.engines.languages import Promise, promise
+from dragoman.engines.languages import Served, served
 from dragoman.engines.libretranslate import DEFAULT_URL as LIBRETRANSLATE_URL
 from dragoman.engines.libretranslate import LibreTranslate
 from dragoman.engines.openai import DEFAULT_URL as OPENAI_URL
@@ -24,7 +24,7 @@ from dragoman.protocol.node import InstalledService
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One of the three: who does it, and where. Empty is the engine's own default."""
+    """One of the three steps: its engine and the engine's settings. Empty: the engine's default."""
 
     engine: str
     url: str = ""
@@ -71,14 +71,14 @@ SYNTHESISERS: Mapping[str, Callable[[Step], Synthesiser | None]] = {
 @dataclass(frozen=True, slots=True)
 class Opened:
     pipeline: Pipeline
-    promise: Promise
+    served: Served
     services: tuple[InstalledService, ...]
     remarks: tuple[str, ...]
 
 
 @asynccontextmanager
 async def opened(setup: Setup) -> AsyncIterator[Opened]:
-    """Raises Missing."""
+    """Open the three engines. Raises Missing."""
     recogniser = RECOGNISERS[setup.recognise.engine](setup.recognise, setup.slots)
     translator = TRANSLATORS[setup.translate.engine](setup.translate)
     synthesiser = SYNTHESISERS[setup.synthesise.engine](setup.synthesise)
@@ -86,29 +86,30 @@ async def opened(setup: Setup) -> AsyncIterator[Opened]:
     if synthesiser is not None:
         kinds["tts"] = synthesiser
     async with AsyncExitStack() as open_ones:
-        # The quick ones first: what is missing is then known before a model is loaded.
+        # The recogniser last: what is missing is then known before its model is loaded.
         await _open(dict.fromkeys(reversed(kinds.values())), open_ones)
-        speaks = synthesiser.languages if synthesiser is not None else frozenset[str]()
-        promised = promise(recogniser.languages, translator.pairs, speaks, setup.languages)
-        if not promised.hears:
+        voices = synthesiser.languages if synthesiser is not None else frozenset[str]()
+        languages = served(recogniser.languages, translator.pairs, voices, setup.languages)
+        if not languages.asr:
             raise Missing(
-                f"{translator.name} translates nothing that {recogniser.name} hears", "choose others, or --languages"
+                f"{translator.name} translates no language that {recogniser.name} recognises",
+                "choose others, or --languages",
             )
         pipeline = Pipeline(
             recogniser.recognise,
             translator.translate,
             synthesiser.synthesise if synthesiser is not None else None,
-            hears=promised.hears,
-            speaks=speaks,
+            asr_languages=languages.asr,
+            tts_languages=voices,
             job_s=setup.job_s,
             threads=setup.slots + 1,
         )
         services = tuple(InstalledService(f"{one.name}-{kind}", kind, "cpu", "running") for kind, one in kinds.items())
-        yield Opened(pipeline, promised, services, tuple(dict.fromkeys(engine.remark for engine in kinds.values())))
+        yield Opened(pipeline, languages, services, tuple(dict.fromkeys(engine.remark for engine in kinds.values())))
 
 
 async def local_lacks() -> Missing | None:
-    """What is not there for `local`, found out without loading a model."""
+    """What is not installed for `--engine local`; checked without loading a model."""
     apertium = Apertium()
     async with AsyncExitStack() as open_ones:
         try:
@@ -116,7 +117,7 @@ async def local_lacks() -> Missing | None:
             need_module("pocketsphinx")
         except Missing as missing:
             return missing
-        if not promise(PocketSphinx.languages, apertium.pairs, ()).hears:
+        if not served(PocketSphinx.languages, apertium.pairs, ()).asr:
             return Missing("Apertium has no translation from English", APT + APERTIUM_PACKAGE)
     return None
 
@@ -135,7 +136,7 @@ async def _open(engines: Iterable[Engine], open_ones: AsyncExitStack) -> None:
             missing.append(error)
         except EngineFailed as error:
             missing.append(
-                Missing(f"{engine.name} is there, but does not work. {error}".rstrip("."), "install it anew")
+                Missing(f"{engine.name} is installed, but does not work. {error}".rstrip("."), "install it again")
             )
     if missing:
         raise Missing.several(missing)

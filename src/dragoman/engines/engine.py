@@ -1,13 +1,15 @@
-"""The three interfaces, and how an engine says that it cannot.
+"""The interfaces of the three kinds of engine, their errors, and the deadline of a job.
 
-A pipeline needs no more than three functions. What comes with Dragoman is an object around such a function that also
-knows which languages it has, and has a life: `open` looks for what it needs and raises Missing, `close` ends what it
-started. An engine that cannot do a job now, but another node might, raises ModelNotAvailable; one that fails on this
-very job raises EngineFailed with a sentence.
+A pipeline needs only three functions. The engines that come with Dragoman are objects around such a function: they know
+their languages, `open` finds what they need or raises Missing, `close` ends what they started. An engine that cannot do
+a job now raises ModelNotAvailable, and the job goes to another node; one that fails on this job raises EngineFailed.
 """
 
 import importlib.util
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,10 +17,11 @@ from dragoman.engines.sound import Sound
 from dragoman.node import JobFailed
 
 APT = "apt-get install "
+NO_JOB_S = 30.0
 
 
 class Missing(Exception):
-    """Something is not installed or not set. One sentence, and the one line that helps."""
+    """Something is not installed or not configured: `what`, and as `remedy` the command or setting that helps."""
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(f"{what}: {remedy}")
@@ -27,7 +30,7 @@ class Missing(Exception):
 
     @classmethod
     def several(cls, missing: "Sequence[Missing]") -> "Missing":
-        """One sentence and one line for all of them."""
+        """All of them in one."""
         whats = list(dict.fromkeys(one.what for one in missing))
         whats[1:] = [f"{what[0].lower()}{what[1:]}" for what in whats[1:]]
         packages = dict.fromkeys(one.remedy.removeprefix(APT) for one in missing if one.remedy.startswith(APT))
@@ -43,44 +46,70 @@ def need_module(name: str) -> None:
 
 
 class EngineFailed(JobFailed):
-    """This job failed, and would fail on another node as well: it is not tried again.
+    """This job failed, and would fail on another node as well: the server does not try it again.
 
-    A sentence for readers of the job's error; never a credential.
+    The message becomes the error of the job, so it must not hold a credential.
     """
 
 
 class EngineTimeout(EngineFailed):
-    """The job's time on this node is over. Another node may be faster, so the job is tried there."""
+    """The job's time on this node is over. The server tries the job on another node, which may be faster."""
 
     final = False
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """What was said; and in which language, by an engine that was asked to find out."""
+class Recognised:
+    """What was recognised; and the language, if the engine had to detect it."""
 
     text: str
     language: str | None = None
 
 
 Partial = Callable[[str], None]
-# Each plain (runs in a thread) or async. A language of None is to be found out; `partial` shows what is heard so far.
-Recognise = Callable[[Sound, str | None, Partial], str | Heard | Awaitable[str | Heard]]
+# Plain functions (run in a thread) or async ones. If the language is None, the engine detects it. `partial` shows the
+# speaker what has been recognised so far.
+Recognise = Callable[[Sound, str | None, Partial], str | Recognised | Awaitable[str | Recognised]]
 Translate = Callable[[str, str, str], str | Awaitable[str]]
 Synthesise = Callable[[str, str], Sound | Awaitable[Sound]]
+
+
+# ---------------------------------------------------------------- the deadline of a job
+#
+# In a context variable, so that an engine knows it without every function passing it on.
+
+_deadline: ContextVar[float | None] = ContextVar("dragoman_engines_deadline", default=None)
+
+
+@contextmanager
+def deadline_in(seconds: float) -> Iterator[None]:
+    token = _deadline.set(time.monotonic() + seconds)
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
+
+def left_s() -> float:
+    """Seconds that the job has left; 30 outside of a job. An engine that would wait longer fails at once instead."""
+    deadline = _deadline.get()
+    return NO_JOB_S if deadline is None else max(0.0, deadline - time.monotonic())
+
+
+# ---------------------------------------------------------------- interfaces
 
 
 class Engine(Protocol):
     @property
     def name(self) -> str:
-        """One word, e.g. espeak."""
+        """One word, such as espeak."""
 
     @property
     def remark(self) -> str:
-        """What somebody should know who relies on it: where audio or text go, how good it is."""
+        """What its user should know: where audio or text is sent, how good the engine is."""
 
     async def open(self) -> None:
-        """Find what is needed and learn the languages. Raises Missing."""
+        """Find what the engine needs, and its languages. Raises Missing."""
 
     async def close(self) -> None: ...
 
@@ -89,13 +118,13 @@ class Recogniser(Engine, Protocol):
     @property
     def languages(self) -> frozenset[str]: ...
 
-    async def recognise(self, sound: Sound, language: str | None, partial: Partial) -> str | Heard: ...
+    async def recognise(self, sound: Sound, language: str | None, partial: Partial) -> str | Recognised: ...
 
 
 class Translator(Engine, Protocol):
     @property
     def pairs(self) -> frozenset[tuple[str, str]]:
-        """(source, target), as many as there are."""
+        """All (source, target) that it translates."""
 
     async def translate(self, text: str, source: str, target: str) -> str: ...
 

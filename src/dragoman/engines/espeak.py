@@ -1,4 +1,4 @@
-"""A voice by espeak-ng: offline, a hundred languages, the sound of a machine. A sentence takes it some milliseconds."""
+"""Synthesis by espeak-ng: offline, a hundred languages, a robotic voice. A sentence takes some milliseconds."""
 
 import asyncio
 import re
@@ -16,10 +16,10 @@ _ALSO = re.compile(r"\(([\w-]+) \d+\)")
 
 
 class Espeak:
-    """`voice`: which of its voices, where not the plain one of the language."""
+    """`voice`: the name of a voice; empty: the default voice of the language."""
 
     name = "espeak"
-    remark = "espeak-ng sounds like a machine"
+    remark = "espeak-ng has a robotic voice"
 
     def __init__(self, voice: str = "", speed: int = DEFAULT_SPEED) -> None:
         self.languages: frozenset[str] = frozenset()
@@ -38,15 +38,15 @@ class Espeak:
         try:
             return await asyncio.to_thread(Sound.of_file, wav)
         except BadAudio:
-            raise EngineFailed(f"espeak-ng spoke no sound of a text in {language}.") from None
+            raise EngineFailed(f"espeak-ng returned no audio for a text in {language}.") from None
 
 
 def languages_of(voices: str) -> frozenset[str]:
-    """By what its list says. MBROLA voices want files that are not installed with it, so they do not count."""
+    """From the output of `espeak-ng --voices`, without MBROLA voices, which need files that are not installed."""
     codes: set[str] = set()
     for line in voices.splitlines()[1:]:
         match = _VOICE.match(line)
         if match and not match[2].startswith("mb/"):
-            told = [match[1], *_ALSO.findall(match[3])]
-            codes |= {code.split("-")[0] for code in told}
+            listed = [match[1], *_ALSO.findall(match[3])]
+            codes |= {code.split("-")[0] for code in listed}
     return frozenset(codes)

@@ -1,13 +1,13 @@
-"""Codes and names of languages, and which of them a node may promise.
+"""Codes and names of languages, and which of them a node may declare.
 
-A server takes a node to serve every pair of a language it hears and one it writes, so what is promised is a rectangle:
-the largest one that recogniser and translator really have.
+A server assumes that a node serves every pair of a language that it recognises and a language that it writes. So a node
+may declare a rectangle of pairs: the largest that recogniser and translator really have.
 """
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-# ISO 639-1, ISO 639-3, name. Those that recognisers and translators of today are good at.
+# ISO 639-1, ISO 639-3, name. Languages that current recognisers and translators support.
 _TABLE = """
 af afr Afrikaans · an arg Aragonese · ar ara Arabic · ast ast Asturian · be bel Belarusian · bg bul Bulgarian
 bn ben Bengali · br bre Breton · bs bos Bosnian · ca cat Catalan · cs ces Czech · cy cym Welsh · da dan Danish
@@ -26,30 +26,35 @@ _ROWS = [row.split(maxsplit=2) for line in _TABLE.splitlines() for row in line.s
 NAMES = {code: name for code, _, name in _ROWS}
 SHORT = {long: code for code, long, _ in _ROWS}
 _BY_NAME = {name.lower(): code for code, _, name in _ROWS}
-# What multilingual models are trained on; a server that has fewer is told by --languages.
+# What multilingual models are trained on; --languages declares fewer.
 MULTILINGUAL = frozenset(NAMES) - frozenset(
-    ("an", "ast", "br", "eo", "eu", "ga", "mt", "nb", "nn", "oc", "sc", "scn", "tt")  # small, or by another name
+    ("an", "ast", "br", "eo", "eu", "ga", "mt", "nb", "nn", "oc", "sc", "scn", "tt")  # rare, or known by another name
 )
 
 
-def code_of(told: str) -> str | None:
-    """`Spanish`, `spa`, `es-MX` and `es` are all es."""
-    word = told.strip().lower()
+def code_of(language: str) -> str | None:
+    """The code: es for `Spanish`, `spa`, `es-MX` and `es`."""
+    word = language.strip().lower()
     short = word.split("-")[0].split("_")[0]
     return _BY_NAME.get(word) or SHORT.get(short) or (short if short in NAMES else None)
 
 
-class Promise(NamedTuple):
-    hears: frozenset[str]
-    writes: frozenset[str]
-    speaks: frozenset[str]
+class Served(NamedTuple):
+    """The languages of a node, as Capabilities has them."""
+
+    asr: frozenset[str]
+    semantic: frozenset[str]
+    tts: frozenset[str]
 
 
-def promise(
-    hears: Iterable[str], pairs: Iterable[tuple[str, str]], speaks: Iterable[str], only: frozenset[str] = frozenset()
-) -> Promise:
-    """Of languages `only`, where that is not empty. Into its own language every sentence needs no translation."""
-    wanted = {language for language in hears if not only or language in only}
+def served(
+    asr: Iterable[str], pairs: Iterable[tuple[str, str]], tts: Iterable[str], only: frozenset[str] = frozenset()
+) -> Served:
+    """What a node may declare; of languages `only`, unless that is empty.
+
+    A sentence into its own language needs no translation, so such pairs are always served.
+    """
+    wanted = {language for language in asr if not only or language in only}
     writes: dict[str, set[str]] = {}
     for source, target in pairs:
         if source in wanted and source != target and (not only or target in only):
@@ -61,4 +66,4 @@ def promise(
         count = sum(source != target for source in able for target in real)
         if count > best[0]:
             best = count, able, real
-    return Promise(frozenset(best[1]), frozenset(best[2]), frozenset(best[2]) & frozenset(speaks))
+    return Served(frozenset(best[1]), frozenset(best[2]), frozenset(best[2]) & frozenset(tts))

@@ -1,7 +1,7 @@
-"""Any server that speaks OpenAI's API: transcriptions, chat completions for translation, speech.
+"""Any server with OpenAI's API: transcriptions, chat completions for translation, speech.
 
-The three are separate engines, each with its own address and model, so that one may run here and another there. What
-is heard goes to that server. Where it can stream a transcription, its pieces become partials.
+The three are separate engines, each with its own address and model. Audio and text are sent to that server. If it can
+stream a transcription, the pieces become partials.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from dragoman.engines.engine import EngineFailed, Heard, Missing, Partial
+from dragoman.engines.engine import EngineFailed, Missing, Partial, Recognised
 from dragoman.engines.http_service import HttpService
 from dragoman.engines.languages import MULTILINGUAL, NAMES, code_of
 from dragoman.engines.sound import Sound
@@ -26,7 +26,7 @@ _PROMPT = (
 
 
 class OpenAI:
-    """What the three have in common: a server that is asked."""
+    """What the three have in common."""
 
     name = "openai"
 
@@ -36,10 +36,10 @@ class OpenAI:
 
     @property
     def remark(self) -> str:
-        return f"what is said goes to {self._service.url}"
+        return f"speech is sent to {self._service.url}"
 
     async def open(self) -> None:
-        """Servers other than OpenAI's own may need no key."""
+        """Only OpenAI's own server always needs a key."""
         await self._service.open()
         if not self._has_key and urlsplit(self._service.url).hostname == urlsplit(DEFAULT_URL).hostname:
             raise Missing(
@@ -58,17 +58,17 @@ class OpenAIRecogniser(OpenAI):
         super().__init__(url, "asr", key)
         self._model, self._stream = model, stream
 
-    async def recognise(self, sound: Sound, language: str | None, partial: Partial) -> Heard:
+    async def recognise(self, sound: Sound, language: str | None, partial: Partial) -> Recognised:
         def body() -> dict[str, Any]:
             return {"data": self._form(sound, language)}
 
         async with self._service.answer("POST", "/audio/transcriptions", body) as answer:
             if answer.content_type == "text/event-stream":
-                return Heard(await _streamed(_events(answer.content), partial), language)
-            told = self._service.parsed(await answer.read())
-        if not isinstance(told, dict) or not isinstance(told.get("text"), str):
+                return Recognised(await _streamed(_events(answer.content), partial), language)
+            transcription = self._service.parsed(await answer.read())
+        if not isinstance(transcription, dict) or not isinstance(transcription.get("text"), str):
             raise EngineFailed("The transcription has no text in it.")
-        return Heard(told["text"], language or code_of(str(told.get("language") or "")))
+        return Recognised(transcription["text"], language or code_of(str(transcription.get("language") or "")))
 
     def _form(self, sound: Sound, language: str | None) -> Any:
         import aiohttp
@@ -76,7 +76,7 @@ class OpenAIRecogniser(OpenAI):
         form = aiohttp.FormData()
         form.add_field("file", sound.wav(), filename="speech.wav", content_type="audio/wav")
         form.add_field("model", self._model)
-        # Only the verbose answer says which language it was.
+        # Only the verbose answer names the language.
         form.add_field("response_format", "json" if language else "verbose_json")
         if language:
             form.add_field("language", language)
@@ -95,10 +95,10 @@ class OpenAITranslator(OpenAI):
     async def translate(self, text: str, source: str, target: str) -> str:
         prompt = _PROMPT.format(source=NAMES.get(source, source), target=NAMES.get(target, target))
         messages = [{"role": "system", "content": prompt}, {"role": "user", "content": text}]
-        asked = {"model": self._model, "messages": messages, "temperature": 0}
-        told = await self._service.json("POST", "/chat/completions", lambda: {"json": asked})
+        request = {"model": self._model, "messages": messages, "temperature": 0}
+        answer = await self._service.json("POST", "/chat/completions", lambda: {"json": request})
         try:
-            content = told["choices"][0]["message"]["content"]
+            content = answer["choices"][0]["message"]["content"]
         except (LookupError, TypeError):
             content = None
         if not isinstance(content, str):
@@ -114,38 +114,38 @@ class OpenAISynthesiser(OpenAI):
         self._model, self._voice = model, voice
 
     async def synthesise(self, text: str, language: str) -> Sound:
-        asked = {"model": self._model, "voice": self._voice, "input": text, "response_format": "wav"}
-        data = await self._service.data("POST", "/audio/speech", lambda: {"json": asked})
+        request = {"model": self._model, "voice": self._voice, "input": text, "response_format": "wav"}
+        data = await self._service.data("POST", "/audio/speech", lambda: {"json": request})
         try:
             return await asyncio.to_thread(Sound.of_file, data)
         except BadAudio:
-            raise EngineFailed("The speech is of no kind of audio that can be decoded.") from None
+            raise EngineFailed("The server's speech cannot be decoded.") from None
 
 
 # ---------------------------------------------------------------- streams
 
 
 async def _events(lines: AsyncIterable[bytes]) -> AsyncIterator[Mapping[str, Any]]:
-    """Of a text/event-stream, the data that are JSON objects; the end is [DONE], or just the end."""
+    """The JSON objects of a text/event-stream, which ends with [DONE] or without."""
     async for line in lines:
         if line.startswith(b"data:") and line[5:].strip() != b"[DONE]":
             try:
-                told = json.loads(line[5:])
+                event = json.loads(line[5:])
             except ValueError:
-                raise EngineFailed("The transcription's stream holds what is no JSON.") from None
-            if isinstance(told, dict):
-                yield told
+                raise EngineFailed("The stream of the transcription has a line that is not JSON.") from None
+            if isinstance(event, dict):
+                yield event
 
 
 async def _streamed(events: AsyncIterator[Mapping[str, Any]], partial: Partial) -> str:
-    heard = ""
+    text = ""
     async for event in events:
         match event.get("type"):
             case "transcript.text.delta":
-                heard += str(event.get("delta", ""))
-                partial(heard)
+                text += str(event.get("delta", ""))
+                partial(text)
             case "transcript.text.done":
-                return str(event.get("text", heard))
+                return str(event.get("text", text))
             case "error":
-                raise EngineFailed("The transcription broke off with an error of the server.")
-    return heard
+                raise EngineFailed("The server interrupted the transcription with an error.")
+    return text

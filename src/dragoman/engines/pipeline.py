@@ -1,8 +1,8 @@
-"""A node's handler made of any three engines: audio in, what was heard, what it means, how it sounds.
+"""A handler for a node, made of three engines: recognition, translation, synthesis.
 
-A job has the time that its server gives the attempt, less what the answer needs to arrive: the reason for a failure
-then reaches the server before its own time-out. Recognition and translation make the result; a voice that fails, or
-does not know the language, costs only the sound. A pipeline may have no voice at all.
+The time for a job is the server's deadline for the attempt minus the time that the answer needs to arrive: the reason
+of a failure then reaches the server before its timeout. If the synthesis fails, or does not know the language, the
+result has no audio. A pipeline may have no synthesis at all.
 """
 
 import asyncio
@@ -12,8 +12,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dragoman.engines.engine import EngineFailed, EngineTimeout, Heard, Recognise, Synthesise, Translate
-from dragoman.engines.patience import within
+from dragoman.engines.engine import (
+    EngineFailed,
+    EngineTimeout,
+    Recognise,
+    Recognised,
+    Synthesise,
+    Translate,
+    deadline_in,
+)
 from dragoman.engines.sound import Sound
 from dragoman.node import Job, Result
 from dragoman.node.threads import Threads
@@ -22,19 +29,24 @@ from dragoman.protocol.codes import EmptyReason
 log = logging.getLogger("dragoman.engines")
 
 JOB_S = 11.0  # for servers that set no deadline
-ANSWER_S = 1.0  # of the server's time, for the answer to arrive; of a short time a tenth
-# As the server reads them, for `service_timings` of the result.
-NAMES_OF_TIMES = {"recognition": "asr_ms", "translation": "nmt_ms", "synthesis": "tts_ms"}
-GRACE_S = 0.25  # an engine that watches the time can say more about what took so long than we can
+ANSWER_S = 1.0  # reserved for the answer to arrive; a tenth of a deadline below 10 s
+# As the server expects them in `service_timings` of the result.
+TIMING_NAMES = {"recognition": "asr_ms", "translation": "nmt_ms", "synthesis": "tts_ms"}
+GRACE_S = 0.25  # an engine that observes the deadline itself can report better than we can what took so long
 THREADS = 8
 AUTO = "auto"
-NO_SOUND = "TTS_FAILED"
+TTS_FAILED = "TTS_FAILED"
 
 
 class Pipeline:
-    """`hears` and `speaks`: the languages of recogniser and voice, where it matters; empty stands for any.
+    """A handler for `Node`, made of three functions, plain or async.
 
-    Without `synthesise` it gives text only. `job_s` limits a job further than the server's deadline does.
+        def recognise(sound: Sound, language: str | None, partial) -> str | Recognised
+        def translate(text: str, source: str, target: str) -> str
+        def synthesise(text: str, language: str) -> Sound
+
+    Without `synthesise`, results have no audio. `asr_languages` and `tts_languages`: what the recogniser and the voice
+    know, if that must be checked; empty: any language. `job_s`: a limit for each job, below the server's deadline.
     """
 
     def __init__(
@@ -43,13 +55,13 @@ class Pipeline:
         translate: Translate,
         synthesise: Synthesise | None = None,
         *,
-        hears: frozenset[str] = frozenset(),
-        speaks: frozenset[str] = frozenset(),
+        asr_languages: frozenset[str] = frozenset(),
+        tts_languages: frozenset[str] = frozenset(),
         job_s: float | None = None,
         threads: int = THREADS,
     ) -> None:
         self._recognise, self._translate, self._synthesise = recognise, translate, synthesise
-        self._hears, self._speaks = hears, speaks
+        self._asr_languages, self._tts_languages = asr_languages, tts_languages
         self._job_s = job_s
         self._threads = Threads(threads, "dragoman-engine")
 
@@ -58,75 +70,79 @@ class Pipeline:
         return self._synthesise is not None
 
     async def __call__(self, job: Job) -> Result | None:
-        course, has_s = Course(), self._has_s(job)
-        if has_s <= 0:
-            raise EngineTimeout("The job waited in the queue of the node until its time was over.")
-        with within(has_s):
+        steps, time_s = StepTimer(), self._time_s(job)
+        if time_s <= 0:
+            raise EngineTimeout("The job waited in the queue of the node until its deadline had passed.")
+        with deadline_in(time_s):
             try:
-                async with asyncio.timeout(has_s + GRACE_S):
-                    return await self._interpret(job, course)
+                async with asyncio.timeout(time_s + GRACE_S):
+                    return await self._interpret(job, steps)
             except TimeoutError:
-                raise EngineTimeout(f"The {course.step} was not done within {has_s:.3g} s.") from None
+                raise EngineTimeout(f"The {steps.current} was not done within {time_s:.3g} s.") from None
 
-    def _has_s(self, job: Job) -> float:
+    def _time_s(self, job: Job) -> float:
         if job.left_s is None:
             return self._job_s or JOB_S
-        has_s = job.left_s - min(ANSWER_S, job.left_s / 10)
-        return min(has_s, self._job_s or has_s)
+        time_s = job.left_s - min(ANSWER_S, job.left_s / 10)
+        return min(time_s, self._job_s or time_s)
 
-    async def _interpret(self, job: Job, course: "Course") -> Result | None:
-        with course.at("decoding"):
+    async def _interpret(self, job: Job, steps: "StepTimer") -> Result | None:
+        with steps.step("decoding"):
             sound = await self._in_thread(Sound.of_wire, job.audio, job.audio_format, job.sample_rate)
-        with course.at("recognition"):
-            heard = await self._hear(sound, self._source(job), job)
-        text = heard.text.strip()
+        with steps.step("recognition"):
+            recognised = await self._recognise_speech(sound, self._source(job), job)
+        text = recognised.text.strip()
         if not text:
             return Result(extra={"reason": EmptyReason.ASR_EMPTY})
         job.partial(text, True)
-        source = heard.language or self._source(job) or job.assign.lang_a or job.src_lang
+        source = recognised.language or self._source(job) or job.assign.lang_a or job.src_lang
         target = self._target(job, source)
-        said = text
+        translated = text
         if job.pipeline.use_nmt and source != target:
-            with course.at("translation"):
-                said = (await self._call(self._translate, text, source, target)).strip()
-        result = Result(text, said if job.pipeline.use_nmt else "", extra=course.took, language=heard.language)
-        if job.pipeline.use_tts and said and self._synthesise is not None:
+            with steps.step("translation"):
+                translated = (await self._call(self._translate, text, source, target)).strip()
+        result = Result(
+            text, translated if job.pipeline.use_nmt else "", extra=steps.took_ms, language=recognised.language
+        )
+        if job.pipeline.use_tts and translated and self._synthesise is not None:
             language = target if job.pipeline.use_nmt else source
-            await self._speak(self._synthesise, said, language, result, course)
+            await self._speak(self._synthesise, translated, language, result, steps)
         return result
 
-    async def _hear(self, sound: Sound, language: str | None, job: Job) -> Heard:
-        heard = await self._call(self._recognise, sound, language, job.partial)
-        return heard if isinstance(heard, Heard) else Heard(heard)
+    async def _recognise_speech(self, sound: Sound, language: str | None, job: Job) -> Recognised:
+        recognised = await self._call(self._recognise, sound, language, job.partial)
+        return recognised if isinstance(recognised, Recognised) else Recognised(recognised)
 
-    async def _speak(self, synthesise: Synthesise, text: str, language: str, result: Result, course: "Course") -> None:
-        if self._speaks and language not in self._speaks:
-            result.reason_codes = [NO_SOUND]
+    async def _speak(
+        self, synthesise: Synthesise, text: str, language: str, result: Result, steps: "StepTimer"
+    ) -> None:
+        if self._tts_languages and language not in self._tts_languages:
+            result.reason_codes = [TTS_FAILED]
             return
         try:
-            with course.at("synthesis"):
+            with steps.step("synthesis"):
                 sound = await self._call(synthesise, text, language)
                 result.tts_audio = await self._in_thread(sound.opus)
         except EngineFailed as error:
-            log.warning("a result goes without its sound: %s", error)
-            result.reason_codes = [NO_SOUND]
+            log.warning("a result has no audio: %s", error)
+            result.reason_codes = [TTS_FAILED]
 
-    # ------------------------------------------------------------ which way
+    # ------------------------------------------------------------ languages
 
     def _source(self, job: Job) -> str | None:
-        """None: to be found out."""
+        """None: the recogniser detects it."""
         if job.src_lang != AUTO:
             return job.src_lang
-        return next(iter(self._hears)) if len(self._hears) == 1 else None
+        return next(iter(self._asr_languages)) if len(self._asr_languages) == 1 else None
 
     def _target(self, job: Job, source: str) -> str:
-        """Between two who take turns, the other's language."""
+        """Between two people who take turns, the language of the other one."""
         a, b = job.assign.lang_a, job.assign.lang_b
         if job.src_lang == AUTO and a and b:
             return a if source == b else b
         return job.tgt_lang
 
-    # ------------------------------------------------------------ where it runs
+    # ------------------------------------------------------------ calls
 
     async def _call(self, function: Callable[..., Any], *args: Any) -> Any:
         if inspect.iscoroutinefunction(function):
@@ -138,19 +154,21 @@ class Pipeline:
         return await self._threads.run(function, *args)
 
 
-class Course:
-    """Which step a job is at, and how long those before it took."""
+class StepTimer:
+    """The current step of a job, and how long earlier steps took."""
 
     def __init__(self) -> None:
-        self.step = "job"
-        self.took: dict[str, float] = {}
+        self.current = "job"
+        self.took_ms: dict[str, float] = {}
         self._began = 0.0
 
-    def at(self, step: str) -> "Course":
-        self.step, self._began = step, time.monotonic()
+    def step(self, name: str) -> "StepTimer":
+        self.current, self._began = name, time.monotonic()
         return self
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, *raised: object) -> None:
-        self.took[NAMES_OF_TIMES.get(self.step, f"{self.step}_ms")] = round((time.monotonic() - self._began) * 1000, 1)
+        self.took_ms[TIMING_NAMES.get(self.current, f"{self.current}_ms")] = round(
+            (time.monotonic() - self._began) * 1000, 1
+        )

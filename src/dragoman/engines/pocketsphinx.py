@@ -1,8 +1,8 @@
-"""Recognition by PocketSphinx: offline, English, of demo quality; partials while it works.
+"""Recognition by PocketSphinx: offline, English, demo quality, with partials.
 
-Its decoder holds the interpreter's lock, so each is a process of its own (this file, run as a module) and the node's
-heartbeats never wait for it. As many processes as slots; they end when their standard input does. One whose job was
-cancelled is killed, because it cannot be interrupted.
+The decoder holds the interpreter's lock, so each one runs in its own process (this module) and does not delay the
+node's heartbeats. There are as many processes as slots; they end when their standard input ends. If a job is cancelled,
+its process is killed, because it cannot be interrupted.
 
     stdin    u32 length, pcm16 at 16 kHz           one utterance after another
     stdout   {"partial": …}* {"text": …}           a line each
@@ -26,18 +26,18 @@ from dragoman.engines.sound import Sound
 
 RATE = 16_000
 PIECE_BYTES = RATE * 2 // 5
-# A third less time than by its defaults, and no more mistakes; tried on only nine sentences of a synthetic voice.
+# A third faster than the defaults without more mistakes; measured on only nine sentences of a synthetic voice.
 BOUNDS = {"maxhmmpf": 5000, "maxwpf": 10}
-NOTHING_MUCH = "nothing-much"
-SILENCE = bytes(RATE * 2 // 4)  # the decoder wants a quiet moment before and after
+ONE_WORD = "one-word"
+SILENCE = bytes(RATE * 2 // 4)  # the decoder needs silence before and after the speech
 _LENGTH = Struct("<I")
 READY = b"ready\n"
-RUDE = ("asshole", "bitch", "bullshit", "cunt", "fuck", "motherfuck", "nigg", "pussy", "shit", "slut", "whore")
+PROFANITY = ("asshole", "bitch", "bullshit", "cunt", "fuck", "motherfuck", "nigg", "pussy", "shit", "slut", "whore")
 
 
 class PocketSphinx:
     name = "pocketsphinx"
-    remark = "PocketSphinx hears English only, and mishears much of it"
+    remark = "PocketSphinx recognises only English, with many mistakes"
     languages = frozenset(("en",))
 
     def __init__(self, slots: int = 1) -> None:
@@ -84,39 +84,39 @@ async def _ask(child: asyncio.subprocess.Process, pcm: bytes, partial: Partial) 
         child.stdin.write(_LENGTH.pack(len(pcm)) + pcm)
         await child.stdin.drain()
         while line := await child.stdout.readline():
-            told = json.loads(line)
-            if "text" in told:
-                return str(told["text"])
-            partial(told["partial"])
-    except (ConnectionError, RuntimeError):  # uvloop's word for a pipe that is closed already
+            answer = json.loads(line)
+            if "text" in answer:
+                return str(answer["text"])
+            partial(answer["partial"])
+    except (ConnectionError, RuntimeError):  # uvloop raises RuntimeError if the pipe is closed already
         pass
-    raise EngineFailed("PocketSphinx died while it listened.")
+    raise EngineFailed("PocketSphinx ended during the recognition.")
 
 
 # ---------------------------------------------------------------- the process
 
 
 def main() -> None:
-    # What the library prints must not come between our lines.
+    # What the library prints must not get between our lines.
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     sphinx: Any = importlib.import_module("pocketsphinx")
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".dict") as words:
-        words.writelines(_decent(Path(sphinx.get_model_path("en-us/cmudict-en-us.dict"))))
+        words.writelines(_without_profanity(Path(sphinx.get_model_path("en-us/cmudict-en-us.dict"))))
         words.flush()
         decoder = sphinx.Decoder(samprate=RATE, loglevel="FATAL", dict=words.name, **BOUNDS)
-    decoder.add_jsgf_string(NOTHING_MUCH, "#JSGF V1.0; grammar g; public <g> = hello;")
+    decoder.add_jsgf_string(ONE_WORD, "#JSGF V1.0; grammar g; public <g> = hello;")
     answers.write(READY)
     with contextlib.suppress(BrokenPipeError):
         while pcm := _utterance(sys.stdin.buffer):
-            for told in _listen(decoder, pcm):
-                answers.write(json.dumps(told).encode() + b"\n")
+            for answer in _recognise(decoder, pcm):
+                answers.write(json.dumps(answer).encode() + b"\n")
 
 
-def _decent(dictionary: Path) -> Iterator[str]:
-    """It mishears, and its dictionary is that of telephone talk: nobody should be quoted with what they did not say."""
+def _without_profanity(dictionary: Path) -> Iterator[str]:
+    """The engine makes mistakes, and must not put profanity into a speaker's mouth."""
     with dictionary.open(encoding="utf-8") as lines:
-        yield from (line for line in lines if not line.startswith(RUDE))
+        yield from (line for line in lines if not line.startswith(PROFANITY))
 
 
 def _utterance(source: BinaryIO) -> bytes:
@@ -124,9 +124,9 @@ def _utterance(source: BinaryIO) -> bytes:
     return source.read(_LENGTH.unpack(head)[0]) if len(head) == _LENGTH.size else b""
 
 
-def _listen(decoder: Any, pcm: bytes) -> Iterator[dict[str, str]]:
+def _recognise(decoder: Any, pcm: bytes) -> Iterator[dict[str, str]]:
     shown = ""
-    _tune(decoder, pcm)
+    _adapt(decoder, pcm)
     decoder.start_utt()
     for at in range(0, len(pcm), PIECE_BYTES):
         decoder.process_raw(pcm[at : at + PIECE_BYTES], False, False)
@@ -137,14 +137,14 @@ def _listen(decoder: Any, pcm: bytes) -> Iterator[dict[str, str]]:
     yield {"text": _hypothesis(decoder)}
 
 
-def _tune(decoder: Any, pcm: bytes) -> None:
-    """To this voice and microphone, by a first pass that looks for one word only.
+def _adapt(decoder: Any, pcm: bytes) -> None:
+    """Adapt to the voice and the microphone by a first pass that searches for one word only.
 
-    By itself the decoder adapts as it goes, to whoever spoke before. Of those nine sentences
-    19 words of 53 were wrong instead of 27.
+    By default the decoder adapts while it works, and so to the previous speaker. With this pass 19 of the 53 words of
+    those nine sentences were wrong instead of 27.
     """
     real = decoder.current_search()
-    decoder.activate_search(NOTHING_MUCH)
+    decoder.activate_search(ONE_WORD)
     decoder.start_utt()
     decoder.process_raw(pcm, False, True)
     decoder.end_utt()

@@ -1,4 +1,4 @@
-"""Programs of the system that engines run: one answer of a program, the end of a family of them."""
+"""Programs that engines run: find one, start one, get its output, kill it with all its children."""
 
 import asyncio
 import contextlib
@@ -9,11 +9,11 @@ import signal
 from dragoman.engines.engine import APT, EngineFailed, Missing
 
 END_S = 1.0
-MAX_ANSWER = 1 << 20  # of one that answers line by line
+MAX_LINE = 1 << 20
 
 
 def found(program: str, package: str) -> str:
-    """Its path. Raises Missing."""
+    """The path of the program. Raises Missing."""
     path = shutil.which(program)
     if path is None:
         raise Missing(f"The program {program} is not installed", APT + package)
@@ -21,29 +21,29 @@ def found(program: str, package: str) -> str:
 
 
 async def started(*command: str, stderr: int = asyncio.subprocess.DEVNULL) -> asyncio.subprocess.Process:
-    """In a session of its own: Ctrl-C is for the node, which lets its jobs finish."""
+    """Start a program in a session of its own: Ctrl-C must reach only the node, which finishes its jobs."""
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=stderr,
-            limit=MAX_ANSWER,
+            limit=MAX_LINE,
             start_new_session=True,
-            # Where no locale is set, as in a container, they would take ñ for two letters.
+            # Without a locale, as in a container, programs would read ñ as two letters.
             env={**os.environ, "LC_ALL": "C.UTF-8"},
         )
     )
     try:
         return await asyncio.shield(starting)
     except asyncio.CancelledError:
-        # Cancelled half-way it would leave a program behind that nobody knows.
+        # Otherwise the program would go on without anyone to end it.
         await end(await starting)
         raise
 
 
 async def output(*command: str, given: bytes = b"") -> bytes:
-    """What the program writes for what it is given. Raises EngineFailed; cancelled, the program is killed."""
+    """The output of the program for the input `given`. Raises EngineFailed. Kills the program if cancelled."""
     child = await started(*command, stderr=asyncio.subprocess.PIPE)
     try:
         assert child.stdin is not None
@@ -62,8 +62,8 @@ async def output(*command: str, given: bytes = b"") -> bytes:
 
 
 async def feed(stdin: asyncio.StreamWriter, given: bytes) -> None:
-    """All of it and the end, or as much as the program took before it ended."""
-    # RuntimeError is uvloop's word for a pipe that is closed already.
+    """Write all input and close the pipe; or as much as the program read before it ended."""
+    # uvloop raises RuntimeError if the pipe is closed already.
     with contextlib.suppress(ConnectionError, RuntimeError):
         stdin.write(given)
         await stdin.drain()
@@ -77,13 +77,13 @@ async def _closed(stdin: asyncio.StreamWriter) -> None:
 
 
 async def end(child: asyncio.subprocess.Process) -> None:
-    """Of a child that leads a session: everything it started goes with it."""
+    """Kill the program and everything that it started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     await child.wait()
     if child.stdin is not None:
         await _closed(child.stdin)
-    # To their ends, so that nothing of it is left in the event loop.
+    # Read the pipes to their ends, so that nothing of them stays in the event loop.
     for stream in filter(None, (child.stdout, child.stderr)):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(END_S):

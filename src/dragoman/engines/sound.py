@@ -1,6 +1,6 @@
-"""Sound as engines pass it on: pcm16, one channel, some rate; and its ways from and to what the protocol carries.
+"""Audio as engines exchange it: pcm16, one channel, any rate; and its conversion from and to the protocol's formats.
 
-Opus and resampling are PyAV's; its wheel carries libopus. It is imported when first used, and only in `_av`.
+PyAV does Opus and resampling; its wheel includes libopus. It is imported when it is first used, and only in `_av`.
 """
 
 import io
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 OPUS_RATE = 16_000
 OPUS_BITS_PER_S = 24_000
-_DECODER_RATE = 48_000  # what libopus gives, whatever was put in
+_DECODER_RATE = 48_000  # libopus always decodes to this rate
 
 
 @dataclass(frozen=True, slots=True)
 class Sound:
-    """`pcm`: little-endian signed 16 bit, mono."""
+    """`pcm`: little-endian signed 16-bit samples, mono. `rate`: samples a second."""
 
     pcm: bytes
     rate: int
@@ -42,12 +42,13 @@ class Sound:
         return float((sum(sample * sample for sample in samples) / len(samples)) ** 0.5) if samples else 0.0
 
     def at(self, rate: int) -> "Sound":
-        """The same at another rate."""
+        """Resampled to another rate."""
         if rate == self.rate or not self.pcm:
             return Sound(self.pcm, rate)
         return Sound(b"".join(map(_samples, _resampled([_frame(self)], rate))), rate)
 
     def wav(self) -> bytes:
+        """A WAV file."""
         file = io.BytesIO()
         with wave.open(file, "wb") as writer:
             writer.setnchannels(1)
@@ -57,7 +58,7 @@ class Sound:
         return file.getvalue()
 
     def opus(self) -> bytes:
-        """A run of packets of 20 ms at 16 kHz, as the protocol has them."""
+        """Opus packets of 20 ms at 16 kHz, as the protocol carries them."""
         if not self.pcm:
             return b""
         encoder = _av().CodecContext.create("libopus", "w")
@@ -73,13 +74,13 @@ class Sound:
 
     @classmethod
     def of_wire(cls, data: bytes, format: str, rate: int) -> "Sound":
-        """Of a job's audio. Raises BadAudio."""
-        duration_ms(format, data, rate)  # refuses what is neither
+        """From the audio of a job. Raises BadAudio."""
+        duration_ms(format, data, rate)  # raises BadAudio
         return cls._of_opus(data, OPUS_RATE) if format == OPUS else cls(data, rate)
 
     @classmethod
     def of_file(cls, data: bytes) -> "Sound":
-        """Of WAV, MP3, Ogg, FLAC: whatever a server answers with. Raises BadAudio."""
+        """From the content of a WAV, MP3, Ogg or FLAC file. Raises BadAudio."""
         av = _av()
         try:
             with av.open(io.BytesIO(data)) as container:
@@ -88,7 +89,7 @@ class Sound:
                 pieces = _resampled(container.decode(stream), rate)
                 return cls(b"".join(map(_samples, pieces)), rate)
         except (av.error.FFmpegError, IndexError):
-            raise BadAudio("The audio is of no kind that can be decoded.") from None
+            raise BadAudio("The audio cannot be decoded: its format is unknown.") from None
 
     @classmethod
     def _of_opus(cls, run: bytes, rate: int) -> "Sound":

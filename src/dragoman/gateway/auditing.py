@@ -13,15 +13,13 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from dragoman.gateway.answers import Wrong
-from dragoman.gateway.http_places import peer_of
-from dragoman.gateway.principal import Principal
+from dragoman.gateway.http_connections import OPERATOR, peer_of
+from dragoman.gateway.http_messages import Wrong
 from dragoman.store.audit import Audit
 from dragoman.store.errors import StoreError
 
 log = structlog.get_logger(__name__)
 
-OPERATOR = web.RequestKey("operator", Principal)  # where a request keeps who asks
 _NOTED = web.RequestKey("noted", bool)
 DONE: Final = "done"
 MAX_TEXT: Final = 300  # of one field: a target is an operator's word
@@ -37,6 +35,8 @@ ACTIONS: Final = {
     ("DELETE", "/api/v1/chat/users/{name}"): "chat.user.remove",
     ("POST", "/api/v1/chat/users/{name}/password"): "chat.user.passwd",
     ("POST", "/api/v1/chat/invites"): "chat.invite",
+    ("POST", "/api/v1/revocations"): "token.revoke",
+    ("DELETE", "/api/v1/revocations/{name}"): "token.allow",
     ("POST", "/api/v1/dlq/{instance}/{id}/replay"): "dlq.replay",
     ("DELETE", "/api/v1/dlq/{instance}/{id}"): "dlq.drop",
 }
@@ -70,7 +70,7 @@ class Auditor:
         action = ACTIONS.get((request.method, resource.canonical if resource is not None else ""))
         if action is None or request.get(OPERATOR) is None:
             return await handler(request)
-        target = "/".join(request.match_info.values()) or "chat"
+        target = "/".join(request.match_info.values()) or action.partition(".")[0]
         try:
             answer = await handler(request)
         except Exception as error:

@@ -9,17 +9,14 @@ from aiohttp import web
 
 from dragoman.archive import Archive
 from dragoman.domain.chat.switches import BadSwitch, Switches
-from dragoman.gateway.answers import Wrong, error, json
 from dragoman.gateway.auditing import Auditor
-from dragoman.gateway.bodies import Unread, body_of
+from dragoman.gateway.http_messages import BODY_TIMEOUT_S, MAX_BODY_BYTES, Unread, Wrong, asked, body_of, error, json
 from dragoman.services.chat.accounts import Accounts, Denied
+from dragoman.services.chat.feature_switches import FeatureSwitches
 from dragoman.services.chat.hashing import Overloaded
-from dragoman.services.chat.switchboard import Switchboard
-from dragoman.services.chat.whereabouts import Whereabouts
+from dragoman.services.chat.message_lookup import MessageLookup
 from dragoman.services.operations import NotThere
 
-MAX_BODY_BYTES = 16 << 10
-BODY_PATIENCE_S = 10.0
 MAX_INVITE_S = 365 * 86_400
 NO_SUCH_USER = "there is no account of this name"
 
@@ -30,8 +27,8 @@ _B = TypeVar("_B")
 class ChatSeen(Protocol):
     """What the handlers need of chat."""
 
-    switchboard: Switchboard
-    whereabouts: Whereabouts
+    switches: FeatureSwitches
+    message_lookup: MessageLookup
     archive: Archive
     accounts: Accounts
 
@@ -63,17 +60,17 @@ class _Api:
         return json(await self._chat.status())
 
     async def switches(self, _: web.Request) -> web.Response:
-        return json(self._shown(self._chat.switchboard.current))
+        return json(self._shown(self._chat.switches.current))
 
     async def switch(self, request: web.Request) -> web.Response:
         """`{"enabled": true, "rollout_percent": 50}`: some of them, for the whole cluster."""
         try:
-            texts = decode_switches(await body_of(request, MAX_BODY_BYTES, BODY_PATIENCE_S))
+            texts = decode_switches(await body_of(request, MAX_BODY_BYTES, BODY_TIMEOUT_S))
         except Unread as why:
             raise Wrong(str(why)) from None
         try:
-            before = self._chat.switchboard.current.texts()
-            changed = await self._chat.switchboard.change(texts)
+            before = self._chat.switches.current.texts()
+            changed = await self._chat.switches.change(texts)
         except BadSwitch as wrong:
             raise Wrong(str(wrong)) from None
         after = changed.texts()
@@ -82,19 +79,19 @@ class _Api:
         return json(self._shown(changed))
 
     async def reset(self, request: web.Request) -> web.Response:
-        configured = await self._chat.switchboard.reset()
+        configured = await self._chat.switches.reset()
         await self._auditor.note(request, "chat.switches.reset", "chat")
         return json(self._shown(configured))
 
     def _shown(self, switches: Switches) -> dict[str, Any]:
-        configured = msgspec.to_builtins(self._chat.switchboard.configured)
+        configured = msgspec.to_builtins(self._chat.switches.configured)
         return {"switches": msgspec.to_builtins(switches), "configured": configured}
 
     async def message(self, request: web.Request) -> web.Response:
         sender = request.match_info["sender"]
         if not (sender.isascii() and sender.isdecimal() and len(sender) <= 19):
             raise Wrong("the sender is not a user id")
-        return json(await self._chat.whereabouts.of(int(sender), request.match_info["id"]))
+        return json(await self._chat.message_lookup.find(int(sender), request.match_info["id"]))
 
     async def user(self, request: web.Request) -> web.Response:
         found = await self._chat.archive.user_by_name(request.match_info["name"])
@@ -123,16 +120,16 @@ class _Accounts:
         self._accounts, self._auditor, self._disconnect = accounts, auditor, disconnect
 
     async def add(self, request: web.Request) -> web.Response:
-        asked = await _asked(request, NewUser)
-        user = await _allowed(self._accounts.add(asked.username, asked.password))
+        new = await asked(request, NewUser)
+        user = await _allowed(self._accounts.add(new.username, new.password))
         if user is None:
             return error("this name is taken", 409)
         await self._auditor.note(request, "chat.user.add", user.name, f"user {user.id}")
         return json({"userId": str(user.id), "username": user.name})
 
     async def set_password(self, request: web.Request) -> web.Response:
-        name, asked = request.match_info["name"], await _asked(request, NewPassword)
-        user = await _allowed(self._accounts.set_password(name, asked.password))
+        name, new = request.match_info["name"], await asked(request, NewPassword)
+        user = await _allowed(self._accounts.set_password(name, new.password))
         if user is None:
             return error(NO_SUCH_USER, 404)
         await self._auditor.note(request, "chat.user.passwd", name, f"user {user}")
@@ -149,7 +146,7 @@ class _Accounts:
         return json({"userId": str(user), "removed": True})
 
     async def invite(self, request: web.Request) -> web.Response:
-        ttl_s = (await _asked(request, NewInvite)).ttl_s
+        ttl_s = (await asked(request, NewInvite)).ttl_s
         if not 1 <= ttl_s <= MAX_INVITE_S:
             raise Wrong(f"ttl_s is not from 1 to {MAX_INVITE_S}")
         code = await self._accounts.invite(ttl_s)
@@ -162,15 +159,6 @@ class _Accounts:
         """Its tokens are over already: a connection that cannot be reached now closes with its next frame."""
         with suppress(NotThere):
             await self._disconnect(user)
-
-
-async def _asked(request: web.Request, kind: type[_B]) -> _B:
-    try:
-        return msgspec.json.decode(await body_of(request, MAX_BODY_BYTES, BODY_PATIENCE_S), type=kind)
-    except Unread as why:
-        raise Wrong(str(why)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
-        raise Wrong(f"the body is not as expected: {wrong}") from None
 
 
 async def _allowed(doing: Awaitable[_B]) -> _B:

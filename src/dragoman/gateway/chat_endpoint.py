@@ -5,18 +5,20 @@ from enum import Enum, auto
 from time import monotonic, time
 
 from dragoman.domain.chat.rules import Guard, comes_later
-from dragoman.gateway.anteroom import Anteroom
+from dragoman.gateway.admitted import AdmittedConnections
 from dragoman.gateway.connection import Connection
 from dragoman.gateway.handshake import Reject, Request
+from dragoman.gateway.pre_session import PreSession
+from dragoman.gateway.principal import Principal
 from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import Frame, FrameType, Reason
 from dragoman.protocol.codes import Close
 from dragoman.services.chat.admission import Admission
 from dragoman.services.chat.clock import now_ms
+from dragoman.services.chat.local_users import ChatUser
 from dragoman.services.chat.outbound import Outbound
 from dragoman.services.chat.receipts import Receipts
 from dragoman.services.chat.tokens import BadToken, Tokens
-from dragoman.services.chat.user import ChatUser
 from dragoman.services.loops import Tasks
 
 PATH = "/ws"
@@ -68,11 +70,13 @@ class ChatEndpoint:
         admission: Admission,
         receipts: Receipts,
         tasks: Tasks,
-        anteroom: Anteroom,
+        pre_session: PreSession,
         guard: Guard,
         draining: Callable[[], bool],
+        admitted: AdmittedConnections,
     ) -> None:
-        self._admission, self._receipts, self._tasks, self._anteroom = admission, receipts, tasks, anteroom
+        self._admitted = admitted
+        self._admission, self._receipts, self._tasks, self._pre_session = admission, receipts, tasks, pre_session
         self._guard, self._draining = guard, draining
         self._state = State.NEW
         self._user: ChatUser | None = None
@@ -85,15 +89,14 @@ class ChatEndpoint:
         if self._draining():
             conn.close(Close.SHUTDOWN, "the server is going down")
             return
-        self._anteroom.enter(conn, Close.UNAUTHORIZED, Reason.AUTH_TIMEOUT, wire.error(Reason.AUTH_TIMEOUT, now_ms()))
+        self._pre_session.add(conn, Close.UNAUTHORIZED, Reason.AUTH_TIMEOUT, wire.error(Reason.AUTH_TIMEOUT, now_ms()))
         token = handshake_token(conn.headers, conn.query)
         if token is not None:
             self._come_in(conn, token)
 
     def text(self, conn: Connection, data: bytes) -> None:
-        if self._user is not None and self._user.unread_s:
-            self._guard.unread(self._user.unread_s)
-            self._user.unread_s = 0.0
+        if self._user is not None and (unread_s := self._user.take_unread_s()):
+            self._guard.unread(unread_s)
         if self._state is State.OVER:
             return
         frame = None if self._state is State.COMING_IN else decoded(data)
@@ -123,9 +126,10 @@ class ChatEndpoint:
     def closed(self, conn: Connection) -> None:
         self._state = State.OVER
         self._waiting.clear()
-        self._anteroom.leave(conn)
+        self._pre_session.remove(conn)
+        self._admitted.discard(conn)
         if self._user is not None:
-            self._tasks.spawn(self._admission.leave(self._user), "chat-leave")
+            self._tasks.spawn(self._admission.disconnected(self._user), "chat-leave")
 
     # -- coming in -------------------------------------------------------------------------------
 
@@ -135,7 +139,7 @@ class ChatEndpoint:
 
     async def _admit(self, conn: Connection, token: str | None) -> None:
         found = await self._admission.admit(conn, token)
-        self._anteroom.leave(conn)
+        self._pre_session.remove(conn)
         if isinstance(found, Reason):
             self._state = State.OVER
             conn.send(wire.auth_fail(found, now_ms()))
@@ -143,15 +147,24 @@ class ChatEndpoint:
             return
         self._user, self._outbound = found, self._admission.outbound(found)
         if self._state is State.OVER:  # it left in the meantime
-            await self._admission.leave(found)
+            await self._admission.disconnected(found)
             return
         self._state = State.OPEN
+        self._remember(conn, found)
         waiting, self._waiting = self._waiting, []
         if len(waiting) >= MOST_WAITING:
             conn.resume_reading()
         for data in waiting:
             if self._state is State.OPEN:
                 self._hear(conn, decoded(data))
+
+    def _remember(self, conn: Connection, user: ChatUser) -> None:
+        """It ends when its token or its user is revoked."""
+        principal = Principal("client", str(user.id), chat_user=True, token=user.token)
+        self._admitted.add(conn, principal, self._revoked)
+
+    def _revoked(self, conn: Connection) -> None:
+        self._end(conn, Reason.SESSION_INVALID, Close.UNAUTHORIZED)
 
     # -- what the client says --------------------------------------------------------------------
 
@@ -181,7 +194,7 @@ class ChatEndpoint:
         if time() >= user.expires_s:
             self._end(conn, Reason.TOKEN_EXPIRED, Close.UNAUTHORIZED)
             return
-        self._admission.look_again(user)
+        self._admission.check_session(user)
         match frame.type:
             case FrameType.SINGLE_CHAT:
                 assert self._outbound is not None, "it came with the user"
@@ -189,7 +202,7 @@ class ChatEndpoint:
             case FrameType.ACK:
                 self._receipts.given(user, frame)
             case FrameType.PING:
-                user.say(wire.pong(now_ms()))
+                user.send(wire.pong(now_ms()))
             case FrameType.PONG:
                 pass
             case FrameType.AUTH:
@@ -207,7 +220,8 @@ class ChatEndpoint:
             conn.send(wire.auth_fail(reason, now_ms()))
             self._over(conn, Close.UNAUTHORIZED, reason)
         else:
-            user.say(wire.auth_ok(user.id, now_ms()))
+            self._remember(conn, user)
+            user.send(wire.auth_ok(user.id, now_ms()))
 
     # -- what is wrong ---------------------------------------------------------------------------
 

@@ -14,9 +14,9 @@ import structlog
 from aiohttp import web
 
 from dragoman.archive import Archive, ArchiveAway, Conversation, Stored
-from dragoman.domain.chat.allowances import Allowances
-from dragoman.gateway.bodies import Unread, body_of
-from dragoman.gateway.http_places import peer_of
+from dragoman.domain.limits.rates import RatePerKey
+from dragoman.gateway.http_connections import peer_of
+from dragoman.gateway.http_messages import Unread, body_of
 from dragoman.gateway.principal import token_of
 from dragoman.protocol.chat import MAX_ID, Reason
 from dragoman.protocol.chat_http import (
@@ -55,9 +55,14 @@ Handler = Callable[[web.Request], Awaitable[Answer]]
 _D = TypeVar("_D", bound=Data)
 
 
-def routes(accounts: Accounts, archive: Archive, history_per_minute: int = 0) -> list[web.RouteDef]:
+def routes(
+    accounts: Accounts,
+    archive: Archive,
+    history_per_minute: int = 0,
+    on_history_refused: Callable[[], None] = lambda: None,
+) -> list[web.RouteDef]:
     """For whoever comes: each of them looks for itself who it is."""
-    api = _Api(accounts, archive, history_per_minute)
+    api = _Api(accounts, archive, history_per_minute, on_history_refused)
     table: list[tuple[str, str, Handler]] = [
         ("POST", "/auth/login", api.login),
         ("POST", "/auth/refresh", api.refresh),
@@ -118,9 +123,11 @@ def _envelope(
 
 
 class _Api:
-    def __init__(self, accounts: Accounts, archive: Archive, history_per_minute: int) -> None:
-        self._accounts, self._archive = accounts, archive
-        self._history = Allowances(history_per_minute) if history_per_minute else None
+    def __init__(
+        self, accounts: Accounts, archive: Archive, history_per_minute: int, on_history_refused: Callable[[], None]
+    ) -> None:
+        self._accounts, self._archive, self._on_history_refused = accounts, archive, on_history_refused
+        self._history = RatePerKey(history_per_minute) if history_per_minute else None
 
     async def login(self, request: web.Request) -> Answer:
         asked = await _body(request, LoginRequest)
@@ -170,6 +177,7 @@ class _Api:
         if isinstance(outcome, Reason):
             raise Denied(Code.UNAUTHORIZED, f"unauthorized: {outcome.value}")
         if self._history is not None and not self._history.take(outcome.uid, monotonic()):
+            self._on_history_refused()
             raise Denied(Code.TOO_MANY_REQUESTS, "too many requests for history: try again in a minute")
         return outcome.uid
 

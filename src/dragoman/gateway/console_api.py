@@ -12,8 +12,8 @@ import msgspec
 from aiohttp import web
 
 from dragoman.gateway import pages
-from dragoman.gateway.answers import Wrong, error, json
 from dragoman.gateway.auditing import Auditor
+from dragoman.gateway.http_messages import Wrong, error, json
 from dragoman.services.history import History
 from dragoman.services.operations import NotThere, Operations
 from dragoman.services.register import Register
@@ -66,22 +66,24 @@ class _Api:
     async def nodes(self, request: web.Request) -> web.Response:
         """`count` of them, by id, `after` one; only those that have `part` in their id, instance or languages."""
         query = request.query
-        return json(await self._seen.report.nodes(_count(query), _text(query, "after"), _text(query, "part")))
+        return json(await self._seen.report.nodes(count_of(query), text_of(query, "after"), text_of(query, "part")))
 
     async def jobs(self, request: web.Request) -> web.Response:
         """The last ones, the newest first: of an `outcome` (or `open`), a `node`, a `session`, `since` (ms)."""
         query = request.query
-        before, since = _text(query, "before"), _since(query)
+        before, since = text_of(query, "before"), _since(query)
         if before and not _JOB_PLACE.fullmatch(before):
             raise Wrong("before is not a place in the list of jobs")
         asked = {"outcome": "outcome", "node_id": "node", "session_id": "session"}
-        wanted = {field: _text(query, name) for field, name in asked.items()}
-        return json(await self._seen.register.jobs(_count(query), before, wanted, since))
+        wanted = {field: text_of(query, name) for field, name in asked.items()}
+        return json(await self._seen.register.jobs(count_of(query), before, wanted, since))
 
     async def sessions(self, request: web.Request) -> web.Response:
         """`count` of them, by id, `after` one; only those that have `part` in their id."""
         query = request.query
-        return json(await self._seen.register.sessions(_count(query), _text(query, "after"), _text(query, "part")))
+        return json(
+            await self._seen.register.sessions(count_of(query), text_of(query, "after"), text_of(query, "part"))
+        )
 
     async def history(self, request: web.Request) -> web.Response:
         """Rates and percentiles of the whole cluster over the last half hour, or from `since` (ms) on."""
@@ -89,7 +91,7 @@ class _Api:
 
     async def audit(self, request: web.Request) -> web.Response:
         """What operators changed, the newest first, or what was `before` an entry."""
-        count, before = _count(request.query), _text(request.query, "before")
+        count, before = count_of(request.query), text_of(request.query, "before")
         if before and not _AUDIT_ID.fullmatch(before):
             raise Wrong("before is not the id of an entry")
         found = await self._audit.list(count + 1, before)
@@ -139,7 +141,7 @@ class _Actions:
         return json(done)
 
 
-def _count(query: Mapping[str, str]) -> int:
+def count_of(query: Mapping[str, str]) -> int:
     text = query.get("count", "50")
     if not (text.isascii() and text.isdecimal() and len(text) <= 4 and 1 <= int(text) <= MAX_PAGE):
         raise Wrong(f"count is not a number from 1 to {MAX_PAGE}")
@@ -147,13 +149,13 @@ def _count(query: Mapping[str, str]) -> int:
 
 
 def _since(query: Mapping[str, str]) -> int:
-    since = _text(query, "since") or "0"
+    since = text_of(query, "since") or "0"
     if not (since.isascii() and since.isdecimal() and len(since) <= 16):
         raise Wrong("since is not a time in milliseconds")
     return int(since)
 
 
-def _text(query: Mapping[str, str], name: str) -> str:
+def text_of(query: Mapping[str, str], name: str) -> str:
     text = query.get(name, "").strip()
     if len(text) > MAX_TEXT:
         raise Wrong(f"{name} is longer than {MAX_TEXT} characters")

@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from dragoman.gateway.addresses import is_here
+from dragoman.domain.limits.connections import is_loopback
 from dragoman.gateway.handshake import Authorizer, Reject, Request
 from dragoman.gateway.proxies import Peer, is_forwarded
 
@@ -53,7 +53,7 @@ def own_names_only(request: Request) -> Reject | None:
 
 def is_from_here(peer: Peer, header_names: Iterable[str]) -> bool:
     """Whether the request was made on this machine, as far as one can tell: no proxy passed it on for somebody else."""
-    return is_here(peer.address) and (bool(peer.proxy) or not is_forwarded(header_names))
+    return is_loopback(peer.address) and (bool(peer.proxy) or not is_forwarded(header_names))
 
 
 def own_requests_only(request: Request) -> Reject | None:

@@ -20,17 +20,17 @@ from aiohttp.log import server_logger
 from prometheus_client import CollectorRegistry, generate_latest
 
 from dragoman.archive import ArchiveAway
-from dragoman.gateway.answers import Wrong, error, json, redis_away
-from dragoman.gateway.auditing import OPERATOR, Auditor
+from dragoman.gateway.auditing import Auditor
 from dragoman.gateway.hosts import WHY, WHY_ADMIN, WHY_NOT_FORWARDED, is_from_here, is_ours
-from dragoman.gateway.http_places import peer_of
-from dragoman.gateway.principal import Doorkeeper, Principal, Unauthorized, token_of
+from dragoman.gateway.http_connections import OPERATOR, peer_of
+from dragoman.gateway.http_messages import Wrong, error, json, redis_away
+from dragoman.gateway.principal import Authenticator, Principal, Unauthorized, token_of
 from dragoman.services.letter_boxes import DeadLetters
 from dragoman.services.report import Report
+from dragoman.store.dead_letters import CannotReplay, Letter
 from dragoman.store.errors import Refused, StoreError
 from dragoman.store.inbox import Push
 from dragoman.store.jobs import Jobs, with_attempts
-from dragoman.store.letters import CannotReplay, Letter
 
 log = structlog.get_logger(__name__)
 
@@ -80,7 +80,7 @@ class Backstage:
 
 def application(
     stage: Backstage,
-    doorkeeper: Doorkeeper,
+    authenticator: Authenticator,
     guests: Sequence[web.RouteDef] = (),
     operators: Sequence[web.RouteDef] = (),
     *,
@@ -93,7 +93,7 @@ def application(
     passed on for somebody else; see `hosts`.
     """
     open_to_all = frozenset({*HEALTH, *(route.path for route in guests)})
-    operators_only = _operators_only(doorkeeper, open_to_all)
+    operators_only = _operators_only(authenticator, open_to_all)
     strangers = [*([_own_names_only] if only_ours else []), *([_own_requests_only] if only_from_here else [])]
     app = web.Application(
         middlewares=[_plain_errors, *strangers, operators_only, stage.auditor.refusals, _own_pages_only]
@@ -103,7 +103,7 @@ def application(
     api = _Api(stage)
     app.add_routes(
         [
-            *_health(stage, doorkeeper),
+            *_health(stage, authenticator),
             web.get("/metrics", api.metrics),
             web.get("/api/v1/cluster", api.cluster),
             web.get("/api/v1/stats", api.stats),
@@ -119,53 +119,54 @@ def application(
 
 
 def admin_application(
-    stage: Backstage, doorkeeper: Doorkeeper | None = None, *, only_from_here: bool = False
+    stage: Backstage, authenticator: Authenticator | None = None, *, only_from_here: bool = False
 ) -> web.Application:
-    """The port of this one instance: a shared port answers for a random worker. With a doorkeeper, health alone is for
-    anybody. Without one nobody is asked for a token, and it answers to the names of this machine alone."""
-    asked = _operators_only(doorkeeper, frozenset(HEALTH)) if doorkeeper else _own_admins_only
+    """The admin port of this one instance: on a shared port a random worker answers. With an authenticator, everything
+    but health needs an operator token. Without one no token is needed, and only the names of this machine are
+    accepted as Host."""
+    asked = _operators_only(authenticator, frozenset(HEALTH)) if authenticator else _own_admins_only
     app = web.Application(middlewares=[asked, *([_own_requests_only] if only_from_here else [])])
     app.on_response_prepare.append(_secured)
-    app.add_routes([*_health(stage, doorkeeper), web.get("/metrics", _Api(stage).metrics)])
+    app.add_routes([*_health(stage, authenticator), web.get("/metrics", _Api(stage).metrics)])
     return app
 
 
-def _health(stage: Backstage, doorkeeper: Doorkeeper | None) -> list[web.RouteDef]:
+def _health(stage: Backstage, authenticator: Authenticator | None) -> list[web.RouteDef]:
     async def ok(_: web.Request) -> web.Response:
         return web.Response(text="OK")
 
     async def ready(request: web.Request) -> web.Response:
         why = stage.ready()
         told = {"ready": why is None, "reason": why}
-        if _may_know_the_instance(request, doorkeeper):
+        if _may_know_the_instance(request, authenticator):
             told["instance"] = stage.instance
         return json(told, 200 if why is None else 503)
 
     return [web.get(path, handler) for path, handler in zip(HEALTH, (ok, ok, ready), strict=True)]
 
 
-def _may_know_the_instance(request: web.Request, doorkeeper: Doorkeeper | None) -> bool:
+def _may_know_the_instance(request: web.Request, authenticator: Authenticator | None) -> bool:
     """Its name may be that of the machine, with the number of the process."""
     if is_from_here(peer_of(request), request.headers):
         return True
     try:
-        return doorkeeper is not None and bool(_operator(request, doorkeeper))
+        return authenticator is not None and bool(_operator(request, authenticator))
     except Unauthorized:
         return False
 
 
-def _operator(request: web.Request, doorkeeper: Doorkeeper) -> Principal:
+def _operator(request: web.Request, authenticator: Authenticator) -> Principal:
     headers = {name.lower(): value for name, value in request.headers.items()}
-    return doorkeeper.identify("operator", token_of(headers, request.query))
+    return authenticator.identify("operator", token_of(headers, request.query))
 
 
-def _operators_only(doorkeeper: Doorkeeper, open_to_all: frozenset[str]) -> Any:
+def _operators_only(authenticator: Authenticator, open_to_all: frozenset[str]) -> Any:
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         unknown = isinstance(request.match_info.http_exception, web.HTTPNotFound)
         if request.path not in open_to_all and not unknown:
             try:
-                request[OPERATOR] = _operator(request, doorkeeper)
+                request[OPERATOR] = _operator(request, authenticator)
             except Unauthorized as why:
                 return error(str(why), 401)
         return await handler(request)

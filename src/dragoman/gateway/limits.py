@@ -26,8 +26,9 @@ class Limits:
     grown_buffer_s: float = 10.0  # how long a read buffer that a large message has grown is kept for the next one
     # all of them
     max_connections: int = 20_000  # open WebSockets
+    max_per_address: int = 0  # of them; 0: any number. Loopback does not count
     max_http_connections: int = 1_000
-    max_http_per_address: int = 0  # 0: any number. This machine's own do not count
+    max_http_per_address: int = 0  # 0: any number. Loopback does not count
     max_heads: int = 2_000  # connections whose first request is not complete; past it the oldest goes
     max_head_bytes: int = 16 << 10
     head_timeout_s: float = 10.0

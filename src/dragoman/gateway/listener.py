@@ -6,7 +6,7 @@ Several workers share a port with `reuse_port`; the kernel then spreads new conn
 
 import asyncio
 import socket
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
@@ -15,13 +15,15 @@ import structlog
 from aiohttp import web
 
 from dragoman.gateway.connection import Connection, EndpointFactory
-from dragoman.gateway.doorman import Doorman
 from dragoman.gateway.handshake import Authorizer, OriginAllowList, Reject, Request
-from dragoman.gateway.http_places import HttpPlaces
+from dragoman.gateway.handshake_queue import HandshakeQueue
+from dragoman.gateway.http_connections import HttpConnections
 from dragoman.gateway.limits import Counters, Limits
+from dragoman.gateway.open_connections import OpenConnections
+from dragoman.gateway.picows_listener import PicowsListener
+from dragoman.gateway.principal import Principal
+from dragoman.gateway.protocol_switch import ProtocolSwitch
 from dragoman.gateway.proxies import Proxies
-from dragoman.gateway.roster import Roster
-from dragoman.gateway.sniffer import Guest, Sniffer
 from dragoman.gateway.websocket import WebSocket
 
 # As many as the kernel lets wait (net.core.somaxconn): a client that finds its queue full tries again seconds later.
@@ -44,12 +46,11 @@ class Route:
 
 
 class Listener:
-    def __init__(self) -> None:
-        self.limits = Limits()
-        self.proxies = Proxies()
-        self.roster = Roster(self.limits, monotonic)
-        self.doorman = Doorman(crowded=lambda: self.roster.is_crowded)
-        self._places: HttpPlaces | None = None
+    def __init__(self, limits: Limits | None = None, proxies: Proxies | None = None) -> None:
+        self.limits, self.proxies = limits or Limits(), proxies or Proxies()
+        self.registry = OpenConnections(self.limits, monotonic)
+        self.handshake_queue = HandshakeQueue(crowded=lambda: self.registry.is_crowded)
+        self._http: HttpConnections | None = None
         self._servers: list[asyncio.Server] = []
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._closing = False
@@ -60,23 +61,18 @@ class Listener:
         port: int,
         routes: Mapping[str, EndpointFactory | Route],
         http_app: web.Application,
-        limits: Limits | None = None,
         reuse_port: bool = False,
         sock: socket.socket | None = None,
         authorize: Authorizer | None = None,
-        proxies: Proxies | None = None,
     ) -> None:
         """Listen on `host` and `port`, or on `sock`. Without `authorize`, pages of other hosts are refused."""
         self._loop = asyncio.get_running_loop()
-        self.limits = limits or self.limits
-        self.proxies = proxies or self.proxies
-        self.roster = Roster(self.limits, monotonic)
         self._authorize = authorize or OriginAllowList()
         self._routes = {path: route if isinstance(route, Route) else Route(route) for path, route in routes.items()}
         every = [self.limits, *(route.limits for route in self._routes.values() if route.limits)]
         self._sweep_every_s = min(_MAX_SWEEP_S, *(limits.shortest_s() / 4 for limits in every))
-        self._places = HttpPlaces(http_app, self.limits, self.proxies, self.roster, self._upgrade_later)
-        await self._places.open()
+        self._http = HttpConnections(http_app, self.limits, self.proxies, self.registry, self._upgrade_later)
+        await self._http.open()
         await self._listen(host, port, reuse_port, sock)
         for listening in self._servers[0].sockets:
             # Inherited by what is accepted. Left to itself the kernel gives a pushing client tens of megabytes, and
@@ -93,11 +89,11 @@ class Listener:
     @property
     def connections(self) -> Set[Connection]:
         """The WebSockets that are open, or have been closed and not yet left."""
-        return self.roster.live
+        return self.registry.live
 
     @property
     def counters(self) -> Counters:
-        return self.roster.counters
+        return self.registry.counters
 
     async def stop_accepting(self) -> None:
         """Close the port; who is connected stays."""
@@ -108,45 +104,52 @@ class Listener:
         """Close the port and, with `code`, every WebSocket; peers that do not follow are cut off."""
         self._closing = True
         await self.stop_accepting()
-        self.roster.heads.expire(inf)
-        self.doorman.hurry()  # they are told to come back
-        self.roster.hurry()
+        self.registry.heads.expire(inf)
+        self.handshake_queue.handle_all()  # they are told to come back
+        self.registry.skip_pauses()
         for number, connection in enumerate(list(self.connections)):
             connection.close(code)
             if number % _CLOSE_BATCH == _CLOSE_BATCH - 1:
                 await asyncio.sleep(0)
-        await self.roster.empty.wait()
-        if self._places is not None:
-            await self._places.close()
-        self.roster.quiet.close()
-        self.roster.heads.expire(inf)
-        self.roster.leaving.expire(inf)
+        await self.registry.empty.wait()
+        if self._http is not None:
+            await self._http.close()
+        self.registry.idle_poller.close()
+        self.registry.heads.expire(inf)
+        self.registry.leaving.expire(inf)
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
 
-    # --- what sniffers ask ---
+    def close_operators(self, is_revoked: Callable[[Principal], bool]) -> None:
+        """Close the HTTP connections of revoked operators."""
+        if self._http is not None:
+            self._http.close_operators(is_revoked)
 
-    def admit(self, request: Request, transport: asyncio.Transport) -> Guest | Reject:
+    # --- what protocol switches ask ---
+
+    def admit(self, request: Request, transport: asyncio.Transport) -> PicowsListener | Reject:
         if self._closing:
             return _come_back("the server is going down")
         route = self._routes.get(request.path)
         if route is None:
             return Reject(404, "there is no WebSocket endpoint at this path")
         try:
+            if self.registry.addresses.is_full(request.peer[0]):
+                return _come_back("too many connections from this address", 429)
             refusal = self._authorize(request)
             if refusal is not None:
                 return refusal
-            if len(self.roster.live) >= self.limits.max_connections:
+            if len(self.registry.live) >= self.limits.max_connections:
                 return _come_back("too many connections")
             endpoint = route.endpoint()
         except Exception:
             _log.exception("handshake failed", path=request.path)
             return Reject(500, "internal error")
-        return WebSocket(request, endpoint, route.limits or self.limits, self.roster, transport)
+        return WebSocket(request, endpoint, route.limits or self.limits, self.registry, transport)
 
     def serve_http(self, transport: asyncio.Transport, peer: tuple[str, int]) -> asyncio.Protocol | Reject:
-        assert self._places is not None
-        place = None if self._closing else self._places.take(transport, peer, self.roster.clock())
+        assert self._http is not None
+        place = None if self._closing else self._http.take(transport, peer, self.registry.clock())
         if place is None:
             return _come_back("too many connections")
         self.counters.http += 1
@@ -155,11 +158,11 @@ class Listener:
     # --- inside ---
 
     def _upgrade_later(self, transport: asyncio.Transport, peer: tuple[str, int], head: bytes, rest: bytes) -> None:
-        Sniffer(self).upgrade_later(transport, peer, head, rest)
+        ProtocolSwitch(self).upgrade_later(transport, peer, head, rest)
 
     async def _listen(self, host: str | None, port: int, reuse_port: bool, sock: socket.socket | None) -> None:
-        def serve() -> Sniffer:
-            return Sniffer(self)
+        def serve() -> ProtocolSwitch:
+            return ProtocolSwitch(self)
 
         create = self._loop.create_server
         try:
@@ -177,10 +180,10 @@ class Listener:
 
     def _sweep(self) -> None:
         self._sweep_timer = self._loop.call_later(self._sweep_every_s, self._sweep)
-        self.roster.sweep()
-        if self._places is not None:
-            self._places.sweep(self.roster.clock())
+        self.registry.sweep()
+        if self._http is not None:
+            self._http.sweep(self.registry.clock())
 
 
-def _come_back(why: str) -> Reject:
-    return Reject(503, why, {"Retry-After": str(_RETRY_AFTER_S)})
+def _come_back(why: str, status: int = 503) -> Reject:
+    return Reject(status, why, {"Retry-After": str(_RETRY_AFTER_S)})

@@ -5,9 +5,10 @@ from collections.abc import Callable
 import msgspec
 import structlog
 
-from dragoman.gateway.anteroom import Anteroom
+from dragoman.gateway.admitted import AdmittedConnections
 from dragoman.gateway.connection import Connection
-from dragoman.gateway.principal import Doorkeeper, Unauthorized, token_of
+from dragoman.gateway.pre_session import PreSession
+from dragoman.gateway.principal import Authenticator, Unauthorized, token_of
 from dragoman.protocol import node as wire
 from dragoman.protocol.codec import decode_node, encode
 from dragoman.protocol.codes import Close, ErrorCode
@@ -29,16 +30,17 @@ class NodeEndpoint:
     def __init__(
         self,
         nodes: LocalNodes,
-        doorkeeper: Doorkeeper,
+        authenticator: Authenticator,
         tasks: Tasks,
         guard: Callable[..., bool],
         draining: Callable[[], bool],
-        anteroom: Anteroom,
+        pre_session: PreSession,
+        admitted: AdmittedConnections,
     ) -> None:
-        self._nodes, self._doorkeeper, self._tasks, self._guard, self._draining = (
-            nodes, doorkeeper, tasks, guard, draining,
+        self._nodes, self._authenticator, self._tasks, self._guard, self._draining = (
+            nodes, authenticator, tasks, guard, draining,
         )  # fmt: skip
-        self._anteroom = anteroom
+        self._pre_session, self._admitted = pre_session, admitted
         self._node: LocalNode | None = None
         self._registering = False
         self._gone = False
@@ -48,7 +50,7 @@ class NodeEndpoint:
     # -- what the socket does --------------------------------------------------------------------
 
     def opened(self, conn: Connection) -> None:
-        self._anteroom.enter(conn, Close.NOT_REGISTERED, "no node_register")
+        self._pre_session.add(conn, Close.NOT_REGISTERED, "no node_register")
 
     def text(self, conn: Connection, data: bytes) -> None:
         self._guard(self._text, conn, data)
@@ -57,7 +59,8 @@ class NodeEndpoint:
         self._refuse(conn, ProtocolError(ErrorCode.INVALID_MESSAGE, "Nodes send text frames only."))
 
     def closed(self, conn: Connection) -> None:
-        self._anteroom.leave(conn)
+        self._pre_session.remove(conn)
+        self._admitted.discard(conn)
         self._guard(self._closed)
 
     def _closed(self) -> None:
@@ -91,7 +94,7 @@ class NodeEndpoint:
     def _said(self, node: LocalNode, message: wire.NodeMessage, frame: bytes) -> None:
         match message:
             case wire.JobAck() | wire.JobStarted() | wire.NodePartial() | wire.JobResult():
-                self._nodes.said(node, message, frame)
+                self._nodes.on_job_message(node, message, frame)
             case wire.NodeHeartbeat():
                 self._tasks.spawn(self._nodes.heartbeat(node, message), "node-heartbeat")
             case wire.NodeError():
@@ -112,7 +115,7 @@ class NodeEndpoint:
             return
         try:
             token = message.token or token_of(conn.headers, conn.query)
-            principal = self._doorkeeper.identify("node", token)
+            principal = self._authenticator.identify("node", token)
         except Unauthorized as error:
             conn.close(Close.UNAUTHORIZED, str(error))
             return
@@ -122,7 +125,10 @@ class NodeEndpoint:
                 return
             message = msgspec.structs.replace(message, node_id=principal.subject)
         self._registering = True
-        standing: Standing = "token" if not principal.anonymous else "anonymous" if self._doorkeeper.asks else "unasked"
+        self._admitted.add(conn, principal)
+        standing: Standing = (
+            "token" if not principal.anonymous else "anonymous" if self._authenticator.asks else "unasked"
+        )
         self._tasks.spawn(self._registered(conn, message, principal.tenant, standing), "node-register")
 
     async def _registered(self, conn: Connection, message: wire.NodeRegister, tenant: str, standing: Standing) -> None:
@@ -134,7 +140,7 @@ class NodeEndpoint:
         except StoreError:
             conn.close(Close.OVERLOADED, "Redis is away; connect again")
             return
-        self._anteroom.leave(conn)
+        self._pre_session.remove(conn)
         self._node = node
         if self._gone:
             self._nodes.closed(node)

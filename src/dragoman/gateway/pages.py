@@ -18,7 +18,7 @@ from aiohttp import web
 
 from dragoman.domain.chat.registration import Registration
 from dragoman.domain.fleet import Node
-from dragoman.gateway.answers import error
+from dragoman.gateway.http_messages import error
 from dragoman.gateway.sample import Samples, Unspoken
 
 INDEX: Final = "index.html"

@@ -9,20 +9,23 @@ to have the same number as its subject.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import isfinite
 from time import time
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import jwt
 
 from dragoman.domain.keyring import Keyring
-from dragoman.services.chat.tokens import BadToken, Tokens
+from dragoman.domain.revocation import CHAT_OWNER, RevocationList, token_name, user_name
+from dragoman.services.chat.tokens import Access, BadToken, Tokens
 
 Kind = Literal["client", "node", "operator"]
 # Stands before the subject, with a slash between them, wherever something is said to belong to somebody: a slash of its
 # own would let one tenant pass for another.
 TENANT: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 MAX_SUBJECT: Final = 256
+_SIGNATURE_ONLY: Final[Any] = {f"verify_{claim}": False for claim in ("aud", "exp", "iat", "iss", "jti", "nbf", "sub")}
 NODE_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")  # what a node may claim by itself; it becomes part of Redis keys
 
 
@@ -34,23 +37,30 @@ class Principal:
     anonymous: bool = False  # nobody asked who it is; a token whose subject is "local" is not that
     chat_user: bool = False  # `subject` is the id of a user of chat
     gateway: bool = False  # it speaks for many: its sessions may outlive their connections
+    token: str = field(default="", compare=False)  # the name by which its token can be revoked
 
     @property
     def owner(self) -> str:
         """To whom something belongs. No tenant can be named `~chat` or `~anonymous`, so the three never collide."""
         if self.anonymous or self.chat_user:
-            return f"{'~anonymous' if self.anonymous else '~chat'}/{self.subject}"
+            return f"{'~anonymous/' if self.anonymous else CHAT_OWNER}{self.subject}"
         return f"{self.tenant}/{self.subject}"
+
+    @property
+    def name(self) -> str:
+        """The name by which it can be revoked."""
+        return user_name(self.subject) if self.chat_user else f"{self.kind}:{self.owner}"
 
 
 LOCAL = "local"
+REVOKED = "the token, or the principal it names, has been revoked"
 
 
 class Unauthorized(Exception):
     """No token, or not a valid one; the sentence never quotes it."""
 
 
-class Doorkeeper:
+class Authenticator:
     def __init__(
         self,
         secrets: Iterable[str],
@@ -61,12 +71,14 @@ class Doorkeeper:
         local: bool = False,
         chat: Tokens | None = None,
         chat_may_speak: bool = True,
+        revoked: RevocationList | None = None,
     ) -> None:
         """`local`: only this machine reaches us, and no secret is set."""
         self._chat, self._chat_may_speak, self._local = chat, chat_may_speak, local
         # A ring is shared, not copied: what it holds may change.
         self._keyring = secrets if isinstance(secrets, Keyring) else Keyring(secrets)
         self._issuer, self._leeway_s, self._allow_anonymous = issuer, leeway_s, allow_anonymous
+        self._revoked = revoked if revoked is not None else RevocationList()
 
     @property
     def asks(self) -> bool:
@@ -85,8 +97,17 @@ class Doorkeeper:
         if user is not None and not self._chat_may_speak:
             raise Unauthorized("a token of chat does not open speech here: see security.chat_tokens_for_speech")
         if user is not None:
-            return Principal(kind, str(user), chat_user=True)
-        claims = self._claims(token)
+            return Principal(kind, str(user.uid), chat_user=True, token=user.token)
+        principal = self._principal(kind, token, self._claims(token))
+        if self.is_revoked(principal):
+            raise Unauthorized(REVOKED)
+        return principal
+
+    def is_revoked(self, principal: Principal) -> bool:
+        return not principal.anonymous and self._revoked.is_revoked(principal.token, principal.name, now=time())
+
+    @staticmethod
+    def _principal(kind: Kind, token: str, claims: Mapping[str, object]) -> Principal:
         if claims.get("typ") != kind:
             raise Unauthorized(f"the token is not one for {'an' if kind == 'operator' else 'a'} {kind}")
         subject, tenant = claims.get("sub", ""), claims.get("tenant", "default")
@@ -96,14 +117,30 @@ class Doorkeeper:
             raise Unauthorized("the token's tenant is not a name, or its subject is too long")
         if kind == "node" and not NODE_ID.fullmatch(subject):
             raise Unauthorized("the token names no node id in its subject")
-        return Principal(kind, subject, tenant, gateway=kind == "client" and claims.get("gateway") is True)
+        gateway = kind == "client" and claims.get("gateway") is True
+        return Principal(kind, subject, tenant, gateway=gateway, token=token_name(token, claims.get("jti")))
 
-    def _chat_user(self, token: str) -> int | None:
+    def revocable(self, token: str) -> tuple[str, float] | None:
+        """The name by which a token of any class can be revoked, and the time until which it is accepted; None: it is
+        none of ours, or does not say when it expires."""
+        for secret in self._chat.keyring if self._chat is not None else self._keyring:
+            try:
+                claims = jwt.decode(token, secret, algorithms=["HS256"], options=_SIGNATURE_ONLY)
+            except (jwt.PyJWTError, ValueError, RecursionError):
+                continue
+            expires_s = claims.get("exp")
+            if isinstance(expires_s, int | float) and isfinite(expires_s):
+                return token_name(token, claims.get("jti")), expires_s + self._leeway_s
+        return None
+
+    def _chat_user(self, token: str) -> Access | None:
         if self._chat is None:
             return None
         try:
-            return self._chat.read_access(token, time()).uid
-        except BadToken:
+            return self._chat.read_access(token, time())
+        except BadToken as bad:
+            if bad.revoked:
+                raise Unauthorized(REVOKED) from None
             return None
 
     def _claims(self, token: str) -> dict[str, object]:

@@ -1,6 +1,6 @@
 """A few sentences to be played to who has no microphone: spoken by espeak-ng when first asked for, then kept.
 
-Only the sentences below are ever spoken, one at a time and within `PATIENCE_S`, so nobody can make the machine talk
+Only these sentences are ever spoken, one at a time and within `PATIENCE_S`, so nobody can make the machine talk
 for ever. Where espeak-ng is missing there is no sample, and the page shows no button for it.
 """
 
@@ -10,22 +10,12 @@ from contextlib import suppress
 from struct import pack
 from typing import Final
 
+from dragoman.domain.sample_sentences import SENTENCES, WORDS_A_MINUTE
+
 PATIENCE_S: Final = 10.0
 MAX_BYTES: Final = 4 << 20
 HEADER: Final = 44
-WORDS_A_MINUTE: Final = 120  # at which a recogniser made for people understands a machine's voice
 PAUSE: Final = '<break time="1100ms"/>'  # the page takes it for the end of an utterance
-# The voice, and what it says. The English sentences are ones that the bundled recogniser gets right of this voice at
-# this pace, wherever its silence begins and ends, and that the bundled translator knows all words of.
-SENTENCES: Final = {
-    "en": ("en-us+f2", "We have a big problem.", "We need some money.", "We will go to the market tomorrow."),
-    "es": ("es+f2", "Necesitamos un médico.", "Los niños juegan en el jardín.", "Mi amigo vive cerca del mar."),
-    "fr": ("fr+f2", "Nous avons besoin d'un médecin.", "Les enfants jouent dans le jardin."),
-    "de": ("de+f2", "Wir brauchen einen Arzt.", "Die Kinder spielen im Garten."),
-    "it": ("it+f2", "Abbiamo bisogno di un medico.", "I bambini giocano in giardino."),
-    "pt": ("pt+f2", "Precisamos de um médico.", "As crianças brincam no jardim."),
-    "zh": ("cmn+f2", "我们需要医生。", "孩子们在花园里玩。", "我的朋友住在海边。"),
-}
 
 
 class Unspoken(Exception):

@@ -6,11 +6,12 @@ from time import monotonic, time
 import structlog
 from msgspec import structs
 
+from dragoman.domain.limits.connections import is_loopback
 from dragoman.domain.limits.sessions import Holder
-from dragoman.gateway.addresses import is_here
-from dragoman.gateway.anteroom import Anteroom
+from dragoman.gateway.admitted import AdmittedConnections
 from dragoman.gateway.connection import Connection
-from dragoman.gateway.principal import Doorkeeper, Principal, Unauthorized, token_of
+from dragoman.gateway.pre_session import PreSession
+from dragoman.gateway.principal import Authenticator, Principal, Unauthorized, token_of
 from dragoman.protocol import session as wire
 from dragoman.protocol.audio import decode_base64, full_timestamp, parse_frame
 from dragoman.protocol.codec import decode_client, encode
@@ -18,9 +19,8 @@ from dragoman.protocol.codes import BackpressureAction, Close, ErrorCode
 from dragoman.protocol.errors import ProtocolError
 from dragoman.protocol.fields import keep
 from dragoman.services.loops import Tasks
-from dragoman.services.speech.pressure import BACKPRESSURE_PAUSE_S
 from dragoman.services.speech.resumption import Resumption
-from dragoman.services.speech.session import Session
+from dragoman.services.speech.session import PAUSE_INTERVAL_S, Session
 from dragoman.services.speech.sessions import InstanceFull, Sessions
 from dragoman.store.errors import StoreError
 
@@ -29,7 +29,6 @@ log = structlog.get_logger(__name__)
 RESUME_AFTER_MS = 2000
 NOT_YET = "Rooms are not served yet."
 FULL = "too many sessions; connect again later"
-MOST_SESSIONS = 64  # of one connection at a time
 
 
 class SessionEndpoint:
@@ -38,14 +37,15 @@ class SessionEndpoint:
         sessions: Sessions,
         resumption: Resumption,
         tasks: Tasks,
-        doorkeeper: Doorkeeper,
+        authenticator: Authenticator,
         guard: Callable[..., bool],
         draining: Callable[[], bool],
-        anteroom: Anteroom,
+        pre_session: PreSession,
+        admitted: AdmittedConnections,
     ) -> None:
         self._opened: list[Session] = []  # by this connection
-        self._sessions, self._doorkeeper, self._guard, self._draining = sessions, doorkeeper, guard, draining
-        self._resumption, self._tasks, self._anteroom = resumption, tasks, anteroom
+        self._sessions, self._authenticator, self._guard, self._draining = sessions, authenticator, guard, draining
+        self._resumption, self._tasks, self._pre_session, self._admitted = resumption, tasks, pre_session, admitted
         self._session: Session | None = None
         self._principal: Principal | None = None
         self._paused_at = float("-inf")
@@ -53,7 +53,7 @@ class SessionEndpoint:
     # -- what the socket does --------------------------------------------------------------------
 
     def opened(self, conn: Connection) -> None:
-        self._anteroom.enter(conn, Close.IDLE, "no session was opened")
+        self._pre_session.add(conn, Close.IDLE, "no session was opened")
 
     def text(self, conn: Connection, data: bytes) -> None:
         if not self._guard(self._text, conn, data):
@@ -64,13 +64,14 @@ class SessionEndpoint:
             self._pause(conn)
 
     def closed(self, conn: Connection) -> None:
-        self._anteroom.leave(conn)
+        self._pre_session.remove(conn)
+        self._admitted.discard(conn)
         self._guard(self._sessions.socket_closed, conn)
 
     def _pause(self, conn: Connection) -> None:
         """What was said waits for our lease: ask the client to wait as well."""
         now = monotonic()
-        if now - self._paused_at >= BACKPRESSURE_PAUSE_S:
+        if now - self._paused_at >= PAUSE_INTERVAL_S:
             self._paused_at = now
             message = wire.Backpressure(action=BackpressureAction.PAUSE, resume_after_ms=RESUME_AFTER_MS)
             conn.send(encode(message))
@@ -127,13 +128,14 @@ class SessionEndpoint:
         if self._principal is not None and token is None:
             return self._principal
         try:
-            found = self._doorkeeper.identify("client", token or token_of(conn.headers, conn.query))
+            found = self._authenticator.identify("client", token or token_of(conn.headers, conn.query))
             if self._principal is not None and found.owner != self._principal.owner:
                 raise Unauthorized("the token belongs to another principal than the first one of this connection")
         except Unauthorized as error:
             conn.close(Close.UNAUTHORIZED, str(error))
             return None
         self._principal = found
+        self._admitted.add(conn, found)
         return found
 
     def _get(self, conn: Connection, session_id: str) -> Session:
@@ -149,10 +151,10 @@ class SessionEndpoint:
         if principal is None:
             return
         if self._sessions.find(message.session_id) is None:
-            self._sessions.senders.forward(conn, message, principal.owner, principal.tenant, data)
+            self._sessions.forwarder.forward(conn, message, principal.owner, principal.tenant, data)
         else:
             self._sessions.get(message.session_id, principal.owner).utterance(message, conn)
-        self._anteroom.leave(conn)
+        self._pre_session.remove(conn)
 
     def _heartbeat(self, conn: Connection, message: wire.ClientHeartbeat) -> None:
         session = self._get(conn, message.session_id)
@@ -170,12 +172,9 @@ class SessionEndpoint:
             return
         if message.audio_format not in (None, "opus", "pcm16"):
             raise ProtocolError(ErrorCode.INVALID_MESSAGE, "Field `audio_format`: use opus or pcm16.")
-        self._anteroom.leave(conn)
+        self._pre_session.remove(conn)
         self._opened = [session for session in self._opened if not session.over]
-        if len(self._opened) >= MOST_SESSIONS:
-            raise ProtocolError(
-                ErrorCode.INVALID_MESSAGE, f"This connection has {MOST_SESSIONS} sessions open: close one first."
-            )
+        self._sessions.admit_on_connection(len(self._opened))
         # The session keeps the message: without the token, and without the bytes that `features` came in.
         kept = structs.replace(message, token=None, features=keep(message.features))
         try:
@@ -191,7 +190,7 @@ class SessionEndpoint:
             return
         principal = self._who(conn, message.token)
         if principal is not None:
-            self._anteroom.leave(conn)
+            self._pre_session.remove(conn)
             self._tasks.spawn(self._resumed(conn, message, _holder(conn, principal)), "resume")
 
     async def _resumed(self, conn: Connection, message: wire.SessionResume, holder: Holder) -> None:
@@ -211,4 +210,4 @@ class SessionEndpoint:
 def _holder(conn: Connection, principal: Principal) -> Holder:
     """This machine's own addresses do not count: a proxy there speaks for everybody."""
     address = conn.peer[0]
-    return Holder(principal.owner, "" if is_here(address) else address, principal.anonymous, principal.gateway)
+    return Holder(principal.owner, "" if is_loopback(address) else address, principal.anonymous, principal.gateway)

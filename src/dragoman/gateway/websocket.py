@@ -1,29 +1,33 @@
 """A `Connection` on top of picows.
 
-A connection has no task or timer of its own; time limits are checked by the roster's sweep. Frames come in one at a
-time: fragments are joined here under the size limit of the whole, control frames may lie between them, and every frame,
-control frames too, takes a token of the rate limit. What waits for a slow reader is bounded in bytes and in age.
+A connection has no task or timer of its own; `OpenConnections` checks its time limits. Frames arrive one at a time:
+fragments are joined here under the size limit of the whole message, control frames may lie between them, and every
+frame, control frames too, takes a token of the rate limit. What waits for a slow reader is bounded in bytes and in age.
 
-Who says a lot at once is heard a few messages a turn of the loop, so that others have their turn between them. The rest
-waits, in order and up to a bound, and so does an end that came behind it.
+Whether it is read, and how many of its messages are handled in one turn of the loop, is in `inlet`.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Callable
 from functools import partial
 from itertools import count
 
 import structlog
-from picows import WSCloseCode, WSFrame, WSMsgType, WSTransport
 
-from dragoman.gateway.backlog import Backlog
 from dragoman.gateway.connection import Endpoint
-from dragoman.gateway.drain import Drain
 from dragoman.gateway.handshake import Request
+from dragoman.gateway.inlet import FairInlet, Pause, ReadGate
 from dragoman.gateway.limits import Limits
-from dragoman.gateway.roster import Roster
-from dragoman.gateway.sniffer import Guest, adopt
+from dragoman.gateway.open_connections import OpenConnections
+from dragoman.gateway.outlet import Backlog, Drain
+from dragoman.gateway.picows_listener import (
+    TOO_BIG,
+    PicowsListener,
+    WSFrame,
+    WSMsgType,
+    WSTransport,
+    adopt,
+    frame_header,
+)
 from dragoman.protocol.codes import Close
 
 _TEXT, _BINARY, _CONTINUATION = WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.CONTINUATION
@@ -32,9 +36,6 @@ _NORMAL = 1000
 _PROTOCOL_ERROR = 1002
 _INTERNAL_ERROR = 1011
 _MAX_REASON_BYTES = 123
-_AT_ONCE = 16  # messages of one connection
-# What may wait to be heard, where each counts for something more than its bytes: the smallest are read by the thousand.
-_UNHEARD_BYTES, _STEP_BYTES = 1 << 20, 2048
 # More than this does not wait for the end of the turn.
 _FLUSH_BYTES = 256 << 10
 # A read buffer that held this much is given back when it has not been needed for a while.
@@ -44,42 +45,27 @@ _ids = count(1)
 _log = structlog.get_logger(__name__)
 
 
-def _header(kind: WSMsgType, size: int) -> bytes:
-    """Of a whole, unmasked frame. Not picows' `send`: it writes at once, and beyond 8 KB it queues a view of its header
-    that the next message overwrites."""
-    first = 0x80 | kind.value
-    if size < 126:
-        return bytes((first, size))
-    if size < 65536:
-        return bytes((first, 126)) + size.to_bytes(2, "big")
-    return bytes((first, 127)) + size.to_bytes(8, "big")
-
-
-class WebSocket(Guest):
+class WebSocket(PicowsListener):
     __slots__ = (
-        "_asleep_fd",
         "_backlog",
         "_counters",
-        "_deaf",
         "_endpoint",
         "_filled_at",
         "_frames",
         "_frames_before",
+        "_gate",
         "_grown_at",
         "_heard_at",
-        "_held",
+        "_idle_fd",
+        "_inlet",
         "_kind",
         "_out",
         "_out_bytes",
         "_partial",
         "_pinged_at",
-        "_reading",
-        "_roster",
-        "_run",
+        "_registry",
         "_tokens",
         "_transport",
-        "_unheard",
-        "_unheard_bytes",
         "_ws",
         "closed",
         "headers",
@@ -91,9 +77,14 @@ class WebSocket(Guest):
     )
 
     def __init__(
-        self, request: Request, endpoint: Endpoint, limits: Limits, roster: Roster, transport: asyncio.Transport
+        self,
+        request: Request,
+        endpoint: Endpoint,
+        limits: Limits,
+        registry: OpenConnections,
+        transport: asyncio.Transport,
     ) -> None:
-        now = roster.clock()
+        now = registry.clock()
         self.id = next(_ids)
         self.path = request.path
         self.query = request.query
@@ -102,8 +93,8 @@ class WebSocket(Guest):
         self.limits = limits
         self.closed = False
         self._endpoint: Endpoint | None = endpoint
-        self._roster = roster
-        self._counters = roster.counters
+        self._registry = registry
+        self._counters = registry.counters
         self._transport = transport
         self._ws: WSTransport | None = None
         self._partial: bytearray | None = None
@@ -117,13 +108,9 @@ class WebSocket(Guest):
         self._out_bytes = 0
         self._backlog: Backlog | None = None
         self._grown_at: float | None = None
-        self._reading = True
-        self._run = 0  # messages that were read together, so far
-        self._unheard: deque[Callable[[], None]] | None = None  # what is to be done, message by message
-        self._unheard_bytes = 0
-        self._held = False  # not read because of them
-        self._deaf = False  # an end waits behind them
-        self._asleep_fd: int | None = None  # of a socket that the roster's `quiet` watches in place of the loop
+        self._gate = ReadGate(transport)
+        self._inlet = FairInlet(self._gate)
+        self._idle_fd: int | None = None  # of a socket that the idle poller watches in place of the loop
 
     # --- what endpoints use ---
 
@@ -134,6 +121,10 @@ class WebSocket(Guest):
     @property
     def frames(self) -> int:
         return self._frames
+
+    @property
+    def max_frame_bytes(self) -> int:
+        return self.limits.max_frame_bytes
 
     def ping(self) -> None:
         self._send(_PING, b"")
@@ -146,19 +137,16 @@ class WebSocket(Guest):
 
     def pause_reading(self) -> None:
         if not self.closed and not self._transport.is_closing():
-            self.wake()
-            self._reading = False
-            self._transport.pause_reading()
+            self.resume()
+            self._gate.pause(Pause.ENDPOINT)
 
     def resume_reading(self) -> None:
-        if not self.closed and not self._transport.is_closing():
-            self._reading = True
-            if not self._held:
-                self._transport.resume_reading()
+        if not self.closed:
+            self._gate.resume(Pause.ENDPOINT)
 
     def close(self, code: int, reason: str = "") -> None:
         if self._ws is None:
-            self._unheard = None  # who is gone is heard no further
+            self._inlet.clear()  # nothing more is delivered
         if self.closed or self._ws is None:
             return
         self._flush()
@@ -175,7 +163,7 @@ class WebSocket(Guest):
         if self.closed or self._ws is None:
             return
         size = len(data)
-        self._out += (_header(kind, size), data)
+        self._out += (frame_header(kind, size), data)
         self._out_bytes += size
         counters = self._counters
         counters.frames_out += 1
@@ -220,7 +208,7 @@ class WebSocket(Guest):
             return
         # So that pause_writing means: something waits.
         self._transport.set_write_buffer_limits(high=0)
-        self._roster.join(self)
+        self._registry.join(self)
         self._counters.opened += 1
         assert self._endpoint is not None
         try:
@@ -229,7 +217,7 @@ class WebSocket(Guest):
             self._fail()
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
-        if self.closed or self._deaf:
+        if self.closed or self._inlet.has_ended:
             return
         size = frame.payload_size
         counters = self._counters
@@ -244,11 +232,11 @@ class WebSocket(Guest):
         if frame.rsv1 or frame.rsv2 or frame.rsv3:
             self._refuse(_PROTOCOL_ERROR, "no extension was negotiated")
         elif (kind is _TEXT or kind is _BINARY) and frame.fin and self._partial is None:
-            self._hear(kind, frame.get_payload_as_bytes())
+            self._take(kind, frame.get_payload_as_bytes(), is_last_read=not frame.tail_size)
         else:
             self._on_unusual(kind, frame)
-        if not frame.tail_size:
-            self._run = 0
+            if not frame.tail_size:
+                self._inlet.read_ended()
         if self._grown_at is not None or size + frame.tail_size > _GROWN_BYTES:
             self._mind_buffer(size, frame.tail_size)
 
@@ -257,35 +245,35 @@ class WebSocket(Guest):
 
     def pause_writing(self) -> None:
         if not self.closed:
-            self._backlog = Backlog(self.buffered, self._roster.clock())
-            self._roster.backlogged.add(self)
+            self._backlog = Backlog(self.buffered, self._registry.clock())
+            self._registry.backlogged.add(self)
 
     def resume_writing(self) -> None:
         self._backlog = None
-        self._roster.backlogged.discard(self)
+        self._registry.backlogged.discard(self)
 
     def violated(self, code: int) -> None:
-        self._hear_out()  # picows answers as soon as we return, and its answer is not ours
-        if code == WSCloseCode.MESSAGE_TOO_BIG.value:
+        self._inlet.handle_all()  # picows answers as soon as we return, and its answer is not ours
+        if code == TOO_BIG:
             self._too_big()
         else:
             self._refuse(code, "WebSocket protocol error")
 
-    # --- what the roster calls ---
+    # --- what the registry calls ---
 
     def check_backlog(self, now: float) -> None:
         if self._backlog is not None and self._backlog.age(self.buffered, now) > self.limits.out_queue_age_s:
             self.close(Close.SLOW_CONSUMER, "what was sent is not being read")
 
-    def check_pulse(self, now: float) -> None:
+    def check_silence(self, now: float) -> None:
         if self.closed:
             return
-        if self._frames != self._frames_before or not self._reading:  # whom we do not read is not silent
+        if self._frames != self._frames_before or self._gate.is_paused(Pause.ENDPOINT):
             self._frames_before = self._frames
             self._heard_at = now
             self._pinged_at = None
             return
-        self._sleep()
+        self._become_idle()
         if self._pinged_at is None:
             if now - self._heard_at >= self.limits.ping_idle_s:
                 self._pinged_at = now
@@ -293,76 +281,27 @@ class WebSocket(Guest):
         elif now - self._pinged_at >= self.limits.ping_reply_s:
             self.close(Close.TIMEOUT, "no answer to a ping")
 
-    # --- while it says nothing ---
+    # --- while it is idle ---
 
-    def _sleep(self) -> None:
-        if self._asleep_fd is None and self._unheard is None and not self._transport.is_closing():
-            self._asleep_fd = self._transport.get_extra_info("socket").fileno()
-            self._transport.pause_reading()
-            self._roster.quiet.watch(self._asleep_fd, self)
+    def _become_idle(self) -> None:
+        if self._idle_fd is None and self._inlet.is_empty and not self._transport.is_closing():
+            self._idle_fd = self._transport.get_extra_info("socket").fileno()
+            self._gate.pause(Pause.IDLE)
+            self._registry.idle_poller.watch(self._idle_fd, self)
 
-    def wake(self) -> None:
-        if self._asleep_fd is not None:
-            self._roster.quiet.forget(self._asleep_fd)
-            self._asleep_fd = None
-            if not self._transport.is_closing():
-                self._transport.resume_reading()
+    def resume(self) -> None:
+        if self._idle_fd is not None:
+            self._registry.idle_poller.forget(self._idle_fd)
+            self._idle_fd = None
+            self._gate.resume(Pause.IDLE)
 
     # --- messages ---
 
-    def _hear(self, kind: WSMsgType, data: bytes) -> None:
-        self._run += 1
-        if self._unheard is None and self._run <= _AT_ONCE:
+    def _take(self, kind: WSMsgType, data: bytes, *, is_last_read: bool = False) -> None:
+        if self._inlet.admits(is_last_read=is_last_read):
             self._deliver(kind, data)
         else:
-            self._later(partial(self._deliver, kind, data), len(data))
-
-    def _in_turn(self, step: Callable[[], None]) -> None:
-        if self._unheard is None:
-            step()
-        else:
-            self._later(step)
-
-    def _last(self, step: Callable[[], None]) -> None:
-        """In its turn, and nothing that comes after it."""
-        if self._unheard is not None:
-            self._deaf = True
-            self._hold()
-        self._in_turn(step)
-
-    def _later(self, step: Callable[[], None], size: int = 0) -> None:
-        if self._unheard is None:
-            self._unheard = deque()
-            self._unheard_bytes = 0
-            asyncio.get_running_loop().call_soon(self._hear_some)
-        self._unheard.append(step)
-        self._unheard_bytes += size + _STEP_BYTES
-        if self._unheard_bytes > _UNHEARD_BYTES:
-            self._hold()
-
-    def _hold(self) -> None:
-        """Read nothing more until all that waits was heard."""
-        self._held = True
-        self._transport.pause_reading()
-
-    def _hear_out(self) -> None:
-        while self._unheard:
-            self._unheard.popleft()()
-        self._unheard = None
-
-    def _hear_some(self) -> None:
-        for _ in range(_AT_ONCE):
-            if self._unheard:
-                self._unheard.popleft()()
-        if self._unheard:
-            asyncio.get_running_loop().call_soon(self._hear_some)
-        elif self._unheard is not None:
-            self._unheard = None
-            self._run = 0
-            if self._held:
-                self._held = False
-                if self._reading and not self._transport.is_closing():
-                    self._transport.resume_reading()
+            self._inlet.add(partial(self._deliver, kind, data), len(data))
 
     def _deliver(self, kind: WSMsgType, data: bytes) -> None:
         assert self._endpoint is not None
@@ -376,9 +315,9 @@ class WebSocket(Guest):
 
     def _on_unusual(self, kind: WSMsgType, frame: WSFrame) -> None:
         if kind is _PING:
-            self._in_turn(partial(self._send, _PONG, frame.get_payload_as_bytes()))
+            self._inlet.in_turn(partial(self._send, _PONG, frame.get_payload_as_bytes()))
         elif kind is _CLOSE:
-            self._last(partial(self._on_close, frame.get_payload_as_bytes()))
+            self._inlet.finish(partial(self._on_close, frame.get_payload_as_bytes()))
         elif kind is not _PONG:
             self._on_fragment(kind, frame)
 
@@ -395,7 +334,7 @@ class WebSocket(Guest):
         self._partial += frame.get_payload_as_memoryview()
         if frame.fin:
             data, self._partial = bytes(self._partial), None
-            self._hear(self._kind, data)
+            self._take(self._kind, data)
 
     def _on_close(self, payload: bytes) -> None:
         if self._ws is None:
@@ -410,14 +349,14 @@ class WebSocket(Guest):
 
     def _refill(self) -> bool:
         """Fill the bucket that has just run empty; looking at the clock only then makes frames cheap."""
-        now = self._roster.clock()
+        now = self._registry.clock()
         tokens = min((now - self._filled_at) * self.limits.max_frames_per_s, float(self.limits.burst_frames))
         self._filled_at = now
         self._tokens = tokens - 1
         return tokens >= 1
 
     def _mind_buffer(self, size: int, tail: int) -> None:
-        now = self._roster.clock()
+        now = self._registry.clock()
         if self._grown_at is None or size + tail > _GROWN_BYTES:
             self._grown_at = now
         elif tail == 0 and now - self._grown_at >= self.limits.grown_buffer_s and not self.closed:
@@ -428,8 +367,8 @@ class WebSocket(Guest):
     # --- the end ---
 
     def _refuse(self, code: int, reason: str) -> None:
-        """For what the peer has done: what it said before is heard."""
-        self._last(partial(self.close, code, reason))
+        """For what the peer has done, after the messages that it sent before."""
+        self._inlet.finish(partial(self.close, code, reason))
 
     def _too_big(self) -> None:
         self._refuse(Close.TOO_BIG, f"a message has at most {self.limits.max_frame_bytes} bytes")
@@ -442,23 +381,22 @@ class WebSocket(Guest):
     def _leave(self, *, peer_is_done: bool) -> None:
         self._partial = None
         self.resume_writing()
-        self.wake()
-        if not self._reading or self._held:  # the peer's side of the close must be read
-            self._transport.resume_reading()
-        self._unheard = None
-        Drain(self._transport, self._roster, self._gone).start(peer_is_done=peer_is_done)
+        self.resume()
+        self._gate.open()  # the peer's side of the close must be read
+        self._inlet.clear()
+        Drain(self._transport, self._registry, self._gone).start(peer_is_done=peer_is_done)
         # Not from inside whoever closed it: an endpoint need not expect its own `closed` in the middle of a call.
         asyncio.get_running_loop().call_soon(self._tell_closed)
 
     def _gone(self) -> None:
-        self.wake()
+        self.resume()
         self._ws = None
-        self._hear_out()
+        self._inlet.handle_all()
         self.closed = True
         self._backlog = None
-        self._roster.depart(self)
+        self._registry.ended(self)
 
-    def departed(self) -> None:
+    def notify_closed(self) -> None:
         self._tell_closed()
 
     def _tell_closed(self) -> None:

@@ -42,10 +42,10 @@ async def serve(hello: dict[str, Any]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
     _end_with_parent(loop, end)
-    if not raise_file_limit(config.server.max_connections):
+    if not raise_file_limit(config.limits.connections):
         log.warning(
             "fewer open files than connections are allowed: raise the hard limit (ulimit -Hn)",
-            max_connections=config.server.max_connections,
+            max_connections=config.limits.connections,
         )
     try:
         instance = await Instance.start(config, hello["redis_url"], hello["number"])

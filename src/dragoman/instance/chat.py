@@ -1,13 +1,14 @@
-"""Chat of one instance, put together, and the list of what runs for it.
+"""Chat of one instance: its parts, and the list of what runs for it.
 
-/ws ─▶ admission ─▶ outbound (accept or save)       the way of a message, from its sender
-shard keeper ─▶ deliver stage, save stage           on to its row
-courier ─▶ inbound ◀─ resender; receipts            and to its receiver
+/ws ─▶ admission ─▶ outbound ─▶ one phase, or two phases   the way of a message, from its sender
+shard assigner ─▶ deliver stage, save stage                on to its row
+delivery ─▶ inbound ◀─ resender; receipts                  and to its receiver
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
@@ -17,33 +18,34 @@ from dragoman.archive import Archive, ArchiveAway, ArchiveError, archive_url, op
 from dragoman.config import Config
 from dragoman.config.secrets import is_private, registration_of
 from dragoman.domain.chat.gate import Gate
+from dragoman.domain.chat.message_ids import IdMaker
 from dragoman.domain.chat.registration import Registration
 from dragoman.domain.chat.switches import Switches
-from dragoman.domain.chat.words import WordFilter
+from dragoman.domain.chat.word_filter import WordFilter
+from dragoman.domain.revocation import RevocationList
 from dragoman.instance.chat_tokens import chat_tokens
 from dragoman.instance.redis_check import CannotStart
 from dragoman.protocol.codes import Close
 from dragoman.protocol.peer import ChatCatchUp, ChatKick, ChatPush, ChatTell, OneTell
 from dragoman.services.chat.accounts import Accounts
 from dragoman.services.chat.admission import Admission
-from dragoman.services.chat.courier import Courier, Tell
+from dragoman.services.chat.clock import now_ms
 from dragoman.services.chat.dead_letters import ChatLetters
-from dragoman.services.chat.deliver import DeliverStage
-from dragoman.services.chat.desk import Desk, IdMaker, Repeats
-from dragoman.services.chat.local_users import LocalUsers
-from dragoman.services.chat.mailroom import Mailroom
+from dragoman.services.chat.delivery import Delivery, SenderNotice
+from dragoman.services.chat.feature_switches import POLL_S, FeatureSwitches
+from dragoman.services.chat.local_users import ChatUser, LocalUsers
+from dragoman.services.chat.message_lookup import MessageLookup
+from dragoman.services.chat.one_phase import OnePhase, Refusals
+from dragoman.services.chat.outbound import MessageMaker, Outbound, PathChooser, Verify
 from dragoman.services.chat.perf import Perf
 from dragoman.services.chat.receipts import Receipts
 from dragoman.services.chat.replicas import Replicas
-from dragoman.services.chat.resender import Resender
-from dragoman.services.chat.save import SaveStage, SaveTools
-from dragoman.services.chat.shard_keeper import ShardKeeper
-from dragoman.services.chat.switchboard import LOOK_S, Switchboard
-from dragoman.services.chat.whereabouts import Whereabouts
-from dragoman.services.chat.word_list import BadWordList, load_words
+from dragoman.services.chat.shard_assigner import ShardAssigner
+from dragoman.services.chat.two_phase import Acceptance, DeliverStage, SaveStage
+from dragoman.services.chat.undelivered import Resender, UndeliveredLookup
 from dragoman.services.loops import Tasks, every
 from dragoman.services.metrics import Metrics
-from dragoman.services.upkeep.announcer import Announcer
+from dragoman.services.routing.announcer import Announcer
 from dragoman.store.chat.cluster import ChatCluster, Layout
 from dragoman.store.chat.logins import Invites, Logins
 from dragoman.store.chat.shards import Keep, Names, Shards, Tally
@@ -56,13 +58,15 @@ from dragoman.store.redis import Redis
 log = structlog.get_logger(__name__)
 
 ChatMessage = ChatPush | ChatTell | ChatKick | ChatCatchUp
-KEEPER_S = 1.0
-MEET_S = 1.0
+ASSIGN_S = 1.0
+ARCHIVE_CHECK_S = 1.0
 TIDY_S = 60.0
 DAY_MS = 86_400_000
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
-PARTING_REMINDERS = 3  # the first messages may still be on their way to the archive
+CLOSE_RESENDS = 3  # the first messages may still be on their way to the archive
+MAX_WORD: Final = 64  # letters
+MAX_WORDS: Final = 100_000
 
 
 class Chat:
@@ -77,17 +81,20 @@ class Chat:
         announcer: Announcer,
         metrics: Metrics,
         tasks: Tasks,
+        revoked: RevocationList,
         *,
         owner_ttl_ms: int,
         connect: Callable[[], Awaitable[Redis]],
+        on_switches_changed: Callable[[], None],
+        on_wrong_archive: Callable[[], None],
     ) -> None:
         self.config, self.instance, self.redis, self.metrics, self.tasks = config, instance, redis, metrics, tasks
         self._instances = instances
         chat, two_phase = config.chat, config.chat.two_phase
         self._incarnation = uuid4().hex
         self._worker: int | None = None
-        self._archive_met = False  # it is known to be the one of the cluster
-        self.on_wrong_archive: Callable[[], None] = lambda: None
+        self._archive_checked = False  # it is known to be the one of the cluster
+        self._on_wrong_archive = on_wrong_archive
         self.archive: Archive = open_archive(archive_url(config), config.archive)
         self.cluster = ChatCluster(redis, keys)
         self.shards = Shards(
@@ -96,40 +103,53 @@ class Chat:
             config.limits.chat_bytes_per_day,
         )  # fmt: skip
         self.users = Users(redis, keys, owner_ttl_ms, int((chat.refresh_ttl_s + chat.access_ttl_s + 60.0) * 1000))
-        self.here = LocalUsers(metrics, chat.ping_idle_s)
-        self.courier = Courier(instance, self.here, self.users, inboxes, metrics)
+        self.local = LocalUsers(metrics, tasks, chat.ping_idle_s)
+        self.delivery = Delivery(instance, self.local, self.users, inboxes, metrics)
         configured = Switches(**{name: getattr(two_phase, name) for name in Switches.__slots__})
-        self.switchboard = Switchboard(configured, self.cluster, announcer, tasks)
-        self.receipts = Receipts(self.archive, self.users, self.courier, metrics, tasks)
+        self.switches = FeatureSwitches(configured, self.cluster, announcer, tasks, on_switches_changed)
+        self.receipts = Receipts(self.archive, self.users, self.delivery, metrics, tasks)
         self.replicas = Replicas(connect, chat.accept_timeout_ms)
-        self.desk = Desk(
-            instance, self.shards, self.archive, self.courier, self.switchboard, _words(config), metrics, tasks, Gate(),
-            IdMaker(), chat.accept_timeout_ms / 1000, self.replicas, Repeats(metrics),
-            Perf(metrics, self.shards, tasks),
-        )  # fmt: skip
-        self.tokens = chat_tokens(config)
+        self._ids = IdMaker(now_ms)
+        refusals = Refusals(metrics)
+        self.tokens = chat_tokens(config, revoked)
+        timeout_s = chat.accept_timeout_ms / 1000
         self.admission = Admission(
-            instance, self.tokens, self.users, self.here, self.shards, Mailroom(self.archive, tasks),
-            self.courier, self.receipts, self.desk, tasks,
+            instance, self.tokens, self.users, self.local, self.shards, UndeliveredLookup(self.archive, tasks),
+            self.delivery, self.receipts, self._ids, tasks, self._outbounds(refusals, timeout_s), timeout_s=timeout_s,
         )  # fmt: skip
         self.registration = Registration(registration_of(config), is_private(config), chat.min_password_length)
         self.accounts = self._accounts(keys)
-        self.whereabouts = Whereabouts(self.shards, self.archive)
-        self.letters = ChatLetters(self.shards, self.desk.ids, instance, lambda: self.switchboard.current)
-        self.resender = Resender(self.here, self.archive, self.receipts, tasks, chat.resend_after_s)
-        tools = SaveTools(
-            self.shards, self.archive, self.courier, self.receipts, self.switchboard, metrics,
-            chat.max_deliveries, self.desk.repeats,
-        )  # fmt: skip
-        self.keeper = ShardKeeper(
+        self.message_lookup = MessageLookup(self.shards, self.archive)
+        self.dead_letters = ChatLetters(self.shards, self._ids, instance, lambda: self.switches.current)
+        self.resender = Resender(self.local, self.archive, self.receipts, tasks, chat.resend_after_s)
+        self.assigner = ShardAssigner(
             instance, self.shards, self.archive, instances, announcer, metrics,
-            DeliverStage(self.shards, self.courier, self.switchboard, metrics), SaveStage(tools),
+            DeliverStage(self.shards, self.delivery, self.switches, metrics),
+            SaveStage(
+                self.shards, self.archive, self.delivery, self.receipts, self.switches, metrics, refusals,
+                chat.max_deliveries,
+            ),
             ttl_s=config.scheduler.phase2.instance_presence_ttl_seconds,
         )  # fmt: skip
 
+    def _outbounds(self, refusals: Refusals, timeout_s: float) -> Callable[[ChatUser, Verify], Outbound]:
+        """Makes the part of a connection that sends."""
+        gate, perf = Gate(), Perf(self.metrics, self.shards, self.tasks)
+        messages = MessageMaker(self._ids, _word_filter(self.config))
+        paths = PathChooser(self.switches, self.shards, gate, timeout_s)
+        one_phase = OnePhase(
+            self.archive, self.shards, self.delivery, self.switches, gate, self._ids, refusals, perf, self.metrics,
+            self.tasks, timeout_s,
+        )  # fmt: skip
+        two_phase = Acceptance(
+            self.instance, self.shards, self.archive, self.delivery, self.switches, gate, self._ids, self.replicas,
+            refusals, perf, self.metrics, timeout_s,
+        )  # fmt: skip
+        return lambda user, verify: Outbound(user, messages, paths, one_phase, two_phase, self.tasks, verify)
+
     def _accounts(self, keys: Keys) -> Accounts:
-        chat = self.config.chat
-        per_name = self.config.limits.login_attempts_per_name_per_hour
+        quotas = self.config.limits
+        per_minute, per_name = quotas.login_attempts_per_minute, quotas.login_attempts_per_name_per_hour
         refused = self.metrics.chat_logins_refused
         return Accounts(
             self.archive,
@@ -139,15 +159,16 @@ class Chat:
             end_all_sessions=self.users.end_all_sessions,
             registration=self.registration,
             invites=Invites(self.redis, keys),
-            limits=Logins(self.redis, keys, chat.logins_per_minute, per_name),
-            logins_per_minute=chat.logins_per_minute,
+            limits=Logins(self.redis, keys, per_minute, per_name),
+            logins_per_minute=per_minute,
+            max_waiting=quotas.password_checks,
             on_refused=lambda reason: refused.labels(reason).inc(),
         )
 
-    # -- beginning and ending --------------------------------------------------------------------
+    # -- start and end ---------------------------------------------------------------------------
 
     async def begin(self) -> None:
-        """Agree with the others, take a worker number, open the database; raises CannotStart."""
+        """Check the layout of the cluster, claim a worker number, open the database; raises CannotStart."""
         names, count = self.shards.names, self.shards.count
         ours = Layout(count, names.accepted, names.to_save, names.deliver_group, names.save_group)
         theirs = await self.cluster.agree(ours)
@@ -157,19 +178,19 @@ class Chat:
                     f"this cluster was begun with chat.two_phase {name} = {getattr(theirs, name)!r}, and this instance "
                     f"is configured with {getattr(ours, name)!r}: messages would be lost between the two"
                 )
-        await self.switchboard.run_once()
+        await self.switches.run_once()
         await self.keep_worker()
         try:
             await self.archive.open()
-            await self._meet_archive()
+            await self._check_archive()
         except ArchiveAway as error:
-            log.warning("the database is away; messages wait for it", error=str(error))
+            log.warning("the database is unavailable; messages wait for it", error=str(error))
         except ArchiveError as error:
             raise CannotStart(str(error)) from None
 
-    async def _meet_archive(self) -> None:
-        """A database of our own would make one user id two people, and save messages where nobody looks for them."""
-        if self.config.scheduler.phase2.enabled:  # nobody else is on a private Redis
+    async def _check_archive(self) -> None:
+        """With a database of its own, an instance would give one user id to two users, and hide their messages."""
+        if self.config.scheduler.phase2.enabled:  # a private Redis has one instance
             ours = await self.archive.identity()
             if ours != await self.cluster.agree_on_archive(ours):
                 raise CannotStart(
@@ -177,92 +198,92 @@ class Chat:
                     "instances share, or, if that was replaced on purpose, stop them all and delete the key "
                     f"{self.cluster.keys.chat_archive} in Redis"
                 )
-        self._archive_met = True
+        self._archive_checked = True
 
-    async def meet_archive(self) -> None:
-        """A database that was away when we began may turn out to be another one."""
-        if self._archive_met:
+    async def check_archive(self) -> None:
+        """A database that was unavailable at the start may be another one."""
+        if self._archive_checked:
             return
         try:
-            await self._meet_archive()
+            await self._check_archive()
         except ArchiveAway:
             return
         except (ArchiveError, CannotStart) as error:
-            log.error("the database is there and cannot be used; this instance ends", error=str(error))
-            self._archive_met = True  # said once
-            self.on_wrong_archive()
+            log.error("this instance ends: the database answers and cannot be used", error=str(error))
+            self._archive_checked = True  # logged once
+            self._on_wrong_archive()
 
     async def keep_worker(self) -> None:
-        """The number we make ids with, unique among the living."""
+        """Claim or renew the number that ids are made with, unique among the running instances."""
         if self._worker is None or not await self.cluster.keep_worker(self._worker, self._incarnation):
             self._worker = await self.cluster.claim_worker(self._incarnation)
-            self.desk.ids.use(self._worker)
+            self._ids.use(self._worker)
 
     def loops(self) -> dict[str, Coroutine[Any, Any, None]]:
         phase2, chat = self.config.scheduler.phase2, self.config.chat
         presence_s = phase2.instance_presence_ttl_seconds / 3
         return {
-            "chat-shards": self.keeper.run(KEEPER_S),
-            "chat-leases": every(presence_s, self.keeper.renew, name="chat-leases"),
+            "chat-shards": self.assigner.run(ASSIGN_S),
+            "chat-leases": every(presence_s, self.assigner.renew, name="chat-leases"),
             "chat-worker": every(presence_s, self.keep_worker, name="chat-worker"),
-            "chat-archive": every(MEET_S, self.meet_archive, name="chat-archive"),
-            "chat-switchboard": every(LOOK_S, self.switchboard.run_once, name="chat-switchboard"),
+            "chat-archive": every(ARCHIVE_CHECK_S, self.check_archive, name="chat-archive"),
+            "chat-switches": every(POLL_S, self.switches.run_once, name="chat-switches"),
             "chat-owners": every(phase2.owner_ttl_seconds / 3, self.admission.renew, name="chat-owners"),
             "chat-admission": every(1.0, self.admission.run_once, name="chat-admission"),
-            "chat-pulse": every(chat.ping_idle_s / 4, self.here.check_pulse, name="chat-pulse"),
+            "chat-pings": every(chat.ping_idle_s / 4, self.local.ping_idle, name="chat-pings"),
             "chat-resender": every(chat.resend_after_s / 4, self.resender.run_once, name="chat-resender"),
-            "chat-courier": every(1.0, self.courier.remind, name="chat-courier"),
-            "chat-tidy": every(TIDY_S, self.keeper.tidy, name="chat-tidy"),
-            "chat-gauges": every(5.0, self.keeper.measure, name="chat-gauges"),
+            "chat-delivery": every(1.0, self.delivery.run_once, name="chat-delivery"),
+            "chat-tidy": every(TIDY_S, self.assigner.tidy, name="chat-tidy"),
+            "chat-gauges": every(5.0, self.assigner.measure, name="chat-gauges"),
         }
 
     async def drain(self) -> None:
-        """Shards go to others at once."""
-        await self.keeper.leave()
+        """Release the shards: other instances take them at once."""
+        await self.assigner.release_all()
 
-    async def leave(self) -> None:
+    async def release_worker(self) -> None:
         if self._worker is not None:
-            await self.cluster.leave_worker(self._worker, self._incarnation)
+            await self.cluster.release_worker(self._worker, self._incarnation)
 
     async def close(self) -> None:
         await self.replicas.close()
         await self.archive.close()
 
-    async def drop_all(self) -> None:
-        """Everybody goes on elsewhere. What we saved for somebody while Redis was away is looked for before that: its
-        sender must not be able to send something newer there."""
-        for user in self.here:
-            user.stop_reading()
-        for _ in range(PARTING_REMINDERS):
-            await self.courier.remind()
-            if not self.courier.owes_anybody:
+    async def close_all(self) -> None:
+        """Users connect elsewhere. Receivers of what was saved here while Redis was unavailable get their resend before
+        that: its sender must not be able to send something newer there."""
+        for user in self.local:
+            user.pause_reading()
+        for _ in range(CLOSE_RESENDS):
+            await self.delivery.run_once()
+            if not self.delivery.resends_pending:
                 break
-        self.here.drop_all(Close.LEASE_LOST)
+        self.local.close_all(Close.LEASE_LOST)
 
     # -- from other instances --------------------------------------------------------------------
 
     async def handle(self, message: ChatMessage) -> None:
         match message:
             case ChatPush():
-                self.here.pushed(message)
+                self.local.on_push(message)
             case ChatTell():
-                missed = self.here.told(message)
-                if missed:  # they have moved on since: after them, once
-                    await self.courier.tell([_again(one) for one in missed])
+                remote = self.local.on_notices(message)
+                if remote:  # they have moved since: sent after them, once
+                    await self.delivery.notify([_notice(one) for one in remote])
             case ChatKick():
-                self.here.kicked(message)
+                self.local.on_kick(message)
             case ChatCatchUp():
-                self.here.catch_up(message)
+                self.local.on_resend_request(message)
 
     async def rehome(self, message: ChatMessage) -> None:
-        """From a dead instance's inbox. Messages are in the archive, or will be; words are for whoever is there now."""
+        """From a dead instance's inbox. Messages are in the archive, or will be; notices follow their users."""
         if isinstance(message, ChatTell):
-            await self.courier.tell([_again(one) for one in message.tells])
+            await self.delivery.notify([_notice(one) for one in message.tells])
 
     # -- what can be seen ------------------------------------------------------------------------
 
     async def _save_lag(self) -> dict[str, float | None]:
-        """Quantiles of all living instances together: each says its buckets in its presence."""
+        """Quantiles over all running instances: each has its buckets in its presence."""
         present = await self._instances.all()
         others = [one.save_lag for name, one in present.items() if one is not None and name != self.instance]
         lag = self.metrics.chat_save_lag.merged(others)
@@ -272,7 +293,7 @@ class Chat:
         """Switches, shards and their backlog, as any instance sees them."""
         tallies = await asyncio.gather(*(self.shards.tally(shard) for shard in range(self.shards.count)))
         return {
-            "switches": msgspec.to_builtins(self.switchboard.current),
+            "switches": msgspec.to_builtins(self.switches.current),
             "backlog": sum(tally.backlog for tally in tallies),
             "save_lag_ms": await self._save_lag(),
             "dead_letters": self._dead_letters(tallies),
@@ -289,12 +310,12 @@ class Chat:
         }
 
 
-def _again(one: OneTell) -> Tell:
-    return Tell(one.user, bytes(one.frame), one.ended, one.keep, one.saved)
+def _notice(one: OneTell) -> SenderNotice:
+    return SenderNotice(one.user, bytes(one.frame), one.ended, one.keep, one.saved)
 
 
 def _names(config: Config) -> Names:
-    """As configured. The given names are for the default prefix: under another they would belong to two clusters."""
+    """As configured. Under another prefix than the default the names get it, so that two clusters do not share them."""
     two_phase, prefix = config.chat.two_phase, config.scheduler.phase2.redis.key_prefix
     root = "" if prefix == DEFAULT_PREFIX else f"{prefix}:"
     return Names(
@@ -305,10 +326,24 @@ def _names(config: Config) -> Names:
     )
 
 
-def _words(config: Config) -> WordFilter:
-    if not config.chat.words_file:
-        return WordFilter([])
+def _word_filter(config: Config) -> WordFilter:
+    return WordFilter(load_words(config.chat.words_file) if config.chat.words_file else [])
+
+
+def load_words(path: str | Path) -> list[str]:
+    """The words of `chat.words_file`: UTF-8, one a line; raises CannotStart."""
+    name = f"chat.words_file {str(path)!r}"
     try:
-        return WordFilter(load_words(config.chat.words_file))
-    except BadWordList as error:
-        raise CannotStart(str(error)) from None
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except OSError as error:
+        raise CannotStart(f"{name} cannot be read: {error.strerror or error}.") from None
+    except UnicodeDecodeError:
+        raise CannotStart(f"{name} is not UTF-8 text.") from None
+    words = [line.strip() for line in lines]
+    for number, word in enumerate(words, 1):
+        if len(word) > MAX_WORD:
+            raise CannotStart(f"{name}, line {number}: a word may have {MAX_WORD} letters.")
+    words = [word for word in words if word]
+    if len(words) > MAX_WORDS:
+        raise CannotStart(f"{name} has {len(words)} words; {MAX_WORDS} are allowed.")
+    return words

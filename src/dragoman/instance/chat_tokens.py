@@ -6,13 +6,14 @@ import structlog
 
 from dragoman.config import Config
 from dragoman.config.secrets import DEVELOPMENT_SECRET, BadSecrets, chat_secrets, exposure_of, has_secret
+from dragoman.domain.revocation import RevocationList
 from dragoman.instance.redis_check import CannotStart
 from dragoman.services.chat.tokens import Tokens
 
 log = structlog.get_logger(__name__)
 
 
-def chat_tokens(config: Config) -> Tokens:
+def chat_tokens(config: Config, revoked: RevocationList | None = None) -> Tokens:
     """Called once at start: it says so when everybody can make tokens. Raises CannotStart."""
     try:
         secrets = chat_secrets(config)
@@ -34,4 +35,4 @@ def chat_tokens(config: Config) -> Tokens:
             file=config.security.secret_file,
         )
     chat = config.chat
-    return Tokens(secrets, chat.issuer, chat.access_ttl_s, chat.refresh_ttl_s)
+    return Tokens(secrets, chat.issuer, chat.access_ttl_s, chat.refresh_ttl_s, revoked)

@@ -10,16 +10,27 @@ from dragoman.config import Config
 from dragoman.config.loopback import is_loopback
 from dragoman.config.secrets import has_secret, is_private
 from dragoman.domain.chat.rules import Guard
-from dragoman.gateway import Limits, Listener, OriginAllowList, Route, chat_api, chat_http, console_api, pages
-from dragoman.gateway.addresses import Crowd
-from dragoman.gateway.anteroom import SHARE, Anteroom
+from dragoman.domain.limits.connections import share_of_address
+from dragoman.gateway import (
+    Limits,
+    Listener,
+    OriginAllowList,
+    Route,
+    chat_api,
+    chat_http,
+    console_api,
+    pages,
+    revocation_api,
+)
+from dragoman.gateway.admitted import AdmittedConnections
 from dragoman.gateway.chat_endpoint import PATH as CHAT_PATH
 from dragoman.gateway.chat_endpoint import ChatEndpoint, TokenCheck
 from dragoman.gateway.handshake import Authorizer, Reject, Request
 from dragoman.gateway.hosts import is_ours, logged, own_names_only, own_requests_only
 from dragoman.gateway.http import Backstage, admin_application, application
 from dragoman.gateway.node_endpoint import NodeEndpoint
-from dragoman.gateway.principal import Doorkeeper
+from dragoman.gateway.pre_session import PreSession
+from dragoman.gateway.principal import Authenticator
 from dragoman.gateway.proxies import Proxies
 from dragoman.gateway.session_endpoint import SessionEndpoint
 from dragoman.instance.services import Services
@@ -29,22 +40,31 @@ log = structlog.get_logger(__name__)
 
 class Doors:
     def __init__(self, config: Config, services: Services, draining: Callable[[], bool]) -> None:
-        self.listener = Listener()
         self._config, self._services, self._draining = config, services, draining
+        server = config.server
+        self.listener = Listener(self._limits(), Proxies(server.trusted_proxies, protocol=server.proxy_protocol))
+        self._authenticator = self._make_authenticator()
+        self._admitted = AdmittedConnections(self._authenticator.is_revoked, services.tasks)
         self._admin: web.AppRunner | None = None
         self._open = False
 
     async def open(self, stage: Backstage, admin_port: int) -> None:
         server = self._config.server
-        keeper, chat = self._doorkeeper(), self._services.chat
+        keeper, chat = self._authenticator, self._services.chat
         guests = [
-            *chat_http.routes(chat.accounts, chat.archive, chat.config.limits.chat_history_per_minute),
+            *chat_http.routes(
+                chat.accounts,
+                chat.archive,
+                self._config.limits.chat_history_per_minute,
+                self._services.metrics.chat_history_refused.inc,
+            ),
             *pages.routes(self._services.view.fleet.nodes, registration=chat.registration),
             *console_api.files(),
         ]
         operators = [
             *chat_api.routes(chat, stage.auditor, self._services.operations.disconnect),
             *console_api.routes(self._services, stage.auditor),
+            *revocation_api.routes(self._services.revocations, keeper, chat.archive.user_by_name, stage.auditor),
         ]
         await self.listener.start(
             server.host,
@@ -58,14 +78,19 @@ class Doors:
                 only_ours=self._only_ours(),
                 only_from_here=self._only_from_here(),
             ),
-            self._limits(),
             reuse_port=True,
             authorize=self._authorizer(),
-            proxies=Proxies(server.trusted_proxies, protocol=server.proxy_protocol),
         )
         self._open = True
+        self._services.revocations.subscribe(self._close_revoked)
         self._services.metrics.registry.register(self.listener.counters)
         await self._open_for_admins(stage, keeper, admin_port)
+
+    def _close_revoked(self) -> None:
+        """Sessions first: those that can resume would outlive their connections."""
+        self._services.sessions.end_owned_by(self._services.revocations.copy.owners())
+        self._admitted.check()
+        self.listener.close_operators(self._authenticator.is_revoked)
 
     async def close(self, code: int) -> None:
         if self._open:
@@ -74,9 +99,9 @@ class Doors:
         if self._admin is not None:
             await self._admin.cleanup()
 
-    def _doorkeeper(self) -> Doorkeeper:
+    def _make_authenticator(self) -> Authenticator:
         security, chat = self._config.security, self._services.chat.tokens
-        return Doorkeeper(
+        return Authenticator(
             chat.keyring if has_secret(self._config) else (),
             security.issuer,
             leeway_s=security.leeway_s,
@@ -84,26 +109,29 @@ class Doors:
             local=self._only_ours(),
             chat=chat,
             chat_may_speak=security.chat_tokens_for_speech,
+            revoked=self._services.revocations.copy,
         )
 
     def _limits(self) -> Limits:
-        server = self._config.server
+        server, limits = self._config.server, self._config.limits
         return Limits(
-            max_frame_bytes=server.max_frame_bytes,
-            max_frames_per_s=server.max_frames_per_s,
-            burst_frames=2 * server.max_frames_per_s,
-            out_queue_bytes=server.out_queue_bytes,
-            out_queue_age_s=server.out_queue_age_s,
+            max_frame_bytes=limits.frame_bytes,
+            max_frames_per_s=limits.frames_per_s,
+            burst_frames=2 * limits.frames_per_s,
+            out_queue_bytes=limits.out_queue_bytes,
+            out_queue_age_s=limits.out_queue_age_s,
             ping_idle_s=server.ping_idle_s,
             ping_reply_s=server.ping_reply_s,
-            max_connections=server.max_connections,
-            max_http_per_address=min(server.max_connections_per_address, Limits().max_http_connections // SHARE),
+            max_connections=limits.connections,
+            max_per_address=limits.connections_per_address,
+            max_http_connections=limits.http_connections,
+            max_http_per_address=min(limits.connections_per_address, share_of_address(limits.http_connections)),
         )
 
-    def _routes(self, keeper: Doorkeeper) -> dict[str, Route]:
+    def _routes(self, keeper: Authenticator) -> dict[str, Route]:
         services, draining, server = self._services, self._draining, self._config.server
-        guard, anteroom = services.presence.guard, self._anteroom(server.pre_session_s)
-        per_s = server.node_max_frames_per_s
+        guard, pre_session = services.presence.guard, self._pre_session(server.pre_session_s)
+        per_s = self._config.limits.node_frames_per_s
         node_limits = replace(self._limits(), max_frames_per_s=per_s, burst_frames=2 * per_s)
 
         def session() -> SessionEndpoint:
@@ -114,12 +142,13 @@ class Doors:
                 keeper,
                 guard,
                 draining,
-                anteroom,
+                pre_session,
+                self._admitted,
             )
 
         def node() -> NodeEndpoint:
             nodes, tasks = services.local_nodes, services.tasks
-            return NodeEndpoint(nodes, keeper, tasks, guard, draining, anteroom)
+            return NodeEndpoint(nodes, keeper, tasks, guard, draining, pre_session, self._admitted)
 
         return {
             "/ws/session": Route(session),
@@ -127,47 +156,45 @@ class Doors:
             CHAT_PATH: Route(self._chat_endpoints(), self._chat_limits()),
         }
 
-    def _anteroom(self, patience_s: float) -> Anteroom:
+    def _pre_session(self, timeout_s: float) -> PreSession:
         """Who comes through a balancer shares its address with everybody: then no address has a share of the places."""
-        server = self._config.server
-        if server.max_connections_per_address:
-            return Anteroom(patience_s, server.max_pre_session)
-        return Anteroom(patience_s, server.max_pre_session, exempt=lambda address: True)
+        limits = self._config.limits
+        if limits.connections_per_address:
+            return PreSession(timeout_s, limits.pre_session_connections)
+        return PreSession(timeout_s, limits.pre_session_connections, exempt=lambda address: True)
 
     def _chat_limits(self) -> Limits:
         """The endpoint's own guard, which says why, comes first: of the frames it does not count, some wait for it."""
-        chat = self._config.chat
+        chat, limits = self._config.chat, self._config.limits
         return replace(
             self._limits(),
-            max_frame_bytes=chat.max_frame_bytes,
-            max_frames_per_s=2 * chat.max_frames_per_s,
-            burst_frames=max(8 * chat.max_frames_per_s, 3_200),
+            max_frame_bytes=limits.chat_frame_bytes,
+            max_frames_per_s=2 * limits.chat_frames_per_s,
+            burst_frames=max(8 * limits.chat_frames_per_s, 3_200),
             ping_idle_s=chat.ping_idle_s,
             ping_reply_s=chat.silent_s - chat.ping_idle_s,
         )
 
     def _chat_endpoints(self) -> Callable[[], ChatEndpoint]:
         chat, tasks, settings = self._services.chat, self._services.tasks, self._config.chat
-        anteroom = self._anteroom(settings.auth_timeout_s)
-        per_s = settings.max_frames_per_s
+        pre_session = self._pre_session(settings.auth_timeout_s)
+        per_s = self._config.limits.chat_frames_per_s
 
         def endpoint() -> ChatEndpoint:
             guard = Guard(per_s, 2 * per_s)
-            return ChatEndpoint(chat.admission, chat.receipts, tasks, anteroom, guard, self._draining)
+            return ChatEndpoint(
+                chat.admission, chat.receipts, tasks, pre_session, guard, self._draining, self._admitted
+            )
 
         return endpoint
 
     def _authorizer(self) -> Authorizer:
-        """The name and the address first, then the page, then the token."""
+        """The name first, then the page, then the token."""
         only_ours, allowed = self._only_ours(), self._config.server.allowed_origins
         # Without a secret a page from another port of this machine may connect: in most cases it is a developer's own.
         page = logged(OriginAllowList(allowed, is_ours) if only_ours else OriginAllowList(allowed))
         token = TokenCheck(self._services.chat.tokens)
-        # The roster is made anew when the listener starts.
-        crowd = Crowd(
-            self._config.server.max_connections_per_address, lambda who: self.listener.roster.addresses.of(who)
-        )
-        asked: list[Authorizer] = [crowd, page, token]
+        asked: list[Authorizer] = [page, token]
         if self._only_from_here():
             asked.insert(0, own_requests_only)
         if only_ours:
@@ -186,7 +213,7 @@ class Doors:
         """Whether proxies may not bring in others either: nobody has said that everybody is trusted."""
         return self._only_ours() and not self._config.security.insecure_allow_anonymous
 
-    async def _open_for_admins(self, stage: Backstage, keeper: Doorkeeper, port: int) -> None:
+    async def _open_for_admins(self, stage: Backstage, keeper: Authenticator, port: int) -> None:
         asked = None if is_loopback(self._config.server.admin_host) else keeper
         patience_s = self._limits().close_timeout_s  # as at the other port: who does not read holds up no end
         app = admin_application(stage, asked, only_from_here=self._only_from_here())

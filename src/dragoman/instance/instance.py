@@ -22,6 +22,7 @@ from dragoman.instance.same_host import machine, start_ticks
 from dragoman.instance.services import Services
 from dragoman.instance.stores import Stores
 from dragoman.protocol.codes import Close
+from dragoman.services.routing.handlers import NoHandler
 from dragoman.services.upkeep.presence import AlreadyRunning
 from dragoman.store.errors import StoreError
 from dragoman.store.instances import Presence
@@ -58,12 +59,11 @@ class Instance:
         self.admin_port = config.server.admin_port + number if config.server.admin_port else 0
         self.stores = Stores(config, redis)
         self.services = Services(
-            config, self.name, self.stores, describe=self._describe, on_buried=self._buried, connect=connect
-        )
+            config, self.name, self.stores, describe=self._describe, on_declared_dead=self._declared_dead,
+            on_drain=self._drain_in_background, on_switches_changed=self._tell_durability,
+            on_wrong_archive=self._end_process, connect=connect,
+        )  # fmt: skip
         self._told_durability: DurabilityClass | None = None
-        self.services.chat.switchboard.on_change = self._tell_durability
-        self.services.chat.on_wrong_archive = self._end_process
-        self.services.on_drain = self._drain_in_background
         self._drain: asyncio.Task[None] | None = None
         self.doors = Doors(config, self.services, lambda: self.draining)
         self._loops: list[asyncio.Task[None]] = []
@@ -84,7 +84,7 @@ class Instance:
         self = cls(config, redis, durability, number, lambda: connected(config, redis_url))
         try:
             await self._begin()
-        except AlreadyRunning as error:
+        except (AlreadyRunning, NoHandler) as error:
             await self.stop()
             raise CannotStart(str(error)) from None
         except BaseException:
@@ -94,8 +94,10 @@ class Instance:
 
     async def _begin(self) -> None:
         services = self.services
-        # Before we bury a former life of ours: whether its jobs can go on depends on which nodes are there.
+        services.handlers.require_all()
+        # Before a takeover of our earlier incarnation: whether its jobs can go on depends on the nodes we know.
         await services.view.run_once()
+        await services.revocations.run_once()  # before anybody can connect
         await services.chat.begin()
         await self._enter()
         self._loops += [asyncio.create_task(loop, name=name) for name, loop in services.loops(self.config).items()]
@@ -127,7 +129,7 @@ class Instance:
     @property
     def durability(self) -> DurabilityClass:
         """What *accepted* is worth now: waiting for replicas is a switch."""
-        return self._judgement.confirmed_by(self.services.chat.switchboard.current.wait_replicas)
+        return self._judgement.confirmed_by(self.services.chat.switches.current.wait_replicas)
 
     def _tell_durability(self) -> None:
         if self.durability is self._told_durability:
@@ -164,17 +166,17 @@ class Instance:
         buckets = self.services.metrics.chat_save_lag.buckets
         return tuple(buckets) if any(buckets) else ()
 
-    async def _buried(self) -> None:
+    async def _declared_dead(self) -> None:
         """Nothing we held is ours: close every socket, come back as a new incarnation."""
         services = self.services
         services.dispatcher.abandon_all()
         services.sessions.drop_all(Close.LEASE_LOST)
-        services.local_nodes.drop_all(Close.LEASE_LOST)
-        await services.chat.drop_all()
+        services.local_nodes.close_all(Close.LEASE_LOST)
+        await services.chat.close_all()
         await self._enter()
 
     async def _enter(self) -> None:
-        await self.services.presence.enter(self.services.undertaker.bury)
+        await self.services.presence.enter(self.services.takeover.take_over)
         await self.services.orphans.index()
 
     def _end_process(self) -> None:
@@ -190,7 +192,7 @@ class Instance:
             return "starting"
         if not self.redis.connected:
             return "Redis is away"
-        return None if self.services.presence.may_act() else "the lease of this instance has run out"
+        return None if self.services.presence.has_lease() else "the lease of this instance has run out"
 
     def stats(self) -> dict[str, Any]:
         services, counters = self.services, self.doors.listener.counters
@@ -205,11 +207,11 @@ class Instance:
             "nodes_known": len(services.view.fleet),
             "jobs": len(services.dispatcher),
             "orphans": len(services.orphans),
-            "chat_users": len(services.chat.here),
-            "chat_shards": services.chat.keeper.held,
+            "chat_users": len(services.chat.local),
+            "chat_shards": services.chat.assigner.owned,
             "connections": len(self.doors.listener.connections),
-            "heads": len(self.doors.listener.roster.heads),
-            "leaving": len(self.doors.listener.roster.leaving),
+            "heads": len(self.doors.listener.registry.heads),
+            "leaving": len(self.doors.listener.registry.leaving),
             "tasks": len(asyncio.all_tasks()),
             "frames_in": counters.frames_in,
             "frames_out": counters.frames_out,
@@ -260,7 +262,7 @@ class Instance:
             log.warning("could not give up the chat shards; others take them when their leases lapse")
 
     async def stop(self) -> None:
-        """Everybody is told to come back elsewhere; nothing is left for others to bury, if Redis is there to hear."""
+        """Send every client elsewhere. If Redis answers, nothing is left for others to take over."""
         self.ready = False
         await self._give_up_shards()
         try:
@@ -276,7 +278,7 @@ class Instance:
             async with asyncio.timeout(LEAVE_PATIENCE_S):
                 await self._leave()
         except (StoreError, TimeoutError):
-            log.warning("could not take leave of Redis; another instance will bury this one")
+            log.warning("could not sign off from Redis; another instance will take over from this one")
         await self.services.tasks.cancel()
         await self.services.reader.close()
         await self.services.chat.close()
@@ -285,5 +287,5 @@ class Instance:
     async def _leave(self) -> None:
         """What closing sockets wrote in the background is written before our name goes."""
         await self.services.tasks.settled()
-        await self.services.chat.leave()
-        await self.services.presence.leave()
+        await self.services.chat.release_worker()
+        await self.services.presence.close()

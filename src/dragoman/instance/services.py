@@ -1,9 +1,10 @@
 """Every service of one instance, put together, and the list of what runs.
 
 speech     sessions ─▶ dispatcher ─▶ placer, driver         the way of a sentence
-           local nodes, fleet view, router, orphans
-upkeep     presence, reader, reclaimer, undertaker,         the way of the cluster
-           renewer, sweeper, announcer
+           local nodes, fleet view, orphans
+routing    handlers, router, inbox reader, reclaimer,       messages between instances
+           announcer
+upkeep     presence, takeover, renewer, sweeper             the cluster
 chat       in its own file                                  the way of a message
 """
 
@@ -20,6 +21,7 @@ from dragoman.config.secrets import secrets_of
 from dragoman.domain.deadlines import SHARE_OF_JOB, DeadlineSettings
 from dragoman.domain.history import SAMPLE_MS
 from dragoman.domain.limits.sessions import SessionLimits
+from dragoman.domain.revocation import RevocationList
 from dragoman.domain.segmenter import SegmenterSettings
 from dragoman.instance.chat import Chat
 from dragoman.instance.locksmith import LOOK_S, Locksmith
@@ -38,7 +40,6 @@ from dragoman.protocol.peer import (
     EndSession,
     Evict,
     FromNode,
-    InboxMessage,
     JobEnded,
     JobMoved,
     SessionMoved,
@@ -52,23 +53,25 @@ from dragoman.services.metrics import Metrics
 from dragoman.services.operations import Operations
 from dragoman.services.register import Register
 from dragoman.services.report import Report
+from dragoman.services.revocations import POLL_S, RevocationService
+from dragoman.services.routing.announcer import Announcer
+from dragoman.services.routing.handlers import INBOX_KINDS, Handlers, drop
+from dragoman.services.routing.inbox_reader import InboxReader, Reclaimer
+from dragoman.services.routing.router import Router
 from dragoman.services.speech.dispatcher import Dispatcher
-from dragoman.services.speech.expatriate import Mail
 from dragoman.services.speech.fleet_view import FleetView
+from dragoman.services.speech.job_records import JobMetrics, JobRecords
 from dragoman.services.speech.local_nodes import LocalNodes
+from dragoman.services.speech.node_health import NodeHealth
 from dragoman.services.speech.orphans import Orphans
 from dragoman.services.speech.placer import Placer, PlacerSettings
+from dragoman.services.speech.remote_listener import SessionResults
 from dragoman.services.speech.resumption import Resumption
-from dragoman.services.speech.router import Router
 from dragoman.services.speech.session import SessionSettings
 from dragoman.services.speech.sessions import Sessions, SessionsSettings
-from dragoman.services.upkeep.announcer import Announcer
-from dragoman.services.upkeep.presence import PresenceKeeper
-from dragoman.services.upkeep.reader import Reader
-from dragoman.services.upkeep.reclaimer import Reclaimer
-from dragoman.services.upkeep.renewer import Renewer
-from dragoman.services.upkeep.sweeper import Sweeper
-from dragoman.services.upkeep.undertaker import Undertaker
+from dragoman.services.upkeep.presence import InstancePresence
+from dragoman.services.upkeep.renewal import Renewer, Sweeper
+from dragoman.services.upkeep.takeover import Takeover
 from dragoman.store.instances import Presence
 from dragoman.store.redis import Redis
 
@@ -85,14 +88,17 @@ class Services:
         stores: Stores,
         *,
         describe: Callable[[str, str], Presence],
-        on_buried: Callable[[], Awaitable[None]],
+        on_declared_dead: Callable[[], Awaitable[None]],
+        on_drain: Callable[[], None],
+        on_switches_changed: Callable[[], None],
+        on_wrong_archive: Callable[[], None],
         connect: Callable[[], Awaitable[Redis]],
     ) -> None:
         self.name, self.stores = name, stores
         metrics, tasks = self.metrics, self.tasks = Metrics(), Tasks()
         metrics.registry.register(stores.redis.ops)
         phase2 = config.scheduler.phase2
-        self.presence = PresenceKeeper(
+        self.presence = InstancePresence(
             stores.instances,
             metrics,
             instance=name,
@@ -100,68 +106,78 @@ class Services:
             group=phase2.stream_group,
             describe=describe,
             on_return=self._returned,
-            on_buried=on_buried,
+            on_declared_dead=on_declared_dead,
             is_dead=is_dead,
         )
         self.announcer = Announcer(stores.redis, stores.keys, tasks, name)
+        self.revocations = RevocationService(RevocationList(), stores.revocations, self.announcer, tasks)
         snapshots = phase2.node_snapshot
         self.view = FleetView(
-            stores.nodes, metrics, presence_ttl_s=snapshots.presence_ttl_seconds, shared=snapshots.enabled
-        )
-        self.announcer.subscribe(self.view.hear)
-        self.router = Router(name, stores.inboxes, stores.owners, stores.jobs, metrics)
-        self.router.deliver_here = self.handle
-        self.mail = Mail(self.router, stores.sessions, tasks)
+            stores.nodes, stores.storm, metrics,
+            presence_ttl_s=snapshots.presence_ttl_seconds, shared=snapshots.enabled,
+            on_lost=lambda node_id, epoch: self.dispatcher.node_lost(node_id, epoch),
+        )  # fmt: skip
+        self.announcer.subscribe(self.view.on_announcement)
+        self.handlers = Handlers(INBOX_KINDS)
+        self.router = Router(name, self.handlers, stores.inboxes, stores.owners, stores.jobs, metrics)
+        self.results = SessionResults(self.router, stores.sessions, tasks)
         self._build_jobs(config)
         self._build_sessions(config)
         self.chat = Chat(
             config, name, stores.redis, stores.keys, stores.instances, stores.inboxes, self.announcer, metrics, tasks,
-            owner_ttl_ms=stores.owners.ttl_ms, connect=connect,
+            self.revocations.copy, owner_ttl_ms=stores.owners.ttl_ms, connect=connect,
+            on_switches_changed=on_switches_changed, on_wrong_archive=on_wrong_archive,
         )  # fmt: skip
-        self.letters = LetterBoxes(stores.letters, self.chat.letters)
-        self.router.rehome_chat = self.chat.rehome
+        self.letters = LetterBoxes(stores.letters, self.chat.dead_letters)
+        self._register_handlers(on_drain)
         self._build_upkeep(config)
 
     def _build_jobs(self, config: Config) -> None:
         stores, speech, name = self.stores, config.speech, self.name
+        records = JobRecords(name, stores.jobs, self.tasks)
         self.orphans = Orphans(
-            name, stores.jobs, stores.reservations, self.mail, self.router, self.metrics, self.tasks,
-            patience_ms=max(speech.attempt_timeout_ms, int(SHARE_OF_JOB * speech.job_timeout_ms)),
+            name, stores.jobs, records, stores.reservations, self.results, self.router, self.announcer,
+            JobMetrics(self.metrics), self.tasks,
+            timeout_ms=max(speech.attempt_timeout_ms, int(SHARE_OF_JOB * speech.job_timeout_ms)),
             knows=lambda node: node in self.view.fleet,
         )  # fmt: skip
         placing = PlacerSettings(
             speech.placement_wait_ms, speech.default_slots, speech.turn_overcommit, speech.job_timeout_ms
         )
         self.placer = Placer(
-            name, self.view, stores.jobs, stores.reservations, stores.turns, self.metrics, placing,
+            name, self.view, stores.jobs, stores.reservations, stores.turns, stores.owners, self.announcer,
+            self.metrics, self.tasks, placing,
             incarnation=lambda: self.presence.incarnation,
         )  # fmt: skip
         deadlines = DeadlineSettings(
             speech.job_ack_timeout_ms, speech.attempt_timeout_ms, speech.job_timeout_ms, speech.max_attempts
         )
+        self.health = NodeHealth(
+            self.view, stores.storm, self.announcer, self.metrics, self.tasks, deadlines,
+            failure_run=speech.failure_run,
+        )  # fmt: skip
         self.dispatcher = Dispatcher(
-            name, self.placer, self.router, stores.jobs, self.view, stores.storm, self.announcer, self.orphans,
+            name, self.placer, self.router, records, self.view, self.health, self.orphans,
             self.metrics, self.tasks, deadlines,
-            node_grace_ms=speech.node_grace_ms, max_waiting=speech.max_waiting_jobs, failure_run=speech.failure_run,
-            may_act=self.presence.may_act, wait_may_act=self.presence.wait_may_act,
+            node_grace_ms=speech.node_grace_ms, max_waiting=config.limits.waiting_jobs,
+            wait_for_lease=self.presence.wait_for_lease,
         )  # fmt: skip
         snapshots = config.scheduler.phase2.node_snapshot
         self.local_nodes = LocalNodes(
             name, stores.owners, stores.nodes, self.router, self.announcer, self.metrics, self.tasks,
             silent_after_s=max(snapshots.presence_ttl_seconds, 2 * NODE_HEARTBEAT_S),
             job_s=speech.job_timeout_ms / 1000, shared=snapshots.enabled,
+            on_seen=self.view.seen, on_message=self.dispatcher.on_node_message,
         )  # fmt: skip
-        self.local_nodes.on_seen = self.view.saw
-        self.local_nodes.driver_here = self.dispatcher.node_said
 
     def _build_sessions(self, config: Config) -> None:
         stores, speech = self.stores, config.speech
         settings = SessionsSettings(
             _session_settings(config), speech.binary_frames, speech.resume_grace_s, speech.detached_session_s,
-            _session_limits(config),
+            speech.placement_wait_ms / 1000, _session_limits(config),
         )  # fmt: skip
         self.sessions = Sessions(
-            self.name, stores.owners, stores.turns, stores.sessions, self.dispatcher, self.router, self.mail,
+            self.name, stores.owners, stores.turns, stores.sessions, self.dispatcher, self.router, self.results,
             self.metrics, self.tasks, settings, guard=self.presence.guard,
         )  # fmt: skip
         self.resumption = Resumption(
@@ -171,8 +187,8 @@ class Services:
 
     def _build_upkeep(self, config: Config) -> None:
         stores, phase2 = self.stores, config.scheduler.phase2
-        self.reader = Reader(
-            stores.inboxes, self.presence, self.metrics, self.handle,
+        self.reader = InboxReader(
+            stores.inboxes, self.presence, self.metrics, self.handlers.handle,
             count=phase2.stream_count, block_ms=phase2.stream_block_ms,
         )  # fmt: skip
         self.reclaimer = Reclaimer(
@@ -180,63 +196,51 @@ class Services:
             min_idle_ms=phase2.dlq_min_idle_ms, max_deliveries=phase2.dlq_max_deliveries,
             count=phase2.dlq_scan_count,
         )  # fmt: skip
-        self.undertaker = Undertaker(
+        self.takeover = Takeover(
             self.name, stores.instances, stores.inboxes, stores.owners, stores.nodes, stores.jobs, stores.turns,
             self.announcer, self.metrics,
             lock_ms=int(phase2.instance_presence_ttl_seconds * 1000),
-            steady=lambda: self.presence.steady, rehome=self.router.rehome, adopt=self.orphans.adopt,
+            steady=lambda: self.presence.steady, rehome=self.handlers.rehome, adopt=self.orphans.adopt,
             leave_behind=stores.sessions.grant_grace, session_over=self.orphans.session_over,
         )  # fmt: skip
         self.renewer = Renewer(
             stores.owners, self.name, self.local_nodes.ids, self.sessions.ids, self.local_nodes.named
         )
         self.sweeper = Sweeper(stores.nodes, int(phase2.node_snapshot.remove_stale_after_seconds * 1000))
-        self.on_drain: Callable[[], None] = lambda: None  # set by the instance
         self.operations = Operations(self.router, stores.instances, stores.owners, stores.sessions, self.chat.users)
         self.history = History(self.name, self.metrics, stores.samples, stores.instances)
-        self.register = Register(stores.redis, stores.keys, stores.instances, stores.jobs)
+        self.register = Register(stores.instances, stores.jobs, stores.sessions, stores.owners, stores.turns)
         self.report = Report(
-            self.name, stores.instances, stores.inboxes, self.letters, self.view, stores.reservations,
+            self.name, stores.instances, stores.inboxes, self.letters, self.view, stores.nodes, stores.reservations,
             config.speech.default_slots,
         )  # fmt: skip
 
-    # -- what others hand to us ------------------------------------------------------------------
+    # -- messages from other instances -------------------------------------------------------------
 
-    async def handle(self, message: InboxMessage) -> None:
-        match message:
-            case FromNode():
-                await self.dispatcher.from_node(message)
-            case Assign():
-                await self.local_nodes.assign(message)
-            case CancelJob():
-                self.local_nodes.cancel(message)
-            case Bounced():
-                self.dispatcher.bounced(message)
-            case Evict():
-                self.local_nodes.evict(message)
-            case JobEnded():
-                await self.sessions.job_ended(message)
-            case JobMoved():
-                self.sessions.job_moved(message)
-            case SessionMoved():
-                self.sessions.session_moved(message)
-            case UtteranceFor():
-                self.sessions.utterance_for(message)
-            case ToSocket():
-                self.sessions.to_socket(message)
-            case ChatPush() | ChatTell() | ChatKick() | ChatCatchUp():
-                await self.chat.handle(message)
-            case DrainInstance():
-                self.on_drain()
-            case DrainNode():
-                await self.local_nodes.drain(message)
-            case EndSession():
-                self.sessions.end_by_operator(message)
+    def _register_handlers(self, on_drain: Callable[[], None]) -> None:
+        """Each kind of inbox message, its handler, and where it goes if the instance it was for is dead."""
+        register, router = self.handlers.register, self.router
+        register(FromNode, self.dispatcher.from_node, rehome=router.rehome_to_driver)
+        register(Bounced, self.dispatcher.bounced, rehome=router.rehome_to_driver)
+        register(Assign, self.local_nodes.assign, rehome=router.rehome_assign)
+        register(CancelJob, self.local_nodes.cancel, rehome=router.rehome_cancel)
+        register(Evict, self.local_nodes.evict, rehome=drop)
+        register(DrainNode, self.local_nodes.drain, rehome=drop)
+        register(JobEnded, self.sessions.job_ended, rehome=router.rehome_to_session)
+        register(JobMoved, self.sessions.job_moved, rehome=router.rehome_to_session)
+        register(UtteranceFor, self.sessions.utterance_for, rehome=router.rehome_to_session)
+        register(SessionMoved, self.sessions.session_moved, rehome=drop)
+        register(ToSocket, self.sessions.to_socket, rehome=drop)
+        register(EndSession, self.sessions.end_by_operator, rehome=drop)
+        register(ChatPush, self.chat.handle, rehome=self.chat.rehome)
+        register(ChatTell, self.chat.handle, rehome=self.chat.rehome)
+        register(ChatKick, self.chat.handle, rehome=self.chat.rehome)
+        register(ChatCatchUp, self.chat.handle, rehome=self.chat.rehome)
+        register(DrainInstance, lambda _: on_drain(), rehome=drop)
 
     async def _returned(self) -> None:
-        """Redis or we were away: write again what we own before anybody misses it."""
+        """Redis was unavailable, or our lease expired: write again what we own."""
         await self.stores.inboxes.ensure_group(self.name)
-        await self.stores.redis.call("SADD", self.stores.keys.instances, self.name)
         await self.renewer.run_once()
         await self.local_nodes.write_all()
 
@@ -254,7 +258,7 @@ class Services:
             "announcer": self.announcer.run(),
             "reader": every(0, self.reader.run_once, name="reader"),
             "reclaimer": every(scan_s, self.reclaimer.run_once, name="reclaimer"),
-            "undertaker": every(presence_s, self.undertaker.run_once, name="undertaker"),
+            "takeover": every(presence_s, self.takeover.run_once, name="takeover"),
             "orphans": every(slots_s, self.orphans.run_once, name="orphans"),
             "renewer": every(owner_s, self.renewer.run_once, name="renewer"),
             "session-keeper": every(owner_s, self.sessions.keep_all, name="session-keeper"),
@@ -264,6 +268,7 @@ class Services:
             "silent-nodes": every(1.0, self.local_nodes.close_silent, name="silent-nodes"),
             "sweeper": every(refresh_s * 5, self.sweeper.run_once, name="sweeper"),
             "loop-lag": self._measure_lag(),
+            "revocations": every(POLL_S, self.revocations.run_once, name="revocations"),
             "history": every(SAMPLE_MS / 1000, self.history.run_once, name="history"),
             **self._locksmith(config),
             **self.chat.loops(),
@@ -301,6 +306,7 @@ def _session_limits(config: Config) -> SessionLimits:
         per_principal=limits.sessions_per_principal,
         per_gateway=limits.sessions_per_gateway,
         per_address=limits.sessions_per_address,
-        instance=config.speech.max_sessions,
+        per_connection=limits.sessions_per_connection,
+        instance=limits.sessions,
         detached_share=limits.detached_share,
     )

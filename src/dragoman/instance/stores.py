@@ -3,16 +3,17 @@
 from dragoman.config import Config
 from dragoman.domain.storm import StormSettings
 from dragoman.store.audit import Audit
+from dragoman.store.dead_letters import Letters
 from dragoman.store.history import Samples
 from dragoman.store.inbox import Inboxes, InboxSettings
 from dragoman.store.instances import Instances
 from dragoman.store.jobs import Jobs
 from dragoman.store.keys import Keys
-from dragoman.store.letters import Letters
 from dragoman.store.nodes import Nodes
 from dragoman.store.owners import Owners
 from dragoman.store.redis import Redis
 from dragoman.store.reservations import Reservations
+from dragoman.store.revocations import Revocations
 from dragoman.store.sessions import ResumableSessions
 from dragoman.store.storm import Storm
 from dragoman.store.turns import Turns
@@ -47,4 +48,5 @@ class Stores:
         storm = StormSettings(speech.debounce_window_s, speech.unavailable_ttl_s, first_pause_s=speech.failure_pause_s)
         self.storm = Storm(redis, keys, storm)
         self.audit = Audit(redis, keys)
+        self.revocations = Revocations(redis, keys)
         self.samples = Samples(redis, keys)

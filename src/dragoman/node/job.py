@@ -1,4 +1,4 @@
-"""What a handler gets and what it gives back."""
+"""What a handler gets, a Job, and what it returns, a Result."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,10 @@ from dragoman.protocol.session import Pipeline
 
 
 class ModelNotAvailable(Exception):
-    """The job needs a model this node cannot use now; the server gives the job to another node."""
+    """This node cannot use a model that the job needs: the server gives the job to another node.
+
+    `service_id` is the name of the service in the node's registration; the node gets no jobs for it for a while.
+    """
 
     def __init__(self, service_id: str, version: str = "", reason: str = "") -> None:
         super().__init__(f"{service_id}@{version or 'any'} is not available: {reason or 'no reason given'}")
@@ -23,10 +26,10 @@ class ModelNotAvailable(Exception):
 
 
 class JobFailed(Exception):
-    """The job cannot be done, here or on another node: the server does not try it again. Its text is the job's error.
+    """No node can do the job: the server does not try it again. The message becomes the error of the job.
 
-    After any other exception of a handler the server tries the job once more, on another node. A subclass with
-    `final = False` asks for that as well.
+    After any other exception of a handler, and after a subclass with `final = False`, the server tries the job once
+    more, on another node.
     """
 
     final = True
@@ -34,7 +37,7 @@ class JobFailed(Exception):
 
 @dataclass(slots=True)
 class Result:
-    """What was heard, what it means, how it sounds. All three empty is the same as returning None."""
+    """What was recognised, its translation, and its audio. All three empty is the same as returning None."""
 
     text_asr: str = ""
     text_translated: str = ""
@@ -44,7 +47,7 @@ class Result:
     asr_quality_level: str | None = None
     quality_score: float | None = None
     reason_codes: Sequence[str] | None = None
-    language: str | None = None  # that was recognised, if the node finds out
+    language: str | None = None  # detected language, if the node detects it
     language_probability: float | None = None  # 0 to 1
 
     @property
@@ -53,42 +56,46 @@ class Result:
 
 
 class Job:
-    """One utterance to be translated into one language. Everything the server said of it is in `assign`."""
+    """One utterance to translate into one language. `assign` is the whole message of the server."""
 
     def __init__(
         self,
         assign: JobAssign,
-        say: Callable[["Job", str, bool], None],
+        send_partial: Callable[["Job", str, bool], None],
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._clock = clock
-        self.reassigned(assign)
-        self.cancelled = False  # for handlers in threads, which cannot be interrupted: look here now and then
-        self._say = say
+        self.reassign(assign)
+        self.cancelled = False  # a handler in a thread cannot be interrupted: it should check this now and then
+        self._send_partial = send_partial
         self._audio: bytes | None = None
 
     def __repr__(self) -> str:
         return f"<{self.job_id} attempt {self.attempt_id}: utterance {self.utterance_index} of {self.session_id}>"
 
-    def reassigned(self, assign: JobAssign) -> None:
-        """Take over what the server says of a new attempt."""
+    def cancel(self) -> None:
+        """Called by the node when the server cancels the job."""
+        self.cancelled = True
+
+    def reassign(self, assign: JobAssign) -> None:
+        """Called by the node when the server starts a new attempt."""
         self.assign = assign
         self._received_at = self._clock()
 
     @property
     def left_s(self) -> float | None:
-        """Seconds until the server gives this attempt up; None if the server sets no deadline."""
+        """Seconds until the server gives up this attempt; None if the server sets no deadline."""
         if self.assign.deadline_ms is None:
             return None
         return max(0.0, self._received_at + self.assign.deadline_ms / 1000 - self._clock())
 
     def partial(self, text: str, is_final: bool = False) -> None:
-        """Show the speaker what has been heard so far. From any thread; costs nothing when nobody listens."""
-        self._say(self, text, is_final)
+        """Show the speaker what has been recognised so far. May be called from any thread."""
+        self._send_partial(self, text, is_final)
 
     @property
     def audio(self) -> bytes:
-        """A run of Opus packets or pcm16 samples, as `audio_format` says."""
+        """The utterance: Opus packets or pcm16 samples, as `audio_format` says."""
         if self._audio is None:
             self._audio = audio.decode_base64(self.assign.audio)
         return self._audio
@@ -103,7 +110,7 @@ class Job:
 
     @property
     def lane(self) -> tuple[str, str]:
-        """Jobs of one lane are worked one after another."""
+        """Jobs of one lane run one after another."""
         return self.assign.session_id, self.assign.tgt_lang
 
     @property

@@ -1,35 +1,31 @@
-"""A compute node: stays connected, registered and alive, and hands jobs to a Worker.
+"""A compute node: stays connected and registered, sends heartbeats, and passes jobs to a Worker.
 
-    connect → node_register → ack → heartbeat, kept results → jobs … → lost → wait → connect …
+    connect → node_register → ack → heartbeat, unconfirmed results → jobs … → lost → wait → connect …
 
-One task runs `run`; everything the server says is handled in the link's callback. Leaving is a drain: tell the server
-that nothing is ready any more, finish what was taken, see that the results were read, close.
+One task runs `run`; messages of the server are handled in the callback of the socket. A node leaves by draining: it
+reports that it is ready for nothing, finishes its jobs, waits until the server has read the results, and closes.
 """
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from itertools import cycle
 from typing import Any
 
-from picows import WSError, WSInvalidStatusError, WSInvalidURL
+import msgspec
 
-from dragoman.node import answer
-from dragoman.node.backoff import Backoff
-from dragoman.node.link import Closed, Link
-from dragoman.node.outbox import Outbox
-from dragoman.node.profile import Profile, usage_of_this_machine
+from dragoman.connection import Backoff, ClientWebSocket, ConnectionRefused, Connector, Frame
+from dragoman.node.capabilities import Capabilities, usage_of_this_machine
+from dragoman.node.results import ResultOutbox, encode_draining
 from dragoman.node.worker import Handler, Worker
 from dragoman.protocol import codec
-from dragoman.protocol.codes import may_come_back
 from dragoman.protocol.errors import ProtocolError
 from dragoman.protocol.fields import Message
 from dragoman.protocol.node import (
-    InstalledService,
     JobAssign,
     JobCancel,
     NodeControl,
@@ -41,11 +37,13 @@ from dragoman.protocol.session import Error
 log = logging.getLogger("dragoman.node")
 
 _LEAVE_COMMANDS = ("drain", "shutdown")
-_REFUSED_STATUS = (401, 403)
 
 
 class NodeRefused(Exception):
-    """The server does not want this node, and says that coming back will not help."""
+    """The server refused this node for good: reconnecting does not help.
+
+    `code` is an HTTP status or a WebSocket close code, `reason` the server's words.
+    """
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(f"the server refused this node ({code}): {reason or 'no reason given'}")
@@ -55,110 +53,158 @@ class NodeRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    connect_s: float = 10.0
-    register_s: float = 10.0
+    """The timeouts and intervals of a node, in seconds."""
+
+    connect_s: float = 10.0  # to connect, and to complete the handshake
+    register_s: float = 10.0  # for the acknowledgement of the registration
     heartbeat_s: float = 15.0
-    drain_s: float = 30.0
-    keep_results_s: float = 30.0
-    linger_results_s: float = 2.0
-    ask_read_s: float = 0.1
-    backoff_first_s: float = 0.25
+    drain_s: float = 30.0  # a drain that takes longer ends with jobs undone
+    keep_results_s: float = 30.0  # how long a result waits for a connection
+    linger_results_s: float = 2.0  # how long a result is kept after the server has read it
+    ask_read_s: float = 0.1  # the delay before the ping that asks whether results were read
+    backoff_first_s: float = 0.25  # upper bound of the first delay before a reconnect; doubles each time
     backoff_longest_s: float = 10.0
-    backoff_steady_s: float = 5.0
+    backoff_steady_s: float = 5.0  # a connection that lasts so long resets the delay
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The server acknowledged the registration."""
+
+    node_id: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectFailed:
+    """An attempt to connect failed; the node tries the next address."""
+
+    url: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """The connection is gone."""
+
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """The server assigned a job. The node may refuse it, because it drains, or know it from an earlier attempt."""
+
+    assign: JobAssign
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The server cancelled a job."""
+
+    job_id: str
+
+
+NodeEvent = Registered | ConnectFailed | Disconnected | Assigned | Cancelled
 
 
 class Node:
-    """`url` may be several: the next one is tried when one fails. `languages` stands for asr, semantic and tts alike.
+    """A compute node: connects to a server, registers, runs `handler` on each job, and sends the results.
 
-    A handler whose `has_voice` is False, such as a Pipeline without a synthesise function, serves text only.
-    `node_id` is the one to claim; None takes what the server gives and claims it from then on.
+        Node("ws://127.0.0.1:5010/ws/node", translate, languages=["en", "es"], slots=4).serve()
+
+    `url`: one address or several; when one fails, the next is tried.
+    `handler`: takes a Job, returns a Result or None (nothing was said). An async function, or a plain one, which runs
+    in a thread. If it has an attribute `has_voice` that is False, as a Pipeline without a synthesise function has, the
+    node serves text only.
+    `capabilities`: what the node can do, if that is more than `languages` and `slots` say: the node recognises,
+    translates into and speaks each of `languages`, and takes `slots` jobs at a time.
+    `node_id`: the id to register with; None takes the one that the server assigns, and keeps it.
+    `token`: needed if the server has a secret.
+    `usage`: measures the load that heartbeats report.
+    `on_event`: called with each NodeEvent; must not block.
     """
 
     def __init__(
         self,
         url: str | Sequence[str],
         handler: Handler,
+        capabilities: Capabilities | None = None,
         *,
         languages: Sequence[str] = (),
-        asr: Sequence[str] | None = None,
-        semantic: Sequence[str] | None = None,
-        tts: Sequence[str] | None = None,
         slots: int = 1,
         node_id: str | None = None,
         token: str | None = None,
-        version: str = "1.0.0",
-        services: Sequence[InstalledService] | None = None,
-        ready: Mapping[str, bool] | None = None,
-        public: bool = True,
         usage: Callable[[], ResourceUsage] = usage_of_this_machine,
-        on_registered: Callable[[str], None] | None = None,
+        on_event: Callable[[NodeEvent], None] = lambda event: None,
         timing: Timing | None = None,
     ) -> None:
+        if capabilities is not None and (languages or slots != 1):
+            raise ValueError("give either capabilities, or languages and slots")
         self.node_id = node_id
         self.draining = False
-        self._urls = cycle([url] if isinstance(url, str) else url)
+        self._capabilities = _checked(capabilities or Capabilities.of(languages, slots), handler, capabilities is None)
         self._token = token
+        self._usage = usage
+        self._on_event = on_event
         self._timing = timing = timing or Timing()
-        self._profile = Profile(
-            asr=languages if asr is None else asr,
-            semantic=languages if semantic is None else semantic,
-            tts=_spoken(handler, languages, tts),
-            slots=slots,
-            version=version,
-            services=services,
-            ready=ready,
-            public=public,
-            usage=usage,
+        self._connector = Connector(
+            url,
+            Backoff(timing.backoff_first_s, timing.backoff_longest_s, timing.backoff_steady_s),
+            log,
+            connect_s=timing.connect_s,
+            keep_trying=True,
+            on_failure=lambda reason: on_event(ConnectFailed(self._connector.url, reason)),
         )
-        self._on_registered = on_registered
-        self._backoff = Backoff(timing.backoff_first_s, timing.backoff_longest_s, timing.backoff_steady_s)
-        self._outbox = Outbox(timing.keep_results_s, timing.linger_results_s)
-        self._worker = Worker(handler, slots, self._my_id, self._say, self._finish)
-        self._link: Link | None = None
-        self._url = ""  # of the connection under way, as the log may show it
+        self._outbox = ResultOutbox(timing.keep_results_s, timing.linger_results_s)
+        self._worker = Worker(handler, self._capabilities.slots, self._my_id, self._send_now, self._finish)
+        self._socket: ClientWebSocket | None = None
         self._registered = asyncio.Event()
         self._asked_read = False
         self._all_read = asyncio.Event()
         self._left = asyncio.Event()
         self._drainer: asyncio.Task[None] | None = None
 
-    # ------------------------------------------------------------ life
+    # ------------------------------------------------------------ running and leaving
 
     def serve(self) -> None:
-        """Run until SIGTERM or SIGINT; the first drains, the second leaves at once.
+        """Run until SIGTERM or SIGINT: the first signal drains, the second stops at once.
 
-        If the program has not set up logging, the node's lines go to stderr.
+        If the program has not configured logging, the node logs to stderr.
         """
         if not log.hasHandlers():
             _log_to_stderr()
         asyncio.run(self.run(signals=True))
 
     async def run(self, *, signals: bool = False) -> None:
-        """Be a node until drained or stopped. Raises NodeRefused."""
+        """Be a node until drained or stopped. `signals`: SIGTERM and SIGINT drain. Raises NodeRefused."""
         if signals:
-            self._listen_to_signals()
+            self._handle_signals()
         try:
-            await self._stay_connected()
+            await _cancel_when(self._left, self._stay_connected())
+        except ConnectionRefused as error:
+            refused = NodeRefused(error.code, error.reason)
+            log.error("%s: %s", error.url, refused)
+            raise refused from error
         finally:
             if self._drainer is not None:
                 self._drainer.cancel()
             await self._worker.abandon()
 
     def drain(self) -> None:
-        """Finish what was taken, take nothing more, leave. Returns at once; `run` ends."""
+        """Finish the jobs, accept no more, and end `run`. Returns at once."""
         if not self.draining:
             self.draining = True
             self._heartbeat()
             self._drainer = asyncio.get_running_loop().create_task(self._leave_when_done())
 
     def stop(self) -> None:
-        """Leave now; jobs are cancelled, results that were not read are lost."""
+        """End `run` now. Jobs are cancelled; results that the server has not read are lost."""
         self._left.set()
 
     def die(self) -> None:
-        """Leave without closing the connection, as if the machine had lost its power."""
-        if self._link is not None:
-            self._link.abort()
+        """End `run` and cut the connection without a close frame, as a machine that loses its power does."""
+        if self._socket is not None:
+            self._socket.abort()
         self._left.set()
 
     async def _leave_when_done(self) -> None:
@@ -169,13 +215,13 @@ class Node:
                     self._all_read.clear()
                     await self._all_read.wait()
         except TimeoutError:
-            log.warning("drained for %s s; leaving with work undone", self._timing.drain_s)
+            log.warning("not drained within %s s; leaving with jobs undone", self._timing.drain_s)
         self._left.set()
 
-    def _listen_to_signals(self) -> None:
+    def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            # Windows has no such handlers; there, and outside the main thread, the process just ends.
+            # Not possible on Windows and outside the main thread: there a signal ends the process.
             with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
                 loop.add_signal_handler(number, self._on_signal)
 
@@ -188,83 +234,47 @@ class Node:
     # ------------------------------------------------------------ connections
 
     async def _stay_connected(self) -> None:
-        leaving = asyncio.get_running_loop().create_task(self._left.wait())
-        try:
-            while not leaving.done():
-                url = next(self._urls)
-                connection = asyncio.get_running_loop().create_task(self._one_connection(url))
-                await _first_of(connection, leaving)
-                if not connection.cancelled():
-                    why = self._why_it_ended(connection, _without_query(url))
-                    delay_s = self._backoff.delay()
-                    log.info("%s; trying again in %.1f s", why, delay_s)
-                    await asyncio.wait({leaving}, timeout=delay_s)
-        finally:
-            leaving.cancel()
+        while True:
+            socket = await self._connector.connect(self._on_message, self._on_pong)
+            await self._use(socket)
+            self._connector.lost(socket.closed.result())
 
-    def _why_it_ended(self, connection: asyncio.Task[Closed], url: str) -> str:
-        """Raises what makes coming back pointless."""
-        try:
-            closed = connection.result()
-            if not may_come_back(closed.code):
-                raise NodeRefused(*closed)
-            return f"lost the connection to {url}: {closed.code} {closed.reason}".rstrip()
-        except WSInvalidURL:
-            raise
-        except WSInvalidStatusError as error:
-            status = int(error.response.status) if error.response is not None else 0
-            if status not in _REFUSED_STATUS:
-                return f"not connected to {url}: HTTP {status}"
-            refused = NodeRefused(status, str(error))
-            log.error("%s: %s", url, refused)
-            raise refused from error
-        except NodeRefused as refused:
-            log.error("%s: %s", url, refused)
-            raise
-        except (OSError, WSError, TimeoutError) as error:
-            return f"not connected to {url}: {str(error) or type(error).__name__}"
-
-    async def _one_connection(self, url: str) -> Closed:
-        """From connecting to the end of the connection; cancelled, it says goodbye."""
-        began = time.monotonic()
-        self._url = _without_query(url)
-        log.info("connecting to %s", self._url)
-        link = await Link.open(url, self._received, self._read, self._timing.connect_s)
-        self._link = link
+    async def _use(self, socket: ClientWebSocket) -> None:
+        """From the registration to the end of the connection. Closes the connection if cancelled."""
+        self._socket = socket
         self._registered.clear()
         self._asked_read = False
-        link.send(codec.encode(self._profile.register(self.node_id, self._token, self.draining)))
-        beating = asyncio.get_running_loop().create_task(self._beat(link))
+        register = self._capabilities.register(self.node_id, self._token, self.draining)
+        socket.send(Frame(codec.encode(register)))
+        heartbeats = asyncio.get_running_loop().create_task(self._send_heartbeats(socket))
         try:
-            await asyncio.wait({link.closed})
-            return link.closed.result()
+            await asyncio.wait({socket.closed})
         finally:
-            self._link = None
-            beating.cancel()
-            await link.close()
-            if self._registered.is_set():
-                self._backoff.lasted(time.monotonic() - began)
+            self._socket = None
+            heartbeats.cancel()
+            await socket.close()
+            self._on_event(Disconnected(self._connector.url))
 
-    async def _beat(self, link: Link) -> None:
-        """Heartbeats for as long as the connection lasts; the first goes out with the ack, in `_on_ack`."""
+    async def _send_heartbeats(self, socket: ClientWebSocket) -> None:
+        """For as long as the connection lasts. `_on_ack` sends the first one."""
         try:
             async with asyncio.timeout(self._timing.register_s):
                 await self._registered.wait()
         except TimeoutError:
             log.warning("the server did not acknowledge the registration")
-            link.abort()
+            socket.abort()
             return
         while True:
             await asyncio.sleep(self._timing.heartbeat_s)
             self._heartbeat()
 
-    # ------------------------------------------------------------ what the server says
+    # ------------------------------------------------------------ receiving
 
-    def _received(self, data: bytes) -> None:
+    def _on_message(self, data: bytes) -> None:
         try:
             message = codec.decode_to_node(data)
         except ProtocolError as error:
-            log.warning("ignored what the server sent: %s", error.message)
+            log.warning("ignored an invalid message of the server: %s", error.message)
             return
         match message:
             case NodeRegisterAck():
@@ -272,88 +282,85 @@ class Node:
             case JobAssign():
                 self._on_assign(message)
             case JobCancel(job_id=job_id):
+                self._on_event(Cancelled(job_id))
                 self._worker.cancel(job_id)
             case NodeControl(command=command) if command in _LEAVE_COMMANDS:
                 self.drain()
             case NodeControl(command=command):
                 log.info("ignored the command %r", command)
             case Error(code=code, message=sentence):
-                log.warning("the server says %s: %s", code, sentence)
+                log.warning("the server reports %s: %s", code, sentence)
 
     def _on_ack(self, ack: NodeRegisterAck) -> None:
         self.node_id = ack.node_id
         self._registered.set()
-        log.info("registered at %s as %s: %s", self._url, ack.node_id, self._profile.summary)
+        self._connector.opened()
+        log.info("registered at %s as %s: %s", self._connector.url, ack.node_id, self._capabilities.summary)
         self._heartbeat()
-        for data in self._outbox.again(time.monotonic()):
+        for data in self._outbox.to_resend(time.monotonic()):
             self._send(data)
         self._ask_read()
-        if self._on_registered is not None:
-            self._on_registered(ack.node_id)
+        self._on_event(Registered(ack.node_id, self._connector.url))
 
     def _on_assign(self, assign: JobAssign) -> None:
+        self._on_event(Assigned(assign))
         if not self._registered.is_set():
-            log.warning("ignored a job that came before the registration was acknowledged")
+            log.warning("ignored a job that arrived before the registration was acknowledged")
         elif self.draining:
-            self._finish(answer.draining(assign, self._my_id()))
+            self._finish(encode_draining(assign, self._my_id()))
         else:
             self._worker.assign(assign)
 
-    def _read(self, mark: int) -> None:
+    def _on_pong(self, mark: int) -> None:
         self._outbox.read(mark, time.monotonic())
         self._asked_read = False
         self._ask_read()
         if self._outbox.all_read:
             self._all_read.set()
 
-    # ------------------------------------------------------------ what we say
+    # ------------------------------------------------------------ sending
 
     def _my_id(self) -> str:
         return self.node_id or ""
 
-    def _say(self, message: Message) -> None:
-        """Tell it if anybody listens; it is not worth keeping."""
-        if self._link is not None and self._registered.is_set():
-            self._link.send(codec.encode(message))
+    def _send_now(self, message: Message) -> None:
+        """Dropped if the node is not connected."""
+        self._send(codec.encode(message))
 
     def _finish(self, data: bytes) -> None:
         lost = self._outbox.lost
         self._outbox.add(data, time.monotonic())
         if self._outbox.lost > lost:
-            log.warning("gave up %d results that nobody took", self._outbox.lost - lost)
+            log.warning("dropped %d results that no server read in time", self._outbox.lost - lost)
         self._send(data)
         self._ask_read()
 
     def _send(self, data: bytes) -> None:
-        if self._link is not None and self._registered.is_set():
-            self._link.send(data)
+        if self._socket is not None and self._registered.is_set():
+            self._socket.send(Frame(data))
 
     def _ask_read(self) -> None:
-        """One question at a time and not for every result: its answer asks the next, if there is more by then."""
-        if self._link is not None and self._registered.is_set() and not (self._asked_read or self._outbox.all_read):
+        """Ping for a pong that proves what the server has read: one ping at a time, not one for each result."""
+        if self._socket is not None and self._registered.is_set() and not (self._asked_read or self._outbox.all_read):
             self._asked_read = True
-            asyncio.get_running_loop().call_later(self._timing.ask_read_s, self._ask_read_now, self._link)
+            asyncio.get_running_loop().call_later(self._timing.ask_read_s, self._ask_read_now, self._socket)
 
-    def _ask_read_now(self, link: Link) -> None:
-        if link is self._link:
-            link.ask_read(self._outbox.last_mark)
+    def _ask_read_now(self, socket: ClientWebSocket) -> None:
+        if socket is self._socket:
+            socket.ping(self._outbox.last_mark)
 
     def _heartbeat(self) -> None:
-        self._say(self._profile.heartbeat(self._my_id(), self._worker.running, self.draining))
+        usage = msgspec.structs.replace(self._usage(), running_jobs=self._worker.running)
+        self._send_now(self._capabilities.heartbeat(self._my_id(), usage, self.draining))
         self._outbox.prune(time.monotonic())
 
 
-def _spoken(handler: Handler, languages: Sequence[str], tts: Sequence[str] | None) -> Sequence[str]:
-    if getattr(handler, "has_voice", True):
-        return languages if tts is None else tts
-    if tts:
-        raise ValueError("tts names languages, but the handler has no voice: leave tts out, or give it a synthesiser")
-    return ()
-
-
-def _without_query(url: str) -> str:
-    """A token may be in the query; it is not for the log."""
-    return url.partition("?")[0]
+def _checked(capabilities: Capabilities, handler: Handler, short_form: bool) -> Capabilities:
+    if getattr(handler, "has_voice", True) or not capabilities.tts:
+        return capabilities
+    if short_form:
+        return dataclasses.replace(capabilities, tts=())
+    raise ValueError("tts names languages, but the handler has no voice: leave tts out, or give it a synthesiser")
 
 
 def _log_to_stderr() -> None:
@@ -364,11 +371,16 @@ def _log_to_stderr() -> None:
     ours.setLevel(logging.INFO)
 
 
-async def _first_of(work: asyncio.Task[Any], enough: asyncio.Task[Any]) -> None:
-    """Wait for `work`, but cancel it as soon as it is `enough` or nobody waits any more."""
+async def _cancel_when(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Run `work` until it ends or `stop` is set; it is cancelled and awaited in that case, and if we are cancelled."""
+    loop = asyncio.get_running_loop()
+    working, stopping = loop.create_task(work), loop.create_task(stop.wait())
     try:
-        await asyncio.wait({work, enough}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        if not work.done():
-            work.cancel()
-            await asyncio.wait({work})
+        stopping.cancel()
+        if not working.done():
+            working.cancel()
+            await asyncio.wait({working})
+    if not working.cancelled():
+        working.result()

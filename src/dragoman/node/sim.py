@@ -1,10 +1,10 @@
-"""A simulated engine: a node that needs no models, with the faults one asks for.
+"""A simulated node: needs no models, and fails on request. For tests, benchmarks and a first try.
 
-For tests, benchmarks and a first look. Its answers say which job they are for, so that a ledger can check them.
+Its results name the utterance and the session, so that a test can check them.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -14,19 +14,19 @@ from dragoman.protocol import audio
 
 
 class SimulatedFailure(Exception):
-    """A failure that was asked for."""
+    """A failure that the settings asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimSettings:
-    """`failure`, `empty` and `silence` are probabilities of a job; together at most 1."""
+    """`failure`, `empty` and `silence` are probabilities, together at most 1."""
 
     delay_ms: float = 300.0
     jitter_ms: float = 100.0  # ± around the delay
     failure: float = 0.0
     empty: float = 0.0
-    silence: float = 0.0  # never answers; the server's time-out must cancel the job
-    die_after: int | None = None  # jobs begun; the next one ends the node without a word
+    silence: float = 0.0  # the job gets no result; the server must cancel it after its timeout
+    die_after: int | None = None  # jobs; the next one makes the node cut its connection and end
     partials: int = 1
     tts_ms: int = 400
     seed: int | None = None
@@ -37,19 +37,19 @@ class SimSettings:
 
 
 class SimEngine:
-    """The handler. One random generator an engine: with one slot and a seed, a run can be repeated."""
+    """The handler. With one slot and a seed, a run can be repeated."""
 
-    def __init__(self, settings: SimSettings, die: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, settings: SimSettings) -> None:
+        self.died = asyncio.Event()  # set by the first job after `die_after`
         self._settings = settings
-        self._die = die
         self._random = Random(settings.seed)
-        self.begun = 0
+        self.jobs_started = 0
 
     async def __call__(self, job: Job) -> Result | None:
         settings = self._settings
-        self.begun += 1
-        if settings.die_after is not None and self.begun > settings.die_after:
-            self._die()
+        self.jobs_started += 1
+        if settings.die_after is not None and self.jobs_started > settings.die_after:
+            self.died.set()
             await asyncio.Event().wait()
         draw = self._random.random()
         delay_s = max(0.0, settings.delay_ms + self._random.uniform(-1, 1) * settings.jitter_ms) / 1000
@@ -59,7 +59,7 @@ class SimEngine:
             job.partial(text[: len(text) * (part + 1) // (settings.partials + 1)])
         await asyncio.sleep(delay_s / (settings.partials + 1))
         if draw < settings.failure:
-            raise SimulatedFailure(f"as asked, on {text}")
+            raise SimulatedFailure(f"as requested, on {text}")
         if draw < settings.failure + settings.empty:
             return None
         if draw < settings.failure + settings.empty + settings.silence:
@@ -85,19 +85,15 @@ async def run_sim_node(
     node_id: str | None = None,
     token: str | None = None,
     signals: bool = False,
-    on_registered: Callable[[str], None] | None = None,
     timing: Timing | None = None,
 ) -> None:
-    """Be a simulated node until drained, stopped, cancelled, or dead by `die_after`."""
-    engine = SimEngine(settings or SimSettings(), die=lambda: node.die())
-    node = Node(
-        url,
-        engine,
-        languages=languages,
-        slots=slots,
-        node_id=node_id,
-        token=token,
-        on_registered=on_registered,
-        timing=timing,
-    )
-    await node.run(signals=signals)
+    """Run a simulated node until it is drained, stopped, cancelled, or dead by `die_after`."""
+    engine = SimEngine(settings or SimSettings())
+    node = Node(url, engine, languages=languages, slots=slots, node_id=node_id, token=token, timing=timing)
+    loop = asyncio.get_running_loop()
+    dying = loop.create_task(engine.died.wait())
+    dying.add_done_callback(lambda task: None if task.cancelled() else node.die())
+    try:
+        await node.run(signals=signals)
+    finally:
+        dying.cancel()

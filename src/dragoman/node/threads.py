@@ -1,8 +1,8 @@
-"""Threads for what is a plain function: at most so many at a time, awaited like a coroutine.
+"""Runs plain functions in threads, a limited number at a time, and awaits them.
 
-Two things differ from an executor of the standard library. A process that ends does not wait for them: a function that
-hangs would keep a node that has left. And StopIteration, which no future can hold, comes out as RuntimeError, as out of
-a coroutine: whoever awaits the function would otherwise wait for ever.
+Two things differ from an executor of the standard library. The process does not wait for the threads when it ends: a
+function that hangs would keep a drained node alive. And StopIteration, which a future cannot hold, becomes
+RuntimeError, as in a coroutine: the caller would otherwise wait for ever.
 """
 
 import asyncio
@@ -20,56 +20,56 @@ _Queue = SimpleQueue[Callable[[], None] | None]
 
 
 class Threads:
-    """They are started when they are first needed, and end with `close`, or when nobody knows of them any more."""
+    """Threads start when they are first needed, and end after `close`, or when this object is garbage collected."""
 
-    def __init__(self, most: int, name: str) -> None:
-        self._most, self._name = most, name
+    def __init__(self, max_threads: int, name: str) -> None:
+        self._max_threads, self._name = max_threads, name
         self._started = 0
         self._calls: _Queue = SimpleQueue()
         self._end = weakref.finalize(self, self._calls.put, None)
 
     async def run(self, function: Callable[..., T], *args: Any) -> T:
-        """What the function returns or raises. One that is cancelled while it waits for a thread never runs."""
+        """Returns or raises what the function does. If cancelled while it waits for a thread, it never runs."""
         if not self._end.alive:
             raise RuntimeError("the threads are closed")
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[T] = loop.create_future()
-        self._calls.put(lambda: _answer(answer, loop, function, args))
-        if self._started < self._most:
+        future: asyncio.Future[T] = loop.create_future()
+        self._calls.put(lambda: _run(future, loop, function, args))
+        if self._started < self._max_threads:
             self._started += 1
             name = f"{self._name}-{self._started}"
             threading.Thread(target=_work, args=(self._calls,), name=name, daemon=True).start()
-        return await answer
+        return await future
 
     def close(self) -> None:
-        """Nothing more is taken. What runs is not waited for."""
+        """Accept no more calls. Running functions are not waited for."""
         self._end()
 
 
 def _work(calls: _Queue) -> None:
     while (call := calls.get()) is not None:
         call()
-        del call  # or it would keep its job while there is no other
+        del call  # otherwise the idle thread would keep the job alive
     calls.put(None)  # for the next thread
 
 
-def _answer(
-    answer: asyncio.Future[T], loop: asyncio.AbstractEventLoop, function: Callable[..., T], args: tuple[Any, ...]
+def _run(
+    future: asyncio.Future[T], loop: asyncio.AbstractEventLoop, function: Callable[..., T], args: tuple[Any, ...]
 ) -> None:
-    if answer.cancelled():
+    if future.cancelled():
         return
-    settle: Callable[[], None]
+    complete: Callable[[], None]
     try:
-        settle = partial(answer.set_result, function(*args))
+        complete = partial(future.set_result, function(*args))
     except BaseException as error:
-        settle = partial(answer.set_exception, _holdable(error))
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-        loop.call_soon_threadsafe(lambda: None if answer.done() else settle())
+        complete = partial(future.set_exception, _holdable(error))
+    with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits
+        loop.call_soon_threadsafe(lambda: None if future.done() else complete())
 
 
 def _holdable(error: BaseException) -> BaseException:
     if not isinstance(error, StopIteration):
         return error
-    held = RuntimeError("the function raised StopIteration")
-    held.__cause__ = error
-    return held
+    wrapped = RuntimeError("the function raised StopIteration")
+    wrapped.__cause__ = error
+    return wrapped

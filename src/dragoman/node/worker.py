@@ -1,20 +1,22 @@
-"""Runs the handler over the jobs the server assigns: acks, starts, partials, results, cancellations.
+"""Runs the handler on the jobs that the server assigns: acks, starts, partials, results, cancellations.
 
-It knows no socket. `say` sends a message if anybody listens now; `finish` takes a result that must arrive.
-A job goes on when the connection is lost: its result is still wanted for a while.
+It knows no socket: `send` sends a message if the node is connected, `finish` takes a result that must arrive. A job
+goes on when the connection is lost, because the server still accepts its result for a while.
 """
 
 import asyncio
+import heapq
 import inspect
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from functools import partial
+from itertools import count
+from typing import Generic, TypeVar
 
-from dragoman.node import answer
 from dragoman.node.job import Job, ModelNotAvailable, Result
-from dragoman.node.lanes import Lanes
+from dragoman.node.results import encode_failure, encode_result, valid_text
 from dragoman.node.threads import Threads
 from dragoman.protocol.fields import Message
 from dragoman.protocol.node import JobAck, JobAssign, JobStarted, NodePartial
@@ -26,22 +28,93 @@ _ABOUT = "utterance %d of %s, %s → %s"
 Handler = Callable[[Job], Awaitable[Result | None]] | Callable[[Job], Result | None]
 
 
+T = TypeVar("T", bound=Hashable)
+
+
+class Lanes(Generic[T]):
+    """Which job starts next: at most `slots` at a time, and the jobs of one lane one after another, by index. Pure.
+
+    A server concludes from a result that all earlier utterances of the session are done, so one session's jobs must
+    not overtake each other. Lanes take turns, so a long session does not starve a short one. Jobs need a hash only.
+    """
+
+    def __init__(self, slots: int) -> None:
+        if slots < 1:
+            raise ValueError("a node needs at least one slot")
+        self.slots = slots
+        self._arrival = count()
+        self._waiting: dict[Hashable, list[tuple[int, int, T]]] = {}  # lane → heap of (index, arrival, job)
+        self._lane_of: dict[T, Hashable] = {}  # of waiting jobs
+        self._turn: dict[Hashable, None] = {}  # lanes with a job to start, in the order of their turns
+        self._running: dict[T, Hashable] = {}
+        self._busy: set[Hashable] = set()
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._lane_of)
+
+    def add(self, job: T, lane: Hashable, index: int) -> None:
+        heapq.heappush(self._waiting.setdefault(lane, []), (index, next(self._arrival), job))
+        self._lane_of[job] = lane
+        if lane not in self._busy:
+            self._turn.setdefault(lane)
+
+    def start(self) -> T | None:
+        """The job to start now; call until None."""
+        if not self._turn or len(self._running) >= self.slots:
+            return None
+        lane = next(iter(self._turn))
+        del self._turn[lane]
+        _, _, job = heapq.heappop(self._waiting[lane])
+        self._started_or_dropped(job, lane)
+        self._running[job] = lane
+        self._busy.add(lane)
+        return job
+
+    def end(self, job: T) -> None:
+        """The job has ended: its slot and its lane are free."""
+        lane = self._running.pop(job)
+        self._busy.discard(lane)
+        if lane in self._waiting:
+            self._turn.setdefault(lane)
+
+    def drop(self, job: T) -> bool:
+        """Remove a job that waits; False if it does not wait."""
+        if job not in self._lane_of:
+            return False
+        lane = self._lane_of[job]
+        self._waiting[lane] = [entry for entry in self._waiting[lane] if entry[2] != job]
+        heapq.heapify(self._waiting[lane])
+        self._started_or_dropped(job, lane)
+        return True
+
+    def _started_or_dropped(self, job: T, lane: Hashable) -> None:
+        del self._lane_of[job]
+        if not self._waiting[lane]:
+            del self._waiting[lane]
+            self._turn.pop(lane, None)
+
+
 class Worker:
     def __init__(
         self,
         handler: Handler,
         slots: int,
         node_id: Callable[[], str],
-        say: Callable[[Message], None],
+        send: Callable[[Message], None],
         finish: Callable[[bytes], None],
     ) -> None:
         self._handler = handler
         self._in_thread = not _is_async(handler)
         self._lanes: Lanes[Job] = Lanes(slots)
         self._node_id = node_id
-        self._say = say
+        self._send = send
         self._finish = finish
-        self._jobs: dict[str, Job] = {}  # wanted ones; a cancelled one may still run, but is not in here
+        self._jobs: dict[str, Job] = {}  # not those that were cancelled, although they may still run
         self._tasks: dict[Job, asyncio.Task[None]] = {}
         self._threads = Threads(slots, "dragoman-job") if self._in_thread else None
         self._idle = asyncio.Event()
@@ -54,7 +127,7 @@ class Worker:
         return self._lanes.running
 
     def assign(self, assign: JobAssign) -> None:
-        """Take a job. One we have already goes on under the new attempt: the audio is the same."""
+        """Take a job. A job that is known goes on as the new attempt: the audio is the same."""
         job = self._jobs.get(assign.job_id)
         if job is not None:
             self._assign_again(job, assign)
@@ -63,26 +136,26 @@ class Worker:
         self._loop_thread = threading.get_ident()
         job = self._jobs[assign.job_id] = Job(assign, self._partial)
         self._idle.clear()
-        self._tell(JobAck, job)
+        self._report(JobAck, job)
         self._lanes.add(job, job.lane, job.utterance_index)
         self._start()
 
     def _assign_again(self, job: Job, assign: JobAssign) -> None:
         if assign.attempt_id < job.attempt_id:
             return
-        job.reassigned(assign)
-        self._tell(JobAck, job)
+        job.reassign(assign)
+        self._report(JobAck, job)
         if job in self._tasks:
-            self._tell(JobStarted, job)
+            self._report(JobStarted, job)
 
     def cancel(self, job_id: str) -> None:
-        """Drop a job that waits; interrupt one that runs. No answer either way."""
+        """Drop a job that waits, interrupt one that runs. Neither gets a result."""
         job = self._jobs.get(job_id)
         if job is None:
             return
-        job.cancelled = True
+        job.cancel()
         self._forget(job)
-        # A thread cannot be interrupted: it keeps its slot and its lane until it is back.
+        # A thread cannot be interrupted: it keeps its slot and its lane until it returns.
         if not self._lanes.drop(job) and not self._in_thread:
             self._tasks[job].cancel()
 
@@ -90,7 +163,7 @@ class Worker:
         await self._idle.wait()
 
     async def abandon(self) -> None:
-        """Cancel everything. Threads cannot be: what they do is no longer waited for."""
+        """Cancel everything. Threads cannot be cancelled; they are not waited for."""
         for job_id in list(self._jobs):
             self.cancel(job_id)
         tasks = list(self._tasks.values())
@@ -106,7 +179,7 @@ class Worker:
         while (job := self._lanes.start()) is not None:
             task = asyncio.get_running_loop().create_task(self._run(job), name=job.job_id)
             self._tasks[job] = task
-            # Not a `finally` in the task: one cancelled before its first step never gets there.
+            # Not a `finally` in the task: a task that is cancelled before its first step never runs it.
             task.add_done_callback(partial(self._ended, job))
 
     def _ended(self, job: Job, task: asyncio.Task[None]) -> None:
@@ -114,13 +187,13 @@ class Worker:
         self._lanes.end(job)
         self._forget(job)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("%r was lost", job, exc_info=error)
+            log.error("%r has no result because of a bug in the node", job, exc_info=error)
         self._start()
 
     async def _run(self, job: Job) -> None:
         if job.cancelled:
             return
-        self._tell(JobStarted, job)
+        self._report(JobStarted, job)
         data = await self._answer(job)
         if not job.cancelled:
             self._finish(data)
@@ -130,22 +203,22 @@ class Worker:
         try:
             given = await self._call(job)
             took_ms = _ms_since(began)
-            data = answer.result(job, self._node_id(), given, took_ms)
-            said = "" if given is not None and not given.is_empty else ", nothing said"
-            log.info(f"%s done%s: {_ABOUT}, %d ms", job.job_id, said, *_about(job), took_ms)
+            data = encode_result(job, self._node_id(), given, took_ms)
+            empty = "" if given is not None and not given.is_empty else ", nothing said"
+            log.info(f"%s done%s: {_ABOUT}, %d ms", job.job_id, empty, *_about(job), took_ms)
             return data
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            # Not we were cancelled, but something the handler waited for.
-            return answer.failure(job, self._node_id(), error, _ms_since(began))
+            # Something that the handler awaited was cancelled, not the job.
+            return encode_failure(job, self._node_id(), error, _ms_since(began))
         except Exception as error:
             if isinstance(error, ModelNotAvailable):
-                log.info(f"%s given back, %s: {_ABOUT}", job.job_id, error, *_about(job))
+                log.info(f"%s refused, %s: {_ABOUT}", job.job_id, error, *_about(job))
             elif not job.cancelled:
                 log.exception("the handler failed on %r", job)
-            return answer.failure(job, self._node_id(), error, _ms_since(began))
+            return encode_failure(job, self._node_id(), error, _ms_since(began))
 
     async def _call(self, job: Job) -> Result | None:
         given: object
@@ -153,7 +226,7 @@ class Worker:
             given = await self._threads.run(self._handler, job)
         else:
             given = self._handler(job)
-        return await given if inspect.isawaitable(given) else given  # type: ignore[return-value]  # answer checks it
+        return await given if inspect.isawaitable(given) else given  # type: ignore[return-value]  # encode_result checks it
 
     def _forget(self, job: Job) -> None:
         if self._jobs.get(job.job_id) is job:
@@ -161,23 +234,23 @@ class Worker:
         if not self._jobs:
             self._idle.set()
 
-    # ------------------------------------------------------------ what is said on the way
+    # ------------------------------------------------------------ messages before the result
 
-    def _tell(self, kind: type[JobAck] | type[JobStarted], job: Job) -> None:
-        self._say(kind(job.job_id, job.attempt_id, self._node_id(), job.session_id, job.trace_id))
+    def _report(self, kind: type[JobAck] | type[JobStarted], job: Job) -> None:
+        self._send(kind(job.job_id, job.attempt_id, self._node_id(), job.session_id, job.trace_id))
 
     def _partial(self, job: Job, text: str, is_final: bool) -> None:
         if threading.get_ident() == self._loop_thread:
-            self._say_partial(job, text, is_final)
+            self._send_partial(job, text, is_final)
         elif self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._say_partial, job, text, is_final)
+            self._loop.call_soon_threadsafe(self._send_partial, job, text, is_final)
 
-    def _say_partial(self, job: Job, text: str, is_final: bool) -> None:
+    def _send_partial(self, job: Job, text: str, is_final: bool) -> None:
         if job.cancelled:
             return
-        text = answer.plain(text)
+        text = valid_text(text)
         node_id = self._node_id()
-        self._say(NodePartial(job.job_id, node_id, job.session_id, job.utterance_index, text, is_final, job.trace_id))
+        self._send(NodePartial(job.job_id, node_id, job.session_id, job.utterance_index, text, is_final, job.trace_id))
 
 
 def _is_async(handler: Handler) -> bool:

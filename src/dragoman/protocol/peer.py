@@ -232,13 +232,24 @@ class SwitchesChanged(Peer, tag="switches_changed", frozen=True):
     """Somebody changed the two-phase switches: read them."""
 
 
+class RevocationChanged(Peer, tag="revocation_changed", frozen=True):
+    """A token or principal was revoked, or allowed again: the list has this version now."""
+
+    version: int
+    name: str
+    revoked: bool
+    at_ms: int = 0
+    by: str = ""
+    until_ms: int = 0
+
+
 class ShardFreed(Peer, tag="shard_freed", frozen=True):
     """A chat shard was given up: whose turn it is may take it now."""
 
     shard: int
 
 
-Announcement = NodeSeen | NodeLost | SlotFreed | CoolingDown | SwitchesChanged | ShardFreed
+Announcement = NodeSeen | NodeLost | SlotFreed | CoolingDown | SwitchesChanged | ShardFreed | RevocationChanged
 
 _encode = msgspec.json.Encoder().encode
 _inbox: msgspec.json.Decoder[InboxMessage] = msgspec.json.Decoder(InboxMessage)

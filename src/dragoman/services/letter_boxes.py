@@ -3,8 +3,8 @@
 from typing import Protocol
 
 from dragoman.services.chat.dead_letters import ChatLetters
+from dragoman.store.dead_letters import Letter, Letters
 from dragoman.store.inbox import Push
-from dragoman.store.letters import Letter, Letters
 
 
 class DeadLetters(Protocol):

@@ -1,4 +1,4 @@
-"""One loop, written once.
+"""Loops, retries and background tasks, each written once.
 
 A service is a `run_once` and an interval; tests call `run_once` and never start the loop.
 """
@@ -6,7 +6,8 @@ A service is a `run_once` and an interval; tests call `run_once` and never start
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Self
+from time import monotonic
+from typing import Any, Self, TypeVar
 
 import structlog
 
@@ -14,15 +15,18 @@ from dragoman.store.errors import Refused, StoreError
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
+
 READ_TURNS = 3
-RETRY_S = 0.2  # while Redis is away: whoever is back first has others waiting for it
+RETRY_S = 0.2  # while Redis is unavailable: other instances wait for the first one that comes back
+FOR_EVER = float("inf")
 
 
 async def every(interval_s: float, step: Callable[[], Awaitable[object]], *, name: str) -> None:
-    """Call `step` for ever, with a little jitter so that instances do not march in step.
+    """Call `step` for ever, with jitter so that instances do not run in lockstep.
 
-    Redis being away is an operating state, said once when it begins and once when it ends; anything else is a bug,
-    logged, and must not end the loop that others rely on.
+    An unavailable Redis is an operating state: logged once when it begins and once when it ends. Any other error is a
+    bug: logged, and the loop goes on, because others rely on it.
     """
     away = False
     while True:
@@ -43,8 +47,31 @@ async def every(interval_s: float, step: Callable[[], Awaitable[object]], *, nam
         await asyncio.sleep(pause_s * random.uniform(0.9, 1.1))
 
 
+async def retry(
+    step: Callable[[], Awaitable[T]],
+    *,
+    until: float = FOR_EVER,
+    pause_s: float = RETRY_S,
+    on: type[Exception] | tuple[type[Exception], ...] = StoreError,
+    on_error: Callable[[Exception], object] | None = None,
+) -> T:
+    """Repeat an idempotent `step` while it raises `on`; from the monotonic time `until` on, its error is raised.
+
+    `step` runs at least once. `on_error` gets each error before the pause, for a log line.
+    """
+    while True:
+        try:
+            return await step()
+        except on as error:
+            if monotonic() >= until:
+                raise
+            if on_error is not None:
+                on_error(error)
+        await asyncio.sleep(pause_s)
+
+
 class Tasks:
-    """Tasks nobody awaits: kept from being collected, their failures logged, cancelled together."""
+    """Background tasks: kept from being collected, their failures logged, cancelled together."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -130,5 +157,5 @@ async def answers(*futures: "asyncio.Future[Any]") -> list[Any]:
 
 
 def unawaited(future: "asyncio.Future[Any]") -> None:
-    """A reply nobody waits for: what it lost is found again by TTL, renewal or burial."""
+    """A reply that nothing waits for: if it is lost, a TTL, a renewal or a takeover repairs the effect."""
     future.add_done_callback(lambda done: done.cancelled() or done.exception())

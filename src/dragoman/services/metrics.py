@@ -24,9 +24,9 @@ class Metrics:
         self.dlq_full = board.counter("dragoman_dlq_full_total", "Dead letters refused because there are too many")
         self.inbox_done = board.counters("dragoman_inbox_done_total", "Inbox entries worked", ["kind"])
         self.pushed = board.counters("dragoman_inbox_push_total", "Pushes to other inboxes", ["verdict"])
-        self.burials = board.counter("dragoman_undertaker_burials_total", "Dead instances buried here")
+        self.takeovers = board.counter("dragoman_takeovers_total", "Dead instances taken over")
         self.parked = board.counter("dragoman_lease_parked_total", "Callbacks that waited for the lease")
-        self.buried = board.counter("dragoman_lease_lost_total", "Times others had buried us")
+        self.lease_lost = board.counter("dragoman_lease_lost_total", "Times this instance was declared dead")
         self.jobs = board.counters("dragoman_jobs_total", "Jobs by how they ended", ["outcome", "code"])
         self.driven = board.gauge("dragoman_jobs_driven", "Jobs this instance drives now")
         self.failovers = board.counters("dragoman_failovers_total", "Attempts given up", ["reason"])
@@ -63,6 +63,9 @@ class Metrics:
         self.chat_db_queue = stages.labels("db_queue")
         self.chat_logins_refused = board.counters(
             "dragoman_chat_logins_refused_total", "Logins that were refused", ["reason"]
+        )
+        self.chat_history_refused = board.counter(
+            "dragoman_chat_history_refused_total", "Requests for history beyond a user's rate"
         )
         self.chat_deliver_fail = board.counter("dragoman_chat_deliver_fail_total", "Pushes and words not handed over")
         self.chat_publish_fail = board.counter("dragoman_chat_publish_fail_total", "Messages Redis did not accept")

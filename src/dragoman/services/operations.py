@@ -4,7 +4,7 @@ The instance that is asked finds the owner and hands the request to the owner's 
 """
 
 from dragoman.protocol.peer import ChatKick, DrainInstance, DrainNode, EndSession, InboxMessage
-from dragoman.services.speech.router import Router
+from dragoman.services.routing.router import Router
 from dragoman.store.chat.users import Users
 from dragoman.store.inbox import Push
 from dragoman.store.instances import Instances

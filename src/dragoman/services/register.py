@@ -13,17 +13,19 @@ import msgspec
 from dragoman.protocol import ids
 from dragoman.store.instances import Instances
 from dragoman.store.jobs import Jobs
-from dragoman.store.keys import Keys
-from dragoman.store.redis import Redis
-from dragoman.store.sessions import EXPECTED, open_of, window_of
-from dragoman.store.turns import AFFINITY, CURRENT
+from dragoman.store.owners import Owners
+from dragoman.store.sessions import EXPECTED, ResumableSessions, open_of, window_of
+from dragoman.store.turns import Turns
 
 LOOKED_AT: Final = 2000  # jobs, in one answer: a filter that few pass must not read all of them at once
 
 
 class Register:
-    def __init__(self, redis: Redis, keys: Keys, instances: Instances, jobs: Jobs) -> None:
-        self._redis, self._keys, self._instances, self._jobs = redis, keys, instances, jobs
+    def __init__(
+        self, instances: Instances, jobs: Jobs, sessions: ResumableSessions, owners: Owners, turns: Turns
+    ) -> None:
+        self._instances, self._jobs, self._sessions = instances, jobs, sessions
+        self._owners, self._turns = owners, turns
 
     # -- jobs ------------------------------------------------------------------------------------
 
@@ -52,27 +54,22 @@ class Register:
         return {"sessions": rows, "count": len(ids), "next": shown[-1] if len(found) > count else ""}
 
     async def _session_ids(self) -> list[str]:
-        redis, keys = self._redis, self._keys
-        sets = [redis.call("SMEMBERS", keys.sessions_of(name)) for name in await self._instances.all()]
-        grace = await redis.call("ZRANGE", keys.sessions_grace, 0, -1)
-        ids = {id.decode() for members in await asyncio.gather(*sets) for id in members}
-        return sorted(ids | {member.decode().rpartition("|")[0] for member in grace})
+        owned = await asyncio.gather(*(self._instances.sessions_of(name) for name in await self._instances.all()))
+        return sorted({id for ids in owned for id in ids} | await self._sessions.in_grace())
 
     async def _session(self, id: str) -> dict[str, Any]:
-        redis, keys = self._redis, self._keys
-        owner, state, turn, parked = await asyncio.gather(
-            redis.call("GET", keys.session_owner(id)),
-            redis.call("HGETALL", keys.session_state(id)),
-            redis.call("HGET", keys.session_turn(id), CURRENT),
-            redis.call("LLEN", keys.session_parked(id)),
+        owner, told, turn, parked = await asyncio.gather(
+            self._owners.session_owner(id),
+            self._sessions.state(id),
+            self._turns.current(id),
+            self._sessions.parked_count(id),
         )
-        node = await redis.call("HGET", keys.turn(turn.decode()), AFFINITY) if turn is not None else None
-        told = {name.decode(): value.decode() for name, value in zip(state[::2], state[1::2], strict=True)}
+        node = await self._turns.node_of(turn) if turn is not None else None
         return {
             "session_id": id,
-            "owner": _text(owner),
-            "turn_id": _text(turn),
-            "turn_node": _text(node),
+            "owner": owner or "",
+            "turn_id": turn or "",
+            "turn_node": node or "",
             "resumable": "epoch" in told,
             **_languages(told.get("init", "")),
             "subject": told.get("subject", ""),
@@ -107,7 +104,3 @@ def _release(told: Mapping[str, str]) -> dict[str, Any] | None:
         return None
     expected, settled = window_of(told)
     return {"expected": expected, "settled": settled, "open": {index: job for index, (job, _) in open_of(told).items()}}
-
-
-def _text(value: bytes | None) -> str:
-    return value.decode() if value is not None else ""

@@ -10,6 +10,7 @@ from dragoman.services.letter_boxes import DeadLetters
 from dragoman.services.speech.fleet_view import FleetView
 from dragoman.store.inbox import Inboxes
 from dragoman.store.instances import Instances
+from dragoman.store.nodes import Nodes
 from dragoman.store.reservations import Reservations
 from dragoman.store.storm import CoolDowns
 
@@ -25,11 +26,12 @@ class Report:
         inboxes: Inboxes,
         letters: DeadLetters,
         view: FleetView,
+        nodes: Nodes,
         reservations: Reservations,
         default_slots: int,
     ) -> None:
         self.instance, self._instances, self._inboxes, self._letters = instance, instances, inboxes, letters
-        self._view, self._reservations, self._default_slots = view, reservations, default_slots
+        self._view, self._nodes, self._reservations, self._default_slots = view, nodes, reservations, default_slots
 
     async def cluster(self) -> dict[str, Any]:
         """Instances with their durability and inboxes, nodes with their slots, dead letters."""
@@ -115,23 +117,19 @@ class Report:
 
     async def _gone(self) -> list[dict[str, Any]]:
         """Nodes that were heard lately and are not there now, the last first. The living are heard all the time."""
-        redis, keys, fleet = self._reservations.redis, self._reservations.keys, self._view.fleet
-        flat = await redis.call("ZREVRANGE", keys.nodes_last_seen, 0, len(fleet) + MAX_GONE - 1, "WITHSCORES")
-        heard = ((id.decode(), int(float(at))) for id, at in zip(flat[::2], flat[1::2], strict=True))
-        return [{"node_id": id, "last_ms": at} for id, at in heard if id not in fleet][:MAX_GONE]
+        fleet = self._view.fleet
+        seen = await self._nodes.last_seen(len(fleet) + MAX_GONE)
+        return [{"node_id": id, "last_ms": at_ms} for id, at_ms in seen if id not in fleet][:MAX_GONE]
 
     async def _cooling(self, node: str) -> CoolDowns:
-        return await self._view.storm.cooling(node) if self._view.storm is not None else CoolDowns()
+        return await self._view.cool_downs(node)
 
     async def _reserved(self, nodes: list[str]) -> list[int]:
         """The slots taken on each. What has lapsed stays in the set until the next is taken: it does not count."""
         if not nodes:
             return []
-        redis, keys = self._reservations.redis, self._reservations.keys
         now_ms = await self._instances.now_ms()
-        return list(
-            await asyncio.gather(*(redis.call("ZCOUNT", keys.reserved(node), now_ms, "+inf") for node in nodes))
-        )
+        return await asyncio.gather(*(self._reservations.count(node, now_ms) for node in nodes))
 
 
 def _has(node: Node, part: str) -> bool:

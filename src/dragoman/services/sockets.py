@@ -1,4 +1,4 @@
-"""A client's or node's socket, as far as services care. The gateway's connections are such."""
+"""The socket of a client or node, as services use it. The gateway's connections have this interface."""
 
 from typing import Protocol
 
@@ -18,3 +18,23 @@ class Socket(Protocol):
     def flush(self) -> None: ...
 
     def close(self, code: int, reason: str = "") -> None: ...
+
+
+class Attachment:
+    """The socket of a session, or none while the session is detached. What is sent meanwhile is dropped."""
+
+    __slots__ = ("socket",)
+
+    def __init__(self, socket: Socket | None = None) -> None:
+        self.socket = socket
+
+    def attach(self, socket: Socket | None) -> None:
+        self.socket = socket
+
+    def send(self, frame: bytes) -> None:
+        if self.socket is not None:
+            self.socket.send(frame)
+
+    def close(self, code: int, reason: str = "") -> None:
+        if self.socket is not None:
+            self.socket.close(code, reason)

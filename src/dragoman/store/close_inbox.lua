@@ -3,7 +3,7 @@
 -- KEYS  opened  string
 --       inbox   stream
 --       counts  hash
--- ARGV  holder  str  incarnation or burial mark that must be there
+-- ARGV  holder  str  incarnation or takeover mark that must be there
 --
 -- Returns 'OK', 'BUSY' (there are entries), 'OTHER' or 'NONE'.
 local now_there = redis.call('GET', opened)

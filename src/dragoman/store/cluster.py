@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dragoman.store.errors import RedisAway, StoreError
+from dragoman.store.interface import SLOTS, Redis, load_scripts, slot_of
 from dragoman.store.link import (
     MAX_IN_FLIGHT,
     NO_CREDENTIALS,
@@ -32,7 +33,6 @@ from dragoman.store.link import (
     pack,
     refusal,
 )
-from dragoman.store.redis import SLOTS, Redis, load_scripts, slot_of
 
 MAX_REDIRECTS = 16
 REFRESH_PAUSE_S = 0.1

@@ -126,14 +126,14 @@ class Inboxes:
 
     async def own(self, instance: str, count: int) -> list[Entry]:
         """What this consumer was given before and has not finished, oldest first; for a takeover."""
-        _, entries = await self._take_over(instance, "undertaker", 0, "-", count)
+        _, entries = await self._take_over(instance, "takeover", 0, "-", count)
         return entries
 
     async def unread(self, instance: str, count: int) -> list[Entry]:
-        """What nobody was given yet; for a takeover, so it goes to the consumer `undertaker`."""
+        """What nobody was given yet; for a takeover, so it goes to the consumer `takeover`."""
         reader = Dedicated(self.redis, self.keys.inbox(instance), "takeover")
         try:
-            command = ("XREADGROUP", "GROUP", self.settings.group, "undertaker", "COUNT", count)
+            command = ("XREADGROUP", "GROUP", self.settings.group, "takeover", "COUNT", count)
             reply = await reader.call(*command, "STREAMS", self.keys.inbox(instance), ">", patience_s=5)
         finally:
             await reader.close()

@@ -1,11 +1,11 @@
-"""Instances as others see them: presence, the open inbox, and the burial of the dead.
+"""Instances as others see them: presence, the open inbox, and the takeover of a dead instance.
 
-    presence   lives `ttl`, renewed every third of it           "the instance lives"
-    open       the incarnation that reads the inbox             "pushes are welcome"
+    presence   expires after `ttl`, renewed every third of it   the instance lives
+    open       the incarnation that reads the inbox             pushes are accepted
 
-Two instances race when one was thought dead and comes back. Each writes its own word first and reads
-the other's after: the living one writes presence and then reads `open`; the undertaker marks `open`
-and then reads presence. Whatever the order, at least one of them sees the other.
+An instance that was declared dead may come back during the takeover. Each side writes first and reads after: the
+returning instance writes presence and then reads `open`; the instance that takes over marks `open` and then reads
+presence. Whatever the order, at least one of them sees the other.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ from dragoman.store.script import Script
 DROP_IF = Script.beside(__file__, "drop_if")
 KEEP_IF = Script.beside(__file__, "keep_if")
 OPEN_INBOX = Script.beside(__file__, "open_inbox")
-MARK_BURIAL = Script.beside(__file__, "mark_burial")
+MARK_TAKEOVER = Script.beside(__file__, "mark_takeover")
 CLOSE_INBOX = Script.beside(__file__, "close_inbox")
 
-MARK = "buried:"
+MARK = "takeover:"
 GONE_MS: Final = 600_000  # how long an instance that ended is listed
 LEFT: Final = "left"  # it ended by itself
 LOST: Final = "lost"  # it died, and another instance took over
@@ -71,7 +71,7 @@ def channel_of(keys: Keys, instance: str) -> str:
 
 
 class Instances:
-    """Presence and burial, on one prefix."""
+    """Presence and takeover, on one prefix."""
 
     def __init__(self, redis: Redis, keys: Keys) -> None:
         self.redis, self.keys = redis, keys
@@ -83,11 +83,11 @@ class Instances:
         return _word(await OPEN_INBOX(self.redis, opened=opened, inbox=inbox, incarnation=incarnation, group=group))
 
     async def renew(self, presence: Presence, ttl_ms: int) -> bool:
-        """Say that we live, then look whether we were buried meanwhile. False: we were."""
+        """Write presence, then read who has the inbox. False: the instance was declared dead."""
         data = msgspec.json.encode(presence)
         await asyncio.gather(
             self.redis.call("SET", self.keys.presence(presence.instance), data, "PX", ttl_ms),
-            # The name too: who buried our former life strikes it out last, perhaps after we have opened.
+            # The name each time: the takeover of an earlier incarnation removes it last, perhaps after we have opened.
             self.redis.call("SADD", self.keys.instances, presence.instance),
         )
         holder = await self.redis.call("GET", self.keys.open(presence.instance))
@@ -102,28 +102,61 @@ class Instances:
         found = await asyncio.gather(*(self.redis.call("GET", self.keys.presence(name)) for name in names))
         return {name: self.parse(data) for name, data in zip(names, found, strict=True)}
 
+    async def is_present(self, instance: str) -> bool:
+        """Whether the presence key exists, also with a value of a later release that cannot be read here."""
+        return bool(await self.redis.call("EXISTS", self.keys.presence(instance)))
+
+    async def presence_and_ttl(self, instance: str) -> tuple[bytes | None, int]:
+        """The raw presence and its TTL in ms, as PTTL returns it."""
+        key = self.keys.presence(instance)
+        data, ttl_ms = await asyncio.gather(self.redis.call("GET", key), self.redis.call("PTTL", key))
+        return data, int(ttl_ms)
+
+    async def drop_presence(self, instance: str, data: bytes) -> None:
+        """Delete the presence if it is still `data`."""
+        await DROP_IF(self.redis, held=self.keys.presence(instance), value=data)
+
+    async def withdraw_presence(self, instance: str, incarnation: str) -> None:
+        """Delete the presence if `incarnation` wrote it."""
+        data = await self.redis.call("GET", self.keys.presence(instance))
+        if data is not None and incarnation.encode() in data:
+            await self.drop_presence(instance, data)
+
+    async def sessions_of(self, instance: str) -> list[str]:
+        return [one.decode() for one in await self.redis.call("SMEMBERS", self.keys.sessions_of(instance))]
+
+    async def nodes_of(self, instance: str) -> list[str]:
+        return [one.decode() for one in await self.redis.call("SMEMBERS", self.keys.nodes_of(instance))]
+
     async def holder(self, instance: str) -> str | None:
-        """The incarnation (or burial mark) at the instance's inbox."""
+        """The incarnation (or takeover mark) at the instance's inbox."""
         found = await self.redis.call("GET", self.keys.open(instance))
         return found.decode() if found is not None else None
 
-    async def mark_burial(self, instance: str, incarnation: str) -> str:
+    async def mark_takeover(self, instance: str, incarnation: str) -> str:
         opened = self.keys.open(instance)
-        return _word(await MARK_BURIAL(self.redis, opened=opened, incarnation=incarnation, mark=MARK + incarnation))
+        return _word(await MARK_TAKEOVER(self.redis, opened=opened, incarnation=incarnation, mark=MARK + incarnation))
 
-    async def unmark_burial(self, instance: str, incarnation: str) -> str:
-        """It lives after all: hand the inbox back."""
+    async def unmark_takeover(self, instance: str, incarnation: str) -> str:
+        """The instance lives: give the inbox back."""
         opened = self.keys.open(instance)
-        return _word(await MARK_BURIAL(self.redis, opened=opened, incarnation=MARK + incarnation, mark=incarnation))
+        return _word(await MARK_TAKEOVER(self.redis, opened=opened, incarnation=MARK + incarnation, mark=incarnation))
 
-    async def lock_burial(self, instance: str, by: str, ttl_ms: int) -> bool:
-        return bool(await self.redis.call("SET", self.keys.undertaker(instance), by, "NX", "PX", ttl_ms))
+    async def inherit(self, instance: str, incarnation: str) -> None:
+        """Give an inbox that is marked for takeover, with its entries, to a new incarnation of the instance."""
+        holder = await self.holder(instance)
+        if holder is not None and holder.startswith(MARK):
+            opened = self.keys.open(instance)
+            await MARK_TAKEOVER(self.redis, opened=opened, incarnation=holder, mark=incarnation)
 
-    async def keep_burial(self, instance: str, by: str, ttl_ms: int) -> bool:
-        return _word(await KEEP_IF(self.redis, held=self.keys.undertaker(instance), value=by, ttl=ttl_ms)) == "OK"
+    async def lock_takeover(self, instance: str, by: str, ttl_ms: int) -> bool:
+        return bool(await self.redis.call("SET", self.keys.takeover(instance), by, "NX", "PX", ttl_ms))
 
-    async def unlock_burial(self, instance: str, by: str) -> None:
-        await DROP_IF(self.redis, held=self.keys.undertaker(instance), value=by)
+    async def renew_takeover(self, instance: str, by: str, ttl_ms: int) -> bool:
+        return _word(await KEEP_IF(self.redis, held=self.keys.takeover(instance), value=by, ttl=ttl_ms)) == "OK"
+
+    async def unlock_takeover(self, instance: str, by: str) -> None:
+        await DROP_IF(self.redis, held=self.keys.takeover(instance), value=by)
 
     async def close(self, instance: str, holder: str) -> str:
         """Close the inbox if it is empty: 'OK', 'BUSY', 'OTHER' or 'NONE'."""
@@ -139,7 +172,7 @@ class Instances:
         )
 
     async def forget(self, instance: str, incarnation: str) -> None:
-        """The last step of a burial or of a clean end: nothing is left to be found."""
+        """The last step of a clean end: delete what names the instance."""
         keys = self.keys
         for key in (keys.jobs_of(instance), keys.sessions_of(instance), keys.nodes_of(instance)):
             await self.redis.call("DEL", key)

@@ -25,6 +25,7 @@ CREATE_JOB = Script.beside(__file__, "create_job")
 ADVANCE_JOB = Script.beside(__file__, "advance_job")
 DRIVE_JOB = Script.beside(__file__, "drive_job")
 LATE_RESULT = Script.beside(__file__, "late_result")
+NOTE_RELEASE_STATE = Script.beside(__file__, "note_release_state")
 
 LOCK_MS = 2000
 JOB_TTL_MS = 3_600_000
@@ -147,6 +148,10 @@ class Jobs:
         """Note a result of a job that was skipped, failed or expired before; False if it is none of those."""
         return bool(await LATE_RESULT(self.redis, job=self.keys.job(job), node=node) == b"LATE")
 
+    async def note_release_state(self, job: str, state: str) -> bool:
+        """Write how the release window settled the job's index; False if the job is not known."""
+        return bool(await NOTE_RELEASE_STATE(self.redis, job=self.keys.job(job), state=state) == b"OK")
+
     async def get(self, job: str) -> dict[str, str] | None:
         flat = await self.redis.call("HGETALL", self.keys.job(job))
         return {k.decode(): v.decode() for k, v in zip(flat[::2], flat[1::2], strict=True)} if flat else None
@@ -154,7 +159,7 @@ class Jobs:
     # -- what its driver must leave to be found --------------------------------------------------
 
     def drive(self, instance: str, incarnation: str, job: str, deadline_ms: int) -> "asyncio.Future[bytes]":
-        """Before anything of the job is recorded: b'OK', or b'BURIED' when the instance was, or is about to be."""
+        """Before anything of the job is recorded: b'OK', or b'DECLARED_DEAD'."""
         opened, driven = self.keys.open(instance), self.keys.jobs_of(instance)
         return DRIVE_JOB(
             self.redis, opened=opened, driven=driven, incarnation=incarnation, job=job, deadline=deadline_ms

@@ -1,243 +1,549 @@
-"""The data model: every key there is, what it holds, how long it lives, who writes and who reads it.
+"""The data model: every key in Redis, declared once, with its type, life, writers and readers.
 
-Names are made here and nowhere else. Braces are literal hash tags: keys that a script touches
-together share one, so each script stays in one slot of a Cluster. A key whose life is not a TTL is
-listed as such, and a test fails on any other that is left without one.
+A row of `Keys` is both the name that code uses (`keys.presence(instance)`) and a row of docs/redis-keys.md, which
+`python -m dragoman.store.keys` prints. Braces are literal hash tags: keys that one script uses share one, so that each
+script stays in one slot of a Cluster. A key whose life is not a TTL has none; a test fails on any other without one.
+Writers and readers are modules of `store`; a test compares them with the code.
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import overload
 
 DEFAULT_PREFIX = "dragoman"
+Id = str | int
 
 
-@dataclass(frozen=True, slots=True)
-class KeySpec:
-    """One row of the data model."""
+def chat_root(prefix: str) -> str:
+    """`im`, as other tools know it; below any other prefix, so that two clusters can share a Redis."""
+    return "im" if prefix == DEFAULT_PREFIX else f"{prefix}:im"
 
-    name: str  # P stands for the prefix, IM for the root of chat, <x> for an id
-    type: str
-    life: str
-    writer: str
-    reader: str
-    holds: str
+
+class Key:
+    """One row. In `name`, P is the prefix, IM the root of chat, and <x> an id."""
+
+    attribute: str
+
+    def __init__(self, name: str, type: str, life: str, writer: str, reader: str, holds: str) -> None:
+        self.name, self.type, self.life, self.holds = name, type, life, holds
+        self.writer, self.reader = writer, reader
+
+    def __set_name__(self, owner: object, attribute: str) -> None:
+        self.attribute = attribute
 
     @property
     def expires(self) -> bool:
         return self.life.startswith("TTL")
 
-    def pattern(self, prefix: str) -> re.Pattern[str]:
+    def parts(self, prefix: str) -> list[str]:
+        """The text around the ids."""
         root, colon, rest = self.name.partition(":")
         root = {"P": prefix, "IM": chat_root(prefix)}.get(root, root)
-        parts = re.split(r"<[a-z]+>", f"{root}{colon}{rest}")
-        # DOTALL: what a client calls its message may hold a line feed.
-        return re.compile("^" + ".+".join(re.escape(part) for part in parts) + "$", re.DOTALL)
+        return re.split(r"<[a-z]+>", f"{root}{colon}{rest}")
+
+    def pattern(self, prefix: str) -> re.Pattern[str]:
+        # DOTALL: a client may put a line feed into the id of a message.
+        return re.compile("^" + ".+".join(map(re.escape, self.parts(prefix))) + "$", re.DOTALL)
 
 
-def chat_root(prefix: str) -> str:
-    """`im` as others know it; under a prefix of one's own, so that two clusters can share a Redis."""
-    return "im" if prefix == DEFAULT_PREFIX else f"{prefix}:im"
+# The three below are descriptors that put what they made into the instance, where it is found from then on: making a
+# name costs one call of a closure.
 
 
-TABLE = (
-    KeySpec("P:schedulers:presence:<instance>", "string", "TTL presence", "presence", "undertaker, resumption, report",
-            "JSON: the instance lives, with its incarnation"),
-    KeySpec("P:v1:instances:all", "set", "until buried", "presence", "undertaker, status", "ids that may have an inbox"),
-    KeySpec("P:v1:instances:gone", "zset", "TTL 10 min", "presence, undertaker", "report", "instances that ended, with how, by when, ms"),
-    KeySpec("P:nodes:owner:{node:<id>}", "string", "TTL owner", "local nodes, renewer", "router", "instance that holds the socket"),
-    KeySpec("P:v1:nodes:{node:<id>}:named", "string", "TTL owner", "local nodes, renewer", "local nodes", "instance: a node with a token has the id"),
-    KeySpec("P:v1:nodes:{node:<id>}:epoch", "string", "TTL job", "local nodes", "local nodes", "connection epoch, only ever rising"),
-    KeySpec("P:sessions:owner:{session:<id>}", "string", "TTL owner", "sessions, renewer", "router", "instance that holds the session"),
-    KeySpec("P:v1:sessions:{session:<id>}:state", "hash", "TTL session", "sessions", "resume", "epoch, token hash, languages, next_index, audio_seq, window, open indexes"),
-    KeySpec("P:v1:sessions:{session:<id>}:outbox", "stream", "TTL session", "sessions", "resume", "messages the client has not confirmed"),
-    KeySpec("P:v1:sessions:{session:<id>}:parked", "list", "TTL session", "router", "resume", "results that came while nobody owned the session"),
-    KeySpec("P:v1:sessions:grace", "zset", "shrinks by score", "sessions, undertaker", "grace sweeper", "sessions without an owner, by the end of their grace"),
-    KeySpec("P:streams:{instance:<id>}:inbox", "stream", "until buried", "router", "reader", "what others hand to this instance"),
-    KeySpec("P:streams:{instance:<id>}:dlq", "stream", "until a person drops it", "reclaimer", "dlq", "dead letters"),
-    KeySpec("P:streams:{instance:<id>}:open", "string", "until buried", "presence, undertaker", "push, placer", "incarnation whose reader is there"),
-    KeySpec("P:streams:{instance:<id>}:counts", "hash", "until buried", "push, done, dead letter", "status, tests", "added, done, dead, bytes"),
-    KeySpec("P:v1:dlq:instances", "set", "until empty", "reclaimer", "dlq", "instances with dead letters, also dead ones"),
-    KeySpec("P:v1:instances:{instance:<id>}:jobs", "zset", "until buried", "dispatcher", "undertaker", "jobs it drives, by deadline ms"),
-    KeySpec("P:v1:instances:{instance:<id>}:sessions", "set", "until buried", "sessions", "undertaker", "sessions it owns"),
-    KeySpec("P:v1:instances:{instance:<id>}:nodes", "set", "until buried", "stable", "undertaker", "nodes it owns"),
-    KeySpec("P:v1:instances:{instance:<id>}:undertaker", "string", "TTL burial", "undertaker", "undertaker", "who is burying it"),
-    KeySpec("P:v1:nodes:all", "set", "shrinks by last_seen", "local nodes, sweeper", "status", "every known node id"),
-    KeySpec("P:v1:nodes:last_seen", "zset", "shrinks by score", "local nodes, sweeper", "fleet view, sweeper", "node ids by last heartbeat, ms"),
-    KeySpec("P:v1:nodes:presence:<id>", "string", "TTL node", "local nodes", "fleet view", "epoch: the node is online"),
-    KeySpec("P:v1:nodes:snapshot:<id>", "string", "TTL node", "local nodes", "fleet view", "JSON: capabilities, load, epoch"),
-    KeySpec("P:v1:nodes:{node:<id>}:reserved", "zset", "TTL reservation", "dispatcher", "dispatcher, status", "jobs that hold a slot, by expiry ms"),
-    KeySpec("P:v1:nodes:{node:<id>}:storm", "hash", "TTL storm", "storm guard", "storm guard", "cool-downs and what led to them"),
-    KeySpec("P:v1:requests:lock:<request>", "string", "TTL 2 s", "dispatcher", "dispatcher", "creation in progress"),
-    KeySpec("P:v1:requests:binding:<request>", "string", "TTL job", "dispatcher", "dispatcher", "JSON: request to job"),
-    KeySpec("P:v1:jobs:{job:<id>}:fsm", "hash", "TTL job", "placer, driver, orphans", "API, orphans, resumption", "state, attempt, node, outcome, times, receipt"),
-    KeySpec("P:v1:jobs:recent", "zset", "the last 10,000", "placer", "console", "job ids by when they were recorded, ms"),
-    KeySpec("P:v1:audit", "stream", "the last 10,000", "API", "console", "who changed what"),
-    KeySpec("P:v1:history", "stream", "TTL 30 min", "history", "console", "samples of what each instance counted, of the last 30 min"),
-    KeySpec("P:users:owner:{user:<id>}", "string", "TTL owner", "chat users, renewer", "courier", "instance and connection that hold the user's socket"),
-    KeySpec("P:v1:chat:switches", "hash", "as long as the cluster", "two-phase", "switchboard", "two-phase switches changed while running"),
-    KeySpec("P:v1:chat:layout", "string", "as long as the cluster", "first instance", "instances at start", "JSON: shards, stream and group names"),
-    KeySpec("P:v1:chat:archive", "string", "as long as the cluster", "first instance", "instances at start", "id of the database that all of them keep messages in"),
-    KeySpec("P:v1:chat:worker:<number>", "string", "TTL worker", "worker numbers", "worker numbers", "incarnation that makes ids with this number"),
-    KeySpec("IM:stream:single_chat:accepted:{<tag>}", "stream", "as long as the cluster", "acceptor", "deliver stage", "accepted messages of a shard"),
-    KeySpec("IM:stream:single_chat:to_save:{<tag>}", "stream", "as long as the cluster", "deliver stage", "save stage", "messages on their way to the database"),
-    KeySpec("IM:stream:single_chat:dead:{<tag>}", "stream", "`limits.chat_dead_letters` of `limits.chat_dead_letter_days`", "save stage", "dlq", "messages that could not be saved"),
-    KeySpec("IM:shard:{<tag>}", "hash", "as long as the cluster", "acceptor, workers", "acceptor, status", "last_id, backlog, fence, and totals"),
-    KeySpec("IM:unsaved:{<tag>}", "hash", "until saved", "acceptor, workers", "sending", "unsaved messages of each sender"),
-    KeySpec("IM:lease:{<tag>}", "string", "TTL presence", "shard keeper", "workers", "instance and fence that work the shard"),
-    KeySpec("IM:claim:{<tag>}:<user>:<message>", "hash", "TTL idempotency", "acceptor, workers", "acceptor", "id, to, digest of the body, saved, again"),
-    KeySpec("IM:spent:{<tag>}:<user>", "string", "TTL 1 d", "acceptor", "acceptor", "bytes that the sender stored in its day"),
-    KeySpec("IM:sv:{user:<id>}", "string", "TTL tokens", "login, API", "chat connections", "session version"),
-    KeySpec("IM:logins:<try>", "string", "TTL 1 min", "login", "login", "ms at which a name has all its tries from an address again; a digest of both"),
-    KeySpec("IM:logins_of:<name>", "string", "TTL attempts", "login", "login", "ms at which a name has all its tries from new addresses again; a digest"),
-    KeySpec("IM:login_address:<pair>", "string", "TTL 90 d", "login", "login", "this address has logged in as this name; a digest of both"),
-    KeySpec("IM:invite:<code>", "string", "TTL of the invite", "API", "login", "an unused invite code; a digest"),
-    KeySpec("IM:early:{user:<id>}", "hash", "TTL 1 h", "receipts", "save stage", "receipts that came before the row"),
-    KeySpec("IM:failed:{user:<id>}", "list", "TTL 7 d", "save stage", "chat connections", "errors for a sender that was away"),
-    KeySpec("scheduler:turn:<turn>", "hash", "until the turn ends", "dispatcher", "dispatcher", "affinity_node_id"),
-    KeySpec("scheduler:session:<session>", "hash", "until the turn ends", "dispatcher", "sessions", "current_turn_id"),
-)  # fmt: skip
+class FixedKey(Key):
+    """A key without an id: `keys.audit`."""
+
+    @overload
+    def __get__(self, keys: None, owner: object) -> "FixedKey": ...
+    @overload
+    def __get__(self, keys: "Keys", owner: object) -> str: ...
+    def __get__(self, keys: "Keys | None", owner: object) -> "FixedKey | str":
+        if keys is None:
+            return self
+        name = keys.__dict__[self.attribute] = self.parts(keys.prefix)[0]
+        return name
+
+
+class KeyOf(Key):
+    """A key with one id: `keys.job(job)`."""
+
+    @overload
+    def __get__(self, keys: None, owner: object) -> "KeyOf": ...
+    @overload
+    def __get__(self, keys: "Keys", owner: object) -> Callable[[Id], str]: ...
+    def __get__(self, keys: "Keys | None", owner: object) -> "KeyOf | Callable[[Id], str]":
+        if keys is None:
+            return self
+        head, tail = self.parts(keys.prefix)
+
+        def named(id: Id) -> str:
+            return f"{head}{id}{tail}"
+
+        keys.__dict__[self.attribute] = named
+        return named
+
+
+class KeyOfSeveral(Key):
+    """A key with several ids: `keys.claim(tag, user, message)`."""
+
+    @overload
+    def __get__(self, keys: None, owner: object) -> "KeyOfSeveral": ...
+    @overload
+    def __get__(self, keys: "Keys", owner: object) -> Callable[..., str]: ...
+    def __get__(self, keys: "Keys | None", owner: object) -> "KeyOfSeveral | Callable[..., str]":
+        if keys is None:
+            return self
+        head, *parts = self.parts(keys.prefix)
+
+        def named(*ids: Id) -> str:
+            return head + "".join(f"{id}{part}" for id, part in zip(ids, parts, strict=True))
+
+        keys.__dict__[self.attribute] = named
+        return named
+
+
+class ConfiguredKey(Key):
+    """A key whose name is a setting; the name here is the default."""
 
 
 class Keys:
     """Key names under one prefix."""
 
+    presence = KeyOf(
+        "P:schedulers:presence:<instance>",
+        "string",
+        "TTL presence",
+        "instances",
+        "instances",
+        "JSON: the instance is alive, with its incarnation",
+    )
+    instances = FixedKey(
+        "P:v1:instances:all",
+        "set",
+        "until the instance is taken over",
+        "instances",
+        "instances",
+        "ids of instances that may have an inbox",
+    )
+    instances_gone = FixedKey(
+        "P:v1:instances:gone",
+        "zset",
+        "TTL 10 min",
+        "instances",
+        "instances",
+        "instances that ended, with how, by when, ms",
+    )
+    node_owner = KeyOf(
+        "P:nodes:owner:{node:<id>}",
+        "string",
+        "TTL owner",
+        "owners",
+        "owners, nodes",
+        "instance that has the connection",
+    )
+    node_named = KeyOf(
+        "P:v1:nodes:{node:<id>}:named",
+        "string",
+        "TTL owner",
+        "owners",
+        "owners",
+        "instance: a node with a token has the id",
+    )
+    node_epoch = KeyOf(
+        "P:v1:nodes:{node:<id>}:epoch", "string", "TTL job", "owners", "owners", "connection epoch, only ever rising"
+    )
+    session_owner = KeyOf(
+        "P:sessions:owner:{session:<id>}",
+        "string",
+        "TTL owner",
+        "owners, sessions",
+        "owners, sessions",
+        "instance that has the session",
+    )
+    session_state = KeyOf(
+        "P:v1:sessions:{session:<id>}:state",
+        "hash",
+        "TTL session",
+        "sessions",
+        "sessions",
+        "epoch, token hash, languages, next_index, audio_seq, window, open indexes",
+    )
+    session_outbox = KeyOf(
+        "P:v1:sessions:{session:<id>}:outbox",
+        "stream",
+        "TTL session",
+        "sessions",
+        "sessions",
+        "messages the client has not confirmed",
+    )
+    session_parked = KeyOf(
+        "P:v1:sessions:{session:<id>}:parked",
+        "list",
+        "TTL session",
+        "sessions",
+        "sessions",
+        "results that arrived while no instance owned the session",
+    )
+    sessions_grace = FixedKey(
+        "P:v1:sessions:grace",
+        "zset",
+        "shrinks by score",
+        "sessions",
+        "sessions",
+        "sessions without an owner, by the end of their grace",
+    )
+    inbox = KeyOf(
+        "P:streams:{instance:<id>}:inbox",
+        "stream",
+        "until the instance is taken over",
+        "inbox, instances",
+        "inbox",
+        "messages of other instances to this one",
+    )
+    dlq = KeyOf(
+        "P:streams:{instance:<id>}:dlq",
+        "stream",
+        "until an operator drops it",
+        "inbox, dead_letters",
+        "dead_letters, inbox",
+        "dead letters",
+    )
+    open = KeyOf(
+        "P:streams:{instance:<id>}:open",
+        "string",
+        "until the instance is taken over",
+        "instances",
+        "inbox, instances, jobs",
+        "incarnation whose reader runs",
+    )
+    counts = KeyOf(
+        "P:streams:{instance:<id>}:counts",
+        "hash",
+        "until the instance is taken over",
+        "inbox, instances",
+        "inbox",
+        "added, done, dead, bytes",
+    )
+    dlq_instances = FixedKey(
+        "P:v1:dlq:instances",
+        "set",
+        "until empty",
+        "inbox, dead_letters",
+        "dead_letters",
+        "instances with dead letters, also dead ones",
+    )
+    jobs_of = KeyOf(
+        "P:v1:instances:{instance:<id>}:jobs",
+        "zset",
+        "until the instance is taken over",
+        "jobs, instances",
+        "jobs, instances",
+        "jobs it drives, by deadline ms",
+    )
+    sessions_of = KeyOf(
+        "P:v1:instances:{instance:<id>}:sessions",
+        "set",
+        "until the instance is taken over",
+        "owners, instances",
+        "instances",
+        "sessions it owns",
+    )
+    nodes_of = KeyOf(
+        "P:v1:instances:{instance:<id>}:nodes",
+        "set",
+        "until the instance is taken over",
+        "owners, instances",
+        "instances",
+        "nodes it owns",
+    )
+    takeover = KeyOf(
+        "P:v1:instances:{instance:<id>}:takeover",
+        "string",
+        "TTL takeover",
+        "instances",
+        "instances",
+        "instance that is taking over",
+    )
+    nodes_all = FixedKey("P:v1:nodes:all", "set", "shrinks by last_seen", "nodes", "nodes", "every known node id")
+    nodes_last_seen = FixedKey(
+        "P:v1:nodes:last_seen", "zset", "shrinks by score", "nodes", "nodes", "node ids by last heartbeat, ms"
+    )
+    node_presence = KeyOf(
+        "P:v1:nodes:presence:<id>", "string", "TTL node", "nodes", "nodes", "epoch: the node is online"
+    )
+    node_snapshot = KeyOf(
+        "P:v1:nodes:snapshot:<id>", "string", "TTL node", "nodes", "nodes", "JSON: capabilities, load, epoch"
+    )
+    reserved = KeyOf(
+        "P:v1:nodes:{node:<id>}:reserved",
+        "zset",
+        "TTL reservation",
+        "reservations",
+        "reservations",
+        "jobs that have a slot, by expiry ms",
+    )
+    storm = KeyOf(
+        "P:v1:nodes:{node:<id>}:storm", "hash", "TTL storm", "storm", "storm", "cool-downs and what led to them"
+    )
+    request_lock = KeyOf("P:v1:requests:lock:<request>", "string", "TTL 2 s", "jobs", "jobs", "creation in progress")
+    request_binding = KeyOf(
+        "P:v1:requests:binding:<request>", "string", "TTL job", "jobs", "jobs", "JSON: request to job"
+    )
+    job = KeyOf(
+        "P:v1:jobs:{job:<id>}:fsm", "hash", "TTL job", "jobs", "jobs", "state, attempt, node, outcome, times, receipt"
+    )
+    jobs_recent = FixedKey(
+        "P:v1:jobs:recent", "zset", "the last 10,000", "jobs", "jobs", "job ids by when they were recorded, ms"
+    )
+    audit = FixedKey("P:v1:audit", "stream", "the last 10,000", "audit", "audit", "changes by operators")
+    revoked = FixedKey(
+        "P:v1:{revoked}:entries",
+        "hash",
+        "until they expire or are allowed",
+        "revocations",
+        "revocations",
+        "revoked tokens and principals: JSON with since when, until when, by whom",
+    )
+    revoked_expiry = FixedKey(
+        "P:v1:{revoked}:expiry",
+        "zset",
+        "until they expire or are allowed",
+        "revocations",
+        "revocations",
+        "revoked tokens by the end of their lives, ms",
+    )
+    revoked_version = FixedKey(
+        "P:v1:{revoked}:version",
+        "string",
+        "as long as the cluster",
+        "revocations",
+        "revocations",
+        "counts the changes of the list",
+    )
+    history = FixedKey(
+        "P:v1:history",
+        "stream",
+        "TTL 30 min",
+        "history",
+        "history",
+        "samples of the counters of each instance, of the last 30 min",
+    )
+    user_owner = KeyOf(
+        "P:users:owner:{user:<id>}",
+        "string",
+        "TTL owner",
+        "chat/users",
+        "chat/users",
+        "instance and connection of the user",
+    )
+    chat_switches = FixedKey(
+        "P:v1:chat:switches",
+        "hash",
+        "as long as the cluster",
+        "chat/cluster",
+        "chat/cluster",
+        "two-phase switches changed while running",
+    )
+    chat_layout = FixedKey(
+        "P:v1:chat:layout",
+        "string",
+        "as long as the cluster",
+        "chat/cluster",
+        "chat/cluster",
+        "JSON: shards, stream and group names",
+    )
+    chat_archive = FixedKey(
+        "P:v1:chat:archive",
+        "string",
+        "as long as the cluster",
+        "chat/cluster",
+        "chat/cluster",
+        "id of the database that all instances use",
+    )
+    worker = KeyOf(
+        "P:v1:chat:worker:<number>",
+        "string",
+        "TTL worker",
+        "chat/cluster",
+        "chat/cluster",
+        "incarnation that makes ids with this number",
+    )
+    chat_accepted = ConfiguredKey(
+        "IM:stream:single_chat:accepted:{<tag>}",
+        "stream",
+        "as long as the cluster",
+        "chat/shards",
+        "chat/shards",
+        "accepted messages of a shard",
+    )
+    chat_to_save = ConfiguredKey(
+        "IM:stream:single_chat:to_save:{<tag>}",
+        "stream",
+        "as long as the cluster",
+        "chat/shards",
+        "chat/shards",
+        "messages on their way to the database",
+    )
+    dead = KeyOf(
+        "IM:stream:single_chat:dead:{<tag>}",
+        "stream",
+        "`limits.chat_dead_letters` of `limits.chat_dead_letter_days`",
+        "chat/shards",
+        "chat/shards",
+        "messages that could not be saved",
+    )
+    shard = KeyOf(
+        "IM:shard:{<tag>}",
+        "hash",
+        "as long as the cluster",
+        "chat/shards",
+        "chat/shards",
+        "last_id, backlog, fence, and totals",
+    )
+    unsaved = KeyOf(
+        "IM:unsaved:{<tag>}", "hash", "until saved", "chat/shards", "chat/shards", "unsaved messages of each sender"
+    )
+    lease = KeyOf(
+        "IM:lease:{<tag>}",
+        "string",
+        "TTL presence",
+        "chat/shards",
+        "chat/shards",
+        "instance and fence that work the shard",
+    )
+    claim = KeyOfSeveral(
+        "IM:claim:{<tag>}:<user>:<message>",
+        "hash",
+        "TTL idempotency",
+        "chat/shards",
+        "chat/shards",
+        "id, to, digest of the body, saved, again",
+    )
+    spent = KeyOfSeveral(
+        "IM:spent:{<tag>}:<user>",
+        "string",
+        "TTL 1 d",
+        "chat/shards",
+        "chat/shards",
+        "bytes that the sender stored in its day",
+    )
+    session_version = KeyOf("IM:sv:{user:<id>}", "string", "TTL tokens", "chat/users", "chat/users", "session version")
+    login_tries = KeyOf(
+        "IM:logins:<try>",
+        "string",
+        "TTL 1 min",
+        "chat/logins",
+        "chat/logins",
+        "ms at which a name has all its tries from an address again; a digest of both",
+    )
+    logins_of = KeyOf(
+        "IM:logins_of:<name>",
+        "string",
+        "TTL attempts",
+        "chat/logins",
+        "chat/logins",
+        "ms at which a name has all its tries from new addresses again; a digest",
+    )
+    login_address = KeyOf(
+        "IM:login_address:<pair>",
+        "string",
+        "TTL 90 d",
+        "chat/logins",
+        "chat/logins",
+        "this address has logged in as this name; a digest of both",
+    )
+    invite = KeyOf(
+        "IM:invite:<code>",
+        "string",
+        "TTL of the invite",
+        "chat/logins",
+        "chat/logins",
+        "an unused invite code; a digest",
+    )
+    early = KeyOf(
+        "IM:early:{user:<id>}", "hash", "TTL 1 h", "chat/users", "chat/users", "receipts that came before the row"
+    )
+    failed = KeyOf(
+        "IM:failed:{user:<id>}",
+        "list",
+        "TTL 7 d",
+        "chat/users",
+        "chat/users",
+        "errors for a sender that was not connected",
+    )
+    turn = KeyOf("scheduler:turn:<turn>", "hash", "until the turn ends", "turns", "turns", "affinity_node_id")
+    session_turn = KeyOf(
+        "scheduler:session:<session>", "hash", "until the turn ends", "turns", "turns", "current_turn_id"
+    )
+
     def __init__(self, prefix: str) -> None:
-        self.prefix = prefix
-        self.im = chat_root(prefix)
-        self.chat_switches = f"{prefix}:v1:chat:switches"
-        self.chat_layout = f"{prefix}:v1:chat:layout"
-        self.chat_archive = f"{prefix}:v1:chat:archive"
-        self.instances = f"{prefix}:v1:instances:all"
-        self.instances_gone = f"{prefix}:v1:instances:gone"
-        self.nodes_all = f"{prefix}:v1:nodes:all"
-        self.nodes_last_seen = f"{prefix}:v1:nodes:last_seen"
-        self.dlq_instances = f"{prefix}:v1:dlq:instances"
-        self.sessions_grace = f"{prefix}:v1:sessions:grace"
-        self.jobs_recent = f"{prefix}:v1:jobs:recent"
-        self.history = f"{prefix}:v1:history"
-        self.audit = f"{prefix}:v1:audit"
+        self.prefix, self.im = prefix, chat_root(prefix)
         self.announcements = f"{prefix}:v1:announcements"  # a channel, not a key
 
-    def presence(self, instance: str) -> str:
-        return f"{self.prefix}:schedulers:presence:{instance}"
 
-    def node_owner(self, node: str) -> str:
-        return f"{self.prefix}:nodes:owner:{{node:{node}}}"
+TABLE: tuple[Key, ...] = tuple(row for row in vars(Keys).values() if isinstance(row, Key))
 
-    def node_epoch(self, node: str) -> str:
-        return f"{self.prefix}:v1:nodes:{{node:{node}}}:epoch"
+# What a life of the table is in an operator's terms. Lives that are a condition ("until saved") explain themselves.
+LIVES = {
+    "TTL presence": "`scheduler.phase2.instance_presence_ttl_seconds`, renewed every third of it",
+    "TTL takeover": "`scheduler.phase2.instance_presence_ttl_seconds`, renewed during the takeover",
+    "TTL owner": "`scheduler.phase2.owner_ttl_seconds`, renewed every third of it",
+    "TTL session": "`scheduler.phase2.owner_ttl_seconds` and `speech.resume_grace_s`, renewed while it has an owner",
+    "TTL node": "`scheduler.phase2.node_snapshot.presence_ttl_seconds`, renewed by every heartbeat",
+    "TTL reservation": "`speech.reservation_ttl_ms`, renewed every third of it while the job is unfinished",
+    "TTL storm": "`speech.unavailable_ttl_s` after the last report or the end of a pause",
+    "TTL job": "one hour after the last change",
+    "TTL idempotency": "`chat.idempotency_ttl_s`",
+    "TTL worker": "one hour, renewed with the presence of its instance",
+    "TTL 10 min": "ten minutes after the last instance ended",
+    "TTL 30 min": "half an hour after the last sample",
+    "TTL 1 min": "a minute at most",
+    "TTL 1 d": "a day after the first message",
+    "TTL 1 h": "one hour after the last receipt",
+    "TTL attempts": "an hour at most",
+    "TTL tokens": "`chat.refresh_ttl_s` and `chat.access_ttl_s` after the last login; ten years after an operator "
+    "ended all sessions of the user",
+    "TTL 90 d": "ninety days after the last login",
+    "TTL of the invite": "as `dragoman chat invite` was told",
+    "TTL 7 d": "seven days after the last word",
+    "TTL 2 s": "two seconds, or until the job is recorded",
+}
 
-    def node_named(self, node: str) -> str:
-        return f"{self.prefix}:v1:nodes:{{node:{node}}}:named"
+_INTRODUCTION = """\
+# What is in Redis
 
-    def session_owner(self, session: str) -> str:
-        return f"{self.prefix}:sessions:owner:{{session:{session}}}"
+<!-- Made by `python -m dragoman.store.keys`; edit the table in `src/dragoman/store/keys.py` instead. -->
 
-    def session_state(self, session: str) -> str:
-        return f"{self.prefix}:v1:sessions:{{session:{session}}}:state"
+Every key. `P` is the prefix, `scheduler.phase2.redis.key_prefix`; `<…>` stands for an id. Braces are literal hash tags,
+so that the keys of one script are in one slot of a Cluster. The keys of turns and their sessions have no prefix, because
+other tools read them. `IM` is the root of chat: `im` under the default prefix, `P:im` under any other, so that two
+clusters can share one Redis. The names of the two streams of a shard are settings.
 
-    def session_outbox(self, session: str) -> str:
-        return f"{self.prefix}:v1:sessions:{{session:{session}}}:outbox"
+Writers and readers are modules of `src/dragoman/store`. A key whose life is not a TTL has none; tests fail on any other
+key without one. There are also channels. Instances publish hints in `P:v1:announcements` that make others faster;
+nothing relies on them. Each instance subscribes to `P:v1:announcements:<instance>`, in which nothing is published: the
+subscription shows at once that a connection has ended.
+"""
 
-    def session_parked(self, session: str) -> str:
-        return f"{self.prefix}:v1:sessions:{{session:{session}}}:parked"
 
-    def inbox(self, instance: str) -> str:
-        return f"{self.prefix}:streams:{{instance:{instance}}}:inbox"
+def markdown() -> str:
+    return "\n".join([_INTRODUCTION, _table(), _lives()])
 
-    def dlq(self, instance: str) -> str:
-        return f"{self.prefix}:streams:{{instance:{instance}}}:dlq"
 
-    def open(self, instance: str) -> str:
-        return f"{self.prefix}:streams:{{instance:{instance}}}:open"
+def _table() -> str:
+    head = ["| key | type | life | written by | read by | holds |", "|---|---|---|---|---|---|"]
+    return "\n".join(["## Keys", "", *head, *map(_row, TABLE), ""])
 
-    def counts(self, instance: str) -> str:
-        return f"{self.prefix}:streams:{{instance:{instance}}}:counts"
 
-    def jobs_of(self, instance: str) -> str:
-        return f"{self.prefix}:v1:instances:{{instance:{instance}}}:jobs"
+def _row(spec: Key) -> str:
+    return f"| `{spec.name}` | {spec.type} | {spec.life} | {spec.writer} | {spec.reader} | {spec.holds} |"
 
-    def sessions_of(self, instance: str) -> str:
-        return f"{self.prefix}:v1:instances:{{instance:{instance}}}:sessions"
 
-    def nodes_of(self, instance: str) -> str:
-        return f"{self.prefix}:v1:instances:{{instance:{instance}}}:nodes"
+def _lives() -> str:
+    used = {spec.life for spec in TABLE}
+    told = [f"| {life} | {meaning} |" for life, meaning in LIVES.items() if life in used]
+    return "\n".join(["## How long a TTL is", "", "| life | how long |", "|---|---|", *told, ""])
 
-    def undertaker(self, instance: str) -> str:
-        return f"{self.prefix}:v1:instances:{{instance:{instance}}}:undertaker"
 
-    def node_presence(self, node: str) -> str:
-        return f"{self.prefix}:v1:nodes:presence:{node}"
-
-    def node_snapshot(self, node: str) -> str:
-        return f"{self.prefix}:v1:nodes:snapshot:{node}"
-
-    def reserved(self, node: str) -> str:
-        return f"{self.prefix}:v1:nodes:{{node:{node}}}:reserved"
-
-    def storm(self, node: str) -> str:
-        return f"{self.prefix}:v1:nodes:{{node:{node}}}:storm"
-
-    def request_lock(self, request: str) -> str:
-        return f"{self.prefix}:v1:requests:lock:{request}"
-
-    def request_binding(self, request: str) -> str:
-        return f"{self.prefix}:v1:requests:binding:{request}"
-
-    def job(self, job: str) -> str:
-        return f"{self.prefix}:v1:jobs:{{job:{job}}}:fsm"
-
-    # -- chat: everything of a shard shares its tag ----------------------------------------------
-
-    def user_owner(self, user: int) -> str:
-        return f"{self.prefix}:users:owner:{{user:{user}}}"
-
-    def worker(self, number: int) -> str:
-        return f"{self.prefix}:v1:chat:worker:{number}"
-
-    def dead(self, tag: str) -> str:
-        return f"{self.im}:stream:single_chat:dead:{{{tag}}}"
-
-    def shard(self, tag: str) -> str:
-        return f"{self.im}:shard:{{{tag}}}"
-
-    def unsaved(self, tag: str) -> str:
-        return f"{self.im}:unsaved:{{{tag}}}"
-
-    def lease(self, tag: str) -> str:
-        return f"{self.im}:lease:{{{tag}}}"
-
-    def claim(self, tag: str, user: int | str, message: str) -> str:
-        return f"{self.im}:claim:{{{tag}}}:{user}:{message}"
-
-    def spent(self, tag: str, user: int) -> str:
-        return f"{self.im}:spent:{{{tag}}}:{user}"
-
-    def session_version(self, user: int) -> str:
-        return f"{self.im}:sv:{{user:{user}}}"
-
-    def login_tries(self, who: str) -> str:
-        return f"{self.im}:logins:{who}"
-
-    def logins_of(self, name: str) -> str:
-        return f"{self.im}:logins_of:{name}"
-
-    def login_address(self, pair: str) -> str:
-        return f"{self.im}:login_address:{pair}"
-
-    def invite(self, code: str) -> str:
-        return f"{self.im}:invite:{code}"
-
-    def early(self, user: int) -> str:
-        return f"{self.im}:early:{{user:{user}}}"
-
-    def failed(self, user: int) -> str:
-        return f"{self.im}:failed:{{user:{user}}}"
-
-    # The names of turns and their sessions are literal: other tools read them, whatever the prefix.
-
-    def turn(self, turn: str) -> str:
-        return f"scheduler:turn:{turn}"
-
-    def session_turn(self, session: str) -> str:
-        return f"scheduler:session:{session}"
+if __name__ == "__main__":
+    print(markdown(), end="")

@@ -141,6 +141,7 @@ class _Wire(asyncio.Protocol):
         self.out_bytes = 0
         self.transport: asyncio.Transport | None = None
         self.paused = False
+        self.received_at = 0.0
         self.why = "connection lost"
         self.lost: asyncio.Future[None] = link.loop.create_future()
 
@@ -177,6 +178,7 @@ class _Wire(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         reader, pending = self.reader, self.pending
+        self.received_at = monotonic()
         reader.feed(data)
         while True:
             try:
@@ -335,11 +337,14 @@ class Link:
                 raise reply
 
     def _watch_time(self) -> None:
-        """Cut a socket whose oldest command has had no answer in time: one timer a link, none a call."""
+        """Cut a socket that received nothing for `timeout_s` while a command waits: one timer per link, none per call.
+
+        A long queue of commands may take longer than that, as long as replies keep coming.
+        """
         wire = self._wire
         if wire is None or self.timeout_s is None:
             return
-        if wire.pending and monotonic() - wire.pending[0].sent_at > self.timeout_s:
+        if wire.pending and monotonic() - max(wire.pending[0].sent_at, wire.received_at) > self.timeout_s:
             wire.why = f"no answer in {self.timeout_s:g} s"
             wire.abort()
             return

@@ -89,6 +89,11 @@ class Nodes:
     def __init__(self, redis: Redis, keys: Keys, presence_ttl_ms: int) -> None:
         self.redis, self.keys, self.presence_ttl_ms = redis, keys, presence_ttl_ms
 
+    async def last_seen(self, count: int) -> list[tuple[str, int]]:
+        """The nodes that were seen last, with when in ms, the latest first."""
+        flat = await self.redis.call("ZREVRANGE", self.keys.nodes_last_seen, 0, count - 1, "WITHSCORES")
+        return [(node.decode(), int(float(at))) for node, at in zip(flat[::2], flat[1::2], strict=True)]
+
     async def heard(self, snapshot: Snapshot) -> None:
         """Write all four keys of one heartbeat, in one flush."""
         redis, keys, ttl = self.redis, self.keys, self.presence_ttl_ms

@@ -5,7 +5,7 @@
 -- ARGV  incarnation  str
 --       group        str
 --
--- Returns 'OK', or the incarnation (or burial mark) that has it.
+-- Returns 'OK', or the incarnation (or takeover mark) that has it.
 local holder = redis.call('GET', opened)
 if holder and holder ~= incarnation then return holder end
 redis.call('SET', opened, incarnation)

@@ -52,6 +52,10 @@ class Owners:
             self.redis.call("SREM", self.keys.nodes_of(instance), node),
         )
 
+    async def disown_node(self, node: str, instance: str) -> None:
+        """Remove the owner of a node, if that is `instance`; the node stays in the instance's list."""
+        await DROP_IF(self.redis, held=self.keys.node_owner(node), value=instance)
+
     async def claim_session(self, session: str, instance: str) -> None:
         await asyncio.gather(
             self.redis.call("SADD", self.keys.sessions_of(instance), session),

@@ -49,6 +49,10 @@ class Reservations:
         """Starts the script and returns its reply's future (see `Reserved.parse`), to travel with other commands."""
         return RESERVE(self.redis, reserved=self.keys.reserved(node), job=job, ttl=self.ttl_ms, limit=limit)
 
+    async def count(self, node: str, now_ms: int) -> int:
+        """The slots of a node that are reserved at `now_ms`."""
+        return int(await self.redis.call("ZCOUNT", self.keys.reserved(node), now_ms, "+inf"))
+
     async def renew(self, node: str, jobs: Sequence[str]) -> list[str]:
         """Keep slots; returns the jobs that hold none any more."""
         lost = await RENEW(self.redis, reserved=self.keys.reserved(node), ttl=self.ttl_ms, jobs=jobs)

@@ -212,6 +212,20 @@ class ResumableSessions:
         )
         return bool(reply == b"OK")
 
+    # -- for reports -----------------------------------------------------------------------------
+
+    async def state(self, session: str) -> dict[str, str]:
+        """Every field of the session's state; empty for a session that cannot resume."""
+        flat = await self.redis.call("HGETALL", self.keys.session_state(session))
+        return {name.decode(): value.decode() for name, value in zip(flat[::2], flat[1::2], strict=True)}
+
+    async def parked_count(self, session: str) -> int:
+        return int(await self.redis.call("LLEN", self.keys.session_parked(session)))
+
+    async def in_grace(self) -> set[str]:
+        members = await self.redis.call("ZRANGE", self.keys.sessions_grace, 0, -1)
+        return {member.decode().rpartition("|")[0] for member in members}
+
     # -- sessions without an owner ---------------------------------------------------------------
 
     async def end_unowned(self, session: str) -> bool:

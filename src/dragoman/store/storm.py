@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from dragoman.domain.storm import StormSettings, Verdict
+from dragoman.domain.storm import StormSettings, StormVerdict
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.script import Script
@@ -24,7 +24,7 @@ class Storm:
     def __init__(self, redis: Redis, keys: Keys, settings: StormSettings) -> None:
         self.redis, self.keys, self.settings = redis, keys, settings
 
-    async def report(self, node: str, service: str) -> Verdict:
+    async def report(self, node: str, service: str) -> StormVerdict:
         """A node said MODEL_NOT_AVAILABLE for `service` (id@version)."""
         reply = await REPORT_UNAVAILABLE(
             self.redis,
@@ -35,7 +35,7 @@ class Storm:
             limit=self.settings.rate_limit,
             window_ms=int(self.settings.rate_window_s * 1000),
         )
-        return Verdict(reply.decode())
+        return StormVerdict(reply.decode())
 
     async def pause(self, node: str) -> int:
         """A node failed several jobs in a row: for how many ms it is paused; 0 if it is paused already."""

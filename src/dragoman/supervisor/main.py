@@ -2,7 +2,7 @@
 
 The order of the end is what this is arranged for: workers are asked first and may take `server.drain_s`; Redis runs,
 and is restarted, until the last of them is gone. A second signal shortens all of it. Everything is started from the
-main thread, because a child is bound to the thread that started it (see `embedded.lifeline`).
+main thread, because a child is bound to the thread that started it (see `embedded.parent_watch`).
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from dragoman.supervisor.worker import Failed, Silent, Up, Worker
 logger = structlog.get_logger()
 
 # What a worker gets beyond its drain before it is killed. Closing takes 2.5 s for sockets whose peers do not follow,
-# 4 s for requests that hang and 2 s for leaving Redis: killed before that, it leaves itself for others to bury.
+# 4 s for requests that hang and 2 s for leaving Redis: killed before that, it leaves itself for others to take over.
 GRACE_S = 10.0
 # The same when somebody is in a hurry, or the start has failed.
 HURRY_S = 2.0

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from signal import SIGKILL, Signals
 
-from dragoman.embedded.lifeline import Child
+from dragoman.embedded.parent_watch import Child
 
 
 @dataclass(frozen=True, slots=True)

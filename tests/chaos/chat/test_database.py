@@ -5,17 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from chat_faults import MODES, PATIENCE_S, SAVE_FIRST, ChatServer, chat_server, of_shard
+from chaos.chat.chat_server import MODES, PATIENCE_S, SAVE_FIRST, ChatServer, chat_server, of_shard
 from dragoman.domain.chat.shards import tag
-from dragoman.embedded.postgres import PostgresServer
 from dragoman.store.chat.shards import Entry
-from dragoman.verify.chat_crowd import chatting
-from dragoman.verify.chat_ledger import ChatLedger
-from redis_servers import RedisAt
-from sql_servers import ask
-from waiting import wait_until
-
-pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+from dragoman.tools.postgres import PostgresServer
+from dragoman.tools.verify.chat_crowd import chatting
+from dragoman.tools.verify.chat_ledger import ChatLedger
+from support.databases import ask
+from support.redis_servers import RedisAt
+from support.waiting import wait_until
 
 
 async def waiting(server: ChatServer, count: int) -> bool:
@@ -54,7 +52,7 @@ async def test_a_postgresql_that_is_killed_makes_messages_wait_and_loses_none(
         await server.passes(ledger, order="accepted")
 
 
-async def test_past_its_share_of_the_backlog_a_shard_refuses_until_there_is_room(
+async def test_shard_refuses_messages_above_its_share_of_the_backlog(
     redis_at: RedisAt, prefix: str, tmp_path: Path
 ) -> None:
     async with chat_server(redis_at, tmp_path, prefix) as server:
@@ -97,7 +95,7 @@ async def test_a_row_the_database_refuses_is_a_dead_letter_and_its_neighbours_ar
         assert not await server.redis.call("EXISTS", server.keys.claim(tag(0), uid, names[2]))
 
 
-async def test_an_entry_nobody_can_read_is_a_dead_letter_and_an_absent_sender_hears_of_it_at_its_next_auth(
+async def test_unreadable_entry_becomes_a_dead_letter_and_its_absent_sender_is_notified_at_its_next_auth(
     redis_at: RedisAt, prefix: str, tmp_path: Path
 ) -> None:
     async with chat_server(redis_at, tmp_path, prefix) as server:

@@ -5,21 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from chat_faults import DELIVER_FIRST, IN_TURN, MODES, PATIENCE_S, SAVE_FIRST, chat_server, until_told
+from chaos.chat.chat_server import DELIVER_FIRST, IN_TURN, MODES, PATIENCE_S, SAVE_FIRST, chat_server, until_told
 from dragoman.archive import Fenced, NewMessage, open_archive
 from dragoman.store.chat.shards import MOVED, SAVED
-from dragoman.verify.chat_crowd import chatting
-from dragoman.verify.chat_ledger import ChatLedger
-from dragoman.verify.tcp_proxy import proxied
-from redis_servers import RedisAt
-from waiting import wait_until
+from dragoman.tools.verify.chat_crowd import chatting
+from dragoman.tools.verify.chat_ledger import ChatLedger
+from dragoman.tools.verify.tcp_proxy import proxied
+from support.redis_servers import RedisAt
+from support.waiting import wait_until
 
 # What must outlive a presence.
 LASTING: dict[str, object] = {"scheduler__phase2__owner_ttl_seconds": 300, "speech__reservation_ttl_ms": 300_000}
 
 TAKE_OVER_S = 15.0
-
-pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
 
 
 @pytest.mark.parametrize("mode", IN_TURN)
@@ -40,7 +38,7 @@ async def test_an_instance_killed_under_load_loses_nothing(
 
 
 @pytest.mark.parametrize("stage", ["save", "deliver"])
-async def test_a_stage_that_dies_before_it_is_done_with_its_batch_is_finished_by_the_next_holder(
+async def test_batch_of_a_dead_holder_is_finished_by_the_next_holder(
     redis_at: RedisAt, prefix: str, tmp_path: Path, stage: str
 ) -> None:
     """The save stage between commit and XACK, the deliver stage between push and XACK: what tells Redis is held up."""
@@ -65,9 +63,7 @@ async def test_a_stage_that_dies_before_it_is_done_with_its_batch_is_finished_by
         await server.passes(ledger, order="accepted", ack_grace_s=TAKE_OVER_S)
 
 
-async def test_of_two_holders_of_a_shard_the_overtaken_one_writes_nothing(
-    redis_at: RedisAt, prefix: str, tmp_path: Path
-) -> None:
+async def test_former_holder_of_a_shard_writes_nothing(redis_at: RedisAt, prefix: str, tmp_path: Path) -> None:
     """Its script for Redis is under way while its lease lapses; its transaction would come with the old fence."""
     ledger = ChatLedger()
     async with chat_server(redis_at, tmp_path, prefix) as server, proxied(redis_at.url) as proxy:
@@ -100,7 +96,7 @@ async def test_of_two_holders_of_a_shard_the_overtaken_one_writes_nothing(
 
 
 @pytest.mark.parametrize("mode", IN_TURN[:2])
-async def test_an_instance_paused_past_its_leases_does_no_harm_when_it_wakes(
+async def test_instance_paused_past_its_leases_does_no_harm_when_it_resumes(
     redis_at: RedisAt, prefix: str, tmp_path: Path, mode: str
 ) -> None:
     ledger = ChatLedger()
@@ -121,7 +117,7 @@ async def test_an_instance_paused_past_its_leases_does_no_harm_when_it_wakes(
         await server.passes(ledger, order="accepted", ack_grace_s=TAKE_OVER_S)
 
 
-async def test_an_instance_that_leaves_hands_its_shards_over_at_once_and_nothing_is_left_over(
+async def test_stopped_instance_hands_its_shards_over_at_once_and_leaves_no_key(
     redis_at: RedisAt, prefix: str, tmp_path: Path
 ) -> None:
     """Leases of this length do not lapse within the test: who has a shard was given it."""

@@ -2,17 +2,13 @@
 
 from pathlib import Path
 
-import pytest
-
-from chat_faults import DELIVER_FIRST, PATIENCE_S, SAVE_FIRST, chat_server, of_shard
+from chaos.chat.chat_server import DELIVER_FIRST, PATIENCE_S, SAVE_FIRST, chat_server, of_shard
 from dragoman.archive import NewMessage, Status, open_archive
 from dragoman.domain.chat.shards import shard_of, tag
 from dragoman.store.chat.shards import ACCEPT, CONSUMER, MOVED, Entry
-from dragoman.verify.tcp_proxy import proxied
-from redis_servers import RedisAt
-from waiting import wait_until
-
-pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+from dragoman.tools.verify.tcp_proxy import proxied
+from support.redis_servers import RedisAt
+from support.waiting import wait_until
 
 SENDER = of_shard(0, 1)[0]
 RECEIVER = 1
@@ -39,7 +35,7 @@ async def test_a_failed_save_is_not_acknowledged_to_redis(redis_at: RedisAt, pre
         await wait_until(server.is_at_rest, PATIENCE_S)
 
 
-async def test_entries_somebody_took_and_never_finished_are_read_again(
+async def test_entries_that_a_reader_never_finished_are_read_again(
     redis_at: RedisAt, prefix: str, tmp_path: Path
 ) -> None:
     """In both streams, and before anything newer."""
@@ -56,7 +52,7 @@ async def test_entries_somebody_took_and_never_finished_are_read_again(
             if stream == shards.accepted(0):
                 moves = [(id.decode(), "") for id, _ in given[:2]]
                 assert await shards.moved(0, f"dead|{fence}", moves)
-        await shards.give_up(0, f"dead|{fence}")
+        await shards.release(0, f"dead|{fence}")
         await server.instance(SAVE_FIRST)
         await wait_until(server.is_at_rest, PATIENCE_S)
         assert [row.client_msg_id for row in sorted(await server.rows(), key=lambda row: row.seq)] == [
@@ -64,7 +60,7 @@ async def test_entries_somebody_took_and_never_finished_are_read_again(
         ]  # fmt: skip
 
 
-async def test_what_was_accepted_before_the_group_was_made_is_not_skipped(
+async def test_message_accepted_before_the_group_exists_is_not_skipped(
     redis_at: RedisAt, prefix: str, tmp_path: Path
 ) -> None:
     async with chat_server(redis_at, tmp_path, prefix) as server:
@@ -75,7 +71,9 @@ async def test_what_was_accepted_before_the_group_was_made_is_not_skipped(
         assert [row.client_msg_id for row in await server.rows()] == ["m1", "m2"]
 
 
-async def test_a_repeated_message_is_told_saved_only_when_it_is(redis_at: RedisAt, prefix: str, tmp_path: Path) -> None:
+async def test_repeated_message_gets_saved_only_after_it_is_saved(
+    redis_at: RedisAt, prefix: str, tmp_path: Path
+) -> None:
     async with chat_server(redis_at, tmp_path, prefix) as server:
         here = await server.instance(SAVE_FIRST)
         sender = await server.speaker(here, SENDER)
@@ -123,7 +121,7 @@ async def test_saved_comes_once_for_a_message_that_was_answered_server_busy_and_
         assert acks == sorted(acks)
 
 
-async def test_a_receipt_is_taken_before_there_is_a_row(redis_at: RedisAt, prefix: str, tmp_path: Path) -> None:
+async def test_receipt_is_accepted_before_its_message_has_a_row(redis_at: RedisAt, prefix: str, tmp_path: Path) -> None:
     """The holder of the shard is held up after it pushed the message, and goes on when the receipt is there."""
     async with chat_server(redis_at, tmp_path, prefix) as server, proxied(redis_at.url) as proxy:
         unhurried: dict[str, object] = {"scheduler__phase2__instance_presence_ttl_seconds": 12}
@@ -146,9 +144,7 @@ async def test_a_receipt_is_taken_before_there_is_a_row(redis_at: RedisAt, prefi
         assert [row.status for row in await server.rows()] == [Status.READ]
 
 
-async def test_everything_undelivered_is_sent_at_auth_however_much_it_is(
-    redis_at: RedisAt, prefix: str, tmp_path: Path
-) -> None:
+async def test_all_undelivered_messages_are_sent_at_auth(redis_at: RedisAt, prefix: str, tmp_path: Path) -> None:
     async with chat_server(redis_at, tmp_path, prefix) as server:
         here = await server.instance(SAVE_FIRST)
         archive = open_archive(server.database)

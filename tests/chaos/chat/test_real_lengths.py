@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from chat_faults import MODES, SAVE_FIRST, ChatServer, chat_server, flap, until_told
-from dragoman.embedded.postgres import PostgresServer
-from dragoman.verify.chat_crowd import chatting
-from dragoman.verify.chat_ledger import ChatLedger
-from redis_fixtures import CLUSTER
-from redis_servers import RedisAt
-from waiting import wait_until
+from chaos.chat.chat_server import MODES, SAVE_FIRST, ChatServer, chat_server, flap, until_told
+from dragoman.tools.postgres import PostgresServer
+from dragoman.tools.verify.chat_crowd import chatting
+from dragoman.tools.verify.chat_ledger import ChatLedger
+from support.redis_servers import CLUSTER, RedisAt
+from support.waiting import wait_until
 
 PATIENCE_S = 120.0
 RESENT_S = 60.0
@@ -44,7 +43,7 @@ async def waiting(server: ChatServer, count: int) -> bool:
     return await server.backlog() >= count
 
 
-async def test_a_database_away_for_a_minute_with_five_thousand_waiting_costs_nothing(
+async def test_database_outage_of_a_minute_with_five_thousand_unsaved_messages_loses_nothing(
     redis_at: RedisAt, prefix: str, tmp_path: Path, own_postgres: PostgresServer
 ) -> None:
     ledger = ChatLedger()
@@ -63,7 +62,7 @@ async def test_a_database_away_for_a_minute_with_five_thousand_waiting_costs_not
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_kill_pause_and_flapping_one_after_another_cost_nothing(
+async def test_kill_pause_and_flapping_one_after_another_lose_nothing(
     redis_at: RedisAt, prefix: str, tmp_path: Path, sql_url: str, mode: str
 ) -> None:
     ledger = ChatLedger()

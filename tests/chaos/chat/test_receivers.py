@@ -4,12 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from chat_faults import IN_TURN, MODES, OFF, chat_server, flap, until_told
-from dragoman.verify.chat_crowd import chatting
-from dragoman.verify.chat_ledger import ChatLedger
-from redis_servers import RedisAt
-
-pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+from chaos.chat.chat_server import IN_TURN, MODES, OFF, chat_server, flap, until_told
+from dragoman.tools.verify.chat_crowd import chatting
+from dragoman.tools.verify.chat_ledger import ChatLedger
+from support.redis_servers import RedisAt
 
 FLAPS = 8
 FLIPS: list[dict[str, object]] = [

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from chat_faults import DELIVER_FIRST, IN_TURN, MODES, PATIENCE_S, SAVE_FIRST, chat_server, until_told
-from chat_speaker import ChatSpeaker
+from chaos.chat.chat_server import DELIVER_FIRST, IN_TURN, MODES, PATIENCE_S, SAVE_FIRST, chat_server, until_told
 from dragoman.embedded.binary import ServerBinary
-from dragoman.embedded.cluster import RedisCluster
 from dragoman.embedded.engine import CHOOSE_PORT, RedisServer
-from dragoman.verify.chat_crowd import chatting
-from dragoman.verify.chat_ledger import ChatLedger, Entry
-from dragoman.verify.tcp_proxy import proxied
-from redis_servers import RedisAt
-from waiting import wait_until
+from dragoman.tools.redis_cluster import RedisCluster
+from dragoman.tools.verify.chat_crowd import chatting
+from dragoman.tools.verify.chat_ledger import ChatLedger, Entry
+from dragoman.tools.verify.tcp_proxy import proxied
+from support.chat import ChatSpeaker
+from support.redis_servers import RedisAt
+from support.waiting import wait_until
 
 CLASS_S = 2.0
 RESENT_S = 30.0
@@ -106,7 +106,7 @@ async def test_fail_open_saves_under_the_same_id_while_redis_hangs_and_nothing_c
         assert [row.id for row in await server.rows()][1:4] == ids
 
 
-async def test_who_has_messages_on_their_way_is_not_let_past_them_while_redis_hangs(
+async def test_sender_with_unsaved_messages_gets_server_busy_while_redis_hangs(
     mortal: RedisServer, tmp_path: Path
 ) -> None:
     async with chat_server(at(mortal), tmp_path) as server:
@@ -125,7 +125,7 @@ async def test_who_has_messages_on_their_way_is_not_let_past_them_while_redis_ha
         assert [row.body for row in await server.rows()] == ["first", "second"]
 
 
-async def test_fail_closed_is_busy_while_redis_hangs_and_who_comes_in_then_may_not_send(
+async def test_fail_closed_answers_server_busy_while_redis_hangs_and_a_new_connection_may_not_send(
     mortal: RedisServer, tmp_path: Path
 ) -> None:
     async with chat_server(at(mortal), tmp_path) as server:
@@ -156,7 +156,6 @@ async def _until_saved(sender: ChatSpeaker, to: int, body: str, name: str) -> No
                 break
 
 
-@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
 @pytest.mark.parametrize("mode", IN_TURN)
 async def test_instances_cut_off_from_redis_under_load_fail_open_and_keep_every_order(
     redis_at: RedisAt, prefix: str, tmp_path: Path, mode: str
@@ -181,8 +180,7 @@ async def test_instances_cut_off_from_redis_under_load_fail_open_and_keep_every_
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
-async def test_what_an_instance_saved_while_cut_off_is_not_overtaken_when_its_senders_go_on_elsewhere(
+async def test_messages_saved_without_redis_keep_their_order_when_their_senders_reconnect_elsewhere(
     redis_at: RedisAt, prefix: str, tmp_path: Path
 ) -> None:
     """Cut off past its presence it is buried, and sends its clients away as soon as it hears of it."""
@@ -211,7 +209,7 @@ async def test_what_an_instance_saved_while_cut_off_is_not_overtaken_when_its_se
 @pytest.mark.long
 @pytest.mark.cluster
 @pytest.mark.parametrize("mode", ["save_first", "deliver_first"])
-async def test_a_cluster_master_killed_takes_nothing_that_its_replica_confirmed(
+async def test_killed_cluster_master_loses_nothing_that_its_replica_confirmed(
     server_binary: ServerBinary, tmp_path: Path, mode: str
 ) -> None:
     ledger = ChatLedger()
@@ -246,9 +244,7 @@ async def test_the_durability_class_follows_the_switch(mortal: RedisServer, tmp_
         await wait_until(lambda: is_told("process"), PATIENCE_S)
 
 
-async def test_slow_messages_are_one_log_line_a_second_that_shows_the_slowest(
-    mortal: RedisServer, tmp_path: Path
-) -> None:
+async def test_slow_messages_make_one_log_line_a_second_with_the_slowest(mortal: RedisServer, tmp_path: Path) -> None:
     async with chat_server(at(mortal), tmp_path) as server:
         here = await server.instance(SAVE_FIRST, chat__accept_timeout_ms=30_000, **PATIENT)
         senders = [await server.speaker(here, uid) for uid in range(5001, 5061)]

@@ -11,15 +11,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from chat_speaker import ChatSpeaker
 from dragoman.protocol.codes import Close
-from dragoman.verify.chat_crowd import token
-from e2e.chat.chat_stage import SAVE_FIRST, ChatVisit, chat_stage, visiting_chat
-from e2e.speech_stage import PATIENCE_S, Stage, after
-from gateway_peers import CLOSE, RawClient, frame, upgrade
-from key_leaks import Onlooker
-from redis_servers import RedisAt
-from waiting import wait_until
+from dragoman.tools.verify.chat_crowd import token
+from support.chat import SAVE_FIRST, ChatScenario, ChatSpeaker, chat_harness, new_chat_scenario
+from support.gateway import CLOSE, RawClient, frame, upgrade
+from support.redis_servers import KeyInspector, RedisAt
+from support.speech import PATIENCE_S, Harness, after
+from support.waiting import wait_until
 
 ODD = "a\x1b[31m\r\n\t\x7f\u2028\ufeff\U0001f600\U0010ffff\"\\'${7*7}<b>"
 PACE_S = 0.05
@@ -27,15 +25,17 @@ STRANGERS = 2000
 
 
 @pytest.fixture(scope="module")
-def stage(redis_server: RedisAt, onlooker: Onlooker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def harness(
+    redis_server: RedisAt, key_inspector: KeyInspector, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Harness]:
     flags = {
         **SAVE_FIRST,
         "chat__auth_timeout_s": 5.0,
-        "server__out_queue_bytes": 2_097_152,
-        "server__out_queue_age_s": 60.0,
-        "server__max_pre_session": STRANGERS + 100,
+        "limits__out_queue_bytes": 2_097_152,
+        "limits__out_queue_age_s": 60.0,
+        "limits__pre_session_connections": STRANGERS + 100,
     }
-    with chat_stage(redis_server, tmp_path_factory.mktemp("bad-chat"), onlooker, flags) as up:
+    with chat_harness(redis_server, tmp_path_factory.mktemp("bad-chat"), key_inspector, flags) as up:
         yield up
 
 
@@ -53,14 +53,14 @@ async def chat_on(alice: ChatSpeaker, bob: ChatSpeaker, said: list[int]) -> None
 
 
 @asynccontextmanager
-async def unharmed(stage: Stage) -> AsyncIterator[ChatVisit]:
-    """A visit during which two others go on undisturbed, and after it as well."""
-    async with visiting_chat(stage) as visit, visiting_chat(stage) as other:
+async def with_healthy_client(harness: Harness) -> AsyncIterator[ChatScenario]:
+    """A scenario during which two others go on undisturbed, and after it as well."""
+    async with new_chat_scenario(harness) as scenario, new_chat_scenario(harness) as other:
         said: list[int] = []
         chatting = asyncio.create_task(chat_on(*await other.pair(), said))
         try:
             await wait_until(lambda: said or chatting.done(), PATIENCE_S)
-            yield visit
+            yield scenario
             more = len(said) + 2
             await wait_until(lambda: len(said) > more or chatting.done(), PATIENCE_S)
         finally:
@@ -70,12 +70,12 @@ async def unharmed(stage: Stage) -> AsyncIterator[ChatVisit]:
 
 
 @asynccontextmanager
-async def wired(stage: Stage) -> AsyncIterator[RawClient]:
+async def wired(harness: Harness) -> AsyncIterator[RawClient]:
     """A client made of bytes, that takes little before it is read."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     sock.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", stage.port))
+    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", harness.port))
     reader, writer = await asyncio.open_connection(sock=sock, limit=4096)
     client = RawClient(reader, writer)
     try:
@@ -139,11 +139,11 @@ NONSENSE: list[tuple[bytes, str]] = [
 ]
 
 
-async def test_nonsense_is_answered_and_the_connection_lives_on(stage: Stage) -> None:
-    async with unharmed(stage) as visit:
+async def test_invalid_frame_is_answered_and_the_connection_stays_open(harness: Harness) -> None:
+    async with with_healthy_client(harness) as scenario:
         for data, reason in NONSENSE:
-            async with wired(stage) as client:
-                await client.send(frame(1, json.dumps({"type": "AUTH", "token": token(visit.uid())}).encode()))
+            async with wired(harness) as client:
+                await client.send(frame(1, json.dumps({"type": "AUTH", "token": token(scenario.uid())}).encode()))
                 assert b"AUTH_OK" in await client.message()
                 await client.send(frame(1, data))
                 told = json.loads(await client.message())
@@ -152,14 +152,14 @@ async def test_nonsense_is_answered_and_the_connection_lives_on(stage: Stage) ->
                 assert b"PONG" in await client.message()
 
 
-async def test_odd_characters_in_every_text_harm_nobody_and_arrive_where_they_are_kept(stage: Stage) -> None:
-    async with unharmed(stage) as visit:
-        alice, bob = await visit.pair()
+async def test_odd_characters_do_no_harm_and_arrive_unchanged(harness: Harness) -> None:
+    async with with_healthy_client(harness) as scenario:
+        alice, bob = await scenario.pair()
         await alice.say("SINGLE_CHAT", clientMsgId=ODD, to=str(bob.uid), body=ODD, msgType=ODD, token=ODD, ackType=ODD)
         got = await bob.expect("SINGLE_CHAT")
         assert (got["clientMsgId"], got["body"], got["msgType"]) == (ODD, ODD, ODD)
         id = await alice.saved(ODD)
-        await alice.chat(visit.uid(), "other", ODD)
+        await alice.chat(scenario.uid(), "other", ODD)
         assert (await alice.refused("duplicate_msg_id_mismatch"))["clientMsgId"] == ODD
         await bob.ack(ODD)
         await bob.refused("missing_server_msg_id")
@@ -176,9 +176,9 @@ async def test_odd_characters_in_every_text_harm_nobody_and_arrive_where_they_ar
 
 
 @pytest.mark.parametrize("bad", [ODD, "a.b.c", "." * 10_000, "e30.e30.", "x" * 60_000], ids=range(5))
-async def test_tokens_that_are_none_are_refused(stage: Stage, bad: str) -> None:
-    async with unharmed(stage) as visit:
-        speaker = await visit.stranger()
+async def test_invalid_tokens_are_refused(harness: Harness, bad: str) -> None:
+    async with with_healthy_client(harness) as scenario:
+        speaker = await scenario.stranger()
         await speaker.say("AUTH", token=bad)
         await speaker.expect("AUTH_FAIL", reason="invalid_token")
         assert await speaker.until_closed() == Close.UNAUTHORIZED
@@ -187,14 +187,14 @@ async def test_tokens_that_are_none_are_refused(stage: Stage, bad: str) -> None:
 # -- sizes and speeds ------------------------------------------------------------------------------
 
 
-async def test_a_frame_of_a_hundred_megabytes_is_refused_at_its_first_bytes(stage: Stage) -> None:
-    async with unharmed(stage), wired(stage) as client:
+async def test_frame_of_a_hundred_megabytes_is_refused_at_its_header(harness: Harness) -> None:
+    async with with_healthy_client(harness), wired(harness) as client:
         await client.send(frame(1, b"", announce=100_000_000))
         assert (await until_close(client))[1] == Close.TOO_BIG
 
 
-async def test_a_message_of_a_hundred_megabytes_in_pieces_is_refused(stage: Stage) -> None:
-    async with unharmed(stage), wired(stage) as client:
+async def test_a_message_of_a_hundred_megabytes_in_pieces_is_refused(harness: Harness) -> None:
+    async with with_healthy_client(harness), wired(harness) as client:
         piece = bytes(60_000)
         sending = asyncio.create_task(pour(client, [frame(1, piece, fin=False), *[frame(0, piece, fin=False)] * 1700]))
         assert (await until_close(client))[1] == Close.TOO_BIG
@@ -203,10 +203,10 @@ async def test_a_message_of_a_hundred_megabytes_in_pieces_is_refused(stage: Stag
 
 @pytest.mark.parametrize("known", [True, False], ids=["a user", "a stranger"])
 @pytest.mark.parametrize("data", [b"{}", b'{"type":"PING"}'], ids=["nonsense", "pings"])
-async def test_a_million_tiny_frames_are_cut_off(stage: Stage, known: bool, data: bytes) -> None:
-    async with unharmed(stage) as visit, wired(stage) as client:
+async def test_a_million_tiny_frames_close_the_connection(harness: Harness, known: bool, data: bytes) -> None:
+    async with with_healthy_client(harness) as scenario, wired(harness) as client:
         if known:
-            await client.send(frame(1, json.dumps({"type": "AUTH", "token": token(visit.uid())}).encode()))
+            await client.send(frame(1, json.dumps({"type": "AUTH", "token": token(scenario.uid())}).encode()))
             assert b"AUTH_OK" in await client.message()
         sending = asyncio.create_task(pour(client, [frame(1, data) * 1000] * 1000))
         heard, code = await until_close(client)
@@ -215,22 +215,22 @@ async def test_a_million_tiny_frames_are_cut_off(stage: Stage, known: bool, data
         await stop(sending)
 
 
-async def test_a_million_pings_of_the_socket_are_cut_off(stage: Stage) -> None:
-    async with unharmed(stage), wired(stage) as client:
+async def test_a_million_websocket_pings_close_the_connection(harness: Harness) -> None:
+    async with with_healthy_client(harness), wired(harness) as client:
         sending = asyncio.create_task(pour(client, [frame(9, b"") * 1000] * 1000))
         assert (await until_close(client))[1] == Close.RATE
         await stop(sending)
 
 
-async def test_one_that_never_reads_is_cut_off_and_gets_its_messages_later(stage: Stage) -> None:
-    async with unharmed(stage) as visit, wired(stage) as client:
-        uid = visit.uid()
+async def test_client_that_never_reads_is_closed_and_gets_its_messages_later(harness: Harness) -> None:
+    async with with_healthy_client(harness) as scenario, wired(harness) as client:
+        uid = scenario.uid()
         await client.send(frame(1, json.dumps({"type": "AUTH", "token": token(uid)}).encode()))
         assert b"AUTH_OK" in await client.message()
-        alice = await visit.user()
+        alice = await scenario.user()
 
         async def cut_off() -> bool:
-            owner = await visit.redis.call("EXISTS", f"{stage.prefix}:users:owner:{{user:{uid}}}")
+            owner = await scenario.redis.call("EXISTS", f"{harness.prefix}:users:owner:{{user:{uid}}}")
             return not owner
 
         sent = 0
@@ -242,7 +242,7 @@ async def test_one_that_never_reads_is_cut_off_and_gets_its_messages_later(stage
             for number in range(sent - 50, sent):
                 await alice.saved(f"n{number}")
             alice.heard.clear()
-        bob = await visit.user(uid=uid)
+        bob = await scenario.user(uid=uid)
         for number in range(sent):
             assert (await bob.expect("SINGLE_CHAT"))["clientMsgId"] == f"n{number}"
 
@@ -250,23 +250,23 @@ async def test_one_that_never_reads_is_cut_off_and_gets_its_messages_later(stage
 # -- crowds ----------------------------------------------------------------------------------------
 
 
-async def test_two_thousand_that_never_say_who_they_are_keep_nobody_out_and_go_by_themselves(stage: Stage) -> None:
-    async with unharmed(stage) as visit:
+async def test_two_thousand_silent_connections_are_closed_and_block_no_other_client(harness: Harness) -> None:
+    async with with_healthy_client(harness) as scenario:
         crowd: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
         async def come() -> None:
-            reader, writer = await asyncio.open_connection("127.0.0.1", stage.port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", harness.port)
             crowd.append((reader, writer))
             writer.write(upgrade("/ws"))
             await reader.readuntil(b"\r\n\r\n")
 
         for _ in range(STRANGERS // 100):
             await asyncio.gather(*(come() for _ in range(100)))
-        latecomer = await visit.user()
+        latecomer = await scenario.user()
         assert await latecomer.so_far() == []
         async with asyncio.timeout(PATIENCE_S):
-            farewells = await asyncio.gather(*(reader.read() for reader, _ in crowd))
-        assert all(b"auth_timeout" in farewell for farewell in farewells)
+            close_frames = await asyncio.gather(*(reader.read() for reader, _ in crowd))
+        assert all(b"auth_timeout" in close_frame for close_frame in close_frames)
         assert await latecomer.so_far() == []
         for _, writer in crowd:
             writer.close()

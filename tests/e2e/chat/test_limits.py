@@ -9,64 +9,65 @@ import pytest
 
 from dragoman.archive import NewMessage, Status
 from dragoman.protocol.codes import Close
-from e2e.chat.chat_stage import chat_stage, visiting_chat
-from e2e.speech_stage import PATIENCE_S, Stage
-from key_leaks import Onlooker
-from redis_servers import RedisAt
-from waiting import wait_until
+from support.chat import chat_harness, new_chat_scenario
+from support.redis_servers import KeyInspector, RedisAt
+from support.speech import PATIENCE_S, Harness
+from support.waiting import wait_until
 
 PER_S = 50
 SHORT: dict[str, object] = {
     "chat__auth_timeout_s": 1.0,
     "chat__ping_idle_s": 0.5,
     "chat__silent_s": 2.0,
-    "chat__max_frames_per_s": PER_S,
+    "limits__chat_frames_per_s": PER_S,
     "server__ping_idle_s": 0.5,  # so that silence is looked for often enough
     "server__ping_reply_s": 1.5,
 }
 
 
 @pytest.fixture(scope="module")
-def stage(redis_server: RedisAt, onlooker: Onlooker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with chat_stage(redis_server, tmp_path_factory.mktemp("chat-limits"), onlooker, SHORT) as up:
+def harness(
+    redis_server: RedisAt, key_inspector: KeyInspector, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Harness]:
+    with chat_harness(redis_server, tmp_path_factory.mktemp("chat-limits"), key_inspector, SHORT) as up:
         yield up
 
 
-async def test_who_does_not_say_who_it_is_in_time_is_told_and_closed(stage: Stage) -> None:
-    async with visiting_chat(stage) as visit:
-        silent, pinging = await visit.stranger(), await visit.stranger()
+async def test_connection_without_auth_in_time_gets_an_error_and_is_closed(harness: Harness) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        silent, pinging = await scenario.stranger(), await scenario.stranger()
         await pinging.say("PING")
         for one in (silent, pinging):
             await one.refused("auth_timeout")
             assert await one.until_closed() == Close.UNAUTHORIZED
 
 
-async def test_who_is_told_nothing_for_long_is_pinged_in_json(stage: Stage) -> None:
-    async with visiting_chat(stage) as visit:
-        speaker = await visit.user()
+async def test_idle_connection_is_pinged_in_json(harness: Harness) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        speaker = await scenario.user()
         for _ in range(2):
             assert "ts" in await speaker.expect("PING")
             await speaker.say("PONG")
 
 
-async def test_who_answers_pings_of_the_socket_stays(stage: Stage) -> None:
-    async with visiting_chat(stage) as visit:
-        speaker = await visit.user()
+async def test_connection_that_answers_websocket_pings_stays_open(harness: Harness) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        speaker = await scenario.user()
         began = time.monotonic()
         while time.monotonic() - began < 2.5:  # longer than it may be silent
             await speaker.expect("PING")
         assert await speaker.so_far() == []
 
 
-async def test_who_says_nothing_for_long_is_closed(stage: Stage) -> None:
-    async with visiting_chat(stage) as visit:
-        speaker = await visit.user(autoping=False)
+async def test_silent_connection_is_closed(harness: Harness) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        speaker = await scenario.user(autoping=False)
         assert await speaker.until_closed() == Close.TIMEOUT
 
 
-async def test_too_many_frames_a_second_end_the_connection_with_a_reason(stage: Stage) -> None:
-    async with visiting_chat(stage) as visit:
-        speaker = await visit.user()
+async def test_too_many_frames_a_second_end_the_connection_with_a_reason(harness: Harness) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        speaker = await scenario.user()
         for _ in range(10 * PER_S):
             await speaker.say("PING")
         assert await speaker.until_closed() == Close.RATE
@@ -74,13 +75,13 @@ async def test_too_many_frames_a_second_end_the_connection_with_a_reason(stage: 
         assert len(speaker.heard) < 4 * PER_S
 
 
-async def test_receiver_that_catches_up_may_acknowledge_each_message_as_fast_as_it_can(stage: Stage) -> None:
+async def test_receiver_that_catches_up_may_acknowledge_each_message_as_fast_as_it_can(harness: Harness) -> None:
     """More than the connection may say in a second, and more than the gateway lets through at once."""
-    async with visiting_chat(stage) as visit:
-        sender, to, count = visit.uid(), visit.uid(), 12 * PER_S
+    async with new_chat_scenario(harness) as scenario:
+        sender, to, count = scenario.uid(), scenario.uid(), 12 * PER_S
         rows = [NewMessage((n << 22) + to % 1000, f"m{n}", sender, to, "TEXT", f"{n}", 1) for n in range(1, count + 1)]
-        await visit.archive.save(rows)
-        receiver = await visit.user(0, to)
+        await scenario.archive.save(rows)
+        receiver = await scenario.user(0, to)
         got = [(await receiver.expect("SINGLE_CHAT"))["serverMsgId"] for _ in rows]
         for kind in ("delivered", "read"):
             for id in got:
@@ -88,7 +89,7 @@ async def test_receiver_that_catches_up_may_acknowledge_each_message_as_fast_as_
         assert not [frame for frame in await receiver.so_far() if frame["type"] == "ERROR"]
 
         async def is_read() -> bool:
-            return await visit.status(rows[-1].id) is Status.READ
+            return await scenario.status(rows[-1].id) is Status.READ
 
         await wait_until(is_read, PATIENCE_S)
         for _ in range(10 * PER_S):
@@ -96,9 +97,9 @@ async def test_receiver_that_catches_up_may_acknowledge_each_message_as_fast_as_
         assert await receiver.until_closed() == Close.RATE
 
 
-async def test_too_many_frames_before_auth_end_the_connection_too(stage: Stage) -> None:
-    async with visiting_chat(stage) as visit:
-        speaker = await visit.stranger()
+async def test_too_many_frames_before_auth_end_the_connection_too(harness: Harness) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        speaker = await scenario.stranger()
         for _ in range(10 * PER_S):
             await speaker.say("PING")
         assert await speaker.until_closed() == Close.RATE
@@ -106,10 +107,10 @@ async def test_too_many_frames_before_auth_end_the_connection_too(stage: Stage) 
 
 
 @pytest.mark.long
-async def test_who_is_read_late_because_the_database_is_away_did_not_speak_too_fast(stage: Stage) -> None:
+async def test_frames_read_late_because_the_database_is_down_do_not_exceed_the_rate(harness: Harness) -> None:
     """What it said while it was not read comes all at once, which is not its fault."""
-    async with visiting_chat(stage) as visit:
-        speaker, to = await visit.user(), visit.uid()
+    async with new_chat_scenario(harness) as scenario:
+        speaker, to = await scenario.user(), scenario.uid()
         texts = [
             json.dumps({"type": "SINGLE_CHAT", "clientMsgId": f"n{n}", "to": str(to), "body": "x" * 1000})
             for n in range(600)
@@ -122,7 +123,7 @@ async def test_who_is_read_late_because_the_database_is_away_did_not_speak_too_f
                 await wait_until(lambda: time.monotonic() - began >= number / (PER_S * 0.8), PATIENCE_S)  # noqa: B023
 
         speaking = asyncio.create_task(speak())
-        with visit.database_away():
+        with scenario.database_away():
             await wait_until(lambda: time.monotonic() - began > 12, PATIENCE_S)
         await speaking
         heard = 0

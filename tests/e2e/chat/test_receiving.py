@@ -7,34 +7,43 @@ from typing import Any
 
 import pytest
 
-from chat_speaker import PATIENCE_S, ChatSpeaker, bodies
 from dragoman.archive import Status
-from dragoman.verify.chat_crowd import token
-from e2e.chat.chat_stage import DELIVER_FIRST, SAVE_FIRST, ChatVisit, chat_stage, visiting_chat
-from e2e.speech_stage import Stage
-from key_leaks import Onlooker
-from redis_servers import RedisAt
-from waiting import wait_until
+from dragoman.tools.verify.chat_crowd import token
+from support.chat import (
+    DELIVER_FIRST,
+    PATIENCE_S,
+    SAVE_FIRST,
+    ChatScenario,
+    ChatSpeaker,
+    bodies,
+    chat_harness,
+    new_chat_scenario,
+)
+from support.redis_servers import KeyInspector, RedisAt
+from support.speech import Harness
+from support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
-def stage(redis_server: RedisAt, onlooker: Onlooker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    flags = {**DELIVER_FIRST, "chat__max_frames_per_s": 100_000}
-    with chat_stage(redis_server, tmp_path_factory.mktemp("chat-receiving"), onlooker, flags, 2) as up:
+def harness(
+    redis_server: RedisAt, key_inspector: KeyInspector, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Harness]:
+    flags = {**DELIVER_FIRST, "limits__chat_frames_per_s": 100_000}
+    with chat_harness(redis_server, tmp_path_factory.mktemp("chat-receiving"), key_inspector, flags, 2) as up:
         yield up
 
 
-async def one_message(visit: ChatVisit) -> tuple[ChatSpeaker, ChatSpeaker, int]:
+async def one_message(scenario: ChatScenario) -> tuple[ChatSpeaker, ChatSpeaker, int]:
     """From alice to bob, saved and arrived."""
-    alice, bob = await visit.pair(0, 1)
+    alice, bob = await scenario.pair(0, 1)
     id = await alice.saved(await alice.chat(bob.uid))
     await bob.expect("SINGLE_CHAT", serverMsgId=str(id))
     return alice, bob, id
 
 
-async def has_status(visit: ChatVisit, id: int, status: Status) -> None:
+async def has_status(scenario: ChatScenario, id: int, status: Status) -> None:
     async def reached() -> bool:
-        return await visit.status(id) is status
+        return await scenario.status(id) is status
 
     await wait_until(reached, PATIENCE_S, f"{id} {status!r}")
 
@@ -52,26 +61,26 @@ async def has_status(visit: ChatVisit, id: int, status: Status) -> None:
         ("ack_read", "read"),
     ],
 )
-async def test_a_receipt_reaches_the_sender_in_whatever_spelling(stage: Stage, spelled: str, meant: str) -> None:
-    async with visiting_chat(stage) as visit:
-        alice, bob, id = await one_message(visit)
+async def test_receipt_reaches_the_sender_in_every_spelling(harness: Harness, spelled: str, meant: str) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        alice, bob, id = await one_message(scenario)
         await bob.ack(str(id), spelled, alice.uid)
         told = await alice.expect("ACK", serverMsgId=str(id), ackType=meant)
         assert (told["from"], told["to"]) == (str(bob.uid), str(alice.uid))
         assert set(told) == {"type", "ackType", "from", "to", "serverMsgId", "ts"}
-        await has_status(visit, id, Status.READ if meant == "read" else Status.DELIVERED)
+        await has_status(scenario, id, Status.READ if meant == "read" else Status.DELIVERED)
 
 
-async def test_a_receipt_may_name_its_message_by_number(stage: Stage) -> None:
-    async with visiting_chat(stage) as visit:
-        alice, bob, id = await one_message(visit)
+async def test_a_receipt_may_name_its_message_by_number(harness: Harness) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        alice, bob, id = await one_message(scenario)
         await bob.ack(id)
         await alice.expect("ACK", serverMsgId=str(id), ackType="delivered")
 
 
-async def test_delivered_and_then_read_are_both_told_and_nothing_is_told_twice(stage: Stage) -> None:
-    async with visiting_chat(stage) as visit:
-        alice, bob, id = await one_message(visit)
+async def test_delivered_and_read_are_each_sent_once(harness: Harness) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        alice, bob, id = await one_message(scenario)
         await alice.so_far()
         for kind in ("delivered", "read"):
             await bob.ack(str(id), kind)
@@ -83,54 +92,54 @@ async def test_delivered_and_then_read_are_both_told_and_nothing_is_told_twice(s
         await alice.ack(str(later))
         await bob.expect("ACK", ackType="delivered")  # written after what was said before it
         assert await alice.so_far() == []
-        assert await visit.status(id) is Status.READ
+        assert await scenario.status(id) is Status.READ
 
 
-async def test_read_implies_delivered_and_counts_for_what_came_before(stage: Stage) -> None:
-    async with visiting_chat(stage) as visit:
-        alice, bob = await visit.pair(0, 1)
+async def test_read_implies_delivered_for_earlier_messages(harness: Harness) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        alice, bob = await scenario.pair(0, 1)
         ids = [await alice.saved(await alice.chat(bob.uid, f"{n}")) for n in range(5)]
         for id in ids:
             await bob.expect("SINGLE_CHAT", serverMsgId=str(id))
         await bob.ack(str(ids[3]), "read")
         await alice.expect("ACK", ackType="read", serverMsgId=str(ids[3]))
-        assert [await visit.status(id) for id in ids] == [Status.READ] * 4 + [Status.SAVED]
-        state = await visit.archive.member_state(bob.uid, alice.uid)
+        assert [await scenario.status(id) for id in ids] == [Status.READ] * 4 + [Status.SAVED]
+        state = await scenario.archive.member_state(bob.uid, alice.uid)
         assert state is not None
         assert state.my_read_seq == 4
-        again = await visit.user(0, bob.uid)
+        again = await scenario.user(0, bob.uid)
         assert (await again.expect("SINGLE_CHAT"))["serverMsgId"] == str(ids[4])
         assert await again.so_far() == []
 
 
-async def test_a_receipt_before_the_message_is_saved_is_told_when_it_is(stage: Stage) -> None:
-    async with visiting_chat(stage) as visit:
-        alice, bob, _ = await one_message(visit)
-        with visit.database_away():
+async def test_receipt_before_the_save_is_sent_after_the_save(harness: Harness) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        alice, bob, _ = await one_message(scenario)
+        with scenario.database_away():
             await alice.chat(bob.uid, "early", "n")
             arrived = await bob.expect("SINGLE_CHAT", body="early")
             await bob.ack(arrived["serverMsgId"], "read", alice.uid)
             assert not [frame for frame in await bob.so_far() if frame["type"] == "ERROR"]
         await alice.expect("ACK", ackType="read", serverMsgId=arrived["serverMsgId"])
         await alice.saved("n")
-        await has_status(visit, int(arrived["serverMsgId"]), Status.READ)
+        await has_status(scenario, int(arrived["serverMsgId"]), Status.READ)
 
 
 @pytest.mark.parametrize("who", ["a third", "the sender"])
-async def test_nobody_but_the_receiver_can_confirm_a_message(stage: Stage, who: str) -> None:
-    async with visiting_chat(stage) as visit:
-        alice, _, id = await one_message(visit)
-        other = await visit.user(1) if who == "a third" else alice
+async def test_only_the_receiver_can_confirm_a_message(harness: Harness, who: str) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        alice, _, id = await one_message(scenario)
+        other = await scenario.user(1) if who == "a third" else alice
         await other.ack(str(id), "read", alice.uid)
         assert (await other.refused("ack_not_allowed"))["serverMsgId"] == str(id)
         await other.so_far()
-        assert await visit.status(id) is Status.SAVED
+        assert await scenario.status(id) is Status.SAVED
 
 
 @pytest.mark.parametrize("id", ["1", "4194303"])
-async def test_an_id_no_server_of_ours_has_made_is_not_found(stage: Stage, id: str) -> None:
-    async with visiting_chat(stage) as visit:
-        bob = await visit.user()
+async def test_receipt_of_an_unknown_id_is_not_found(harness: Harness, id: str) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        bob = await scenario.user()
         await bob.ack(id)
         assert (await bob.refused("message_not_found"))["serverMsgId"] == id
         assert await bob.so_far() == []
@@ -149,9 +158,9 @@ BAD_RECEIPTS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-async def test_a_receipt_that_is_none_is_told_why_and_the_connection_stays(stage: Stage) -> None:
-    async with visiting_chat(stage) as visit:
-        bob = await visit.user()
+async def test_invalid_receipt_gets_a_reason_and_the_connection_stays_open(harness: Harness) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        bob = await scenario.user()
         for reason, fields in BAD_RECEIPTS:
             await bob.say("ACK", **fields)
             assert (await bob.next())["reason"] == reason, fields
@@ -168,11 +177,11 @@ async def send_many(alice: ChatSpeaker, to: int, count: int, size: int = 0) -> N
     alice.heard.clear()
 
 
-async def test_all_that_waited_comes_after_auth_in_order_however_slowly_it_is_read(stage: Stage) -> None:
-    async with visiting_chat(stage) as visit:
-        alice, uid = await visit.user(), visit.uid()
+async def test_undelivered_messages_come_in_order_after_auth_to_a_slow_reader(harness: Harness) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        alice, uid = await scenario.user(), scenario.uid()
         await send_many(alice, uid, 1000, 2000)
-        bob = await visit.stranger(1, uid)
+        bob = await scenario.stranger(1, uid)
         await bob.auth()
         live = await alice.chat(uid, "live")  # pushed while all that waits in front of what bob has not read
         await alice.expect("ACK", ackType="accepted", clientMsgId=live)
@@ -186,11 +195,11 @@ async def test_all_that_waited_comes_after_auth_in_order_however_slowly_it_is_re
         assert await bob.so_far() == []
 
 
-async def test_what_is_live_queues_behind_what_waited(stage: Stage) -> None:
-    async with visiting_chat(stage) as visit:
-        alice, uid = await visit.user(), visit.uid()
+async def test_live_messages_queue_behind_undelivered_ones(harness: Harness) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        alice, uid = await scenario.user(), scenario.uid()
         await send_many(alice, uid, 250)
-        bob = await visit.stranger(1, uid)
+        bob = await scenario.stranger(1, uid)
         await bob.say("AUTH", token=token(uid))
         for number in range(250, 400):
             await alice.chat(uid, f"{number}")
@@ -200,26 +209,26 @@ async def test_what_is_live_queues_behind_what_waited(stage: Stage) -> None:
         assert await bob.so_far() == []
 
 
-async def test_what_was_confirmed_does_not_come_again_and_what_was_not_does(stage: Stage) -> None:
-    async with visiting_chat(stage) as visit:
-        alice, bob = await visit.pair(0, 1)
-        carol = await visit.user(0)
+async def test_only_unconfirmed_messages_are_sent_again(harness: Harness) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        alice, bob = await scenario.pair(0, 1)
+        carol = await scenario.user(0)
         mine = [await alice.saved(await alice.chat(bob.uid, f"a{n}")) for n in range(3)]
         await carol.saved(await carol.chat(bob.uid, "c0"))
         for _ in range(4):
             await bob.expect("SINGLE_CHAT")
         await bob.ack(str(mine[1]))
         await alice.expect("ACK", ackType="delivered", serverMsgId=str(mine[1]))
-        again = await visit.user(0, bob.uid)
+        again = await scenario.user(0, bob.uid)
         assert [(await again.next())["body"] for _ in range(2)] == ["a2", "c0"]
         assert await again.so_far() == []
 
 
-async def test_a_message_to_one_who_moves_arrives_where_it_went(stage: Stage) -> None:
-    async with visiting_chat(stage) as visit:
-        alice, bob = await visit.pair(0, 0)
+async def test_message_follows_its_receiver_to_another_instance(harness: Harness) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        alice, bob = await scenario.pair(0, 0)
         for turn in range(10):
-            bob = await visit.user(turn % 2, bob.uid)
+            bob = await scenario.user(turn % 2, bob.uid)
             id = await alice.saved(await alice.chat(bob.uid, f"{turn}"))
             assert (await bob.expect("SINGLE_CHAT", serverMsgId=str(id)))["body"] == f"{turn}"
             await bob.ack(str(id))
@@ -229,50 +238,52 @@ async def test_a_message_to_one_who_moves_arrives_where_it_went(stage: Stage) ->
 # -- over HTTP -------------------------------------------------------------------------------------
 
 
-async def asked(visit: ChatVisit, who: int, path: str, at: int = 0) -> Any:
+async def asked(scenario: ChatScenario, who: int, path: str, at: int = 0) -> Any:
     headers = {"Authorization": f"Bearer {token(who)}"}
-    async with visit.http.get(f"http://127.0.0.1:{visit.stage.instances[at].port}{path}", headers=headers) as answer:
+    async with scenario.http.get(
+        f"http://127.0.0.1:{scenario.harness.instances[at].port}{path}", headers=headers
+    ) as answer:
         told = await answer.json()
     assert (told["ok"], told["code"]) == (True, 0), told
     return told["data"]
 
 
-async def test_history_unread_counts_and_cursors_follow_what_was_said_and_confirmed(stage: Stage) -> None:
-    async with visiting_chat(stage) as visit:
-        alice, bob = await visit.pair(0, 1)
+async def test_history_unread_counts_and_cursors_follow_messages_and_receipts(harness: Harness) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        alice, bob = await scenario.pair(0, 1)
         ids = [await alice.saved(await alice.chat(bob.uid, f"{n}")) for n in range(5)]
         for id in ids:
             await bob.expect("SINGLE_CHAT", serverMsgId=str(id))
         await bob.ack(str(ids[2]), "read")
         await alice.expect("ACK", ackType="read")
-        (theirs,) = await asked(visit, bob.uid, "/single-chat/conversation/cursor?limit=10", 1)
+        (theirs,) = await asked(scenario, bob.uid, "/single-chat/conversation/cursor?limit=10", 1)
         assert (theirs["peerUserId"], theirs["unreadCount"], theirs["myLastReadMsgSeq"]) == (str(alice.uid), 2, 3)
         assert theirs["lastMessage"]["content"] == "4"
-        (mine,) = await asked(visit, alice.uid, "/single-chat/conversation/cursor?limit=10")
+        (mine,) = await asked(scenario, alice.uid, "/single-chat/conversation/cursor?limit=10")
         assert (mine["unreadCount"], mine["peerLastReadMsgSeq"]) == (0, 3)
-        state = await asked(visit, alice.uid, f"/single-chat/member/state?peerUserId={bob.uid}")
+        state = await asked(scenario, alice.uid, f"/single-chat/member/state?peerUserId={bob.uid}")
         assert (state["myLastReadMsgSeq"], state["peerLastReadMsgSeq"]) == (0, 3)
-        page = await asked(visit, bob.uid, f"/single-chat/message/cursor?peerUserId={alice.uid}&limit=3&lastSeq=5")
+        page = await asked(scenario, bob.uid, f"/single-chat/message/cursor?peerUserId={alice.uid}&limit=3&lastSeq=5")
         assert [(row["msgSeq"], row["serverMsgId"]) for row in page] == [(4 - n, str(ids[3 - n])) for n in range(3)]
 
 
-async def test_a_login_ends_the_connection_of_the_login_before(stage: Stage) -> None:
-    async with visiting_chat(stage) as visit:
-        name = f"user-{visit.uid()}"
+async def test_a_login_ends_the_connection_of_the_login_before(harness: Harness) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        name = f"user-{scenario.uid()}"
 
         async def login() -> Any:
-            address = f"http://127.0.0.1:{stage.port}/auth/login"
-            async with visit.http.post(address, json={"username": name, "password": "pass word"}) as answer:
+            address = f"http://127.0.0.1:{harness.port}/auth/login"
+            async with scenario.http.post(address, json={"username": name, "password": "pass word"}) as answer:
                 return (await answer.json())["data"]
 
         first = await login()
-        speaker = await visit.stranger(uid=int(first["userId"]))
+        speaker = await scenario.stranger(uid=int(first["userId"]))
         assert (await speaker.auth(first["accessToken"]))["from"] == str(first["userId"])
         second = await login()
-        refused = await visit.stranger(uid=speaker.uid)
+        refused = await scenario.stranger(uid=speaker.uid)
         await refused.say("AUTH", token=first["accessToken"])
         await refused.expect("AUTH_FAIL", reason="session_invalid")
-        newer = await visit.stranger(uid=speaker.uid)
+        newer = await scenario.stranger(uid=speaker.uid)
         await newer.auth(second["accessToken"])
         await speaker.refused("kicked")
 
@@ -283,15 +294,17 @@ RESEND_S = 0.5
 
 
 @pytest.fixture(scope="module")
-def insistent(redis_server: RedisAt, onlooker: Onlooker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def insistent(
+    redis_server: RedisAt, key_inspector: KeyInspector, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Harness]:
     flags = {**SAVE_FIRST, "chat__resend_after_s": RESEND_S}
-    with chat_stage(redis_server, tmp_path_factory.mktemp("chat-insistent"), onlooker, flags) as up:
+    with chat_harness(redis_server, tmp_path_factory.mktemp("chat-insistent"), key_inspector, flags) as up:
         yield up
 
 
-async def test_what_a_silent_receiver_does_not_confirm_comes_again_with_growing_pauses(insistent: Stage) -> None:
-    async with visiting_chat(insistent) as visit:
-        alice, bob = await visit.pair()
+async def test_unconfirmed_messages_are_resent_with_growing_pauses(insistent: Harness) -> None:
+    async with new_chat_scenario(insistent) as scenario:
+        alice, bob = await scenario.pair()
         await alice.chat(bob.uid, "hello?")
         times = []
         for _ in range(4):
@@ -303,9 +316,9 @@ async def test_what_a_silent_receiver_does_not_confirm_comes_again_with_growing_
         assert pauses[2] >= 3.8 * RESEND_S
 
 
-async def test_what_was_confirmed_is_not_sent_again_and_what_follows_is_soon(insistent: Stage) -> None:
-    async with visiting_chat(insistent) as visit:
-        alice, bob = await visit.pair()
+async def test_confirmed_message_is_not_resent_and_the_next_one_is_resent_soon(insistent: Harness) -> None:
+    async with new_chat_scenario(insistent) as scenario:
+        alice, bob = await scenario.pair()
         first = await alice.saved(await alice.chat(bob.uid, "one"))
         for _ in range(4):  # by now the pauses are long
             await bob.expect("SINGLE_CHAT", body="one")
@@ -318,13 +331,13 @@ async def test_what_was_confirmed_is_not_sent_again_and_what_follows_is_soon(ins
         assert time.monotonic() - began < 7 * RESEND_S  # the next pause of "one" would have been 8
 
 
-async def test_what_went_out_after_auth_is_not_sent_again_at_once(insistent: Stage) -> None:
-    async with visiting_chat(insistent) as visit:
-        alice, uid = await visit.user(), visit.uid()
+async def test_message_sent_after_auth_is_not_resent_at_once(insistent: Harness) -> None:
+    async with new_chat_scenario(insistent) as scenario:
+        alice, uid = await scenario.user(), scenario.uid()
         await alice.saved(await alice.chat(uid, "waits"))
         long_ago = time.monotonic() + 2 * RESEND_S
         await wait_until(lambda: time.monotonic() > long_ago, PATIENCE_S)
-        bob = await visit.user(0, uid)
+        bob = await scenario.user(0, uid)
         await bob.expect("SINGLE_CHAT", body="waits")
         began = time.monotonic()
         await bob.expect("SINGLE_CHAT", body="waits")

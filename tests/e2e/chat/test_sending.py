@@ -7,42 +7,40 @@ from typing import Any
 
 import pytest
 
-from chat_speaker import ChatSpeaker, Heard, bodies
-from e2e.chat.chat_stage import PATHS, chat_stage, visiting_chat
-from e2e.speech_stage import Stage
-from key_leaks import Onlooker
-from redis_servers import RedisAt
-from waiting import wait_until
+from support.chat import PATHS, ChatSpeaker, Heard, bodies, chat_harness, new_chat_scenario
+from support.redis_servers import KeyInspector, RedisAt
+from support.speech import Harness
+from support.waiting import wait_until
 
-FAST: dict[str, object] = {"chat__max_frames_per_s": 1_000_000}
+FAST: dict[str, object] = {"limits__chat_frames_per_s": 1_000_000}
 LISTED = "heck\ndarn\n"
 CLIENTS_FIELDS = {"type", "from", "to", "clientMsgId", "serverMsgId", "msgSeq", "msgType", "body", "ts"}
 
 
 @pytest.fixture(scope="module", params=PATHS)
-def stage(
+def harness(
     request: pytest.FixtureRequest,
     redis_server: RedisAt,
-    onlooker: Onlooker,
+    key_inspector: KeyInspector,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Stage]:
+) -> Iterator[Harness]:
     folder = tmp_path_factory.mktemp("chat-sending")
     words = folder / "words.txt"
     words.write_text(LISTED)
     flags = {**FAST, **PATHS[request.param], "chat__words_file": str(words)}
-    with chat_stage(redis_server, folder, onlooker, flags, 2) as up:
+    with chat_harness(redis_server, folder, key_inspector, flags, 2) as up:
         yield up
 
 
-def path_of(stage: Stage) -> str:
-    two_phase = stage.instances[0].settings.chat.two_phase
+def path_of(harness: Harness) -> str:
+    two_phase = harness.instances[0].settings.chat.two_phase
     if not two_phase.enabled:
         return "off"
     return "deliver first" if two_phase.deliver_before_saved else "save first"
 
 
-def acks(stage: Stage) -> list[str]:
-    return ["saved"] if path_of(stage) == "off" else ["accepted", "saved"]
+def acks(harness: Harness) -> list[str]:
+    return ["saved"] if path_of(harness) == "off" else ["accepted", "saved"]
 
 
 async def told(speaker: ChatSpeaker, count: int) -> list[Heard]:
@@ -53,12 +51,12 @@ async def told(speaker: ChatSpeaker, count: int) -> list[Heard]:
 
 
 @pytest.mark.parametrize("there", [0, 1], ids=["on one instance", "across"])
-async def test_sender_and_receiver_hear_exactly_this(stage: Stage, there: int) -> None:
-    async with visiting_chat(stage) as visit:
-        alice, bob = await visit.pair(0, there)
+async def test_sender_and_receiver_get_exactly_these_frames(harness: Harness, there: int) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        alice, bob = await scenario.pair(0, there)
         await alice.chat(bob.uid, "hello", "n1")
-        heard = await told(alice, len(acks(stage)))
-        assert [frame["ackType"] for frame in heard] == acks(stage)
+        heard = await told(alice, len(acks(harness)))
+        assert [frame["ackType"] for frame in heard] == acks(harness)
         for frame in heard:
             assert set(frame) - {"body"} == {"type", "ackType", "from", "clientMsgId", "serverMsgId", "ts"}
             assert (frame["type"], frame["from"], frame["clientMsgId"]) == ("ACK", str(alice.uid), "n1")
@@ -77,29 +75,29 @@ async def test_sender_and_receiver_hear_exactly_this(stage: Stage, there: int) -
         assert set(got) <= CLIENTS_FIELDS
         assert got.get("msgSeq", 1) == 1
         # Delivered first it is mostly without; a shard that has just changed hands delivers when it has saved.
-        assert "msgSeq" in got or path_of(stage) == "deliver first"
-        assert visit.rows(alice.uid) == [(int(id), "n1", "hello")]
+        assert "msgSeq" in got or path_of(harness) == "deliver first"
+        assert scenario.rows(alice.uid) == [(int(id), "n1", "hello")]
         assert await alice.so_far() == await bob.so_far() == []
 
 
-async def test_with_the_database_away_a_message_goes_as_far_as_its_way_allows(stage: Stage) -> None:
-    async with visiting_chat(stage) as visit:
-        alice, bob = await visit.pair(0, 1)
+async def test_message_goes_as_far_as_its_mode_allows_while_the_database_is_down(harness: Harness) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        alice, bob = await scenario.pair(0, 1)
         await alice.saved(await alice.chat(bob.uid))  # both have been heard of
         await bob.expect("SINGLE_CHAT")
         await alice.so_far()
-        with visit.database_away():
+        with scenario.database_away():
             await alice.chat(bob.uid, "now", "n")
             first = await alice.next()
-            if path_of(stage) == "off":
+            if path_of(harness) == "off":
                 assert first["reason"] == "server_busy"
                 return
             assert first["ackType"] == "accepted"
-            if path_of(stage) == "deliver first":
+            if path_of(harness) == "deliver first":
                 assert (await bob.next())["body"] == "now"
             assert await alice.so_far() == await bob.so_far() == []
         assert await alice.saved("n") == int(first["serverMsgId"])
-        if path_of(stage) == "save first":
+        if path_of(harness) == "save first":
             assert (await bob.next())["body"] == "now"
 
 
@@ -121,9 +119,9 @@ CHECKS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-async def test_each_check_has_its_reason_the_first_one_counts_and_the_connection_stays(stage: Stage) -> None:
-    async with visiting_chat(stage) as visit:
-        alice = await visit.user()
+async def test_first_failed_check_gives_the_reason_and_the_connection_stays_open(harness: Harness) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        alice = await scenario.user()
         for reason, changed in CHECKS:
             fields = {"clientMsgId": "n", "to": "7", "body": "hello"} | changed
             if fields["to"] == "me":
@@ -134,16 +132,16 @@ async def test_each_check_has_its_reason_the_first_one_counts_and_the_connection
             if reason != "missing_msg_id":
                 assert frame["clientMsgId"] == "n"
         assert await alice.so_far() == []
-        assert visit.rows(alice.uid) == []
+        assert scenario.rows(alice.uid) == []
 
 
-async def test_listed_words_are_starred_for_everybody(stage: Stage) -> None:
-    async with visiting_chat(stage) as visit:
-        alice, bob = await visit.pair()
+async def test_filtered_words_are_starred_for_sender_and_receiver(harness: Harness) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        alice, bob = await scenario.pair()
         await alice.chat(bob.uid, "oh Heck and DARN it", "n")
         assert (await bob.expect("SINGLE_CHAT"))["body"] == "oh *** and *** it"
         await alice.saved("n")
-        assert visit.rows(alice.uid)[0][2] == "oh *** and *** it"
+        assert scenario.rows(alice.uid)[0][2] == "oh *** and *** it"
 
 
 BODIES = {
@@ -155,27 +153,27 @@ BODIES = {
 }
 
 
-async def test_every_text_arrives_unchanged(stage: Stage) -> None:
-    async with visiting_chat(stage) as visit:
-        alice, bob = await visit.pair(0, 1)
+async def test_every_text_arrives_unchanged(harness: Harness) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        alice, bob = await scenario.pair(0, 1)
         for name, body in BODIES.items():
             await alice.chat(bob.uid, body, name)
             assert (await bob.expect("SINGLE_CHAT"))["body"] == body, name
             await alice.saved(name)
-        assert [row[2] for row in visit.rows(alice.uid)] == list(BODIES.values())
+        assert [row[2] for row in scenario.rows(alice.uid)] == list(BODIES.values())
 
 
-async def test_units_of_utf_16_are_counted(stage: Stage) -> None:
-    async with visiting_chat(stage) as visit:
-        alice = await visit.user()
-        await alice.chat(visit.uid(), "\U0001f600" * 2048 + "x", "n")
+async def test_length_of_a_body_is_counted_in_utf_16_units(harness: Harness) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        alice = await scenario.user()
+        await alice.chat(scenario.uid(), "\U0001f600" * 2048 + "x", "n")
         await alice.refused("body_too_long", clientMsgId="n")
 
 
 @pytest.mark.parametrize("field", ["body", "clientMsgId", "msgType"])
-async def test_half_a_character_is_refused(stage: Stage, field: str) -> None:
-    async with visiting_chat(stage) as visit:
-        alice = await visit.user()
+async def test_lone_surrogate_is_refused(harness: Harness, field: str) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        alice = await scenario.user()
         for half in ("\\ud800", "\\udc00", "\\ud83dx"):
             frame = {"type": "SINGLE_CHAT", "clientMsgId": "n", "to": "7", "body": "b", field: "HALF"}
             await alice.text(json.dumps(frame).replace("HALF", half))
@@ -183,44 +181,44 @@ async def test_half_a_character_is_refused(stage: Stage, field: str) -> None:
         assert await alice.so_far() == []
 
 
-async def test_whoever_holds_a_token_can_be_written_to_before_it_ever_came(stage: Stage) -> None:
-    async with visiting_chat(stage) as visit:
-        alice, nobody = await visit.user(), visit.uid()
+async def test_user_that_never_connected_can_be_written_to(harness: Harness) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        alice, nobody = await scenario.user(), scenario.uid()
         await alice.saved(await alice.chat(nobody, "for later"))
-        bob = await visit.user(1, nobody)
+        bob = await scenario.user(1, nobody)
         assert (await bob.expect("SINGLE_CHAT"))["body"] == "for later"
 
 
 # -- ids and order ---------------------------------------------------------------------------------
 
 
-async def test_ids_of_a_sender_rise_across_instances_and_reconnects(stage: Stage) -> None:
-    async with visiting_chat(stage) as visit:
-        uid, to, ids = visit.uid(), visit.uid(), []
+async def test_ids_of_a_sender_rise_across_instances_and_reconnects(harness: Harness) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        uid, to, ids = scenario.uid(), scenario.uid(), []
         for turn in range(6):
-            alice = await visit.user(turn % 2, uid)
+            alice = await scenario.user(turn % 2, uid)
             for _ in range(5):
                 ids.append(await alice.saved(await alice.chat(to)))
         assert ids == sorted(set(ids))
         assert ids[-1] < 2**63
-        assert [row[0] for row in visit.rows(uid)] == ids
+        assert [row[0] for row in scenario.rows(uid)] == ids
 
 
-async def test_two_senders_number_their_conversation_together_without_gaps(stage: Stage) -> None:
-    async with visiting_chat(stage) as visit:
-        alice, bob = await visit.pair(0, 1)
+async def test_two_senders_number_their_conversation_together_without_gaps(harness: Harness) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        alice, bob = await scenario.pair(0, 1)
         names = []
         for _ in range(20):
             names += [(alice, await alice.chat(bob.uid)), (bob, await bob.chat(alice.uid))]
         ids = [await speaker.saved(name) for speaker, name in names]
-        rows = await visit.archive.messages(ids)
+        rows = await scenario.archive.messages(ids)
         assert sorted(row.seq for row in rows.values()) == list(range(1, 41))
 
 
-async def many(stage: Stage, count: int) -> None:
+async def many(harness: Harness, count: int) -> None:
     """At full speed, from one instance to another."""
-    async with visiting_chat(stage) as visit:
-        alice, bob = await visit.pair(0, 1)
+    async with new_chat_scenario(harness) as scenario:
+        alice, bob = await scenario.pair(0, 1)
 
         async def speak() -> None:
             for number in range(count):
@@ -243,90 +241,90 @@ async def many(stage: Stage, count: int) -> None:
                     assert frame["type"] in ("ACK", "PING"), frame
 
         await asyncio.gather(speak(), listen(), be_told())
-        assert [row[1] for row in visit.rows(alice.uid)] == [f"n{number}" for number in range(count)]
+        assert [row[1] for row in scenario.rows(alice.uid)] == [f"n{number}" for number in range(count)]
 
 
-async def test_a_thousand_messages_at_full_speed_arrive_in_order_on_another_instance(stage: Stage) -> None:
-    await many(stage, 200 if path_of(stage) == "off" else 1000)
+async def test_a_thousand_messages_at_full_speed_arrive_in_order_on_another_instance(harness: Harness) -> None:
+    await many(harness, 200 if path_of(harness) == "off" else 1000)
 
 
 @pytest.mark.long
-async def test_ten_thousand_messages_at_full_speed_arrive_in_order_on_another_instance(stage: Stage) -> None:
-    await many(stage, 1000 if path_of(stage) == "off" else 10_000)
+async def test_ten_thousand_messages_at_full_speed_arrive_in_order_on_another_instance(harness: Harness) -> None:
+    await many(harness, 1000 if path_of(harness) == "off" else 10_000)
 
 
 # -- the same again --------------------------------------------------------------------------------
 
 
-async def test_a_repeated_message_has_the_same_id_and_reaches_its_receiver_once(stage: Stage) -> None:
-    async with visiting_chat(stage) as visit:
-        alice, bob = await visit.pair(0, 1)
+async def test_a_repeated_message_has_the_same_id_and_reaches_its_receiver_once(harness: Harness) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        alice, bob = await scenario.pair(0, 1)
         id = await alice.saved(await alice.chat(bob.uid, "once", "n"))
         await alice.so_far()
         await alice.chat(bob.uid, "once", "n")
-        again = await told(alice, len(acks(stage)))
-        assert [frame["ackType"] for frame in again] == acks(stage)
+        again = await told(alice, len(acks(harness)))
+        assert [frame["ackType"] for frame in again] == acks(harness)
         assert {int(frame["serverMsgId"]) for frame in again} == {id}
         await alice.saved(await alice.chat(bob.uid, "next", "m"))
         assert [(await bob.next())["body"] for _ in range(2)] == ["once", "next"]
         assert await bob.so_far() == []
-        assert len(visit.rows(alice.uid)) == 2
+        assert len(scenario.rows(alice.uid)) == 2
 
 
-async def test_a_repetition_on_another_instance_is_recognised(stage: Stage) -> None:
-    async with visiting_chat(stage) as visit:
-        alice, bob = await visit.pair(0, 0)
+async def test_a_repetition_on_another_instance_is_recognised(harness: Harness) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        alice, bob = await scenario.pair(0, 0)
         id = await alice.saved(await alice.chat(bob.uid, "once", "n"))
-        elsewhere = await visit.user(1, alice.uid)
+        elsewhere = await scenario.user(1, alice.uid)
         await elsewhere.chat(bob.uid, "once", "n")
         assert await elsewhere.saved("n") == id
-        assert len(visit.rows(alice.uid)) == 1
+        assert len(scenario.rows(alice.uid)) == 1
 
 
 @pytest.mark.parametrize("body", ["once", "other"])
-async def test_repeated_id_for_another_receiver_is_refused(stage: Stage, body: str) -> None:
-    async with visiting_chat(stage) as visit:
-        alice, bob = await visit.pair()
+async def test_repeated_id_for_another_receiver_is_refused(harness: Harness, body: str) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        alice, bob = await scenario.pair()
         await alice.saved(await alice.chat(bob.uid, "once", "n"))
         await alice.so_far()
-        await alice.chat(visit.uid(), body, "n")
+        await alice.chat(scenario.uid(), body, "n")
         assert (await alice.next())["reason"] == "duplicate_msg_id_mismatch"
         assert await alice.so_far() == []
-        assert [row[2] for row in visit.rows(alice.uid)] == ["once"]
+        assert [row[2] for row in scenario.rows(alice.uid)] == ["once"]
 
 
-async def test_repeated_id_with_another_body_is_answered_with_the_first_message(stage: Stage) -> None:
-    async with visiting_chat(stage) as visit:
-        alice, bob = await visit.pair()
-        before = await visit.other_bodies()
+async def test_repeated_id_with_another_body_is_answered_with_the_first_message(harness: Harness) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        alice, bob = await scenario.pair()
+        before = await scenario.other_bodies()
         id = await alice.saved(await alice.chat(bob.uid, "once", "n"))
         await alice.so_far()
         for _ in range(2):
             await alice.chat(bob.uid, "other", "n")
             saved = await alice.expect("ACK", ackType="saved")
             acks = [*await alice.so_far(), saved]
-            assert len(acks) == (1 if path_of(stage) == "off" else 2)
+            assert len(acks) == (1 if path_of(harness) == "off" else 2)
             assert {(ack["serverMsgId"], ack["body"], ack["duplicate"]) for ack in acks} == {(str(id), "once", True)}
-        assert [row[2] for row in visit.rows(alice.uid)] == ["once"]
+        assert [row[2] for row in scenario.rows(alice.uid)] == ["once"]
         assert bodies(await bob.so_far()) == ["once"]
-        assert await visit.other_bodies() == before + 2
+        assert await scenario.other_bodies() == before + 2
         await alice.chat(bob.uid, "once", "n")
         assert "duplicate" not in await alice.expect("ACK", ackType="saved")
 
 
-async def test_the_same_id_of_another_sender_is_another_message(stage: Stage) -> None:
-    async with visiting_chat(stage) as visit:
-        alice, bob = await visit.pair()
+async def test_the_same_id_of_another_sender_is_another_message(harness: Harness) -> None:
+    async with new_chat_scenario(harness) as scenario:
+        alice, bob = await scenario.pair()
         one, other = await alice.saved(await alice.chat(7, name="n")), await bob.saved(await bob.chat(7, name="n"))
         assert one != other
 
 
-async def test_a_repetition_before_it_is_saved_is_told_when_it_is(stage: Stage) -> None:
-    if path_of(stage) == "off":
+async def test_repetition_before_the_save_is_answered_after_the_save(harness: Harness) -> None:
+    if path_of(harness) == "off":
         pytest.skip("does not apply: off, so there is nothing between sent and saved")
-    async with visiting_chat(stage) as visit:
-        alice, bob = await visit.pair()
-        with visit.database_away():
+    async with new_chat_scenario(harness) as scenario:
+        alice, bob = await scenario.pair()
+        with scenario.database_away():
             await alice.chat(bob.uid, "once", "n")
             first = await alice.expect("ACK", ackType="accepted")
             await alice.chat(bob.uid, "once", "n")
@@ -335,24 +333,24 @@ async def test_a_repetition_before_it_is_saved_is_told_when_it_is(stage: Stage) 
             await alice.chat(bob.uid, "other", "n")
             other = await alice.expect("ACK", ackType="accepted", duplicate=True)
             assert (other["serverMsgId"], other["body"]) == (first["serverMsgId"], "once")
-            await alice.chat(visit.uid(), "once", "n")
+            await alice.chat(scenario.uid(), "once", "n")
             await alice.refused("duplicate_msg_id_mismatch", clientMsgId="n")
             assert not [frame for frame in await alice.so_far() if frame.get("ackType") == "saved"]
         saved = await alice.expect("ACK", ackType="saved")
         assert (saved["serverMsgId"], saved["body"], saved["duplicate"]) == (first["serverMsgId"], "once", True)
         assert (await bob.expect("SINGLE_CHAT"))["body"] == "once"
-        assert len(visit.rows(alice.uid)) == 1
+        assert len(scenario.rows(alice.uid)) == 1
 
 
-async def test_who_repeats_on_a_new_connection_is_told_there_when_it_is_saved(stage: Stage) -> None:
-    if path_of(stage) == "off":
+async def test_repetition_on_a_new_connection_gets_saved_there(harness: Harness) -> None:
+    if path_of(harness) == "off":
         pytest.skip("does not apply: off, so there is nothing between sent and saved")
-    async with visiting_chat(stage) as visit:
-        alice, to = await visit.user(), visit.uid()
-        with visit.database_away():
+    async with new_chat_scenario(harness) as scenario:
+        alice, to = await scenario.user(), scenario.uid()
+        with scenario.database_away():
             await alice.chat(to, "once", "n")
             first = await alice.expect("ACK", ackType="accepted")
-            elsewhere = await visit.user(1, alice.uid)
+            elsewhere = await scenario.user(1, alice.uid)
             await elsewhere.chat(to, "once", "n")
             await elsewhere.expect("ACK", ackType="accepted", serverMsgId=first["serverMsgId"])
         assert await elsewhere.saved("n") == int(first["serverMsgId"])
@@ -363,66 +361,69 @@ async def test_who_repeats_on_a_new_connection_is_told_there_when_it_is_saved(st
 
 @pytest.fixture(scope="module", params=["save first", "deliver first"])
 def forgetful(
-    request: pytest.FixtureRequest, redis_server: RedisAt, onlooker: Onlooker, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Stage]:
+    request: pytest.FixtureRequest,
+    redis_server: RedisAt,
+    key_inspector: KeyInspector,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Harness]:
     """Redis forgets soon, and little may wait for the database."""
     flags = {**PATHS[request.param], "chat__idempotency_ttl_s": 1.0, "chat__two_phase__max_backlog": 40}
-    with chat_stage(redis_server, tmp_path_factory.mktemp("chat-forgetful"), onlooker, flags) as up:
+    with chat_harness(redis_server, tmp_path_factory.mktemp("chat-forgetful"), key_inspector, flags) as up:
         yield up
 
 
-async def test_a_repetition_after_the_claim_has_lapsed_makes_no_second_row(forgetful: Stage) -> None:
-    async with visiting_chat(forgetful) as visit:
-        alice, to = await visit.user(), visit.uid()
+async def test_a_repetition_after_the_claim_has_lapsed_makes_no_second_row(forgetful: Harness) -> None:
+    async with new_chat_scenario(forgetful) as scenario:
+        alice, to = await scenario.user(), scenario.uid()
         id = await alice.saved(await alice.chat(to, "once", "n"))
 
         async def forgotten() -> bool:
-            return not await visit.claimed(alice.uid, "n")
+            return not await scenario.claimed(alice.uid, "n")
 
         await wait_until(forgotten, 10)
         await alice.chat(to, "once", "n")
         assert await alice.saved("n") == id
-        assert len(visit.rows(alice.uid)) == 1
+        assert len(scenario.rows(alice.uid)) == 1
 
 
-async def test_another_body_after_the_claim_has_lapsed_is_answered_with_the_first_message(forgetful: Stage) -> None:
-    async with visiting_chat(forgetful) as visit:
-        alice, to = await visit.user(), visit.uid()
+async def test_another_body_after_the_claim_has_lapsed_is_answered_with_the_first_message(forgetful: Harness) -> None:
+    async with new_chat_scenario(forgetful) as scenario:
+        alice, to = await scenario.user(), scenario.uid()
         id = await alice.saved(await alice.chat(to, "once", "n"))
 
         async def forgotten() -> bool:
-            return not await visit.claimed(alice.uid, "n")
+            return not await scenario.claimed(alice.uid, "n")
 
         await wait_until(forgotten, 10)
-        before = await visit.other_bodies()
+        before = await scenario.other_bodies()
         await alice.chat(to, "other", "n")
         saved = await alice.expect("ACK", ackType="saved", clientMsgId="n", duplicate=True)
         assert (saved["serverMsgId"], saved["body"]) == (str(id), "once")
-        assert [row[2] for row in visit.rows(alice.uid)] == ["once"]
-        assert await visit.other_bodies() == before + 1
+        assert [row[2] for row in scenario.rows(alice.uid)] == ["once"]
+        assert await scenario.other_bodies() == before + 1
 
 
-async def test_another_receiver_after_the_claim_has_lapsed_is_an_error_and_nothing_is_kept(forgetful: Stage) -> None:
-    async with visiting_chat(forgetful) as visit:
-        alice, to = await visit.user(), visit.uid()
+async def test_repeated_id_for_another_receiver_is_refused_after_the_claim_lapsed(forgetful: Harness) -> None:
+    async with new_chat_scenario(forgetful) as scenario:
+        alice, to = await scenario.user(), scenario.uid()
         await alice.saved(await alice.chat(to, "once", "n"))
 
         async def forgotten() -> bool:
-            return not await visit.claimed(alice.uid, "n")
+            return not await scenario.claimed(alice.uid, "n")
 
         await wait_until(forgotten, 10)
-        before = await visit.dead_letters(alice.uid)
-        await alice.chat(visit.uid(), "once", "n")
+        before = await scenario.dead_letters(alice.uid)
+        await alice.chat(scenario.uid(), "once", "n")
         await alice.refused("duplicate_msg_id_mismatch", clientMsgId="n")
         await alice.saved(await alice.chat(to, "goes on", "m"))
-        assert await visit.dead_letters(alice.uid) == before
-        assert [row[2] for row in visit.rows(alice.uid)] == ["once", "goes on"]
+        assert await scenario.dead_letters(alice.uid) == before
+        assert [row[2] for row in scenario.rows(alice.uid)] == ["once", "goes on"]
 
 
-async def test_with_too_much_waiting_for_the_database_a_shard_is_busy_and_later_is_not(forgetful: Stage) -> None:
-    async with visiting_chat(forgetful) as visit:
-        alice, to = await visit.user(), visit.uid()
-        with visit.database_away():
+async def test_shard_is_busy_while_its_backlog_is_full(forgetful: Harness) -> None:
+    async with new_chat_scenario(forgetful) as scenario:
+        alice, to = await scenario.user(), scenario.uid()
+        with scenario.database_away():
             for number in range(6):
                 await alice.chat(to, f"{number}", f"n{number}")
             heard = await told(alice, 6)
@@ -437,4 +438,4 @@ async def test_with_too_much_waiting_for_the_database_a_shard_is_busy_and_later_
 
         await wait_until(taken, 10)
         await alice.saved("n5")
-        assert [row[2] for row in visit.rows(alice.uid)] == [f"{number}" for number in range(6)]
+        assert [row[2] for row in scenario.rows(alice.uid)] == [f"{number}" for number in range(6)]

@@ -8,7 +8,7 @@ import pytest
 from dragoman.archive import WrongSchema, open_archive, schema
 from dragoman.archive.schema import Dialect, Script
 from integration.archive.letters import letter, verdicts
-from sql_servers import ask
+from support.databases import ask
 
 NAMES = [script.name for script in schema.scripts("sqlite")]
 

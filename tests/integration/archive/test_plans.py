@@ -13,8 +13,8 @@ from dragoman.archive.postgres import writes as postgres_writes
 from dragoman.archive.postgres.server import SETTINGS
 from dragoman.archive.sqlite import reads as sqlite_reads
 from dragoman.archive.sqlite import writes as sqlite_writes
-from dragoman.embedded.postgres import PostgresServer
-from sql_servers import ask
+from dragoman.tools.postgres import PostgresServer
+from support.databases import ask
 
 _VERBS = ("SELECT", "INSERT", "UPDATE", "WITH")
 

@@ -10,9 +10,9 @@ import pytest
 from dragoman.archive import ArchiveAway, Receipt, Status
 from dragoman.archive.postgres import PostgresArchive
 from dragoman.embedded.engine import free_port
-from dragoman.embedded.postgres import PostgresServer
+from dragoman.tools.postgres import PostgresServer
 from integration.archive.letters import letter, verdicts
-from sql_servers import ask
+from support.databases import ask
 
 LIMIT_S = 1.0
 CALLS: dict[str, Callable[[PostgresArchive], Awaitable[object]]] = {

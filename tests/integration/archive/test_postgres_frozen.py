@@ -9,9 +9,9 @@ import pytest
 
 from dragoman.archive import NewMessage, Outcome, Verdict
 from dragoman.archive.postgres import PostgresArchive
-from dragoman.embedded.postgres import PostgresServer
+from dragoman.tools.postgres import PostgresServer
 from integration.archive.letters import ids, letter, verdicts
-from sql_servers import ask
+from support.databases import ask
 
 HOLD = "SELECT FROM conversation WHERE low_user_id = 1 AND high_user_id = 2 FOR UPDATE"
 CREATE = "INSERT INTO conversation (low_user_id, high_user_id, updated_ms) VALUES (1, 2, 0)"

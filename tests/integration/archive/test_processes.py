@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from sql_servers import ask
+from support.databases import ask
 
 PROGRAM = Path(__file__).with_name("writing_process.py")
 MESSAGES, SHARED = 900, 60

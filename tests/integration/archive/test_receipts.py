@@ -4,7 +4,7 @@ import asyncio
 
 from dragoman.archive import Archive, NewMessage, Receipt, Status, Stored
 from integration.archive.letters import ids, letter
-from sql_servers import ask
+from support.databases import ask
 
 DELIVERED, READ = Status.DELIVERED, Status.READ
 

@@ -3,11 +3,14 @@
 import asyncio
 from time import monotonic
 
+import asyncpg  # type: ignore[import-untyped]
 import pytest
 
 from dragoman.archive import Archive, BadRow, Fenced, NewMessage, Status, open_archive
+from dragoman.archive.postgres import PostgresArchive
+from dragoman.tools.postgres import PostgresServer
 from integration.archive.letters import CREATED_MS, letter, verdicts
-from sql_servers import ask
+from support.databases import ask
 
 
 async def test_a_saved_message_is_read_as_it_was_given(archive: Archive) -> None:
@@ -29,7 +32,7 @@ async def test_a_saved_message_is_read_as_it_was_given(archive: Archive) -> None
     assert await archive.find(2, given.client_msg_id) is None
 
 
-async def test_both_directions_of_a_conversation_are_numbered_together_in_the_given_order(archive: Archive) -> None:
+async def test_both_directions_of_a_conversation_are_numbered_group_commit_in_the_given_order(archive: Archive) -> None:
     given = [letter(1, 2), letter(3, 1), letter(2, 1), letter(1, 2), letter(1, 3)]
     stored = [outcome.message for outcome in await archive.save(given)]
     assert [message.seq for message in stored] == [1, 1, 2, 3, 2]
@@ -46,6 +49,35 @@ async def test_saving_says_when_the_database_begins(archive: Archive) -> None:
         await archive.save(rows, on_begin=lambda begun=begun: begun.append(monotonic()))  # type: ignore[misc]
         assert begun
         assert all(asked <= at <= monotonic() for at in begun)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_postgres_begins_with_a_message_when_a_connection_of_the_pool_is_free(
+    postgres_server: PostgresServer, count: int
+) -> None:
+    url = postgres_server.new_database()
+    archive, locker = PostgresArchive(url, pool=1), await asyncpg.connect(url)
+    try:
+        await archive.save([letter(1, 2)])
+        await locker.execute("BEGIN; LOCK TABLE conversation")
+        reading = asyncio.create_task(archive.history(1, 2, limit=1))
+        blocked = (
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
+        while not await locker.fetchval(blocked):
+            pass
+        begun = list[float]()
+        rows = [letter(1, 2) for _ in range(count)]
+        saving = asyncio.create_task(archive.save(rows, on_begin=lambda: begun.append(monotonic())))
+        await locker.fetchval("SELECT 1")  # a round trip: the save has long asked for its connection
+        unlocked = monotonic()
+        await locker.execute("COMMIT")
+        await asyncio.gather(reading, saving)
+        assert begun
+        assert begun[0] >= unlocked
+    finally:
+        await locker.close()
+        await archive.close()
 
 
 async def test_a_message_saved_twice_is_one_row(archive: Archive) -> None:

@@ -15,7 +15,7 @@ import pytest
 from dragoman.archive import ArchiveAway, BadRow, Fenced
 from dragoman.archive.sqlite import SqliteArchive
 from integration.archive.letters import letter, verdicts
-from sql_servers import ask
+from support.databases import ask
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ async def test_a_file_put_in_the_place_of_another_is_the_one_used(
     assert await archive.undelivered(2) == []
 
 
-async def test_of_a_group_that_is_committed_together_only_the_bad_piece_fails(
+async def test_of_a_group_that_is_committed_group_commit_only_the_bad_piece_fails(
     archive: SqliteArchive, path: Path
 ) -> None:
     await archive.save([letter(1, 2)], shard=1, fence=5)

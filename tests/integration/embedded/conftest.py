@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from processes import Descendants, StartParent
+from support.waiting import Descendants, StartParent
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 from dragoman.embedded.engine import RedisServer, find_server
-from dragoman.embedded.lifeline import Child
+from dragoman.embedded.parent_watch import Child
 
 
 def sleeper(watch: bool | None) -> Child:

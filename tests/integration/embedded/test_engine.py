@@ -14,7 +14,7 @@ from dragoman.embedded.binary import ServerBinary, dotted
 from dragoman.embedded.datadir import RECORD_FILE
 from dragoman.embedded.engine import CHOOSE_PORT, EngineError, RedisServer, ServerEnded
 from dragoman.embedded.wire import wire
-from processes import StartParent, alive, wait_until
+from support.waiting import StartParent, alive, wait_for
 
 
 @pytest.fixture(params=["server_binary", "old_server_binary"])
@@ -58,24 +58,25 @@ def test_file_is_rewritten_before_it_takes_long_to_load(any_binary: ServerBinary
         with wire(server.socket_path) as connection:
             for _ in range(40):
                 connection.call("SET", "same", "x" * 1_000_000)
-        wait_until(lambda: file_bytes(server) < 10_000_000, "the file to be rewritten")
+        wait_for(lambda: file_bytes(server) < 10_000_000, "the file to be rewritten")
 
 
 def test_server_that_loads_its_data_says_so_once_and_how_much_there_is(
     server_binary: ServerBinary, tmp_path: Path
 ) -> None:
-    slow = {"key-load-delay": "4000", "loading-process-events-interval-bytes": "1024"}
+    # While it loads an append-only file, a server answers only every 1024 commands: three times within these 4.5 s.
+    slow = {"key-load-delay": "1500"}
     loading = list[int]()
     with RedisServer(server_binary, tmp_path / "data", settings=slow) as server:
         with wire(server.socket_path) as connection:
-            for number in range(1000):
+            for number in range(3000):
                 connection.call("SET", f"key {number}", "x" * 100)
         server.kill()
         server.prepare()
         server.launch()
         server.wait_ready(loading.append)
         assert len(loading) == 1
-        assert loading[0] >= 1000 * 100
+        assert loading[0] >= 3000 * 100
 
 
 def test_with_fsync_always_a_restart_after_kill_9_keeps_every_answered_write(
@@ -127,7 +128,7 @@ def test_the_directory_stays_taken_while_a_server_outlives_its_killed_parent(
     with pytest.raises(EngineError, match=rf"pid {orphan}"):
         heir.start()
     os.kill(orphan, signal.SIGCONT)
-    wait_until(lambda: not alive(orphan), "the orphan to end")
+    wait_for(lambda: not alive(orphan), "the orphan to end")
     with heir:
         assert heir.call("PING") == "PONG"
 

@@ -3,7 +3,7 @@
 import pytest
 import redis
 
-from redis_servers import RedisAt, own, urls_from
+from support.redis_servers import RedisAt, own, urls_from
 
 
 def test_a_single_server_is_reached_by_tcp_and_by_socket(redis_server: RedisAt) -> None:

@@ -9,12 +9,11 @@ import pytest
 
 from dragoman.engines import Sound
 from dragoman.engines.catalog import PRESETS, Setup, Step, opened
-from dragoman.node import Node, Timing
+from dragoman.node import Capabilities, Node, Timing
 from dragoman.protocol.audio import decode_base64, encode_base64
 from dragoman.protocol.codes import ErrorCode
 from dragoman.protocol.node import JobResult, NodeHeartbeat, NodePartial, NodeRegister
-from engines_here import english, needs_apertium, needs_espeak, needs_wheels
-from model_server import KEY, Fault, beep, model_server
+from support.engines import KEY, Fault, beep, english, model_server, needs_apertium, needs_espeak, needs_wheels
 from unit.node.fake_scheduler import FakeScheduler, running, scheduler
 
 pytestmark = needs_wheels
@@ -25,11 +24,10 @@ HEAR, TRANSLATE, SPEAK = (Step(name) for name in PRESETS["local"])
 async def served(setup: Setup, fake: FakeScheduler, sound: Sound, format: str = "opus") -> JobResult:
     """What a node with these engines answers."""
     async with opened(setup) as engines:
-        hears, writes, speaks = map(sorted, engines.promise)
+        hears, writes, speaks = map(sorted, engines.served)
         timing = Timing(heartbeat_s=0.2)
-        node = Node(
-            fake.url, engines.pipeline, asr=hears, semantic=writes, tts=speaks, services=engines.services, timing=timing
-        )
+        capabilities = Capabilities(hears, writes, speaks, services=engines.services)
+        node = Node(fake.url, engines.pipeline, capabilities, timing=timing)
         async with running(node):
             await fake.hears(NodeHeartbeat)
             data = sound.opus() if format == "opus" else sound.pcm
@@ -124,6 +122,6 @@ async def test_the_command_takes_its_key_from_the_environment_and_never_tells_it
         assert (done.text_asr, done.text_translated) == ("we need a doctor", "Necesitamos un médico.")
         assert f"Bearer {KEY}" in server.authorizations
         told = (tmp_path / "log").read_text()
-        assert f"Know that what is said goes to {server.v1}." in told
+        assert f"Know that speech is sent to {server.v1}." in told
         assert "HTTP 401" in told
         assert KEY not in told

@@ -7,7 +7,7 @@ import pytest
 from dragoman.domain.segmenter import Cut, Output, Segmenter, SegmenterSettings, Withheld
 from dragoman.engines import Sound
 from dragoman.protocol.audio import OPUS_PACKET_MS, duration_ms
-from engines_here import english, needs_espeak, needs_wheels
+from support.engines import english, needs_espeak, needs_wheels
 
 pytestmark = needs_wheels
 

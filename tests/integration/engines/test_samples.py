@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from dragoman.cli.sample import spoken
+from dragoman.domain.sample_sentences import SENTENCES
 from dragoman.engines import Sound
 from dragoman.engines.pocketsphinx import PocketSphinx
-from dragoman.gateway.sample import SENTENCES
-from engines_here import needs_espeak, needs_wheels, words
+from support.engines import needs_espeak, needs_wheels, words
 
 pytestmark = [needs_espeak, needs_wheels]
 

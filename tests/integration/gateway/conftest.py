@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import uvloop
 
-from gateway_peers import Run
+from support.gateway import Run
 
 
 @pytest.fixture(params=["uvloop", "asyncio"])

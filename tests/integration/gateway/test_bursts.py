@@ -8,7 +8,7 @@ import pytest
 
 from dragoman.gateway import Connection
 from dragoman.protocol.codes import Close
-from gateway_peers import (
+from support.gateway import (
     BINARY,
     CLOSE,
     CONTINUATION,

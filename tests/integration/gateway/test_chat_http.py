@@ -20,9 +20,10 @@ from dragoman.gateway import chat_http
 from dragoman.gateway.auditing import Auditor
 from dragoman.gateway.chat_http import routes
 from dragoman.gateway.http import Backstage, application
-from dragoman.gateway.principal import Doorkeeper
+from dragoman.gateway.principal import Authenticator
 from dragoman.services.chat.accounts import Accounts
 from dragoman.services.chat.tokens import Tokens
+from dragoman.services.tallies import Number
 from dragoman.store.errors import RedisAway
 
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
@@ -43,6 +44,7 @@ class Site:
         self.archive, self.client, self.tokens = archive, client, tokens
         self.versions: Counter[int] = Counter()
         self.redis_is_away = False
+        self.refused = Number()
 
     async def session_version(self, uid: int) -> int:
         if self.redis_is_away:
@@ -112,7 +114,9 @@ async def site(directory: Path, history_per_minute: int = 0) -> AsyncIterator[Si
     )
     # Backstage is for operators: nothing here gets that far.
     stage = Mock(Backstage, auditor=Auditor(Mock(), "here"))
-    app = application(stage, Doorkeeper((SECRET,), "dragoman"), routes(accounts, archive, history_per_minute))
+    app = application(
+        stage, Authenticator((SECRET,), "dragoman"), routes(accounts, archive, history_per_minute, made.refused.inc)
+    )
     async with TestClient(TestServer(app)) as client:
         made.client = client
         yield made
@@ -127,6 +131,7 @@ async def test_a_user_asks_for_history_so_often_a_minute_and_others_do_not_notic
             await here.get(path, ALICE, peerUserId=BOB)
         refused = await opened(await here._asked(path, ALICE, {"peerUserId": BOB}), 429)
         assert refused["message"] == "too many requests for history: try again in a minute"
+        assert here.refused.value == 1
         await here.get(path, BOB, peerUserId=ALICE)
 
 

@@ -17,7 +17,7 @@ from dragoman.domain.job import Event, Outcome
 from dragoman.gateway import console_api
 from dragoman.gateway.auditing import Auditor
 from dragoman.gateway.http import Backstage, application
-from dragoman.gateway.principal import Doorkeeper
+from dragoman.gateway.principal import Authenticator
 from dragoman.instance.stores import Stores
 from dragoman.services.history import History
 from dragoman.services.loops import Tasks
@@ -25,17 +25,18 @@ from dragoman.services.metrics import Metrics
 from dragoman.services.operations import Operations
 from dragoman.services.register import Register
 from dragoman.services.report import Report
+from dragoman.services.routing.announcer import Announcer
 from dragoman.services.speech.fleet_view import FleetView
-from dragoman.services.upkeep.announcer import Announcer
 from dragoman.store.instances import GONE_MS, LOST, Presence
 from dragoman.store.jobs import MAX_RECENT, TRIM_EVERY, Jobs
 from dragoman.store.nodes import Snapshot
 from dragoman.store.redis import Redis
 from dragoman.store.sessions import window_fields
-from instances import config
-from redis_clients import Connect
-from redis_servers import RedisAt
-from waiting import wait_until
+from support.cluster import config
+from support.redis_servers import LONG_CLUSTER, Connect, RedisAt
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.parametrize("redis_at", ["single", LONG_CLUSTER], indirect=True)
 
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
 
@@ -53,16 +54,17 @@ class Site:
 
     def __init__(self, stores: Stores) -> None:
         self.stores, metrics = stores, Metrics()
-        self.view = FleetView(stores.nodes, metrics, presence_ttl_s=60)
-        self.view.storm = stores.storm
-        report = Report("here", stores.instances, stores.inboxes, stores.letters, self.view, stores.reservations, 4)
+        self.view = FleetView(stores.nodes, stores.storm, metrics, presence_ttl_s=60)
+        report = Report(
+            "here", stores.instances, stores.inboxes, stores.letters, self.view, stores.nodes, stores.reservations, 4
+        )
         auditor = Auditor(stores.audit, "here")
         stage = Backstage("here", metrics.registry, report, stores.letters, stores.jobs, dict, lambda: None, auditor)
-        register = Register(stores.redis, stores.keys, stores.instances, stores.jobs)
+        register = Register(stores.instances, stores.jobs, stores.sessions, stores.owners, stores.turns)
         history = History("here", metrics, stores.samples, stores.instances)
         seen = Seen(report, register, history, Mock(Operations))  # what it does is tested with instances that do it
         operators = console_api.routes(seen, auditor)
-        keeper = Doorkeeper((SECRET,), "us")
+        keeper = Authenticator((SECRET,), "us")
         self.app = application(stage, keeper, console_api.files(), operators)
         self.client: TestClient[Any, Any]
 
@@ -137,7 +139,7 @@ async def test_what_cannot_be_answered_is_refused_in_a_sentence(site: Site, aske
 
 async def test_a_thousand_nodes_come_in_pages_and_each_once(site: Site) -> None:
     for number in range(1000):
-        site.view.saw(Snapshot(f"n{number:04}", 1, "a", asr=["en"], semantic=["es"], seen_ms=1))
+        site.view.seen(Snapshot(f"n{number:04}", 1, "a", asr=["en"], semantic=["es"], seen_ms=1))
     seen: list[str] = []
     after, pages = "", 0
     while pages == 0 or after:

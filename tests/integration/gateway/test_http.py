@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from dragoman.domain.job import Event
 from dragoman.gateway.auditing import Auditor
 from dragoman.gateway.http import Backstage, admin_application, application
-from dragoman.gateway.principal import Doorkeeper
+from dragoman.gateway.principal import Authenticator
 from dragoman.instance.stores import Stores
 from dragoman.protocol.peer import Bounced, ChatPush, FromNode, InboxMessage, OnePush, ToSocket, encode_peer
 from dragoman.services.metrics import Metrics
@@ -25,10 +25,8 @@ from dragoman.services.report import Report
 from dragoman.services.speech.fleet_view import FleetView
 from dragoman.store.errors import RedisAway
 from dragoman.store.redis import Redis
-from instances import config
-from redis_servers import RedisAt
-
-pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+from support.cluster import config
+from support.redis_servers import RedisAt
 
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
 MESSAGE = encode_peer(Bounced("n", 1, "j", 1))
@@ -41,11 +39,13 @@ class Site:
         self.stores, self.metrics = stores, Metrics()
         self.why_not_ready: str | None = None
         self._letters = 0
-        view = FleetView(stores.nodes, self.metrics, presence_ttl_s=60)
+        view = FleetView(stores.nodes, stores.storm, self.metrics, presence_ttl_s=60)
         self.stage = Backstage(
             "here",
             self.metrics.registry,
-            Report("here", stores.instances, stores.inboxes, stores.letters, view, stores.reservations, 4),
+            Report(
+                "here", stores.instances, stores.inboxes, stores.letters, view, stores.nodes, stores.reservations, 4
+            ),
             stores.letters,
             stores.jobs,
             lambda: {"instance": "here"},
@@ -55,13 +55,13 @@ class Site:
 
     @asynccontextmanager
     async def public(self, *secrets: str) -> AsyncIterator[TestClient[Any, Any]]:
-        async with TestClient(TestServer(application(self.stage, Doorkeeper(secrets, "us")))) as client:
+        async with TestClient(TestServer(application(self.stage, Authenticator(secrets, "us")))) as client:
             yield client
 
     @asynccontextmanager
     async def admin(self, *secrets: str) -> AsyncIterator[TestClient[Any, Any]]:
         """With secrets: as where others can reach it."""
-        keeper = Doorkeeper(secrets, "us") if secrets else None
+        keeper = Authenticator(secrets, "us") if secrets else None
         async with TestClient(TestServer(admin_application(self.stage, keeper))) as client:
             yield client
 
@@ -216,7 +216,7 @@ async def test_an_admin_port_that_others_can_reach_tells_strangers_no_more_than_
 
 async def test_a_name_that_was_made_to_point_here_gets_no_answer_where_nobody_is_asked(site: Site) -> None:
     """DNS rebinding: to the browser the page is of our own origin."""
-    app = application(site.stage, Doorkeeper((), "us"), only_ours=True)
+    app = application(site.stage, Authenticator((), "us"), only_ours=True)
     async with TestClient(TestServer(app)) as client:
         evil = {"Host": "evil.example:5010", "Origin": "http://evil.example:5010"}
         for path in ("/api/v1/cluster", "/health", "/metrics"):

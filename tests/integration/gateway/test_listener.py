@@ -7,10 +7,10 @@ import socket
 import aiohttp
 import pytest
 
-from dragoman.gateway import Endpoint, Limits, Listener, OriginAllowList, Reject, Request
-from dragoman.gateway.addresses import Crowd
+from dragoman.domain.limits.connections import PerAddressLimit
+from dragoman.gateway import Endpoint, Listener, OriginAllowList, Reject, Request
 from dragoman.protocol.codes import Close
-from gateway_peers import (
+from support.gateway import (
     TEXT,
     Echo,
     RawClient,
@@ -144,10 +144,8 @@ def test_connections_past_the_limit_are_told_to_come_back_and_http_still_answers
 
 def test_an_address_with_all_its_sockets_is_told_to_come_back_until_one_of_them_is_gone(run: Run) -> None:
     async def main() -> None:
-        found: list[Listener] = []
-        crowd = Crowd(2, lambda address: found[0].roster.addresses.of(address), exempt=lambda address: False)
-        async with serving(authorize=crowd) as listener:
-            found.append(listener)
+        async with serving(max_per_address=2) as listener:
+            listener.registry.addresses = PerAddressLimit(2, exempt=lambda address: False)  # loopback counts here
             async with websocket(listener):
                 async with websocket(listener):
                     status, headers = await _refusal(listener, upgrade())
@@ -234,7 +232,7 @@ def test_a_socket_that_is_already_bound_can_be_given(run: Run) -> None:
     async def main() -> None:
         sock = socket.create_server(("127.0.0.1", 0))
         listener = Listener()
-        await listener.start(None, 0, {"/echo": Echo}, http_app(), Limits(), sock=sock)
+        await listener.start(None, 0, {"/echo": Echo}, http_app(), sock=sock)
         assert listener.port == sock.getsockname()[1]
         async with websocket(listener):
             pass
@@ -278,7 +276,7 @@ def test_close_tells_everyone_and_cuts_off_who_does_not_follow(run: Run) -> None
                 await client.send(upgrade("/noted"))
                 assert (await client.answer()).status == 101
             async with connected(listener) as undecided:
-                await until(lambda: len(listener.roster.heads) == 1)
+                await until(lambda: len(listener.registry.heads) == 1)
                 await listener.close(Close.SHUTDOWN)
                 assert await undecided.ended()
             assert not listener.connections

@@ -10,11 +10,10 @@ import pytest
 from aiohttp import web
 
 from dragoman.gateway import Connection, Listener
-from dragoman.gateway.addresses import Crowd
-from dragoman.gateway.http_places import peer_of
+from dragoman.gateway.http_connections import peer_of
 from dragoman.gateway.proxies import Proxies
 from dragoman.gateway.proxy_protocol import SIGNATURE
-from gateway_peers import Answer, Echo, RawClient, Run, connected, serving, until, upgrade
+from support.gateway import Answer, Echo, RawClient, Run, connected, serving, until, upgrade
 
 PROXY, ELSEWHERE = "127.0.0.3", "127.0.0.1"  # two addresses of this machine
 ANN, BOB = "203.0.113.7", "198.51.100.9"
@@ -110,7 +109,7 @@ def test_a_websocket_has_the_address_of_its_client_also_behind_other_requests(ru
                 assert (await told(second, get(X_Forwarded_For=ANN))).status == 200
                 assert (await told(second, upgrade("/ws", X_Forwarded_For=BOB))).status == 101
                 assert [conn.peer[0] for conn in site.sockets] == [ANN, BOB]
-                assert [listener.roster.addresses.of(address) for address in (ANN, BOB, PROXY)] == [1, 1, 0]
+                assert [listener.registry.addresses.of(address) for address in (ANN, BOB, PROXY)] == [1, 1, 0]
             bad = await asked(listener, upgrade("/ws", Forwarded='for="'))
             assert (bad.status, "malformed" in reason(bad)) == (400, True)
             async with connected(listener) as direct:
@@ -122,10 +121,7 @@ def test_a_websocket_has_the_address_of_its_client_also_behind_other_requests(ru
 
 def test_a_client_cannot_use_up_the_sockets_of_others_behind_its_proxy(run: Run) -> None:
     async def main() -> None:
-        found: list[Listener] = []
-        crowd = Crowd(1, lambda address: found[0].roster.addresses.of(address))
-        async with serving(authorize=crowd, proxies=TRUST) as listener, AsyncExitStack() as stack:
-            found.append(listener)
+        async with serving(max_per_address=1, proxies=TRUST) as listener, AsyncExitStack() as stack:
             for address, status in ((ANN, 101), (ANN, 429), (BOB, 101)):
                 client = await stack.enter_async_context(connected(listener, come_from=PROXY))
                 assert (await told(client, upgrade(X_Forwarded_For=address))).status == status

@@ -9,7 +9,7 @@ import pytest
 from dragoman.gateway import Connection, Listener, Route
 from dragoman.gateway.limits import Limits
 from dragoman.protocol.codes import Close
-from gateway_peers import (
+from support.gateway import (
     BINARY,
     CLOSE,
     CONTINUATION,
@@ -288,11 +288,11 @@ def test_a_reader_that_falls_behind_and_catches_up_stays(run: Run) -> None:
     async def main() -> None:
         async with serving({"/flood": Flood}, out_queue_bytes=100 * MB) as listener, _slow(listener) as slow:
             await slow.send(upgrade("/flood") + frame(TEXT, b"300"))
-            await until(lambda: len(listener.roster.backlogged) == 1)
+            await until(lambda: len(listener.registry.backlogged) == 1)
             assert (await slow.answer()).status == 101
             for n in range(300):
                 assert await slow.frame() == (TEXT, b"%d " % n + b"x" * (n * 997 % 70_000))
-            await until(lambda: len(listener.roster.backlogged) == 0)
+            await until(lambda: len(listener.registry.backlogged) == 0)
             assert not listener.counters.closed
 
     run(main)

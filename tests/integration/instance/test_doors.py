@@ -13,10 +13,10 @@ import pytest
 
 from dragoman.embedded.engine import free_port
 from dragoman.protocol.codes import Close
-from e2e.raw_node import SAMPLES
-from integration.speech.house import PATIENCE_S, House
-from redis_servers import RedisAt
-from waiting import wait_until
+from support.in_process import PATIENCE_S, House
+from support.raw_node import SAMPLES
+from support.redis_servers import RedisAt
+from support.waiting import wait_until
 
 NOT_LONG_S = 30.0  # the minute that the HTTP server would give everybody by itself is too long for a supervisor
 QUESTIONS = 2000  # whose answers are more than any buffer holds
@@ -30,7 +30,6 @@ def has_to_wait(house: House) -> bool:
     return any(connection._paused for connection in admin.server.connections)
 
 
-@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
 async def test_who_asks_for_metrics_and_does_not_read_them_holds_up_no_end(redis_at: RedisAt, prefix: str) -> None:
     loop = asyncio.get_running_loop()
     house = await House.open(redis_at, prefix, "i", server__admin_port=free_port() - 1)
@@ -55,7 +54,6 @@ async def test_who_asks_for_metrics_and_does_not_read_them_holds_up_no_end(redis
 INIT = {"type": "session_init", "client_version": "t", "platform": "web", "src_lang": "en", "tgt_lang": "es"}
 
 
-@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
 async def test_every_websocket_opens_on_the_connection_of_the_login(redis_at: RedisAt, prefix: str) -> None:
     house = await House.open(redis_at, prefix, "i")
     listener = house.instance.doors.listener
@@ -80,7 +78,6 @@ async def test_every_websocket_opens_on_the_connection_of_the_login(redis_at: Re
         await house.close()
 
 
-@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
 @pytest.mark.parametrize("secret", ["", "a secret of the test that is long enough"], ids=["no secret", "secret"])
 async def test_a_page_from_another_port_of_this_machine_may_connect_if_no_secret_is_set(
     redis_at: RedisAt, prefix: str, secret: str
@@ -136,7 +133,6 @@ async def answers(house: House, **headers: str) -> set[tuple[int, bool]]:
     return found
 
 
-@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
 async def test_what_a_proxy_passes_on_is_refused_if_no_secret_is_set(redis_at: RedisAt, prefix: str) -> None:
     house = await House.open(redis_at, prefix, "i", server__admin_port=free_port() - 1)
     try:
@@ -150,7 +146,6 @@ async def test_what_a_proxy_passes_on_is_refused_if_no_secret_is_set(redis_at: R
         await house.close()
 
 
-@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
 async def test_a_trusted_proxy_serves_this_machine_alone_if_no_secret_is_set(redis_at: RedisAt, prefix: str) -> None:
     house = await House.open(redis_at, prefix, "i", server__trusted_proxies=["127.0.0.1"])
     here = {"X-Forwarded-For": "127.0.0.1", "X-Forwarded-Proto": "https", "Via": "1.1 proxy"}
@@ -162,7 +157,6 @@ async def test_a_trusted_proxy_serves_this_machine_alone_if_no_secret_is_set(red
         await house.close()
 
 
-@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
 @pytest.mark.parametrize(
     "flags", [{"security__secret": SECRET}, {"security__insecure_allow_anonymous": True}], ids=["secret", "anonymous"]
 )
@@ -176,7 +170,6 @@ async def test_what_a_proxy_passes_on_is_served_if_tokens_or_trust_are_set(
         await house.close()
 
 
-@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
 async def test_tries_to_log_in_count_for_the_client_behind_a_trusted_proxy(redis_at: RedisAt, prefix: str) -> None:
     house = await House.open(
         redis_at,
@@ -184,7 +177,7 @@ async def test_tries_to_log_in_count_for_the_client_behind_a_trusted_proxy(redis
         "i",
         security__secret=SECRET,
         server__trusted_proxies=["127.0.0.1"],
-        chat__logins_per_minute=1,
+        limits__login_attempts_per_minute=1,
     )
     try:
         async with aiohttp.ClientSession(f"http://127.0.0.1:{house.instance.doors.listener.port}") as http:
@@ -198,7 +191,6 @@ async def test_tries_to_log_in_count_for_the_client_behind_a_trusted_proxy(redis
         await house.close()
 
 
-@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
 async def test_the_audit_names_the_address_of_an_operator_behind_a_trusted_proxy(
     redis_at: RedisAt, prefix: str
 ) -> None:
@@ -219,7 +211,6 @@ async def test_the_audit_names_the_address_of_an_operator_behind_a_trusted_proxy
         await house.close()
 
 
-@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
 async def test_an_unknown_name_gets_no_account_if_a_secret_is_set(redis_at: RedisAt, prefix: str) -> None:
     house = await House.open(redis_at, prefix, "i", security__secret=SECRET)
     try:
@@ -233,7 +224,6 @@ async def test_an_unknown_name_gets_no_account_if_a_secret_is_set(redis_at: Redi
         await house.close()
 
 
-@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
 @pytest.mark.parametrize("accepted", [False, True])
 async def test_speech_accepts_a_chat_token_only_if_it_is_configured(
     redis_at: RedisAt, prefix: str, accepted: bool
@@ -256,7 +246,6 @@ async def test_speech_accepts_a_chat_token_only_if_it_is_configured(
         await house.close()
 
 
-@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
 async def test_an_invite_code_of_an_operator_creates_one_account(redis_at: RedisAt, prefix: str) -> None:
     house = await House.open(redis_at, prefix, "i", security__secret=SECRET, chat__registration="invite")
     claims = {"iss": "dragoman", "exp": time.time() + 600, "typ": "operator", "sub": "olga"}
@@ -289,7 +278,6 @@ async def registered(
     return (json.loads(frame.data)["type"], None) if text else ("", ws.close_code)
 
 
-@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
 async def test_an_anonymous_node_does_not_replace_one_with_a_token_on_any_instance(
     redis_at: RedisAt, prefix: str
 ) -> None:
@@ -313,11 +301,10 @@ async def test_an_anonymous_node_does_not_replace_one_with_a_token_on_any_instan
         await other.close()
 
 
-@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
 async def test_the_share_of_connections_without_a_session_is_one_of_the_client_behind_the_proxy(
     redis_at: RedisAt, prefix: str
 ) -> None:
-    flags = {"security__secret": SECRET, "server__trusted_proxies": ["127.0.0.1"], "server__max_pre_session": 8}
+    flags = {"security__secret": SECRET, "server__trusted_proxies": ["127.0.0.1"], "limits__pre_session_connections": 8}
     house = await House.open(redis_at, prefix, "i", **flags)
     url = f"ws://127.0.0.1:{house.instance.doors.listener.port}/ws/session"
     try:
@@ -334,7 +321,6 @@ async def test_the_share_of_connections_without_a_session_is_one_of_the_client_b
         await house.close()
 
 
-@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
 async def test_a_flood_of_logins_from_one_address_refuses_nobody_at_other_addresses(
     redis_at: RedisAt, prefix: str
 ) -> None:

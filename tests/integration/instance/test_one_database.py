@@ -7,16 +7,14 @@ from pathlib import Path
 import pytest
 
 from dragoman.config import Config
-from dragoman.embedded.postgres import PostgresServer
 from dragoman.instance.instance import Instance
 from dragoman.instance.redis_check import CannotStart
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
-from instances import config
-from redis_servers import RedisAt
-from waiting import wait_until
-
-on_one_server = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+from dragoman.tools.postgres import PostgresServer
+from support.cluster import config
+from support.redis_servers import RedisAt
+from support.waiting import wait_until
 
 
 def at(redis: RedisAt, prefix: str, name: str, database: str) -> Config:
@@ -43,7 +41,6 @@ async def test_an_instance_with_a_database_of_its_own_does_not_start(
             pass
 
 
-@on_one_server
 async def test_the_database_of_the_cluster_is_remembered_when_nobody_is_there(
     redis_at: RedisAt, prefix: str, sql_url: str, tmp_path: Path
 ) -> None:
@@ -56,7 +53,6 @@ async def test_the_database_of_the_cluster_is_remembered_when_nobody_is_there(
         pass
 
 
-@on_one_server
 async def test_a_database_that_was_replaced_is_taken_when_the_key_is_gone(
     redis_at: RedisAt, redis: Redis, keys: Keys, tmp_path: Path
 ) -> None:
@@ -67,7 +63,6 @@ async def test_a_database_that_was_replaced_is_taken_when_the_key_is_gone(
         pass
 
 
-@on_one_server
 async def test_an_instance_whose_database_comes_up_later_and_is_another_ends(
     redis_at: RedisAt, prefix: str, tmp_path: Path, own_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,7 +79,6 @@ async def test_an_instance_whose_database_comes_up_later_and_is_another_ends(
         await wait_until(lambda: told == ["b"], what="the instance to end")
 
 
-@on_one_server
 async def test_a_database_that_was_away_at_the_start_and_is_the_right_one_is_used(
     redis_at: RedisAt, redis: Redis, keys: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,15 +9,13 @@ from typing import Any
 import aiohttp
 import pytest
 
-from chat_speaker import ChatSpeaker
 from dragoman.domain.fleet import Fleet
 from dragoman.protocol.codes import Close
-from instances import Speaker
-from integration.speech.house import PATIENCE_S, House
-from redis_servers import RedisAt
-from waiting import wait_until
-
-pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+from support.chat import ChatSpeaker
+from support.cluster import Speaker
+from support.in_process import PATIENCE_S, House
+from support.redis_servers import RedisAt
+from support.waiting import wait_until
 
 
 class Pair:

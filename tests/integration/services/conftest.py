@@ -6,9 +6,11 @@ import pytest
 
 from dragoman.instance.stores import Stores
 from dragoman.store.redis import Redis
-from instances import config
-from members import Join, Member
-from redis_servers import RedisAt
+from integration.services.members import Join, Member
+from support.cluster import config
+from support.redis_servers import LONG_CLUSTER, RedisAt, redis_on
+
+redis_at = redis_on("single", LONG_CLUSTER)
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from dragoman.instance.stores import Stores
 from dragoman.protocol.peer import Announcement, CoolingDown, NodeLost, NodeSeen, SlotFreed
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
+from dragoman.services.routing.announcer import Announcer
 from dragoman.services.speech.fleet_view import FleetView
-from dragoman.services.upkeep.announcer import Announcer
 from dragoman.store.nodes import Snapshot
-from redis_clients import Connect
-from waiting import wait_until
+from support.redis_servers import Connect
+from support.waiting import wait_until
 
 EVERY_KIND: list[Announcement] = [
     NodeSeen(msgspec.Raw(b'{"id":"n","epoch":1,"instance":"a"}')),
@@ -51,7 +51,7 @@ def ears(runner: asyncio.Runner, connect: Connect, stores: Stores) -> Iterator[l
 async def test_every_announcement_reaches_everybody_and_ourselves_at_once(ears: list[Ear]) -> None:
     here, there = ears
     for message in EVERY_KIND:
-        here.announcer.tell(message)
+        here.announcer.announce(message)
     assert here.heard == EVERY_KIND
     await wait_until(lambda: len(there.heard) == len(EVERY_KIND))
     assert there.heard == EVERY_KIND
@@ -62,7 +62,7 @@ async def test_what_cannot_be_read_is_skipped(ears: list[Ear], stores: Stores) -
     here, there = ears
     for data in (b"\xff", b"{}", b'{"type":"from_tomorrow"}', b"[" * 5000):
         await stores.redis.publish(stores.keys.announcements, data)
-    here.announcer.tell(SlotFreed("n"))
+    here.announcer.announce(SlotFreed("n"))
     await wait_until(lambda: there.heard)
     assert there.heard == [SlotFreed("n")]
 
@@ -75,7 +75,7 @@ async def test_a_listener_that_fails_does_not_keep_the_others_from_hearing(store
 
     announcer.subscribe(fail)
     announcer.subscribe(heard.append)
-    announcer._heard(msgspec.json.encode(SlotFreed("n")))
+    announcer._received(msgspec.json.encode(SlotFreed("n")))
     assert heard == [SlotFreed("n")]
 
 
@@ -83,17 +83,17 @@ async def test_whoever_missed_every_announcement_finds_the_same_nodes_by_refresh
     ears: list[Ear], stores: Stores
 ) -> None:
     here, there = ears
-    told, missed = (FleetView(stores.nodes, Metrics(), presence_ttl_s=60) for _ in range(2))
-    there.announcer.subscribe(told.hear)
+    told, missed = (FleetView(stores.nodes, stores.storm, Metrics(), presence_ttl_s=60) for _ in range(2))
+    there.announcer.subscribe(told.on_announcement)
     for node in ("stays", "goes"):
         snapshot = Snapshot(node, 1, "a", slots=2, asr=["en"])
         await stores.nodes.heard(snapshot)
-        here.announcer.tell(NodeSeen(msgspec.Raw(msgspec.json.encode(snapshot))))
+        here.announcer.announce(NodeSeen(msgspec.Raw(msgspec.json.encode(snapshot))))
     await wait_until(lambda: len(told.fleet) == 2)
     await missed.run_once()
     assert len(missed.fleet) == 2
     await stores.nodes.gone("goes")
-    here.announcer.tell(NodeLost("goes", 1))
+    here.announcer.announce(NodeLost("goes", 1))
     await wait_until(lambda: len(told.fleet) == 1)
     await missed.run_once()
     assert [node.id for node in missed.fleet.nodes()] == [node.id for node in told.fleet.nodes()] == ["stays"]

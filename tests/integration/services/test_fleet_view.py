@@ -14,7 +14,7 @@ from dragoman.store.nodes import Snapshot
 
 @pytest.fixture
 def view(stores: Stores) -> FleetView:
-    return FleetView(stores.nodes, Metrics(), presence_ttl_s=60)
+    return FleetView(stores.nodes, stores.storm, Metrics(), presence_ttl_s=60)
 
 
 def ids(view: FleetView) -> list[str]:
@@ -35,31 +35,37 @@ async def test_a_refresh_finds_whatever_was_heard(view: FleetView, stores: Store
     assert changed.slots == 5
 
 
-async def test_a_node_whose_keys_are_gone_is_lost(view: FleetView, stores: Stores) -> None:
+async def test_a_node_whose_keys_are_gone_is_lost(stores: Stores) -> None:
+    lost: list[tuple[str, int]] = []
+    view = FleetView(
+        stores.nodes,
+        stores.storm,
+        Metrics(),
+        presence_ttl_s=60,
+        on_lost=lambda node, epoch: lost.append((node, epoch)),
+    )
     await stores.nodes.heard(Snapshot("n", 7, "a"))
     await view.run_once()
-    lost: list[tuple[str, int]] = []
-    view.on_lost.append(lambda node, epoch: lost.append((node, epoch)))
     await stores.nodes.gone("n")
     await view.run_once()
     assert (ids(view), lost) == ([], [("n", 7)])
 
 
 async def test_a_node_that_fell_silent_is_lost_although_nobody_says_so(stores: Stores) -> None:
-    view = FleetView(stores.nodes, Metrics(), presence_ttl_s=0)
+    view = FleetView(stores.nodes, stores.storm, Metrics(), presence_ttl_s=0)
     await stores.nodes.heard(Snapshot("n", 7, "a"))
     await view.run_once()
     assert ids(view) == []
 
 
 async def test_an_older_epoch_does_not_replace_a_newer_one(view: FleetView, stores: Stores) -> None:
-    view.saw(Snapshot("n", 2, "b"))
+    view.seen(Snapshot("n", 2, "b"))
     await stores.nodes.heard(Snapshot("n", 1, "a"))
     await view.run_once()
     known = view.fleet.get("n")
     assert known is not None
     assert (known.epoch, known.instance) == (2, "b")
-    view.hear(NodeLost("n", 1))
+    view.on_announcement(NodeLost("n", 1))
     assert ids(view) == ["n"]
 
 
@@ -79,18 +85,18 @@ async def test_a_snapshot_that_cannot_be_read_hides_one_node_only_and_is_replace
 
 async def test_whoever_waits_is_woken_by_a_node_and_by_a_slot(view: FleetView, stores: Stores) -> None:
     await stores.nodes.heard(Snapshot("n", 1, "a"))
-    waiting = asyncio.create_task(view.changed(60))
+    waiting = asyncio.create_task(view.wait_for_change(60))
     await asyncio.sleep(0)
     await view.run_once()
     await waiting
-    waiting = asyncio.create_task(view.changed(60))
+    waiting = asyncio.create_task(view.wait_for_change(60))
     await asyncio.sleep(0)
-    view.hear(SlotFreed("n"))
+    view.on_announcement(SlotFreed("n"))
     await waiting
 
 
 async def test_what_is_announced_is_usable_before_any_refresh(view: FleetView) -> None:
-    view.hear(NodeSeen(msgspec.Raw(msgspec.json.encode(Snapshot("n", 1, "a")))))
-    view.hear(NodeSeen(msgspec.Raw(b'"not a snapshot"')))
-    view.hear(CoolingDown("n", "tts", 60_000))
+    view.on_announcement(NodeSeen(msgspec.Raw(msgspec.json.encode(Snapshot("n", 1, "a")))))
+    view.on_announcement(NodeSeen(msgspec.Raw(b'"not a snapshot"')))
+    view.on_announcement(CoolingDown("n", "tts", 60_000))
     assert ids(view) == ["n"]

@@ -4,9 +4,9 @@ import pytest
 
 from dragoman.instance.stores import Stores
 from dragoman.protocol.peer import encode_peer
+from dragoman.store.dead_letters import Letter
 from dragoman.store.inbox import InboxSettings, Push
-from dragoman.store.letters import Letter
-from members import Join, Member, jobs, said
+from integration.services.members import Join, Member, jobs, said
 
 
 async def dead_letter(member: Member, job: str = "j", reason: str = "it had to be") -> Letter:
@@ -39,7 +39,7 @@ async def test_a_list_goes_on_after_a_letter(join: Join, stores: Stores) -> None
 
 
 async def test_more_letters_than_a_page_are_listed(join: Join, stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.store.letters.PAGE", 2)
+    monkeypatch.setattr("dragoman.store.dead_letters.PAGE", 2)
     member = await join("a")
     for number in range(5):
         await dead_letter(member, reason=str(number))
@@ -63,7 +63,7 @@ async def test_letters_are_counted_also_of_the_dead(join: Join, stores: Stores) 
     await dead_letter(a)
     await dead_letter(b)
     await a.die()
-    await b.undertaker.run_once()
+    await b.takeover.run_once()
     assert await stores.letters.counts() == {"a": 2, "b": 1}
 
 
@@ -93,7 +93,7 @@ async def test_a_replay_for_the_dead_goes_to_a_living_instance(join: Join, store
     dead, heir = await join("dead"), await join("heir")
     letter = await dead_letter(dead)
     await dead.die()
-    await heir.undertaker.run_once()
+    await heir.takeover.run_once()
     assert await stores.letters.replay(await _whole(stores, letter), "heir") is Push.OK
     await heir.reader.run_once()
     assert jobs(heir.handled) == ["j"]
@@ -105,7 +105,7 @@ async def test_a_replay_that_nobody_takes_keeps_the_letter(join: Join, stores: S
     stores.inboxes.settings = InboxSettings(maxlen=0)
     assert await stores.letters.replay(letter, "a") is Push.FULL
     stores.inboxes.settings = InboxSettings()
-    await member.presence.leave()
+    await member.presence.close()
     assert await stores.letters.replay(letter, "a") is Push.GONE
     assert await stores.letters.counts() == {"a": 1}
 

@@ -9,13 +9,12 @@ import pytest
 from dragoman.instance.stores import Stores
 from dragoman.services.loops import every
 from dragoman.services.upkeep import presence as presence_module
-from dragoman.services.upkeep.burial import Burial
-from dragoman.services.upkeep.presence import AlreadyRunning
+from dragoman.services.upkeep.presence import AlreadyRunning, TakeoverResult
 from dragoman.store.errors import RedisAway
 from dragoman.store.inbox import Push
 from dragoman.store.instances import Instances, Presence
-from members import TTL_S, Join, Member, jobs, said
-from waiting import wait_until
+from integration.services.members import TTL_S, Join, Member, jobs, said
+from support.waiting import wait_until
 
 QUICK_S, RENEW_S = 0.3, 0.05
 
@@ -38,15 +37,15 @@ async def test_presence_lives_for_its_ttl_and_a_renewal_brings_it_back(join: Joi
     brief.presence.ttl_s = member.presence.ttl_s
     await brief.presence.run_once()
     assert await stores.instances.presence("b") is not None
-    assert brief.burials == 0
+    assert brief.deaths == 0
 
 
 async def test_the_lease_ends_with_the_ttl_and_a_renewal_gives_it_back(join: Join) -> None:
     member = await join("a", ttl_s=QUICK_S)
-    await wait_until(lambda: not member.presence.may_act())
+    await wait_until(lambda: not member.presence.has_lease())
     member.presence.lease.ttl_s = TTL_S
     await member.presence.run_once()
-    assert member.presence.may_act()
+    assert member.presence.has_lease()
 
 
 async def test_what_comes_while_the_lease_is_over_is_done_in_order_after_a_renewal(join: Join) -> None:
@@ -91,7 +90,7 @@ async def test_parked_work_that_fails_keeps_nothing_behind_it(join: Join) -> Non
 async def test_past_their_bound_frames_are_dropped_but_a_closed_socket_is_not(
     join: Join, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(presence_module, "MAX_PARKED_BYTES", 100)
+    monkeypatch.setattr(presence_module, "MAX_WAITING_BYTES", 100)
     member = await join("a")
     done: list[object] = []
     member.pause()
@@ -103,10 +102,10 @@ async def test_past_their_bound_frames_are_dropped_but_a_closed_socket_is_not(
     assert member.presence.guard(done.append, b"z" * 90)
 
 
-async def test_whoever_waits_may_act_once_what_we_own_is_written_again(join: Join) -> None:
+async def test_waiting_work_resumes_after_what_we_own_is_written_again(join: Join) -> None:
     member = await join("a")
     member.pause()
-    waiting = asyncio.create_task(member.presence.wait_may_act())
+    waiting = asyncio.create_task(member.presence.wait_for_lease())
     await member.presence.run_once()
     await waiting
     assert member.returns == 2  # once at the beginning
@@ -127,7 +126,7 @@ async def test_a_return_that_fails_half_way_is_repeated_and_nothing_is_done_befo
     member.presence.guard(done.append, 1)
     with pytest.raises(RedisAway):
         await member.presence.run_once()
-    assert (done, member.presence.may_act()) == ([], False)
+    assert (done, member.presence.has_lease()) == ([], False)
     await member.presence.run_once()
     assert (done, member.returns) == ([1], 2)
 
@@ -149,12 +148,12 @@ async def test_a_return_starts_the_wait_for_steadiness_anew(join: Join) -> None:
     member.pause()
     assert not steady()
     await member.presence.run_once()
-    assert member.presence.may_act()
+    assert member.presence.has_lease()
     assert not steady()
 
 
 async def test_a_name_that_fell_out_of_the_index_is_written_again(join: Join, stores: Stores) -> None:
-    """An undertaker that was slow to take a name off the list does not hide whoever came back meanwhile."""
+    """A survivor that was slow to take a name off the list does not hide whoever came back meanwhile."""
     member = await join("a")
     await stores.redis.call("SREM", stores.keys.instances, "a")
     await member.presence.run_once()
@@ -176,10 +175,10 @@ async def test_a_second_instance_of_a_living_name_is_refused_with_a_sentence(joi
         "another instance with scheduler.phase2.instance_id = 'a' is alive (pid 7 on here); "
         "give this one another id or stop that one"
     )
-    assert first.presence.may_act()
+    assert first.presence.has_lease()
 
 
-async def test_one_killed_a_moment_ago_is_waited_for_and_buried(join: Join, stores: Stores) -> None:
+async def test_one_killed_a_moment_ago_is_waited_for_and_taken_over(join: Join, stores: Stores) -> None:
     """Its presence still stands: that it is not renewed tells it from a living one."""
     first = await join("a", ttl_s=QUICK_S)
     await first.push(said("left behind"))
@@ -210,20 +209,20 @@ async def test_late_write_of_a_dead_process_only_makes_its_successor_look_again(
     last_word = await stores.redis.call("GET", key)
     second = Member("a", stores)
     second.dead.add(first.presence.incarnation)
-    burials: list[Burial] = []
+    takeovers: list[TakeoverResult] = []
 
-    async def bury(name: str) -> Burial:
-        if not burials:
+    async def take_over(name: str) -> TakeoverResult:
+        if not takeovers:
             await stores.redis.call("SET", key, last_word, "PX", 600_000)
-        burials.append(await second.undertaker.bury(name))
-        return burials[-1]
+        takeovers.append(await second.takeover.take_over(name))
+        return takeovers[-1]
 
-    await second.presence.enter(bury)
-    assert burials == [Burial.NOT_OURS, Burial.DONE]
+    await second.presence.enter(take_over)
+    assert takeovers == [TakeoverResult.NOT_OURS, TakeoverResult.DONE]
     assert await stores.instances.holder("a") == second.presence.incarnation
 
 
-async def test_a_dead_predecessor_is_buried_before_its_successor_opens(join: Join, stores: Stores) -> None:
+async def test_a_dead_predecessor_is_taken_over_before_its_successor_opens(join: Join, stores: Stores) -> None:
     first = await join("a")
     for job in ("one", "two"):
         await first.push(said(job))
@@ -249,10 +248,10 @@ async def test_a_successor_keeps_what_must_stay_in_the_inbox(join: Join, stores:
     assert await second.balanced()
 
 
-# -- the race between an undertaker and one that comes back --------------------------------------
+# -- the race between a survivor and one that comes back --------------------------------------
 
 
-async def test_one_that_was_buried_drops_what_was_parked_and_goes_on_as_a_new_incarnation(
+async def test_one_that_was_declared_dead_drops_what_was_parked_and_goes_on_as_a_new_incarnation(
     join: Join, stores: Stores
 ) -> None:
     member, other = await join("a"), await join("b")
@@ -260,31 +259,31 @@ async def test_one_that_was_buried_drops_what_was_parked_and_goes_on_as_a_new_in
     member.pause()
     member.presence.guard(done.append, 1)
     await member.die()
-    assert await other.undertaker.run_once() == ["a"]
+    assert await other.takeover.run_once() == ["a"]
     await member.presence.run_once()
-    assert (member.burials, done) == (1, [])
+    assert (member.deaths, done) == (1, [])
     assert member.presence.incarnation != before
     assert await stores.instances.holder("a") == member.presence.incarnation
     assert list(await stores.instances.all()) == ["a", "b"]
-    assert member.presence.may_act()
+    assert member.presence.has_lease()
     assert not member.presence.steady
     assert member.count("dragoman_lease_lost_total") == 1
 
 
-async def test_one_that_returns_before_the_undertaker_looks_again_lives(join: Join, stores: Stores) -> None:
+async def test_one_that_returns_before_the_survivor_looks_again_lives(join: Join, stores: Stores) -> None:
     member, other = await join("a"), await join("b")
     member.pause()
     await member.die()
-    between(stores.instances, "mark_burial", member.presence.run_once, before=True)
-    assert await other.undertaker.run_once() == []
-    assert member.burials == 0
+    between(stores.instances, "mark_takeover", member.presence.run_once, before=True)
+    assert await other.takeover.run_once() == []
+    assert member.deaths == 0
     assert await stores.instances.holder("a") == member.presence.incarnation
 
 
-async def test_one_that_returns_between_mark_and_look_starts_over_and_is_not_buried_by_others(
+async def test_one_that_returns_between_mark_and_look_starts_over_and_is_not_taken_over_by_others(
     join: Join, stores: Stores
 ) -> None:
-    """Both notice: the undertaker lets go, and the other, who has seen the mark, goes on as a new incarnation."""
+    """Both notice: the survivor lets go, and the other, who has seen the mark, goes on as a new incarnation."""
     member, other = await join("a"), await join("b")
     member.pause()
     await member.die()
@@ -292,17 +291,17 @@ async def test_one_that_returns_between_mark_and_look_starts_over_and_is_not_bur
 
     async def come_back() -> None:
         coming_back.append(asyncio.create_task(member.presence.run_once()))
-        await wait_until(lambda: member.burials)
+        await wait_until(lambda: member.deaths)
 
-    between(stores.instances, "mark_burial", come_back)
-    await other.undertaker.run_once()
+    between(stores.instances, "mark_takeover", come_back)
+    await other.takeover.run_once()
     await coming_back[0]
-    assert member.burials == 1
+    assert member.deaths == 1
     assert await stores.instances.holder("a") == member.presence.incarnation
-    assert member.presence.may_act()
+    assert member.presence.has_lease()
 
 
-async def test_one_that_returns_in_the_middle_of_its_burial_waits_for_the_end_of_it(join: Join, stores: Stores) -> None:
+async def test_one_that_returns_during_its_takeover_waits_for_the_end_of_it(join: Join, stores: Stores) -> None:
     member, other = await join("a"), await join("b")
     await member.push(said("j"))
     member.pause()
@@ -311,12 +310,12 @@ async def test_one_that_returns_in_the_middle_of_its_burial_waits_for_the_end_of
 
     async def come_back() -> None:
         coming_back.append(asyncio.create_task(member.presence.run_once()))
-        await wait_until(lambda: member.burials)
+        await wait_until(lambda: member.deaths)
 
     between(stores.jobs, "driven_by", come_back)
-    assert await other.undertaker.run_once() == ["a"]
+    assert await other.takeover.run_once() == ["a"]
     await coming_back[0]
-    assert (member.burials, jobs(other.rehomed)) == (1, ["j"])
+    assert (member.deaths, jobs(other.rehomed)) == (1, ["j"])
     assert await stores.instances.holder("a") == member.presence.incarnation
     assert list(await stores.instances.all()) == ["a", "b"]
 
@@ -327,12 +326,12 @@ async def test_a_start_over_that_redis_interrupts_is_taken_up_again_and_counted_
     member, other = await join("a"), await join("b")
     member.pause()
     await member.die()
-    await other.undertaker.run_once()
+    await other.takeover.run_once()
     failing(stores.instances, "open", RedisAway("gone again"))
     with pytest.raises(RedisAway):
         await member.presence.run_once()
     await member.presence.run_once()
-    assert member.presence.may_act()
+    assert member.presence.has_lease()
     assert member.count("dragoman_lease_lost_total") == 1
 
 
@@ -346,8 +345,8 @@ async def test_one_whose_name_was_taken_meanwhile_leaves_its_successor_alone(joi
         await first.presence.run_once()
     finally:
         renewing.cancel()
-    assert not first.presence.may_act()
-    assert second.burials == 0
+    assert not first.presence.has_lease()
+    assert second.deaths == 0
     told = await stores.instances.presence("a")
     assert told is not None
     assert told.incarnation == second.presence.incarnation == await stores.instances.holder("a")
@@ -358,7 +357,7 @@ async def test_one_whose_name_was_taken_meanwhile_leaves_its_successor_alone(joi
 
 async def test_leaving_leaves_nothing_to_be_found(join: Join, stores: Stores) -> None:
     member = await join("a")
-    await member.presence.leave()
+    await member.presence.close()
     assert await stores.instances.all() == {}
     assert await stores.instances.presence("a") is None
     assert await member.push(said("late")) is Push.GONE
@@ -367,8 +366,8 @@ async def test_leaving_leaves_nothing_to_be_found(join: Join, stores: Stores) ->
 async def test_leaving_with_entries_in_the_inbox_leaves_them_to_others_at_once(join: Join, stores: Stores) -> None:
     member, other = await join("a"), await join("b")
     await member.push(said("j"))
-    await member.presence.leave()
-    assert await other.undertaker.run_once() == ["a"]
+    await member.presence.close()
+    assert await other.takeover.run_once() == ["a"]
     assert jobs(other.rehomed) == ["j"]
 
 

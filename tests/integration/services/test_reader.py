@@ -6,9 +6,10 @@ import pytest
 
 from dragoman.instance.stores import Stores
 from dragoman.protocol.peer import InboxMessage, encode_peer
+from dragoman.services.routing.handlers import Handlers
 from dragoman.store.errors import RedisAway
-from members import Join, Member, jobs, said
-from waiting import wait_until
+from integration.services.members import Join, Member, jobs, said
+from support.waiting import wait_until
 
 
 async def test_entries_are_handled_in_order_and_gone_when_done(join: Join, stores: Stores) -> None:
@@ -47,8 +48,8 @@ async def test_nothing_is_handled_while_the_lease_is_over(join: Join) -> None:
     assert jobs(member.handled) == ["j"]
 
 
-async def test_what_was_read_before_we_were_buried_is_not_worked_after_it(join: Join) -> None:
-    """The undertaker has handed it on; who got it works on it."""
+async def test_what_was_read_before_we_were_declared_dead_is_not_worked_after_it(join: Join) -> None:
+    """The survivor has handed it on; who got it works on it."""
     member, heir = await join("a"), await join("heir")
     for name in ("first", "second"):
         await member.push(said(name))
@@ -62,7 +63,7 @@ async def test_what_was_read_before_we_were_buried_is_not_worked_after_it(join: 
     reading = asyncio.create_task(member.reader.run_once())
     await wait_until(lambda: member.handled)
     await member.die()
-    await heir.undertaker.run_once()
+    await heir.takeover.run_once()
     await member.presence.run_once()
     await reading
     assert jobs(member.handled) == ["first"]
@@ -169,8 +170,23 @@ async def _is_done(stores: Stores, count: int) -> bool:
     return (await stores.inboxes.tally("a")).done == count
 
 
+async def test_an_entry_without_a_handler_is_not_acknowledged_and_becomes_a_dead_letter(
+    join: Join, stores: Stores
+) -> None:
+    member = await join("a")
+    member.reader._handle = Handlers().handle
+    await member.push(said("j"))
+    await member.reader.run_once()
+    assert (await stores.inboxes.tally("a")).done == 0
+    for _ in range(4):
+        await member.reclaimer.run_once()
+    [letter] = await stores.letters.list("a")
+    assert letter.reason == "NoHandler: no handler for from_node"
+    assert await member.balanced()
+
+
 async def test_reasons_are_bounded(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.services.upkeep.reader.MAX_REASONS", 3)
+    monkeypatch.setattr("dragoman.services.routing.inbox_reader.MAX_REASONS", 3)
     member = await join("a")
     for number in range(5):
         await member.push(said(f"j{number}"))

@@ -9,8 +9,8 @@ from dragoman.instance.stores import Stores
 from dragoman.protocol.peer import InboxMessage
 from dragoman.store.errors import RedisAway
 from dragoman.store.inbox import InboxSettings
-from members import Join, Member, jobs, said
-from waiting import wait_until
+from integration.services.members import Join, Member, jobs, said
+from support.waiting import wait_until
 
 REFUSAL = RedisAway("not yet")  # not logged as a bug
 

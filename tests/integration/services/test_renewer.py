@@ -1,7 +1,7 @@
 """Owner keys are written again before they lapse; what has another owner by now is left to it."""
 
 from dragoman.instance.stores import Stores
-from dragoman.services.upkeep.renewer import Renewer
+from dragoman.services.upkeep.renewal import Renewer
 
 
 async def test_what_we_own_is_prolonged(stores: Stores) -> None:

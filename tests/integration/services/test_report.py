@@ -7,17 +7,19 @@ from dragoman.services.metrics import Metrics
 from dragoman.services.report import Report
 from dragoman.services.speech.fleet_view import FleetView
 from dragoman.store.nodes import Snapshot
-from members import Join, said
+from integration.services.members import Join, said
 
 
 @pytest.fixture
 def view(stores: Stores) -> FleetView:
-    return FleetView(stores.nodes, Metrics(), presence_ttl_s=60)
+    return FleetView(stores.nodes, stores.storm, Metrics(), presence_ttl_s=60)
 
 
 @pytest.fixture
 def report(stores: Stores, view: FleetView) -> Report:
-    return Report("a", stores.instances, stores.inboxes, stores.letters, view, stores.reservations, default_slots=4)
+    return Report(
+        "a", stores.instances, stores.inboxes, stores.letters, view, stores.nodes, stores.reservations, default_slots=4
+    )
 
 
 async def test_an_empty_cluster_is_told_as_such(report: Report) -> None:
@@ -48,8 +50,8 @@ async def test_instances_are_told_with_their_inboxes_living_or_dead(join: Join, 
 
 
 async def test_nodes_are_told_with_what_is_reserved_on_them(report: Report, view: FleetView, stores: Stores) -> None:
-    view.saw(Snapshot("n2", 5, "b", slots=2, asr=["en", "de"], semantic=["es"], ready=["asr"], draining=True))
-    view.saw(Snapshot("n1", 1, "a"))
+    view.seen(Snapshot("n2", 5, "b", slots=2, asr=["en", "de"], semantic=["es"], ready=["asr"], draining=True))
+    view.seen(Snapshot("n1", 1, "a"))
     for job in ("j1", "j2"):
         await stores.reservations.reserve("n2", job, 2)
     told = await report.cluster()
@@ -75,9 +77,8 @@ async def test_nodes_are_told_with_what_is_reserved_on_them(report: Report, view
 async def test_nodes_that_cool_down_or_fail_are_told_with_the_time_they_are_out(
     report: Report, view: FleetView, stores: Stores
 ) -> None:
-    view.storm = stores.storm
-    view.saw(Snapshot("cool", 1, "a"))
-    view.saw(Snapshot("failing", 1, "a"))
+    view.seen(Snapshot("cool", 1, "a"))
+    view.seen(Snapshot("failing", 1, "a"))
     await stores.storm.report("cool", "nmt@1")
     await stores.storm.pause("failing")
     told = await report.cluster()
@@ -90,7 +91,7 @@ async def test_nodes_that_cool_down_or_fail_are_told_with_the_time_they_are_out(
 
 async def test_a_reservation_that_has_lapsed_is_not_told(report: Report, view: FleetView, stores: Stores) -> None:
     """Nobody may have looked at the node since: expired ones go when the next is made."""
-    view.saw(Snapshot("n", 1, "a", slots=2))
+    view.seen(Snapshot("n", 1, "a", slots=2))
     for job in ("lapsed", "held"):
         await stores.reservations.reserve("n", job, 2)
     await stores.redis.call("ZADD", stores.keys.reserved("n"), 1, "lapsed")
@@ -103,6 +104,6 @@ async def test_a_large_fleet_is_counted_but_not_listed_whole(
 ) -> None:
     monkeypatch.setattr("dragoman.services.report.MAX_NODES", 3)
     for number in range(5):
-        view.saw(Snapshot(f"n{number}", 1, "a"))
+        view.seen(Snapshot(f"n{number}", 1, "a"))
     told = await report.cluster()
     assert (told["node_count"], [node["node_id"] for node in told["nodes"]]) == (5, ["n0", "n1", "n2"])

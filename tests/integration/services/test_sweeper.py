@@ -3,7 +3,7 @@
 from typing import Any
 
 from dragoman.instance.stores import Stores
-from dragoman.services.upkeep.sweeper import Sweeper
+from dragoman.services.upkeep.renewal import Sweeper
 from dragoman.store.nodes import Snapshot
 from dragoman.store.redis import Redis
 

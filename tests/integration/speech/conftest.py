@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from integration.speech.house import House, Open
-from redis_servers import RedisAt
+from support.in_process import House, Open
+from support.redis_servers import RedisAt
 
 
 @pytest.fixture

@@ -12,13 +12,11 @@ from contextlib import contextmanager
 import aiohttp
 import pytest
 
-from chat_speaker import ChatSpeaker
-from instances import Speaker
-from integration.speech.house import PATIENCE_S, House, Open
 from integration.speech.test_resumption import Client
-from waiting import wait_until
-
-pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+from support.chat import ChatSpeaker
+from support.cluster import Speaker
+from support.in_process import PATIENCE_S, House, Open
+from support.waiting import wait_until
 
 
 @contextmanager

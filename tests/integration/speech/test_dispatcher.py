@@ -1,6 +1,7 @@
 """What one instance learns of a node, the others respect: cool-downs, losses, whose socket it is."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -8,14 +9,13 @@ from dragoman.domain.job import Outcome
 from dragoman.domain.placement import Assign, NoNode, Wait
 from dragoman.domain.turn import Turn
 from dragoman.protocol.codes import Close
-from dragoman.services.speech.order import TurnLine
-from dragoman.services.speech.placing import Recorded
-from integration.speech.driving import missing_model
-from integration.speech.house import PATIENCE_S, Ear, House, Open, WiredNode, order, place
-from redis_fixtures import CLUSTER
-from waiting import wait_until
+from dragoman.services.speech.job_placement import Recorded
+from dragoman.services.speech.job_request import TurnQueue
+from support.in_process import PATIENCE_S, Ear, House, Open, Undriven, WiredNode, missing_model, order, place
+from support.redis_servers import LONG_CLUSTER
+from support.waiting import wait_until
 
-pytestmark = pytest.mark.parametrize("redis_at", ["single", CLUSTER], indirect=True)
+pytestmark = pytest.mark.parametrize("redis_at", ["single", LONG_CLUSTER], indirect=True)
 
 # Nothing but announcements can tell an instance of another's nodes within the life of a test.
 BY_ANNOUNCEMENT_ALONE = {
@@ -165,16 +165,16 @@ async def test_slots_of_running_jobs_are_renewed_before_they_expire(house: Open)
     await wait_until(lambda: ear.ends, PATIENCE_S)
 
 
-async def test_one_that_was_buried_uses_again_the_slots_its_jobs_had(house: Open) -> None:
-    """Whoever buried it frees them; its own count of them goes with its jobs."""
+async def test_one_that_was_declared_dead_uses_again_the_slots_its_jobs_had(house: Open) -> None:
+    """The instance that took over frees them; its own count of them goes with its jobs."""
     a, b = await house("a"), await house("b")
     node = await b.node("n", slots=1)
     await wait_until(lambda: a.knows("n"), PATIENCE_S)
     a.services.dispatcher.take(order("s-1"))
     await wait_until(lambda: node.jobs, PATIENCE_S)
-    assert isinstance(a.services.placer.look(order("s-2")), Wait)
+    assert isinstance(Undriven(a, order("s-2")).look(), Wait)
     a.services.dispatcher.abandon_all()
-    assert isinstance(a.services.placer.look(order("s-2")), Assign)
+    assert isinstance(Undriven(a, order("s-2")).look(), Assign)
 
 
 async def expiry(house: House) -> int:
@@ -184,7 +184,7 @@ async def expiry(house: House) -> int:
 
 async def test_the_utterances_of_a_session_reach_their_node_in_order_of_index(house: Open) -> None:
     """Old nodes do not translate an utterance that comes after a later one."""
-    here = await house("a", speech__placement_wait_ms=20_000)
+    here = await house("a", speech__placement_wait_ms=50_000)
     node = await here.node("n", slots=8, features=(), working=True)
     ear = Ear()
     for index in range(300):
@@ -197,7 +197,7 @@ async def turn_bound(here: House, owner: str) -> None:
     """Two jobs of one turn; a session of `owner`'s has it when the first has found its node."""
     node = await here.node("n", features=("job_ack",))
     await here.stores.owners.claim_session("s-1", owner)
-    ear, line = Ear(), TurnLine(Turn("turn-1"))
+    ear, line = Ear(), TurnQueue(Turn("turn-1"))
     here.services.dispatcher.take(order(line=line, ends_turn=False, ear=ear))
     await wait_until(lambda: node.jobs, PATIENCE_S)
     node.answer(node.jobs[0])
@@ -229,16 +229,16 @@ async def test_a_turn_whose_first_job_was_ended_with_its_instance_leaves_nothing
     await heir.node("n")
     await wait_until(lambda: paused.knows("n"), PATIENCE_S)
     ear = Ear()
-    mine = order(line=TurnLine(Turn("turn-1")), ends_turn=False, ear=ear)
+    mine = order(line=TurnQueue(Turn("turn-1")), ends_turn=False, ear=ear)
     paused.services.dispatcher.take(mine)
-    placing = paused.services.dispatcher._driven[mine.job_id]._placing
+    placing = paused.services.dispatcher._driven[mine.job_id]._placement
     record_it = placing._record
 
-    async def buried(binds_turn: bool) -> Recorded:
+    async def taken_over(binds_turn: bool, meanwhile: Callable[[], None]) -> Recorded:
         await heir.services.orphans.adopt(mine.job_id, paused.name)
-        return await record_it(binds_turn)
+        return await record_it(binds_turn, meanwhile)
 
-    monkeypatch.setattr(placing, "_record", buried)
+    monkeypatch.setattr(placing, "_record", taken_over)
     await wait_until(lambda: ear.ends, PATIENCE_S)
     assert ear.ends[0].code == "INSTANCE_LOST"
     async with asyncio.timeout(PATIENCE_S):

@@ -5,19 +5,17 @@ from typing import Any, cast
 import pytest
 
 from dragoman.protocol.codes import Close
-from integration.speech.house import Open, Wire
-
-pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+from support.in_process import Open, Wire
 
 
 @pytest.mark.parametrize(("per_address", "codes"), [(2000, [None, None, Close.OVERLOADED]), (0, [None, None, None])])
 async def test_behind_a_balancer_those_who_say_nothing_do_not_shut_out_everybody_who_shares_its_address(
     house: Open, per_address: int, codes: list[int | None]
 ) -> None:
-    here = await house(server__max_pre_session=8, server__max_connections_per_address=per_address)
-    room = here.instance.doors._anteroom(1000)
+    here = await house(limits__pre_session_connections=8, limits__connections_per_address=per_address)
+    room = here.instance.doors._pre_session(1000)
     visitors = [Wire() for _ in range(3)]  # two are the share of one address
     for visitor in visitors:
         visitor.peer = ("203.0.113.7", 1)
-        room.enter(cast(Any, visitor), Close.IDLE, "why")
+        room.add(cast(Any, visitor), Close.IDLE, "why")
     assert [visitor.code for visitor in visitors] == codes

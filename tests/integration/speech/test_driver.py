@@ -10,23 +10,27 @@ from dragoman.domain.turn import Turn
 from dragoman.protocol.codec import raw
 from dragoman.protocol.codes import ErrorCode
 from dragoman.protocol.node import JobError
-from dragoman.services.speech.order import Order, TurnLine
+from dragoman.services.speech.job_request import JobRequest, LatestIndexes, TurnQueue
 from dragoman.store.jobs import with_attempts
-from integration.speech.driving import (
+from support.in_process import (
     ACKING,
     OLD,
+    PATIENCE_S,
     QUICK,
+    Ear,
+    House,
+    Open,
+    Wire,
+    WiredNode,
     end_of,
     given,
     in_state,
     missing_model,
+    order,
     out_of_time,
     start,
 )
-from integration.speech.house import PATIENCE_S, Ear, House, Open, Wire, WiredNode, order
-from waiting import wait_until
-
-pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+from support.waiting import wait_until
 
 # Nothing but the loss of a node moves a job in a test.
 LONG_GRACE = {
@@ -250,7 +254,7 @@ async def test_a_job_without_a_node_fails_with_the_reason_and_holds_up_nothing(
     if filled:
         await here.node("busy", slots=1)
         here.services.dispatcher.take(order(session="s-other"))
-        await wait_until(lambda: here.services.view.fleet.taken("busy") == 1, PATIENCE_S)
+        await wait_until(lambda: here.services.view.fleet.reserved("busy") == 1, PATIENCE_S)
     ear = Ear()
     here.services.dispatcher.take(order(ear=ear))
     assert await end_of(ear) is Outcome.FAILED
@@ -282,7 +286,7 @@ async def test_a_node_that_was_slow_gets_more_time_for_its_next_jobs(house: Open
     here = await house()
     slow = await here.node("slow")
     for _ in range(3):
-        here.services.dispatcher.track_record.took("slow", 21.0, 3.6)
+        here.services.health.track_record.add_work_time("slow", 21.0, 3.6)
     ear = Ear()
     mine = order(ear=ear)
     mine.audio_ms = 1_000
@@ -293,7 +297,7 @@ async def test_a_node_that_was_slow_gets_more_time_for_its_next_jobs(house: Open
 async def test_the_driver_learns_from_results_and_time_outs_how_slow_a_node_is(house: Open) -> None:
     here = await house(**QUICK)
     node = await here.node("n", features=ACKING)
-    record = here.services.dispatcher.track_record
+    record = here.services.health.track_record
     _, ear = await start(here, node)
     node.answer(node.jobs[0])
     assert await end_of(ear) is Outcome.OK
@@ -395,9 +399,9 @@ async def test_a_job_whose_retry_found_no_free_node_ends_with_the_reason_of_the_
 async def test_a_retry_prefers_a_node_that_had_no_later_utterance_of_the_session(house: Open) -> None:
     here = await house()
     bad = await here.node("bad", slots=1)
-    ear, latest_on = Ear(), dict[str, int]()
+    ear = Ear()
     first, second = order(ear=ear), order(index=1, ear=ear)
-    first.latest_on = second.latest_on = latest_on
+    second.latest = first.latest
     here.services.dispatcher.take(first)
     await given(bad)
     later = await here.node("later", slots=8, working=True)
@@ -413,10 +417,10 @@ async def overtaken(house: Open, **flags: object) -> tuple[House, WiredNode, Ear
     """Utterance 0 is on a node that has had utterance 1 of the session as well."""
     here = await house(**flags)
     node = await here.node("n")
-    ear, latest_on = Ear(), dict[str, int]()
+    ear, latest = Ear(), LatestIndexes()
     for index in range(2):
         mine = order(index=index, ear=ear)
-        mine.latest_on = latest_on
+        mine.latest = latest
         here.services.dispatcher.take(mine)
         await given(node, index + 1)
     return here, node, ear
@@ -696,7 +700,7 @@ async def test_what_a_node_says_in_one_breath_is_recorded_with_all_its_times(hou
 class Faulty(Ear):
     """A listener with a bug."""
 
-    def job_dispatched(self, order: Order, node_id: str) -> None:
+    def job_dispatched(self, order: JobRequest, node_id: str, attempt: int) -> None:
         raise RuntimeError("a bug")
 
 
@@ -719,10 +723,10 @@ async def test_a_fault_in_the_choice_of_a_node_ends_the_job_and_tells_the_sessio
 ) -> None:
     here = await house()
 
-    def look(*_: object) -> None:
+    def select(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(here.services.placer, "look", look)
+    monkeypatch.setattr(here.services.placer, "select", select)
     ear = Ear()
     here.services.dispatcher.take(order(ear=ear))
     assert await end_of(ear) is Outcome.FAILED
@@ -735,11 +739,11 @@ async def test_a_fault_in_the_choice_of_a_node_ends_the_job_and_tells_the_sessio
 async def test_a_job_asks_for_its_slot_before_its_task_starts_but_not_before_those_of_its_turn(house: Open) -> None:
     here = await house()
     node = await here.node("n")
-    line, fleet = TurnLine(Turn("turn-1")), here.services.view.fleet
+    line, fleet = TurnQueue(Turn("turn-1")), here.services.view.fleet
     ear = Ear()
     here.services.dispatcher.take(order(line=line, ends_turn=False, ear=ear))
     here.services.dispatcher.take(order(line=line, index=1, ear=ear))
-    assert fleet.taken("n") == 1
+    assert fleet.reserved("n") == 1
     await wait_until(lambda: len(node.jobs) == 2, PATIENCE_S)
     for job in node.jobs:
         node.answer(job)

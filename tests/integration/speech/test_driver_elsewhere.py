@@ -6,33 +6,45 @@ import pytest
 
 from dragoman.domain.job import Outcome, State
 from dragoman.domain.turn import Turn
-from dragoman.services.speech.order import Order, TurnLine
-from dragoman.services.upkeep.burial import Burial
+from dragoman.services.speech.job_request import JobRequest, TurnQueue
+from dragoman.services.upkeep.presence import TakeoverResult
 from dragoman.store.errors import RedisAway
 from dragoman.store.inbox import Push
 from dragoman.store.instances import Presence
 from dragoman.store.nodes import Snapshot
-from integration.speech.driving import ACKING, OLD, SELDOM_RENEWED, end_of, given, in_state, out_of_time, start
-from integration.speech.house import PATIENCE_S, Ear, House, Open, WiredNode, order
 from integration.speech.test_resumption import Client
 from integration.speech.test_router import fill
-from waiting import wait_until
-
-pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+from support.in_process import (
+    ACKING,
+    OLD,
+    PATIENCE_S,
+    SELDOM_RENEWED,
+    Ear,
+    House,
+    Open,
+    WiredNode,
+    end_of,
+    given,
+    in_state,
+    order,
+    out_of_time,
+    start,
+)
+from support.waiting import wait_until
 
 # -- what old nodes keep back ----------------------------------------------------------------------
 
 
-async def turn_on(here: House, node: WiredNode, ear: Ear) -> tuple[TurnLine, Order]:
+async def turn_on(here: House, node: WiredNode, ear: Ear) -> tuple[TurnQueue, JobRequest]:
     """A max-duration job that an old node keeps, of a turn that goes on."""
-    line = TurnLine(Turn("turn-1"))
+    line = TurnQueue(Turn("turn-1"))
     kept = order(line=line, ends_turn=False, ear=ear)
     here.services.dispatcher.take(kept)
     await given(node)
     return line, kept
 
 
-async def finish_turn(here: House, line: TurnLine, ear: Ear) -> None:
+async def finish_turn(here: House, line: TurnQueue, ear: Ear) -> None:
     here.services.dispatcher.take(order(line=line, index=1, ear=ear))
     here.services.dispatcher.turn_ended("s-1", line.turn.id)
     await here.stores.turns.end("s-1", line.turn.id)
@@ -101,7 +113,7 @@ async def full_inbox(here: House, node: str, features: tuple[str, ...]) -> None:
         pass
     spoken = ["en", "es"]
     snapshot = Snapshot(node, 1, owner, slots=500, asr=spoken, semantic=spoken, tts=spoken, features=list(features))
-    here.services.view.saw(snapshot)
+    here.services.view.seen(snapshot)
 
 
 @pytest.mark.parametrize("features", [OLD, ACKING], ids=["old", "ours"])
@@ -114,7 +126,7 @@ async def test_a_full_inbox_at_a_nodes_owner_frees_the_slot_and_the_next_candida
     await full_inbox(here, "far", features)
     ear = Ear()
     for number in range(30):
-        line = TurnLine(Turn(f"turn-{number}"))
+        line = TurnQueue(Turn(f"turn-{number}"))
         here.services.dispatcher.take(order(f"s-{number}", number, line=line, ends_turn=ends_turn, ear=ear))
     await wait_until(lambda: len(ear.ends) == 30, PATIENCE_S)
     for number in range(30):
@@ -134,7 +146,7 @@ async def test_an_assignment_that_finds_its_node_gone_bounces_and_goes_elsewhere
     lost = await b.node("lost", slots=100)
     await wait_until(lambda: a.knows("lost"), PATIENCE_S)
     # b has forgotten the node and a has not heard of it.
-    b.services.local_nodes.drop_all(4000)  # type: ignore[arg-type]
+    b.services.local_nodes.close_all(4000)  # type: ignore[arg-type]
     ear = Ear()
     a.services.dispatcher.take(order(ear=ear))
     await wait_until(lambda: ear.dispatched, PATIENCE_S)
@@ -165,15 +177,15 @@ async def test_a_job_of_one_instance_is_answered_by_a_node_of_another(house: Ope
     assert "started_ms" in record
 
 
-async def buried_and_back(a: House, by: House) -> None:
+async def taken_over_and_back(a: House, by: House) -> None:
     """Taken for dead, while it was only paused, and on its feet again as a new incarnation."""
     await a.redis.call("DEL", a.keys.presence(a.name))
-    assert await by.services.undertaker.bury(a.name) is Burial.DONE
+    assert await by.services.takeover.take_over(a.name) is TakeoverResult.DONE
     await a.services.presence.run_once()
-    assert a.services.presence.may_act()
+    assert a.services.presence.has_lease()
 
 
-async def test_what_a_node_answers_to_one_that_was_buried_and_came_back_reaches_who_has_the_job_now(
+async def test_what_a_node_answers_to_one_that_was_declared_dead_and_came_back_reaches_who_has_the_job_now(
     house: Open,
 ) -> None:
     """The node's instance knows it as the driver, and it reads its inbox again."""
@@ -183,7 +195,7 @@ async def test_what_a_node_answers_to_one_that_was_buried_and_came_back_reaches_
     client = Client()
     await client.open(a)
     job = await client.spoken(a, node, 0)
-    await buried_and_back(a, by=b)
+    await taken_over_and_back(a, by=b)
     await client.resume(b)
     node.ack(job)
     node.answer(job)
@@ -278,6 +290,6 @@ async def test_every_driven_job_is_told_once_when_nodes_come_and_go(house: Open)
     await wait_until(lambda: len(ear.ends) == 60, PATIENCE_S)
     assert {end.outcome for end in ear.ends.values()} == {Outcome.OK}
     await wait_until(lambda: len(here.services.dispatcher) == 0, PATIENCE_S)
-    assert here.services.view.fleet.taken("steady") == 0
+    assert here.services.view.fleet.reserved("steady") == 0
     assert len(steady.jobs) == 60
     await asyncio.wait_for(here.services.dispatcher.drained(1), PATIENCE_S)

@@ -11,11 +11,11 @@ from dragoman.protocol.codes import Close
 from dragoman.protocol.node import JobAck, JobCancel, JobResult, JobStarted, NodePartial
 from dragoman.protocol.peer import Assign, CancelJob, FromNode, decode_inbox
 from dragoman.store.instances import Presence
-from integration.speech.house import PATIENCE_S, House, Open, WiredNode, order
-from redis_fixtures import CLUSTER
-from waiting import wait_until
+from support.in_process import PATIENCE_S, House, Open, WiredNode, order
+from support.redis_servers import LONG_CLUSTER
+from support.waiting import wait_until
 
-pytestmark = pytest.mark.parametrize("redis_at", ["single", CLUSTER], indirect=True)
+pytestmark = pytest.mark.parametrize("redis_at", ["single", LONG_CLUSTER], indirect=True)
 
 DRIVER = "far"
 
@@ -118,7 +118,7 @@ async def test_a_cancelled_job_is_taken_back_from_its_node(house: Open) -> None:
 async def test_a_node_whose_heartbeats_stopped_is_closed_with_a_code_that_says_come_back(house: Open) -> None:
     here = await house("a")
     silent, lively = await here.node("silent"), await here.node("lively")
-    silent.local.heard_at -= 3600
+    silent.local.last_heartbeat -= 3600
     await here.services.local_nodes.close_silent()
     assert (silent.wire.code, lively.wire.code) == (Close.TIMEOUT, None)
 

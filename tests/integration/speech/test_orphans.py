@@ -1,5 +1,6 @@
 """Jobs whose driver died are watched to their end: answered, or lost with the node, and their slot goes back."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -8,18 +9,17 @@ import pytest
 from dragoman.domain.placement import Assign
 from dragoman.protocol.node import JobError
 from dragoman.protocol.peer import JobEnded, JobMoved
-from dragoman.services.speech.order import Order
-from dragoman.services.upkeep.burial import Burial
+from dragoman.services.speech.job_request import JobRequest
+from dragoman.services.upkeep.presence import TakeoverResult
 from dragoman.store.errors import RedisAway, UnknownOutcome
-from integration.speech.driving import SELDOM_RENEWED
-from integration.speech.house import PATIENCE_S, House, Open, WiredNode, order, place
-from redis_fixtures import CLUSTER
-from waiting import wait_until
+from support.in_process import PATIENCE_S, SELDOM_RENEWED, House, Open, WiredNode, order, place
+from support.redis_servers import LONG_CLUSTER
+from support.waiting import wait_until
 
-pytestmark = pytest.mark.parametrize("redis_at", ["single", CLUSTER], indirect=True)
+pytestmark = pytest.mark.parametrize("redis_at", ["single", LONG_CLUSTER], indirect=True)
 
 
-async def bereaved(house: Open) -> tuple[House, WiredNode, Order, dict[str, str]]:
+async def bereaved(house: Open) -> tuple[House, WiredNode, JobRequest, dict[str, str]]:
     """An instance that has adopted a job of another, which recorded it and is never heard of again."""
     heir, dead = await house("heir"), await house("dead")
     node = await heir.node("n")
@@ -58,7 +58,7 @@ async def test_an_orphan_whose_node_goes_too_is_lost_with_its_instance(house: Op
     await wait_until(lambda: free(heir), PATIENCE_S)
 
 
-async def taken_over(house: Open, *, resumable: bool) -> tuple[House, WiredNode, Order]:
+async def taken_over(house: Open, *, resumable: bool) -> tuple[House, WiredNode, JobRequest]:
     """An instance dies with a session and a job of it, which a node of the heir has."""
     heir, dead = await house("heir"), await house("dead", **SELDOM_RENEWED)
     node = await heir.node("n")
@@ -70,7 +70,7 @@ async def taken_over(house: Open, *, resumable: bool) -> tuple[House, WiredNode,
         await dead.redis.call("PEXPIRE", dead.keys.session_state(mine.session_id), 600_000)
     assert isinstance(await place(dead, mine), Assign)
     await heir.redis.call("DEL", heir.keys.presence("dead"))
-    assert await heir.services.undertaker.bury("dead") is Burial.DONE
+    assert await heir.services.takeover.take_over("dead") is TakeoverResult.DONE
     return heir, node, mine
 
 
@@ -98,7 +98,10 @@ class Stumbling:
     def __init__(self, owner: Any, name: str, *, answer_lost: bool) -> None:
         self._method: Callable[..., Awaitable[Any]] = getattr(owner, name)
         self._answer_lost, self.stumbled = answer_lost, False
-        setattr(owner, name, self._call)
+        setattr(owner, name, self._start)
+
+    def _start(self, *args: Any, **more: Any) -> "asyncio.Future[Any]":
+        return asyncio.ensure_future(self._call(*args, **more))
 
     async def _call(self, *args: Any, **more: Any) -> Any:
         if self.stumbled:

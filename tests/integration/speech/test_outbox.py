@@ -11,7 +11,7 @@ from dragoman.store.errors import RedisAway
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.sessions import ResumableSessions, Resumed
-from waiting import wait_until
+from support.waiting import wait_until
 
 PATIENCE_S = 60.0
 

@@ -2,23 +2,26 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
 from dragoman.domain.job import Outcome, State
+from dragoman.domain.job_signals import DeclaredDead, Duplicate
 from dragoman.domain.placement import Assign, NoNode, Wait
 from dragoman.domain.turn import AffinityResult, Turn
-from dragoman.services.speech.order import Order, TurnLine
-from dragoman.services.speech.placing import Ended, Exists, Placing, Recorded
+from dragoman.protocol.peer import SlotFreed
+from dragoman.services.speech.job_placement import Recorded
+from dragoman.services.speech.job_request import JobRequest, TurnQueue
 from dragoman.store.errors import RedisAway
 from dragoman.store.jobs import LOCK_MS
 from dragoman.store.reservations import Given
-from integration.speech.house import PATIENCE_S, Ear, House, Open, order, place
 from integration.speech.test_resumption import Gate
-from redis_fixtures import CLUSTER
-from waiting import wait_until
+from support.in_process import PATIENCE_S, Ear, House, Open, Undriven, order, place
+from support.redis_servers import LONG_CLUSTER
+from support.waiting import wait_until
 
-BOTH = ["single", CLUSTER]
+BOTH = ["single", LONG_CLUSTER]
 
 pytestmark = pytest.mark.parametrize("redis_at", BOTH, indirect=True)
 
@@ -28,7 +31,7 @@ async def two(house: Open, **flags: object) -> tuple[House, House]:
     return await house("a", **flags), await house("b", **flags)
 
 
-async def all_jobs(house: House, orders: list[Order]) -> list[dict[str, str]]:
+async def all_jobs(house: House, orders: list[JobRequest]) -> list[dict[str, str]]:
     found = await asyncio.gather(*(house.job(one.job_id) for one in orders))
     return [record for record in found if record]
 
@@ -41,8 +44,8 @@ async def test_two_hundred_creations_of_one_request_on_two_instances_make_one_jo
     outcomes = await asyncio.gather(*(place((a, b)[at % 2], each) for at, each in enumerate(orders)))
     winners = [each.job_id for each, outcome in zip(orders, outcomes, strict=True) if isinstance(outcome, Assign)]
     assert len(winners) == 1
-    assert {outcome.job_id for outcome in outcomes if isinstance(outcome, Exists)} == set(winners)
-    assert Counter(type(outcome) for outcome in outcomes) == {Assign: 1, Exists: 199}
+    assert {outcome.job_id for outcome in outcomes if isinstance(outcome, Duplicate)} == set(winners)
+    assert Counter(type(outcome) for outcome in outcomes) == {Assign: 1, Duplicate: 199}
     recorded = await all_jobs(a, orders)
     assert [record["job_id"] for record in recorded if record["state"] == State.DISPATCHED] == winners
     assert await a.stores.reservations.held("n") == winners
@@ -63,7 +66,7 @@ async def test_who_waits_for_anothers_creation_holds_no_slot_meanwhile(house: Op
     waiting = asyncio.create_task(place(b, other))
     await wait_until(lambda: b.redis.ops["reserve"].ok, PATIENCE_S)
     assert isinstance(await place(a, creator), Assign)
-    assert await waiting == Exists(creator.job_id)
+    assert await waiting == Duplicate(creator.job_id)
     assert await a.stores.reservations.held("n") == [creator.job_id]
 
 
@@ -72,11 +75,11 @@ async def test_a_request_created_eight_times_for_the_last_slot_is_placed(house: 
     await a.node("n", slots=1)
     await wait_until(lambda: b.knows("n"), PATIENCE_S)
     for number in range(3):
-        orders = [order(index=number) for _ in range(8)]
-        outcomes = await asyncio.gather(*(place((a, b)[at % 2], each) for at, each in enumerate(orders)))
-        assert Counter(type(outcome) for outcome in outcomes) == {Assign: 1, Exists: 7}
-        placed = next(at for at, outcome in enumerate(outcomes) if isinstance(outcome, Assign))
-        await (a, b)[placed % 2].services.placer.give_back(orders[placed])
+        placings = [Undriven((a, b)[at % 2], order(index=number)) for at in range(8)]
+        outcomes = await asyncio.gather(*(placing.find_node() for placing in placings))
+        assert Counter(type(outcome) for outcome in outcomes) == {Assign: 1, Duplicate: 7}
+        for placing in placings:
+            await placing.release_slot()
 
 
 async def test_a_crash_between_lock_and_binding_frees_the_request_when_the_lock_lapses(house: Open) -> None:
@@ -103,22 +106,22 @@ async def test_a_job_that_lost_its_binding_ends_cancelled_and_gives_its_slot_bac
     await a.node("n")
     await wait_until(lambda: b.knows("n"), PATIENCE_S)
     slow, quick = order(), order()
-    placing = Placing(a.services.placer, slow)
+    placing = Undriven(a, slow)
     record_it = placing._record
 
-    async def lapsed(binds_turn: bool) -> Recorded:
+    async def lapsed(binds_turn: bool, meanwhile: Callable[[], None]) -> Recorded:
         await a.stores.jobs.unlock(slow.request_id, slow.job_id)
         assert isinstance(await place(b, quick), Assign)
-        return await record_it(binds_turn)
+        return await record_it(binds_turn, meanwhile)
 
     monkeypatch.setattr(placing, "_record", lapsed)
-    assert await placing.place() == Exists(quick.job_id)
+    assert await placing.find_node() == Duplicate(quick.job_id)
     record = await a.job(slow.job_id)
     assert (record["state"], record["outcome"]) == (State.FINISHED, Outcome.CANCELLED)
     assert await a.stores.reservations.held("n") == [quick.job_id]
 
 
-async def test_a_job_whose_instance_was_buried_before_it_was_recorded_is_not_recorded_any_more(
+async def test_a_job_whose_instance_was_declared_dead_before_it_was_recorded_is_not_recorded_any_more(
     house: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The instance was only paused, and goes on from where it stood: the job has ended, and its slot goes back."""
@@ -126,15 +129,15 @@ async def test_a_job_whose_instance_was_buried_before_it_was_recorded_is_not_rec
     await heir.node("n")
     await wait_until(lambda: paused.knows("n"), PATIENCE_S)
     mine = order()
-    placing = Placing(paused.services.placer, mine)
+    placing = Undriven(paused, mine)
     record_it = placing._record
 
-    async def buried(binds_turn: bool) -> Recorded:
+    async def taken_over(binds_turn: bool, meanwhile: Callable[[], None]) -> Recorded:
         await heir.services.orphans.adopt(mine.job_id, paused.name)
-        return await record_it(binds_turn)
+        return await record_it(binds_turn, meanwhile)
 
-    monkeypatch.setattr(placing, "_record", buried)
-    assert await placing.place() == Ended()
+    monkeypatch.setattr(placing, "_record", taken_over)
+    assert await placing.find_node() == DeclaredDead()
     record = await heir.job(mine.job_id)
     assert (record["state"], record["outcome"], record["code"]) == (State.RELEASED, Outcome.FAILED, "INSTANCE_LOST")
     assert (record["driver"], record["session_id"]) == (heir.name, mine.session_id)
@@ -142,18 +145,19 @@ async def test_a_job_whose_instance_was_buried_before_it_was_recorded_is_not_rec
     assert not await heir.driven()
 
 
-async def test_a_job_that_waited_for_a_node_while_its_instance_was_buried_is_not_begun(house: Open) -> None:
+async def test_a_job_that_waited_for_a_node_while_its_instance_was_declared_dead_is_not_begun(house: Open) -> None:
     """Nobody knew of it yet, so nobody could end it."""
     paused, heir = await two(house)
-    mine = order(line=TurnLine(Turn("turn-1")), ends_turn=False)
-    choosing = Gate(paused.services.placer, "choose")
-    placing = asyncio.ensure_future(place(paused, mine))
+    mine = order(line=TurnQueue(Turn("turn-1")), ends_turn=False)
+    undriven = Undriven(paused, mine)
+    choosing = Gate(undriven, "_wait_for_node")
+    placing = asyncio.ensure_future(undriven.find_node())
     await choosing.reached()
-    assert await heir.stores.instances.mark_burial(paused.name, paused.services.presence.incarnation) == "OK"
+    assert await heir.stores.instances.mark_takeover(paused.name, paused.services.presence.incarnation) == "OK"
     await heir.node("n")
     await wait_until(lambda: paused.knows("n"), PATIENCE_S)
     choosing.open()
-    assert await placing == Ended()
+    assert await placing == DeclaredDead()
     assert not await heir.job(mine.job_id)
     assert await heir.stores.turns.current(mine.session_id) is None
     await wait_until(lambda: nothing_held(heir), PATIENCE_S)
@@ -191,15 +195,15 @@ async def test_jobs_of_one_moment_spread_over_the_nodes_and_none_is_refused(hous
     nodes = [f"n{number}" for number in range(5)]
     for node in nodes:
         await here.node(node, slots=20)
-    orders = [order(f"s-{number}") for number in range(100)]
-    placed = await asyncio.gather(*(place(here, one) for one in orders))
+    placings = [Undriven(here, order(f"s-{number}")) for number in range(100)]
+    placed = await asyncio.gather(*(placing.find_node() for placing in placings))
     assert all(isinstance(one, Assign) for one in placed)
     assert here.redis.ops["reserve"].ok == 100
     assert sum([await here.reserved(node) for node in nodes]) == 100
-    assert [here.services.view.fleet.taken(node) for node in nodes] == [await here.reserved(node) for node in nodes]
-    for one in orders:
-        await here.services.placer.give_back(one)
-    assert not any(here.services.view.fleet.taken(node) for node in nodes)
+    assert [here.services.view.fleet.reserved(node) for node in nodes] == [await here.reserved(node) for node in nodes]
+    for placing in placings:
+        await placing.release_slot()
+    assert not any(here.services.view.fleet.reserved(node) for node in nodes)
 
 
 async def test_a_reservation_nobody_renews_comes_back(house: Open) -> None:
@@ -219,14 +223,14 @@ async def test_a_reservation_nobody_renews_comes_back(house: Open) -> None:
 async def test_a_slot_is_given_back_once_however_often_it_is_asked(house: Open) -> None:
     here = await house("a")
     await here.node("n", slots=1)
-    mine, next_one = order(index=0), order(index=1)
-    placer, fleet = here.services.placer, here.services.view.fleet
-    assert isinstance(await place(here, mine), Assign)
-    assert fleet.taken("n") == 1
-    assert await asyncio.gather(*(placer.give_back(mine) for _ in range(5))) == [Given.FREED, *[Given.NONE] * 4]
-    assert fleet.taken("n") == 0
+    next_one, fleet = order(index=1), here.services.view.fleet
+    placing = Undriven(here, order(index=0))
+    assert isinstance(await placing.find_node(), Assign)
+    assert fleet.reserved("n") == 1
+    assert await asyncio.gather(*(placing.release_slot() for _ in range(5))) == [Given.FREED, *[Given.NONE] * 4]
+    assert fleet.reserved("n") == 0
     assert isinstance(await place(here, next_one), Assign)
-    assert await placer.give_back(mine) is Given.NONE
+    assert await placing.release_slot() is Given.NONE
     assert await here.stores.reservations.held("n") == [next_one.job_id]
 
 
@@ -236,10 +240,11 @@ async def test_a_job_of_a_known_request_holds_nothing_afterwards(house: Open) ->
     await wait_until(lambda: b.knows("n"), PATIENCE_S)
     first, again = order(), order()
     assert isinstance(await place(a, first), Assign)
-    assert await place(b, again) == Exists(first.job_id)
-    assert again.held is None
+    placing = Undriven(b, again)
+    assert await placing.find_node() == Duplicate(first.job_id)
+    assert placing.slot is None
     assert await a.stores.reservations.held("n") == [first.job_id]
-    assert await b.services.placer.jobs.get(again.job_id) is None
+    assert await b.stores.jobs.get(again.job_id) is None
     await wait_until(lambda: one_is_driven(a, b), PATIENCE_S)
 
 
@@ -255,7 +260,7 @@ async def test_a_job_that_finds_nobody_is_recorded_with_the_reason(house: Open) 
 async def test_a_job_is_recorded_with_how_long_it_waited_for_its_place(house: Open) -> None:
     here = await house("a", speech__placement_wait_ms=20_000)
     mine = order()
-    placing = asyncio.ensure_future(Placing(here.services.placer, mine).place())
+    placing = asyncio.ensure_future(place(here, mine))
     mine.cut_at -= 3  # as if it had waited since then
     await here.node("n")
     assert isinstance(await placing, Assign)
@@ -266,14 +271,13 @@ async def test_a_waiting_job_is_woken_by_a_slot_that_goes_back_on_the_other_inst
     a, b = await two(house, speech__placement_wait_ms=20_000)
     await a.node("n", slots=1)
     await wait_until(lambda: b.knows("n"), PATIENCE_S)
-    holder, ear = order(session="s-holder"), Ear()
+    holder, ear = Undriven(a, order(session="s-holder")), Ear()
     waiting = order(session="s-waiting", ear=ear)
-    assert isinstance(await place(a, holder), Assign)
+    assert isinstance(await holder.find_node(), Assign)
     placing = asyncio.create_task(place(b, waiting))
     await wait_until(lambda: ear.waits, PATIENCE_S)
     assert ear.waits[-1] is NoNode.ALL_FULL
-    assert await a.services.placer.give_back(holder) is Given.FREED
-    a.services.dispatcher.slot_freed("n")
+    assert await holder.release_slot() is Given.FREED
     assert isinstance(await placing, Assign)
 
 
@@ -291,7 +295,7 @@ async def test_the_news_of_a_free_slot_may_overtake_the_refusal(house: Open, mon
     async def refused_late(reply: "asyncio.Future[bytes]") -> bytes:
         refusal = await reply
         assert await reservations.release("n", "job-of-another", 1) is Given.FREED
-        here.services.dispatcher.slot_freed("n")
+        here.services.announcer.announce(SlotFreed("n"))
         return refusal
 
     monkeypatch.setattr(reservations, "reserve", overtaken)
@@ -302,20 +306,18 @@ async def test_a_job_of_a_turn_that_gives_the_last_slot_back_wakes_those_who_wai
     """It was allowed beyond the slots; those who wait are not."""
     here = await house("a", speech__placement_wait_ms=20_000)
     await here.node("n", slots=1)
-    line = TurnLine(Turn("turn-1"))
-    first, second = order(line=line, ends_turn=False), order(line=line, index=1)
+    line = TurnQueue(Turn("turn-1"))
+    first, second = Undriven(here, order(line=line, ends_turn=False)), Undriven(here, order(line=line, index=1))
     ear = Ear()
-    placer = here.services.placer
-    assert isinstance(await place(here, first), Assign)
-    await placer.give_back(first)
-    placed = await place(here, second)
+    assert isinstance(await first.find_node(), Assign)
+    await first.release_slot()
+    placed = await second.find_node()
     assert isinstance(placed, Assign)
     assert placed.affinity is AffinityResult.HIT
     await here.stores.turns.end("s-1", "turn-1")
     waiting = asyncio.create_task(place(here, order("s-waiting", ear=ear)))
     await wait_until(lambda: ear.waits, PATIENCE_S)
-    assert await placer.give_back(second) is Given.FREED
-    here.services.dispatcher.slot_freed("n")
+    assert await second.release_slot() is Given.FREED
     assert isinstance(await waiting, Assign)
 
 
@@ -324,7 +326,7 @@ async def test_a_turn_is_bound_even_if_redis_stumbles_while_its_first_job_is_rec
 ) -> None:
     here = await house("a")
     await here.node("n")
-    line = TurnLine(Turn("turn-1"))
+    line = TurnQueue(Turn("turn-1"))
     first = order(line=line, ends_turn=False)
     turns, binding = here.stores.turns, here.stores.turns.binding
     cut: asyncio.Future[int] = asyncio.get_running_loop().create_future()

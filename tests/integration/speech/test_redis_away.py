@@ -11,11 +11,10 @@ from dragoman.domain.turn import Turn
 from dragoman.embedded.binary import ServerBinary
 from dragoman.embedded.engine import CHOOSE_PORT, RedisServer
 from dragoman.protocol.codes import ErrorCode
-from dragoman.services.speech.order import TurnLine
-from integration.speech.driving import missing_model
-from integration.speech.house import PATIENCE_S, Ear, House, Open, order
-from redis_servers import RedisAt, own
-from waiting import wait_until
+from dragoman.services.speech.job_request import TurnQueue
+from support.in_process import PATIENCE_S, Ear, House, Open, missing_model, order
+from support.redis_servers import RedisAt, own
+from support.waiting import wait_until
 
 CALM = {"scheduler__phase2__instance_presence_ttl_seconds": 10}
 
@@ -62,12 +61,12 @@ async def test_a_slot_that_cannot_be_given_back_does_not_end_its_job(house: Open
     quick = {"attempt_timeout_ms": 300, "job_ack_timeout_ms": 300, "job_timeout_ms": 20_000}
     here = await house(**CALM, **{f"speech__{name}": ms for name, ms in quick.items()})
     node = await here.node("n", features=())
-    ear, line = Ear(), TurnLine(Turn("turn-1"))
+    ear, line = Ear(), TurnQueue(Turn("turn-1"))
     here.services.dispatcher.take(order(line=line, ends_turn=False, ear=ear))
     await wait_until(lambda: node.jobs, PATIENCE_S)
     (driver,) = here.services.dispatcher._driven.values()
     await kill(redis_at, here)
-    await wait_until(lambda: driver.clock.next_deadline() is None, PATIENCE_S)  # the slot's time is over
+    await wait_until(lambda: driver._run.deadline() is None, PATIENCE_S)  # the slot's time is over
     assert not ear.ends
     await restart(redis_at, here)
     node.answer(node.jobs[0])
@@ -106,7 +105,7 @@ async def test_a_cut_while_redis_is_away_fails_after_its_wait_and_the_next_one_w
     here.services.dispatcher.take(order(ear=ear))
     assert await ended(ear) is Outcome.FAILED
     assert ear.ends[0].code == ErrorCode.SCHEDULER_DEPENDENCY_DOWN
-    assert here.services.view.fleet.taken("n") == 0
+    assert here.services.view.fleet.reserved("n") == 0
     await restart(redis_at, here)
     here.services.dispatcher.take(order(index=1, ear=ear))
     assert await ended(ear, 1) is Outcome.OK

@@ -5,6 +5,7 @@ Each test stops one side at an exact point (`Gate`), lets the other one pass, an
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -17,14 +18,13 @@ from dragoman.protocol.codes import CancelReason
 from dragoman.protocol.errors import ProtocolError
 from dragoman.protocol.peer import JobEnded, SessionMoved
 from dragoman.protocol.session import SessionInit, SessionResume, Utterance
+from dragoman.services.routing.handlers import drop
 from dragoman.services.speech.session import Session
 from dragoman.store.errors import RedisAway, UnknownOutcome
-from instances import Speaker
-from integration.speech.house import PATIENCE_S, House, Open, Wire, WiredNode
 from integration.speech.test_session import OPUS, WHO
-from waiting import wait_until
-
-pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+from support.cluster import Speaker
+from support.in_process import PATIENCE_S, House, Open, Wire, WiredNode
+from support.waiting import wait_until
 
 
 class Gate:
@@ -125,7 +125,7 @@ async def test_a_result_of_a_job_that_an_overtaken_owner_never_met_is_heard(hous
     """B has the session from before that job was cut, and is about to have it again."""
     a, b, node, client = await two(house)
     await client.resume(b)
-    b.services.sessions.session_moved = lambda message: None  # type: ignore[method-assign]  # is late
+    b.services.handlers.register(SessionMoved, lambda _: None, rehome=drop)  # it arrives too late
     await client.resume(a)
     job = await client.spoken(a, node, 0)
     taken = Gate(b.services.resumption._store, "resume", after=True)
@@ -172,7 +172,7 @@ async def test_a_session_that_went_on_elsewhere_takes_no_job_with_it_when_its_co
     a, b, node, client = await two(house)
     job = await client.spoken(a, node, 0)
     stale, old_wire = client.at(a), client.wire
-    a.services.sessions.session_moved = lambda message: None  # type: ignore[method-assign]  # is late
+    a.services.handlers.register(SessionMoved, lambda _: None, rehome=drop)  # it arrives too late
     a.services.sessions.socket_closed(old_wire)
     await client.resume(b)
     ending = Gate(a.stores.sessions, "end", after=True)
@@ -239,7 +239,7 @@ async def test_a_job_driven_elsewhere_that_is_cancelled_is_told_failed(house: Op
     a, b, node, client = await two(house)
     await client.spoken(a, node, 0)
     await client.resume(b)
-    (one,) = client.at(b).abroad.values()
+    (one,) = client.at(b).remote_jobs.values()
     cancelled = JobEnded(client.session_id, 0, one.job_id, one.trace_id, Outcome.CANCELLED, "DUPLICATE_REQUEST")
     await b.services.sessions.job_ended(cancelled)
     (error,) = await wait_until(lambda: client.wire.of("error"), PATIENCE_S)
@@ -270,6 +270,22 @@ async def test_an_utterance_that_its_former_owner_skipped_ends_as_skipped_at_the
     (end,) = await wait_until(lambda: client.wire.of("utterance_end"), PATIENCE_S)
     assert (end["utterance_index"], end["state"]) == (0, "skipped")
     assert not client.wire.of("error")
+
+
+async def test_job_record_names_the_release_state_after_its_session_resumed_on_another_instance(house: Open) -> None:
+    a, b, node, client = await two(house)
+    first, second, empty = [await client.spoken(a, node, index) for index in (0, 1, 2)]
+    await client.resume(b)
+    node.answer(second)
+    node.answer(first)
+    node.answer(empty, text_asr="", text_translated="")
+    await client.hears(1, 0)
+    for job, state in ((first, "backfilled"), (second, "sent"), (empty, "empty")):
+        await wait_until(partial(has_release_state, b, job, state), PATIENCE_S)
+
+
+async def has_release_state(house: House, job: dict[str, Any], state: str) -> bool:
+    return (await house.job(job["job_id"])).get("release_state") == state
 
 
 async def test_a_session_that_could_not_be_restored_ends_when_its_grace_is_over(house: Open) -> None:
@@ -360,19 +376,19 @@ async def test_what_a_paused_instance_had_not_read_is_not_said_for_a_session_tha
     await client.hears(0)
 
 
-@pytest.mark.parametrize(("part", "step", "after"), [("undertaker", "_leave_behind", False), ("store", "epoch", True)])
-async def test_a_session_that_is_resumed_while_its_owner_is_buried_does_not_end_with_the_grace_of_that_owner(
+@pytest.mark.parametrize(("part", "step", "after"), [("takeover", "_leave_behind", False), ("store", "epoch", True)])
+async def test_a_session_that_is_resumed_while_its_owner_is_taken_over_does_not_end_with_the_grace_of_that_owner(
     house: Open, part: str, step: str, after: bool
 ) -> None:
     _, b, _, client = await two(house)
-    undertaker = b.services.undertaker
-    undertaker._kept_at["a"] = monotonic()
-    digging = Gate(undertaker if part == "undertaker" else b.stores.sessions, step, after=after)
-    burial = asyncio.ensure_future(undertaker._end_sessions("a"))
-    await digging.reached()
+    takeover = b.services.takeover
+    takeover._renewed_at["a"] = monotonic()
+    ending = Gate(takeover if part == "takeover" else b.stores.sessions, step, after=after)
+    taking_over = asyncio.ensure_future(takeover._end_sessions("a"))
+    await ending.reached()
     await client.resume(b)
-    digging.open()
-    await burial
+    ending.open()
+    await taking_over
     granted = await b.redis.call("ZRANGE", b.keys.sessions_grace, 0, -1)
     assert f"{client.session_id}|2".encode() not in granted
 

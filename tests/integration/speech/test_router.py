@@ -8,12 +8,11 @@ import pytest
 from dragoman.protocol.codec import encode
 from dragoman.protocol.node import JobCancel
 from dragoman.protocol.peer import Assign, Bounced, CancelJob, FromNode
-from dragoman.services.speech import router
+from dragoman.services.routing import router
+from dragoman.services.routing.handlers import drop
 from dragoman.store.inbox import InboxSettings
-from integration.speech.house import PATIENCE_S, House, Open
-from waiting import wait_until
-
-pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+from support.in_process import PATIENCE_S, House, Open
+from support.waiting import wait_until
 
 ASSIGN = Assign("nobody", 1, "job", 1, "a", msgspec.Raw(b"{}"))
 BOUNCED = Bounced("nobody", 1, "job", 1)
@@ -24,11 +23,8 @@ async def two(house: Open) -> tuple[House, House, list[object]]:
     a, b = await house("a"), await house("b")
     heard: list[object] = []
 
-    async def hear(message: object) -> None:
-        heard.append(message)
-
-    a.services.dispatcher.bounced = lambda message: heard.append(message)  # type: ignore[method-assign]
-    a.services.dispatcher.from_node = hear  # type: ignore[method-assign]
+    a.services.handlers.register(Bounced, heard.append, rehome=drop)
+    a.services.handlers.register(FromNode, heard.append, rehome=drop)
     await a.stores.jobs.create("job", {"driver": "a"}, "nobody", 1)
     return a, b, heard
 
@@ -46,7 +42,7 @@ async def test_a_bounced_assignment_waits_for_room_in_the_inbox_of_its_driver(
 ) -> None:
     _, b, heard = await two(house)
     before = fill(b)
-    handing = asyncio.ensure_future(b.services.router.rehome(message))
+    handing = asyncio.ensure_future(b.services.handlers.rehome(message))
     await wait_until(lambda: b.count("dragoman_inbox_push_total", verdict="FULL") >= 2, PATIENCE_S)
     b.services.router.inboxes.settings = before
     await handing
@@ -54,15 +50,15 @@ async def test_a_bounced_assignment_waits_for_room_in_the_inbox_of_its_driver(
 
 
 @pytest.mark.parametrize("message", [ASSIGN, BOUNCED, FromNode("nobody", 1, "job", [msgspec.Raw(b"{}")])])
-async def test_what_finds_no_room_for_long_is_said_so_to_whoever_buries(
+async def test_what_finds_no_room_for_long_is_said_so_to_the_takeover(
     house: Open, message: Assign | Bounced | FromNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who makes a dead letter of it."""
-    monkeypatch.setattr(router, "ROOM_PATIENCE_S", 0.1)
+    monkeypatch.setattr(router, "FULL_INBOX_TIMEOUT_S", 0.1)
     _, b, heard = await two(house)
     fill(b)
     with pytest.raises(router.NoRoom, match="the inbox of a is full"):
-        await b.services.router.rehome(message)
+        await b.services.handlers.rehome(message)
     assert not heard
 
 
@@ -71,7 +67,7 @@ async def test_a_cancelled_job_waits_for_room_in_the_inbox_of_its_node_s_owner(h
     node = await a.node("n")
     frame = encode(JobCancel(job_id="job", trace_id="t", reason="socket closed"))
     before = fill(b)
-    handing = asyncio.ensure_future(b.services.router.rehome(CancelJob("n", "job", msgspec.Raw(frame))))
+    handing = asyncio.ensure_future(b.services.handlers.rehome(CancelJob("n", "job", msgspec.Raw(frame))))
     await wait_until(lambda: b.count("dragoman_inbox_push_total", verdict="FULL") >= 2, PATIENCE_S)
     b.services.router.inboxes.settings = before
     await handing

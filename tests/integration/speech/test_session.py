@@ -16,11 +16,9 @@ from dragoman.protocol.node import JobError
 from dragoman.protocol.session import SessionInit, Utterance
 from dragoman.services.speech.session import Session
 from dragoman.store.errors import RedisAway
-from instances import SPOKEN_PACKET
-from integration.speech.house import PATIENCE_S, House, Open, Wire
-from waiting import wait_until
-
-pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+from support.cluster import SPOKEN_PACKET
+from support.in_process import PATIENCE_S, House, Open, Wire
+from support.waiting import wait_until
 
 OPUS = encode_base64(opus_run([SILENCE_PACKET] * 10))
 WHO = Holder("~anonymous/local", anonymous=True, gateway=True)
@@ -323,7 +321,7 @@ async def test_audio_that_is_cut_while_its_instance_drains_is_told_failed(house:
 
 
 async def test_more_jobs_than_may_wait_are_told_failed_at_once_until_nodes_have_taken_some(house: Open) -> None:
-    here = await house(speech__max_waiting_jobs=2, speech__placement_wait_ms=60_000, speech__job_timeout_ms=120_000)
+    here = await house(limits__waiting_jobs=2, speech__placement_wait_ms=60_000, speech__job_timeout_ms=120_000)
     session, wire = speak(here)
     for seq in (1, 2, 3):
         session.chunk(opus_run([SPOKEN_PACKET]), True, seq)

@@ -5,7 +5,9 @@ from signal import SIGCONT
 import pytest
 
 from dragoman.embedded.engine import CHOOSE_PORT, RedisServer
-from redis_servers import RedisAt
+from support.redis_servers import EVERY_KIND, RedisAt, redis_on
+
+redis_at = redis_on(*EVERY_KIND)
 
 
 @pytest.fixture(params=["server_binary", "old_server_binary"], ids=["new", "old"])

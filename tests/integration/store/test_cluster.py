@@ -9,7 +9,6 @@ from signal import SIGCONT, SIGSTOP
 
 import pytest
 
-from dragoman.embedded.cluster import RedisCluster, key_slot
 from dragoman.embedded.engine import RedisServer, free_port
 from dragoman.store import cluster as cluster_module
 from dragoman.store.cluster import ClusterRedis
@@ -18,10 +17,9 @@ from dragoman.store.inbox import Inboxes, InboxSettings, Push
 from dragoman.store.instances import Instances
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Dedicated, Redis, Subscriber
-from pretenders import OK, pretender
-from redis_clients import connected
-from redis_servers import RedisAt, own
-from waiting import wait_until
+from dragoman.tools.redis_cluster import RedisCluster, key_slot
+from support.redis_servers import OK, RedisAt, connected, own, scripted_redis
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 PATIENCE_S = 60.0
@@ -306,14 +304,14 @@ async def test_a_call_sent_on_to_a_server_we_have_not_met_waits_until_it_is_reac
         master = unmet if word == "MOVED" else known
         return b"-%s 0 127.0.0.1:%d\r\n" % (word.encode(), unmet)
 
-    async with pretender(send_on, known) as url:
+    async with scripted_redis(send_on, known) as url:
         redis = ClusterRedis([url])
         try:
             async with asyncio.timeout(PATIENCE_S):
                 await redis.wait_connected()
             asked = redis.call("GET", "x")
             await wait_until(lambda: ("127.0.0.1", unmet) in redis._links, PATIENCE_S)
-            async with pretender(lambda _, command: b"$2\r\nhi\r\n" if command[0] == b"GET" else OK, unmet):
+            async with scripted_redis(lambda _, command: b"$2\r\nhi\r\n" if command[0] == b"GET" else OK, unmet):
                 async with asyncio.timeout(PATIENCE_S):
                     assert await asked == b"hi"
         finally:
@@ -343,7 +341,7 @@ async def test_a_call_that_is_held_back_is_not_overtaken(refusal: str) -> None:
         executed.append(command[2])
         return OK
 
-    async with pretender(refuse_first, port) as url:
+    async with scripted_redis(refuse_first, port) as url:
         redis = ClusterRedis([url])
         try:
             async with asyncio.timeout(PATIENCE_S):
@@ -380,7 +378,7 @@ async def test_what_moves_with_a_slot_is_not_overtaken_by_what_goes_there_at_onc
             executed.append(command[2])
         return slots_of(new) if command[0] == b"CLUSTER" else OK
 
-    async with pretender(move, old) as url, pretender(execute, new):
+    async with scripted_redis(move, old) as url, scripted_redis(execute, new):
         redis = ClusterRedis([url])
         try:
             async with asyncio.timeout(PATIENCE_S):
@@ -405,7 +403,7 @@ async def test_nobody_waits_behind_a_call_that_was_given_up() -> None:
             return b"-CLUSTERDOWN for ever\r\n"
         return OK
 
-    async with pretender(refuse_the_first, port) as url:
+    async with scripted_redis(refuse_the_first, port) as url:
         redis = ClusterRedis([url])
         try:
             async with asyncio.timeout(PATIENCE_S):

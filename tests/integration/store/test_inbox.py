@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from dragoman.store.dead_letters import Letters
 from dragoman.store.errors import Refused
 from dragoman.store.inbox import MAX_ENTRY_BYTES, Entry, Inboxes, InboxSettings, Push, Tally
 from dragoman.store.instances import Instances
 from dragoman.store.keys import Keys
-from dragoman.store.letters import Letters
 from dragoman.store.redis import Dedicated, Redis
-from redis_clients import Connect
+from support.redis_servers import Connect
 
 PATIENCE_S = 60.0
 SETTINGS = InboxSettings(maxlen=1000, max_bytes=10 * MAX_ENTRY_BYTES, dlq_maxlen=5)

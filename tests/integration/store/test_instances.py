@@ -1,4 +1,4 @@
-"""Presence, the open inbox, and the race between one who comes back and one who buries him."""
+"""Presence, the open inbox, and the race between one who comes back and one who takes over him."""
 
 import asyncio
 from typing import Any
@@ -10,7 +10,7 @@ from dragoman.store.instances import MARK, Instances, Presence
 from dragoman.store.keys import Keys
 from dragoman.store.owners import Owners
 from dragoman.store.redis import Redis
-from redis_clients import Connect
+from support.redis_servers import Connect
 
 TTL_MS = 60_000
 GROUP = "scheduler"
@@ -92,7 +92,7 @@ async def test_the_list_of_instances_tells_the_living_from_the_dead(
 async def test_one_whose_name_went_with_its_former_life_is_listed_again_when_it_renews(
     instances: Instances, redis: Redis, keys: Keys
 ) -> None:
-    # The undertaker of the incarnation before it strikes the name out last, when the new one has opened already.
+    # The survivor of the incarnation before it strikes the name out last, when the new one has opened already.
     await instances.open("i", "b", GROUP)
     await redis.call("SREM", keys.instances, "i")
     assert await instances.renew(Presence("i", "b"), TTL_MS)
@@ -108,25 +108,25 @@ async def test_one_whose_inbox_is_gone_learns_it_when_it_renews(instances: Insta
     assert not await instances.renew(Presence("i", "a"), TTL_MS)
 
 
-# -- burial -----------------------------------------------------------------------------------------
+# -- takeover -----------------------------------------------------------------------------------------
 
 
 async def test_only_the_incarnation_that_was_seen_dead_is_marked(instances: Instances) -> None:
-    assert await instances.mark_burial("i", "a") == "GONE"
+    assert await instances.mark_takeover("i", "a") == "GONE"
     await instances.open("i", "b", GROUP)
-    assert await instances.mark_burial("i", "a") == "OTHER"
+    assert await instances.mark_takeover("i", "a") == "OTHER"
     assert await instances.holder("i") == "b"
-    assert await instances.mark_burial("i", "b") == "OK"
-    assert await instances.mark_burial("i", "b") == "OK", "a second undertaker finds the mark and goes on"
+    assert await instances.mark_takeover("i", "b") == "OK"
+    assert await instances.mark_takeover("i", "b") == "OK", "a second survivor finds the mark and goes on"
     assert await instances.holder("i") == MARK + "b"
 
 
-async def test_the_marked_cannot_open_again_until_they_are_buried(instances: Instances, inboxes: Inboxes) -> None:
+async def test_the_marked_cannot_open_again_until_they_are_taken_over(instances: Instances, inboxes: Inboxes) -> None:
     await instances.open("i", "a", GROUP)
-    await instances.mark_burial("i", "a")
+    await instances.mark_takeover("i", "a")
     assert await instances.open("i", "a", GROUP) == MARK + "a"
     assert await instances.open("i", "b", GROUP) == MARK + "a"
-    assert await inboxes.push("i", "kind", b"x") is Push.OK, "what comes now is for the undertaker"
+    assert await inboxes.push("i", "kind", b"x") is Push.OK, "what comes now is for the survivor"
     (entry,) = await inboxes.unread("i", 10)
     await inboxes.done("i", [entry])
     assert await instances.close("i", MARK + "a") == "OK"
@@ -135,25 +135,25 @@ async def test_the_marked_cannot_open_again_until_they_are_buried(instances: Ins
 
 async def test_an_inbox_marked_by_mistake_is_handed_back(instances: Instances) -> None:
     await instances.open("i", "a", GROUP)
-    await instances.mark_burial("i", "a")
+    await instances.mark_takeover("i", "a")
     assert not await instances.renew(Presence("i", "a"), TTL_MS)
-    assert await instances.unmark_burial("i", "a") == "OK"
+    assert await instances.unmark_takeover("i", "a") == "OK"
     assert await instances.renew(Presence("i", "a"), TTL_MS)
 
 
-async def test_one_undertaker_at_a_time_and_only_he_keeps_or_frees_his_lock(
+async def test_one_survivor_at_a_time_and_only_it_keeps_or_frees_the_lock(
     instances: Instances, redis: Redis, keys: Keys
 ) -> None:
-    assert await instances.lock_burial("i", "first", TTL_MS)
-    assert not await instances.lock_burial("i", "second", TTL_MS)
-    assert await instances.keep_burial("i", "first", 2 * TTL_MS)
-    assert await redis.call("PTTL", keys.undertaker("i")) > TTL_MS
-    assert not await instances.keep_burial("i", "second", TTL_MS)
-    await instances.unlock_burial("i", "second")
-    assert not await instances.lock_burial("i", "second", TTL_MS)
-    await instances.unlock_burial("i", "first")
-    assert not await instances.keep_burial("i", "first", TTL_MS)
-    assert await instances.lock_burial("i", "second", TTL_MS)
+    assert await instances.lock_takeover("i", "first", TTL_MS)
+    assert not await instances.lock_takeover("i", "second", TTL_MS)
+    assert await instances.renew_takeover("i", "first", 2 * TTL_MS)
+    assert await redis.call("PTTL", keys.takeover("i")) > TTL_MS
+    assert not await instances.renew_takeover("i", "second", TTL_MS)
+    await instances.unlock_takeover("i", "second")
+    assert not await instances.lock_takeover("i", "second", TTL_MS)
+    await instances.unlock_takeover("i", "first")
+    assert not await instances.renew_takeover("i", "first", TTL_MS)
+    assert await instances.lock_takeover("i", "second", TTL_MS)
 
 
 async def test_after_the_last_step_nothing_is_left_to_be_found(instances: Instances, redis: Redis, keys: Keys) -> None:
@@ -181,7 +181,7 @@ async def test_the_presence_of_a_newer_incarnation_is_not_forgotten_with_the_old
 
 
 class Held:
-    """A client whose reads wait until they are let go: the moment between "I live" and "was I buried?"."""
+    """A client whose reads wait until they are let go: the moment between "I live" and "was I declared dead?"."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
@@ -199,55 +199,55 @@ class Held:
         return asyncio.ensure_future(later())
 
 
-async def bury(instances: Instances) -> bool:
-    """What an undertaker does before anything else; False: he saw that it lives, and handed the inbox back."""
-    assert await instances.mark_burial("i", "a") == "OK"
+async def take_over(instances: Instances) -> bool:
+    """What a survivor does before anything else; False: he saw that it lives, and handed the inbox back."""
+    assert await instances.mark_takeover("i", "a") == "OK"
     if await instances.presence("i") is None:
         return True
-    await instances.unmark_burial("i", "a")
+    await instances.unmark_takeover("i", "a")
     return False
 
 
-async def test_one_who_renews_before_the_undertaker_marks_is_left_alone(instances: Instances) -> None:
+async def test_one_who_renews_before_the_survivor_marks_is_left_alone(instances: Instances) -> None:
     await instances.open("i", "a", GROUP)
     assert await instances.renew(Presence("i", "a"), TTL_MS)
-    assert not await bury(instances)
+    assert not await take_over(instances)
     assert await instances.holder("i") == "a"
 
 
-async def test_one_who_renews_after_the_undertaker_looked_knows_that_he_was_buried(instances: Instances) -> None:
+async def test_one_who_renews_after_the_survivor_looked_knows_that_it_was_declared_dead(instances: Instances) -> None:
     await instances.open("i", "a", GROUP)
-    assert await bury(instances)
+    assert await take_over(instances)
     assert not await instances.renew(Presence("i", "a"), TTL_MS)
 
 
 async def test_one_who_renews_between_the_mark_and_the_look_is_seen_and_sees(instances: Instances) -> None:
     await instances.open("i", "a", GROUP)
-    await instances.mark_burial("i", "a")
+    await instances.mark_takeover("i", "a")
     assert not await instances.renew(Presence("i", "a"), TTL_MS)
     assert await instances.presence("i") is not None
 
 
-async def test_an_undertaker_who_comes_between_presence_and_look_sees_the_living(
+async def test_a_survivor_who_comes_between_presence_and_look_sees_the_living(
     instances: Instances, redis: Redis, keys: Keys
 ) -> None:
     await instances.open("i", "a", GROUP)
     held = Held(redis)
     renewing = asyncio.create_task(Instances(held, keys).renew(Presence("i", "a"), TTL_MS))  # type: ignore[arg-type]
     await held.reading.wait()
-    assert not await bury(instances), "he has said that he lives"
+    assert not await take_over(instances), "he has said that he lives"
     held.go_on.set()
     assert await renewing
 
 
-async def test_an_undertaker_who_marks_between_presence_and_look_is_seen(
+async def test_a_survivor_who_marks_between_presence_and_look_is_seen(
     instances: Instances, redis: Redis, keys: Keys
 ) -> None:
     await instances.open("i", "a", GROUP)
     held = Held(redis)
     renewing = asyncio.create_task(Instances(held, keys).renew(Presence("i", "a"), TTL_MS))  # type: ignore[arg-type]
     await held.reading.wait()
-    await instances.mark_burial("i", "a")
+    await instances.mark_takeover("i", "a")
     held.go_on.set()
     assert not await renewing
     assert await instances.presence("i") is not None, "and he is seen: who hands back last, wins"

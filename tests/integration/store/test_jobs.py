@@ -9,8 +9,8 @@ from dragoman.store.instances import MARK, Instances
 from dragoman.store.jobs import JOB_TTL_MS, LOCK_MS, Binding, Jobs
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
-from redis_clients import Connect
-from waiting import wait_until
+from support.redis_servers import Connect
+from support.waiting import wait_until
 
 
 @pytest.fixture
@@ -170,16 +170,16 @@ async def test_of_many_who_release_one_job_one_does(jobs: Jobs, connect: Connect
     assert sorted(gone) == sorted([Reply.OK] + [Reply.ALREADY] * 19)
 
 
-async def test_who_was_buried_drives_nothing_any_more(jobs: Jobs, redis: Redis, keys: Keys) -> None:
+async def test_who_was_declared_dead_drives_nothing_any_more(jobs: Jobs, redis: Redis, keys: Keys) -> None:
     instances = Instances(redis, keys)
-    assert await jobs.drive("i", "first", "too early", 1000) == b"BURIED"
+    assert await jobs.drive("i", "first", "too early", 1000) == b"DECLARED_DEAD"
     await instances.open("i", "first", "scheduler")
     assert await jobs.drive("i", "first", "j", 1000) == b"OK"
-    await instances.mark_burial("i", "first")
-    assert await jobs.drive("i", "first", "too late", 1000) == b"BURIED"
+    await instances.mark_takeover("i", "first")
+    assert await jobs.drive("i", "first", "too late", 1000) == b"DECLARED_DEAD"
     await instances.close("i", MARK + "first")
     await instances.open("i", "second", "scheduler")
-    assert await jobs.drive("i", "first", "far too late", 1000) == b"BURIED"
+    assert await jobs.drive("i", "first", "far too late", 1000) == b"DECLARED_DEAD"
     assert await jobs.driven_by("i", 10) == ["j"]
 
 

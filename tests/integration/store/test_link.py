@@ -16,10 +16,8 @@ from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis, SingleRedis, connect
 from dragoman.store.reservations import RESERVE
 from dragoman.store.script import ALL
-from pretenders import OK, pretender
-from redis_clients import connected
-from redis_servers import RedisAt, own
-from waiting import wait_until
+from support.redis_servers import OK, RedisAt, connected, own, scripted_redis
+from support.waiting import wait_until
 
 PATIENCE_S = 60.0
 
@@ -216,6 +214,15 @@ async def test_an_idle_connection_is_not_cut_off(mortal: RedisAt) -> None:
         assert await redis.call("GET", "x") is None
 
 
+async def test_connection_is_not_cut_while_replies_keep_coming_however_long_the_queue_takes() -> None:
+    async with scripted_redis(lambda *_: OK, pauses={b"GET": 0.05}) as url:
+        redis = SingleRedis(url, timeout_s=0.4)
+        await redis.wait_connected()
+        assert await asyncio.gather(*(redis.call("GET", "x") for _ in range(30))) == [b"OK"] * 30
+        assert redis.reconnects == 0
+        await redis.close()
+
+
 # -- servers that misbehave -------------------------------------------------------------------------
 
 
@@ -253,7 +260,7 @@ async def test_a_socket_lost_right_after_the_greeting_is_not_taken_for_a_connect
 
 
 async def test_a_server_that_speaks_something_else_is_never_connected() -> None:
-    async with pretender(lambda *_: b"HTTP/1.1 400 Bad Request\r\n\r\n") as url, client_of(url) as redis:
+    async with scripted_redis(lambda *_: b"HTTP/1.1 400 Bad Request\r\n\r\n") as url, client_of(url) as redis:
         await wait_until(lambda: redis.last_error != "not connected yet", PATIENCE_S)
         assert not redis.connected
         with pytest.raises(RedisAway):
@@ -264,13 +271,13 @@ async def test_a_server_that_is_still_loading_is_tried_again_until_it_has() -> N
     def loading_at_first(connection: int, command: list[bytes]) -> bytes:
         return OK if connection > 2 else b"-LOADING Redis is loading the dataset in memory\r\n"
 
-    async with pretender(loading_at_first) as url, client_of(url) as redis:
+    async with scripted_redis(loading_at_first) as url, client_of(url) as redis:
         await asyncio.wait_for(redis.wait_connected(), PATIENCE_S)
         assert await redis.call("SET", "x", 1) == b"OK"
 
 
 async def test_a_server_that_refuses_the_password_is_named_in_the_error() -> None:
-    async with pretender(lambda *_: b"-WRONGPASS invalid username-password pair\r\n") as url:
+    async with scripted_redis(lambda *_: b"-WRONGPASS invalid username-password pair\r\n") as url:
         async with client_of(url.replace("redis://", "redis://:wrong@")) as redis:
             await wait_until(lambda: "WRONGPASS" in redis.last_error, PATIENCE_S)
             with pytest.raises(RedisAway, match="WRONGPASS"):
@@ -282,7 +289,7 @@ async def test_a_server_that_has_become_a_replica_is_left_for_the_one_its_name_l
         written_to = connection == 1 and command[0] == b"SET"
         return b"-READONLY You can't write against a read only replica.\r\n" if written_to else OK
 
-    async with pretender(demoted) as url, client_of(url) as redis:
+    async with scripted_redis(demoted) as url, client_of(url) as redis:
         await asyncio.wait_for(redis.wait_connected(), PATIENCE_S)
         with pytest.raises(RedisAway, match="READONLY"):
             await redis.call("SET", "x", 1)
@@ -294,7 +301,7 @@ async def test_an_answer_nobody_asked_for_ends_the_connection_but_not_the_client
     def one_too_many(connection: int, command: list[bytes]) -> bytes:
         return OK + OK if connection == 1 and command[0] == b"SET" else OK
 
-    async with pretender(one_too_many) as url, client_of(url) as redis:
+    async with scripted_redis(one_too_many) as url, client_of(url) as redis:
         await asyncio.wait_for(redis.wait_connected(), PATIENCE_S)
         await redis.call("SET", "x", 1)
         await wait_until(lambda: redis.reconnects == 1 and redis.connected, PATIENCE_S)

@@ -9,7 +9,7 @@ from dragoman.store.keys import Keys
 from dragoman.store.nodes import SEEN, VERSION, Nodes, Snapshot
 from dragoman.store.owners import Owners
 from dragoman.store.redis import Redis
-from redis_clients import Connect
+from support.redis_servers import Connect
 
 TTL_MS = 45_000
 

@@ -7,7 +7,7 @@ import pytest
 from dragoman.store.keys import Keys
 from dragoman.store.owners import EPOCH_TTL_MS, NodeIdTaken, Owners
 from dragoman.store.redis import Redis
-from redis_clients import Connect
+from support.redis_servers import Connect
 
 TTL_MS = 45_000
 
@@ -53,7 +53,7 @@ async def server_ms(redis: Redis, keys: Keys) -> int:
     return int(seconds) * 1000 + int(micros) // 1000
 
 
-async def test_what_an_instance_owns_is_listed_where_its_undertaker_looks(
+async def test_what_an_instance_owns_is_listed_where_its_survivor_looks(
     owners: Owners, redis: Redis, keys: Keys
 ) -> None:
     await owners.claim_node("n1", "i")

@@ -11,9 +11,8 @@ from dragoman.store.errors import RedisAway, Refused, StoreError, UnknownOutcome
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Dedicated, Redis, SingleRedis, Subscriber
 from dragoman.store.reservations import RESERVE
-from redis_clients import Connect, connected
-from redis_servers import RedisAt, own
-from waiting import wait_until
+from support.redis_servers import Connect, RedisAt, connected, own
+from support.waiting import wait_until
 
 PATIENCE_S = 60.0
 

@@ -8,8 +8,8 @@ import pytest
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.reservations import RESERVE, Given, Reservations, Reserved, Taken
-from redis_clients import Connect
-from waiting import wait_until
+from support.redis_servers import Connect
+from support.waiting import wait_until
 
 TTL_MS = 60_000
 

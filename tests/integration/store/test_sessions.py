@@ -9,8 +9,8 @@ from dragoman.store.keys import Keys
 from dragoman.store.owners import Owners
 from dragoman.store.redis import Redis
 from dragoman.store.sessions import MAX_BYTES, MAX_ENTRIES, MAX_PARKED, ResumableSessions, Resumed
-from redis_clients import Connect
-from waiting import wait_until
+from support.redis_servers import Connect
+from support.waiting import wait_until
 
 OWNER_TTL_MS, GRACE_MS = 45_000, 30_000
 LANGUAGES = {"src_lang": "en", "tgt_lang": "es"}

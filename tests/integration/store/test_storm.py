@@ -2,11 +2,11 @@
 
 import pytest
 
-from dragoman.domain.storm import StormSettings, Verdict
+from dragoman.domain.storm import StormSettings, StormVerdict
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.storm import CoolDowns, Storm
-from redis_clients import Connect
+from support.redis_servers import Connect
 
 SETTINGS = StormSettings(debounce_window_s=60, unavailable_ttl_s=600, rate_limit=5, rate_window_s=600)
 
@@ -17,9 +17,9 @@ def storm(redis: Redis, keys: Keys) -> Storm:
 
 
 async def test_a_report_marks_its_service_and_the_next_ones_count_once(storm: Storm, redis: Redis, keys: Keys) -> None:
-    assert await storm.report("n", "asr@1") is Verdict.MARKED
-    assert await storm.report("n", "asr@1") is Verdict.DEBOUNCED
-    assert await storm.report("n", "nmt@1") is Verdict.MARKED
+    assert await storm.report("n", "asr@1") is StormVerdict.MARKED
+    assert await storm.report("n", "asr@1") is StormVerdict.DEBOUNCED
+    assert await storm.report("n", "nmt@1") is StormVerdict.MARKED
     assert set((await storm.cooling("n")).services) == {"asr@1", "nmt@1"}
     assert 0 < await redis.call("PTTL", keys.storm("n")) <= 600_000
 
@@ -27,16 +27,16 @@ async def test_a_report_marks_its_service_and_the_next_ones_count_once(storm: St
 async def test_what_one_instance_reported_another_knows(storm: Storm, connect: Connect, keys: Keys) -> None:
     other = Storm(await connect(), keys, SETTINGS)
     await storm.report("n", "asr@1")
-    assert await other.report("n", "asr@1") is Verdict.DEBOUNCED
+    assert await other.report("n", "asr@1") is StormVerdict.DEBOUNCED
     assert await other.cooling("n") == await storm.cooling("n")
     assert await other.cooling("another") == CoolDowns()
 
 
 async def test_a_node_that_keeps_on_reporting_cools_down_whole(storm: Storm) -> None:
     for _ in range(SETTINGS.rate_limit):
-        assert await storm.report("n", "asr@1") is not Verdict.RATE_LIMITED
+        assert await storm.report("n", "asr@1") is not StormVerdict.RATE_LIMITED
     assert "*" not in (await storm.cooling("n")).services
-    assert await storm.report("n", "asr@1") is Verdict.RATE_LIMITED
+    assert await storm.report("n", "asr@1") is StormVerdict.RATE_LIMITED
     cooling = (await storm.cooling("n")).services
     assert cooling["*"] >= cooling["asr@1"]
 

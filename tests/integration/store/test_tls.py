@@ -19,9 +19,9 @@ from dragoman.instance.redis_check import CannotStart, connected, credentials_of
 from dragoman.store.errors import StoreError
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Dedicated, SingleRedis
-from instances import config
-from redis_servers import RedisAt
-from waiting import wait_until
+from support.cluster import config
+from support.redis_servers import RedisAt
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
 

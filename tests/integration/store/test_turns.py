@@ -7,7 +7,7 @@ import pytest
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.turns import Turns
-from redis_clients import Connect
+from support.redis_servers import Connect
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from processes import Descendants, wait_until
+from support.waiting import Descendants, wait_for
 
 HERE = Path(__file__).parent
 Supervise = Callable[..., "Supervised"]
@@ -46,12 +46,12 @@ class Supervised:
             line = next((line for line in self.output.splitlines() if line.startswith("READY ")), None)
             return None if line is None else json.loads(line.removeprefix("READY "))
 
-        return wait_until(told, "the supervisor to be ready") or {}
+        return wait_for(told, "the supervisor to be ready") or {}
 
     def hello(self, number: int, life: int) -> dict[str, Any]:
         """What a worker was told, and its pid."""
         path = self.folder / f"{number}-{life}.json"
-        wait_until(path.exists, f"life {life} of worker {number}")
+        wait_for(path.exists, f"life {life} of worker {number}")
         told: dict[str, Any] = json.loads(path.read_text())
         return told
 

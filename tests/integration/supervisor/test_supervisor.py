@@ -13,7 +13,7 @@ import pytest
 
 from dragoman.config import Config
 from dragoman.embedded.wire import Refused, wire
-from processes import alive, wait_until
+from support.waiting import alive, wait_for
 
 Supervise = Callable[..., Any]
 
@@ -74,7 +74,7 @@ def test_a_worker_that_died_is_started_again_and_the_others_go_on(supervise: Sup
     second = supervisor.hello(1, 2)
     assert second["pid"] != first["pid"]
     assert second["config"] == first["config"]
-    wait_until(lambda: "worker 1, life 2" in supervisor.output, "the worker to be ready again")
+    wait_for(lambda: "worker 1, life 2" in supervisor.output, "the worker to be ready again")
     assert alive(other["pid"])
     assert supervisor.output.count("READY ") == 1
 
@@ -82,7 +82,12 @@ def test_a_worker_that_died_is_started_again_and_the_others_go_on(supervise: Sup
 def test_a_crash_loop_is_slowed_down_and_told(supervise: Supervise) -> None:
     supervisor = supervise("ready-then-dies")
     supervisor.hello(1, 3)
-    told = [line for line in supervisor.output.splitlines() if "worker_died" in line][:2]
+
+    def deaths() -> list[str]:
+        return [line for line in supervisor.output.splitlines() if "worker_died" in line]
+
+    wait_for(lambda: len(deaths()) >= 2, "two deaths in the log")
+    told = deaths()[:2]
     for pause_s, line in zip(("0.0", "0.5"), told, strict=True):
         assert f"again_in_s={pause_s}" in line
     assert all("exit_code=7" in line for line in told)
@@ -96,12 +101,12 @@ def test_a_redis_that_died_is_started_again_on_the_same_data(supervise: Supervis
     with wire(redis_of(supervisor.folder)) as connection:
         connection.call("SET", "kept", "yes")
     os.kill(ready["redis"], signal.SIGKILL)
-    wait_until(lambda: not alive(ready["redis"]), "Redis to die")
-    wait_until(lambda: answers(redis_of(supervisor.folder)), "Redis to answer again")
+    wait_for(lambda: not alive(ready["redis"]), "Redis to die")
+    wait_for(lambda: answers(redis_of(supervisor.folder)), "Redis to answer again")
     with wire(redis_of(supervisor.folder)) as connection:
         assert connection.call("GET", "kept") == "yes"
     assert alive(supervisor.hello(1, 1)["pid"])
-    wait_until(lambda: supervisor.output.count("redis_ready") == 2, "the restart to be told")
+    wait_for(lambda: supervisor.output.count("redis_ready") == 2, "the restart to be told")
     assert "redis_died" in supervisor.output
     assert str(supervisor.folder / "data" / "redis.log") in supervisor.output
 
@@ -145,7 +150,7 @@ def test_a_second_signal_kills_at_once(supervise: Supervise) -> None:
     supervisor.ready()
     below = supervisor.below()
     supervisor.send(signal.SIGTERM)
-    wait_until(lambda: "stopping" in supervisor.output, "the first signal to be noticed")
+    wait_for(lambda: "stopping" in supervisor.output, "the first signal to be noticed")
     assert all(alive(pid) for pid in below)
     began = time.monotonic()
     supervisor.send(signal.SIGTERM)
@@ -160,7 +165,7 @@ def test_second_signal_kills_a_redis_that_does_not_end(supervise: Supervise) -> 
     os.kill(redis, signal.SIGSTOP)
     os.kill(worker, signal.SIGKILL)  # it would wait for Redis
     supervisor.send(signal.SIGTERM)
-    wait_until(lambda: supervisor.below() == [redis], "the workers to end")
+    wait_for(lambda: supervisor.below() == [redis], "the workers to end")
     began = time.monotonic()
     supervisor.send(signal.SIGINT)
     assert supervisor.exit_code() == 0
@@ -170,7 +175,7 @@ def test_second_signal_kills_a_redis_that_does_not_end(supervise: Supervise) -> 
 
 def test_a_signal_before_anything_is_ready_ends_everything(supervise: Supervise) -> None:
     supervisor = supervise(server={"workers": 2})
-    wait_until(supervisor.below, "the first child")
+    wait_for(supervisor.below, "the first child")
     supervisor.send(signal.SIGTERM)
     assert supervisor.exit_code() == 0
     assert supervisor.below() == []
@@ -182,7 +187,7 @@ def test_workers_and_redis_die_with_a_supervisor_killed_9(supervise: Supervise) 
     below = supervisor.below()
     assert len(below) == 3
     supervisor.send(signal.SIGKILL)
-    wait_until(lambda: not any(alive(pid) for pid in below), "all to die")
+    wait_for(lambda: not any(alive(pid) for pid in below), "all to die")
     # The port and the directory are free again.
     supervise(folder=supervisor.folder).ready()
 

@@ -1,14 +1,14 @@
 import pytest
 
 from dragoman.cli.chat_lines import ASCII, NOTE, UNICODE, Line, clock, marks_of, printed, said_before
-from dragoman.client.chat import Said, SendFailed, Sent
+from dragoman.client.chat import SendFailed, Sent, StoredMessage
 from dragoman.protocol.chat import AckType
 
 
 def sent(*receipts: AckType) -> Sent:
     one = Sent(1, "c", 2, "hi", "TEXT")
     for receipt in receipts:
-        one.reach(receipt)
+        one.add_receipt(receipt)
     return one
 
 
@@ -49,7 +49,7 @@ def test_a_note_has_no_name() -> None:
 
 @pytest.mark.parametrize(("status", "marks"), [("SAVED", "✓✓"), ("DELIVERED", "✓✓ →"), ("READ", "✓✓ ●")])
 def test_history_shows_ours_with_marks_and_theirs_without(status: str, marks: str) -> None:
-    mine = Said(1, 2, "hi", "c", 9, 1, status, 0)
+    mine = StoredMessage(1, 2, "hi", "c", 9, 1, status, 0)
     assert said_before(mine, 1, "alice", "bob", UNICODE).marks == marks
     theirs = said_before(mine, 2, "bob", "alice", UNICODE)
     assert (theirs.who, theirs.marks) == ("alice", "")

@@ -57,11 +57,11 @@ def test_marks_change_in_place() -> None:
     one, two = sent("one"), sent("two")
     shown.add(Line("a", "one", sent=one), Line("a", "two", sent=two))
     assert paper.lines == ["·     a: one", "·     a: two", "> "]
-    one.reach(AckType.SAVED)
-    two.reach(AckType.ACCEPTED)
+    one.add_receipt(AckType.SAVED)
+    two.add_receipt(AckType.ACCEPTED)
     shown.paint()
     assert paper.lines == ["✓✓    a: one", "✓     a: two", "> "]
-    one.reach(AckType.READ)
+    one.add_receipt(AckType.READ)
     shown.paint()
     shown.add(Line("b", "hello"))
     assert paper.lines == ["✓✓ ●  a: one", "✓     a: two", "      b: hello", "> "]
@@ -82,7 +82,7 @@ def test_long_lines_are_wrapped_and_still_change_in_place() -> None:
     one = sent("x" * 30)
     shown.add(Line("a", one.body, sent=one))
     assert all(len(row) < 21 for row in paper.lines)
-    one.reach(AckType.SAVED)
+    one.add_receipt(AckType.SAVED)
     shown.paint()
     assert paper.lines[0].startswith("✓✓")
     assert "".join(row.strip() for row in paper.lines[:-1]).count("x") == 30
@@ -96,7 +96,7 @@ def test_what_does_not_fit_is_printed_for_good_in_order() -> None:
     for one in sents:
         shown.add(Line("a", one.body, sent=one))
     for one in sents:
-        one.reach(AckType.SAVED)
+        one.add_receipt(AckType.SAVED)
     shown.paint()
     assert [row[:2].strip() for row in paper.lines[:-1]] == ["·", "·", "·", "✓✓", "✓✓", "✓✓"]
     assert [row.rpartition(" ")[2] for row in paper.lines[:-1]] == list("012345")

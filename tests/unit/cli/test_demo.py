@@ -2,72 +2,69 @@ import io
 
 import pytest
 
-from dragoman.cli import debian
+from dragoman.cli import demo
 from dragoman.cli.demo import Choice, _choose, _demonstrating
 from dragoman.cli.failure import Failure
 from dragoman.config import load_with_sources
-from engines_here import needs_apertium, needs_espeak, needs_wheels
+from support.engines import needs_apertium, needs_espeak, needs_wheels
 
 pytestmark = needs_wheels
 
 
+ALL = "espeak-ng apertium-eng-spa"
+
+
 @pytest.fixture
-def bare(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Nothing is installed; what is asked to be is listed, in vain."""
-    asked: list[list[str]] = []
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No program is installed, apt-get neither."""
     monkeypatch.setenv("PATH", "/nowhere")
 
-    def install(packages: list[str]) -> str:
-        asked.append(packages)
-        return "no network"
 
-    monkeypatch.setattr(debian, "install", install)
-    return asked
+def at_a_terminal(monkeypatch: pytest.MonkeyPatch, keys: str, *, root: bool = True, terminal: bool = True) -> None:
+    typed = io.StringIO(keys)
+    monkeypatch.setattr(typed, "isatty", lambda: terminal)
+    monkeypatch.setattr("sys.stdin", typed)
+    monkeypatch.setattr(demo, "_can_install", lambda: root)
 
 
-def test_auto_simulates_where_nothing_can_be_installed_and_says_why(
-    bare: list[list[str]], capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("bare")
+def test_auto_simulates_where_nothing_can_be_installed_and_says_why(capfd: pytest.CaptureFixture[str]) -> None:
     chosen = _choose("auto", True)
     assert chosen.kind == "simulated"
     assert "nothing is really translated. The program espeak-ng is not installed" in chosen.why
-    assert "(no network); what helps: apt-get install espeak-ng apertium-eng-spa" in chosen.why
-    assert bare == [["apertium-eng-spa", "espeak-ng"]]
-    assert "installing apertium-eng-spa espeak-ng with apt-get, at most 90 s …" in capsys.readouterr().out
+    assert f"(there is no apt-get); what helps: apt-get install {ALL}" in chosen.why
+    assert f"installing {ALL} with apt-get, at most 90 s …" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(("answer", "asked"), [("y\n", [["apertium-eng-spa", "espeak-ng"]]), ("n\n", []), ("\n", [])])
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize(("answer", "installs"), [("y\n", True), ("n\n", False), ("\n", False)])
 def test_root_at_a_terminal_is_asked_before_anything_is_installed(
-    bare: list[list[str]], monkeypatch: pytest.MonkeyPatch, answer: str, asked: list[list[str]]
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], answer: str, installs: bool
 ) -> None:
-    monkeypatch.setattr(debian, "can_install", lambda: True)
-    keys = io.StringIO(answer)
-    monkeypatch.setattr(keys, "isatty", lambda: True)
-    monkeypatch.setattr("sys.stdin", keys)
+    at_a_terminal(monkeypatch, answer)
     assert _choose("auto", None).engine == "sim"
-    assert bare == asked
+    assert (f"installing {ALL}" in capfd.readouterr().err) == installs
 
 
+@pytest.mark.usefixtures("bare")
 @pytest.mark.parametrize(("root", "terminal"), [(True, False), (False, True)])
 def test_without_a_terminal_or_root_nobody_is_asked_and_nothing_is_installed(
-    bare: list[list[str]], monkeypatch: pytest.MonkeyPatch, root: bool, terminal: bool
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], root: bool, terminal: bool
 ) -> None:
-    monkeypatch.setattr(debian, "can_install", lambda: root)
-    keys = io.StringIO("y\n")
-    monkeypatch.setattr(keys, "isatty", lambda: terminal)
-    monkeypatch.setattr("sys.stdin", keys)
+    at_a_terminal(monkeypatch, "y\n", root=root, terminal=terminal)
     assert _choose("auto", None).engine == "sim"
-    assert bare == []
-    assert keys.read() == "y\n"
+    assert capfd.readouterr() == ("", "")
 
 
-def test_nothing_is_installed_if_nothing_may_be_or_is_needed(bare: list[list[str]]) -> None:
+@pytest.mark.usefixtures("bare")
+def test_nothing_is_installed_if_nothing_may_be_or_is_needed(capfd: pytest.CaptureFixture[str]) -> None:
     assert _choose("auto", False).engine == "sim"
     assert _choose("sim", True) == Choice("sim", ", as asked for")
-    assert bare == []
+    assert capfd.readouterr() == ("", "")
 
 
-def test_local_and_nothing_else_is_a_failure_where_it_cannot_be(bare: list[list[str]]) -> None:
+@pytest.mark.usefixtures("bare")
+def test_local_and_nothing_else_is_a_failure_where_it_cannot_be() -> None:
     with pytest.raises(Failure, match="What helps: apt-get install espeak-ng apertium-eng-spa"):
         _choose("local", True)
     with pytest.raises(Failure, match="There is no engine 'gpu' for the demo; there are: auto, local, sim"):

@@ -2,7 +2,7 @@ import pytest
 
 from dragoman.cli.main import run
 from dragoman.cli.node import _chosen, _setup, _step
-from engines_here import needs_wheels
+from support.engines import needs_wheels
 
 
 @pytest.mark.parametrize(

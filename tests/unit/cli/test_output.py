@@ -12,8 +12,10 @@ from dragoman.cli import chat_terminal
 from dragoman.cli.api import Api
 from dragoman.cli.failure import Failure
 from dragoman.cli.main import run
+from support.tables import for_each
 
-HERE = Path(dragoman.cli.__file__).parent
+PACKAGE = Path(dragoman.cli.__file__).parents[1]
+COMMANDS = sorted(path for found in ("cli/*.py", "tools/*.py", "tools/*/cli.py") for path in PACKAGE.glob(found))
 NASTY = "\x1b]52;c;cm0gLXJm\x07\r\x9b2J\u202e\n2026-11-18  olga  drain  all  done[/oops][red]:bomb:"
 
 
@@ -120,7 +122,7 @@ def _for_types_only(path: Path, found: ast.ImportFrom) -> bool:
     return False
 
 
-@pytest.mark.parametrize("path", sorted(HERE.glob("*.py")), ids=lambda path: path.stem)
+@for_each(COMMANDS, lambda path: path.relative_to(PACKAGE).as_posix())
 def test_no_command_writes_but_through_output(path: Path) -> None:
     if path.name != "output.py":
         assert list(written_elsewhere(path)) == []

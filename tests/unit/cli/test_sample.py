@@ -1,7 +1,7 @@
 import pytest
 
 from dragoman.cli import sample
-from engines_here import needs_espeak
+from support.engines import needs_espeak
 
 
 @needs_espeak

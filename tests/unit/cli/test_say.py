@@ -65,7 +65,7 @@ def test_a_terminal_is_not_taken_for_a_microphone(
 def test_a_server_that_is_not_there_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["say", "--url", "127.0.0.1:1"]) == 1
     told = capsys.readouterr().err
-    assert told.startswith("dragoman: No server answers at ws://127.0.0.1:1/ws/session: connection refused.")
+    assert told.startswith("dragoman: Not connected to ws://127.0.0.1:1/ws/session: connection refused.")
     assert told.count("\n") == 1
 
 

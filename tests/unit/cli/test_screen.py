@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from dragoman.cli.screen import JsonLines, Screen, Show
-from dragoman.client import Detected, Ended, Failed, Partial, Pressed, Refused, Renewed, Result, Resumed
+from dragoman.client import Detected, Ended, Failed, Partial, Rejected, Renewed, Result, Resumed, Throttled
 from dragoman.protocol.audio import encode_base64
 from unit.client.fake_server import result
 
@@ -45,16 +45,16 @@ def test_what_comes_from_afar_does_not_move_the_cursor(capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("event", "note"),
     [
-        (Pressed("BUSY", None, "all nodes are busy"), "the server asks us to wait: all nodes are busy"),
-        (Pressed("PAUSE", 5, ""), "the server asks us to wait: PAUSE"),
+        (Throttled("BUSY", None, "all nodes are busy"), "the server asks us to wait: all nodes are busy"),
+        (Throttled("PAUSE", 5, ""), "the server asks us to wait: PAUSE"),
         (Resumed("s-1", 3, 0), "the connection was lost and is back; 3 chunks were sent again"),
         (Resumed("s-1", 3, 2), "the connection was lost and is back; 3 chunks were sent again; 2 chunks are lost"),
         (Renewed("s-2", "s-1"), "the session was lost; a new one goes on, and what was not answered is gone"),
-        (Refused("INVALID_MESSAGE", "what?"), "the server says: what? (INVALID_MESSAGE)"),
+        (Rejected("INVALID_MESSAGE", "what?"), "the server says: what? (INVALID_MESSAGE)"),
         (Detected("en", 0.9), "the language is en"),
     ],
 )
-def test_what_happens_beside_is_noted(event: Pressed, note: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_happens_beside_is_noted(event: Throttled, note: str, capsys: pytest.CaptureFixture[str]) -> None:
     Show().event(event)
     assert capsys.readouterr() == ("", f"dragoman: {note}\n")
 
@@ -68,7 +68,7 @@ def test_what_happens_beside_is_noted(event: Pressed, note: str, capsys: pytest.
         ([said(0), FAILED], "1 utterance translated, 1 failed."),
         ([said(0), SKIPPED], "1 utterance translated, 1 failed."),
         ([FAILED], "0 utterances translated, 1 failed."),
-        ([said(0), Refused("X", "no")], "1 utterance translated, 1 failed."),
+        ([said(0), Rejected("X", "no")], "1 utterance translated, 1 failed."),
         ([said(0), Renewed("s-2", "s-1")], "1 utterance translated, 1 failed."),
     ],
 )
@@ -86,12 +86,12 @@ def test_it_is_summed_up(events: list[Result], sentence: str, capsys: pytest.Cap
 
 def test_every_event_is_one_line_of_json_without_sound(capsys: pytest.CaptureFixture[str]) -> None:
     show = JsonLines()
-    for event in (partial(0, "hé"), said(0), FAILED, Pressed("BUSY", None, "")):
+    for event in (partial(0, "hé"), said(0), FAILED, Throttled("BUSY", None, "")):
         show.event(event)
     show.sum_up()
     out, err = capsys.readouterr()
     lines = [json.loads(line) for line in out.splitlines()]
-    assert [line["event"] for line in lines] == ["partial", "result", "failed", "pressed", "end"]
+    assert [line["event"] for line in lines] == ["partial", "result", "failed", "throttled", "end"]
     assert (lines[0]["text"], lines[1]["text_translated"], lines[1]["tts_bytes"]) == ("hé", "[es] hello", 5)
     assert lines[-1] == {"event": "end", "translated": 1, "failed": 1}
     assert err == ""

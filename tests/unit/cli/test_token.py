@@ -7,12 +7,12 @@ import pytest
 
 from dragoman.cli.main import run
 from dragoman.config.secrets import DEVELOPMENT_SECRET
-from dragoman.gateway.principal import Doorkeeper, Kind, Principal
+from dragoman.gateway.principal import Authenticator, Kind, Principal
 from dragoman.services.chat.tokens import Tokens
 
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
 OTHER = "another-secret-of-more-than-thirty-two-bytes"
-KEEPER = Doorkeeper((SECRET,), "dragoman")
+KEEPER = Authenticator((SECRET,), "dragoman")
 NAMES: dict[Kind, tuple[str, str]] = {
     "client": ("--subject", "ann"),
     "node": ("--node-id", "gpu-1"),
@@ -70,7 +70,7 @@ def test_a_user_of_chat_may_write_and_speak(capsys: pytest.CaptureFixture[str]) 
     token = made(capsys, "client", "--user-id", "42")
     tokens = Tokens((SECRET,), "mini-im", 60, 60)
     assert tokens.read_access(token, time.time()).uid == 42
-    assert Doorkeeper((SECRET,), "dragoman", chat=tokens).identify("client", token).subject == "42"
+    assert Authenticator((SECRET,), "dragoman", chat=tokens).identify("client", token).subject == "42"
 
 
 @pytest.mark.usefixtures("secret")

@@ -123,6 +123,7 @@ class FakeServer:
         self.forgets = False  # answers every resume with INVALID_SESSION
         self.refuses: Error | None = None  # the answer to the next session_init or session_resume
         self.refuses_with: HTTPStatus | None = None
+        self.refused = 0
         self.hangs_up_with: int | None = None
         self.silent = False  # answers no session_init
         self.binary = False
@@ -148,6 +149,7 @@ class FakeServer:
 
     def _accept(self, request: WSUpgradeRequest) -> Connection | WSUpgradeResponseWithListener | None:
         if self.refuses_with is not None:
+            self.refused += 1
             response = WSUpgradeResponse.create_error_response(self.refuses_with, b"no")
             return WSUpgradeResponseWithListener(response, None)
         return Connection(self)

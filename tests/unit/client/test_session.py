@@ -10,15 +10,15 @@ import uvloop
 from dragoman.client import (
     Failed,
     Partial,
-    Pressed,
     Progress,
     Recording,
-    Refused,
+    Rejected,
     Result,
     Session,
+    SessionClosed,
     SessionError,
-    SessionOver,
     Throttle,
+    Throttled,
     Unreachable,
     UnsupportedAudio,
 )
@@ -37,7 +37,7 @@ from dragoman.protocol.session import (
     Utterance,
 )
 from unit.client.fake_server import QUICK, run_of, serving, session_at
-from unit.client.test_wav import wav
+from unit.client.test_recording import wav
 
 
 async def texts(session: Session) -> list[str]:
@@ -77,7 +77,7 @@ async def test_a_session_says_who_it_is_and_what_it_wants() -> None:
 async def test_a_server_that_is_not_there_is_told_at_once() -> None:
     async with serving() as server:
         url = server.url
-    with pytest.raises(Unreachable, match="no server answers at"):
+    with pytest.raises(Unreachable, match="not connected to ws"):
         async with Session(url, src="en", tgt="es"):
             pass
 
@@ -208,7 +208,7 @@ async def test_a_pause_holds_chunks_back_and_then_they_go() -> None:
     async with serving() as server, session_at(server) as session:
         server.says(Backpressure(action="PAUSE", resume_after_ms=150, message="Redis is away"))
         events = session.events()
-        assert await anext(events) == Pressed("PAUSE", 150, "Redis is away")
+        assert await anext(events) == Throttled("PAUSE", 150, "Redis is away")
         loop = asyncio.get_running_loop()
         began = loop.time()
         await session.send(run_of(1), final=True)
@@ -333,7 +333,7 @@ async def test_events_come_in_the_order_of_arrival() -> None:
             server.says(Error(code="INVALID_MESSAGE", message="what?"))
             await session.close()
             seen = [event async for event in session if not isinstance(event, Progress)]
-            assert [type(event) for event in seen] == [Result, Partial, Result, Failed, Refused]
+            assert [type(event) for event in seen] == [Result, Partial, Result, Failed, Rejected]
             assert [event.index for event in seen if isinstance(event, Result)] == [1, 0]
             assert [event.backfilled for event in seen if isinstance(event, Result)] == [False, True]
 
@@ -417,7 +417,7 @@ async def test_an_earlier_result_is_waited_for_as_well() -> None:
             for length in (1, 2):
                 await session.send(run_of(length), final=True)
             await server.until(lambda: len(server.session.utterances) == 2)
-            settled = asyncio.ensure_future(session.settled())
+            settled = asyncio.ensure_future(session.wait_answered())
             results = session.results()
             server.translates(1)
             assert (await anext(results)).index == 1
@@ -495,10 +495,10 @@ async def test_nothing_can_be_said_after_the_end() -> None:
         async with session_at(server) as session:
             pass
         for saying in (session.send(run_of(1)), session.cut(), session.utterance(run_of(1))):
-            with pytest.raises(SessionOver):
+            with pytest.raises(SessionClosed):
                 await saying
         await session.close()
-        await session.leave()
+        await session.abort()
 
 
 async def test_a_session_that_was_never_opened_can_be_closed() -> None:

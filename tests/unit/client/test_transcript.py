@@ -1,11 +1,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.client import Ended, Failed, Partial, Pressed, Result, Transcript
+from dragoman.client import Ended, Failed, Partial, Result, Throttled, Transcript
 from unit.client.fake_server import result
 
 
-def said(index: int, text: str = "heard", session: str = "s-1", backfilled: bool = False) -> Result:
+def said(index: int, text: str = "text_asr", session: str = "s-1", backfilled: bool = False) -> Result:
     return Result(result(session, index, text, backfilled=backfilled))
 
 
@@ -34,18 +34,20 @@ def test_partials_grow_in_place_until_the_result() -> None:
     transcript = Transcript()
     transcript.add(partial(0, "so"))
     transcript.add(partial(0, "so far"))
-    assert [(line.heard, line.said, line.settled) for line in transcript.lines] == [("so far", "", False)]
+    assert [(line.text_asr, line.text_translated, line.done) for line in transcript.lines] == [("so far", "", False)]
     transcript.add(said(0, "so far so good"))
     assert transcript.add(partial(0, "too late")) is None
-    assert [(line.heard, line.said) for line in transcript.lines] == [("so far so good", "[es] so far so good")]
-    assert transcript.lines[0].settled
+    assert [(line.text_asr, line.text_translated) for line in transcript.lines] == [
+        ("so far so good", "[es] so far so good")
+    ]
+    assert transcript.lines[0].done
 
 
 def test_the_first_result_of_an_index_stands() -> None:
     transcript = Transcript()
     transcript.add(said(0, "first"))
     assert transcript.add(said(0, "second")) is None
-    assert [line.heard for line in transcript.lines] == ["first"]
+    assert [line.text_asr for line in transcript.lines] == ["first"]
 
 
 def test_a_failure_is_shown_in_its_place_until_a_result_comes_after_all() -> None:
@@ -55,14 +57,19 @@ def test_a_failure_is_shown_in_its_place_until_a_result_comes_after_all() -> Non
     assert transcript.add(failed) is None
     assert [line.failure for line in transcript.lines] == [failed]
     transcript.add(said(0))
-    assert [(line.failure, line.said) for line in transcript.lines] == [(None, "[es] heard")]
+    assert [(line.failure, line.text_translated) for line in transcript.lines] == [(None, "[es] text_asr")]
 
 
 def test_a_session_in_the_place_of_a_lost_one_goes_on_below_it() -> None:
     transcript = Transcript()
-    for event in (said(0, "a"), said(1, "b"), said(0, "c", session="s-2"), said(2, "late", backfilled=True)):
+    for event in (
+        said(0, "a"),
+        said(1, "b"),
+        said(0, "c", session="s-2"),
+        said(2, "late", backfilled=True),
+    ):
         transcript.add(event)
-    assert [line.heard for line in transcript.lines] == ["a", "b", "late", "c"]
+    assert [line.text_asr for line in transcript.lines] == ["a", "b", "late", "c"]
 
 
 def test_a_skipped_utterance_has_a_line_and_an_empty_one_only_if_something_was_shown_of_it() -> None:
@@ -70,7 +77,7 @@ def test_a_skipped_utterance_has_a_line_and_an_empty_one_only_if_something_was_s
     transcript.add(partial(1, "um"))
     for index, state in enumerate(("skipped", "empty", "empty")):
         transcript.add(Ended("s-1", index, state, f"job-{index}"))
-    assert [(line.index, line.ended, line.settled) for line in transcript.lines] == [
+    assert [(line.index, line.ended, line.done) for line in transcript.lines] == [
         (0, "skipped", True),
         (1, "empty", True),
     ]
@@ -84,4 +91,4 @@ def test_the_end_of_a_line_that_is_settled_changes_nothing() -> None:
 
 
 def test_other_events_change_no_line() -> None:
-    assert Transcript().add(Pressed("BUSY", None, "")) is None
+    assert Transcript().add(Throttled("BUSY", None, "")) is None

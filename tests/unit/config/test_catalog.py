@@ -4,8 +4,9 @@ import msgspec
 import pytest
 
 from dragoman.config.catalog import SECTIONS, SETTINGS, Setting, nearest, plain
+from support.tables import for_each
 
-every_setting = pytest.mark.parametrize("setting", SETTINGS.values(), ids=lambda setting: setting.key)
+every_setting = for_each(SETTINGS.values(), lambda setting: setting.key)
 
 
 @every_setting
@@ -20,7 +21,7 @@ def test_every_number_has_both_bounds_and_a_default_within(setting: Setting) -> 
     if setting.kind in ("integer", "number"):
         assert setting.meta.ge is not None
         assert setting.meta.le is not None
-        assert " to " in setting.limits
+        assert " to " in setting.allowed_briefly
     assert msgspec.convert(setting.default, setting.annotation) == setting.default
 
 

@@ -120,9 +120,9 @@ def test_every_address_of_a_cluster_is_looked_at() -> None:
 def test_an_utterance_must_fit_into_an_inbox_entry() -> None:
     assert problems(speech__binary_frames=True) == ()
     assert problems(server__max_frame_bytes=1300000) == ()
-    for flags in ({"server.max_frame_bytes": 1500000}, {"speech.max_buffer_bytes": 900000}):
+    for flags in ({"limits.frame_bytes": 1500000}, {"speech.max_buffer_bytes": 900000}):
         sentence = only(**flags)
-        assert "server.max_frame_bytes (" in sentence
+        assert "limits.frame_bytes (" in sentence
         assert "speech.max_buffer_bytes (" in sentence
     assert len(problems(server__max_frame_bytes=1300000, speech__binary_frames=True)) == 1
 

@@ -6,7 +6,7 @@ import pytest
 
 from dragoman.config import Config, load
 from dragoman.config.catalog import RETIRED, SETTINGS
-from dragoman.config.reference import example, markdown, toml_value
+from dragoman.config.reference import example, limits_markdown, markdown, toml_value
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
     ("file", "made", "command"),
     [
         ("docs/configuration.md", markdown, "dragoman config doc > docs/configuration.md"),
+        ("docs/limits.md", limits_markdown, "dragoman config doc --limits > docs/limits.md"),
         ("config.example.toml", example, "dragoman config doc --example > config.example.toml"),
     ],
 )

@@ -46,7 +46,7 @@ def test_the_defaults_are_those_the_design_names() -> None:
     config = Config()
     phase2, speech = config.scheduler.phase2, config.speech
     assert (config.server.host, config.server.port, config.server.admin_port) == ("127.0.0.1", 5010, 5110)
-    assert (config.server.max_frame_bytes, config.server.drain_s, config.server.workers) == (1048576, 20, 1)
+    assert (config.limits.frame_bytes, config.server.drain_s, config.server.workers) == (1048576, 20, 1)
     assert (phase2.enabled, phase2.instance_id, phase2.owner_ttl_seconds) == (False, "auto", 45)
     assert phase2.instance_presence_ttl_seconds == 6
     assert (phase2.stream_group, phase2.stream_block_ms, phase2.stream_count) == ("scheduler", 1000, 64)

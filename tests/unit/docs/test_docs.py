@@ -7,10 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from dragoman.cli.main import COMMANDS, imported
-from dragoman.config.catalog import ENV_PREFIX, RETIRED, SECTIONS, SETTINGS
+from dragoman.config.catalog import ENV_PREFIX, MOVED, RETIRED, SECTIONS, SETTINGS
 from dragoman.domain.chat.switches import NAMES as SWITCHES
 from dragoman.domain.chat.switches import RANGES, Switches
 from dragoman.gateway.limits import Counters
@@ -18,6 +16,7 @@ from dragoman.protocol.chat import Reason
 from dragoman.protocol.codes import Close
 from dragoman.services.metrics import Metrics
 from dragoman.store.ops import Ops
+from support.tables import for_each
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCE = ROOT / "src/dragoman"
@@ -36,7 +35,7 @@ FENCE = re.compile(r"^```(?P<language>\w*)[^\n]*\n(?P<body>.*?)^```$", re.M | re
 INLINE = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 
-page = pytest.mark.parametrize("path", PAGES, ids=[str(path.relative_to(ROOT)) for path in PAGES])
+page = for_each(PAGES, lambda path: path.relative_to(ROOT))
 
 
 def fences(path: Path, *languages: str) -> list[str]:
@@ -113,7 +112,7 @@ def test_the_page_of_operators_explains_every_switch_of_chat() -> None:
     assert [INLINE.findall(row)[0] for row in table[0].splitlines()[2:]] == list(SWITCHES)
 
 
-@pytest.mark.parametrize("name", SWITCHES)
+@for_each(SWITCHES)
 def test_a_switch_of_chat_has_the_default_and_the_range_of_its_setting(name: str) -> None:
     setting = SETTINGS[f"chat.two_phase.{name}"]
     assert getattr(Switches(), name) == setting.default
@@ -163,7 +162,8 @@ def test_every_setting_exists(path: Path) -> None:
     code = [*inline(path), *re.findall(r"--set ([\w.]+)=", text)]
     keys = {word for part in code for word in re.findall(r"(?<![\w./:@-])[a-z]\w*(?:\.[a-z]\w*)+(?![\w(/-])", part)}
     keys = {key for key in keys if key.partition(".")[0] in TOP_SECTIONS}
-    assert keys <= {*SETTINGS, *SECTIONS}
+    old = MOVED if path.name == "configuration.md" else ()
+    assert keys <= {*SETTINGS, *SECTIONS, *old}
     variables = {
         name for name in re.findall(rf"\b{ENV_PREFIX}[A-Z0-9_]*[A-Z0-9]\b", text) if name not in OTHER_VARIABLES
     }
@@ -283,7 +283,7 @@ def _imports(path: Path) -> set[str]:
 # -- every decision has the same three parts
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("docs/adr/*.md")), ids=lambda path: path.stem)
+@for_each(sorted(ROOT.glob("docs/adr/*.md")), lambda path: path.stem)
 def test_a_decision_says_what_was_chosen_and_what_was_given_up(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert re.match(rf"# {int(path.name[:4])}\. ", text)

@@ -4,12 +4,11 @@ import re
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from dragoman.config.catalog import RETIRED, SETTINGS
 from dragoman.services.metrics import Metrics
 from dragoman.store.keys import TABLE
 from dragoman.store.ops import Ops
+from support.tables import for_each
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCE = ROOT / "src/dragoman"
@@ -73,7 +72,7 @@ def test_every_row_has_a_verdict() -> None:
     assert [row for row in ROWS if not row[1].startswith(VERDICTS)] == []
 
 
-@pytest.mark.parametrize(("name", "verdict", "where"), rows("kept"))
+@for_each(rows("kept"))
 def test_what_is_said_to_be_kept_is_there(name: str, verdict: str, where: str) -> None:
     place = file_named(where)
     meant = INLINE.findall(name) or INLINE.findall(verdict)
@@ -83,7 +82,7 @@ def test_what_is_said_to_be_kept_is_there(name: str, verdict: str, where: str) -
     assert [each for each in meant if not is_there(each, place)] == []
 
 
-@pytest.mark.parametrize(("name", "verdict", "where"), rows("renamed", "replaced"))
+@for_each(rows("renamed", "replaced"))
 def test_what_took_the_place_of_a_name_is_there(name: str, verdict: str, where: str) -> None:
     for new in INLINE.findall(verdict):
         if new.startswith("make "):
@@ -120,10 +119,7 @@ def test_the_names_refused_are_those_that_are_refused() -> None:
     assert {each for name, _, _ in rows("refused") for each in INLINE.findall(name)} == set(RETIRED)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["MissingResult", "SessionAffinityManager", "pending_acknowledgments", "lingua:v1", "ClientMsgIdIdempotency"],
-)
+@for_each(["MissingResult", "SessionAffinityManager", "pending_acknowledgments", "lingua:v1", "ClientMsgIdIdempotency"])
 def test_what_was_left_out_or_replaced_is_nowhere(name: str) -> None:
     assert name in PAGE
     assert not [path for path in SOURCE.rglob("*.py") if name in path.read_text(encoding="utf-8")]

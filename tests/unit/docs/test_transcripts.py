@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
-import pytest
 
 from dragoman.protocol.node import NodeMessage, ToNode
 from dragoman.protocol.session import ClientMessage, ServerMessage
+from support.tables import for_each
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/protocol.md"
 SAID = {kind.__struct_config__.tag: kind for kind in (*get_args(ClientMessage), *get_args(NodeMessage))}
@@ -30,7 +30,7 @@ def fields(kind: Any) -> set[str]:
     return {field.encode_name for field in msgspec.structs.fields(kind)} | {"type"}
 
 
-@pytest.mark.parametrize(("way", "line"), list(lines()))
+@for_each(list(lines()))
 def test_a_line_has_a_type_and_fields_that_exist(way: str, line: str) -> None:
     known = SAID if way == ">" else HEARD
     said = re.match(r'\{"type":"(\w+)"', line)
@@ -41,7 +41,7 @@ def test_a_line_has_a_type_and_fields_that_exist(way: str, line: str) -> None:
     assert set(re.findall(r'"(\w+)":', top)) <= fields(known[said[1]])
 
 
-@pytest.mark.parametrize("line", [line for way, line in lines() if way == ">" and "sing" not in line])
+@for_each([line for way, line in lines() if way == ">" and "sing" not in line])
 def test_what_is_said_whole_is_understood(line: str) -> None:
     whole = re.sub(r"[A-Za-z0-9+/]+…", "AwD4//4=", line)
     if "…" not in whole:

@@ -13,8 +13,8 @@ from dragoman.domain.deadlines import (
 SETTINGS = DeadlineSettings()
 
 
-def clock(held_by_node: bool = False) -> JobClock:
-    return JobClock(SETTINGS, created_at=0.0, held_by_node=held_by_node)
+def clock(may_park: bool = False) -> JobClock:
+    return JobClock(SETTINGS, created_at=0.0, may_park=may_park)
 
 
 def test_a_job_that_waits_for_a_node_has_only_its_own_deadline() -> None:
@@ -85,7 +85,7 @@ def test_what_is_due_stays_due_until_something_is_done_about_it() -> None:
 
 
 def test_a_max_duration_job_on_an_old_node_has_no_deadline_while_its_turn_is_open() -> None:
-    job = clock(held_by_node=True)
+    job = clock(may_park=True)
     job.dispatched(0.0, acks=False)
     assert job.due(12.0) == SlotTimeout(attempt=1)
     assert job.next_deadline() is None
@@ -93,7 +93,7 @@ def test_a_max_duration_job_on_an_old_node_has_no_deadline_while_its_turn_is_ope
 
 
 def test_its_slot_goes_back_once() -> None:
-    job = clock(held_by_node=True)
+    job = clock(may_park=True)
     job.dispatched(0.0, acks=False)
     assert job.next_deadline() == 12.0
     assert job.due(11.9) is None
@@ -102,7 +102,7 @@ def test_its_slot_goes_back_once() -> None:
 
 
 def test_it_has_one_attempts_time_after_the_end_of_its_turn_and_is_not_moved() -> None:
-    job = clock(held_by_node=True)
+    job = clock(may_park=True)
     job.dispatched(0.0, acks=False)
     job.due(12.0)
     job.turn_ended(100.0)
@@ -113,16 +113,16 @@ def test_it_has_one_attempts_time_after_the_end_of_its_turn_and_is_not_moved() -
 
 
 def test_a_turn_that_ended_before_the_dispatch_leaves_the_whole_attempt() -> None:
-    job = clock(held_by_node=True)
+    job = clock(may_park=True)
     job.turn_ended(1.0)
     job.dispatched(5.0, acks=False)
     assert job.due(16.9) is None
     assert job.due(17.0) == JobTimeout(attempt=1)
 
 
-@pytest.mark.parametrize("held_by_node", [True, False])
-def test_a_node_that_acknowledges_gets_no_exemption(held_by_node: bool) -> None:
-    job = clock(held_by_node)
+@pytest.mark.parametrize("may_park", [True, False])
+def test_a_node_that_acknowledges_gets_no_exemption(may_park: bool) -> None:
+    job = clock(may_park)
     job.dispatched(0.0, acks=True)
     job.acked()
     assert not job.parked
@@ -130,7 +130,7 @@ def test_a_node_that_acknowledges_gets_no_exemption(held_by_node: bool) -> None:
 
 
 def test_a_parked_job_whose_node_died_is_an_ordinary_job_until_it_has_another() -> None:
-    job = clock(held_by_node=True)
+    job = clock(may_park=True)
     job.dispatched(0.0, acks=False)
     job.reassigned()
     assert not job.parked
@@ -181,7 +181,7 @@ def test_an_attempt_late_in_a_job_has_what_is_left() -> None:
 
 
 def test_the_work_of_a_node_is_timed_from_the_dispatch_unless_the_job_lies_in_its_buffer() -> None:
-    job, parked = clock(), clock(held_by_node=True)
+    job, parked = clock(), clock(may_park=True)
     assert job.work_s(1.0) is None
     for each in (job, parked):
         each.dispatched(1.0, acks=False)

@@ -78,24 +78,24 @@ def test_the_end_of_a_later_life_than_we_know_ends_the_earlier_one_too() -> None
 
 def test_what_this_instance_holds_is_counted() -> None:
     fleet = fleet_of(node("a"))
-    fleet.took("a")
-    fleet.took("a")
-    assert fleet.taken("a") == 2
-    fleet.gave("a")
-    fleet.gave("a")
-    fleet.gave("a")
-    assert fleet.taken("a") == 0
+    fleet.reserve_slot("a")
+    fleet.reserve_slot("a")
+    assert fleet.reserved("a") == 2
+    fleet.release_slot("a")
+    fleet.release_slot("a")
+    fleet.release_slot("a")
+    assert fleet.reserved("a") == 0
 
 
 def test_who_holds_nothing_any_more_finds_every_node_it_filled_open() -> None:
     fleet = fleet_of(node("a"), node("b"))
     pool = fleet.find("de", "en")
     for id in ("a", "a", "b"):
-        fleet.took(id)
+        fleet.reserve_slot(id)
     fleet.shut("a")
     fleet.full_until("b", 10.0)
-    fleet.gave_all()
-    assert (fleet.taken("a"), fleet.taken("b")) == (0, 0)
+    fleet.release_all_slots()
+    assert (fleet.reserved("a"), fleet.reserved("b")) == (0, 0)
     assert pool is not None
     assert pool.open == 2
     assert not fleet.full("b", 5.0)
@@ -103,20 +103,20 @@ def test_who_holds_nothing_any_more_finds_every_node_it_filled_open() -> None:
 
 def test_jobs_on_a_node_that_left_and_came_back_are_still_given_back() -> None:
     fleet = fleet_of(node("a"))
-    fleet.took("a")
+    fleet.reserve_slot("a")
     fleet.remove("a")
     fleet.upsert(node("a", epoch=2))
-    fleet.took("a")
-    fleet.gave("a")
-    assert fleet.taken("a") == 1
+    fleet.reserve_slot("a")
+    fleet.release_slot("a")
+    assert fleet.reserved("a") == 1
 
 
 def test_load_adds_what_a_node_runs_for_others() -> None:
     fleet = fleet_of(node("a"))
-    fleet.took("a")
+    fleet.reserve_slot("a")
     fleet.upsert(node("a", running=3))
     assert fleet.load("a") == 3
-    fleet.took("a")
+    fleet.reserve_slot("a")
     assert fleet.load("a") == 4
     fleet.upsert(node("a", running=0))
     assert fleet.load("a") == 2
@@ -130,7 +130,7 @@ def test_a_refusal_holds_until_it_lapses_or_a_slot_goes_back() -> None:
     fleet.freed("a")
     assert not fleet.full("a", 9.9)
     fleet.full_until("a", 10.0)
-    fleet.gave("a")
+    fleet.release_slot("a")
     assert not fleet.full("a", 9.9)
 
 
@@ -158,9 +158,9 @@ def test_a_node_set_apart_by_a_refusal_is_open_again_when_that_lapses() -> None:
     fleet.full_until("a", 5.0)
     fleet.full_until("a", 10.0)
     fleet.shut("a")
-    fleet.lapse(9.9)
+    fleet.expire_refusals(9.9)
     assert pool.open == 0
-    fleet.lapse(10.0)
+    fleet.expire_refusals(10.0)
     assert pool.open == 1
 
 

@@ -33,7 +33,7 @@ def ask(**changed: object) -> Ask:
 
 def take(fleet: Fleet, node_id: str, slots: int) -> None:
     for _ in range(slots):
-        fleet.took(node_id)
+        fleet.reserve_slot(node_id)
 
 
 def place(asked: Ask, fleet: Fleet, now: float = 0.0, refused: frozenset[str] = frozenset(), seed: int = 0) -> str:
@@ -69,7 +69,7 @@ def test_a_node_that_tells_no_slots_has_the_default() -> None:
 
 def test_of_two_nodes_the_one_with_more_free_slots_is_chosen() -> None:
     fleet = fleet_of(node("a"), node("b"))
-    fleet.took("a")
+    fleet.reserve_slot("a")
     assert chosen_of(ASK, fleet) == {"b"}
 
 
@@ -128,20 +128,20 @@ def test_a_node_that_has_seen_the_job_is_not_asked_again() -> None:
 
 def test_a_node_that_takes_a_job_again_is_the_last_choice_and_needs_no_second_slot() -> None:
     fleet = fleet_of(node("a", slots=1, features=frozenset({"reattempt"})), node("b"))
-    fleet.took("a")
+    fleet.reserve_slot("a")
     take(fleet, "b", 3)
     seen = ask(seen=frozenset({"a"}))
     assert chosen_of(seen, fleet) == {"b"}
-    fleet.took("b")
+    fleet.reserve_slot("b")
     assert chosen_of(seen, fleet) == {"a"}
     assert chosen_of(seen, fleet, refused=frozenset({"a"})) == {NoNode.ALL_FULL}
 
 
 def test_a_full_node_is_left_out_until_a_slot_goes_back() -> None:
     fleet = fleet_of(node("a", slots=1))
-    fleet.took("a")
+    fleet.reserve_slot("a")
     assert place(ASK, fleet) == NoNode.ALL_FULL
-    fleet.gave("a")
+    fleet.release_slot("a")
     assert place(ASK, fleet) == "a"
 
 
@@ -160,7 +160,7 @@ def test_a_node_that_refused_is_left_out_until_a_slot_can_lapse() -> None:
 
 def test_an_idle_node_whose_last_heartbeat_had_a_gpu_queue_is_chosen_when_no_other_is_free() -> None:
     fleet = fleet_of(node("a", gpu_queue=1), node("b", slots=1))
-    fleet.took("b")
+    fleet.reserve_slot("b")
     assert place(ASK, fleet) == "a"
 
 
@@ -198,7 +198,7 @@ def test_a_paused_node_gets_no_job_and_after_the_pause_one_at_a_time() -> None:
     placed = select_node(ASK, fleet, 10.0, random.Random(0), "here")
     assert isinstance(placed, Assign)
     assert placed.limit == 1, "Redis refuses a second one, of whatever instance"
-    fleet.took("a")
+    fleet.reserve_slot("a")
     assert place(ASK, fleet, now=10.0) == NoNode.ALL_FULL
     fleet.resume("a")
     assert place(ASK, fleet, now=10.0) == "a"
@@ -234,7 +234,7 @@ def test_an_empty_pool_says_so() -> None:
 def test_a_full_node_outweighs_a_cooling_one_in_the_reason_to_wait() -> None:
     fleet = fleet_of(node("a"), node("b", slots=1), node("c", draining=True))
     fleet.cool("a", "asr", until=60.0)
-    fleet.took("b")
+    fleet.reserve_slot("b")
     assert place(ASK, fleet) == NoNode.ALL_FULL
 
 
@@ -289,7 +289,7 @@ def test_a_turns_node_is_taken_beyond_its_slots_but_not_beyond_the_overcommit() 
     fleet.full_until("mine", 99.0)
     take(fleet, "mine", 7)
     assert affinity_of(bound, fleet) == ("mine", AffinityResult.HIT)
-    fleet.took("mine")
+    fleet.reserve_slot("mine")
     assert affinity_of(bound, fleet) == ("a", AffinityResult.FULL)
 
 
@@ -326,7 +326,7 @@ def test_a_two_way_session_wants_a_voice_for_both_languages() -> None:
 @pytest.mark.parametrize("speaks", [node("speaks", tts=EN, slots=1), node("speaks", tts=EN, draining=True)])
 def test_a_node_without_a_voice_serves_when_no_node_with_one_can(speaks: Node) -> None:
     fleet = fleet_of(node("mute", ready=TEXT_ONLY), speaks)
-    fleet.took("speaks")
+    fleet.reserve_slot("speaks")
     assert chosen_of(WITH_VOICE, fleet) == {"mute"}
     fleet.remove("speaks")
     assert chosen_of(WITH_VOICE, fleet) == {"mute"}
@@ -383,7 +383,7 @@ def test_a_receipt_tells_pool_candidates_and_choice() -> None:
 def test_when_nobody_is_found_the_receipt_counts_the_reasons_and_names_a_few() -> None:
     fleet = fleet_of(*(node(f"d{n}", draining=True) for n in range(20)), *(node(f"f{n}", slots=1) for n in range(5)))
     for n in range(5):
-        fleet.took(f"f{n}")
+        fleet.reserve_slot(f"f{n}")
     for _ in range(20):  # whichever nodes were found full and set apart by then
         waits = select_node(ASK, fleet, 0.0, random.Random(0), "here")
         assert isinstance(waits, Wait)
@@ -433,11 +433,11 @@ def test_a_fleet_that_is_full_is_not_walked_by_every_job_that_waits() -> None:
     fleet = CountingFleet()
     for n in range(1000):
         fleet.upsert(node(f"n{n}", slots=1))
-        fleet.took(f"n{n}")
+        fleet.reserve_slot(f"n{n}")
     for _ in range(200):  # the draws find them full and set them apart, a few at a time
         looks(fleet)
     assert looks(fleet) <= MAX_DRAWS + MAX_NAMES
-    fleet.gave("n500")
+    fleet.release_slot("n500")
     assert place(ASK, fleet) == "n500"
 
 
@@ -458,7 +458,7 @@ def test_every_node_is_used_and_none_much_more_than_others() -> None:
     for _ in range(1000):
         placed = select_node(ASK, fleet, 0.0, rng, "here")
         assert isinstance(placed, Assign)
-        fleet.took(placed.node_id)
+        fleet.reserve_slot(placed.node_id)
         used[placed.node_id] += 1
     assert len(used) == 20
     assert max(used.values()) - min(used.values()) <= 8
@@ -507,7 +507,7 @@ def fleets(draw: st.DrawFn) -> Fleet:
     for node_id in draw(st.lists(st.sampled_from(IDS), unique=True)):
         fleet.upsert(replace(draw(NODES), id=node_id))
     for node_id in draw(st.lists(st.sampled_from(IDS), max_size=16)):
-        fleet.took(node_id)
+        fleet.reserve_slot(node_id)
     for node_id in draw(SETS_OF_IDS):
         fleet.cool(
             node_id, draw(st.sampled_from(["asr", "nmt", "tts", WHOLE_NODE])), until=draw(st.sampled_from([5.0, 20.0]))
@@ -549,7 +549,7 @@ def speaks(one: Node, asked: Ask, fleet: Fleet, now: float) -> bool:
 
 def has_slot(one: Node, asked: Ask, fleet: Fleet, now: float) -> bool:
     slots = one.slots if one.slots else asked.default_slots
-    return fleet.taken(one.id) < slots and not fleet.full(one.id, now)
+    return fleet.reserved(one.id) < slots and not fleet.full(one.id, now)
 
 
 @settings(max_examples=300, deadline=None)
@@ -573,7 +573,7 @@ def check(asked: Ask, fleet: Fleet, now: float, refused: frozenset[str], seed: i
     mine = asked.turn_node
     assert (placed.receipt.affinity is None) == (mine is None and not asked.turn_bound)
     if mine is not None:
-        room = mine in fleet and fleet.taken(mine) < (fleet_slots(fleet, mine, asked) + asked.turn_overcommit)
+        room = mine in fleet and fleet.reserved(mine) < (fleet_slots(fleet, mine, asked) + asked.turn_overcommit)
         wins = mine in fit and mine not in refused and room
         assert (placed.receipt.affinity is AffinityResult.HIT) == wins
         assert (placed.receipt.affinity is AffinityResult.OFFLINE) == (mine not in fleet)

@@ -3,12 +3,12 @@ from collections import defaultdict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.domain.storm import StormGuard, StormSettings, Verdict
+from dragoman.domain.storm import StormGuard, StormSettings, StormVerdict
 
 
 def test_a_first_report_marks_its_service_for_a_minute() -> None:
     guard = StormGuard()
-    assert guard.report("asr@1", 1_000) is Verdict.MARKED
+    assert guard.report("asr@1", 1_000) is StormVerdict.MARKED
     assert guard.cooling("asr@1", 60_999)
     assert not guard.cooling("asr@1", 61_000)
 
@@ -22,18 +22,18 @@ def test_a_mark_says_nothing_about_another_service_or_version() -> None:
 
 def test_repeated_reports_within_the_window_count_once() -> None:
     guard = StormGuard()
-    assert guard.report("asr@1", 0) is Verdict.MARKED
-    assert guard.report("asr@1", 4_999) is Verdict.DEBOUNCED
+    assert guard.report("asr@1", 0) is StormVerdict.MARKED
+    assert guard.report("asr@1", 4_999) is StormVerdict.DEBOUNCED
     assert not guard.cooling("asr@1", 60_000), "a debounced report does not lengthen the cool-down"
 
 
 def test_a_report_after_the_window_marks_anew_even_if_reports_went_on_in_between() -> None:
     guard = StormGuard()
     assert [guard.report("asr@1", ms) for ms in (0, 2_000, 4_000, 5_000)] == [
-        Verdict.MARKED,
-        Verdict.DEBOUNCED,
-        Verdict.DEBOUNCED,
-        Verdict.MARKED,
+        StormVerdict.MARKED,
+        StormVerdict.DEBOUNCED,
+        StormVerdict.DEBOUNCED,
+        StormVerdict.MARKED,
     ]
     assert guard.cooling("asr@1", 64_999)
 
@@ -41,15 +41,15 @@ def test_a_report_after_the_window_marks_anew_even_if_reports_went_on_in_between
 def test_more_than_thirty_reports_in_ten_seconds_cool_the_whole_node() -> None:
     guard = StormGuard()
     verdicts = [guard.report("asr@1", ms) for ms in range(0, 31 * 300, 300)]
-    assert Verdict.RATE_LIMITED not in verdicts[:30]
-    assert verdicts[30] is Verdict.RATE_LIMITED
+    assert StormVerdict.RATE_LIMITED not in verdicts[:30]
+    assert verdicts[30] is StormVerdict.RATE_LIMITED
     assert guard.cooling("anything@9", 30 * 300 + 59_999)
     assert not guard.cooling("anything@9", 30 * 300 + 60_000)
 
 
 def test_thirty_reports_in_ten_seconds_are_borne() -> None:
     guard = StormGuard()
-    assert all(guard.report("asr@1", ms) is not Verdict.RATE_LIMITED for ms in range(0, 100_000, 334))
+    assert all(guard.report("asr@1", ms) is not StormVerdict.RATE_LIMITED for ms in range(0, 100_000, 334))
     assert not guard.cooling("nmt@1", 0)
 
 
@@ -77,15 +77,15 @@ class Ledger:
         self.marked: dict[str, list[int]] = defaultdict(list)
         self.limited: list[int] = []
 
-    def report(self, service: str, now: int) -> Verdict:
+    def report(self, service: str, now: int) -> StormVerdict:
         self.times.append(now)
         if sum(1 for t in self.times if t > now - self.rules.rate_window_s * 1000) > self.rules.rate_limit:
             self.limited.append(now)
-            return Verdict.RATE_LIMITED
+            return StormVerdict.RATE_LIMITED
         if any(t > now - self.rules.debounce_window_s * 1000 for t in self.marked[service]):
-            return Verdict.DEBOUNCED
+            return StormVerdict.DEBOUNCED
         self.marked[service].append(now)
-        return Verdict.MARKED
+        return StormVerdict.MARKED
 
     def cooling(self, service: str, now: int) -> bool:
         began = self.marked[service] + self.limited

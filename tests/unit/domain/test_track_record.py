@@ -12,22 +12,22 @@ def test_the_slowness_of_a_node_is_the_90th_percentile_of_its_recent_jobs() -> N
     record = TrackRecord()
     assert record.slowness("a") is None
     for seconds in range(1, 11):
-        record.took("a", seconds, 1.0)
+        record.add_work_time("a", seconds, 1.0)
     assert record.slowness("a") == 9.0
-    record.took("a", 100.0, 10.0)
+    record.add_work_time("a", 100.0, 10.0)
     assert record.slowness("a") == 10.0
 
 
 def test_old_jobs_do_not_count_for_the_slowness_of_a_node() -> None:
     record = TrackRecord()
     for seconds in [100.0] * RECENT + [1.0] * RECENT:
-        record.took("a", seconds, 1.0)
+        record.add_work_time("a", seconds, 1.0)
     assert record.slowness("a") == 1.0
 
 
 def test_a_job_without_audio_says_nothing_about_the_slowness_of_its_node() -> None:
     record = TrackRecord()
-    record.took("a", 1.0, 0.0)
+    record.add_work_time("a", 1.0, 0.0)
     assert record.slowness("a") is None
 
 
@@ -44,5 +44,5 @@ def test_the_node_used_longest_ago_is_forgotten_when_there_are_too_many() -> Non
 
 def test_the_loss_of_a_connection_is_news_once() -> None:
     record = TrackRecord()
-    assert [record.is_news("a", epoch) for epoch in (5, 5, 4, 6)] == [True, False, False, True]
-    assert record.is_news("b", 5)
+    assert [record.is_new_loss("a", epoch) for epoch in (5, 5, 4, 6)] == [True, False, False, True]
+    assert record.is_new_loss("b", 5)

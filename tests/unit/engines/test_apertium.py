@@ -6,7 +6,7 @@ import pytest
 
 from dragoman.engines import EngineFailed, Missing
 from dragoman.engines.apertium import Apertium
-from engines_here import needs_apertium
+from support.engines import needs_apertium
 
 pytestmark = needs_apertium
 
@@ -26,7 +26,7 @@ async def test_whatever_is_said_is_translated_by_programs_kept_alive(said: str, 
     await engine.open()
     assert ("en", "es") in engine.pairs
     assert translated.lower() in (await engine.translate(said, "en", "es")).lower()
-    (row,) = engine._rows.values()
+    (row,) = engine._chains.values()
     before = row._child
     assert before is not None
     await engine.translate("thank you", "en", "es")
@@ -49,7 +49,7 @@ async def test_programs_that_died_or_cannot_be_kept_are_started_for_the_sentence
     for each in (engine, forgetful):
         await each.open()
     await engine.translate("hello", "en", "es")
-    (row,) = engine._rows.values()
+    (row,) = engine._chains.values()
     assert row._child is not None
     os.killpg(row._child.pid, 9)
     await row._child.wait()

@@ -2,7 +2,7 @@ import pytest
 
 from dragoman.engines import EngineFailed, Missing
 from dragoman.engines.espeak import Espeak, languages_of
-from engines_here import needs_espeak, needs_wheels
+from support.engines import needs_espeak, needs_wheels
 
 VOICES = """Pty Language       Age/Gender VoiceName          File                 Other Languages
  5  cmn             --/M      Chinese_(Mandarin) sit/cmn              (zh-cmn 5)(zh 5)

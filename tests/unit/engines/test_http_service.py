@@ -5,12 +5,11 @@ import time
 import pytest
 
 from dragoman.engines import EngineFailed, Missing
+from dragoman.engines.engine import deadline_in
 from dragoman.engines.http_service import TRIES, HttpService, retry_after_s
-from dragoman.engines.patience import within
 from dragoman.node import ModelNotAvailable
-from engines_here import needs_wheels
-from model_server import KEY, Fault, ModelServer, model_server
-from waiting import wait_until
+from support.engines import KEY, Fault, ModelServer, model_server, needs_wheels
+from support.waiting import wait_until
 
 pytestmark = needs_wheels
 
@@ -21,7 +20,7 @@ async def ask(server: ModelServer, job_s: float = 10.0, key: str = KEY) -> objec
     service = HttpService(server.url, "libretranslate-nmt", key, "The model server")
     await service.open()
     try:
-        with within(job_s):
+        with deadline_in(job_s):
             return await service.json("POST", "/translate", lambda: {"json": {"q": "hello"}})
     finally:
         await service.close()
@@ -102,7 +101,7 @@ async def test_no_server_at_all_is_no_model() -> None:
 
 async def test_an_answer_that_is_no_json_fails_the_job() -> None:
     async with model_server(faults=[Fault(200, body="<html>")]) as server:
-        with pytest.raises(EngineFailed, match="no JSON"):
+        with pytest.raises(EngineFailed, match="not with JSON"):
             await ask(server)
 
 

@@ -1,42 +1,42 @@
 import pytest
 
-from dragoman.engines.languages import MULTILINGUAL, NAMES, SHORT, code_of, promise
+from dragoman.engines.languages import MULTILINGUAL, NAMES, SHORT, code_of, served
 
 
-def served(*args: object) -> tuple[list[str], list[str], list[str]]:
-    hears, writes, speaks = promise(*args)  # type: ignore[arg-type]
+def sorted_languages(*args: object) -> tuple[list[str], list[str], list[str]]:
+    hears, writes, speaks = served(*args)  # type: ignore[arg-type]
     return sorted(hears), sorted(writes), sorted(speaks)
 
 
-def test_who_hears_english_and_translates_both_ways_serves_one_way() -> None:
-    assert served({"en"}, {("en", "es"), ("es", "en")}, {"en", "es", "fr"}) == (["en"], ["es"], ["es"])
+def test_one_recognised_language_serves_one_direction() -> None:
+    assert sorted_languages({"en"}, {("en", "es"), ("es", "en")}, {"en", "es", "fr"}) == (["en"], ["es"], ["es"])
 
 
-def test_who_hears_both_serves_both_and_needs_no_pair_of_one_language_with_itself() -> None:
-    assert served({"en", "es"}, {("en", "es"), ("es", "en")}, {"es"}) == (["en", "es"], ["en", "es"], ["es"])
+def test_two_recognised_languages_serve_both_directions() -> None:
+    assert sorted_languages({"en", "es"}, {("en", "es"), ("es", "en")}, {"es"}) == (["en", "es"], ["en", "es"], ["es"])
 
 
-def test_what_is_promised_can_be_done_in_every_combination() -> None:
+def test_every_declared_pair_can_be_translated() -> None:
     pairs = {("en", "es"), ("en", "fr"), ("en", "de"), ("es", "fr"), ("de", "it")}
-    hears, writes, _ = promise({"en", "es", "de"}, pairs, ())
+    hears, writes, _ = served({"en", "es", "de"}, pairs, ())
     assert all(source == target or (source, target) in pairs for source in hears for target in writes)
     assert (sorted(hears), sorted(writes)) == (["en"], ["de", "es", "fr"])
 
 
-def test_languages_asked_for_narrow_it() -> None:
+def test_requested_languages_narrow_the_pairs() -> None:
     pairs = {("en", "es"), ("en", "fr"), ("de", "es")}
-    assert served({"en", "de"}, pairs, {"fr"}, frozenset(("en", "fr"))) == (["en"], ["fr"], ["fr"])
+    assert sorted_languages({"en", "de"}, pairs, {"fr"}, frozenset(("en", "fr"))) == (["en"], ["fr"], ["fr"])
 
 
-def test_nothing_in_common_is_no_promise() -> None:
-    assert served({"en"}, {("fr", "de")}, {"de"}) == ([], [], [])
+def test_nothing_is_declared_without_a_common_language() -> None:
+    assert sorted_languages({"en"}, {("fr", "de")}, {"de"}) == ([], [], [])
 
 
 @pytest.mark.parametrize(
     ("told", "code"),
     [("Spanish", "es"), ("spa", "es"), ("es", "es"), ("es-MX", "es"), ("eng_US", "en"), ("klingon", None), ("", None)],
 )
-def test_a_language_is_known_by_many_names(told: str, code: str | None) -> None:
+def test_language_has_many_names(told: str, code: str | None) -> None:
     assert code_of(told) == code
 
 

@@ -2,8 +2,7 @@ import pytest
 
 from dragoman.engines import EngineFailed, Missing
 from dragoman.engines.libretranslate import LibreTranslate
-from engines_here import needs_wheels
-from model_server import KEY, Fault, model_server
+from support.engines import KEY, Fault, model_server, needs_wheels
 
 pytestmark = needs_wheels
 

@@ -1,10 +1,9 @@
 import pytest
 
-from dragoman.engines import EngineFailed, Heard, Missing
+from dragoman.engines import EngineFailed, Missing, Recognised
 from dragoman.engines.openai import OpenAIRecogniser, OpenAISynthesiser, OpenAITranslator
 from dragoman.node import ModelNotAvailable
-from engines_here import needs_wheels
-from model_server import KEY, Fault, beep, model_server
+from support.engines import KEY, Fault, beep, model_server, needs_wheels
 
 pytestmark = needs_wheels
 
@@ -16,7 +15,7 @@ async def test_speech_is_sent_as_wav_and_comes_back_as_text() -> None:
     async with model_server() as server:
         engine = OpenAIRecogniser(server.v1, "whisper-large", KEY)
         await engine.open()
-        assert await engine.recognise(beep(300), "en", nobody) == Heard("we need a doctor", "en")
+        assert await engine.recognise(beep(300), "en", nobody) == Recognised("we need a doctor", "en")
         asked = server.last("/v1/audio/transcriptions")
         assert asked["sound"] == beep(300)
         assert (asked["model"], asked["language"], asked["response_format"]) == ("whisper-large", "en", "json")
@@ -36,7 +35,7 @@ async def test_a_server_other_than_openais_own_needs_no_key() -> None:
 async def test_a_language_to_be_found_out_is_found_out() -> None:
     async with model_server(detected="spanish") as server:
         engine = OpenAIRecogniser(server.v1)
-        assert (await engine.recognise(beep(), None, nobody)) == Heard("we need a doctor", "es")
+        assert (await engine.recognise(beep(), None, nobody)) == Recognised("we need a doctor", "es")
         assert "language" not in server.last("/v1/audio/transcriptions")
         await engine.close()
 
@@ -44,7 +43,7 @@ async def test_a_language_to_be_found_out_is_found_out() -> None:
 async def test_a_streamed_transcription_is_shown_as_it_grows() -> None:
     async with model_server(streams=True) as server:
         engine, shown = OpenAIRecogniser(server.v1, stream=True), list[str]()
-        assert (await engine.recognise(beep(), "en", shown.append)) == Heard("we need a doctor", "en")
+        assert (await engine.recognise(beep(), "en", shown.append)) == Recognised("we need a doctor", "en")
         assert [text.strip() for text in shown] == ["we", "we need", "we need a", "we need a doctor"]
         await engine.close()
 
@@ -86,7 +85,7 @@ async def test_answers_that_hold_nothing_fail_the_job() -> None:
         with pytest.raises(EngineFailed, match="no text"):
             await recogniser.recognise(beep(), "en", nobody)
         voice = OpenAISynthesiser(server.v1)
-        with pytest.raises(EngineFailed, match="no kind of audio"):
+        with pytest.raises(EngineFailed, match="cannot be decoded"):
             await voice.synthesise("hola", "es")
         for engine in (translator, recogniser, voice):
             await engine.close()
@@ -102,4 +101,4 @@ async def test_a_model_that_is_not_there_is_named_by_its_service() -> None:
 
 
 def test_they_say_where_speech_goes() -> None:
-    assert OpenAIRecogniser("http://gpu:8000/v1").remark == "what is said goes to http://gpu:8000/v1"
+    assert OpenAIRecogniser("http://gpu:8000/v1").remark == "speech is sent to http://gpu:8000/v1"

@@ -4,14 +4,13 @@ from typing import Any
 
 import pytest
 
-from dragoman.engines import EngineFailed, Heard, Pipeline, Sound
-from dragoman.engines.patience import left_s
+from dragoman.engines import EngineFailed, Pipeline, Recognised, Sound
+from dragoman.engines.engine import left_s
 from dragoman.node import Job, ModelNotAvailable, Result
 from dragoman.protocol.audio import encode_base64
 from dragoman.protocol.errors import BadAudio
 from dragoman.protocol.session import Pipeline as Steps
-from engines_here import needs_wheels
-from model_server import beep
+from support.engines import beep, needs_wheels
 from unit.node.fake_scheduler import assignment, job
 
 pytestmark = needs_wheels
@@ -22,12 +21,12 @@ SPOKEN = {"audio": encode_base64(beep(400, 16_000).pcm), "audio_format": "pcm16"
 class Engines:
     """Three in one: they say what they were asked."""
 
-    def __init__(self, heard: str | Heard = "hello") -> None:
+    def __init__(self, heard: str | Recognised = "hello") -> None:
         self.heard = heard
         self.languages: list[Any] = []
         self.sounds: list[Sound] = []
 
-    async def recognise(self, sound: Sound, language: str | None, partial: Any) -> str | Heard:
+    async def recognise(self, sound: Sound, language: str | None, partial: Any) -> str | Recognised:
         self.sounds.append(sound)
         self.languages.append(language)
         partial("hel")
@@ -109,7 +108,7 @@ async def test_a_sentence_in_the_language_asked_for_stays_as_it_is() -> None:
 
 @pytest.mark.parametrize(("spoken", "target"), [("en", "es"), ("es", "en")])
 async def test_between_two_who_take_turns_it_goes_into_the_language_of_the_other(spoken: str, target: str) -> None:
-    engines = Engines(Heard("hello", spoken))
+    engines = Engines(Recognised("hello", spoken))
     both = {"src_lang": "auto", "tgt_lang": "es", "lang_a": "en", "lang_b": "es"}
     result = await result_of(engines.pipeline(), **both)
     assert (result.text_translated, result.language) == (f"hello in {target}", spoken)
@@ -118,7 +117,7 @@ async def test_between_two_who_take_turns_it_goes_into_the_language_of_the_other
 
 async def test_who_hears_one_language_takes_auto_for_it() -> None:
     engines = Engines()
-    await result_of(engines.pipeline(hears=frozenset(("en",))), src_lang="auto")
+    await result_of(engines.pipeline(asr_languages=frozenset(("en",))), src_lang="auto")
     assert engines.languages[:2] == ["en", ("en", "es")]
 
 
@@ -129,7 +128,7 @@ async def test_a_voice_that_fails_or_is_not_there_costs_only_the_sound() -> None
     engines = Engines()
     for pipeline in (
         Pipeline(engines.recognise, engines.translate, hoarse),
-        engines.pipeline(speaks=frozenset(("en",))),
+        engines.pipeline(tts_languages=frozenset(("en",))),
     ):
         result = await result_of(pipeline)
         assert (result.text_translated, result.tts_audio, result.reason_codes) == ("hello in es", b"", ["TTS_FAILED"])

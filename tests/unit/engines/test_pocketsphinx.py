@@ -4,9 +4,9 @@ import time
 import pytest
 
 from dragoman.engines import EngineFailed, Sound
-from dragoman.engines.pocketsphinx import RUDE, PocketSphinx, _decent
-from engines_here import english, needs_espeak, needs_wheels
-from waiting import wait_until
+from dragoman.engines.pocketsphinx import PROFANITY, PocketSphinx, _without_profanity
+from support.engines import english, needs_espeak, needs_wheels
+from support.waiting import wait_until
 
 pytestmark = needs_wheels
 
@@ -65,7 +65,7 @@ async def test_one_whose_process_died_fails_that_job_only() -> None:
     (child,) = engine._idle
     child.kill()
     await child.wait()
-    with pytest.raises(EngineFailed, match="died"):
+    with pytest.raises(EngineFailed, match="ended during the recognition"):
         await engine.recognise(Sound(bytes(32_000), 16_000), "en", nobody)
     assert isinstance(await engine.recognise(Sound(bytes(32_000), 16_000), "en", nobody), str)
     await engine.close()
@@ -75,5 +75,5 @@ def test_nobody_is_quoted_with_rude_words(tmp_path: object) -> None:
     from pathlib import Path
 
     words = Path(str(tmp_path)) / "words"
-    words.write_text("\n".join(["doctor D AA K T ER", *(f"{word} X" for word in RUDE), "garden G AA"]))
-    assert [line.split()[0] for line in _decent(words)] == ["doctor", "garden"]
+    words.write_text("\n".join(["doctor D AA K T ER", *(f"{word} X" for word in PROFANITY), "garden G AA"]))
+    assert [line.split()[0] for line in _without_profanity(words)] == ["doctor", "garden"]

@@ -4,7 +4,7 @@ import pytest
 
 from dragoman.engines import EngineFailed, Missing
 from dragoman.engines.processes import found, output
-from waiting import wait_until
+from support.waiting import wait_until
 
 
 async def test_a_program_answers_what_it_is_given() -> None:

@@ -5,10 +5,10 @@ from unittest.mock import Mock
 
 from aiohttp import web
 
-from dragoman.gateway import chat_api, console_api
+from dragoman.gateway import chat_api, console_api, revocation_api
 from dragoman.gateway.auditing import ACTIONS, Auditor
 from dragoman.gateway.http import Backstage, application
-from dragoman.gateway.principal import Doorkeeper
+from dragoman.gateway.principal import Authenticator
 
 READING = ("GET", "HEAD", "OPTIONS", "*")
 
@@ -18,8 +18,12 @@ def operators_application() -> web.Application:
     nothing = cast(Any, None)
     auditor = Auditor(nothing, "here")
     stage = Backstage("here", nothing, nothing, nothing, nothing, dict, lambda: None, auditor)
-    operators = [*chat_api.routes(Mock(), auditor, nothing), *console_api.routes(Mock(), auditor)]
-    return application(stage, Doorkeeper((), "us"), (), operators)
+    operators = [
+        *chat_api.routes(Mock(), auditor, nothing),
+        *console_api.routes(Mock(), auditor),
+        *revocation_api.routes(nothing, nothing, nothing, auditor),
+    ]
+    return application(stage, Authenticator((), "us"), (), operators)
 
 
 def test_every_route_that_changes_something_is_an_action_of_the_audit_and_the_other_way_round() -> None:

@@ -14,9 +14,10 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from dragoman.domain.chat.registration import Registration
 from dragoman.domain.fleet import Node
+from dragoman.domain.sample_sentences import SENTENCES
 from dragoman.gateway import pages
 from dragoman.gateway.pages import MAX_GROUPS, groups
-from dragoman.gateway.sample import SENTENCES, Samples, Unspoken
+from dragoman.gateway.sample import Samples, Unspoken
 
 FOLDER = Path(str(files("dragoman.web"))) / "page"
 

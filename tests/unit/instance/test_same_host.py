@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.instance.same_host import is_dead, machine, start_ticks
 from dragoman.store.instances import Presence
-from processes import wait_until
+from support.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc")
 
@@ -40,14 +40,14 @@ def test_process_that_was_killed_and_reaped_is_dead(child: "subprocess.Popen[byt
 def test_stopped_process_is_not_dead(child: "subprocess.Popen[bytes]") -> None:
     presence = presence_of(child.pid)
     child.send_signal(signal.SIGSTOP)
-    wait_until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_STOPPED)
+    wait_for(lambda: psutil.Process(child.pid).status() == psutil.STATUS_STOPPED)
     assert not is_dead(presence)
 
 
 def test_process_that_waits_to_be_reaped_is_not_known_to_be_dead(child: "subprocess.Popen[bytes]") -> None:
     presence = presence_of(child.pid)
     child.kill()
-    wait_until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE)
+    wait_for(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE)
     assert not is_dead(presence)
 
 

@@ -36,7 +36,7 @@ def test_a_job_knows_how_much_of_the_servers_time_is_left() -> None:
     one = Job(assignment(1, deadline_ms=12_000), lambda *_: None, clock=lambda: now[0])
     now[0] = 103.0
     assert one.left_s == 9.0
-    one.reassigned(assignment(1, attempt_id=2, deadline_ms=5000))
+    one.reassign(assignment(1, attempt_id=2, deadline_ms=5000))
     assert one.left_s == 5.0
     now[0] = 110.0
     assert one.left_s == 0.0

@@ -11,7 +11,21 @@ import pytest
 import uvloop
 from picows import WSMsgType
 
-from dragoman.node import Job, ModelNotAvailable, Node, NodeRefused, Result, Timing
+from dragoman.node import (
+    Assigned,
+    Cancelled,
+    Capabilities,
+    ConnectFailed,
+    Disconnected,
+    Job,
+    ModelNotAvailable,
+    Node,
+    NodeEvent,
+    NodeRefused,
+    Registered,
+    Result,
+    Timing,
+)
 from dragoman.protocol.codes import Close
 from dragoman.protocol.node import (
     JobAck,
@@ -52,6 +66,10 @@ def node_of(fake: FakeScheduler, handler: Any = translate, timing: Timing = QUIC
     return Node(fake.url, handler, languages=["en", "es"], timing=timing, **options)
 
 
+def failed(events: list[NodeEvent]) -> int:
+    return sum(isinstance(event, ConnectFailed) for event in events)
+
+
 def run(
     scenario: Callable[[FakeScheduler], Coroutine[Any, Any, None]],
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
@@ -87,7 +105,7 @@ def test_a_node_whose_handler_has_no_voice_registers_for_text_only() -> None:
 
 def test_a_node_that_promises_a_voice_its_handler_does_not_have_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match="tts names languages"):
-        Node("ws://127.0.0.1:1/ws/node", Captions(), asr=["en"], semantic=["es"], tts=["es"])
+        Node("ws://127.0.0.1:1/ws/node", Captions(), Capabilities(["en"], ["es"], tts=["es"]))
 
 
 @pytest.mark.parametrize("loop_factory", [None, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
@@ -176,9 +194,7 @@ def test_a_job_without_a_translation_is_one_line_that_says_why(
 
     run(scenario)
     [line] = [record.getMessage() for record in caplog.records if "job-7" in record.getMessage()]
-    assert line.startswith(
-        "job-7 done, nothing said:" if outcome is None else "job-7 given back, nmt@2 is not available"
-    )
+    assert line.startswith("job-7 done, nothing said:" if outcome is None else "job-7 refused, nmt@2 is not available")
 
 
 def test_heartbeats_go_on_and_count_what_runs() -> None:
@@ -208,12 +224,34 @@ def test_a_node_claims_the_id_it_was_given_when_it_comes_back() -> None:
     run(scenario)
 
 
-def test_a_node_may_claim_an_id_of_its_own() -> None:
+def test_node_registers_with_the_id_it_was_given() -> None:
     async def scenario(fake: FakeScheduler) -> None:
-        registered: list[str] = []
-        async with running(node_of(fake, node_id="node-mine", on_registered=registered.append)):
+        async with running(node_of(fake, node_id="node-mine")):
             assert (await fake.hears(NodeRegister)).node_id == "node-mine"
-            await wait_until(lambda: registered == ["node-mine"])
+
+    run(scenario)
+
+
+def test_node_takes_either_capabilities_or_the_short_form() -> None:
+    with pytest.raises(ValueError, match="give either capabilities, or languages and slots"):
+        Node("ws://127.0.0.1:1/ws/node", translate, Capabilities(["en"]), languages=["en"])
+
+
+def test_node_reports_its_events() -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        events: list[NodeEvent] = []
+        fake.refuses_with = HTTPStatus.SERVICE_UNAVAILABLE
+        async with running(node_of(fake, Gate(), node_id="node-mine", on_event=events.append)):
+            await wait_until(lambda: events == [ConnectFailed(fake.url, "HTTP 503")])
+            fake.refuses_with = None
+            await fake.hears(NodeHeartbeat)
+            assigned = fake.assigns(1)
+            await fake.hears(JobStarted)
+            fake.says(JobCancel("job-1"))
+            await wait_until(lambda: Cancelled("job-1") in events)
+        seen = [event for event in events if not isinstance(event, ConnectFailed)]
+        ours = Registered("node-mine", fake.url), Assigned(assigned), Cancelled("job-1"), Disconnected(fake.url)
+        assert seen == list(ours)
 
     run(scenario)
 
@@ -221,9 +259,10 @@ def test_a_node_may_claim_an_id_of_its_own() -> None:
 def test_a_node_waits_for_a_server_that_is_not_there_yet() -> None:
     async def scenario(fake: FakeScheduler) -> None:
         await fake.close()
-        node = node_of(fake)
+        events: list[NodeEvent] = []
+        node = node_of(fake, on_event=events.append)
         async with running(node):
-            await wait_until(lambda: node._backoff.failures >= 2)
+            await wait_until(lambda: failed(events) >= 2)
             await fake.listen()
             await fake.hears(NodeHeartbeat)
 
@@ -260,7 +299,7 @@ def test_a_result_that_finished_while_the_socket_was_down_arrives() -> None:
             fake.assigns(1)
             await fake.hears(JobStarted)
             await fake.close()
-            await wait_until(lambda: node._link is None)
+            await wait_until(lambda: node._socket is None)
             gate.open.set()
             await wait_until(lambda: len(node._outbox) == 1)
             await fake.listen()
@@ -460,9 +499,10 @@ def test_sigterm_drains_and_a_second_one_leaves_at_once() -> None:
 def test_a_node_that_connects_in_vain_can_be_stopped() -> None:
     async def scenario(fake: FakeScheduler) -> None:
         await fake.close()
-        node = node_of(fake, timing=Timing(backoff_first_s=60, backoff_longest_s=60))
+        events: list[NodeEvent] = []
+        node = node_of(fake, timing=Timing(backoff_first_s=60, backoff_longest_s=60), on_event=events.append)
         async with running(node) as over:
-            await wait_until(lambda: node._backoff.failures == 1)
+            await wait_until(lambda: failed(events) == 1)
             node.stop()
             await over
 

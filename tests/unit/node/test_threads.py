@@ -4,7 +4,7 @@ import threading
 import pytest
 
 from dragoman.node.threads import Threads
-from waiting import wait_until
+from support.waiting import wait_until
 
 
 async def test_a_function_runs_in_another_thread_and_its_value_comes_back() -> None:

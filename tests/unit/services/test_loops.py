@@ -9,9 +9,9 @@ import uvloop
 from structlog.testing import capture_logs
 
 from dragoman.services import loops
-from dragoman.services.loops import ReadFirstTimeout, Tasks, every, unawaited
+from dragoman.services.loops import ReadFirstTimeout, Tasks, every, retry, unawaited
 from dragoman.store.errors import RedisAway, Refused
-from waiting import wait_until
+from support.waiting import wait_until
 
 
 def stepping(*outcomes: Exception | None) -> tuple[list[int], Callable[[], Awaitable[None]]]:
@@ -202,3 +202,36 @@ async def test_time_out_that_is_over_cancels_nothing() -> None:
         pass
     await asyncio.sleep(0.03)
     assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
+
+
+async def test_retry_repeats_the_step_until_it_succeeds_and_returns_its_value() -> None:
+    calls, step = stepping(RedisAway("first"), Refused("ERR second"))
+    errors: list[str] = []
+
+    async def answer() -> str:
+        await step()
+        return "done"
+
+    assert await retry(answer, pause_s=0.0, on_error=lambda error: errors.append(str(error))) == "done"
+    assert (calls[0], errors) == (3, ["first", "ERR second"])
+
+
+async def test_retry_raises_the_last_error_when_the_time_is_up() -> None:
+    calls, step = stepping(*(RedisAway(f"{number}") for number in range(10_000)))
+    with pytest.raises(RedisAway):
+        await retry(step, until=time.monotonic() + 0.05, pause_s=0.01)
+    assert 2 <= calls[0] < 10_000
+
+
+async def test_retry_runs_the_step_once_if_the_time_was_up_before() -> None:
+    calls, step = stepping(RedisAway("no"))
+    with pytest.raises(RedisAway, match="no"):
+        await retry(step, until=0.0)
+    assert calls[0] == 1
+
+
+async def test_retry_repeats_for_the_named_errors_only() -> None:
+    calls, step = stepping(KeyError("named"), RedisAway("not named"))
+    with pytest.raises(RedisAway):
+        await retry(step, pause_s=0.0, on=(KeyError, IndexError))
+    assert calls[0] == 2

@@ -1,17 +1,20 @@
 """The data model: names are literal, each is in the table once, and what a script touches is in one slot."""
 
-import inspect
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from dragoman.config.schema import TwoPhaseStreams
-from dragoman.store.keys import DEFAULT_PREFIX, TABLE, Keys
+from dragoman.store.keys import DEFAULT_PREFIX, LIVES, TABLE, ConfiguredKey, FixedKey, Keys, markdown
 from dragoman.store.redis import slot_of
+from support.tables import for_each
 
 KEYS = Keys("P")
 CHAT = Keys(DEFAULT_PREFIX)
-NO_KEYS = {"prefix", "im", "announcements"}  # roots of names, and a channel
+ROOT = Path(__file__).resolve().parents[3]
+STORE = ROOT / "src/dragoman/store"
 # Streams whose names are settings: a shard's tag is appended to them.
 SET = [f"{name}:{{im1}}" for name in (TwoPhaseStreams().accepted, TwoPhaseStreams().to_save)]
 
@@ -58,16 +61,25 @@ LITERAL = {
 
 
 def made_by(keys: Keys, id: str) -> Iterator[tuple[str, str]]:
-    """Every key the class can make: its methods, and its names that need no id."""
-    for name, method in inspect.getmembers(keys, inspect.ismethod):
-        if not name.startswith("_"):
-            yield name, method(*[id] * len(inspect.signature(method).parameters))
-    for name, value in vars(keys).items():
-        if name not in NO_KEYS:
-            yield name, value
+    """Every key that the class can make."""
+    for row in TABLE:
+        if isinstance(row, FixedKey):
+            yield row.attribute, getattr(keys, row.attribute)
+        elif not isinstance(row, ConfiguredKey):
+            yield row.attribute, getattr(keys, row.attribute)(*[id] * (len(row.parts("P")) - 1))
 
 
-@pytest.mark.parametrize("literal", LITERAL)
+def uses() -> dict[str, set[str]]:
+    """The modules of the store that use each key."""
+    found: dict[str, set[str]] = {row.attribute: set() for row in TABLE}
+    for path in STORE.rglob("*.py"):
+        for name in re.findall(r"\bkeys\.(\w+)\b", path.read_text(encoding="utf-8")):
+            if name in found and path.name not in ("keys.py", "script.py"):
+                found[name].add(str(path.relative_to(STORE).with_suffix("")))
+    return found
+
+
+@for_each(LITERAL)
 def test_names_are_literal(literal: str) -> None:
     assert LITERAL[literal] == literal
 
@@ -99,7 +111,7 @@ def test_the_table_does_not_know_another_prefix() -> None:
     [
         [KEYS.node_owner("x"), KEYS.node_epoch("x"), KEYS.reserved("x"), KEYS.storm("x")],
         [KEYS.inbox("x"), KEYS.dlq("x"), KEYS.open("x"), KEYS.counts("x")],
-        [KEYS.inbox("x"), KEYS.jobs_of("x"), KEYS.sessions_of("x"), KEYS.nodes_of("x"), KEYS.undertaker("x")],
+        [KEYS.inbox("x"), KEYS.jobs_of("x"), KEYS.sessions_of("x"), KEYS.nodes_of("x"), KEYS.takeover("x")],
         [CHAT.claim("im1", 7, "m"), *SET, CHAT.dead("im1"), CHAT.shard("im1"), CHAT.unsaved("im1"), CHAT.lease("im1")],
     ],
     ids=["a node", "an inbox", "an instance", "a shard of chat"],
@@ -108,10 +120,33 @@ def test_what_belongs_together_is_in_one_slot(together: list[str]) -> None:
     assert len({slot_of(key) for key in together}) == 1
 
 
-def test_every_row_says_type_life_writer_and_reader() -> None:
+def test_every_row_has_a_type_and_a_life() -> None:
     for row in TABLE:
         assert row.type in {"string", "hash", "list", "set", "zset", "stream"}, row.name
         assert row.life, row.name
-        assert row.writer, row.name
-        assert row.reader, row.name
         assert row.expires == row.life.startswith("TTL ")
+
+
+def test_writers_and_readers_of_a_key_are_the_modules_that_use_it() -> None:
+    used = uses()
+    for row in TABLE:
+        writers, readers = set(row.writer.split(", ")), set(row.reader.split(", "))
+        assert writers, row.name
+        assert readers, row.name
+        if not isinstance(row, ConfiguredKey):
+            assert writers | readers == used[row.attribute], row.name
+
+
+def test_page_is_what_the_table_says() -> None:
+    command = "python -m dragoman.store.keys > docs/redis-keys.md"
+    assert (ROOT / "docs/redis-keys.md").read_text(encoding="utf-8") == markdown(), f"make it again: {command}"
+
+
+def test_page_has_every_key_once_and_no_cell_breaks_its_row() -> None:
+    text = markdown()
+    assert [row.name for row in TABLE if text.count(f"| `{row.name}` |") != 1] == []
+    assert {line.count("|") for line in text.splitlines() if line.startswith("| `")} == {7}
+
+
+def test_every_time_to_live_is_explained() -> None:
+    assert {row.life for row in TABLE if row.expires} - set(LIVES) == set(), "say in LIVES how long that is"

@@ -8,6 +8,7 @@ import pytest
 
 import dragoman.store
 from dragoman.store.script import ALL, Header, Script, ScriptError, parse_header, prologue, tag_of
+from support.tables import for_each
 
 TAKE = """\
 -- Take one slot of a node for a job.
@@ -180,7 +181,7 @@ def lua_files() -> list[Path]:
     return sorted(Path(dragoman.store.__file__).parent.rglob("*.lua"))
 
 
-@pytest.mark.parametrize("path", lua_files(), ids=lambda path: path.stem)
+@for_each(lua_files(), lambda path: path.stem)
 def test_every_lua_file_opens_with_its_contract(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
     told = [line for line in lines if line.startswith("--")]
@@ -189,7 +190,7 @@ def test_every_lua_file_opens_with_its_contract(path: Path) -> None:
     assert len(lines) <= 60
 
 
-@pytest.mark.parametrize("path", lua_files(), ids=lambda path: path.stem)
+@for_each(lua_files(), lambda path: path.stem)
 def test_every_name_in_a_header_is_used_by_its_script(path: Path) -> None:
     source = path.read_text(encoding="utf-8")
     header = parse_header(source, path.stem)
@@ -198,7 +199,7 @@ def test_every_name_in_a_header_is_used_by_its_script(path: Path) -> None:
     assert [name for name in names if name not in body] == []
 
 
-@pytest.mark.parametrize("path", lua_files(), ids=lambda path: path.stem)
+@for_each(lua_files(), lambda path: path.stem)
 def test_no_key_name_is_made_inside_a_script(path: Path) -> None:
     body = "\n".join(line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("--"))
     assert "KEYS[" not in body

@@ -1,13 +1,12 @@
 """The archive in PostgreSQL: each call one piece of work on a connection of the pool; single messages share one."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from dragoman.archive.archive import Archive
 from dragoman.archive.postgres import reads, writes
-from dragoman.archive.postgres.order import Left
-from dragoman.archive.postgres.server import LOCK_TIMEOUT_S, PostgresServer
-from dragoman.archive.postgres.together import Together
+from dragoman.archive.postgres.group_commit import GroupCommit, Left
+from dragoman.archive.postgres.server import LOCK_TIMEOUT_S, OnBegin, PostgresServer
 from dragoman.archive.rows import Batch, check_key, check_text, fits, fitting, storable
 from dragoman.archive.types import (
     Applied,
@@ -25,13 +24,13 @@ from dragoman.archive.types import (
 class PostgresArchive(Archive):
     def __init__(self, url: str, *, pool: int = 8, timeout_s: float = 10.0) -> None:
         self._server = PostgresServer(url, pool=pool, timeout_s=timeout_s)
-        self._together = Together(self._save_free, self._save, min(LOCK_TIMEOUT_S, timeout_s))
+        self._group_commit = GroupCommit(self._save_free, self._save, min(LOCK_TIMEOUT_S, timeout_s))
 
     async def open(self) -> None:
         await self._server.read(lambda db: db.execute("SELECT 1"))
 
     async def close(self) -> None:
-        await self._together.close()
+        await self._group_commit.close()
         await self._server.close()
 
     async def identity(self) -> str:
@@ -43,28 +42,32 @@ class PostgresArchive(Archive):
         *,
         shard: int | None = None,
         fence: int | None = None,
-        on_begin: Callable[[], None] | None = None,
+        on_begin: OnBegin | None = None,
     ) -> list[Outcome]:
         if len(rows) == 1 and fence is None:
-            return [await self._together.save(rows[0], on_begin)]
-        if on_begin is not None:
-            on_begin()
-        return await self._save(rows, shard, fence)
+            return [await self._group_commit.save(rows[0], on_begin)]
+        return await self._save(rows, on_begin, shard, fence)
 
     async def _save(
-        self, rows: Sequence[NewMessage], shard: int | None = None, fence: int | None = None
+        self,
+        rows: Sequence[NewMessage],
+        on_begin: OnBegin | None = None,
+        shard: int | None = None,
+        fence: int | None = None,
     ) -> list[Outcome]:
         batch = Batch.of(rows)
         if not rows and fence is None:
             return []
         try:
-            return await self._server.write(lambda db: writes.save(db, batch, shard, fence, _now_ms()))
+            return await self._server.write(lambda db: writes.save(db, batch, shard, fence, _now_ms()), on_begin)
         except writes.MissingConversations:
-            return await self._server.write(lambda db: writes.save_and_create(db, batch, shard, fence, _now_ms()))
+            return await self._server.write(
+                lambda db: writes.save_and_create(db, batch, shard, fence, _now_ms()), on_begin
+            )
 
-    async def _save_free(self, rows: Sequence[NewMessage]) -> list[Outcome | Left]:
+    async def _save_free(self, rows: Sequence[NewMessage], on_begin: OnBegin | None = None) -> list[Outcome | Left]:
         batch = Batch.of(rows)
-        return await self._server.write(lambda db: writes.save_free(db, batch, _now_ms()))
+        return await self._server.write(lambda db: writes.save_free(db, batch, _now_ms()), on_begin)
 
     async def fence(self, shard: int) -> int:
         return await self._server.read(lambda db: reads.fence(db, shard))

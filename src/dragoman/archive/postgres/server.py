@@ -16,9 +16,8 @@ from urllib.parse import urlsplit
 import asyncpg  # type: ignore[import-untyped]
 
 from dragoman.archive import schema
-from dragoman.archive.errors import ArchiveAway, ArchiveError, BadRow
 from dragoman.archive.schema import Mark
-from dragoman.archive.types import Migration
+from dragoman.archive.types import ArchiveAway, ArchiveError, BadRow, Migration
 
 T = TypeVar("T")
 
@@ -34,6 +33,7 @@ class Connection(Protocol):
 
 
 Work = Callable[[Connection], Awaitable[T]]
+OnBegin = Callable[[], None]
 
 _ATTEMPTS = 5
 _APPLY_S = 600.0
@@ -79,12 +79,15 @@ class PostgresServer:
         with self._explained():
             return await self._once(work)
 
-    async def write(self, work: Work[T]) -> T:
-        """Run `work` in a transaction, again if it met another one."""
+    async def write(self, work: Work[T], on_begin: OnBegin | None = None) -> T:
+        """Run `work` in a transaction, again if it conflicted with another one.
+
+        `on_begin` is called whenever a connection of the pool is assigned to it.
+        """
         with self._explained():
             for left in reversed(range(_ATTEMPTS)):
                 try:
-                    return await self._once(lambda db: _transacted(db, work))
+                    return await self._once(lambda db: _transacted(db, work), on_begin)
                 except _AGAIN:
                     if not left:
                         raise
@@ -110,10 +113,12 @@ class PostgresServer:
 
     # -- connections -----------------------------------------------------------------------------
 
-    async def _once(self, work: Work[T]) -> T:
+    async def _once(self, work: Work[T], on_begin: OnBegin | None = None) -> T:
         pool = await self._connected()
         async with asyncio.timeout(self._timeout_s):
             db = await pool.acquire()
+        if on_begin is not None:
+            on_begin()
         limit = asyncio.get_running_loop().call_later(self._timeout_s, db.terminate)
         try:
             return await work(db)

@@ -7,14 +7,13 @@ began, so what is read after a lock is what the last holder of that lock left.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from dragoman.archive import settle
-from dragoman.archive.errors import ArchiveError, Fenced
-from dragoman.archive.postgres.order import Behind, Left
+from dragoman.archive import decide_receipts
+from dragoman.archive.decide_receipts import ReceiptDecision
+from dragoman.archive.postgres.group_commit import Behind, Left
 from dragoman.archive.postgres.reads import user_by_name
 from dragoman.archive.postgres.server import Connection
 from dragoman.archive.rows import COLUMNS, Batch, pair, stored
-from dragoman.archive.settle import Settlement
-from dragoman.archive.types import Applied, NewMessage, Outcome, Receipt, Status, Stored, User
+from dragoman.archive.types import Applied, ArchiveError, Fenced, NewMessage, Outcome, Receipt, Status, Stored, User
 
 Pair = tuple[int, int]
 
@@ -195,9 +194,9 @@ def _lefts(rows: Sequence[NewMessage], free: Mapping[Pair, int], old: Collection
     for row in rows:
         left = None
         if row in behind:
-            left = Left.HELD
+            left = Left.LOCKED
         elif pair(row) not in free:
-            left = Left.HELD if pair(row) in old else Left.NEW
+            left = Left.LOCKED if pair(row) in old else Left.NEW
         if left is not None:
             behind.add(row)
         lefts.append(left)
@@ -252,17 +251,17 @@ async def _there(db: Connection, rows: Sequence[NewMessage]) -> list[Stored]:
 
 async def receipts(db: Connection, given: Sequence[Receipt], named: dict[int, Stored]) -> list[Applied]:
     """`named` was read before: whose messages they are does not change, how far they got is read under the lock."""
-    reach = settle.reach(given, named)
-    settlement = Settlement((named | await _locked(db, reach)).values())
-    applied = [settlement.apply(receipt) for receipt in given]
-    raised = settlement.raised
+    reach = decide_receipts.reach(given, named)
+    decision = ReceiptDecision((named | await _locked(db, reach)).values())
+    applied = [decision.apply(receipt) for receipt in given]
+    raised = decision.raised
     if raised:
         await db.execute(_RAISE, [message.id for message in raised], [int(message.status) for message in raised])
-        await db.execute(_CURSORS, *_columns(dict.fromkeys(map(settle.lane, raised))))
+        await db.execute(_CURSORS, *_columns(dict.fromkeys(map(decide_receipts.lane, raised))))
     return applied
 
 
-async def _locked(db: Connection, reach: settle.Reach) -> dict[int, Stored]:
+async def _locked(db: Connection, reach: decide_receipts.Reach) -> dict[int, Stored]:
     lanes = list(reach.read_upto)
     if not lanes:
         return {}

@@ -12,8 +12,7 @@ from dragoman.archive.archive import Archive
 from dragoman.archive.rows import Batch, check_key, check_text, fits, fitting, storable
 from dragoman.archive.sqlite import reads, writes
 from dragoman.archive.sqlite.file import SqliteFile
-from dragoman.archive.sqlite.reader import Reader
-from dragoman.archive.sqlite.writer import Writer
+from dragoman.archive.sqlite.threads import Reader, Writer
 from dragoman.archive.types import (
     Applied,
     Conversation,

@@ -14,13 +14,12 @@ from threading import Lock
 from typing import TypeVar
 
 from dragoman.archive import schema
-from dragoman.archive.errors import ArchiveAway, ArchiveError, BadRow
 from dragoman.archive.schema import Mark
-from dragoman.archive.types import Migration
+from dragoman.archive.types import ArchiveAway, ArchiveError, BadRow, Migration
 
 T = TypeVar("T")
 
-# Short, because whoever wants to write asks again until its patience ends: SQLite's own pauses grow to 100 ms.
+# Short, because a writer asks again until `busy_ms`: SQLite's own pauses grow to 100 ms.
 _POLL_MS = 8
 _SETTINGS = (
     "synchronous = FULL",
@@ -43,7 +42,7 @@ class SqliteFile:
         self._make()
         db = self._open(f"file:{self._quoted()}?mode=rw")
         try:
-            self.patiently(lambda: _use_wal(db))
+            self.retry_while_locked(lambda: _use_wal(db))
             for setting in _SETTINGS:
                 db.execute(f"PRAGMA {setting}")
             self.migrate(db)
@@ -75,7 +74,7 @@ class SqliteFile:
         known = schema.scripts("sqlite")
         if not schema.pending(known, read_marks(db)):
             return []
-        self.patiently(lambda: db.execute("BEGIN EXCLUSIVE"))
+        self.retry_while_locked(lambda: db.execute("BEGIN EXCLUSIVE"))
         try:
             db.execute(schema.CREATE_TABLE)
             waiting = schema.pending(known, read_marks(db))
@@ -90,14 +89,14 @@ class SqliteFile:
             raise
         return [script.name for script in waiting]
 
-    def patiently(self, step: Callable[[], T]) -> T:
-        """Repeat a step while somebody else holds the lock, up to `busy_ms`."""
+    def retry_while_locked(self, step: Callable[[], T]) -> T:
+        """Repeat a step while another process holds the lock, up to `busy_ms`."""
         until = time.monotonic() + self.busy_ms / 1000
         while True:
             try:
                 return step()
             except sqlite3.OperationalError as error:
-                if not locked(error) or time.monotonic() >= until:
+                if not is_locked(error) or time.monotonic() >= until:
                     raise
 
     def explained(self, error: Exception) -> Exception:
@@ -111,12 +110,12 @@ class SqliteFile:
             return error
         if isinstance(error, sqlite3.IntegrityError | sqlite3.DataError | OverflowError | UnicodeError):
             return BadRow(f"SQLite cannot hold this: {_sentence(error)}.")
-        if isinstance(error, sqlite3.Error) and locked(error):
+        if isinstance(error, sqlite3.Error) and is_locked(error):
             return ArchiveAway(f"{self.path} was locked by another process for {self.busy_ms} ms.")
         return ArchiveAway(f"{self.path} cannot be used: {_sentence(error)}.")
 
     def _make(self) -> None:
-        # Others' messages: for the owner's eyes only.
+        # Readable by its owner alone: it holds messages.
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Never opened once it is there: closing a file gives up all locks this process has on it, those of SQLite's own
         # connections too. The next process to leave would then take itself for the last and remove the log in use.
@@ -135,7 +134,7 @@ class SqliteFile:
         return db
 
 
-def locked(error: sqlite3.Error) -> bool:
+def is_locked(error: sqlite3.Error) -> bool:
     name = getattr(error, "sqlite_errorname", None) or ""
     return name.startswith(_LOCKED)
 

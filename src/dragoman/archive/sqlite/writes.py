@@ -4,12 +4,11 @@ import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 
-from dragoman.archive import settle
-from dragoman.archive.errors import Fenced
+from dragoman.archive import decide_receipts
+from dragoman.archive.decide_receipts import Lane, ReceiptDecision
 from dragoman.archive.rows import COLUMNS, Batch, fitting, pair, stored
-from dragoman.archive.settle import Lane, Settlement
 from dragoman.archive.sqlite.reads import messages
-from dragoman.archive.types import Applied, NewMessage, Outcome, Receipt, Status, Stored, User
+from dragoman.archive.types import Applied, Fenced, NewMessage, Outcome, Receipt, Status, Stored, User
 
 _RAISE_FENCE = """
 INSERT INTO shard (id, fence) VALUES (?, ?)
@@ -150,12 +149,12 @@ def _columns(message: Stored) -> tuple[object, ...]:
 
 def receipts(db: sqlite3.Connection, given: Sequence[Receipt]) -> list[Applied]:
     named = messages(db, fitting(number for receipt in given for number in receipt.ids))
-    settlement = Settlement((named | _unread(db, settle.reach(given, named).read_upto)).values())
-    applied = [settlement.apply(receipt) for receipt in given]
-    raised = settlement.raised
+    decision = ReceiptDecision((named | _unread(db, decide_receipts.reach(given, named).read_upto)).values())
+    applied = [decision.apply(receipt) for receipt in given]
+    raised = decision.raised
     if raised:
         db.executemany(_RAISE, [(int(message.status), message.id) for message in raised])
-        db.executemany(_CURSORS, list(dict.fromkeys(map(settle.lane, raised))))
+        db.executemany(_CURSORS, list(dict.fromkeys(map(decide_receipts.lane, raised))))
     return applied
 
 

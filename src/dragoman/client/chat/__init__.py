@@ -1,4 +1,4 @@
-"""Chat from Python: ten lines.
+"""The SDK for chat clients.
 
     from dragoman.client.chat import Chat, login
 
@@ -11,31 +11,40 @@
             print(message.from_user, message.body)
             chat.read(message)
 
-A lost connection is replaced by one to any of the addresses; what was not saved is sent again under its clientMsgId, so
-it arrives once, and in order. Doubles are dropped, delivered receipts sent by themselves.
+After a lost connection the chat reconnects to any of its addresses. Messages that are not known to be saved are resent
+under the same clientMsgId, so each arrives once and in order. Duplicates are dropped, and *delivered* receipts are sent
+automatically.
 """
 
-from dragoman.client.chat.accounts import Account, Said, login
+from dragoman.client.chat.accounts import Account, StoredMessage, login
 from dragoman.client.chat.chat import Chat
-from dragoman.client.chat.errors import ChatError, ChatOver, Kicked, Refused, SendFailed, Unreachable
-from dragoman.client.chat.inbox import Message
-from dragoman.client.chat.keeper import Timing
-from dragoman.client.chat.pace import Pace
-from dragoman.client.chat.sent import Receipt, Sent
+from dragoman.client.chat.chat_connection import Timing
+from dragoman.client.chat.messages import (
+    AccessDenied,
+    ChatClosed,
+    ChatError,
+    Kicked,
+    Message,
+    Receipt,
+    SendFailed,
+    Sent,
+    Unreachable,
+)
+from dragoman.client.pacing import RateLimit
 
 __all__ = [
+    "AccessDenied",
     "Account",
     "Chat",
+    "ChatClosed",
     "ChatError",
-    "ChatOver",
     "Kicked",
     "Message",
-    "Pace",
+    "RateLimit",
     "Receipt",
-    "Refused",
-    "Said",
     "SendFailed",
     "Sent",
+    "StoredMessage",
     "Timing",
     "Unreachable",
     "login",

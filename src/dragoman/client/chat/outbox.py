@@ -1,31 +1,45 @@
-"""Messages of ours that are not known to be saved, and which of them is to be said next. Pure: time is an argument.
+"""What must be sent, and what is known of what was sent. Pure: the time is an argument.
 
-    add ──▶ todo ──next──▶ flying ──accepted──▶ (said) ──saved──▶ gone
-             ▲                │                    │
-             └── busy, lost connection, no word for `again_s`
-
-- They are said in the order they were added, `in_flight` at a time. With one at a time the order holds whatever the
-  server answers; with more, one that is refused for now may end up behind those said after it.
-- What is said again is said with the same clientMsgId: the server answers what it answered before, and what became of
-  it since. So after a lost connection all that is not known to be saved is said again, accepted or not.
+Outbox           our messages that are not known to be saved, and which is sent next
+PendingReceipts  receipts for messages to us that were not sent yet
+SentReceipts     receipts of the receivers, matched to our messages
 """
 
 import heapq
-from itertools import islice
+from collections import OrderedDict, deque
+from itertools import islice, takewhile
 
-from dragoman.client.backoff import Backoff
-from dragoman.client.chat.sent import Sent
+from dragoman.client.chat.messages import FORGOTTEN, ChatClosed, Sent
+from dragoman.connection import Backoff
+from dragoman.protocol import chat as wire
+from dragoman.protocol.chat import AckType
+
+MAX_EARLY_RECEIPTS = 1000
+_BY_RECEIVER = (AckType.DELIVERED, AckType.READ)
 
 
 class Outbox:
-    def __init__(self, backoff: Backoff, in_flight: int = 1, again_s: float = 20.0) -> None:
+    """Our messages that are not known to be saved.
+
+        add ──▶ to send ──next──▶ in flight ──accepted──▶ sent ──saved──▶ removed
+                  ▲                   │                     │
+                  └── server busy, connection lost, not saved within `resend_s`
+
+    Messages are sent in the order they were added, `in_flight` at a time. With one at a time the order always holds;
+    with more, a message that the server was too busy for may end up behind later ones.
+
+    A message is resent with the same clientMsgId, so the server recognises it and repeats its answer. After a lost
+    connection every message that is not known to be saved is resent, accepted or not.
+    """
+
+    def __init__(self, backoff: Backoff, in_flight: int = 1, resend_s: float = 20.0) -> None:
         self._backoff = backoff
-        self._in_flight = in_flight
-        self._again_s = again_s
+        self._max_in_flight = in_flight
+        self._resend_s = resend_s
         self._unsaved: dict[str, Sent] = {}
-        self._todo: list[tuple[int, Sent]] = []  # a heap by number
-        self._flying: set[str] = set()
-        self._said: dict[str, float] = {}  # when, longest ago first
+        self._to_send: list[tuple[int, Sent]] = []  # a heap by number
+        self._in_flight: set[str] = set()
+        self._sent_at: dict[str, float] = {}  # oldest first
         self._not_before = float("-inf")
 
     def __len__(self) -> int:
@@ -39,71 +53,174 @@ class Outbox:
 
     def add(self, sent: Sent) -> None:
         self._unsaved[sent.client_msg_id] = sent
-        heapq.heappush(self._todo, (sent.number, sent))
+        heapq.heappush(self._to_send, (sent.number, sent))
 
     def next(self, now: float) -> Sent | None:
-        """What may be said now; it counts as said."""
-        self._take_up_overdue(now)
-        if now < self._not_before or len(self._flying) >= self._in_flight:
+        """The message to send now; it counts as sent."""
+        self._requeue_overdue(now)
+        if now < self._not_before or len(self._in_flight) >= self._max_in_flight:
             return None
-        while self._todo:
-            sent = heapq.heappop(self._todo)[1]
+        while self._to_send:
+            sent = heapq.heappop(self._to_send)[1]
             if sent.client_msg_id in self._unsaved:
-                self._flying.add(sent.client_msg_id)
-                self._said.pop(sent.client_msg_id, None)
-                self._said[sent.client_msg_id] = now
+                self._in_flight.add(sent.client_msg_id)
+                self._sent_at.pop(sent.client_msg_id, None)
+                self._sent_at[sent.client_msg_id] = now
                 return sent
         return None
 
     def due_at(self) -> float | None:
-        """When `next` may have something that it has not now, if nobody says anything."""
-        times = [at + self._again_s for at in islice(self._said.values(), 1)]
-        if self._todo and len(self._flying) < self._in_flight:
+        """When `next` may return a message that it does not return now, if the server sends nothing."""
+        times = [at + self._resend_s for at in islice(self._sent_at.values(), 1)]
+        if self._to_send and len(self._in_flight) < self._max_in_flight:
             times.append(self._not_before)
         return min(times, default=None)
 
-    # ------------------------------------------------------------ what the server answered
+    # ------------------------------------------------------------ answers of the server
 
     def accepted(self, client_msg_id: str) -> Sent | None:
-        """The message, if it is one of these."""
+        """Returns the message; None if it is unknown or already saved."""
         sent = self._unsaved.get(client_msg_id)
         if sent is not None:
-            self._flying.discard(client_msg_id)
+            self._in_flight.discard(client_msg_id)
             self._backoff.lasted(float("inf"))
         return sent
 
     def done(self, client_msg_id: str) -> Sent | None:
-        """Saved, or never going to be."""
-        self._flying.discard(client_msg_id)
-        self._said.pop(client_msg_id, None)
+        """The message was saved, or never will be. Returns it; None if it is unknown."""
+        self._in_flight.discard(client_msg_id)
+        self._sent_at.pop(client_msg_id, None)
         self._backoff.lasted(float("inf"))
         return self._unsaved.pop(client_msg_id, None)
 
     def busy(self, client_msg_id: str, now: float) -> bool:
-        """Not now: again, after a pause that grows while the answer stays the same. False: not one of these."""
+        """The server was too busy: resend after a delay that grows with each such answer. False: unknown message."""
         sent = self._unsaved.get(client_msg_id)
-        if sent is None or client_msg_id not in self._flying:
+        if sent is None or client_msg_id not in self._in_flight:
             return sent is not None
-        self._put_back(sent)
+        self._requeue(sent)
         self._not_before = now + self._backoff.delay_s()
         return True
 
     def lost(self) -> None:
-        """The connection is gone, and with it whatever was on its way in either direction."""
-        self._todo = [(sent.number, sent) for sent in self._unsaved.values()]
-        heapq.heapify(self._todo)
-        self._flying.clear()
-        self._said.clear()
+        """The connection is gone: messages and answers may have been lost with it."""
+        self._to_send = [(sent.number, sent) for sent in self._unsaved.values()]
+        heapq.heapify(self._to_send)
+        self._in_flight.clear()
+        self._sent_at.clear()
         self._not_before = float("-inf")
 
-    def _take_up_overdue(self, now: float) -> None:
-        while self._said:
-            client_msg_id, said = next(iter(self._said.items()))
-            if now < said + self._again_s:
+    def _requeue_overdue(self, now: float) -> None:
+        while self._sent_at:
+            client_msg_id, sent_at = next(iter(self._sent_at.items()))
+            if now < sent_at + self._resend_s:
                 return
-            self._put_back(self._unsaved[client_msg_id])
+            self._requeue(self._unsaved[client_msg_id])
 
-    def _put_back(self, sent: Sent) -> None:
-        self._flying.discard(sent.client_msg_id)
-        self._said.pop(sent.client_msg_id, None)
-        heapq.heappush(self._todo, (sent.number, sent))
+    def _requeue(self, sent: Sent) -> None:
+        self._in_flight.discard(sent.client_msg_id)
+        self._sent_at.pop(sent.client_msg_id, None)
+        heapq.heappush(self._to_send, (sent.number, sent))
+
+
+class PendingReceipts:
+    """Receipts for messages to us that were not sent yet, as frames, oldest first. At most `max_pending`.
+
+    A server does not answer receipts, so those sent on a connection that is gone may be lost. *Delivered* needs no
+    memory: the server sends the message again. The highest *read* for each sender is resent, and covers all before it.
+    Only the `remember` senders read last are remembered: receipts are sent before messages, and too many would delay
+    the messages after every reconnect.
+    """
+
+    def __init__(self, max_pending: int = 10_000, remember: int = 100) -> None:
+        self._pending: deque[bytes] = deque(maxlen=max_pending)
+        self._remember = remember
+        self._read: dict[int, int] = {}  # highest serverMsgId by sender; the sender read last is last
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def add(self, receipt: AckType, server_msg_id: int, sender: int) -> None:
+        self._pending.append(wire.receipt(receipt, server_msg_id, sender))
+        if receipt is AckType.READ:
+            self._read[sender] = max(server_msg_id, self._read.pop(sender, 0))
+            if len(self._read) > self._remember:
+                del self._read[next(iter(self._read))]
+
+    def next(self) -> bytes | None:
+        """The frame to send now; it counts as sent."""
+        return self._pending.popleft() if self._pending else None
+
+    def lost(self) -> None:
+        """The connection is gone: receipts may have been lost with it."""
+        pending = set(self._pending)
+        again = (wire.receipt(AckType.READ, id, sender) for sender, id in self._read.items())
+        self._pending.extend(frame for frame in again if frame not in pending)
+
+
+class SentReceipts:
+    """Matches receipts of receivers to our messages.
+
+    - A receipt covers all earlier messages to that receiver: a server reports only the highest.
+    - The newest `remember` messages are known by serverMsgId. Older ones get no more receipts.
+    - A receipt may arrive before the *accepted* of its message, if two servers send them. It is kept until then.
+    """
+
+    def __init__(self, remember: int = 10_000) -> None:
+        self._remember = remember
+        self._sent: OrderedDict[int, Sent] = OrderedDict()  # by serverMsgId; those that are not read
+        # Messages without the receipt, by receiver; serverMsgIds rise, so the lowest is first.
+        self._without: dict[AckType, dict[int, dict[int, Sent]]] = {receipt: {} for receipt in _BY_RECEIVER}
+        self._early: OrderedDict[int, AckType] = OrderedDict()
+
+    def identify(self, sent: Sent, server_msg_id: int) -> None:
+        """The server assigned an id to a message."""
+        if sent.server_msg_id == server_msg_id or sent.read:
+            return
+        if sent.server_msg_id is not None:
+            self._remove(sent.server_msg_id)
+        sent.identify(server_msg_id)
+        self._sent[server_msg_id] = sent
+        for receipt in _BY_RECEIVER:
+            self._without[receipt].setdefault(sent.to, {})[server_msg_id] = sent
+        early = self._early.pop(server_msg_id, None)
+        if early is not None:
+            self.receive(early, sent.to, server_msg_id)
+        if len(self._sent) > self._remember:
+            oldest = self._remove(next(iter(self._sent)))
+            oldest.end(ChatClosed(FORGOTTEN, "too many messages were sent since to track its receipts"))
+
+    def receive(self, receipt: AckType, from_user: int | None, server_msg_id: int) -> None:
+        """`from_user` confirms this message and all before it as delivered or read."""
+        sent = self._sent.get(server_msg_id)
+        if sent is None:
+            self._keep_early(receipt, server_msg_id)
+            return
+        if from_user is not None and from_user != sent.to:
+            return
+        without = self._without[receipt].get(sent.to, {})
+        for id in list(takewhile(lambda id: id <= server_msg_id, without)):
+            one = self._sent[id]
+            if receipt is AckType.READ:
+                self._remove(id)  # no receipt follows *read*
+            else:
+                del without[id]
+            one.add_receipt(receipt)
+
+    def all(self) -> list[Sent]:
+        return list(self._sent.values())
+
+    def _remove(self, server_msg_id: int) -> Sent:
+        sent = self._sent.pop(server_msg_id)
+        for without in self._without.values():
+            theirs = without.get(sent.to, {})
+            theirs.pop(server_msg_id, None)
+            if not theirs:
+                without.pop(sent.to, None)
+        return sent
+
+    def _keep_early(self, receipt: AckType, server_msg_id: int) -> None:
+        if self._early.get(server_msg_id) is not AckType.READ:
+            self._early[server_msg_id] = receipt
+        if len(self._early) > MAX_EARLY_RECEIPTS:
+            self._early.popitem(last=False)

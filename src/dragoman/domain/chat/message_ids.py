@@ -13,6 +13,7 @@ they never make the same id; one instance never makes an id at or below one it h
 It rises per maker alone; that it also rises per sender, wherever the sender connects, is the shard's care (`above`).
 """
 
+from collections.abc import Callable
 from typing import Final
 
 EPOCH_MS: Final = 1_704_067_200_000  # 2024-01-01T00:00:00Z
@@ -49,6 +50,27 @@ class MessageIds:
             raise OverflowError("no message ids are left: they reach to the year 2093")
         self._time, self._count = time, count
         return id
+
+
+class IdMaker:
+    """The ids of one instance, whatever worker number it has at the moment; `clock` is unix ms."""
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self._clock = clock
+        self._ids: MessageIds | None = None
+        self._last = 0
+
+    def use(self, worker: int) -> None:
+        self._ids = MessageIds(worker)
+
+    def draw(self, above: int = 0) -> int:
+        assert self._ids is not None
+        self._last = self._ids.draw(self._clock(), max(above, self._last))
+        return self._last
+
+    def rise(self, above: int) -> None:
+        """Another instance, whose clock is ahead, has made this id: ours are higher from now on."""
+        self._last = max(self._last, above)
 
 
 def time_of(id: int) -> int:

@@ -23,8 +23,9 @@ class SessionLimit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """0 is any number, but for `instance`."""
+    """0 is any number, but not for `instance` and `per_connection`."""
 
+    per_connection: int = 64
     per_principal: int = 1000
     per_gateway: int = 10_000
     per_address: int = 2000

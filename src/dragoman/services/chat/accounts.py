@@ -19,8 +19,8 @@ from typing import Final, Protocol
 import structlog
 
 from dragoman.archive.types import User
-from dragoman.domain.chat.allowances import Allowances
 from dragoman.domain.chat.registration import WRONG, Registration
+from dragoman.domain.limits.rates import RatePerKey
 from dragoman.protocol.chat import Reason
 from dragoman.protocol.chat_http import Code, LoginData, RefreshData, VerifyData
 from dragoman.services.chat.hashing import NOBODYS, Hashing, Overloaded
@@ -97,6 +97,7 @@ class Accounts:
         invites: InviteCodes | None = None,
         limits: LoginLimits | None = None,
         logins_per_minute: int = 5,
+        max_waiting: int = 64,
         on_refused: Callable[[str], None] = lambda reason: None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
@@ -105,9 +106,9 @@ class Accounts:
         self._session_version, self._raise_session_version = session_version, raise_session_version
         self._end_all_sessions = end_all_sessions
         self._registration, self._invites = registration or Registration(), invites
-        self._allowances, self._limits = Allowances(logins_per_minute), limits
+        self._attempts, self._limits = RatePerKey(logins_per_minute), limits
         self._on_refused, self._clock, self._monotonic = on_refused, clock, monotonic
-        self._hashing = Hashing()
+        self._hashing = Hashing(max_waiting)
 
     async def login(
         self, address: str, username: str | None, password: str | None, invite: str | None = None
@@ -119,6 +120,8 @@ class Accounts:
             user = await self._user(address, name, secret, (invite or "").strip())
         except Overloaded:
             raise self._refused("queue", Code.FAILED, "too many logins at once: try again in a moment") from None
+        if self._tokens.is_user_revoked(user.id, self._clock()):
+            raise self._refused("revoked", Code.FORBIDDEN, "an operator has revoked the access of this user")
         version = await self._raise_session_version(user.id)
         if self._limits is not None:
             await self._limits.succeeded(address, name)
@@ -133,7 +136,7 @@ class Accounts:
 
     async def _count_attempt(self, address: str, name: str) -> None:
         """Here first: an attempt that is refused here need not be counted in Redis."""
-        verdict = Verdict.OK if self._allowances.take((address, name), self._monotonic()) else Verdict.ADDRESS
+        verdict = Verdict.OK if self._attempts.take((address, name), self._monotonic()) else Verdict.ADDRESS
         if verdict is Verdict.OK and self._limits is not None:
             try:
                 verdict = await self._limits.take(address, name)

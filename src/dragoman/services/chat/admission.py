@@ -1,35 +1,31 @@
-"""Lets a user in: token, session version, the one connection it may have, and what waited for it.
+"""AUTH: token, session version, the one connection a user may have, and its undelivered messages.
 
-With Redis away a valid token is enough. Session version and owner are then looked at as soon as it is back; until
-then nobody knows whether the user has messages on their way, so it cannot send past them.
+While Redis is unavailable a valid token is enough. Session version and owner are checked when Redis is back; until then
+it is not known whether the user has unsaved messages, so it cannot send past them.
 
-Whoever becomes reachable looks into the archive after that, and what is pushed to it meanwhile waits: with its AUTH,
-and as well when Redis hears of it later, or hears again of one that it forgot. Otherwise what was saved while nobody
-knew where to push it would be overtaken.
+A user gets a resend after its owner key is written to Redis, and pushes wait for it: with its AUTH, and also when Redis
+gets the key later or had lost it. Otherwise messages that were saved while it could not be located would be overtaken.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from time import monotonic, time
 from typing import Any, TypeVar
 
 import structlog
 
-from dragoman.domain.limits.bytes_a_day import BytesADay
+from dragoman.domain.chat.message_ids import IdMaker
 from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import Reason
 from dragoman.protocol.codes import Close
 from dragoman.protocol.peer import ChatKick
 from dragoman.services.chat.clock import now_ms
-from dragoman.services.chat.courier import Courier
-from dragoman.services.chat.desk import Desk
-from dragoman.services.chat.inbound import ChatSocket
-from dragoman.services.chat.local_users import LocalUsers
-from dragoman.services.chat.mailroom import Mail
-from dragoman.services.chat.outbound import Outbound
+from dragoman.services.chat.delivery import Delivery
+from dragoman.services.chat.inbound import ChatSocket, Undelivered
+from dragoman.services.chat.local_users import ChatUser, LocalUsers
+from dragoman.services.chat.outbound import Outbound, Verify
 from dragoman.services.chat.receipts import Receipts
 from dragoman.services.chat.tokens import BadToken, Tokens
-from dragoman.services.chat.user import ChatUser
 from dragoman.services.loops import ReadFirstTimeout, Tasks, answers
 from dragoman.store.chat.shards import Shards
 from dragoman.store.chat.users import Users
@@ -40,7 +36,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-LOOK_AGAIN_S = 3.0  # at a user's session version
+SESSION_CHECK_S = 3.0
 
 
 class Admission:
@@ -49,20 +45,23 @@ class Admission:
         instance: str,
         tokens: Tokens,
         users: Users,
-        here: LocalUsers,
+        local: LocalUsers,
         shards: Shards,
-        mail: Mail,
-        courier: Courier,
+        undelivered: Undelivered,
+        delivery: Delivery,
         receipts: Receipts,
-        desk: Desk,
+        ids: IdMaker,
         tasks: Tasks,
+        make_outbound: Callable[[ChatUser, Verify], Outbound],
+        *,
+        timeout_s: float,
     ) -> None:
-        self.instance, self.tokens, self._users, self._here, self._shards = instance, tokens, users, here, shards
-        self._mail, self._courier, self._desk, self._tasks = mail, courier, desk, tasks
-        self._receipts = receipts
+        self.instance, self.tokens, self._users, self._local, self._shards = instance, tokens, users, local, shards
+        self._undelivered, self._delivery, self._ids, self._tasks = undelivered, delivery, ids, tasks
+        self._receipts, self._make_outbound, self._timeout_s = receipts, make_outbound, timeout_s
 
     async def admit(self, socket: ChatSocket, token: str | None) -> ChatUser | Reason:
-        """The user at this socket, told AUTH_OK and all that waited; or why it may not come in."""
+        """The user at this socket, after AUTH_OK; or the reason of the refusal."""
         if not token:
             return Reason.MISSING_TOKEN
         try:
@@ -70,31 +69,30 @@ class Admission:
         except BadToken:
             return Reason.INVALID_TOKEN
         owner = f"{self.instance}|{socket.id}"
-        user = ChatUser(access.uid, socket, owner, self._mail, expires_s=access.exp, session_version=access.sv)
-        user.bytes_a_day = BytesADay(self._shards.bytes_a_day)
+        user = ChatUser(access, socket, owner, self._undelivered, self._shards.bytes_per_day)
         before = ""
-        self._here.expect(user)
+        self._local.expect(user)
         try:
-            async with ReadFirstTimeout(self._desk.accept_timeout_s):
+            async with ReadFirstTimeout(self._timeout_s):
                 if not await self._valid(user):
                     return Reason.SESSION_INVALID
                 if not socket.closed:
                     before = await self._own(user)
         except (StoreError, TimeoutError) as error:
-            log.warning("a user comes in on its token alone", user=user.id, error=str(error), limited=True)
-            user.moved()  # for all we know
+            log.warning("a user is admitted by its token alone", user=user.id, error=str(error), limited=True)
+            user.sender.moved()  # it may have
         finally:
-            self._here.expect_no_more(user)
-        if socket.closed:  # perhaps because it has a successor, which knows of nobody before it
+            self._local.expect_no_more(user)
+        if socket.closed:  # perhaps replaced by a newer connection, which does not know of a former one
             await self._end_former(user, before)
-            await self.leave(user)
+            await self.disconnected(user)
             return Reason.AUTH_TIMEOUT
-        # Nothing is awaited since it owns the user: of two that come in here at once, the later owner enters later.
-        self._here.enter(user)
-        user.say(wire.auth_ok(user.id, now_ms()))
+        # Nothing is awaited since it owns the user: of two connections at once, the later owner is added later.
+        self._local.add(user)
+        user.send(wire.auth_ok(user.id, now_ms()))
         if user.verified:
             self._tasks.spawn(self._arrived(user, before), "chat-arrival")
-        self._tasks.spawn(user.inbound.begin(), "chat-catch-up")
+        self._tasks.spawn(user.inbound.resume(), "chat-resend")
         return user
 
     async def _valid(self, user: ChatUser) -> bool:
@@ -106,50 +104,50 @@ class Admission:
             asyncio.ensure_future(self._shards.spent(user.id)),
         )
         used, left_s = spent
-        user.bytes_a_day.learned(used, left_s, monotonic())
-        self._desk.ids.rise(last_id)  # what it sends here has higher ids than what it sent elsewhere
+        user.bytes_per_day.learned(used, left_s, monotonic())
+        self._ids.rise(last_id)  # what it sends here has higher ids than what it sent elsewhere
         user.unsaved.counted(unsaved, newest)
-        user.looked_at = monotonic()
+        user.session_checked()
         return bool(user.session_version >= version)
 
     async def _own(self, user: ChatUser) -> str:
-        """From now on it is reached here; answers where it was before."""
-        before = await self._made_known(user, self._users.swap_owner(user.id, user.owner))
-        user.verified = True
+        """Write its owner key; returns the one before."""
+        before = await self._with_resend(user, self._users.swap_owner(user.id, user.owner))
+        user.set_verified()
         if before and before.partition("|")[0] != self.instance:
-            user.moved()  # that instance did not see it leave, or could not say so
+            user.sender.moved()  # that instance did not see it leave, or could not delete its key
         return before
 
-    async def _made_known(self, user: ChatUser, writing: Coroutine[Any, Any, T]) -> T:
-        """Redis is told where it is; what is pushed waits from before that until it has looked into the archive after.
+    async def _with_resend(self, user: ChatUser, writing: Coroutine[Any, Any, T]) -> T:
+        """Write its owner key; pushes wait from before that until the resend after it.
 
-        Also when we stop waiting: what was sent to Redis may be done yet. And when it failed: Redis may have done it.
+        Also if the caller stops waiting or the write fails: Redis may have done it.
         """
-        user.inbound.hold()
+        user.inbound.pause()
         task = asyncio.ensure_future(writing)
-        task.add_done_callback(lambda _: self._tasks.spawn(user.inbound.begin(), "chat-catch-up"))
+        task.add_done_callback(lambda _: self._tasks.spawn(user.inbound.resume(), "chat-resend"))
         return await asyncio.shield(task)
 
     async def _arrived(self, user: ChatUser, before: str) -> None:
-        """End its other connection, wherever that is, and tell it what became of its messages while it was away."""
+        """End its former connection, on any instance, and send the notices that waited for it."""
         await self._end_former(user, before)
-        await self._bring_news(user)
+        await self._send_notices(user)
 
-    async def _bring_news(self, user: ChatUser) -> None:
-        """Redis keeps words until they were told; should it not answer, or we not wait, `run_once` begins again."""
+    async def _send_notices(self, user: ChatUser) -> None:
+        """Redis keeps notices until they were sent; if it does not answer, `run_once` begins again."""
         due = True
         try:
-            words = await self._users.words(user.id)
-            for word in words:
-                if word not in user.words_told:
-                    user.words_told.add(word)
-                    user.say(word)
-            if words:
-                await self._users.drop_words(user.id, words)
-            await self._receipts.apply_early(user.id)  # which an instance died with
+            notices = await self._users.notices(user.id)
+            for notice in notices:
+                if notice not in user.notices_sent:
+                    user.notices_sent.add(notice)
+                    user.send(notice)
+            if notices:
+                await self._users.drop_notices(user.id, notices)
+            await self._receipts.apply_early(user.id)  # those that an instance parked and died
             due = False
         finally:
-            user.news_due = due
+            user.set_notices_due(due)
 
     async def _end_former(self, user: ChatUser, before: str) -> None:
         instance, _, connection = before.rpartition("|")
@@ -157,12 +155,12 @@ class Admission:
             return
         kick = ChatKick(user.id, int(connection))
         if instance == self.instance:
-            self._here.kicked(kick)
+            self._local.on_kick(kick)
         else:
-            await self._courier.hand(instance, kick)
+            await self._delivery.put(instance, kick)
 
     def reauth(self, user: ChatUser, token: str | None) -> Reason | None:
-        """A newer token of the same user; None: it is good."""
+        """A newer token of the same user; None: it is valid."""
         if not token:
             return Reason.MISSING_TOKEN
         try:
@@ -171,53 +169,50 @@ class Admission:
             return Reason.INVALID_TOKEN
         if access.uid != user.id:
             return Reason.REAUTH_UID_MISMATCH
-        user.expires_s, user.session_version, user.looked_at = access.exp, access.sv, 0.0
+        user.reauthenticate(access)
         return None
 
     def outbound(self, user: ChatUser) -> Outbound:
-        """For what it sends; one a connection."""
-        return Outbound(self._desk, user, self._verify)
+        """For the messages it sends; one a connection."""
+        return self._make_outbound(user, self._verify)
 
-    async def leave(self, user: ChatUser) -> None:
-        """The socket is closed: the owner's name goes, unless a newer connection has put its own there.
+    async def disconnected(self, user: ChatUser) -> None:
+        """The socket is closed: delete the owner key, unless a newer connection has written its own.
 
-        It stays, and lapses, while somebody may have missed something that was sent here: wherever the user goes on, it
-        is seen by that name that it was here, and those it writes to look into the archive first.
+        While a resend is pending the key stays until it expires: by that key the next instance sees that the user was
+        here, and makes those it writes to read the archive first.
         """
-        self._here.leave(user)
-        if not self._courier.owes_anybody:
-            await self._users.leave(user.id, user.owner)
+        self._local.remove(user)
+        if not self._delivery.resends_pending:
+            await self._users.disown(user.id, user.owner)
 
-    # -- again and again -------------------------------------------------------------------------
+    # -- while it is connected -------------------------------------------------------------------
 
-    def look_again(self, user: ChatUser) -> None:
-        """With a frame of it, and not too often: is its token still one of the latest login?"""
-        now = monotonic()
-        if now - user.looked_at >= LOOK_AGAIN_S:
-            user.looked_at = now
-            self._tasks.spawn(self._look(user), "chat-session-version")
+    def check_session(self, user: ChatUser) -> None:
+        """With a frame of it, at most every SESSION_CHECK_S: is its token still one of the latest login?"""
+        if user.is_session_check_due(SESSION_CHECK_S):
+            user.session_checked()
+            self._tasks.spawn(self._check_session(user), "chat-session-version")
 
-    async def _look(self, user: ChatUser) -> None:
+    async def _check_session(self, user: ChatUser) -> None:
         if user.session_version < await self._users.session_version(user.id):
             user.end(Reason.SESSION_INVALID, Close.UNAUTHORIZED)
 
     async def run_once(self) -> None:
-        """Make up for what could not be asked while Redis was away."""
-        for user in self._here:
+        """Do what could not be done while Redis was unavailable."""
+        for user in self._local:
             if not user.verified:
                 await self._verify_if_there(user)
-            elif user.news_due:
-                await self._bring_news(user)
+            elif user.notices_due:
+                await self._send_notices(user)
 
     async def _verify_if_there(self, user: ChatUser) -> None:
-        """It has to answer first, now that Redis does: the user of a connection that is dead, and not known to be, may
-        have come in elsewhere since, and would be thrown out there."""
-        if user.frames_when_pinged is None:
+        """It has to answer a ping first: the user of a dead connection may have connected elsewhere since, and would be
+        disconnected there."""
+        if not user.pinged:
             if await self._still_valid(user):
-                user.frames_when_pinged = user.socket.frames
-                user.socket.ping()
-        elif user.socket.frames != user.frames_when_pinged:
-            user.frames_when_pinged = None
+                user.ping()
+        elif user.answered():
             await self._verify(user)
 
     async def _still_valid(self, user: ChatUser) -> bool:
@@ -228,22 +223,22 @@ class Admission:
     async def _verify(self, user: ChatUser) -> None:
         if await self._still_valid(user):
             before = await self._own(user)
-            await (self._arrived(user, before) if self._here.get(user.id) is user else self.leave(user))
+            await (self._arrived(user, before) if self._local.get(user.id) is user else self.disconnected(user))
 
     async def renew(self) -> None:
-        """Owner keys, before they lapse. Who has a newer connection elsewhere is told, should that word have missed."""
-        owned = {user.id: user for user in self._here if user.verified}
+        """Renew the owner keys. A user that has a newer connection elsewhere is kicked, in case that kick was lost."""
+        owned = {user.id: user for user in self._local if user.verified}
         elsewhere, forgotten = await self._users.renew((user.id, user.owner) for user in owned.values())
         for id in elsewhere:
             self._replaced(owned[id])
         await in_slices(forgotten, lambda id: self._own_again(owned[id]))
 
     async def _own_again(self, user: ChatUser) -> None:
-        if self._here.get(user.id) is not user:  # it has left, and taken its name away
+        if self._local.get(user.id) is not user:  # disconnected, and its key deleted
             return
-        if not await self._made_known(user, self._users.own_again(user.id, user.owner)):
+        if not await self._with_resend(user, self._users.own_again(user.id, user.owner)):
             self._replaced(user)
 
     def _replaced(self, user: ChatUser) -> None:
-        if self._here.leave(user):
+        if self._local.remove(user):
             user.end(Reason.KICKED, Close.REPLACED)

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import msgspec
 
+from dragoman.domain.chat.message_ids import IdMaker
 from dragoman.domain.chat.switches import Path, Switches
-from dragoman.services.chat.desk import IdMaker
-from dragoman.services.chat.outbound import digest_of
+from dragoman.services.chat.one_phase import digest_of
 from dragoman.store.chat.shards import Accepted, Entry, Shards, Unreadable
+from dragoman.store.dead_letters import CannotReplay, Letter
 from dragoman.store.inbox import Push
-from dragoman.store.letters import CannotReplay, Letter
 
 PREFIX = "chat-"
 KIND = "chat_message"

@@ -13,7 +13,6 @@ from argon2.exceptions import InvalidHashError, VerificationError
 
 from dragoman.domain.limits.fair_queue import FairQueue
 
-MAX_WAITING: Final = 64  # with the one that runs
 # 19 MiB, two passes, one lane: tens of ms of one core.
 _hasher = PasswordHasher(time_cost=2, memory_cost=19456, parallelism=1)
 # Of a password that nobody knows. An unknown name is checked against it, so that it takes as long as a known one.
@@ -27,7 +26,8 @@ class Overloaded(Exception):
 
 
 class Hashing:
-    def __init__(self, max_waiting: int = MAX_WAITING) -> None:
+    def __init__(self, max_waiting: int = 64) -> None:
+        """`max_waiting` includes the one that runs."""
         self._queue: FairQueue[asyncio.Future[bool]] = FairQueue(max_waiting - 1)
         self._busy = False
 

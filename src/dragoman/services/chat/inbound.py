@@ -1,38 +1,32 @@
-"""What one connected user is sent: live messages, and before them all that it has not confirmed.
+"""What one connected user is sent: first the undelivered rows of the archive, then live messages.
 
-    AUTH ─▶ catching up: undelivered rows, page by page, lowest id first
-                │ live pushes meanwhile wait behind them
+    AUTH ─▶ resend: undelivered rows, page by page, lowest id first
+                │ live pushes queue meanwhile
                 ▼
-            live: what is pushed is written at once
+            live: a push is written at once
 
-- A message is written once a connection, unless it stays unconfirmed and is sent again on purpose (`again`).
-- A receipt for a message covers those of the same sender that were written before it on this connection, and no
-  others: nothing counts as delivered that was not sent.
-- Bounded: what does not fit waits in the archive, and is fetched from there.
+`ConnectionState` decides what is written; this reads the archive and writes to the socket.
 """
 
 import asyncio
-from collections import OrderedDict, deque
 from time import monotonic
 from typing import Protocol
 
 import structlog
 
 from dragoman.archive import ArchiveError, Stored
+from dragoman.domain.chat.delivery_state import ConnectionState
 from dragoman.domain.chat.rules import AckCredit
 from dragoman.protocol import chat as wire
-from dragoman.services.chat.mailroom import Mail
 from dragoman.services.sockets import Socket
 
 log = structlog.get_logger(__name__)
 
 PAGE = 100
-MOST_WAITING = 1000  # live pushes behind a catch-up
-MOST_UNCONFIRMED = 20_000
-MOST_CONFIRMED = 500  # more than are confirmed until the database knows; each is 140 bytes of every user who chats
-FULL_BYTES = 256 * 1024  # waiting to be read by the client: then the next page waits too
-LOOK_S = 0.02
+FULL_BYTES = 256 * 1024  # not read by the client yet: then the next page waits
+POLL_S = 0.02
 RETRY_S = 1.0
+MAX_RESEND_PAUSE_S = 300.0
 
 
 class ChatSocket(Socket, Protocol):
@@ -49,142 +43,116 @@ class ChatSocket(Socket, Protocol):
     def resume_reading(self) -> None: ...
 
 
-class Inbound:
-    def __init__(self, user: int, socket: ChatSocket, mail: Mail) -> None:
-        self.user, self.socket = user, socket
-        self.said_at = monotonic()
-        self._mail = mail
-        self._unconfirmed: OrderedDict[int, int] = OrderedDict()  # id → sender, as written
-        self._by_sender: dict[int, deque[int]] = {}
-        self._confirmed: OrderedDict[int, None] = OrderedDict()  # the latest
-        self._waiting: deque[tuple[int, int, bytes]] = deque()
-        self._holds = 1  # from the beginning: nothing live may come before what waited
-        self._catching_up = False
-        self._missed = False  # something newer than what waits
-        self._look_again = False  # something older
-        self.caught_up_at = 0.0
-        self.ack_credit = AckCredit()
+class Undelivered(Protocol):
+    async def undelivered(self, user: int, after: int, limit: int) -> list[Stored]:
+        """Rows for this user that it has not acknowledged, lowest id first. Raises ArchiveError."""
 
-    def say(self, frame: bytes) -> None:
-        """Anything that is for this socket."""
-        self.said_at = monotonic()
+
+class Inbound:
+    def __init__(self, user: int, socket: ChatSocket, archive: Undelivered) -> None:
+        self.user, self.socket = user, socket
+        self.sent_at = monotonic()
+        self.ack_credit = AckCredit()
+        self._archive = archive
+        self._state = ConnectionState()
+        self._resent_at = self._acknowledged_at = self._resend_pause_s = 0.0
+
+    def send(self, frame: bytes) -> None:
+        """Any frame for this socket."""
+        self.sent_at = monotonic()
         self.socket.send(frame)
 
-    @property
-    def catching_up(self) -> bool:
-        return self._catching_up or self._holds > 0
+    def _send_message(self, frame: bytes) -> None:
+        self.ack_credit.pushed()
+        self.send(frame)
 
-    # -- sending ---------------------------------------------------------------------------------
+    # -- messages --------------------------------------------------------------------------------
 
     def push(self, id: int, sender: int, frame: bytes) -> None:
-        """A live message; behind a catch-up it waits its turn."""
-        if not self.catching_up:
-            self._write(id, sender, frame)
-        elif len(self._waiting) < MOST_WAITING:
-            self._waiting.append((id, sender, frame))
-        else:
-            self._missed = True
+        """A live message; during a resend it queues."""
+        if self._state.push(id, sender, frame):
+            self._send_message(frame)
 
-    def hold(self) -> None:
-        """From now on what is pushed waits, also behind a catch-up that is under way, for one that is to `begin`."""
-        self._holds += 1
+    def pause(self) -> None:
+        """What is pushed from now on waits for the resend that `resume` begins."""
+        self._state.pause()
 
-    async def begin(self) -> None:
-        """The catch-up that everything waits for; once for each `hold`."""
-        self._holds -= 1
-        await self.catch_up()
+    async def resume(self) -> None:
+        """Once for each `pause`, and once for a new connection."""
+        if self._state.resume():
+            await self._resend(again=False, pages=None)
 
-    async def catch_up(self, *, again: bool = False, pages: int | None = None) -> None:
-        """Send what is undelivered; with `again` also what was written before. One at a time; none while held."""
-        self._look_again = True
-        if self.catching_up:
-            return
-        self._catching_up = True
+    async def resend(self, *, again: bool = False, pages: int | None = None) -> None:
+        """Send what is undelivered; with `again` also what this connection was sent before."""
+        if self._state.request_resend():
+            await self._resend(again=again, pages=pages)
+
+    async def _resend(self, *, again: bool, pages: int | None) -> None:
         try:
-            while self._behind and not self.socket.closed:
-                self._missed = self._look_again = False
+            while self._state.next_pass() and not self.socket.closed:
                 await self._all_pages(again, pages)
-                again, pages = False, None  # who asked meanwhile asked for all that it was not sent
-                if not self._look_again:
-                    self._let_go()
+                again, pages = False, None  # who asked meanwhile asked for everything it was not sent
+                for frame in self._state.end_pass():
+                    self._send_message(frame)
         finally:
-            self._let_go()
-            self._catching_up = False
-            self.caught_up_at = monotonic()
-
-    @property
-    def _behind(self) -> bool:
-        """What is newer than what waits has to come after it, and that may be held."""
-        return self._look_again or (self._missed and not self._holds)
+            for frame in self._state.end_resend():
+                self._send_message(frame)
+            self._resent_at = monotonic()
 
     async def _all_pages(self, again: bool, pages: int | None) -> None:
         after, fetched = 0, 0
         while not self.socket.closed:
             page = await self._page(after)
             for row in page:
-                self._write(row.id, row.from_user, frame_of(row), again=again)
+                if self._state.deliver(row.id, row.from_user, again=again):
+                    self._send_message(frame_of(row))
             fetched += 1
             if len(page) < PAGE or fetched == pages:
                 return
             after = page[-1].id
-            await self._room()
+            await self._until_read()
 
-    async def _room(self) -> None:
+    async def _until_read(self) -> None:
         """Until the client has read most of what it was sent."""
-        while self.socket.buffered > FULL_BYTES and not self.socket.closed:  # noqa: ASYNC110 - sockets tell nobody
-            await asyncio.sleep(LOOK_S)
+        while self.socket.buffered > FULL_BYTES and not self.socket.closed:  # noqa: ASYNC110 - sockets have no event
+            await asyncio.sleep(POLL_S)
 
     async def _page(self, after: int) -> list[Stored]:
-        """The database may be away: what is undelivered comes before what is new, so everything waits for it."""
+        """While the database is unavailable everything waits: what is undelivered comes before what is new."""
         while not self.socket.closed:
             try:
-                return await self._mail.undelivered(self.user, after, PAGE)
+                return await self._archive.undelivered(self.user, after, PAGE)
             except ArchiveError as error:
-                log.warning("a catch-up waits for the database", user=self.user, error=str(error), limited=True)
+                log.warning("a resend waits for the database", user=self.user, error=str(error), limited=True)
                 await asyncio.sleep(RETRY_S)
         return []
 
-    def _let_go(self) -> None:
-        while self._waiting and not self._holds:
-            self._write(*self._waiting.popleft())
+    # -- acknowledgements ------------------------------------------------------------------------
 
-    def _write(self, id: int, sender: int, frame: bytes, *, again: bool = False) -> None:
-        if id in self._confirmed or (id in self._unconfirmed and not again):
-            return
-        if id not in self._unconfirmed:
-            self._unconfirmed[id] = sender
-            self._by_sender.setdefault(sender, deque()).append(id)
-            if len(self._unconfirmed) > MOST_UNCONFIRMED:
-                self._forget_oldest()
-        self.ack_credit.pushed()
-        self.say(frame)
+    def acknowledged_any(self) -> None:
+        """It sent a receipt, whatever for."""
+        self._acknowledged_at = monotonic()
 
-    def _forget_oldest(self) -> None:
-        oldest, sender = self._unconfirmed.popitem(last=False)
-        theirs = self._by_sender[sender]
-        if theirs[0] == oldest:
-            theirs.popleft()
-        if not theirs:
-            del self._by_sender[sender]
-
-    # -- receipts --------------------------------------------------------------------------------
-
-    def confirmed(self, id: int) -> tuple[int, ...]:
+    def acknowledge(self, id: int) -> tuple[int, ...]:
         """The messages a receipt for `id` covers: it, and what its sender sent before it on this connection."""
-        sender = self._unconfirmed.get(id)
-        if sender is None:
-            return (id,)
-        covered, theirs = list[int](), self._by_sender[sender]
-        while not covered or covered[-1] != id:
-            covered.append(theirs.popleft())
-        if not theirs:
-            del self._by_sender[sender]
-        for one in covered:
-            self._unconfirmed.pop(one, None)
-            self._confirmed[one] = None
-        while len(self._confirmed) > MOST_CONFIRMED:
-            self._confirmed.popitem(last=False)
-        return tuple(covered)
+        return self._state.acknowledge(id)
+
+    # -- resends to a silent receiver ------------------------------------------------------------
+
+    def is_resend_due(self, now: float, after_s: float) -> bool:
+        return not self._state.resending and now >= self._resent_at + self._pause_s(after_s)
+
+    def back_off(self, after_s: float) -> None:
+        """It has messages that it did not acknowledge: the next resend comes after twice the pause."""
+        self._resend_pause_s = min(2 * self._pause_s(after_s), MAX_RESEND_PAUSE_S)
+
+    def reset_back_off(self) -> None:
+        self._resend_pause_s = 0.0
+
+    def _pause_s(self, after_s: float) -> float:
+        """Since the last resend. One that acknowledges does not wait longer for what it misses later."""
+        answers = self._acknowledged_at > self._resent_at
+        return after_s if answers else max(self._resend_pause_s, after_s)
 
 
 def frame_of(row: Stored) -> bytes:

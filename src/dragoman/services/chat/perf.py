@@ -1,7 +1,7 @@
 """What taking a message costs: the stage metrics, and a `ws_perf` line for a sample of all messages and for slow ones.
 
 single_chat_accept  acceptedWriteMs  the write to Redis        single_chat  queueMs    behind earlier ones of its sender
-                    acceptedAckMs    frame to ACK accepted                  dbQueueMs  until the database began with it
+                    acceptedAckMs    frame to ACK accepted                  dbQueueMs  until it had thread or connection
                     streamLen        XLEN of accepted                       saveMsgMs  the database's own time
                     pending          XPENDING of accepted                   pushMs     to hand it to its receiver
 """
@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from dragoman.archive import NewMessage
-from dragoman.domain.chat.allowances import Allowances
+from dragoman.domain.limits.rates import RatePerKey
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.store.chat.shards import Shards
@@ -36,7 +36,7 @@ class Perf:
         is_sampled: Callable[[], bool] = lambda: random() < SAMPLED,
     ) -> None:
         self._metrics, self._shards, self._tasks, self._is_sampled = metrics, shards, tasks, is_sampled
-        self._look_ups = Allowances(LOOKED_UP_PER_MINUTE)
+        self._look_ups = RatePerKey(LOOKED_UP_PER_MINUTE)
 
     def accepted(self, row: NewMessage, *, came_at: float, wrote_s: float, queue: int) -> None:
         now = monotonic()

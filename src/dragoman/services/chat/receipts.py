@@ -1,18 +1,17 @@
-"""Receipts of receivers: gathered, written together, and told to the senders.
+"""Receipts of receivers: gathered, written together, and passed on to the senders.
 
-    receipt ─▶ gathered for a moment ─▶ SQL ─▶ the sender hears the highest
+    receipt ─▶ gathered for GATHER_S ─▶ SQL ─▶ the sender gets the highest
                                         └ no such row yet: parked in Redis, and SQL is asked once more
 
-The save stage looks among the parked after its commit; whichever of the two comes second finds both and applies them.
-What is parked stays in Redis until SQL has it: should we die meanwhile, it is found when its receiver comes in the next
-time, or would be sent the message again. With Redis away it is kept here, and tried again.
+The save stage reads the parked receipts after its commit; whichever of the two comes second finds both and applies
+them. A parked receipt stays in Redis until SQL has it: if this instance dies meanwhile, it is found with the receiver's
+next AUTH, or before its next resend. While Redis is unavailable it is kept here, and parked later.
 """
 
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from time import monotonic
 from typing import Literal
 
 import structlog
@@ -22,9 +21,9 @@ from dragoman.domain.chat.message_ids import made_by_us
 from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import AckType, Frame, Reason
 from dragoman.services.chat.clock import now_ms
-from dragoman.services.chat.courier import Courier, Tell
-from dragoman.services.chat.user import ChatUser
-from dragoman.services.loops import Tasks
+from dragoman.services.chat.delivery import Delivery, SenderNotice
+from dragoman.services.chat.local_users import ChatUser
+from dragoman.services.loops import Tasks, retry
 from dragoman.services.metrics import Metrics
 from dragoman.store.chat.users import Users
 from dragoman.store.errors import StoreError
@@ -43,24 +42,24 @@ _KIND: dict[Status, AckType] = {status: kind for kind, status in _STATUS.items()
 
 @dataclass(slots=True)
 class _Given:
-    """One receipt on its way; `user` is None for one that was parked, whose giver may be gone."""
+    """One receipt; `user` is None for one that was parked: its receiver may be disconnected."""
 
     receipt: Receipt
     user: ChatUser | None
 
 
 class Receipts:
-    def __init__(self, archive: Archive, users: Users, courier: Courier, metrics: Metrics, tasks: Tasks) -> None:
-        self._archive, self._users, self._courier, self._tasks = archive, users, courier, tasks
+    def __init__(self, archive: Archive, users: Users, delivery: Delivery, metrics: Metrics, tasks: Tasks) -> None:
+        self._archive, self._users, self._delivery, self._tasks = archive, users, delivery, tasks
         self._metrics = metrics
         self._waiting: list[_Given] = []
-        self._unkept: list[_Given] = []  # for no row yet, and Redis could not be told
+        self._unkept: list[_Given] = []  # there is no row yet, and Redis could not park them
         self._working = False
 
     # -- from the socket -------------------------------------------------------------------------
 
     def given(self, user: ChatUser, frame: Frame) -> None:
-        """An ACK of a receiver, or why it is none."""
+        """An ACK of a receiver; an invalid one is answered by an ERROR."""
         if not frame.ackType:
             user.error(Reason.MISSING_ACK_TYPE)
             return
@@ -68,17 +67,17 @@ class Receipts:
         if kind is None:
             user.error(Reason.UNKNOWN_ACK_TYPE)
             return
-        user.confirmed_at = monotonic()
+        user.inbound.acknowledged_any()
         id = frame.serverMsgId
         if id is None:
             user.error(Reason.MISSING_SERVER_MSG_ID)
         elif not made_by_us(id):
             user.error(Reason.MESSAGE_NOT_FOUND, server_msg_id=id)
         elif len(self._waiting) + len(self._unkept) < MOST_WAITING:  # else it is not taken, and the message comes again
-            self._add(_Given(Receipt(user.id, _STATUS[kind], user.inbound.confirmed(id)), user))
+            self._add(_Given(Receipt(user.id, _STATUS[kind], user.inbound.acknowledge(id)), user))
 
     async def apply_early(self, user: int, ids: Sequence[int] | None = None) -> set[int]:
-        """Look for parked receipts of rows that have just been written, or for any; answers what they are for."""
+        """Apply parked receipts of rows that have just been written, or all; returns the ids of their messages."""
         found = await self._users.early(user, ids)
         for id, status in found:
             raised: Raised = Status.READ if status == Status.READ else Status.DELIVERED
@@ -110,29 +109,29 @@ class Receipts:
     async def _apply(self, batch: list[_Given]) -> None:
         applied = await self._write([given.receipt for given in batch])
         missing = [(given, tuple(one.missing)) for given, one in zip(batch, applied, strict=True) if one.missing]
-        tells = _relays(applied)
+        notices = _relays(applied)
         for given, one in zip(batch, applied, strict=True):
             if given.user is not None:
                 for id in one.not_allowed:
                     given.user.error(Reason.ACK_NOT_ALLOWED, server_msg_id=id)
         if missing:
-            tells += await self._park(missing)
+            notices += await self._park(missing)
         await self._drop_parked(
             [given.receipt for given, one in zip(batch, applied, strict=True) if given.user is None and not one.missing]
         )
-        if tells:
-            await self._courier.tell(tells)
+        if notices:
+            await self._delivery.notify(notices)
 
     async def _drop_parked(self, written: list[Receipt]) -> None:
-        """Of those that Redis keeps for an hour more nothing becomes but a write that changes nothing."""
+        """One that stays in Redis for its hour causes a write that changes nothing."""
         by_user: dict[int, list[tuple[int, int]]] = {}
         for receipt in written:
             by_user.setdefault(receipt.acker, []).extend((id, int(receipt.status)) for id in receipt.ids)
         with suppress(StoreError):
             await asyncio.gather(*(self._users.drop_early(user, receipts) for user, receipts in by_user.items()))
 
-    async def _park(self, missing: list[tuple[_Given, tuple[int, ...]]]) -> list[Tell]:
-        """Keep what has no row yet; then ask SQL once more, for the row may have come in between."""
+    async def _park(self, missing: list[tuple[_Given, tuple[int, ...]]]) -> list[SenderNotice]:
+        """Park what has no row yet; then ask SQL once more, because the row may have been written in between."""
         by_user: dict[int, list[tuple[int, int]]] = {}
         for given, ids in missing:
             by_user.setdefault(given.receipt.acker, []).extend((id, int(given.receipt.status)) for id in ids)
@@ -151,19 +150,16 @@ class Receipts:
         return _relays(applied)
 
     async def _write(self, receipts: list[Receipt]) -> list[Applied]:
-        """The database may be away: receipts wait for it, as everything does."""
-        while True:
-            try:
-                return await self._archive.receipts(receipts)
-            except ArchiveError as error:
-                log.warning(
-                    "receipts wait for the database", waiting=len(self._waiting), error=str(error), limited=True
-                )
-                await asyncio.sleep(RETRY_S)
+        """While the database is unavailable, receipts wait for it."""
+
+        def warn(error: Exception) -> None:
+            log.warning("receipts wait for the database", waiting=len(self._waiting), error=str(error), limited=True)
+
+        return await retry(lambda: self._archive.receipts(receipts), pause_s=RETRY_S, on=ArchiveError, on_error=warn)
 
 
-def _relays(applied: Sequence[Applied]) -> list[Tell]:
-    """What senders hear: of each receiver and kind the highest message that was raised."""
+def _relays(applied: Sequence[Applied]) -> list[SenderNotice]:
+    """For each receiver and kind, the highest message that was raised."""
     highest: dict[tuple[int, int, Status], int] = {}
     for one in applied:
         for row in one.changed:
@@ -171,6 +167,6 @@ def _relays(applied: Sequence[Applied]) -> list[Tell]:
             highest[key] = max(highest.get(key, 0), row.id)
     ts = now_ms()
     return [
-        Tell(sender, wire.relay_ack(_KIND[status], acker, sender, id, ts))
+        SenderNotice(sender, wire.relay_ack(_KIND[status], acker, sender, id, ts))
         for (acker, sender, status), id in highest.items()
     ]

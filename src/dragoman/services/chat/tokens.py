@@ -1,7 +1,8 @@
 """Chat tokens: JWTs signed with HS256, checked against the present and the previous secret.
 
-Claims: `iss`, `iat`, `exp`, `uid` (number), `typ` (access or refresh), `sv` (session version, missing = 0). Others may
-make access tokens as well, so nothing beyond these is asked of one, and claims that are not ours mean nothing; but for
+Claims: `iss`, `iat`, `exp`, `uid` (number), `typ` (access or refresh), `sv` (session version, missing = 0) and `jti`
+(by which it can be revoked; if it has none, by a digest). Others may make access tokens as well, so nothing beyond
+these is asked of one, and claims that are not ours mean nothing; but for
 `iat` and `nbf`: a token that says it is from tomorrow is not for today.
 Whether a session version is still the present one is not written in a token: `Accounts` and the connection ask Redis.
 `now` is wall-clock seconds. There is no leeway: a token is good until `exp` and not a moment longer. Only its beginning
@@ -9,16 +10,19 @@ has one, because whose clock is a little ahead makes tokens that begin a little 
 """
 
 import math
+import secrets as random
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import jwt
 
 from dragoman.domain.keyring import Keyring
+from dragoman.domain.revocation import RevocationList, token_name, user_name
 from dragoman.protocol.chat import MAX_ID
 
 AHEAD_S: Final = 60.0
+JTI_BYTES: Final = 12
 
 Typ = Literal["access", "refresh"]
 
@@ -35,9 +39,9 @@ _ONLY_THE_SIGNATURE: Final[Any] = {
 class BadToken(Exception):
     """Not a token of ours, or not any more; the sentence never quotes it."""
 
-    def __init__(self, message: str, *, expired: bool = False) -> None:
+    def __init__(self, message: str, *, expired: bool = False, revoked: bool = False) -> None:
         super().__init__(message)
-        self.expired = expired
+        self.expired, self.revoked = expired, revoked
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +49,20 @@ class Access:
     uid: int
     sv: int
     exp: float
+    token: str = field(default="", compare=False)  # the name by which it can be revoked
 
 
 class Tokens:
-    def __init__(self, secrets: Iterable[str], issuer: str, access_ttl_s: float, refresh_ttl_s: float) -> None:
+    def __init__(
+        self,
+        secrets: Iterable[str],
+        issuer: str,
+        access_ttl_s: float,
+        refresh_ttl_s: float,
+        revoked: RevocationList | None = None,
+    ) -> None:
         """`secrets`: the first signs, all of them are accepted; empty ones do not count."""
+        self._revoked = revoked if revoked is not None else RevocationList()
         self.keyring = Keyring(secrets)
         if not self.keyring:
             raise ValueError("tokens need a secret to be signed with")
@@ -70,6 +83,7 @@ class Tokens:
 
     def _make(self, uid: int, sv: int, typ: Typ, now: float, ttl_s: float) -> str:
         claims = {"iss": self._issuer, "iat": int(now), "exp": math.ceil(now + ttl_s), "uid": uid, "typ": typ, "sv": sv}
+        claims["jti"] = random.token_urlsafe(JTI_BYTES)
         return jwt.encode(claims, self.keyring.signing, algorithm="HS256")
 
     def _read(self, token: str, typ: Typ, now: float) -> Access:
@@ -89,7 +103,13 @@ class Tokens:
             raise BadToken("the token has expired", expired=True)
         if any(_is_after(claims.get(name), now + AHEAD_S) for name in ("iat", "nbf")):
             raise BadToken("the token is not valid yet")
-        return Access(uid, sv, exp)
+        access = Access(uid, sv, exp, token_name(token, claims.get("jti")))
+        if self._revoked.is_revoked(access.token, user_name(uid), now=now):
+            raise BadToken("the token has been revoked", revoked=True)
+        return access
+
+    def is_user_revoked(self, uid: int, now: float) -> bool:
+        return self._revoked.is_revoked(user_name(uid), now=now)
 
     def _claims(self, token: str) -> dict[str, Any]:
         for secret in self.keyring:

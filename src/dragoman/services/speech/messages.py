@@ -6,6 +6,7 @@ from typing import Protocol
 
 import msgspec
 
+from dragoman.domain.job_signals import End
 from dragoman.domain.segmenter import Cut
 from dragoman.protocol import extra, ids
 from dragoman.protocol.audio import NO_AUDIO, OPUS, encode_base64
@@ -23,7 +24,7 @@ from dragoman.protocol.session import (
     UiEvent,
     Utterance,
 )
-from dragoman.services.speech.order import End, Order
+from dragoman.services.speech.job_request import JobRequest
 
 PADDING_BY_HAND_MS = 280
 NO_FRAME = msgspec.Raw(b"null")
@@ -136,17 +137,19 @@ def lag_ms(sent_at_ms: float | None) -> float | None:
     return lag if lag is not None and 0 <= lag <= MAX_LAG_MS else None
 
 
-def network_timings(order: Order | None, result: JobResult) -> NetworkTimings | None:
+def network_timings(order: JobRequest | None, end: End, result: JobResult) -> NetworkTimings | None:
     """What is known of the ways of an utterance and its result; what the last one takes, only the client knows."""
-    there = (order.client_lag_ms, order.ack_ms) if order is not None else (None, None)
+    there = order.client_lag_ms if order is not None else None, end.ack_ms
     back = lag_ms(result.node_completed_at_ms)
     return NetworkTimings(*there, back) if (*there, back) != (None, None, None) else None
 
 
 def translation(
-    session_id: str, trace_id: str, about: About, result: JobResult, order: Order | None, *, backfilled: bool
+    session_id: str, trace_id: str, about: About, end: End, order: JobRequest | None, *, backfilled: bool
 ) -> TranslationResult:
-    """`order`: if the job was driven by this instance."""
+    """Of an end with a result. `order`: if the job was driven by this instance."""
+    result = end.result
+    assert result is not None, "only a result is translated"
     return TranslationResult(
         session_id=session_id,
         utterance_index=about.index,
@@ -162,7 +165,7 @@ def translation(
         group_id=ids.group_id(session_id, about.index) if result.text_asr else None,
         part_index=0 if result.text_asr else None,
         service_timings=extra.service_timings(result.extra, result.processing_time_ms),
-        network_timings=network_timings(order, result),
+        network_timings=network_timings(order, end, result),
         backfilled=backfilled,
         asr_quality_level=result.asr_quality_level,
         reason_codes=result.reason_codes,

@@ -1,45 +1,39 @@
-"""Jobs whose driver died: watched to their end by the instance that buried it.
+"""Jobs whose driver died: watched to their end by the instance that took the dead one over.
 
-An orphan keeps its attempt while its node is there. Its answer is recorded; if none comes, because the node
-went too or time is over, it ends failed INSTANCE_LOST: its audio was in the dead driver's memory, so nobody
-can try it again. If its session is over as well, nobody waits for the answer: the job ends at once, and its node is
-told to drop it. Nobody else watches it: with Redis away its end is tried until it is written and told, and only
-then it is no longer watched.
+An orphan keeps its attempt while its node is known. Its result is recorded. If none comes, because the node is lost
+too or its time is over, the job ends failed with INSTANCE_LOST: its audio was in the dead driver's memory, so there is
+nothing to send to another node. If its session is over as well, the job ends at once and its node is sent a
+cancellation. No other instance watches it: if Redis is unavailable, its end is retried until it is recorded and the
+session notified, and only then the orphan is forgotten.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from time import monotonic
-from typing import TypeVar
 
 import msgspec
 import structlog
 
 from dragoman.domain.job import Event, Outcome, Reply, State
+from dragoman.domain.job_signals import End, JobMessage, belongs_to, end_by
+from dragoman.domain.job_steps import Finish
 from dragoman.protocol.codec import encode
 from dragoman.protocol.codes import ErrorCode
 from dragoman.protocol.node import JobCancel, JobResult
-from dragoman.protocol.peer import CancelJob, JobEnded
-from dragoman.services.loops import Tasks
-from dragoman.services.metrics import Metrics
-from dragoman.services.speech.answers import counts, end_by
-from dragoman.services.speech.driver import code_label
-from dragoman.services.speech.expatriate import Mail
-from dragoman.services.speech.local_nodes import AboutJob
+from dragoman.protocol.peer import CancelJob, JobEnded, SlotFreed
+from dragoman.services.loops import Tasks, retry
+from dragoman.services.routing.announcer import Announcer
+from dragoman.services.routing.router import Router
+from dragoman.services.speech.job_records import JobMetrics, JobRecords
 from dragoman.services.speech.messages import NO_FRAME
-from dragoman.services.speech.order import End
-from dragoman.services.speech.router import Router
-from dragoman.store.errors import StoreError
+from dragoman.services.speech.remote_listener import SessionResults
 from dragoman.store.inbox import Push
 from dragoman.store.jobs import Jobs
 from dragoman.store.reservations import Given, Reservations
 
 log = structlog.get_logger(__name__)
-
-REDIS_PAUSE_S = 0.25
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -52,7 +46,6 @@ class Orphan:
     session_id: str
     index: int
     trace_id: str
-    ending: bool = False
 
 
 class Orphans:
@@ -60,27 +53,30 @@ class Orphans:
         self,
         instance: str,
         jobs: Jobs,
+        records: JobRecords,
         reservations: Reservations,
-        mail: Mail,
+        mail: SessionResults,
         router: Router,
-        metrics: Metrics,
+        announcer: Announcer,
+        metrics: JobMetrics,
         tasks: Tasks,
         *,
-        patience_ms: int,
+        timeout_ms: int,
         knows: Callable[[str], bool],
     ) -> None:
-        self.instance, self.metrics = instance, metrics
-        self._jobs, self._reservations, self._mail, self._tasks = jobs, reservations, mail, tasks
-        self._router, self._patience_ms, self._knows = router, patience_ms, knows
-        self.on_freed: Callable[[str], None] = lambda node_id: None  # a slot went back: those who wait may look
+        self.instance = instance
+        self._jobs, self._records, self._reservations, self._mail = jobs, records, reservations, mail
+        self._router, self._announcer, self._metrics, self._tasks = router, announcer, metrics, tasks
+        self._timeout_ms, self._knows = timeout_ms, knows
         self._orphans: dict[str, Orphan] = {}
+        self._ending = set[str]()
 
     def __len__(self) -> int:
         return len(self._orphans)
 
     async def adopt(self, job_id: str, dead: str) -> None:
-        """Take over one job of a dead driver. Safe to repeat: a burial may be."""
-        record = await self._jobs.get(job_id) or await self._close_the_book(job_id)
+        """Take over one job of a dead driver. Safe to repeat, as a takeover may be."""
+        record = await self._jobs.get(job_id) or await self._record_unrecorded(job_id)
         if record.get("driver") not in (dead, self.instance):
             await self._jobs.undriven(dead, job_id)
             return
@@ -90,12 +86,12 @@ class Orphans:
             node_id,
             int(record.get("node_epoch") or 0),
             int(record.get("attempt") or 1),
-            monotonic() + self._patience_ms / 1000,
+            monotonic() + self._timeout_ms / 1000,
             record.get("session_id", ""),
             int(record.get("utterance_index") or 0),
             record.get("trace_id", ""),
         )
-        # Ours to be found before it is no longer theirs.
+        # First on our list, then off the dead one's: in between it is on both, never on none.
         await self._jobs.driven(self.instance, job_id, 0)
         await self._jobs.redis.call("HSET", self._jobs.keys.job(job_id), "driver", self.instance)
         await self._jobs.undriven(dead, job_id)
@@ -105,22 +101,22 @@ class Orphans:
         elif not node_id or not self._knows(node_id):
             await self._end(orphan, partial(self._give_up, orphan))
 
-    async def _close_the_book(self, job_id: str) -> dict[str, str]:
-        """Its driver had not come to record it. It may only be paused, and go on from there: it finds a record that is
-        ours, and ended."""
+    async def _record_unrecorded(self, job_id: str) -> dict[str, str]:
+        """Its driver had not recorded it yet. If the driver was only paused and goes on, it finds a record that is ours
+        and has ended."""
         await self._jobs.create(job_id, {"job_id": job_id, "driver": self.instance})
         return await self._jobs.get(job_id) or {}
 
-    def hear(self, node_id: str, message: AboutJob) -> bool:
+    def on_node_message(self, node_id: str, message: JobMessage) -> bool:
         """True if the job is ours to watch."""
         orphan = self._orphans.get(message.job_id)
         if orphan is None:
             return False
         if isinstance(message, JobResult):
-            if counts(message, orphan.node_id, orphan.attempt) and node_id == orphan.node_id:
+            if belongs_to(message, orphan.node_id, orphan.attempt) and node_id == orphan.node_id:
                 self._tasks.spawn(self._end(orphan, partial(self._answered, orphan, message)), "orphan-answered")
             else:
-                self.metrics.dropped.labels("stale").inc()
+                self._metrics.dropped("stale")
         return True
 
     def node_lost(self, node_id: str, epoch: int) -> None:
@@ -129,12 +125,12 @@ class Orphans:
                 self._tasks.spawn(self._end(orphan, partial(self._give_up, orphan)), "orphan-lost")
 
     async def session_over(self, session_id: str) -> None:
-        """The session died with its instance: nobody waits for its jobs, so their slots go back now."""
+        """The session died with its instance, so no client waits for its jobs: their slots are released now."""
         for orphan in [orphan for orphan in self._orphans.values() if orphan.session_id == session_id]:
             await self._end(orphan, partial(self._abandon, orphan))
 
     async def index(self) -> None:
-        """After a burial of our own former life: what it drove and we watch now is found under our common name."""
+        """After the takeover of a former incarnation of our own: put what we watch back on the list under our name."""
         for orphan in list(self._orphans.values()):
             await self._jobs.driven(self.instance, orphan.job_id, 0)
 
@@ -147,55 +143,46 @@ class Orphans:
             else:
                 await self._reservations.renew(orphan.node_id, [orphan.job_id])
 
+    # -- the end ---------------------------------------------------------------------------------
+
     async def _end(self, orphan: Orphan, way: Callable[[], Awaitable[None]]) -> None:
         """One way or another, whichever comes first."""
-        if orphan.ending:
+        if orphan.job_id in self._ending:
             return
-        orphan.ending = True
+        self._ending.add(orphan.job_id)
         try:
             await way()
         finally:
+            self._ending.discard(orphan.job_id)
             self._orphans.pop(orphan.job_id, None)
 
     async def _answered(self, orphan: Orphan, result: JobResult) -> None:
-        await self._record(orphan, Event.RESULT, end_by(result, orphan.node_id))
-        await self._close(orphan)
+        end = end_by(result, orphan.node_id)
+        await self._finish(orphan, Finish(Event.RESULT, end, orphan.attempt, orphan.node_id, inf))
 
     async def _abandon(self, orphan: Orphan) -> None:
         cancel = JobCancel(job_id=orphan.job_id, trace_id=orphan.trace_id, reason="session_over")
         message = CancelJob(orphan.node_id, orphan.job_id, msgspec.Raw(encode(cancel)))
-        owner = await insist(lambda: self._router.owners.node_owner(orphan.node_id))
-        if owner is not None and await insist(lambda: self._router.push(owner, message)) is not Push.OK:
-            log.warning("a node works on a job nobody waits for", node=orphan.node_id, job=orphan.job_id)
+        owner = await retry(lambda: self._router.owners.node_owner(orphan.node_id))
+        if owner is not None and await retry(lambda: self._router.push(owner, message)) is not Push.OK:
+            log.warning("job not cancelled at its node", node=orphan.node_id, job=orphan.job_id)
         await self._give_up(orphan)
 
     async def _give_up(self, orphan: Orphan) -> None:
         log.info("job lost with its instance", job=orphan.job_id)
-        why = "lost with the instance that had it"
-        await self._record(orphan, Event.GIVE_UP, End(Outcome.FAILED, ErrorCode.INSTANCE_LOST, why))
+        end = End(Outcome.FAILED, ErrorCode.INSTANCE_LOST, "lost with the instance that had it")
+        await self._finish(orphan, Finish(Event.GIVE_UP, end, None, "", inf))
+
+    async def _finish(self, orphan: Orphan, step: Finish) -> None:
+        """Record FINISHED, then notify the session. ALREADY may be our own write whose reply was lost, so the session
+        is notified then, too; a session that has the end ignores a second one."""
+        if await self._records.finish(orphan.job_id, step, inf) not in (Reply.STALE, Reply.WRONG_NODE):
+            self._metrics.ended(step.end)
+            await retry(lambda: self._notify(orphan, step.end))
         await self._close(orphan)
 
-    async def _record(self, orphan: Orphan, event: Event, end: End) -> None:
-        """FINISHED, then told. ALREADY it may have been by ourselves, when Redis did it and could not say so; whoever
-        was told by another does not listen twice."""
-        by_node = event is Event.RESULT
-        advanced = await insist(
-            lambda: self._jobs.advance(
-                orphan.job_id,
-                event,
-                attempt=orphan.attempt if by_node else None,
-                node=orphan.node_id if by_node else "",
-                outcome=end.outcome,
-                code=end.code,
-            )
-        )
-        if advanced not in (Reply.STALE, Reply.WRONG_NODE):
-            self.metrics.jobs.labels(end.outcome, code_label(end.code)).inc()
-            await insist(lambda: self._tell(orphan, end))
-
-    async def _tell(self, orphan: Orphan, end: End) -> None:
-        """Its session may have been resumed elsewhere, or may yet be. Of a job that was never recorded nobody but its
-        session knows whose it is."""
+    async def _notify(self, orphan: Orphan, end: End) -> None:
+        """The session may have been resumed elsewhere, or may yet be. A job that was never recorded has no session."""
         if not orphan.session_id:
             return
         await self._mail.deliver(
@@ -213,18 +200,8 @@ class Orphans:
         )
 
     async def _close(self, orphan: Orphan) -> None:
-        if orphan.node_id:
-            given = await insist(lambda: self._reservations.release(orphan.node_id, orphan.job_id, 0))
-            if given is Given.FREED:
-                self.on_freed(orphan.node_id)
-        await insist(lambda: self._jobs.advance(orphan.job_id, Event.RELEASE, attempt=None))
-        await insist(lambda: self._jobs.undriven(self.instance, orphan.job_id))
+        await self._records.release(orphan.job_id, "", partial(self._release_slot, orphan))
 
-
-async def insist(step: Callable[[], Awaitable[T]]) -> T:
-    """Until Redis has done it, and says so. The step may be repeated."""
-    while True:
-        try:
-            return await step()
-        except StoreError:
-            await asyncio.sleep(REDIS_PAUSE_S)
+    async def _release_slot(self, orphan: Orphan) -> None:
+        if orphan.node_id and await self._reservations.release(orphan.node_id, orphan.job_id, 0) is Given.FREED:
+            self._announcer.announce(SlotFreed(orphan.node_id))

@@ -75,8 +75,7 @@ class Outbox:
         self._whole = True  # of what is in Redis before our first write we know nothing
         self._queued_bytes = 0
         self._retrying = False
-        self.held = False
-        self._over = False
+        self.held = self.stopped = False
 
     def post(
         self,
@@ -111,20 +110,20 @@ class Outbox:
         self._write_rest()
 
     def free(self, last_seq: int) -> None:
-        if last_seq <= self.seq and not self._over:
+        if last_seq <= self.seq and not self.stopped:
             unawaited(self._store.free(self._session_id, self.epoch, last_seq))
 
     def stop(self) -> None:
         """The session is over here: whatever is on its way stays unsaid. What Redis was told of may be written all the
         same, and then counts for whoever resumes: of that its answer tells, not we."""
-        self._over = True
+        self.stopped = True
         for letter in self._queue:
             if not letter.asked and not letter.written:
                 letter.settle(False)
         self._queue.clear()
 
     def _put(self, letter: Letter) -> None:
-        if self._over:
+        if self.stopped:
             letter.settle(False)
             if letter.carries is not None:
                 self._on_fenced([letter.carries])
@@ -164,7 +163,7 @@ class Outbox:
         error = None if done.cancelled() else done.exception()
         reply = b"" if done.cancelled() or error is not None else done.result()
         ok = reply == b"OK"
-        if ok or self._over:
+        if ok or self.stopped:
             letter.settle(ok)
             self._pump()
         elif done.cancelled():
@@ -208,7 +207,7 @@ class Outbox:
                 except StoreError:
                     reply = b""
                 letter.asked = False
-                if reply == b"OK" or self._over:
+                if reply == b"OK" or self.stopped:
                     letter.settle(reply == b"OK")
                     self._pump()
                 elif not reply:

@@ -18,19 +18,18 @@ import structlog
 
 from dragoman.domain.job import State
 from dragoman.domain.limits.sessions import Holder, SessionPlace
-from dragoman.domain.release import ReleaseWindow, Settled
-from dragoman.domain.reorder import Reorder
+from dragoman.domain.release import Settled
 from dragoman.domain.turn import Turn
 from dragoman.protocol.codec import encode
 from dragoman.protocol.codes import Close, ErrorCode
 from dragoman.protocol.errors import ProtocolError
 from dragoman.protocol.peer import SessionMoved
 from dragoman.protocol.session import SessionInit, SessionResume
-from dragoman.services.loops import Tasks
+from dragoman.services.loops import Tasks, retry
+from dragoman.services.routing.router import Router
 from dragoman.services.sockets import Socket
-from dragoman.services.speech.order import TurnLine
-from dragoman.services.speech.router import Router
-from dragoman.services.speech.session import Session
+from dragoman.services.speech.remote_listener import RemoteJob
+from dragoman.services.speech.session import Session, SessionState
 from dragoman.services.speech.sessions import Sessions
 from dragoman.store.errors import StoreError
 from dragoman.store.instances import Instances
@@ -44,9 +43,6 @@ WHY_NOT = {
     "DENIED": "The session cannot be resumed with this token.",
     "TOO_OLD": "Too much was missed; open a new session.",
 }
-
-
-REDIS_PAUSE_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,47 +167,40 @@ class Resumption:
         return self._job_timeout_s
 
     async def _leave_behind(self, session_id: str, epoch: int) -> None:
-        while True:
-            try:
-                return await self._store.leave_behind(session_id, epoch)
-            except StoreError:
-                await asyncio.sleep(REDIS_PAUSE_S)
+        await retry(lambda: self._store.leave_behind(session_id, epoch))
 
     def _restore(self, socket: Socket, taken: Resumed, findings: "_Findings", place: SessionPlace) -> Session:
         """Build the session anew from what its last owner left. Nothing is awaited: it is whole when it is found."""
-        state, settings, now = taken.state, self._sessions.settings.session, monotonic()
-        init = msgspec.json.decode(state["init"], type=SessionInit)
-        session = self._sessions.build(init, place)
-        session.trace_id = state["trace_id"]
-        session.numbered = {"1": True, "0": False}.get(state.get("numbered", ""))
-        session.audio_seq = int(state["audio_seq"]) if "audio_seq" in state else None
-        seq, version = int(state.get("seq", 0)), int(state.get("version", 0))
-        self._sessions.equip(session, epoch=taken.epoch, seq=seq, version=version)
-        next_index = int(state.get("next_index", 0))
-        session.segmenter.next_index = next_index
-        session.reorder = Reorder(settings.reorder_ms, session.window.span, next_index)
+        fields, now = taken.state, monotonic()
+        session = self._sessions.build(msgspec.json.decode(fields["init"], type=SessionInit), place)
         expected, settled = taken.window
-        how = {index: Settled(word) for index, word in settled.items()}
-        session.window = ReleaseWindow.restore(
-            expected, how, now, taken.open.keys(), settings.ack_timeout_ms, settings.span
+        state = SessionState(
+            trace_id=fields["trace_id"],
+            numbered={"1": True, "0": False}.get(fields.get("numbered", "")),
+            audio_seq=int(fields["audio_seq"]) if "audio_seq" in fields else None,
+            next_index=int(fields.get("next_index", 0)),
+            expected=expected,
+            settled={index: Settled(word) for index, word in settled.items()},
+            open_jobs=[
+                RemoteJob(index, job_id, trace_id, now, now + findings.patience_s[index])
+                for index, (job_id, trace_id) in taken.open.items()
+            ],
+            turn=findings.turn,
         )
-        for index, (job_id, trace_id) in taken.open.items():
-            self._sessions.expect(session, index, job_id, trace_id, now + findings.patience_s[index], now)
-        if findings.turn is not None:
-            session.lines[findings.turn.id] = TurnLine(findings.turn)
-            session.segmenter.resume_turn(findings.turn.id, now)
+        session.restore(state, now)
+        seq, version = int(fields.get("seq", 0)), int(fields.get("version", 0))
+        self._sessions.make_resumable(session, epoch=taken.epoch, seq=seq, version=version)
         self._sessions.attach(session, socket)
         return session
 
     def _welcome(self, session: Session, socket: Socket, taken: Resumed) -> None:
         """The ack has no number of its own: it stands before what the client has missed."""
         audio_seq = session.heard_seq if session.heard_seq is not None else session.audio_seq
-        next_index = session.reorder.next_index if session.numbered else session.segmenter.next_index
         ack = msgspec.structs.replace(
             self._sessions.ack(session),
             message="session resumed",
             resumed=True,
-            next_index=next_index,
+            next_index=session.next_index,
             audio_seq=audio_seq,
         )
         socket.send(encode(ack))

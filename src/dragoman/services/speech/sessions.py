@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from weakref import ref
 
 import msgspec
 import structlog
@@ -15,17 +14,15 @@ from dragoman.protocol.codes import Close, ErrorCode, Platform
 from dragoman.protocol.errors import ProtocolError
 from dragoman.protocol.peer import EndSession, JobEnded, JobMoved, SessionMoved, ToSocket, UtteranceFor
 from dragoman.protocol.session import Error, SessionInit, SessionInitAck, Utterance
-from dragoman.services.loops import Tasks
+from dragoman.services.loops import Tasks, retry
 from dragoman.services.metrics import Metrics
+from dragoman.services.routing.router import Router
 from dragoman.services.sockets import Socket
 from dragoman.services.speech import messages
-from dragoman.services.speech.abroad import Abroad
 from dragoman.services.speech.dispatcher import Dispatcher
-from dragoman.services.speech.expatriate import Expatriate, Mail, end_of, parked_message
-from dragoman.services.speech.order import Place, TurnLine
-from dragoman.services.speech.outbox import Outbox
-from dragoman.services.speech.router import Router
-from dragoman.services.speech.senders import NO_SUCH_SESSION, RemoteSocket, Senders
+from dragoman.services.speech.forwarding import NO_SUCH_SESSION, RemoteSocket, UtteranceForwarder
+from dragoman.services.speech.job_request import TurnPosition, TurnQueue
+from dragoman.services.speech.remote_listener import RemoteListener, SessionResults, end_of, parked_message
 from dragoman.services.speech.session import Session, SessionSettings
 from dragoman.store.errors import StoreError
 from dragoman.store.owners import Owners
@@ -35,7 +32,6 @@ from dragoman.store.turns import Turns
 
 log = structlog.get_logger(__name__)
 
-END_TURN_RETRY_S = 0.5
 REFUSED = {
     SessionLimit.PRINCIPAL: "This client has as many sessions as it may have: close one first.",
     SessionLimit.GATEWAY: "This gateway has as many sessions as it may have: close one first.",
@@ -53,6 +49,7 @@ class SessionsSettings:
     binary_frames: bool = False
     resume_grace_s: float = 30.0
     detached_session_s: float = 600.0
+    placement_wait_s: float = 2.0
     limits: SessionLimits = field(default_factory=SessionLimits)
 
 
@@ -65,7 +62,7 @@ class Sessions:
         resumable: ResumableSessions,
         dispatcher: Dispatcher,
         router: Router,
-        mail: Mail,
+        results: SessionResults,
         metrics: Metrics,
         tasks: Tasks,
         settings: SessionsSettings,
@@ -73,10 +70,9 @@ class Sessions:
         guard: Callable[..., bool],
     ) -> None:
         self.instance, self.settings, self.turns, self.resumable = instance, settings, turns, resumable
-        self._owners, self._dispatcher, self._router, self._mail = owners, dispatcher, router, mail
+        self._owners, self._dispatcher, self._router, self._results = owners, dispatcher, router, results
         self._metrics, self._tasks, self._guard = metrics, tasks, guard
-        patience_s = dispatcher.placer.settings.placement_wait_ms / 1000
-        self.senders = Senders(owners, router, metrics, tasks, patience_s=patience_s)
+        self.forwarder = UtteranceForwarder(owners, router, metrics, tasks, timeout_s=settings.placement_wait_s)
         self._sessions: dict[str, Session] = {}
         self.places = SessionPlaces(settings.limits)
         self._place: dict[str, SessionPlace] = {}  # by session
@@ -100,7 +96,7 @@ class Sessions:
         ack = self.ack(session)
         if init.resume:
             token = ids.resume_token()
-            self.equip(session, epoch=1, seq=0)
+            self.make_resumable(session, epoch=1)
             self._tasks.spawn(self._open_resumable(session, token, ack), "open-session")
         else:
             session.send(ack)
@@ -128,6 +124,15 @@ class Sessions:
             self._remove(session, "not opened")
         if socket is not None:
             socket.close(Close.OVERLOADED, "Redis is away; connect again")
+
+    def admit_on_connection(self, open_sessions: int) -> None:
+        """Raises ProtocolError if a connection with so many sessions may not open another one."""
+        limit = self.settings.limits.per_connection
+        if open_sessions >= limit:
+            self._metrics.session_limits.labels("connection").inc()
+            raise ProtocolError(
+                ErrorCode.INVALID_MESSAGE, f"This connection has {limit} sessions open: close one first."
+            )
 
     def admit(self, session_id: str, holder: Holder) -> SessionPlace:
         """A place for one more session. Raises ProtocolError LIMIT_EXCEEDED, and InstanceFull."""
@@ -166,25 +171,10 @@ class Sessions:
         self._metrics.sessions.set(len(self._sessions))
         return session
 
-    def equip(self, session: Session, *, epoch: int, seq: int, version: int = 0) -> None:
-        """Give a session that can resume its outbox, which does not keep the session: both are gone when it is over."""
-        known = ref(session)
-        session.outbox = Outbox(
-            self.resumable,
-            session.id,
-            epoch,
-            seq,
-            self._tasks,
-            version=version,
-            deliver=lambda frame: self._say(known(), frame),
-            on_fenced=lambda undelivered: self._fenced(known(), undelivered),
-            on_full=lambda: self._overflowed(known()),
+    def make_resumable(self, session: Session, *, epoch: int, seq: int = 0, version: int = 0) -> None:
+        session.make_resumable(
+            self.resumable, self._tasks, epoch=epoch, seq=seq, version=version, on_fenced=self._fenced
         )
-
-    @staticmethod
-    def _say(session: Session | None, frame: bytes) -> None:
-        if session is not None and session.socket is not None:
-            session.socket.send(frame)
 
     def ack(self, session: Session) -> SessionInitAck:
         binary = self.settings.binary_frames
@@ -193,7 +183,7 @@ class Sessions:
         )
 
     def attach(self, session: Session, socket: Socket) -> None:
-        session.socket = socket
+        session.attach(socket)
         self._of_socket.setdefault(socket.id, set()).add(session.id)
         timer = self._expiry.pop(session.id, None)
         if timer is not None:
@@ -229,7 +219,7 @@ class Sessions:
             reply_to.send(encode(Error(code=error.code, message=error.message)))
 
     def to_socket(self, message: ToSocket) -> None:
-        self.senders.reply(message)
+        self.forwarder.reply(message)
 
     # -- jobs of sessions that are driven elsewhere ----------------------------------------------
 
@@ -239,7 +229,7 @@ class Sessions:
         if session is not None and session.has_met(message.index):
             self._deliver(session, message)
             return
-        await self._mail.redirect(message)
+        await self._results.redirect(message)
         # A resume here may have looked at what is parked before this was.
         session = self._sessions.get(message.session_id)
         if session is not None:
@@ -267,7 +257,7 @@ class Sessions:
             await self.resumable.unpark(session_id, epoch, parked)
 
     def _deliver(self, session: Session, message: JobEnded) -> None:
-        about = session.abroad.get(message.index)
+        about = session.remote_jobs.get(message.index)
         if about is not None and about.job_id == message.job_id:
             session.ended(about, end_of(message))
         else:
@@ -278,16 +268,21 @@ class Sessions:
         if session is not None:
             session.moved(message.index)
 
-    def expect(self, session: Session, index: int, job_id: str, trace_id: str, give_up_at: float, now: float) -> None:
-        session.abroad[index] = Abroad(index, job_id, trace_id, now, give_up_at)
-
     # -- leaving ---------------------------------------------------------------------------------
 
+    def end_owned_by(self, owners: Collection[str]) -> None:
+        """Also those without a socket."""
+        for session in list(self._sessions.values()) if owners else ():
+            if session.subject in owners:
+                self._end_by_operator(session)
+
     def end_by_operator(self, message: EndSession) -> None:
-        """The client gets an error; its socket is closed if it has no other session."""
         session = self._sessions.get(message.session_id)
-        if session is None:
-            return
+        if session is not None:
+            self._end_by_operator(session)
+
+    def _end_by_operator(self, session: Session) -> None:
+        """The client gets an error; its socket is closed if it has no other session."""
         log.info("an operator ended a session", session=session.id)
         socket = session.socket
         self._remove(session, "ended by an operator")
@@ -300,7 +295,7 @@ class Sessions:
 
     def socket_closed(self, socket: Socket) -> None:
         """Sessions end with their socket, unless they can resume or are those of a gateway, which outlive it."""
-        self.senders.left(socket)
+        self.forwarder.left(socket)
         for session in self.of_socket(socket):
             self._detach(session)
         self._of_socket.pop(socket.id, None)
@@ -319,7 +314,7 @@ class Sessions:
         else:
             self._remove(session, "socket closed")
             return
-        session.socket = None
+        session.detach()
         loop = asyncio.get_running_loop()
         self._expiry[session.id] = loop.call_later(grace_s, self._guard, self._expire, session)
         self.places.detach(self._place[session.id])
@@ -399,12 +394,13 @@ class Sessions:
         """Its owner of now is not this object: let go of it."""
         self._moved_away(session, session.outbox.undelivered() if session.outbox is not None else ())
 
-    def _fenced(self, session: Session | None, undelivered: Sequence[JobEnded]) -> None:
-        if session is not None:
+    def _fenced(self, session_id: str, undelivered: Sequence[JobEnded]) -> None:
+        session = self._sessions.get(session_id)
+        if session is not None and session.outbox is not None and session.outbox.stopped:
             self._moved_away(session, undelivered)
-        else:  # it was let go before Redis answered
+        else:  # that outbox belonged to a session that left before Redis answered
             for message in undelivered:
-                self._mail.send(message)
+                self._results.send(message)
 
     def _moved_away(self, session: Session, undelivered: Sequence[JobEnded]) -> None:
         """Resumed on another instance: its jobs go on here, and their ends are sent there."""
@@ -412,18 +408,13 @@ class Sessions:
 
     def _let_go(self, session: Session, undelivered: Sequence[JobEnded], code: Close, why: str) -> None:
         for message in undelivered:
-            self._mail.send(message)
-        self._dispatcher.redirect(session.id, session, Expatriate(self._mail))
+            self._results.send(message)
+        self._dispatcher.redirect(session.id, session, RemoteListener(self._results))
         session.leave()
         if self._sessions.get(session.id) is session:
             self.places.release(self._forget(session))
             if session.socket is not None:
                 session.socket.close(code, why)
-
-    @staticmethod
-    def _overflowed(session: Session | None) -> None:
-        if session is not None and session.socket is not None:
-            session.socket.close(Close.OVERLOADED, "too much is waiting for this client")
 
     def hold(self) -> None:
         """No new jobs from now on for those that cannot resume: nobody would be left to bring them their results."""
@@ -451,16 +442,16 @@ class Sessions:
             await self._leave_behind(session_id, epoch)
 
     def drop_all(self, code: Close) -> None:
-        """We were buried: nothing here is ours any more."""
+        """We were declared dead: nothing here is ours any more."""
         sessions, self._sessions = self._sessions, {}
         for place in self._place.values():
             self.places.release(place)
         self._place.clear()
         self._of_socket.clear()
-        self.senders.forget_closed()  # their end may have been among what waited
+        self.forwarder.forget_closed()  # their end may have been among what waited
         for session in sessions.values():
             for message in session.outbox.undelivered() if session.outbox is not None else ():
-                self._mail.send(message)
+                self._results.send(message)
             session.leave()
             if session.socket is not None:
                 session.socket.close(code)
@@ -470,23 +461,19 @@ class Sessions:
         full is collected, too."""
         kept = [one for one in self._sessions.values() if one.outbox is not None]
         await in_slices(kept, lambda one: self.resumable.keep(one.id))
-        await in_slices((one for one in kept if one.abroad), self.collect)
+        await in_slices((one for one in kept if one.remote_jobs), self.collect)
 
     # -- turns -----------------------------------------------------------------------------------
 
-    def _end_turn(self, session: Session, line: TurnLine) -> None:
+    def _end_turn(self, session: Session, line: TurnQueue) -> None:
         """When the turn's last job has its place, remove the affinity, if one was written."""
         self._tasks.spawn(self._end_turn_in_line(session.id, line, line.join()), "end-turn")
 
-    async def _end_turn_in_line(self, session_id: str, line: TurnLine, place: Place) -> None:
+    async def _end_turn_in_line(self, session_id: str, line: TurnQueue, place: TurnPosition) -> None:
         await place.my_turn()
         try:
-            while line.turn.node_id is not None:
-                try:
-                    await self.turns.end(session_id, line.turn.id)
-                    break
-                except StoreError:  # the key has no TTL: it must go, however long that takes
-                    await asyncio.sleep(END_TURN_RETRY_S)
+            if line.turn.node_id is not None:  # the key has no TTL: it must go, however long that takes
+                await retry(lambda: self.turns.end(session_id, line.turn.id))
         finally:
             line.turn.end()
             place.leave()

@@ -1,1 +1,1 @@
-"""Keeping the cluster in order: presence, inboxes, burials, clean-up."""
+"""The cluster: presence, takeover of dead instances, renewal and removal of keys."""

@@ -75,5 +75,5 @@ class ChatCluster:
             return bool(await self.redis.call("SET", key, incarnation, "NX", "PX", WORKER_TTL_MS))
         return bool(word == b"OK")
 
-    async def leave_worker(self, number: int, incarnation: str) -> None:
+    async def release_worker(self, number: int, incarnation: str) -> None:
         await DROP_IF(self.redis, held=self.keys.worker(number), value=incarnation)

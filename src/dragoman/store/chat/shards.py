@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from dragoman.domain.chat.shards import shard_of, tag
-from dragoman.domain.limits.bytes_a_day import DAY_S, cost
+from dragoman.domain.limits.rates import DAY_S, cost
 from dragoman.store.errors import Refused
 from dragoman.store.instances import DROP_IF, KEEP_IF
 from dragoman.store.keys import Keys
@@ -164,10 +164,10 @@ class Shards:
         shards: int,
         claim_ttl_ms: int,
         keep: Keep | None = None,
-        bytes_a_day: int = 0,
+        bytes_per_day: int = 0,
     ) -> None:
         self.redis, self.keys, self.names, self.count, self.claim_ttl_ms = redis, keys, names, shards, claim_ttl_ms
-        self.keep_dead, self.bytes_a_day = keep or Keep(), bytes_a_day
+        self.keep_dead, self.bytes_per_day = keep or Keep(), bytes_per_day
         self._tags = [tag(shard) for shard in range(shards)]
         self._fixed = [
             (self.accepted(shard), keys.shard(self._tags[shard]), keys.unsaved(self._tags[shard]))
@@ -209,7 +209,7 @@ class Shards:
             ttl=self.claim_ttl_ms,
             spent=self.keys.spent(self._tags[shard], message.sender),
             size=cost(message.body),
-            quota=0 if free else self.bytes_a_day,
+            quota=0 if free else self.bytes_per_day,
             day=DAY_MS,
             fields=message.fields(),
         )
@@ -280,7 +280,7 @@ class Shards:
         lease = self.keys.lease(self._tags[shard])
         return bool(await KEEP_IF(self.redis, held=lease, value=holder, ttl=ttl_ms) == b"OK")
 
-    async def give_up(self, shard: int, holder: str) -> None:
+    async def release(self, shard: int, holder: str) -> None:
         await DROP_IF(self.redis, held=self.keys.lease(self._tags[shard]), value=holder)
 
     # -- the streams -----------------------------------------------------------------------------
@@ -367,7 +367,7 @@ class Shards:
         stay = zip(reply[1::2], reply[2::2], strict=True)
         return [replace(rows[int(number) - 1], asked=int(asked)) for number, asked in stay]
 
-    async def bury(
+    async def move_to_dead(
         self,
         shard: int,
         holder: str,

@@ -1,4 +1,4 @@
-"""Chat users in Redis: who holds whose socket, session versions, early receipts, and bad news for those away."""
+"""Chat users in Redis: owner keys, session versions, early receipts, and notices for users that are not connected."""
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
@@ -11,9 +11,9 @@ from dragoman.store.slices import in_slices
 
 EARLY_PARK = Script.beside(__file__, "early_park")
 EARLY_DROP = Script.beside(__file__, "early_drop")
-LEAVE_WORD = Script.beside(__file__, "leave_word")
+KEEP_NOTICE = Script.beside(__file__, "keep_notice")
 RAISE_VERSION = Script.beside(__file__, "raise_version")
-DROP_WORDS = Script.beside(__file__, "drop_words")
+DROP_NOTICES = Script.beside(__file__, "drop_notices")
 
 EARLY_TTL_MS = 3_600_000
 EARLY_MOST = 10_000
@@ -28,24 +28,24 @@ class Users:
         """`tokens_ms`: no token of a login, refreshed ones included, is valid longer than this."""
         self.redis, self.keys, self.ttl_ms, self._tokens_ms = redis, keys, ttl_ms, tokens_ms
 
-    # -- whose socket is where -------------------------------------------------------------------
+    # -- owner keys: which connection a user has --------------------------------------------------
 
     async def swap_owner(self, user: int, owner: str) -> str:
-        """The user's socket is here from now on; answers where it was, or ''."""
+        """Write the owner of the user's connection; returns the one before, or ''."""
         before = await self.redis.call("SET", self.keys.user_owner(user), owner, "PX", self.ttl_ms, "GET")
         return before.decode() if before is not None else ""
 
-    async def leave(self, user: int, owner: str) -> None:
+    async def disown(self, user: int, owner: str) -> None:
         await DROP_IF(self.redis, held=self.keys.user_owner(user), value=owner)
 
     async def owners(self, users: Sequence[int]) -> list[str]:
-        """`instance|connection` of each, '' for who is not connected."""
+        """`instance|connection` of each, '' for a user that is not connected."""
         # Gathered: of replies awaited in turn, those behind one that is lost would be told as forgotten.
         found = await asyncio.gather(*(self.redis.call("GET", self.keys.user_owner(user)) for user in users))
         return [(owner or b"").decode() for owner in found]
 
     async def renew(self, owned: Iterable[tuple[int, str]]) -> tuple[list[int], list[int]]:
-        """Prolong each. Answers the users whose socket is elsewhere by now, and those that Redis forgot."""
+        """Renew each. Returns the users that are connected elsewhere by now, and those whose key is gone."""
         held = list(owned)
         words = await in_slices(held, lambda one: self._keep(*one))
         found = [(user, word) for (user, _), word in zip(held, words, strict=True)]
@@ -55,7 +55,7 @@ class Users:
         return KEEP_IF(self.redis, held=self.keys.user_owner(user), value=owner, ttl=self.ttl_ms)
 
     async def own_again(self, user: int, owner: str) -> bool:
-        """Write what Redis forgot. False: the user's socket is elsewhere by now."""
+        """Write a key that is gone. False: the user is connected elsewhere by now."""
         return bool(await self.redis.call("SET", self.keys.user_owner(user), owner, "NX", "PX", self.ttl_ms))
 
     # -- session versions ------------------------------------------------------------------------
@@ -82,7 +82,7 @@ class Users:
         await EARLY_PARK(self.redis, early=early, most=EARLY_MOST, ttl=EARLY_TTL_MS, given=given)
 
     async def early(self, user: int, ids: Sequence[int] | None = None) -> list[tuple[int, int]]:
-        """Those for these messages, or all there are. They stay until they are written, and dropped."""
+        """Those for these messages, or all. They stay until `drop_early`."""
         key = self.keys.early(user)
         if ids is None:
             flat = await self.redis.call("HGETALL", key)
@@ -94,15 +94,15 @@ class Users:
         flat = [part for pair in written for part in pair]
         await EARLY_DROP(self.redis, early=self.keys.early(user), written=flat)
 
-    # -- what a sender that is away must hear ----------------------------------------------------
+    # -- notices for senders that are not connected ----------------------------------------------
 
-    async def leave_word(self, user: int, frame: bytes) -> None:
-        """None is lost to a user that comes at the same moment."""
-        await LEAVE_WORD(self.redis, words=self.keys.failed(user), frame=frame, most=FAILED_MOST, ttl=FAILED_TTL_MS)
+    async def keep_notice(self, user: int, frame: bytes) -> None:
+        """Until its next AUTH. None is lost if the user connects at the same moment."""
+        await KEEP_NOTICE(self.redis, notices=self.keys.failed(user), frame=frame, most=FAILED_MOST, ttl=FAILED_TTL_MS)
 
-    async def words(self, user: int) -> list[bytes]:
-        """They stay until they are told, and dropped."""
+    async def notices(self, user: int) -> list[bytes]:
+        """They stay until `drop_notices`."""
         return list(await self.redis.call("LRANGE", self.keys.failed(user), 0, -1))
 
-    async def drop_words(self, user: int, told: Sequence[bytes]) -> None:
-        await DROP_WORDS(self.redis, words=self.keys.failed(user), told=told)
+    async def drop_notices(self, user: int, sent: Sequence[bytes]) -> None:
+        await DROP_NOTICES(self.redis, notices=self.keys.failed(user), sent=sent)

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
-from chat_house import OWNER_TTL_MS, House, Socket
 from dragoman.archive import NewMessage, Verdict
 from dragoman.protocol import chat as wire
 from dragoman.protocol.peer import ChatKick
@@ -17,7 +16,8 @@ from dragoman.store.errors import RedisAway, UnknownOutcome
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.script import Script
-from waiting import wait_until
+from integration.services.chat.in_process_chat import OWNER_TTL_MS, House, Socket
+from support.waiting import wait_until
 
 SENDER, RECEIVER = 7, 9
 
@@ -69,7 +69,7 @@ async def save_and_push(house: House, body: str) -> None:
     """By somebody who knows that the receiver is here."""
     id = await save(house, body)
     (row,) = [row for row in await house.archive.undelivered(RECEIVER, id - 1, 1) if row.id == id]
-    assert house.here.push(RECEIVER, id, SENDER, frame_of(row))
+    assert house.local.push(RECEIVER, id, SENDER, frame_of(row))
 
 
 async def look_twice(house: House) -> None:
@@ -128,7 +128,7 @@ async def test_who_is_written_after_nobody_waits_for_that_any_longer_gets_the_ol
         users.write.set()
         await users.written.wait()
         await save_and_push(house, "newer")
-        await wait_until(lambda: not user.inbound.catching_up)
+        await wait_until(lambda: not user.inbound._state.resending)
         assert socket.messages == ["older", "newer"]
 
 
@@ -144,7 +144,7 @@ async def test_one_that_is_ended_by_a_newer_one_before_it_came_in_ends_the_one_b
         token = house.tokens.access(RECEIVER, 0, now_ms() / 1000)
         coming = asyncio.ensure_future(house.admission.admit(cast(ChatSocket, second), token))
         await users.written.wait()
-        house.here.kicked(ChatKick(RECEIVER, 2))  # by the third, elsewhere
+        house.local.on_kick(ChatKick(RECEIVER, 2))  # by the third, elsewhere
         users.answer.set()
         await coming
         assert second.closed
@@ -206,7 +206,7 @@ class Cut:
 async def test_bad_news_is_told_once_whatever_answer_of_redis_is_lost(redis: Redis, keys: Keys, tmp_path: Path) -> None:
     async with house_at(redis, keys, tmp_path) as (house, users):
         for name in ("one", "two"):
-            await users.leave_word(SENDER, wire.error(wire.Reason.SAVE_FAILED, now_ms(), name, house.ids.draw()))
+            await users.keep_notice(SENDER, wire.error(wire.Reason.SAVE_FAILED, now_ms(), name, house.ids.draw()))
         users.redis = cast(Redis, Cut(redis, keys.failed(SENDER)))
         socket = Socket(1)
         await house.come_in(SENDER, socket)

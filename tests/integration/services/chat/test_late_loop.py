@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from chat_house import House, Socket
 from dragoman.protocol.chat import decode_frame
 from dragoman.store.chat.shards import Accepted, Shards
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
+from integration.services.chat.in_process_chat import House, Socket
 
 TIMEOUT_S, LATE_S = 1.0, 0.2
 

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from chat_house import OWNER_TTL_MS, House, Socket
 from dragoman.store.chat.users import Users
 from dragoman.store.errors import RedisAway
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
+from integration.services.chat.in_process_chat import OWNER_TTL_MS, House, Socket
 
 SENDER, RECEIVER = 7, 9
 
@@ -58,10 +58,10 @@ async def test_nor_if_redis_is_back_just_when_it_leaves(redis: Redis, keys: Keys
         socket = Socket(1)
         await other.come_in(RECEIVER, socket)
         await cut_off.send(SENDER, RECEIVER, 2, "one")
-        sender = cut_off.here.get(SENDER)
+        sender = cut_off.local.get(SENDER)
         assert sender is not None
         cut_off.admission._users = other.users
-        await cut_off.admission.leave(sender)
+        await cut_off.admission.disconnected(sender)
         await other.send(SENDER, RECEIVER, 3, "two")
         await other.tasks.settled()
         assert socket.messages == ["one", "two"]

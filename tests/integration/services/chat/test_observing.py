@@ -8,17 +8,17 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from chat_house import House, Socket
 from dragoman.archive import Archive, NewMessage
 from dragoman.protocol.chat import decode_frame
 from dragoman.services.chat.perf import Perf
-from dragoman.services.chat.shard_keeper import ShardKeeper
+from dragoman.services.chat.shard_assigner import ShardAssigner
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
-from dragoman.services.upkeep.announcer import Announcer
+from dragoman.services.routing.announcer import Announcer
 from dragoman.store.chat.shards import Accepted, Entry, Names, Shards
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
+from integration.services.chat.in_process_chat import House, Socket
 
 SENDER, RECEIVER = 7, 9
 ROW = NewMessage(5, "n", SENDER, RECEIVER, "TEXT", "hi", 1)
@@ -102,9 +102,9 @@ async def test_gauges_show_the_length_and_the_pending_entries_of_both_streams(re
     shards = await at_work(redis, keys)
     metrics, nothing = Metrics(), cast(Any, None)
     announcer = cast(Announcer, type("Deaf", (), {"subscribe": lambda self, heard: None})())
-    keeper = ShardKeeper("i", shards, cast(Archive, None), nothing, announcer, metrics, nothing, nothing, ttl_s=5.0)
-    keeper._held[0] = nothing
-    await keeper.measure()
+    assigner = ShardAssigner("i", shards, cast(Archive, None), nothing, announcer, metrics, nothing, nothing, ttl_s=5.0)
+    assigner._owned[0] = nothing
+    await assigner.measure()
     gauges = {
         (name, stream): gauge.labels(stream, "0").value
         for name, gauge in (("XLEN", metrics.chat_stream), ("XPENDING", metrics.chat_pending))
@@ -117,8 +117,8 @@ async def test_gauges_show_the_length_and_the_pending_entries_of_both_streams(re
         ("XPENDING", "to_save"): 1,
     }
     assert metrics.chat_backlog.labels("0").value == 3
-    del keeper._held[0]
-    await keeper.measure()
+    del assigner._owned[0]
+    await assigner.measure()
     assert metrics.chat_stream.labels("accepted", "0").value == 0, "another instance works it, and shows it"
 
 

@@ -13,10 +13,9 @@ from dragoman.archive.sqlite import SqliteArchive
 from dragoman.domain.chat.message_ids import MessageIds
 from dragoman.protocol.chat import Frame, Reason
 from dragoman.services.chat.clock import now_ms
-from dragoman.services.chat.courier import Courier
-from dragoman.services.chat.local_users import LocalUsers
+from dragoman.services.chat.delivery import Delivery
+from dragoman.services.chat.local_users import ChatUser, LocalUsers
 from dragoman.services.chat.receipts import Receipts
-from dragoman.services.chat.user import ChatUser
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.store.chat.users import Users
@@ -24,7 +23,7 @@ from dragoman.store.errors import RedisAway
 from dragoman.store.inbox import Inboxes, InboxSettings
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
-from waiting import wait_until
+from support.waiting import wait_until
 
 SENDER, RECEIVER = 7, 9
 ID = MessageIds(1).draw(now_ms())
@@ -65,13 +64,15 @@ class Giver:
     """A receiver, as far as its receipts go."""
 
     id = RECEIVER
-    confirmed_at = 0.0
+
+    def acknowledged_any(self) -> None:
+        pass
 
     @property
     def inbound(self) -> "Giver":
         return self
 
-    def confirmed(self, id: int) -> tuple[int, ...]:
+    def acknowledge(self, id: int) -> tuple[int, ...]:
         return (id,)
 
     def error(self, reason: Reason, client_msg_id: str | None = None, server_msg_id: int | None = None) -> None:
@@ -85,8 +86,8 @@ class House:
         metrics, self.tasks = Metrics(), Tasks()
         self.archive, self.users = SlowArchive(database), LostUsers(redis, keys)
         inboxes = Inboxes(redis, keys, InboxSettings())
-        courier = Courier("i1", LocalUsers(metrics, 60.0), self.users, inboxes, metrics)
-        self.receipts = Receipts(self.archive, self.users, courier, metrics, self.tasks)
+        delivery = Delivery("i1", LocalUsers(metrics, self.tasks, 60.0), self.users, inboxes, metrics)
+        self.receipts = Receipts(self.archive, self.users, delivery, metrics, self.tasks)
 
     async def status(self, id: int = ID) -> Status:
         return (await self.archive.messages([id]))[id].status

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from chat_house import House
 from dragoman.services.chat.clock import now_ms
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
+from integration.services.chat.in_process_chat import House
 
 SENDER, RECEIVER = 7, 9
 AHEAD_MS = 60_000

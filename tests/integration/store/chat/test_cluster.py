@@ -9,7 +9,7 @@ from dragoman.store.chat import cluster as chat_cluster
 from dragoman.store.chat.cluster import WORKER_TTL_MS, WORKERS, ChatCluster, Layout
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
-from redis_clients import Connect
+from support.redis_servers import Connect
 
 LAYOUT = Layout(8, "im:accepted", "im:to_save", "im:cg:deliver", "im:cg:save")
 
@@ -101,7 +101,7 @@ async def test_when_all_numbers_are_taken_one_is_told_so_and_one_given_back_is_f
     assert sorted(numbers) == [0, 1, 2, 3]
     with pytest.raises(RuntimeError, match="all 4 worker numbers are taken"):
         await cluster.claim_worker("e")
-    await cluster.leave_worker(numbers[2], "c")
+    await cluster.release_worker(numbers[2], "c")
     assert await cluster.claim_worker("e") == numbers[2]
 
 
@@ -129,7 +129,7 @@ async def test_a_number_that_redis_forgot_is_ours_again_unless_another_was_faste
 
 async def test_who_leaves_gives_back_its_own_number_only(cluster: ChatCluster, redis: Redis, keys: Keys) -> None:
     number = await cluster.claim_worker("a")
-    await cluster.leave_worker(number, "b")
+    await cluster.release_worker(number, "b")
     assert await redis.call("GET", keys.worker(number)) == b"a"
-    await cluster.leave_worker(number, "a")
+    await cluster.release_worker(number, "a")
     assert await redis.call("GET", keys.worker(number)) is None

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from dragoman.domain.limits.bytes_a_day import cost
+from dragoman.domain.limits.rates import cost
 from dragoman.store.chat import shards as chat_shards
 from dragoman.store.chat.shards import CONSUMER, Accepted, Entry, Keep, Names, SavedEntry, Shards, Tally, Unreadable
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Dedicated, Redis
-from redis_clients import Connect
-from waiting import wait_until
+from support.redis_servers import Connect
+from support.waiting import wait_until
 
 TTL_MS = 60_000
 SHARE = 1000
@@ -22,7 +22,7 @@ SENDER, OTHER = 7, 8
 LONG_MS, SHORT_MS = 20_000, 50
 
 
-def shards_of(redis: Redis, keys: Keys, count: int = 1, keep: Keep | None = None, bytes_a_day: int = 0) -> Shards:
+def shards_of(redis: Redis, keys: Keys, count: int = 1, keep: Keep | None = None, bytes_per_day: int = 0) -> Shards:
     streams = f"{keys.im}:stream:single_chat"
     return Shards(
         redis,
@@ -31,7 +31,7 @@ def shards_of(redis: Redis, keys: Keys, count: int = 1, keep: Keep | None = None
         count,
         TTL_MS,
         keep,
-        bytes_a_day,
+        bytes_per_day,
     )
 
 
@@ -117,15 +117,15 @@ async def test_a_message_stays_until_who_asked_again_was_told_again(shards: Shar
         assert word is Accepted.DUPLICATE
     stays = SavedEntry(saved, saved.id, asked=2)
     assert await shards.saved(0, holder, [SavedEntry(saved, saved.id)]) == [stays]
-    assert await shards.bury(0, holder, bad, "why", 5) == 2
+    assert await shards.move_to_dead(0, holder, bad, "why", 5) == 2
     assert await shards.unsaved(SENDER) == 2
     assert await shards.saved(0, holder, [stays]) == []
-    assert await shards.bury(0, holder, bad, "why", 5, asked=2) == 0
+    assert await shards.move_to_dead(0, holder, bad, "why", 5, asked=2) == 0
     assert await shards.unsaved(SENDER) == 0
 
 
 async def test_a_sender_stores_so_many_bytes_a_day_and_another_one_its_own(redis: Redis, keys: Keys) -> None:
-    shards = shards_of(redis, keys, bytes_a_day=2 * cost("héllo"))
+    shards = shards_of(redis, keys, bytes_per_day=2 * cost("héllo"))
     await accept(shards, 1, 2)
     used = 2 * cost("héllo")
     assert await shards.accept(message(3), "digest", SHARE) == (Accepted.OVER, used)
@@ -138,7 +138,7 @@ async def test_a_sender_stores_so_many_bytes_a_day_and_another_one_its_own(redis
 
 
 async def test_bytes_stored_past_accept_count_as_those_that_were_accepted(redis: Redis, keys: Keys) -> None:
-    shards = shards_of(redis, keys, bytes_a_day=10_000)
+    shards = shards_of(redis, keys, bytes_per_day=10_000)
     assert await shards.spent(SENDER) == (0, 0.0)
     assert (await shards.spend(SENDER, 9_999))[0] == 9_999
     assert (await shards.accept(message(1), "digest", SHARE))[0] is Accepted.OVER
@@ -150,7 +150,7 @@ async def test_bytes_stored_past_accept_count_as_those_that_were_accepted(redis:
 async def buried(shards: Shards, holder: str, *numbers: int) -> None:
     await accept(shards, *numbers)
     for entry in await next_accepted(shards, holder):
-        assert await shards.bury(0, holder, entry, "why", 5, from_accepted=True) == 0
+        assert await shards.move_to_dead(0, holder, entry, "why", 5, from_accepted=True) == 0
 
 
 async def dead_ids(shards: Shards) -> list[int]:
@@ -181,7 +181,7 @@ async def test_a_message_that_its_sender_is_to_blame_for_is_dropped_and_the_book
     holder = await take(shards)
     await accept(shards, 1)
     (entry,) = await next_accepted(shards, holder)
-    assert await shards.bury(0, holder, entry, "why", 1, from_accepted=True, keep=False) == 0
+    assert await shards.move_to_dead(0, holder, entry, "why", 1, from_accepted=True, keep=False) == 0
     tally = await shards.tally(0)
     assert (tally.accepted, tally.dead, tally.backlog, tally.dead_len) == (1, 1, 0, 0)
     assert await shards.claim(SENDER, "m-1") == {}
@@ -306,9 +306,9 @@ async def test_an_overtaken_holder_reads_moves_saves_and_buries_nothing(shards: 
     assert await shards.next_to_save(0, first, "0", 10) is None
     assert not await shards.moved(0, first, [(old.entry, "")])
     assert await shards.saved(0, first, [SavedEntry(to_save, to_save.id)]) is None
-    assert await shards.bury(0, first, to_save, "why", 5) is None
+    assert await shards.move_to_dead(0, first, to_save, "why", 5) is None
     assert not await shards.keep(0, first, TTL_MS)
-    await shards.give_up(0, first)
+    await shards.release(0, first)
     assert await shards.tally(0) == before
     assert before.holder == second
 
@@ -359,7 +359,7 @@ async def test_a_lease_is_taken_when_nobody_has_it_and_its_fence_is_above_all(sh
     assert await shards.take(0, "i2", 99, TTL_MS) == 0
     assert await shards.take(0, "i1", 0, TTL_MS) == 0, "not even by its own holder: it may have forgotten what it read"
     assert await shards.keep(0, "i1|42", TTL_MS)
-    await shards.give_up(0, "i1|42")
+    await shards.release(0, "i1|42")
     assert await shards.take(0, "i2", 3, TTL_MS) == 43
 
 
@@ -395,7 +395,7 @@ async def test_what_cannot_be_read_keeps_its_place_and_can_be_buried(
     assert isinstance(broken, Unreadable)
     assert (broken.entry, broken.newer) == (entry, False)
     assert "it cannot be read" in broken.why
-    assert await shards.bury(0, holder, broken, broken.why, 1, from_accepted=True) == 0
+    assert await shards.move_to_dead(0, holder, broken, broken.why, 1, from_accepted=True) == 0
     tally = await shards.tally(0)
     assert (tally.accepted_len, tally.accepted_pending, tally.dead_len) == (1, 1, 1)
 
@@ -419,7 +419,7 @@ async def test_an_entry_that_a_person_deleted_is_let_go(shards: Shards, redis: R
     await redis.call("XDEL", shards.accepted(0), read.entry)
     (gone,) = await next_accepted(shards, holder, after="0")
     assert isinstance(gone, Unreadable)
-    assert await shards.bury(0, holder, gone, gone.why, 1, from_accepted=True) == 0
+    assert await shards.move_to_dead(0, holder, gone, gone.why, 1, from_accepted=True) == 0
     tally = await shards.tally(0)
     assert (tally.accepted_pending, tally.dead_len) == (0, 0)
 
@@ -428,7 +428,7 @@ async def test_a_dead_letter_says_why_and_its_sender_may_try_anew(shards: Shards
     holder = await take(shards)
     await accept(shards, 1)
     (read,) = await next_accepted(shards, holder)
-    assert await shards.bury(0, holder, read, "w" * 1000, 5, from_accepted=True) == 0
+    assert await shards.move_to_dead(0, holder, read, "w" * 1000, 5, from_accepted=True) == 0
     ((_, fields),) = await redis.call("XRANGE", shards.dead(0), "-", "+")
     letter = dict(zip(fields[::2], fields[1::2], strict=True))
     assert (letter[b"deadReason"], letter[b"tries"], letter[b"body"]) == (b"w" * 500, b"5", "héllo".encode())
@@ -450,7 +450,7 @@ async def test_the_tally_counts_both_streams_what_is_pending_and_what_is_dead(sh
     holder = await take(shards)
     await accept(shards, 1, 2, 3, 4, 5)
     one, two, three, _ = await next_accepted(shards, holder, count=4)
-    assert await shards.bury(0, holder, one, "why", 5, from_accepted=True) == 0
+    assert await shards.move_to_dead(0, holder, one, "why", 5, from_accepted=True) == 0
     assert await shards.moved(0, holder, [(two.entry, ""), (three.entry, "")])
     (saved,) = await next_to_save(shards, holder, count=1)
     assert await shards.saved(0, holder, [SavedEntry(saved, saved.id)]) == []

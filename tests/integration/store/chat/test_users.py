@@ -8,7 +8,7 @@ from dragoman.store.chat import users as chat_users
 from dragoman.store.chat.users import EARLY_TTL_MS, FAILED_TTL_MS, Users
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
-from redis_clients import Connect
+from support.redis_servers import Connect
 
 TTL_MS = 45_000
 DELIVERED, READ = 1, 2
@@ -50,10 +50,10 @@ async def test_of_many_that_open_at_once_each_hears_of_the_one_before(
 async def test_a_closing_socket_takes_away_its_own_word_only(users: Users) -> None:
     await users.swap_owner(7, "i1|c1")
     await users.swap_owner(7, "i2|c2")
-    await users.leave(7, "i1|c1")
+    await users.disown(7, "i1|c1")
     assert await users.owners([7]) == ["i2|c2"]
-    await users.leave(7, "i2|c2")
-    await users.leave(7, "i2|c2")
+    await users.disown(7, "i2|c2")
+    await users.disown(7, "i2|c2")
     assert await users.owners([7]) == [""]
 
 
@@ -180,30 +180,30 @@ async def test_early_receipts_lapse_an_hour_after_the_last(users: Users, redis: 
 
 async def test_words_wait_in_their_order_until_they_are_dropped(users: Users) -> None:
     words = [b"one", b'{"two": "\xc3\xbc"}', b"\x00\xff"]
-    assert await users.words(7) == []
+    assert await users.notices(7) == []
     for word in words:
-        await users.leave_word(7, word)
-    assert await users.words(8) == []
+        await users.keep_notice(7, word)
+    assert await users.notices(8) == []
     for _ in range(2):
-        assert await users.words(7) == words
-    await users.drop_words(7, words[:2])
-    assert await users.words(7) == words[2:]
-    await users.drop_words(7, words)
-    assert await users.words(7) == []
+        assert await users.notices(7) == words
+    await users.drop_notices(7, words[:2])
+    assert await users.notices(7) == words[2:]
+    await users.drop_notices(7, words)
+    assert await users.notices(7) == []
 
 
 async def test_words_lapse_a_week_after_the_last(users: Users, redis: Redis, keys: Keys) -> None:
-    await users.leave_word(7, b"one")
+    await users.keep_notice(7, b"one")
     await redis.call("PEXPIRE", keys.failed(7), 5_000)
-    await users.leave_word(7, b"two")
+    await users.keep_notice(7, b"two")
     assert FAILED_TTL_MS - 10_000 < await life_ms(redis, keys.failed(7)) <= FAILED_TTL_MS
 
 
 async def test_the_oldest_words_go_when_there_are_too_many(users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_users, "FAILED_MOST", 3)
     for number in range(5):
-        await users.leave_word(7, b"%d" % number)
-    assert await users.words(7) == [b"2", b"3", b"4"]
+        await users.keep_notice(7, b"%d" % number)
+    assert await users.notices(7) == [b"2", b"3", b"4"]
 
 
 async def test_a_word_left_while_others_are_dropped_is_not_lost(users: Users, connect: Connect, keys: Keys) -> None:
@@ -212,11 +212,11 @@ async def test_a_word_left_while_others_are_dropped_is_not_lost(users: Users, co
 
     async def leave() -> None:
         for word in words:
-            await other.leave_word(7, word)
+            await other.keep_notice(7, word)
 
     async def hear() -> list[bytes]:
-        found = await users.words(7)
-        await users.drop_words(7, found)
+        found = await users.notices(7)
+        await users.drop_notices(7, found)
         return found
 
     leaving, heard = asyncio.ensure_future(leave()), list[bytes]()

@@ -15,7 +15,7 @@ from dragoman.protocol.chat import AckType, Reason
 ME, OTHER = 1, 2
 TS = 1_700_000_000_000
 QUICK = Timing(
-    connect_s=5, answer_s=5, ping_s=60, again_s=60, close_s=0.2, backoff_first_s=0.001, backoff_longest_s=0.01
+    connect_s=5, answer_s=5, ping_s=60, resend_s=60, close_s=0.2, backoff_first_s=0.001, backoff_longest_s=0.01
 )
 PATIENCE_S = 60.0
 
@@ -132,7 +132,7 @@ async def chatting(**options: Any) -> AsyncIterator[tuple[FakeChatServer, Peer, 
         try:
             yield server, peer, chat
         finally:
-            await chat.leave()
+            await chat.abort()
 
 
 def noted() -> tuple[list[Any], Callable[..., None]]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from dragoman.client.chat import Account, ChatError, Refused, Unreachable, login
+from dragoman.client.chat import AccessDenied, Account, ChatError, Unreachable, login
 
 
 def answer(data: Any, code: int = 0, message: str = "ok") -> web.Response:
@@ -41,7 +41,7 @@ async def test_a_login_gives_an_account_with_a_token() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "error"), [(40100, Refused), (42900, Refused), (40000, ChatError), (50000, ChatError)]
+    ("code", "error"), [(40100, AccessDenied), (42900, AccessDenied), (40000, ChatError), (50000, ChatError)]
 )
 async def test_a_refusal_says_why(code: int, error: type[ChatError]) -> None:
     async def refused(request: web.Request) -> web.Response:
@@ -78,13 +78,13 @@ async def test_history_is_read_with_the_token() -> None:
     assert (said.from_user, said.body, said.server_msg_id, said.seq) == (2, "hi", 9, 3)
 
 
-async def test_no_server_and_no_server_of_chats_are_told() -> None:
-    with pytest.raises(Unreachable, match="no server of chats answers"):
+async def test_missing_server_and_other_server_are_reported() -> None:
+    with pytest.raises(Unreachable, match="no chat server answers"):
         await login("http://127.0.0.1:1", "alice", "secret")
 
     async def other(request: web.Request) -> web.Response:
         return web.json_response({"error": "not found"}, status=404)
 
     async with serving(auth__login=other) as url:
-        with pytest.raises(Unreachable, match="is no server of chats"):
+        with pytest.raises(Unreachable, match="is not a chat server"):
             await login(url, "alice", "secret")

@@ -8,12 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from dragoman.client.chat import Chat, ChatOver, Kicked, Refused, SendFailed, Sent, Unreachable
-from dragoman.client.chat.pace import Pace
+from dragoman.client.chat import AccessDenied, Chat, ChatClosed, Kicked, RateLimit, SendFailed, Sent, Unreachable
 from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import AckType, Reason
+from support.waiting import wait_until
 from unit.client.chat.fake_chat_server import ME, OTHER, QUICK, TS, chatting, noted, serving
-from waiting import wait_until
 
 ACCEPTED, SAVED, DELIVERED, READ = AckType.ACCEPTED, AckType.SAVED, AckType.DELIVERED, AckType.READ
 
@@ -166,11 +165,11 @@ async def test_any_of_several_addresses_will_do() -> None:
         peer, _ = await asyncio.gather(first.let_in(), chat.open())
         await peer.close(4000)
         await second.let_in()
-        await chat.leave()
+        await chat.abort()
 
 
 async def test_no_word_that_a_message_is_saved_makes_it_be_sent_again() -> None:
-    async with chatting(timing=replace(QUICK, again_s=0.02)) as (_, peer, chat):
+    async with chatting(timing=replace(QUICK, resend_s=0.02)) as (_, peer, chat):
         sent = await chat.send(OTHER, "hi")
         first = await peer.take(10, ACCEPTED)
         again = await peer.take(10, ACCEPTED, SAVED)
@@ -185,7 +184,7 @@ async def test_being_kicked_is_the_end() -> None:
         await peer.say(wire.error(Reason.KICKED, TS))
         with pytest.raises(Kicked):
             await anext(chat.messages())
-        with pytest.raises(ChatOver):
+        with pytest.raises(ChatClosed):
             await unknown.saved
         with pytest.raises(Kicked):
             await chat.send(OTHER, "again")
@@ -206,7 +205,7 @@ async def test_a_token_that_is_not_taken_is_told() -> None:
             await peer.close()
 
         refusing = asyncio.ensure_future(refuse())
-        with pytest.raises(Refused, match="invalid_token"):
+        with pytest.raises(AccessDenied, match="invalid_token"):
             await Chat(server.url, token="t", timing=QUICK).open()
         await refusing
 
@@ -224,7 +223,7 @@ async def test_a_function_is_asked_for_another_token_once() -> None:
         assert (await peer.hear("AUTH"))["token"] == "new"
         await peer.say(wire.auth_ok(ME, TS))
         await opening
-        await chat.leave()
+        await chat.abort()
 
 
 def made_up_token(lasts_s: float) -> str:
@@ -247,7 +246,7 @@ async def test_a_token_about_to_expire_is_renewed_on_the_same_connection() -> No
 async def test_a_session_that_is_over_is_not_fought_for() -> None:
     async with chatting(token=lambda: "t") as (server, peer, chat):
         await peer.say(wire.error(Reason.SESSION_INVALID, TS))
-        with pytest.raises(Refused, match="session_invalid"):
+        with pytest.raises(AccessDenied, match="session_invalid"):
             await anext(chat.messages())
         assert server.waiting == 0
 
@@ -331,7 +330,7 @@ async def test_closing_waits_for_what_is_not_saved() -> None:
 
 
 async def test_closing_waits_until_what_was_handed_out_is_acknowledged() -> None:
-    async with chatting(timing=replace(QUICK, close_s=10), pace=Pace(50, 1)) as (_, peer, chat):
+    async with chatting(timing=replace(QUICK, close_s=10), rate_limit=RateLimit(50, 1)) as (_, peer, chat):
         messages = chat.messages()
         for number in (10, 11, 12):
             await peer.push(number)
@@ -348,10 +347,10 @@ async def test_what_is_unknown_at_the_end_is_told_to_whoever_waits() -> None:
         await peer.take(10, ACCEPTED)
         waiting = asyncio.ensure_future(_saved(sent))
         await chat.close()
-        with pytest.raises(ChatOver):
+        with pytest.raises(ChatClosed):
             await waiting
         assert sent.failed is None
-        with pytest.raises(ChatOver):
+        with pytest.raises(ChatClosed):
             await chat.send(OTHER, "2")
 
 
@@ -373,3 +372,15 @@ async def test_what_is_no_frame_is_ignored() -> None:
         await peer.say(b"not json", b'{"type":"NEWS"}', b'{"type":"SINGLE_CHAT","body":"from nobody"}')
         await peer.push(10)
         assert (await anext(chat.messages())).server_msg_id == 10
+
+
+async def test_every_answer_to_a_message_is_reported_also_repeated_ones() -> None:
+    seen = list[tuple[str, int]]()
+    async with chatting(on_exchange=lambda name, what, ts: seen.append((what, ts))) as (_, peer, chat):
+        sent = await chat.send(OTHER, "1", client_msg_id="a")
+        await peer.refuse(await peer.hear("SINGLE_CHAT"), Reason.SERVER_BUSY)
+        frame = await peer.take(10, ACCEPTED, SAVED)
+        await sent.saved
+        await peer.tell(frame, 10, SAVED)
+        await wait_until(lambda: len(seen) == 6)
+    assert seen == [("sent", 0), ("error", TS), ("sent", 0), ("accepted", TS), ("saved", TS), ("saved", TS)]

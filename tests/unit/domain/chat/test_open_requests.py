@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.domain.chat import open_requests
-from dragoman.domain.chat.open_requests import Notice, OpenRequests
+from dragoman.domain.chat import sent_messages
+from dragoman.domain.chat.sent_messages import Notice, OpenRequests
 
 SAVED = b"saved"
 
@@ -111,10 +111,10 @@ def test_saved_is_not_repeated_when_another_id_was_accepted_unnoticed() -> None:
 
 def test_memory_of_open_requests_is_bounded() -> None:
     requests = OpenRequests()
-    for number in range(open_requests.MOST + 10):
+    for number in range(sent_messages.MAX_REMEMBERED + 10):
         accepted(requests, str(number))
         refused(requests, f"refused {number}")
-    assert len(requests._accepted) == len(requests._failed) == open_requests.MOST
+    assert len(requests._accepted) == len(requests._failed) == sent_messages.MAX_REMEMBERED
     assert not requests._received
     assert not requests._saved
 

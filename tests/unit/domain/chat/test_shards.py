@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.domain.chat.shards import MOST, SLOTS, assign, in_rollout, shard_of, tag
+from dragoman.domain.chat.shards import MAX_SHARDS, SLOTS, assign, in_rollout, shard_of, tag
 from dragoman.store.redis import slot_of
 
 USERS = st.integers(1, 2**63 - 1)
@@ -21,7 +21,7 @@ def test_a_sender_is_on_the_same_shard_in_every_release() -> None:
 def test_a_shard_has_the_same_tag_in_every_release() -> None:
     first = ["im105", "im273", "im104", "im272", "im178", "im412", "im179", "im413"]
     assert [tag(shard) for shard in range(8)] == first
-    assert tag(MOST - 1) == "im155"
+    assert tag(MAX_SHARDS - 1) == "im155"
 
 
 def test_the_first_senders_of_a_rollout_are_the_same_in_every_release() -> None:
@@ -35,16 +35,16 @@ def test_senders_are_spread_evenly() -> None:
     assert min(counts.values()) > 0.85 * 1000
 
 
-@given(USERS, st.integers(1, MOST))
+@given(USERS, st.integers(1, MAX_SHARDS))
 def test_every_sender_has_a_shard(user: int, shards: int) -> None:
     assert 0 <= shard_of(user, shards) < shards
     assert shard_of(user, 1) == 0
 
 
 def test_no_two_shards_share_a_tag_or_a_slot() -> None:
-    tags = [tag(shard) for shard in range(MOST)]
-    assert len(set(tags)) == MOST
-    assert len({slot_of(f"{{{name}}}") for name in tags}) == MOST
+    tags = [tag(shard) for shard in range(MAX_SHARDS)]
+    assert len(set(tags)) == MAX_SHARDS
+    assert len({slot_of(f"{{{name}}}") for name in tags}) == MAX_SHARDS
 
 
 @pytest.mark.parametrize("masters", [1, 2, 3, 4, 5, 6])

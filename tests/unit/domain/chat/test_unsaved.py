@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.domain.chat.unsaved import Unsaved
+from dragoman.domain.chat.sent_messages import Unsaved
 
 
 def known(before: int = 0) -> Unsaved:

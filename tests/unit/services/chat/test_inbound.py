@@ -1,4 +1,4 @@
-"""What a receiver is sent while it catches up: older before newer, whoever asks it to look, and whenever."""
+"""What a receiver is sent during a resend: older before newer, whenever and by whatever it is requested."""
 
 import asyncio
 import json
@@ -56,56 +56,56 @@ class House:
         self.inbound.push(row.id, row.from_user, frame_of(row))
 
 
-def test_what_is_held_waits_also_when_a_catch_up_that_was_under_way_ends_before() -> None:
+def test_pushes_during_a_pause_wait_although_an_earlier_resend_ends() -> None:
     async def main() -> None:
         house = House()
         house.rows.go_on.clear()
-        first = asyncio.ensure_future(house.inbound.begin())
+        first = asyncio.ensure_future(house.inbound.resume())
         await house.rows.asked.wait()
-        house.inbound.hold()
+        house.inbound.pause()
         house.rows.go_on.set()
         await first
         house.rows.save(1)  # and nobody knows where to push it
         house.save_and_push(2)
         assert house.heard == []
-        await house.inbound.begin()
+        await house.inbound.resume()
         assert house.heard == [1, 2]
-        assert not house.inbound.catching_up
+        assert not house.inbound._state.resending
 
     asyncio.run(main())
 
 
-def test_of_two_that_hold_it_the_later_lets_go() -> None:
+def test_pushes_wait_until_each_pause_has_ended() -> None:
     async def main() -> None:
         house = House()
-        house.inbound.hold()
+        house.inbound.pause()
         house.save_and_push(2)
         house.rows.rows.clear()  # delivered before it was saved
-        await house.inbound.begin()
+        await house.inbound.resume()
         assert house.heard == []
         house.rows.save(1)
-        await house.inbound.begin()
+        await house.inbound.resume()
         assert house.heard == [1, 2]
 
     asyncio.run(main())
 
 
-def test_who_has_to_look_while_it_is_sent_the_first_of_many_again_gets_what_it_missed_behind_them() -> None:
+def test_resend_that_is_requested_during_another_sends_what_was_missed_after_it() -> None:
     async def main() -> None:
         house = House()
         for id in range(1, inbound.PAGE + 1):
             house.rows.save(id)
-        await house.inbound.begin()
+        await house.inbound.resume()
         house.heard.clear()
         house.rows.asked.clear()
         house.rows.go_on.clear()
-        again = asyncio.ensure_future(house.inbound.catch_up(again=True, pages=1))
+        again = asyncio.ensure_future(house.inbound.resend(again=True, pages=1))
         await house.rows.asked.wait()
         missed, pushed = inbound.PAGE + 1, inbound.PAGE + 2
         house.rows.save(missed)
-        house.inbound.hold()
+        house.inbound.pause()
         house.save_and_push(pushed)
-        looking = asyncio.ensure_future(house.inbound.begin())
+        looking = asyncio.ensure_future(house.inbound.resume())
         house.rows.go_on.set()
         await asyncio.gather(again, looking)
         assert house.heard == [*range(1, inbound.PAGE + 1), missed, pushed]

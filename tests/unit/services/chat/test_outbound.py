@@ -11,14 +11,18 @@ import pytest
 
 from dragoman.archive import BadRow, Outcome, Status, Stored, Verdict
 from dragoman.domain.chat.gate import Gate
+from dragoman.domain.chat.message_ids import IdMaker
 from dragoman.domain.chat.switches import Switches
 from dragoman.protocol.chat import AckType, Frame, Reason, ack
-from dragoman.services.chat import outbound, user
-from dragoman.services.chat.courier import Delivery, NotHeeded
-from dragoman.services.chat.desk import Desk, IdMaker, Repeats
-from dragoman.services.chat.outbound import Outbound
+from dragoman.services.chat import local_users, one_phase
+from dragoman.services.chat.clock import now_ms
+from dragoman.services.chat.delivery import MessagePush, ResendNotBegun
+from dragoman.services.chat.local_users import ChatUser
+from dragoman.services.chat.one_phase import OnePhase, Refusals
+from dragoman.services.chat.outbound import MessageMaker, Outbound, PathChooser
 from dragoman.services.chat.perf import Perf
-from dragoman.services.chat.user import ChatUser
+from dragoman.services.chat.tokens import Access
+from dragoman.services.chat.two_phase import Acceptance
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.store.chat.shards import Accepted
@@ -32,7 +36,7 @@ class Store:
 
     count = 4
 
-    bytes_a_day = 0
+    bytes_per_day = 0
 
     def __init__(self) -> None:
         self.stands_still_s = 0.0
@@ -91,39 +95,39 @@ class Store:
 
 
 class Pushes:
-    """A courier that Redis would tell where everybody is."""
+    """A delivery that Redis would tell where everybody is."""
 
     def __init__(self) -> None:
-        self.looked_first: list[int] = []
+        self.unlocated: list[int] = []
         self.pushed: list[int] = []
         self.away = False
-        self.heeded = True
-        self.owed: list[int] = []
-        self.made_up: list[int] = []
+        self.handled = True
+        self.must: list[int] = []
+        self.resent: list[int] = []
 
     async def look_up(self, users: list[int]) -> dict[int, str]:
         return dict.fromkeys(users, "elsewhere|1")
 
-    def owners_here(self, users: list[int]) -> dict[int, str]:
-        self.looked_first += users
+    def local_owners(self, users: list[int]) -> dict[int, str]:
+        self.unlocated += users
         return {}
 
-    async def push(self, deliveries: list[Delivery], owners: dict[int, str]) -> set[int]:
-        self.pushed += [one.user for one in deliveries]
+    async def push(self, pushes: list[MessagePush], owners: dict[int, str]) -> set[int]:
+        self.pushed += [one.user for one in pushes]
         return set()
 
-    async def make_up(self, users: set[int]) -> None:
+    async def resend_first(self, users: set[int]) -> None:
         if self.away:
             raise RedisAway("away")
-        if not self.heeded:
-            raise NotHeeded("another instance is slow")
-        self.made_up += users
+        if not self.handled:
+            raise ResendNotBegun("another instance is slow")
+        self.resent += users
 
-    def owe(self, user: int) -> None:
-        self.owed.append(user)
+    def must_resend(self, user: int) -> None:
+        self.must.append(user)
 
-    def is_behind(self, user: int) -> bool:
-        return user in self.looked_first
+    def is_unlocated(self, user: int) -> bool:
+        return user in self.unlocated
 
 
 class Words:
@@ -138,57 +142,80 @@ async def nobody(user: ChatUser) -> None:
 def sending(
     store: Store,
     verify: Callable[[ChatUser], Awaitable[None]] = nobody,
-    courier: Pushes | None = None,
+    delivery: Pushes | None = None,
     *,
     two_phase: bool = True,
 ) -> tuple[Outbound, Gate, list[bytes]]:
-    gate, ids, heard = Gate(), IdMaker(), list[bytes]()
-    ids.use(1)
-    switchboard = SimpleNamespace(current=Switches(enabled=two_phase))
-    metrics = Metrics()
-    parts: list[Any] = ["i", store, store, courier, switchboard, Words(), metrics, Tasks(), gate, ids, TIMEOUT_S, None]
-    parts += [Repeats(metrics), Perf(metrics, cast(Any, store), Tasks(), lambda: False)]
-    socket = cast(Any, SimpleNamespace(send=heard.append, closed=False))
-    user = ChatUser(7, socket, "i|1", cast(Any, store), expires_s=0, session_version=0)
-    user.verified = verify is nobody
-    return Outbound(Desk(*parts), user, verify), gate, heard
+    parts = Parts(store, delivery, two_phase)
+    user = ChatUser(Access(7, 0, 0), parts.socket, "i|1", cast(Any, store), 0)
+    if verify is nobody:
+        user.set_verified()
+    return parts.outbound(user, verify), parts.gate, parts.heard
+
+
+class Parts:
+    """Of an instance what a sender uses."""
+
+    def __init__(self, store: Store, delivery: Pushes | None, two_phase: bool) -> None:
+        self.gate, self.ids, self.heard, self.tasks = Gate(), IdMaker(now_ms), list[bytes](), Tasks()
+        self.ids.use(1)
+        self.metrics = metrics = Metrics()
+        self.socket = cast(Any, SimpleNamespace(send=self.heard.append, closed=False))
+        switches: Any = SimpleNamespace(current=Switches(enabled=two_phase))
+        any_store, any_delivery = cast(Any, store), cast(Any, delivery)
+        refusals, perf = Refusals(metrics), Perf(metrics, any_store, Tasks(), lambda: False)
+        self._parts = (
+            MessageMaker(self.ids, cast(Any, Words())),
+            PathChooser(switches, any_store, self.gate, TIMEOUT_S),
+            OnePhase(
+                any_store, any_store, any_delivery, switches, self.gate, self.ids, refusals, perf, metrics, self.tasks,
+                TIMEOUT_S,
+            ),
+            Acceptance(
+                "i", any_store, any_store, any_delivery, switches, self.gate, self.ids, cast(Any, None), refusals, perf,
+                metrics, TIMEOUT_S,
+            ),
+        )  # fmt: skip
+
+    def outbound(self, user: ChatUser, verify: Callable[[ChatUser], Awaitable[None]]) -> Outbound:
+        return Outbound(user, *self._parts, self.tasks, verify)
 
 
 def message(name: str, to: int = 8) -> Frame:
     return Frame("SINGLE_CHAT", clientMsgId=name, to=to, body="hi")
 
 
-async def test_who_stood_still_does_not_take_redis_for_away_and_saves_nothing_past_the_others(
+async def test_process_that_was_paused_does_not_take_redis_for_unavailable_and_saves_nothing_past_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """After a pause its users may have gone on elsewhere: what it saved by itself would be overtaken."""
-    monkeypatch.setattr(outbound, "STILL_S", 0.05)
+    monkeypatch.setattr(one_phase, "PAUSED_S", 0.05)
     store = Store()
     sender, gate, heard = sending(store)
     store.stands_still_s = 0.2
-    await sender._one(message("m1"), time.monotonic())
+    await sender.handle(message("m1"), time.monotonic())
     assert (store.saved, gate.open) == ([], True)
     assert Reason.SERVER_BUSY.encode() in heard[-1]
     store.stands_still_s = 0.0
-    await sender._one(message("m2"), time.monotonic())
+    await sender.handle(message("m2"), time.monotonic())
     assert b'"accepted"' in heard[-1]
 
 
 async def test_row_that_the_database_refuses_counts_as_a_failed_save() -> None:
     store = Store()
     store.bad = True
-    sender, _, heard = sending(store, courier=Pushes(), two_phase=False)
-    await sender._one(message("m1"), time.monotonic())
+    sender, _, heard = sending(store, delivery=Pushes(), two_phase=False)
+    await sender.handle(message("m1"), time.monotonic())
     assert Reason.SAVE_FAILED.encode() in heard[-1]
-    assert sender._desk.metrics.chat_save_fail.value == 1
+    assert sender._one_phase._metrics.chat_save_fail.value == 1
 
 
 async def test_messages_saved_in_one_phase_do_not_count_for_the_save_lag_of_two_phases() -> None:
     store = Store()
     store.on_save = lambda: None
-    sender, _, _ = sending(store, courier=Pushes(), two_phase=False)
-    await sender._one(message("m1"), time.monotonic())
-    metrics = sender._desk.metrics
+    sender, _, _ = sending(store, delivery=Pushes(), two_phase=False)
+    await sender.handle(message("m1"), time.monotonic())
+    metrics = sender._one_phase._metrics
     assert (sum(metrics.chat_save_lag.buckets), sum(metrics.chat_db_queue.buckets)) == (0, 1)
 
 
@@ -198,9 +225,9 @@ async def test_saved_that_arrives_before_the_answer_of_redis_is_sent_after_accep
     store = Store()
     sender, _, heard = sending(store)
     saved = ack(AckType.SAVED, 7, "m1", 1, ts=1)
-    store.on_accept = lambda: sender._user.told(saved, 1, "m1")
+    store.on_accept = lambda: sender._user.notified(saved, 1, "m1")
     sender.take(message("m1"))
-    await sender._desk.tasks.settled()
+    await sender._tasks.settled()
     first, second = map(json.loads, heard)
     assert (first["ackType"], second["ackType"]) == ("accepted", "saved")
     assert first["ts"] <= second["ts"]
@@ -210,67 +237,67 @@ async def test_frames_of_a_message_have_rising_ts_although_the_clock_goes_back(m
     store, clock = Store(), iter([50, 40, 30])
     store.answer = Accepted.SAVED
     sender, _, heard = sending(store)
-    monkeypatch.setattr(user, "now_ms", lambda: next(clock))
-    await sender._one(message("m1"), time.monotonic())
-    sender._user.told(ack(AckType.DELIVERED, 8, "m1", 1, ts=20), 0)
+    monkeypatch.setattr(local_users, "now_ms", lambda: next(clock))
+    await sender.handle(message("m1"), time.monotonic())
+    sender._user.notified(ack(AckType.DELIVERED, 8, "m1", 1, ts=20), 0)
     assert [json.loads(frame)["ts"] for frame in heard] == [50, 50, 50]
 
 
-async def test_a_redis_that_does_not_answer_in_time_is_away_and_messages_are_saved_without_it() -> None:
+async def test_messages_are_saved_without_a_redis_that_does_not_answer_in_time() -> None:
     store = Store()
     sender, gate, _ = sending(store)
     store.hangs = True
     with pytest.raises(AssertionError, match="archive"):
-        await sender._one(message("m1"), time.monotonic())
+        await sender.handle(message("m1"), time.monotonic())
     assert (store.saved, gate.open) == (["m1"], False)
 
 
-async def test_who_came_in_while_redis_was_away_is_made_known_before_anything_of_it_is_accepted() -> None:
+async def test_user_that_connected_without_redis_is_verified_before_its_first_message_is_accepted() -> None:
     store = Store()
 
     async def verify(user: ChatUser) -> None:
         assert store.accepted == []
-        user.verified = True
+        user.set_verified()
 
     sender, _, _ = sending(store, verify)
-    await sender._one(message("m1"), time.monotonic())
+    await sender.handle(message("m1"), time.monotonic())
     assert store.accepted == ["m1"]
 
 
-async def test_nothing_is_accepted_of_one_whose_session_turns_out_to_be_over() -> None:
+async def test_nothing_is_accepted_from_a_user_whose_session_is_over() -> None:
     store = Store()
 
     async def verify(user: ChatUser) -> None:
         user.socket.closed = True  # type: ignore[misc]
 
     sender, gate, heard = sending(store, verify)
-    await sender._one(message("m1"), time.monotonic())
+    await sender.handle(message("m1"), time.monotonic())
     assert (store.accepted, store.saved, gate.open) == ([], [], True)
     assert Reason.SERVER_BUSY.encode() in heard[-1]
 
 
-async def test_who_gets_a_message_that_went_past_redis_looks_into_the_archive_first_though_redis_is_back() -> None:
+async def test_receiver_of_a_message_saved_past_redis_gets_a_resend_first_although_redis_is_back() -> None:
     """One that went through it just before is saved, and may not have been pushed yet."""
-    store, courier = Store(), Pushes()
-    sender, gate, heard = sending(store, courier=courier)
+    store, delivery = Store(), Pushes()
+    sender, gate, heard = sending(store, delivery=delivery)
     gate.failed(time.monotonic())
     store.on_save = gate.worked  # somebody else has found it well again
-    await sender._one(message("m1"), time.monotonic())
-    assert (courier.pushed, courier.looked_first) == ([8], [8])
+    await sender.handle(message("m1"), time.monotonic())
+    assert (delivery.pushed, delivery.unlocated) == ([8], [8])
     assert b'"saved"' in heard[-1]
 
 
-async def test_an_instance_that_is_slow_to_hear_what_was_missed_does_not_make_others_do_without_redis() -> None:
-    store, courier = Store(), Pushes()
-    sender, gate, heard = sending(store, courier=courier)
-    sender._owed.add(8)
+async def test_instance_that_is_slow_to_begin_a_resend_does_not_make_others_do_without_redis() -> None:
+    store, delivery = Store(), Pushes()
+    sender, gate, heard = sending(store, delivery=delivery)
+    sender._user.sender.must_resend.add(8)
     sender._user.unsaved.counted(0, 0)
-    courier.heeded = False
-    await sender._one(message("m1"), time.monotonic())
+    delivery.handled = False
+    await sender.handle(message("m1"), time.monotonic())
     assert (store.accepted, store.saved, gate.open) == ([], [], True)
     assert Reason.SERVER_BUSY.encode() in heard[-1]
-    courier.heeded = True
-    await sender._one(message("m1"), time.monotonic())
+    delivery.handled = True
+    await sender.handle(message("m1"), time.monotonic())
     assert store.accepted == ["m1"]
 
 
@@ -280,10 +307,10 @@ async def test_without_redis_nothing_is_saved_past_a_message_that_another_instan
     sender, _, heard = sending(store)
     sender._user.unsaved.counted(0, 0)
     store.answer = Accepted.DUPLICATE
-    await sender._one(message("m1"), time.monotonic())
+    await sender.handle(message("m1"), time.monotonic())
     assert b'"accepted"' in heard[-1]
     store.away = True
-    await sender._one(message("m2"), time.monotonic())
+    await sender.handle(message("m2"), time.monotonic())
     assert store.saved == []
     assert Reason.SERVER_BUSY.encode() in heard[-1]
 
@@ -291,12 +318,12 @@ async def test_without_redis_nothing_is_saved_past_a_message_that_another_instan
 async def test_ids_rise_for_a_sender_whose_message_was_saved_by_one_whose_clock_was_ahead_and_that_died() -> None:
     """It died before it could tell Redis the id; the sender sends the message again, and hears of it here."""
     store = Store()
-    sender, _, heard = sending(store, courier=Pushes(), two_phase=False)
+    sender, _, heard = sending(store, delivery=Pushes(), two_phase=False)
     store.on_save = lambda: None
-    store.has["m1"] = ahead = sender._desk.ids.draw() + (60_000 << 22)
-    await sender._one(message("m1"), time.monotonic())
+    store.has["m1"] = ahead = sender._one_phase._ids.draw() + (60_000 << 22)
+    await sender.handle(message("m1"), time.monotonic())
     assert str(ahead).encode() in heard[-1]
-    await sender._one(message("m2"), time.monotonic())
+    await sender.handle(message("m2"), time.monotonic())
     assert store.ids[1] > store.ids[0] == ahead
     assert store.risen == store.ids, "for those who go on elsewhere"
 
@@ -312,62 +339,62 @@ OOM = "OOM command not allowed when used memory > 'maxmemory'."
     ],
     ids=["Redis 7", "Redis 6.2"],
 )
-async def test_a_redis_that_cannot_work_is_away_however_it_says_so(words: str) -> None:
+async def test_redis_that_refuses_to_work_counts_as_unavailable(words: str) -> None:
     store = Store()
-    sender, gate, heard = sending(store, courier=Pushes())
+    sender, gate, heard = sending(store, delivery=Pushes())
     store.refuses, store.on_save = words, lambda: None
-    await sender._one(message("m1"), time.monotonic())
+    await sender.handle(message("m1"), time.monotonic())
     assert (store.saved, gate.open) == (["m1"], False)
     assert b'"saved"' in heard[-1]
 
 
-async def test_a_script_that_fails_by_itself_is_a_fault_of_ours_and_not_of_redis() -> None:
+async def test_script_that_fails_by_itself_is_a_bug_and_not_an_outage() -> None:
     store = Store()
     sender, gate, _ = sending(store)
     store.refuses = "ERR Error running script (call to f_8036de): @user_script:31: attempt to index a nil value"
     with pytest.raises(Refused):
-        await sender._one(message("m1"), time.monotonic())
+        await sender.handle(message("m1"), time.monotonic())
     assert (store.saved, gate.open) == ([], True)
 
 
-async def test_those_to_whom_one_that_moved_writes_look_into_the_archive_before_its_first_message_is_accepted() -> None:
-    store, courier = Store(), Pushes()
-    sender, _, _ = sending(store, courier=courier)
-    await sender._one(message("m1"), time.monotonic())
-    assert courier.made_up == []
-    sender._user.moved()
-    await sender._one(message("m2"), time.monotonic())
-    await sender._one(message("m3", to=9), time.monotonic())
-    await sender._one(message("m4"), time.monotonic())
-    assert (courier.owed, courier.made_up) == ([8, 9], [8, 9])
+async def test_receivers_get_a_resend_before_the_first_message_of_a_sender_that_moved() -> None:
+    store, delivery = Store(), Pushes()
+    sender, _, _ = sending(store, delivery=delivery)
+    await sender.handle(message("m1"), time.monotonic())
+    assert delivery.resent == []
+    sender._user.sender.moved()
+    await sender.handle(message("m2"), time.monotonic())
+    await sender.handle(message("m3", to=9), time.monotonic())
+    await sender.handle(message("m4"), time.monotonic())
+    assert (delivery.must, delivery.resent) == ([8, 9], [8, 9])
 
 
-async def test_one_that_moved_is_not_held_up_by_an_instance_that_does_not_hear() -> None:
+async def test_sender_that_moved_does_not_wait_for_an_instance_that_does_not_answer() -> None:
     """Its receiver may have been on the one that died."""
-    store, courier = Store(), Pushes()
-    sender, gate, heard = sending(store, courier=courier)
-    sender._user.moved()
-    courier.heeded = False
-    await sender._one(message("m1"), time.monotonic())
+    store, delivery = Store(), Pushes()
+    sender, gate, heard = sending(store, delivery=delivery)
+    sender._user.sender.moved()
+    delivery.handled = False
+    await sender.handle(message("m1"), time.monotonic())
     assert (store.accepted, gate.open) == (["m1"], True)
     assert b'"accepted"' in heard[-1]
 
 
-async def test_of_one_that_moved_nothing_is_accepted_while_redis_cannot_say_where_its_receiver_is() -> None:
-    store, courier = Store(), Pushes()
-    sender, _, heard = sending(store, courier=courier)
-    sender._user.moved()
-    courier.away, store.on_save = True, lambda: None
-    await sender._one(message("m1"), time.monotonic())
-    assert (store.accepted, store.saved, courier.looked_first) == ([], ["m1"], [8])
+async def test_nothing_is_accepted_from_a_sender_that_moved_while_its_receiver_cannot_be_located() -> None:
+    store, delivery = Store(), Pushes()
+    sender, _, heard = sending(store, delivery=delivery)
+    sender._user.sender.moved()
+    delivery.away, store.on_save = True, lambda: None
+    await sender.handle(message("m1"), time.monotonic())
+    assert (store.accepted, store.saved, delivery.unlocated) == ([], ["m1"], [8])
     assert b'"saved"' in heard[-1]
 
 
-async def test_of_one_that_moved_and_is_saved_at_once_the_receiver_is_noted_before_the_push() -> None:
-    store, courier = Store(), Pushes()
-    sender, _, _ = sending(store, courier=courier, two_phase=False)
+async def test_receiver_gets_a_resend_before_the_push_of_a_sender_that_moved_in_one_phase() -> None:
+    store, delivery = Store(), Pushes()
+    sender, _, _ = sending(store, delivery=delivery, two_phase=False)
     store.on_save = lambda: None
-    sender._user.moved()
-    courier.heeded = False
-    await sender._one(message("m1"), time.monotonic())
-    assert (courier.owed, courier.pushed) == ([8], [8])
+    sender._user.sender.moved()
+    delivery.handled = False
+    await sender.handle(message("m1"), time.monotonic())
+    assert (delivery.must, delivery.pushed) == ([8], [8])

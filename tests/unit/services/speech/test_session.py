@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from dragoman.domain.job import Outcome
+from dragoman.domain.job_signals import End
 from dragoman.domain.segmenter import SegmenterSettings
 from dragoman.protocol.audio import SILENCE_PACKET, opus_run
 from dragoman.protocol.codec import decode_client
 from dragoman.protocol.session import SessionInit, Utterance
 from dragoman.services.metrics import Metrics
-from dragoman.services.speech.abroad import Abroad
-from dragoman.services.speech.order import End, Order
-from dragoman.services.speech.pressure import BEHIND_S, PAUSE_MS
-from dragoman.services.speech.session import PAUSE_MARGIN_MS, Session, SessionSettings
+from dragoman.services.speech.job_request import JobRequest
+from dragoman.services.speech.remote_listener import RemoteJob
+from dragoman.services.speech.session import LATE_S, PAUSE_MARGIN_MS, PAUSE_MS, Session, SessionSettings
 
 SPOKEN, SILENCE = opus_run([bytes(40)] * 10), opus_run([SILENCE_PACKET] * 10)
 
@@ -25,10 +25,12 @@ class Dispatcher:
     is_full = False
 
     def __init__(self) -> None:
-        self.orders: list[Order] = []
+        self.orders: list[JobRequest] = []
 
-    def take(self, order: Order) -> None:
+    def take(self, order: JobRequest, state_written: object = None) -> None:
         self.orders.append(order)
+
+    def remote_job_settled(self, job_id: str, state: object) -> None: ...
 
 
 class Client:
@@ -91,18 +93,18 @@ def test_a_client_is_asked_to_pause_when_its_jobs_are_dispatched_late() -> None:
         for index in range(2):
             session.utterance(said(index), client)
         in_time, late = dispatcher.orders
-        session.job_dispatched(in_time, "node-1")
+        session.job_dispatched(in_time, "node-1", 1)
         assert [one["type"] for one in client.heard] == ["ui_event"]
-        late.cut_at = monotonic() - BEHIND_S
-        session.job_dispatched(late, "node-1")
+        late.cut_at = monotonic() - LATE_S
+        session.job_dispatched(late, "node-1", 1)
         assert [one["type"] for one in client.heard] == ["ui_event", "backpressure", "ui_event"]
         assert (client.heard[1]["action"], client.heard[1]["resume_after_ms"]) == ("PAUSE", PAUSE_MS)
         client.heard.clear()
         session.utterance(said(2), client)
         moved = dispatcher.orders[-1]
-        moved.cut_at, moved.assignment.attempt_id = monotonic() - 10 * BEHIND_S, 2  # its first node was lost
-        session.pressure._pressed_at = float("-inf")
-        session.job_dispatched(moved, "node-2")
+        moved.cut_at = monotonic() - 10 * LATE_S
+        session._asked_to_pause_at = float("-inf")
+        session.job_dispatched(moved, "node-2", 2)
         assert [one["type"] for one in client.heard] == ["ui_event"]
         session.leave()
 
@@ -116,7 +118,7 @@ def test_buffered_audio_is_not_cut_by_the_silence_of_a_client_that_was_asked_to_
         session = session_of(client, dispatcher)
         session.chunk(SPOKEN, False, 1)
         before = session.segmenter.deadline()
-        session.pressure.press("all nodes are busy")
+        session._ask_to_pause("all nodes are busy")
         after = session.segmenter.deadline()
         assert before is not None
         assert after is not None
@@ -148,7 +150,7 @@ def test_whatever_is_left_when_a_closing_session_stops_waiting_is_told_failed_an
         dispatcher: Any = Dispatcher()
         client: Any = Client()
         session = session_of(client, dispatcher, close_wait_ms=0)
-        session.abroad[0] = Abroad(0, "job-0", "trace-0", monotonic(), monotonic() + 60)
+        session.remote_jobs[0] = RemoteJob(0, "job-0", "trace-0", monotonic(), monotonic() + 60)
         session.reorder.next_index = 1
         for index in (2, 1):
             session.utterance(said(index), client)

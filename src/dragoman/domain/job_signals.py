@@ -1,0 +1,167 @@
+"""What can happen to a job, and how it ends: the signals that its driver gives to `job_run`."""
+
+from dataclasses import dataclass
+
+from dragoman.domain.job import Outcome
+from dragoman.domain.placement import Assign, Receipt, Wait
+from dragoman.protocol.codec import reason_of
+from dragoman.protocol.codes import EmptyReason, ErrorCode
+from dragoman.protocol.node import JobAck, JobResult, JobStarted, NodePartial
+
+MAX_REASON = 500  # characters of a node's failure that are recorded and sent on
+EMPTY_REASONS = frozenset(EmptyReason)
+
+JobMessage = JobAck | JobStarted | NodePartial | JobResult  # what a node sends about a job
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a job ended."""
+
+    outcome: Outcome
+    code: str = ""
+    message: str = ""
+    result: JobResult | None = None
+    node_id: str | None = None
+    receipt: Receipt | None = None  # of a later placement that found no node: recorded with the end
+    ack_ms: float | None = None  # from sending the job to the node's acknowledgement
+
+
+# -- what a result means -----------------------------------------------------------------------------
+
+
+def belongs_to(result: JobResult, node_id: str, attempt: int) -> bool:
+    """Whether the result is of this attempt. NO_TEXT_ASSIGNED may carry the attempt of another job."""
+    if result.node_id != node_id:
+        return False
+    return result.attempt_id == attempt or reason_of(result.extra) == EmptyReason.NO_TEXT_ASSIGNED
+
+
+def end_by(result: JobResult, node_id: str, ack_ms: float | None = None) -> End:
+    if not result.success:
+        code = result.error.code if result.error is not None else ErrorCode.PROCESSING_ERROR
+        why = result.error.message[:MAX_REASON] if result.error is not None else "the node gave no reason"
+        return End(Outcome.FAILED, code, why, result, node_id, ack_ms=ack_ms)
+    silent = not (result.text_asr or result.text_translated or len(result.tts_audio) > 2)
+    outcome = Outcome.EMPTY if silent or reason_of(result.extra) in EMPTY_REASONS else Outcome.OK
+    return End(outcome, "", "", result, node_id, ack_ms=ack_ms)
+
+
+# -- signals -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyToPlace:
+    """The earlier jobs of the turn have their nodes. `begun`: Redis was already asked for a slot."""
+
+    begun: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """The request was bound before: `job_id` answers it."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredDead:
+    """Other instances declared this one dead before the job was recorded: the takeover ends the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUnavailable:
+    """Redis did not answer for as long as the job may wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The assignment is on its way. `acks`: the node acknowledges jobs."""
+
+    at: float
+    acks: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TooLarge:
+    """No inbox takes the assignment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reassigned:
+    """The record says that the attempt is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotReassigned:
+    """The record was changed by another instance."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetryChecked:
+    """The answer to `CheckRetry`."""
+
+    end: End
+    reason: str
+    possible: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A job_result. `had_later`: the node has had a later utterance of the session, and an old node translates no
+    earlier one after that."""
+
+    result: JobResult
+    had_later: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptLost:
+    """The node of an attempt is gone, or the assignment did not reach it. One loss may be signalled several times."""
+
+    reason: str
+    attempt: int
+    grace_s: float = 0.0  # how long the node may take to come back with its result
+    delivered: bool = True  # False: the node never had the job
+
+
+@dataclass(frozen=True, slots=True)
+class AnotherNodeFree:
+    """The job waits for its lost node, and another node has a free slot."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOver:
+    """The job's turn has ended: an old node need not keep the audio any longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overtaken:
+    """The node of the attempt has answered a later job of the turn: it will not answer this one any more."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlinePassed: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DriverFailed:
+    """A step raised something unexpected."""
+
+
+PlacementResult = Assign | Wait | Duplicate | DeclaredDead | StoreUnavailable
+StepResult = PlacementResult | Sent | TooLarge | Reassigned | NotReassigned | RetryChecked | AnotherNodeFree
+OutsideSignal = AttemptLost | AnotherNodeFree | CancelRequested | TurnOver | Overtaken
+Progress = JobAck | JobStarted | NodePartial
+Signal = ReadyToPlace | StepResult | Answered | Progress | OutsideSignal | DeadlinePassed | DriverFailed

@@ -1,0 +1,69 @@
+"""What one key may use within a time: a rate per minute, and bytes per day."""
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Final
+
+DAY_S: Final = 86_400.0
+ROW_BYTES: Final = 256  # what a message costs besides its text: its row and its index entries
+
+
+class RatePerKey:
+    """A rate per key, in a table of bounded size.
+
+    A key that was not used for a minute may be used `per_minute` times at once; then one use comes back in each part of
+    a minute. A full table forgets the key whose last use is oldest: that key has most of its uses back anyway.
+    """
+
+    def __init__(self, per_minute: int, max_keys: int = 100_000) -> None:
+        self._interval_s, self._max_keys = 60.0 / per_minute, max_keys
+        self._full_at: OrderedDict[Hashable, float] = OrderedDict()  # when a key has all its uses again
+
+    def __len__(self) -> int:
+        return len(self._full_at)
+
+    def take(self, key: Hashable, now: float) -> bool:
+        """Whether `key` may be used now; a refused use costs nothing."""
+        full_at = max(self._full_at.get(key, now), now) + self._interval_s
+        if full_at - now > 60.0 + 1e-6:
+            return False
+        self._full_at[key] = full_at
+        self._full_at.move_to_end(key)
+        self._forget(now)
+        return True
+
+    def _forget(self, now: float) -> None:
+        """The oldest keys that are full again, two at a time so that the table shrinks, and the oldest of too many."""
+        for _ in range(2):
+            key, full_at = next(iter(self._full_at.items()))
+            if full_at <= now or len(self._full_at) > self._max_keys:
+                del self._full_at[key]
+
+
+def cost(body: str) -> int:
+    return len(body.encode()) + ROW_BYTES
+
+
+class BytesPerDay:
+    """How many bytes one sender may store within a day, as far as one of its connections knows; `max_bytes` = 0 is any.
+
+    Redis counts for the whole cluster; `learned` takes over its count. Between two answers of Redis, and while it is
+    unavailable, this connection adds what it stores itself. A day begins with the first byte after the last day ended.
+    """
+
+    __slots__ = ("_max_bytes", "_until", "_used")
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes, self._used, self._until = max_bytes, 0, 0.0
+
+    def room_for(self, size: int, now: float) -> bool:
+        return not self._max_bytes or now >= self._until or self._used + size <= self._max_bytes
+
+    def stored(self, size: int, now: float) -> None:
+        if now >= self._until:
+            self._used, self._until = 0, now + DAY_S
+        self._used += size
+
+    def learned(self, used: int, left_s: float, now: float) -> None:
+        """Takes over what Redis has counted, and for how long that counts."""
+        self._used, self._until = used, now + left_s

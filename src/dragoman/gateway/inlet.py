@@ -1,0 +1,128 @@
+"""Reading from one connection: whether it is read, and how many of its messages are handled in a turn of the loop.
+
+`ReadGate` collects the reasons not to read. `FairInlet` handles a few messages of a connection in each turn, so that
+other connections have their turn between them. The rest waits, in order and up to a bound, and so does an end that came
+behind it. Both know nothing of frames.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+_PER_TURN = 16  # messages of one connection
+# How much may wait. Each message counts for more than its bytes: the smallest are read by the thousand.
+_MAX_WAITING_BYTES, _BYTES_PER_MESSAGE = 1 << 20, 2048
+
+Step = Callable[[], None]
+
+
+class Pause:
+    """Reasons not to read. Bits of an int: every idle connection has a set of them."""
+
+    ENDPOINT: Final = 1  # its endpoint asked for it
+    INLET: Final = 2  # too many messages wait for their turn, or the last one does
+    IDLE: Final = 4  # the idle poller watches the socket
+
+
+class ReadGate:
+    """A connection is read while there is no reason not to."""
+
+    __slots__ = ("_reasons", "_transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._reasons = 0
+
+    def is_paused(self, reason: int) -> bool:
+        return bool(self._reasons & reason)
+
+    def pause(self, reason: int) -> None:
+        if not self._reasons:
+            self._transport.pause_reading()
+        self._reasons |= reason
+
+    def resume(self, reason: int) -> None:
+        """The reason is gone. If it was the last one, the connection is read again."""
+        if self._reasons & reason:
+            self._reasons &= ~reason
+            if not self._reasons and not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def open(self) -> None:
+        """No reason counts any more: what comes is read to its end."""
+        reasons, self._reasons = self._reasons, 0
+        if reasons and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+
+class FairInlet:
+    __slots__ = ("_bytes", "_gate", "_in_read", "_waiting", "has_ended")
+
+    def __init__(self, gate: ReadGate) -> None:
+        self._gate = gate
+        self._in_read = 0  # messages so far that were read together
+        self._waiting: deque[Step] | None = None  # None: nothing waits
+        self._bytes = 0
+        self.has_ended = False  # the last message waits: what comes after it does not count
+
+    @property
+    def is_empty(self) -> bool:
+        return self._waiting is None
+
+    def admits(self, *, is_last_read: bool) -> bool:
+        """Count one message; whether it may be handled at once. If not, it must be added. `is_last_read`: nothing
+        that was read together with it comes after it."""
+        self._in_read += 1
+        at_once = self._waiting is None and self._in_read <= _PER_TURN
+        if is_last_read:
+            self._in_read = 0
+        return at_once
+
+    def read_ended(self) -> None:
+        self._in_read = 0
+
+    def add(self, step: Step, size: int = 0) -> None:
+        if self._waiting is None:
+            self._waiting = deque()
+            self._bytes = 0
+            asyncio.get_running_loop().call_soon(self._handle_some)
+        self._waiting.append(step)
+        self._bytes += size + _BYTES_PER_MESSAGE
+        if self._bytes > _MAX_WAITING_BYTES:
+            self._gate.pause(Pause.INLET)
+
+    def in_turn(self, step: Step) -> None:
+        """After what waits: now, if nothing does."""
+        if self._waiting is None:
+            step()
+        else:
+            self.add(step)
+
+    def finish(self, step: Step) -> None:
+        """As `in_turn`, and nothing that comes after it counts."""
+        if self._waiting is not None:
+            self.has_ended = True
+            self._gate.pause(Pause.INLET)
+        self.in_turn(step)
+
+    def handle_all(self) -> None:
+        """What waits, now."""
+        while self._waiting:
+            self._waiting.popleft()()
+        self._waiting = None
+
+    def clear(self) -> None:
+        """What waits is dropped, also by a step that is being handled."""
+        self._waiting = None
+
+    def _handle_some(self) -> None:
+        for _ in range(_PER_TURN):
+            if self._waiting:
+                self._waiting.popleft()()
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._handle_some)
+        elif self._waiting is not None:
+            self._waiting = None
+            self._in_read = 0
+            self._gate.resume(Pause.INLET)

@@ -1,0 +1,205 @@
+"""All that Dragoman knows of picows: a listener for a transport that we have accepted ourselves.
+
+picows has no public way to take an accepted transport, so this module builds its `WSProtocol`, which is not exported.
+The version is pinned, and test_protocol_switch.py states what is relied on. docs/adr/0007 lists what picows would have
+to offer instead. What must be known of its insides:
+
+- The upgrade request is judged and answered by `handshake`. picows is fed a fixed short one and its answer is thrown
+  away: it refuses browsers that send `Connection: keep-alive, Upgrade`, it would keep all headers for the connection's
+  life, and a large head would grow its read buffer for good.
+- It is lent the transport without its end (`_LentTransport`): on a protocol error picows drops the socket after 10 ms,
+  too early for the close frame to survive the data that is still coming in.
+- Its logger is the only place where it reports a protocol error before answering it (`_ErrorLog`).
+- Its read buffer grows and never shrinks: `adopt` again is how a connection gets a small one back.
+- Its `send` writes at once, and beyond 8 KB it queues a view of its header that the next message overwrites: frames are
+  written to the transport, with a header of our own (`frame_header`).
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import picows.picows as private
+from picows import (
+    WSAutoPingStrategy,
+    WSCloseCode,
+    WSFrame,
+    WSListener,
+    WSMsgType,
+    WSTransport,
+    WSUpgradeRequest,
+    WSUpgradeResponse,
+    WSUpgradeResponseWithListener,
+)
+
+__all__ = ["TOO_BIG", "PicowsListener", "WSFrame", "WSMsgType", "WSTransport", "adopt", "feed", "frame_header"]
+
+TOO_BIG = WSCloseCode.MESSAGE_TOO_BIG.value
+_READ_BUFFER_BYTES = 2048
+_ws_protocol: Callable[..., asyncio.BufferedProtocol] = private.WSProtocol  # type: ignore[attr-defined]
+_UPGRADE = (
+    b"GET / HTTP/1.1\r\nUpgrade: websocket\r\nConnection: upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+
+
+class PicowsListener(WSListener):
+    """One WebSocket, as picows calls it."""
+
+    __slots__ = ()
+
+    @property
+    def max_frame_bytes(self) -> int:
+        raise NotImplementedError
+
+    def violated(self, code: int) -> None:
+        """The peer broke the protocol, which picows would answer with `code`: to be closed here and now."""
+        raise NotImplementedError
+
+
+def frame_header(kind: WSMsgType, size: int) -> bytes:
+    """Of a whole, unmasked frame."""
+    first = 0x80 | kind.value
+    if size < 126:
+        return bytes((first, size))
+    if size < 65536:
+        return bytes((first, 126)) + size.to_bytes(2, "big")
+    return bytes((first, 127)) + size.to_bytes(8, "big")
+
+
+class _DroppedResponse(WSUpgradeResponse):
+    """The answer that is thrown away."""
+
+    def __init__(self) -> None:
+        usual = WSUpgradeResponse.create_101_response()
+        self.version, self.status, self.headers, self.body = usual.version, usual.status, usual.headers, usual.body
+
+    def to_bytes(self) -> bytearray:
+        return bytearray()
+
+
+_SWITCHING = _DroppedResponse()
+
+
+def adopt(transport: asyncio.Transport, listener: PicowsListener) -> None:
+    """Let picows read `transport` for `listener` from here on, with a small buffer.
+
+    Called again, from a frame callback after the last byte that was read, it gives the listener a fresh buffer.
+    """
+
+    def upgraded(request: WSUpgradeRequest) -> WSUpgradeResponseWithListener:
+        return WSUpgradeResponseWithListener(_SWITCHING, listener)
+
+    protocol = _ws_protocol(
+        None,  # host and port: clients only
+        None,  # path: clients only
+        False,  # is_client_side
+        upgraded,
+        _ErrorLog(listener),
+        True,  # disconnect_on_exception; listeners raise none
+        None,  # handshake time-out: the protocol switch had its own
+        False,  # auto-ping would be a task a connection; the sweep does it
+        0,
+        0,
+        WSAutoPingStrategy.PING_WHEN_IDLE,
+        False,  # auto-pong would let a flood of pings pass uncounted
+        listener.max_frame_bytes,
+        None,  # extra headers: clients only
+        _READ_BUFFER_BYTES,
+    )
+    lent = _LentTransport(transport)
+    transport.set_protocol(protocol)
+    protocol.connection_made(cast(asyncio.Transport, lent))
+    lent.write = _swallow
+    feed(transport, _UPGRADE)
+
+
+def feed(transport: asyncio.Transport, data: bytes) -> None:
+    """Give `data` to the transport's protocol as if it had just been read."""
+    rest = memoryview(data)
+    while rest:
+        # Asked for each time: a callback may have put another protocol in its place.
+        protocol = cast(asyncio.BufferedProtocol, transport.get_protocol())
+        room = memoryview(protocol.get_buffer(-1))
+        size = min(len(room), len(rest))
+        room[:size] = rest[:size]
+        protocol.buffer_updated(size)
+        rest = rest[size:]
+
+
+def _swallow(data: bytes) -> None:
+    pass
+
+
+class _LentTransport:
+    """A transport that picows can use but not end.
+
+    picows takes the `write` it will use for frames when it is given the transport, and looks it up again only for
+    its answer to the upgrade request: `write` is set in between. It cannot set options of the socket, nor read those it
+    would log: the accepted socket has inherited the options that matter, and each would be a system call.
+    """
+
+    __slots__ = ("_transport", "write")
+
+    write: Callable[[bytes], None]
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        found = self._transport.get_extra_info(name, default)
+        return _Descriptor(found.fileno()) if name == "socket" else found
+
+    def close(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+
+class _Descriptor:
+    """A socket that shows nothing but its number."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def getsockopt(self, level: int, option: int) -> int:
+        return 0
+
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        pass
+
+
+class _ErrorLog:
+    """The logger of picows, which reports protocol errors."""
+
+    __slots__ = ("_listener",)
+
+    def __init__(self, listener: PicowsListener) -> None:
+        self._listener = listener
+
+    def error(self, message: str, complaint: object) -> None:
+        match complaint:
+            case (int(code), str()):
+                self._listener.violated(int(code))
+            case _:
+                self.exception(message)
+
+    def exception(self, message: str, *args: object) -> None:
+        self._listener.violated(private.WSCloseCode.PROTOCOL_ERROR.value)
+
+    def isEnabledFor(self, level: int) -> bool:
+        return False
+
+    def ignore(self, *args: object) -> None:
+        pass
+
+    log = debug = info = warning = ignore

@@ -1,0 +1,187 @@
+"""The first protocol of every accepted connection: gives it to the WebSocket server or to the HTTP server.
+
+A `ProtocolSwitch` reads one request head and decides. A WebSocket upgrade waits in the handshake queue and then goes to
+picows, any other request to aiohttp, with the transport and the bytes that have been read. After that the switch is out
+of the way and costs nothing. Where trusted proxies begin their connections with a PROXY protocol header, it reads that
+first. If a later request of an HTTP connection is an upgrade, `http_connections` gives the transport back to a new
+switch.
+"""
+
+import asyncio
+from dataclasses import replace
+from typing import Protocol, cast
+
+from dragoman.gateway import proxy_protocol
+from dragoman.gateway.gc_pacing import ACCEPTED, ANSWERED, UPGRADED
+from dragoman.gateway.handshake import END_OF_HEAD, Reject, Request, accept, parse, wants_websocket
+from dragoman.gateway.handshake_queue import HandshakeQueue
+from dragoman.gateway.limits import Limits
+from dragoman.gateway.open_connections import OpenConnections
+from dragoman.gateway.outlet import Drain
+from dragoman.gateway.picows_listener import PicowsListener, adopt, feed
+from dragoman.gateway.proxies import BadForwarding, Proxies
+
+_NO_PREAMBLE = (
+    "a PROXY protocol header is read only from server.trusted_proxies, and only with server.proxy_protocol = true"
+)
+
+
+class Door(Protocol):
+    """What a switch asks of the listener."""
+
+    @property
+    def limits(self) -> Limits: ...
+
+    @property
+    def registry(self) -> OpenConnections: ...
+
+    @property
+    def handshake_queue(self) -> HandshakeQueue: ...
+
+    @property
+    def proxies(self) -> Proxies: ...
+
+    def admit(self, request: Request, transport: asyncio.Transport) -> PicowsListener | Reject: ...
+
+    def serve_http(self, transport: asyncio.Transport, peer: tuple[str, int]) -> asyncio.Protocol | Reject: ...
+
+
+class ProtocolSwitch(asyncio.Protocol):
+    __slots__ = ("_door", "_end", "_head", "_peer", "_preamble", "_transport")
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._head = bytearray()
+        self._end = -1  # of the head of an upgrade that waits for the handshake_queue
+        self._peer = ("", 0)
+        self._preamble = False  # a PROXY protocol header is to come before the head
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._peer = (self._transport.get_extra_info("peername") or ("", 0))[:2]
+        self._preamble = self._door.proxies.expects_header(self._peer[0])
+        registry = self._door.registry
+        registry.counters.accepted += 1
+        registry.gc_pacing.made(ACCEPTED)
+        if len(registry.heads) >= self._door.limits.max_heads:
+            # Of connections that say nothing the newest is the likeliest to be honest.
+            registry.heads.expire_oldest()
+        registry.heads.add(self, registry.clock())
+
+    def upgrade_later(self, transport: asyncio.Transport, peer: tuple[str, int], head: bytes, rest: bytes) -> None:
+        """Take over a connection that HTTP has served, for the upgrade request `head` and the bytes behind it."""
+        self._transport, self._peer = transport, peer
+        self._head += head + END_OF_HEAD + rest
+        self._end = len(head)
+        transport.set_protocol(self)
+        self._door.handshake_queue.queue(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._door.registry.heads.discard(self)
+        self._door.handshake_queue.forget(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._end >= 0:
+            self._more(data)
+            return
+        seen = max(len(self._head) - len(END_OF_HEAD) + 1, 0)
+        self._head += data
+        if self._preamble:
+            seen = 0
+            if not self._read_preamble():
+                return
+        elif proxy_protocol.begins(self._head):
+            self._refuse(Reject(400, _NO_PREAMBLE))
+            return
+        end = self._head.find(END_OF_HEAD, seen)
+        if end > self._door.limits.max_head_bytes or (end < 0 and len(self._head) > self._door.limits.max_head_bytes):
+            self._refuse(Reject(431, "the request head is too large"))
+        elif end >= 0:
+            self._decide(end)
+        elif not 0x41 <= self._head[0] <= 0x5A:  # no method begins so: TLS, or noise
+            self._refuse(Reject(400, "plain HTTP is spoken here"))
+
+    def _read_preamble(self) -> bool:
+        """Whether it was there, and something of the request has arrived behind it."""
+        try:
+            found = proxy_protocol.read(self._head)
+        except proxy_protocol.BadProxyHeader as why:
+            self._refuse(Reject(400, str(why)))
+            return False
+        if found is None:
+            return False
+        self._preamble = False
+        self._peer = found.client or self._peer
+        del self._head[: found.size]
+        return bool(self._head)
+
+    def expire(self) -> None:
+        self._door.registry.counters.heads_dropped += 1
+        if self._head:
+            self._refuse(Reject(408, "the request head did not arrive in time"))
+        else:
+            self._transport.abort()
+
+    def _decide(self, end: int) -> None:
+        head = bytes(self._head[:end])
+        if wants_websocket(head):
+            self._end = end
+            self._door.registry.heads.discard(self)
+            self._door.handshake_queue.queue(self)
+            return
+        http = self._door.serve_http(self._transport, self._peer)
+        if isinstance(http, Reject):
+            self._refuse(http)
+            return
+        self._door.registry.heads.discard(self)
+        self._door.registry.gc_pacing.made(ANSWERED)
+        self._transport.set_protocol(http)
+        http.connection_made(self._transport)
+        http.data_received(bytes(self._head))
+
+    def _more(self, data: bytes) -> None:
+        """Frames before the answer. A little of it is read on, so that we notice when the client has left."""
+        self._head += data
+        if len(self._head) > 2 * self._door.limits.max_head_bytes:
+            self._transport.pause_reading()
+
+    def do_handshake(self) -> None:
+        self._upgrade(bytes(self._head[: self._end]), bytes(self._head[self._end + len(END_OF_HEAD) :]))
+
+    def _upgrade(self, head: bytes, rest: bytes) -> None:
+        if self._transport.is_closing():
+            return
+        judged = self._judge(head)
+        if isinstance(judged, Reject):
+            self._refuse(judged)
+            return
+        answer, websocket = judged
+        self._transport.write(answer)
+        self._transport.resume_reading()
+        adopt(self._transport, websocket)
+        self._door.registry.gc_pacing.made(UPGRADED)
+        feed(self._transport, rest)
+
+    def _judge(self, head: bytes) -> tuple[bytes, PicowsListener] | Reject:
+        request = parse(head, self._peer)
+        if isinstance(request, Reject):
+            return request
+        headers = request.headers
+        try:
+            peer = self._door.proxies.peer(*self._peer, lambda name: headers.get(name, ""))
+        except BadForwarding as why:
+            return Reject(400, str(why))
+        if peer.proxy:
+            request = replace(request, peer=(peer.address, peer.port), proxy=peer.proxy)
+        answer = accept(request)
+        if isinstance(answer, Reject):
+            return answer
+        websocket = self._door.admit(request, self._transport)
+        return websocket if isinstance(websocket, Reject) else (answer, websocket)
+
+    def _refuse(self, reject: Reject) -> None:
+        registry = self._door.registry
+        registry.heads.discard(self)
+        registry.counters.refused[reject.status] += 1
+        self._transport.write(reject.to_bytes())
+        Drain(self._transport, registry).start()

@@ -1,0 +1,1 @@
+"""Messages between instances: inboxes, their handlers, and announcements."""

@@ -1,0 +1,115 @@
+"""Sends a message to another instance: to its inbox, or directly to the handler if the instance is this one.
+
+The owner of a node, a job or a session is looked up again if its inbox is gone. A message that still has no
+destination is answered to its sender, by a rule for each kind of message.
+"""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from time import monotonic
+
+from dragoman.protocol.peer import (
+    Assign,
+    Bounced,
+    CancelJob,
+    FromNode,
+    InboxMessage,
+    JobEnded,
+    JobMoved,
+    UtteranceFor,
+    encode_peer,
+    kind_of,
+)
+from dragoman.services.loops import retry
+from dragoman.services.metrics import Metrics
+from dragoman.services.routing.handlers import Handlers
+from dragoman.store.errors import StoreError
+from dragoman.store.inbox import Inboxes, Push
+from dragoman.store.jobs import Jobs
+from dragoman.store.owners import Owners
+
+FULL_INBOX_TIMEOUT_S = 2.0
+RETRY_PAUSE_S = 0.05
+
+
+class NoRoom(Exception):
+    """An inbox stayed full until the time-out."""
+
+
+class Router:
+    def __init__(
+        self, instance: str, handlers: Handlers, inboxes: Inboxes, owners: Owners, jobs: Jobs, metrics: Metrics
+    ) -> None:
+        self.instance, self.inboxes, self.owners, self.jobs, self.metrics = instance, inboxes, owners, jobs, metrics
+        self._handlers = handlers
+
+    async def push(self, instance: str, message: InboxMessage, trace_id: str = "") -> Push:
+        """To one instance; a message to ourselves needs no Redis."""
+        if instance == self.instance:
+            await self._handlers.handle(message)
+            return Push.OK
+        verdict = await self.inboxes.push(instance, kind_of(message), encode_peer(message), trace_id)
+        self.metrics.pushed.labels(verdict).inc()
+        return verdict
+
+    async def to_node(self, owner: str, message: Assign | CancelJob) -> Push:
+        """To the owner of the node's socket: `owner`, and if its inbox is gone, the owner that Redis names."""
+        verdict = await self.push(owner, message)
+        if verdict is not Push.GONE:
+            return verdict
+        found = await self.owners.node_owner(message.node_id)
+        return await self.push(found, message) if found is not None and found != owner else Push.GONE
+
+    async def to_driver(self, driver: str, message: FromNode | Bounced) -> Push:
+        """To the driver of the job. If it died, the job's record names the instance that adopted the job."""
+        verdict = await self.push(driver, message)
+        return verdict if verdict is not Push.GONE else await self.to_adopter(driver, message)
+
+    async def to_adopter(self, former: str, message: FromNode | Bounced) -> Push:
+        """To the driver in the job's record, unless that is still `former`."""
+        job = await self.jobs.get(message.job_id)
+        adopter = job.get("driver") if job is not None else None
+        return await self.push(adopter, message) if adopter is not None and adopter != former else Push.GONE
+
+    async def bounce(self, message: Assign, timeout_s: float = 0.0) -> None:
+        """Notify an assignment's driver that it did not reach its node. Raises NoRoom: the caller has to try again."""
+        bounced = Bounced(message.node_id, message.epoch, message.job_id, message.attempt)
+        await self.push_until(message.driver, lambda: self.to_driver(message.driver, bounced), timeout_s)
+
+    async def push_until(self, instance: str, push: Callable[[], Awaitable[Push]], timeout_s: float) -> Push:
+        """Repeat `push` while the inbox is full or Redis is unavailable. Raises NoRoom or Redis's last error."""
+
+        async def step() -> Push:
+            verdict = await push()
+            if verdict is Push.FULL:
+                raise NoRoom(f"the inbox of {instance} is full")
+            return verdict
+
+        return await retry(step, until=monotonic() + timeout_s, pause_s=RETRY_PAUSE_S, on=(StoreError, NoRoom))
+
+    # -- entries of a dead instance's inbox: each raises NoRoom if its destination is full ---------
+
+    async def rehome_assign(self, message: Assign) -> None:
+        owner = await self.owners.node_owner(message.node_id)
+        if owner is None or await self.push(owner, message) is not Push.OK:
+            await self.bounce(message, FULL_INBOX_TIMEOUT_S)
+
+    async def rehome_cancel(self, message: CancelJob) -> None:
+        owner = await self.owners.node_owner(message.node_id)
+        if owner is not None:
+            await self.push_until(owner, partial(self.push, owner, message), FULL_INBOX_TIMEOUT_S)
+
+    async def rehome_to_driver(self, message: FromNode | Bounced) -> None:
+        job = await self.jobs.get(message.job_id)
+        driver = job.get("driver") if job is not None else None
+        verdict = Push.GONE
+        if driver is not None:
+            verdict = await self.push_until(driver, partial(self.push, driver, message), FULL_INBOX_TIMEOUT_S)
+        if verdict is not Push.OK:
+            await self._handlers.handle(message)  # no instance drives the job: we may watch it as an orphan
+
+    async def rehome_to_session(self, message: JobEnded | JobMoved | UtteranceFor) -> None:
+        owner = await self.owners.session_owner(message.session_id)
+        if owner is None or await self.push(owner, message) is not Push.OK:
+            # No instance owns the session: our handler parks the result, or answers that the session is gone.
+            await self._handlers.handle(message)

@@ -1,0 +1,127 @@
+"""What a session asks for: one utterance into one language; and what it hears of it.
+
+The session is the listener. The classes below `Listener` know nothing else of it, so a member of a room can be one.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dragoman.domain.job_signals import End
+from dragoman.domain.placement import NoNode
+from dragoman.domain.turn import Turn
+from dragoman.protocol.audio import decode_base64, duration_ms
+from dragoman.protocol.errors import BadAudio
+from dragoman.protocol.node import JobAssign, NodePartial
+
+MAX_NODES = 64  # of one session whose latest index is known
+
+
+class Listener(Protocol):
+    def job_waits(self, request: "JobRequest", why: NoNode) -> None: ...
+
+    def job_dispatched(self, request: "JobRequest", node_id: str, attempt: int) -> None: ...
+
+    def job_accepted(self, request: "JobRequest") -> None: ...
+
+    def job_partial(self, request: "JobRequest", partial: NodePartial) -> None: ...
+
+    def job_moved(self, request: "JobRequest") -> None: ...
+
+    def job_ended(self, request: "JobRequest", end: End) -> None: ...
+
+
+class TurnQueue:
+    """A turn and the queue of its jobs: each is placed when the one before is placed or has failed."""
+
+    def __init__(self, turn: Turn) -> None:
+        self.turn = turn
+        self.jobs = 0
+        self._tail: asyncio.Future[None] | None = None
+
+    def join(self) -> "TurnPosition":
+        self.jobs += 1
+        before, mine = self._tail, asyncio.get_running_loop().create_future()
+        self._tail = mine
+        return TurnPosition(before, mine)
+
+
+class TurnPosition:
+    """A position in a turn's queue, in the order of the cuts."""
+
+    __slots__ = ("_before", "_mine")
+
+    def __init__(self, before: "asyncio.Future[None] | None", mine: "asyncio.Future[None]") -> None:
+        self._before, self._mine = before, mine
+
+    async def my_turn(self) -> None:
+        if self._before is not None:
+            await asyncio.shield(self._before)
+
+    def leave(self) -> None:
+        if not self._mine.done():
+            self._mine.set_result(None)
+
+
+class LatestIndexes:
+    """The latest index of one session that each node was sent: an old node does not translate an earlier one then."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, int] = {}
+
+    def sent(self, node_id: str, index: int) -> None:
+        self._of[node_id] = max(index, self._of.pop(node_id, 0))
+        if len(self._of) > MAX_NODES:
+            del self._of[next(iter(self._of))]
+
+    def is_after(self, node_id: str, index: int) -> bool:
+        return self._of.get(node_id, index) > index
+
+    def nodes_after(self, index: int) -> frozenset[str]:
+        return frozenset([node_id for node_id, latest in self._of.items() if latest > index])
+
+
+@dataclass(slots=True)
+class JobRequest:
+    job_id: str
+    request_id: str
+    listener: Listener
+    assignment: JobAssign  # as for a first attempt
+    cut_at: float
+    turn_queue: TurnQueue
+    position: TurnPosition
+    ends_turn: bool
+    audio_ms: int | None = None  # None: to be counted
+    may_park: bool = False  # cut by length: an old node keeps it until its turn goes on
+    needs: frozenset[str] = frozenset()
+    tenant: str = "default"
+    latest: LatestIndexes = field(default_factory=LatestIndexes)  # the session's
+    client_lag_ms: float | None = None  # from the client to us, of the last chunk in it
+    release_state: str = ""  # how the release window settled its index, or why it dropped the result
+
+    def settled(self, release_state: str) -> None:
+        """For the record of the job."""
+        self.release_state = release_state
+
+    @property
+    def audio_s(self) -> float:
+        """The length of its audio; 0 if that is not known."""
+        if self.audio_ms is None:
+            about = self.assignment
+            try:
+                self.audio_ms = duration_ms(about.audio_format, decode_base64(about.audio), about.sample_rate)
+            except BadAudio:
+                self.audio_ms = 0
+        return self.audio_ms / 1000
+
+    @property
+    def session_id(self) -> str:
+        return self.assignment.session_id
+
+    @property
+    def index(self) -> int:
+        return self.assignment.utterance_index
+
+    @property
+    def trace_id(self) -> str:
+        return self.assignment.trace_id

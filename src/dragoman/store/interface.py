@@ -1,0 +1,151 @@
+"""What the store needs of Redis, whether it is one server or a Cluster.
+
+`call` and `evaluate` return futures: start several, await them together, and they leave in one write at the end of the
+loop's turn. The key always comes first after the command, because in a Cluster it decides where the command goes.
+A caller that has more to do in this turn calls `hurry`, so that Redis works meanwhile; a caller that knows what to ask
+next can have it ready by then (`keeping`).
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from binascii import crc_hqx
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from dragoman.store import script as scripts
+from dragoman.store.link import Address, Call, pack
+from dragoman.store.ops import Ops
+from dragoman.store.script import Script, tag_of
+
+SLOTS = 16384
+
+
+def slot_of(key: str) -> int:
+    return crc_hqx(tag_of(key).encode(), 0) % SLOTS
+
+
+def load_scripts() -> list[bytes]:
+    """The greeting of every new connection: all scripts, before anything else."""
+    return [pack(("SCRIPT", "LOAD", script.source)) for script in scripts.ALL.values()]
+
+
+class Redis(ABC):
+    """What the rest of the store sees."""
+
+    def __init__(self, *, timeout_s: float, name: str) -> None:
+        self.ops = Ops()
+        self.timeout_s = timeout_s
+        self.name = name
+        self._loop = asyncio.get_running_loop()
+        self._keeper: Kept | None = None
+
+    def call(self, command: str, key: str, *args: Any) -> "asyncio.Future[Any]":
+        """One command on one key."""
+        future = self._loop.create_future()
+        packed = pack((command, key, *args))
+        self._pass_on(Call(packed, future, self.ops[command]), key)
+        return future
+
+    def call_at(self, key: str, *command: Any) -> "asyncio.Future[Any]":
+        """A command whose key is not its first argument (XGROUP CREATE …), sent to where `key` lives."""
+        future = self._loop.create_future()
+        self._pass_on(Call(pack(command), future, self.ops[str(command[0])]), key)
+        return future
+
+    def call_where(self, key: str, *command: Any) -> "list[asyncio.Future[Any]]":
+        """A command without a key, at every server that may have taken what was written at `key`."""
+        return [self.call_at(key, *command)]
+
+    def evaluate(self, script: Script, keys: list[str], args: list[Any]) -> "asyncio.Future[Any]":
+        """One script; `Script.__call__` is the way to it."""
+        future = self._loop.create_future()
+        packed = pack(("EVALSHA", script.sha, len(keys), *keys, *args))
+        call = Call(packed, future, self.ops[script.name], script=(script, keys, args))
+        self._pass_on(call, keys[0])
+        return future
+
+    @contextmanager
+    def keeping(self) -> Iterator["Kept"]:
+        """Calls made inside are made ready and kept for `Kept.send`. Nothing may be awaited inside."""
+        kept = self._keeper = Kept(self._submit)
+        try:
+            yield kept
+        finally:
+            self._keeper = None
+
+    def _pass_on(self, call: Call, key: str) -> None:
+        if self._keeper is None:
+            self._submit(call, key)
+        else:
+            self._keeper.calls.append((call, key))
+
+    def _as_eval(self, call: Call) -> None:
+        """Make a call whose script the server has forgotten carry its source."""
+        script, keys, args = call.script
+        call.packed = pack(("EVAL", script.source, len(keys), *keys, *args))
+        call.script = None
+
+    @abstractmethod
+    def _submit(self, call: Call, key: str) -> None: ...
+
+    @abstractmethod
+    def hurry(self) -> None:
+        """Write now what would leave at the end of the loop's turn, to every server that has nothing else to do.
+
+        A busy one gets to it no sooner, and more may join what waits: together is cheaper.
+        """
+
+    @property
+    @abstractmethod
+    def connected(self) -> bool:
+        """Whether every part of Redis can be reached right now."""
+
+    @property
+    @abstractmethod
+    def flushes(self) -> int:
+        """Writes to Redis so far: what a round trip costs is counted here."""
+
+    @property
+    @abstractmethod
+    def reconnects(self) -> int:
+        """How often a connection was lost so far: a change means that Redis, or the way to it, was away."""
+
+    @abstractmethod
+    async def wait_connected(self) -> None: ...
+
+    @abstractmethod
+    def address_of(self, key: str) -> Address:
+        """Where `key` lives now; for connections of one's own."""
+
+    @abstractmethod
+    def addresses(self) -> list[Address]:
+        """Every server that holds data."""
+
+    @abstractmethod
+    async def on_each(self, *command: Any) -> list[Any]:
+        """A command without a key, on every server that holds data."""
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+    def doubt(self) -> None:
+        """Somebody was sent elsewhere: what is known of who holds which key may be old."""
+        return
+
+    async def publish(self, channel: str, data: bytes) -> None:
+        """Tell whoever listens now; nobody may rely on it."""
+        await self.call("PUBLISH", channel, data)
+
+
+class Kept:
+    """Calls that are ready to be sent. Their futures are answered after that, or never."""
+
+    def __init__(self, submit: Callable[[Call, str], None]) -> None:
+        self.calls: list[tuple[Call, str]] = []
+        self._submit = submit
+
+    def send(self) -> None:
+        calls, self.calls = self.calls, []
+        for call, key in calls:
+            self._submit(call, key)

@@ -1,0 +1,27 @@
+-- Put a token or a principal on the list of revoked ones.
+--
+-- KEYS  entries   hash    name → JSON
+--       expiry    zset    names that leave the list by themselves, by when, ms
+--       version   string  counts the changes
+-- ARGV  name      str
+--       entry     str
+--       until_ms  int     ms; 0 = until it is allowed
+--       limit     int     entries at most
+--       prune     int     expired entries to remove at most
+--       now       now
+--
+-- Returns the version, or 'FULL'.
+for _, old in ipairs(redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, prune)) do
+    redis.call('HDEL', entries, old)
+    redis.call('ZREM', expiry, old)
+end
+if redis.call('HEXISTS', entries, name) == 0 and redis.call('HLEN', entries) >= limit then
+    return 'FULL'
+end
+redis.call('HSET', entries, name, entry)
+if until_ms > 0 then
+    redis.call('ZADD', expiry, until_ms, name)
+else
+    redis.call('ZREM', expiry, name)
+end
+return redis.call('INCR', version)

@@ -1,0 +1,144 @@
+"""Chat accounts: floods of logins, and one user that takes more than its share of the archive."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterable
+from uuid import uuid4
+
+from dragoman.protocol.chat import MAX_BODY_UNITS
+from dragoman.tools.bench.abuse.attack import Answers, Attack, good
+from dragoman.tools.bench.abuse.doors import get, operator, post
+from dragoman.tools.bench.abuse.scene import Scene
+from dragoman.tools.bench.abuse.wire import HONEST, HOSTILE, Ended, Wire, tcp
+
+PASSWORD = "correct horse battery staple"
+LARGEST = "語" * MAX_BODY_UNITS  # 12 KiB
+BATCH = 32
+REUSES = 200
+TRIES_PER_ADDRESS = 4  # one address may try a name five times a minute
+OWNER_LOGINS = 3
+
+
+async def code_of(scene: Scene, request: bytes, source: str = HOSTILE) -> str:
+    """The `code` of one answer to a request of chat."""
+    async with tcp(scene.port, source=source) as wire:
+        await wire.write(request)
+        try:
+            return str((await wire.json_answer()).get("code", "no code"))
+        except Ended as end:
+            return str(end)
+
+
+def login(name: str, password: str = PASSWORD) -> bytes:
+    return post("/auth/login", json.dumps({"username": name, "password": password}).encode())
+
+
+async def owner_of_an_account(scene: Scene) -> str:
+    """The name of a new account whose owner has logged in once from its address."""
+    name = f"owner-{uuid4().hex[:12]}"
+    body = json.dumps({"username": name, "password": PASSWORD}).encode()
+    async with tcp(scene.port, source=HONEST) as wire:
+        await wire.write(post("/api/v1/chat/users", body, f"Authorization: Bearer {operator(scene)}"))
+        if "userId" not in (told := await wire.json_answer()):
+            raise Ended(f"no account: {told}")
+    await code_of(scene, login(name), HONEST)
+    return name
+
+
+async def attacked(scene: Scene, name: str, requests: Iterable[tuple[bytes, str]]) -> Answers:
+    """All requests at once, each from its address, while the owner of `name` logs in."""
+    seen: Answers = Counter()
+
+    async def send(request: bytes, source: str) -> None:
+        seen[await code_of(scene, request, source)] += 1
+
+    async def owner() -> None:
+        for _ in range(OWNER_LOGINS):
+            seen[f"owner {await code_of(scene, login(name), HONEST)}"] += 1
+
+    async with asyncio.TaskGroup() as group:
+        for request, source in requests:
+            group.create_task(send(request, source))
+        group.create_task(owner())
+    return seen
+
+
+async def login_flood(scene: Scene) -> Answers:
+    """Invented names: each costs the server one hash."""
+    names = [f"nobody-{uuid4().hex[:12]}" for _ in range(scene.scale.crowd)]
+    return await attacked(scene, await owner_of_an_account(scene), [(login(name), HOSTILE) for name in names])
+
+
+async def lockout(scene: Scene) -> Answers:
+    """Wrong passwords for one account from many addresses, more than a name allows within an hour."""
+    name = await owner_of_an_account(scene)
+    wrong = login(name, "wrong password")
+    sources = [f"127.0.66.{1 + number // TRIES_PER_ADDRESS}" for number in range(scene.login_tries + 20)]
+    return await attacked(scene, name, [(wrong, source) for source in sources])
+
+
+async def answers(wire: Wire, count: int) -> Answers:
+    """What so many messages were answered at first."""
+    seen: Answers = Counter()
+    while seen.total() < count:
+        told = await wire.until("ACK", "ERROR")
+        if told["type"] == "closed":
+            raise Ended(f"closed {told['code']}")
+        if told.get("ackType") != "saved":
+            seen[str(told.get("reason", told.get("ackType")))] += 1
+    return seen
+
+
+def message(name: str, body: str) -> dict[str, object]:
+    return {"type": "SINGLE_CHAT", "clientMsgId": name, "to": "8000001", "body": body}
+
+
+async def stores_much(scene: Scene) -> Answers:
+    """One user sends the largest messages until its bytes of the day are used up."""
+    seen: Answers = Counter()
+    async with scene.chatter() as wire:
+        for _ in range(scene.chat_bytes // (BATCH * len(LARGEST.encode())) + 2):
+            for _ in range(BATCH):
+                await wire.say(message(uuid4().hex, LARGEST))
+            seen += await answers(wire, BATCH)
+        seen[await wire.lives()] += 1
+    return seen
+
+
+async def reads_much(scene: Scene) -> Answers:
+    """One user requests its history again and again."""
+    request = get("/single-chat/message/cursor?peerUserId=1000002", f"Authorization: Bearer {scene.user()}")
+    return Counter([await code_of(scene, request) for _ in range(2 * scene.history_per_minute)])
+
+
+async def reused_ids(scene: Scene) -> Answers:
+    """One clientMsgId with another body each time: the first message stands, and no dead letter is kept."""
+    seen: Answers = Counter()
+    name = uuid4().hex
+    async with scene.chatter() as wire:
+        for number in range(REUSES):
+            await wire.say(message(name, f"{number}{LARGEST}"[:MAX_BODY_UNITS]))
+            seen += await answers(wire, 1)
+        seen[await wire.lives()] += 1
+    async with tcp(scene.port, source=HONEST) as wire:
+        await wire.write(get("/api/v1/cluster", f"Authorization: Bearer {operator(scene)}"))
+        letters = (await wire.json_answer())["dead_letters"]
+    if any(letters.values()):
+        seen["dead letters"] += 1
+    return seen
+
+
+ATTACKS = (
+    Attack("login_flood", "logins with invented names", login_flood, good("40100", "owner 0"), good("50000")),
+    Attack("lockout", "wrong passwords for one account", lockout, good("40100", "42900", "owner 0"), good("50000")),
+    Attack(
+        "stores_much",
+        "one user that stores without end",
+        stores_much,
+        good("accepted", "quota_exceeded", "lives on"),
+        good("server_busy"),
+    ),
+    Attack("reads_much", "one user that requests history without end", reads_much, good("0", "42900")),
+    Attack("reused_ids", "one clientMsgId with many bodies", reused_ids, good("accepted", "lives on")),
+)

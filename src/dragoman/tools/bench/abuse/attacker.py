@@ -1,0 +1,49 @@
+"""The process that attacks. It runs at a low priority: it stands for machines that are not this one.
+
+An attack is repeated until the time is over, at least once, with a pause between two rounds.
+"""
+
+import asyncio
+import os
+import time
+from collections import Counter
+from typing import Any
+
+from dragoman.instance.open_files import raise_file_limit
+from dragoman.tools.bench.abuse.attack import Answers
+from dragoman.tools.bench.abuse.attacks import BY_NAME
+from dragoman.tools.bench.abuse.scene import Scale, Scene
+from dragoman.tools.bench.load_process import play
+from dragoman.tools.bench.processes import stand_aside
+
+PAUSE_S = 0.05
+NICE = 10
+SPARE_FILES = 2500
+
+
+async def aside() -> None:
+    stand_aside()
+
+
+async def attack(name: str, seconds: float, scale: dict[str, int], **where: Any) -> dict[str, Any]:
+    """Rounds of one attack, and what was answered; `where` has the other fields of `Scene`."""
+    scene = Scene(scale=Scale(**scale), **where)
+    if not raise_file_limit(scene.scale.strangers + SPARE_FILES):
+        raise OSError("that many connections take more open files than the system allows (ulimit -Hn)")
+    seen: Answers = Counter()
+    began, rounds = time.monotonic(), 0
+    while not rounds or time.monotonic() - began < seconds:
+        seen += await BY_NAME[name].run(scene)
+        rounds += 1
+        await asyncio.sleep(PAUSE_S)
+    return {"answers": dict(seen), "rounds": rounds, "seconds": time.monotonic() - began}
+
+
+def main() -> None:
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # also where the bench itself was given a higher one
+    os.nice(NICE)
+    play({"aside": aside, "attack": attack})
+
+
+if __name__ == "__main__":
+    main()

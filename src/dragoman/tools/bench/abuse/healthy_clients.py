@@ -1,0 +1,302 @@
+"""Who must not notice anything: a session with its node, and two chat users, at a steady pace, each thing timed.
+
+The session is at the first instance and the node at the last, one user at each: everything crosses. Utterance and
+message `n` are due at `start + n / rate`, and are timed from then to the result, or to the receiver, also when they go
+later because too much is still unanswered, as honest clients do it. Whatever they hear beside that, a close, an error,
+the same again or out of order, is a failure; that they are asked to slow down is counted.
+"""
+
+import asyncio
+import time
+from array import array
+from time import monotonic
+from typing import Any
+
+import jwt
+import msgspec
+from picows import WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
+
+from dragoman.node import Capabilities
+from dragoman.protocol.codec import encode
+from dragoman.protocol.node import ResourceUsage
+from dragoman.tools.bench.abuse.scene import NODE
+from dragoman.tools.bench.load import percentile
+from dragoman.tools.bench.load_process import play
+from dragoman.tools.bench.speech_audio import AUDIO
+
+_IDLE = ResourceUsage(0.0, 0.0, 0)
+FIRST_UID = 1_000_001
+TOKEN_S = 86_400
+OPEN_PATIENCE_S = 30.0
+SETTLE_S = 20.0
+LOOK_S = 0.02
+HEARTBEAT_S = 10.0
+MOST = 1_000_000
+IN_FLIGHT = 50  # on a machine that stands still for seconds more of them would only fill the node
+NEVER = 0.0
+_TEXT = WSMsgType.TEXT
+_LANGUAGES = ("en", "es")
+
+_ABOUT = b'"job_id":"%b","attempt_id":%d,"node_id":"%b","session_id":"%b","trace_id":"%b"'
+_RESULT = (
+    b'{"type":"job_result",' + _ABOUT + b',"utterance_index":%d,"success":true,"text_asr":"a","text_translated":"b"}'
+)
+_UTTERANCE = (
+    b'{"type":"utterance","session_id":"%b","utterance_index":%d,"manual_cut":true,"src_lang":"en","tgt_lang":"es",'
+    b'"audio":"' + AUDIO + b'","audio_format":"opus","sample_rate":16000}'
+)
+_SAY = b'{"type":"SINGLE_CHAT","clientMsgId":"b-%d","to":"%d","body":"Shall we meet at the station at seven?"}'
+_DELIVERED = b'{"type":"ACK","ackType":"delivered","serverMsgId":"%b","to":"%b"}'
+
+
+class Told(msgspec.Struct, gc=False, rename={"from_": "from"}):
+    """What any of them is told, as far as it matters."""
+
+    type: str
+    job_id: str = ""
+    attempt_id: int = 1
+    session_id: str = ""
+    utterance_index: int = 0
+    trace_id: str = ""
+    ackType: str = ""
+    clientMsgId: str = ""
+    serverMsgId: str = ""
+    from_: str = ""
+
+
+_decode = msgspec.json.Decoder(Told).decode
+
+
+class Course:
+    """One thing done again and again: when each was due, and when it had come to its end."""
+
+    def __init__(self, name: str, failures: list[str]) -> None:
+        self.name = name
+        self.count = self.ended = 0
+        self.last = -1
+        self._failures = failures
+        self._due, self._done = array("d"), array("d")
+
+    def begin(self, due: float) -> int:
+        self._due.append(due)
+        self._done.append(NEVER)
+        self.count += 1
+        return self.count - 1
+
+    def done(self, number: int, now: float) -> None:
+        if not 0 <= number < self.count:
+            self._failures.append(f"{self.name} {number} was never begun")
+        elif self._done[number] != NEVER:
+            self._failures.append(f"{self.name} {number} came twice")
+        else:
+            self._done[number] = now
+            self.ended += 1
+
+    def missing(self, first: int = 0, last: int | None = None) -> int:
+        return sum(1 for done in self._done[first:last] if done == NEVER)
+
+    def times(self, first: int, last: int) -> dict[str, float]:
+        """In milliseconds; one that has not come counts as long as it is late."""
+        now = monotonic()
+        taken = sorted(
+            ((done if done != NEVER else now) - due) * 1e3
+            for due, done in zip(self._due[first:last], self._done[first:last], strict=True)
+        )
+        return {"count": len(taken), "p50_ms": percentile(taken, 0.5), "p99_ms": percentile(taken, 0.99)}
+
+
+class HealthyClients:
+    def __init__(self) -> None:
+        self.failures: list[str] = []
+        self.speech, self.chat = Course("utterance", self.failures), Course("message", self.failures)
+        self.saved = self.slowed = 0
+        self._marks = (0, 0)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def open(self, urls: list[str], secret: str, issuer: str, chat_issuer: str) -> None:
+        def token(typ: str, sub: str) -> str:
+            told = {"iss": issuer, "exp": int(time.time()) + TOKEN_S, "typ": typ, "sub": sub}
+            return jwt.encode(told, secret, algorithm="HS256")
+
+        def user(uid: int) -> bytes:
+            told = {"iss": chat_issuer, "exp": int(time.time()) + TOKEN_S, "typ": "access", "uid": uid, "sv": 0}
+            return b'{"type":"AUTH","token":"%b"}' % jwt.encode(told, secret, algorithm="HS256").encode()
+
+        self.node = Node(self, token("node", NODE))
+        self.speaker = Speaker(self, token("client", "honest"))
+        self.sender, self.receiver = User(self, user(FIRST_UID)), User(self, user(FIRST_UID + 1))
+        places = ((self.node, urls[-1], "/ws/node"), (self.speaker, urls[0], "/ws/session"))
+        async with asyncio.timeout(OPEN_PATIENCE_S):
+            for who, url, path in (*places, (self.sender, urls[0], "/ws"), (self.receiver, urls[-1], "/ws")):
+                await ws_connect(lambda: who, f"{url}{path}")  # noqa: B023
+                await who.opened
+
+    async def begin(self, per_s: float) -> None:
+        self._tasks = [asyncio.create_task(self._pace(per_s)), asyncio.create_task(self._beat())]
+
+    async def mark(self) -> None:
+        """What is due from now on is of the next look."""
+        self._marks = (self.speech.count, self.chat.count)
+
+    async def look(self) -> dict[str, Any]:
+        """Of what was due since the mark, once all of it has come or patience is over."""
+        (speech, chat), until = self._marks, (self.speech.count, self.chat.count)
+        for _ in range(int(SETTLE_S / LOOK_S)):
+            if self.failures or not self.speech.missing(speech, until[0]) + self.chat.missing(chat, until[1]):
+                break
+            await asyncio.sleep(LOOK_S)
+        times = {"speech": self.speech.times(speech, until[0]), "chat": self.chat.times(chat, until[1])}
+        return {**times, "failures": self.failures[:5]}
+
+    async def rest(self) -> dict[str, Any]:
+        """Say nothing more; what was said must have come, and every message must have been saved."""
+        for task in self._tasks:
+            task.cancel()
+        for _ in range(int(SETTLE_S / LOOK_S)):
+            if not self._missing():
+                break
+            await asyncio.sleep(LOOK_S)
+        said = {"utterances": self.speech.count, "messages": self.chat.count, "slowed": self.slowed}
+        return {**said, "lost": self._missing(), "failures": self.failures[:5]}
+
+    def _missing(self) -> int:
+        return self.speech.missing() + self.chat.missing() + self.chat.count - self.saved
+
+    async def _pace(self, per_s: float) -> None:
+        """Who is due is due, however late we wake."""
+        start = monotonic()
+        for number in range(MOST):
+            due = start + number / per_s
+            await asyncio.sleep(max(due - monotonic(), 0))
+            while max(self.speech.count - self.speech.ended, self.chat.count - self.chat.ended) >= IN_FLIGHT:  # noqa: ASYNC110
+                await asyncio.sleep(LOOK_S)
+            self.speaker.say(self.speech.begin(due))
+            self.sender.say(self.chat.begin(due), FIRST_UID + 1)
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            self.node.heartbeat()
+
+
+class _Guest(WSListener):
+    def __init__(self, all: HealthyClients) -> None:
+        self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._all = all
+        self._transport: WSTransport
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        self._transport = transport
+        self.greet()
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        if frame.msg_type is _TEXT:
+            payload = frame.get_payload_as_bytes()
+            if not self.told(_decode(payload), monotonic()):
+                self._all.failures.append(f"{type(self).__name__} was told {payload[:200].decode(errors='replace')}")
+        elif frame.msg_type is WSMsgType.CLOSE:
+            payload = frame.get_payload_as_bytes()
+            self._all.failures.append(f"{type(self).__name__} was closed: {int.from_bytes(payload[:2], 'big')}")
+
+    def on_ws_disconnected(self, transport: WSTransport) -> None:
+        self._all.failures.append(f"{type(self).__name__} lost its connection")
+        if not self.opened.done():
+            self.opened.set_exception(ConnectionError(f"{type(self).__name__} was not let in"))
+
+    def greet(self) -> None:
+        raise NotImplementedError
+
+    def told(self, told: Told, now: float) -> bool:
+        """Whether that was to be expected."""
+        raise NotImplementedError
+
+
+class Node(_Guest):
+    def __init__(self, all: HealthyClients, token: str) -> None:
+        super().__init__(all)
+        self._token = token
+        self._capabilities = Capabilities(_LANGUAGES, _LANGUAGES, _LANGUAGES, 256, "bench")
+
+    def greet(self) -> None:
+        self._transport.send(_TEXT, encode(self._capabilities.register(NODE, self._token, draining=False)))
+
+    def heartbeat(self) -> None:
+        self._transport.send(_TEXT, encode(self._capabilities.heartbeat(NODE, _IDLE, draining=False)))
+
+    def told(self, told: Told, now: float) -> bool:
+        if told.type == "node_register_ack":
+            self.heartbeat()
+            self.opened.set_result(None)
+        elif told.type == "job_assign":
+            job = (
+                told.job_id.encode(),
+                told.attempt_id,
+                NODE.encode(),
+                told.session_id.encode(),
+                told.trace_id.encode(),
+            )
+            self._transport.send(_TEXT, b'{"type":"job_ack",' + _ABOUT % job + b"}")
+            self._transport.send(_TEXT, b'{"type":"job_started",' + _ABOUT % job + b"}")
+            self._transport.send(_TEXT, _RESULT % (*job, told.utterance_index))
+        return told.type in ("node_register_ack", "job_assign")
+
+
+class Speaker(_Guest):
+    def __init__(self, all: HealthyClients, token: str) -> None:
+        super().__init__(all)
+        self._token = token
+        self._session = b""
+
+    def greet(self) -> None:
+        told = {"type": "session_init", "client_version": "1", "platform": "web", "src_lang": "en", "tgt_lang": "es"}
+        self._transport.send(_TEXT, msgspec.json.encode(told | {"token": self._token}))
+
+    def say(self, number: int) -> None:
+        self._transport.send(_TEXT, _UTTERANCE % (self._session, number))
+
+    def told(self, told: Told, now: float) -> bool:
+        if told.type == "session_init_ack":
+            self._session = told.session_id.encode()
+            self.opened.set_result(None)
+        elif told.type == "translation_result":
+            self._all.speech.done(told.utterance_index, now)
+        elif told.type == "backpressure":
+            self._all.slowed += 1
+        return told.type in ("session_init_ack", "translation_result", "ui_event", "backpressure")
+
+
+class User(_Guest):
+    def __init__(self, all: HealthyClients, auth: bytes) -> None:
+        super().__init__(all)
+        self._auth = auth
+
+    def greet(self) -> None:
+        self._transport.send(_TEXT, self._auth)
+
+    def say(self, number: int, to: int) -> None:
+        self._transport.send(_TEXT, _SAY % (number, to))
+
+    def told(self, told: Told, now: float) -> bool:
+        if told.type == "AUTH_OK":
+            self.opened.set_result(None)
+        elif told.type == "ACK":
+            self._all.saved += told.ackType == "saved"
+        elif told.type == "SINGLE_CHAT":
+            self._transport.send(_TEXT, _DELIVERED % (told.serverMsgId.encode(), told.from_.encode()))
+            return self._arrived(int(told.clientMsgId.partition("-")[2]), now)
+        return told.type in ("AUTH_OK", "ACK", "PING")
+
+    def _arrived(self, number: int, now: float) -> bool:
+        chat = self._all.chat
+        chat.done(number, now)
+        in_order, chat.last = number == chat.last + 1, number
+        return in_order
+
+
+def main() -> None:
+    all = HealthyClients()
+    play({"open": all.open, "begin": all.begin, "mark": all.mark, "look": all.look, "rest": all.rest})
+
+
+if __name__ == "__main__":
+    main()

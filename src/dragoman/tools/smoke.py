@@ -1,0 +1,171 @@
+"""`dragoman smoke`: two instances on one Redis, a node on the first, a session on the second, and the way of a result.
+
+Everything is what a user would start: two configuration files, two `dragoman serve`, one `dragoman node`. It shows
+that instances find each other before anybody builds on it.
+"""
+
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+from signal import SIGTERM
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dragoman.cli import output
+from dragoman.cli.failure import Failure
+
+if TYPE_CHECKING:
+    from dragoman.embedded.parent_watch import Child
+
+READY_PATIENCE_S = 30.0
+LANGUAGES = "en,es"
+
+CONFIG = """\
+[server]
+port = {port}
+admin_port = 0
+
+[scheduler.phase2]
+enabled = true
+instance_id = "{name}"
+
+[scheduler.phase2.redis]
+url = "{redis}"
+key_prefix = "{prefix}"
+
+[log]
+level = "warning"
+"""
+
+
+def smoke(
+    redis: Annotated[
+        str | None,
+        typer.Option("--redis", metavar="URL", help="Use this Redis; without, a private one.", show_default=False),
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the two configuration files where they are.")] = False,
+) -> int:
+    """Start two instances with a node on one and a session on the other, and show the way of the result."""
+    folder = Path(tempfile.mkdtemp(prefix="dragoman-smoke-"))
+    try:
+        return asyncio.run(_run(folder, redis))
+    finally:
+        if keep:
+            output.line(f"configurations: {folder}")
+        else:
+            import shutil
+
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _run(folder: Path, redis_url: str | None) -> int:
+    from dragoman.embedded.engine import CHOOSE_PORT, EngineError, RedisServer, find_server, free_port
+
+    children: list[Child] = []
+    engine: RedisServer | None = None
+    try:
+        if redis_url is None:
+            engine = RedisServer(find_server(), folder / "redis", port=CHOOSE_PORT)
+            await asyncio.to_thread(engine.start)
+            redis_url = engine.tcp_url
+        ports = {"smoke-a": free_port(), "smoke-b": free_port()}
+        prefix = f"smoke-{folder.name[-8:]}"
+        for name, port in ports.items():
+            file = folder / f"{name}.toml"
+            file.write_text(CONFIG.format(name=name, port=port, redis=redis_url, prefix=prefix))
+            children.append(_start(folder, "--config", str(file), "serve"))
+            output.line(f"{name}: {file}, port {port}")
+        a, b = ports["smoke-a"], ports["smoke-b"]
+        await asyncio.gather(*(_until(port, "/health/ready", lambda told: told["ready"]) for port in (a, b)))
+        node = f"ws://127.0.0.1:{a}/ws/node"
+        children.append(
+            _start(folder, "node", "--quiet", "--url", node, "--languages", LANGUAGES, "--node-id", "smoke-node")
+        )
+        await _until(b, "/api/v1/cluster", lambda told: told["node_count"] > 0)
+        output.line("the node dialled in to smoke-a; smoke-b knows it")
+        return await _speak(a, b)
+    except EngineError as error:
+        raise Failure(f"{error}", 1) from None
+    finally:
+        await asyncio.to_thread(_end, children)
+        if engine is not None:
+            await asyncio.to_thread(engine.stop)
+
+
+async def _speak(a: int, b: int) -> int:
+    from dragoman.client import Result, Session
+    from dragoman.protocol.audio import SILENCE_PACKET, opus_run
+
+    async with Session(f"ws://127.0.0.1:{b}/ws/session", src="en", tgt="es") as session:
+        await session.utterance(opus_run([SILENCE_PACKET] * 50))
+        result = None
+        async with asyncio.timeout(READY_PATIENCE_S):
+            async for event in session:
+                if isinstance(event, Result):
+                    result = event
+                    break
+    if result is None:
+        raise Failure("no result came back.", 1)
+    job = await _get(b, f"/api/v1/jobs/{result.job_id}")
+    done = {port: await _done(port) for port in (a, b)}
+    for line in (
+        f"client  ─▶ smoke-b          an utterance of 1 s, cut by hand: {job['job_id']}",
+        f"smoke-b ─▶ smoke-a's inbox  job_assign for {job['node_id']}   ({done[a]} entries worked there)",
+        f"smoke-a ─▶ {job['node_id']}       over its socket",
+        f"smoke-a ─▶ smoke-b's inbox  job_ack, job_started, job_result   ({done[b]} entries worked there)",
+        f"smoke-b ─▶ client           {result.text_translated!r}, outcome {job['outcome']}, attempt {job['attempt']}",
+    ):
+        output.line(line)
+    crossed = job["node_id"] == "smoke-node" and min(done.values()) > 0
+    output.line("OK: the result crossed both instances." if crossed else "The result did not cross the instances.")
+    return 0 if crossed else 1
+
+
+def _start(folder: Path, *arguments: str) -> "Child":
+    from dragoman.embedded.parent_watch import Child
+
+    with (folder / "smoke.log").open("ab") as output:
+        return Child([sys.executable, "-m", "dragoman.cli.main", *arguments], dies_by=SIGTERM, output=output)
+
+
+def _end(children: "list[Child]") -> None:
+    for child in reversed(children):
+        child.signal(SIGTERM)
+        if child.wait(10.0) is None:
+            child.process.kill()
+            child.wait()
+        child.close()
+
+
+async def _get(port: int, path: str) -> Any:
+    import aiohttp
+
+    async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{port}{path}") as answer:
+        return await answer.json()
+
+
+async def _until(port: int, path: str, wanted: Any) -> None:
+    """Ask until the answer is wanted."""
+    import aiohttp
+
+    try:
+        async with asyncio.timeout(READY_PATIENCE_S):
+            while True:
+                try:
+                    if wanted(await _get(port, path)):
+                        return
+                except aiohttp.ClientError:
+                    pass
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise Failure(
+            f"http://127.0.0.1:{port}{path} did not become what it should in {READY_PATIENCE_S:g} s.", 1
+        ) from None
+
+
+async def _done(port: int) -> int:
+    """How many inbox entries the instance at this port has worked."""
+    samples = await _get(port, "/api/v1/metrics")
+    return int(sum(value for name, value in samples.items() if name.startswith("dragoman_inbox_done_total")))

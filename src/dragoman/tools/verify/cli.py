@@ -1,0 +1,158 @@
+"""`dragoman verify`: break a cluster on purpose, and show that nothing that was promised is lost."""
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from dragoman.cli import output
+from dragoman.cli.failure import USAGE, Failure
+from dragoman.cli.settings import settings
+from dragoman.tools.verify.fault_names import TITLES
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from dragoman.tools.verify.faults import Fault
+    from dragoman.tools.verify.rows import Row
+    from dragoman.tools.verify.run import Order, Outcome
+    from dragoman.tools.verify.settings import Load
+
+BROKEN = 1
+PIPE_WIDTH = 150
+
+HELP = """Break a cluster of its own in every way there is, and check that nothing promised was lost.
+
+Starts Redis, a database, two instances and three nodes; people speak and chat through the SDKs; faults strike at
+moments drawn from the seed. Then what clients were told is compared with what the stores have. One line a fault; exit
+status 0: every promise held, 1: one was broken, 2: it could not be tried.
+
+Faults: """
+
+
+def verify(
+    ctx: typer.Context,
+    seed: Annotated[int, typer.Option(help="Draws when faults strike, and whom. The same seed strikes the same.")] = 1,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            help="Seconds of load, shared by all faults; each gets at least what one strike needs. [one strike each]",
+            show_default=False,
+        ),
+    ] = None,
+    faults: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,NAME…", help="Only these faults; --list shows their names.", show_default=False),
+    ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(metavar="speech|chat|NAME", help="Only this load, or only this one fault.", show_default=False),
+    ] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Rounds, each with the next seed.")] = 1,
+    redis: Annotated[Literal["single", "cluster"], typer.Option(help="One Redis, or a Cluster of six.")] = "single",
+    db: Annotated[Literal["sqlite", "postgres"], typer.Option(help="Where messages are kept.")] = "sqlite",
+    messages_per_s: Annotated[float, typer.Option(min=1, max=10_000, help="Chat messages a second.")] = 60.0,
+    utterances_per_s: Annotated[float, typer.Option(min=0.1, max=1_000, help="Utterances a second.")] = 10.0,
+    real_lengths: Annotated[
+        bool,
+        typer.Option("--real-lengths", help="Shipped settings and long faults: database 60 s, pause 20 s, link 10 s."),
+    ] = False,
+    json: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="Write what was found there as well.", show_default=False),
+    ] = None,
+    names: Annotated[bool, typer.Option("--list", help="Show the names of all faults, and exit.")] = False,
+) -> int:
+    from dragoman.tools.verify.settings import Setup
+
+    if names:
+        return _list()
+    if json is not None and not json.absolute().parent.is_dir():
+        raise Failure(f"--json names {json}, whose folder does not exist.", USAGE)
+    load, chosen = _chosen(faults, only)
+    setup = Setup(redis, db, real_lengths, messages_per_s=messages_per_s, utterances_per_s=utterances_per_s)
+    from dragoman.tools.verify.run import Order
+
+    order = Order(setup.only(load), tuple(chosen), seed, seconds or 0.0, repeat)
+    return _run(order, settings(ctx).config.embedded.redis_server, json)
+
+
+verify.__doc__ = HELP + ", ".join(TITLES) + "."
+
+
+def _list() -> int:
+    from dragoman.tools.verify.faults import BY_NAME
+
+    for name, fault in BY_NAME.items():
+        needs = f"  (only with --redis {fault.redis})" if fault.redis else ""
+        output.line(f"{name:20} {fault.title}{needs}")
+    return 0
+
+
+def _chosen(faults: str | None, only: str | None) -> "tuple[Load | None, list[Fault]]":
+    from dragoman.tools.verify.errors import CannotRun
+    from dragoman.tools.verify.faults import FAULTS, named
+
+    load: Load | None = "speech" if only == "speech" else "chat" if only == "chat" else None
+    asked = [name.strip() for name in (faults or "").split(",") if name.strip()]
+    if only is not None and load is None:
+        asked = [only]
+    try:
+        return load, named(asked) if asked else list(FAULTS)
+    except CannotRun as error:
+        raise Failure(str(error), USAGE) from None
+
+
+def _run(order: "Order", server: str, json: Path | None) -> int:
+    from dragoman.embedded.binary import find_server
+    from dragoman.embedded.errors import EngineError
+    from dragoman.tools.bench.progress import bar
+    from dragoman.tools.bench.report import machine
+    from dragoman.tools.verify import table
+    from dragoman.tools.verify.errors import CannotRun
+    from dragoman.tools.verify.run import told_settings, until_ended, verify
+
+    progress, console = output.console(stderr=True), output.console(pipe_width=PIPE_WIDTH)
+    on = machine()
+    try:
+        binary = find_server(server)
+        with bar(order.steps, progress) as on_step:
+            said = on_step if progress.is_terminal else _line
+            outcome = asyncio.run(until_ended(verify(order, binary, said, _nothing if said is on_step else _row)))
+        table.show(outcome.rows, _title(order, outcome), console)
+        if json is not None:
+            table.write(table.as_json(outcome.rows, told_settings(order, outcome), on), json)
+    except (CannotRun, EngineError) as error:
+        raise Failure(str(error), USAGE) from error
+    except KeyboardInterrupt:
+        raise Failure("stopped; everything that was started has ended.", 130) from None
+    return _verdict(outcome, console)
+
+
+def _line(step: str) -> None:
+    output.error(f"dragoman verify: {step} …")
+
+
+def _row(row: "Row") -> None:
+    from dragoman.tools.verify.table import verdict
+
+    output.error(f"dragoman verify: {row.title}: {verdict(row)}, {row.kept} of {row.told} kept")
+
+
+def _nothing(row: "Row") -> None: ...
+
+
+def _title(order: "Order", outcome: "Outcome") -> str:
+    lengths = "real lengths" if order.setup.real_lengths else "short lengths"
+    seeds = f"seed {order.seed}" if order.repeat == 1 else f"seeds {order.seed} to {order.seed + order.repeat - 1}"
+    return f"{order.setup.redis} Redis, {order.setup.database}, {lengths}, {seeds}, {outcome.seconds:.0f} s"
+
+
+def _verdict(outcome: "Outcome", console: "Console") -> int:
+    if outcome.holds:
+        console.print("Every promise held.")
+        return 0
+    console.print(f"A promise was broken. Logs and events are kept in {outcome.kept}.", soft_wrap=True)
+    return BROKEN

@@ -1,0 +1,256 @@
+"""The stores when all is at rest: rows, dead letters, slots, inboxes, shards, jobs, sessions, and keys left over.
+
+    facts = await gather(Place(redis, urls, prefix, database, …), sessions, patience_s=30)
+
+Rest is waited for: a slot goes back and a lease is handed over a moment after the client was told. What has not come to
+rest when patience is over is in the facts like everything else, for the checker to name.
+"""
+
+import asyncio
+import math
+import sqlite3
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+import asyncpg  # type: ignore[import-untyped]
+import redis
+
+from dragoman.archive import Stored
+from dragoman.archive.rows import COLUMNS, stored
+from dragoman.archive.urls import sqlite_path
+from dragoman.domain.chat.shards import tag
+from dragoman.store import inbox
+from dragoman.store.chat import shards as chat
+from dragoman.store.dead_letters import Letters
+from dragoman.store.errors import StoreError
+from dragoman.store.inbox import Inboxes, InboxSettings
+from dragoman.store.jobs import Jobs
+from dragoman.store.keys import Keys
+from dragoman.store.redis import Redis
+from dragoman.store.sessions import EXPECTED, window_of
+from dragoman.tools.verify import keys_left
+from dragoman.tools.verify.chat_ledger import Name
+
+LOOK_AGAIN_S = 0.25
+NOT_THERE = (StoreError, redis.RedisError, OSError, asyncpg.PostgresError, sqlite3.OperationalError)
+OVER = ("FINISHED", "RELEASED")
+_DELIVER_GROUP, _SAVE_GROUP = "im:cg:single_chat:deliver", "im:cg:single_chat:save"
+_CLAIM_TTL_MS = 60_000  # of no matter here: nothing is claimed
+
+
+@dataclass(frozen=True, slots=True)
+class JobFact:
+    job: str
+    session: str
+    index: int
+    state: str
+    outcome: str = ""
+    code: str = ""
+    attempt: int = 1
+    node: str = ""
+    created_at: float = 0.0  # of `time.monotonic`, as everything here
+    finished_at: float | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in OVER and bool(self.outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFact:
+    """A session that can resume, as another instance would take it up."""
+
+    next_index: int
+    expected: int  # the lowest index that is not settled
+    settled: frozenset[int] = frozenset()  # above that
+
+    def is_settled(self, index: int) -> bool:
+        return index < self.expected or index in self.settled
+
+    @property
+    def open(self) -> list[int]:
+        return [index for index in range(self.expected, self.next_index) if index not in self.settled]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    rows: Sequence[Stored] = ()
+    dead: Collection[Name] = ()  # messages that could not be saved
+    shards: Sequence[chat.Tally] = ()
+    unsaved: Mapping[int, int] = field(default_factory=dict)  # by sender: counted as unsaved, though none is there
+    slots: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by node: the jobs that hold one
+    inboxes: Mapping[str, inbox.Tally] = field(default_factory=dict)  # by instance
+    letters: Sequence[str] = ()  # dead letters of inboxes, in words
+    driven: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by instance: jobs it has not done with
+    jobs: Mapping[str, JobFact] = field(default_factory=dict)
+    sessions: Mapping[str, SessionFact] = field(default_factory=dict)  # those asked for that are there
+    leaks: Sequence[str] = ()  # keys that should not be there, in words
+    looked_at: float = math.inf  # what nodes saw later than that is not in it
+
+    def restless(self) -> Iterator[str]:
+        """What may still come to rest by itself."""
+        for node, jobs in self.slots.items():
+            yield f"node {node} has {len(jobs)} slots taken, by {', '.join(sorted(jobs)[:3])}"
+        for number, shard in enumerate(self.shards):
+            left = shard.backlog or shard.accepted_len or shard.to_save_len
+            if left or shard.accepted_pending or shard.to_save_pending:
+                yield f"shard {number} has work left: {shard}"
+        for sender, count in self.unsaved.items():
+            yield f"{count} messages of {sender} are counted as unsaved"
+        for instance, tally in self.inboxes.items():
+            if tally.waiting:
+                yield f"the inbox of {instance} holds {tally.waiting} entries"
+        for instance, jobs in self.driven.items():
+            yield f"{instance} drives {len(jobs)} jobs still: {', '.join(sorted(jobs)[:3])}"
+        for job in self.jobs.values():
+            if not job.is_over:
+                yield f"job {job.job} (utterance {job.index} of {job.session}) is {job.state} and has no outcome"
+        for session, fact in self.sessions.items():
+            if fact.open:
+                yield f"session {session} waits for utterances {fact.open[:5]}"
+        yield from self.leaks
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where to look. `redis` and `urls` lead to the same servers, past whatever is between them and the instances."""
+
+    redis: Redis
+    urls: Sequence[str]
+    cluster: bool
+    prefix: str
+    database: str
+    shards: int
+    nodes: Sequence[str]
+
+
+async def gather(place: Place, sessions: Collection[str], since: float, patience_s: float) -> Facts:
+    """The facts, when they are at rest or patience is over. `since`: jobs recorded before that moment are others'."""
+    give_up_at = time.monotonic() + patience_s
+    look = _Look(place, sessions, since)
+    while True:
+        patient = time.monotonic() < give_up_at
+        try:
+            facts = await look.once()
+            if not (patient and any(facts.restless())):
+                return replace(facts, rows=await _rows(place.database))
+        except NOT_THERE:  # not back yet, or not known to be
+            if not patient:
+                raise
+        await asyncio.sleep(LOOK_AGAIN_S)
+
+
+class _Look:
+    def __init__(self, place: Place, sessions: Collection[str], since: float) -> None:
+        self._place, self._sessions, self._since = place, sessions, since
+        self._redis, self._keys = place.redis, Keys(place.prefix)
+        self._inboxes = Inboxes(place.redis, self._keys, InboxSettings())
+        stream = f"{self._keys.im}:stream:single_chat"
+        names = chat.Names(f"{stream}:accepted", f"{stream}:to_save", _DELIVER_GROUP, _SAVE_GROUP)
+        self._shards = chat.Shards(place.redis, self._keys, names, place.shards, _CLAIM_TTL_MS)
+
+    async def once(self) -> Facts:
+        looked_at = time.monotonic()
+        instances = [name.decode() for name in await self._redis.call("SMEMBERS", self._keys.instances)]
+        driven = {name: await Jobs(self._redis, self._keys).driven_by(name, 1000) for name in instances}
+        return Facts(
+            dead=await self._dead(),
+            shards=[await self._shards.tally(shard) for shard in range(self._place.shards)],
+            unsaved=await self._unsaved(),
+            slots=await self._slots(),
+            inboxes={name: await self._inboxes.tally(name) for name in instances},
+            letters=await self._letters(),
+            driven={name: jobs for name, jobs in driven.items() if jobs},
+            jobs=await self._jobs(),
+            sessions=await self._states(),
+            leaks=await asyncio.to_thread(self._leaks),
+            looked_at=looked_at,
+        )
+
+    async def _dead(self) -> list[Name]:
+        found = list[Name]()
+        for shard in range(self._place.shards):
+            for _, fields in await self._redis.call("XRANGE", self._shards.dead(shard), "-", "+"):
+                texts = dict(zip(fields[::2], fields[1::2], strict=True))
+                found.append(Name(int(texts[b"fromUserId"]), texts[b"clientMsgId"].decode()))
+        return found
+
+    async def _unsaved(self) -> dict[int, int]:
+        found = dict[int, int]()
+        for shard in range(self._place.shards):
+            flat = await self._redis.call("HGETALL", self._keys.unsaved(tag(shard)))
+            found |= {int(sender): int(count) for sender, count in zip(flat[::2], flat[1::2], strict=True)}
+        return found
+
+    async def _slots(self) -> dict[str, list[str]]:
+        """Those that have not lapsed: what a dead driver held comes back by itself."""
+        found = dict[str, list[str]]()
+        for node in self._place.nodes:
+            now_ms = int(time.time() * 1000)
+            jobs = await self._redis.call("ZRANGEBYSCORE", self._keys.reserved(node), now_ms, "+inf")
+            if jobs:
+                found[node] = [job.decode() for job in jobs]
+        return found
+
+    async def _letters(self) -> list[str]:
+        letters = Letters(self._redis, self._keys, self._inboxes)
+        return [
+            f"{letter.kind} to {name}: {letter.reason}"
+            for name in await letters.instances()
+            for letter in await letters.list(name)
+        ]
+
+    async def _jobs(self) -> dict[str, JobFact]:
+        offset_s = time.time() - time.monotonic()
+        found = dict[str, JobFact]()
+        async for _, record in Jobs(self._redis, self._keys).recent(since_ms=int((self._since + offset_s) * 1000)):
+            finished_ms = record.get("finished_ms")
+            found[record["job_id"]] = JobFact(
+                record["job_id"],
+                record.get("session_id", ""),
+                int(record.get("utterance_index", -1)),
+                record.get("state", ""),
+                record.get("outcome", ""),
+                record.get("code", ""),
+                int(record.get("attempt", 1)),
+                record.get("node_id", ""),
+                int(record.get("created_ms", 0)) / 1000 - offset_s,
+                int(finished_ms) / 1000 - offset_s if finished_ms else None,
+            )
+        return found
+
+    async def _states(self) -> dict[str, SessionFact]:
+        found = dict[str, SessionFact]()
+        for session in self._sessions:
+            flat = await self._redis.call("HGETALL", self._keys.session_state(session))
+            state = {name.decode(): value.decode() for name, value in zip(flat[::2], flat[1::2], strict=True)}
+            if "next_index" in state or EXPECTED in state:
+                found[session] = _session(state)
+        return found
+
+    def _leaks(self) -> list[str]:
+        with closing(keys_left.client(self._place.urls[0], cluster=self._place.cluster)) as client:
+            return keys_left.leaks(keys_left.look(client, self._place.prefix), self._place.prefix)
+
+
+def _session(state: Mapping[str, str]) -> SessionFact:
+    expected, settled = window_of(state)
+    return SessionFact(int(state.get("next_index", 0)), expected, frozenset(settled))
+
+
+async def _rows(database: str) -> list[Stored]:
+    query = f"SELECT {COLUMNS} FROM message ORDER BY id"
+    if database.startswith("postgresql"):
+        db = await asyncpg.connect(database)
+        try:
+            return [stored(row) for row in await db.fetch(query)]
+        finally:
+            await db.close()
+    return await asyncio.to_thread(_sqlite_rows, database, query)
+
+
+def _sqlite_rows(database: str, query: str) -> list[Stored]:
+    with closing(sqlite3.connect(sqlite_path(database), timeout=30)) as db:
+        return [stored(row) for row in db.execute(query)]

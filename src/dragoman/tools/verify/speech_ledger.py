@@ -1,0 +1,154 @@
+"""The ledger of speech: what speakers gave and what they were told, written down by them, session by session.
+
+Everything is in the order it happened, with times of `time.monotonic`. What became of an utterance nobody was told of
+(empty, skipped) is not in here: recordings and the stores know. Nothing is judged here but what a speaker can see.
+"""
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dragoman.tools.verify import pieces
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Pieces of audio that were said; `index` where the client numbers its utterances itself."""
+
+    pieces: tuple[int, ...]
+    at: float
+    index: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    index: int
+    at: float
+    job: str
+    backfilled: bool
+    text: str
+
+    @property
+    def pieces(self) -> list[int]:
+        """Those the node says it heard; none if it does not say so."""
+        try:
+            return pieces.of_text(self.text)
+        except ValueError:
+            return []
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    index: int
+    at: float
+    job: str
+    code: str
+    message: str
+
+
+@dataclass(slots=True)
+class SpokenSession:
+    id: str
+    speaker: str
+    numbered: bool
+    opened_at: float
+    given: list[Given] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)  # of what was sent, in the server's words
+    seen: dict[int, float] = field(default_factory=dict)  # indexes the server spoke of in any way, and since when
+    resumed_at: list[float] = field(default_factory=list)
+    missing: int = 0  # pieces that were too old to be said again after a resume
+    slow: bool = False  # it has stopped reading at some time
+    lost_at: float | None = None
+    lost_why: str = ""
+
+    def told_at(self, index: int) -> list[float]:
+        """Every time its speaker was told of an end of this utterance."""
+        return [one.at for one in self.answers if one.index == index] + [
+            one.at for one in self.failures if one.index == index
+        ]
+
+    def unheard(self, silent: Mapping[int, Collection[int] | None] | None = None) -> list[int]:
+        """Pieces with words that are in no answer and in no utterance that ended otherwise.
+
+        `silent`: utterances that are known to have ended without an answer, with what they held, if that is known.
+        """
+        ended = {failure.index: None for failure in self.failures} | dict(silent or {})
+        heard = {piece for answer in self.answers for piece in answer.pieces}
+        heard |= {piece for held in ended.values() for piece in held or ()}
+        missing = [(one, piece) for one in self.given for piece in one.pieces if piece > 0 and piece not in heard]
+        if self.numbered:
+            over = ended.keys() | {answer.index for answer in self.answers}
+            return [piece for one, piece in missing if one.index not in over]
+        unknown = [index for index, held in ended.items() if held is None]
+        return [piece for _, piece in missing if not any(self._may_be_in(index, piece) for index in unknown)]
+
+    def _may_be_in(self, index: int, piece: int) -> bool:
+        """Whether an utterance of this index can have held the piece, by what its neighbours held: order is kept."""
+        held = ((answer.index, [abs(one) for one in answer.pieces]) for answer in self.answers)
+        return all(max(them) < piece if at < index else min(them) > piece for at, them in held if them)
+
+
+class SpeechLedger:
+    def __init__(self) -> None:
+        self.sessions: dict[str, SpokenSession] = {}
+
+    # -- written by speakers -----------------------------------------------------------------------
+
+    def opened(self, session: str, speaker: str, *, numbered: bool) -> None:
+        """Told once or more: whoever speaks in it and whoever listens may be the first to know."""
+        self.sessions.setdefault(session, SpokenSession(session, speaker, numbered, time.monotonic()))
+
+    def gave(self, session: str, numbers: Sequence[int], index: int | None = None) -> None:
+        self.sessions[session].given.append(Given(tuple(numbers), time.monotonic(), index))
+
+    def heard_of(self, session: str, index: int) -> None:
+        self.sessions[session].seen.setdefault(index, time.monotonic())
+
+    def answered(self, session: str, index: int, job: str, text: str, *, backfilled: bool) -> None:
+        """Every time it is told."""
+        self.heard_of(session, index)
+        self.sessions[session].answers.append(Answer(index, time.monotonic(), job, backfilled, text))
+
+    def failed(self, session: str, index: int, job: str, code: str, message: str) -> None:
+        self.heard_of(session, index)
+        self.sessions[session].failures.append(Failure(index, time.monotonic(), job, code, message))
+
+    def refused(self, session: str, code: str, message: str) -> None:
+        self.sessions[session].refusals.append(f"{code}: {message}")
+
+    def resumed(self, session: str, missing: int) -> None:
+        one = self.sessions[session]
+        one.resumed_at.append(time.monotonic())
+        one.missing += missing
+
+    def slowed(self, session: str) -> None:
+        self.sessions[session].slow = True
+
+    def lost(self, session: str, why: str) -> None:
+        """It cannot be had back; what was said in it and not answered never will be."""
+        one = self.sessions[session]
+        one.lost_at, one.lost_why = one.lost_at or time.monotonic(), one.lost_why or why
+
+    # -- seen by speakers --------------------------------------------------------------------------
+
+    def owed(self) -> Iterator[str]:
+        """What somebody still waits for, in words."""
+        for one in self.sessions.values():
+            waiting = [] if one.lost_at is not None else one.unheard()
+            if waiting:
+                yield f"{one.speaker} has no answer to pieces {pieces.text(waiting)} of session {one.id}"
+
+    def summary(self) -> str:
+        all = self.sessions.values()
+        told = {
+            "sessions": len(all),
+            "pieces": sum(len(given.pieces) for one in all for given in one.given),
+            "results": sum(len(one.answers) for one in all),
+            "backfilled": sum(answer.backfilled for one in all for answer in one.answers),
+            "failed": sum(len(one.failures) for one in all),
+            "resumed": sum(len(one.resumed_at) for one in all),
+            "lost sessions": sum(one.lost_at is not None for one in all),
+        }
+        return ", ".join(f"{count} {what}" for what, count in told.items())

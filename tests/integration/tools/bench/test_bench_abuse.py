@@ -1,0 +1,73 @@
+"""A hostile client on two running instances: every attack gets its answers, nothing of it is left, and no other client
+loses anything. How much slower the others became is measured by the bench, and not judged here: machines differ.
+"""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.cli.main import run
+from dragoman.tools.bench.abuse import accounts, crowds, doors, frames, messages, sessions
+from dragoman.tools.bench.abuse.attack import Attack
+
+WELL_KNOWN = {"commit", "machine", "settings", "figures", "ratios"}
+
+
+def abused(tmp_path: Path, attacks: tuple[Attack, ...], *options: str) -> dict[str, Any]:
+    only = [word for attack in attacks for word in ("--only", attack.name)]
+    assert run(["bench", "abuse", *options, *only, "--json", str(tmp_path / "out.json")]) == 0
+    found: dict[str, Any] = json.loads((tmp_path / "out.json").read_text())
+    assert found.keys() == WELL_KNOWN
+    return found
+
+
+def is_clean(found: dict[str, Any], attacks: tuple[Attack, ...]) -> None:
+    figures, answers = found["figures"], found["settings"]["answers"]
+    # What is left of an attack in Redis, in an instance or in its log, and what others were told wrongly.
+    assert (found["settings"]["wrong"], figures["wrong"], figures["healthy_lost"]) == ([], 0, 0)
+    assert answers.keys() == {attack.name for attack in attacks}
+    for attack in attacks:
+        assert figures[f"{attack.name}_rounds"] > 0
+        assert attack.wrong(Counter(answers[attack.name])) == []
+        # The others were served during the attack.
+        assert figures[f"{attack.name}_speech_p99_ms"] > 0
+        assert figures[f"{attack.name}_chat_p99_ms"] > 0
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "of", [pytest.param(messages, id="messages"), pytest.param(frames, id="frames", marks=pytest.mark.long)]
+)
+def test_wrong_messages_get_their_answers_and_no_other_client_loses_anything(of: Any, tmp_path: Path) -> None:
+    is_clean(abused(tmp_path, of.ATTACKS, "--quick"), of.ATTACKS)
+
+
+@pytest.mark.timeout(300)
+def test_client_with_too_many_sessions_or_utterances_is_refused_and_no_other_client_loses_anything(
+    tmp_path: Path,
+) -> None:
+    is_clean(abused(tmp_path, sessions.ATTACKS, "--quick"), sessions.ATTACKS)
+
+
+@pytest.mark.timeout(300)
+def test_client_that_floods_logins_or_the_archive_is_refused_and_no_other_client_loses_anything(tmp_path: Path) -> None:
+    is_clean(abused(tmp_path, accounts.ATTACKS, "--quick"), accounts.ATTACKS)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.long
+@pytest.mark.parametrize("of", [pytest.param(doors, id="doors"), pytest.param(crowds, id="crowds")])
+def test_clients_that_only_take_up_room_are_disconnected_and_no_other_client_loses_anything(
+    of: Any, tmp_path: Path
+) -> None:
+    is_clean(abused(tmp_path, of.ATTACKS, "--quick"), of.ATTACKS)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_ten_thousand_strangers_and_a_million_frames_make_no_other_client_lose_anything(tmp_path: Path) -> None:
+    large = (*crowds.ATTACKS, *(attack for attack in frames.ATTACKS if attack.name in ("tiny_frames", "huge_pieces")))
+    is_clean(abused(tmp_path, large, "--seconds", "1"), large)

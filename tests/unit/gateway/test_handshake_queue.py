@@ -1,0 +1,120 @@
+import asyncio
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+from dragoman.gateway.handshake_queue import CROWDED_PAUSE_S, HANDSHAKE_S, PAUSE_S, HandshakeQueue
+
+
+class Caller:
+    def __init__(self, inside: list["Caller"]) -> None:
+        self._inside = inside
+
+    def do_handshake(self) -> None:
+        self._inside.append(self)
+
+
+def came_in(busy_s: float, callers: int, *, crowded: bool = False) -> list[int]:
+    """How many were inside after each look of the handshake_queue, when others were busy for so long in between."""
+    inside: list[Caller] = []
+    by_check = [0]
+    clock: Iterator[float] = (busy_s * number for number in count())
+
+    async def main() -> None:
+        handshake_queue = HandshakeQueue(lambda: next(clock), lambda: crowded)
+        all = [Caller(inside) for _ in range(callers)]
+        for caller in all:
+            handshake_queue.queue(caller)
+        while handshake_queue:
+            await asyncio.sleep(0)
+            if len(inside) > by_check[-1]:
+                by_check.append(len(inside))
+        assert inside == all
+
+    asyncio.run(main())
+    return by_check[1:]
+
+
+def test_one_comes_in_at_a_time_in_the_order_they_came() -> None:
+    assert came_in(0.0, 3) == [1, 2, 3]
+
+
+def test_when_others_are_busy_half_of_the_time_is_for_those_who_wait() -> None:
+    assert came_in(20 * HANDSHAKE_S, 25) == [10, 20, 25]
+
+
+def test_while_thousands_are_leaving_one_comes_in_at_a_time_however_busy_that_makes_us() -> None:
+    assert came_in(20 * HANDSHAKE_S, 3, crowded=True) == [1, 2, 3]
+
+
+def test_while_thousands_are_leaving_the_next_waits_for_longer() -> None:
+    pauses: list[float] = []
+    inside: list[Caller] = []
+
+    class Hasty(asyncio.SelectorEventLoop):
+        def call_later(self, delay: float, *args: Any, **more: Any) -> asyncio.TimerHandle:  # type: ignore[override]
+            pauses.append(delay)
+            return super().call_later(0.0, *args, **more)
+
+    async def main() -> None:
+        crowded = iter([True, False, False])
+        handshake_queue = HandshakeQueue(lambda: 0.0, lambda: next(crowded))
+        for _ in range(3):
+            handshake_queue.queue(Caller(inside))
+        while len(inside) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+    with asyncio.Runner(loop_factory=Hasty) as runner:
+        runner.run(main())
+    assert len(inside) == 3
+    assert pauses == [CROWDED_PAUSE_S, PAUSE_S]
+
+
+def test_who_has_left_costs_nobody_a_turn() -> None:
+    inside: list[Caller] = []
+
+    async def main() -> None:
+        handshake_queue = HandshakeQueue(lambda: 0.0)
+        gone, stays = [Caller(inside) for _ in range(10)], Caller(inside)
+        for caller in (*gone, stays):
+            handshake_queue.queue(caller)
+        for caller in gone:
+            handshake_queue.forget(caller)
+        await asyncio.sleep(0)
+        assert inside == [stays]
+        handshake_queue.forget(stays)  # nothing to forget
+        handshake_queue.queue(gone[0])
+        await asyncio.sleep(0)
+        assert inside == [stays, gone[0]]
+
+    asyncio.run(main())
+
+
+def test_when_all_have_left_the_next_comes_in_as_the_first_did() -> None:
+    inside: list[Caller] = []
+
+    async def main() -> None:
+        handshake_queue = HandshakeQueue()
+        left = Caller(inside)
+        handshake_queue.queue(left)
+        handshake_queue.forget(left)
+        await asyncio.sleep(0)
+        caller = Caller(inside)
+        handshake_queue.queue(caller)
+        await asyncio.sleep(0)
+        assert inside == [caller]
+
+    asyncio.run(main())
+
+
+def test_in_a_hurry_all_do_handshake_at_once() -> None:
+    inside: list[Caller] = []
+
+    async def main() -> None:
+        handshake_queue = HandshakeQueue()
+        for _ in range(30):
+            handshake_queue.queue(Caller(inside))
+        handshake_queue.handle_all()
+        assert (len(inside), len(handshake_queue)) == (30, 0)
+
+    asyncio.run(main())

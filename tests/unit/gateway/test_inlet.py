@@ -1,0 +1,170 @@
+"""When a connection is read, and in which turn its messages are handled."""
+
+import asyncio
+from itertools import permutations
+from unittest.mock import Mock
+
+import pytest
+
+from dragoman.gateway.inlet import FairInlet, Pause, ReadGate
+
+REASONS = (Pause.ENDPOINT, Pause.INLET, Pause.IDLE)
+PER_TURN = 16
+MAX_SMALL = 512  # of the smallest messages may wait before reading stops
+
+
+class Transport(Mock):
+    """Whether it is read."""
+
+    reading, closing = True, False
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+
+@pytest.mark.parametrize("order", list(permutations(REASONS)))
+def test_connection_is_read_again_only_when_the_last_reason_is_gone(order: tuple[int, ...]) -> None:
+    transport = Transport()
+    gate = ReadGate(transport)
+    for reason in REASONS:
+        gate.pause(reason)
+        assert gate.is_paused(reason)
+        assert not transport.reading
+    for left, reason in enumerate(order, 1):
+        gate.resume(reason)
+        assert not gate.is_paused(reason)
+        assert transport.reading is (left == len(REASONS))
+
+
+def test_reason_counts_once_however_often_it_is_given() -> None:
+    transport = Transport()
+    gate = ReadGate(transport)
+    gate.pause(Pause.ENDPOINT)
+    gate.pause(Pause.ENDPOINT)
+    gate.resume(Pause.INLET)
+    assert not transport.reading
+    gate.resume(Pause.ENDPOINT)
+    assert transport.reading
+
+
+@pytest.mark.parametrize("open_it", [False, True])
+def test_transport_that_is_closing_is_not_read_again(open_it: bool) -> None:
+    transport = Transport()
+    gate = ReadGate(transport)
+    gate.pause(Pause.IDLE)
+    transport.closing = True
+    gate.open() if open_it else gate.resume(Pause.IDLE)
+    assert not transport.reading
+
+
+def test_open_gate_has_no_reason_left() -> None:
+    transport = Transport()
+    gate = ReadGate(transport)
+    for reason in REASONS:
+        gate.pause(reason)
+    gate.open()
+    assert transport.reading
+    assert not any(gate.is_paused(reason) for reason in REASONS)
+
+
+class Connection:
+    """An inlet, and the messages that were handled, in order."""
+
+    def __init__(self) -> None:
+        self.transport, self.handled = Transport(), list[int]()
+        self.inlet = FairInlet(ReadGate(self.transport))
+
+    def read(self, *numbers: int, size: int = 0) -> None:
+        """These messages come in one read."""
+        for number in numbers:
+            if self.inlet.admits(is_last_read=number == numbers[-1]):
+                self.handled.append(number)
+            else:
+                self.inlet.add(lambda number=number: self.handled.append(number), size)  # type: ignore[misc]
+
+
+async def a_turn() -> None:
+    await asyncio.sleep(0)
+
+
+async def test_few_messages_are_handled_at_once_and_the_rest_a_few_in_each_turn() -> None:
+    conn = Connection()
+    conn.read(*range(3 * PER_TURN + 1))
+    assert conn.handled == list(range(PER_TURN))
+    for turn in (2, 3):
+        await a_turn()
+        assert conn.handled == list(range(turn * PER_TURN))
+    await a_turn()
+    assert conn.handled == list(range(3 * PER_TURN + 1))
+    assert conn.inlet.is_empty
+
+
+async def test_messages_of_separate_reads_are_handled_at_once() -> None:
+    conn = Connection()
+    for number in range(3 * PER_TURN):
+        conn.read(number)
+    assert conn.handled == list(range(3 * PER_TURN))
+
+
+async def test_later_message_does_not_overtake_one_that_waits() -> None:
+    conn = Connection()
+    conn.read(*range(PER_TURN + 1))
+    conn.read(PER_TURN + 1)
+    conn.inlet.in_turn(lambda: conn.handled.append(PER_TURN + 2))
+    await a_turn()
+    assert conn.handled == list(range(PER_TURN + 3))
+
+
+@pytest.mark.parametrize(("size", "most"), [(0, MAX_SMALL), (1 << 20, 0)])
+async def test_nothing_more_is_read_while_too_much_waits(size: int, most: int) -> None:
+    enough, too_much = Connection(), Connection()
+    enough.read(*range(PER_TURN + most), size=size)
+    too_much.read(*range(PER_TURN + most + 1), size=size)
+    assert (enough.transport.reading, too_much.transport.reading) == (True, False)
+    while not too_much.inlet.is_empty:
+        await a_turn()
+    assert too_much.transport.reading
+
+
+async def test_end_comes_after_what_waits_and_nothing_comes_after_it() -> None:
+    conn = Connection()
+    conn.read(*range(PER_TURN + 1))
+    conn.inlet.finish(lambda: conn.handled.append(-1))
+    assert conn.inlet.has_ended
+    assert not conn.transport.reading
+    await a_turn()
+    assert conn.handled == [*range(PER_TURN + 1), -1]
+
+
+def test_end_is_handled_at_once_if_nothing_waits() -> None:
+    conn = Connection()
+    conn.inlet.finish(lambda: conn.handled.append(-1))
+    assert conn.handled == [-1]
+    assert not conn.inlet.has_ended
+
+
+async def test_what_waits_can_be_handled_now_or_dropped() -> None:
+    conn = Connection()
+    conn.read(*range(3 * PER_TURN))
+    conn.inlet.handle_all()
+    assert conn.handled == list(range(3 * PER_TURN))
+    conn.read(*range(3 * PER_TURN))
+    conn.inlet.clear()
+    await a_turn()
+    assert conn.handled == [*range(3 * PER_TURN), *range(PER_TURN)]
+
+
+async def test_message_that_closes_the_connection_is_the_last_one() -> None:
+    conn = Connection()
+    conn.read(*range(PER_TURN))
+    conn.inlet.add(lambda: conn.handled.append(-1))
+    conn.inlet.add(conn.inlet.clear)
+    conn.inlet.add(lambda: conn.handled.append(-2))
+    await a_turn()
+    assert conn.handled[-1] == -1

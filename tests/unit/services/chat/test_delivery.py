@@ -1,0 +1,312 @@
+"""Pushes and notices that do not arrive, with an inbox and a table of owners that fail on demand."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from dragoman.protocol.peer import ChatCatchUp, ChatPush, ChatTell, InboxMessage, decode_inbox
+from dragoman.services.chat.delivery import Delivery, MessagePush, ResendNotBegun, SenderNotice
+from dragoman.services.chat.local_users import ChatUser, LocalUsers
+from dragoman.services.loops import Tasks
+from dragoman.services.metrics import Metrics
+from dragoman.store.chat.users import Users
+from dragoman.store.errors import RedisAway
+from dragoman.store.inbox import Inboxes, Push
+
+RESEND = "resend"
+OWNERS = {1: "i0|1", 2: "i1|5", 3: "i1|6"}
+
+
+class Table:
+    def __init__(self) -> None:
+        self.away = False
+        self.asked = 0  # for so many users
+        self.left: list[tuple[int, bytes]] = []
+
+    async def owners(self, users: Sequence[int]) -> list[str]:
+        self.asked += len(users)
+        if self.away:
+            raise RedisAway("away")
+        return [OWNERS.get(user, "") for user in users]
+
+    async def keep_notice(self, user: int, frame: bytes) -> None:
+        if self.away:
+            raise RedisAway("away")
+        self.left.append((user, frame))
+
+
+class Boxes:
+    def __init__(self) -> None:
+        self.answer: Push | None = Push.OK
+        self.got: list[InboxMessage] = []
+        self.busy = False  # nobody works what they hold
+        self.stuck: asyncio.Future[Push] | None = None  # what a word that somebody is behind will be answered
+        self.asked = asyncio.Event()
+
+    async def put(self, instance: str, kind: str, data: bytes) -> tuple[Push, str]:
+        if self.stuck is not None and kind == "chat_catch_up":
+            self.asked.set()
+            return await self.stuck, "1-1"
+        if self.answer is None:
+            raise RedisAway("away")
+        if self.answer is Push.OK:
+            self.got.append(decode_inbox(data))
+        return self.answer, "1-1"
+
+    async def get(self, instance: str, id: str) -> object:
+        return object() if self.busy else None
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.table, self.boxes, self.tasks = Table(), Boxes(), Tasks()
+        metrics = Metrics()
+        self.delivery = Delivery(
+            "i0", LocalUsers(metrics, self.tasks, 60), cast(Users, self.table), cast(Inboxes, self.boxes), metrics
+        )
+
+    async def push(self, *ids: int, user: int = 2) -> set[int]:
+        owners = await self.delivery.owners([user])
+        return await self.delivery.push([MessagePush(user, id, 9, b"{}") for id in ids], owners)
+
+    @property
+    def arrived(self) -> list[Any]:
+        return [
+            message.users if isinstance(message, ChatCatchUp) else [one.id for one in message.pushes]
+            for message in self.boxes.got
+            if isinstance(message, ChatCatchUp | ChatPush)
+        ]
+
+
+async def test_receiver_gets_a_resend_before_the_next_push_after_its_inbox_was_full() -> None:
+    stage = Stage()
+    stage.boxes.answer = Push.FULL
+    assert await stage.push(10) == {10}
+    stage.boxes.answer = Push.OK
+    assert await stage.push(11) == set()
+    assert stage.arrived == [[2], [11]]
+
+
+async def test_receiver_gets_a_resend_before_the_next_push_after_redis_was_lost() -> None:
+    stage = Stage()
+    stage.boxes.answer = None
+    assert await stage.push(10) == {10}
+    assert await stage.push(11) == {11}
+    stage.boxes.answer = Push.OK
+    assert await stage.push(12) == set()
+    assert stage.arrived == [[2], [12]]
+
+
+async def test_unlocated_receiver_is_located_before_the_next_push() -> None:
+    stage = Stage()
+    stage.table.away = True
+    assert await stage.push(10) == {10}
+    assert stage.delivery.is_unlocated(2)
+    stage.table.away = False
+    assert await stage.push(11) == set()
+    assert stage.arrived == [[2], [11]]
+    assert not stage.delivery.is_unlocated(2)
+
+
+async def test_unlocated_receiver_gets_a_resend_without_a_further_push() -> None:
+    stage = Stage()
+    stage.table.away = True
+    await stage.push(10)
+    await stage.delivery.run_once()
+    assert stage.arrived == []
+    stage.table.away = False
+    await stage.delivery.run_once()
+    assert stage.arrived == [[2]]
+
+
+async def test_resend_has_not_begun_until_the_instance_has_handled_the_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That instance may be the one who saves and pushes what is newer, and does not wait for its own inbox."""
+    monkeypatch.setattr("dragoman.services.chat.delivery.REQUEST_TIMEOUT_S", 0.0)
+    stage = Stage()
+    stage.table.away = True
+    await stage.push(10)
+    stage.table.away, stage.boxes.busy = False, True
+    for _ in range(2):
+        with pytest.raises(ResendNotBegun):
+            await stage.delivery.resend_first([2])
+    stage.boxes.busy = False
+    await stage.delivery.resend_first([2])
+    assert stage.arrived == [[2]]
+
+
+async def test_receiver_that_moved_since_needs_no_resend_from_its_old_instance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Coming in there it has looked. Who is still where it was waits for that."""
+    monkeypatch.setattr("dragoman.services.chat.delivery.REQUEST_TIMEOUT_S", 0.0)
+    stage = Stage()
+    stage.table.away = True
+    await stage.push(10)
+    await stage.push(11, user=3)
+    stage.table.away, stage.boxes.busy = False, True
+    await stage.delivery.run_once()
+    assert stage.arrived == [[2, 3]]
+    monkeypatch.setitem(OWNERS, 2, "i2|7")
+    await stage.delivery.resend_first([2])
+    with pytest.raises(ResendNotBegun):
+        await stage.delivery.resend_first([2, 3])
+
+
+async def test_resend_has_not_begun_while_the_inbox_has_no_room_for_the_request() -> None:
+    stage = Stage()
+    stage.table.away = True
+    await stage.push(10)
+    stage.table.away, stage.boxes.answer = False, Push.FULL
+    for _ in range(2):
+        with pytest.raises(ResendNotBegun):
+            await stage.delivery.resend_first([2])
+    stage.boxes.answer = Push.OK
+    await stage.delivery.resend_first([2])
+    assert stage.arrived == [[2]]
+
+
+async def request_under_way(stage: Stage) -> "asyncio.Task[set[int]]":
+    stage.boxes.answer = Push.FULL
+    await stage.push(10)
+    stage.boxes.answer, stage.boxes.stuck = Push.OK, asyncio.get_running_loop().create_future()
+    pushing = asyncio.create_task(stage.push(11))
+    await stage.boxes.asked.wait()
+    return pushing
+
+
+async def test_resend_stays_pending_when_its_request_is_cancelled() -> None:
+    stage = Stage()
+    pushing = await request_under_way(stage)
+    pushing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await pushing
+    assert stage.delivery.resends_pending
+    stage.boxes.stuck = None
+    await stage.push(12)
+    assert stage.arrived == [[2], [12]]
+
+
+async def test_pushes_wait_while_a_resend_request_is_under_way() -> None:
+    stage = Stage()
+    first = await request_under_way(stage)
+    second = asyncio.create_task(stage.push(12))
+    for _ in range(10):  # as far as it comes by itself
+        await asyncio.sleep(0)
+    assert stage.boxes.stuck is not None
+    stage.boxes.stuck.set_result(Push.FULL)
+    stage.boxes.stuck = None
+    assert (await first, await second) == ({11}, set())
+    assert stage.arrived == [[2], [12]]
+
+
+async def test_no_resend_is_pending_after_a_push_to_an_inbox_that_is_gone() -> None:
+    stage = Stage()
+    stage.boxes.answer = Push.GONE
+    assert await stage.push(10) == {10}
+    stage.boxes.answer = Push.OK
+    assert await stage.push(11) == set()
+    assert stage.arrived == [[11]]
+
+
+class Neighbour:
+    """A local user, and what reaches it in which order."""
+
+    id, owner = 1, "i0|1"
+
+    def __init__(self, local: LocalUsers) -> None:
+        self.inbound, self.heard = self, list[int | str]()
+        local._users[self.id] = cast(ChatUser, self)
+
+    def pause(self) -> None:
+        self.heard.append(RESEND)
+
+    async def resume(self) -> None:
+        pass
+
+    def push(self, id: int, sender: int, frame: bytes) -> None:
+        self.heard.append(id)
+
+
+async def test_local_receiver_gets_a_resend_before_each_push_without_redis() -> None:
+    """Another instance may have saved something for it that it could not bring here any more."""
+    stage = Stage()
+    neighbour = Neighbour(stage.delivery.local)
+    await stage.push(10, user=1)
+    stage.table.away = True
+    await stage.push(11, user=1)
+    stage.table.away = False
+    await stage.push(12, user=1)
+    await stage.push(13, user=1)
+    assert neighbour.heard == [10, RESEND, 11, RESEND, 12, 13]
+
+
+async def test_push_looks_up_its_own_receivers_only_however_many_are_unlocated() -> None:
+    stage = Stage()
+    neighbour = Neighbour(stage.delivery.local)
+    stage.delivery.local_owners(range(1000, 2000))
+    stage.table.away = True
+    await stage.push(10, user=1)
+    assert (neighbour.heard, stage.table.asked) == ([RESEND, 10], 1)
+    stage.table.away = False
+    await stage.push(11, user=1)
+    assert stage.table.asked == 3  # where it is, and once more, since it may have missed something
+    await stage.delivery.run_once()
+    assert (stage.table.asked, stage.delivery.resends_pending) == (1003, False)
+
+
+async def test_user_that_disconnected_is_not_reached() -> None:
+    assert await Stage().push(10, user=1) == {10}
+
+
+async def test_error_for_a_remote_sender_is_marked_to_be_kept() -> None:
+    stage = Stage()
+    await stage.delivery.notify([SenderNotice(2, b"{}", 1, keep=True), SenderNotice(3, b"{}", 1)])
+    (message,) = stage.boxes.got
+    assert isinstance(message, ChatTell)
+    assert [one.keep for one in message.tells] == [True, False]
+
+
+async def test_error_that_cannot_be_sent_is_kept_for_the_next_auth() -> None:
+    stage = Stage()
+    stage.boxes.answer = Push.GONE
+    await stage.delivery.notify(
+        [SenderNotice(2, b"bad", 1, keep=True), SenderNotice(3, b"good", 1), SenderNotice(4, b"worse", 1, keep=True)]
+    )
+    assert stage.table.left == [(4, b"worse"), (2, b"bad")]
+
+
+async def test_notice_is_sent_when_redis_can_locate_its_sender_again() -> None:
+    stage = Stage()
+    stage.table.away = True
+    await stage.delivery.notify([SenderNotice(2, b"{}", 1)])
+    await stage.delivery.run_once()
+    assert stage.boxes.got == []
+    stage.table.away = False
+    await stage.delivery.run_once()
+    await stage.delivery.run_once()
+    (message,) = stage.boxes.got
+    assert isinstance(message, ChatTell)
+    assert [(one.user, one.ended) for one in message.tells] == [(2, 1)]
+
+
+@pytest.mark.parametrize("answer", [Push.FULL, None])
+async def test_notice_is_sent_again_after_the_inbox_did_not_take_it(answer: Push | None) -> None:
+    stage = Stage()
+    stage.boxes.answer = answer
+    await stage.delivery.notify([SenderNotice(2, b"{}", 1)])
+    stage.boxes.answer = Push.OK
+    await stage.delivery.run_once()
+    await stage.delivery.run_once()
+    assert [type(message) for message in stage.boxes.got] == [ChatTell]
+
+
+async def test_notice_for_a_sender_that_is_not_connected_is_dropped() -> None:
+    stage = Stage()
+    await stage.delivery.notify([SenderNotice(4, b"{}", 1)])
+    stage.table.asked = 0
+    await stage.delivery.run_once()
+    assert stage.table.asked == 0
