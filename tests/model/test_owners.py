@@ -1,8 +1,9 @@
-"""claim_node.lua, drop_if.lua and keep_if.lua against an owner and an epoch."""
+"""claim_node.lua, drop_if.lua, keep_if.lua and give_back_owner.lua against an owner and an epoch."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from dragoman.store.chat.users import GIVE_BACK_OWNER
 from dragoman.store.instances import DROP_IF, KEEP_IF
 from dragoman.store.owners import CLAIM_NODE
 from model.machines import START_MS, Bench, check
@@ -59,6 +60,13 @@ class Owning(RuleBasedStateMachine):
         assert reply.decode() == self.verdict(value)
         if self.owner == value:
             self.life = ttl
+
+    @rule(value=INSTANCES, former=INSTANCES, ttl=TTLS)
+    def give_back(self, value: str, former: str, ttl: int) -> None:
+        script = GIVE_BACK_OWNER(self.bench.redis, owner=self.owner_key, value=value, former=former, ttl=ttl)
+        assert self.bench.do(script).decode() == self.verdict(value)
+        if self.owner == value:
+            self.owner, self.life = former, ttl
 
     def verdict(self, value: str) -> str:
         return "NONE" if self.owner is None else "OK" if self.owner == value else "OTHER"

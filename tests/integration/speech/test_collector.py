@@ -15,7 +15,7 @@ import pytest
 from integration.speech.test_resumption import Client
 from support.chat import ChatSpeaker
 from support.cluster import Speaker
-from support.in_process import PATIENCE_S, House, Open
+from support.in_process import PATIENCE_S, SELDOM_RENEWED, House, Open
 from support.waiting import wait_until
 
 
@@ -48,7 +48,7 @@ def door(house: House, path: str) -> str:
 
 
 async def test_jobs_that_are_answered_leave_nothing_to_the_collector(house: Open) -> None:
-    here = await house()
+    here = await house(**SELDOM_RENEWED)  # a lease that lapses is replaced, and left to the collector
     node = await here.node("n", working=True)
     client = Client()
     await client.open(here)
@@ -62,7 +62,7 @@ async def test_jobs_that_are_answered_leave_nothing_to_the_collector(house: Open
 
 
 async def test_a_chat_connection_that_ends_leaves_nothing_to_the_collector(house: Open) -> None:
-    here = await house(chat__two_phase__enabled=True)
+    here = await house(chat__two_phase__enabled=True, **SELDOM_RENEWED)
     async with aiohttp.ClientSession() as http:
         with nothing_left_to_the_collector():
             for uid in range(1, 6):
@@ -76,7 +76,7 @@ async def test_a_chat_connection_that_ends_leaves_nothing_to_the_collector(house
 
 @pytest.mark.parametrize("resume", [False, True], ids=["over with its socket", "that can resume"])
 async def test_a_session_that_ends_leaves_nothing_to_the_collector(house: Open, resume: bool) -> None:
-    here = await house()
+    here = await house(**SELDOM_RENEWED)
     await here.node("n", working=True)
     async with aiohttp.ClientSession() as http:
         with nothing_left_to_the_collector():

@@ -83,9 +83,8 @@ class Admission:
             user.sender.moved()  # it may have
         finally:
             self._local.expect_no_more(user)
-        if socket.closed:  # perhaps replaced by a newer connection, which does not know of a former one
-            await self._end_former(user, before)
-            await self.disconnected(user)
+        if socket.closed:
+            await self._closed_before_admission(user, before)
             return Reason.AUTH_TIMEOUT
         # Nothing is awaited since it owns the user: of two connections at once, the later owner is added later.
         self._local.add(user)
@@ -159,6 +158,19 @@ class Admission:
         else:
             await self._delivery.put(instance, kick)
 
+    async def _closed_before_admission(self, user: ChatUser, before: str) -> None:
+        """Its socket closed while Redis wrote its owner key.
+
+        The former owner gets the key back: the client may have reconnected to it while our write was under way, so
+        "former" does not mean older. But if a newer connection owns the user by now, it replaced this one and does not
+        know of the former one.
+        """
+        if before and await self._users.give_back(user.id, user.owner, before):
+            self._delivery.must_resend(user.id)  # a push may have gone to the closed socket
+        else:
+            await self._end_former(user, before)
+        await self.disconnected(user)
+
     def reauth(self, user: ChatUser, token: str | None) -> Reason | None:
         """A newer token of the same user; None: it is valid."""
         if not token:
@@ -223,7 +235,8 @@ class Admission:
     async def _verify(self, user: ChatUser) -> None:
         if await self._still_valid(user):
             before = await self._own(user)
-            await (self._arrived(user, before) if self._local.get(user.id) is user else self.disconnected(user))
+            connected = self._local.get(user.id) is user
+            await (self._arrived(user, before) if connected else self._closed_before_admission(user, before))
 
     async def renew(self) -> None:
         """Renew the owner keys. A user that has a newer connection elsewhere is kicked, in case that kick was lost."""

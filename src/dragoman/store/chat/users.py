@@ -11,6 +11,7 @@ from dragoman.store.slices import in_slices
 
 EARLY_PARK = Script.beside(__file__, "early_park")
 EARLY_DROP = Script.beside(__file__, "early_drop")
+GIVE_BACK_OWNER = Script.beside(__file__, "give_back_owner")
 KEEP_NOTICE = Script.beside(__file__, "keep_notice")
 RAISE_VERSION = Script.beside(__file__, "raise_version")
 DROP_NOTICES = Script.beside(__file__, "drop_notices")
@@ -37,6 +38,13 @@ class Users:
 
     async def disown(self, user: int, owner: str) -> None:
         await DROP_IF(self.redis, held=self.keys.user_owner(user), value=owner)
+
+    async def give_back(self, user: int, owner: str, former: str) -> bool:
+        """Undo `swap_owner`. False: a newer connection owns the user."""
+        key = self.keys.user_owner(user)
+        return bool(
+            await GIVE_BACK_OWNER(self.redis, owner=key, value=owner, former=former, ttl=self.ttl_ms) != b"OTHER"
+        )
 
     async def owners(self, users: Sequence[int]) -> list[str]:
         """`instance|connection` of each, '' for a user that is not connected."""

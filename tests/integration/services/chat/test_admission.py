@@ -8,11 +8,12 @@ from typing import Any, cast
 
 from dragoman.archive import NewMessage, Verdict
 from dragoman.protocol import chat as wire
-from dragoman.protocol.peer import ChatKick
+from dragoman.protocol.peer import ChatCatchUp, ChatKick, decode_inbox
 from dragoman.services.chat.clock import now_ms
 from dragoman.services.chat.inbound import ChatSocket, frame_of
 from dragoman.store.chat.users import Users
 from dragoman.store.errors import RedisAway, UnknownOutcome
+from dragoman.store.instances import Instances
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.script import Script
@@ -144,11 +145,45 @@ async def test_one_that_is_ended_by_a_newer_one_before_it_came_in_ends_the_one_b
         token = house.tokens.access(RECEIVER, 0, now_ms() / 1000)
         coming = asyncio.ensure_future(house.admission.admit(cast(ChatSocket, second), token))
         await users.written.wait()
-        house.local.on_kick(ChatKick(RECEIVER, 2))  # by the third, elsewhere
+        await Users(redis, keys, OWNER_TTL_MS).swap_owner(RECEIVER, "i2|3")  # the third
+        house.local.on_kick(ChatKick(RECEIVER, 2))
         users.answer.set()
         await coming
         assert second.closed
         assert first.closed
+
+
+async def test_a_closed_connection_whose_owner_key_is_written_late_does_not_end_the_newer_connection(
+    redis: Redis, keys: Keys, tmp_path: Path
+) -> None:
+    """The client reconnected elsewhere while its first instance waited for Redis. The newer connection stays the
+    owner, and is sent what was pushed to the closed one meanwhile."""
+    async with house_at(redis, keys, tmp_path) as (house, users):
+        elsewhere = House("i2", 2, redis, keys, tmp_path / "chat.sqlite3")
+        await Instances(redis, keys).open("i2", "incarnation", house.delivery.inboxes.settings.group)
+        older, newer = Socket(1), Socket(2)
+        users.write.clear()
+        token = house.tokens.access(RECEIVER, 0, now_ms() / 1000)
+        coming = asyncio.ensure_future(house.admission.admit(cast(ChatSocket, older), token))
+        await users.asked.wait()
+        older.close(1001)
+        await elsewhere.come_in(RECEIVER, newer)
+        users.answer.clear()
+        users.write.set()
+        await users.written.wait()
+        await save_and_push(house, "sent to the closed connection")
+        users.answer.set()
+        await coming
+        await house.delivery.run_once()
+        (entry,) = await house.delivery.inboxes.unread("i2", 10)
+        request = decode_inbox(entry.data)
+        assert isinstance(request, ChatCatchUp)
+        elsewhere.local.on_resend_request(request)
+        await elsewhere.tasks.settled()
+        assert not newer.closed
+        assert await users.owners([RECEIVER]) == ["i2|2"]
+        assert newer.messages == ["sent to the closed connection"]
+        await elsewhere.close()
 
 
 async def test_a_connection_that_is_dead_does_not_end_the_one_its_user_has_elsewhere(
