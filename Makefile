@@ -81,7 +81,7 @@ smoke: $(READY)  ## two instances, a node on one, a session on the other: the wa
 verify: $(READY) ## break a cluster in every way, and check that nothing promised was lost; ARGS="--redis cluster"
 	$(BIN)/dragoman verify $(ARGS)
 
-soak: $(READY)   ## the same for half an hour on every kind of cluster; writes docs/guarantees.md; MINUTES=3
+soak: $(READY)   ## the same for half an hour on every kind of cluster; writes docs/internals/guarantees.md; MINUTES=3
 	$(BIN)/python -m dragoman.tools.verify.soak --minutes $(or $(MINUTES),30) $(ARGS)
 
 bench: $(READY)  ## measure; ARGS="store --json out.json"

@@ -17,7 +17,7 @@ from dragoman.protocol.session import SessionInit
 
 SIDES = ("client", "node")
 AUDIO = {"payload", "audio", "tts_audio"}  # bounded by the length of a message
-SESSION_BYTES = 32 * 1024  # what a session keeps of its session_init, at most: docs/security.md names it
+SESSION_BYTES = 32 * 1024  # what a session keeps of its session_init, at most: docs/guides/secure.md names it
 
 
 class Field(NamedTuple):

@@ -1,6 +1,6 @@
-"""The programs of the README, of docs/write-a-node.md and of docs/chat.md, run against a real instance.
+"""The programs of the README and of the guides run against a real instance.
 
-Only the port is changed. For the models of docs/write-a-node.md there are stand-ins, as modules of the same names.
+Only the port is changed. The models of docs/guides/write-a-node.md have stand-ins, as modules of the same names.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ def program(page: str, with_text: str) -> str:
 
 
 def write_a_node() -> str:
-    return programs("docs/write-a-node.md")[0]
+    return programs("docs/guides/write-a-node.md")[0]
 
 
 @asynccontextmanager
@@ -159,7 +159,7 @@ async def test_node_of_write_a_node_translates(redis_at: RedisAt, tmp_path: Path
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(source), encoding="utf-8")
     body = write_a_node()
     if not voice:
-        captions = programs("docs/write-a-node.md")[1]
+        captions = programs("docs/guides/write-a-node.md")[1]
         body = body[: body.index('Node("')] + captions
     async with serving(redis_at, tmp_path, node=False) as instance:
         async with started(body, instance, tmp_path):
@@ -172,7 +172,9 @@ async def test_node_of_write_a_node_translates(redis_at: RedisAt, tmp_path: Path
 
 
 async def test_program_of_the_chat_page_sends_and_receives(redis_at: RedisAt, tmp_path: Path) -> None:
-    body = "import asyncio\n\n\nasync def main():\n" + textwrap.indent(programs("docs/chat.md")[0], "    ")
+    body = "import asyncio\n\n\nasync def main():\n" + textwrap.indent(
+        programs("docs/reference/chat-protocol.md")[0], "    "
+    )
     async with serving(redis_at, tmp_path, node=False) as instance:
         base = f"127.0.0.1:{instance.port}"
         alice = await login(f"http://{base}", "alice", "secret")

@@ -1,4 +1,4 @@
-"""The reference for operators, made from the types: docs/configuration.md and config.example.toml.
+"""The reference for operators, made from the types: docs/reference/configuration.md and config.example.toml.
 
 `dragoman config doc` prints what these return; tests keep the two files equal to it.
 """
@@ -45,7 +45,7 @@ stay in their own section.
 - A principal is the tenant and the subject of a token. Clients without a token share one principal, so only their
   address counts.
 - The address of a client behind a proxy is the real one if the proxy is in `server.trusted_proxies`
-  ([addresses behind proxies](security.md#addresses-behind-proxies)). Loopback has no limit per address.
+  ([addresses behind proxies](../guides/secure.md#addresses-behind-proxies)). Loopback has no limit per address.
 - Each field of a message has a bound as well; a message beyond it is refused as invalid.
 - The decisions are made by pure objects in `src/dragoman/domain/limits`.
 """
@@ -57,7 +57,7 @@ _LIMITS_HEAD = """\
 
 _EXAMPLE_HEADER = """\
 # Every setting of Dragoman with its default. Take what you need; what is left out keeps its default.
-# Made by `dragoman config doc --example`. The reference is docs/configuration.md.
+# Made by `dragoman config doc --example`. The reference is docs/reference/configuration.md.
 """
 
 
@@ -67,7 +67,7 @@ def markdown() -> str:
 
 
 def limits_markdown() -> str:
-    """docs/limits.md."""
+    """docs/reference/limits.md."""
     rows = "".join(
         f"| `{setting.key}` | {setting.description} | {limit.per} | {toml_value(setting.default)} | {limit.answer} "
         f"| `{limit.metric}` |\n"

@@ -1,6 +1,6 @@
 """Every setting of Dragoman: its type, range, default and the sentence that documents it.
 
-The tree is frozen and holds no behaviour. The reference (docs/configuration.md), config.example.toml, the parsing of
+The tree is frozen and holds no behaviour. docs/reference/configuration.md, config.example.toml, the parsing of
 environment variables and the wording of errors are all read from these annotations, so a new setting is one line here
 or in one of the `schema_….py` beside it.
 

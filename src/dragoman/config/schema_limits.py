@@ -1,7 +1,7 @@
 """The section `limits`: how much one client, name, address or connection may use of what all share.
 
 Every quota of Dragoman is a setting of this section, or a setting elsewhere whose name is fixed; both carry a `Limit`,
-and docs/limits.md is the table of them. What decides about them is in `domain/limits`, one pure object per concern.
+and docs/reference/limits.md is the table of them. The decisions are in `domain/limits`, one pure object per concern.
 """
 
 from typing import Annotated

@@ -15,7 +15,7 @@ NAME_IN_WORDS = "1 to 120 letters, digits or any of . _ : -"
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What a setting limits: a row of docs/limits.md."""
+    """What a setting limits: a row of docs/reference/limits.md."""
 
     per: str  # whose use is counted
     answer: str  # what the client gets that reaches it

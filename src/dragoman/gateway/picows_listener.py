@@ -1,8 +1,8 @@
 """All that Dragoman knows of picows: a listener for a transport that we have accepted ourselves.
 
 picows has no public way to take an accepted transport, so this module builds its `WSProtocol`, which is not exported.
-The version is pinned, and test_protocol_switch.py states what is relied on. docs/adr/0007 lists what picows would have
-to offer instead. What must be known of its insides:
+The version is pinned, and test_protocol_switch.py states what is relied on. docs/internals/adr/0007 lists what picows
+would have to offer instead. What must be known of its insides:
 
 - The upgrade request is judged and answered by `handshake`. picows is fed a fixed short one and its answer is thrown
   away: it refuses browsers that send `Connection: keep-alive, Upgrade`, it would keep all headers for the connection's

@@ -1,7 +1,7 @@
 """The checklist of `dragoman config check --exposed`: is this configuration fit for a server on the internet?
 
-`CHECKLIST` is printed in docs/security.md. `check_configuration` looks at the settings as the server would load them,
-and at the files they name. `probe` asks a running server what a stranger gets.
+`CHECKLIST` is printed in docs/guides/secure.md. `check_configuration` looks at the settings as the server would load
+them, and at the files they name. `probe` asks a running server what a stranger gets.
 """
 
 import http.client

@@ -1,6 +1,6 @@
 """The data model: every key in Redis, declared once, with its type, life, writers and readers.
 
-A row of `Keys` is both the name that code uses (`keys.presence(instance)`) and a row of docs/redis-keys.md, which
+A row of `Keys` is both the name that code uses (`keys.presence(instance)`) and a row of docs/reference/redis-keys.md, which
 `python -m dragoman.store.keys` prints. Braces are literal hash tags: keys that one script uses share one, so that each
 script stays in one slot of a Cluster. A key whose life is not a TTL has none; a test fails on any other without one.
 Writers and readers are modules of `store`; a test compares them with the code.

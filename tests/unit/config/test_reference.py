@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.mark.parametrize(
     ("file", "made", "command"),
     [
-        ("docs/configuration.md", markdown, "dragoman config doc > docs/configuration.md"),
-        ("docs/limits.md", limits_markdown, "dragoman config doc --limits > docs/limits.md"),
+        ("docs/reference/configuration.md", markdown, "dragoman config doc > docs/reference/configuration.md"),
+        ("docs/reference/limits.md", limits_markdown, "dragoman config doc --limits > docs/reference/limits.md"),
         ("config.example.toml", example, "dragoman config doc --example > config.example.toml"),
     ],
 )

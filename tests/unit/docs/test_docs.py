@@ -87,7 +87,7 @@ def test_every_link_leads_somewhere(path: Path) -> None:
 def test_every_page_of_the_documentation_is_in_its_index() -> None:
     index = ROOT / "docs/README.md"
     linked = {(index.parent / link.partition("#")[0]).resolve() for link in LINK.findall(prose(index))}
-    assert [path.name for path in PAGES if path != index and "docs" in path.parts and path not in linked] == []
+    assert [path.name for path in PAGES if path.is_relative_to(index.parent) and path not in {index, *linked}] == []
 
 
 @page
@@ -100,14 +100,16 @@ def test_every_test_that_is_named_exists(path: Path) -> None:
 
 
 def test_the_page_of_chat_explains_every_reason_of_an_error() -> None:
-    table = re.search(r"^\| reason \|(?:.*\|\n)+", (ROOT / "docs/chat.md").read_text(encoding="utf-8"), re.M)
+    table = re.search(
+        r"^\| reason \|(?:.*\|\n)+", (ROOT / "docs/reference/chat-protocol.md").read_text(encoding="utf-8"), re.M
+    )
     assert table is not None
     explained = {reason for row in table[0].splitlines() for reason in INLINE.findall(row.split("|")[1])}
     assert explained == {str(reason) for reason in Reason}
 
 
 def test_the_page_of_operators_explains_every_switch_of_chat() -> None:
-    table = re.search(r"^\| switch \|(?:.*\|\n)+", (ROOT / "docs/operate.md").read_text(encoding="utf-8"), re.M)
+    table = re.search(r"^\| switch \|(?:.*\|\n)+", (ROOT / "docs/guides/operate.md").read_text(encoding="utf-8"), re.M)
     assert table is not None
     assert [INLINE.findall(row)[0] for row in table[0].splitlines()[2:]] == list(SWITCHES)
 
@@ -225,12 +227,12 @@ def test_every_metric_exists(path: Path) -> None:
 
 
 def test_the_operators_page_lists_every_metric() -> None:
-    rows = re.findall(r"^\| `((?:dragoman|scheduler_phase2)_\w+)` \|", prose(ROOT / "docs/operate.md"), re.M)
+    rows = re.findall(r"^\| `((?:dragoman|scheduler_phase2)_\w+)` \|", prose(ROOT / "docs/guides/operate.md"), re.M)
     assert sorted(rows) == sorted(metric_names())
 
 
 def test_the_operators_page_lists_every_close_code() -> None:
-    rows = re.findall(r"^\| (\d{4}) \| (\w+) \|", prose(ROOT / "docs/operate.md"), re.M)
+    rows = re.findall(r"^\| (\d{4}) \| (\w+) \|", prose(ROOT / "docs/guides/operate.md"), re.M)
     assert rows == [(str(code.value), code.name) for code in Close]
 
 
@@ -239,7 +241,7 @@ def test_the_operators_page_lists_every_close_code() -> None:
 
 def layers() -> dict[str, set[str]]:
     """The table of the page: what each folder may import, from the top down."""
-    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ?([^|]*?) ?\|$", prose(ROOT / "docs/architecture.md"), re.M)
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ?([^|]*?) ?\|$", prose(ROOT / "docs/internals/architecture.md"), re.M)
     order = [folder for folder, _ in rows]
     return {
         folder: set(order[at + 1 :]) if imports == "all below" else set(INLINE.findall(imports))
@@ -283,7 +285,7 @@ def _imports(path: Path) -> set[str]:
 # -- every decision has the same three parts
 
 
-@for_each(sorted(ROOT.glob("docs/adr/*.md")), lambda path: path.stem)
+@for_each(sorted(ROOT.glob("docs/internals/adr/*.md")), lambda path: path.stem)
 def test_a_decision_says_what_was_chosen_and_what_was_given_up(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert re.match(rf"# {int(path.name[:4])}\. ", text)

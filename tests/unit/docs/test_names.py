@@ -1,4 +1,4 @@
-"""docs/names.md says what became of each name of the originals: it must be so."""
+"""docs/reference/names.md says what became of each name of the originals: it must be so."""
 
 import re
 from functools import cache
@@ -12,7 +12,7 @@ from support.tables import for_each
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCE = ROOT / "src/dragoman"
-PAGE = (ROOT / "docs/names.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/reference/names.md").read_text(encoding="utf-8")
 INLINE = re.compile(r"`([^`]+)`")
 VERDICTS = ("kept", "renamed", "replaced", "refused", "left out")
 

@@ -1,4 +1,4 @@
-"""What docs/protocol.md shows is said as the protocol has it: types that exist, with fields that they have.
+"""The transcripts of docs/reference/speech-protocol.md use types and fields that exist.
 
 A transcript may leave out fields (`…` between two of them) and shorten values; what is whole is decoded.
 """
@@ -15,7 +15,7 @@ from dragoman.protocol.node import NodeMessage, ToNode
 from dragoman.protocol.session import ClientMessage, ServerMessage
 from support.tables import for_each
 
-PAGE = Path(__file__).resolve().parents[3] / "docs/protocol.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs/reference/speech-protocol.md"
 SAID = {kind.__struct_config__.tag: kind for kind in (*get_args(ClientMessage), *get_args(NodeMessage))}
 HEARD = {kind.__struct_config__.tag: kind for kind in (*get_args(ToNode), *get_args(ServerMessage))}
 LINE = re.compile(r"^([<>]) (\{.*\})$", re.M)

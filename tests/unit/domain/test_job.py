@@ -119,5 +119,5 @@ def test_no_job_ends_without_an_outcome(event: Event, outcome: Outcome) -> None:
 
 
 def test_the_chart_in_the_documentation_is_the_one_printed_from_the_table() -> None:
-    page = Path(__file__).parents[3].joinpath("docs", "job-states.md").read_text(encoding="utf-8")
-    assert f"```mermaid\n{chart()}```" in page, "print dragoman.domain.job.chart() into docs/job-states.md"
+    page = Path(__file__).parents[3].joinpath("docs", "internals", "job-states.md").read_text(encoding="utf-8")
+    assert f"```mermaid\n{chart()}```" in page, "print dragoman.domain.job.chart() into docs/internals/job-states.md"

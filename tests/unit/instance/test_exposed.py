@@ -106,6 +106,6 @@ def test_configuration_file_that_holds_the_secret_must_not_be_readable_by_others
 
 
 def test_security_page_prints_the_checklist() -> None:
-    page = (Path(__file__).resolve().parents[3] / "docs/security.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[3] / "docs/guides/secure.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \|", page, re.M)
     assert rows == [(name, requirement) for name, requirement, _ in CHECKLIST]

@@ -59,7 +59,7 @@ def test_the_times_of_the_steps_are_read_wherever_a_node_tells_them() -> None:
 
 
 def test_every_key_that_clients_get_is_documented() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs/reference/speech-protocol.md").read_text(encoding="utf-8")
     documented = re.findall(r"^\| `(\w+)` \|", page.split("## What a result carries")[1].split("## ")[0], re.M)
     assert tuple(documented) == extra.CLIENT_KEYS
 

@@ -138,8 +138,10 @@ def test_writers_and_readers_of_a_key_are_the_modules_that_use_it() -> None:
 
 
 def test_page_is_what_the_table_says() -> None:
-    command = "python -m dragoman.store.keys > docs/redis-keys.md"
-    assert (ROOT / "docs/redis-keys.md").read_text(encoding="utf-8") == markdown(), f"make it again: {command}"
+    command = "python -m dragoman.store.keys > docs/reference/redis-keys.md"
+    assert (ROOT / "docs/reference/redis-keys.md").read_text(encoding="utf-8") == markdown(), (
+        f"make it again: {command}"
+    )
 
 
 def test_page_has_every_key_once_and_no_cell_breaks_its_row() -> None:

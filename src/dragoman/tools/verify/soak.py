@@ -81,7 +81,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30.0, help="how long, about")
     parser.add_argument("--seed", type=int, default=1, help="of the first round; the next has the next")
     parser.add_argument("--seconds", type=float, default=0.0, help="of load in each round, shared by all faults")
-    parser.add_argument("--page", type=Path, default=Path("docs/guarantees.md"), help="the page to be written")
+    parser.add_argument(
+        "--page", type=Path, default=Path("docs/internals/guarantees.md"), help="the page to be written"
+    )
     given = parser.parse_args()
     began = time.monotonic()
     try:
