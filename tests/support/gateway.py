@@ -10,7 +10,8 @@ from typing import Any
 
 from aiohttp import web
 
-from dragoman.gateway import Authorizer, Connection, EndpointFactory, Limits, Listener, Route
+from dragoman.domain.limits.connections import ConnectionLimits
+from dragoman.gateway import Authorizer, Connection, EndpointFactory, Listener, Route
 from dragoman.gateway.proxies import Proxies
 
 PATIENCE_S = 60.0
@@ -74,8 +75,8 @@ async def serving(
     proxies: Proxies | None = None,
     **limits: Any,
 ) -> AsyncIterator[Listener]:
-    """A listener on a free port with `/echo` and the HTTP application; `limits` are fields of Limits."""
-    listener = Listener(Limits(**{"close_timeout_s": 0.5, **limits}), proxies)
+    """A listener on a free port with `/echo` and the HTTP application; `limits` are fields of ConnectionLimits."""
+    listener = Listener(ConnectionLimits(**{"close_timeout_s": 0.5, **limits}), proxies)
     await listener.start(
         "127.0.0.1",
         0,

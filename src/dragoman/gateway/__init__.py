@@ -1,8 +1,8 @@
 """The gateway's transport: one port for WebSockets and HTTP, and nothing of what is said over it."""
 
 from dragoman.gateway.connection import Connection, Endpoint, EndpointFactory
+from dragoman.gateway.counters import Counters
 from dragoman.gateway.handshake import Authorizer, OriginAllowList, Reject, Request
-from dragoman.gateway.limits import Counters, Limits
 from dragoman.gateway.listener import Listener, Route
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "Counters",
     "Endpoint",
     "EndpointFactory",
-    "Limits",
     "Listener",
     "OriginAllowList",
     "Reject",

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from time import monotonic, time
 
-from dragoman.domain.chat.rules import Guard, comes_later
+from dragoman.domain.chat.rules import comes_later
+from dragoman.domain.limits.frames import ChatFrameLimit
 from dragoman.gateway.admitted import AdmittedConnections
 from dragoman.gateway.connection import Connection
 from dragoman.gateway.handshake import Reject, Request
@@ -71,13 +72,13 @@ class ChatEndpoint:
         receipts: Receipts,
         tasks: Tasks,
         pre_session: PreSession,
-        guard: Guard,
+        frame_limit: ChatFrameLimit,
         draining: Callable[[], bool],
         admitted: AdmittedConnections,
     ) -> None:
         self._admitted = admitted
         self._admission, self._receipts, self._tasks, self._pre_session = admission, receipts, tasks, pre_session
-        self._guard, self._draining = guard, draining
+        self._frame_limit, self._draining = frame_limit, draining
         self._state = State.NEW
         self._user: ChatUser | None = None
         self._outbound: Outbound | None = None
@@ -96,7 +97,7 @@ class ChatEndpoint:
 
     def text(self, conn: Connection, data: bytes) -> None:
         if self._user is not None and (unread_s := self._user.take_unread_s()):
-            self._guard.unread(unread_s)
+            self._frame_limit.add_unread(unread_s)
         if self._state is State.OVER:
             return
         frame = None if self._state is State.COMING_IN else decoded(data)
@@ -115,10 +116,10 @@ class ChatEndpoint:
         if is_receipt and self._user is not None and self._user.inbound.ack_credit.take():
             conn.refund()
             return True
-        return self._guard.admit(monotonic())
+        return self._frame_limit.admit(monotonic())
 
     def binary(self, conn: Connection, data: bytes) -> None:
-        if self._guard.admit(monotonic()):
+        if self._frame_limit.admit(monotonic()):
             self._violated(conn, Reason.BAD_JSON)
         else:
             self._end(conn, Reason.TOO_MANY_REQUESTS, Close.RATE)
@@ -227,7 +228,7 @@ class ChatEndpoint:
 
     def _violated(self, conn: Connection, reason: Reason) -> None:
         conn.send(wire.error(reason, now_ms()))
-        if self._guard.violate(monotonic()):
+        if self._frame_limit.violate(monotonic()):
             self._over(conn, Close.BAD_MESSAGE, reason)
 
     def _end(self, conn: Connection, reason: Reason, code: Close) -> None:

@@ -22,10 +22,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from aiohttp import web
 from aiohttp.http import RawRequestMessage
 
-from dragoman.domain.limits.connections import PerAddressLimit
+from dragoman.domain.limits.connections import ConnectionLimits, PerAddressLimit
 from dragoman.gateway.handshake import wants_websocket
 from dragoman.gateway.http_messages import error
-from dragoman.gateway.limits import Limits
 from dragoman.gateway.open_connections import OpenConnections
 from dragoman.gateway.principal import Principal
 from dragoman.gateway.proxies import BadForwarding, Peer, Proxies
@@ -68,7 +67,7 @@ class HttpConnections:
     def __init__(
         self,
         app: web.Application,
-        limits: Limits,
+        limits: ConnectionLimits,
         proxies: Proxies,
         registry: OpenConnections,
         upgrade: Upgrade,

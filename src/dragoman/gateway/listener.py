@@ -14,11 +14,12 @@ from time import monotonic
 import structlog
 from aiohttp import web
 
+from dragoman.domain.limits.connections import ConnectionLimits
 from dragoman.gateway.connection import Connection, EndpointFactory
+from dragoman.gateway.counters import Counters
 from dragoman.gateway.handshake import Authorizer, OriginAllowList, Reject, Request
 from dragoman.gateway.handshake_queue import HandshakeQueue
 from dragoman.gateway.http_connections import HttpConnections
-from dragoman.gateway.limits import Counters, Limits
 from dragoman.gateway.open_connections import OpenConnections
 from dragoman.gateway.picows_listener import PicowsListener
 from dragoman.gateway.principal import Principal
@@ -42,12 +43,12 @@ class Route:
     """An endpoint with limits of its own; only those of a single connection count."""
 
     endpoint: EndpointFactory
-    limits: Limits | None = None
+    limits: ConnectionLimits | None = None
 
 
 class Listener:
-    def __init__(self, limits: Limits | None = None, proxies: Proxies | None = None) -> None:
-        self.limits, self.proxies = limits or Limits(), proxies or Proxies()
+    def __init__(self, limits: ConnectionLimits | None = None, proxies: Proxies | None = None) -> None:
+        self.limits, self.proxies = limits or ConnectionLimits(), proxies or Proxies()
         self.registry = OpenConnections(self.limits, monotonic)
         self.handshake_queue = HandshakeQueue(crowded=lambda: self.registry.is_crowded)
         self._http: HttpConnections | None = None

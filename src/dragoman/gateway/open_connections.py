@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
-from dragoman.domain.limits.connections import PerAddressLimit
+from dragoman.domain.limits.connections import ConnectionLimits, PerAddressLimit
 from dragoman.gateway.connection import Connection
+from dragoman.gateway.counters import Counters
 from dragoman.gateway.gc_pacing import GcPacing
 from dragoman.gateway.idle_poller import IdlePoller
-from dragoman.gateway.limits import Counters, Limits
 
 # Ends that are handled together, and the pause after them. When a network fails, ten thousand connections end at the
 # same moment; the others are served between any two of these pauses, and a job takes several turns of the loop.
@@ -75,7 +75,7 @@ class TimeLimit(Generic[T]):
 
 
 class OpenConnections:
-    def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
+    def __init__(self, limits: ConnectionLimits, clock: Callable[[], float]) -> None:
         self.clock = clock
         self.counters = Counters()
         self.live: set[Member] = set()

@@ -38,7 +38,7 @@ class Drain(asyncio.BufferedProtocol):
     """The last protocol of a connection: everything is sent, and what still arrives is dropped.
 
     A socket that is closed while unread data waits is reset, and the reset overtakes what was sent last. So only our
-    half is shut. The rest ends when the peer ends its half, or after `Limits.close_timeout_s`.
+    half is shut. The rest ends when the peer ends its half, or after `ConnectionLimits.close_timeout_s`.
     """
 
     __slots__ = ("_gone", "_left", "_registry", "_transport")

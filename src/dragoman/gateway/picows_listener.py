@@ -16,6 +16,7 @@ would have to offer instead. What must be known of its insides:
 """
 
 import asyncio
+from abc import ABCMeta, abstractmethod
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -43,18 +44,18 @@ _UPGRADE = (
 )
 
 
-class PicowsListener(WSListener):
-    """One WebSocket, as picows calls it."""
+class PicowsListener(WSListener, metaclass=ABCMeta):
+    """One WebSocket, as picows calls it; `WSListener` has the other callbacks."""
 
     __slots__ = ()
 
     @property
-    def max_frame_bytes(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def max_frame_bytes(self) -> int: ...
 
-    def violated(self, code: int) -> None:
-        """The peer broke the protocol, which picows would answer with `code`: to be closed here and now."""
-        raise NotImplementedError
+    @abstractmethod
+    def on_protocol_error(self, code: int) -> None:
+        """Close at once: the peer broke the protocol, and picows answers with `code` when this returns."""
 
 
 def frame_header(kind: WSMsgType, size: int) -> bytes:
@@ -189,12 +190,12 @@ class _ErrorLog:
     def error(self, message: str, complaint: object) -> None:
         match complaint:
             case (int(code), str()):
-                self._listener.violated(int(code))
+                self._listener.on_protocol_error(int(code))
             case _:
                 self.exception(message)
 
     def exception(self, message: str, *args: object) -> None:
-        self._listener.violated(private.WSCloseCode.PROTOCOL_ERROR.value)
+        self._listener.on_protocol_error(private.WSCloseCode.PROTOCOL_ERROR.value)
 
     def isEnabledFor(self, level: int) -> bool:
         return False

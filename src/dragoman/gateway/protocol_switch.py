@@ -11,11 +11,11 @@ import asyncio
 from dataclasses import replace
 from typing import Protocol, cast
 
+from dragoman.domain.limits.connections import ConnectionLimits
 from dragoman.gateway import proxy_protocol
 from dragoman.gateway.gc_pacing import ACCEPTED, ANSWERED, UPGRADED
 from dragoman.gateway.handshake import END_OF_HEAD, Reject, Request, accept, parse, wants_websocket
 from dragoman.gateway.handshake_queue import HandshakeQueue
-from dragoman.gateway.limits import Limits
 from dragoman.gateway.open_connections import OpenConnections
 from dragoman.gateway.outlet import Drain
 from dragoman.gateway.picows_listener import PicowsListener, adopt, feed
@@ -30,7 +30,7 @@ class Door(Protocol):
     """What a switch asks of the listener."""
 
     @property
-    def limits(self) -> Limits: ...
+    def limits(self) -> ConnectionLimits: ...
 
     @property
     def registry(self) -> OpenConnections: ...

@@ -13,10 +13,11 @@ from itertools import count
 
 import structlog
 
+from dragoman.domain.limits.connections import ConnectionLimits
+from dragoman.domain.limits.frames import FrameBucket
 from dragoman.gateway.connection import Endpoint
 from dragoman.gateway.handshake import Request
 from dragoman.gateway.inlet import FairInlet, Pause, ReadGate
-from dragoman.gateway.limits import Limits
 from dragoman.gateway.open_connections import OpenConnections
 from dragoman.gateway.outlet import Backlog, Drain
 from dragoman.gateway.picows_listener import (
@@ -48,9 +49,9 @@ _log = structlog.get_logger(__name__)
 class WebSocket(PicowsListener):
     __slots__ = (
         "_backlog",
+        "_bucket",
         "_counters",
         "_endpoint",
-        "_filled_at",
         "_frames",
         "_frames_before",
         "_gate",
@@ -80,7 +81,7 @@ class WebSocket(PicowsListener):
         self,
         request: Request,
         endpoint: Endpoint,
-        limits: Limits,
+        limits: ConnectionLimits,
         registry: OpenConnections,
         transport: asyncio.Transport,
     ) -> None:
@@ -100,7 +101,7 @@ class WebSocket(PicowsListener):
         self._partial: bytearray | None = None
         self._kind = _TEXT
         self._tokens: float = limits.burst_frames
-        self._filled_at = now
+        self._bucket = FrameBucket(limits.max_frames_per_s, limits.burst_frames, now)
         self._frames = self._frames_before = 0
         self._heard_at = now
         self._pinged_at: float | None = None
@@ -252,7 +253,7 @@ class WebSocket(PicowsListener):
         self._backlog = None
         self._registry.backlogged.discard(self)
 
-    def violated(self, code: int) -> None:
+    def on_protocol_error(self, code: int) -> None:
         self._inlet.handle_all()  # picows answers as soon as we return, and its answer is not ours
         if code == TOO_BIG:
             self._too_big()
@@ -348,12 +349,8 @@ class WebSocket(PicowsListener):
         self._tokens += 1
 
     def _refill(self) -> bool:
-        """Fill the bucket that has just run empty; looking at the clock only then makes frames cheap."""
-        now = self._registry.clock()
-        tokens = min((now - self._filled_at) * self.limits.max_frames_per_s, float(self.limits.burst_frames))
-        self._filled_at = now
-        self._tokens = tokens - 1
-        return tokens >= 1
+        self._tokens = self._bucket.refill(self._registry.clock()) - 1
+        return self._tokens >= 0
 
     def _mind_buffer(self, size: int, tail: int) -> None:
         now = self._registry.clock()

@@ -9,10 +9,9 @@ from aiohttp import web
 from dragoman.config import Config
 from dragoman.config.loopback import is_loopback
 from dragoman.config.secrets import has_secret, is_private
-from dragoman.domain.chat.rules import Guard
-from dragoman.domain.limits.connections import share_of_address
+from dragoman.domain.limits.connections import ConnectionLimits, share_of_address
+from dragoman.domain.limits.frames import ChatFrameLimit
 from dragoman.gateway import (
-    Limits,
     Listener,
     OriginAllowList,
     Route,
@@ -112,9 +111,9 @@ class Doors:
             revoked=self._services.revocations.copy,
         )
 
-    def _limits(self) -> Limits:
+    def _limits(self) -> ConnectionLimits:
         server, limits = self._config.server, self._config.limits
-        return Limits(
+        return ConnectionLimits(
             max_frame_bytes=limits.frame_bytes,
             max_frames_per_s=limits.frames_per_s,
             burst_frames=2 * limits.frames_per_s,
@@ -163,8 +162,8 @@ class Doors:
             return PreSession(timeout_s, limits.pre_session_connections)
         return PreSession(timeout_s, limits.pre_session_connections, exempt=lambda address: True)
 
-    def _chat_limits(self) -> Limits:
-        """The endpoint's own guard, which says why, comes first: of the frames it does not count, some wait for it."""
+    def _chat_limits(self) -> ConnectionLimits:
+        """Above the endpoint's own `ChatFrameLimit`, which tells the client why: it is to be reached first."""
         chat, limits = self._config.chat, self._config.limits
         return replace(
             self._limits(),
@@ -181,9 +180,9 @@ class Doors:
         per_s = self._config.limits.chat_frames_per_s
 
         def endpoint() -> ChatEndpoint:
-            guard = Guard(per_s, 2 * per_s)
+            frame_limit = ChatFrameLimit(per_s, 2 * per_s)
             return ChatEndpoint(
-                chat.admission, chat.receipts, tasks, pre_session, guard, self._draining, self._admitted
+                chat.admission, chat.receipts, tasks, pre_session, frame_limit, self._draining, self._admitted
             )
 
         return endpoint

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
+from dragoman.domain.limits.connections import ConnectionLimits
 from dragoman.gateway.http_messages import Unread, body_of
-from dragoman.gateway.limits import Limits
 from dragoman.gateway.listener import Listener
 from support.gateway import RawClient, connected
 
@@ -25,7 +25,7 @@ async def told(request: web.Request) -> web.Response:
 async def asking() -> AsyncIterator[RawClient]:
     app = web.Application()
     app.add_routes([web.post("/", told)])
-    listener = Listener(Limits(close_timeout_s=0.5))
+    listener = Listener(ConnectionLimits(close_timeout_s=0.5))
     await listener.start("127.0.0.1", 0, {}, app)
     try:
         async with connected(listener) as client:

@@ -6,8 +6,8 @@ from contextlib import AbstractAsyncContextManager
 import aiohttp
 import pytest
 
+from dragoman.domain.limits.connections import ConnectionLimits
 from dragoman.gateway import Connection, Listener, Route
-from dragoman.gateway.limits import Limits
 from dragoman.protocol.codes import Close
 from support.gateway import (
     BINARY,
@@ -189,7 +189,7 @@ def test_a_steady_sender_below_the_rate_is_not_disturbed(run: Run) -> None:
 
 def test_a_route_may_have_limits_of_its_own(run: Run) -> None:
     async def main() -> None:
-        routes = {"/wide": Route(Echo, Limits(max_frame_bytes=5000))}
+        routes = {"/wide": Route(Echo, ConnectionLimits(max_frame_bytes=5000))}
         async with serving(routes, max_frame_bytes=1000) as listener:
             async with websocket(listener, "/wide") as wide, websocket(listener) as narrow:
                 await wide.send(frame(TEXT, b"x" * 5000))

@@ -8,7 +8,7 @@ import pytest
 from dragoman.config import ConfigError, load, load_with_sources
 from dragoman.config.catalog import MOVED, SETTINGS
 from dragoman.config.section import Limit
-from dragoman.gateway.limits import Counters
+from dragoman.gateway.counters import Counters
 from dragoman.protocol.chat import Reason
 from dragoman.protocol.chat_http import Code
 from dragoman.protocol.codes import Close, ErrorCode

@@ -11,7 +11,7 @@ from dragoman.cli.main import COMMANDS, imported
 from dragoman.config.catalog import ENV_PREFIX, MOVED, RETIRED, SECTIONS, SETTINGS
 from dragoman.domain.chat.switches import NAMES as SWITCHES
 from dragoman.domain.chat.switches import RANGES, Switches
-from dragoman.gateway.limits import Counters
+from dragoman.gateway.counters import Counters
 from dragoman.protocol.chat import Reason
 from dragoman.protocol.codes import Close
 from dragoman.services.metrics import Metrics

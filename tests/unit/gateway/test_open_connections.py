@@ -2,7 +2,7 @@ import asyncio
 from math import inf
 from typing import Any, cast
 
-from dragoman.gateway.limits import Limits
+from dragoman.domain.limits.connections import ConnectionLimits
 from dragoman.gateway.open_connections import CHECKS_PER_TURN, ENDS_AT_ONCE, OpenConnections, TimeLimit
 
 
@@ -55,7 +55,7 @@ def test_the_oldest_can_be_made_to_go() -> None:
 def test_a_sweep_ends_heads_and_leavers_each_after_their_own_time() -> None:
     now = 0.0
     expired: list[Item] = []
-    registry = OpenConnections(Limits(head_timeout_s=10.0, close_timeout_s=2.0), lambda: now)
+    registry = OpenConnections(ConnectionLimits(head_timeout_s=10.0, close_timeout_s=2.0), lambda: now)
     head, leaver = Item(expired), Item(expired)
     registry.heads.add(head, now)
     registry.leaving.add(leaver, now)
@@ -78,7 +78,7 @@ def test_when_thousands_leave_at_once_others_have_their_turn_in_between() -> Non
     told_by_turn: list[int] = [0]
 
     async def main() -> None:
-        registry = OpenConnections(Limits(), lambda: 0.0)
+        registry = OpenConnections(ConnectionLimits(), lambda: 0.0)
         leavers: list[Any] = [Leaver() for _ in range(3 * ENDS_AT_ONCE)]
         for leaver in leavers:
             registry.join(leaver)
@@ -100,7 +100,7 @@ class Somebody:
 
 
 def test_who_is_there_is_counted_by_address_and_who_leaves_twice_only_once() -> None:
-    registry = OpenConnections(Limits(), lambda: 0.0)
+    registry = OpenConnections(ConnectionLimits(), lambda: 0.0)
     first, second = (cast(Any, Somebody("203.0.113.7")) for _ in range(2))
     for one in (first, second, second):
         registry.join(one)
@@ -121,7 +121,7 @@ def test_it_is_crowded_while_more_come_to_leave_than_are_seen_off() -> None:
     crowded: list[bool] = []
 
     async def main() -> None:
-        registry = OpenConnections(Limits(), lambda: 0.0)
+        registry = OpenConnections(ConnectionLimits(), lambda: 0.0)
         some: list[Any] = [Leaver() for _ in range(9 * ENDS_AT_ONCE)]
         for leaver in some:
             registry.join(leaver)
@@ -149,7 +149,7 @@ def test_the_pulse_of_thousands_is_felt_a_few_a_turn_and_each_once_a_round() -> 
     felt_by_turn: list[int] = []
 
     async def main() -> None:
-        registry = OpenConnections(Limits(), lambda: 0.0)
+        registry = OpenConnections(ConnectionLimits(), lambda: 0.0)
         members: list[Any] = [Silent() for _ in range(2 * CHECKS_PER_TURN + 1)]
         for member in members:
             registry.join(member)

@@ -6,6 +6,7 @@ opened a session yet. Loopback is exempt: there a local proxy may connect for ev
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
@@ -23,6 +24,35 @@ def is_loopback(address: str) -> bool:
     except ValueError:
         return not address  # a Unix socket
     return (getattr(found, "ipv4_mapped", None) or found).is_loopback
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Bounds of a listener; a `Route` may have its own for what concerns a single connection."""
+
+    # one connection
+    max_frame_bytes: int = 1 << 20  # a whole message, its fragments together
+    max_frames_per_s: int = 200
+    burst_frames: int = 400
+    out_queue_bytes: int = 8 << 20
+    out_queue_age_s: float = 15.0
+    ping_idle_s: float = 30.0
+    ping_reply_s: float = 15.0
+    grown_buffer_s: float = 10.0  # how long a read buffer that a large message has grown is kept for the next one
+    # all of them
+    max_connections: int = 20_000  # open WebSockets
+    max_per_address: int = 0  # of them; 0: any number. Loopback does not count
+    max_http_connections: int = 1_000
+    max_http_per_address: int = 0  # 0: any number. Loopback does not count
+    max_heads: int = 2_000  # connections whose first request is not complete; past it the oldest goes
+    max_head_bytes: int = 16 << 10
+    head_timeout_s: float = 10.0
+    close_timeout_s: float = 2.0  # how long a peer may take to close its side
+    http_keepalive_s: float = 75.0
+    socket_buffer_bytes: int = 256 << 10  # the kernel's, each way; Linux takes up to twice that
+
+    def shortest_s(self) -> float:
+        return min(self.out_queue_age_s, self.ping_idle_s, self.ping_reply_s, self.head_timeout_s, self.close_timeout_s)
 
 
 class PerAddressLimit:

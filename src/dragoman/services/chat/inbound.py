@@ -16,7 +16,7 @@ import structlog
 
 from dragoman.archive import ArchiveError, Stored
 from dragoman.domain.chat.delivery_state import ConnectionState
-from dragoman.domain.chat.rules import AckCredit
+from dragoman.domain.limits.frames import AckCredit
 from dragoman.protocol import chat as wire
 from dragoman.services.sockets import Socket
 

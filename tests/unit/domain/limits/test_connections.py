@@ -1,6 +1,6 @@
 import pytest
 
-from dragoman.domain.limits.connections import PerAddressLimit, is_loopback, share_of_address
+from dragoman.domain.limits.connections import ConnectionLimits, PerAddressLimit, is_loopback, share_of_address
 
 REMOTE, OTHER = "203.0.113.7", "198.51.100.1"
 
@@ -61,3 +61,8 @@ def test_every_other_address_can_be_full(address: str) -> None:
 
 def test_share_of_an_address_is_a_quarter_and_at_least_one() -> None:
     assert [share_of_address(total) for total in (1, 3, 4, 2000)] == [1, 1, 1, 500]
+
+
+def test_shortest_time_limit_is_found() -> None:
+    assert ConnectionLimits(head_timeout_s=0.5).shortest_s() == 0.5
+    assert ConnectionLimits(out_queue_age_s=0.25, head_timeout_s=0.5).shortest_s() == 0.25

@@ -1,43 +1,10 @@
-"""What one connection may ask of the gateway, and what is counted there.
-
-`Counters` are plain integers, bumped on the hot path; Prometheus reads them when asked.
-"""
+"""The counters of the gateway: plain integers on the hot path, which Prometheus reads when it scrapes."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds of a listener; a `Route` may have its own for what concerns a single connection."""
-
-    # one connection
-    max_frame_bytes: int = 1 << 20  # a whole message, its fragments together
-    max_frames_per_s: int = 200
-    burst_frames: int = 400
-    out_queue_bytes: int = 8 << 20
-    out_queue_age_s: float = 15.0
-    ping_idle_s: float = 30.0
-    ping_reply_s: float = 15.0
-    grown_buffer_s: float = 10.0  # how long a read buffer that a large message has grown is kept for the next one
-    # all of them
-    max_connections: int = 20_000  # open WebSockets
-    max_per_address: int = 0  # of them; 0: any number. Loopback does not count
-    max_http_connections: int = 1_000
-    max_http_per_address: int = 0  # 0: any number. Loopback does not count
-    max_heads: int = 2_000  # connections whose first request is not complete; past it the oldest goes
-    max_head_bytes: int = 16 << 10
-    head_timeout_s: float = 10.0
-    close_timeout_s: float = 2.0  # how long a peer may take to close its side
-    http_keepalive_s: float = 75.0
-    socket_buffer_bytes: int = 256 << 10  # the kernel's, each way; Linux takes up to twice that
-
-    def shortest_s(self) -> float:
-        return min(self.out_queue_age_s, self.ping_idle_s, self.ping_reply_s, self.head_timeout_s, self.close_timeout_s)
 
 
 class Counters(Collector):
