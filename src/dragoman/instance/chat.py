@@ -26,7 +26,7 @@ from dragoman.domain.revocation import RevocationList
 from dragoman.instance.chat_tokens import chat_tokens
 from dragoman.instance.redis_check import CannotStart
 from dragoman.protocol.codes import Close
-from dragoman.protocol.peer import ChatCatchUp, ChatKick, ChatPush, ChatTell, OneTell
+from dragoman.protocol.peer import ChatKick, ChatNotices, ChatPush, ChatResend, UserNotice
 from dragoman.services.chat.accounts import Accounts
 from dragoman.services.chat.admission import Admission
 from dragoman.services.chat.clock import now_ms
@@ -57,7 +57,7 @@ from dragoman.store.redis import Redis
 
 log = structlog.get_logger(__name__)
 
-ChatMessage = ChatPush | ChatTell | ChatKick | ChatCatchUp
+ChatMessage = ChatPush | ChatNotices | ChatKick | ChatResend
 ASSIGN_S = 1.0
 ARCHIVE_CHECK_S = 1.0
 TIDY_S = 60.0
@@ -266,19 +266,19 @@ class Chat:
         match message:
             case ChatPush():
                 self.local.on_push(message)
-            case ChatTell():
+            case ChatNotices():
                 remote = self.local.on_notices(message)
                 if remote:  # they have moved since: sent after them, once
                     await self.delivery.notify([_notice(one) for one in remote])
             case ChatKick():
                 self.local.on_kick(message)
-            case ChatCatchUp():
+            case ChatResend():
                 self.local.on_resend_request(message)
 
     async def rehome(self, message: ChatMessage) -> None:
         """From a dead instance's inbox. Messages are in the archive, or will be; notices follow their users."""
-        if isinstance(message, ChatTell):
-            await self.delivery.notify([_notice(one) for one in message.tells])
+        if isinstance(message, ChatNotices):
+            await self.delivery.notify([_notice(one) for one in message.notices])
 
     # -- what can be seen ------------------------------------------------------------------------
 
@@ -310,7 +310,7 @@ class Chat:
         }
 
 
-def _notice(one: OneTell) -> SenderNotice:
+def _notice(one: UserNotice) -> SenderNotice:
     return SenderNotice(one.user, bytes(one.frame), one.ended, one.keep, one.saved)
 
 

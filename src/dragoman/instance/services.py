@@ -31,20 +31,20 @@ from dragoman.protocol.peer import (
     Assign,
     Bounced,
     CancelJob,
-    ChatCatchUp,
     ChatKick,
+    ChatNotices,
     ChatPush,
-    ChatTell,
+    ChatResend,
     DrainInstance,
     DrainNode,
     EndSession,
     Evict,
+    ForwardedUtterance,
     FromNode,
     JobEnded,
     JobMoved,
     SessionMoved,
     ToSocket,
-    UtteranceFor,
 )
 from dragoman.services.history import History
 from dragoman.services.letter_boxes import LetterBoxes
@@ -228,14 +228,14 @@ class Services:
         register(DrainNode, self.local_nodes.drain, rehome=drop)
         register(JobEnded, self.sessions.job_ended, rehome=router.rehome_to_session)
         register(JobMoved, self.sessions.job_moved, rehome=router.rehome_to_session)
-        register(UtteranceFor, self.sessions.utterance_for, rehome=router.rehome_to_session)
+        register(ForwardedUtterance, self.sessions.utterance_for, rehome=router.rehome_to_session)
         register(SessionMoved, self.sessions.session_moved, rehome=drop)
         register(ToSocket, self.sessions.to_socket, rehome=drop)
         register(EndSession, self.sessions.end_by_operator, rehome=drop)
         register(ChatPush, self.chat.handle, rehome=self.chat.rehome)
-        register(ChatTell, self.chat.handle, rehome=self.chat.rehome)
+        register(ChatNotices, self.chat.handle, rehome=self.chat.rehome)
         register(ChatKick, self.chat.handle, rehome=self.chat.rehome)
-        register(ChatCatchUp, self.chat.handle, rehome=self.chat.rehome)
+        register(ChatResend, self.chat.handle, rehome=self.chat.rehome)
         register(DrainInstance, lambda _: on_drain(), rehome=drop)
 
     async def _returned(self) -> None:

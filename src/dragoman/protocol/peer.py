@@ -1,7 +1,7 @@
 """Messages between instances, carried by inboxes and by announcements.
 
-What a client or node said travels inside as `frame`, the bytes that came: nobody on the way parses audio.
-The tag is the entry's type in the inbox; the version is the entry's `v`.
+A frame of a client or node is carried as the bytes that were received, so audio is never parsed on the way.
+The tag is the type of the inbox entry; the version is its `v`.
 """
 
 import msgspec
@@ -15,7 +15,7 @@ class Peer(msgspec.Struct, tag_field="type", omit_defaults=True, frozen=True):
     """One message from instance to instance."""
 
 
-# ---------------------------------------------------------------- through inboxes: must arrive
+# -- through inboxes: must arrive ----------------------------------------------------------------
 
 
 class Assign(Peer, tag="assign", frozen=True):
@@ -38,7 +38,7 @@ class CancelJob(Peer, tag="cancel", frozen=True):
 
 
 class FromNode(Peer, tag="from_node", frozen=True):
-    """To a job's driver: what its node said in one breath (job_ack, job_started, asr_partial, job_result)."""
+    """To a job's driver: frames of its node, in order (job_ack, job_started, asr_partial, job_result)."""
 
     node_id: str
     epoch: int
@@ -47,7 +47,7 @@ class FromNode(Peer, tag="from_node", frozen=True):
 
 
 class Bounced(Peer, tag="bounced", frozen=True):
-    """To a job's driver: the assignment reached an instance that does not hold the node."""
+    """To a job's driver: the assignment reached an instance that does not own the node."""
 
     node_id: str
     epoch: int
@@ -56,7 +56,7 @@ class Bounced(Peer, tag="bounced", frozen=True):
 
 
 class Evict(Peer, tag="evict", frozen=True):
-    """To a node's former owner: the node dialled in elsewhere; close what is older than `epoch`."""
+    """To a node's former owner: the node has connected elsewhere; close connections older than `epoch`."""
 
     node_id: str
     epoch: int
@@ -70,7 +70,7 @@ class SessionMoved(Peer, tag="session_moved", frozen=True):
 
 
 class JobMoved(Peer, tag="job_moved", frozen=True):
-    """To a session's owner, from the driver of one of its jobs: it went to another node."""
+    """To a session's owner, from the driver of one of its jobs: the job went to another node."""
 
     session_id: str
     index: int
@@ -90,8 +90,8 @@ class JobEnded(Peer, tag="job_ended", frozen=True):
     frame: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class UtteranceFor(Peer, tag="utterance_for", frozen=True):
-    """To a session's owner: an utterance that came by a socket elsewhere, which is where its result goes."""
+class ForwardedUtterance(Peer, tag="forwarded_utterance", frozen=True):
+    """To a session's owner: an utterance received on a socket of another instance, where its result is sent."""
 
     session_id: str
     instance: str
@@ -102,15 +102,15 @@ class UtteranceFor(Peer, tag="utterance_for", frozen=True):
 
 
 class ToSocket(Peer, tag="to_socket", frozen=True):
-    """To the instance of that socket: write this."""
+    """To the instance that has the socket: write this frame."""
 
     connection: int
     session_id: str
     frame: msgspec.Raw
 
 
-class OnePush(msgspec.Struct, array_like=True, frozen=True):
-    """A message for one user's socket."""
+class UserPush(msgspec.Struct, array_like=True, frozen=True):
+    """A message for one user."""
 
     user: int
     id: int
@@ -119,16 +119,16 @@ class OnePush(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ChatPush(Peer, tag="chat_push", frozen=True):
-    """To the instance of these receivers: write these messages. Missed ones are sent again from the archive."""
+    """To the instance of these receivers: write these messages. Missed ones are resent from the archive."""
 
-    pushes: list[OnePush]
+    pushes: list[UserPush]
 
 
-class OneTell(msgspec.Struct, array_like=True, frozen=True):
-    """A frame for one user's socket; its message `ended` (0: none) is not on its way any more.
+class UserNotice(msgspec.Struct, array_like=True, frozen=True):
+    """A frame for one user about a message it sent. `ended`: the serverMsgId, if the message is saved or never will be.
 
-    `keep`: a user that is not connected must hear it at its next AUTH. `saved`: the frame is the `saved` of the message
-    with this clientMsgId.
+    `keep`: a user that is not connected gets it with its next AUTH. `saved`: the clientMsgId, if the frame is an ACK
+    saved.
     """
 
     user: int
@@ -138,10 +138,10 @@ class OneTell(msgspec.Struct, array_like=True, frozen=True):
     saved: str = ""
 
 
-class ChatTell(Peer, tag="chat_tell", frozen=True):
+class ChatNotices(Peer, tag="chat_notices", frozen=True):
     """To the instance of these senders: what became of their messages."""
 
-    tells: list[OneTell]
+    notices: list[UserNotice]
 
 
 class ChatKick(Peer, tag="chat_kick", frozen=True):
@@ -151,8 +151,8 @@ class ChatKick(Peer, tag="chat_kick", frozen=True):
     connection: int
 
 
-class ChatCatchUp(Peer, tag="chat_catch_up", frozen=True):
-    """To the instance of these receivers: messages were not pushed; look into the archive."""
+class ChatResend(Peer, tag="chat_resend", frozen=True):
+    """To the instance of these receivers: messages were not pushed; resend what the archive has for them."""
 
     users: list[int]
 
@@ -162,7 +162,7 @@ class DrainInstance(Peer, tag="drain", frozen=True):
 
 
 class DrainNode(Peer, tag="drain_node", frozen=True):
-    """To a node's owner, from an operator: give the node no new job, or give it jobs again."""
+    """To a node's owner, from an operator: assign no new job to the node, or assign jobs again."""
 
     node_id: str
     draining: bool
@@ -183,22 +183,22 @@ InboxMessage = (
     | SessionMoved
     | JobMoved
     | JobEnded
-    | UtteranceFor
+    | ForwardedUtterance
     | ToSocket
     | ChatPush
-    | ChatTell
+    | ChatNotices
     | ChatKick
-    | ChatCatchUp
+    | ChatResend
     | DrainInstance
     | DrainNode
     | EndSession
 )
 
-# ---------------------------------------------------------------- announced: may be missed
+# -- announced: may be missed --------------------------------------------------------------------
 
 
 class NodeSeen(Peer, tag="node_seen", frozen=True):
-    """A node came or changed; with its snapshot, so that it is usable at once."""
+    """A node connected or changed; with its snapshot, so that it is usable at once."""
 
     snapshot: msgspec.Raw
 
@@ -211,15 +211,15 @@ class NodeLost(Peer, tag="node_lost", frozen=True):
 
 
 class SlotFreed(Peer, tag="slot_freed", frozen=True):
-    """A full node has a free slot again: those who wait may look."""
+    """A full node has a free slot again: waiting jobs may be placed."""
 
     node_id: str
 
 
 class CoolingDown(Peer, tag="cooling_down", frozen=True):
-    """A node cannot serve something for a while; service '*' is the whole node.
+    """A node cannot serve a service for `for_ms`; service '*' is the whole node.
 
-    `failing`: it failed several jobs in a row; for 0 ms: it works again.
+    `failing`: it failed several jobs in a row; with 0 ms: it works again.
     """
 
     node_id: str
@@ -229,7 +229,7 @@ class CoolingDown(Peer, tag="cooling_down", frozen=True):
 
 
 class SwitchesChanged(Peer, tag="switches_changed", frozen=True):
-    """Somebody changed the two-phase switches: read them."""
+    """The two-phase switches were changed: read them."""
 
 
 class RevocationChanged(Peer, tag="revocation_changed", frozen=True):
@@ -244,7 +244,7 @@ class RevocationChanged(Peer, tag="revocation_changed", frozen=True):
 
 
 class ShardFreed(Peer, tag="shard_freed", frozen=True):
-    """A chat shard was given up: whose turn it is may take it now."""
+    """A chat shard was released: the instance it is assigned to may take it now."""
 
     shard: int
 
@@ -275,7 +275,7 @@ def decode_inbox(data: bytes) -> InboxMessage:
 
 
 def decode_announcement(data: bytes) -> Announcement | None:
-    """None for what cannot be read: an announcement is a hint, and a later release may have new ones."""
+    """None if it cannot be read: an announcement is a hint, and a later release may have new kinds."""
     try:
         return _announced.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

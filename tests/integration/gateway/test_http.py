@@ -19,7 +19,7 @@ from dragoman.gateway.auditing import Auditor
 from dragoman.gateway.http import Backstage, admin_application, application
 from dragoman.gateway.principal import Authenticator
 from dragoman.instance.stores import Stores
-from dragoman.protocol.peer import Bounced, ChatPush, FromNode, InboxMessage, OnePush, ToSocket, encode_peer
+from dragoman.protocol.peer import Bounced, ChatPush, FromNode, InboxMessage, ToSocket, UserPush, encode_peer
 from dragoman.services.metrics import Metrics
 from dragoman.services.report import Report
 from dragoman.services.speech.fleet_view import FleetView
@@ -329,7 +329,7 @@ async def test_a_letter_is_shown_without_its_audio(site: Site, client: TestClien
     "message",
     [
         FromNode("n", 1, "j", [msgspec.Raw(b'{"type":"job_result","text_asr":"what was said"}')]),
-        ChatPush([OnePush(1, 2, 3, msgspec.Raw(b'{"type":"SINGLE_CHAT","body":"what was said"}'))]),
+        ChatPush([UserPush(1, 2, 3, msgspec.Raw(b'{"type":"SINGLE_CHAT","body":"what was said"}'))]),
         ToSocket(1, "s", msgspec.Raw(b'{"text":"what was said"}')),
         b'{"frame": "what was said',
     ],

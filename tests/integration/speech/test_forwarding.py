@@ -7,7 +7,7 @@ import pytest
 
 from dragoman.protocol.codec import encode
 from dragoman.protocol.codes import ErrorCode
-from dragoman.protocol.peer import InboxMessage, ToSocket, UtteranceFor
+from dragoman.protocol.peer import ForwardedUtterance, InboxMessage, ToSocket
 from dragoman.protocol.session import SessionInit, Utterance
 from dragoman.services.speech.session import Session
 from dragoman.store.errors import RedisAway, UnknownOutcome
@@ -53,7 +53,7 @@ AWAY = RedisAway("for a moment")
 
 
 @pytest.mark.parametrize("stumble", [AWAY, Push.FULL])
-@pytest.mark.parametrize(("of", "kind"), [("a", UtteranceFor), ("b", ToSocket)])
+@pytest.mark.parametrize(("of", "kind"), [("a", ForwardedUtterance), ("b", ToSocket)])
 async def test_with_redis_away_for_a_moment_an_utterance_and_its_result_arrive_all_the_same(
     house: Open, of: str, kind: type[InboxMessage], stumble: Exception | Push
 ) -> None:
@@ -81,7 +81,7 @@ async def test_an_utterance_that_finds_no_redis_is_told_failed(house: Open) -> N
 
 async def test_an_utterance_that_may_have_been_handed_on_is_not_handed_on_twice(house: Open) -> None:
     a, _, session, wire = await gateway(house)
-    Stumbling(a, UtteranceFor, UnknownOutcome("its answer is lost"))
+    Stumbling(a, ForwardedUtterance, UnknownOutcome("its answer is lost"))
     utter(a, session, wire)
     (error,) = await wait_until(lambda: wire.of("error"), PATIENCE_S)
     assert error["code"] == ErrorCode.SCHEDULER_DEPENDENCY_DOWN

@@ -25,7 +25,16 @@ from msgspec import Raw
 
 from dragoman.archive import Stored
 from dragoman.domain.chat.delivery_state import DeliveryState
-from dragoman.protocol.peer import ChatCatchUp, ChatPush, ChatTell, InboxMessage, OnePush, OneTell, encode_peer, kind_of
+from dragoman.protocol.peer import (
+    ChatNotices,
+    ChatPush,
+    ChatResend,
+    InboxMessage,
+    UserNotice,
+    UserPush,
+    encode_peer,
+    kind_of,
+)
 from dragoman.services.chat.inbound import frame_of
 from dragoman.services.chat.local_users import LocalUsers
 from dragoman.services.metrics import Metrics
@@ -133,7 +142,7 @@ class Delivery:
         left = list(pushes)
         if await self._ask_for_resend(instance):
             for part in _parts(pushes):
-                message = ChatPush([OnePush(one.user, one.id, one.sender, Raw(one.frame)) for one in part])
+                message = ChatPush([UserPush(one.user, one.id, one.sender, Raw(one.frame)) for one in part])
                 verdict = await self.put(instance, message)
                 if verdict is Push.GONE:  # and so are their sockets
                     return {one.id for one in left}
@@ -218,7 +227,7 @@ class Delivery:
             if not users:
                 return True
             try:
-                verdict, entry = await self._put(instance, ChatCatchUp(users))
+                verdict, entry = await self._put(instance, ChatResend(users))
             except BaseException:  # cancelled before the answer
                 self._state.not_pushed(instance, users)
                 raise
@@ -273,7 +282,9 @@ class Delivery:
 
     async def _notify_remote(self, instance: str, notices: list[SenderNotice]) -> None:
         for part in _parts(notices):
-            message = ChatTell([OneTell(one.user, one.ended, Raw(one.frame), one.keep, one.saved) for one in part])
+            message = ChatNotices(
+                [UserNotice(one.user, one.ended, Raw(one.frame), one.keep, one.saved) for one in part]
+            )
             verdict = await self.put(instance, message)
             if verdict is Push.OK:
                 continue

@@ -10,7 +10,7 @@ from dragoman.domain.limits.rates import BytesPerDay
 from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import AckType, Reason
 from dragoman.protocol.codes import Close
-from dragoman.protocol.peer import ChatCatchUp, ChatKick, ChatPush, ChatTell, OneTell
+from dragoman.protocol.peer import ChatKick, ChatNotices, ChatPush, ChatResend, UserNotice
 from dragoman.services.chat.clock import now_ms
 from dragoman.services.chat.inbound import ChatSocket, Inbound, Undelivered
 from dragoman.services.chat.tokens import Access
@@ -248,10 +248,10 @@ class LocalUsers:
         for one in message.pushes:
             self.push(one.user, one.id, one.sender, bytes(one.frame))
 
-    def on_notices(self, message: ChatTell) -> list[OneTell]:
+    def on_notices(self, message: ChatNotices) -> list[UserNotice]:
         """Returns those for users that are not here any more."""
-        remote = list[OneTell]()
-        for one in message.tells:
+        remote = list[UserNotice]()
+        for one in message.notices:
             user = self._users.get(one.user)
             if user is not None:
                 user.notified(bytes(one.frame), one.ended, one.saved)
@@ -265,6 +265,6 @@ class LocalUsers:
             self.remove(user)
             user.end(Reason.KICKED, Close.REPLACED)
 
-    def on_resend_request(self, message: ChatCatchUp) -> None:
+    def on_resend_request(self, message: ChatResend) -> None:
         for user in message.users:
             self.resend(user)

@@ -12,11 +12,11 @@ from dragoman.protocol.peer import (
     Assign,
     Bounced,
     CancelJob,
+    ForwardedUtterance,
     FromNode,
     InboxMessage,
     JobEnded,
     JobMoved,
-    UtteranceFor,
     encode_peer,
     kind_of,
 )
@@ -108,7 +108,7 @@ class Router:
         if verdict is not Push.OK:
             await self._handlers.handle(message)  # no instance drives the job: we may watch it as an orphan
 
-    async def rehome_to_session(self, message: JobEnded | JobMoved | UtteranceFor) -> None:
+    async def rehome_to_session(self, message: JobEnded | JobMoved | ForwardedUtterance) -> None:
         owner = await self.owners.session_owner(message.session_id)
         if owner is None or await self.push(owner, message) is not Push.OK:
             # No instance owns the session: our handler parks the result, or answers that the session is gone.

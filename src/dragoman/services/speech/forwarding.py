@@ -1,6 +1,6 @@
 """Utterances that arrive at another instance than their session's, and the way back of their results.
 
-    local socket ─▶ UtteranceFor ─▶ owner of the session ─▶ ToSocket ─▶ this instance ─▶ local socket
+    local socket ─▶ ForwardedUtterance ─▶ owner of the session ─▶ ToSocket ─▶ this instance ─▶ local socket
 
 While Redis is unavailable both wait until a time-out. An utterance that cannot be forwarded fails, and so does one
 whose outcome is unknown: forwarded twice, its index would be used already. A message to a remote socket exists only
@@ -16,7 +16,7 @@ import structlog
 
 from dragoman.protocol.codec import encode
 from dragoman.protocol.codes import ErrorCode
-from dragoman.protocol.peer import ToSocket, UtteranceFor
+from dragoman.protocol.peer import ForwardedUtterance, ToSocket
 from dragoman.protocol.session import Error, Utterance
 from dragoman.services.loops import Tasks, retry
 from dragoman.services.metrics import Metrics
@@ -49,10 +49,10 @@ class UtteranceForwarder:
             return
         self._sockets[socket.id] = socket
         here = self._router.instance
-        forwarded = UtteranceFor(message.session_id, here, socket.id, subject, tenant, msgspec.Raw(frame))
+        forwarded = ForwardedUtterance(message.session_id, here, socket.id, subject, tenant, msgspec.Raw(frame))
         self._tasks.spawn(self._forward(socket, message.utterance_index, forwarded), "forward-utterance")
 
-    async def _forward(self, socket: Socket, index: int, message: UtteranceFor) -> None:
+    async def _forward(self, socket: Socket, index: int, message: ForwardedUtterance) -> None:
         try:
             if await self._hand_on(socket, message):
                 return
@@ -64,7 +64,7 @@ class UtteranceForwarder:
         if not socket.closed:
             socket.send(encode(error))
 
-    async def _hand_on(self, socket: Socket, message: UtteranceFor) -> bool:
+    async def _hand_on(self, socket: Socket, message: ForwardedUtterance) -> bool:
         """False: no instance owns the session. Raises StoreError, NoRoom."""
 
         async def step() -> bool:

@@ -12,7 +12,7 @@ from dragoman.protocol import ids
 from dragoman.protocol.codec import decode_client, encode
 from dragoman.protocol.codes import Close, ErrorCode, Platform
 from dragoman.protocol.errors import ProtocolError
-from dragoman.protocol.peer import EndSession, JobEnded, JobMoved, SessionMoved, ToSocket, UtteranceFor
+from dragoman.protocol.peer import EndSession, ForwardedUtterance, JobEnded, JobMoved, SessionMoved, ToSocket
 from dragoman.protocol.session import Error, SessionInit, SessionInitAck, Utterance
 from dragoman.services.loops import Tasks, retry
 from dragoman.services.metrics import Metrics
@@ -208,7 +208,7 @@ class Sessions:
 
     # -- utterances by another socket ------------------------------------------------------------
 
-    def utterance_for(self, message: UtteranceFor) -> None:
+    def utterance_for(self, message: ForwardedUtterance) -> None:
         utterance = decode_client(bytes(message.frame))
         reply_to = RemoteSocket(message.session_id, message.instance, message.connection, self._router, self._tasks)
         try:

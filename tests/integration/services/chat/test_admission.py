@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from dragoman.archive import NewMessage, Verdict
 from dragoman.protocol import chat as wire
-from dragoman.protocol.peer import ChatCatchUp, ChatKick, decode_inbox
+from dragoman.protocol.peer import ChatKick, ChatResend, decode_inbox
 from dragoman.services.chat.clock import now_ms
 from dragoman.services.chat.inbound import ChatSocket, frame_of
 from dragoman.store.chat.users import Users
@@ -177,7 +177,7 @@ async def test_a_closed_connection_whose_owner_key_is_written_late_does_not_end_
         await house.delivery.run_once()
         (entry,) = await house.delivery.inboxes.unread("i2", 10)
         request = decode_inbox(entry.data)
-        assert isinstance(request, ChatCatchUp)
+        assert isinstance(request, ChatResend)
         elsewhere.local.on_resend_request(request)
         await elsewhere.tasks.settled()
         assert not newer.closed

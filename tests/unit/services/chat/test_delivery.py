@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from dragoman.protocol.peer import ChatCatchUp, ChatPush, ChatTell, InboxMessage, decode_inbox
+from dragoman.protocol.peer import ChatNotices, ChatPush, ChatResend, InboxMessage, decode_inbox
 from dragoman.services.chat.delivery import Delivery, MessagePush, ResendNotBegun, SenderNotice
 from dragoman.services.chat.local_users import ChatUser, LocalUsers
 from dragoman.services.loops import Tasks
@@ -46,7 +46,7 @@ class Boxes:
         self.asked = asyncio.Event()
 
     async def put(self, instance: str, kind: str, data: bytes) -> tuple[Push, str]:
-        if self.stuck is not None and kind == "chat_catch_up":
+        if self.stuck is not None and kind == "chat_resend":
             self.asked.set()
             return await self.stuck, "1-1"
         if self.answer is None:
@@ -74,9 +74,9 @@ class Stage:
     @property
     def arrived(self) -> list[Any]:
         return [
-            message.users if isinstance(message, ChatCatchUp) else [one.id for one in message.pushes]
+            message.users if isinstance(message, ChatResend) else [one.id for one in message.pushes]
             for message in self.boxes.got
-            if isinstance(message, ChatCatchUp | ChatPush)
+            if isinstance(message, ChatResend | ChatPush)
         ]
 
 
@@ -266,8 +266,8 @@ async def test_error_for_a_remote_sender_is_marked_to_be_kept() -> None:
     stage = Stage()
     await stage.delivery.notify([SenderNotice(2, b"{}", 1, keep=True), SenderNotice(3, b"{}", 1)])
     (message,) = stage.boxes.got
-    assert isinstance(message, ChatTell)
-    assert [one.keep for one in message.tells] == [True, False]
+    assert isinstance(message, ChatNotices)
+    assert [one.keep for one in message.notices] == [True, False]
 
 
 async def test_error_that_cannot_be_sent_is_kept_for_the_next_auth() -> None:
@@ -289,8 +289,8 @@ async def test_notice_is_sent_when_redis_can_locate_its_sender_again() -> None:
     await stage.delivery.run_once()
     await stage.delivery.run_once()
     (message,) = stage.boxes.got
-    assert isinstance(message, ChatTell)
-    assert [(one.user, one.ended) for one in message.tells] == [(2, 1)]
+    assert isinstance(message, ChatNotices)
+    assert [(one.user, one.ended) for one in message.notices] == [(2, 1)]
 
 
 @pytest.mark.parametrize("answer", [Push.FULL, None])
@@ -301,7 +301,7 @@ async def test_notice_is_sent_again_after_the_inbox_did_not_take_it(answer: Push
     stage.boxes.answer = Push.OK
     await stage.delivery.run_once()
     await stage.delivery.run_once()
-    assert [type(message) for message in stage.boxes.got] == [ChatTell]
+    assert [type(message) for message in stage.boxes.got] == [ChatNotices]
 
 
 async def test_notice_for_a_sender_that_is_not_connected_is_dropped() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.archive import BadRow, NewMessage, Outcome, Status, Stored, Verdict
 from dragoman.domain.chat.switches import Switches
-from dragoman.protocol.peer import ChatPush, ChatTell, InboxMessage, decode_inbox
+from dragoman.protocol.peer import ChatNotices, ChatPush, InboxMessage, decode_inbox
 from dragoman.services.chat import two_phase
 from dragoman.services.chat.delivery import Delivery
 from dragoman.services.chat.local_users import LocalUsers
@@ -77,8 +77,8 @@ async def test_sender_gets_saved_although_redis_was_unavailable_for_a_moment() -
     world = World()
     world.away = 1
     await world.work(1)
-    tells = [message for message in world.handed if isinstance(message, ChatTell)]
-    assert [(one.user, one.ended) for message in tells for one in message.tells] == [(SENDER, 1)]
+    sent = [message for message in world.handed if isinstance(message, ChatNotices)]
+    assert [(one.user, one.ended) for message in sent for one in message.notices] == [(SENDER, 1)]
 
 
 async def test_sender_gets_saved_when_redis_is_back() -> None:
@@ -88,7 +88,7 @@ async def test_sender_gets_saved_when_redis_is_back() -> None:
     while world.away:
         await world.delivery.run_once()
     await world.delivery.run_once()
-    assert [type(message) for message in world.handed].count(ChatTell) == 1
+    assert [type(message) for message in world.handed].count(ChatNotices) == 1
 
 
 async def test_senders_and_receivers_are_looked_up_in_one_query() -> None:
@@ -102,7 +102,7 @@ async def test_senders_and_receivers_are_looked_up_in_one_query() -> None:
     world.delivery.users.owners = owners  # type: ignore[method-assign]
     await world.work(1, 2)
     assert asked == [[RECEIVER, SENDER]]
-    assert [type(message) for message in world.handed] == [ChatTell, ChatPush]
+    assert [type(message) for message in world.handed] == [ChatNotices, ChatPush]
 
 
 async def test_sender_that_redis_could_not_locate_needs_no_resend() -> None:
