@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from dragoman.config.secrets import DEVELOPMENT_SECRET
-from dragoman.domain.keyring import name_of
+from dragoman.domain.signing_keys import name_of
 from dragoman.protocol.codes import Close
 from support.chat import ChatSpeaker
 from support.cluster import Speaker
@@ -55,7 +55,7 @@ class House:
 
     def told(self) -> list[dict[str, object]]:
         lines = [json.loads(line) for line in self.server.err.splitlines() if line.startswith("{")]
-        return [line for line in lines if line["event"] == "the secrets have changed"]
+        return [line for line in lines if line["event"] == "secrets changed"]
 
     @asynccontextmanager
     async def connected(self, path: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:

@@ -1,14 +1,14 @@
-"""What *accepted* is worth on the Redis we were given, and whether we can work on it at all.
+"""What *accepted* guarantees on a given Redis, and whether that Redis can be used at all.
 
-Each class says which death a write survives:
+Each class says which failure a confirmed write survives:
 
-- `fsync`: it is on the disk before it is answered; a Redis killed -9 or a power cut takes nothing.
-- `replicated`: replicas have it (WAIT); a master that dies takes nothing with it.
-- `process`: our own processes may die; a Redis killed -9 or a power cut may take the last two seconds.
-- `none`: nothing is promised, because nothing is known or nothing is kept.
+- `fsync`: it is on disk before it is confirmed, so it survives `kill -9` of Redis and a power cut.
+- `replicated`: replicas have confirmed it (WAIT), so it survives the loss of the master.
+- `process`: it survives the death of our own processes; `kill -9` of Redis or a power cut may lose the last 2 s.
+- `none`: nothing is guaranteed, because Redis keeps nothing or its settings cannot be read.
 
-The stronger one is named when two hold. Reading INFO and CONFIG is left to the caller; CONFIG is often forbidden on
-a managed Redis, which is no reason to refuse it.
+If two classes hold, the stronger one is reported. The caller reads INFO and CONFIG. CONFIG is often forbidden on a
+managed Redis, which is no reason to refuse it.
 """
 
 from collections.abc import Mapping
@@ -26,31 +26,31 @@ class DurabilityClass(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
-    """`problems` are fatal; each sentence in either list says what to change."""
+class Assessment:
+    """`problems` are fatal. Each sentence in either list says what to change."""
 
     durability: DurabilityClass
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
     def confirmed_by(self, replicas: int) -> DurabilityClass:
-        """What a write is worth that so many replicas confirm before it is answered: that may change while we run."""
+        """The class if this many replicas confirm each write; that number may change at runtime."""
         if replicas > 0 and self.durability is not DurabilityClass.FSYNC:
             return DurabilityClass.REPLICATED
         return self.durability
 
 
-def judge(info: Mapping[str, str], settings: Mapping[str, str] | None, wait_replicas: int = 0) -> Judgement:
-    """Judge a server by INFO (server, persistence; memory as well where CONFIG is forbidden) and CONFIG GET.
+def assess(info: Mapping[str, str], settings: Mapping[str, str] | None, wait_replicas: int = 0) -> Assessment:
+    """Assess a server by INFO (server, persistence; memory as well where CONFIG is forbidden) and CONFIG GET.
 
-    `settings` holds appendonly, appendfsync, save, maxmemory and maxmemory-policy, or is None when CONFIG was refused.
+    `settings` holds appendonly, appendfsync, save, maxmemory and maxmemory-policy, or is None if CONFIG was refused.
     """
     durability, doubt = _durability(settings, wait_replicas)
     warnings = [doubt] if doubt else []
     if info.get("aof_last_write_status", "ok") != "ok":
-        warnings.append("Redis could not write its append-only file and refuses writes: look at its disk and its log.")
+        warnings.append("Redis could not write its append-only file and refuses writes: check its disk and its log.")
     found = [_version_problem(info), _eviction_problem(info, settings or {})]
-    return Judgement(durability, [problem for problem in found if problem], warnings)
+    return Assessment(durability, [problem for problem in found if problem], warnings)
 
 
 def _durability(settings: Mapping[str, str] | None, wait_replicas: int) -> tuple[DurabilityClass, str | None]:
@@ -68,28 +68,30 @@ def _durability(settings: Mapping[str, str] | None, wait_replicas: int) -> tuple
 def _doubt(settings: Mapping[str, str] | None, appendonly: bool) -> str:
     if settings is None:
         return (
-            "Redis does not let us read its settings (CONFIG), so nothing is promised about what it keeps: "
+            "Redis does not allow its settings to be read (CONFIG), so nothing is guaranteed: "
             "allow CONFIG GET, or have writes confirmed by replicas."
         )
     if appendonly:
         return (
-            "Redis leaves it to the system when its append-only file reaches the disk, and a power cut may take half a "
-            "minute: set appendfsync to everysec or always."
+            "Redis lets the operating system decide when to write its append-only file to disk, and a power cut may "
+            "lose half a minute: set appendfsync to everysec or always."
         )
     if settings.get("save"):
-        return "Redis keeps snapshots only, and its end takes all since the last one: set appendonly to yes."
-    return "Redis keeps nothing on disk, and its end takes everything: set appendonly to yes."
+        return (
+            "Redis keeps snapshots only, and loses all writes since the last one if it crashes: set appendonly to yes."
+        )
+    return "Redis keeps nothing on disk, and loses everything if it crashes: set appendonly to yes."
 
 
 def _version_problem(info: Mapping[str, str]) -> str | None:
-    # Valkey tells here the version of Redis that it is compatible with, which is what the question is about.
-    told = info.get("redis_version", "")
+    # Valkey reports here the version of Redis that it is compatible with.
+    version = info.get("redis_version", "")
     try:
-        major, minor, *_ = (int(part) for part in told.split("."))
+        major, minor, *_ = (int(part) for part in version.split("."))
     except ValueError:
-        return f"Redis tells its version as {told!r}, which cannot be read: use Redis 6.2 or newer, or Valkey."
+        return f"Redis reports the version {version!r}, which cannot be read: use Redis 6.2 or newer, or Valkey."
     if (major, minor) < OLDEST:
-        return f"Redis {told} is too old: use Redis 6.2 or newer, or Valkey."
+        return f"Redis {version} is too old: use Redis 6.2 or newer, or Valkey."
     return None
 
 
@@ -99,6 +101,6 @@ def _eviction_problem(info: Mapping[str, str], settings: Mapping[str, str]) -> s
     if maxmemory in ("", "0") or policy == "noeviction":
         return None
     return (
-        f"Redis may throw away our data when its memory is full (maxmemory {maxmemory}, maxmemory-policy {policy}): "
+        f"Redis may evict data when its memory is full (maxmemory {maxmemory}, maxmemory-policy {policy}): "
         "set maxmemory-policy to noeviction."
     )

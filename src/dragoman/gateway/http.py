@@ -25,7 +25,7 @@ from dragoman.gateway.hosts import WHY, WHY_ADMIN, WHY_NOT_FORWARDED, is_from_he
 from dragoman.gateway.http_connections import OPERATOR, peer_of
 from dragoman.gateway.http_messages import Wrong, error, json, redis_away
 from dragoman.gateway.principal import Authenticator, Principal, Unauthorized, token_of
-from dragoman.services.letter_boxes import DeadLetters
+from dragoman.services.dead_letters import DeadLetters
 from dragoman.services.report import Report
 from dragoman.store.dead_letters import CannotReplay, Letter
 from dragoman.store.errors import Refused, StoreError
@@ -65,7 +65,7 @@ _WHY_NOT_REPLAYED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Backstage:
+class HttpContext:
     """What the handlers need of the instance."""
 
     instance: str
@@ -79,7 +79,7 @@ class Backstage:
 
 
 def application(
-    stage: Backstage,
+    context: HttpContext,
     authenticator: Authenticator,
     guests: Sequence[web.RouteDef] = (),
     operators: Sequence[web.RouteDef] = (),
@@ -96,14 +96,14 @@ def application(
     operators_only = _operators_only(authenticator, open_to_all)
     strangers = [*([_own_names_only] if only_ours else []), *([_own_requests_only] if only_from_here else [])]
     app = web.Application(
-        middlewares=[_plain_errors, *strangers, operators_only, stage.auditor.refusals, _own_pages_only]
+        middlewares=[_plain_errors, *strangers, operators_only, context.auditor.refusals, _own_pages_only]
     )
     app.on_response_prepare.append(_secured)
     app.add_routes([*guests, *operators])
-    api = _Api(stage)
+    api = _Api(context)
     app.add_routes(
         [
-            *_health(stage, authenticator),
+            *_health(context, authenticator),
             web.get("/metrics", api.metrics),
             web.get("/api/v1/cluster", api.cluster),
             web.get("/api/v1/stats", api.stats),
@@ -119,7 +119,7 @@ def application(
 
 
 def admin_application(
-    stage: Backstage, authenticator: Authenticator | None = None, *, only_from_here: bool = False
+    context: HttpContext, authenticator: Authenticator | None = None, *, only_from_here: bool = False
 ) -> web.Application:
     """The admin port of this one instance: on a shared port a random worker answers. With an authenticator, everything
     but health needs an operator token. Without one no token is needed, and only the names of this machine are
@@ -127,19 +127,19 @@ def admin_application(
     asked = _operators_only(authenticator, frozenset(HEALTH)) if authenticator else _own_admins_only
     app = web.Application(middlewares=[asked, *([_own_requests_only] if only_from_here else [])])
     app.on_response_prepare.append(_secured)
-    app.add_routes([*_health(stage, authenticator), web.get("/metrics", _Api(stage).metrics)])
+    app.add_routes([*_health(context, authenticator), web.get("/metrics", _Api(context).metrics)])
     return app
 
 
-def _health(stage: Backstage, authenticator: Authenticator | None) -> list[web.RouteDef]:
+def _health(context: HttpContext, authenticator: Authenticator | None) -> list[web.RouteDef]:
     async def ok(_: web.Request) -> web.Response:
         return web.Response(text="OK")
 
     async def ready(request: web.Request) -> web.Response:
-        why = stage.ready()
+        why = context.ready()
         told = {"ready": why is None, "reason": why}
         if _may_know_the_instance(request, authenticator):
-            told["instance"] = stage.instance
+            told["instance"] = context.instance
         return json(told, 200 if why is None else 503)
 
     return [web.get(path, handler) for path, handler in zip(HEALTH, (ok, ok, ready), strict=True)]
@@ -234,8 +234,8 @@ async def _plain_errors(request: web.Request, handler: Handler) -> web.StreamRes
 
 
 class _Api:
-    def __init__(self, stage: Backstage) -> None:
-        self._stage = stage
+    def __init__(self, context: HttpContext) -> None:
+        self._stage = context
 
     async def metrics(self, _: web.Request) -> web.Response:
         return web.Response(

@@ -16,8 +16,8 @@ from typing import Any, Final, Literal
 
 import jwt
 
-from dragoman.domain.keyring import Keyring
 from dragoman.domain.revocation import CHAT_OWNER, RevocationList, token_name, user_name
+from dragoman.domain.signing_keys import SigningKeys
 from dragoman.services.chat.tokens import Access, BadToken, Tokens
 
 Kind = Literal["client", "node", "operator"]
@@ -75,19 +75,19 @@ class Authenticator:
     ) -> None:
         """`local`: only this machine reaches us, and no secret is set."""
         self._chat, self._chat_may_speak, self._local = chat, chat_may_speak, local
-        # A ring is shared, not copied: what it holds may change.
-        self._keyring = secrets if isinstance(secrets, Keyring) else Keyring(secrets)
+        # Shared, not copied: the secrets may change.
+        self._signing_keys = secrets if isinstance(secrets, SigningKeys) else SigningKeys(secrets)
         self._issuer, self._leeway_s, self._allow_anonymous = issuer, leeway_s, allow_anonymous
         self._revoked = revoked if revoked is not None else RevocationList()
 
     @property
     def asks(self) -> bool:
         """Whether there are tokens at all: without a secret nobody has to show one."""
-        return bool(self._keyring)
+        return bool(self._signing_keys)
 
     def identify(self, kind: Kind, token: str | None) -> Principal:
         """The principal of a token of this kind."""
-        if not self._keyring:
+        if not self._signing_keys:
             return Principal(kind, LOCAL, anonymous=True, gateway=self._local and kind == "client")
         if not token:
             if self._allow_anonymous and kind != "operator":
@@ -123,7 +123,7 @@ class Authenticator:
     def revocable(self, token: str) -> tuple[str, float] | None:
         """The name by which a token of any class can be revoked, and the time until which it is accepted; None: it is
         none of ours, or does not say when it expires."""
-        for secret in self._chat.keyring if self._chat is not None else self._keyring:
+        for secret in self._chat.signing_keys if self._chat is not None else self._signing_keys:
             try:
                 claims = jwt.decode(token, secret, algorithms=["HS256"], options=_SIGNATURE_ONLY)
             except (jwt.PyJWTError, ValueError, RecursionError):
@@ -145,7 +145,7 @@ class Authenticator:
 
     def _claims(self, token: str) -> dict[str, object]:
         why = "the token is not valid"
-        for secret in self._keyring:
+        for secret in self._signing_keys:
             try:
                 return dict(
                     jwt.decode(

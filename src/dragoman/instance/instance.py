@@ -1,4 +1,4 @@
-"""One instance: begins, serves, is away and comes back, drains, ends."""
+"""One instance: starts, serves, rejoins after it lost its lease, drains, stops."""
 
 import asyncio
 import os
@@ -13,10 +13,10 @@ import structlog
 
 from dragoman import __version__
 from dragoman.config import Config
-from dragoman.domain.durability import DurabilityClass, Judgement
+from dragoman.domain.durability import Assessment, DurabilityClass
 from dragoman.gateway.auditing import Auditor
-from dragoman.gateway.http import Backstage
-from dragoman.instance.doors import Doors
+from dragoman.gateway.http import HttpContext
+from dragoman.instance.ports import Ports
 from dragoman.instance.redis_check import CannotStart, check_redis, connected, unsafe
 from dragoman.instance.same_host import machine, start_ticks
 from dragoman.instance.services import Services
@@ -30,8 +30,8 @@ from dragoman.store.redis import Redis
 
 log = structlog.get_logger(__name__)
 
-LEAVE_PATIENCE_S = 2.0
-SUBSCRIBE_PATIENCE_S = 1.0
+REDIS_TIMEOUT_S = 2.0  # of each step of the end that needs Redis
+SUBSCRIBE_TIMEOUT_S = 1.0
 
 
 def instance_name(configured: str, number: int, workers: int) -> str:
@@ -41,17 +41,17 @@ def instance_name(configured: str, number: int, workers: int) -> str:
 
 
 class Instance:
-    """Begin with `await Instance.start(...)`, end with `drain()` and `stop()`."""
+    """Start with `await Instance.start(...)`, end with `drain()` and `stop()`."""
 
     def __init__(
         self,
         config: Config,
         redis: Redis,
-        durability: Judgement,
+        assessment: Assessment,
         number: int,
         connect: Callable[[], Awaitable[Redis]],
     ) -> None:
-        self.config, self.redis, self._judgement = config, redis, durability
+        self.config, self.redis, self._assessment = config, redis, assessment
         self.name = instance_name(config.scheduler.phase2.instance_id, number, config.server.workers)
         self.started_ms = int(time.time() * 1000)
         self._machine, self._start_ticks = machine(), start_ticks(os.getpid())
@@ -60,30 +60,30 @@ class Instance:
         self.stores = Stores(config, redis)
         self.services = Services(
             config, self.name, self.stores, describe=self._describe, on_declared_dead=self._declared_dead,
-            on_drain=self._drain_in_background, on_switches_changed=self._tell_durability,
+            on_drain=self._drain_in_background, on_switches_changed=self._report_durability,
             on_wrong_archive=self._end_process, connect=connect,
         )  # fmt: skip
-        self._told_durability: DurabilityClass | None = None
+        self._reported_durability: DurabilityClass | None = None
         self._drain: asyncio.Task[None] | None = None
-        self.doors = Doors(config, self.services, lambda: self.draining)
+        self.ports = Ports(config, self.services, lambda: self.draining)
         self._loops: list[asyncio.Task[None]] = []
 
-    # -- beginning -------------------------------------------------------------------------------
+    # -- starting -------------------------------------------------------------------------------
 
     @classmethod
     async def start(cls, config: Config, redis_url: str | None = None, number: int = 1) -> "Instance":
-        """Connect, check Redis, open the inbox, listen. Raises CannotStart with one sentence."""
+        """Connect, check Redis, open the inbox, listen. Raises CannotStart."""
         for warning in unsafe(config):
             log.warning(warning)
         redis = await connected(config, redis_url)
         try:
-            durability = await check_redis(redis)
+            assessment = await check_redis(redis)
         except BaseException:
             await redis.close()
             raise
-        self = cls(config, redis, durability, number, lambda: connected(config, redis_url))
+        self = cls(config, redis, assessment, number, lambda: connected(config, redis_url))
         try:
-            await self._begin()
+            await self._start()
         except (AlreadyRunning, NoHandler) as error:
             await self.stop()
             raise CannotStart(str(error)) from None
@@ -92,17 +92,17 @@ class Instance:
             raise
         return self
 
-    async def _begin(self) -> None:
+    async def _start(self) -> None:
         services = self.services
         services.handlers.require_all()
-        # Before a takeover of our earlier incarnation: whether its jobs can go on depends on the nodes we know.
+        # Before this instance takes over its own earlier incarnation: the jobs of nodes it does not know fail.
         await services.view.run_once()
-        await services.revocations.run_once()  # before anybody can connect
+        await services.revocations.run_once()  # before the port is open
         await services.chat.begin()
-        await self._enter()
+        await self._join()
         self._loops += [asyncio.create_task(loop, name=name) for name, loop in services.loops(self.config).items()]
-        await self._hear_announcements()
-        stage = Backstage(
+        await self._wait_for_subscription()
+        context = HttpContext(
             self.name,
             services.metrics.registry,
             services.report,
@@ -112,35 +112,35 @@ class Instance:
             self.why_not_ready,
             Auditor(self.stores.audit, self.name),
         )
-        await self.doors.open(stage, self.admin_port)
+        await self.ports.open(context, self.admin_port)
         self.ready = True
-        self._tell_durability()
-        log.info("instance ready", instance=self.name, port=self.doors.listener.port, durability=self.durability)
+        self._report_durability()
+        log.info("instance ready", instance=self.name, port=self.ports.listener.port, durability=self.durability)
 
-    async def _hear_announcements(self) -> None:
-        """What is announced before we listen is missed: look once more when we do, without waiting for it long."""
+    async def _wait_for_subscription(self) -> None:
+        """Refresh the fleet view once announcements arrive: earlier ones were missed."""
         try:
-            async with asyncio.timeout(SUBSCRIBE_PATIENCE_S):
+            async with asyncio.timeout(SUBSCRIBE_TIMEOUT_S):
                 await self.services.announcer.subscriber.subscribed.wait()
         except TimeoutError:
-            log.warning("not listening to announcements yet; nodes elsewhere are known a moment later")
+            log.warning("not subscribed to announcements yet; remote nodes are known later")
         await self.services.view.run_once()
 
     @property
     def durability(self) -> DurabilityClass:
-        """What *accepted* is worth now: waiting for replicas is a switch."""
-        return self._judgement.confirmed_by(self.services.chat.switches.current.wait_replicas)
+        """What *accepted* guarantees now: waiting for replicas is a feature switch."""
+        return self._assessment.confirmed_by(self.services.chat.switches.current.wait_replicas)
 
-    def _tell_durability(self) -> None:
-        if self.durability is self._told_durability:
+    def _report_durability(self) -> None:
+        if self.durability is self._reported_durability:
             return
-        if self._told_durability is not None:
-            log.warning("accepted has another durability now", before=self._told_durability, now=self.durability)
-        self._told_durability = self.durability
+        if self._reported_durability is not None:
+            log.warning("durability of accepted changed", before=self._reported_durability, now=self.durability)
+        self._reported_durability = self.durability
         for each in DurabilityClass:
             self.services.metrics.durability.labels(each).set(each is self.durability)
 
-    # -- being away ------------------------------------------------------------------------------
+    # -- presence --------------------------------------------------------------------------------
 
     def _describe(self, instance: str, incarnation: str) -> Presence:
         return Presence(
@@ -167,23 +167,23 @@ class Instance:
         return tuple(buckets) if any(buckets) else ()
 
     async def _declared_dead(self) -> None:
-        """Nothing we held is ours: close every socket, come back as a new incarnation."""
+        """Other instances own everything now: close every socket and join as a new incarnation."""
         services = self.services
         services.dispatcher.abandon_all()
         services.sessions.drop_all(Close.LEASE_LOST)
         services.local_nodes.close_all(Close.LEASE_LOST)
         await services.chat.close_all()
-        await self._enter()
+        await self._join()
 
-    async def _enter(self) -> None:
+    async def _join(self) -> None:
         await self.services.presence.enter(self.services.takeover.take_over)
         await self.services.orphans.index()
 
     def _end_process(self) -> None:
-        """As if told to. The supervisor starts it again, and the start is refused with a sentence."""
+        """The supervisor starts the process again; the start fails and says why."""
         os.kill(os.getpid(), signal.SIGTERM)
 
-    # -- what can be seen ------------------------------------------------------------------------
+    # -- status ----------------------------------------------------------------------------------
 
     def why_not_ready(self) -> str | None:
         if self.draining:
@@ -191,11 +191,11 @@ class Instance:
         if not self.ready:
             return "starting"
         if not self.redis.connected:
-            return "Redis is away"
-        return None if self.services.presence.has_lease() else "the lease of this instance has run out"
+            return "Redis is unavailable"
+        return None if self.services.presence.has_lease() else "the lease of this instance has expired"
 
     def stats(self) -> dict[str, Any]:
-        services, counters = self.services, self.doors.listener.counters
+        services, counters = self.services, self.ports.listener.counters
         return {
             "instance": self.name,
             "version": __version__,
@@ -209,9 +209,9 @@ class Instance:
             "orphans": len(services.orphans),
             "chat_users": len(services.chat.local),
             "chat_shards": services.chat.assigner.owned,
-            "connections": len(self.doors.listener.connections),
-            "heads": len(self.doors.listener.registry.heads),
-            "leaving": len(self.doors.listener.registry.leaving),
+            "connections": len(self.ports.listener.connections),
+            "heads": len(self.ports.listener.registry.heads),
+            "leaving": len(self.ports.listener.registry.leaving),
             "tasks": len(asyncio.all_tasks()),
             "frames_in": counters.frames_in,
             "frames_out": counters.frames_out,
@@ -222,12 +222,14 @@ class Instance:
     # -- ending ----------------------------------------------------------------------------------
 
     async def drain(self) -> None:
-        """No new sessions; those that can resume go elsewhere at once; what runs may finish, also on our nodes for
-        other instances. Called again, it waits for the same drain."""
+        """Accept no new sessions, and let running jobs finish, including those of other instances on local nodes.
+
+        Sessions that can resume are closed at once. A second call waits for the same drain.
+        """
         if self._drain is None:
-            # At once, not when the task begins: no job may be made from this moment on.
+            # Before the task starts: no job may be created from now on.
             self.draining = True
-            self.services.sessions.hold()
+            self.services.sessions.stop_accepting()
             self._drain = asyncio.create_task(self._drain_once(), name="drain")
         await self._drain
 
@@ -237,55 +239,57 @@ class Instance:
     async def _drain_once(self) -> None:
         until = time.monotonic() + self.config.server.drain_s
         log.info("draining", jobs=len(self.services.dispatcher), sessions=len(self.services.sessions))
-        await self.doors.listener.stop_accepting()
-        await self._say_that_we_leave()
-        await self._give_up_shards()
-        self.services.sessions.send_elsewhere()
+        await self.ports.listener.stop_accepting()
+        await self._publish_draining()
+        await self._release_shards()
+        self.services.sessions.drain()
         await self.services.dispatcher.drained(until - time.monotonic())
-        # After our own jobs, which may need our nodes: those are sent elsewhere as they become idle.
+        # After the jobs of this instance, which may need its nodes. Each node is closed as soon as it is idle.
         if not await self.services.local_nodes.finish(until - time.monotonic()):
-            log.warning("jobs of other instances are cut off: the drain is over", drain_s=self.config.server.drain_s)
+            log.warning(
+                "drain timed out: jobs of other instances still run on local nodes", drain_s=self.config.server.drain_s
+            )
 
-    async def _say_that_we_leave(self) -> None:
-        """Before we let go of anything: others only take what is not the share of somebody who stays."""
+    async def _publish_draining(self) -> None:
+        """Before anything is released: other instances then count this one out when they share the shards."""
         try:
-            async with asyncio.timeout(LEAVE_PATIENCE_S):
+            async with asyncio.timeout(REDIS_TIMEOUT_S):
                 await self.services.presence.run_once()
         except (StoreError, TimeoutError):
-            log.warning("could not say that this instance leaves")
+            log.warning("draining not published")
 
-    async def _give_up_shards(self) -> None:
+    async def _release_shards(self) -> None:
         try:
-            async with asyncio.timeout(LEAVE_PATIENCE_S):
+            async with asyncio.timeout(REDIS_TIMEOUT_S):
                 await self.services.chat.drain()
         except (StoreError, TimeoutError):
-            log.warning("could not give up the chat shards; others take them when their leases lapse")
+            log.warning("chat shards not released; other instances take them when the leases expire")
 
     async def stop(self) -> None:
-        """Send every client elsewhere. If Redis answers, nothing is left for others to take over."""
+        """Close every connection. If Redis answers, nothing is left for other instances to take over."""
         self.ready = False
-        await self._give_up_shards()
+        await self._release_shards()
         try:
-            async with asyncio.timeout(LEAVE_PATIENCE_S):
+            async with asyncio.timeout(REDIS_TIMEOUT_S):
                 await self.services.sessions.hand_over()
         except (StoreError, TimeoutError):
-            log.warning("could not hand sessions over; they end when their grace is over")
-        await self.doors.close(Close.SHUTDOWN)
+            log.warning("sessions not handed over; they end after their grace period")
+        await self.ports.close(Close.SHUTDOWN)
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
         try:
-            async with asyncio.timeout(LEAVE_PATIENCE_S):
-                await self._leave()
+            async with asyncio.timeout(REDIS_TIMEOUT_S):
+                await self._deregister()
         except (StoreError, TimeoutError):
-            log.warning("could not sign off from Redis; another instance will take over from this one")
+            log.warning("not deregistered; another instance will take over")
         await self.services.tasks.cancel()
         await self.services.reader.close()
         await self.services.chat.close()
         await self.redis.close()
 
-    async def _leave(self) -> None:
-        """What closing sockets wrote in the background is written before our name goes."""
+    async def _deregister(self) -> None:
+        """After the background writes of closed sockets."""
         await self.services.tasks.settled()
         await self.services.chat.release_worker()
         await self.services.presence.close()

@@ -1,4 +1,4 @@
-"""Reaching Redis at start, and whether it can be worked with. Each refusal is one sentence that says what to change."""
+"""Connects to Redis at the start and checks whether it can be used. Each error says what to change."""
 
 import asyncio
 import ssl
@@ -11,14 +11,14 @@ from dragoman.config import Config
 from dragoman.config.loopback import is_loopback
 from dragoman.config.schema import Redis as RedisSettings
 from dragoman.config.secrets import exposure_of
-from dragoman.domain.durability import DurabilityClass, Judgement, judge
+from dragoman.domain.durability import Assessment, DurabilityClass, assess
 from dragoman.store.errors import Refused
 from dragoman.store.link import NO_CREDENTIALS, Address, Credentials
 from dragoman.store.redis import Redis, connect
 
 log = structlog.get_logger(__name__)
 
-CONNECT_PATIENCE_S = 10.0
+CONNECT_TIMEOUT_S = 10.0
 
 
 class CannotStart(Exception):
@@ -32,7 +32,7 @@ async def connected(config: Config, redis_url: str | None) -> Redis:
     credentials = credentials_of(where) if redis_url is None else NO_CREDENTIALS  # the private one needs none
     redis = await connect(urls, cluster=clustered, name="dragoman", credentials=credentials)
     try:
-        async with asyncio.timeout(CONNECT_PATIENCE_S):
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
             await redis.wait_connected()
     except TimeoutError:
         why = getattr(redis, "last_error", "no master answers")
@@ -67,25 +67,25 @@ def credentials_of(where: RedisSettings) -> Credentials:
 
 
 def unsafe(config: Config) -> Iterator[str]:
-    """What others could do with the shared Redis; raises CannotStart."""
+    """Warnings about a shared Redis that others can read or change; raises CannotStart."""
     where = config.scheduler.phase2.redis
     if not config.scheduler.phase2.enabled:
         return
     urls = where.cluster_urls if where.mode == "cluster" else (where.url,)
     credentials = credentials_of(where)
     addresses = [Address.parse(url, credentials) for url in urls]
-    far = [address for address in addresses if not address.path and not is_loopback(address.host)]
-    if any(not address.tls for address in far):
-        yield "Redis is on another machine and is reached without TLS: who is in between reads and changes all of it"
-    if any(not address.password for address in far) and not where.tls_cert_file:
-        yield "Redis is on another machine and asks for no password: who reaches it reads and changes all of it"
+    remote = [address for address in addresses if not address.path and not is_loopback(address.host)]
+    if any(not address.tls for address in remote):
+        yield "Redis is on another machine and is reached without TLS: the network can read and change its data"
+    if any(not address.password for address in remote) and not where.tls_cert_file:
+        yield "Redis is on another machine and needs no password: anyone who can reach it can read and change its data"
     if where.tls_key_file and (exposure := exposure_of(Path(where.tls_key_file))):
         yield f"{exposure}: chmod 600 the file of scheduler.phase2.redis.tls_key_file"
 
 
-async def check_redis(redis: Redis) -> Judgement:
-    """What this Redis promises; raises CannotStart when it cannot be worked with."""
-    judgements = []
+async def check_redis(redis: Redis) -> Assessment:
+    """What this Redis guarantees; raises CannotStart if it cannot be used."""
+    assessments = []
     infos = await redis.on_each("INFO")
     try:
         settings = await redis.on_each("CONFIG", "GET", "*")
@@ -96,11 +96,11 @@ async def check_redis(redis: Redis) -> Judgement:
         pairs = None
         if setting is not None:
             pairs = {k.decode(): v.decode() for k, v in zip(setting[::2], setting[1::2], strict=True)}
-        judgements.append(judge({key: value for key, _, value in lines}, pairs))
-    for judgement in judgements:
-        if judgement.problems:
-            raise CannotStart("; ".join(judgement.problems))
-    weakest = max(judgements, key=lambda one: list(DurabilityClass).index(one.durability))
+        assessments.append(assess({key: value for key, _, value in lines}, pairs))
+    for assessment in assessments:
+        if assessment.problems:
+            raise CannotStart("; ".join(assessment.problems))
+    weakest = max(assessments, key=lambda one: list(DurabilityClass).index(one.durability))
     for warning in weakest.warnings:
         log.warning(warning)
     return weakest

@@ -24,8 +24,9 @@ from dragoman.domain.limits.sessions import SessionLimits
 from dragoman.domain.revocation import RevocationList
 from dragoman.domain.segmenter import SegmenterSettings
 from dragoman.instance.chat import Chat
-from dragoman.instance.locksmith import LOOK_S, Locksmith
 from dragoman.instance.same_host import is_dead
+from dragoman.instance.secret_rotation import POLL_S as SECRETS_POLL_S
+from dragoman.instance.secret_rotation import SecretRotation
 from dragoman.instance.stores import Stores
 from dragoman.protocol.peer import (
     Assign,
@@ -46,8 +47,8 @@ from dragoman.protocol.peer import (
     SessionMoved,
     ToSocket,
 )
+from dragoman.services.dead_letters import AllDeadLetters
 from dragoman.services.history import History
-from dragoman.services.letter_boxes import LetterBoxes
 from dragoman.services.loops import Tasks, every
 from dragoman.services.metrics import Metrics
 from dragoman.services.operations import Operations
@@ -128,7 +129,7 @@ class Services:
             self.revocations.copy, owner_ttl_ms=stores.owners.ttl_ms, connect=connect,
             on_switches_changed=on_switches_changed, on_wrong_archive=on_wrong_archive,
         )  # fmt: skip
-        self.letters = LetterBoxes(stores.letters, self.chat.dead_letters)
+        self.letters = AllDeadLetters(stores.letters, self.chat.dead_letters)
         self._register_handlers(on_drain)
         self._build_upkeep(config)
 
@@ -270,16 +271,16 @@ class Services:
             "loop-lag": self._measure_lag(),
             "revocations": every(POLL_S, self.revocations.run_once, name="revocations"),
             "history": every(SAMPLE_MS / 1000, self.history.run_once, name="history"),
-            **self._locksmith(config),
+            **self._secret_rotation(config),
             **self.chat.loops(),
         }
 
-    def _locksmith(self, config: Config) -> dict[str, Coroutine[Any, Any, None]]:
-        """Only a file can change while we run."""
+    def _secret_rotation(self, config: Config) -> dict[str, Coroutine[Any, Any, None]]:
+        """Only secrets in a file can change while the instance runs."""
         if not config.security.secret_file:
             return {}
-        locksmith = Locksmith(self.chat.tokens.keyring, lambda: secrets_of(config))
-        return {"locksmith": every(LOOK_S, locksmith.run_once, name="locksmith")}
+        rotation = SecretRotation(self.chat.tokens.signing_keys, lambda: secrets_of(config))
+        return {"secret-rotation": every(SECRETS_POLL_S, rotation.run_once, name="secret-rotation")}
 
     async def _measure_lag(self) -> None:
         while True:

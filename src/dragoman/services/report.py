@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from dragoman.domain.fleet import Node
-from dragoman.services.letter_boxes import DeadLetters
+from dragoman.services.dead_letters import DeadLetters
 from dragoman.services.speech.fleet_view import FleetView
 from dragoman.store.inbox import Inboxes
 from dragoman.store.instances import Instances

@@ -19,7 +19,7 @@ from dragoman.archive import Archive, ArchiveAway, NewMessage, Receipt, Status, 
 from dragoman.gateway import chat_http
 from dragoman.gateway.auditing import Auditor
 from dragoman.gateway.chat_http import routes
-from dragoman.gateway.http import Backstage, application
+from dragoman.gateway.http import HttpContext, application
 from dragoman.gateway.principal import Authenticator
 from dragoman.services.chat.accounts import Accounts
 from dragoman.services.chat.tokens import Tokens
@@ -112,8 +112,8 @@ async def site(directory: Path, history_per_minute: int = 0) -> AsyncIterator[Si
         raise_session_version=made.raise_session_version,
         end_all_sessions=made.raise_session_version,
     )
-    # Backstage is for operators: nothing here gets that far.
-    stage = Mock(Backstage, auditor=Auditor(Mock(), "here"))
+    # HttpContext is for operators: nothing here gets that far.
+    stage = Mock(HttpContext, auditor=Auditor(Mock(), "here"))
     app = application(
         stage, Authenticator((SECRET,), "dragoman"), routes(accounts, archive, history_per_minute, made.refused.inc)
     )

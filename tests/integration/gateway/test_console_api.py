@@ -16,7 +16,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from dragoman.domain.job import Event, Outcome
 from dragoman.gateway import console_api
 from dragoman.gateway.auditing import Auditor
-from dragoman.gateway.http import Backstage, application
+from dragoman.gateway.http import HttpContext, application
 from dragoman.gateway.principal import Authenticator
 from dragoman.instance.stores import Stores
 from dragoman.services.history import History
@@ -59,7 +59,7 @@ class Site:
             "here", stores.instances, stores.inboxes, stores.letters, self.view, stores.nodes, stores.reservations, 4
         )
         auditor = Auditor(stores.audit, "here")
-        stage = Backstage("here", metrics.registry, report, stores.letters, stores.jobs, dict, lambda: None, auditor)
+        stage = HttpContext("here", metrics.registry, report, stores.letters, stores.jobs, dict, lambda: None, auditor)
         register = Register(stores.instances, stores.jobs, stores.sessions, stores.owners, stores.turns)
         history = History("here", metrics, stores.samples, stores.instances)
         seen = Seen(report, register, history, Mock(Operations))  # what it does is tested with instances that do it

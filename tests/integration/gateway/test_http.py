@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from dragoman.domain.job import Event
 from dragoman.gateway.auditing import Auditor
-from dragoman.gateway.http import Backstage, admin_application, application
+from dragoman.gateway.http import HttpContext, admin_application, application
 from dragoman.gateway.principal import Authenticator
 from dragoman.instance.stores import Stores
 from dragoman.protocol.peer import Bounced, ChatPush, FromNode, InboxMessage, ToSocket, UserPush, encode_peer
@@ -40,7 +40,7 @@ class Site:
         self.why_not_ready: str | None = None
         self._letters = 0
         view = FleetView(stores.nodes, stores.storm, self.metrics, presence_ttl_s=60)
-        self.stage = Backstage(
+        self.stage = HttpContext(
             "here",
             self.metrics.registry,
             Report(

@@ -25,7 +25,7 @@ class Pair:
         self.here, self.there, self._http = here, there, http
 
     def url(self, house: House, path: str) -> str:
-        return f"http://127.0.0.1:{house.instance.doors.listener.port}{path}"
+        return f"http://127.0.0.1:{house.instance.ports.listener.port}{path}"
 
     async def ask(self, method: str, path: str, status: int = 200, **headers: str) -> dict[str, Any]:
         async with self._http.request(method, self.url(self.here, f"/api/v1/{path}"), headers=headers) as answer:
@@ -69,7 +69,7 @@ async def test_a_drained_instance_accepts_nothing_new_and_stays_until_its_proces
             return {row["instance"]: row.get("draining", False) for row in rows} == {"here": False, "there": True}
 
         await wait_until(told, PATIENCE_S)
-        await wait_until(lambda: not pair.there.instance.doors.listener._servers[0].is_serving(), PATIENCE_S)
+        await wait_until(lambda: not pair.there.instance.ports.listener._servers[0].is_serving(), PATIENCE_S)
         assert pair.there.instance.why_not_ready() == "draining"
         assert await pair.audited() == [("instance.drain", "there", "done")]
 

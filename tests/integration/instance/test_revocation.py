@@ -46,7 +46,7 @@ class Cluster:
         self.operator = token("operator", "olga")
 
     def url(self, path: str, at: int = -1) -> str:
-        return f"http://127.0.0.1:{self.houses[at].instance.doors.listener.port}{path}"
+        return f"http://127.0.0.1:{self.houses[at].instance.ports.listener.port}{path}"
 
     async def ask(self, method: str, path: str, status: int = 200, body: object = None, by: str = "") -> dict[str, Any]:
         headers = {"Authorization": f"Bearer {by or self.operator}"}
@@ -216,7 +216,7 @@ async def test_http_connection_of_a_revoked_operator_is_closed_and_its_token_ref
 ) -> None:
     async with cluster(redis_at, prefix, count) as up:
         text = token("operator", "mallory")
-        port = up.houses[-1].instance.doors.listener.port
+        port = up.houses[-1].instance.ports.listener.port
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         request = f"GET /api/v1/stats HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {text}\r\n\r\n".encode()
         writer.write(request)

@@ -38,13 +38,13 @@ def nothing_left_to_the_collector() -> Iterator[None]:
 
 async def rest(house: House) -> None:
     """Nobody is connected, no job is driven, no task is under way."""
-    listener, dispatcher = house.instance.doors.listener, house.services.dispatcher
+    listener, dispatcher = house.instance.ports.listener, house.services.dispatcher
     await wait_until(lambda: not listener.connections and not len(dispatcher), PATIENCE_S)
     await house.services.tasks.settled()
 
 
 def door(house: House, path: str) -> str:
-    return f"ws://127.0.0.1:{house.instance.doors.listener.port}{path}"
+    return f"ws://127.0.0.1:{house.instance.ports.listener.port}{path}"
 
 
 async def test_jobs_that_are_answered_leave_nothing_to_the_collector(house: Open) -> None:

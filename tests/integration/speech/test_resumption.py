@@ -157,7 +157,7 @@ async def test_a_result_that_is_parked_after_a_resume_has_looked_is_heard(house:
 async def test_a_result_that_finds_nobody_is_not_parked_beside_who_has_resumed_since(house: Open) -> None:
     a, b, node, client = await two(house)
     job = await client.spoken(a, node, 0)
-    a.services.sessions.send_elsewhere()
+    a.services.sessions.drain()
     await a.services.sessions.hand_over()
     parking = Gate(a.stores.sessions, "park")
     node.answer(job)
@@ -357,7 +357,7 @@ async def test_what_a_paused_instance_had_not_read_is_not_said_for_a_session_tha
     a, b = await house("a"), await house("b")
     await b.node("n", working=True)
     async with aiohttp.ClientSession() as http:
-        speaker = Speaker(await http.ws_connect(f"ws://127.0.0.1:{a.instance.doors.listener.port}/ws/session"))
+        speaker = Speaker(await http.ws_connect(f"ws://127.0.0.1:{a.instance.ports.listener.port}/ws/session"))
         await speaker.init(resume=True)
         presence = a.services.presence
         lease, presence.lease = presence.lease, Paused(presence.ttl_s)

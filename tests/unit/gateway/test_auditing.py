@@ -7,7 +7,7 @@ from aiohttp import web
 
 from dragoman.gateway import chat_api, console_api, revocation_api
 from dragoman.gateway.auditing import ACTIONS, Auditor
-from dragoman.gateway.http import Backstage, application
+from dragoman.gateway.http import HttpContext, application
 from dragoman.gateway.principal import Authenticator
 
 READING = ("GET", "HEAD", "OPTIONS", "*")
@@ -17,7 +17,7 @@ def operators_application() -> web.Application:
     """All routes for operators, around nothing: they are only looked at."""
     nothing = cast(Any, None)
     auditor = Auditor(nothing, "here")
-    stage = Backstage("here", nothing, nothing, nothing, nothing, dict, lambda: None, auditor)
+    stage = HttpContext("here", nothing, nothing, nothing, nothing, dict, lambda: None, auditor)
     operators = [
         *chat_api.routes(Mock(), auditor, nothing),
         *console_api.routes(Mock(), auditor),

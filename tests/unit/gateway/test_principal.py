@@ -6,8 +6,8 @@ from typing import Any
 import jwt
 import pytest
 
-from dragoman.domain.keyring import Keyring
 from dragoman.domain.revocation import Revocation, RevocationList
+from dragoman.domain.signing_keys import SigningKeys
 from dragoman.gateway.principal import LOCAL, REVOKED, Authenticator, Kind, Principal, Unauthorized, token_of
 from dragoman.services.chat.tokens import Tokens
 
@@ -154,7 +154,7 @@ def test_a_subject_has_an_end(keeper: Authenticator) -> None:
 
 
 def test_secrets_that_are_changed_count_from_the_next_token_on() -> None:
-    ring = Keyring((OLD,))
+    ring = SigningKeys((OLD,))
     keeper = Authenticator(ring, "us")
     assert refusal(keeper, "operator", token(SECRET))
     ring.change((SECRET, OLD))

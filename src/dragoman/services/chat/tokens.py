@@ -17,8 +17,8 @@ from typing import Any, Final, Literal
 
 import jwt
 
-from dragoman.domain.keyring import Keyring
 from dragoman.domain.revocation import RevocationList, token_name, user_name
+from dragoman.domain.signing_keys import SigningKeys
 from dragoman.protocol.chat import MAX_ID
 
 AHEAD_S: Final = 60.0
@@ -63,8 +63,8 @@ class Tokens:
     ) -> None:
         """`secrets`: the first signs, all of them are accepted; empty ones do not count."""
         self._revoked = revoked if revoked is not None else RevocationList()
-        self.keyring = Keyring(secrets)
-        if not self.keyring:
+        self.signing_keys = SigningKeys(secrets)
+        if not self.signing_keys:
             raise ValueError("tokens need a secret to be signed with")
         self._issuer = issuer
         self.access_ttl_s, self.refresh_ttl_s = access_ttl_s, refresh_ttl_s
@@ -84,7 +84,7 @@ class Tokens:
     def _make(self, uid: int, sv: int, typ: Typ, now: float, ttl_s: float) -> str:
         claims = {"iss": self._issuer, "iat": int(now), "exp": math.ceil(now + ttl_s), "uid": uid, "typ": typ, "sv": sv}
         claims["jti"] = random.token_urlsafe(JTI_BYTES)
-        return jwt.encode(claims, self.keyring.signing, algorithm="HS256")
+        return jwt.encode(claims, self.signing_keys.signing, algorithm="HS256")
 
     def _read(self, token: str, typ: Typ, now: float) -> Access:
         claims = self._claims(token)
@@ -112,7 +112,7 @@ class Tokens:
         return self._revoked.is_revoked(user_name(uid), now=now)
 
     def _claims(self, token: str) -> dict[str, Any]:
-        for secret in self.keyring:
+        for secret in self.signing_keys:
             try:
                 return jwt.decode(token, secret, algorithms=["HS256"], issuer=self._issuer, options=_ONLY_THE_SIGNATURE)
             except (jwt.PyJWTError, ValueError, RecursionError):  # the last two: texts that were never a token

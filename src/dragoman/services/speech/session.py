@@ -232,14 +232,14 @@ class Session:
         """Its client is back. Where it was closing it says so again, behind what we may not have heard."""
         self.closing, self._close_by = False, None
 
-    def hold(self) -> None:
-        """The instance is about to end, and this session with it: no new jobs. What runs may finish."""
+    def stop_accepting(self) -> None:
+        """The instance is about to end, and this session with it: no new jobs. Running jobs may finish."""
         if not self.draining:
             self.draining = True
             self.pause(SHUTTING_DOWN, DRAIN_PAUSE_MS)
 
     def drain(self) -> None:
-        self.hold()
+        self.stop_accepting()
         self._drained()
 
     def _drained(self) -> None:

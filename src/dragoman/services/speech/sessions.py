@@ -416,16 +416,16 @@ class Sessions:
             if session.socket is not None:
                 session.socket.close(code, why)
 
-    def hold(self) -> None:
-        """No new jobs from now on for those that cannot resume: nobody would be left to bring them their results."""
+    def stop_accepting(self) -> None:
+        """The instance is about to end: no new jobs for sessions that cannot resume and would get no results."""
         for session in self._sessions.values():
             if session.outbox is None and not session.closing:
-                session.hold()
+                session.stop_accepting()
 
-    def send_elsewhere(self) -> None:
-        """We are about to end: clients that can resume do so now, on another instance. Their jobs go on here, and the
-        ends of them are sent there; until somebody resumes a session it is still ours, so that they can be parked.
-        The others are told to hold on, and go when their last job is over."""
+    def drain(self) -> None:
+        """Close the sessions that can resume, so that their clients resume them on another instance. Their jobs
+        continue here, and the results are sent there; until a session is resumed, this instance owns it, so that they
+        can be parked. The other sessions are closed when their last job has ended."""
         for session in list(self._sessions.values()):
             if session.outbox is not None:
                 self._handed[session.id] = session.outbox.epoch
@@ -435,7 +435,7 @@ class Sessions:
 
     async def hand_over(self) -> None:
         """We end: sessions that can resume are left for another instance, the others are over."""
-        self.send_elsewhere()
+        self.drain()
         for session in list(self._sessions.values()):
             self._remove(session, "shutdown")
         for session_id, epoch in self._handed.items():

@@ -71,10 +71,10 @@ def test_tokens_of_the_previous_secret_are_accepted_and_never_made() -> None:
 def test_secrets_that_are_changed_count_from_the_next_token_on() -> None:
     tokens = Tokens((OLD,), "mini-im", 60, 600)
     before = tokens.access(42, 3, NOW)
-    assert tokens.keyring.change((SECRET, OLD))
+    assert tokens.signing_keys.change((SECRET, OLD))
     after = tokens.access(42, 3, NOW)
     assert TOKENS.read_access(after, NOW) == tokens.read_access(after, NOW) == tokens.read_access(before, NOW)
-    assert tokens.keyring.change((SECRET,))
+    assert tokens.signing_keys.change((SECRET,))
     with pytest.raises(BadToken):
         tokens.read_access(before, NOW)
 

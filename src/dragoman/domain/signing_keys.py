@@ -1,14 +1,14 @@
-"""The secrets that open the doors now: the first one signs, all of them are accepted.
+"""The secrets of tokens: the first one signs, all of them are accepted.
 
-They can be changed while they are in use. Whoever holds the ring sees the change with the next token it reads; who
-came in before is not asked again. An empty ring belongs to a door that asks nobody.
+They can be changed while they are in use: every holder of the object uses the new secrets from the next token on. An
+empty object means that no token is needed.
 """
 
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
 
 
-class Keyring:
+class SigningKeys:
     __slots__ = ("_secrets",)
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
@@ -25,7 +25,7 @@ class Keyring:
         return self._secrets[0]
 
     def change(self, secrets: Iterable[str]) -> bool:
-        """Whether these are others, or in another order, than before. There is always one left."""
+        """Replace the secrets; False if they are the same, in the same order, or if there are none."""
         fresh = tuple(secret for secret in secrets if secret)
         if not fresh or fresh == self._secrets:
             return False
@@ -33,7 +33,7 @@ class Keyring:
         return True
 
     def names(self) -> list[str]:
-        """What the secrets can be told apart by in a log, and no more."""
+        """A short digest of each secret, for the log."""
         return [name_of(secret) for secret in self._secrets]
 
 

@@ -24,7 +24,7 @@ QUESTIONS = 2000  # whose answers are more than any buffer holds
 
 def has_to_wait(house: House) -> bool:
     """Whether an answer at the admin port waits for its reader."""
-    admin = house.instance.doors._admin
+    admin = house.instance.ports._admin
     assert admin is not None
     assert admin.server is not None
     return any(connection._paused for connection in admin.server.connections)
@@ -56,7 +56,7 @@ INIT = {"type": "session_init", "client_version": "t", "platform": "web", "src_l
 
 async def test_every_websocket_opens_on_the_connection_of_the_login(redis_at: RedisAt, prefix: str) -> None:
     house = await House.open(redis_at, prefix, "i")
-    listener = house.instance.doors.listener
+    listener = house.instance.ports.listener
     register = deepcopy(SAMPLES["node_register"])
     try:
         for path, first, expected in [
@@ -83,7 +83,7 @@ async def test_a_page_from_another_port_of_this_machine_may_connect_if_no_secret
     redis_at: RedisAt, prefix: str, secret: str
 ) -> None:
     house = await House.open(redis_at, prefix, "i", **{"security__secret": secret} if secret else {})
-    port = house.instance.doors.listener.port
+    port = house.instance.ports.listener.port
     try:
         async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http:
             for path in ("/ws", "/ws/session", "/ws/node"):
@@ -124,7 +124,7 @@ FORWARDED = {
 async def answers(house: House, **headers: str) -> set[tuple[int, bool]]:
     """To every kind of request: the status, and whether it names the settings to change."""
     found = set()
-    port = house.instance.doors.listener.port
+    port = house.instance.ports.listener.port
     async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http:
         for path, usual in PATHS.items():
             async with http.get(path, headers={**usual, **headers}) as answer:
@@ -180,7 +180,7 @@ async def test_tries_to_log_in_count_for_the_client_behind_a_trusted_proxy(redis
         limits__login_attempts_per_minute=1,
     )
     try:
-        async with aiohttp.ClientSession(f"http://127.0.0.1:{house.instance.doors.listener.port}") as http:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{house.instance.ports.listener.port}") as http:
             statuses = []
             for client in ("203.0.113.7", "203.0.113.7", "198.51.100.9"):
                 headers, login = {"X-Forwarded-For": client}, {"username": "alice", "password": "pw"}
@@ -201,7 +201,7 @@ async def test_the_audit_names_the_address_of_an_operator_behind_a_trusted_proxy
         "X-Forwarded-For": "198.51.100.9, 203.0.113.7",
     }
     try:
-        async with aiohttp.ClientSession(f"http://127.0.0.1:{house.instance.doors.listener.port}") as http:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{house.instance.ports.listener.port}") as http:
             async with http.delete("/api/v1/dlq/a/9-9", headers=headers) as answer:
                 assert answer.status == 404
             async with http.get("/api/v1/audit", headers=headers) as answer:
@@ -214,7 +214,7 @@ async def test_the_audit_names_the_address_of_an_operator_behind_a_trusted_proxy
 async def test_an_unknown_name_gets_no_account_if_a_secret_is_set(redis_at: RedisAt, prefix: str) -> None:
     house = await House.open(redis_at, prefix, "i", security__secret=SECRET)
     try:
-        async with aiohttp.ClientSession(f"http://127.0.0.1:{house.instance.doors.listener.port}") as http:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{house.instance.ports.listener.port}") as http:
             async with http.post("/auth/login", json={"username": "eve", "password": "x"}) as answer:
                 told = await answer.json()
         assert (answer.status, told["code"], told["data"]) == (401, 40100, None)
@@ -232,7 +232,7 @@ async def test_speech_accepts_a_chat_token_only_if_it_is_configured(
     house = await House.open(redis_at, prefix, "i", security__secret=SECRET, **flags)
     try:
         access = house.instance.services.chat.tokens.access(7, 0, time.time())
-        base = f"http://127.0.0.1:{house.instance.doors.listener.port}"
+        base = f"http://127.0.0.1:{house.instance.ports.listener.port}"
         async with aiohttp.ClientSession(base) as http, http.ws_connect("/ws/session") as ws:
             async with asyncio.timeout(PATIENCE_S):
                 await ws.send_str(json.dumps({**INIT, "token": access}))
@@ -251,7 +251,7 @@ async def test_an_invite_code_of_an_operator_creates_one_account(redis_at: Redis
     claims = {"iss": "dragoman", "exp": time.time() + 600, "typ": "operator", "sub": "olga"}
     operator = {"Authorization": f"Bearer {jwt.encode(claims, SECRET, 'HS256')}"}
     try:
-        async with aiohttp.ClientSession(f"http://127.0.0.1:{house.instance.doors.listener.port}") as http:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{house.instance.ports.listener.port}") as http:
             async with http.post("/api/v1/chat/invites", json={"ttl_s": 60}) as refused:
                 assert refused.status == 401
             async with http.post("/api/v1/chat/invites", json={"ttl_s": 60}, headers=operator) as made:
@@ -270,7 +270,7 @@ async def registered(
     stay: AsyncExitStack, http: aiohttp.ClientSession, house: House, **fields: object
 ) -> tuple[str, int | None]:
     """What a node that registers so is answered, and the code if it is closed; it stays connected."""
-    port = house.instance.doors.listener.port
+    port = house.instance.ports.listener.port
     ws = await stay.enter_async_context(http.ws_connect(f"ws://127.0.0.1:{port}/ws/node"))
     await ws.send_str(json.dumps({**SAMPLES["node_register"], **fields}))
     frame = await ws.receive(timeout=PATIENCE_S)
@@ -306,7 +306,7 @@ async def test_the_share_of_connections_without_a_session_is_one_of_the_client_b
 ) -> None:
     flags = {"security__secret": SECRET, "server__trusted_proxies": ["127.0.0.1"], "limits__pre_session_connections": 8}
     house = await House.open(redis_at, prefix, "i", **flags)
-    url = f"ws://127.0.0.1:{house.instance.doors.listener.port}/ws/session"
+    url = f"ws://127.0.0.1:{house.instance.ports.listener.port}/ws/session"
     try:
         async with aiohttp.ClientSession() as http, AsyncExitStack() as stay:
             sockets = [
@@ -330,7 +330,7 @@ async def test_a_flood_of_logins_from_one_address_refuses_nobody_at_other_addres
     try:
         for name in names:
             assert await house.instance.services.chat.accounts.add(name, "long enough for anybody")
-        base = f"http://127.0.0.1:{house.instance.doors.listener.port}"
+        base = f"http://127.0.0.1:{house.instance.ports.listener.port}"
         async with aiohttp.ClientSession(base, connector=many) as http:
 
             async def status(client: str, name: str) -> int:

@@ -1,4 +1,4 @@
-"""All dead letters in one place, whatever they carry: entries of inboxes, and chat messages."""
+"""The dead letters of the whole cluster: inbox entries of instances, and chat messages of shards."""
 
 from typing import Protocol
 
@@ -8,7 +8,7 @@ from dragoman.store.inbox import Push
 
 
 class DeadLetters(Protocol):
-    """What a person can do with dead letters; an `instance` may also be a shard of chat."""
+    """What an operator can do with dead letters; `instance` may also name a shard of chat."""
 
     async def instances(self) -> list[str]: ...
 
@@ -19,12 +19,12 @@ class DeadLetters(Protocol):
     async def get(self, instance: str, id: str) -> Letter | None: ...
 
     async def replay(self, letter: Letter, otherwise: str) -> Push:
-        """OK, or why not now; CannotReplay when no time will do."""
+        """OK, or why it cannot be replayed now. Raises CannotReplay if it never can."""
 
     async def drop(self, instance: str, id: str) -> bool: ...
 
 
-class LetterBoxes:
+class AllDeadLetters:
     def __init__(self, inboxes: Letters, chat: ChatLetters) -> None:
         self._inboxes, self._chat = inboxes, chat
 

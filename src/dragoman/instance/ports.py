@@ -1,4 +1,4 @@
-"""The doors of one instance: its port for clients, nodes and HTTP, and its own admin port."""
+"""The two ports of an instance: one for clients, nodes and HTTP, and an admin port."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,7 +26,7 @@ from dragoman.gateway.chat_endpoint import PATH as CHAT_PATH
 from dragoman.gateway.chat_endpoint import ChatEndpoint, TokenCheck
 from dragoman.gateway.handshake import Authorizer, Reject, Request
 from dragoman.gateway.hosts import is_ours, logged, own_names_only, own_requests_only
-from dragoman.gateway.http import Backstage, admin_application, application
+from dragoman.gateway.http import HttpContext, admin_application, application
 from dragoman.gateway.node_endpoint import NodeEndpoint
 from dragoman.gateway.pre_session import PreSession
 from dragoman.gateway.principal import Authenticator
@@ -37,7 +37,7 @@ from dragoman.instance.services import Services
 log = structlog.get_logger(__name__)
 
 
-class Doors:
+class Ports:
     def __init__(self, config: Config, services: Services, draining: Callable[[], bool]) -> None:
         self._config, self._services, self._draining = config, services, draining
         server = config.server
@@ -47,9 +47,8 @@ class Doors:
         self._admin: web.AppRunner | None = None
         self._open = False
 
-    async def open(self, stage: Backstage, admin_port: int) -> None:
-        server = self._config.server
-        keeper, chat = self._authenticator, self._services.chat
+    async def open(self, context: HttpContext, admin_port: int) -> None:
+        server, chat = self._config.server, self._services.chat
         guests = [
             *chat_http.routes(
                 chat.accounts,
@@ -61,21 +60,23 @@ class Doors:
             *console_api.files(),
         ]
         operators = [
-            *chat_api.routes(chat, stage.auditor, self._services.operations.disconnect),
-            *console_api.routes(self._services, stage.auditor),
-            *revocation_api.routes(self._services.revocations, keeper, chat.archive.user_by_name, stage.auditor),
+            *chat_api.routes(chat, context.auditor, self._services.operations.disconnect),
+            *console_api.routes(self._services, context.auditor),
+            *revocation_api.routes(
+                self._services.revocations, self._authenticator, chat.archive.user_by_name, context.auditor
+            ),
         ]
         await self.listener.start(
             server.host,
             server.port,
-            self._routes(keeper),
+            self._routes(),
             application(
-                stage,
-                keeper,
+                context,
+                self._authenticator,
                 guests,
                 operators,
-                only_ours=self._only_ours(),
-                only_from_here=self._only_from_here(),
+                only_ours=self._is_private(),
+                only_from_here=self._rejects_proxies(),
             ),
             reuse_port=True,
             authorize=self._authorizer(),
@@ -83,10 +84,10 @@ class Doors:
         self._open = True
         self._services.revocations.subscribe(self._close_revoked)
         self._services.metrics.registry.register(self.listener.counters)
-        await self._open_for_admins(stage, keeper, admin_port)
+        await self._open_admin_port(context, admin_port)
 
     def _close_revoked(self) -> None:
-        """Sessions first: those that can resume would outlive their connections."""
+        """Sessions first: a session that can resume would outlive its connection."""
         self._services.sessions.end_owned_by(self._services.revocations.copy.owners())
         self._admitted.check()
         self.listener.close_operators(self._authenticator.is_revoked)
@@ -101,11 +102,11 @@ class Doors:
     def _make_authenticator(self) -> Authenticator:
         security, chat = self._config.security, self._services.chat.tokens
         return Authenticator(
-            chat.keyring if has_secret(self._config) else (),
+            chat.signing_keys if has_secret(self._config) else (),
             security.issuer,
             leeway_s=security.leeway_s,
             allow_anonymous=security.insecure_allow_anonymous,
-            local=self._only_ours(),
+            local=self._is_private(),
             chat=chat,
             chat_may_speak=security.chat_tokens_for_speech,
             revoked=self._services.revocations.copy,
@@ -127,7 +128,7 @@ class Doors:
             max_http_per_address=min(limits.connections_per_address, share_of_address(limits.http_connections)),
         )
 
-    def _routes(self, keeper: Authenticator) -> dict[str, Route]:
+    def _routes(self) -> dict[str, Route]:
         services, draining, server = self._services, self._draining, self._config.server
         guard, pre_session = services.presence.guard, self._pre_session(server.pre_session_s)
         per_s = self._config.limits.node_frames_per_s
@@ -138,7 +139,7 @@ class Doors:
                 services.sessions,
                 services.resumption,
                 services.tasks,
-                keeper,
+                self._authenticator,
                 guard,
                 draining,
                 pre_session,
@@ -147,7 +148,7 @@ class Doors:
 
         def node() -> NodeEndpoint:
             nodes, tasks = services.local_nodes, services.tasks
-            return NodeEndpoint(nodes, keeper, tasks, guard, draining, pre_session, self._admitted)
+            return NodeEndpoint(nodes, self._authenticator, tasks, guard, draining, pre_session, self._admitted)
 
         return {
             "/ws/session": Route(session),
@@ -156,14 +157,14 @@ class Doors:
         }
 
     def _pre_session(self, timeout_s: float) -> PreSession:
-        """Who comes through a balancer shares its address with everybody: then no address has a share of the places."""
+        """Clients behind a load balancer share its address: then no limit per address applies."""
         limits = self._config.limits
         if limits.connections_per_address:
             return PreSession(timeout_s, limits.pre_session_connections)
         return PreSession(timeout_s, limits.pre_session_connections, exempt=lambda address: True)
 
     def _chat_limits(self) -> ConnectionLimits:
-        """Above the endpoint's own `ChatFrameLimit`, which tells the client why: it is to be reached first."""
+        """Above the endpoint's own `ChatFrameLimit`, which answers with a reason: it is to be reached first."""
         chat, limits = self._config.chat, self._config.limits
         return replace(
             self._limits(),
@@ -188,37 +189,38 @@ class Doors:
         return endpoint
 
     def _authorizer(self) -> Authorizer:
-        """The name first, then the page, then the token."""
-        only_ours, allowed = self._only_ours(), self._config.server.allowed_origins
-        # Without a secret a page from another port of this machine may connect: in most cases it is a developer's own.
-        page = logged(OriginAllowList(allowed, is_ours) if only_ours else OriginAllowList(allowed))
+        """Checks the Host, then the Origin, then the token."""
+        private, allowed = self._is_private(), self._config.server.allowed_origins
+        # Without a secret a page of another local port may connect: in most cases it is a developer's own.
+        page = logged(OriginAllowList(allowed, is_ours) if private else OriginAllowList(allowed))
         token = TokenCheck(self._services.chat.tokens)
-        asked: list[Authorizer] = [page, token]
-        if self._only_from_here():
-            asked.insert(0, own_requests_only)
-        if only_ours:
-            asked.insert(0, own_names_only)
+        checks: list[Authorizer] = [page, token]
+        if self._rejects_proxies():
+            checks.insert(0, own_requests_only)
+        if private:
+            checks.insert(0, own_names_only)
 
         def authorize(request: Request) -> Reject | None:
-            return next((no for ask in asked if (no := ask(request)) is not None), None)
+            return next((rejected for check in checks if (rejected := check(request)) is not None), None)
 
         return authorize
 
-    def _only_ours(self) -> bool:
-        """Whether nobody is asked for a token, and only this machine is to reach us."""
+    def _is_private(self) -> bool:
+        """Whether no token is needed, and only this machine may connect."""
         return is_private(self._config)
 
-    def _only_from_here(self) -> bool:
-        """Whether proxies may not bring in others either: nobody has said that everybody is trusted."""
-        return self._only_ours() and not self._config.security.insecure_allow_anonymous
+    def _rejects_proxies(self) -> bool:
+        """Whether requests that a proxy forwards for other machines are rejected, too."""
+        return self._is_private() and not self._config.security.insecure_allow_anonymous
 
-    async def _open_for_admins(self, stage: Backstage, keeper: Authenticator, port: int) -> None:
-        asked = None if is_loopback(self._config.server.admin_host) else keeper
-        patience_s = self._limits().close_timeout_s  # as at the other port: who does not read holds up no end
-        app = admin_application(stage, asked, only_from_here=self._only_from_here())
-        self._admin = web.AppRunner(app, access_log=None, shutdown_timeout=patience_s)
+    async def _open_admin_port(self, context: HttpContext, port: int) -> None:
+        authenticator = None if is_loopback(self._config.server.admin_host) else self._authenticator
+        app = admin_application(context, authenticator, only_from_here=self._rejects_proxies())
+        # As on the other port: a client that does not read must not delay shutdown.
+        timeout_s = self._limits().close_timeout_s
+        self._admin = web.AppRunner(app, access_log=None, shutdown_timeout=timeout_s)
         await self._admin.setup()
         try:
             await web.TCPSite(self._admin, self._config.server.admin_host, port).start()
         except OSError as error:
-            log.warning("no admin port: it is taken; set server.admin_port to another", port=port, error=str(error))
+            log.warning("admin port not opened; set server.admin_port to another", port=port, error=str(error))

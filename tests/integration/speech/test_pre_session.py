@@ -13,7 +13,7 @@ async def test_behind_a_balancer_those_who_say_nothing_do_not_shut_out_everybody
     house: Open, per_address: int, codes: list[int | None]
 ) -> None:
     here = await house(limits__pre_session_connections=8, limits__connections_per_address=per_address)
-    room = here.instance.doors._pre_session(1000)
+    room = here.instance.ports._pre_session(1000)
     visitors = [Wire() for _ in range(3)]  # two are the share of one address
     for visitor in visitors:
         visitor.peer = ("203.0.113.7", 1)
