@@ -64,10 +64,11 @@ def judge(
     recordings = Recordings([event for event in seen if not event.session or event.session in speech.sessions])
     found = [*_chat(chat, facts, forgiven, rules)]
     ends = Ends()
-    for spoken in speech.sessions.values():
-        check = SessionCheck(spoken, facts.sessions.get(spoken.id), recordings, forgiven, rules, ends, facts.looked_at)
-        found += check.findings()
     jobs = {name: job for name, job in facts.jobs.items() if job.session in speech.sessions}
+    for spoken in speech.sessions.values():
+        fact = facts.sessions.get(spoken.id)
+        check = SessionCheck(spoken, fact, recordings, forgiven, rules, ends, jobs, facts.looked_at)
+        found += check.findings()
     found += check_nodes.findings(recordings, jobs, forgiven, rules)
     found += check_stores.findings(facts, before, speech, forgiven)
     if not chat.told and not ends.told:

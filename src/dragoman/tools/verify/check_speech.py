@@ -3,15 +3,20 @@
 An utterance ends as sent, backfilled, empty, failed or skipped. Speakers are told of the first two and of failures.
 That one was empty, its node recorded; that one was skipped follows from the window in the store, and is right only if
 a later one had been out for as long as the window lasts before the result came.
+
+First come, first sent: a result goes to its client at once when it arrives at the owner of the session, and it arrives
+there when the end of its job is recorded. Two ends that one instance records on one Redis server are confirmed in the
+order in which they are recorded, so their results are sent in that order. Ends on other servers of a Cluster, or
+recorded by another instance, may be confirmed in another order; so may the answers of one node.
 """
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from dragoman.tools.verify import pieces
-from dragoman.tools.verify.facts import SessionFact
+from dragoman.tools.verify.facts import JobFact, SessionFact
 from dragoman.tools.verify.findings import Finding, Forgiven, Rules
 from dragoman.tools.verify.recordings import Attempt, Recordings
 from dragoman.tools.verify.speech_ledger import Answer, Failure, SpokenSession
@@ -41,26 +46,43 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class Overtaken:
-    """An utterance that was sent after a later one; and the attempt of each."""
+    """An utterance that was sent after a later one; and the attempt and the job of each."""
 
     answer: Answer
     later: Answer
     mine: Attempt
     other: Attempt
+    job: JobFact | None
+    other_job: JobFact | None
 
     @property
     def of_one_node(self) -> bool:
         return (self.mine.node, self.mine.pid) == (self.other.node, self.other.pid)
 
     @property
-    def came_s(self) -> float:
-        """How much sooner its result came than that of the later one."""
+    def answered_s(self) -> float:
+        """How much sooner its node answered than that of the later one."""
         return (self.other.ok_at or 0.0) - (self.mine.ok_at or 0.0)
 
     @property
-    def went_s(self) -> float:
-        """How much later it went out."""
+    def sent_s(self) -> float:
+        """How much later it was sent."""
         return self.answer.at - self.later.at
+
+    @property
+    def arrived_s(self) -> float | None:
+        """How much sooner its end was recorded than that of the later one; None if that is not known."""
+        if self.job is None or self.other_job is None:
+            return None
+        mine, other = self.job.finished_at, self.other_job.finished_at
+        return other - mine if mine is not None and other is not None else None
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether both ends were confirmed in the order in which they were recorded."""
+        return (
+            self.job is not None and self.other_job is not None and self.job.recorded_by == self.other_job.recorded_by
+        )
 
 
 @dataclass(slots=True)
@@ -71,6 +93,7 @@ class SessionCheck:
     forgiven: Forgiven
     rules: Rules
     ends: Ends = field(default_factory=Ends)
+    jobs: Mapping[str, JobFact] = field(default_factory=dict)
     looked_at: float = math.inf  # at the stores: what was first heard of later may be on its way
     silent: set[int] = field(default_factory=set)  # utterances that ended without a word to the speaker
     _answers: dict[int, list[Answer]] = field(default_factory=lambda: defaultdict(list))
@@ -236,18 +259,22 @@ class SessionCheck:
             highest = max(highest, answer.index)
 
     def _held_back(self, overtaken: list[Overtaken]) -> Iterator[tuple[Overtaken, Finding]]:
-        """Of two results that came one after the other, the first to come is the first to go."""
+        """Of two results, the first to arrive at the owner of the session is the first to be sent."""
         for one in overtaken:
-            enough = 0.0 if one.of_one_node else self.rules.slack_s
-            if one.came_s > enough and self._undisturbed(one.mine, one.mine.ok_at or 0.0, one.answer.at):
-                came = f"was answered by {one.mine.node} {one.came_s:.2f} s before utterance {one.later.index}"
-                went = f"sent {one.went_s:.2f} s after it"
-                sentence = f"{self._who(one.answer.index)} {came} by {one.other.node}, and {went}"
+            arrived_s, enough = one.arrived_s, 0.0 if one.is_ordered else self.rules.slack_s
+            if arrived_s is not None and arrived_s > enough:
+                came = f"was recorded {arrived_s:.3f} s before utterance {one.later.index}"
+            elif one.answered_s > self.rules.slack_s:
+                came = f"was answered by {one.mine.node} {one.answered_s:.2f} s before utterance {one.later.index}"
+            else:
+                continue
+            if self._undisturbed(one.mine, one.mine.ok_at or 0.0, one.answer.at):
+                sentence = f"{self._who(one.answer.index)} {came}, and sent {one.sent_s:.3f} s after it"
                 yield one, Finding("held back", sentence)
 
     def _late(self, overtaken: list[Overtaken]) -> Iterator[tuple[Overtaken, Finding]]:
         for one in overtaken:
-            late_s = one.went_s - self.rules.release_s
+            late_s = one.sent_s - self.rules.release_s
             known = one.of_one_node and max(one.mine.given) < one.later.at
             if late_s > self.rules.slack_s and known and self._undisturbed(one.mine, one.later.at, one.answer.at):
                 sentence = f"{self._who(one.answer.index)} was sent {late_s:.1f} s after its window had closed"
@@ -265,7 +292,7 @@ class SessionCheck:
             for later in first.values():
                 other = self.recordings.only(self.spoken.id, later.index)
                 if later.index > answer.index and later.at <= answer.at and mine is not None and other is not None:
-                    yield Overtaken(answer, later, mine, other)
+                    yield Overtaken(answer, later, mine, other, self.jobs.get(answer.job), self.jobs.get(later.job))
 
     def _undisturbed(self, one: Attempt, began: float, ended: float) -> bool:
         began -= self.rules.slack_s

@@ -51,7 +51,8 @@ class JobFact:
     attempt: int = 1
     node: str = ""
     created_at: float = 0.0  # of `time.monotonic`, as everything here
-    finished_at: float | None = None
+    finished_at: float | None = None  # when Redis recorded the end
+    recorded_by: str = ""  # the instance that recorded the end, and the Redis server that has the record
 
     @property
     def is_over(self) -> bool:
@@ -207,6 +208,7 @@ class _Look:
         found = dict[str, JobFact]()
         async for _, record in Jobs(self._redis, self._keys).recent(since_ms=int((self._since + offset_s) * 1000)):
             finished_ms = record.get("finished_ms")
+            server = self._redis.address_of(self._keys.job(record["job_id"]))
             found[record["job_id"]] = JobFact(
                 record["job_id"],
                 record.get("session_id", ""),
@@ -218,6 +220,7 @@ class _Look:
                 record.get("node_id", ""),
                 int(record.get("created_ms", 0)) / 1000 - offset_s,
                 int(finished_ms) / 1000 - offset_s if finished_ms else None,
+                f"{record.get('driver', '')} at {server.host}:{server.port}",
             )
         return found
 

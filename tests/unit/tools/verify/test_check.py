@@ -12,7 +12,7 @@ from dragoman.store import inbox
 from dragoman.store.chat import shards
 from dragoman.tools.verify.chat_ledger import Arrival, Name
 from dragoman.tools.verify.check import Disturbance, Forgiven, Rules
-from dragoman.tools.verify.facts import SessionFact
+from dragoman.tools.verify.facts import JobFact, SessionFact
 from dragoman.tools.verify.node_events import Kind, NodeEvent
 from dragoman.tools.verify.speech_ledger import Answer, Failure, Given, SpokenSession
 from unit.tools.verify.history import MORNING, SLOTS, History, changed, good_day, with_facts
@@ -413,6 +413,36 @@ def test_results_may_be_overtaken_while_something_is_broken_or_the_session_moves
         for one in day.sessions:
             one.resumed_at = [answer.at - 0.0001 for answer in one.answers]
         assert day.verdict().ok
+
+
+@pytest.mark.parametrize(
+    ("recorded_by", "recorded_s", "holds"),
+    [
+        ("v1 at redis-1", -0.08, True),  # recorded after the later one
+        ("v1 at redis-2", -0.08, True),
+        ("v1 at redis-2", 0.08, True),  # two servers confirm in any order
+        ("v2 at redis-1", 0.08, True),
+        ("v1 at redis-1", 0.001, False),  # one instance, one server: recorded first, sent first
+        ("v1 at redis-2", 1.1, False),  # no confirmation takes that long
+    ],
+)
+def test_result_is_sent_in_the_order_in_which_ends_are_recorded_on_one_path(
+    recorded_by: str, recorded_s: float, holds: bool
+) -> None:
+    """The node answered the first of two 80 ms before the second, and the client got it 10 ms after the second."""
+    day = good_day(sessions=1, turns=0, messages=1)
+    session = day.sessions[0]
+    session.given, jobs = [Given((1,), MORNING), Given((2,), MORNING)], dict[str, JobFact]()
+    for index, ended, recorded, by in ((0, 2.0, 2.2, recorded_by), (1, 2.08, 2.2 + recorded_s, "v1 at redis-1")):
+        job, at = f"job-{index}", MORNING + ended
+        named = {"job": job, "attempt": 1, "session": session.id, "index": index}
+        assigned = NodeEvent(MORNING + 1, Kind.GIVEN, "n1", 100, slots=SLOTS, **named)  # type: ignore[arg-type]
+        day.events += [assigned, changed(assigned, at=at, kind=Kind.ENDED, outcome="ok")]
+        finished = MORNING + recorded
+        jobs[job] = JobFact(job, session.id, index, "RELEASED", "ok", "", 1, "n1", MORNING + 1, finished, by)
+    session.answers = [Answer(1, MORNING + 3.4, "job-1", False, "2"), Answer(0, MORNING + 3.41, "job-0", True, "1")]
+    with_facts(day, jobs=jobs, sessions={session.id: SessionFact(2, 2)})
+    assert {finding.kind for finding in day.verdict().findings} == (set() if holds else {"held back"})
 
 
 def crowded_day(bound: int, free: int) -> History:
