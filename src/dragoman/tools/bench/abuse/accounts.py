@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 from uuid import uuid4
 
 from dragoman.protocol.chat import MAX_BODY_UNITS
@@ -16,6 +17,7 @@ PASSWORD = "correct horse battery staple"
 LARGEST = "語" * MAX_BODY_UNITS  # 12 KiB
 BATCH = 32
 REUSES = 200
+LAPSE_S = 0.3  # after which a claim has certainly lapsed
 TRIES_PER_ADDRESS = 4  # one address may try a name five times a minute
 OWNER_LOGINS = 3
 
@@ -113,20 +115,40 @@ async def reads_much(scene: Scene) -> Answers:
 
 
 async def reused_ids(scene: Scene) -> Answers:
-    """One clientMsgId with another body each time: the first message stands, and no dead letter is kept."""
+    """One clientMsgId with another body each time, also after its claim has lapsed: the first message stands, and no
+    dead letter is kept."""
     seen: Answers = Counter()
-    name = uuid4().hex
+    name, first = uuid4().hex, LARGEST
     async with scene.chatter() as wire:
+        await wire.say(message(name, first))
+        await saved(wire, name)
         for number in range(REUSES):
             await wire.say(message(name, f"{number}{LARGEST}"[:MAX_BODY_UNITS]))
-            seen += await answers(wire, 1)
+            seen["repeated: " + stands(await saved(wire, name), first)] += 1
+        await asyncio.sleep(scene.claim_s + LAPSE_S)
+        await wire.say(message(name, "after the claim"))
+        seen["claim lapsed: " + stands(await saved(wire, name), first)] += 1
         seen[await wire.lives()] += 1
     async with tcp(scene.port, source=HONEST) as wire:
-        await wire.write(get("/api/v1/cluster", f"Authorization: Bearer {operator(scene)}"))
-        letters = (await wire.json_answer())["dead_letters"]
-    if any(letters.values()):
-        seen["dead letters"] += 1
+        await wire.write(get("/api/v1/chat", f"Authorization: Bearer {operator(scene)}"))
+        kept = (await wire.json_answer())["dead_letters"]["kept"]
+    seen["dead letters" if kept else "no dead letter"] += 1
     return seen
+
+
+async def saved(wire: Wire, name: str) -> dict[str, Any]:
+    """The next `saved` of this message, or whatever refuses it."""
+    while True:
+        told = await wire.until("ACK", "ERROR")
+        if told["type"] != "ACK" or (told["ackType"] == "saved" and told["clientMsgId"] == name):
+            return told
+
+
+def stands(told: dict[str, Any], first: str) -> str:
+    """Whether a repetition was answered with the first message."""
+    if told["type"] != "ACK":
+        return str(told.get("reason", told["type"]))
+    return "first body" if told.get("body") == first else "another body"
 
 
 ATTACKS = (
@@ -140,5 +162,10 @@ ATTACKS = (
         good("server_busy"),
     ),
     Attack("reads_much", "one user that requests history without end", reads_much, good("0", "42900")),
-    Attack("reused_ids", "one clientMsgId with many bodies", reused_ids, good("accepted", "lives on")),
+    Attack(
+        "reused_ids",
+        "one clientMsgId with many bodies",
+        reused_ids,
+        good("repeated: first body", "claim lapsed: first body", "no dead letter", "lives on"),
+    ),
 )

@@ -14,6 +14,7 @@ from dragoman.tools.bench.abuse.wire import Wire, tcp, websocket
 ODD = "a\x00\x1b[31m\r\n\t\x7f\u2028\ufeff\U0001f600\U0010ffff\"\\'${7*7}<b>"
 AUDIO = "AwD4//4="  # one packet of silence
 NO_AUDIO = ("!!!!", "AAA", "Kg==", "BQAAAA==", "AAAA", "%41", "ÿÿÿÿ", "\U0001f600" * 4, " " * 8)
+RECEIVER = 8_000_000
 MAX_LIST_BYTES = 64 * 1024
 NONSENSE = (
     "",
@@ -121,7 +122,7 @@ async def huge_index(scene: Scene) -> Answers:
 
 
 async def odd_texts(scene: Scene) -> Answers:
-    """In every text of every message; a chat user gets them back as they are."""
+    """In every text of every message; a chat user receives them as they were sent."""
     seen: Answers = Counter()
     async with scene.session(client_version=ODD, dialect=ODD, trace_id=ODD, mode=ODD) as (wire, session):
         room = {"type": "room_join", "room_code": ODD, "display_name": ODD}
@@ -133,23 +134,27 @@ async def odd_texts(scene: Scene) -> Answers:
                     await wire.say(sound | {name: ODD})
                     seen[await told(wire, "server_heartbeat")] += 1
     kept = ODD.replace("\x00", "")
-    async with scene.chatter() as wire:
+    async with scene.chatter(1, RECEIVER) as receiver, scene.chatter() as wire:
         name = kept + uuid4().hex[:8]
-        await wire.say({"type": "SINGLE_CHAT", "clientMsgId": name, "to": "8000000", "body": kept, "msgType": kept})
+        said = {"clientMsgId": name, "to": str(RECEIVER), "body": kept, "msgType": kept}
+        await wire.say({"type": "SINGLE_CHAT", **said})
         ack = await wire.until("ACK", "ERROR")
         seen[ack.get("ackType", ack.get("reason", "closed"))] += ack.get("clientMsgId") == name
+        got = await receiver.until("SINGLE_CHAT", "ERROR")
+        same = all(got.get(field) == said[field] for field in ("clientMsgId", "body", "msgType"))
+        seen["received as sent" if same else "received otherwise"] += 1
         await wire.say({"type": "SINGLE_CHAT", "clientMsgId": ODD, "to": ODD, "body": ODD})
         seen[(await wire.until("ERROR"))["reason"]] += 1
     return seen
 
 
 async def forged_session(scene: Scene) -> Answers:
-    """Somebody else's, on this instance and on the other, and one that never was."""
+    """Somebody else's, on this instance and on the other, and one that never was. The owner keeps its session."""
     seen: Answers = Counter()
-    async with scene.session(token=scene.token(sub="victim")) as (_, victim):
+    async with scene.session(token=scene.token(sub="owner")) as (owner, session_of_owner):
         for at in range(len(scene.ports)):
-            async with scene.session(at, token=scene.token(tenant="evil", sub="victim")) as (wire, _):
-                for session in (victim, "s-" + "0" * 32, ODD):
+            async with scene.session(at, token=scene.token(tenant="evil", sub="owner")) as (wire, _):
+                for session in (session_of_owner, "s-" + "0" * 32, ODD):
                     closing: dict[str, Any] = {"type": "session_close", "session_id": session}
                     for message in (chunk(session), beat(session), closing):
                         await wire.say(message | {"reason": "x"})
@@ -161,6 +166,8 @@ async def forged_session(scene: Scene) -> Answers:
                     await wire.say(utterance(session))
                     seen[await told(wire)] += 1
                 seen[await wire.lives()] += 1
+        await owner.say(beat(session_of_owner))
+        seen[f"owner: {await told(owner, 'server_heartbeat')}"] += 1
     return seen
 
 
@@ -239,10 +246,15 @@ ATTACKS = (
         "odd_texts",
         "control characters and 4-byte UTF-8 in every text",
         odd_texts,
-        good("INVALID_MESSAGE", "INVALID_SESSION", "UNSUPPORTED_FEATURE", "accepted", "bad_json"),
+        good("INVALID_MESSAGE", "INVALID_SESSION", "UNSUPPORTED_FEATURE", "accepted", "received as sent", "bad_json"),
         good("NO_AVAILABLE_NODE", "server_heartbeat"),
     ),
-    Attack("forged_session", "a session of somebody else", forged_session, good("INVALID_SESSION", "lives on")),
+    Attack(
+        "forged_session",
+        "a session of somebody else",
+        forged_session,
+        good("INVALID_SESSION", "lives on", "owner: server_heartbeat"),
+    ),
     Attack("unasked_results", "results of jobs never given", results_never_asked_for, good("lives on")),
     Attack("one_byte_packets", "Opus packets of one byte", one_byte_packets, good("INVALID_MESSAGE", "lives on")),
     Attack(

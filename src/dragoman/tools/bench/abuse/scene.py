@@ -39,6 +39,7 @@ class Scene:
     login_tries: int  # limits.login_attempts_per_name_per_hour
     chat_bytes: int  # limits.chat_bytes_per_day
     history_per_minute: int  # limits.chat_history_per_minute
+    claim_s: float  # chat.idempotency_ttl_s
 
     @property
     def port(self) -> int:

@@ -1,7 +1,7 @@
 """All that the bench has running, and what is left in it: two instances on one Redis, healthy clients, an attacker.
 
-Some waits of the instances are shorter than they come, so that a bench need not wait as long: for connections
-without a session, for slow readers and for sessions that can be resumed. A session may have fewer open utterances,
+Some times of the instances are shorter than the defaults, so that the bench is shorter: for connections without a
+session, slow readers, sessions that can be resumed and claims of message ids. A session may have fewer open utterances,
 a name fewer wrong logins, a chat user fewer bytes and fewer requests for history.
 """
 
@@ -58,6 +58,7 @@ def configured(redis_url: str, prefix: str, number: int, archive_url: str) -> Co
             "limits.login_attempts_per_name_per_hour": 20,
             "limits.chat_bytes_per_day": 12 * 1024 * 1024,
             "limits.chat_history_per_minute": 120,
+            "chat.idempotency_ttl_s": 1,
             "security.secret": SECRET,
             "chat.two_phase.enabled": True,
             "archive.url": archive_url,
@@ -110,6 +111,7 @@ class Stage:
             login_tries=config.limits.login_attempts_per_name_per_hour,
             chat_bytes=config.limits.chat_bytes_per_day,
             history_per_minute=config.limits.chat_history_per_minute,
+            claim_s=config.chat.idempotency_ttl_s,
             scale=asdict(scale),
         )
 
