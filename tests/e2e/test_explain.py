@@ -57,13 +57,13 @@ async def test_explain_describes_a_job_in_sentences(here: InstanceProcess) -> No
     assert status == 0
     words = " ".join(out.split())
     assert f"What {first.job_id}: utterance 0 of session {first.session_id}, en → es" in words
-    assert "Where 1 node could serve en → es. It is the first of a turn that goes on" in words
+    assert "Where 1 node could serve en → es. It is the first job of its turn" in words
     assert "recorded" in words
-    assert "for the work itself)" in words
+    assert "ms of work)" in words
     assert "End It was translated by n1, at the first attempt." in words
     assert max(map(len, out.splitlines())) <= 80
     status, out, _ = await explain(here, second.job_id)
-    assert "Its turn was on n1 already, so it went there too." in " ".join(out.split())
+    assert "Chosen: n1, which has the earlier jobs of this turn." in " ".join(out.split())
 
 
 async def test_explain_last_describes_the_newest_job(here: InstanceProcess) -> None:

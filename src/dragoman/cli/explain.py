@@ -1,4 +1,4 @@
-"""`dragoman explain`: what became of a job, in words: why it went where, what it waited for, how it ended."""
+"""`dragoman explain`: why a job went to its node, what it waited for, and how it ended."""
 
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -16,73 +16,73 @@ from dragoman.visible import visible
 WIDTH = 80
 LAST = "last"
 
-# The order of a life; each with what it is, and what was waited for until it came.
+# The time stamps of a job in their order: field, name, and what the job waited for until then.
 STEPS = (
     ("cut_ms", "cut", ""),
     ("created_ms", "recorded", "for a node with a free slot"),
-    ("reassigned_ms", "taken back for another attempt", ""),
-    ("dispatched_ms", "sent to its node", "for a node"),
-    ("acked_ms", "taken by the node", "for the node's word"),
-    ("started_ms", "begun", "in the node's queue"),
-    ("finished_ms", "ended", ""),
-    ("released_ms", "slot given back", ""),
-    ("late_ms", "result received too late, dropped", ""),
+    ("reassigned_ms", "returned for another attempt", ""),
+    ("dispatched_ms", "sent to the node", "for a node"),
+    ("acked_ms", "acknowledged by the node", "for the acknowledgement"),
+    ("started_ms", "started", "in the node's queue"),
+    ("finished_ms", "finished", ""),
+    ("released_ms", "slot released", ""),
+    ("late_ms", "late result dropped", ""),
 )
 OF_AN_ATTEMPT = frozenset({"acked_ms", "started_ms"})
-# What a job waited for until it ended, by the step before.
+# What a job waited for until it finished, by the step before.
 BEFORE_THE_END = {
     "created_ms": "for a node",
     "reassigned_ms": "for another node",
     "dispatched_ms": "for the node's answer",
     "acked_ms": "in the node's queue",
-    "started_ms": "for the work itself",
+    "started_ms": "of work",
 }
 
 # Why an attempt ended and the job went on.
 REASONS = {
-    "node_lost": "the node was lost",
+    "node_lost": "the node disconnected",
     "ack_timeout": "the node did not acknowledge the job in time",
     "attempt_timeout": "the node did not answer in time",
-    "model_not_available": "the node said that a model is missing",
-    "job_failed": "the node failed on it",
-    "untranslated": "the node gave it back untranslated",
-    "assign_bounced": "the node was not connected any more",
-    "assign_gone": "the node was not connected any more",
+    "model_not_available": "the node reported a missing model",
+    "job_failed": "the node reported a failure",
+    "untranslated": "the node returned the text untranslated",
+    "assign_bounced": "the node was no longer connected",
+    "assign_gone": "the node was no longer connected",
     "assign_full": "the inbox of the node's instance was full",
     "assign_too_large": "the job was too large for the inbox of the node's instance",
 }
 
 BY_TURN = {
-    "hit": "Its turn was on {chosen} already, so it went there too.",
-    "first": "It is the first of a turn that goes on: what follows of the turn goes to {chosen} as well.",
-    "offline": "The node of its turn was gone, so it was placed freely.",
-    "not_in_pool": "The node of its turn could not have it (not ready, cooling down, or had it before), "
-    "so it was placed freely.",
-    "full": "The node of its turn was full beyond what a turn may exceed, so it was placed freely.",
+    "hit": "Chosen: {chosen}, which has the earlier jobs of this turn.",
+    "first": "It is the first job of its turn: later jobs of the turn go to {chosen} as well.",
+    "offline": "The node of its turn was not connected, so any node could be chosen.",
+    "not_in_pool": "The node of its turn was not eligible (not ready, cooling down, or tried before), "
+    "so any node could be chosen.",
+    "full": "The node of its turn had no slot left, not even a turn's extra one, so any node could be chosen.",
 }
 
 OBSTACLES = {
-    "draining": "leaving",
-    "not_ready": "not ready for what the job needs",
-    "seen": "out, having had this job before",
-    "cooling_down": "cooling down after saying that a model is missing",
+    "draining": "draining",
+    "not_ready": "not ready: a service that the job needs is missing",
+    "seen": "excluded: this job was tried there before",
+    "cooling_down": "cooling down after reporting a missing model",
     "failing": "paused after failing several jobs in a row",
-    "refused": "full when asked",
+    "refused": "full when the slot was requested",
     "full": "full",
 }
 
 OUTCOMES = {
     "ok": "It was translated",
-    "empty": "There was nothing in it to translate",
+    "empty": "It contained nothing to translate",
     "failed": "It failed",
-    "expired": "It took longer than a job may",
+    "expired": "It exceeded the time limit of a job",
     "cancelled": "It was cancelled",
 }
 
 # By `release_state`: why nothing was sent although the job had a result.
 DROPPED = {
-    "late": "its utterance had been skipped or had failed before",
-    "duplicate": "its utterance had a result before",
+    "late": "its utterance had been skipped or had failed already",
+    "duplicate": "its utterance had a result already",
     "ahead": "its utterance was too far ahead of the oldest open one",
 }
 
@@ -91,15 +91,15 @@ def explain(
     ctx: typer.Context,
     job: Annotated[
         str,
-        typer.Argument(help="Id of the job, as results and logs name it; or last, for the newest.", metavar="JOB"),
+        typer.Argument(help="Job id, as in results and logs; `last` is the newest job.", metavar="JOB"),
     ],
     config: ConfigFile = None,
     override: Overrides = None,
     url: Url = None,
     token: Token = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what the API answers.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the API's answer as JSON.")] = False,
 ) -> None:
-    """Tell why a job went where it went, what it waited for, and how it ended."""
+    """Show why a job went to its node, what it waited for, and how it ended."""
     api = Api(settings(ctx, config, override).config, url, token)
     found = api.get(f"/api/v1/jobs/{quote(_newest(api) if job == LAST else job.strip(), safe='')}")
     if as_json:
@@ -112,18 +112,21 @@ def explain(
 
 
 def _newest(api: Api) -> str:
-    """Of the whole cluster, by when it was recorded."""
+    """The id of the job of the cluster that was recorded last."""
     found = api.get("/api/v1/jobs?count=1").get("jobs") or []
     if not found:
-        raise Failure("There is no job yet, or the last one ended more than an hour ago.")
+        raise Failure("No job is recorded: there was none yet, or the last one ended more than an hour ago.")
     return str(found[0]["job_id"])
 
 
 def story(job: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Lines by heading, safe to show."""
+    """The lines to print, by heading; control characters are escaped."""
     lines = {
         "What": [_what(job)],
-        "Where": [*_attempts(job), " ".join((*_not_again(job), *_where(job.get("receipt") or {}, _pair(job))))],
+        "Where": [
+            *_attempts(job),
+            " ".join((*_attempt_of_receipt(job), *_where(job.get("receipt") or {}, _pair(job)))),
+        ],
         "When": list(_when(job)),
         "End": [_end(job)],
     }
@@ -143,7 +146,7 @@ def _what(job: Mapping[str, Any]) -> str:
 
 
 def _attempts(job: Mapping[str, Any]) -> Iterator[str]:
-    """Those that ended before the last one."""
+    """One line for each attempt before the last one."""
     for past in job.get("attempts") or ():
         sent, ended = (str(past.get(name, "")) for name in ("dispatched_ms", "ended_ms"))
         after = f" after {_ms(int(ended) - int(sent))}" if sent.isdigit() and ended.isdigit() else ""
@@ -152,12 +155,12 @@ def _attempts(job: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _reason(past: Mapping[str, Any]) -> str:
-    reason = past.get("reason") or "for an unknown reason"
+    reason = past.get("reason") or "unknown reason"
     return REASONS.get(reason, reason)
 
 
-def _not_again(job: Mapping[str, Any]) -> Iterator[str]:
-    """Of which attempt the receipt is: of the last one, or of one before that was placed."""
+def _attempt_of_receipt(job: Mapping[str, Any]) -> Iterator[str]:
+    """Name the attempt that the receipt belongs to: the last one, or the last one that found a node."""
     if "reassigned_ms" not in job:
         return
     attempt = job.get("attempt", "?")
@@ -170,34 +173,35 @@ def _not_again(job: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _where(receipt: Mapping[str, Any], pair: str) -> Iterator[str]:
-    """From the receipt of the last placement."""
+    """Explain the receipt of the last placement."""
     if not receipt:
         yield "No placement was recorded."
         return
     pool, chosen, affinity = receipt.get("pool", 0), receipt.get("chosen"), receipt.get("affinity")
     yield f"{_count(pool, 'node')} could serve {pair}." if pool else f"No node served {pair}."
     if affinity in BY_TURN:
-        yield BY_TURN[affinity].format(chosen=chosen or "the node it finds")
+        yield BY_TURN[affinity].format(chosen=chosen or "the chosen node")
     if chosen is None:
         yield from _obstacles(receipt)
     elif affinity != "hit":
-        yield _choice(list(receipt.get("drawn") or []), chosen)
+        yield _choice(list(receipt.get("drawn") or []), pool, chosen)
     if chosen is not None and receipt.get("text_only"):
-        yield f"{chosen} is not known to speak {pair.rpartition(' ')[2]}: the result may be text only."
+        yield f"{chosen} may have no voice for {pair.rpartition(' ')[2]}: the result may be text only."
 
 
-def _choice(drawn: list[str], chosen: str) -> str:
+def _choice(drawn: list[str], pool: int, chosen: str) -> str:
     if len(drawn) < 2:
-        return f"It went to {chosen}."
-    return f"Of {_names(drawn)}, drawn at random, {chosen} was the best that could take it."
+        return f"Chosen: {chosen}."
+    candidates = f"Candidates: {', '.join(drawn)} ({len(drawn)} random of {pool})."
+    return f"{candidates} Chosen: {chosen}, best by GPU queue, then free slots."
 
 
 def _obstacles(receipt: Mapping[str, Any]) -> Iterator[str]:
     names: Mapping[str, str] = receipt.get("names") or {}
     for reason, count in (receipt.get("counts") or {}).items():
-        who = [name for name, why in names.items() if why == reason]
-        yield f"{count} {'was' if count == 1 else 'were'} {OBSTACLES.get(reason, reason)}{_in_brackets(who)}."
-    yield "So nobody had it."
+        listed = ", ".join(name for name, why in names.items() if why == reason)
+        yield f"{count} {OBSTACLES.get(reason, reason)}{f' ({listed})' if listed else ''}."
+    yield "No node was chosen."
 
 
 # ---------------------------------------------------------------- when
@@ -206,7 +210,7 @@ def _obstacles(receipt: Mapping[str, Any]) -> Iterator[str]:
 def _when(job: Mapping[str, Any]) -> Iterator[str]:
     stamps = _stamps(job)
     if not stamps:
-        yield "Nothing is recorded of its times."
+        yield "No times are recorded."
         return
     began, before = stamps[0][1], stamps[0]
     for name, at in stamps:
@@ -220,8 +224,10 @@ _STEP = {step[0]: step for step in STEPS}
 
 
 def _stamps(job: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """In the order they happened. Of an attempt that was taken back, nothing is told but that it was. A job that ended
-    without a node has no slot to give back."""
+    """The recorded time stamps in their order.
+
+    Stamps of an attempt before the last one are left out, and a job without a node has no slot to release.
+    """
     found = {name: int(job[name]) for name, _, _ in STEPS if str(job.get(name, "")).isdigit()}
     if "created_ms" in found and str(job.get("waited_ms", "")).isdigit():
         found["cut_ms"] = found["created_ms"] - int(job["waited_ms"])
@@ -248,38 +254,30 @@ def _end(job: Mapping[str, Any]) -> str:
     outcome = job.get("outcome")
     if not outcome:
         on = f" at {job['node_id']}" if job.get("node_id") else ""
-        return f"It has not ended: {job.get('state', 'in an unknown state')}{on}, attempt {attempts}."
+        return f"It has not ended: {job.get('state', 'unknown state')}{on}, attempt {attempts}."
     code = f" ({job['code']})" if job.get("code") else ""
     where = "by" if outcome in ("ok", "empty") else "at"
     by = f" {where} {job['node_id']}" if job.get("node_id") else ""
     tries = "at the first attempt" if attempts == 1 else f"after {attempts} attempts"
     words = str(job.get("message", "")).rstrip(".")
-    why = f" The reason: {words}." if words else ""
+    why = f" Reason: {words}." if words else ""
     return " ".join((f"{OUTCOMES.get(outcome, outcome)}{by}{code}, {tries}.{why}", *_release(job)))
 
 
 def _release(job: Mapping[str, Any]) -> Iterator[str]:
-    """What the client got of it."""
+    """What the client received."""
     state = job.get("release_state")
     if state == "skipped":
-        yield "Its utterance was skipped: a later one was sent, and this one had no result within the release window."
+        yield "Its utterance was skipped: no result arrived within the release window after a later utterance."
     elif state == "backfilled":
-        yield "The result was sent after a later one, marked backfilled."
+        yield "The result was sent after a later one, marked as backfilled."
     elif state in DROPPED:
         yield f"The result was dropped: {DROPPED[state]}."
     if "late_ms" in job:
-        yield f"A result of {job.get('late_node_id', 'a node')} came after that, and was dropped."
+        yield f"A result of {job.get('late_node_id', 'a node')} arrived after that and was dropped."
     if job.get("state") != "RELEASED":
-        yield "Its slot has not been given back yet."
+        yield "Its slot is not released yet."
 
 
 def _count(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-def _names(names: list[str]) -> str:
-    return ", ".join(names)
-
-
-def _in_brackets(names: list[str]) -> str:
-    return f" ({_names(names)})" if names else ""

@@ -1,8 +1,8 @@
-"""The `dragoman` command: its list of sub-commands, its help, and how errors end.
+"""The `dragoman` command: its subcommands, its help and its error handling.
 
-`COMMANDS` is the list. A command's module is imported when that command runs, not to show the help, so the help stays
-fast however much the commands need. What a command raises as `Failure`, and every usage error, becomes one sentence on
-standard error and an exit status; anything else is a bug and shows its traceback.
+`COMMANDS` lists the subcommands. The help does not import their modules, so it stays fast. A `Failure` or a usage error
+is printed as one sentence on standard error and sets the exit status; any other exception is a bug and shows its
+traceback.
 """
 
 import sys
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
@@ -24,43 +25,43 @@ from dragoman.cli.settings import Before, ConfigFile, Overrides
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`target` is `module:name` of a function with typer's annotations, or of a typer.Typer with its own commands."""
+    """A subcommand. `target` is `module:name` of a function with typer's annotations or of a typer.Typer."""
 
     name: str
     target: str
     summary: str
-    extra: str = ""  # of the package, without which the command cannot run
+    extra: str = ""  # the extra of the package that the command needs
 
 
-# A module that each extra brings and no smaller one does.
+# A module that is installed with the extra and with no smaller one.
 MODULE_OF_EXTRA = {"client": "aiohttp", "node": "uvloop", "server": "hiredis", "tools": "redis"}
 COMMANDS: tuple[Command, ...] = (
     Command("serve", "dragoman.cli.serve:serve", "Run Dragoman: a supervisor and its instances.", "server"),
-    Command("demo", "dragoman.cli.demo:demo", "Run Dragoman with nodes beside it.", "server"),
+    Command("demo", "dragoman.cli.demo:demo", "Run Dragoman with local nodes.", "server"),
     Command("node", "dragoman.cli.node:node", "Run a node.", "node"),
-    Command("say", "dragoman.cli.say:say", "Speak a recording and show its translation.", "client"),
+    Command("say", "dragoman.cli.say:say", "Send a recording and show its translation.", "client"),
     Command("chat", "dragoman.cli.chat:app", "Chat in the terminal.", "client"),
-    Command(
-        "smoke", "dragoman.tools.smoke:smoke", "Try two instances on one Redis, and show the way of a result.", "tools"
-    ),
+    Command("smoke", "dragoman.tools.smoke:smoke", "Send a result across two instances and show its path.", "tools"),
     Command("status", "dragoman.cli.status:status", "Show instances, durability, inboxes and nodes."),
-    Command("explain", "dragoman.cli.explain:explain", "Tell why a job went where it went, and how it ended."),
+    Command("explain", "dragoman.cli.explain:explain", "Show why a job went to its node, and how it ended."),
     Command("dlq", "dragoman.cli.dlq:app", "List, show, replay and drop dead letters."),
-    Command("drain", "dragoman.cli.operate:drain", "Let an instance or a node finish, and give it nothing new."),
-    Command("session", "dragoman.cli.operate:session", "End a session."),
-    Command("token", "dragoman.cli.token:app", "Make credentials of clients, nodes and operators.", "server"),
-    Command("audit", "dragoman.cli.audit:audit", "Show what operators changed."),
     Command(
-        "db", "dragoman.cli.db:app", "Look at the tables of the chat database, and bring them up to date.", "server"
+        "drain", "dragoman.cli.operate:drain", "Drain an instance or a node: it finishes its work and gets no new work."
     ),
+    Command("session", "dragoman.cli.operate:session", "End a session."),
+    Command("token", "dragoman.cli.token:app", "Create and revoke tokens of clients, nodes and operators.", "server"),
+    Command("audit", "dragoman.cli.audit:audit", "Show what operators changed."),
+    Command("db", "dragoman.cli.db:app", "Show and apply the migrations of the chat database.", "server"),
     Command("config", "dragoman.cli.config:app", "Check, show and document the settings."),
     Command(
         "verify",
         "dragoman.tools.verify.cli:verify",
-        "Break a cluster on purpose and check that nothing is lost.",
+        "Inject faults into a cluster and check that nothing is lost.",
         "tools",
     ),
-    Command("bench", "dragoman.tools.bench.cli:app", "Measure speed, with peers beside us in the same run.", "tools"),
+    Command(
+        "bench", "dragoman.tools.bench.cli:app", "Measure speed, next to comparable software in the same run.", "tools"
+    ),
 )
 
 
@@ -81,24 +82,31 @@ class LazyCommands(Mapping[str, Any]):
 
 
 def imported(command: Command) -> Any:
-    """Raises Failure if the extra that the command needs is not installed."""
+    """The command, imported. Raises Failure if its extra is not installed."""
     if command.extra and find_spec(MODULE_OF_EXTRA[command.extra]) is None:
         raise Failure(
             f"'dragoman {command.name}' needs the extra '{command.extra}', which is not installed. "
-            f"Install it: pip install 'dragoman[{command.extra}]'"
+            f"Install it: {install_command(command.extra, Path(__file__).parents[3])}"
         )
     module, _, attribute = command.target.partition(":")
     target = getattr(import_module(module), attribute)
-    holder = typer.Typer(add_completion=False, rich_markup_mode=None)
+    group = typer.Typer(add_completion=False, rich_markup_mode=None)
     if isinstance(target, typer.Typer):
-        holder.add_typer(target, name=command.name)
+        group.add_typer(target, name=command.name)
     else:
-        holder.command(command.name)(target)
-    return get_group(holder).commands[command.name]
+        group.command(command.name)(target)
+    return get_group(group).commands[command.name]
+
+
+def install_command(extra: str, root: Path) -> str:
+    """How to install an extra. `root` is the folder above `src`: in a checkout, `make` installs from the lock there."""
+    if (root / "requirements-dev.lock").is_file():
+        return "make install"
+    return f"pip install 'dragoman[{extra}]'"
 
 
 class LazyGroup(TyperGroup):
-    """A group whose help is written from `COMMANDS` alone."""
+    """A group that writes its help from `COMMANDS`, without importing a command."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -115,7 +123,7 @@ class LazyGroup(TyperGroup):
 app = typer.Typer(
     cls=LazyGroup,
     add_completion=False,
-    rich_markup_mode=None,  # plain text: it reads well everywhere, and rich takes as long to import as all the rest
+    rich_markup_mode=None,  # rich would double the time that the help takes
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
@@ -128,7 +136,7 @@ def _version(asked: bool) -> None:
 
 @app.callback(
     invoke_without_command=True,
-    epilog="Run 'dragoman COMMAND --help' for one command; 'dragoman config doc' for all settings.",
+    epilog="'dragoman COMMAND --help' explains one command, 'dragoman config doc' all settings.",
 )
 def dragoman(
     ctx: typer.Context,
@@ -145,7 +153,7 @@ def dragoman(
 
 
 def run(args: Sequence[str]) -> int:
-    """Run one command line; returns its exit status."""
+    """Run one command line and return its exit status."""
     try:
         result = get_command(app).main(args=list(args), prog_name="dragoman", standalone_mode=False)
     except Failure as failure:
@@ -154,14 +162,14 @@ def run(args: Sequence[str]) -> int:
     except typer.TyperException as wrong:
         output.error(_sentence(wrong))
         return wrong.exit_code
-    except typer.Abort:  # somebody answered a question with no
+    except typer.Abort:  # the user answered a question with no
         return 1
     return result if isinstance(result, int) else 0
 
 
 def _sentence(wrong: typer.TyperException) -> str:
     message = wrong.format_message()
-    if message.startswith("Usage:"):  # a group that was asked for nothing answers with its help
+    if message.startswith("Usage:"):  # a group without a command: its help
         return message
     context = getattr(wrong, "ctx", None)
     where = context.command_path if context is not None else "dragoman"
