@@ -101,6 +101,12 @@ format: $(READY) ## format and mend what ruff can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+DIST ?= dist
+
+dist: $(READY)   ## build the wheel and the sdist into dist/, with the build tools of the lock
+	rm -rf $(DIST)
+	$(BIN)/python -m build --no-isolation --outdir $(DIST)
+
 LOCK = $(BIN)/pip-compile -q --generate-hashes --no-strip-extras --no-emit-index-url --no-emit-find-links \
   --no-emit-trusted-host --no-header --no-annotate --allow-unsafe
 
@@ -119,4 +125,4 @@ lock: $(READY)   ## write the three locks anew from pyproject.toml, with the new
 clean:           ## remove the virtual environment and what tools left
 	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-.PHONY: help install system-packages run lint check test test-all test-python cluster-acceptance fuzz smoke verify soak bench format lock audit clean
+.PHONY: help install system-packages run lint check test test-all test-python cluster-acceptance fuzz smoke verify soak bench format dist lock audit clean

@@ -22,7 +22,7 @@ def nodes(demo: Dragoman, **headers: str) -> list[dict[str, Any]]:
 def test_demo_prints_its_addresses_registers_its_nodes_and_ends_by_ctrl_c(tmp_path: Path) -> None:
     with serve(tmp_path, "--nodes", "2", "--engine", "sim", command="demo") as demo:
         demo.until("Ctrl-C ends everything.")
-        assert "2 simulated nodes dialling in, as asked for." in demo.out
+        assert "2 simulated nodes: no real translation, as requested by --engine sim." in demo.out
         assert f"dragoman status --watch --url {demo.base}" in demo.out
         wait_for(lambda: len(nodes(demo)) == 2, "both nodes")
         code, shown, err = answer(tmp_path / "status", "status", "--url", demo.base)

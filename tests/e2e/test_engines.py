@@ -46,7 +46,7 @@ async def test_opus_streamed_by_a_client_comes_back_as_spanish_text_and_speech(
 def test_demo_uses_real_engines_where_they_are_installed_and_says_so(tmp_path: Path) -> None:
     with serve(tmp_path, "--nodes", "1", "--engine", "auto", "--no-install-engines", command="demo") as demo:
         demo.until("Ctrl-C ends everything.")
-        assert "1 local node dialling in: offline, English → Spanish, every part real and of demo quality." in demo.out
+        assert "1 local node: offline, English → Spanish, demo quality." in demo.out
         wait_for(lambda: bool(demo.get("/api/v1/cluster")[1]["nodes"]), "the node", PATIENCE_S)
         code, said, err = answer(tmp_path / "say", "say", "--url", demo.base)
         # On a busy machine the server may also have asked to wait.
@@ -59,7 +59,7 @@ def test_demo_simulates_engines_and_says_why_where_they_are_missing(tmp_path: Pa
     bare = {"PATH": str(tmp_path / "nothing-here")}
     with serve(tmp_path, "--nodes", "1", "--install-engines", command="demo", env=bare) as demo:
         demo.until("Ctrl-C ends everything.")
-        assert "1 simulated node dialling in: nothing is really translated." in demo.out
+        assert "1 simulated node: no real translation." in demo.out
         assert "there is no apt-get" in demo.out
         assert "apt-get install espeak-ng apertium-eng-spa" in demo.out
         assert demo.end() == 0

@@ -1,4 +1,4 @@
-"""`make` installs what the locks name with the pip of an old Python, whatever newer releases the index has."""
+"""`make` installs the packages of the locks, and `make dist` builds a wheel that runs in an empty environment."""
 
 import os
 import re
@@ -10,10 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from dragoman import __version__
+from support.commands import serve
+from support.waiting import wait_for
+
 ROOT = Path(__file__).parents[2]
 OLD_PIP = "pip==23.0.1"
 TREE = ("Makefile", "README.md", "LICENSE", "pyproject.toml", "requirements.lock", "requirements-dev.lock", "src")
 INSTALL_S = 600.0
+# The tests run in an environment that is installed already, so nothing is installed again.
+MAKE = ("make", "-C", str(ROOT), f"BIN={Path(sys.executable).parent}", "-o", ".venv/.ready", "-o", ".venv/.run")
 
 
 @pytest.fixture(scope="module")
@@ -104,11 +110,31 @@ def test_make_explains_what_to_do_when_a_package_is_missing(machine: Machine, tm
     assert "'make clean' removes .venv" in said
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_built_wheel_runs_the_demo_in_an_empty_environment(tmp_path: Path) -> None:
+    dist, environment = tmp_path / "dist", tmp_path / "environment"
+    ran((*MAKE, "dist", f"DIST={dist}"))
+    assert sorted(file.name for file in dist.iterdir()) == [
+        f"dragoman-{__version__}-py3-none-any.whl",
+        f"dragoman-{__version__}.tar.gz",
+    ]
+    ran((sys.executable, "-m", "venv", str(environment)))
+    python = environment / "bin" / "python"
+    install = (str(python), "-m", "pip", "install", "-q")
+    ran((*install, "--no-deps", "--require-hashes", "-r", str(ROOT / "deploy" / "requirements.lock")))
+    # Without an index: the lock must have installed every package that the extra needs.
+    ran((*install, "--no-index", "--find-links", str(dist), f"dragoman[server]=={__version__}"))
+    with serve(tmp_path / "demo", "--engine", "sim", command="demo", python=python) as demo:
+        demo.until("Ctrl-C ends everything.")
+        wait_for(lambda: len(demo.get("/api/v1/cluster")[1]["nodes"]) == 2, "both nodes")
+        assert demo.end() == 0
+
+
 def test_audit_says_that_nothing_was_checked_when_no_advisory_service_answers() -> None:
     """The proxy is a port on which nothing listens."""
-    made = ("-o", ".venv/.ready", "-o", ".venv/.run")  # the tests run in an environment that is installed already
     done = subprocess.run(
-        ("make", "-C", str(ROOT), "audit", f"BIN={Path(sys.executable).parent}", *made),
+        (*MAKE, "audit"),
         env={**os.environ, "HTTPS_PROXY": "http://127.0.0.1:1", "https_proxy": "http://127.0.0.1:1", "NO_PROXY": ""},
         capture_output=True,
         text=True,

@@ -38,14 +38,24 @@ def environment(**variables: str) -> dict[str, str]:
 
 
 class Dragoman:
-    """One `dragoman …`; `tty`: on a terminal of 80 columns, which is then both its output and its errors."""
+    """One `dragoman …`; `tty`: on a terminal of 80 columns, which is then both its output and its errors.
 
-    def __init__(self, folder: Path, *args: str, tty: bool = False, env: Mapping[str, str] | None = None) -> None:
+    `python` runs it: that of the tests, or that of an environment where Dragoman is installed.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *args: str,
+        tty: bool = False,
+        env: Mapping[str, str] | None = None,
+        python: str | Path = sys.executable,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self._below = folder, Descendants()
         self._out, self._err = folder / "out.txt", folder / "err.txt"
         self._terminal: int | None = None
-        command = [sys.executable, "-m", "dragoman.cli.main", *args]
+        command = [str(python), "-m", "dragoman.cli.main", *args]
         if tty:
             self.process = self._on_terminal(command, environment(**env or {}))
         else:
@@ -170,10 +180,16 @@ class Dragoman:
         self.close()
 
 
-def serve(folder: Path, *args: str, command: str = "serve", env: Mapping[str, str] | None = None) -> Dragoman:
+def serve(
+    folder: Path,
+    *args: str,
+    command: str = "serve",
+    env: Mapping[str, str] | None = None,
+    python: str | Path = sys.executable,
+) -> Dragoman:
     """A server on free ports; the admin port of its first worker is one that is free, too."""
     ports = ("--port", "0", "--set", f"server.admin_port={free_port() - 1}")
-    return Dragoman(folder, command, *ports, *args, env=env)
+    return Dragoman(folder, command, *ports, *args, env=env, python=python)
 
 
 def answer(folder: Path, *args: str, env: Mapping[str, str] | None = None) -> tuple[int, str, str]:

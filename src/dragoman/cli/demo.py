@@ -1,7 +1,7 @@
-"""`dragoman demo`: what `make run` starts: a server on its embedded engine and nodes beside it.
+"""`dragoman demo`, which `make run` starts: a server on its embedded engine, and local nodes.
 
-The nodes are real ones where their engines are there or can be installed, and simulated ones otherwise; it says which,
-and why.
+The nodes use the offline engines if these are installed or can be installed, and are simulated otherwise. The output
+says which, and why.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from signal import SIGTERM
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +19,7 @@ import typer
 from dragoman.cli import output
 from dragoman.cli.address import authority
 from dragoman.cli.failure import USAGE, Failure
-from dragoman.cli.serve import Port, Workers, started, where_to_look
+from dragoman.cli.serve import Port, Workers, addresses, process_started
 from dragoman.cli.settings import ConfigFile, Overrides, settings
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from dragoman.embedded.parent_watch import Child
     from dragoman.supervisor import Ready
 
-NODE_PATIENCE_S = 5.0
-TOKEN_S = 365 * 86_400
+NODE_STOP_S = 5.0  # then a node is killed
+TOKEN_LIFETIME_S = 365 * 86_400
 LOCAL_SLOTS = 2
 LOCAL_ATTEMPT_MS = 25_000
 INSTALL_TIMEOUT_S = 90.0
@@ -41,52 +42,59 @@ def demo(
     override: Overrides = None,
     port: Port = None,
     workers: Workers = None,
-    nodes: Annotated[int, typer.Option(min=0, max=50, help="Nodes beside it.")] = 2,
+    nodes: Annotated[int, typer.Option(min=0, max=50, help="Number of nodes.")] = 2,
     engine: Annotated[
         str,
         typer.Option(
             metavar="ENGINE",
-            help="What its nodes are. local: offline, English to Spanish, of demo quality. sim: simulated. "
-            "auto: local, if that is installed or can be, else sim.",
+            help="Engine of the nodes. local: offline, English to Spanish, demo quality. sim: simulated. "
+            "auto: local if it is installed or can be installed, else sim.",
         ),
     ] = AUTO,
     install_engines: Annotated[
         bool | None,
         typer.Option(
-            help="Install what local lacks with apt-get, as root. Without this option it asks, if standard input is a "
-            "terminal; otherwise it installs nothing."
+            help="Install missing packages of local with apt-get, as root. Without this option, the command asks if "
+            "standard input is a terminal, and installs nothing otherwise."
         ),
     ] = None,
 ) -> int:
-    """Run Dragoman with nodes beside it, and say where to look; Ctrl-C ends all of it."""
-    from dragoman import logs  # first: see there
+    """Run Dragoman with local nodes and print its addresses. Ctrl-C ends everything."""
+    from dragoman import logs  # first: see its docstring
     from dragoman.supervisor import run
 
-    asked = settings(ctx, config, override, {"server.port": port, "server.workers": workers})
-    logs.configure(asked.config.log.level, asked.config.log.format)
+    loaded = settings(ctx, config, override, {"server.port": port, "server.workers": workers})
+    logs.configure(loaded.config.log.level, loaded.config.log.format)
     chosen = _choose(engine, install_engines) if nodes else Choice(SIM, "")
-    loaded = _demonstrating(asked, chosen.engine)
+    demo_config = _for_demo(loaded, chosen.engine)
     children: list[Child] = []
 
-    def ready(told: "Ready") -> None:
-        children.extend(_start_node(loaded, told.port, chosen.engine, number) for number in range(1, nodes + 1))
-        many = f"{nodes} {chosen.kind} node{'' if nodes == 1 else 's'}"
-        watch = f"dragoman status --watch --url {authority(loaded.server.host, told.port)}"
-        speak = f"dragoman say --url {authority(loaded.server.host, told.port)}"
-        chat = f"dragoman chat --as alice --to bob --url {authority(loaded.server.host, told.port)}"
+    def on_ready(ready: "Ready") -> None:
+        children.extend(_start_node(demo_config, ready.port, chosen.engine, number) for number in range(1, nodes + 1))
+        count = f"{nodes} {chosen.kind} node{'' if nodes == 1 else 's'}"
         output.server_text(
-            f"{where_to_look(loaded, told)}  {many} dialling in{chosen.why}. In a second terminal, from this folder:\n"
-            f"    .venv/bin/{speak}\n    .venv/bin/{chat}\n    .venv/bin/{watch}\n  Ctrl-C ends everything.\n"
+            f"{addresses(demo_config, ready)}  {count}: {chosen.why}.\n"
+            f"{_what_to_try(authority(demo_config.server.host, ready.port))}  Ctrl-C ends everything.\n"
         )
 
     try:
-        return run(loaded, on_ready=ready, started=started())
+        return run(demo_config, on_ready=on_ready, started=process_started())
     finally:
         _end(children)
 
 
+def _what_to_try(address: str) -> str:
+    """Commands for a second terminal: those of the checkout if it is the working directory."""
+    program = ".venv/bin/dragoman" if Path(".venv/bin/dragoman").is_file() else "dragoman"
+    commands = ("say", "chat --as alice --to bob", "status --watch")
+    lines = "".join(f"    {program} {command} --url {address}\n" for command in commands)
+    return f"  In a second terminal, in this folder:\n{lines}"
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
+    """The engine of the nodes, and the reason to print."""
+
     engine: str
     why: str
 
@@ -96,11 +104,11 @@ class Choice:
 
 
 def _choose(engine: str, may_install: bool | None) -> Choice:
-    """Raises Failure for `local` where that cannot be."""
+    """Choose the engine of the nodes. Raises Failure if `local` is requested and not installed."""
     if engine not in (AUTO, LOCAL, SIM):
-        raise Failure(f"There is no engine {engine!r} for the demo; there are: {AUTO}, {LOCAL}, {SIM}.", USAGE)
+        raise Failure(f"--engine {engine!r} is unknown. Choose one of: {AUTO}, {LOCAL}, {SIM}.", USAGE)
     if engine == SIM:
-        return Choice(SIM, ", as asked for")
+        return Choice(SIM, "no real translation, as requested by --engine sim")
     from dragoman.engines.catalog import local_lacks
 
     lacks = asyncio.run(local_lacks())
@@ -109,19 +117,19 @@ def _choose(engine: str, may_install: bool | None) -> Choice:
         not_installed = _install(lacks.remedy.removeprefix(_APT_GET).split(), may_install)
         lacks = asyncio.run(local_lacks())
     if lacks is None:
-        return Choice(LOCAL, ": offline, English → Spanish, every part real and of demo quality")
+        return Choice(LOCAL, "offline, English → Spanish, demo quality")
     tried = f" ({not_installed})" if not_installed else ""
     if engine == LOCAL:
-        raise Failure(f"{lacks.what}{tried}. What helps: {lacks.remedy}", 1)
-    return Choice(SIM, f": nothing is really translated. {lacks.what}{tried}; what helps: {lacks.remedy}")
+        raise Failure(f"{lacks.what}{tried}. To fix it: {lacks.remedy}", 1)
+    return Choice(SIM, f"no real translation. {lacks.what}{tried}. To fix it: {lacks.remedy}")
 
 
 def _install(packages: list[str], may_install: bool | None) -> str:
-    """Install the packages if the user wants it. Return why they were not installed, or nothing."""
+    """Install the packages if the user agrees. Returns why they were not installed, or an empty string."""
     if may_install is None:
         if not (_can_install() and sys.stdin.isatty()):
             return ""
-        may_install = typer.confirm(f"Install {' '.join(packages)} with apt-get, for nodes that really translate?")
+        may_install = typer.confirm(f"Install {' '.join(packages)} with apt-get, so that the nodes really translate?")
     if not may_install:
         return ""
     command = [sys.executable, "-m", "dragoman.tools.debian", "--timeout", f"{INSTALL_TIMEOUT_S:g}", *packages]
@@ -132,8 +140,8 @@ def _can_install() -> bool:
     return os.geteuid() == 0 and shutil.which("apt-get") is not None
 
 
-def _demonstrating(loaded: "Loaded", engine: str) -> "Config":
-    """Unless the settings say otherwise, both receipts of chat are shown, and a small machine may take its time."""
+def _for_demo(loaded: "Loaded", engine: str) -> "Config":
+    """The settings of the demo: two receipts in chat, and long timeouts for a small machine, unless configured."""
     from msgspec.structs import replace
 
     from dragoman.config.sources import DEFAULT
@@ -153,7 +161,7 @@ def _start_node(config: "Config", port: int, engine: str, number: int) -> "Child
 
     name = f"{engine}-{number}"
     if has_secret(config):
-        # By the environment: what is on a command line can be read by everybody on the machine.
+        # In the environment: every user of the machine can read a command line.
         os.environ["DRAGOMAN_NODE_TOKEN"] = _token(config, name)
     url = f"ws://{authority(config.server.host, port)}/ws/node"
     options = ["--quiet", "--url", url, "--engine", engine, "--node-id", name]
@@ -165,14 +173,14 @@ def _start_node(config: "Config", port: int, engine: str, number: int) -> "Child
 def _token(config: "Config", node_id: str) -> str:
     from dragoman.cli.secrets import made
 
-    return made(config, "node", node_id, TOKEN_S)
+    return made(config, "node", node_id, TOKEN_LIFETIME_S)
 
 
 def _end(children: "list[Child]") -> None:
     for child in children:
         child.signal(SIGTERM)
     for child in children:
-        if child.wait(NODE_PATIENCE_S) is None:
+        if child.wait(NODE_STOP_S) is None:
             child.process.kill()
             child.wait()
         child.close()

@@ -1,4 +1,4 @@
-"""`dragoman serve`: the supervisor with its workers, and where to look."""
+"""`dragoman serve`: runs the supervisor with its workers and prints the addresses."""
 
 import time
 from pathlib import Path
@@ -23,14 +23,14 @@ Port = Annotated[
         min=0,
         max=65535,
         metavar="PORT",
-        help="Port to listen on; 0 takes a free one. [server.port]",
+        help="Port to listen on; 0 chooses a free one. [server.port]",
         show_default=False,
     ),
 ]
 
 Workers = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="Equal instances behind the port. [server.workers]", show_default=False),
+    typer.Option(min=1, metavar="N", help="Number of instances behind the port. [server.workers]", show_default=False),
 ]
 
 
@@ -44,11 +44,11 @@ def serve(
     port: Port = None,
     workers: Workers = None,
 ) -> int:
-    """Run Dragoman until Ctrl-C, or SIGTERM: running jobs may end; a second Ctrl-C ends it at once.
+    """Run Dragoman until Ctrl-C or SIGTERM. Running jobs finish first; a second Ctrl-C ends it at once.
 
-    With no Redis configured it runs on a private one, and keeps its data in embedded.data_dir.
+    If no Redis is configured, it runs a private one with its data in embedded.data_dir.
     """
-    from dragoman import logs  # first: see there
+    from dragoman import logs  # first: see its docstring
     from dragoman.cli.secrets import check_secrets
     from dragoman.supervisor import run
 
@@ -56,20 +56,21 @@ def serve(
     loaded = settings(ctx, config, override, flags).config
     check_secrets(loaded)
     logs.configure(loaded.log.level, loaded.log.format)
-    return run(loaded, on_ready=lambda ready: output.server_text(where_to_look(loaded, ready)), started=started())
+    return run(loaded, on_ready=lambda ready: output.server_text(addresses(loaded, ready)), started=process_started())
 
 
-def started() -> float:
-    """The monotonic moment at which this process began: what a person waits for includes loading Python."""
+def process_started() -> float:
+    """The monotonic time at which this process started, so that the start-up time includes loading Python."""
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-        began = ticks / 100  # of a second, whatever the kernel's own clock: USER_HZ is part of its interface
+        began = ticks / 100  # USER_HZ is 100 in the kernel's interface, whatever its own clock
         return time.monotonic() - max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began)
     except (OSError, ValueError, IndexError, AttributeError):
         return IMPORTED
 
 
-def where_to_look(config: "Config", ready: "Ready") -> str:
+def addresses(config: "Config", ready: "Ready") -> str:
+    """What the server prints when it is ready."""
     from dragoman.config.secrets import has_secret
 
     base = authority(config.server.host, ready.port)
@@ -78,24 +79,24 @@ def where_to_look(config: "Config", ready: "Ready") -> str:
     else:
         engine = f"shared Redis ({config.scheduler.phase2.redis.mode})"
     count = len(ready.workers)
-    guarded = "   (needs an operator token)" if has_secret(config) else ""
+    access = "   (needs an operator token)" if has_secret(config) else ""
     return (
         f"\nDragoman is ready after {ready.elapsed_s:.2f} s with {count} instance{'s' if count > 1 else ''}.\n"
         f"  page      http://{base}/\n"
-        f"  console   http://{base}/console{guarded}\n"
+        f"  console   http://{base}/console{access}\n"
         f"  clients   ws://{base}/ws/session\n"
         f"  nodes     ws://{base}/ws/node\n"
         f"  chat      ws://{base}/ws   (login: POST http://{base}/auth/login)\n"
         f"  health    http://{base}/health/ready\n"
-        f"  cluster   http://{base}/api/v1/cluster   (or: dragoman status){guarded}\n"
-        f"  metrics   http://{base}/metrics{guarded}\n"
+        f"  cluster   http://{base}/api/v1/cluster   (or: dragoman status){access}\n"
+        f"  metrics   http://{base}/metrics{access}\n"
         f"  engine    {engine}\n"
         f"  messages  {_archive(config)}\n"
     )
 
 
 def _archive(config: "Config") -> str:
-    """Where messages are kept; never its password."""
+    """The database of the messages, without its password."""
     from dragoman.archive.urls import archive_url, sqlite_path
 
     url = archive_url(config)

@@ -3,7 +3,7 @@ import io
 import pytest
 
 from dragoman.cli import demo
-from dragoman.cli.demo import Choice, _choose, _demonstrating
+from dragoman.cli.demo import Choice, _choose, _for_demo
 from dragoman.cli.failure import Failure
 from dragoman.config import load_with_sources
 from support.engines import needs_apertium, needs_espeak, needs_wheels
@@ -16,7 +16,7 @@ ALL = "espeak-ng apertium-eng-spa"
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No program is installed, apt-get neither."""
+    """No program is installed, not even apt-get."""
     monkeypatch.setenv("PATH", "/nowhere")
 
 
@@ -28,17 +28,19 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch, keys: str, *, root: bool = Tr
 
 
 @pytest.mark.usefixtures("bare")
-def test_auto_simulates_where_nothing_can_be_installed_and_says_why(capfd: pytest.CaptureFixture[str]) -> None:
+def test_auto_chooses_simulated_nodes_and_says_why_when_engines_cannot_be_installed(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     chosen = _choose("auto", True)
     assert chosen.kind == "simulated"
-    assert "nothing is really translated. The program espeak-ng is not installed" in chosen.why
-    assert f"(there is no apt-get); what helps: apt-get install {ALL}" in chosen.why
+    assert "no real translation. The program espeak-ng is not installed" in chosen.why
+    assert f"(there is no apt-get). To fix it: apt-get install {ALL}" in chosen.why
     assert f"installing {ALL} with apt-get, at most 90 s …" in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("bare")
 @pytest.mark.parametrize(("answer", "installs"), [("y\n", True), ("n\n", False), ("\n", False)])
-def test_root_at_a_terminal_is_asked_before_anything_is_installed(
+def test_demo_asks_root_at_a_terminal_before_it_installs_engines(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], answer: str, installs: bool
 ) -> None:
     at_a_terminal(monkeypatch, answer)
@@ -48,7 +50,7 @@ def test_root_at_a_terminal_is_asked_before_anything_is_installed(
 
 @pytest.mark.usefixtures("bare")
 @pytest.mark.parametrize(("root", "terminal"), [(True, False), (False, True)])
-def test_without_a_terminal_or_root_nobody_is_asked_and_nothing_is_installed(
+def test_demo_installs_nothing_without_a_terminal_or_without_root(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], root: bool, terminal: bool
 ) -> None:
     at_a_terminal(monkeypatch, "y\n", root=root, terminal=terminal)
@@ -57,29 +59,29 @@ def test_without_a_terminal_or_root_nobody_is_asked_and_nothing_is_installed(
 
 
 @pytest.mark.usefixtures("bare")
-def test_nothing_is_installed_if_nothing_may_be_or_is_needed(capfd: pytest.CaptureFixture[str]) -> None:
+def test_demo_installs_nothing_when_it_may_not_or_need_not(capfd: pytest.CaptureFixture[str]) -> None:
     assert _choose("auto", False).engine == "sim"
-    assert _choose("sim", True) == Choice("sim", ", as asked for")
+    assert _choose("sim", True) == Choice("sim", "no real translation, as requested by --engine sim")
     assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.usefixtures("bare")
-def test_local_and_nothing_else_is_a_failure_where_it_cannot_be() -> None:
-    with pytest.raises(Failure, match="What helps: apt-get install espeak-ng apertium-eng-spa"):
+def test_demo_fails_when_the_requested_engine_is_missing_or_unknown() -> None:
+    with pytest.raises(Failure, match="To fix it: apt-get install espeak-ng apertium-eng-spa"):
         _choose("local", True)
-    with pytest.raises(Failure, match="There is no engine 'gpu' for the demo; there are: auto, local, sim"):
+    with pytest.raises(Failure, match=r"--engine 'gpu' is unknown. Choose one of: auto, local, sim"):
         _choose("gpu", True)
 
 
 @needs_apertium
 @needs_espeak
-def test_auto_takes_local_where_all_is_there() -> None:
+def test_auto_chooses_local_nodes_when_the_engines_are_installed() -> None:
     assert _choose("auto", False).engine == "local"
 
 
-def test_local_nodes_may_take_their_time_unless_the_settings_say_otherwise() -> None:
+def test_demo_raises_timeouts_for_local_nodes_unless_configured() -> None:
     plain, strict = load_with_sources(), load_with_sources(flags={"speech.attempt_timeout_ms": 5000})
-    assert _demonstrating(plain, "local").speech.attempt_timeout_ms == 25_000
-    assert _demonstrating(plain, "sim").speech.attempt_timeout_ms == plain.config.speech.attempt_timeout_ms
-    assert _demonstrating(strict, "local").speech.attempt_timeout_ms == 5000
-    assert _demonstrating(plain, "sim").chat.two_phase.enabled
+    assert _for_demo(plain, "local").speech.attempt_timeout_ms == 25_000
+    assert _for_demo(plain, "sim").speech.attempt_timeout_ms == plain.config.speech.attempt_timeout_ms
+    assert _for_demo(strict, "local").speech.attempt_timeout_ms == 5000
+    assert _for_demo(plain, "sim").chat.two_phase.enabled
