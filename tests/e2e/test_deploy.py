@@ -25,7 +25,7 @@ import redis
 
 from dragoman.embedded.binary import ServerBinary
 from dragoman.embedded.engine import free_port
-from dragoman.gateway.proxy_protocol import SIGNATURE
+from dragoman.gateway.proxies import V2_SIGNATURE
 from dragoman.tools.postgres import PostgresServer
 from dragoman.tools.verify.chat_crowd import token as chat_token
 from support.chat import ChatSpeaker
@@ -252,8 +252,8 @@ async def test_three_instances_are_ready_and_keep_what_they_accept_in_two_server
 
 
 async def test_the_balancer_is_answered_with_its_header_and_not_without(up: Deployment) -> None:
-    client = SIGNATURE + b"\x21\x11\x00\x0c" + bytes([203, 0, 113, 7, 172, 30, 57, 10, 18, 103, 19, 146])
-    check = SIGNATURE + b"\x20\x00\x00\x00"
+    client = V2_SIGNATURE + b"\x21\x11\x00\x0c" + bytes([203, 0, 113, 7, 172, 30, 57, 10, 18, 103, 19, 146])
+    check = V2_SIGNATURE + b"\x20\x00\x00\x00"
     for header, status in ((client, b"200"), (check, b"200"), (b"", b"400")):
         reader, writer = await asyncio.open_connection("127.0.0.1", up.ports["dragoman-1"], local_addr=(BALANCER, 0))
         writer.write(header + b"GET /health/ready HTTP/1.1\r\nHost: balancer\r\nConnection: close\r\n\r\n")

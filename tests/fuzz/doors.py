@@ -14,9 +14,9 @@ from aiohttp.test_utils import make_mocked_request
 
 from dragoman.config import ConfigError, load
 from dragoman.config.catalog import SETTINGS, variable_of
-from dragoman.gateway import chat_http, console_api, handshake, http, proxy_protocol
+from dragoman.gateway import chat_http, console_api, handshake, http, proxies
+from dragoman.gateway.authentication import Authenticator, Unauthorized
 from dragoman.gateway.http_messages import Wrong
-from dragoman.gateway.principal import Authenticator, Unauthorized
 from dragoman.gateway.proxies import BadForwarding, Proxies
 from dragoman.services.chat.accounts import Denied
 from dragoman.services.chat.tokens import BadToken, Tokens
@@ -52,25 +52,25 @@ PROXY_HEADERS: Final = [
     b"PROXY TCP4 203.0.113.7 192.0.2.1 4711 5010\r\nGET /",
     b"PROXY TCP6 2001:db8::7 2001:db8::1 4711 5010\r\n",
     b"PROXY UNKNOWN\r\n",
-    proxy_protocol.SIGNATURE + b"\x21\x11\x00\x0c" + bytes(range(12)) + b"GET /",
-    proxy_protocol.SIGNATURE + b"\x21\x21\x00\x28" + bytes(range(40)),
-    proxy_protocol.SIGNATURE + b"\x20\x00\x00\x00",
+    proxies.V2_SIGNATURE + b"\x21\x11\x00\x0c" + bytes(range(12)) + b"GET /",
+    proxies.V2_SIGNATURE + b"\x21\x21\x00\x28" + bytes(range(40)),
+    proxies.V2_SIGNATURE + b"\x20\x00\x00\x00",
 ]
 
 
 def proxy_header(case: Case) -> bool:
     """Whatever follows it does not change how it is read, and less of it is not yet read."""
     try:
-        found = proxy_protocol.read(case.data)
-    except proxy_protocol.BadProxyHeader as error:
+        found = proxies.read_proxy_header(case.data)
+    except proxies.BadProxyHeader as error:
         is_good_refusal(str(error), "")
         return False
     if found is None:
-        assert len(case.data) < 16 + proxy_protocol.MAX_V2_BYTES
+        assert len(case.data) < 16 + proxies.MAX_V2_BYTES
         return False
     assert 0 < found.size <= len(case.data)
-    assert proxy_protocol.read(case.data[: found.size] + b"\xff") == found
-    assert proxy_protocol.read(case.data[: found.size - 1]) is None
+    assert proxies.read_proxy_header(case.data[: found.size] + b"\xff") == found
+    assert proxies.read_proxy_header(case.data[: found.size - 1]) is None
     if found.client is not None:
         assert str(ip_address(found.client[0])) == found.client[0]
         assert 0 <= found.client[1] <= 65535

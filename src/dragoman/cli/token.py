@@ -250,7 +250,7 @@ class _Mint:
         self._secret = _secret(config, file, development)
 
     def tell(self, kind: str, subject: str, tenant: str, *, gateway: bool = False) -> None:
-        from dragoman.gateway.principal import MAX_SUBJECT, NODE_ID, TENANT
+        from dragoman.gateway.authentication import MAX_SUBJECT, NODE_ID, TENANT
 
         if kind == "node" and not NODE_ID.fullmatch(subject):
             raise Failure("A node id takes 1 to 64 letters, digits or any of . _ -", USAGE)

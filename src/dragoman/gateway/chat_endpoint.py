@@ -6,11 +6,10 @@ from time import monotonic, time
 
 from dragoman.domain.chat.rules import comes_later
 from dragoman.domain.limits.frames import ChatFrameLimit
-from dragoman.gateway.admitted import AdmittedConnections
+from dragoman.gateway.authentication import Principal
 from dragoman.gateway.connection import Connection
 from dragoman.gateway.handshake import Reject, Request
-from dragoman.gateway.pre_session import PreSession
-from dragoman.gateway.principal import Principal
+from dragoman.gateway.open_connections import AuthenticatedConnections, PreSession
 from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import Frame, FrameType, Reason
 from dragoman.protocol.codes import Close
@@ -74,9 +73,9 @@ class ChatEndpoint:
         pre_session: PreSession,
         frame_limit: ChatFrameLimit,
         draining: Callable[[], bool],
-        admitted: AdmittedConnections,
+        authenticated: AuthenticatedConnections,
     ) -> None:
-        self._admitted = admitted
+        self._authenticated = authenticated
         self._admission, self._receipts, self._tasks, self._pre_session = admission, receipts, tasks, pre_session
         self._frame_limit, self._draining = frame_limit, draining
         self._state = State.NEW
@@ -128,7 +127,7 @@ class ChatEndpoint:
         self._state = State.OVER
         self._waiting.clear()
         self._pre_session.remove(conn)
-        self._admitted.discard(conn)
+        self._authenticated.discard(conn)
         if self._user is not None:
             self._tasks.spawn(self._admission.disconnected(self._user), "chat-leave")
 
@@ -162,7 +161,7 @@ class ChatEndpoint:
     def _remember(self, conn: Connection, user: ChatUser) -> None:
         """It ends when its token or its user is revoked."""
         principal = Principal("client", str(user.id), chat_user=True, token=user.token)
-        self._admitted.add(conn, principal, self._revoked)
+        self._authenticated.add(conn, principal, self._revoked)
 
     def _revoked(self, conn: Connection) -> None:
         self._end(conn, Reason.SESSION_INVALID, Close.UNAUTHORIZED)

@@ -15,9 +15,9 @@ from aiohttp import web
 
 from dragoman.archive import Archive, ArchiveAway, Conversation, Stored
 from dragoman.domain.limits.rates import RatePerKey
+from dragoman.gateway.authentication import token_of
 from dragoman.gateway.http_connections import peer_of
 from dragoman.gateway.http_messages import Unread, body_of
-from dragoman.gateway.principal import token_of
 from dragoman.protocol.chat import MAX_ID, Reason
 from dragoman.protocol.chat_http import (
     Code,

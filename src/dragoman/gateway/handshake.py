@@ -1,11 +1,16 @@
-"""The first request of a connection: parsed, judged, answered. Pure: bytes and values, no I/O.
+"""The first request of a connection: parsed, checked, answered. Pure: bytes and values, no I/O.
 
 Refusals are JSON, `{"error": "…"}`, and end the connection. No extension is ever negotiated: compression costs
-45 to 150 KB a connection and lets a small frame inflate without bound.
+45 to 150 KB per connection and lets a small frame inflate without bound.
 
-Who may come in is decided elsewhere: an `Authorizer` sees the request before the upgrade is answered and may
-refuse it. The Origin rule is here because every handshake needs it: browsers let any page open a WebSocket to any
-host, and the Origin header is the only word about which page it was.
+An `Authorizer` sees the request before the upgrade is answered and may refuse it. Two rules are here because every
+handshake needs them:
+
+- Browsers let any page open a WebSocket to any host; only the Origin header says which page it was.
+- Without a secret only this machine can reach the server, but a page from anywhere, opened in a browser on this
+  machine, can as well: its own name points here (DNS rebinding), so its origin is ours. The name in Host reveals it. A
+  proxy on this machine also lets others in, whatever Host it writes; the headers that proxies add reveal it. Where a
+  token is required neither matters.
 """
 
 import base64
@@ -16,8 +21,16 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from ipaddress import ip_address
 from types import MappingProxyType
 from urllib.parse import parse_qsl
+
+import structlog
+
+from dragoman.domain.limits.connections import is_loopback
+from dragoman.gateway.proxies import Peer, is_forwarded
+
+_log = structlog.get_logger(__name__)
 
 END_OF_HEAD = b"\r\n\r\n"
 
@@ -190,3 +203,64 @@ class OriginAllowList:
         return Reject(
             403, f"pages from the origin {shown} may not connect; server.allowed_origins lists those that may"
         )
+
+
+HOST_REFUSED = (
+    "where no secret is set this server answers to localhost, 127.0.0.1 and [::1] only; set security.secret to use "
+    "another name"
+)
+ADMIN_HOST_REFUSED = (
+    "the admin port answers to localhost, 127.0.0.1 and [::1] only, because it asks nobody for a token; set "
+    "server.admin_host to the address by which others are to reach it"
+)
+PROXIED_REFUSED = (
+    "this request came through a proxy, and where no secret is set only this machine is served: set security.secret; "
+    "or, for a proxy that only this machine uses, name it in server.trusted_proxies"
+)
+
+
+def is_loopback_host(host: str) -> bool:
+    """`host` as it stands in a request, with a port or without; a request without one is no browser's."""
+    name = host.strip().lower()
+    name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0].rstrip(".")
+    if name in ("", "localhost"):
+        return True
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def loopback_hosts_only(request: Request) -> Reject | None:
+    """An `Authorizer`."""
+    return None if is_loopback_host(request.headers.get("host", "")) else Reject(421, HOST_REFUSED)
+
+
+def is_local(peer: Peer, header_names: Iterable[str]) -> bool:
+    """Whether the request was made on this machine, as far as one can tell: no proxy passed it on for somebody else."""
+    return is_loopback(peer.address) and (bool(peer.proxy) or not is_forwarded(header_names))
+
+
+def local_requests_only(request: Request) -> Reject | None:
+    """An `Authorizer`."""
+    peer = Peer(*request.peer, request.proxy)
+    return None if is_local(peer, request.headers) else Reject(403, PROXIED_REFUSED)
+
+
+def log_refusals(check: Authorizer) -> Authorizer:
+    """`check`, an `Authorizer` of origins, with a line in the log for what it refuses."""
+
+    def checked(request: Request) -> Reject | None:
+        refusal = check(request)
+        if refusal is not None:
+            _log.warning(
+                "refused a page: its origin is not allowed",
+                origin=request.headers.get("origin", "")[:_SHOWN_ORIGIN],
+                path=request.path,
+                peer=request.peer[0],
+                setting="server.allowed_origins",
+                limited=True,
+            )
+        return refusal
+
+    return checked

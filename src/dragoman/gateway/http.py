@@ -21,10 +21,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from dragoman.archive import ArchiveAway
 from dragoman.gateway.auditing import Auditor
-from dragoman.gateway.hosts import WHY, WHY_ADMIN, WHY_NOT_FORWARDED, is_from_here, is_ours
+from dragoman.gateway.authentication import Authenticator, Principal, Unauthorized, token_of
+from dragoman.gateway.handshake import ADMIN_HOST_REFUSED, HOST_REFUSED, PROXIED_REFUSED, is_local, is_loopback_host
 from dragoman.gateway.http_connections import OPERATOR, peer_of
 from dragoman.gateway.http_messages import Wrong, error, json, redis_away
-from dragoman.gateway.principal import Authenticator, Principal, Unauthorized, token_of
 from dragoman.services.dead_letters import DeadLetters
 from dragoman.services.report import Report
 from dragoman.store.dead_letters import CannotReplay, Letter
@@ -147,7 +147,7 @@ def _health(context: HttpContext, authenticator: Authenticator | None) -> list[w
 
 def _may_know_the_instance(request: web.Request, authenticator: Authenticator | None) -> bool:
     """Its name may be that of the machine, with the number of the process."""
-    if is_from_here(peer_of(request), request.headers):
+    if is_local(peer_of(request), request.headers):
         return True
     try:
         return authenticator is not None and bool(_operator(request, authenticator))
@@ -182,22 +182,22 @@ async def _secured(_: web.Request, answer: web.StreamResponse) -> None:
 
 @web.middleware
 async def _own_names_only(request: web.Request, handler: Handler) -> web.StreamResponse:
-    if not is_ours(request.headers.get("Host", "")):
-        return error(WHY, 421)
+    if not is_loopback_host(request.headers.get("Host", "")):
+        return error(HOST_REFUSED, 421)
     return await handler(request)
 
 
 @web.middleware
 async def _own_admins_only(request: web.Request, handler: Handler) -> web.StreamResponse:
-    if not is_ours(request.headers.get("Host", "")):
-        return error(WHY_ADMIN, 421)
+    if not is_loopback_host(request.headers.get("Host", "")):
+        return error(ADMIN_HOST_REFUSED, 421)
     return await handler(request)
 
 
 @web.middleware
 async def _own_requests_only(request: web.Request, handler: Handler) -> web.StreamResponse:
-    if not is_from_here(peer_of(request), request.headers):
-        return error(WHY_NOT_FORWARDED, 403)
+    if not is_local(peer_of(request), request.headers):
+        return error(PROXIED_REFUSED, 403)
     return await handler(request)
 
 

@@ -23,10 +23,10 @@ from aiohttp import web
 from aiohttp.http import RawRequestMessage
 
 from dragoman.domain.limits.connections import ConnectionLimits, PerAddressLimit
+from dragoman.gateway.authentication import Principal
 from dragoman.gateway.handshake import wants_websocket
 from dragoman.gateway.http_messages import error
 from dragoman.gateway.open_connections import OpenConnections
-from dragoman.gateway.principal import Principal
 from dragoman.gateway.proxies import BadForwarding, Peer, Proxies
 
 _DOZE_S = 0.1  # who has been answered is looked for this often

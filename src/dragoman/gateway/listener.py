@@ -15,14 +15,14 @@ import structlog
 from aiohttp import web
 
 from dragoman.domain.limits.connections import ConnectionLimits
+from dragoman.gateway.authentication import Principal
 from dragoman.gateway.connection import Connection, EndpointFactory
 from dragoman.gateway.counters import Counters
 from dragoman.gateway.handshake import Authorizer, OriginAllowList, Reject, Request
-from dragoman.gateway.handshake_queue import HandshakeQueue
 from dragoman.gateway.http_connections import HttpConnections
 from dragoman.gateway.open_connections import OpenConnections
+from dragoman.gateway.pacing import HandshakeQueue
 from dragoman.gateway.picows_listener import PicowsListener
-from dragoman.gateway.principal import Principal
 from dragoman.gateway.protocol_switch import ProtocolSwitch
 from dragoman.gateway.proxies import Proxies
 from dragoman.gateway.websocket import WebSocket

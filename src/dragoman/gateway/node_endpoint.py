@@ -5,10 +5,9 @@ from collections.abc import Callable
 import msgspec
 import structlog
 
-from dragoman.gateway.admitted import AdmittedConnections
+from dragoman.gateway.authentication import Authenticator, Unauthorized, token_of
 from dragoman.gateway.connection import Connection
-from dragoman.gateway.pre_session import PreSession
-from dragoman.gateway.principal import Authenticator, Unauthorized, token_of
+from dragoman.gateway.open_connections import AuthenticatedConnections, PreSession
 from dragoman.protocol import node as wire
 from dragoman.protocol.codec import decode_node, encode
 from dragoman.protocol.codes import Close, ErrorCode
@@ -35,12 +34,12 @@ class NodeEndpoint:
         guard: Callable[..., bool],
         draining: Callable[[], bool],
         pre_session: PreSession,
-        admitted: AdmittedConnections,
+        authenticated: AuthenticatedConnections,
     ) -> None:
         self._nodes, self._authenticator, self._tasks, self._guard, self._draining = (
             nodes, authenticator, tasks, guard, draining,
         )  # fmt: skip
-        self._pre_session, self._admitted = pre_session, admitted
+        self._pre_session, self._authenticated = pre_session, authenticated
         self._node: LocalNode | None = None
         self._registering = False
         self._gone = False
@@ -60,7 +59,7 @@ class NodeEndpoint:
 
     def closed(self, conn: Connection) -> None:
         self._pre_session.remove(conn)
-        self._admitted.discard(conn)
+        self._authenticated.discard(conn)
         self._guard(self._closed)
 
     def _closed(self) -> None:
@@ -125,7 +124,7 @@ class NodeEndpoint:
                 return
             message = msgspec.structs.replace(message, node_id=principal.subject)
         self._registering = True
-        self._admitted.add(conn, principal)
+        self._authenticated.add(conn, principal)
         standing: Standing = (
             "token" if not principal.anonymous else "anonymous" if self._authenticator.asks else "unasked"
         )

@@ -1,4 +1,4 @@
-"""The open connections of a listener, and the sweep that checks their time limits.
+"""The open connections of a listener: their time limits, those without a session yet, and those with a token.
 
 One sweep for all time limits instead of a timer (let alone a task) per connection: an idle connection costs memory, not
 wake-ups. A limit is therefore enforced up to one sweep late: a quarter of the shortest limit, and at most a second.
@@ -7,13 +7,17 @@ wake-ups. A limit is therefore enforced up to one sweep late: a quarter of the s
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Generic, Protocol, TypeVar
+from itertools import islice
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from dragoman.domain.limits.connections import ConnectionLimits, PerAddressLimit
+from dragoman.domain.limits.connections import ConnectionLimits, PerAddressLimit, is_loopback, share_of_address
+from dragoman.gateway.authentication import REVOKED, Principal
 from dragoman.gateway.connection import Connection
 from dragoman.gateway.counters import Counters
-from dragoman.gateway.gc_pacing import GcPacing
 from dragoman.gateway.idle_poller import IdlePoller
+from dragoman.gateway.pacing import GcPacing
+from dragoman.protocol.codes import Close
+from dragoman.services.loops import Tasks
 
 # Ends that are handled together, and the pause after them. When a network fails, ten thousand connections end at the
 # same moment; the others are served between any two of these pauses, and a job takes several turns of the loop.
@@ -150,3 +154,131 @@ class OpenConnections:
             member.check_silence(now)
         if self._unchecked:
             asyncio.get_running_loop().call_soon(self._check_some, now)
+
+
+CLOSED_PER_TURN = 16
+
+
+class _Waiting(NamedTuple):
+    conn: Connection
+    until: float
+    code: Close
+    why: str
+    last_frame: bytes
+
+
+class PreSession:
+    """Connections that have no session, node or user yet: how many there may be, and for how long.
+
+    After the timeout a connection is closed with a code that asks it to reconnect. If there are too many, the oldest is
+    closed: an honest client needs one round trip, so the newest is the likeliest to be honest. One address has a share
+    of the entries, so that others find room while it fills its own.
+
+    All have the same timeout, so one timer is enough, for the oldest. If thousands came at the same time, a few of them
+    are closed in each turn of the loop, so that no client that is being served waits for it.
+    """
+
+    def __init__(self, timeout_s: float, max_connections: int, exempt: Callable[[str], bool] = is_loopback) -> None:
+        self._timeout_s, self._max = timeout_s, max_connections
+        self._waiting: dict[int, _Waiting] = {}  # in the order they came
+        self._addresses = PerAddressLimit(share_of_address(max_connections), exempt)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, conn: Connection, code: Close, why: str, last_frame: bytes = b"") -> None:
+        """After the timeout it is closed with `code` and `why`, and gets `last_frame` before."""
+        if self._addresses.is_full(conn.peer[0]):
+            _close_overloaded(conn)
+            return
+        if len(self._waiting) >= self._max:
+            oldest = next(iter(self._waiting.values())).conn
+            self.remove(oldest)
+            _close_overloaded(oldest)
+        until = asyncio.get_running_loop().time() + self._timeout_s
+        self._waiting[conn.id] = _Waiting(conn, until, code, why, last_frame)
+        self._addresses.add(conn.peer[0])
+        if self._timer is None:
+            self._set_timer(until)
+
+    def remove(self, conn: Connection) -> None:
+        if self._waiting.pop(conn.id, None) is not None:
+            self._addresses.drop(conn.peer[0])
+
+    def _set_timer(self, when: float) -> None:
+        self._timer = asyncio.get_running_loop().call_at(when, self._close_overdue)
+
+    def _close_overdue(self) -> None:
+        self._timer = None
+        now = asyncio.get_running_loop().time()
+        for _ in range(CLOSED_PER_TURN):
+            first = next(iter(self._waiting.values()), None)
+            if first is None:
+                return
+            if first.until > now:
+                break
+            self.remove(first.conn)
+            if first.last_frame:
+                first.conn.send(first.last_frame)
+            first.conn.close(first.code, first.why)
+        if self._waiting and self._timer is None:  # a closed one may have been added again
+            self._set_timer(next(iter(self._waiting.values())).until)
+
+
+def _close_overloaded(conn: Connection) -> None:
+    conn.close(Close.OVERLOADED, "too many connections wait to open a session")
+
+
+_CHECKED_PER_TURN = 500
+
+
+def _close_revoked(conn: Connection) -> None:
+    conn.close(Close.UNAUTHORIZED, REVOKED)
+
+
+class AuthenticatedConnections:
+    """The connections of principals with a token: they are closed when the token or the principal is revoked.
+
+    The list of revoked ones changes seldom, so each change checks all connections, some in each turn of the loop.
+    Changes during a check lead to one more check.
+    """
+
+    def __init__(self, is_revoked: Callable[[Principal], bool], tasks: Tasks) -> None:
+        self._is_revoked, self._tasks = is_revoked, tasks
+        self._authenticated: dict[int, tuple[Connection, Principal, Callable[[Connection], None]]] = {}  # by connection
+        self._checking = self._check_again = False
+
+    def __len__(self) -> int:
+        return len(self._authenticated)
+
+    def add(self, conn: Connection, principal: Principal, close: Callable[[Connection], None] = _close_revoked) -> None:
+        """`principal` replaces an earlier one of this connection. It may have been revoked since its token was read."""
+        if principal.anonymous:
+            return
+        self._authenticated[conn.id] = conn, principal, close
+        if self._is_revoked(principal):
+            close(conn)
+
+    def discard(self, conn: Connection) -> None:
+        self._authenticated.pop(conn.id, None)
+
+    def check(self) -> None:
+        """Close those that have been revoked."""
+        self._check_again = True
+        if not self._checking:
+            self._checking = True
+            self._tasks.spawn(self._check(), "close-revoked")
+
+    async def _check(self) -> None:
+        try:
+            while self._check_again:
+                self._check_again = False
+                authenticated = iter(list(self._authenticated.values()))
+                while batch := list(islice(authenticated, _CHECKED_PER_TURN)):
+                    for conn, principal, close in batch:
+                        if not conn.closed and self._is_revoked(principal):
+                            close(conn)
+                    await asyncio.sleep(0)
+        finally:
+            self._checking = False

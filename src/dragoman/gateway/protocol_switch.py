@@ -12,14 +12,12 @@ from dataclasses import replace
 from typing import Protocol, cast
 
 from dragoman.domain.limits.connections import ConnectionLimits
-from dragoman.gateway import proxy_protocol
-from dragoman.gateway.gc_pacing import ACCEPTED, ANSWERED, UPGRADED
+from dragoman.gateway.flow_control import LingeringClose
 from dragoman.gateway.handshake import END_OF_HEAD, Reject, Request, accept, parse, wants_websocket
-from dragoman.gateway.handshake_queue import HandshakeQueue
 from dragoman.gateway.open_connections import OpenConnections
-from dragoman.gateway.outlet import Drain
+from dragoman.gateway.pacing import ACCEPTED, ANSWERED, UPGRADED, HandshakeQueue
 from dragoman.gateway.picows_listener import PicowsListener, adopt, feed
-from dragoman.gateway.proxies import BadForwarding, Proxies
+from dragoman.gateway.proxies import BadForwarding, BadProxyHeader, Proxies, begins_proxy_header, read_proxy_header
 
 _NO_PREAMBLE = (
     "a PROXY protocol header is read only from server.trusted_proxies, and only with server.proxy_protocol = true"
@@ -62,7 +60,7 @@ class ProtocolSwitch(asyncio.Protocol):
         self._preamble = self._door.proxies.expects_header(self._peer[0])
         registry = self._door.registry
         registry.counters.accepted += 1
-        registry.gc_pacing.made(ACCEPTED)
+        registry.gc_pacing.created(ACCEPTED)
         if len(registry.heads) >= self._door.limits.max_heads:
             # Of connections that say nothing the newest is the likeliest to be honest.
             registry.heads.expire_oldest()
@@ -78,7 +76,7 @@ class ProtocolSwitch(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._door.registry.heads.discard(self)
-        self._door.handshake_queue.forget(self)
+        self._door.handshake_queue.remove(self)
 
     def data_received(self, data: bytes) -> None:
         if self._end >= 0:
@@ -90,7 +88,7 @@ class ProtocolSwitch(asyncio.Protocol):
             seen = 0
             if not self._read_preamble():
                 return
-        elif proxy_protocol.begins(self._head):
+        elif begins_proxy_header(self._head):
             self._refuse(Reject(400, _NO_PREAMBLE))
             return
         end = self._head.find(END_OF_HEAD, seen)
@@ -104,8 +102,8 @@ class ProtocolSwitch(asyncio.Protocol):
     def _read_preamble(self) -> bool:
         """Whether it was there, and something of the request has arrived behind it."""
         try:
-            found = proxy_protocol.read(self._head)
-        except proxy_protocol.BadProxyHeader as why:
+            found = read_proxy_header(self._head)
+        except BadProxyHeader as why:
             self._refuse(Reject(400, str(why)))
             return False
         if found is None:
@@ -134,7 +132,7 @@ class ProtocolSwitch(asyncio.Protocol):
             self._refuse(http)
             return
         self._door.registry.heads.discard(self)
-        self._door.registry.gc_pacing.made(ANSWERED)
+        self._door.registry.gc_pacing.created(ANSWERED)
         self._transport.set_protocol(http)
         http.connection_made(self._transport)
         http.data_received(bytes(self._head))
@@ -159,7 +157,7 @@ class ProtocolSwitch(asyncio.Protocol):
         self._transport.write(answer)
         self._transport.resume_reading()
         adopt(self._transport, websocket)
-        self._door.registry.gc_pacing.made(UPGRADED)
+        self._door.registry.gc_pacing.created(UPGRADED)
         feed(self._transport, rest)
 
     def _judge(self, head: bytes) -> tuple[bytes, PicowsListener] | Reject:
@@ -184,4 +182,4 @@ class ProtocolSwitch(asyncio.Protocol):
         registry.heads.discard(self)
         registry.counters.refused[reject.status] += 1
         self._transport.write(reject.to_bytes())
-        Drain(self._transport, registry).start()
+        LingeringClose(self._transport, registry).start()

@@ -11,10 +11,10 @@ from aiohttp import web
 from dragoman.archive.types import User
 from dragoman.domain.revocation import TOKEN, is_jti, user_name
 from dragoman.gateway.auditing import Auditor
+from dragoman.gateway.authentication import MAX_SUBJECT, TENANT, Authenticator
 from dragoman.gateway.console_api import count_of, text_of
 from dragoman.gateway.http_connections import OPERATOR
 from dragoman.gateway.http_messages import Wrong, asked, error, json
-from dragoman.gateway.principal import MAX_SUBJECT, TENANT, Authenticator
 from dragoman.services.revocations import RevocationService
 from dragoman.store.revocations import MAX_ENTRIES, RevocationsFull
 

@@ -8,10 +8,9 @@ from msgspec import structs
 
 from dragoman.domain.limits.connections import is_loopback
 from dragoman.domain.limits.sessions import Holder
-from dragoman.gateway.admitted import AdmittedConnections
+from dragoman.gateway.authentication import Authenticator, Principal, Unauthorized, token_of
 from dragoman.gateway.connection import Connection
-from dragoman.gateway.pre_session import PreSession
-from dragoman.gateway.principal import Authenticator, Principal, Unauthorized, token_of
+from dragoman.gateway.open_connections import AuthenticatedConnections, PreSession
 from dragoman.protocol import session as wire
 from dragoman.protocol.audio import decode_base64, full_timestamp, parse_frame
 from dragoman.protocol.codec import decode_client, encode
@@ -41,11 +40,16 @@ class SessionEndpoint:
         guard: Callable[..., bool],
         draining: Callable[[], bool],
         pre_session: PreSession,
-        admitted: AdmittedConnections,
+        authenticated: AuthenticatedConnections,
     ) -> None:
         self._opened: list[Session] = []  # by this connection
         self._sessions, self._authenticator, self._guard, self._draining = sessions, authenticator, guard, draining
-        self._resumption, self._tasks, self._pre_session, self._admitted = resumption, tasks, pre_session, admitted
+        self._resumption, self._tasks, self._pre_session, self._authenticated = (
+            resumption,
+            tasks,
+            pre_session,
+            authenticated,
+        )
         self._session: Session | None = None
         self._principal: Principal | None = None
         self._paused_at = float("-inf")
@@ -65,7 +69,7 @@ class SessionEndpoint:
 
     def closed(self, conn: Connection) -> None:
         self._pre_session.remove(conn)
-        self._admitted.discard(conn)
+        self._authenticated.discard(conn)
         self._guard(self._sessions.socket_closed, conn)
 
     def _pause(self, conn: Connection) -> None:
@@ -135,7 +139,7 @@ class SessionEndpoint:
             conn.close(Close.UNAUTHORIZED, str(error))
             return None
         self._principal = found
-        self._admitted.add(conn, found)
+        self._authenticated.add(conn, found)
         return found
 
     def _get(self, conn: Connection, session_id: str) -> Session:

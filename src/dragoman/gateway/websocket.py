@@ -16,10 +16,9 @@ import structlog
 from dragoman.domain.limits.connections import ConnectionLimits
 from dragoman.domain.limits.frames import FrameBucket
 from dragoman.gateway.connection import Endpoint
+from dragoman.gateway.flow_control import Backlog, InboundQueue, LingeringClose, Pause, ReadGate
 from dragoman.gateway.handshake import Request
-from dragoman.gateway.inlet import FairInlet, Pause, ReadGate
 from dragoman.gateway.open_connections import OpenConnections
-from dragoman.gateway.outlet import Backlog, Drain
 from dragoman.gateway.picows_listener import (
     TOO_BIG,
     PicowsListener,
@@ -58,12 +57,12 @@ class WebSocket(PicowsListener):
         "_grown_at",
         "_heard_at",
         "_idle_fd",
-        "_inlet",
         "_kind",
         "_out",
         "_out_bytes",
         "_partial",
         "_pinged_at",
+        "_queue",
         "_registry",
         "_tokens",
         "_transport",
@@ -110,7 +109,7 @@ class WebSocket(PicowsListener):
         self._backlog: Backlog | None = None
         self._grown_at: float | None = None
         self._gate = ReadGate(transport)
-        self._inlet = FairInlet(self._gate)
+        self._queue = InboundQueue(self._gate)
         self._idle_fd: int | None = None  # of a socket that the idle poller watches in place of the loop
 
     # --- what endpoints use ---
@@ -147,7 +146,7 @@ class WebSocket(PicowsListener):
 
     def close(self, code: int, reason: str = "") -> None:
         if self._ws is None:
-            self._inlet.clear()  # nothing more is delivered
+            self._queue.clear()  # nothing more is delivered
         if self.closed or self._ws is None:
             return
         self._flush()
@@ -218,7 +217,7 @@ class WebSocket(PicowsListener):
             self._fail()
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
-        if self.closed or self._inlet.has_ended:
+        if self.closed or self._queue.has_ended:
             return
         size = frame.payload_size
         counters = self._counters
@@ -237,7 +236,7 @@ class WebSocket(PicowsListener):
         else:
             self._on_unusual(kind, frame)
             if not frame.tail_size:
-                self._inlet.read_ended()
+                self._queue.read_ended()
         if self._grown_at is not None or size + frame.tail_size > _GROWN_BYTES:
             self._mind_buffer(size, frame.tail_size)
 
@@ -254,7 +253,7 @@ class WebSocket(PicowsListener):
         self._registry.backlogged.discard(self)
 
     def on_protocol_error(self, code: int) -> None:
-        self._inlet.handle_all()  # picows answers as soon as we return, and its answer is not ours
+        self._queue.handle_all()  # picows answers as soon as we return, and its answer is not ours
         if code == TOO_BIG:
             self._too_big()
         else:
@@ -285,7 +284,7 @@ class WebSocket(PicowsListener):
     # --- while it is idle ---
 
     def _become_idle(self) -> None:
-        if self._idle_fd is None and self._inlet.is_empty and not self._transport.is_closing():
+        if self._idle_fd is None and self._queue.is_empty and not self._transport.is_closing():
             self._idle_fd = self._transport.get_extra_info("socket").fileno()
             self._gate.pause(Pause.IDLE)
             self._registry.idle_poller.watch(self._idle_fd, self)
@@ -299,10 +298,10 @@ class WebSocket(PicowsListener):
     # --- messages ---
 
     def _take(self, kind: WSMsgType, data: bytes, *, is_last_read: bool = False) -> None:
-        if self._inlet.admits(is_last_read=is_last_read):
+        if self._queue.admits(is_last_read=is_last_read):
             self._deliver(kind, data)
         else:
-            self._inlet.add(partial(self._deliver, kind, data), len(data))
+            self._queue.add(partial(self._deliver, kind, data), len(data))
 
     def _deliver(self, kind: WSMsgType, data: bytes) -> None:
         assert self._endpoint is not None
@@ -316,9 +315,9 @@ class WebSocket(PicowsListener):
 
     def _on_unusual(self, kind: WSMsgType, frame: WSFrame) -> None:
         if kind is _PING:
-            self._inlet.in_turn(partial(self._send, _PONG, frame.get_payload_as_bytes()))
+            self._queue.in_turn(partial(self._send, _PONG, frame.get_payload_as_bytes()))
         elif kind is _CLOSE:
-            self._inlet.finish(partial(self._on_close, frame.get_payload_as_bytes()))
+            self._queue.finish(partial(self._on_close, frame.get_payload_as_bytes()))
         elif kind is not _PONG:
             self._on_fragment(kind, frame)
 
@@ -365,7 +364,7 @@ class WebSocket(PicowsListener):
 
     def _refuse(self, code: int, reason: str) -> None:
         """For what the peer has done, after the messages that it sent before."""
-        self._inlet.finish(partial(self.close, code, reason))
+        self._queue.finish(partial(self.close, code, reason))
 
     def _too_big(self) -> None:
         self._refuse(Close.TOO_BIG, f"a message has at most {self.limits.max_frame_bytes} bytes")
@@ -380,15 +379,15 @@ class WebSocket(PicowsListener):
         self.resume_writing()
         self.resume()
         self._gate.open()  # the peer's side of the close must be read
-        self._inlet.clear()
-        Drain(self._transport, self._registry, self._gone).start(peer_is_done=peer_is_done)
+        self._queue.clear()
+        LingeringClose(self._transport, self._registry, self._gone).start(peer_is_done=peer_is_done)
         # Not from inside whoever closed it: an endpoint need not expect its own `closed` in the middle of a call.
         asyncio.get_running_loop().call_soon(self._tell_closed)
 
     def _gone(self) -> None:
         self.resume()
         self._ws = None
-        self._inlet.handle_all()
+        self._queue.handle_all()
         self.closed = True
         self._backlog = None
         self._registry.ended(self)

@@ -21,15 +21,21 @@ from dragoman.gateway import (
     pages,
     revocation_api,
 )
-from dragoman.gateway.admitted import AdmittedConnections
+from dragoman.gateway.authentication import Authenticator
 from dragoman.gateway.chat_endpoint import PATH as CHAT_PATH
 from dragoman.gateway.chat_endpoint import ChatEndpoint, TokenCheck
-from dragoman.gateway.handshake import Authorizer, Reject, Request
-from dragoman.gateway.hosts import is_ours, logged, own_names_only, own_requests_only
+from dragoman.gateway.handshake import (
+    Authorizer,
+    Reject,
+    Request,
+    is_loopback_host,
+    local_requests_only,
+    log_refusals,
+    loopback_hosts_only,
+)
 from dragoman.gateway.http import HttpContext, admin_application, application
 from dragoman.gateway.node_endpoint import NodeEndpoint
-from dragoman.gateway.pre_session import PreSession
-from dragoman.gateway.principal import Authenticator
+from dragoman.gateway.open_connections import AuthenticatedConnections, PreSession
 from dragoman.gateway.proxies import Proxies
 from dragoman.gateway.session_endpoint import SessionEndpoint
 from dragoman.instance.services import Services
@@ -43,7 +49,7 @@ class Ports:
         server = config.server
         self.listener = Listener(self._limits(), Proxies(server.trusted_proxies, protocol=server.proxy_protocol))
         self._authenticator = self._make_authenticator()
-        self._admitted = AdmittedConnections(self._authenticator.is_revoked, services.tasks)
+        self._authenticated = AuthenticatedConnections(self._authenticator.is_revoked, services.tasks)
         self._admin: web.AppRunner | None = None
         self._open = False
 
@@ -89,7 +95,7 @@ class Ports:
     def _close_revoked(self) -> None:
         """Sessions first: a session that can resume would outlive its connection."""
         self._services.sessions.end_owned_by(self._services.revocations.copy.owners())
-        self._admitted.check()
+        self._authenticated.check()
         self.listener.close_operators(self._authenticator.is_revoked)
 
     async def close(self, code: int) -> None:
@@ -143,12 +149,12 @@ class Ports:
                 guard,
                 draining,
                 pre_session,
-                self._admitted,
+                self._authenticated,
             )
 
         def node() -> NodeEndpoint:
             nodes, tasks = services.local_nodes, services.tasks
-            return NodeEndpoint(nodes, self._authenticator, tasks, guard, draining, pre_session, self._admitted)
+            return NodeEndpoint(nodes, self._authenticator, tasks, guard, draining, pre_session, self._authenticated)
 
         return {
             "/ws/session": Route(session),
@@ -183,7 +189,7 @@ class Ports:
         def endpoint() -> ChatEndpoint:
             frame_limit = ChatFrameLimit(per_s, 2 * per_s)
             return ChatEndpoint(
-                chat.admission, chat.receipts, tasks, pre_session, frame_limit, self._draining, self._admitted
+                chat.admission, chat.receipts, tasks, pre_session, frame_limit, self._draining, self._authenticated
             )
 
         return endpoint
@@ -192,13 +198,13 @@ class Ports:
         """Checks the Host, then the Origin, then the token."""
         private, allowed = self._is_private(), self._config.server.allowed_origins
         # Without a secret a page of another local port may connect: in most cases it is a developer's own.
-        page = logged(OriginAllowList(allowed, is_ours) if private else OriginAllowList(allowed))
+        page = log_refusals(OriginAllowList(allowed, is_loopback_host) if private else OriginAllowList(allowed))
         token = TokenCheck(self._services.chat.tokens)
         checks: list[Authorizer] = [page, token]
         if self._rejects_proxies():
-            checks.insert(0, own_requests_only)
+            checks.insert(0, local_requests_only)
         if private:
-            checks.insert(0, own_names_only)
+            checks.insert(0, loopback_hosts_only)
 
         def authorize(request: Request) -> Reject | None:
             return next((rejected for check in checks if (rejected := check(request)) is not None), None)

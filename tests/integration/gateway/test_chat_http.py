@@ -18,9 +18,9 @@ from structlog.testing import capture_logs
 from dragoman.archive import Archive, ArchiveAway, NewMessage, Receipt, Status, open_archive
 from dragoman.gateway import chat_http
 from dragoman.gateway.auditing import Auditor
+from dragoman.gateway.authentication import Authenticator
 from dragoman.gateway.chat_http import routes
 from dragoman.gateway.http import HttpContext, application
-from dragoman.gateway.principal import Authenticator
 from dragoman.services.chat.accounts import Accounts
 from dragoman.services.chat.tokens import Tokens
 from dragoman.services.tallies import Number

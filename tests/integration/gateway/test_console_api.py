@@ -16,8 +16,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from dragoman.domain.job import Event, Outcome
 from dragoman.gateway import console_api
 from dragoman.gateway.auditing import Auditor
+from dragoman.gateway.authentication import Authenticator
 from dragoman.gateway.http import HttpContext, application
-from dragoman.gateway.principal import Authenticator
 from dragoman.instance.stores import Stores
 from dragoman.services.history import History
 from dragoman.services.loops import Tasks

@@ -16,8 +16,8 @@ from structlog.testing import capture_logs
 
 from dragoman.domain.job import Event
 from dragoman.gateway.auditing import Auditor
+from dragoman.gateway.authentication import Authenticator
 from dragoman.gateway.http import HttpContext, admin_application, application
-from dragoman.gateway.principal import Authenticator
 from dragoman.instance.stores import Stores
 from dragoman.protocol.peer import Bounced, ChatPush, FromNode, InboxMessage, ToSocket, UserPush, encode_peer
 from dragoman.services.metrics import Metrics

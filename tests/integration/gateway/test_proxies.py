@@ -11,8 +11,7 @@ from aiohttp import web
 
 from dragoman.gateway import Connection, Listener
 from dragoman.gateway.http_connections import peer_of
-from dragoman.gateway.proxies import Proxies
-from dragoman.gateway.proxy_protocol import SIGNATURE
+from dragoman.gateway.proxies import V2_SIGNATURE, Proxies
 from support.gateway import Answer, Echo, RawClient, Run, connected, serving, until, upgrade
 
 PROXY, ELSEWHERE = "127.0.0.3", "127.0.0.1"  # two addresses of this machine
@@ -27,10 +26,10 @@ def v1(address: str) -> bytes:
 
 def v2(address: str) -> bytes:
     body = bytes(map(int, address.split("."))) + bytes(4) + struct.pack("!HH", 4711, 5010)
-    return SIGNATURE + struct.pack("!BBH", 0x21, 0x11, len(body)) + body
+    return V2_SIGNATURE + struct.pack("!BBH", 0x21, 0x11, len(body)) + body
 
 
-LOCAL = SIGNATURE + struct.pack("!BBH", 0x20, 0, 0)
+LOCAL = V2_SIGNATURE + struct.pack("!BBH", 0x20, 0, 0)
 
 
 def get(path: str = "/whoami", **headers: str) -> bytes:

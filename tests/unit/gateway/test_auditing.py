@@ -7,8 +7,8 @@ from aiohttp import web
 
 from dragoman.gateway import chat_api, console_api, revocation_api
 from dragoman.gateway.auditing import ACTIONS, Auditor
+from dragoman.gateway.authentication import Authenticator
 from dragoman.gateway.http import HttpContext, application
-from dragoman.gateway.principal import Authenticator
 
 READING = ("GET", "HEAD", "OPTIONS", "*")
 

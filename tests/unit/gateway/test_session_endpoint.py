@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from dragoman.domain.limits.sessions import Holder
-from dragoman.gateway.principal import Principal
+from dragoman.gateway.authentication import Principal
 from dragoman.gateway.session_endpoint import RESUME_AFTER_MS, SessionEndpoint
 
 

@@ -1,14 +1,15 @@
-"""When a connection is read, and in which turn its messages are handled."""
-
 import asyncio
+from collections import deque
 from itertools import permutations
 from unittest.mock import Mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dragoman.gateway.inlet import FairInlet, Pause, ReadGate
+from dragoman.gateway.flow_control import Backlog, InboundQueue, Pause, ReadGate
 
-REASONS = (Pause.ENDPOINT, Pause.INLET, Pause.IDLE)
+REASONS = (Pause.ENDPOINT, Pause.QUEUE, Pause.IDLE)
 PER_TURN = 16
 MAX_SMALL = 512  # of the smallest messages may wait before reading stops
 
@@ -47,7 +48,7 @@ def test_reason_counts_once_however_often_it_is_given() -> None:
     gate = ReadGate(transport)
     gate.pause(Pause.ENDPOINT)
     gate.pause(Pause.ENDPOINT)
-    gate.resume(Pause.INLET)
+    gate.resume(Pause.QUEUE)
     assert not transport.reading
     gate.resume(Pause.ENDPOINT)
     assert transport.reading
@@ -74,19 +75,19 @@ def test_open_gate_has_no_reason_left() -> None:
 
 
 class Connection:
-    """An inlet, and the messages that were handled, in order."""
+    """An queue, and the messages that were handled, in order."""
 
     def __init__(self) -> None:
         self.transport, self.handled = Transport(), list[int]()
-        self.inlet = FairInlet(ReadGate(self.transport))
+        self.queue = InboundQueue(ReadGate(self.transport))
 
     def read(self, *numbers: int, size: int = 0) -> None:
         """These messages come in one read."""
         for number in numbers:
-            if self.inlet.admits(is_last_read=number == numbers[-1]):
+            if self.queue.admits(is_last_read=number == numbers[-1]):
                 self.handled.append(number)
             else:
-                self.inlet.add(lambda number=number: self.handled.append(number), size)  # type: ignore[misc]
+                self.queue.add(lambda number=number: self.handled.append(number), size)  # type: ignore[misc]
 
 
 async def a_turn() -> None:
@@ -102,7 +103,7 @@ async def test_few_messages_are_handled_at_once_and_the_rest_a_few_in_each_turn(
         assert conn.handled == list(range(turn * PER_TURN))
     await a_turn()
     assert conn.handled == list(range(3 * PER_TURN + 1))
-    assert conn.inlet.is_empty
+    assert conn.queue.is_empty
 
 
 async def test_messages_of_separate_reads_are_handled_at_once() -> None:
@@ -116,7 +117,7 @@ async def test_later_message_does_not_overtake_one_that_waits() -> None:
     conn = Connection()
     conn.read(*range(PER_TURN + 1))
     conn.read(PER_TURN + 1)
-    conn.inlet.in_turn(lambda: conn.handled.append(PER_TURN + 2))
+    conn.queue.in_turn(lambda: conn.handled.append(PER_TURN + 2))
     await a_turn()
     assert conn.handled == list(range(PER_TURN + 3))
 
@@ -127,7 +128,7 @@ async def test_nothing_more_is_read_while_too_much_waits(size: int, most: int) -
     enough.read(*range(PER_TURN + most), size=size)
     too_much.read(*range(PER_TURN + most + 1), size=size)
     assert (enough.transport.reading, too_much.transport.reading) == (True, False)
-    while not too_much.inlet.is_empty:
+    while not too_much.queue.is_empty:
         await a_turn()
     assert too_much.transport.reading
 
@@ -135,8 +136,8 @@ async def test_nothing_more_is_read_while_too_much_waits(size: int, most: int) -
 async def test_end_comes_after_what_waits_and_nothing_comes_after_it() -> None:
     conn = Connection()
     conn.read(*range(PER_TURN + 1))
-    conn.inlet.finish(lambda: conn.handled.append(-1))
-    assert conn.inlet.has_ended
+    conn.queue.finish(lambda: conn.handled.append(-1))
+    assert conn.queue.has_ended
     assert not conn.transport.reading
     await a_turn()
     assert conn.handled == [*range(PER_TURN + 1), -1]
@@ -144,18 +145,18 @@ async def test_end_comes_after_what_waits_and_nothing_comes_after_it() -> None:
 
 def test_end_is_handled_at_once_if_nothing_waits() -> None:
     conn = Connection()
-    conn.inlet.finish(lambda: conn.handled.append(-1))
+    conn.queue.finish(lambda: conn.handled.append(-1))
     assert conn.handled == [-1]
-    assert not conn.inlet.has_ended
+    assert not conn.queue.has_ended
 
 
 async def test_what_waits_can_be_handled_now_or_dropped() -> None:
     conn = Connection()
     conn.read(*range(3 * PER_TURN))
-    conn.inlet.handle_all()
+    conn.queue.handle_all()
     assert conn.handled == list(range(3 * PER_TURN))
     conn.read(*range(3 * PER_TURN))
-    conn.inlet.clear()
+    conn.queue.clear()
     await a_turn()
     assert conn.handled == [*range(3 * PER_TURN), *range(PER_TURN)]
 
@@ -163,8 +164,44 @@ async def test_what_waits_can_be_handled_now_or_dropped() -> None:
 async def test_message_that_closes_the_connection_is_the_last_one() -> None:
     conn = Connection()
     conn.read(*range(PER_TURN))
-    conn.inlet.add(lambda: conn.handled.append(-1))
-    conn.inlet.add(conn.inlet.clear)
-    conn.inlet.add(lambda: conn.handled.append(-2))
+    conn.queue.add(lambda: conn.handled.append(-1))
+    conn.queue.add(conn.queue.clear)
+    conn.queue.add(lambda: conn.handled.append(-2))
     await a_turn()
     assert conn.handled[-1] == -1
+
+
+def test_bytes_that_never_leave_grow_old() -> None:
+    backlog = Backlog(100, now=5.0)
+    assert backlog.age(100, now=5.0) == 0.0
+    backlog.grew(50)
+    assert backlog.age(150, now=8.0) == 3.0
+    assert backlog.age(51, now=9.0) == 4.0  # one byte of the first hundred is still here
+
+
+def test_a_reader_that_keeps_up_is_never_old_though_something_always_waits() -> None:
+    backlog = Backlog(100, now=0.0)
+    for second in range(1, 60):
+        backlog.grew(100)
+        assert backlog.age(100, now=float(second)) <= 1.0
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 60)), max_size=60))
+def test_the_age_is_never_overstated_and_at_most_halved(steps: list[tuple[int, int]]) -> None:
+    waiting = deque([(10, 0)])  # (bytes, queued at)
+    backlog, oldest_mark = Backlog(10, now=0.0), 0.0
+    for now, (grown, sent) in enumerate(steps, start=1):
+        if grown:
+            waiting.append((grown, now))
+            backlog.grew(grown)
+        while sent and waiting:
+            size, since = waiting.popleft()
+            if size > sent:
+                waiting.appendleft((size - sent, since))
+            sent = max(sent - size, 0)
+        if not waiting:
+            return
+        true_age = now - waiting[0][1]
+        age = backlog.age(sum(size for size, _ in waiting), now=float(now))
+        assert age <= true_age <= age + oldest_mark + 1
+        oldest_mark = max(oldest_mark, age)

@@ -1,9 +1,19 @@
 import asyncio
+import gc
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
-from dragoman.gateway.handshake_queue import CROWDED_PAUSE_S, HANDSHAKE_S, PAUSE_S, HandshakeQueue
+from dragoman.gateway.pacing import (
+    ACCEPTED,
+    CROWDED_PAUSE_S,
+    HANDSHAKE_PAUSE_S,
+    HANDSHAKE_S,
+    OBJECTS_PER_RUN,
+    GcPacing,
+    HandshakeQueue,
+)
 
 
 class Caller:
@@ -67,7 +77,7 @@ def test_while_thousands_are_leaving_the_next_waits_for_longer() -> None:
     with asyncio.Runner(loop_factory=Hasty) as runner:
         runner.run(main())
     assert len(inside) == 3
-    assert pauses == [CROWDED_PAUSE_S, PAUSE_S]
+    assert pauses == [CROWDED_PAUSE_S, HANDSHAKE_PAUSE_S]
 
 
 def test_who_has_left_costs_nobody_a_turn() -> None:
@@ -79,10 +89,10 @@ def test_who_has_left_costs_nobody_a_turn() -> None:
         for caller in (*gone, stays):
             handshake_queue.queue(caller)
         for caller in gone:
-            handshake_queue.forget(caller)
+            handshake_queue.remove(caller)
         await asyncio.sleep(0)
         assert inside == [stays]
-        handshake_queue.forget(stays)  # nothing to forget
+        handshake_queue.remove(stays)  # nothing to forget
         handshake_queue.queue(gone[0])
         await asyncio.sleep(0)
         assert inside == [stays, gone[0]]
@@ -97,7 +107,7 @@ def test_when_all_have_left_the_next_comes_in_as_the_first_did() -> None:
         handshake_queue = HandshakeQueue()
         left = Caller(inside)
         handshake_queue.queue(left)
-        handshake_queue.forget(left)
+        handshake_queue.remove(left)
         await asyncio.sleep(0)
         caller = Caller(inside)
         handshake_queue.queue(caller)
@@ -118,3 +128,34 @@ def test_in_a_hurry_all_do_handshake_at_once() -> None:
         assert (len(inside), len(handshake_queue)) == (30, 0)
 
     asyncio.run(main())
+
+
+@contextmanager
+def looks() -> Iterator[list[int]]:
+    """The generations the collector looked at."""
+    seen: list[int] = []
+
+    def look(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            seen.append(info["generation"])
+
+    gc.disable()  # what it does by itself is not asked
+    gc.callbacks.append(look)
+    try:
+        yield seen
+    finally:
+        gc.callbacks.remove(look)
+        gc.enable()
+
+
+def test_new_connections_are_looked_at_a_portion_at_a_time_however_many_leave_meanwhile() -> None:
+    with looks() as seen:
+        gc_pacing = GcPacing()
+        for _ in range(OBJECTS_PER_RUN // ACCEPTED - 1):
+            gc_pacing.created(ACCEPTED)
+        assert seen == []
+        gc_pacing.created(ACCEPTED)
+        assert seen == [1]
+        for _ in range(2 * OBJECTS_PER_RUN // ACCEPTED):
+            gc_pacing.created(ACCEPTED)
+        assert seen == [1, 1, 1]

@@ -1,14 +1,17 @@
-"""Reading from one connection: whether it is read, and how many of its messages are handled in a turn of the loop.
+"""Flow control of one connection: what is read, what waits to be written, and how it ends. None of it knows frames.
 
-`ReadGate` collects the reasons not to read. `FairInlet` handles a few messages of a connection in each turn, so that
-other connections have their turn between them. The rest waits, in order and up to a bound, and so does an end that came
-behind it. Both know nothing of frames.
+`ReadGate` collects the reasons not to read. `InboundQueue` handles a few messages in each turn of the loop, so that
+other connections have their turn between them; the rest waits, in order and up to a bound, and so does a close that
+came behind it. `Backlog` measures how long a slow reader has left data unread. `LingeringClose` ends a connection so
+that its last frames arrive.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import Final
+
+from dragoman.gateway.open_connections import OpenConnections
 
 _PER_TURN = 16  # messages of one connection
 # How much may wait. Each message counts for more than its bytes: the smallest are read by the thousand.
@@ -21,7 +24,7 @@ class Pause:
     """Reasons not to read. Bits of an int: every idle connection has a set of them."""
 
     ENDPOINT: Final = 1  # its endpoint asked for it
-    INLET: Final = 2  # too many messages wait for their turn, or the last one does
+    QUEUE: Final = 2  # too many messages wait for their turn, or the last one does
     IDLE: Final = 4  # the idle poller watches the socket
 
 
@@ -56,7 +59,7 @@ class ReadGate:
             self._transport.resume_reading()
 
 
-class FairInlet:
+class InboundQueue:
     __slots__ = ("_bytes", "_gate", "_in_read", "_waiting", "has_ended")
 
     def __init__(self, gate: ReadGate) -> None:
@@ -90,7 +93,7 @@ class FairInlet:
         self._waiting.append(step)
         self._bytes += size + _BYTES_PER_MESSAGE
         if self._bytes > _MAX_WAITING_BYTES:
-            self._gate.pause(Pause.INLET)
+            self._gate.pause(Pause.QUEUE)
 
     def in_turn(self, step: Step) -> None:
         """After what waits: now, if nothing does."""
@@ -103,7 +106,7 @@ class FairInlet:
         """As `in_turn`, and nothing that comes after it counts."""
         if self._waiting is not None:
             self.has_ended = True
-            self._gate.pause(Pause.INLET)
+            self._gate.pause(Pause.QUEUE)
         self.in_turn(step)
 
     def handle_all(self) -> None:
@@ -125,4 +128,80 @@ class FairInlet:
         elif self._waiting is not None:
             self._waiting = None
             self._in_read = 0
-            self._gate.resume(Pause.INLET)
+            self._gate.resume(Pause.QUEUE)
+
+
+_MAX_LINGER_BYTES = 1 << 20
+
+
+class Backlog:
+    """The age of what a peer has not read, from byte counts alone.
+
+    A mark stands behind the last byte that was queued when it was set; once that has gone out the mark moves to the
+    end of what is queued then. So a reader that keeps up has a young mark, and no byte waits longer than twice the
+    age at which one gives up.
+    """
+
+    __slots__ = ("_mark", "_queued", "_since")
+
+    def __init__(self, size: int, now: float) -> None:
+        self._queued = self._mark = size
+        self._since = now
+
+    def grew(self, size: int) -> None:
+        self._queued += size
+
+    def age(self, size: int, now: float) -> float:
+        """Seconds that the oldest of the `size` bytes still waiting has been waiting, at least."""
+        if self._queued - size >= self._mark:
+            self._mark = self._queued
+            self._since = now
+        return now - self._since
+
+
+class LingeringClose(asyncio.BufferedProtocol):
+    """The last protocol of a connection: everything is sent, and what still arrives is dropped.
+
+    A socket that is closed while unread data waits is reset, and the reset overtakes what was sent last. So only our
+    half is shut. The rest ends when the peer ends its half, or after `close_timeout_s`.
+    """
+
+    __slots__ = ("_gone", "_left", "_registry", "_transport")
+
+    _scratch = bytearray(1 << 16)  # shared: nobody reads it
+
+    def __init__(
+        self, transport: asyncio.Transport, registry: OpenConnections, gone: Callable[[], None] | None = None
+    ) -> None:
+        self._transport = transport
+        self._registry = registry
+        self._gone = gone
+        self._left = _MAX_LINGER_BYTES
+
+    def start(self, *, peer_is_done: bool = False) -> None:
+        self._registry.leaving.add(self, self._registry.clock())
+        self._transport.set_protocol(self)
+        if peer_is_done:
+            self._transport.close()
+            return
+        try:
+            self._transport.write_eof()
+        except OSError:  # reset by the peer, which the loop has not noticed yet
+            self._transport.abort()
+
+    def expire(self) -> None:
+        self._transport.abort()
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._left -= nbytes
+        if self._left < 0:
+            # A flood is not worth reading to its end: let the peer's own socket hold it back.
+            self._transport.pause_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._registry.leaving.discard(self)
+        if self._gone is not None:
+            self._gone()
