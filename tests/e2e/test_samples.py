@@ -172,9 +172,7 @@ async def test_node_of_write_a_node_translates(redis_at: RedisAt, tmp_path: Path
 
 
 async def test_program_of_the_chat_page_sends_and_receives(redis_at: RedisAt, tmp_path: Path) -> None:
-    body = "import asyncio\n\n\nasync def main():\n" + textwrap.indent(
-        programs("docs/reference/chat-protocol.md")[0], "    "
-    )
+    body = "import asyncio\n\n\nasync def main():\n" + textwrap.indent(programs("docs/guides/chat.md")[0], "    ")
     async with serving(redis_at, tmp_path, node=False) as instance:
         base = f"127.0.0.1:{instance.port}"
         alice = await login(f"http://{base}", "alice", "secret")

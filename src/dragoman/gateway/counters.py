@@ -41,15 +41,29 @@ class Counters(Collector):
 
     def collect(self) -> Iterator[CounterMetricFamily]:
         yield _total("accepted", "TCP connections accepted", self.accepted)
-        yield _total("http", "Connections handed to HTTP", self.http)
+        yield _total("http", "Connections that sent an HTTP request", self.http)
         yield _total("opened", "Connections that became WebSockets", self.opened)
-        yield _total("heads_dropped", "Connections without a complete request in time", self.heads_dropped)
-        yield _totals("refused", "Upgrades and requests refused", "status", self.refused)
-        yield _totals("closed", "WebSockets closed by this instance", "code", self.closed)
-        yield _totals("frames", "WebSocket frames", "direction", {"in": self.frames_in, "out": self.frames_out})
-        yield _totals("bytes", "Bytes of those frames", "direction", {"in": self.bytes_in, "out": self.bytes_out})
-        yield _total("endpoint_errors", "WebSockets closed because of a fault of ours", self.endpoint_errors)
-        yield _total("buffers_returned", "Grown read buffers given back", self.rehomed)
+        yield _total(
+            "heads_dropped",
+            "Connections closed because no complete request arrived in time, or to make room",
+            self.heads_dropped,
+        )
+        yield _totals("refused", "Upgrades and requests refused by the gateway, by HTTP status", "status", self.refused)
+        yield _totals("closed", "WebSockets closed by this instance, by close code", "code", self.closed)
+        yield _totals(
+            "frames", "WebSocket frames, in and out", "direction", {"in": self.frames_in, "out": self.frames_out}
+        )
+        yield _totals(
+            "bytes", "Bytes of WebSocket frames, in and out", "direction", {"in": self.bytes_in, "out": self.bytes_out}
+        )
+        yield _total(
+            "endpoint_errors",
+            "WebSockets closed with 1011 because of a server error; the log has the reason",
+            self.endpoint_errors,
+        )
+        yield _total(
+            "buffers_returned", "Read buffers that a large message had enlarged and that were released", self.rehomed
+        )
 
 
 def _total(name: str, help: str, value: int) -> CounterMetricFamily:

@@ -20,68 +20,123 @@ class Metrics:
         self.inbox_pending = board.gauge(
             "scheduler_phase2_inbox_pending", "Entries in this inbox: pending (read, not done) and unread"
         )
-        self.dlq_moved = board.counter("scheduler_phase2_dlq_moved_total", "Entries moved to the dead letters")
-        self.dlq_full = board.counter("dragoman_dlq_full_total", "Dead letters refused because there are too many")
-        self.inbox_done = board.counters("dragoman_inbox_done_total", "Inbox entries worked", ["kind"])
-        self.pushed = board.counters("dragoman_inbox_push_total", "Pushes to other inboxes", ["verdict"])
-        self.takeovers = board.counter("dragoman_takeovers_total", "Dead instances taken over")
-        self.parked = board.counter("dragoman_lease_parked_total", "Callbacks that waited for the lease")
+        self.dlq_moved = board.counter("scheduler_phase2_dlq_moved_total", "Inbox entries that became dead letters")
+        self.dlq_full = board.counter("dragoman_dlq_full_total", "Dead letters refused because the limit is reached")
+        self.inbox_done = board.counters("dragoman_inbox_done_total", "Inbox entries handled", ["kind"])
+        self.pushed = board.counters(
+            "dragoman_inbox_push_total",
+            "Pushes to the inboxes of other instances: OK, GONE, FULL, TOO_LARGE",
+            ["verdict"],
+        )
+        self.takeovers = board.counter("dragoman_takeovers_total", "Dead instances that this instance took over")
+        self.parked = board.counter(
+            "dragoman_lease_parked_total", "Frames and timers that waited until this instance had its lease again"
+        )
         self.lease_lost = board.counter("dragoman_lease_lost_total", "Times this instance was declared dead")
-        self.jobs = board.counters("dragoman_jobs_total", "Jobs by how they ended", ["outcome", "code"])
-        self.driven = board.gauge("dragoman_jobs_driven", "Jobs this instance drives now")
-        self.failovers = board.counters("dragoman_failovers_total", "Attempts given up", ["reason"])
-        self.dropped = board.counters("dragoman_results_dropped_total", "Answers not delivered", ["reason"])
-        self.affinity = board.counters("dragoman_affinity_total", "What became of a turn's node", ["result"])
+        self.jobs = board.counters("dragoman_jobs_total", "Ended jobs by outcome and error code", ["outcome", "code"])
+        self.driven = board.gauge("dragoman_jobs_driven", "Jobs that this instance drives now")
+        self.failovers = board.counters(
+            "dragoman_failovers_total",
+            "Attempts without a result: node_lost, ack_timeout, attempt_timeout, model_not_available, job_failed, "
+            "untranslated, assign_*",
+            ["reason"],
+        )
+        self.dropped = board.counters(
+            "dragoman_results_dropped_total", "Answers of nodes that were not delivered", ["reason"]
+        )
+        self.affinity = board.counters(
+            "dragoman_affinity_total",
+            "Jobs of a turn by what decided the node: hit, first, offline, not_in_pool, full",
+            ["result"],
+        )
         self.storm = board.counters("dragoman_storm_total", "MODEL_NOT_AVAILABLE answers", ["verdict"])
-        self.pauses = board.counter("dragoman_node_pauses_total", "Nodes paused after a run of failures")
-        self.released = board.counters("dragoman_release_total", "How utterances were settled", ["state"])
-        self.withheld = board.counter("dragoman_quiet_finals_total", "Finals in which nothing was said")
+        self.pauses = board.counter("dragoman_node_pauses_total", "Pauses of nodes after consecutive failures")
+        self.released = board.counters(
+            "dragoman_release_total",
+            "Utterances by end: sent, backfilled, empty, failed, skipped; dropped results: late, duplicate, ahead",
+            ["state"],
+        )
+        self.withheld = board.counter("dragoman_quiet_finals_total", "Finals without speech, which made no job")
         self.sessions = board.gauge("dragoman_sessions", "Open sessions")
-        self.detached = board.gauge("dragoman_sessions_detached", "Sessions without a connection")
+        self.detached = board.gauge(
+            "dragoman_sessions_detached", "Sessions without a connection: they can be resumed, or belong to a gateway"
+        )
         self.session_limits = board.counters(
-            "dragoman_session_limits_total", "Sessions and utterances refused, or ended, by a limit", ["limit"]
+            "dragoman_session_limits_total",
+            "Sessions refused (principal, gateway, address, connection, instance), utterances failed (jobs) and "
+            "sessions ended (detached) by a limit",
+            ["limit"],
         )
-        self.nodes = board.gauge("dragoman_nodes", "Nodes connected here")
-        self.fleet = board.gauge("dragoman_fleet_nodes", "Nodes known here")
-        self.loop_lag = board.histogram("dragoman_loop_lag_seconds", "Event loop lag", STAGES_S)
-        self.log_dropped = board.counter("dragoman_log_lines_dropped_total", "Log lines that nobody took in time")
-        self.memory_blocks = board.gauge("dragoman_memory_blocks", "Pieces of memory that Python objects have")
+        self.nodes = board.gauge("dragoman_nodes", "Nodes connected to this instance")
+        self.fleet = board.gauge("dragoman_fleet_nodes", "Nodes of the cluster that this instance knows")
+        self.loop_lag = board.histogram("dragoman_loop_lag_seconds", "Delay of the event loop", STAGES_S)
+        self.log_dropped = board.counter(
+            "dragoman_log_lines_dropped_total", "Log lines dropped because standard error was not read in time"
+        )
+        self.memory_blocks = board.gauge(
+            "dragoman_memory_blocks", "Memory blocks allocated by Python; steady growth is a leak"
+        )
         self.stage = board.histograms(
-            "dragoman_job_stage_seconds", "From the cut to each stage of a job", ["stage"], STAGES_S
+            "dragoman_job_stage_seconds",
+            "Time from the cut to each stage of a job: placed, dispatched, acked, result, ended",
+            ["stage"],
+            STAGES_S,
         )
-        self.durability = board.gauges("dragoman_durability", "1 for the durability class of accepted", ["class"])
+        self.durability = board.gauges("dragoman_durability", "1 for the durability class of this Redis", ["class"])
         self._chat(board)
 
     def _chat(self, board: Board) -> None:
-        self.chat_users = board.gauge("dragoman_chat_users", "Chat users connected here")
-        self.chat_shards = board.gauge("dragoman_chat_shards", "Chat shards this instance works")
-        stages = board.histograms("dragoman_chat_stage_seconds", "Stages of a message", ["stage"], STAGES_S)
+        self.chat_users = board.gauge("dragoman_chat_users", "Chat users connected to this instance")
+        self.chat_shards = board.gauge("dragoman_chat_shards", "Chat shards that this instance owns")
+        stages = board.histograms(
+            "dragoman_chat_stage_seconds",
+            "Stages of a message: accept_write (Redis), accept_ack (frame to ACK accepted), deliver, save_lag "
+            "(accepted to saved), db_queue (one-phase: wait for the database)",
+            ["stage"],
+            STAGES_S,
+        )
         self.chat_accept_write = stages.labels("accept_write")
         self.chat_accept_ack = stages.labels("accept_ack")
         self.chat_deliver = stages.labels("deliver")
         self.chat_save_lag = stages.labels("save_lag")
         self.chat_db_queue = stages.labels("db_queue")
         self.chat_logins_refused = board.counters(
-            "dragoman_chat_logins_refused_total", "Logins that were refused", ["reason"]
+            "dragoman_chat_logins_refused_total",
+            "Refused logins: password, address, name, queue, invite, weak_password, guessable",
+            ["reason"],
         )
         self.chat_history_refused = board.counter(
-            "dragoman_chat_history_refused_total", "Requests for history beyond a user's rate"
+            "dragoman_chat_history_refused_total", "History requests beyond limits.chat_history_per_minute"
         )
-        self.chat_deliver_fail = board.counter("dragoman_chat_deliver_fail_total", "Pushes and words not handed over")
-        self.chat_publish_fail = board.counter("dragoman_chat_publish_fail_total", "Messages Redis did not accept")
+        self.chat_deliver_fail = board.counter(
+            "dragoman_chat_deliver_fail_total", "Messages and notices to users that could not be delivered"
+        )
+        self.chat_publish_fail = board.counter("dragoman_chat_publish_fail_total", "Messages that Redis did not accept")
         self.chat_save_fail = board.counter(
-            "dragoman_chat_save_fail_total", "Transactions that did not commit, and rows that were refused"
+            "dragoman_chat_save_fail_total", "Transactions that did not commit, and rows that the database refused"
         )
-        self.chat_dup_db = board.counter("dragoman_chat_dup_db_total", "Messages that were rows already")
+        self.chat_dup_db = board.counter("dragoman_chat_dup_db_total", "Messages that were already stored")
         self.chat_other_body = board.counter(
-            "dragoman_chat_other_body_total", "Repeated clientMsgIds with another body"
+            "dragoman_chat_other_body_total",
+            "Messages with a known clientMsgId and another body; the first message stays",
         )
         self.chat_server_busy = board.counter("dragoman_chat_server_busy_total", "Messages answered server_busy")
-        self.chat_over_quota = board.counter("dragoman_chat_over_quota_total", "Messages beyond their sender's quota")
+        self.chat_over_quota = board.counter(
+            "dragoman_chat_over_quota_total",
+            "Messages refused because the sender has reached limits.chat_bytes_per_day",
+        )
         self.chat_dead = board.counter("dragoman_chat_dead_total", "Messages that became dead letters")
         self.chat_dropped = board.gauges(
-            "dragoman_chat_dead_letters_dropped", "Dead letters ever dropped for their number or age", ["shard"]
+            "dragoman_chat_dead_letters_dropped",
+            "Dead letters of the shard dropped because of their number or age",
+            ["shard"],
         )
-        self.chat_backlog = board.gauges("dragoman_chat_backlog", "Accepted, not yet saved messages", ["shard"])
-        self.chat_stream = board.gauges("dragoman_chat_stream_length", "Entries of a stream", ["stream", "shard"])
-        self.chat_pending = board.gauges("dragoman_chat_stream_pending", "Given out, not done", ["stream", "shard"])
+        self.chat_backlog = board.gauges(
+            "dragoman_chat_backlog", "Accepted messages of the shard that are not saved yet", ["shard"]
+        )
+        self.chat_stream = board.gauges(
+            "dragoman_chat_stream_length", "Entries of the stream (accepted, to_save)", ["stream", "shard"]
+        )
+        self.chat_pending = board.gauges(
+            "dragoman_chat_stream_pending", "Entries of the stream that were read and not finished", ["stream", "shard"]
+        )

@@ -53,8 +53,14 @@ class Ops(Collector):
         return op
 
     def collect(self) -> Iterator[CounterMetricFamily | HistogramMetricFamily]:
-        total = CounterMetricFamily("scheduler_phase2_redis_op", "Redis operations by result", labels=["op", "result"])
-        seconds = HistogramMetricFamily("dragoman_redis_op_seconds", "Time from call to reply", labels=["op"])
+        total = CounterMetricFamily(
+            "scheduler_phase2_redis_op",
+            "Redis operations: ok, error, away (not sent), unknown (sent, no answer)",
+            labels=["op", "result"],
+        )
+        seconds = HistogramMetricFamily(
+            "dragoman_redis_op_seconds", "Time from call to reply; scripts have their own name", labels=["op"]
+        )
         for op in self._ops.values():
             for result, count in (("ok", op.ok), ("error", op.errors), ("away", op.away), ("unknown", op.unknown)):
                 if count:

@@ -19,9 +19,10 @@ import pytest
 
 from dragoman.cli.main import COMMANDS, imported
 from dragoman.cli.settings import VARIABLE
-from dragoman.config import Config, ConfigError, load
+from dragoman.config import Config, ConfigError, load, load_with_sources
 from dragoman.config.catalog import ENV_PREFIX, SETTINGS
 from dragoman.gateway.http import HEALTH
+from dragoman.instance.exposed import check_configuration
 from dragoman.supervisor.main import GRACE_S
 from support.deployment import (
     COMPOSE,
@@ -159,6 +160,20 @@ def test_the_password_of_redis_is_a_file_for_all_who_need_it_and_on_no_command_l
         assert inside in service["healthcheck"]["test"][1]
         assert not [word for word in service["command"] if word in ("--requirepass", "--masterauth")]
     assert "REDIS_PASSWORD" not in (DEPLOY / "compose.yaml").read_text(encoding="utf-8")
+
+
+def test_exposed_check_finds_the_problems_that_the_security_guide_explains(tmp_path: Path) -> None:
+    password = tmp_path / "redis_password"
+    password.write_text("r" * 64)
+    password.chmod(0o644)  # as deploy/README.md makes it
+    variables = {
+        **environment("dragoman-1"),
+        "DRAGOMAN_SECURITY__SECRET": "0123456789abcdef" * 4,
+        "DRAGOMAN_SCHEDULER__PHASE2__REDIS__PASSWORD_FILE": str(password),
+    }
+    found = [result.name for result in check_configuration(load_with_sources(CONFIG, variables)) if result.problems]
+    guide = (ROOT / "docs/guides/secure.md").read_text(encoding="utf-8").partition("### What it reports")[2]
+    assert found == re.findall(r"^\| (\w+) \|", guide.partition("\n## ")[0], re.M)[1:]
 
 
 # -- around the instances

@@ -11,11 +11,11 @@ from dragoman.cli.main import COMMANDS, imported
 from dragoman.config.catalog import ENV_PREFIX, MOVED, RETIRED, SECTIONS, SETTINGS
 from dragoman.domain.chat.switches import NAMES as SWITCHES
 from dragoman.domain.chat.switches import RANGES, Switches
-from dragoman.gateway.counters import Counters
 from dragoman.protocol.chat import Reason
-from dragoman.protocol.codes import Close
-from dragoman.services.metrics import Metrics
-from dragoman.store.ops import Ops
+from dragoman.protocol.chat_http import Code
+from dragoman.protocol.codes import Close, ErrorCode
+from dragoman.tools.reference import PAGES as GENERATED
+from dragoman.tools.reference import metric_name, registry
 from support.tables import for_each
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -99,13 +99,31 @@ def test_every_test_that_is_named_exists(path: Path) -> None:
 # -- protocols
 
 
-def test_the_page_of_chat_explains_every_reason_of_an_error() -> None:
-    table = re.search(
-        r"^\| reason \|(?:.*\|\n)+", (ROOT / "docs/reference/chat-protocol.md").read_text(encoding="utf-8"), re.M
-    )
-    assert table is not None
-    explained = {reason for row in table[0].splitlines() for reason in INLINE.findall(row.split("|")[1])}
-    assert explained == {str(reason) for reason in Reason}
+def section(title: str) -> str:
+    """One section of the page of error codes."""
+    page = (ROOT / "docs/reference/error-codes.md").read_text(encoding="utf-8")
+    return page.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def first_cells(title: str) -> list[str]:
+    return re.findall(r"^\| (?!---)([^|]+) \|", section(title), re.M)[1:]
+
+
+def test_error_codes_page_lists_every_close_code() -> None:
+    rows = re.findall(r"^\| (\d{4}) \| (\w+) \|", section("Close codes"), re.M)
+    assert rows == [(str(code.value), code.name) for code in Close]
+
+
+def test_error_codes_page_lists_every_code_of_speech() -> None:
+    assert {code for code in INLINE.findall(section("Speech errors")) if code.isupper()} == set(ErrorCode)
+
+
+def test_error_codes_page_lists_every_reason_of_chat() -> None:
+    assert {reason for cell in first_cells("Chat errors") for reason in INLINE.findall(cell)} == set(Reason)
+
+
+def test_error_codes_page_lists_every_code_of_the_http_of_chat() -> None:
+    assert first_cells("HTTP of chat") == [str(code.value) for code in Code]
 
 
 def test_the_page_of_operators_explains_every_switch_of_chat() -> None:
@@ -212,28 +230,17 @@ def test_every_file_named_exists(path: Path) -> None:
 # -- what operators look at
 
 
-def metric_names() -> set[str]:
-    registry = Metrics().registry
-    registry.register(Ops())
-    registry.register(Counters())
-    counters = {f"{family.name}_total" for family in registry.collect() if family.type == "counter"}
-    return counters | {family.name for family in registry.collect() if family.type != "counter"}
-
-
 @page
 def test_every_metric_exists(path: Path) -> None:
     named = re.findall(r"\b(?:dragoman|scheduler_phase2)_[a-z_]+\b", "\n".join(inline(path)))
-    assert set(named) <= metric_names()
+    assert set(named) <= {metric_name(metric) for metric in registry()}
 
 
-def test_the_operators_page_lists_every_metric() -> None:
-    rows = re.findall(r"^\| `((?:dragoman|scheduler_phase2)_\w+)` \|", prose(ROOT / "docs/guides/operate.md"), re.M)
-    assert sorted(rows) == sorted(metric_names())
-
-
-def test_the_operators_page_lists_every_close_code() -> None:
-    rows = re.findall(r"^\| (\d{4}) \| (\w+) \|", prose(ROOT / "docs/guides/operate.md"), re.M)
-    assert rows == [(str(code.value), code.name) for code in Close]
+@for_each(GENERATED)
+def test_generated_page_is_what_the_code_says(name: str) -> None:
+    page = f"docs/reference/{name}.md"
+    made_by = f"python -m dragoman.tools.reference {name} > {page}"
+    assert (ROOT / page).read_text(encoding="utf-8") == GENERATED[name](), f"generate it again: {made_by}"
 
 
 # -- the architecture

@@ -5,9 +5,8 @@ from functools import cache
 from pathlib import Path
 
 from dragoman.config.catalog import RETIRED, SETTINGS
-from dragoman.services.metrics import Metrics
 from dragoman.store.keys import TABLE
-from dragoman.store.ops import Ops
+from dragoman.tools.reference import metric_name, registry
 from support.tables import for_each
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -38,9 +37,7 @@ def everything() -> str:
 
 @cache
 def metrics() -> set[str]:
-    registry = Metrics().registry
-    registry.register(Ops())
-    return {name for family in registry.collect() for name in (family.name, f"{family.name}_total")}
+    return {name for metric in registry() for name in (metric.name, metric_name(metric))}
 
 
 def file_named(where: str) -> Path | None:
