@@ -37,9 +37,10 @@ from dragoman.protocol.node import (
 )
 from dragoman.protocol.session import Pipeline
 from dragoman.services.speech.job_placement import JobPlacement
-from dragoman.services.speech.job_request import JobRequest, TurnQueue
+from dragoman.services.speech.job_request import JobRequest
 from dragoman.services.speech.local_nodes import LocalNode
 from dragoman.services.speech.messages import needs_of
+from dragoman.services.speech.turn_queue import TurnQueue
 from support.cluster import config
 from support.redis_servers import RedisAt
 from support.waiting import wait_until

@@ -1,9 +1,9 @@
-"""Numbered utterances, put in order: a client may send them over several sockets at once.
+"""Puts numbered utterances in order: a client may send them over several sockets at once.
 
-Nodes want rising indexes, so one that is early waits `reorder_ms` for those before it, and then goes without them.
-One that comes after its place was passed goes at once: it is late, not used. Every index goes out at most once.
+Nodes want rising indexes. An early utterance waits `reorder_ms` for the ones before it and is then dispatched without
+them. A late one is dispatched at once. Every index is dispatched at most once.
 
-The release window says how far back and ahead an index may be; `expected` is handed in with each offer.
+The release window decides how far back and ahead an index may be; the caller passes its `expected` with each offer.
 """
 
 from enum import StrEnum, auto
@@ -12,37 +12,37 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Refused(StrEnum):
-    USED = auto()  # it came before, or its place is settled
+class IndexRefused(StrEnum):
+    USED = auto()  # received before, or settled
     AHEAD = auto()  # more than `span` above `expected`
 
 
 class Reorder(Generic[T]):
-    __slots__ = ("_early", "_missing", "_patience_s", "next_index", "span")
+    __slots__ = ("_early", "_missing", "_timeout_s", "next_index", "span")
 
     def __init__(self, reorder_ms: int = 300, span: int = 1024, next_index: int = 0) -> None:
-        self.next_index = next_index  # everything below went out or is missing
+        self.next_index = next_index  # everything below was dispatched or is missing
         self.span = span
-        self._patience_s = reorder_ms / 1000
+        self._timeout_s = reorder_ms / 1000
         self._early: dict[int, tuple[float, T]] = {}  # in order of arrival, so of deadlines
         self._missing: set[int] = set()
 
-    def offer(self, index: int, utterance: T, now: float, expected: int = 0) -> list[T] | Refused:
-        """What may be dispatched now, in order; empty if this one waits."""
+    def offer(self, index: int, utterance: T, now: float, expected: int = 0) -> list[T] | IndexRefused:
+        """What is dispatched now, in order; empty if this one waits."""
         if index < expected or index in self._early or (index < self.next_index and index not in self._missing):
-            return Refused.USED
+            return IndexRefused.USED
         if index > expected + self.span:
-            return Refused.AHEAD
+            return IndexRefused.AHEAD
         if index < self.next_index:
             self._missing.discard(index)
             return [utterance, *self.poll(now)]
         if len(self._missing) > 2 * self.span:
             self._missing = {i for i in self._missing if i >= expected}
-        self._early[index] = (now + self._patience_s, utterance)
+        self._early[index] = (now + self._timeout_s, utterance)
         return self.poll(now)
 
     def poll(self, now: float) -> list[T]:
-        """What goes out now: the unbroken run from `next_index`, and all up to the highest one that is overdue."""
+        """What is dispatched now: the unbroken run from `next_index`, and all up to the highest one that is overdue."""
         overdue = -1
         for index, (deadline, _) in self._early.items():
             if deadline > now:

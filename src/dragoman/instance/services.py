@@ -67,6 +67,7 @@ from dragoman.services.speech.node_health import NodeHealth
 from dragoman.services.speech.orphans import Orphans
 from dragoman.services.speech.placer import Placer, PlacerSettings
 from dragoman.services.speech.remote_listener import SessionResults
+from dragoman.services.speech.remote_results import RemoteResults
 from dragoman.services.speech.resumption import Resumption
 from dragoman.services.speech.session import SessionSettings
 from dragoman.services.speech.sessions import Sessions, SessionsSettings
@@ -181,9 +182,10 @@ class Services:
             self.name, stores.owners, stores.turns, stores.sessions, self.dispatcher, self.router, self.results,
             self.metrics, self.tasks, settings, guard=self.presence.guard,
         )  # fmt: skip
+        self.remote_results = RemoteResults(self.sessions, stores.sessions, self.results, self.metrics, self.tasks)
         self.resumption = Resumption(
-            self.sessions, stores.sessions, stores.jobs, stores.instances, self.router, self.tasks,
-            job_timeout_ms=speech.job_timeout_ms,
+            self.sessions, self.remote_results, stores.sessions, stores.jobs, stores.turns, stores.instances,
+            self.router, self.tasks, job_timeout_ms=speech.job_timeout_ms,
         )  # fmt: skip
 
     def _build_upkeep(self, config: Config) -> None:
@@ -227,11 +229,11 @@ class Services:
         register(CancelJob, self.local_nodes.cancel, rehome=router.rehome_cancel)
         register(Evict, self.local_nodes.evict, rehome=drop)
         register(DrainNode, self.local_nodes.drain, rehome=drop)
-        register(JobEnded, self.sessions.job_ended, rehome=router.rehome_to_session)
-        register(JobMoved, self.sessions.job_moved, rehome=router.rehome_to_session)
-        register(ForwardedUtterance, self.sessions.utterance_for, rehome=router.rehome_to_session)
+        register(JobEnded, self.remote_results.job_ended, rehome=router.rehome_to_session)
+        register(JobMoved, self.remote_results.job_moved, rehome=router.rehome_to_session)
+        register(ForwardedUtterance, self.sessions.on_forwarded_utterance, rehome=router.rehome_to_session)
         register(SessionMoved, self.sessions.session_moved, rehome=drop)
-        register(ToSocket, self.sessions.to_socket, rehome=drop)
+        register(ToSocket, self.sessions.forwarder.reply, rehome=drop)
         register(EndSession, self.sessions.end_by_operator, rehome=drop)
         register(ChatPush, self.chat.handle, rehome=self.chat.rehome)
         register(ChatNotices, self.chat.handle, rehome=self.chat.rehome)
@@ -262,7 +264,8 @@ class Services:
             "takeover": every(presence_s, self.takeover.run_once, name="takeover"),
             "orphans": every(slots_s, self.orphans.run_once, name="orphans"),
             "renewer": every(owner_s, self.renewer.run_once, name="renewer"),
-            "session-keeper": every(owner_s, self.sessions.keep_all, name="session-keeper"),
+            "session-renewal": every(owner_s, self.sessions.renew_all, name="session-renewal"),
+            "parked-results": every(owner_s, self.remote_results.collect_all, name="parked-results"),
             "grace": every(GRACE_INTERVAL_S, self.resumption.end_overdue, name="grace"),
             "reservations": every(slots_s, self.dispatcher.renew, name="reservations"),
             "fleet-view": every(refresh_s, self.view.run_once, name="fleet-view"),

@@ -162,7 +162,7 @@ async def test_sessions_of_a_revoked_principal_end_also_those_without_a_connecti
         sessions, holder = up.houses[-1].services.sessions, up.houses[-1]
         for ws in (resumable, detached):
             await ws.close()
-        await wait_until(lambda: sessions.places.detached == 2, PATIENCE_S)
+        await wait_until(lambda: sessions.quota.detached == 2, PATIENCE_S)
         await up.revoke(principal="client:edge")
         await wait_until(lambda: not len(sessions), PATIENCE_S)
 

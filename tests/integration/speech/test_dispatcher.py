@@ -10,7 +10,7 @@ from dragoman.domain.placement import Assign, NoNode, Wait
 from dragoman.domain.turn import Turn
 from dragoman.protocol.codes import Close
 from dragoman.services.speech.job_placement import Recorded
-from dragoman.services.speech.job_request import TurnQueue
+from dragoman.services.speech.turn_queue import TurnQueue
 from support.in_process import PATIENCE_S, Ear, House, Open, Undriven, WiredNode, missing_model, order, place
 from support.redis_servers import LONG_CLUSTER
 from support.waiting import wait_until

@@ -12,7 +12,8 @@ from dragoman.domain.placement import Assign, NoNode, Wait
 from dragoman.domain.turn import AffinityResult, Turn
 from dragoman.protocol.peer import SlotFreed
 from dragoman.services.speech.job_placement import Recorded
-from dragoman.services.speech.job_request import JobRequest, TurnQueue
+from dragoman.services.speech.job_request import JobRequest
+from dragoman.services.speech.turn_queue import TurnQueue
 from dragoman.store.errors import RedisAway
 from dragoman.store.jobs import LOCK_MS
 from dragoman.store.reservations import Given

@@ -11,7 +11,7 @@ from dragoman.domain.turn import Turn
 from dragoman.embedded.binary import ServerBinary
 from dragoman.embedded.engine import CHOOSE_PORT, RedisServer
 from dragoman.protocol.codes import ErrorCode
-from dragoman.services.speech.job_request import TurnQueue
+from dragoman.services.speech.turn_queue import TurnQueue
 from support.in_process import PATIENCE_S, Ear, House, Open, missing_model, order
 from support.redis_servers import RedisAt, own
 from support.waiting import wait_until

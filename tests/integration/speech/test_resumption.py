@@ -213,7 +213,7 @@ async def test_a_connection_that_is_gone_before_its_turn_takes_the_session_from_
     await asyncio.sleep(0)
     client.wire.closed = True
     looking.open()
-    with pytest.raises(ProtocolError, match="gone"):
+    with pytest.raises(ProtocolError, match="connection is closed"):
         await second
     await first
     assert client.at(b).socket is not client.wire
@@ -241,7 +241,7 @@ async def test_a_job_driven_elsewhere_that_is_cancelled_is_told_failed(house: Op
     await client.resume(b)
     (one,) = client.at(b).remote_jobs.values()
     cancelled = JobEnded(client.session_id, 0, one.job_id, one.trace_id, Outcome.CANCELLED, "DUPLICATE_REQUEST")
-    await b.services.sessions.job_ended(cancelled)
+    await b.services.remote_results.job_ended(cancelled)
     (error,) = await wait_until(lambda: client.wire.of("error"), PATIENCE_S)
     assert error["details"]["utterance_index"] == 0
 
@@ -312,7 +312,7 @@ async def test_what_was_parked_because_an_inbox_was_full_is_collected(house: Ope
     node.answer(job)
     await wait_until(lambda: b.redis.call("LLEN", b.keys.session_parked(client.session_id)), PATIENCE_S)
     inboxes.settings = limits
-    await b.services.sessions.keep_all()
+    await b.services.remote_results.collect_all()
     await client.hears(0)
 
 

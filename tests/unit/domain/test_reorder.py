@@ -1,7 +1,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.domain.reorder import Refused, Reorder
+from dragoman.domain.reorder import IndexRefused, Reorder
 
 
 def test_utterances_in_order_go_at_once() -> None:
@@ -39,27 +39,27 @@ def test_one_that_comes_after_its_place_was_passed_goes_at_once_and_once() -> No
     reorder.offer(1, "b", 0.0)
     reorder.poll(0.3)
     assert reorder.offer(0, "a", 0.5) == ["a"]
-    assert reorder.offer(0, "a", 0.5) is Refused.USED
+    assert reorder.offer(0, "a", 0.5) is IndexRefused.USED
 
 
 def test_an_index_is_used_while_it_waits_and_after_it_went() -> None:
     reorder: Reorder[str] = Reorder()
     reorder.offer(1, "b", 0.0)
-    assert reorder.offer(1, "B", 0.0) is Refused.USED
+    assert reorder.offer(1, "B", 0.0) is IndexRefused.USED
     reorder.offer(0, "a", 0.0)
-    assert reorder.offer(1, "B", 0.0) is Refused.USED
+    assert reorder.offer(1, "B", 0.0) is IndexRefused.USED
 
 
 def test_an_index_whose_place_is_settled_is_used() -> None:
     reorder: Reorder[str] = Reorder()
     reorder.offer(1, "b", 0.0)
     reorder.poll(0.3)
-    assert reorder.offer(0, "a", 9.0, expected=2) is Refused.USED
+    assert reorder.offer(0, "a", 9.0, expected=2) is IndexRefused.USED
 
 
 def test_an_index_too_far_ahead_is_refused() -> None:
     reorder: Reorder[str] = Reorder(span=10)
-    assert reorder.offer(11, "x", 0.0) is Refused.AHEAD
+    assert reorder.offer(11, "x", 0.0) is IndexRefused.AHEAD
     assert reorder.offer(10, "x", 0.0) == []
 
 
@@ -91,8 +91,8 @@ def test_every_index_goes_out_at_most_once_and_none_waits_past_its_patience(
             waiting = {i: at for i, at in waiting.items() if i not in polled}
         known = index in gone or index in waiting
         answer = reorder.offer(index, index, now)
-        assert (answer is Refused.USED) == known
-        if not isinstance(answer, Refused):
+        assert (answer is IndexRefused.USED) == known
+        if not isinstance(answer, IndexRefused):
             waiting[index] = now
             gone += answer
             assert answer == sorted(answer)

@@ -1,10 +1,9 @@
 """How many sessions of an instance one client may have, and which one ends when those without a socket take too many.
 
-A session has a place from the moment it is opened until nothing of it is left, also while its socket is gone (detached)
-and while a closed one can still be resumed (left). Places are counted by owner and by address. Anonymous clients share
-one owner, so only their address counts. A gateway speaks for many clients, often from one address: it has a limit of
-its own instead. Detached sessions may fill the instance; beyond their share the oldest ends when another client needs
-a place.
+A session counts from the moment it is opened until nothing of it is left: also while it has no socket (detached), and
+while it is closed but can still be resumed. Sessions are counted by owner and by address. Anonymous clients share one
+owner, so only their address counts. A gateway acts for many clients, often from one address: it has a limit of its
+own instead. Detached sessions may fill the instance; beyond their share the oldest is evicted for another client.
 """
 
 from collections import Counter
@@ -13,7 +12,7 @@ from enum import StrEnum, auto
 
 
 class SessionLimit(StrEnum):
-    """What is full; the word is a label of the metric."""
+    """The limit that is reached; a label of the metric."""
 
     PRINCIPAL = auto()
     GATEWAY = auto()
@@ -42,8 +41,8 @@ class Room(StrEnum):
 
 
 def room_for_job(open_jobs: int, limit: int) -> Room:
-    """Of a session with so many open jobs, the new one among them; a `limit` of 0 is any number. A client that was
-    asked to pause may have more on its way, or not understand: so an utterance fails only at twice the limit."""
+    """For a session with this many open jobs, including the new one; a `limit` of 0 is any number. A client that was
+    asked to pause may have more in flight, or ignore it: so an utterance fails only at twice the limit."""
     if limit == 0 or open_jobs <= limit:
         return Room.ENOUGH
     return Room.LITTLE if open_jobs <= 2 * limit else Room.NONE
@@ -60,31 +59,31 @@ class Holder:
 
 
 @dataclass(eq=False, slots=True)
-class SessionPlace:
-    """Of one session."""
+class SessionGrant:
+    """One session, as it counts."""
 
     session: str
     holder: Holder
-    held: bool = True
-    left: bool = False
+    counted: bool = True
+    closed: bool = False
 
 
-class SessionPlaces:
-    __slots__ = ("_counts", "_detached", "_here", "_limits", "_most")
+class SessionQuota:
+    __slots__ = ("_counts", "_detached", "_limits", "_max", "_open")
 
     def __init__(self, limits: SessionLimits) -> None:
-        self._limits, self._here = limits, 0
-        self._most = {
+        self._limits, self._open = limits, 0
+        self._max = {
             SessionLimit.PRINCIPAL: limits.per_principal,
             SessionLimit.GATEWAY: limits.per_gateway,
             SessionLimit.ADDRESS: limits.per_address,
         }
         self._counts: Counter[tuple[SessionLimit, str]] = Counter()
-        self._detached: dict[SessionPlace, None] = {}  # the oldest first
+        self._detached: dict[SessionGrant, None] = {}  # the oldest first
 
     def __len__(self) -> int:
-        """Sessions of the instance, without those that were left."""
-        return self._here
+        """Open sessions of the instance."""
+        return self._open
 
     @property
     def detached(self) -> int:
@@ -98,51 +97,50 @@ class SessionPlaces:
     def full(self, holder: Holder) -> SessionLimit | None:
         """What keeps this holder from one more session."""
         for limit, name in _counted(holder):
-            if 0 < self._most[limit] <= self._counts[limit, name]:
+            if 0 < self._max[limit] <= self._counts[limit, name]:
                 return limit
-        return SessionLimit.INSTANCE if self._is_full and self.surplus() is None else None
+        return SessionLimit.INSTANCE if self._is_full and self.evictable() is None else None
 
-    def surplus(self) -> SessionPlace | None:
-        """The detached session that ends so that another one has room: the oldest, if the instance is full and they
-        take more than their share of it."""
+    def evictable(self) -> SessionGrant | None:
+        """The oldest detached session, if the instance is full and detached sessions exceed their share of it."""
         if not self._is_full or len(self._detached) <= self._limits.detached_share * self._limits.instance:
             return None
         return next(iter(self._detached))
 
-    def take(self, session: str, holder: Holder) -> SessionPlace:
-        """Without asking: see `full`."""
-        self._here += 1
+    def admit(self, session: str, holder: Holder) -> SessionGrant:
+        """Count one more session; the limits are checked by `full`."""
+        self._open += 1
         self._counts.update(_counted(holder))
-        return SessionPlace(session, holder)
+        return SessionGrant(session, holder)
 
-    def detach(self, place: SessionPlace) -> None:
+    def detach(self, grant: SessionGrant) -> None:
         """Its socket is gone."""
-        if place.held and not place.left:
-            self._detached[place] = None
+        if grant.counted and not grant.closed:
+            self._detached[grant] = None
 
-    def attach(self, place: SessionPlace) -> None:
-        self._detached.pop(place, None)
+    def attach(self, grant: SessionGrant) -> None:
+        self._detached.pop(grant, None)
 
-    def leave(self, place: SessionPlace) -> None:
-        """The session is over here; what is left of it in Redis still counts against its holder."""
-        if place.held and not place.left:
-            place.left = True
-            self._here -= 1
-            self._detached.pop(place, None)
+    def close(self, grant: SessionGrant) -> None:
+        """The session is closed on this instance, but still counts against its holder until it is released."""
+        if grant.counted and not grant.closed:
+            grant.closed = True
+            self._open -= 1
+            self._detached.pop(grant, None)
 
-    def release(self, place: SessionPlace) -> None:
-        if not place.held:
+    def release(self, grant: SessionGrant) -> None:
+        if not grant.counted:
             return
-        self.leave(place)
-        place.held = False
-        for key in _counted(place.holder):
+        self.close(grant)
+        grant.counted = False
+        for key in _counted(grant.holder):
             self._counts[key] -= 1
             if not self._counts[key]:
                 del self._counts[key]
 
     @property
     def _is_full(self) -> bool:
-        return self._here >= self._limits.instance
+        return self._open >= self._limits.instance
 
 
 def _counted(holder: Holder) -> list[tuple[SessionLimit, str]]:

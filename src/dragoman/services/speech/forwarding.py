@@ -86,7 +86,7 @@ class UtteranceForwarder:
         else:
             self._metrics.dropped.labels("sender_gone").inc()
 
-    def left(self, socket: Socket) -> None:
+    def forget(self, socket: Socket) -> None:
         self._sockets.pop(socket.id, None)
 
     def forget_closed(self) -> None:

@@ -1,18 +1,17 @@
-"""What a session asks for: one utterance into one language; and what it hears of it.
+"""What a session asks for: one utterance into one language; and the interface by which it is notified.
 
-The session is the listener. The classes below `Listener` know nothing else of it, so a member of a room can be one.
+The session is the listener. Drivers know nothing else of it, so a member of a room can be a listener, too.
 """
 
-import asyncio
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from dragoman.domain.job_signals import End
 from dragoman.domain.placement import NoNode
-from dragoman.domain.turn import Turn
 from dragoman.protocol.audio import decode_base64, duration_ms
 from dragoman.protocol.errors import BadAudio
 from dragoman.protocol.node import JobAssign, NodePartial
+from dragoman.services.speech.turn_queue import TurnPosition, TurnQueue
 
 MAX_NODES = 64  # of one session whose latest index is known
 
@@ -29,38 +28,6 @@ class Listener(Protocol):
     def job_moved(self, request: "JobRequest") -> None: ...
 
     def job_ended(self, request: "JobRequest", end: End) -> None: ...
-
-
-class TurnQueue:
-    """A turn and the queue of its jobs: each is placed when the one before is placed or has failed."""
-
-    def __init__(self, turn: Turn) -> None:
-        self.turn = turn
-        self.jobs = 0
-        self._tail: asyncio.Future[None] | None = None
-
-    def join(self) -> "TurnPosition":
-        self.jobs += 1
-        before, mine = self._tail, asyncio.get_running_loop().create_future()
-        self._tail = mine
-        return TurnPosition(before, mine)
-
-
-class TurnPosition:
-    """A position in a turn's queue, in the order of the cuts."""
-
-    __slots__ = ("_before", "_mine")
-
-    def __init__(self, before: "asyncio.Future[None] | None", mine: "asyncio.Future[None]") -> None:
-        self._before, self._mine = before, mine
-
-    async def my_turn(self) -> None:
-        if self._before is not None:
-            await asyncio.shield(self._before)
-
-    def leave(self) -> None:
-        if not self._mine.done():
-            self._mine.set_result(None)
 
 
 class LatestIndexes:
@@ -100,7 +67,7 @@ class JobRequest:
     release_state: str = ""  # how the release window settled its index, or why it dropped the result
 
     def settled(self, release_state: str) -> None:
-        """For the record of the job."""
+        """The state is written with the last step of the job."""
         self.release_state = release_state
 
     @property

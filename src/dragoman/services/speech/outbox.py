@@ -1,16 +1,16 @@
-"""The numbered messages of a session that can resume: written to Redis first, to the socket after.
+"""The numbered messages of a session that can resume: written to Redis first, then sent to the socket.
 
-    post ─▶ queue ─▶ Redis ─▶ (answered, in order) ─▶ socket, if one is there
+    post ─▶ queue ─▶ Redis ─▶ (confirmed, in order) ─▶ socket, if there is one
 
-They follow each other without waiting for answers; if Redis refuses one, what was sent behind it is EARLY, and they
-are written one by one. While Redis is away messages wait, in order. What the client has confirmed is freed. Once the
-session was resumed elsewhere every write is FENCED, and nothing of ours reaches the client any more: the ends of jobs
-that were not written yet (`carries`) go to whoever has the session now. While a resume here is under way everything
-is held, because Redis has the new epoch before we do.
+Writes do not wait for each other. If Redis refuses one, those behind it are EARLY, and they are written one by one.
+While Redis is unavailable, messages wait in order. Messages that the client has confirmed are deleted. Once another
+instance has resumed the session, every write is FENCED, and nothing more is sent to the client: ends of jobs that were
+not written yet (`ended`) go to the new owner. During a resume on this instance the outbox is paused, because Redis has
+the new epoch earlier than this object.
 
-Of the state only what changed is written: a session has many open indexes, and each event concerns one. Changes have
-consecutive versions, and Redis takes them in this order. If Redis has lost some, as after a failover, all of the state
-is written behind what waits.
+Of the state only changes are written: a session has many open indexes, and each event concerns one. Changes have
+consecutive versions, and Redis accepts them in this order. If Redis has lost some, as after a failover, the whole state
+is written behind the messages that wait.
 """
 
 import asyncio
@@ -32,20 +32,20 @@ RETRY_S = 0.2
 
 
 @dataclass(slots=True)
-class Letter:
+class Entry:
     seq: int  # 0: state alone
     frames: tuple[bytes, ...]  # of the messages seq, seq + 1: one step writes both, or neither
     fields: Mapping[str, Any]
-    carries: JobEnded | None = None  # the end of a job that this tells of
+    ended: JobEnded | None = None  # the end of the job that the messages are about
     done: "asyncio.Future[bool] | None" = None  # True when written, False when fenced
     written: bool = False
-    asked: bool = False  # Redis has been told of it, and has not answered
+    in_flight: bool = False  # sent to Redis, which has not answered
     epoch: int = 0
     base: int = 0  # the version of the state before it; 0: any
     version: int = 0  # of the state in it
-    gone: Sequence[str] = ()  # fields that are no more
+    removed: Sequence[str] = ()  # fields of the state
     whole: bool = False  # its fields are all of the state
-    after: int = 0  # the message before it
+    after: int = 0  # the seq of the message before it
 
     def settle(self, ok: bool) -> None:
         self.written = ok
@@ -70,42 +70,42 @@ class Outbox:
         self.epoch, self.seq, self._version = epoch, seq, version
         self._store, self._session_id, self._tasks = store, session_id, tasks
         self._deliver, self._on_fenced, self._on_full = deliver, on_fenced, on_full
-        self._queue: deque[Letter] = deque()
-        self._noted: Mapping[str, Any] = {}  # the state with everything that is in the queue
-        self._whole = True  # of what is in Redis before our first write we know nothing
+        self._queue: deque[Entry] = deque()
+        self._latest_state: Mapping[str, Any] = {}  # with the changes that are queued
+        self._whole = True  # the state in Redis is unknown before the first write
         self._queued_bytes = 0
         self._retrying = False
-        self.held = self.stopped = False
+        self.paused = self.stopped = False
 
     def post(
         self,
         messages: Sequence[Numbered],
         state: Mapping[str, Any] | None = None,
-        carries: JobEnded | None = None,
+        ended: JobEnded | None = None,
     ) -> None:
         """At most two messages for the client that belong together, and the state of the session after them."""
         after = self.seq
         frames = tuple(encode(msgspec.structs.replace(one, seq=seq)) for seq, one in enumerate(messages, after + 1))
         self.seq += len(frames)
-        self._put(Letter(after + 1 if frames else 0, frames, state or {}, carries, after=after))
+        self._put(Entry(after + 1 if frames else 0, frames, state or {}, ended, after=after))
 
-    def note(self, state: Mapping[str, Any], carries: JobEnded | None = None) -> "asyncio.Future[bool]":
-        """State alone, in its order among the messages. True when it is written, False when we were fenced."""
+    def note(self, state: Mapping[str, Any], ended: JobEnded | None = None) -> "asyncio.Future[bool]":
+        """Write the state alone, in order among the messages. True when it is written, False when fenced."""
         done = asyncio.get_running_loop().create_future()
-        self._put(Letter(0, (), state, carries, done, after=self.seq))
+        self._put(Entry(0, (), state, ended, done, after=self.seq))
         return done
 
-    def hold(self) -> None:
-        """A resume here begins: until it is over nobody knows whose epoch is right."""
-        self.held = True
+    def pause(self) -> None:
+        """A resume on this instance begins: until it is over, the valid epoch is unknown."""
+        self.paused = True
 
-    def let_go(self, epoch: int, written: int) -> None:
-        """The resume is over. What Redis had up to `written` the client has, or gets from there."""
-        self.held, self.epoch = False, epoch
-        for letter in self._queue:
-            if 0 < letter.seq <= written:
-                letter.seq = 0  # not to be delivered a second time
-                letter.settle(True)
+    def resume(self, epoch: int, written: int) -> None:
+        """The resume is over. The client has the messages up to `written`, or gets them from Redis."""
+        self.paused, self.epoch = False, epoch
+        for entry in self._queue:
+            if 0 < entry.seq <= written:
+                entry.seq = 0  # not to be delivered a second time
+                entry.settle(True)
         self._pump()
         self._write_rest()
 
@@ -114,76 +114,76 @@ class Outbox:
             unawaited(self._store.free(self._session_id, self.epoch, last_seq))
 
     def stop(self) -> None:
-        """The session is over here: whatever is on its way stays unsaid. What Redis was told of may be written all the
-        same, and then counts for whoever resumes: of that its answer tells, not we."""
+        """The session has ended on this instance: nothing more is sent. An entry in flight is settled by the answer of
+        Redis: if it was written, it counts for the instance that resumes the session."""
         self.stopped = True
-        for letter in self._queue:
-            if not letter.asked and not letter.written:
-                letter.settle(False)
+        for entry in self._queue:
+            if not entry.in_flight and not entry.written:
+                entry.settle(False)
         self._queue.clear()
 
-    def _put(self, letter: Letter) -> None:
+    def _put(self, entry: Entry) -> None:
         if self.stopped:
-            letter.settle(False)
-            if letter.carries is not None:
-                self._on_fenced([letter.carries])
+            entry.settle(False)
+            if entry.ended is not None:
+                self._on_fenced([entry.ended])
             return
-        self._changes(letter)
-        self._queue.append(letter)
-        self._queued_bytes += sum(map(len, letter.frames))
+        self._keep_changes(entry)
+        self._queue.append(entry)
+        self._queued_bytes += sum(map(len, entry.frames))
         if len(self._queue) > MAX_ENTRIES or self._queued_bytes > MAX_BYTES:
             self._on_full()
-        elif not self._retrying and not self.held:
-            self._write(letter, letter.after).add_done_callback(lambda done: self._answered(letter, done))
+        elif not self._retrying and not self.paused:
+            self._write(entry, entry.after).add_done_callback(lambda done: self._answered(entry, done))
 
-    def _changes(self, letter: Letter) -> None:
-        """Leave of its state what is to be written."""
-        letter.base, state = self._version, letter.fields
+    def _keep_changes(self, entry: Entry) -> None:
+        """Reduce the state of an entry to what changed."""
+        entry.base, state = self._version, entry.fields
         if not state:
             return
-        letter.whole, self._whole = self._whole or letter.whole, False
-        if letter.whole:
-            letter.base = 0
+        entry.whole, self._whole = self._whole or entry.whole, False
+        if entry.whole:
+            entry.base = 0
         else:
-            letter.fields = {name: value for name, value in state.items() if self._noted.get(name) != value}
-            letter.gone = [name for name in self._noted if name not in state]
-        self._noted = state
-        if letter.whole or letter.fields or letter.gone:
+            entry.fields = {name: value for name, value in state.items() if self._latest_state.get(name) != value}
+            entry.removed = [name for name in self._latest_state if name not in state]
+        self._latest_state = state
+        if entry.whole or entry.fields or entry.removed:
             self._version += 1
-            letter.version = self._version
+            entry.version = self._version
 
-    def _write(self, letter: Letter, after: int = 0) -> "asyncio.Future[bytes]":
-        letter.epoch, letter.asked = self.epoch, True
-        frame, second = (*letter.frames, b"", b"")[:2]
-        told = letter.seq, frame, letter.fields, letter.version, after, second, letter.base, letter.gone, letter.whole
-        return self._store.write(self._session_id, self.epoch, *told)
+    def _write(self, entry: Entry, after: int = 0) -> "asyncio.Future[bytes]":
+        entry.epoch, entry.in_flight = self.epoch, True
+        frame, second = (*entry.frames, b"", b"")[:2]
+        fields = entry.seq, frame, entry.fields, entry.version, after, second, entry.base, entry.removed, entry.whole
+        return self._store.write(self._session_id, self.epoch, *fields)
 
-    def _answered(self, letter: Letter, done: "asyncio.Future[bytes]") -> None:
-        letter.asked = False
+    def _answered(self, entry: Entry, done: "asyncio.Future[bytes]") -> None:
+        entry.in_flight = False
         error = None if done.cancelled() else done.exception()
         reply = b"" if done.cancelled() or error is not None else done.result()
         ok = reply == b"OK"
         if ok or self.stopped:
-            letter.settle(ok)
+            entry.settle(ok)
             self._pump()
         elif done.cancelled():
             return
-        elif reply == b"FENCED" and not self.held and letter.epoch == self.epoch:
+        elif reply == b"FENCED" and not self.paused and entry.epoch == self.epoch:
             self._fenced()
-        elif not self.held and not letter.written:
+        elif not self.paused and not entry.written:
             self._write_rest()
 
     def _write_rest(self) -> None:
-        """In order and one by one: a later message must not be written before an earlier one."""
-        if not self._retrying and any(not letter.written for letter in self._queue):
+        """One by one: a later message must not be written before an earlier one."""
+        if not self._retrying and any(not entry.written for entry in self._queue):
             self._retrying = True
             self._tasks.spawn(self._retry(), "outbox-retry")
 
     def _pump(self) -> None:
-        while self._queue and self._queue[0].written and not self.held:
-            letter = self._queue.popleft()
-            self._queued_bytes -= sum(map(len, letter.frames))
-            for frame in letter.frames if letter.seq else ():
+        while self._queue and self._queue[0].written and not self.paused:
+            entry = self._queue.popleft()
+            self._queued_bytes -= sum(map(len, entry.frames))
+            for frame in entry.frames if entry.seq else ():
                 self._deliver(frame)
 
     def _fenced(self) -> None:
@@ -193,34 +193,34 @@ class Outbox:
 
     def undelivered(self) -> list[JobEnded]:
         """The ends of jobs that are not written yet."""
-        return [letter.carries for letter in self._queue if letter.carries is not None and not letter.written]
+        return [entry.ended for entry in self._queue if entry.ended is not None and not entry.written]
 
-    def _next_unwritten(self) -> Letter | None:
-        return None if self.held else next((letter for letter in self._queue if not letter.written), None)
+    def _next_unwritten(self) -> Entry | None:
+        return None if self.paused else next((entry for entry in self._queue if not entry.written), None)
 
     async def _retry(self) -> None:
-        """Redis or our epoch was away: write what waits, oldest first."""
+        """Write the waiting entries, oldest first, until Redis accepts them."""
         try:
-            while (letter := self._next_unwritten()) is not None:
+            while (entry := self._next_unwritten()) is not None:
                 try:
-                    reply = await self._write(letter)
+                    reply = await self._write(entry)
                 except StoreError:
                     reply = b""
-                letter.asked = False
+                entry.in_flight = False
                 if reply == b"OK" or self.stopped:
-                    letter.settle(reply == b"OK")
+                    entry.settle(reply == b"OK")
                     self._pump()
                 elif not reply:
                     await asyncio.sleep(RETRY_S)
                 elif reply == b"EARLY":
-                    self._restate(letter)
-                elif letter.epoch == self.epoch and not self.held:
+                    self._restate(entry)
+                elif entry.epoch == self.epoch and not self.paused:
                     self._fenced()
         finally:
             self._retrying = False
 
-    def _restate(self, letter: Letter) -> None:
-        """Redis has lost versions it had confirmed: this one is written all the same, and all of the state last."""
-        letter.base = 0
-        if self._noted and not any(one.whole and not one.written for one in self._queue):
-            self._put(Letter(0, (), self._noted, whole=True, after=self.seq))
+    def _restate(self, entry: Entry) -> None:
+        """Redis has lost versions that it had confirmed: write this one anyway, and the whole state last."""
+        entry.base = 0
+        if self._latest_state and not any(one.whole and not one.written for one in self._queue):
+            self._put(Entry(0, (), self._latest_state, whole=True, after=self.seq))

@@ -1,21 +1,19 @@
-"""One session: audio in, orders out, results back through the release window to its listener.
+"""One session: jobs are created from its input, and their results go through the release window to its client.
 
-    chunks ─▶ segmenter ─cut─▶ order ─▶ dispatcher         utterance ─▶ reorder ─▶ order
-    job ended ─▶ release window ─▶ outbox (if it can resume) ─▶ socket
+    chunks, utterances ─▶ SessionInput ─▶ job request ─▶ dispatcher
+    end of a job ─▶ release window ─▶ SessionOutput ─▶ socket
 
-All callbacks of one loop, nothing awaits here. A failing job never holds up the next cut. The speaker's own
-socket listens; an utterance that came by another socket is answered there. A session may be without a socket
-for a while (detached), and a job of it may be driven by another instance (a remote job) after it was resumed here.
+Nothing awaits here: every method is called by the event loop's thread and returns at once. A job that fails delays no
+other. A session may be without a socket for some time (detached), and after it was resumed on this instance, another
+instance may drive some of its jobs (remote jobs).
 """
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from time import monotonic
-from typing import Any
+from typing import Any, assert_never
 
-import msgspec
 import structlog
 
 from dragoman.domain.job import Outcome
@@ -23,46 +21,36 @@ from dragoman.domain.job_signals import End
 from dragoman.domain.limits.sessions import Room, room_for_job
 from dragoman.domain.placement import NoNode
 from dragoman.domain.release import Drop, ReleaseWindow, Settled
-from dragoman.domain.reorder import Refused, Reorder
-from dragoman.domain.segmenter import Cut, Output, Segmenter, SegmenterSettings, TurnEnded, Withheld
+from dragoman.domain.segmenter import Cut, Output, SegmenterSettings, TurnEnded, Withheld
 from dragoman.domain.turn import Turn
 from dragoman.protocol import ids
-from dragoman.protocol.audio import MAX_CHUNK_PACKETS, OPUS, duration_ms
 from dragoman.protocol.codes import BackpressureAction, CancelReason, Close, ErrorCode, UiEventName
 from dragoman.protocol.errors import ProtocolError
-from dragoman.protocol.fields import Message, Numbered, keep
-from dragoman.protocol.node import JobAssign, NodePartial
-from dragoman.protocol.peer import JobEnded
-from dragoman.protocol.session import (
-    AsrPartial,
-    Backpressure,
-    SessionCloseAck,
-    SessionInit,
-    Utterance,
-    UtteranceEnd,
-)
-from dragoman.services.loops import Tasks
+from dragoman.protocol.fields import Message
+from dragoman.protocol.node import NodePartial
+from dragoman.protocol.session import Backpressure, SessionCloseAck, SessionInit, Utterance
 from dragoman.services.metrics import Metrics
 from dragoman.services.sockets import Socket
-from dragoman.services.speech import messages
 from dragoman.services.speech.dispatcher import Dispatcher
-from dragoman.services.speech.job_request import JobRequest, LatestIndexes, TurnQueue
+from dragoman.services.speech.job_request import JobRequest
 from dragoman.services.speech.messages import About, NoJob
 from dragoman.services.speech.outbox import Outbox
 from dragoman.services.speech.remote_listener import RemoteJob, WorkingElsewhere
+from dragoman.services.speech.session_input import NumberedUtterance, SessionInput
 from dragoman.services.speech.session_output import SessionOutput
-from dragoman.store.sessions import ResumableSessions, window_fields
+from dragoman.services.speech.turn_queue import SessionTurns, TurnQueue
+from dragoman.store.sessions import window_fields
 
 log = structlog.get_logger(__name__)
 
 DRAIN_PAUSE_MS = 2000
 PAUSE_INTERVAL_S = 1.0
-PAUSE_MS = 1000  # the client is asked again after that, if its jobs still wait
+PAUSE_MS = 1000  # then the client is asked again, if its jobs still wait
 SLOW_PLACEMENT_S = 0.5
-LATE_S = 1.0  # from the cut to the node: nodes are free, and this instance is slow
-PAUSE_MARGIN_MS = 500  # from the moment a paused client may send again until its audio is here
+LATE_S = 1.0  # from the cut to the node; beyond it this instance is overloaded
+PAUSE_MARGIN_MS = 500  # until the audio of a client that was paused arrives
 SHUTTING_DOWN = "this instance is shutting down; connect again"
-NOT_WAITED_FOR = "the session was closed before there was an answer"
+CLOSED_EARLY = "the session was closed before there was an answer"
 TOO_LATE = "a later utterance was sent, and this one was not answered in time"
 OVERLOADED = "this instance has too many jobs waiting"
 MANY_OPEN = "many utterances of this session wait for their results"
@@ -81,11 +69,11 @@ class SessionSettings:
 
 @dataclass(frozen=True, slots=True)
 class SessionState:
-    """What the last owner of a session wrote of it, and what is known of its open jobs and its turn."""
+    """The state that the last owner of a session wrote, its open jobs and its turn."""
 
     trace_id: str
     numbered: bool | None
-    audio_seq: int | None
+    cut_seq: int | None
     next_index: int
     expected: int
     settled: Mapping[int, Settled]
@@ -102,134 +90,92 @@ class Session:
         dispatcher: Dispatcher,
         metrics: Metrics,
         settings: SessionSettings,
+        turns: SessionTurns,
         *,
         subject: str,
         guard: Callable[..., bool],
-        end_turn: Callable[["Session", TurnQueue], None],
         on_closed: Callable[["Session"], None],
+        restored: SessionState | None = None,
     ) -> None:
-        self.id, self.init, self.subject = id, init, subject
-        self._output = SessionOutput(id, socket)
-        self.trace_id = init.trace_id or ids.trace_id()
-        self.audio_format, self.sample_rate = init.audio_format or OPUS, init.sample_rate or 16000
+        """`restored`: of a session that another instance owned before."""
+        now = monotonic()
+        state = restored or SessionState(init.trace_id or ids.trace_id(), None, None, 0, 0, {}, (), None)
+        self.id, self.init, self.subject, self.trace_id = id, init, subject, state.trace_id
         self.closing = self.over = self.draining = False
-        self.heard_seq: int | None = None  # the last chunk that came
-        self.segmenter = Segmenter(settings.segmenter, ids.turn_id, audio_format=self.audio_format)
-        self.window = ReleaseWindow(settings.ack_timeout_ms, settings.span)
-        self.reorder: Reorder[tuple[Utterance, Socket | None]] = Reorder(settings.reorder_ms, settings.span)
-        self.numbered: bool | None = None  # fed by numbered utterances (True) or by chunks (False)
-        self.remote_jobs: dict[int, RemoteJob] = {}
-        self.lines: dict[str, TurnQueue] = {}
-        self.audio_seq: int | None = None  # the last chunk that is in a cut, or was withheld
-        self._dispatcher, self._metrics, self._settings = dispatcher, metrics, settings
-        self._guard, self._end_turn, self._on_closed = guard, end_turn, on_closed
-        self._requests: dict[int, JobRequest] = {}
-        self._latest = LatestIndexes()
-        self._timer: asyncio.TimerHandle | None = None
-        self._close_by: float | None = None
-        self._client_lag_ms: float | None = None  # of the last chunk
-        self._asked_to_pause_at = float("-inf")
-
-    @property
-    def tenant(self) -> str:
-        return ids.tenant_of(self.subject)
-
-    @property
-    def socket(self) -> Socket | None:
-        """The session's own socket; None while it is detached."""
-        return self._output.socket
-
-    @property
-    def outbox(self) -> Outbox | None:
-        """None for a session that cannot resume."""
-        return self._output.outbox
-
-    @property
-    def next_index(self) -> int:
-        """The index of the next utterance."""
-        return self.reorder.next_index if self.numbered else self.segmenter.next_index
-
-    def attach(self, socket: Socket) -> None:
-        self._output.attach(socket)
-
-    def detach(self) -> None:
-        self._output.attach(None)
-
-    def make_resumable(
-        self,
-        store: ResumableSessions,
-        tasks: Tasks,
-        *,
-        epoch: int,
-        seq: int = 0,
-        version: int = 0,
-        on_fenced: Callable[[str, Sequence[JobEnded]], None],
-    ) -> None:
-        """From now on numbered messages go through an outbox."""
-        self._output.make_resumable(store, tasks, epoch=epoch, seq=seq, version=version, on_fenced=on_fenced)
-
-    def restore(self, state: SessionState, now: float) -> None:
-        """Continue a session that another instance owned."""
-        settings = self._settings
-        self.trace_id, self.numbered, self.audio_seq = state.trace_id, state.numbered, state.audio_seq
-        self.segmenter = Segmenter(settings.segmenter, ids.turn_id, state.next_index, self.audio_format)
-        self.reorder = Reorder(settings.reorder_ms, settings.span, state.next_index)
+        self.input = SessionInput(
+            settings.segmenter,
+            settings.reorder_ms,
+            settings.span,
+            id,
+            init,
+            next_index=state.next_index,
+            numbered=state.numbered,
+            cut_seq=state.cut_seq,
+            tenant=ids.tenant_of(subject),
+        )
         self.remote_jobs = {job.index: job for job in state.open_jobs}
         self.window = ReleaseWindow.restore(
             state.expected, state.settled, now, self.remote_jobs.keys(), settings.ack_timeout_ms, settings.span
         )
+        self.output = SessionOutput(id, init, self.trace_id, self.input, socket)
+        self._turns = turns
         if state.turn is not None:
-            self.lines[state.turn.id] = TurnQueue(state.turn)
-            self.segmenter.resume_turn(state.turn.id, now)
+            turns.open(state.turn)
+            self.input.segmenter.resume_turn(state.turn.id, now)
+        self._dispatcher, self._metrics, self._settings = dispatcher, metrics, settings
+        self._guard, self._on_closed = guard, on_closed
+        self._requests: dict[int, JobRequest] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._close_by: float | None = None
+        self._asked_to_pause_at = float("-inf")
 
-    # -- what the client says --------------------------------------------------------------------
+    @property
+    def socket(self) -> Socket | None:
+        """The session's own socket; None while it is detached."""
+        return self.output.socket
+
+    @property
+    def outbox(self) -> Outbox | None:
+        """None for a session that cannot resume."""
+        return self.output.outbox
+
+    # -- from the client -------------------------------------------------------------------------
 
     def chunk(self, audio: bytes, is_final: bool, seq: int, sent_at_ms: int | None = None) -> None:
         """`sent_at_ms`: by the client's clock."""
-        self._fed_by(numbered=False)
-        self._client_lag_ms = messages.lag_ms(sent_at_ms)
-        length_ms = duration_ms(self.audio_format, audio, self.sample_rate, MAX_CHUNK_PACKETS)
-        self.heard_seq = seq
-        self._cut(self.segmenter.chunk(audio, length_ms, is_final, monotonic(), seq))
+        self._require_open()
+        self._take_cuts(self.input.chunk(audio, is_final, seq, sent_at_ms, monotonic()))
 
     def utterance(self, message: Utterance, socket: Socket | None) -> None:
-        """A whole utterance, numbered by the client; its result goes to the socket it came by."""
-        self._fed_by(numbered=True)
+        """A whole utterance, numbered by the client; its result goes to the socket at which it arrived."""
+        self._require_open()
         now = monotonic()
         self._skip(now)
-        kept = msgspec.structs.replace(message, audio=keep(message.audio), features=keep(message.features))
-        # None is the session's own socket, whichever that is when the result comes.
-        answer_to = None if socket is self.socket else socket
-        ready = self.reorder.offer(message.utterance_index, (kept, answer_to), now, self.window.expected)
-        if isinstance(ready, Refused):
-            why = "was used before" if ready is Refused.USED else f"is more than {self.window.span} ahead"
-            raise ProtocolError(ErrorCode.INVALID_MESSAGE, f"utterance_index {message.utterance_index} {why}.")
-        for one, came_by in ready:
-            self._order_utterance(one, came_by)
+        reply_to = None if socket is self.socket else socket
+        self._take_utterances(self.input.utterance(message, reply_to, now, self.window.expected))
         self.set_timer()
 
     def tts_started(self) -> None:
-        self.segmenter.tts_started(monotonic())
+        self.input.segmenter.tts_started(monotonic())
         self.set_timer()
 
     def tts_ended(self) -> None:
-        self.segmenter.tts_ended(monotonic())
+        self.input.segmenter.tts_ended(monotonic())
         self.set_timer()
 
     def close(self) -> None:
-        """The client is done: cut what is there, let results go out, tell what has none failed, then say so."""
+        """Cut the audio that is left, wait `close_wait_ms` for results, fail the rest, then confirm."""
         if self.closing:
             return
         self.closing = True
         now = monotonic()
         self._close_by = now + self._settings.close_wait_ms / 1000
-        for one, came_by in self.reorder.poll(float("inf")):  # nothing they could wait for will come
-            self._order_utterance(one, came_by)
-        self._cut(self.segmenter.close(now))
+        self._take_utterances(self.input.reorder.poll(float("inf")))  # no earlier one will arrive
+        self._take_cuts(self.input.segmenter.close(now))
         self._close_if_done()
 
     def reopen(self) -> None:
-        """Its client is back. Where it was closing it says so again, behind what we may not have heard."""
+        """The client has resumed. If it was closing the session, it asks again."""
         self.closing, self._close_by = False, None
 
     def stop_accepting(self) -> None:
@@ -240,10 +186,10 @@ class Session:
 
     def drain(self) -> None:
         self.stop_accepting()
-        self._drained()
+        self._close_if_drained()
 
-    def _drained(self) -> None:
-        """Nothing keeps the client here: the sooner it is elsewhere, the less of what it says is lost."""
+    def _close_if_drained(self) -> None:
+        """With no open job left, close the socket: the client connects to another instance and loses less audio."""
         if (
             self.draining
             and not self.closing
@@ -254,14 +200,14 @@ class Session:
             self.socket.close(Close.SHUTDOWN, SHUTTING_DOWN)
 
     def end(self, reason: str) -> None:
-        """The session is over: nothing of it may linger."""
-        self.leave()
+        """The session is over: stop, cancel its jobs and end its turns."""
+        self.stop()
         self._dispatcher.cancel_session(self.id, reason)
-        for line in list(self.lines.values()):
-            self._turn_over(line)
+        for queue in self._turns.all():
+            self._end_turn(queue)
 
-    def leave(self) -> None:
-        """The session goes on elsewhere, or nowhere: no more timers, orders and messages of ours."""
+    def stop(self) -> None:
+        """Create no more jobs, send nothing more. The session may continue on another instance."""
         self.over = True
         if self._timer is not None:
             self._timer.cancel()
@@ -269,126 +215,97 @@ class Session:
         if self.outbox is not None:
             self.outbox.stop()
 
-    def _fed_by(self, *, numbered: bool) -> None:
+    def _require_open(self) -> None:
         if self.closing:
             raise ProtocolError(ErrorCode.SESSION_CLOSED, "The session is being closed.")
-        if self.numbered is None:
-            self.numbered = numbered
-        elif self.numbered is not numbered:
-            what = "numbered utterances" if self.numbered else "audio chunks"
-            raise ProtocolError(ErrorCode.INVALID_MESSAGE, f"This session is fed by {what}; both cannot be mixed.")
 
-    # -- what the client hears -------------------------------------------------------------------
+    # -- to the client ---------------------------------------------------------------------------
 
     def send(self, message: Message) -> None:
         """To the session's own socket."""
-        self._output.send(message)
+        self.output.send(message)
 
     def pause(self, message: str, resume_after_ms: int) -> None:
-        """Ask the client to send nothing for so long. Always PAUSE: after BUSY or SLOW_DOWN the original web client
-        stops its timer as soon as its queue is empty, and sends nothing more until it reconnects."""
+        """Ask the client to send nothing for `resume_after_ms`. Always PAUSE: after BUSY or SLOW_DOWN the original web
+        client stops its timer when its queue is empty, and sends nothing more until it reconnects."""
         self.send(Backpressure(action=BackpressureAction.PAUSE, message=message, resume_after_ms=resume_after_ms))
         self.client_paused(resume_after_ms)
 
     def _ask_to_pause(self, why: str) -> None:
-        """The client's jobs wait. At most once a second: more often would itself be load."""
+        """The client's jobs wait. Sent at most once a second, because the message is load, too."""
         now = monotonic()
         if now - self._asked_to_pause_at >= PAUSE_INTERVAL_S and not self.over:
             self._asked_to_pause_at = now
             self.pause(why, PAUSE_MS)
 
     def client_paused(self, resume_after_ms: int) -> None:
-        """The client was asked to send nothing: its silence ends no turn meanwhile."""
-        self.segmenter.client_paused((resume_after_ms + PAUSE_MARGIN_MS) / 1000, monotonic())
+        """The client was asked to send nothing: meanwhile its silence ends no turn."""
+        self.input.segmenter.client_paused((resume_after_ms + PAUSE_MARGIN_MS) / 1000, monotonic())
         self.set_timer()
 
     def state(self) -> Mapping[str, Any]:
-        """What another instance needs to go on with this session."""
+        """What another instance needs to resume this session."""
         expected, settled = self.window.snapshot()
         opened = {index: (request.job_id, request.trace_id) for index, request in self._requests.items()}
         opened |= {one.index: (one.job_id, one.trace_id) for one in self.remote_jobs.values()}
-        audio = {} if self.audio_seq is None else {"audio_seq": self.audio_seq}
+        source = self.input
+        audio = {} if source.cut_seq is None else {"audio_seq": source.cut_seq}
         return {
-            "next_index": self.next_index,
-            "numbered": "" if self.numbered is None else int(self.numbered),
+            "next_index": source.next_index,
+            "numbered": "" if source.numbered is None else int(source.numbered),
             **window_fields(expected, {index: how.value for index, how in settled.items()}, opened),
             **audio,
         }
 
-    # -- orders ----------------------------------------------------------------------------------
+    # -- jobs ------------------------------------------------------------------------------------
 
-    def _cut(self, outputs: list[Output]) -> None:
+    def _take_cuts(self, outputs: list[Output]) -> None:
         for output in outputs:
-            if isinstance(output, TurnEnded):
-                line = self.lines.get(output.turn_id)
-                if line is not None:
-                    self._turn_over(line)
-                continue
-            if output.audio_seq is not None:
-                self.audio_seq = output.audio_seq
-            if isinstance(output, Withheld):
-                self._metrics.withheld.inc()
-            else:
-                self._order_cut(output)
+            match output:
+                case Cut():
+                    self.input.cut(output.audio_seq)
+                    queue = self._turns.get(output.turn_id) or self._turns.open(Turn(output.turn_id))
+                    self._dispatch(self.input.request_of_cut(output, queue, self))
+                case TurnEnded():
+                    if (ended := self._turns.get(output.turn_id)) is not None:
+                        self._end_turn(ended)
+                case Withheld():
+                    self.input.cut(output.audio_seq)
+                    self._metrics.withheld.inc()
+                case _:
+                    assert_never(output)
         self.set_timer()
 
-    def _order_cut(self, cut: Cut) -> None:
-        line = self.lines.get(cut.turn_id)
-        if line is None:
-            line = self.lines[cut.turn_id] = TurnQueue(Turn(cut.turn_id))
-        assignment = messages.assignment_of_cut(self.id, self.init, cut, self.audio_format, self.sample_rate)
-        self._order(assignment, line, cut.ends_turn, None, cut.duration_ms)
+    def _take_utterances(self, ready: list[NumberedUtterance]) -> None:
+        for message, reply_to in ready:
+            queue = self._turns.open(Turn(ids.turn_id()))
+            self.output.reply_to(message.utterance_index, reply_to)
+            self._dispatch(self.input.request_of_utterance(message, queue, self))
 
-    def _order_utterance(self, message: Utterance, socket: Socket | None) -> None:
-        turn_id = ids.turn_id()
-        line = self.lines[turn_id] = TurnQueue(Turn(turn_id))
-        self._order(messages.assignment_of_utterance(message, turn_id), line, True, socket)
-
-    def _order(
-        self,
-        assignment: JobAssign,
-        line: TurnQueue,
-        ends_turn: bool,
-        socket: Socket | None,
-        audio_ms: int | None = None,
-    ) -> None:
-        order = JobRequest(
-            job_id=assignment.job_id,
-            request_id=ids.request_id(self.id, assignment.utterance_index, assignment.tgt_lang),
-            listener=self,
-            assignment=assignment,
-            cut_at=monotonic(),
-            turn_queue=line,
-            position=line.join(),
-            ends_turn=ends_turn,
-            audio_ms=audio_ms,
-            may_park=bool(assignment.is_max_duration_triggered),
-            needs=messages.needs_of(assignment.pipeline),
-            tenant=self.tenant,
-            latest=self._latest,
-            client_lag_ms=None if self.numbered else self._client_lag_ms,
-        )
-        self._requests[order.index] = order
-        self._output.reply_to(order.index, socket)
-        if self.draining:
-            order.position.leave()
-            self.ended(order, End(Outcome.FAILED, ErrorCode.SESSION_CLOSED, SHUTTING_DOWN))
-        elif self._dispatcher.is_full:
-            order.position.leave()
-            self._ask_to_pause(OVERLOADED)
-            self.ended(order, End(Outcome.FAILED, ErrorCode.NODE_OVERLOADED, OVERLOADED))
-        elif not self._has_room():
-            order.position.leave()
-            self.ended(order, End(Outcome.FAILED, ErrorCode.LIMIT_EXCEEDED, TOO_MANY_OPEN))
+    def _dispatch(self, request: JobRequest) -> None:
+        queue = request.turn_queue
+        self._requests[request.index] = request
+        if (refused := self._refusal()) is not None:
+            request.position.leave()
+            self.job_ended(request, refused)
         else:
-            self._dispatcher.take(order, self.outbox.note(self.state()) if self.outbox is not None else None)
-        if ends_turn and line.jobs == 1 and line.turn.node_id is None:
-            self.lines.pop(line.turn.id, None)  # a turn of one job binds nothing, so nothing is to be removed
-        elif ends_turn:
-            self._turn_over(line)
+            self._dispatcher.take(request, self.outbox.note(self.state()) if self.outbox is not None else None)
+        if request.ends_turn and queue.jobs == 1 and queue.turn.node_id is None:
+            self._turns.forget(queue)  # a turn of one job has no affinity
+        elif request.ends_turn:
+            self._end_turn(queue)
+
+    def _refusal(self) -> End | None:
+        """Why the job that was just added cannot run; None if it can."""
+        if self.draining:
+            return End(Outcome.FAILED, ErrorCode.SESSION_CLOSED, SHUTTING_DOWN)
+        if self._dispatcher.is_full:
+            self._ask_to_pause(OVERLOADED)
+            return End(Outcome.FAILED, ErrorCode.NODE_OVERLOADED, OVERLOADED)
+        return None if self._has_room() else End(Outcome.FAILED, ErrorCode.LIMIT_EXCEEDED, TOO_MANY_OPEN)
 
     def _has_room(self) -> bool:
-        """For the job that was just added; its client is asked to pause while there is little."""
+        """Whether the job that was just added is within the limit; near the limit the client is asked to pause."""
         room = room_for_job(len(self._requests) + len(self.remote_jobs), self._settings.open_jobs)
         if room is not Room.ENOUGH:
             self._ask_to_pause(MANY_OPEN)
@@ -396,53 +313,46 @@ class Session:
             self._metrics.session_limits.labels("jobs").inc()
         return room is not Room.NONE
 
-    def _turn_over(self, line: TurnQueue) -> None:
-        """Behind the last job in the turn's queue: the affinity goes. The next turn waits for none of this."""
-        self.lines.pop(line.turn.id, None)
-        self._end_turn(self, line)
-        self._dispatcher.turn_ended(self.id, line.turn.id)
+    def _end_turn(self, queue: TurnQueue) -> None:
+        self._turns.end(queue)
+        self._dispatcher.turn_ended(self.id, queue.turn.id)
 
-    # -- what becomes of orders (Listener) -------------------------------------------------------
+    # -- notifications of jobs (Listener) --------------------------------------------------------
 
-    def job_waits(self, order: JobRequest, why: NoNode) -> None:
+    def job_waits(self, request: JobRequest, why: NoNode) -> None:
         if why is NoNode.ALL_FULL:
             self._ask_to_pause("all nodes are busy")
         else:
-            asyncio.get_running_loop().call_later(SLOW_PLACEMENT_S, self._still_waits, order.job_id)
+            asyncio.get_running_loop().call_later(SLOW_PLACEMENT_S, self._still_waits, request.job_id)
 
     def _still_waits(self, job_id: str) -> None:
         if self._dispatcher.waits_for_slot(job_id):
             self._ask_to_pause("waiting for a node")
 
-    def job_dispatched(self, order: JobRequest, node_id: str, attempt: int) -> None:
-        if attempt == 1 and monotonic() - order.cut_at >= LATE_S:
+    def job_dispatched(self, request: JobRequest, node_id: str, attempt: int) -> None:
+        if attempt == 1 and monotonic() - request.cut_at >= LATE_S:
             self._ask_to_pause("the server is busy")
-        self._send_event(order, UiEventName.DISPATCHED)
+        self.output.event(request, UiEventName.DISPATCHED)
 
-    def job_accepted(self, order: JobRequest) -> None:
-        self._send_event(order, UiEventName.NODE_ACCEPTED)
+    def job_accepted(self, request: JobRequest) -> None:
+        self.output.event(request, UiEventName.NODE_ACCEPTED)
 
-    def job_partial(self, order: JobRequest, partial: NodePartial) -> None:
-        text, final = partial.text, partial.is_final
-        message = AsrPartial(self.id, order.index, order.job_id, text, final, self._trace_of(order))
-        self._output.reply(order.index, message)
+    def job_partial(self, request: JobRequest, partial: NodePartial) -> None:
+        self.output.partial(request, partial)
 
-    def job_moved(self, order: JobRequest) -> None:
-        self.moved(order.index)
-
-    def job_ended(self, order: JobRequest, end: End) -> None:
-        self.ended(order, end)
-
-    def has_met(self, index: int) -> bool:
-        """Whether the index was cut, as far as is known here."""
-        return index in self._requests or index in self.remote_jobs or self.window.is_settled(index)
+    def job_moved(self, request: JobRequest) -> None:
+        self.moved(request.index)
 
     def moved(self, index: int) -> None:
         self.window.job_moved(index)
         self.set_timer()
 
-    def ended(self, about: About, end: End) -> None:
-        """A job is over, here or at another instance: its result goes out now, or its index is settled without one."""
+    def is_known(self, index: int) -> bool:
+        """Whether the index was cut, as far as this instance knows."""
+        return index in self._requests or index in self.remote_jobs or self.window.is_settled(index)
+
+    def job_ended(self, about: About, end: End) -> None:
+        """A job has ended, here or on another instance: its result is sent, or its index is settled without one."""
         now = monotonic()
         self._skip(now)
         state = self._settle(about, end, now)
@@ -455,15 +365,15 @@ class Session:
             log.info("result dropped", session=self.id, index=about.index, job=about.job_id, state=state.value)
         self.remote_jobs.pop(about.index, None)
         self._requests.pop(about.index, None)
-        self._output.forget(about.index)
+        self.output.forget(about.index)
         if self.outbox is not None:
             self.outbox.note(self.state())
         self.set_timer()
         self._close_if_done()
-        self._drained()
+        self._close_if_drained()
 
     def _settle(self, about: About, end: End, now: float) -> Settled | Drop | None:
-        """What the window makes of it. None: the index was settled before, and no result is dropped."""
+        """Settle the index in the window. None: it was settled before, and no result is dropped."""
         index, window = about.index, self.window
         if end.outcome is Outcome.OK:
             verdict = window.receive(
@@ -485,41 +395,18 @@ class Session:
         """Send what the client gets for an index that is settled now. Cancelled jobs of this instance are not reported
         as errors: their session is over, or another job has the index."""
         if state in (Settled.SENT, Settled.BACKFILLED):
-            assert end.result is not None, "an answer that is ok came with a result"
-            self._send_event(about, UiEventName.ASR_FINAL)
-            self._send_event(about, UiEventName.NMT_DONE)
-            self._output.language(about.index, end.result)
-            order = self._requests.get(about.index)
-            trace_id, backfilled = self._trace_of(about), state is Settled.BACKFILLED
-            result = messages.translation(self.id, trace_id, about, end, order, backfilled=backfilled)
-            self._send_last(about, end, state, result)
+            request = self._requests.get(about.index)
+            self.output.result(about, end, state, request, self.state)
         elif state is Settled.FAILED and (end.outcome is not Outcome.CANCELLED or about.index in self.remote_jobs):
-            self._send_event(about, UiEventName.ERROR, code=end.code, hint=end.message)
-            self._send_last(about, end, state, messages.failure(self.trace_id, about, end))
+            self.output.failure(about, end, self.state)
         elif not (self.over and end.outcome is Outcome.CANCELLED):
-            self._send_last(about, end, state)
-
-    def _send_last(self, about: About, end: End, state: Settled, message: Numbered | None = None) -> None:
-        """The message that settles an index, and utterance_end after it if the client asked for that."""
-        last = [message] if message is not None else []
-        if self.init.utterance_end:
-            last.append(UtteranceEnd(self.id, about.index, state.value, about.job_id or None))
-        carries = partial(messages.ended_message, self.id, about, end) if about.job_id else _nothing
-        self._output.last(about.index, last, self.state, carries)
-
-    def _trace_of(self, about: About) -> str:
-        """The web client pops up an alert for an error unless its trace is that of the last result, and errors have the
-        session's. A numbered utterance may have a trace of its client's own, which its client expects back."""
-        return about.trace_id if self.numbered else self.trace_id
-
-    def _send_event(self, about: About, name: UiEventName, **error: str | None) -> None:
-        self._output.reply(about.index, messages.event(self.id, self._trace_of(about), about, name, **error))
+            self.output.last(about, end, state, None, self.state)
 
     def _note_state(self, about: About, state: Settled | Drop) -> None:
-        """For the record of the job. The driver of this instance writes it with its last step."""
-        order = self._requests.get(about.index)
-        if order is not None:
-            order.settled(state.value)
+        """For the record of the job. If this instance drives it, its driver writes the state with its last step."""
+        request = self._requests.get(about.index)
+        if request is not None:
+            request.settled(state.value)
         elif about.job_id:
             self._dispatcher.remote_job_settled(about.job_id, state)
 
@@ -529,13 +416,13 @@ class Session:
     # -- time ------------------------------------------------------------------------------------
 
     def set_timer(self) -> None:
-        """One timer a session, for whatever is due first."""
+        """One timer per session, for the earliest deadline."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self.over:
             return
-        due = [self.segmenter.deadline(), self.window.deadline(), self.reorder.deadline(), self._close_by]
+        due = [self.input.deadline(), self.window.deadline(), self._close_by]
         due += [one.give_up_at for one in self.remote_jobs.values()]
         at = min((when for when in due if when is not None), default=None)
         if at is not None:
@@ -547,24 +434,24 @@ class Session:
             return
         now = monotonic()
         self._skip(now)
-        for one, came_by in self.reorder.poll(now):
-            self._order_utterance(one, came_by)
+        self._take_utterances(self.input.reorder.poll(now))
         for lost in [one for one in self.remote_jobs.values() if one.give_up_at <= now]:
-            self.ended(lost, End(Outcome.FAILED, ErrorCode.INSTANCE_LOST, "lost with the instance that had it"))
-        self._cut(self.segmenter.poll(now))
+            self.job_ended(lost, End(Outcome.FAILED, ErrorCode.INSTANCE_LOST, "lost with the instance that had it"))
+        self._take_cuts(self.input.segmenter.poll(now))
         self._close_if_done()
 
     def _skip(self, now: float) -> None:
-        """Give up what is overdue: its job is cancelled, since its result could only be dropped."""
+        """Skip overdue indexes and cancel their jobs: a result would be dropped."""
         for index in self.window.poll(now):
-            order = self._requests.get(index)
-            about: About = order or NoJob(index, now)
+            request = self._requests.get(index)
+            about: About = request or NoJob(index, now)
             self._count(Settled.SKIPPED)
             self._note_state(about, Settled.SKIPPED)
             log.info("utterance skipped", session=self.id, index=index, job=about.job_id, trace_id=about.trace_id)
-            self._send_last(about, End(Outcome.CANCELLED, CancelReason.SKIPPED, TOO_LATE), Settled.SKIPPED)
-            if order is not None:
-                self._dispatcher.cancel(order.job_id, CancelReason.SKIPPED)
+            skipped = End(Outcome.CANCELLED, CancelReason.SKIPPED, TOO_LATE)
+            self.output.last(about, skipped, Settled.SKIPPED, None, self.state)
+            if request is not None:
+                self._dispatcher.cancel(request.job_id, CancelReason.SKIPPED)
 
     def _close_if_done(self) -> None:
         if self._close_by is None or ((self._requests or self.remote_jobs) and monotonic() < self._close_by):
@@ -572,13 +459,9 @@ class Session:
         self._close_by = None
         left: list[About] = [*self._requests.values(), *self.remote_jobs.values()]
         for about in sorted(left, key=lambda one: one.index):
-            self.ended(about, End(Outcome.FAILED, ErrorCode.SESSION_CLOSED, NOT_WAITED_FOR))
+            self.job_ended(about, End(Outcome.FAILED, ErrorCode.SESSION_CLOSED, CLOSED_EARLY))
         self.send(SessionCloseAck(session_id=self.id))
         if self.outbox is None:
             self._on_closed(self)
-        else:  # not before the last word is out; fenced, it is not ours to end
+        else:  # after the last message is written; if the write was fenced, another instance owns the session
             self.outbox.note({}).add_done_callback(lambda written: written.result() and self._on_closed(self))
-
-
-def _nothing() -> None:
-    return None

@@ -8,25 +8,36 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from dragoman.domain.job_signals import End
+from dragoman.domain.release import Settled
 from dragoman.protocol.codec import encode
-from dragoman.protocol.codes import Close
+from dragoman.protocol.codes import Close, UiEventName
 from dragoman.protocol.extra import detected_language
 from dragoman.protocol.fields import Message, Numbered
-from dragoman.protocol.node import JobResult
+from dragoman.protocol.node import JobResult, NodePartial
 from dragoman.protocol.peer import JobEnded
-from dragoman.protocol.session import LanguageDetected
+from dragoman.protocol.session import AsrPartial, LanguageDetected, SessionInit, UtteranceEnd
 from dragoman.services.loops import Tasks
 from dragoman.services.sockets import Attachment, Socket
+from dragoman.services.speech import messages
+from dragoman.services.speech.job_request import JobRequest
+from dragoman.services.speech.messages import About
 from dragoman.services.speech.outbox import Outbox
+from dragoman.services.speech.session_input import SessionInput
 from dragoman.store.sessions import ResumableSessions
+
+State = Callable[[], Mapping[str, Any]]  # the state of the session, as another instance needs it
 
 
 class SessionOutput:
-    def __init__(self, session_id: str, socket: Socket | None) -> None:
+    def __init__(
+        self, session_id: str, init: SessionInit, trace_id: str, source: SessionInput, socket: Socket | None
+    ) -> None:
         self.outbox: Outbox | None = None  # of a session that can resume
-        self._session_id, self._attachment = session_id, Attachment(socket)
+        self._session_id, self._init, self._trace_id, self._input = session_id, init, trace_id, source
+        self._attachment = Attachment(socket)
         self._reply_to: dict[int, Socket] = {}  # index → the socket at which the utterance arrived
-        self._language = ""  # the last that the client was sent as detected
+        self._last_language = ""  # detected, that the client was sent
 
     @property
     def socket(self) -> Socket | None:
@@ -80,7 +91,47 @@ class SessionOutput:
         elif self._attachment.socket is not None:
             self._attachment.socket.send(encode(message))
 
-    def reply(self, index: int, message: Message) -> None:
+    def event(self, about: About, name: UiEventName, **error: str | None) -> None:
+        self._reply(about.index, messages.event(self._session_id, self._trace_of(about), about, name, **error))
+
+    def partial(self, about: About, partial: NodePartial) -> None:
+        trace_id = self._trace_of(about)
+        message = AsrPartial(self._session_id, about.index, about.job_id, partial.text, partial.is_final, trace_id)
+        self._reply(about.index, message)
+
+    def result(self, about: About, end: End, settled: Settled, request: JobRequest | None, state: State) -> None:
+        """`request`: if this instance drove the job."""
+        assert end.result is not None, "an end that is ok has a result"
+        self.event(about, UiEventName.ASR_FINAL)
+        self.event(about, UiEventName.NMT_DONE)
+        self._language(about.index, end.result)
+        trace_id, backfilled = self._trace_of(about), settled is Settled.BACKFILLED
+        result = messages.translation(self._session_id, trace_id, about, end, request, backfilled=backfilled)
+        self.last(about, end, settled, result, state)
+
+    def failure(self, about: About, end: End, state: State) -> None:
+        self.event(about, UiEventName.ERROR, code=end.code, hint=end.message)
+        self.last(about, end, Settled.FAILED, messages.failure(self._trace_id, about, end), state)
+
+    def last(self, about: About, end: End, settled: Settled, message: Numbered | None, state: State) -> None:
+        """The message that settles an index, utterance_end after it if the client asked for that, and the state of the
+        session after them: in one step, so that an instance that resumes the session has all of it to send, or
+        nothing. If this instance is fenced, the end of the job goes to the owner of the session."""
+        last = [message] if message is not None else []
+        if self._init.utterance_end:
+            last.append(UtteranceEnd(self._session_id, about.index, settled.value, about.job_id or None))
+        socket = self._socket_of(about.index)
+        if socket is not None:
+            for one in last:
+                socket.send(encode(one))
+        elif self.outbox is not None:
+            ended = messages.ended_message(self._session_id, about, end) if about.job_id else None
+            self.outbox.post(last, state(), ended)
+        else:
+            for one in last:
+                self.send(one)
+
+    def _reply(self, index: int, message: Message) -> None:
         """About one utterance."""
         socket = self._socket_of(index)
         if socket is None:
@@ -88,28 +139,14 @@ class SessionOutput:
         else:
             socket.send(encode(message))
 
-    def language(self, index: int, result: JobResult) -> None:
+    def _language(self, index: int, result: JobResult) -> None:
         """The spoken language, when a node has recognised it for the first time or it has changed."""
         found = detected_language(result.extra)
-        if found is not None and found[0] != self._language:
-            self._language = found[0]
-            self.reply(index, LanguageDetected(self._session_id, *found))
+        if found is not None and found[0] != self._last_language:
+            self._last_language = found[0]
+            self._reply(index, LanguageDetected(self._session_id, *found))
 
-    def last(
-        self,
-        index: int,
-        messages: Sequence[Numbered],
-        state: Callable[[], Mapping[str, Any]],
-        carries: Callable[[], JobEnded | None],
-    ) -> None:
-        """The last messages about an utterance, with the state of the session after them: in one step, so that an
-        instance that resumes the session has all of it to send, or nothing. `carries`: in case another owner sends."""
-        socket = self._socket_of(index)
-        if socket is not None:
-            for one in messages:
-                socket.send(encode(one))
-        elif self.outbox is not None:
-            self.outbox.post(messages, state(), carries())
-        else:
-            for one in messages:
-                self.send(one)
+    def _trace_of(self, about: About) -> str:
+        """The web client shows an alert for an error unless its trace is that of the last result, and errors have the
+        trace of the session. A numbered utterance may have a trace of its own, which its client expects back."""
+        return about.trace_id if self._input.numbered else self._trace_id

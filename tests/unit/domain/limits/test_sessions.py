@@ -5,10 +5,10 @@ from itertools import count
 from dragoman.domain.limits.sessions import (
     Holder,
     Room,
+    SessionGrant,
     SessionLimit,
     SessionLimits,
-    SessionPlace,
-    SessionPlaces,
+    SessionQuota,
     room_for_job,
 )
 
@@ -20,17 +20,17 @@ LAPTOP = Holder("default/local", anonymous=True, gateway=True)
 _names = count()
 
 
-def places(**limits: float) -> SessionPlaces:
+def quota(**limits: float) -> SessionQuota:
     unbounded = {"per_principal": 0, "per_gateway": 0, "per_address": 0, "instance": 100}
-    return SessionPlaces(SessionLimits(**unbounded | limits))  # type: ignore[arg-type]
+    return SessionQuota(SessionLimits(**unbounded | limits))  # type: ignore[arg-type]
 
 
-def taken(of: SessionPlaces, *holders: Holder) -> list[SessionPlace]:
-    return [of.take(f"s-{next(_names)}", holder) for holder in holders]
+def taken(of: SessionQuota, *holders: Holder) -> list[SessionGrant]:
+    return [of.admit(f"s-{next(_names)}", holder) for holder in holders]
 
 
 def test_principal_has_so_many_sessions_and_one_more_when_one_is_released() -> None:
-    some = places(per_principal=2)
+    some = quota(per_principal=2)
     first, _ = taken(some, ANN, ANN)
     assert some.full(ANN) is SessionLimit.PRINCIPAL
     assert some.full(BOB) is None
@@ -39,14 +39,14 @@ def test_principal_has_so_many_sessions_and_one_more_when_one_is_released() -> N
 
 
 def test_address_has_so_many_sessions_whatever_names_it_gives() -> None:
-    some = places(per_address=2)
+    some = quota(per_address=2)
     taken(some, ANN, BOB)
     assert some.full(STRANGER) is SessionLimit.ADDRESS
     assert some.full(Holder("default/ann", "192.0.2.2")) is None
 
 
 def test_anonymous_clients_are_counted_by_address_alone() -> None:
-    some = places(per_principal=1, per_address=2)
+    some = quota(per_principal=1, per_address=2)
     taken(some, STRANGER)
     assert some.full(STRANGER) is None
     taken(some, STRANGER)
@@ -56,7 +56,7 @@ def test_anonymous_clients_are_counted_by_address_alone() -> None:
 
 
 def test_gateway_has_a_limit_of_its_own_instead_of_those_of_a_client() -> None:
-    some = places(per_principal=1, per_address=1, per_gateway=3)
+    some = quota(per_principal=1, per_address=1, per_gateway=3)
     taken(some, GATEWAY, GATEWAY)
     assert some.full(GATEWAY) is None
     taken(some, GATEWAY)
@@ -65,40 +65,40 @@ def test_gateway_has_a_limit_of_its_own_instead_of_those_of_a_client() -> None:
 
 
 def test_session_that_was_left_counts_against_its_holder_and_not_against_the_instance() -> None:
-    some = places(per_principal=1, instance=1)
+    some = quota(per_principal=1, instance=1)
     (place,) = taken(some, ANN)
     assert some.full(BOB) is SessionLimit.INSTANCE
-    some.leave(place)
+    some.close(place)
     assert (len(some), some.full(ANN), some.full(BOB)) == (0, SessionLimit.PRINCIPAL, None)
     some.release(place)
     assert some.full(ANN) is None
 
 
 def test_oldest_detached_session_ends_when_they_take_more_than_their_share_of_a_full_instance() -> None:
-    some = places(instance=4, detached_share=0.5)
+    some = quota(instance=4, detached_share=0.5)
     a, b, c = taken(some, LAPTOP, LAPTOP, LAPTOP)
     for place in (b, a, c):
         some.detach(place)
-    assert some.surplus() is None, "there is room"
+    assert some.evictable() is None, "there is room"
     taken(some, ANN)
     assert some.full(ANN) is None
-    assert some.surplus() is b
+    assert some.evictable() is b
     some.release(b)
     taken(some, ANN)
-    assert (some.surplus(), some.full(ANN)) == (None, SessionLimit.INSTANCE)
+    assert (some.evictable(), some.full(ANN)) == (None, SessionLimit.INSTANCE)
 
 
 def test_session_whose_socket_is_back_is_not_ended_for_others() -> None:
-    some = places(instance=2, detached_share=0.4)
+    some = quota(instance=2, detached_share=0.4)
     a, b = taken(some, LAPTOP, LAPTOP)
     some.detach(a)
     some.detach(b)
     some.attach(a)
-    assert (some.surplus(), some.detached) == (b, 1)
+    assert (some.evictable(), some.detached) == (b, 1)
 
 
 def test_nothing_is_remembered_of_those_who_have_no_session() -> None:
-    some = places()
+    some = quota()
     held = taken(some, ANN, BOB, GATEWAY, STRANGER, LAPTOP)
     for place in held:
         some.detach(place)

@@ -74,8 +74,8 @@ class Desk:
             on_full=lambda: None,
         )
 
-    def post(self, carries: JobEnded | None = None) -> None:
-        self.outbox.post([Backpressure(action="BUSY")], {}, carries)
+    def post(self, ended: JobEnded | None = None) -> None:
+        self.outbox.post([Backpressure(action="BUSY")], {}, ended)
 
 
 async def test_a_message_is_delivered_when_it_is_written() -> None:
@@ -114,7 +114,7 @@ async def test_what_redis_was_told_before_the_session_went_is_written_if_redis_s
 
 async def test_what_redis_was_not_told_before_the_session_went_is_not_written() -> None:
     desk = Desk()
-    desk.outbox.hold()
+    desk.outbox.pause()
     note = desk.outbox.note({"next_index": 1})
     desk.outbox.stop()
     assert await note is False
@@ -139,11 +139,11 @@ async def test_an_end_that_is_told_to_a_session_that_went_goes_to_whoever_has_it
 
 async def test_what_waits_for_a_resume_is_written_under_its_epoch_and_in_order() -> None:
     desk = Desk()
-    desk.outbox.hold()
+    desk.outbox.pause()
     desk.post()
     desk.post()
     assert not desk.store.asked
-    desk.outbox.let_go(2, written=0)
+    desk.outbox.resume(2, written=0)
     for seq in (1, 2):
         await asyncio.sleep(0)
         ((epoch, asked, _),) = desk.store.asked
@@ -157,10 +157,10 @@ async def test_what_waits_for_a_resume_is_written_under_its_epoch_and_in_order()
 async def test_what_was_written_before_a_resume_is_not_delivered_a_second_time() -> None:
     desk = Desk()
     desk.post()
-    desk.outbox.hold()
+    desk.outbox.pause()
     desk.store.answer(b"OK")
     await asyncio.sleep(0)
-    desk.outbox.let_go(2, written=1)
+    desk.outbox.resume(2, written=1)
     assert not desk.delivered
 
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 from time import monotonic
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,6 +18,7 @@ from dragoman.services.metrics import Metrics
 from dragoman.services.speech.job_request import JobRequest
 from dragoman.services.speech.remote_listener import RemoteJob
 from dragoman.services.speech.session import LATE_S, PAUSE_MARGIN_MS, PAUSE_MS, Session, SessionSettings
+from dragoman.services.speech.turn_queue import SessionTurns
 
 SPOKEN, SILENCE = opus_run([bytes(40)] * 10), opus_run([SILENCE_PACKET] * 10)
 
@@ -59,9 +61,9 @@ def session_of(client: Any, dispatcher: Any, **settings: Any) -> Session:
         dispatcher,
         Metrics(),
         SessionSettings(SegmenterSettings(), **settings),
+        SessionTurns("s-1", Mock(), Mock()),
         subject="somebody",
         guard=lambda work, *args: True,
-        end_turn=lambda session, line: None,
         on_closed=lambda session: None,
     )
 
@@ -80,7 +82,7 @@ def test_an_utterance_for_which_there_is_no_room_is_told_failed_at_once_and_the_
         assert (told["error"]["code"], told["error"]["details"]["utterance_index"]) == ("NODE_OVERLOADED", 0)
         (order,) = dispatcher.orders
         assert order.index == 1
-        session.leave()
+        session.stop()
 
     asyncio.run(main())
 
@@ -106,7 +108,7 @@ def test_a_client_is_asked_to_pause_when_its_jobs_are_dispatched_late() -> None:
         session._asked_to_pause_at = float("-inf")
         session.job_dispatched(moved, "node-2", 2)
         assert [one["type"] for one in client.heard] == ["ui_event"]
-        session.leave()
+        session.stop()
 
     asyncio.run(main())
 
@@ -117,14 +119,14 @@ def test_buffered_audio_is_not_cut_by_the_silence_of_a_client_that_was_asked_to_
         client: Any = Client()
         session = session_of(client, dispatcher)
         session.chunk(SPOKEN, False, 1)
-        before = session.segmenter.deadline()
+        before = session.input.segmenter.deadline()
         session._ask_to_pause("all nodes are busy")
-        after = session.segmenter.deadline()
+        after = session.input.segmenter.deadline()
         assert before is not None
         assert after is not None
         assert after - before == pytest.approx((PAUSE_MS + PAUSE_MARGIN_MS) / 1000, abs=0.2)
         assert [one["type"] for one in client.heard] == ["backpressure"]
-        session.leave()
+        session.stop()
 
     asyncio.run(main())
 
@@ -136,11 +138,11 @@ def test_quiet_final_makes_no_job_and_counts_as_received() -> None:
         session = session_of(client, dispatcher)
         session.chunk(SILENCE, True, 4)
         assert (dispatcher.orders, client.heard) == ([], [])
-        assert (session.audio_seq, session.heard_seq, session.state()["next_index"]) == (4, 4, 0)
+        assert (session.input.cut_seq, session.input.received_seq, session.state()["next_index"]) == (4, 4, 0)
         session.chunk(SPOKEN, True, 5)
         (order,) = dispatcher.orders
-        assert (order.index, session.audio_seq) == (0, 5)
-        session.leave()
+        assert (order.index, session.input.cut_seq) == (0, 5)
+        session.stop()
 
     asyncio.run(main())
 
@@ -151,7 +153,7 @@ def test_whatever_is_left_when_a_closing_session_stops_waiting_is_told_failed_an
         client: Any = Client()
         session = session_of(client, dispatcher, close_wait_ms=0)
         session.remote_jobs[0] = RemoteJob(0, "job-0", "trace-0", monotonic(), monotonic() + 60)
-        session.reorder.next_index = 1
+        session.input.reorder.next_index = 1
         for index in (2, 1):
             session.utterance(said(index), client)
         session.close()
@@ -159,7 +161,7 @@ def test_whatever_is_left_when_a_closing_session_stops_waiting_is_told_failed_an
         assert [one["type"] for one in told] == ["error", "error", "error", "session_close_ack"]
         assert [one["details"]["utterance_index"] for one in told[:3]] == [0, 1, 2]
         assert {one["code"] for one in told[:3]} == {"SESSION_CLOSED"}
-        session.leave()
+        session.stop()
 
     asyncio.run(main())
 
@@ -180,6 +182,6 @@ def test_session_with_too_many_open_jobs_is_paused_and_then_an_utterance_fails_u
         session.job_ended(dispatcher.orders[0], End(Outcome.FAILED, "PROCESSING_ERROR", "x"))
         session.utterance(said(3), client)
         assert [order.index for order in dispatcher.orders] == [0, 1, 3]
-        session.leave()
+        session.stop()
 
     asyncio.run(main())
