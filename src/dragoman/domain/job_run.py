@@ -23,8 +23,8 @@ from dragoman.domain import job_signals as signals
 from dragoman.domain import job_steps as steps
 from dragoman.domain.deadlines import AckTimeout, AttemptTimeout, DeadlineSettings, JobClock, JobTimeout, SlotTimeout
 from dragoman.domain.job import Event, Outcome
-from dragoman.domain.job_signals import EMPTY_REASONS, End, Progress, Signal, belongs_to, end_by
-from dragoman.domain.job_steps import Step, Steps
+from dragoman.domain.job_signals import EMPTY_REASONS, BareSignal, End, Progress, Signal, belongs_to, end_by
+from dragoman.domain.job_steps import BareStep, Step, Steps
 from dragoman.domain.placement import Assign, Wait
 from dragoman.domain.pool import AUTO
 from dragoman.protocol.codec import is_final, reason_of
@@ -95,30 +95,30 @@ class JobRun:
             case signals.Sent():
                 self.clock.dispatched(now, signal.acks)
                 self._sent_at, self._ack_ms = signal.at if signal.acks else None, None
-                return (steps.NotifySent(),)
+                return (BareStep.NOTIFY_SENT,)
             case Assign():
                 self.node_id, self.epoch, self._progress, self._node_back_by = signal.node_id, signal.epoch, None, None
                 return (steps.Send(signal),)
             case signals.ReadyToPlace(begun):
                 if self.cancelled is not None and not begun:
                     return (steps.FinishUnrecorded(End(Outcome.CANCELLED, self.cancelled)),)
-                return (steps.Place(),)
+                return (BareStep.PLACE,)
             case Wait():
                 return self._no_node_found(signal, now)
             case signals.Duplicate(job_id):
                 end = End(Outcome.CANCELLED, "DUPLICATE_REQUEST", f"answered by job {job_id}")
                 return (steps.FinishUnrecorded(end),)
-            case signals.DeclaredDead():
+            case BareSignal.DECLARED_DEAD:
                 end = End(Outcome.FAILED, ErrorCode.INSTANCE_LOST, "its instance was declared dead")
                 return (steps.FinishUnrecorded(end),)
-            case signals.StoreUnavailable():
+            case BareSignal.STORE_UNAVAILABLE:
                 return self._give_up(ErrorCode.SCHEDULER_DEPENDENCY_DOWN, "Redis is unavailable", until=now)
-            case signals.DriverFailed():
+            case BareSignal.DRIVER_FAILED:
                 return self._give_up(ErrorCode.INTERNAL_ERROR, "the scheduler failed on this job", until=now)
-            case signals.TooLarge():
+            case BareSignal.TOO_LARGE:
                 why = "the utterance is too large to be sent to its node"
                 return self._give_up(ErrorCode.INVALID_MESSAGE, why)
-            case signals.Reassigned():
+            case BareSignal.REASSIGNED:
                 return self._find_another(now)
             case signals.NotReassigned(why):
                 return self._give_up(self._move_code, why)
@@ -134,14 +134,14 @@ class JobRun:
                 return self._lost(signal, now)
             case signals.AnotherNodeFree(attempt):
                 return self._move_to_another("node_lost", now) if self.waits_for_node(attempt) else ()
-            case signals.TurnOver():
+            case BareSignal.TURN_OVER:
                 self._turn_over = True
                 self.clock.turn_ended(now)
                 return self._nothing_kept()
             case signals.Overtaken(attempt):
                 self._overtaken = self._overtaken or attempt == self.attempt
                 return self._nothing_kept()
-            case signals.DeadlinePassed():
+            case BareSignal.DEADLINE_PASSED:
                 return self._deadline_passed(now)
             case _:
                 assert_never(signal)
@@ -171,7 +171,7 @@ class JobRun:
     def _answered(self, answer: signals.Answered, now: float) -> Steps:
         result = answer.result
         if not belongs_to(result, self.node_id, self.attempt):
-            return (steps.DropStale(),)
+            return (BareStep.DROP_STALE,)
         end = end_by(result, self.node_id, self._ack_ms)
         if result.success:
             node: Step = steps.NodeWorked(self.clock.work_s(now))
@@ -179,15 +179,15 @@ class JobRun:
             node = steps.ModelMissing(result.error)
             if self.clock.may_retry(now):
                 return (
-                    steps.ResultReceived(),
+                    BareStep.RESULT_RECEIVED,
                     node,
                     *self._end_attempt("model_not_available", ErrorCode.MODEL_NOT_AVAILABLE, now),
                 )
         else:
             node = steps.NodeFailed()
         if reason := self._reason_to_retry(answer, now):
-            return steps.ResultReceived(), node, steps.CheckRetry(end, reason)
-        return steps.ResultReceived(), node, self._finish(Event.RESULT, end, answered=result.success)
+            return BareStep.RESULT_RECEIVED, node, steps.CheckRetry(end, reason)
+        return BareStep.RESULT_RECEIVED, node, self._finish(Event.RESULT, end, answered=result.success)
 
     def _reason_to_retry(self, answer: signals.Answered, now: float) -> str:
         """Why the job gets its one retry on another node; empty if it does not."""
@@ -236,7 +236,7 @@ class JobRun:
                 failed = steps.NodeFailed(self.clock.work_s(now))
                 return (failed, *self._end_attempt("attempt_timeout", ErrorCode.JOB_TIMEOUT, now, cancel=True))
             case SlotTimeout():
-                return (steps.ReleaseSlot(),)
+                return (BareStep.RELEASE_SLOT,)
             case JobTimeout():
                 end = End(Outcome.EXPIRED, ErrorCode.JOB_TIMEOUT, "the job took too long")
                 return steps.CancelAtNode("timeout"), self._finish(Event.EXPIRE, end)
@@ -270,8 +270,8 @@ class JobRun:
         self.clock.reassigned()
         self.node_id = ""
         if self.cancelled is not None:
-            return steps.NotifyMoved(), self._cancelled_end(self.cancelled)
-        return steps.NotifyMoved(), steps.FindAnother(self.attempt, self._excluded, self.clock.job_deadline)
+            return BareStep.NOTIFY_MOVED, self._cancelled_end(self.cancelled)
+        return BareStep.NOTIFY_MOVED, steps.FindAnother(self.attempt, self._excluded, self.clock.job_deadline)
 
     def _no_node_found(self, found: Wait, now: float) -> Steps:
         """The first placement's receipt is recorded with the job, that of a later one with its end."""

@@ -1,6 +1,7 @@
 """What can happen to a job, and how it ends: the signals that its driver gives to `job_run`."""
 
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from dragoman.domain.job import Outcome
 from dragoman.domain.placement import Assign, Receipt, Wait
@@ -50,6 +51,18 @@ def end_by(result: JobResult, node_id: str, ack_ms: float | None = None) -> End:
 # -- signals -----------------------------------------------------------------------------------------
 
 
+class BareSignal(Enum):
+    """A signal without fields."""
+
+    DECLARED_DEAD = auto()  # by other instances, before the job was recorded: the takeover ends the job
+    STORE_UNAVAILABLE = auto()  # Redis did not answer for as long as the job may wait
+    TOO_LARGE = auto()  # no inbox takes the assignment
+    REASSIGNED = auto()  # it is recorded that the attempt is over
+    TURN_OVER = auto()  # the job's turn has ended: an old node need not keep the audio any longer
+    DEADLINE_PASSED = auto()
+    DRIVER_FAILED = auto()  # a step raised something unexpected
+
+
 @dataclass(frozen=True, slots=True)
 class ReadyToPlace:
     """The earlier jobs of the turn have their nodes. `begun`: Redis was already asked for a slot."""
@@ -65,31 +78,11 @@ class Duplicate:
 
 
 @dataclass(frozen=True, slots=True)
-class DeclaredDead:
-    """Other instances declared this one dead before the job was recorded: the takeover ends the job."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoreUnavailable:
-    """Redis did not answer for as long as the job may wait."""
-
-
-@dataclass(frozen=True, slots=True)
 class Sent:
     """The assignment is on its way. `acks`: the node acknowledges jobs."""
 
     at: float
     acks: bool
-
-
-@dataclass(frozen=True, slots=True)
-class TooLarge:
-    """No inbox takes the assignment."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reassigned:
-    """The record says that the attempt is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,28 +133,14 @@ class CancelRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnOver:
-    """The job's turn has ended: an old node need not keep the audio any longer."""
-
-
-@dataclass(frozen=True, slots=True)
 class Overtaken:
     """The node of the attempt has answered a later job of the turn: it will not answer this one any more."""
 
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class DeadlinePassed: ...
-
-
-@dataclass(frozen=True, slots=True)
-class DriverFailed:
-    """A step raised something unexpected."""
-
-
-PlacementResult = Assign | Wait | Duplicate | DeclaredDead | StoreUnavailable
-StepResult = PlacementResult | Sent | TooLarge | Reassigned | NotReassigned | RetryChecked | AnotherNodeFree
-OutsideSignal = AttemptLost | AnotherNodeFree | CancelRequested | TurnOver | Overtaken
+PlacementResult = Assign | Wait | Duplicate | BareSignal
+StepResult = PlacementResult | Sent | NotReassigned | RetryChecked | AnotherNodeFree
+OutsideSignal = AttemptLost | AnotherNodeFree | CancelRequested | Overtaken | BareSignal
 Progress = JobAck | JobStarted | NodePartial
-Signal = ReadyToPlace | StepResult | Answered | Progress | OutsideSignal | DeadlinePassed | DriverFailed
+Signal = ReadyToPlace | StepResult | Answered | Progress | OutsideSignal

@@ -1,6 +1,7 @@
 """What the driver of a job can do next: the steps that `job_run` decides on."""
 
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from dragoman.domain.job import Event
 from dragoman.domain.job_signals import End
@@ -8,9 +9,15 @@ from dragoman.domain.placement import Assign
 from dragoman.protocol.node import JobError, NodePartial
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Find the first node, reserve a slot, record the job."""
+class BareStep(Enum):
+    """A step without fields."""
+
+    PLACE = auto()  # find the first node, reserve a slot, record the job
+    NOTIFY_SENT = auto()
+    NOTIFY_MOVED = auto()
+    RESULT_RECEIVED = auto()  # by the attempt under way
+    RELEASE_SLOT = auto()  # the job stays open without a slot
+    DROP_STALE = auto()  # a result of an earlier attempt, or of another node
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +25,6 @@ class Send:
     """Send the assignment to the node that was chosen."""
 
     choice: Assign
-
-
-@dataclass(frozen=True, slots=True)
-class NotifySent: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +38,6 @@ class NoteProgress:
 @dataclass(frozen=True, slots=True)
 class ForwardPartial:
     partial: NodePartial
-
-
-@dataclass(frozen=True, slots=True)
-class ResultReceived:
-    """The attempt under way has a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +76,6 @@ class WaitForNode:
 
 
 @dataclass(frozen=True, slots=True)
-class ReleaseSlot:
-    """The job stays open without a slot."""
-
-
-@dataclass(frozen=True, slots=True)
 class EndAttempt:
     """The attempt is over: count it. `cancel`: the node may still work on it."""
 
@@ -102,10 +95,6 @@ class Reassign:
     attempt: int
     reason: str
     failed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class NotifyMoved: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,14 +128,8 @@ class FinishUnrecorded:
     end: End
 
 
-@dataclass(frozen=True, slots=True)
-class DropStale:
-    """A result of an earlier attempt, or of another node."""
-
-
 Step = (
-    Place | Send | NotifySent | NoteProgress | ForwardPartial | ResultReceived | NodeWorked | NodeFailed | ModelMissing
-    | CheckRetry | WaitForNode | ReleaseSlot | EndAttempt | CancelAtNode | Reassign | NotifyMoved | FindAnother | Finish
-    | FinishUnrecorded | DropStale
+    BareStep | Send | NoteProgress | ForwardPartial | NodeWorked | NodeFailed | ModelMissing | CheckRetry | WaitForNode
+    | EndAttempt | CancelAtNode | Reassign | FindAnother | Finish | FinishUnrecorded
 )  # fmt: skip
 Steps = tuple[Step, ...]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from dragoman.domain.job import Outcome, State
-from dragoman.domain.job_signals import DeclaredDead, Duplicate
+from dragoman.domain.job_signals import BareSignal, Duplicate
 from dragoman.domain.placement import Assign, NoNode, Wait
 from dragoman.domain.turn import AffinityResult, Turn
 from dragoman.protocol.peer import SlotFreed
@@ -138,7 +138,7 @@ async def test_a_job_whose_instance_was_declared_dead_before_it_was_recorded_is_
         return await record_it(binds_turn, meanwhile)
 
     monkeypatch.setattr(placing, "_record", taken_over)
-    assert await placing.find_node() == DeclaredDead()
+    assert await placing.find_node() == BareSignal.DECLARED_DEAD
     record = await heir.job(mine.job_id)
     assert (record["state"], record["outcome"], record["code"]) == (State.RELEASED, Outcome.FAILED, "INSTANCE_LOST")
     assert (record["driver"], record["session_id"]) == (heir.name, mine.session_id)
@@ -158,7 +158,7 @@ async def test_a_job_that_waited_for_a_node_while_its_instance_was_declared_dead
     await heir.node("n")
     await wait_until(lambda: paused.knows("n"), PATIENCE_S)
     choosing.open()
-    assert await placing == DeclaredDead()
+    assert await placing == BareSignal.DECLARED_DEAD
     assert not await heir.job(mine.job_id)
     assert await heir.stores.turns.current(mine.session_id) is None
     await wait_until(lambda: nothing_held(heir), PATIENCE_S)

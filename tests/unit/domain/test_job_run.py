@@ -14,8 +14,8 @@ from dragoman.domain import job_steps as steps
 from dragoman.domain.deadlines import DeadlineSettings
 from dragoman.domain.job import Outcome
 from dragoman.domain.job_run import JobRun
-from dragoman.domain.job_signals import End, Signal
-from dragoman.domain.job_steps import Step, Steps
+from dragoman.domain.job_signals import BareSignal, End, Signal
+from dragoman.domain.job_steps import BareStep, Step, Steps
 from dragoman.domain.placement import Assign, NoNode, Receipt, Wait
 from dragoman.protocol.codec import raw
 from dragoman.protocol.codes import CancelReason, ErrorCode
@@ -75,7 +75,7 @@ def on_node(*, acks: bool = True, may_park: bool = False, attempt: int = 1, now:
         run.on(signals.Sent(now, acks), now)
         if number < attempt:
             run.on(signals.AttemptLost("node_lost", number), now)
-            run.on(signals.Reassigned(), now)
+            run.on(BareSignal.REASSIGNED, now)
     return run
 
 
@@ -100,7 +100,7 @@ def retried(first: JobResult) -> JobRun:
     *_, check = run.on(signals.Answered(first, had_later=True), 2.0)
     assert isinstance(check, steps.CheckRetry)
     run.on(signals.RetryChecked(check.end, check.reason, possible=True), 2.0)
-    return after(run, signals.Reassigned(), node("n2"), signals.Sent(2.0, acks=True))
+    return after(run, BareSignal.REASSIGNED, node("n2"), signals.Sent(2.0, acks=True))
 
 
 def waiting_for_retry() -> JobRun:
@@ -109,7 +109,7 @@ def waiting_for_retry() -> JobRun:
     *_, check = run.on(answered(error=BROKEN), 2.0)
     assert isinstance(check, steps.CheckRetry)
     run.on(signals.RetryChecked(check.end, check.reason, possible=True), 2.0)
-    return after(run, signals.Reassigned())
+    return after(run, BareSignal.REASSIGNED)
 
 
 def shown(step: Step) -> str:
@@ -135,7 +135,7 @@ def shown(step: Step) -> str:
             return f"send {choice.node_id}"
         case steps.WaitForNode(attempt, until):
             return f"wait for node {attempt} until {until:g}"
-    return type(step).__name__
+    return step.name if isinstance(step, BareStep) else type(step).__name__
 
 
 @dataclass(frozen=True)
@@ -148,18 +148,18 @@ class Row:
 
 LOST = signals.AttemptLost("node_lost", 1)
 MOVE = ("end attempt node_lost", "reassign 1 node_lost")
-OK = ("ResultReceived", "NodeWorked", "finish result ok")
+OK = ("RESULT_RECEIVED", "NodeWorked", "finish result ok")
 GONE = ("cancel at node socket closed", "finish cancel cancelled socket closed")
 
 TABLE: dict[str, Row] = {
     # placing
-    "its turn has come": Row(fresh, signals.ReadyToPlace(False), ("Place",)),
+    "its turn has come": Row(fresh, signals.ReadyToPlace(False), ("PLACE",)),
     "cancelled before Redis was asked": Row(
         lambda: cancelled(fresh()),
         signals.ReadyToPlace(False),
         ("finish unrecorded cancelled socket closed",),
     ),
-    "cancelled after Redis was asked": Row(lambda: cancelled(fresh()), signals.ReadyToPlace(True), ("Place",)),
+    "cancelled after Redis was asked": Row(lambda: cancelled(fresh()), signals.ReadyToPlace(True), ("PLACE",)),
     "a node was found": Row(fresh, node("n1"), ("send n1",)),
     "a node was found for a cancelled job": Row(lambda: cancelled(fresh()), node("n1"), ("send n1",)),
     "no node was found": Row(fresh, no_node(), ("finish give_up failed NO_AVAILABLE_NODE",)),
@@ -169,15 +169,15 @@ TABLE: dict[str, Row] = {
     "another job has the request": Row(
         fresh, signals.Duplicate("other"), ("finish unrecorded cancelled DUPLICATE_REQUEST",)
     ),
-    "the instance was declared dead": Row(fresh, signals.DeclaredDead(), ("finish unrecorded failed INSTANCE_LOST",)),
+    "the instance was declared dead": Row(fresh, BareSignal.DECLARED_DEAD, ("finish unrecorded failed INSTANCE_LOST",)),
     "Redis is unavailable": Row(
-        fresh, signals.StoreUnavailable(), ("finish give_up failed SCHEDULER_DEPENDENCY_DOWN",)
+        fresh, BareSignal.STORE_UNAVAILABLE, ("finish give_up failed SCHEDULER_DEPENDENCY_DOWN",)
     ),
-    "a bug in the driver": Row(on_node, signals.DriverFailed(), ("finish give_up failed INTERNAL_ERROR",)),
+    "a bug in the driver": Row(on_node, BareSignal.DRIVER_FAILED, ("finish give_up failed INTERNAL_ERROR",)),
     # sending
-    "sent": Row(lambda: after(fresh(), node("n1")), signals.Sent(1.0, True), ("NotifySent",)),
+    "sent": Row(lambda: after(fresh(), node("n1")), signals.Sent(1.0, True), ("NOTIFY_SENT",)),
     "too large for an inbox": Row(
-        lambda: after(fresh(), node("n1")), signals.TooLarge(), ("finish give_up failed INVALID_MESSAGE",)
+        lambda: after(fresh(), node("n1")), BareSignal.TOO_LARGE, ("finish give_up failed INVALID_MESSAGE",)
     ),
     "the assignment bounced": Row(
         on_node,
@@ -223,26 +223,26 @@ TABLE: dict[str, Row] = {
     "a result without text": Row(
         on_node,
         signals.Answered(JobResult(attempt_id=1, node_id="n1", utterance_index=0, success=True, **ABOUT)),
-        ("ResultReceived", "NodeWorked", "finish result empty"),
+        ("RESULT_RECEIVED", "NodeWorked", "finish result empty"),
     ),
-    "a result of an earlier attempt": Row(lambda: on_node(attempt=2), answered("n2", 1), ("DropStale",)),
-    "a result of an earlier node": Row(lambda: on_node(attempt=2), answered("n1", 2), ("DropStale",)),
-    "a failure": Row(on_node, answered(error=BROKEN), ("ResultReceived", "NodeFailed", "check retry job_failed")),
+    "a result of an earlier attempt": Row(lambda: on_node(attempt=2), answered("n2", 1), ("DROP_STALE",)),
+    "a result of an earlier node": Row(lambda: on_node(attempt=2), answered("n1", 2), ("DROP_STALE",)),
+    "a failure": Row(on_node, answered(error=BROKEN), ("RESULT_RECEIVED", "NodeFailed", "check retry job_failed")),
     "a failure that lies in the job": Row(
-        on_node, answered(error=FINAL), ("ResultReceived", "NodeFailed", "finish result failed PROCESSING_ERROR")
+        on_node, answered(error=FINAL), ("RESULT_RECEIVED", "NodeFailed", "finish result failed PROCESSING_ERROR")
     ),
     "a failure of a parked job": Row(
-        parked, answered(error=BROKEN), ("ResultReceived", "NodeFailed", "finish result failed PROCESSING_ERROR")
+        parked, answered(error=BROKEN), ("RESULT_RECEIVED", "NodeFailed", "finish result failed PROCESSING_ERROR")
     ),
     "a failure of the last attempt": Row(
         lambda: on_node(attempt=3),
         answered("n3", 3, error=BROKEN),
-        ("ResultReceived", "NodeFailed", "finish result failed PROCESSING_ERROR"),
+        ("RESULT_RECEIVED", "NodeFailed", "finish result failed PROCESSING_ERROR"),
     ),
     "a second failure": Row(
         lambda: retried(result(error=BROKEN)),
         answered("n2", 2, error=BROKEN),
-        ("ResultReceived", "NodeFailed", "finish result failed PROCESSING_ERROR"),
+        ("RESULT_RECEIVED", "NodeFailed", "finish result failed PROCESSING_ERROR"),
     ),
     "another node may retry": Row(
         on_node,
@@ -257,23 +257,23 @@ TABLE: dict[str, Row] = {
     "a missing model": Row(
         on_node,
         answered(error=NO_MODEL),
-        ("ResultReceived", "ModelMissing", "end attempt model_not_available", "reassign 1 model_not_available"),
+        ("RESULT_RECEIVED", "ModelMissing", "end attempt model_not_available", "reassign 1 model_not_available"),
     ),
     "a missing model at the last attempt": Row(
         lambda: on_node(attempt=3),
         answered("n3", 3, error=NO_MODEL),
-        ("ResultReceived", "ModelMissing", "finish result failed MODEL_NOT_AVAILABLE"),
+        ("RESULT_RECEIVED", "ModelMissing", "finish result failed MODEL_NOT_AVAILABLE"),
     ),
     "text without its translation": Row(on_node, answered(translated=""), OK),
     "text without its translation from a node that had a later utterance": Row(
         on_node,
         answered(translated="", had_later=True),
-        ("ResultReceived", "NodeWorked", "check retry untranslated"),
+        ("RESULT_RECEIVED", "NodeWorked", "check retry untranslated"),
     ),
     "a failure after text without its translation": Row(
         lambda: retried(result(translated="")),
         answered("n2", 2, error=BROKEN),
-        ("ResultReceived", "NodeFailed", "finish result ok"),
+        ("RESULT_RECEIVED", "NodeFailed", "finish result ok"),
     ),
     # losses
     "its node is lost": Row(on_node, LOST, MOVE),
@@ -298,22 +298,22 @@ TABLE: dict[str, Row] = {
     "another node is free and the job does not wait": Row(on_node, signals.AnotherNodeFree(1), ()),
     "the node did not come back": Row(
         lambda: after(on_node(), signals.AttemptLost("node_lost", 1, grace_s=10)),
-        signals.DeadlinePassed(),
+        BareSignal.DEADLINE_PASSED,
         MOVE,
         now=12.0,
     ),
     "the node of a cancelled job is lost": Row(lambda: cancelled(on_node()), LOST, GONE),
     # the next attempt
-    "reassigned": Row(lambda: after(on_node(), LOST), signals.Reassigned(), ("NotifyMoved", "find 2 not any")),
+    "reassigned": Row(lambda: after(on_node(), LOST), BareSignal.REASSIGNED, ("NOTIFY_MOVED", "find 2 not any")),
     "reassigned after it was not delivered": Row(
         lambda: after(on_node(), signals.AttemptLost("assign_gone", 1, delivered=False)),
-        signals.Reassigned(),
-        ("NotifyMoved", "find 2 not n1"),
+        BareSignal.REASSIGNED,
+        ("NOTIFY_MOVED", "find 2 not n1"),
     ),
     "reassigned and cancelled": Row(
         lambda: cancelled(after(on_node(), LOST)),
-        signals.Reassigned(),
-        ("NotifyMoved", "finish cancel cancelled socket closed"),
+        BareSignal.REASSIGNED,
+        ("NOTIFY_MOVED", "finish cancel cancelled socket closed"),
     ),
     "not reassigned": Row(
         lambda: after(on_node(), LOST),
@@ -321,7 +321,7 @@ TABLE: dict[str, Row] = {
         ("finish give_up failed NODE_UNAVAILABLE",),
     ),
     "no other node was found": Row(
-        lambda: after(on_node(), LOST, signals.Reassigned()),
+        lambda: after(on_node(), LOST, BareSignal.REASSIGNED),
         no_node(),
         ("finish give_up failed NODE_UNAVAILABLE",),
     ),
@@ -331,26 +331,26 @@ TABLE: dict[str, Row] = {
         ("finish give_up failed PROCESSING_ERROR",),
     ),
     # time
-    "nothing is due": Row(on_node, signals.DeadlinePassed(), ()),
+    "nothing is due": Row(on_node, BareSignal.DEADLINE_PASSED, ()),
     "not acknowledged in time": Row(
         on_node,
-        signals.DeadlinePassed(),
+        BareSignal.DEADLINE_PASSED,
         ("NodeFailed", "end attempt ack_timeout cancel", "reassign 1 ack_timeout"),
         now=3.0,
     ),
     "the attempt takes too long": Row(
         lambda: after(on_node(), JobAck(attempt_id=1, node_id="n1", **ABOUT)),
-        signals.DeadlinePassed(),
+        BareSignal.DEADLINE_PASSED,
         ("NodeFailed", "end attempt attempt_timeout cancel", "reassign 1 attempt_timeout"),
         now=13.0,
     ),
     "the job takes too long": Row(
         on_node,
-        signals.DeadlinePassed(),
+        BareSignal.DEADLINE_PASSED,
         ("cancel at node timeout", "finish expire expired JOB_TIMEOUT"),
         now=60.0,
     ),
-    "the slot of a parked job": Row(parked, signals.DeadlinePassed(), ("ReleaseSlot",), now=13.0),
+    "the slot of a parked job": Row(parked, BareSignal.DEADLINE_PASSED, ("RELEASE_SLOT",), now=13.0),
     # turns and cancelling
     "cancelled": Row(lambda: cancelled(on_node()), signals.CancelRequested("socket closed"), GONE),
     "skipped while it is parked": Row(
@@ -358,16 +358,16 @@ TABLE: dict[str, Row] = {
         signals.CancelRequested(CancelReason.SKIPPED),
         ("finish cancel cancelled SKIPPED",),
     ),
-    "its turn is over": Row(parked, signals.TurnOver(), ()),
+    "its turn is over": Row(parked, BareSignal.TURN_OVER, ()),
     "its node answered a later job of an open turn": Row(parked, signals.Overtaken(1), ()),
     "its turn is over and its node answered a later job": Row(
-        lambda: after(parked(), signals.TurnOver()), signals.Overtaken(1), ("finish result empty",)
+        lambda: after(parked(), BareSignal.TURN_OVER), signals.Overtaken(1), ("finish result empty",)
     ),
     "its turn is over and another attempt was overtaken": Row(
-        lambda: after(parked(), signals.TurnOver()), signals.Overtaken(7), ()
+        lambda: after(parked(), BareSignal.TURN_OVER), signals.Overtaken(7), ()
     ),
     "a job that is not parked is overtaken in a turn that is over": Row(
-        lambda: after(on_node(), signals.TurnOver()), signals.Overtaken(1), ()
+        lambda: after(on_node(), BareSignal.TURN_OVER), signals.Overtaken(1), ()
     ),
 }
 
@@ -392,7 +392,7 @@ def test_failure_that_no_other_node_can_retry_has_both_reasons() -> None:
 
 def test_end_waits_for_redis_until_the_job_deadline_unless_redis_is_known_to_be_unavailable() -> None:
     *_, finish = on_node().on(answered(), 2.0)
-    (at_once,) = on_node().on(signals.StoreUnavailable(), 2.0)
+    (at_once,) = on_node().on(BareSignal.STORE_UNAVAILABLE, 2.0)
     assert isinstance(finish, steps.Finish)
     assert isinstance(at_once, steps.Finish)
     assert (finish.until, at_once.until) == (60.0, 2.0)
@@ -431,19 +431,23 @@ class Simulation:
 
     def execute(self, step: Step, cause: Signal) -> Signal | None:
         match step:
-            case steps.Place():
+            case BareStep.PLACE:
                 return self.pick(
-                    node("n1"), no_node(), signals.Duplicate("x"), signals.DeclaredDead(), signals.StoreUnavailable()
+                    node("n1"),
+                    no_node(),
+                    signals.Duplicate("x"),
+                    BareSignal.DECLARED_DEAD,
+                    BareSignal.STORE_UNAVAILABLE,
                 )
             case steps.FindAnother(attempt):
                 assert self.run.cancelled is None, "a cancelled job gets no other node"
                 return self.pick(node(f"n{attempt}"), node("n1"), no_node(), signals.NotReassigned("changed"))
             case steps.Send(choice):
                 self.sent.append((self.run.attempt, choice.node_id))
-                return self.pick(signals.Sent(self.now, self._acks), signals.TooLarge())
+                return self.pick(signals.Sent(self.now, self._acks), BareSignal.TOO_LARGE)
             case steps.Reassign():
                 assert not self.run.clock.parked, "a parked job does not move"
-                return self.pick(signals.Reassigned(), signals.NotReassigned("moved on"), signals.StoreUnavailable())
+                return self.pick(BareSignal.REASSIGNED, signals.NotReassigned("moved on"), BareSignal.STORE_UNAVAILABLE)
             case steps.CheckRetry(end, reason):
                 return signals.RetryChecked(end, reason, possible=bool(self._draw(st.integers(0, 1))))
             case steps.Finish() | steps.FinishUnrecorded():
@@ -465,10 +469,10 @@ class Simulation:
             signals.AttemptLost("node_lost", attempt, grace_s=5.0),
             signals.AttemptLost("assign_gone", attempt, delivered=False),
             signals.AnotherNodeFree(attempt),
-            signals.TurnOver(),
+            BareSignal.TURN_OVER,
             signals.Overtaken(attempt),
             signals.CancelRequested("socket closed"),
-            signals.DeadlinePassed(),
+            BareSignal.DEADLINE_PASSED,
         )
 
     def pick_name(self) -> str:
@@ -489,14 +493,14 @@ def test_job_ends_once_whatever_happens(data: st.DataObject, may_park: bool, ack
             here.run.cancel(signal.reason)
         here.follow(signal)
     if not here.ends:
-        here.follow(signals.TurnOver())  # a session that ends, ends its turns
+        here.follow(BareSignal.TURN_OVER)  # a session that ends, ends its turns
     for _ in range(20):
         if here.ends:
             break
         deadline = here.run.deadline()
         assert deadline is not None, "an open job of a turn that is over has a deadline"
         here.now = max(here.now, deadline)
-        here.follow(signals.DeadlinePassed())
+        here.follow(BareSignal.DEADLINE_PASSED)
     ((end, cause),) = here.ends
     attempts = [attempt for attempt, _ in here.sent]
     assert attempts == sorted(set(attempts)), "an attempt is sent once"

@@ -9,7 +9,7 @@ import structlog
 
 from dragoman.domain.deadlines import DeadlineSettings
 from dragoman.domain.job_run import JobRun
-from dragoman.domain.job_signals import AttemptLost, CancelRequested, JobMessage, Overtaken, TurnOver
+from dragoman.domain.job_signals import AttemptLost, BareSignal, CancelRequested, JobMessage, Overtaken
 from dragoman.domain.release import Drop, Settled
 from dragoman.protocol.codec import decode_node
 from dragoman.protocol.codes import NodeFeature
@@ -157,7 +157,7 @@ class Dispatcher:
         """The time of jobs that an old node may have parked for the rest of their turn runs from now."""
         for driver in self._of_session(session_id):
             if driver.request.may_park and driver.request.turn_queue.turn.id == turn_id:
-                driver.on_signal(TurnOver())
+                driver.on_signal(BareSignal.TURN_OVER)
 
     def is_elsewhere(self, job_id: str, node_id: str | None) -> bool:
         """Whether an unfinished job waits for a node, or is on another than `node_id`."""

@@ -21,8 +21,8 @@ from dragoman.domain import job_signals as signals
 from dragoman.domain import job_steps as steps
 from dragoman.domain.job import Event, Reply
 from dragoman.domain.job_run import JobRun
-from dragoman.domain.job_signals import End, JobMessage, OutsideSignal, Signal, StepResult
-from dragoman.domain.job_steps import Step
+from dragoman.domain.job_signals import BareSignal, End, JobMessage, OutsideSignal, Signal, StepResult
+from dragoman.domain.job_steps import BareStep, Step
 from dragoman.domain.placement import Assign, NoNode, Wait
 from dragoman.protocol.codec import encode
 from dragoman.protocol.codes import NodeFeature
@@ -143,7 +143,7 @@ class Driver:
     async def fail(self) -> None:
         """Something unexpected happened: end the job all the same, so that the listener is notified."""
         if not self.ended:
-            await self._follow(signals.DriverFailed())
+            await self._follow(BareSignal.DRIVER_FAILED)
 
     def close(self) -> None:
         """Nothing of the job may delay another."""
@@ -164,7 +164,7 @@ class Driver:
                 if timer is not None:
                     timer.cancel()
         if not self._queue:
-            return signals.DeadlinePassed()
+            return BareSignal.DEADLINE_PASSED
         signal = self._queue.popleft()
         if not isinstance(signal, JobResult):
             return signal
@@ -181,18 +181,18 @@ class Driver:
     async def _execute(self, step: Step) -> StepResult | None:
         run, request = self._run, self.request
         match step:
-            case steps.ResultReceived():
+            case BareStep.RESULT_RECEIVED:
                 self._metrics.stage("result", request)
             case steps.NodeWorked(work_s):
                 self._health.took(run.node_id, work_s, request)
                 self._health.succeeded(run.node_id)
             case steps.Finish():
                 await self._finish(step)
-            case steps.Place():
+            case BareStep.PLACE:
                 return await self._place()
             case steps.Send(choice):
                 return await self._send(choice)
-            case steps.NotifySent():
+            case BareStep.NOTIFY_SENT:
                 self._listener.job_dispatched(request, run.node_id, run.attempt)
             case steps.NoteProgress():
                 self._note_progress(step)
@@ -207,7 +207,7 @@ class Driver:
                 return signals.RetryChecked(end, reason, self._placement.may_retry(run.node_id))
             case steps.WaitForNode():
                 return self._wait_for_node(step)
-            case steps.ReleaseSlot():
+            case BareStep.RELEASE_SLOT:
                 await self._try_to_release_slot()
             case steps.EndAttempt():
                 self._end_attempt(step)
@@ -215,13 +215,13 @@ class Driver:
                 self._cancel_at_node(reason)
             case steps.Reassign():
                 return await self._reassign(step)
-            case steps.NotifyMoved():
+            case BareStep.NOTIFY_MOVED:
                 self._listener.job_moved(request)
             case steps.FindAnother():
                 return await self._find_another(step)
             case steps.FinishUnrecorded(end):
                 self._notify_end(end)
-            case steps.DropStale():
+            case BareStep.DROP_STALE:
                 self._metrics.dropped("stale")
             case _:
                 assert_never(step)
@@ -267,7 +267,7 @@ class Driver:
         if verdict is Push.OK:
             return signals.Sent(sent_at, acks)
         if verdict is Push.TOO_LARGE:
-            return signals.TooLarge()
+            return BareSignal.TOO_LARGE
         self.on_signal(signals.AttemptLost(f"assign_{verdict.lower()}", run.attempt, delivered=False))
         return None
 
@@ -330,16 +330,16 @@ class Driver:
             reply = await self._records.reassign(self.request.job_id, step.attempt, step.reason)
             await self._placement.release_slot()
         except StoreError:
-            return signals.StoreUnavailable()
+            return BareSignal.STORE_UNAVAILABLE
         if reply is not Reply.OK:
             return signals.NotReassigned(f"the job could not be reassigned: {reply}")
-        return signals.Reassigned()
+        return BareSignal.REASSIGNED
 
     async def _find_another(self, step: steps.FindAnother) -> StepResult:
         try:
             placed = await self._placement.replace(self, step.attempt, step.excluded, step.until)
         except StoreError:
-            return signals.StoreUnavailable()
+            return BareSignal.STORE_UNAVAILABLE
         return placed if placed is not None else signals.NotReassigned("another instance changed the job")
 
     async def _try_to_release_slot(self) -> None:

@@ -21,7 +21,7 @@ import msgspec
 import structlog
 
 from dragoman.domain.job import Event, Outcome, Reply
-from dragoman.domain.job_signals import DeclaredDead, Duplicate, PlacementResult, StoreUnavailable
+from dragoman.domain.job_signals import BareSignal, Duplicate, PlacementResult
 from dragoman.domain.placement import Ask, Assign, NoNode, Wait
 from dragoman.services.loops import answers, retry, unawaited
 from dragoman.services.speech.job_request import JobRequest
@@ -104,9 +104,9 @@ class JobPlacement:
             )
             if self._reservation is not None and self.slot is None:
                 self._reservation.forget()
-            return StoreUnavailable()
+            return BareSignal.STORE_UNAVAILABLE
 
-    async def _place(self, waiter: Waiter) -> Assign | Wait | Duplicate | DeclaredDead:
+    async def _place(self, waiter: Waiter) -> PlacementResult:
         placer, request = self._placer, self._request
         bound, refused = False, set[str]()
         while True:
@@ -132,7 +132,7 @@ class JobPlacement:
             if recorded is Recorded.OK:
                 return choice
             await self._abandon()
-            return DeclaredDead() if recorded is Recorded.ENDED else await self._lost_binding()
+            return BareSignal.DECLARED_DEAD if recorded is Recorded.ENDED else await self._lost_binding()
 
     def _choose(self, choice: Assign | Wait) -> Assign | Wait:
         request = self._request
@@ -157,7 +157,7 @@ class JobPlacement:
         ]
         return asked if self._state_written is None else [*asked, self._state_written]
 
-    async def _bind(self) -> Duplicate | DeclaredDead | None:
+    async def _bind(self) -> Duplicate | BareSignal | None:
         """The answer to write 1: None if the request is ours."""
         jobs, request = self._jobs, self._request
         give_up_at = monotonic() + 2 * LOCK_MS / 1000
@@ -170,7 +170,7 @@ class JobPlacement:
             if binding is not None and binding.job_id != request.job_id:
                 return Duplicate(binding.job_id)
             if driven == b"DECLARED_DEAD":
-                return DeclaredDead()
+                return BareSignal.DECLARED_DEAD
             if locked is not None or await self._own_lock():
                 return None
             # The instance that is creating the job may need this very slot.
