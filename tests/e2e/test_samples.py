@@ -128,15 +128,19 @@ async def test_session_of_the_readme_prints_translations(redis_at: RedisAt, tmp_
     assert re.fullmatch(r"0 \[es\] utterance 0 of s-\w+\n", printed)
 
 
-async def test_session_by_hand_of_the_readme_has_the_transcript_beside_it(redis_at: RedisAt, tmp_path: Path) -> None:
+async def test_session_without_the_sdk_receives_the_messages_of_its_transcript(
+    redis_at: RedisAt, tmp_path: Path
+) -> None:
     async with serving(redis_at, tmp_path, node=True) as instance:
-        printed = await output(program("README.md", "ws_connect"), instance, tmp_path)
+        printed = await output(program("docs/guides/python-client.md", "ws_connect"), instance, tmp_path)
     ack, *rest = printed.splitlines()
     received = [("session_init_ack", None)] + [
         (message["type"], message.get("event")) for message in map(json.loads, rest)
     ]
     assert "session_init_ack" in ack
-    shown = re.findall(r'^< \{"type":"(\w+)"(?:.*"event":"(\w+)")?', (ROOT / "README.md").read_text(), re.M)
+    shown = re.findall(
+        r'^< \{"type":"(\w+)"(?:.*"event":"(\w+)")?', (ROOT / "docs/guides/python-client.md").read_text(), re.M
+    )
     assert set(received) == {(type, event or None) for type, event in shown}
     assert received[-1] == ("session_close_ack", None)
 

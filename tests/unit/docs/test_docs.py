@@ -90,6 +90,16 @@ def test_every_page_of_the_documentation_is_in_its_index() -> None:
     assert [path.name for path in PAGES if path.is_relative_to(index.parent) and path not in {index, *linked}] == []
 
 
+def test_the_chinese_readme_has_the_sections_commands_and_links_of_the_english_one() -> None:
+    english, chinese = ROOT / "README.md", ROOT / "README.zh-CN.md"
+    for parts in (
+        lambda path: [re.sub(r" +#.*", "", body) for body in fences(path, "sh", "console")],
+        lambda path: [link for link in LINK.findall(prose(path)) if not link.startswith("README")],
+        lambda path: re.findall(r"^#+ ", prose(path), re.M),
+    ):
+        assert parts(english) == parts(chinese)
+
+
 @page
 def test_every_test_that_is_named_exists(path: Path) -> None:
     named = {word for code in inline(path) for word in re.findall(r"\btests/[\w/]+\.py\b", code)}
