@@ -1,3 +1,5 @@
+"""Recordings sent at the pace of speech, and the transcript of the results."""
+
 import io
 import struct
 import wave
@@ -8,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dragoman.client import Ended, Failed, Partial, Result, Throttled, Transcript
+from dragoman.client.pacing import RateLimit, Throttle
 from dragoman.client.recording import (
     CHUNK_MS,
     MAX_CHUNK_BYTES,
@@ -21,7 +25,7 @@ from dragoman.client.recording import (
     tone_sentences,
 )
 from dragoman.protocol.audio import duration_ms, opus_packets, opus_run
-from unit.client.fake_server import run_of
+from unit.client.fake_server import result, run_of
 
 
 def wav(rate: int = 16000, channels: int = 1, width: int = 2, samples: bytes = bytes(100)) -> bytes:
@@ -199,3 +203,166 @@ def test_tone_sentences_are_short_and_audible() -> None:
         assert 500 <= one.duration_ms <= 3000
         loudest = max(map(abs, array("h", b"".join(one.chunks()))))
         assert 1000 < loudest < 32767
+
+
+def test_only_the_rate_delays_audio() -> None:
+    throttle = Throttle(per_s=100)
+    assert throttle.wait_s(5.0) == 0
+    throttle.sent(5.0)
+    assert throttle.wait_s(5.0) == pytest.approx(0.01)
+    assert throttle.wait_s(5.01) == pytest.approx(0)
+
+
+def test_pause_stops_audio_for_its_time() -> None:
+    throttle = Throttle()
+    throttle.press("PAUSE", 1500, 10.0)
+    assert throttle.wait_s(10.0) == pytest.approx(1.5)
+    assert throttle.wait_s(11.5) == 0
+
+
+def test_a_pause_without_a_time_lasts_two_seconds() -> None:
+    throttle = Throttle()
+    throttle.press("PAUSE", None, 10.0)
+    assert throttle.wait_s(10.0) == pytest.approx(2.0)
+
+
+def test_a_shorter_pause_does_not_end_a_longer_one() -> None:
+    throttle = Throttle()
+    throttle.press("PAUSE", 2000, 10.0)
+    throttle.press("PAUSE", 100, 10.1)
+    assert throttle.wait_s(10.5) == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("action", ["BUSY", "SLOW_DOWN"])
+def test_one_piece_goes_every_half_second_while_the_server_is_busy(action: str) -> None:
+    throttle = Throttle()
+    throttle.press(action, None, 10.0)
+    assert throttle.wait_s(10.0) == 0
+    throttle.sent(10.0)
+    assert throttle.wait_s(10.1) == pytest.approx(0.4)
+    throttle.sent(10.5)
+    throttle.press(action, None, 11.0)
+    assert throttle.wait_s(11.0) == 0
+    throttle.sent(12.9)
+    assert throttle.wait_s(12.9) == pytest.approx(0.1)  # it is over at 13
+    assert throttle.wait_s(13.0) == 0
+
+
+def test_an_action_nobody_knows_changes_nothing() -> None:
+    throttle = Throttle()
+    throttle.press("DANCE", 5000, 10.0)
+    assert throttle.wait_s(10.0) == 0
+
+
+def test_the_chunk_after_an_empty_final_waits_so_that_it_is_not_taken_for_a_part_of_it() -> None:
+    throttle = Throttle(after_final_s=0.1)
+    throttle.sent(10.0, empty_final=True)
+    assert throttle.wait_s(10.0) == pytest.approx(0.1)
+    assert throttle.wait_s(10.1) == 0
+
+
+def test_rate_limit_allows_a_burst_and_then_the_rate() -> None:
+    limit = RateLimit(per_s=10, burst=3)
+    for _ in range(3):
+        assert limit.wait_s(0.0) == 0
+        limit.sent(0.0)
+    assert limit.wait_s(0.0) == pytest.approx(0.1)
+    assert limit.wait_s(0.11) == 0
+
+
+def test_rate_limit_allows_no_more_than_a_burst_after_silence() -> None:
+    limit = RateLimit(per_s=10, burst=2)
+    now, sent = 1000.0, 0
+    while limit.wait_s(now) == 0:
+        limit.sent(now)
+        sent += 1
+    assert sent == 2
+
+
+def said(index: int, text: str = "text_asr", session: str = "s-1", backfilled: bool = False) -> Result:
+    return Result(result(session, index, text, backfilled=backfilled))
+
+
+def partial(index: int, text: str) -> Partial:
+    return Partial("s-1", index, text, False, f"job-{index}")
+
+
+@given(st.permutations(range(12)))
+def test_lines_are_in_the_order_of_speech_whatever_order_they_came_in(order: list[int]) -> None:
+    transcript = Transcript()
+    for index in order:
+        transcript.add(said(index))
+    assert [line.index for line in transcript.lines] == sorted(order)
+
+
+def test_a_late_result_is_put_in_its_place_and_marked() -> None:
+    transcript = Transcript()
+    transcript.add(said(0))
+    transcript.add(said(2))
+    line = transcript.add(said(1, "late", backfilled=True))
+    assert line is transcript.lines[1]
+    assert [(line.index, line.backfilled) for line in transcript.lines] == [(0, False), (1, True), (2, False)]
+
+
+def test_partials_grow_in_place_until_the_result() -> None:
+    transcript = Transcript()
+    transcript.add(partial(0, "so"))
+    transcript.add(partial(0, "so far"))
+    assert [(line.text_asr, line.text_translated, line.done) for line in transcript.lines] == [("so far", "", False)]
+    transcript.add(said(0, "so far so good"))
+    assert transcript.add(partial(0, "too late")) is None
+    assert [(line.text_asr, line.text_translated) for line in transcript.lines] == [
+        ("so far so good", "[es] so far so good")
+    ]
+    assert transcript.lines[0].done
+
+
+def test_the_first_result_of_an_index_stands() -> None:
+    transcript = Transcript()
+    transcript.add(said(0, "first"))
+    assert transcript.add(said(0, "second")) is None
+    assert [line.text_asr for line in transcript.lines] == ["first"]
+
+
+def test_a_failure_is_shown_in_its_place_until_a_result_comes_after_all() -> None:
+    transcript = Transcript()
+    failed = Failed("s-1", 0, "NO_AVAILABLE_NODE", "no node", "job-0")
+    assert transcript.add(failed) is transcript.lines[0]
+    assert transcript.add(failed) is None
+    assert [line.failure for line in transcript.lines] == [failed]
+    transcript.add(said(0))
+    assert [(line.failure, line.text_translated) for line in transcript.lines] == [(None, "[es] text_asr")]
+
+
+def test_a_session_in_the_place_of_a_lost_one_goes_on_below_it() -> None:
+    transcript = Transcript()
+    for event in (
+        said(0, "a"),
+        said(1, "b"),
+        said(0, "c", session="s-2"),
+        said(2, "late", backfilled=True),
+    ):
+        transcript.add(event)
+    assert [line.text_asr for line in transcript.lines] == ["a", "b", "late", "c"]
+
+
+def test_a_skipped_utterance_has_a_line_and_an_empty_one_only_if_something_was_shown_of_it() -> None:
+    transcript = Transcript()
+    transcript.add(partial(1, "um"))
+    for index, state in enumerate(("skipped", "empty", "empty")):
+        transcript.add(Ended("s-1", index, state, f"job-{index}"))
+    assert [(line.index, line.ended, line.done) for line in transcript.lines] == [
+        (0, "skipped", True),
+        (1, "empty", True),
+    ]
+    assert [line.job_id for line in transcript.lines] == ["job-0", "job-1"]
+
+
+def test_the_end_of_a_line_that_is_settled_changes_nothing() -> None:
+    transcript = Transcript()
+    transcript.add(said(0))
+    assert transcript.add(Ended("s-1", 0, "sent", "job-0")) is None
+
+
+def test_other_events_change_no_line() -> None:
+    assert Transcript().add(Throttled("BUSY", None, "")) is None

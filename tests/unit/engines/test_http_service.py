@@ -1,14 +1,18 @@
+"""Engines behind an HTTP service."""
+
 import asyncio
 import logging
 import time
 
 import pytest
 
-from dragoman.engines import EngineFailed, Missing
+from dragoman.engines import EngineFailed, Missing, Recognised
 from dragoman.engines.engine import deadline_in
 from dragoman.engines.http_service import TRIES, HttpService, retry_after_s
+from dragoman.engines.libretranslate import LibreTranslate
+from dragoman.engines.openai import OpenAIRecogniser, OpenAISynthesiser, OpenAITranslator
 from dragoman.node import ModelNotAvailable
-from support.engines import KEY, Fault, ModelServer, model_server, needs_wheels
+from support.engines import KEY, Fault, ModelServer, beep, model_server, needs_wheels
 from support.waiting import wait_until
 
 pytestmark = needs_wheels
@@ -127,3 +131,129 @@ def test_retry_after_is_seconds_or_a_date() -> None:
     assert retry_after_s("Thu, 01 Jan 1970 00:01:00 GMT", 20) == 40
     assert retry_after_s("soon", 0) is None
     assert retry_after_s(None, 0) is None
+
+
+async def test_its_pairs_are_those_it_lists_and_it_translates() -> None:
+    async with model_server() as server:
+        engine = LibreTranslate(server.url, KEY)
+        await engine.open()
+        assert {("en", "es"), ("es", "en"), ("de", "en")} <= engine.pairs
+        assert ("de", "es") not in engine.pairs
+        assert (await engine.translate("we need a doctor", "en", "es")).strip() == "Necesitamos un médico."
+        asked = {"q": "we need a doctor", "source": "en", "target": "es", "format": "text", "api_key": KEY}
+        assert server.last("/translate") == asked
+        assert server.authorizations == [None, None]
+        await engine.close()
+
+
+async def test_one_that_is_not_there_is_told_with_what_helps() -> None:
+    async with model_server() as server:
+        pass
+    with pytest.raises(Missing, match=r"No LibreTranslate answers at .* --translate-url"):
+        await LibreTranslate(server.url).open()
+
+
+async def test_lists_and_answers_that_cannot_be_read_are_told() -> None:
+    async with model_server(faults=[Fault(200, body='{"languages": 3}'), Fault(200, body="[]")]) as server:
+        engine = LibreTranslate(server.url)
+        with pytest.raises(Missing, match="its list of languages cannot be read"):
+            await engine.open()
+        with pytest.raises(EngineFailed, match="without a translation"):
+            await engine.translate("hello", "en", "es")
+        await engine.close()
+
+
+def nobody(text: str) -> None: ...
+
+
+async def test_speech_is_sent_as_wav_and_comes_back_as_text() -> None:
+    async with model_server() as server:
+        engine = OpenAIRecogniser(server.v1, "whisper-large", KEY)
+        await engine.open()
+        assert await engine.recognise(beep(300), "en", nobody) == Recognised("we need a doctor", "en")
+        asked = server.last("/v1/audio/transcriptions")
+        assert asked["sound"] == beep(300)
+        assert (asked["model"], asked["language"], asked["response_format"]) == ("whisper-large", "en", "json")
+        assert server.authorizations == [f"Bearer {KEY}"]
+        await engine.close()
+
+
+async def test_a_server_other_than_openais_own_needs_no_key() -> None:
+    async with model_server() as server:
+        engine = OpenAIRecogniser(server.v1)
+        await engine.open()
+        await engine.close()
+    with pytest.raises(Missing, match="needs a key"):
+        await OpenAIRecogniser().open()
+
+
+async def test_a_language_to_be_found_out_is_found_out() -> None:
+    async with model_server(detected="spanish") as server:
+        engine = OpenAIRecogniser(server.v1)
+        assert (await engine.recognise(beep(), None, nobody)) == Recognised("we need a doctor", "es")
+        assert "language" not in server.last("/v1/audio/transcriptions")
+        await engine.close()
+
+
+async def test_a_streamed_transcription_is_shown_as_it_grows() -> None:
+    async with model_server(streams=True) as server:
+        engine, shown = OpenAIRecogniser(server.v1, stream=True), list[str]()
+        assert (await engine.recognise(beep(), "en", shown.append)) == Recognised("we need a doctor", "en")
+        assert [text.strip() for text in shown] == ["we", "we need", "we need a", "we need a doctor"]
+        await engine.close()
+
+
+async def test_the_file_is_sent_whole_when_it_is_asked_again() -> None:
+    async with model_server(faults=[Fault(429, {"Retry-After": "0"})]) as server:
+        engine = OpenAIRecogniser(server.v1)
+        await engine.recognise(beep(300), "en", nobody)
+        assert server.last("/v1/audio/transcriptions")["sound"] == beep(300)
+        await engine.close()
+
+
+async def test_a_translation_is_asked_for_by_the_names_of_the_languages() -> None:
+    async with model_server() as server:
+        engine = OpenAITranslator(server.v1, "some-model", KEY)
+        assert await engine.translate("we need a doctor", "en", "es") == "Necesitamos un médico."
+        asked = server.last("/v1/chat/completions")
+        system, user = asked["messages"]
+        assert "from English into Spanish" in system["content"]
+        assert user == {"role": "user", "content": "we need a doctor"}
+        assert asked["model"] == "some-model"
+        await engine.close()
+
+
+async def test_a_voice_is_asked_for_and_decoded() -> None:
+    async with model_server() as server:
+        engine = OpenAISynthesiser(server.v1, "some-voice", "nova", KEY)
+        assert await engine.synthesise("hola", "es") == beep()
+        asked = {"model": "some-voice", "voice": "nova", "input": "hola", "response_format": "wav"}
+        assert server.last("/v1/audio/speech") == asked
+        await engine.close()
+
+
+async def test_answers_that_hold_nothing_fail_the_job() -> None:
+    async with model_server(speech=b"no sound", faults=[Fault(200, body="{}")] * 2) as server:
+        translator, recogniser = OpenAITranslator(server.v1), OpenAIRecogniser(server.v1)
+        with pytest.raises(EngineFailed, match="no translation"):
+            await translator.translate("hello", "en", "es")
+        with pytest.raises(EngineFailed, match="no text"):
+            await recogniser.recognise(beep(), "en", nobody)
+        voice = OpenAISynthesiser(server.v1)
+        with pytest.raises(EngineFailed, match="cannot be decoded"):
+            await voice.synthesise("hola", "es")
+        for engine in (translator, recogniser, voice):
+            await engine.close()
+
+
+async def test_a_model_that_is_not_there_is_named_by_its_service() -> None:
+    async with model_server(faults=[Fault(404)]) as server:
+        engine = OpenAISynthesiser(server.v1)
+        with pytest.raises(ModelNotAvailable) as raised:
+            await engine.synthesise("hola", "es")
+        assert raised.value.service_id == "openai-tts"
+        await engine.close()
+
+
+def test_they_say_where_speech_goes() -> None:
+    assert OpenAIRecogniser("http://gpu:8000/v1").remark == "speech is sent to http://gpu:8000/v1"

@@ -1,4 +1,4 @@
-"""The page's files as a browser gets them: every one by its own path, under a policy that allows this host alone."""
+"""The files of the page and of the console, under a policy that allows this host alone."""
 
 import json
 import re
@@ -7,19 +7,28 @@ from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
 from random import Random
+from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from dragoman.domain.chat.registration import Registration
+from dragoman.domain.chat.switches import NAMES
 from dragoman.domain.fleet import Node
+from dragoman.domain.job import Outcome
+from dragoman.domain.release import Settled
 from dragoman.domain.sample_sentences import SENTENCES
-from dragoman.gateway import pages
+from dragoman.domain.turn import AffinityResult
+from dragoman.gateway import chat_api, console_api, pages, revocation_api
+from dragoman.gateway.auditing import ACTIONS, Auditor
+from dragoman.gateway.authentication import Authenticator
+from dragoman.gateway.http import HttpContext, application
 from dragoman.gateway.pages import MAX_GROUPS, groups
 from dragoman.gateway.sample import Samples, Unspoken
 
-FOLDER = Path(str(files("dragoman.web"))) / "page"
+PAGE = Path(str(files("dragoman.web"))) / "page"
 
 
 def node(name: str, hears: str, writes: str, *, draining: bool = False, public: bool = True) -> Node:
@@ -86,38 +95,38 @@ async def test_nothing_else_is_there(path: str) -> None:
         assert answer.status == 404
 
 
-def test_every_file_is_a_path_of_its_own() -> None:
+def test_page_serves_each_file_at_its_own_path() -> None:
     paths = [route.path for route in pages.routes(list) if isinstance(route, web.RouteDef)]
     assert len(paths) == len(set(paths))
     assert not [path for path in paths if "{" in path]
-    assert {f"/page/{file.name}" for file in FOLDER.iterdir() if file.name != "index.html"} < set(paths)
+    assert {f"/page/{file.name}" for file in PAGE.iterdir() if file.name != "index.html"} < set(paths)
 
 
 def test_the_page_names_only_files_that_are_there_and_nothing_inline() -> None:
-    html = (FOLDER / "index.html").read_text(encoding="utf-8")
+    html = (PAGE / "index.html").read_text(encoding="utf-8")
     named = set(re.findall(r'(?:src|href)="/page/([^"]+)"', html))
-    for script in FOLDER.glob("*.js"):
+    for script in PAGE.glob("*.js"):
         named |= set(re.findall(r'from "\./([^"]+)"', script.read_text(encoding="utf-8")))
-    assert {name for name in named if not (FOLDER / name).exists()} == set()
+    assert {name for name in named if not (PAGE / name).exists()} == set()
     assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)|https?://", html)
 
 
-def test_every_module_is_asked_for_at_once_and_not_one_behind_another() -> None:
-    html = (FOLDER / "index.html").read_text(encoding="utf-8")
+def test_page_preloads_every_module() -> None:
+    html = (PAGE / "index.html").read_text(encoding="utf-8")
     asked = {*re.findall(r'"modulepreload" href="/page/([^"]+)"', html), *re.findall(r'src="/page/([^"]+\.js)"', html)}
     worklet = "tap.js"  # asked for by who speaks
-    assert asked == {file.name for file in FOLDER.glob("*.js")} - {worklet}
+    assert asked == {file.name for file in PAGE.glob("*.js")} - {worklet}
 
 
 def test_both_languages_say_everything_the_page_asks_for() -> None:
     english, chinese = (
-        set(re.findall(r'^  "([\w.]+)":', (FOLDER / f"words_{code}.js").read_text(encoding="utf-8"), re.M))
+        set(re.findall(r'^  "([\w.]+)":', (PAGE / f"words_{code}.js").read_text(encoding="utf-8"), re.M))
         for code in ("en", "zh")
     )
     assert english == chinese
-    html = (FOLDER / "index.html").read_text(encoding="utf-8")
+    html = (PAGE / "index.html").read_text(encoding="utf-8")
     asked = set(re.findall(r'data-(?:word|label|hint)="([\w.]+)"', html))
-    for script in FOLDER.glob("*.js"):
+    for script in PAGE.glob("*.js"):
         asked |= set(re.findall(r'(?:say|label|tell|warn|hint)\([^"`]*"([\w.]+\.[\w.]+)"', script.read_text("utf-8")))
     assert asked - english == set()
 
@@ -213,3 +222,74 @@ async def test_a_voice_that_fails_is_told_in_words(tmp_path: Path) -> None:
 
 def test_every_sample_has_a_voice_and_a_sentence() -> None:
     assert all(len(said) > 1 and all(said) for said in SENTENCES.values())
+
+
+CONSOLE = Path(str(files("dragoman.web"))) / "console"
+HTML = (CONSOLE / "index.html").read_text(encoding="utf-8")
+SCRIPTS = {file.name: file.read_text(encoding="utf-8") for file in CONSOLE.glob("*.js")}
+
+
+def words(code: str) -> set[str]:
+    return set(re.findall(r'^  "([\w.]+)":', SCRIPTS[f"words_{code}.js"], re.M))
+
+
+def test_console_serves_each_file_at_its_own_path() -> None:
+    paths = {route.path for route in console_api.files()}
+    assert paths == {"/console"} | {f"/console/{file.name}" for file in CONSOLE.iterdir() if file.name != "index.html"}
+
+
+def test_only_files_that_are_there_are_named_and_nothing_is_inline() -> None:
+    named = set(re.findall(r'(?:src|href)="/console/([^"]+)"', HTML))
+    for script in SCRIPTS.values():
+        named |= set(re.findall(r'from "\./([^"]+)"', script))
+    assert {name for name in named if not (CONSOLE / name).exists()} == set()
+    assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)|https?://", HTML)
+    assert not [name for name, script in SCRIPTS.items() if re.search(r"innerHTML|insertAdjacentHTML|\beval\(", script)]
+
+
+def test_console_preloads_every_module() -> None:
+    asked = {
+        *re.findall(r'"modulepreload" href="/console/([^"]+)"', HTML),
+        *re.findall(r'src="/console/([^"]+)"', HTML),
+    }
+    assert asked == set(SCRIPTS)
+
+
+def test_both_languages_say_everything_that_is_asked_for() -> None:
+    assert words("en") == words("zh")
+    asked = set(re.findall(r'data-(?:word|label|hint)="([\w.]+)"', HTML))
+    for script in SCRIPTS.values():
+        asked |= set(re.findall(r'(?:head|word|title|empty|"data-hint"|"data-label"): "([a-z][\w.]+)"', script))
+        asked |= set(re.findall(r'(?:say|word|section|button|confirmed|named)\([^"`)]*"([\w.]+\.[\w.]+)"', script))
+    assert asked - words("en") == set()
+
+
+def test_whatever_the_server_names_has_a_word() -> None:
+    wanted = {f"outcome.{one}" for one in Outcome} | {f"release.{one}" for one in Settled}
+    wanted |= {f"why.turn.{one}" for one in AffinityResult} | {f"switch.{name}" for name in NAMES}
+    assert wanted - words("en") == set()
+
+
+READING = ("GET", "HEAD", "OPTIONS", "*")
+
+
+def operators_application() -> web.Application:
+    """All routes for operators, around nothing: they are only looked at."""
+    nothing = cast(Any, None)
+    auditor = Auditor(nothing, "here")
+    stage = HttpContext("here", nothing, nothing, nothing, nothing, dict, lambda: None, auditor)
+    operators = [
+        *chat_api.routes(Mock(), auditor, nothing),
+        *console_api.routes(Mock(), auditor),
+        *revocation_api.routes(nothing, nothing, nothing, auditor),
+    ]
+    return application(stage, Authenticator((), "us"), (), operators)
+
+
+def test_every_route_that_changes_something_is_an_action_of_the_audit_and_the_other_way_round() -> None:
+    changing = {
+        (route.method, route.resource.canonical)
+        for route in operators_application().router.routes()
+        if route.method not in READING and route.resource is not None
+    }
+    assert changing == set(ACTIONS)

@@ -1,14 +1,36 @@
+"""Tokens of users, and the ways of a message into the archive."""
+
+import asyncio
 import base64
 import json
-from typing import Any
+from collections.abc import Callable, Sequence
+from math import inf
+from types import SimpleNamespace
+from typing import Any, cast
 
 import jwt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
+from dragoman.archive import BadRow, NewMessage, Outcome, Status, Stored, Verdict
+from dragoman.domain.chat.switches import Switches
 from dragoman.protocol.chat import MAX_ID
+from dragoman.protocol.peer import ChatNotices, ChatPush, InboxMessage, decode_inbox
+from dragoman.services.chat import inbound, two_phase
+from dragoman.services.chat.delivery import Delivery
+from dragoman.services.chat.inbound import ChatSocket, Inbound, frame_of
+from dragoman.services.chat.local_users import LocalUsers
+from dragoman.services.chat.one_phase import Refusals
+from dragoman.services.chat.shard_lease import ShardLease
 from dragoman.services.chat.tokens import Access, BadToken, Tokens
+from dragoman.services.chat.two_phase import SaveStage
+from dragoman.services.loops import Tasks
+from dragoman.services.metrics import Metrics
+from dragoman.store.chat.shards import Entry, SavedEntry
+from dragoman.store.errors import RedisAway
+from dragoman.store.inbox import Push
 
 NOW = 1_700_000_000.5
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
@@ -157,3 +179,213 @@ def test_a_refusal_does_not_quote_the_token() -> None:
 def test_without_a_secret_there_are_no_tokens() -> None:
     with pytest.raises(ValueError, match="need a secret"):
         Tokens(("", ""), "mini-im", 60, 600)
+
+
+SENDER, RECEIVER = 7, 9
+
+
+class Socket:
+    closed = False
+    buffered = 0
+
+    def __init__(self, send: Callable[[bytes], None]) -> None:
+        self.send = send
+
+
+class Rows:
+    """An archive that answers when it is let."""
+
+    def __init__(self) -> None:
+        self.rows: list[Stored] = []
+        self.looks = 0
+        self.asked, self.go_on = asyncio.Event(), asyncio.Event()
+        self.go_on.set()
+
+    def save(self, id: int) -> Stored:
+        row = Stored(id, 1, id, SENDER, RECEIVER, "TEXT", "hi", f"c{id}", Status.SAVED, 5, 6)
+        self.rows.append(row)
+        return row
+
+    async def undelivered(self, user: int, after: int, most: int) -> list[Stored]:
+        self.looks += 1
+        found = [row for row in self.rows if row.id > after][:most]
+        self.asked.set()
+        await self.go_on.wait()
+        return found
+
+
+class House:
+    def __init__(self) -> None:
+        self.rows, self.heard = Rows(), list[int]()
+        self.inbound = Inbound(RECEIVER, cast(ChatSocket, Socket(self._hear)), self.rows)
+
+    def _hear(self, frame: bytes) -> None:
+        said: dict[str, Any] = json.loads(frame)
+        self.heard.append(int(said["serverMsgId"]))
+
+    def save_and_push(self, id: int) -> None:
+        row = self.rows.save(id)
+        self.inbound.push(row.id, row.from_user, frame_of(row))
+
+
+def test_pushes_during_a_pause_wait_although_an_earlier_resend_ends() -> None:
+    async def main() -> None:
+        house = House()
+        house.rows.go_on.clear()
+        first = asyncio.ensure_future(house.inbound.resume())
+        await house.rows.asked.wait()
+        house.inbound.pause()
+        house.rows.go_on.set()
+        await first
+        house.rows.save(1)  # and nobody knows where to push it
+        house.save_and_push(2)
+        assert house.heard == []
+        await house.inbound.resume()
+        assert house.heard == [1, 2]
+        assert not house.inbound._state.resending
+
+    asyncio.run(main())
+
+
+def test_pushes_wait_until_each_pause_has_ended() -> None:
+    async def main() -> None:
+        house = House()
+        house.inbound.pause()
+        house.save_and_push(2)
+        house.rows.rows.clear()  # delivered before it was saved
+        await house.inbound.resume()
+        assert house.heard == []
+        house.rows.save(1)
+        await house.inbound.resume()
+        assert house.heard == [1, 2]
+
+    asyncio.run(main())
+
+
+def test_resend_that_is_requested_during_another_sends_what_was_missed_after_it() -> None:
+    async def main() -> None:
+        house = House()
+        for id in range(1, inbound.PAGE + 1):
+            house.rows.save(id)
+        await house.inbound.resume()
+        house.heard.clear()
+        house.rows.asked.clear()
+        house.rows.go_on.clear()
+        again = asyncio.ensure_future(house.inbound.resend(again=True, pages=1))
+        await house.rows.asked.wait()
+        missed, pushed = inbound.PAGE + 1, inbound.PAGE + 2
+        house.rows.save(missed)
+        house.inbound.pause()
+        house.save_and_push(pushed)
+        looking = asyncio.ensure_future(house.inbound.resume())
+        house.rows.go_on.set()
+        await asyncio.gather(again, looking)
+        assert house.heard == [*range(1, inbound.PAGE + 1), missed, pushed]
+
+    asyncio.run(main())
+
+
+def test_repeated_ids_with_another_body_are_all_counted_and_logged_once_a_minute_for_each_sender() -> None:
+    metrics, times = Metrics(), iter([0.0, 1.0, 59.0, 61.0, 61.0])
+    refusals = Refusals(metrics, lambda: next(times))
+    with capture_logs() as logs:
+        for sender in (7, 7, 7, 7, 8):
+            refusals.note_other_body(sender, "n", 5)
+    assert metrics.chat_other_body.value == 5
+    assert [(line["log_level"], line["user"]) for line in logs] == [("warning", 7), ("warning", 7), ("warning", 8)]
+
+
+class World:
+    """Of Redis and SQL what a save stage uses; all users are at another instance."""
+
+    def __init__(self) -> None:
+        self.away = 0  # so many times, when asked where somebody is
+        self.handed: list[InboxMessage] = []
+        self.metrics = metrics = Metrics()
+        this, self.bad = cast(Any, self), set[int]()
+        self.delivery = Delivery("i0", LocalUsers(metrics, Tasks(), 60), this, this, metrics)
+        switches = cast(Any, SimpleNamespace(current=Switches(enabled=True)))
+        self.stage = SaveStage(this, this, self.delivery, this, switches, metrics, Refusals(metrics), 5)
+
+    async def owners(self, users: Sequence[int]) -> list[str]:
+        if self.away:
+            self.away -= 1
+            raise RedisAway("away")
+        return [f"i1|{user}" for user in users]
+
+    async def put(self, instance: str, kind: str, data: bytes) -> tuple[Push, str]:
+        self.handed.append(decode_inbox(data))
+        return Push.OK, "1-1"
+
+    async def get(self, instance: str, id: str) -> None:
+        return None
+
+    async def save(self, rows: Sequence[NewMessage], *, shard: int, fence: int) -> list[Outcome]:
+        if any(row.id in self.bad for row in rows):
+            raise BadRow("one of them cannot be written")
+        return [Outcome(Verdict.SAVED, _stored(row)) for row in rows]
+
+    async def move_to_dead(self, *args: object, **more: object) -> int:
+        return 0
+
+    async def keep_notice(self, user: int, frame: bytes) -> None:
+        pass
+
+    async def saved(self, shard: int, holder: str, rows: Sequence[SavedEntry]) -> list[SavedEntry]:
+        return []
+
+    async def work(self, *ids: int) -> None:
+        entries = [Entry("1-1", id, f"m{id}", SENDER, RECEIVER, "TEXT", "hi", 1, 1, "i0", "save_first") for id in ids]
+        await self.stage.handle(ShardLease(0, "i0", 1, inf), list(entries))
+
+
+def _stored(row: NewMessage) -> Stored:
+    return Stored(row.id, 1, 1, row.from_user, row.to_user, "TEXT", row.body, row.client_msg_id, Status.SAVED, 5, 6)
+
+
+async def test_sender_gets_saved_although_redis_was_unavailable_for_a_moment() -> None:
+    world = World()
+    world.away = 1
+    await world.work(1)
+    sent = [message for message in world.handed if isinstance(message, ChatNotices)]
+    assert [(one.user, one.ended) for message in sent for one in message.notices] == [(SENDER, 1)]
+
+
+async def test_sender_gets_saved_when_redis_is_back() -> None:
+    world = World()
+    world.away = 4
+    await world.work(1)
+    while world.away:
+        await world.delivery.run_once()
+    await world.delivery.run_once()
+    assert [type(message) for message in world.handed].count(ChatNotices) == 1
+
+
+async def test_senders_and_receivers_are_looked_up_in_one_query() -> None:
+    world = World()
+    asked = list[Sequence[int]]()
+
+    async def owners(users: Sequence[int]) -> list[str]:
+        asked.append(users)
+        return ["i1|1"] * len(users)
+
+    world.delivery.users.owners = owners  # type: ignore[method-assign]
+    await world.work(1, 2)
+    assert asked == [[RECEIVER, SENDER]]
+    assert [type(message) for message in world.handed] == [ChatNotices, ChatPush]
+
+
+async def test_sender_that_redis_could_not_locate_needs_no_resend() -> None:
+    world = World()
+    world.away = 1
+    await world.work(1)
+    assert not world.delivery.is_unlocated(SENDER)
+
+
+async def test_each_row_that_the_database_refuses_counts_as_a_failed_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(two_phase, "BACK_OFF_S", (0.0,) * 6)
+    world = World()
+    world.bad = {2, 3}
+    await world.work(1, 2, 3, 4)
+    assert (world.metrics.chat_save_fail.value, world.metrics.chat_dead.value) == (2, 2)
+    assert sum(world.metrics.chat_save_lag.buckets) == 2

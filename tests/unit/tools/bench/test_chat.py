@@ -1,10 +1,16 @@
+"""The chat bench: its steps, its tables and its conclusions."""
+
+import io
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from dragoman.tools.bench.chat import Settings, cases, quantities, steps
 from dragoman.tools.bench.chat_stage import MODES, Setup, refuse
+from dragoman.tools.bench.chat_tables import conclude, measured, ratios, title
 from dragoman.tools.bench.errors import BenchError
+from dragoman.tools.bench.report import Report
 
 FOUND: dict[str, Any] = {
     "sent": 10, "saved_count": 9, "arrived_count": 9, "took_s": 3.0, "saved_p99_ms": 5.0, "cpu_ms_per_1000": 1,
@@ -44,3 +50,93 @@ def test_what_should_not_come_ends_the_bench_but_busy_is_a_figure() -> None:
     with pytest.raises(BenchError, match="a connection was closed"):
         refuse(FOUND | {"failures": ["a connection was closed"]}, Setup())
     refuse(FOUND | {"failures": ["a connection was closed"]}, Setup(mode="off", slow=True))
+
+
+def found(name: str, accepted: float | None = 10.0, saved: float = 50.0, **others: float) -> dict[str, float]:
+    told: dict[str, float] = {}
+    kinds = {"saved": saved, "e2e": saved + 1} | ({"accepted": accepted, "save_lag": 40.0} if accepted else {})
+    for kind, p99 in kinds.items():
+        told |= {f"{kind}_p50_ms": p99 / 4, f"{kind}_p95_ms": p99 / 2, f"{kind}_p99_ms": p99}
+    told |= dict.fromkeys(("duplicates", "reorders", "reorderByServerMsgId", "reorderByFrom", "server_busy"), 0.0)
+    told |= {"saved_share": 1.0, "backlog_max": 7.0, "cpu_ms_per_1000": 300.0, "redis_cpu_ms_per_1000": 100.0}
+    told |= {"ping_p50_ms": 0.1, "ping_p99_ms": 2.0} | others
+    return {f"{name}_{what}": value for what, value in told.items()}
+
+
+def concluded(figures: dict[str, float]) -> tuple[Report, str]:
+    report = Report({}, figures, commit="c", machine={})
+    conclude(report, 2000.0, {})
+    out = io.StringIO()
+    report.show(Console(file=out, width=200))
+    return report, out.getvalue()
+
+
+def test_the_plain_run_has_the_plain_names() -> None:
+    report, shown = concluded(found("sqlite_save_first"))
+    names = (
+        "accepted_p99_ms saved_share save_lag_p99_ms duplicates reorders reorderByServerMsgId reorderByFrom ping_p99_ms"
+    )
+    for name in names.split():
+        assert report.figures[name] == report.figures[f"sqlite_save_first_{name}"]
+    assert report.ratios["accepted_p99_vs_ping"] == 5
+    assert "As it should be: accepted p99 10.0 ms (aim: 20.0); 100.00% saved" in shown
+
+
+@pytest.mark.parametrize(
+    ("figures", "words"),
+    [
+        ({"accepted": 21.0}, "accepted p99 21.0 ms"),
+        ({"saved_share": 0.999}, "99.90% saved"),
+        ({"save_lag_p99_ms": 1001.0}, "save lag p99 1,001 ms"),
+        ({"duplicates": 1.0}, "1 doubles"),
+        ({"reorders": 2.0}, "2 reorders"),
+    ],
+)
+def test_what_is_missed_is_said(figures: dict[str, float], words: str) -> None:
+    _, shown = concluded(found("sqlite_save_first", **figures))
+    assert "Not as it should be" in shown
+    assert words in shown.partition("Not as it should be")[2]
+
+
+def test_a_slow_redis_of_the_run_makes_the_aim_wider() -> None:
+    _, shown = concluded(found("sqlite_save_first", accepted=30.0, ping_p99_ms=4.0))
+    assert "aim: 40.0" in shown
+
+
+def test_slow_databases_and_the_off_path_stand_beside_it() -> None:
+    figures = (
+        found("sqlite_off", None, 20.0)
+        | found("sqlite_save_first")
+        | found("sqlite_slow_off", None, 600.0)
+        | found("sqlite_slow_save_first", 12.0)
+    )
+    told = ratios(figures)
+    assert told["sqlite_slow_accepted_p99"] == pytest.approx(1.2)
+    assert told["sqlite_off_vs_accepted_p99"] == 2
+    assert told["sqlite_slow_off_vs_accepted_p99"] == 50
+    _, shown = concluded(figures)
+    assert "accepted p99 is 1.20 × that without" in shown
+    assert "SQLite, slow, off" in shown
+
+
+def test_cases_stand_in_the_order_of_comparison() -> None:
+    figures = found("postgres_off", None) | found("sqlite_deliver_first") | found("sqlite_slow_save_first")
+    assert measured(figures) == ["sqlite_deliver_first", "sqlite_slow_save_first", "postgres_off"]
+    assert title("postgres_slow_deliver_first") == "PostgreSQL, slow, deliver-first"
+
+
+def test_the_most_and_what_is_beyond_it_are_told() -> None:
+    figures = found("sqlite_save_first") | {
+        "max_per_s": 2500.0,
+        "overload_per_s": 6250.0,
+        "overload_server_busy": 100.0,
+        "overload_saved": 900.0,
+        "overload_worse": 0.0,
+    }
+    _, shown = concluded(figures)
+    assert (
+        "2,500 messages a second are kept up with. At 6,250 a second 100 were told server_busy, 900 saved, and" in shown
+    )
+    assert "nothing worse happened" in shown
+    _, shown = concluded(figures | {"overload_worse": 3.0})
+    assert "3 times something worse happened" in shown

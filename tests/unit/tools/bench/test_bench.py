@@ -1,0 +1,473 @@
+"""How the benches measure."""
+
+import asyncio
+import io
+import json
+import os
+import re
+import resource
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import dragoman
+from dragoman.tools.bench import load
+from dragoman.tools.bench.chat_max import kept_up, overloaded
+from dragoman.tools.bench.dispatch import Settings, latency_table, ratios
+from dragoman.tools.bench.errors import BenchError
+from dragoman.tools.bench.idle_socket import IdleSocket, State
+from dragoman.tools.bench.load import Going, drive, percentile
+from dragoman.tools.bench.ping import latency, ping
+from dragoman.tools.bench.processes import cpu_s, last_words, rss_bytes
+from dragoman.tools.bench.report import Report, commit, machine, number, rounded, table
+from dragoman.tools.bench.rounds import Case, Quantities, in_turns, medians
+from dragoman.tools.bench.servers import cpu_seconds
+
+GOOD: dict[str, Any] = {
+    "sent": 100, "saved_count": 100, "accepted_count": 100, "errors": {}, "failures": [], "took_s": 5.2,
+    "duplicates": 0, "reorderByFrom": 0, "reorderByServerMsgId": 0, "accepted_p99_ms": 9.0, "server_busy": 0,
+}  # fmt: skip
+
+
+def test_a_rate_is_kept_up_with_when_all_is_saved_soon_after() -> None:
+    assert kept_up(GOOD, 5.0)
+    for worse in ({"saved_count": 99}, {"errors": {"server_busy": 1}}, {"failures": ["closed"]}, {"took_s": 6.1}):
+        assert not kept_up(GOOD | worse, 5.0)
+
+
+def test_beyond_it_only_server_busy_is_in_order() -> None:
+    refused = {"errors": {"server_busy": 40}, "server_busy": 40, "saved_count": 60, "accepted_count": 60}
+    assert overloaded(GOOD | refused, 1.0)["overload_worse"] == 0
+    worse: list[dict[str, Any]] = [
+        {"errors": {"server_busy": 40, "internal_error": 1}},
+        {"saved_count": 59},
+        {"accepted_count": 61},
+        {"duplicates": 1},
+        {"reorderByFrom": 1},
+        {"failures": ["closed"]},
+    ]
+    for one in worse:
+        assert overloaded(GOOD | refused | one, 1.0)["overload_worse"] > 0
+
+
+FIGURES = {
+    f"{where}_{what}_{share}_us": us * (1 if share == "p50" else 3) * (1 if where == "same" else 2)
+    for where in ("same", "across")
+    for share in ("p50", "p99")
+    for what, us in (("cut", 200.0), ("ping", 40.0), ("rapid_ping", 20.0), ("said", 260.0))
+}
+
+
+def test_a_latency_is_a_multiple_of_the_ping_of_the_same_case() -> None:
+    cases = [f"{where}_{share}" for where in ("same", "across") for share in ("p50", "p99")]
+    assert ratios(FIGURES) == pytest.approx(
+        {f"{case}_vs_ping": 5.0 for case in cases} | {f"{case}_vs_rapid_ping": 10.0 for case in cases}
+    )
+
+
+def test_the_table_has_a_row_for_every_case_and_share() -> None:
+    out = StringIO()
+    Console(file=out, width=120).print(latency_table(FIGURES, ratios(FIGURES), Settings()))
+    assert "job_assign at the node, at 200 jobs a second" in out.getvalue()
+    assert [line.split()[:2] for line in out.getvalue().splitlines() if "×" in line] == [
+        ["same,", "p50"],
+        ["same,", "p99"],
+        ["across,", "p50"],
+        ["across,", "p99"],
+    ]
+
+
+SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n"
+
+
+def told(**message: Any) -> bytes:
+    payload = json.dumps(message, separators=(",", ":")).encode()
+    size = len(payload)
+    return (bytes((0x81, size)) if size < 126 else bytes((0x81, 126)) + size.to_bytes(2, "big")) + payload
+
+
+def said(data: bytes) -> Any:
+    """One masked frame, its key of zeros."""
+    at = 2 if data[1] & 0x7F < 126 else 4
+    assert data[at : at + 4] == bytes(4)
+    return json.loads(data[at + 4 :])
+
+
+def opened(talk: IdleSocket, ack: bytes) -> None:
+    talk.connected()
+    talk.receive(SWITCHING)
+    talk.receive(ack)
+    assert talk.state is State.OPEN
+
+
+def test_a_session_is_opened_however_the_bytes_are_cut() -> None:
+    talk = IdleSocket(b"/ws/session")
+    assert talk.connected().startswith(b"GET /ws/session HTTP/1.1\r\n")
+    out = b"".join(talk.receive(bytes((byte,))) for byte in SWITCHING)
+    assert said(out)["type"] == "session_init"
+    for byte in told(type="session_init_ack", session_id="s-1", resume_token="t", message="m" * 100):
+        assert talk.state is State.GREETING
+        talk.receive(bytes((byte,)))
+    assert talk.state is State.OPEN
+
+
+def test_one_that_comes_back_resumes() -> None:
+    talk = IdleSocket(b"/ws/session")
+    opened(talk, told(type="session_init_ack", session_id="s-1", resume_token="t", seq=3))
+    talk.begin()
+    talk.connected()
+    resume = said(talk.receive(SWITCHING))
+    assert resume == {"type": "session_resume", "session_id": "s-1", "resume_token": "t", "last_seq": 3}
+    talk.receive(told(type="session_init_ack", session_id="s-1"))
+    assert (talk.state, talk.resumed) == (State.OPEN, True)
+
+
+def test_one_whose_session_is_over_opens_another() -> None:
+    talk = IdleSocket(b"/ws/session")
+    opened(talk, told(type="session_init_ack", session_id="s-1", resume_token="t"))
+    talk.begin()
+    talk.connected()
+    talk.receive(SWITCHING)
+    again = said(talk.receive(told(type="error", code="INVALID_SESSION", message="It is over.")))
+    assert again["type"] == "session_init"
+    talk.receive(told(type="session_init_ack", session_id="s-2", resume_token="u"))
+    assert (talk.state, talk.resumed) == (State.OPEN, False)
+
+
+def test_a_chat_user_authenticates_and_answers_pings_of_both_kinds() -> None:
+    talk = IdleSocket(b"/ws", b"token")
+    talk.connected()
+    assert said(talk.receive(SWITCHING)) == {"type": "AUTH", "token": "token"}
+    talk.receive(told(type="AUTH_OK"))
+    assert said(talk.receive(told(type="PING", ts=1))) == {"type": "PONG"}
+    assert talk.receive(b"\x89\x02hi") == b"\x8a\x82" + bytes(4) + b"hi"
+
+
+def test_why_it_is_over_is_told() -> None:
+    refused = IdleSocket(b"/ws")
+    refused.connected()
+    refused.receive(b"HTTP/1.1 503 Service Unavailable\r\n\r\n")
+    closed = IdleSocket(b"/ws", b"token")
+    opened(closed, told(type="AUTH_OK"))
+    closed.receive(b"\x88\x02" + (4003).to_bytes(2, "big"))
+    silent = IdleSocket(b"/ws", b"token")
+    opened(silent, told(type="AUTH_OK"))
+    silent.lost()
+    assert [one.why for one in (refused, closed, silent)] == ["HTTP 503", "4003", "closed"]
+
+
+async def asked_again(caller: int, going: Going) -> int:
+    calls = 0
+    while going.on or not calls:
+        await asyncio.sleep(0)
+        calls += 1
+    return calls
+
+
+async def test_every_caller_has_its_number_and_its_calls_are_summed() -> None:
+    seen = set()
+
+    async def once(caller: int, going: Going) -> int:
+        seen.add(caller)
+        return caller
+
+    found = await drive(once, 5, 0.01)
+    assert seen == {0, 1, 2, 3, 4}
+    assert found.calls == 10
+
+
+async def test_the_load_ends_when_its_time_is_up() -> None:
+    found = await drive(asked_again, 3, 0.02)
+    assert found.calls > 3
+    assert found.per_s == found.calls / found.seconds
+    assert found.us_each(2.0) == pytest.approx(2e6 / found.calls)
+
+
+async def test_a_load_of_no_time_at_all_still_calls_once() -> None:
+    assert (await drive(asked_again, 4, 0.0)).calls >= 4
+
+
+async def test_the_first_caller_that_fails_ends_the_load_with_its_error() -> None:
+    ended = []
+
+    async def fails(caller: int, going: Going) -> int:
+        if caller == 1:
+            raise LookupError("no such thing")
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.append(caller)
+        return 0
+
+    with pytest.raises(LookupError, match="no such thing"):
+        await drive(fails, 3, 60)
+    assert sorted(ended) == [0, 2]
+
+
+async def test_what_is_never_answered_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "PATIENCE_S", 0.01)
+
+    async def forever(caller: int, going: Going) -> int:
+        await asyncio.get_running_loop().create_future()
+        return 0
+
+    with pytest.raises(TimeoutError):
+        await drive(forever, 2, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("values", "share", "expected"),
+    [
+        ([7.0], 0.5, 7.0),
+        ([1.0, 2.0], 0.5, 1.0),
+        ([1.0, 2.0, 3.0], 0.5, 2.0),
+        ([float(n) for n in range(1, 101)], 0.99, 99.0),
+        ([float(n) for n in range(1, 101)], 1.0, 100.0),
+        ([1.0, 2.0], 0.0, 1.0),
+    ],
+)
+def test_a_percentile_is_a_value_that_occurred(values: list[float], share: float, expected: float) -> None:
+    assert percentile(values, share) == expected
+
+
+def test_there_is_no_percentile_of_nothing() -> None:
+    with pytest.raises(ValueError, match="no values"):
+        percentile([], 0.5)
+
+
+Serve = Callable[[bytes], int]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Listens for one caller and answers everything with the same bytes; gives the port."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    threads = []
+
+    def answer(reply: bytes) -> None:
+        line, _ = listener.accept()
+        with line:
+            while line.recv(64):
+                line.sendall(reply)
+
+    def start(reply: bytes) -> int:
+        threads.append(threading.Thread(target=answer, args=(reply,)))
+        threads[-1].start()
+        return int(listener.getsockname()[1])
+
+    yield start
+    for thread in threads:
+        thread.join()
+    listener.close()
+
+
+def test_pings_are_counted_once_at_least(serve: Serve) -> None:
+    found = ping("127.0.0.1", serve(b"+PONG\r\n"), 0.0)
+    assert found.keys() == {"p50_us", "p99_us"}
+    assert 0 < found["p50_us"] <= found["p99_us"]
+
+
+def test_what_is_no_redis_is_told_in_a_sentence(serve: Serve) -> None:
+    with pytest.raises(BenchError, match=r"answered PING with b'-ERR what\?"):
+        ping("127.0.0.1", serve(b"-ERR what?\r\n"), 0.0)
+
+
+def test_nobody_there_is_told_in_a_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with pytest.raises(BenchError, match=rf"^PING to 127\.0\.0\.1:{port} failed: .*\.$"):
+        ping("127.0.0.1", port, 0.0)
+
+
+def test_latencies_are_in_microseconds() -> None:
+    assert latency([0.002, 0.001, 0.003]) == pytest.approx({"p50_us": 2000, "p99_us": 3000})
+
+
+def test_the_cpu_time_of_a_process_is_what_it_counts_itself() -> None:
+    before = cpu_s(os.getpid())
+    counted = sum(os.times()[:2])
+    tick_s = 0.02  # both are told in ticks of the clock
+    assert before - tick_s <= counted <= cpu_s(os.getpid()) + tick_s
+
+
+def test_the_memory_of_a_process_is_below_its_largest_so_far() -> None:
+    assert 0 < rss_bytes(os.getpid()) <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 * 1.1
+
+
+def test_the_last_words_are_the_last_line_that_says_something() -> None:
+    with TemporaryFile() as log:
+        assert last_words(log) == "nothing was said"
+        log.write(b"first\n" + b"x" * 10_000 + b"\nlast one\n\n")
+        log.flush()
+        assert last_words(log) == "last one"
+
+
+class Log:
+    """The context of the cases here: notes who ran, answers with what was prepared."""
+
+    def __init__(self, **answers: Sequence[float | Exception]) -> None:
+        self.ran: list[str] = []
+        self._answers = {name: list(values) for name, values in answers.items()}
+
+    def answer(self, name: str) -> Quantities:
+        self.ran.append(name)
+        value = self._answers[name].pop(0)
+        if isinstance(value, Exception):
+            raise value
+        return {"per_s": value}
+
+
+def case(name: str, peer: str = "") -> Case[Log]:
+    async def run(log: Log) -> Quantities:
+        return log.answer(name)
+
+    return Case(name, name.upper(), run, peer)
+
+
+async def test_every_second_round_goes_backwards_and_the_median_counts() -> None:
+    log, told = Log(ours=[1, 9, 3], theirs=[4, 5, 6]), list[str]()
+    found = await in_turns([case("ours"), case("theirs", "them")], log, 3, told.append)
+    assert log.ran == ["ours", "theirs", "theirs", "ours", "ours", "theirs"]
+    assert told == [name.upper() for name in log.ran]
+    assert found.figures == {"ours_per_s": 3, "theirs_per_s": 5}
+    assert found.left_out == {}
+
+
+async def test_a_peer_that_fails_is_left_out_of_that_case_by_name() -> None:
+    log, told = Log(ours=[1, 2, 3], few=[7, 7, 7], many=[5, OSError("pool is full")]), list[str]()
+    cases = [case("ours"), case("few", "them"), case("many", "them")]
+    found = await in_turns(cases, log, 3, told.append)
+    assert found.figures == {"ours_per_s": 2, "few_per_s": 7}
+    assert found.left_out == {"many": "them: pool is full"}
+    assert log.ran.count("many") == 2
+    assert len(told) == 9  # the bar reaches its end all the same
+
+
+async def test_an_error_without_words_is_told_by_its_kind() -> None:
+    found = await in_turns([case("theirs", "them")], Log(theirs=[TimeoutError()]), 1)
+    assert found.left_out == {"theirs": "them: TimeoutError"}
+
+
+async def test_when_one_of_ours_fails_the_bench_has_failed() -> None:
+    with pytest.raises(OSError, match="gone"):
+        await in_turns([case("ours")], Log(ours=[OSError("gone")]), 1)
+
+
+def test_medians_are_taken_quantity_by_quantity() -> None:
+    assert medians([{"a": 1, "b": 9}, {"a": 5, "b": 2}, {"a": 3, "b": 4}]) == {"a": 3, "b": 4}
+
+
+@pytest.fixture
+def report() -> Report:
+    made = Report({"seconds": 1.0}, commit="abc", machine={"cores": 2})
+    made.figures = {"single_job_1_per_s": 1234.56, "single_ping_p50_us": 25.4567}
+    made.ratios = {"vs_redis_py_1000": 12.3456}
+    return made
+
+
+def test_the_file_holds_what_was_promised(report: Report, tmp_path: Path) -> None:
+    report.write(tmp_path / "out.json")
+    assert json.loads((tmp_path / "out.json").read_text()) == {
+        "commit": "abc",
+        "machine": {"cores": 2},
+        "settings": {"seconds": 1.0},
+        "figures": {"single_job_1_per_s": 1235, "single_ping_p50_us": 25.46},
+        "ratios": {"vs_redis_py_1000": 12.35},
+    }
+
+
+def test_a_file_that_cannot_be_written_is_told_in_a_sentence(report: Report, tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match=r"^The figures cannot be written to .*: Is a directory\.$"):
+        report.write(tmp_path)
+
+
+def test_tables_and_notes_are_shown_in_order(report: Report) -> None:
+    report.tables.append(table("jobs", ["at a time", "jobs/s"], [["100", "4,000"]]))
+    report.notes.append("Left out: nobody.")
+    shown = io.StringIO()
+    report.show(Console(file=shown, width=60))
+    words = shown.getvalue().split()
+    assert words[:5] == ["jobs", "at", "a", "time", "jobs/s"]
+    assert words[-5:] == ["100", "4,000", "Left", "out:", "nobody."]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (0.0231, "0.02"), (7.0, "7.00"), (25.46, "25.5"), (99.96, "100.0"), (170918.2, "170,918")],
+)
+def test_numbers_have_the_digits_people_need(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+def test_a_unit_follows_a_number_but_no_dash() -> None:
+    assert number(12.0, " ×") == "12.0 ×"
+    assert number(None, " ×") == "–"
+
+
+@pytest.mark.parametrize(("value", "kept"), [(0.0123456, 0.01235), (0.0, 0.0), (999.96, 1000.0), (170918.6, 170919)])
+def test_four_digits_are_kept(value: float, kept: float) -> None:
+    assert rounded(value) == kept
+
+
+def test_the_machine_is_told_without_its_name() -> None:
+    told = machine()
+    assert told.keys() == {"cpu", "cores", "memory_gib", "system", "python", "load_before"}
+
+
+def git(folder: Path, *words: str) -> None:
+    who = ["-c", "user.name=T", "-c", "user.email=t@t.invalid"]
+    subprocess.run(["git", "-C", str(folder), *who, *words], check=True, capture_output=True)
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The package as if it lay in a repository of its own, tracked and committed."""
+    home = tmp_path / "src"
+    home.mkdir()
+    (home / "__init__.py").write_text("")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "all")
+    monkeypatch.setattr(dragoman, "__file__", str(home / "__init__.py"))
+    return home
+
+
+def test_the_commit_is_that_of_the_package(package: Path) -> None:
+    (package.parent / "notes").write_text("beside the package")
+    assert re.fullmatch(r"[0-9a-f]{40}", commit())
+
+
+def test_a_changed_package_is_dirty(package: Path) -> None:
+    (package / "__init__.py").write_text("x = 1")
+    assert re.fullmatch(r"[0-9a-f]{40}-dirty", commit())
+
+
+def test_an_installed_copy_in_somebody_elses_repository_has_no_commit(package: Path) -> None:
+    git(package.parent, "rm", "-q", "--cached", "src/__init__.py")
+    assert commit() == "unknown"
+
+
+def test_without_git_there_is_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise FileNotFoundError("git")
+
+    monkeypatch.setattr(subprocess, "run", missing)
+    assert commit() == "unknown"
+
+
+INFO = (
+    "# CPU\r\nused_cpu_sys:1.500000\r\nused_cpu_user:2.250000\r\nused_cpu_sys_children:9.0\r\n"
+    "used_cpu_user_children:9.0\r\nused_cpu_sys_main_thread:1.400000\r\nused_cpu_user_main_thread:2.200000\r\n"
+)
+
+
+def test_the_cpu_time_of_a_server_is_its_own_and_counted_once() -> None:
+    assert cpu_seconds(INFO) == 3.75
