@@ -5,7 +5,7 @@ of an utterance) means the same on both sides; 0 or nothing means none. The serv
 that was received before is ignored.
 """
 
-from typing import Any, Generic, NamedTuple, TypedDict, TypeVar, Unpack
+from typing import Any, Generic, NamedTuple, TypedDict, TypeVar, Unpack, assert_never
 
 import msgspec
 
@@ -32,8 +32,14 @@ from dragoman.protocol.session import (
     ClientHeartbeat,
     Error,
     LanguageDetected,
+    RoomCreateAck,
+    RoomError,
+    RoomExpired,
+    RoomMembers,
+    ServerHeartbeat,
     ServerMessage,
     SessionClose,
+    SessionCloseAck,
     SessionInit,
     SessionInitAck,
     SessionResume,
@@ -41,6 +47,9 @@ from dragoman.protocol.session import (
     UiEvent,
     Utterance,
     UtteranceEnd,
+    WebrtcAnswer,
+    WebrtcIce,
+    WebrtcOffer,
 )
 
 # A server cuts after 1.5 MB of audio at the latest; the rest is audio that it has not read yet.
@@ -285,7 +294,14 @@ class SessionState:
                 return Throttled(message.action, message.resume_after_ms, message.message or "")
             case LanguageDetected():
                 return Detected(message.lang, message.confidence)
-        return None
+            case SessionInitAck() | SessionCloseAck() | ServerHeartbeat():
+                return None
+            case RoomCreateAck() | RoomMembers() | RoomError() | RoomExpired():
+                return None
+            case WebrtcOffer() | WebrtcAnswer() | WebrtcIce():
+                return None
+            case _:
+                assert_never(message)
 
     def _progress(self, message: UiEvent) -> Progress:
         self._mentioned(message.utterance_index, message.job_id)

@@ -1,10 +1,12 @@
 """/ws/node: compute nodes. Registering asks Redis, so what a node says meanwhile waits its turn."""
 
 from collections.abc import Callable
+from typing import assert_never
 
 import msgspec
 import structlog
 
+from dragoman.domain.job_signals import JobMessage
 from dragoman.gateway.authentication import Authenticator, Unauthorized, token_of
 from dragoman.gateway.connection import Connection
 from dragoman.gateway.open_connections import AuthenticatedConnections, PreSession
@@ -20,6 +22,7 @@ from dragoman.store.owners import NodeIdTaken, Standing
 
 log = structlog.get_logger(__name__)
 
+FromRegistered = JobMessage | wire.NodeHeartbeat | wire.NodeError
 MAX_EARLY = 64
 MAX_EARLY_BYTES = 2 << 20  # nobody knows yet who says it: one message of the largest size, and some more
 # Of what a node tells of itself: every instance keeps it, by language, and it is written again with each heartbeat.
@@ -43,7 +46,7 @@ class NodeEndpoint:
         self._node: LocalNode | None = None
         self._registering = False
         self._gone = False
-        self._early: list[tuple[wire.NodeMessage, bytes]] = []
+        self._early: list[tuple[FromRegistered, bytes]] = []
         self._early_bytes = 0
 
     # -- what the socket does --------------------------------------------------------------------
@@ -90,7 +93,7 @@ class NodeEndpoint:
         else:
             conn.close(Close.NOT_REGISTERED, "too much was said before node_register")
 
-    def _said(self, node: LocalNode, message: wire.NodeMessage, frame: bytes) -> None:
+    def _said(self, node: LocalNode, message: FromRegistered, frame: bytes) -> None:
         match message:
             case wire.JobAck() | wire.JobStarted() | wire.NodePartial() | wire.JobResult():
                 self._nodes.on_job_message(node, message, frame)
@@ -105,6 +108,8 @@ class NodeEndpoint:
                     limited=True,
                     each="node",
                 )
+            case _:
+                assert_never(message)
 
     def _register(self, conn: Connection, message: wire.NodeRegister) -> None:
         if self._registering or self._node is not None:

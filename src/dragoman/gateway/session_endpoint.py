@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from time import monotonic, time
+from typing import assert_never
 
 import structlog
 from msgspec import structs
@@ -126,6 +127,8 @@ class SessionEndpoint:
                 conn.send(encode(wire.RoomError(code=ErrorCode.UNSUPPORTED_FEATURE, message=NOT_YET)))
             case wire.WebrtcOffer() | wire.WebrtcAnswer() | wire.WebrtcIce():
                 raise ProtocolError(ErrorCode.UNSUPPORTED_FEATURE, NOT_YET)
+            case _:
+                assert_never(message)
 
     def _who(self, conn: Connection, token: str | None = None) -> Principal | None:
         """Whose socket this is; None if it was closed, because a token is bad or belongs to another principal."""

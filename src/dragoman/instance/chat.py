@@ -8,7 +8,7 @@ delivery ─▶ inbound ◀─ resender; receipts                  and to its re
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, assert_never
 from uuid import uuid4
 
 import msgspec
@@ -274,6 +274,8 @@ class Chat:
                 self.local.on_kick(message)
             case ChatResend():
                 self.local.on_resend_request(message)
+            case _:
+                assert_never(message)
 
     async def rehome(self, message: ChatMessage) -> None:
         """From a dead instance's inbox. Messages are in the archive, or will be; notices follow their users."""

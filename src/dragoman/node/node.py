@@ -14,7 +14,7 @@ import signal
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 
@@ -290,6 +290,8 @@ class Node:
                 log.info("ignored the command %r", command)
             case Error(code=code, message=sentence):
                 log.warning("the server reports %s: %s", code, sentence)
+            case _:
+                assert_never(message)
 
     def _on_ack(self, ack: NodeRegisterAck) -> None:
         self.node_id = ack.node_id

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import assert_never
 
 import structlog
 
@@ -209,7 +210,7 @@ class Supervisor:
         try:
             async with asyncio.TaskGroup() as group:
                 ending = group.create_task(worker.ended())
-                match await worker.answer(ending):
+                match answer := await worker.answer(ending):
                     case Up(text):
                         self._up(number, text, worker.child.pid)
                     case Failed(sentence):
@@ -217,6 +218,8 @@ class Supervisor:
                         worker.signal(signal.SIGTERM)
                     case Silent():
                         worker.signal(signal.SIGTERM)
+                    case _:
+                        assert_never(answer)
             return ending.result()
         finally:
             del self._running[number]

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from hashlib import blake2b
 from time import monotonic
+from typing import assert_never
 
 import structlog
 
@@ -112,7 +113,7 @@ class OnePhase:
             self._refusals.busy(user, row)
             return False
         saved = monotonic()
-        match outcome.verdict:
+        match verdict := outcome.verdict:
             case Verdict.MISMATCH:
                 user.error(Reason.DUPLICATE_MSG_ID_MISMATCH, row.client_msg_id)
             case Verdict.EXISTS:
@@ -129,6 +130,8 @@ class OnePhase:
                 self._spend(user, row)
                 user.saved(row, row.id)
                 self._perf.saved(row, came_at=received_at, asked=asked, began=began.at, saved=saved)
+            case _:
+                assert_never(verdict)
         return True
 
     def refuse(self, user: ChatUser, row: NewMessage) -> None:

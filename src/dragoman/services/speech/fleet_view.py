@@ -10,11 +10,21 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
+from typing import assert_never
 
 import structlog
 
 from dragoman.domain.fleet import WHOLE_NODE, Fleet
-from dragoman.protocol.peer import Announcement, CoolingDown, NodeLost, NodeSeen, SlotFreed
+from dragoman.protocol.peer import (
+    Announcement,
+    CoolingDown,
+    NodeLost,
+    NodeSeen,
+    RevocationChanged,
+    ShardFreed,
+    SlotFreed,
+    SwitchesChanged,
+)
 from dragoman.services.metrics import Metrics
 from dragoman.store.nodes import Nodes, Snapshot, parse_snapshot
 from dragoman.store.storm import CoolDowns, Storm
@@ -48,8 +58,8 @@ class FleetView:
 
     def on_announcement(self, message: Announcement) -> None:
         match message:
-            case NodeSeen() if self._shared:
-                snapshot = parse_snapshot(bytes(message.snapshot))
+            case NodeSeen():
+                snapshot = parse_snapshot(bytes(message.snapshot)) if self._shared else None
                 if snapshot is not None:
                     self.seen(snapshot)
             case NodeLost():
@@ -64,6 +74,10 @@ class FleetView:
                 self.fleet.pause(message.node_id, monotonic() + message.for_ms / 1000)
             case CoolingDown():
                 self.fleet.cool(message.node_id, message.service, monotonic() + message.for_ms / 1000)
+            case SwitchesChanged() | ShardFreed() | RevocationChanged():
+                pass  # of other subscribers
+            case _:
+                assert_never(message)
 
     def seen(self, snapshot: Snapshot) -> None:
         if self.fleet.upsert(snapshot.node()):

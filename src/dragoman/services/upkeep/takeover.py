@@ -11,6 +11,7 @@ then the name may belong to an instance that came back.
 from collections.abc import AsyncIterator, Awaitable, Callable
 from enum import Enum, auto
 from time import monotonic
+from typing import assert_never
 
 import structlog
 
@@ -179,11 +180,15 @@ class Takeover:
         try:
             for entry in entries:
                 await self._renew_lock(dead)
-                match await self._move(dead, entry):
+                match verdict := await self._move(dead, entry):
                     case Moved.ON:
                         moved.append(entry)
                     case Moved.DEAD:
                         gone += 1
+                    case Moved.NOT:
+                        pass
+                    case _:
+                        assert_never(verdict)
         finally:
             if moved:
                 await self._inboxes.done(dead, moved)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, assert_never
 
 from dragoman import node
 from dragoman.node import Job, Node, Result, Timing
@@ -69,6 +69,8 @@ class RecordingNode:
                 self._write(Kind.GIVEN, event.assign)
             case node.Cancelled():
                 self._write(Kind.CANCELLED, job=event.job_id)
+            case _:
+                assert_never(event)
 
     async def _work(self, job: Job) -> Result | None:
         words = pieces.heard(job.audio)

@@ -10,8 +10,10 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from random import Random
+from typing import assert_never
 
 from dragoman.client import (
+    Detected,
     Ended,
     Event,
     Failed,
@@ -23,6 +25,7 @@ from dragoman.client import (
     Resumed,
     Session,
     SessionError,
+    Throttled,
     Timing,
 )
 from dragoman.connection import ClientWebSocket
@@ -173,6 +176,10 @@ class Speaker:
             case Renewed():
                 ledger.lost(event.old_session_id, "the server does not know it any more")
                 ledger.opened(event.session_id, self.name, numbered=self._numbered)
+            case Throttled() | Detected():
+                pass
+            case _:
+                assert_never(event)
 
 
 async def _closed(session: Session) -> None:
