@@ -11,7 +11,7 @@ from typing import Final
 SAMPLE_MS: Final = 5_000
 POINT_MS: Final = 10_000
 KEPT_MS: Final = 1_800_000
-SHARES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def _point(at: int, samples: Sequence[Sample], bounds: Sequence[float]) -> Point
         for name, value in own[-1].gauges.items():
             made[name] = (made.get(name) or 0) + value
     for name, buckets in _added(samples, len(bounds) + 1).items():
-        for called, share in SHARES.items():
+        for called, share in QUANTILES.items():
             made[f"{name}_{called}"] = quantile_ms(buckets, bounds, share)
     return made
 

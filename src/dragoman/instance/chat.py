@@ -22,6 +22,7 @@ from dragoman.domain.chat.message_ids import IdMaker
 from dragoman.domain.chat.registration import Registration
 from dragoman.domain.chat.switches import Switches
 from dragoman.domain.chat.word_filter import WordFilter
+from dragoman.domain.history import QUANTILES
 from dragoman.domain.revocation import RevocationList
 from dragoman.instance.chat_tokens import chat_tokens
 from dragoman.instance.redis_check import CannotStart
@@ -62,7 +63,6 @@ ASSIGN_S = 1.0
 ARCHIVE_CHECK_S = 1.0
 TIDY_S = 60.0
 DAY_MS = 86_400_000
-QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 CLOSE_RESENDS = 3  # the first messages may still be on their way to the archive
 MAX_WORD: Final = 64  # letters

@@ -5,7 +5,7 @@ from time import monotonic
 from typing import Any
 
 from dragoman.domain.history import KEPT_MS, POINT_MS, Sample, points
-from dragoman.services.metrics import STAGES_S, Metrics
+from dragoman.services.metrics import BUCKETS_S, Metrics
 from dragoman.store.history import Samples
 from dragoman.store.instances import Instances
 
@@ -45,7 +45,7 @@ class History:
         """The points of the whole cluster from `since_ms` on, of the last half hour at most."""
         now_ms = await self._instances.now_ms()
         oldest = max(since_ms, now_ms - KEPT_MS)
-        found = points(await self._samples.since(oldest - oldest % POINT_MS), STAGES_S, now_ms)
+        found = points(await self._samples.since(oldest - oldest % POINT_MS), BUCKETS_S, now_ms)
         return {"now_ms": now_ms, "point_ms": POINT_MS, "kept_ms": KEPT_MS, "points": found}
 
     def _totals(self) -> tuple[dict[str, float], dict[str, list[int]]]:

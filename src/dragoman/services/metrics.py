@@ -1,13 +1,13 @@
-"""What is counted, by the names others read.
+"""The metrics of an instance, by their exposed names.
 
-Names of the originals are kept where there were any; all others start with `dragoman_`, in base units.
+Names of the original systems are kept; all others start with `dragoman_`, in base units.
 """
 
 from prometheus_client import CollectorRegistry
 
-from dragoman.services.tallies import Board
+from dragoman.services.metric_types import MetricSet
 
-STAGES_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class Metrics:
@@ -15,128 +15,126 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        board = Board()
-        self.registry.register(board)
-        self.inbox_pending = board.gauge(
+        make = MetricSet(BUCKETS_S)
+        self.registry.register(make)
+        self.inbox_pending = make.gauge(
             "scheduler_phase2_inbox_pending", "Entries in this inbox: pending (read, not done) and unread"
         )
-        self.dlq_moved = board.counter("scheduler_phase2_dlq_moved_total", "Inbox entries that became dead letters")
-        self.dlq_full = board.counter("dragoman_dlq_full_total", "Dead letters refused because the limit is reached")
-        self.inbox_done = board.counters("dragoman_inbox_done_total", "Inbox entries handled", ["kind"])
-        self.pushed = board.counters(
+        self.dlq_moved = make.counter("scheduler_phase2_dlq_moved_total", "Inbox entries that became dead letters")
+        self.dlq_full = make.counter("dragoman_dlq_full_total", "Dead letters refused because the limit is reached")
+        self.inbox_done = make.counters("dragoman_inbox_done_total", "Inbox entries handled", ["kind"])
+        self.pushed = make.counters(
             "dragoman_inbox_push_total",
             "Pushes to the inboxes of other instances: OK, GONE, FULL, TOO_LARGE",
             ["verdict"],
         )
-        self.takeovers = board.counter("dragoman_takeovers_total", "Dead instances that this instance took over")
-        self.parked = board.counter(
+        self.takeovers = make.counter("dragoman_takeovers_total", "Dead instances that this instance took over")
+        self.parked = make.counter(
             "dragoman_lease_parked_total", "Frames and timers that waited until this instance had its lease again"
         )
-        self.lease_lost = board.counter("dragoman_lease_lost_total", "Times this instance was declared dead")
-        self.jobs = board.counters("dragoman_jobs_total", "Ended jobs by outcome and error code", ["outcome", "code"])
-        self.driven = board.gauge("dragoman_jobs_driven", "Jobs that this instance drives now")
-        self.failovers = board.counters(
+        self.lease_lost = make.counter("dragoman_lease_lost_total", "Times this instance was declared dead")
+        self.jobs = make.counters("dragoman_jobs_total", "Ended jobs by outcome and error code", ["outcome", "code"])
+        self.driven = make.gauge("dragoman_jobs_driven", "Jobs that this instance drives now")
+        self.failovers = make.counters(
             "dragoman_failovers_total",
             "Attempts without a result: node_lost, ack_timeout, attempt_timeout, model_not_available, job_failed, "
             "untranslated, assign_*",
             ["reason"],
         )
-        self.dropped = board.counters(
+        self.dropped = make.counters(
             "dragoman_results_dropped_total", "Answers of nodes that were not delivered", ["reason"]
         )
-        self.affinity = board.counters(
+        self.affinity = make.counters(
             "dragoman_affinity_total",
             "Jobs of a turn by what decided the node: hit, first, offline, not_in_pool, full",
             ["result"],
         )
-        self.storm = board.counters("dragoman_storm_total", "MODEL_NOT_AVAILABLE answers", ["verdict"])
-        self.pauses = board.counter("dragoman_node_pauses_total", "Pauses of nodes after consecutive failures")
-        self.released = board.counters(
+        self.storm = make.counters("dragoman_storm_total", "MODEL_NOT_AVAILABLE answers", ["verdict"])
+        self.pauses = make.counter("dragoman_node_pauses_total", "Pauses of nodes after consecutive failures")
+        self.released = make.counters(
             "dragoman_release_total",
             "Utterances by end: sent, backfilled, empty, failed, skipped; dropped results: late, duplicate, ahead",
             ["state"],
         )
-        self.withheld = board.counter("dragoman_quiet_finals_total", "Finals without speech, which made no job")
-        self.sessions = board.gauge("dragoman_sessions", "Open sessions")
-        self.detached = board.gauge(
+        self.withheld = make.counter("dragoman_quiet_finals_total", "Finals without speech, which made no job")
+        self.sessions = make.gauge("dragoman_sessions", "Open sessions")
+        self.detached = make.gauge(
             "dragoman_sessions_detached", "Sessions without a connection: they can be resumed, or belong to a gateway"
         )
-        self.session_limits = board.counters(
+        self.session_limits = make.counters(
             "dragoman_session_limits_total",
             "Sessions refused (principal, gateway, address, connection, instance), utterances failed (jobs) and "
             "sessions ended (detached) by a limit",
             ["limit"],
         )
-        self.nodes = board.gauge("dragoman_nodes", "Nodes connected to this instance")
-        self.fleet = board.gauge("dragoman_fleet_nodes", "Nodes of the cluster that this instance knows")
-        self.loop_lag = board.histogram("dragoman_loop_lag_seconds", "Delay of the event loop", STAGES_S)
-        self.log_dropped = board.counter(
+        self.nodes = make.gauge("dragoman_nodes", "Nodes connected to this instance")
+        self.fleet = make.gauge("dragoman_fleet_nodes", "Nodes of the cluster that this instance knows")
+        self.loop_lag = make.histogram("dragoman_loop_lag_seconds", "Delay of the event loop")
+        self.log_dropped = make.counter(
             "dragoman_log_lines_dropped_total", "Log lines dropped because standard error was not read in time"
         )
-        self.memory_blocks = board.gauge(
+        self.memory_blocks = make.gauge(
             "dragoman_memory_blocks", "Memory blocks allocated by Python; steady growth is a leak"
         )
-        self.stage = board.histograms(
+        self.stage = make.histograms(
             "dragoman_job_stage_seconds",
             "Time from the cut to each stage of a job: placed, dispatched, acked, result, ended",
             ["stage"],
-            STAGES_S,
         )
-        self.durability = board.gauges("dragoman_durability", "1 for the durability class of this Redis", ["class"])
-        self._chat(board)
+        self.durability = make.gauges("dragoman_durability", "1 for the durability class of this Redis", ["class"])
+        self._chat(make)
 
-    def _chat(self, board: Board) -> None:
-        self.chat_users = board.gauge("dragoman_chat_users", "Chat users connected to this instance")
-        self.chat_shards = board.gauge("dragoman_chat_shards", "Chat shards that this instance owns")
-        stages = board.histograms(
+    def _chat(self, make: MetricSet) -> None:
+        self.chat_users = make.gauge("dragoman_chat_users", "Chat users connected to this instance")
+        self.chat_shards = make.gauge("dragoman_chat_shards", "Chat shards that this instance owns")
+        stages = make.histograms(
             "dragoman_chat_stage_seconds",
             "Stages of a message: accept_write (Redis), accept_ack (frame to ACK accepted), deliver, save_lag "
             "(accepted to saved), db_queue (one-phase: wait for the database)",
             ["stage"],
-            STAGES_S,
         )
         self.chat_accept_write = stages.labels("accept_write")
         self.chat_accept_ack = stages.labels("accept_ack")
         self.chat_deliver = stages.labels("deliver")
         self.chat_save_lag = stages.labels("save_lag")
         self.chat_db_queue = stages.labels("db_queue")
-        self.chat_logins_refused = board.counters(
+        self.chat_logins_refused = make.counters(
             "dragoman_chat_logins_refused_total",
             "Refused logins: password, address, name, queue, invite, weak_password, guessable",
             ["reason"],
         )
-        self.chat_history_refused = board.counter(
+        self.chat_history_refused = make.counter(
             "dragoman_chat_history_refused_total", "History requests beyond limits.chat_history_per_minute"
         )
-        self.chat_deliver_fail = board.counter(
+        self.chat_deliver_fail = make.counter(
             "dragoman_chat_deliver_fail_total", "Messages and notices to users that could not be delivered"
         )
-        self.chat_publish_fail = board.counter("dragoman_chat_publish_fail_total", "Messages that Redis did not accept")
-        self.chat_save_fail = board.counter(
+        self.chat_publish_fail = make.counter("dragoman_chat_publish_fail_total", "Messages that Redis did not accept")
+        self.chat_save_fail = make.counter(
             "dragoman_chat_save_fail_total", "Transactions that did not commit, and rows that the database refused"
         )
-        self.chat_dup_db = board.counter("dragoman_chat_dup_db_total", "Messages that were already stored")
-        self.chat_other_body = board.counter(
+        self.chat_dup_db = make.counter("dragoman_chat_dup_db_total", "Messages that were already stored")
+        self.chat_other_body = make.counter(
             "dragoman_chat_other_body_total",
             "Messages with a known clientMsgId and another body; the first message stays",
         )
-        self.chat_server_busy = board.counter("dragoman_chat_server_busy_total", "Messages answered server_busy")
-        self.chat_over_quota = board.counter(
+        self.chat_server_busy = make.counter("dragoman_chat_server_busy_total", "Messages answered server_busy")
+        self.chat_over_quota = make.counter(
             "dragoman_chat_over_quota_total",
             "Messages refused because the sender has reached limits.chat_bytes_per_day",
         )
-        self.chat_dead = board.counter("dragoman_chat_dead_total", "Messages that became dead letters")
-        self.chat_dropped = board.gauges(
+        self.chat_dead = make.counter("dragoman_chat_dead_total", "Messages that became dead letters")
+        self.chat_dropped = make.gauges(
             "dragoman_chat_dead_letters_dropped",
             "Dead letters of the shard dropped because of their number or age",
             ["shard"],
         )
-        self.chat_backlog = board.gauges(
+        self.chat_backlog = make.gauges(
             "dragoman_chat_backlog", "Accepted messages of the shard that are not saved yet", ["shard"]
         )
-        self.chat_stream = board.gauges(
+        self.chat_stream = make.gauges(
             "dragoman_chat_stream_length", "Entries of the stream (accepted, to_save)", ["stream", "shard"]
         )
-        self.chat_pending = board.gauges(
+        self.chat_pending = make.gauges(
             "dragoman_chat_stream_pending", "Entries of the stream that were read and not finished", ["stream", "shard"]
         )

@@ -23,7 +23,7 @@ from dragoman.gateway.chat_http import routes
 from dragoman.gateway.http import HttpContext, application
 from dragoman.services.chat.accounts import Accounts
 from dragoman.services.chat.tokens import Tokens
-from dragoman.services.tallies import Number
+from dragoman.services.metric_types import Value
 from dragoman.store.errors import RedisAway
 
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
@@ -44,7 +44,7 @@ class Site:
         self.archive, self.client, self.tokens = archive, client, tokens
         self.versions: Counter[int] = Counter()
         self.redis_is_away = False
-        self.refused = Number()
+        self.refused = Value()
 
     async def session_version(self, uid: int) -> int:
         if self.redis_is_away:

@@ -1,7 +1,7 @@
-"""Counters, gauges and histograms as plain numbers; the exposition format is made when somebody asks.
+"""Counters, gauges and histograms as plain numbers; the exposition format is produced on request.
 
-The same few calls as the metrics library's own (`inc`, `set`, `observe`, `labels`), a tenth of the price: no lock,
-because there is one loop, and no walk over the buckets.
+The same calls as the metrics library's own (`inc`, `set`, `observe`, `labels`) at a tenth of the cost: no lock, because
+there is one event loop, and no loop over the buckets.
 """
 
 from bisect import bisect_left
@@ -16,7 +16,7 @@ from dragoman.domain.history import quantile_ms
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 
-class Number:
+class Value:
     """A counter's or gauge's value."""
 
     __slots__ = ("value",)
@@ -31,7 +31,7 @@ class Number:
         self.value = value
 
 
-class Spread:
+class Histogram:
     """A histogram's buckets."""
 
     __slots__ = ("_bounds", "buckets", "total")
@@ -49,9 +49,9 @@ class Spread:
         """In milliseconds: the upper bound of the bucket that holds it; None before the first observation."""
         return quantile_ms(self.buckets, self._bounds, share)
 
-    def merged(self, others: Iterable[Sequence[int]]) -> "Spread":
-        """With the buckets of others. Those that were counted in other bounds, by another release, are left out."""
-        whole = Spread(self._bounds)
+    def merged(self, others: Iterable[Sequence[int]]) -> "Histogram":
+        """With the buckets of others. Buckets with other bounds, from another release, are left out."""
+        whole = Histogram(self._bounds)
         same = [buckets for buckets in others if len(buckets) == len(self.buckets)]
         whole.buckets = [sum(counts) for counts in zip(self.buckets, *same, strict=True)]
         return whole
@@ -64,11 +64,11 @@ class Spread:
         return rows
 
 
-Child = TypeVar("Child", Number, Spread)
+Child = TypeVar("Child", Value, Histogram)
 
 
 class Labelled(Generic[Child]):
-    """One child for each combination of label values; who asks often keeps the child."""
+    """One child for each combination of label values. Code on a hot path keeps the child."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = names
@@ -84,45 +84,46 @@ class Labelled(Generic[Child]):
         return child
 
 
-class Numbers(Labelled[Number]):
-    def new(self) -> Number:
-        return Number()
+class Values(Labelled[Value]):
+    def new(self) -> Value:
+        return Value()
 
 
-class Spreads(Labelled[Spread]):
+class Histograms(Labelled[Histogram]):
     def __init__(self, names: Sequence[str], bounds: Sequence[float]) -> None:
         super().__init__(names)
         self._bounds = bounds
 
-    def new(self) -> Spread:
-        return Spread(self._bounds)
+    def new(self) -> Histogram:
+        return Histogram(self._bounds)
 
 
-class Board(Collector):
-    """All of them, for the registry."""
+class MetricSet(Collector):
+    """All metrics of an instance, for the registry. All histograms have the buckets `bounds`."""
 
-    def __init__(self) -> None:
-        self._rows: list[tuple[str, str, type[Family], Numbers | Spreads]] = []
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._rows: list[tuple[str, str, type[Family], Values | Histograms]] = []
 
-    def counter(self, name: str, help: str) -> Number:
+    def counter(self, name: str, help: str) -> Value:
         return self.counters(name, help, ()).labels()
 
-    def counters(self, name: str, help: str, labels: Sequence[str]) -> Numbers:
-        return self._add(name.removesuffix("_total"), help, CounterMetricFamily, Numbers(labels))
+    def counters(self, name: str, help: str, labels: Sequence[str]) -> Values:
+        return self._add(name.removesuffix("_total"), help, CounterMetricFamily, Values(labels))
 
-    def gauge(self, name: str, help: str) -> Number:
+    def gauge(self, name: str, help: str) -> Value:
         return self.gauges(name, help, ()).labels()
 
-    def gauges(self, name: str, help: str, labels: Sequence[str]) -> Numbers:
-        return self._add(name, help, GaugeMetricFamily, Numbers(labels))
+    def gauges(self, name: str, help: str, labels: Sequence[str]) -> Values:
+        return self._add(name, help, GaugeMetricFamily, Values(labels))
 
-    def histogram(self, name: str, help: str, bounds: Sequence[float]) -> Spread:
-        return self.histograms(name, help, (), bounds).labels()
+    def histogram(self, name: str, help: str) -> Histogram:
+        return self.histograms(name, help, ()).labels()
 
-    def histograms(self, name: str, help: str, labels: Sequence[str], bounds: Sequence[float]) -> Spreads:
-        return self._add(name, help, HistogramMetricFamily, Spreads(labels, bounds))
+    def histograms(self, name: str, help: str, labels: Sequence[str]) -> Histograms:
+        return self._add(name, help, HistogramMetricFamily, Histograms(labels, self._bounds))
 
-    Kind = TypeVar("Kind", Numbers, Spreads)
+    Kind = TypeVar("Kind", Values, Histograms)
 
     def _add(self, name: str, help: str, family: type[Family], metric: Kind) -> Kind:
         self._rows.append((name, help, family, metric))
@@ -133,9 +134,9 @@ class Board(Collector):
             made = family(name, help, labels=list(metric.names))
             for values, child in list(metric.children.items()):
                 if isinstance(made, HistogramMetricFamily):
-                    assert isinstance(child, Spread)
+                    assert isinstance(child, Histogram)
                     made.add_metric(list(values), child.cumulative(), child.total)
                 else:
-                    assert isinstance(child, Number)
+                    assert isinstance(child, Value)
                     made.add_metric(list(values), child.value)
             yield made
