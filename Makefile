@@ -58,16 +58,19 @@ lint: $(READY)   ## format, lint, types
 check: lint      ## the same, and the unit tests
 	$(BIN)/pytest -q tests/unit $(ARGS)
 
+# In the order of the folders: what takes long comes first, the unit tests last, so that all workers end together.
+DISTRIBUTION := --dist loadfile --no-loadscope-reorder
+
 test: $(READY) system-packages ## every test but the long ones, in parallel
-	$(BIN)/pytest -n 3 --dist loadfile -m "not long" $(ARGS)
+	$(BIN)/pytest -n 3 $(DISTRIBUTION) -m "not long" $(ARGS)
 
 test-all: $(READY) system-packages ## the long matrix as well, then unit and e2e tests on every other Python that is installed
-	$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/pytest -n 2 $(DISTRIBUTION) $(ARGS)
 	@$(BIN)/python tests/support/interpreters.py | while read -r python; do \
 	  echo "unit and e2e tests on $$python"; $(MAKE) --no-print-directory test-python PYTHON="$$python" || exit 1; done
 
 test-python: $(READY) ## the unit and e2e tests on another Python: PYTHON=python3.13
-	$(BIN)/pytest -n 2 --dist loadfile -m "not long" tests/unit tests/e2e $(ARGS)
+	$(BIN)/pytest -n 2 $(DISTRIBUTION) -m "not long" tests/unit tests/e2e $(ARGS)
 
 cluster-acceptance: $(READY) ## the acceptance tests on a real Redis Cluster
 	LINGUA_TEST_REDIS_MODE=cluster $(BIN)/pytest tests/acceptance $(ARGS)

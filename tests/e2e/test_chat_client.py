@@ -33,11 +33,10 @@ def chat(uid: int, *instances: InstanceProcess, in_flight: int = 1) -> Chat:
 @pytest.mark.parametrize(
     "flags",
     [
-        {"chat__two_phase__enabled": False},
-        {},
-        {"chat__two_phase__deliver_before_saved": True},
+        pytest.param({}, id="save_first"),
+        pytest.param({"chat__two_phase__enabled": False}, id="off", marks=pytest.mark.long),
+        pytest.param({"chat__two_phase__deliver_before_saved": True}, id="deliver_first", marks=pytest.mark.long),
     ],
-    ids=["off", "save_first", "deliver_first"],
 )
 async def test_every_receipt_comes_across_two_instances(
     redis_at: RedisAt, prefix: str, tmp_path: Path, flags: dict[str, object]

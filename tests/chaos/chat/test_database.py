@@ -20,7 +20,7 @@ async def waiting(server: ChatServer, count: int) -> bool:
     return await server.backlog() >= count
 
 
-@pytest.mark.parametrize("mode", ["save_first", "deliver_first"])
+@pytest.mark.parametrize("mode", ["save_first", pytest.param("deliver_first", marks=pytest.mark.long)])
 async def test_a_sqlite_that_is_locked_makes_messages_wait_and_loses_none(
     redis_at: RedisAt, prefix: str, tmp_path: Path, mode: str
 ) -> None:

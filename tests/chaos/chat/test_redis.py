@@ -55,7 +55,11 @@ def hanging(server: RedisServer) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("fsync", "mode"), [("always", "save_first"), ("always", "deliver_first"), ("everysec", "save_first")]
+    ("fsync", "mode"),
+    [
+        ("everysec", "save_first"),
+        *(pytest.param("always", mode, marks=pytest.mark.long) for mode in ("save_first", "deliver_first")),
+    ],
 )
 async def test_a_redis_killed_and_restarted_loses_nothing_beyond_its_class(
     mortal: RedisServer, tmp_path: Path, fsync: str, mode: str
