@@ -14,9 +14,9 @@ from aiohttp.test_utils import make_mocked_request
 
 from dragoman.config import ConfigError, load
 from dragoman.config.catalog import SETTINGS, variable_of
-from dragoman.gateway import chat_http, console_api, handshake, http, proxies
+from dragoman.gateway import chat_user_api, handshake, http_requests, operator_api, proxies
 from dragoman.gateway.authentication import Authenticator, Unauthorized
-from dragoman.gateway.http_messages import Wrong
+from dragoman.gateway.http_requests import BadRequest
 from dragoman.gateway.proxies import BadForwarding, Proxies
 from dragoman.services.chat.accounts import Denied
 from dragoman.services.chat.tokens import BadToken, Tokens
@@ -121,16 +121,16 @@ def queries(case: Case) -> bool:
     for name in _NUMBERS:
         text = asked.query.get(name, "")
         readers: list[Callable[[], Any]] = [
-            lambda: http._count(text),  # noqa: B023
-            lambda: http._letter_id(text),  # noqa: B023
-            lambda: console_api.count_of({"count": text}),  # noqa: B023
-            lambda: console_api.text_of(asked.query, name),  # noqa: B023
-            lambda: chat_http._number(asked, name, 0),  # noqa: B023
+            lambda: http_requests.count_of({"count": text}, max_count=operator_api.MAX_LETTERS),  # noqa: B023
+            lambda: operator_api._letter_id(text),  # noqa: B023
+            lambda: http_requests.count_of({"count": text}),  # noqa: B023
+            lambda: http_requests.text_of(asked.query, name),  # noqa: B023
+            lambda: chat_user_api._number(asked, name, 0),  # noqa: B023
         ]
         for read in readers:
             try:
                 read()
-            except (Wrong, Denied) as error:
+            except (BadRequest, Denied) as error:
                 refused += 1
                 is_good_refusal(
                     error.message if isinstance(error, Denied) else str(error), "", 600

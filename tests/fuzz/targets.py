@@ -15,8 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from contract.test_chat_messages import FROM_CLIENTS, FROM_OUR_CLIENT, TO_CLIENTS
-from dragoman.gateway import chat_api, chat_http
-from dragoman.gateway.http_messages import Wrong
+from dragoman.gateway import chat_user_api, operator_chat_api
+from dragoman.gateway.http_requests import BadRequest
 from dragoman.protocol import audio, chat, codec, peer
 from dragoman.protocol.chat_http import LoginRequest, RefreshRequest, VerifyRequest
 from dragoman.protocol.codes import ErrorCode
@@ -162,11 +162,11 @@ def server_frame(case: Case) -> bool:
 def body(kind: type[Any]) -> Callable[[Case], bool]:
     def check(case: Case) -> bool:
         try:
-            found = chat_http.decode_body(case.data, kind)
+            found = chat_user_api.decode_body(case.data, kind)
         except Denied as denied:
             is_good_refusal(denied.message, case.field)
             return False
-        assert chat_http.decode_body(msgspec.json.encode(found), kind) == found
+        assert chat_user_api.decode_body(msgspec.json.encode(found), kind) == found
         return True
 
     return check
@@ -174,8 +174,8 @@ def body(kind: type[Any]) -> Callable[[Case], bool]:
 
 def switches(case: Case) -> bool:
     try:
-        chat_api.decode_switches(case.data)
-    except Wrong as wrong:
+        operator_chat_api.decode_switches(case.data)
+    except BadRequest as wrong:
         is_good_refusal(str(wrong), "")
         return False
     return True

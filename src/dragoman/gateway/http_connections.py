@@ -17,7 +17,7 @@ stays in the queue and is answered 400 in its turn.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 
 from aiohttp import web
 from aiohttp.http import RawRequestMessage
@@ -25,41 +25,32 @@ from aiohttp.http import RawRequestMessage
 from dragoman.domain.limits.connections import ConnectionLimits, PerAddressLimit
 from dragoman.gateway.authentication import Principal
 from dragoman.gateway.handshake import wants_websocket
-from dragoman.gateway.http_messages import error
+from dragoman.gateway.http_requests import OPERATOR, PEER, Handler, error
 from dragoman.gateway.open_connections import OpenConnections
-from dragoman.gateway.proxies import BadForwarding, Peer, Proxies
+from dragoman.gateway.proxies import BadForwarding, Proxies
 
-_DOZE_S = 0.1  # who has been answered is looked for this often
-
+IDLE_CHECK_S = 0.1
 _RETRY_AFTER_S = 5
 
 # The transport, its peer, the request head, the bytes behind it
 Upgrade = Callable[[asyncio.Transport, tuple[str, int], bytes, bytes], None]
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_PEER = web.RequestKey("peer", Peer)
-OPERATOR = web.RequestKey("operator", Principal)  # of a request that needs one
 
 
-def peer_of(request: web.Request) -> Peer:
-    """Who sent it; behind trusted proxies the client."""
-    return request.get(_PEER) or Peer(request.remote or "")
-
-
-class Unread:
+class WriteStall:
     """How long a peer has read nothing of what waits for it. Pure: sizes and times are passed in.
 
-    Not the age of the oldest byte, as of a WebSocket's backlog: an answer may be large and the line slow.
+    Unlike a WebSocket's backlog this is not the age of the oldest byte: a response may be large and the line slow.
     """
 
-    __slots__ = ("since", "size")
+    __slots__ = ("_size", "since")
 
     def __init__(self, now: float) -> None:
-        self.size = 0
+        self._size = 0
         self.since = now
 
     def age(self, size: int, now: float) -> float:
-        if size != self.size or not size:
-            self.size, self.since = size, now
+        if size != self._size or not size:
+            self._size, self.since = size, now
         return now - self.since
 
 
@@ -72,17 +63,17 @@ class HttpConnections:
         registry: OpenConnections,
         upgrade: Upgrade,
     ) -> None:
-        app.middlewares[:0] = [_no_pipelined_upgrade, self._of_its_client]
+        app.middlewares[:0] = [_no_pipelined_upgrade, self._identify_client]
         self._proxies = proxies
         self.upgrade = upgrade
         self.max_rest_bytes = 2 * limits.max_head_bytes
-        self._most = limits.max_http_connections
-        self._unread_s = limits.out_queue_age_s
+        self._max_connections = limits.max_http_connections
+        self._stall_timeout_s = limits.out_queue_age_s
         self.idle_poller, self._counters = registry.idle_poller, registry.counters
-        self._taken: dict[HttpConnection, None] = {}  # in the order they came
+        self._connections: dict[HttpConnection, None] = {}  # in the order they came
         self._by_handler: dict[web.RequestHandler, HttpConnection] = {}
-        self._awake: set[HttpConnection] = set()
-        self._dozing = False  # there will be a look at who is awake
+        self._active: set[HttpConnection] = set()  # not watched by the idle poller
+        self._check_is_due = False
         self._addresses = PerAddressLimit(limits.max_http_per_address)
         self._runner = web.AppRunner(
             app,
@@ -97,81 +88,82 @@ class HttpConnections:
 
     async def close(self) -> None:
         await self._runner.cleanup()
-        for connection in list(self._taken):
-            self._cut_off(connection)
+        for connection in list(self._connections):
+            self._abort(connection)
 
-    def take(self, transport: asyncio.Transport, peer: tuple[str, int], now: float) -> asyncio.Protocol | None:
-        """A protocol for one more connection; None: all places it could have are taken by who is being answered."""
+    def add(self, transport: asyncio.Transport, peer: tuple[str, int], now: float) -> asyncio.Protocol | None:
+        """A protocol for one more connection; None: too many connections have a request that is being answered."""
         address = None if self._proxies.trusts(peer[0]) else peer[0]
         if address is not None and self._addresses.is_full(address):
-            if not self._make_room([connection for connection in self._taken if connection.address == address]):
+            if not self._make_room([connection for connection in self._connections if connection.address == address]):
                 return None
-        elif len(self._taken) >= self._most and not self._make_room(self._taken):
+        elif len(self._connections) >= self._max_connections and not self._make_room(self._connections):
             return None
         assert self._runner.server is not None
         connection = HttpConnection(self, self._runner.server(), transport, peer, address, now)
-        self._taken[connection] = None
+        self._connections[connection] = None
         self._by_handler[connection.handler] = connection
         if address is not None:
             self._addresses.add(address)
-        self.awake(connection)
+        self.add_active(connection)
         return connection
 
     def sweep(self, now: float) -> None:
-        for connection in list(self._taken):
-            if connection.unread.age(connection.transport.get_write_buffer_size(), now) > self._unread_s:
-                self._cut_off(connection)
+        for connection in list(self._connections):
+            if connection.stall.age(connection.transport.get_write_buffer_size(), now) > self._stall_timeout_s:
+                self._abort(connection)
 
     def close_operators(self, is_revoked: Callable[[Principal], bool]) -> None:
-        """Close the connections whose latest request was one of a revoked operator. A proxy's carries those of others
-        as well, and stays."""
-        for connection in list(self._taken):
+        """Close the connections whose latest request came from a revoked operator. Those of a proxy stay: they carry
+        requests of other clients as well."""
+        for connection in list(self._connections):
             operator = (
                 connection.request.get(OPERATOR)
                 if connection.request is not None and connection.address is not None
                 else None
             )
             if operator is not None and is_revoked(operator):
-                self._cut_off(connection)
+                self._abort(connection)
 
-    def awake(self, connection: "HttpConnection") -> None:
-        self._awake.add(connection)
-        if not self._dozing:
-            self._dozing = True
-            asyncio.get_running_loop().call_later(_DOZE_S, self._doze)
+    def add_active(self, connection: "HttpConnection") -> None:
+        """Check regularly whether the connection has become idle."""
+        self._active.add(connection)
+        if not self._check_is_due:
+            self._check_is_due = True
+            asyncio.get_running_loop().call_later(IDLE_CHECK_S, self._check_active)
 
-    def asleep(self, connection: "HttpConnection") -> None:
-        self._awake.discard(connection)
+    def remove_active(self, connection: "HttpConnection") -> None:
+        self._active.discard(connection)
 
-    def ended(self, connection: "HttpConnection") -> None:
-        self.asleep(connection)
-        if connection in self._taken:
-            del self._taken[connection], self._by_handler[connection.handler]
+    def remove(self, connection: "HttpConnection") -> None:
+        self.remove_active(connection)
+        if connection in self._connections:
+            del self._connections[connection], self._by_handler[connection.handler]
             if connection.address is not None:
                 self._addresses.drop(connection.address)
 
-    def _doze(self) -> None:
-        self._dozing = False
-        awake, self._awake = self._awake, set()
-        for connection in awake:
+    def _check_active(self) -> None:
+        self._check_is_due = False
+        active, self._active = self._active, set()
+        for connection in active:
             if is_idle(connection.handler) and not connection.transport.is_closing():
-                connection.rest()
+                connection.on_idle()
             else:
-                self.awake(connection)
+                self.add_active(connection)
 
     @web.middleware
-    async def _of_its_client(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Finds out whose request it is. One that came through a trusted proxy counts for its client."""
+    async def _identify_client(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Find the client of a request. One that came through a trusted proxy counts for the client's address."""
         connection = self._by_handler.get(request.protocol)
-        if connection is None:  # it was cut off
+        if connection is None:  # it was aborted
             return await handler(request)
         try:
             peer = self._proxies.peer(*connection.peer, lambda name: ", ".join(request.headers.getall(name, ())))
         except BadForwarding as why:
             self._counters.refused[400] += 1
             return error(str(why), 400)
-        request[_PEER] = peer
-        connection.began(request)
+        request[PEER] = peer
+        connection.begin(request)
         if not peer.proxy:
             return await handler(request)
         if self._addresses.is_full(peer.address):
@@ -186,22 +178,23 @@ class HttpConnections:
             self._addresses.drop(peer.address)
 
     def _make_room(self, among: Iterable["HttpConnection"]) -> bool:
-        leaving = next((connection for connection in among if is_idle(connection.handler)), None) or _least_read(among)
-        if leaving is None:
+        idle = next((connection for connection in among if is_idle(connection.handler)), None)
+        chosen = idle or _longest_stalled(among)
+        if chosen is None:
             return False
-        self._cut_off(leaving)
+        self._abort(chosen)
         return True
 
-    def _cut_off(self, connection: "HttpConnection") -> None:
-        self.ended(connection)
-        connection.handler.force_close()  # as when its time to stay is over
-        connection.transport.abort()  # if something is unread; otherwise it is closed by now
+    def _abort(self, connection: "HttpConnection") -> None:
+        self.remove(connection)
+        connection.handler.force_close()  # as after its keep-alive time
+        connection.transport.abort()  # needed if data waits to be sent; otherwise the transport is closed by now
 
 
 class HttpConnection(asyncio.Protocol):
-    """One connection, between its transport and aiohttp: we are to know when it speaks and when it has ended."""
+    """One connection, between its transport and aiohttp: it sees each request, and the end."""
 
-    __slots__ = ("_idle_fd", "_owner", "_upgrade", "address", "handler", "peer", "request", "transport", "unread")
+    __slots__ = ("_idle_fd", "_owner", "_upgrade", "address", "handler", "peer", "request", "stall", "transport")
 
     def __init__(
         self,
@@ -214,13 +207,13 @@ class HttpConnection(asyncio.Protocol):
     ) -> None:
         """`address`: the one it counts for; None: a trusted proxy's connection counts for none."""
         self.handler, self.transport, self.peer, self.address = handler, transport, peer, address
-        self.unread = Unread(now)
+        self.stall = WriteStall(now)
         self._owner = owner
         self._idle_fd: int | None = None
         self.request: web.Request | None = None  # the latest one
         self._upgrade: tuple[bytes, bytearray] | None = None  # its head and the bytes behind it, until aiohttp is idle
 
-    # --- what the transport tells ---
+    # --- callbacks of the transport ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.handler.connection_made(transport)
@@ -251,16 +244,16 @@ class HttpConnection(asyncio.Protocol):
         if self._idle_fd is not None:
             self._owner.idle_poller.forget(self._idle_fd)
             self._idle_fd = None
-        self._owner.asleep(self)
-        # Who asks and leaves is answered all the same, and has its place until then.
+        self._owner.remove_active(self)
+        # A request whose client has disconnected is still being handled, and counts until that is done.
         answering = self.handler._task_handler
         self.handler.connection_lost(exc)
         if answering is None or answering.done():
-            self._owner.ended(self)
+            self._owner.remove(self)
         else:
-            answering.add_done_callback(lambda _: self._owner.ended(self))
+            answering.add_done_callback(lambda _: self._owner.remove(self))
 
-    def began(self, request: web.Request) -> None:
+    def begin(self, request: web.Request) -> None:
         self.request = request
 
     # --- an upgrade ---
@@ -282,7 +275,7 @@ class HttpConnection(asyncio.Protocol):
     def _hand_over(self) -> None:
         assert self._upgrade is not None
         head, rest = self._upgrade
-        self._owner.ended(self)
+        self._owner.remove(self)
         handler, task = self.handler, self.handler._task_handler
         handler.transport = None  # connection_lost would close it
         handler.connection_lost(None)
@@ -292,7 +285,7 @@ class HttpConnection(asyncio.Protocol):
 
     # --- between two requests ---
 
-    def rest(self) -> None:
+    def on_idle(self) -> None:
         """aiohttp is idle."""
         if self._upgrade is not None:
             self._hand_over()
@@ -308,16 +301,16 @@ class HttpConnection(asyncio.Protocol):
         self._idle_fd = None
         if not self.transport.is_closing():
             self.transport.resume_reading()
-            self._owner.awake(self)
+            self._owner.add_active(self)
 
 
-def _least_read(among: Iterable[HttpConnection]) -> HttpConnection | None:
+def _longest_stalled(among: Iterable[HttpConnection]) -> HttpConnection | None:
     waiting = (connection for connection in among if connection.transport.get_write_buffer_size())
-    return min(waiting, key=lambda connection: connection.unread.since, default=None)
+    return min(waiting, key=lambda connection: connection.stall.since, default=None)
 
 
 def is_idle(handler: web.RequestHandler) -> bool:
-    # aiohttp says nowhere in public whether a connection waits for a request: test_http_connections.py states it.
+    # aiohttp has no public way to tell whether a connection waits for a request; test_http_connections.py tests this.
     waiter = handler._waiter
     return waiter is not None and not waiter.done()
 

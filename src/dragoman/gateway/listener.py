@@ -150,11 +150,11 @@ class Listener:
 
     def serve_http(self, transport: asyncio.Transport, peer: tuple[str, int]) -> asyncio.Protocol | Reject:
         assert self._http is not None
-        place = None if self._closing else self._http.take(transport, peer, self.registry.clock())
-        if place is None:
+        connection = None if self._closing else self._http.add(transport, peer, self.registry.clock())
+        if connection is None:
             return _come_back("too many connections")
         self.counters.http += 1
-        return place
+        return connection
 
     # --- inside ---
 

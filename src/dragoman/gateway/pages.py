@@ -1,15 +1,19 @@
 """The page at `/`: its files, the languages it offers, and a sample to be played.
 
-Every file is a route of its own, so whoever lets these paths through lets nothing else through. The files are read
-once, when the routes are made; a browser asks again each time and is told by the ETag that it has them. The policy
-allows this host and nothing inline: whatever is shown was written by somebody else, and is never to run.
+Every file is a route of its own, so a proxy that allows these paths allows nothing else. The files are read once, when
+the routes are made; a browser asks again each time and learns by the ETag that it has them. The policy allows this host
+and nothing inline: the page shows text that other people wrote, and that text must never run.
 """
 
+import asyncio
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from hashlib import sha256
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from struct import pack
 from time import monotonic
 from typing import Final
 
@@ -18,8 +22,8 @@ from aiohttp import web
 
 from dragoman.domain.chat.registration import Registration
 from dragoman.domain.fleet import Node
-from dragoman.gateway.http_messages import error
-from dragoman.gateway.sample import Samples, Unspoken
+from dragoman.domain.sample_sentences import SENTENCES, WORDS_A_MINUTE
+from dragoman.gateway.http_requests import error
 
 INDEX: Final = "index.html"
 LANGUAGES_S: Final = 1.0  # how long one answer is good for: many pages ask, and a fleet may be large
@@ -33,6 +37,10 @@ SECURITY: Final = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Permissions-Policy": "microphone=(self), camera=(), geolocation=()",
 }
+SPEAK_TIMEOUT_S: Final = 10.0
+MAX_SAMPLE_BYTES: Final = 4 << 20
+_WAV_HEADER: Final = 44
+_PAUSE: Final = '<break time="1100ms"/>'  # the page takes it for the end of an utterance
 LAPTOP: Final = Registration()
 _TYPES: Final = {
     ".html": "text/html; charset=utf-8",
@@ -40,6 +48,61 @@ _TYPES: Final = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
+
+
+class SampleFailed(Exception):
+    """espeak-ng did not do it; `str()` says why."""
+
+
+class Samples:
+    """Sentences for a page without a microphone: espeak-ng speaks them when first asked for.
+
+    Only these sentences are ever spoken, one at a time and within `SPEAK_TIMEOUT_S`, so no client can keep the machine
+    busy. Without espeak-ng there is no sample, and the page shows no button for it.
+    """
+
+    def __init__(self, program: str | None = None) -> None:
+        self._program = program or shutil.which("espeak-ng")
+        self._samples: dict[str, bytes] = {}
+        self._lock = asyncio.Lock()
+
+    def __contains__(self, language: object) -> bool:
+        return self._program is not None and language in SENTENCES
+
+    async def spoken(self, language: str) -> bytes:
+        """A WAV file."""
+        async with self._lock:
+            if language not in self._samples:
+                self._samples[language] = await self._speak(*SENTENCES[language])
+            return self._samples[language]
+
+    async def _speak(self, voice: str, *sentences: str) -> bytes:
+        assert self._program is not None
+        try:
+            process = await asyncio.create_subprocess_exec(
+                self._program, "-v", voice, "-s", str(WORDS_A_MINUTE), "-m", "--stdout", "--", _PAUSE.join(sentences),
+                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+            )  # fmt: skip
+        except OSError as why:
+            raise SampleFailed(f"the sample cannot be spoken: {why.strerror}") from None
+        try:
+            async with asyncio.timeout(SPEAK_TIMEOUT_S):
+                wav, _ = await process.communicate()
+        except TimeoutError:
+            raise SampleFailed("the sample took too long to speak") from None
+        finally:
+            with suppress(ProcessLookupError):
+                if process.returncode is None:
+                    process.kill()
+        if process.returncode or not _WAV_HEADER < len(wav) <= MAX_SAMPLE_BYTES:
+            raise SampleFailed("espeak-ng could not speak the sample")
+        return _with_length(wav)
+
+
+def _with_length(wav: bytes) -> bytes:
+    """espeak-ng writes the header to a pipe before it knows the length."""
+    riff, data = pack("<I", len(wav) - 8), pack("<I", len(wav) - _WAV_HEADER)
+    return wav[:4] + riff + wav[8 : _WAV_HEADER - 4] + data + wav[_WAV_HEADER:]
 
 
 def routes(
@@ -113,7 +176,7 @@ class _Api:
             return error("there is no sample in this language", 404)
         try:
             body = await self._samples.spoken(language)
-        except Unspoken as why:
+        except SampleFailed as why:
             return error(str(why), 503)
         return web.Response(body=body, content_type="audio/wav", headers={**SECURITY, "Cache-Control": "max-age=3600"})
 

@@ -210,7 +210,7 @@ class Chat:
             return
         except (ArchiveError, CannotStart) as error:
             log.error("this instance ends: the database answers and cannot be used", error=str(error))
-            self._archive_checked = True  # log_refusals once
+            self._archive_checked = True  # logged once
             self._on_wrong_archive()
 
     async def keep_worker(self) -> None:

@@ -14,8 +14,7 @@ import structlog
 from dragoman import __version__
 from dragoman.config import Config
 from dragoman.domain.durability import Assessment, DurabilityClass
-from dragoman.gateway.auditing import Auditor
-from dragoman.gateway.http import HttpContext
+from dragoman.gateway.operator_api import Auditor, HttpContext
 from dragoman.instance.ports import Ports
 from dragoman.instance.redis_check import CannotStart, check_redis, connected, unsafe
 from dragoman.instance.same_host import machine, start_ticks

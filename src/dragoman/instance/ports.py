@@ -15,11 +15,11 @@ from dragoman.gateway import (
     Listener,
     OriginAllowList,
     Route,
-    chat_api,
-    chat_http,
-    console_api,
+    chat_user_api,
+    operator_api,
+    operator_chat_api,
+    operator_revocation_api,
     pages,
-    revocation_api,
 )
 from dragoman.gateway.authentication import Authenticator
 from dragoman.gateway.chat_endpoint import PATH as CHAT_PATH
@@ -33,9 +33,10 @@ from dragoman.gateway.handshake import (
     log_refusals,
     loopback_hosts_only,
 )
-from dragoman.gateway.http import HttpContext, admin_application, application
+from dragoman.gateway.http_application import admin_application, application
 from dragoman.gateway.node_endpoint import NodeEndpoint
 from dragoman.gateway.open_connections import AuthenticatedConnections, PreSession
+from dragoman.gateway.operator_api import HttpContext
 from dragoman.gateway.proxies import Proxies
 from dragoman.gateway.session_endpoint import SessionEndpoint
 from dragoman.instance.services import Services
@@ -55,20 +56,20 @@ class Ports:
 
     async def open(self, context: HttpContext, admin_port: int) -> None:
         server, chat = self._config.server, self._services.chat
-        guests = [
-            *chat_http.routes(
+        public = [
+            *chat_user_api.routes(
                 chat.accounts,
                 chat.archive,
                 self._config.limits.chat_history_per_minute,
                 self._services.metrics.chat_history_refused.inc,
             ),
             *pages.routes(self._services.view.fleet.nodes, registration=chat.registration),
-            *console_api.files(),
+            *operator_api.console_files(),
         ]
-        operators = [
-            *chat_api.routes(chat, context.auditor, self._services.operations.disconnect),
-            *console_api.routes(self._services, context.auditor),
-            *revocation_api.routes(
+        operator_routes = [
+            *operator_chat_api.routes(chat, context.auditor, self._services.operations.disconnect),
+            *operator_api.console_routes(self._services, context.auditor),
+            *operator_revocation_api.routes(
                 self._services.revocations, self._authenticator, chat.archive.user_by_name, context.auditor
             ),
         ]
@@ -79,10 +80,10 @@ class Ports:
             application(
                 context,
                 self._authenticator,
-                guests,
-                operators,
-                only_ours=self._is_private(),
-                only_from_here=self._rejects_proxies(),
+                public,
+                operator_routes,
+                loopback_hosts_only=self._is_private(),
+                local_requests_only=self._rejects_proxies(),
             ),
             reuse_port=True,
             authorize=self._authorizer(),
@@ -221,7 +222,7 @@ class Ports:
 
     async def _open_admin_port(self, context: HttpContext, port: int) -> None:
         authenticator = None if is_loopback(self._config.server.admin_host) else self._authenticator
-        app = admin_application(context, authenticator, only_from_here=self._rejects_proxies())
+        app = admin_application(context, authenticator, local_requests_only=self._rejects_proxies())
         # As on the other port: a client that does not read must not delay shutdown.
         timeout_s = self._limits().close_timeout_s
         self._admin = web.AppRunner(app, access_log=None, shutdown_timeout=timeout_s)

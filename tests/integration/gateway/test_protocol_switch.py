@@ -374,13 +374,15 @@ def test_an_upgrade_that_arrives_just_before_aiohttp_waits_for_it_is_served(run:
     class Last(web.Response):
         async def write_eof(self, data: bytes = b"") -> None:
             await super().write_eof(data)
-            asyncio.get_running_loop().call_soon(lambda: visits[0].data_received(upgrade() + frame(TEXT, b"hello")))
+            asyncio.get_running_loop().call_soon(
+                lambda: http_connections[0].data_received(upgrade() + frame(TEXT, b"hello"))
+            )
 
     async def last(request: web.Request) -> web.Response:
         await asyncio.sleep(0)
         return Last(text="last")
 
-    visits: list[asyncio.Protocol] = []
+    http_connections: list[asyncio.Protocol] = []
     app = http_app()
     app.add_routes([web.get("/last", last)])
 
@@ -388,7 +390,7 @@ def test_an_upgrade_that_arrives_just_before_aiohttp_waits_for_it_is_served(run:
         async with serving(app=app) as listener, connected(listener) as client:
             await client.send(GET)
             assert (await client.answer()).status == 200
-            visits.extend(listener._http._taken)  # type: ignore[union-attr]
+            http_connections.extend(listener._http._connections)  # type: ignore[union-attr]
             await client.send(b"GET /last HTTP/1.1\r\nHost: x\r\n\r\n")
             assert (await client.answer()).body == b"last"
             assert (await client.answer()).status == 101
@@ -408,7 +410,7 @@ def test_a_client_that_leaves_after_a_later_upgrade_leaves_nothing_behind(run: R
                 assert (await client.answer()).status == 101
             await until(lambda: echo.events == ["opened", "closed"])
             assert not listener.connections
-            assert not listener._http._taken  # type: ignore[union-attr]
+            assert not listener._http._connections  # type: ignore[union-attr]
             assert not listener._http._runner.server.connections  # type: ignore[union-attr]
 
     run(main)

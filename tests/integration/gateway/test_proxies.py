@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from dragoman.gateway import Connection, Listener
-from dragoman.gateway.http_connections import peer_of
+from dragoman.gateway.http_requests import peer_of
 from dragoman.gateway.proxies import V2_SIGNATURE, Proxies
 from support.gateway import Answer, Echo, RawClient, Run, connected, serving, until, upgrade
 

@@ -21,7 +21,7 @@ from dragoman.cli.main import COMMANDS, imported
 from dragoman.cli.settings import VARIABLE
 from dragoman.config import Config, ConfigError, load, load_with_sources
 from dragoman.config.catalog import ENV_PREFIX, SETTINGS
-from dragoman.gateway.http import HEALTH
+from dragoman.gateway.http_application import HEALTH
 from dragoman.instance.exposed import check_configuration
 from dragoman.supervisor.main import GRACE_S
 from support.deployment import (

@@ -21,12 +21,11 @@ from dragoman.domain.job import Outcome
 from dragoman.domain.release import Settled
 from dragoman.domain.sample_sentences import SENTENCES
 from dragoman.domain.turn import AffinityResult
-from dragoman.gateway import chat_api, console_api, pages, revocation_api
-from dragoman.gateway.auditing import ACTIONS, Auditor
+from dragoman.gateway import operator_api, operator_chat_api, operator_revocation_api, pages
 from dragoman.gateway.authentication import Authenticator
-from dragoman.gateway.http import HttpContext, application
-from dragoman.gateway.pages import MAX_GROUPS, groups
-from dragoman.gateway.sample import Samples, Unspoken
+from dragoman.gateway.http_application import application
+from dragoman.gateway.operator_api import ACTIONS, Auditor, HttpContext
+from dragoman.gateway.pages import MAX_GROUPS, SampleFailed, Samples, groups
 
 PAGE = Path(str(files("dragoman.web"))) / "page"
 
@@ -216,7 +215,7 @@ async def test_a_voice_that_fails_is_told_in_words(tmp_path: Path) -> None:
     async with serving(samples=a_voice(tmp_path, "exit 3")) as client, client.get("/sample.wav") as answer:
         assert answer.status == 503
         assert "espeak-ng" in (await answer.json())["error"]
-    with pytest.raises(Unspoken):
+    with pytest.raises(SampleFailed):
         await Samples(str(tmp_path / "missing")).spoken("en")
 
 
@@ -234,7 +233,7 @@ def words(code: str) -> set[str]:
 
 
 def test_console_serves_each_file_at_its_own_path() -> None:
-    paths = {route.path for route in console_api.files()}
+    paths = {route.path for route in operator_api.console_files()}
     assert paths == {"/console"} | {f"/console/{file.name}" for file in CONSOLE.iterdir() if file.name != "index.html"}
 
 
@@ -279,9 +278,9 @@ def operators_application() -> web.Application:
     auditor = Auditor(nothing, "here")
     stage = HttpContext("here", nothing, nothing, nothing, nothing, dict, lambda: None, auditor)
     operators = [
-        *chat_api.routes(Mock(), auditor, nothing),
-        *console_api.routes(Mock(), auditor),
-        *revocation_api.routes(nothing, nothing, nothing, auditor),
+        *operator_chat_api.routes(Mock(), auditor, nothing),
+        *operator_api.console_routes(Mock(), auditor),
+        *operator_revocation_api.routes(nothing, nothing, nothing, auditor),
     ]
     return application(stage, Authenticator((), "us"), (), operators)
 

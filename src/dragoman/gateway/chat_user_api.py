@@ -16,8 +16,7 @@ from aiohttp import web
 from dragoman.archive import Archive, ArchiveAway, Conversation, Stored
 from dragoman.domain.limits.rates import RatePerKey
 from dragoman.gateway.authentication import token_of
-from dragoman.gateway.http_connections import peer_of
-from dragoman.gateway.http_messages import Unread, body_of
+from dragoman.gateway.http_requests import BadBody, peer_of, read_body
 from dragoman.protocol.chat import MAX_ID, Reason
 from dragoman.protocol.chat_http import (
     Code,
@@ -35,8 +34,6 @@ from dragoman.store.errors import StoreError
 
 log = structlog.get_logger(__name__)
 
-MAX_BODY_BYTES: Final = 16 << 10
-BODY_PATIENCE_S: Final = 10.0
 MAX_LIMIT: Final = 100
 DEFAULT_LIMIT: Final = 20
 
@@ -184,8 +181,8 @@ class _Api:
 
 async def _body(request: web.Request, kind: type[_D]) -> _D:
     try:
-        return decode_body(await body_of(request, MAX_BODY_BYTES, BODY_PATIENCE_S), kind)
-    except Unread as why:
+        return decode_body(await read_body(request), kind)
+    except BadBody as why:
         raise Denied(Code.BAD_REQUEST, str(why)) from None
 
 

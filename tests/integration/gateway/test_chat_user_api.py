@@ -16,11 +16,11 @@ from aiohttp.test_utils import TestClient, TestServer
 from structlog.testing import capture_logs
 
 from dragoman.archive import Archive, ArchiveAway, NewMessage, Receipt, Status, open_archive
-from dragoman.gateway import chat_http
-from dragoman.gateway.auditing import Auditor
+from dragoman.gateway import http_requests
 from dragoman.gateway.authentication import Authenticator
-from dragoman.gateway.chat_http import routes
-from dragoman.gateway.http import HttpContext, application
+from dragoman.gateway.chat_user_api import routes
+from dragoman.gateway.http_application import application
+from dragoman.gateway.operator_api import Auditor, HttpContext
 from dragoman.services.chat.accounts import Accounts
 from dragoman.services.chat.tokens import Tokens
 from dragoman.services.metric_types import Value
@@ -208,7 +208,7 @@ async def test_a_login_that_cannot_be_read_is_a_bad_request_that_says_why(
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_http, "BODY_PATIENCE_S", 0.05)
+    monkeypatch.setattr(http_requests, "BODY_TIMEOUT_S", 0.05)
     never = asyncio.Event()
 
     async def slow() -> AsyncIterator[bytes]:

@@ -15,9 +15,9 @@ from aiohttp.test_utils import TestClient, TestServer
 from structlog.testing import capture_logs
 
 from dragoman.domain.job import Event
-from dragoman.gateway.auditing import Auditor
 from dragoman.gateway.authentication import Authenticator
-from dragoman.gateway.http import HttpContext, admin_application, application
+from dragoman.gateway.http_application import admin_application, application
+from dragoman.gateway.operator_api import Auditor, HttpContext
 from dragoman.instance.stores import Stores
 from dragoman.protocol.peer import Bounced, ChatPush, FromNode, InboxMessage, ToSocket, UserPush, encode_peer
 from dragoman.services.metrics import Metrics
@@ -216,7 +216,7 @@ async def test_an_admin_port_that_others_can_reach_tells_strangers_no_more_than_
 
 async def test_a_name_that_was_made_to_point_here_gets_no_answer_where_nobody_is_asked(site: Site) -> None:
     """DNS rebinding: to the browser the page is of our own origin."""
-    app = application(site.stage, Authenticator((), "us"), only_ours=True)
+    app = application(site.stage, Authenticator((), "us"), loopback_hosts_only=True)
     async with TestClient(TestServer(app)) as client:
         evil = {"Host": "evil.example:5010", "Origin": "http://evil.example:5010"}
         for path in ("/api/v1/cluster", "/health", "/metrics"):
@@ -380,7 +380,7 @@ async def test_what_cannot_be_read_cannot_be_replayed(site: Site, client: TestCl
 
 async def test_unknown_paths_and_methods_are_told_as_json(client: TestClient[Any, Any]) -> None:
     assert await told(await client.get("/nothing"), 404) == {"error": "there is nothing at this path"}
-    assert await told(await client.put("/api/v1/dlq"), 405) == {"error": "only GET, HEAD here"}
+    assert await told(await client.put("/api/v1/dlq"), 405) == {"error": "this path allows only GET, HEAD"}
 
 
 async def test_redis_that_loads_its_data_is_named_as_such(

@@ -14,10 +14,10 @@ from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 
 from dragoman.domain.job import Event, Outcome
-from dragoman.gateway import console_api
-from dragoman.gateway.auditing import Auditor
+from dragoman.gateway import operator_api
 from dragoman.gateway.authentication import Authenticator
-from dragoman.gateway.http import HttpContext, application
+from dragoman.gateway.http_application import application
+from dragoman.gateway.operator_api import Auditor, HttpContext
 from dragoman.instance.stores import Stores
 from dragoman.services.history import History
 from dragoman.services.loops import Tasks
@@ -63,9 +63,9 @@ class Site:
         register = Register(stores.instances, stores.jobs, stores.sessions, stores.owners, stores.turns)
         history = History("here", metrics, stores.samples, stores.instances)
         seen = Seen(report, register, history, Mock(Operations))  # what it does is tested with instances that do it
-        operators = console_api.routes(seen, auditor)
+        operators = operator_api.console_routes(seen, auditor)
         keeper = Authenticator((SECRET,), "us")
-        self.app = application(stage, keeper, console_api.files(), operators)
+        self.app = application(stage, keeper, operator_api.console_files(), operators)
         self.client: TestClient[Any, Any]
 
     async def get(self, path: str, status: int = 200, **query: object) -> Any:

@@ -9,8 +9,15 @@ from aiohttp import web
 
 from dragoman.archive import Archive
 from dragoman.domain.chat.switches import BadSwitch, Switches
-from dragoman.gateway.auditing import Auditor
-from dragoman.gateway.http_messages import BODY_TIMEOUT_S, MAX_BODY_BYTES, Unread, Wrong, asked, body_of, error, json
+from dragoman.gateway.http_requests import (
+    BadBody,
+    BadRequest,
+    error,
+    json,
+    json_body,
+    read_body,
+)
+from dragoman.gateway.operator_api import Auditor
 from dragoman.services.chat.accounts import Accounts, Denied
 from dragoman.services.chat.feature_switches import FeatureSwitches
 from dragoman.services.chat.hashing import Overloaded
@@ -65,14 +72,14 @@ class _Api:
     async def switch(self, request: web.Request) -> web.Response:
         """`{"enabled": true, "rollout_percent": 50}`: some of them, for the whole cluster."""
         try:
-            texts = decode_switches(await body_of(request, MAX_BODY_BYTES, BODY_TIMEOUT_S))
-        except Unread as why:
-            raise Wrong(str(why)) from None
+            texts = decode_switches(await read_body(request))
+        except BadBody as why:
+            raise BadRequest(str(why)) from None
         try:
             before = self._chat.switches.current.texts()
             changed = await self._chat.switches.change(texts)
         except BadSwitch as wrong:
-            raise Wrong(str(wrong)) from None
+            raise BadRequest(str(wrong)) from None
         after = changed.texts()
         for name in texts:
             await self._auditor.note(request, "chat.switch", name, f"{before[name]} → {after[name]}")
@@ -90,7 +97,7 @@ class _Api:
     async def message(self, request: web.Request) -> web.Response:
         sender = request.match_info["sender"]
         if not (sender.isascii() and sender.isdecimal() and len(sender) <= 19):
-            raise Wrong("the sender is not a user id")
+            raise BadRequest("the sender is not a user id")
         return json(await self._chat.message_lookup.find(int(sender), request.match_info["id"]))
 
     async def user(self, request: web.Request) -> web.Response:
@@ -120,7 +127,7 @@ class _Accounts:
         self._accounts, self._auditor, self._disconnect = accounts, auditor, disconnect
 
     async def add(self, request: web.Request) -> web.Response:
-        new = await asked(request, NewUser)
+        new = await json_body(request, NewUser)
         user = await _allowed(self._accounts.add(new.username, new.password))
         if user is None:
             return error("this name is taken", 409)
@@ -128,7 +135,7 @@ class _Accounts:
         return json({"userId": str(user.id), "username": user.name})
 
     async def set_password(self, request: web.Request) -> web.Response:
-        name, new = request.match_info["name"], await asked(request, NewPassword)
+        name, new = request.match_info["name"], await json_body(request, NewPassword)
         user = await _allowed(self._accounts.set_password(name, new.password))
         if user is None:
             return error(NO_SUCH_USER, 404)
@@ -146,9 +153,9 @@ class _Accounts:
         return json({"userId": str(user), "removed": True})
 
     async def invite(self, request: web.Request) -> web.Response:
-        ttl_s = (await asked(request, NewInvite)).ttl_s
+        ttl_s = (await json_body(request, NewInvite)).ttl_s
         if not 1 <= ttl_s <= MAX_INVITE_S:
-            raise Wrong(f"ttl_s is not from 1 to {MAX_INVITE_S}")
+            raise BadRequest(f"ttl_s is not from 1 to {MAX_INVITE_S}")
         code = await self._accounts.invite(ttl_s)
         if code is None:
             return error('invite codes are not used here: set chat.registration = "invite"', 409)
@@ -165,9 +172,9 @@ async def _allowed(doing: Awaitable[_B]) -> _B:
     try:
         return await doing
     except Denied as denied:
-        raise Wrong(denied.message) from None
+        raise BadRequest(denied.message) from None
     except Overloaded:
-        raise Wrong("too many passwords are being checked: try again in a moment") from None
+        raise BadRequest("too many passwords are being checked: try again in a moment") from None
 
 
 def decode_switches(data: bytes) -> dict[str, str]:
@@ -175,7 +182,7 @@ def decode_switches(data: bytes) -> dict[str, str]:
     try:
         given = msgspec.json.decode(data, type=dict[str, bool | int | str])
     except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
-        raise Wrong(f"the body is not a JSON object of switches: {wrong}") from None
+        raise BadRequest(f"the body is not a JSON object of switches: {wrong}") from None
     if not given:
-        raise Wrong("no switch was given")
+        raise BadRequest("no switch was given")
     return {name: str(value).lower() for name, value in given.items()}

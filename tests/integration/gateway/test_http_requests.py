@@ -7,24 +7,31 @@ import pytest
 from aiohttp import web
 
 from dragoman.domain.limits.connections import ConnectionLimits
-from dragoman.gateway.http_messages import Unread, body_of
+from dragoman.gateway import http_requests
+from dragoman.gateway.http_requests import BadBody, read_body
 from dragoman.gateway.listener import Listener
 from support.gateway import RawClient, connected
 
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
 
 
-async def told(request: web.Request) -> web.Response:
+@pytest.fixture(autouse=True)
+def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_requests, "MAX_BODY_BYTES", 100)
+    monkeypatch.setattr(http_requests, "BODY_TIMEOUT_S", 0.5)
+
+
+async def echo(request: web.Request) -> web.Response:
     try:
-        return web.Response(body=await body_of(request, 100, 0.5))
-    except Unread as why:
+        return web.Response(body=await read_body(request))
+    except BadBody as why:
         return web.Response(text=str(why), status=400)
 
 
 @asynccontextmanager
 async def asking() -> AsyncIterator[RawClient]:
     app = web.Application()
-    app.add_routes([web.post("/", told)])
+    app.add_routes([web.post("/", echo)])
     listener = Listener(ConnectionLimits(close_timeout_s=0.5))
     await listener.start("127.0.0.1", 0, {}, app)
     try:
@@ -51,14 +58,14 @@ async def test_a_body_in_pieces_is_read_to_its_end() -> None:
     ],
     ids=["too long", "too slow"],
 )
-async def test_a_body_that_is_none_is_refused_with_the_reason(rest: bytes, why: bytes) -> None:
+async def test_body_is_refused_with_the_reason(rest: bytes, why: bytes) -> None:
     async with asking() as client:
         await client.send(HEAD + rest)
         answer = await client.answer()
         assert (answer.status, answer.body) == (400, why)
 
 
-async def test_a_body_that_breaks_on_the_way_is_refused_and_raises_nothing_else() -> None:
+async def test_malformed_body_is_refused_and_raises_nothing_else() -> None:
     async with asking() as client:
         await client.send(HEAD + b"Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n")
         assert (await client.answer()).status == 100

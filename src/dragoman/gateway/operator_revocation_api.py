@@ -10,11 +10,9 @@ from aiohttp import web
 
 from dragoman.archive.types import User
 from dragoman.domain.revocation import TOKEN, is_jti, user_name
-from dragoman.gateway.auditing import Auditor
 from dragoman.gateway.authentication import MAX_SUBJECT, TENANT, Authenticator
-from dragoman.gateway.console_api import count_of, text_of
-from dragoman.gateway.http_connections import OPERATOR
-from dragoman.gateway.http_messages import Wrong, asked, error, json
+from dragoman.gateway.http_requests import OPERATOR, BadRequest, count_of, error, json, json_body, text_of
+from dragoman.gateway.operator_api import Auditor
 from dragoman.services.revocations import RevocationService
 from dragoman.store.revocations import MAX_ENTRIES, RevocationsFull
 
@@ -63,9 +61,9 @@ class _Api:
         return json({"entries": shown, "next": shown[-1]["name"] if len(found) > count else ""})
 
     async def revoke(self, request: web.Request) -> web.Response:
-        body = await asked(request, Revoke)
+        body = await json_body(request, Revoke)
         if sum(map(bool, (body.token, body.jti, body.principal))) != 1:
-            raise Wrong("give one of token, jti and principal")
+            raise BadRequest("give one of token, jti and principal")
         until_ms = 0
         if body.token:
             name, until_ms = self._token(body.token)
@@ -95,39 +93,41 @@ class _Api:
     def _token(self, token: str) -> tuple[str, int]:
         found = self._authenticator.revocable(token)
         if found is None:
-            raise Wrong("the token was not signed with a secret of this cluster, or does not say when it expires")
+            raise BadRequest("the token was not signed with a secret of this cluster, or does not say when it expires")
         name, expires_s = found
         left_s = expires_s - time()
         if left_s <= 0:
-            raise Wrong("the token has expired: nobody can use it any more")
+            raise BadRequest("the token has expired: nobody can use it any more")
         return name, int(expires_s * 1000) if left_s <= MAX_TTL_S else 0
 
     async def _principal(self, text: str) -> str:
         kind, colon, rest = text.partition(":")
         if not colon or not rest:
-            raise Wrong("a principal is written as client:NAME, node:ID, operator:NAME, chat:NAME or user:ID")
+            raise BadRequest("a principal is written as client:NAME, node:ID, operator:NAME, chat:NAME or user:ID")
         if kind == "chat":
             user = await self._user_by_name(rest)
             if user is None:
-                raise Wrong("there is no chat user of this name")
+                raise BadRequest("there is no chat user of this name")
             return user_name(user.id)
         if kind == "user":
             if not _USER.fullmatch(rest):
-                raise Wrong("the id of a chat user is a number")
+                raise BadRequest("the id of a chat user is a number")
             return user_name(rest)
         if kind not in ("client", "node", "operator"):
-            raise Wrong(f"there is no class {kind[:20]!r} of principals: client, node, operator, chat or user")
+            raise BadRequest(f"there is no class {kind[:20]!r} of principals: client, node, operator, chat or user")
         tenant, slash, subject = rest.partition("/")
         if not slash:
             tenant, subject = "default", rest
         if not TENANT.fullmatch(tenant) or not 0 < len(subject) <= MAX_SUBJECT:
-            raise Wrong("a principal is written as client:NAME, or client:TENANT/NAME if its tenant is not default")
+            raise BadRequest(
+                "a principal is written as client:NAME, or client:TENANT/NAME if its tenant is not default"
+            )
         return f"{kind}:{tenant}/{subject}"
 
 
 def _jti(jti: str, ttl_s: int) -> tuple[str, int]:
     if not is_jti(jti):
-        raise Wrong("a jti has 1 to 64 visible ASCII characters; revoke the token itself, or its principal")
+        raise BadRequest("a jti has 1 to 64 visible ASCII characters; revoke the token itself, or its principal")
     if not 0 <= ttl_s <= MAX_TTL_S:
-        raise Wrong(f"ttl_s is not from 0 to {MAX_TTL_S}")
+        raise BadRequest(f"ttl_s is not from 0 to {MAX_TTL_S}")
     return TOKEN + jti, int((time() + ttl_s) * 1000) if ttl_s else 0
