@@ -99,8 +99,10 @@ class HttpConnections:
                 return None
         elif len(self._connections) >= self._max_connections and not self._make_room(self._connections):
             return None
-        assert self._runner.server is not None
-        connection = HttpConnection(self, self._runner.server(), transport, peer, address, now)
+        server = self._runner.server
+        assert server is not None
+        handler = _Handler(server, loop=server._loop, **server._kwargs)
+        connection = HttpConnection(self, handler, transport, peer, address, now)
         self._connections[connection] = None
         self._by_handler[connection.handler] = connection
         if address is not None:
@@ -199,7 +201,7 @@ class HttpConnection(asyncio.Protocol):
     def __init__(
         self,
         owner: HttpConnections,
-        handler: web.RequestHandler,
+        handler: "_Handler",
         transport: asyncio.Transport,
         peer: tuple[str, int],
         address: str | None,
@@ -259,10 +261,7 @@ class HttpConnection(asyncio.Protocol):
     # --- an upgrade ---
 
     def _take_upgrade(self, head: bytes, idle: bool) -> None:
-        handler = self.handler
-        self._upgrade = head, bytearray(handler._message_tail)
-        handler._messages.clear()
-        handler._message_tail = b""
+        self._upgrade = head, bytearray(self.handler.take_messages())
         if idle:
             self._hand_over()
         else:  # The response is written, and aiohttp waits for the next request one turn of the loop later.
@@ -276,11 +275,7 @@ class HttpConnection(asyncio.Protocol):
         assert self._upgrade is not None
         head, rest = self._upgrade
         self._owner.remove(self)
-        handler, task = self.handler, self.handler._task_handler
-        handler.transport = None  # connection_lost would close it
-        handler.connection_lost(None)
-        if task is not None:
-            task.cancel()
+        self.handler.end()
         self._owner.upgrade(self.transport, self.peer, head, bytes(rest))
 
     # --- between two requests ---
@@ -307,6 +302,24 @@ class HttpConnection(asyncio.Protocol):
 def _longest_stalled(among: Iterable[HttpConnection]) -> HttpConnection | None:
     waiting = (connection for connection in among if connection.transport.get_write_buffer_size())
     return min(waiting, key=lambda connection: connection.stall.since, default=None)
+
+
+class _Handler(web.RequestHandler):
+    """aiohttp's handler of a connection, which can give an upgrade back and end without closing the transport."""
+
+    __slots__ = ()
+
+    def take_messages(self) -> bytes:
+        """Remove the requests that wait; returns what was received behind them."""
+        self._messages.clear()
+        rest, self._message_tail = self._message_tail, b""
+        return rest
+
+    def end(self) -> None:
+        task, self.transport = self._task_handler, None  # connection_lost would close it
+        self.connection_lost(None)
+        if task is not None:
+            task.cancel()
 
 
 def is_idle(handler: web.RequestHandler) -> bool:

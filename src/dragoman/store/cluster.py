@@ -18,6 +18,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from dragoman.store.errors import RedisAway, StoreError
@@ -42,16 +43,14 @@ _CLUSTER_SLOTS = pack(("CLUSTER", "SLOTS"))
 _PING = pack(("PING",))
 
 
+@dataclass(slots=True, eq=False)
 class _Held:
     """The calls of one slot that are held back."""
 
-    __slots__ = ("first", "later", "refused", "slot")
-
-    def __init__(self, slot: int) -> None:
-        self.slot = slot
-        self.first: Call | None = None  # the one that is being tried
-        self.refused: deque[Call] = deque()
-        self.later: deque[Call] = deque()
+    slot: int
+    first: Call | None = None  # the one that is being tried
+    refused: deque[Call] = field(default_factory=deque)
+    later: deque[Call] = field(default_factory=deque)
 
 
 class ClusterRedis(Redis):
@@ -80,7 +79,7 @@ class ClusterRedis(Redis):
     # -- calls ---------------------------------------------------------------------------------
 
     def _submit(self, call: Call, key: str) -> None:
-        call.slot = slot_of(key)
+        call.to_slot(slot_of(key))
         if self._held and (held := self._held.get(call.slot)) is not None:
             if len(held.later) < MAX_IN_FLIGHT:
                 held.later.append(call)
@@ -102,7 +101,7 @@ class ClusterRedis(Redis):
     def _on_error(self, link: Link, call: Call, error: ErrorReply) -> None:
         text = str(error)
         word, _, rest = text.partition(" ")
-        call.redirects += 1
+        call.redirected()
         if call.slot < 0 or call.redirects > MAX_REDIRECTS:
             call.fail(refusal(error))
         elif word == "MOVED":
@@ -116,7 +115,7 @@ class ClusterRedis(Redis):
             self._stale.set()
             self._hold(call, link, RETRY_PAUSE_S)
         elif word == "NOSCRIPT" and call.script is not None:
-            self._as_eval(call)
+            call.use_source()
             self._route(call)
         else:
             call.fail(refusal(error))
@@ -143,7 +142,7 @@ class ClusterRedis(Redis):
             link.submit(ping)
         elif held.first is call:
             for waiting in (*held.refused, *held.later):
-                waiting.redirects += 1  # or each would be as patient as the one before it, one after the other
+                waiting.redirected()  # or each would be as patient as the one before it, one after the other
             self._loop.call_later(pause_s, self._try, held)
         else:
             held.refused.append(call)
@@ -160,7 +159,7 @@ class ClusterRedis(Redis):
         if link is None or link.connected.is_set() or call.redirects > MAX_REDIRECTS:
             self._route(call)
         else:
-            call.redirects += 1
+            call.redirected()
             self._stale.set()
             self._loop.call_later(RETRY_PAUSE_S, self._try, held)
 

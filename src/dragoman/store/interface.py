@@ -80,12 +80,6 @@ class Redis(ABC):
         else:
             self._keeper.calls.append((call, key))
 
-    def _as_eval(self, call: Call) -> None:
-        """Make a call whose script the server has forgotten carry its source."""
-        script, keys, args = call.script
-        call.packed = pack(("EVAL", script.source, len(keys), *keys, *args))
-        call.script = None
-
     @abstractmethod
     def _submit(self, call: Call, key: str) -> None: ...
 

@@ -112,6 +112,20 @@ class Call:
         self.redirects = 0
         self.sent_at = 0.0
 
+    def to_slot(self, slot: int) -> None:
+        self.slot = slot
+
+    def sent(self, at: float) -> None:
+        self.sent_at = at
+
+    def redirected(self) -> None:
+        self.redirects += 1
+
+    def use_source(self) -> None:
+        """Carry the source of the script, which the server has forgotten, instead of its hash."""
+        script, keys, args = self.script
+        self.packed, self.script = pack(("EVAL", script.source, len(keys), *keys, *args)), None
+
     def settle(self, reply: Any) -> None:
         self.op.answered(monotonic() - self.sent_at)
         if not self.future.done():
@@ -153,7 +167,7 @@ class _Wire(asyncio.Protocol):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def submit(self, call: Call) -> None:
-        call.sent_at = monotonic()
+        call.sent(monotonic())
         self.pending.append(call)
         self.out_bytes += len(call.packed)
         self.out.append(call.packed)
@@ -166,7 +180,7 @@ class _Wire(asyncio.Protocol):
         data = self.out[0] if len(self.out) == 1 else b"".join(self.out)
         self.out = []
         self.out_bytes = 0
-        self.link.flushes += 1
+        self.link.flushed()
         self.transport.write(data)
 
     def pause_writing(self) -> None:
@@ -208,7 +222,8 @@ class _Wire(asyncio.Protocol):
         if not self.lost.done():
             self.lost.set_result(None)
 
-    def abort(self) -> None:
+    def abort(self, why: str = "connection lost") -> None:
+        self.why = why
         if self.transport is not None:
             self.transport.abort()
 
@@ -272,6 +287,9 @@ class Link:
         """Cut the socket; the link reconnects."""
         if self._wire is not None:
             self._wire.abort()
+
+    def flushed(self) -> None:
+        self.flushes += 1
 
     def wire_lost(self, wire: _Wire) -> None:
         if self._wire is wire:
@@ -345,7 +363,6 @@ class Link:
         if wire is None or self.timeout_s is None:
             return
         if wire.pending and monotonic() - max(wire.pending[0].sent_at, wire.received_at) > self.timeout_s:
-            wire.why = f"no answer in {self.timeout_s:g} s"
-            wire.abort()
+            wire.abort(f"no answer in {self.timeout_s:g} s")
             return
         self._watch = self.loop.call_later(self.timeout_s / 4, self._watch_time)

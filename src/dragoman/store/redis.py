@@ -37,7 +37,7 @@ class SingleRedis(Redis):
 
     def _on_error(self, call: Call, error: ErrorReply) -> None:
         if call.script is not None and str(error).startswith("NOSCRIPT"):
-            self._as_eval(call)
+            call.use_source()
             self._link.submit(call)
         else:
             call.fail(refusal(error))
