@@ -117,7 +117,6 @@ class Services:
         self.view = FleetView(
             stores.nodes, stores.storm, metrics,
             presence_ttl_s=snapshots.presence_ttl_seconds, shared=snapshots.enabled,
-            on_lost=lambda node_id, epoch: self.dispatcher.node_lost(node_id, epoch),
         )  # fmt: skip
         self.announcer.subscribe(self.view.on_announcement)
         self.handlers = Handlers(INBOX_KINDS)
@@ -164,6 +163,7 @@ class Services:
             node_grace_ms=speech.node_grace_ms, max_waiting=config.limits.waiting_jobs,
             wait_for_lease=self.presence.wait_for_lease,
         )  # fmt: skip
+        self.view.on_lost(self.dispatcher.node_lost)
         snapshots = config.scheduler.phase2.node_snapshot
         self.local_nodes = LocalNodes(
             name, stores.owners, stores.nodes, self.router, self.announcer, self.metrics, self.tasks,

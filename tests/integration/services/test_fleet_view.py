@@ -37,13 +37,8 @@ async def test_a_refresh_finds_whatever_was_heard(view: FleetView, stores: Store
 
 async def test_a_node_whose_keys_are_gone_is_lost(stores: Stores) -> None:
     lost: list[tuple[str, int]] = []
-    view = FleetView(
-        stores.nodes,
-        stores.storm,
-        Metrics(),
-        presence_ttl_s=60,
-        on_lost=lambda node, epoch: lost.append((node, epoch)),
-    )
+    view = FleetView(stores.nodes, stores.storm, Metrics(), presence_ttl_s=60)
+    view.on_lost(lambda node, epoch: lost.append((node, epoch)))
     await stores.nodes.heard(Snapshot("n", 7, "a"))
     await view.run_once()
     await stores.nodes.gone("n")

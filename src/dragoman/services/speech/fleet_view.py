@@ -41,18 +41,22 @@ class FleetView:
         *,
         presence_ttl_s: float,
         shared: bool = True,
-        on_lost: Callable[[str, int], None] = lambda node_id, epoch: None,
     ) -> None:
         """Not `shared`: the nodes connected to this instance are all it knows."""
         self.fleet = Fleet()
         self._nodes, self._storm, self._metrics, self._presence_ttl_s = nodes, storm, metrics, presence_ttl_s
-        self._shared, self._on_lost = shared, on_lost
+        self._shared = shared
+        self._lost_listeners: list[Callable[[str, int], None]] = []
         self._since_ms = 0
         self._seen_at: dict[str, float] = {}
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._unreadable: set[str] = set()
         self._times_freed: dict[str, int] = {}  # node → how often a free slot was announced
-        self._snapshots: dict[str, Snapshot] = {}  # also of a node just lost: `on_lost` needs its features
+        self._snapshots: dict[str, Snapshot] = {}  # also of a node just lost: listeners need its features
+
+    def on_lost(self, listener: Callable[[str, int], None]) -> None:
+        """`listener` is called with the id and epoch of each lost connection of a node."""
+        self._lost_listeners.append(listener)
 
     # -- updates ---------------------------------------------------------------------------------
 
@@ -92,7 +96,8 @@ class FleetView:
             self._seen_at.pop(node_id, None)
             self._times_freed.pop(node_id, None)
             self._metrics.fleet.set(len(self.fleet))
-        self._on_lost(node_id, epoch)
+        for listener in self._lost_listeners:
+            listener(node_id, epoch)
         if node_id not in self.fleet:
             self._snapshots.pop(node_id, None)
 
