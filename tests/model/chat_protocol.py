@@ -202,7 +202,7 @@ class Chat:
                 return
 
     def _send(self, state: State, key: str, body: str) -> State:
-        """chat_accept.lua. Which id is drawn does not matter, as long as it is above the shard's last."""
+        """accept_message.lua. Which id is drawn does not matter, as long as it is above the shard's last."""
         state = _expects(state, key, body)
         held = _claim_of(state, key)
         if held is None:
@@ -258,7 +258,7 @@ class Chat:
         return state.lease != (number, state.workers[number].fence) and self.bug != f"{script} that is not fenced"
 
     def _read(self, state: State, number: int, name: str) -> State | None:
-        """chat_read.lua, as often as the loop calls it until something comes; None: nothing to be had."""
+        """read_entries.lua, as often as the loop calls it until something comes; None: nothing to be had."""
         worker = state.workers[number]
         if self._fenced(state, number, "a read"):
             return _lost(state, number)
@@ -283,7 +283,7 @@ class Chat:
         return (Todo(early, batch, own, (0,) * len(own)), commit) if early else (commit,)
 
     def _move(self, state: State, number: int) -> State:
-        """chat_moved.lua"""
+        """move_to_save.lua"""
         worker = state.workers[number]
         if self._fenced(state, number, "a move"):
             return _lost(state, number)
@@ -353,7 +353,7 @@ class Chat:
         return [Todo(what, (message,), (), (0,)) for what in whats]
 
     def _done(self, state: State, number: int, todo: Todo, rest: tuple[Todo, ...]) -> State:
-        """chat_saved.lua"""
+        """finish_saved.lua"""
         if self._fenced(state, number, "a done"):
             return _lost(state, number)
         asked = list[tuple[Message, int, int]]()
@@ -375,7 +375,7 @@ class Chat:
         return _with_worker(state, number, state.workers[number]._replace(todo=rest))
 
     def _bury(self, state: State, number: int, todo: Todo, rest: tuple[Todo, ...]) -> State:
-        """chat_dead.lua"""
+        """move_to_dead.lua"""
         if self._fenced(state, number, "a burial"):
             return _lost(state, number)
         (message,), (heard,) = todo.messages, todo.heard
@@ -499,7 +499,7 @@ def _keys(rows: tuple[Row, ...]) -> set[str]:
 
 
 def _take(state: State, number: int) -> State:
-    """chat_lease.lua"""
+    """take_lease.lua"""
     fence = max(state.fence, state.sql_fence) + 1
     return _with_worker(state._replace(lease=(number, fence), fence=fence), number, Worker(fence))
 

@@ -15,12 +15,13 @@ from typing import Any, TypeVar, cast
 
 from dragoman.archive import Archive, BadRow, NewMessage, Outcome
 from dragoman.domain.chat.switches import Switches
+from dragoman.services.chat.deliver_stage import DeliverStage
 from dragoman.services.chat.delivery import Delivery, SenderNotice
 from dragoman.services.chat.feature_switches import FeatureSwitches
 from dragoman.services.chat.one_phase import Refusals
 from dragoman.services.chat.receipts import Receipts
+from dragoman.services.chat.save_stage import SaveStage
 from dragoman.services.chat.shard_lease import LostShard, ShardLease
-from dragoman.services.chat.two_phase import DeliverStage, SaveStage
 from dragoman.services.metrics import Metrics
 from dragoman.store.chat.shards import Accepted, Entry, Shards
 from dragoman.store.redis import Dedicated
@@ -268,7 +269,7 @@ class Walk:
         for key in KEYS:
             if claim := await shards.claim(SENDER, key):
                 body = claim.get("digest", "")
-                claims[key] = (claim["id"], claim["to"], body, "saved" in claim, int(claim.get("again", 0)))
+                claims[key] = (claim["id"], claim["to"], body, "saved" in claim, int(claim.get("repeats", 0)))
         tally = await shards.tally(0)
         rows = sorted((await self.archive.messages(range(1, 20))).values(), key=lambda row: row.seq)
         return streams | {

@@ -14,7 +14,7 @@ import pytest
 from dragoman.archive.sqlite import SqliteArchive
 from dragoman.domain.chat import shards as chat_shards
 from dragoman.services.chat.delivery import SenderNotice
-from dragoman.services.chat.two_phase import SaveStage
+from dragoman.services.chat.save_stage import SaveStage
 from dragoman.store.chat.shards import Names, SavedEntry, Shards
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis

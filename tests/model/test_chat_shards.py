@@ -64,7 +64,7 @@ class Claim:
     again: int = 0  # how often its sender asked once more
 
     def as_hash(self) -> dict[str, str]:
-        marks = {"saved": int(self.saved), "again": self.again}
+        marks = {"saved": int(self.saved), "repeats": self.again}
         texts = {"id": str(self.id), "to": str(self.to), "digest": self.digest}
         return {name: text for name, text in texts.items() if text} | {name: str(n) for name, n in marks.items() if n}
 
@@ -495,44 +495,44 @@ def test_the_scripts_of_a_shard_do_what_the_model_does(bench: Bench) -> None:
 
 COMPARED = "#last > #id or (#last == #id and last >= id)"
 BUGS = {
-    "a bound off by one": ("ACCEPT", "backlog >= share", "backlog > share"),
-    "ids compared as numbers": ("ACCEPT", COMPARED, "(tonumber(last) or 0) >= tonumber(id)"),
-    "ids compared as plain texts": ("ACCEPT", COMPARED, "last >= id"),
-    "a receiver that is not compared": ("ACCEPT", "held[2] ~= to", "false"),
-    "a body that is not compared": ("ACCEPT", "held[3] ~= digest", "false"),
-    "saved told of what is not": ("ACCEPT", "if held[4] then", "if held[1] then"),
-    "the body of a later try for that of the row": ("SAVED", "if mine and row ~= own then", "if false then"),
-    "accepted, not counted for its sender": ("ACCEPT", "redis.call('HINCRBY', unsaved, sender, 1)\n", ""),
-    "a fence that forgets what SQL knows": ("LEASE", "or 0), fence) + 1", "or 0), 0) + 1"),
-    "a lease taken from its holder": ("LEASE", "if redis.call('EXISTS', lease) == 1 then return 0 end\n", ""),
-    "a read that is not fenced": ("READ", "redis.call('GET', lease) ~= holder", "false"),
-    "moved though another holds the shard": ("MOVED", "redis.call('GET', lease) ~= holder", "false"),
-    "moved and kept": ("MOVED", "  redis.call('XDEL', accepted, entries[i])\n", ""),
-    "moved and still pending": ("MOVED", "  redis.call('XACK', accepted, group, entries[i])\n", ""),
-    "saved though another holds the shard": ("SAVED", "redis.call('GET', lease) ~= holder", "false"),
-    "saved and kept": ("SAVED", "    redis.call('XDEL', to_save, id)\n", ""),
-    "saved, not counted down for its sender": ("SAVED", "unsaved, sender, -1)", "unsaved, sender, 0)"),
-    "saved, not counted down for the shard": ("SAVED", "redis.call('HINCRBY', shard, 'backlog', -saved)\n", ""),
-    "saved twice by who comes late": ("SAVED", "group, id) == 1 then", "group, id) then"),
-    "the claim of a later try marked": ("SAVED", "if mine then redis.call", "if true then redis.call"),
-    "who asked again is not told": ("SAVED", "if mine and tonumber", "if false and tonumber"),
-    "who asked again is told for ever": ("SAVED", "> tonumber(heard)", "> 0"),
-    "buried though another holds the shard": ("DEAD", "redis.call('GET', lease) ~= holder", "false"),
-    "buried and kept": ("DEAD", "redis.call('XDEL', source, entry)\n", ""),
-    "buried and still pending": ("DEAD", "\nredis.call('XACK', source, group, entry)\n", "\n"),
-    "buried, not counted": ("DEAD", "redis.call('HINCRBY', shard, 'dead', 1)\n", ""),
-    "bytes beyond the quota": ("ACCEPT", "used + size > quota", "used > quota"),
-    "bytes that count for ever": ("ACCEPT", "redis.call('PEXPIRE', spent, day)", ""),
-    "kept though its sender is at fault": ("DEAD", "if keep == 1 then", "if true then"),
-    "too many dead letters": ("TRIM", "redis.call('XTRIM', dead, 'MAXLEN', most)", "0"),
-    "dropped, not counted": ("TRIM", "redis.call('HINCRBY', shard, 'dropped', dropped)", ""),
-    "a claim kept at the dead letter": ("DEAD", "redis.call('DEL', claim)", ""),
-    "the claim of a later try removed": ("DEAD", "if mine then redis.call", "if true then redis.call"),
-    "who asked again is not told of its end": ("DEAD", "if mine and tonumber", "if false and tonumber"),
-    "asked again, not noted": ("ACCEPT", "  redis.call('HINCRBY', claim, 'again', 1)\n", ""),
-    "remembered over what is known": ("REMEMBER", "redis.call('EXISTS', claim) == 1", "false"),
-    "remembered, and its id forgotten": ("REMEMBER", "redis.call('HSET', shard, 'last_id', id)", ""),
-    "ids that fall": ("RISE", "if #last > #id or (#last == #id and last >= id)", "if false"),
+    "a bound off by one": ("ACCEPT_MESSAGE", "backlog >= share", "backlog > share"),
+    "ids compared as numbers": ("ACCEPT_MESSAGE", COMPARED, "(tonumber(last) or 0) >= tonumber(id)"),
+    "ids compared as plain texts": ("ACCEPT_MESSAGE", COMPARED, "last >= id"),
+    "a receiver that is not compared": ("ACCEPT_MESSAGE", "first[2] ~= to", "false"),
+    "a body that is not compared": ("ACCEPT_MESSAGE", "first[3] ~= digest", "false"),
+    "saved told of what is not": ("ACCEPT_MESSAGE", "if first[4] then", "if first[1] then"),
+    "the body of a later try for that of the row": ("FINISH_SAVED", "if mine and row ~= own then", "if false then"),
+    "accepted, not counted for its sender": ("ACCEPT_MESSAGE", "redis.call('HINCRBY', unsaved, sender, 1)\n", ""),
+    "a fence that forgets what SQL knows": ("TAKE_LEASE", "or 0), fence) + 1", "or 0), 0) + 1"),
+    "a lease taken from its holder": ("TAKE_LEASE", "redis.call('EXISTS', lease) == 1", "false"),
+    "a read that is not fenced": ("READ_ENTRIES", "redis.call('GET', lease) ~= holder", "false"),
+    "moved though another holds the shard": ("MOVE_TO_SAVE", "redis.call('GET', lease) ~= holder", "false"),
+    "moved and kept": ("MOVE_TO_SAVE", "  redis.call('XDEL', accepted, entries[i])\n", ""),
+    "moved and still pending": ("MOVE_TO_SAVE", "  redis.call('XACK', accepted, group, entries[i])\n", ""),
+    "saved though another holds the shard": ("FINISH_SAVED", "redis.call('GET', lease) ~= holder", "false"),
+    "saved and kept": ("FINISH_SAVED", "    redis.call('XDEL', to_save, id)\n", ""),
+    "saved, not counted down for its sender": ("FINISH_SAVED", "unsaved, sender, -1)", "unsaved, sender, 0)"),
+    "saved, not counted down for the shard": ("FINISH_SAVED", "redis.call('HINCRBY', shard, 'backlog', -saved)\n", ""),
+    "saved twice by who comes late": ("FINISH_SAVED", "group, id) == 1 then", "group, id) then"),
+    "the claim of a later try marked": ("FINISH_SAVED", "if mine then redis.call", "if true then redis.call"),
+    "who asked again is not told": ("FINISH_SAVED", "if mine and tonumber", "if false and tonumber"),
+    "who asked again is told for ever": ("FINISH_SAVED", "> tonumber(notified)", "> 0"),
+    "buried though another holds the shard": ("MOVE_TO_DEAD", "redis.call('GET', lease) ~= holder", "false"),
+    "buried and kept": ("MOVE_TO_DEAD", "redis.call('XDEL', source, entry)\n", ""),
+    "buried and still pending": ("MOVE_TO_DEAD", "\nredis.call('XACK', source, group, entry)\n", "\n"),
+    "buried, not counted": ("MOVE_TO_DEAD", "redis.call('HINCRBY', shard, 'dead', 1)\n", ""),
+    "bytes beyond the quota": ("ACCEPT_MESSAGE", "used + size > quota", "used > quota"),
+    "bytes that count for ever": ("ACCEPT_MESSAGE", "redis.call('PEXPIRE', spent, day)", ""),
+    "kept though its sender is at fault": ("MOVE_TO_DEAD", "if keep == 1 then", "if true then"),
+    "too many dead letters": ("TRIM_DEAD_LETTERS", "redis.call('XTRIM', dead, 'MAXLEN', max_letters)", "0"),
+    "dropped, not counted": ("TRIM_DEAD_LETTERS", "redis.call('HINCRBY', shard, 'dropped', dropped)", ""),
+    "a claim kept at the dead letter": ("MOVE_TO_DEAD", "redis.call('DEL', claim)", ""),
+    "the claim of a later try removed": ("MOVE_TO_DEAD", "if mine then redis.call", "if true then redis.call"),
+    "who asked again is not told of its end": ("MOVE_TO_DEAD", "if mine and tonumber", "if false and tonumber"),
+    "asked again, not noted": ("ACCEPT_MESSAGE", "  redis.call('HINCRBY', claim, 'repeats', 1)\n", ""),
+    "remembered over what is known": ("REMEMBER_MESSAGE", "redis.call('EXISTS', claim) == 1", "false"),
+    "remembered, and its id forgotten": ("REMEMBER_MESSAGE", "redis.call('HSET', shard, 'last_id', id)", ""),
+    "ids that fall": ("RAISE_LAST_ID", "if #last > #id or (#last == #id and last >= id)", "if false"),
 }  # fmt: skip
 
 
@@ -558,5 +558,5 @@ assert BUGS.keys() >= FOUND_LATE
 )
 def test_a_bug_in_the_scripts_of_a_shard_is_found(bench: Bench, monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
     name, right, wrong = BUGS[bug]
-    monkeypatch.setattr(chat_shards, name, with_bug(f"chat/chat_{name.lower()}", right, wrong))
+    monkeypatch.setattr(chat_shards, name, with_bug(f"chat/{name.lower()}", right, wrong))
     assert finds_a_difference(lambda: Shard(bench), examples=400, steps=40)

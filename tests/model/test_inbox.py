@@ -1,4 +1,4 @@
-"""push.lua, done.lua, dead_letter.lua and close_inbox.lua against lists of entries."""
+"""push_entry.lua, finish_entries.lua, move_to_dlq.lua and close_inbox.lua against lists of entries."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dragoman.store.inbox import DEAD_LETTER, DONE, PUSH
+from dragoman.store.inbox import FINISH_ENTRIES, MOVE_TO_DLQ, PUSH_ENTRY
 from dragoman.store.instances import CLOSE_INBOX, OPEN_INBOX
 from dragoman.store.script import Script
 from model.machines import START_MS, Bench, check, finds_a_difference, with_bug
@@ -27,10 +27,19 @@ class Box(RuleBasedStateMachine):
     """One inbox with its dead letters. Ids are Redis' own and learned after the push."""
 
     def __init__(
-        self, bench: Bench, push: Script = PUSH, done: Script = DONE, dead_letter: Script = DEAD_LETTER
+        self,
+        bench: Bench,
+        push_entry: Script = PUSH_ENTRY,
+        finish_entries: Script = FINISH_ENTRIES,
+        move_to_dlq: Script = MOVE_TO_DLQ,
     ) -> None:
         super().__init__()
-        self.bench, self.push_script, self.done_script, self.dead_letter_script = bench, push, done, dead_letter
+        self.bench, self.push_script, self.finish_script, self.dlq_script = (
+            bench,
+            push_entry,
+            finish_entries,
+            move_to_dlq,
+        )
         instance = bench.fresh_name()
         self.opened, self.inbox = bench.keys.open(instance), bench.keys.inbox(instance)
         self.counts, self.dlq = bench.keys.counts(instance), bench.keys.dlq(instance)
@@ -85,7 +94,7 @@ class Box(RuleBasedStateMachine):
     def finish(self, named: list[Item]) -> None:
         entries = [part for item in named for part in (item.id, item.size)]
         keys = {"inbox": self.inbox, "counts": self.counts}
-        reply = self.bench.do(self.done_script(self.bench.redis, **keys, group=GROUP, entries=entries))
+        reply = self.bench.do(self.finish_script(self.bench.redis, **keys, group=GROUP, entries=entries))
         finished = [item for item in self.items if item in named]
         self.leave(finished, "done")
         assert reply == len(finished)
@@ -103,7 +112,7 @@ class Box(RuleBasedStateMachine):
     def bury(self, item: Item) -> None:
         keys = {"inbox": self.inbox, "dlq": self.dlq, "counts": self.counts}
         values = {"maxlen": DLQ_MAXLEN, "reason": "why", "deliveries": 6, "now": START_MS}
-        reply = self.bench.do(self.dead_letter_script(self.bench.redis, **keys, **values, group=GROUP, id=item.id))
+        reply = self.bench.do(self.dlq_script(self.bench.redis, **keys, **values, group=GROUP, id=item.id))
         if item not in self.items:
             assert reply == b"NONE"
         elif len(self.letters) >= DLQ_MAXLEN:
@@ -176,10 +185,10 @@ def test_the_scripts_of_the_inbox_do_what_the_model_does(bench: Bench) -> None:
 
 
 BUGS = {
-    "a bound off by one": ("push", ">= maxlen", "> maxlen"),
-    "bytes that are not counted back": ("done", "bytes = bytes + tonumber(entries[i + 1])", ""),
-    "an entry counted though it was gone": ("done", "entries[i]) == 1 then", "entries[i]) >= 0 then"),
-    "a dead letter that stays pending": ("dead_letter", "\nredis.call('XACK', inbox, group, id)\nredis", "\nredis"),
+    "a bound off by one": ("push_entry", ">= maxlen", "> maxlen"),
+    "bytes that are not counted back": ("finish_entries", "bytes = bytes + tonumber(entries[i + 1])", ""),
+    "an entry counted though it was gone": ("finish_entries", "entries[i]) == 1 then", "entries[i]) >= 0 then"),
+    "a dead letter that stays pending": ("move_to_dlq", "\nredis.call('XACK', inbox, group, id)\nredis", "\nredis"),
 }
 
 

@@ -1,4 +1,4 @@
-"""create_job.lua, advance_job.lua, late_result.lua and note_release_state.lua against the table of domain/job.py."""
+"""The scripts of jobs against the table of domain/job.py."""
 
 from dataclasses import dataclass
 from itertools import product
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from dragoman.domain.job import OUTCOME_OF, Event, Job, Outcome, Reply, State
-from dragoman.store.jobs import ADVANCE_JOB, CREATE_JOB, LATE_RESULT, NOTE_RELEASE_STATE
+from dragoman.store.jobs import ADVANCE_JOB, CREATE_JOB, NOTE_LATE_RESULT, NOTE_RELEASE_STATE
 from dragoman.store.script import Script
 from model.machines import START_MS, Bench, check, finds_a_difference, with_bug
 
@@ -105,7 +105,7 @@ class Life(RuleBasedStateMachine):
     @rule(node=st.sampled_from(["n1", "n2"]))
     def late_result(self, node: str) -> None:
         self.now += 1
-        reply = self.bench.do(LATE_RESULT(self.bench.redis, job=self.key, node=node, now=self.now))
+        reply = self.bench.do(NOTE_LATE_RESULT(self.bench.redis, job=self.key, node=node, now=self.now))
         outcome, code = (self.job.outcome, self.job.code) if self.job is not None else (None, None)
         late = outcome in (Outcome.FAILED, Outcome.EXPIRED) or (outcome is Outcome.CANCELLED and code == "SKIPPED")
         assert reply == (b"LATE" if late else b"NO")

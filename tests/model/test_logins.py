@@ -1,11 +1,11 @@
-"""login_try.lua against domain/limits/rates.py."""
+"""take_login_attempt.lua against domain/limits/rates.py."""
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from dragoman.domain.limits.rates import RatePerKey
-from dragoman.store.chat.logins import LOGIN_TRY, WINDOW_MS
+from dragoman.store.chat.logins import TAKE_LOGIN_ATTEMPT, WINDOW_MS
 from dragoman.store.script import Script
 from model.machines import START_MS, Bench, check, finds_a_difference, with_bug
 
@@ -15,9 +15,9 @@ STEPS = st.sampled_from([0, 1, 100, INTERVAL_MS - 1, INTERVAL_MS, 2 * INTERVAL_M
 
 
 class Door(RuleBasedStateMachine):
-    def __init__(self, bench: Bench, login_try: Script = LOGIN_TRY) -> None:
+    def __init__(self, bench: Bench, script: Script = TAKE_LOGIN_ATTEMPT) -> None:
         super().__init__()
-        self.bench, self.script = bench, login_try
+        self.bench, self.script = bench, script
         self.key = bench.keys.login_tries(bench.fresh_name())
         self.now = START_MS
         self.rate = RatePerKey(PER_MINUTE)
@@ -51,5 +51,5 @@ BUGS = {
 
 @pytest.mark.parametrize("redis_at", ["single"], indirect=True)
 @pytest.mark.parametrize("bug", BUGS)
-def test_a_bug_in_login_try_is_found(bench: Bench, bug: str) -> None:
-    assert finds_a_difference(lambda: Door(bench, with_bug("chat/login_try", *BUGS[bug])))
+def test_bug_in_take_login_attempt_is_found(bench: Bench, bug: str) -> None:
+    assert finds_a_difference(lambda: Door(bench, with_bug("chat/take_login_attempt", *BUGS[bug])))

@@ -1,9 +1,9 @@
-"""seen.lua and forget_nodes.lua against a dictionary of nodes and the time each was heard."""
+"""mark_node_seen.lua and forget_nodes.lua against a dictionary of nodes and the time each was heard."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dragoman.store.nodes import FORGET_NODES, SEEN
+from dragoman.store.nodes import FORGET_NODES, MARK_NODE_SEEN
 from model.machines import START_MS, Bench, check
 
 
@@ -22,15 +22,15 @@ class Hearing(RuleBasedStateMachine):
 
     @rule(node=st.sampled_from(["n1", "n2", "n3", "n4", "n5"]))
     def hear(self, node: str) -> None:
-        reply = self.bench.do(SEEN(self.bench.redis, last_seen=self.key, node=node, now=self.now))
+        reply = self.bench.do(MARK_NODE_SEEN(self.bench.redis, last_seen=self.key, node=node, now=self.now))
         self.heard[node] = self.now
         assert int(reply) == self.now
 
-    @rule(older_ms=st.sampled_from([0, 1, 10, 50]), most=st.integers(1, 6))
-    def forget(self, older_ms: int, most: int) -> None:
-        values = {"older_ms": older_ms, "most": most, "now": self.now}
+    @rule(older_ms=st.sampled_from([0, 1, 10, 50]), limit=st.integers(1, 6))
+    def forget(self, older_ms: int, limit: int) -> None:
+        values = {"older_ms": older_ms, "limit": limit, "now": self.now}
         reply = self.bench.do(FORGET_NODES(self.bench.redis, last_seen=self.key, **values))
-        due = sorted((at, node) for node, at in self.heard.items() if at <= self.now - older_ms)[:most]
+        due = sorted((at, node) for node, at in self.heard.items() if at <= self.now - older_ms)[:limit]
         assert [node.decode() for node in reply] == [node for _, node in due], "the longest silent first"
         for _, node in due:
             del self.heard[node]

@@ -1,10 +1,10 @@
-"""claim_node.lua, drop_if.lua, keep_if.lua and give_back_owner.lua against an owner and an epoch."""
+"""claim_node.lua, delete_if_equal.lua, renew_if_equal.lua and restore_owner.lua against an owner and an epoch."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dragoman.store.chat.users import GIVE_BACK_OWNER
-from dragoman.store.instances import DROP_IF, KEEP_IF
+from dragoman.store.chat.users import RESTORE_OWNER
+from dragoman.store.instances import DELETE_IF_EQUAL, RENEW_IF_EQUAL
 from dragoman.store.owners import CLAIM_NODE
 from model.machines import START_MS, Bench, check
 
@@ -49,21 +49,21 @@ class Owning(RuleBasedStateMachine):
 
     @rule(value=INSTANCES)
     def drop(self, value: str) -> None:
-        reply = self.bench.do(DROP_IF(self.bench.redis, held=self.owner_key, value=value))
+        reply = self.bench.do(DELETE_IF_EQUAL(self.bench.redis, key=self.owner_key, value=value))
         assert reply.decode() == self.verdict(value)
         if self.owner == value:
             self.owner = None
 
     @rule(value=INSTANCES, ttl=TTLS)
     def keep(self, value: str, ttl: int) -> None:
-        reply = self.bench.do(KEEP_IF(self.bench.redis, held=self.owner_key, value=value, ttl=ttl))
+        reply = self.bench.do(RENEW_IF_EQUAL(self.bench.redis, key=self.owner_key, value=value, ttl=ttl))
         assert reply.decode() == self.verdict(value)
         if self.owner == value:
             self.life = ttl
 
     @rule(value=INSTANCES, former=INSTANCES, ttl=TTLS)
     def give_back(self, value: str, former: str, ttl: int) -> None:
-        script = GIVE_BACK_OWNER(self.bench.redis, owner=self.owner_key, value=value, former=former, ttl=ttl)
+        script = RESTORE_OWNER(self.bench.redis, owner=self.owner_key, value=value, former=former, ttl=ttl)
         assert self.bench.do(script).decode() == self.verdict(value)
         if self.owner == value:
             self.owner, self.life = former, ttl

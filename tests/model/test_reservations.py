@@ -1,10 +1,10 @@
-"""reserve.lua, renew.lua and release.lua against a dictionary of jobs and their expiries."""
+"""reserve_slot.lua, renew_slots.lua and release_slot.lua against a dictionary of jobs and their expiries."""
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dragoman.store.reservations import RELEASE, RENEW, RESERVE
+from dragoman.store.reservations import RELEASE_SLOT, RENEW_SLOTS, RESERVE_SLOT
 from dragoman.store.script import Script
 from model.machines import START_MS, Bench, check, finds_a_difference, with_bug
 
@@ -15,7 +15,7 @@ STEPS = st.sampled_from([0, 1, 59_999, 60_000, 119_999, 120_000, 180_000])
 
 
 class Slots(RuleBasedStateMachine):
-    def __init__(self, bench: Bench, reserve: Script = RESERVE) -> None:
+    def __init__(self, bench: Bench, reserve: Script = RESERVE_SLOT) -> None:
         super().__init__()
         self.bench, self.script = bench, reserve
         self.key = bench.keys.reserved(bench.fresh_name())
@@ -53,7 +53,7 @@ class Slots(RuleBasedStateMachine):
 
     @rule(jobs=st.lists(JOBS, unique=True, max_size=4), ttl=TTLS)
     def renew(self, jobs: list[str], ttl: int) -> None:
-        lost = self.bench.do(RENEW(self.bench.redis, reserved=self.key, now=self.now, ttl=ttl, jobs=jobs))
+        lost = self.bench.do(RENEW_SLOTS(self.bench.redis, reserved=self.key, now=self.now, ttl=ttl, jobs=jobs))
         self.drop_expired()
         held = [job for job in jobs if job in self.expiry]
         self.expiry.update((job, self.now + ttl) for job in held)
@@ -68,7 +68,7 @@ class Slots(RuleBasedStateMachine):
 
     @rule(job=JOBS, limit=LIMITS)
     def release(self, job: str, limit: int) -> None:
-        reply = self.bench.do(RELEASE(self.bench.redis, reserved=self.key, job=job, now=self.now, limit=limit))
+        reply = self.bench.do(RELEASE_SLOT(self.bench.redis, reserved=self.key, job=job, now=self.now, limit=limit))
         self.drop_expired()
         before = len(self.expiry)
         held = self.expiry.pop(job, None) is not None
@@ -101,5 +101,5 @@ BUGS = {
 @pytest.mark.parametrize("redis_at", ["single"], indirect=True)
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_in_reserve_is_found(bench: Bench, bug: str) -> None:
-    wrong = with_bug("reserve", *BUGS[bug])
+    wrong = with_bug("reserve_slot", *BUGS[bug])
     assert finds_a_difference(lambda: Slots(bench, wrong))

@@ -1,10 +1,10 @@
-"""revoke.lua, allow.lua and revocations_read.lua against a dictionary of names and the ends of their entries."""
+"""The scripts of the revocation list against a dictionary of names and the ends of their entries."""
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dragoman.store.revocations import ALLOW, READ, REVOKE
+from dragoman.store.revocations import ADD_REVOCATION, READ_REVOCATIONS, REMOVE_REVOCATION
 from dragoman.store.script import Script
 from model.machines import START_MS, Bench, check, finds_a_difference, with_bug
 
@@ -13,9 +13,15 @@ NAMES = st.sampled_from(["token:a", "token:b", "client:default/ann", "user:42", 
 
 
 class SharedList(RuleBasedStateMachine):
-    def __init__(self, bench: Bench, revoke: Script = REVOKE, allow: Script = ALLOW, read: Script = READ) -> None:
+    def __init__(
+        self,
+        bench: Bench,
+        add: Script = ADD_REVOCATION,
+        remove: Script = REMOVE_REVOCATION,
+        read: Script = READ_REVOCATIONS,
+    ) -> None:
         super().__init__()
-        self.bench, self.revoke, self.allow, self.read = bench, revoke, allow, read
+        self.bench, self.add, self.remove, self.read = bench, add, remove, read
         tag = f"{{{bench.fresh_name()}}}"
         self.keys = {part: f"{bench.keys.prefix}:{tag}:{part}" for part in ("entries", "expiry", "version")}
         self.now, self.version, self.known = START_MS, 0, 0
@@ -32,7 +38,7 @@ class SharedList(RuleBasedStateMachine):
         for _, old in ended[:PRUNE]:
             del self.until[old]
         reply = self.bench.do(
-            self.revoke(
+            self.add(
                 self.bench.redis, **self.keys, name=name, entry=f"{name} {until}", until_ms=until, limit=LIMIT,
                 prune=PRUNE, now=self.now,
             )
@@ -45,7 +51,7 @@ class SharedList(RuleBasedStateMachine):
 
     @rule(name=NAMES)
     def an_operator_allows(self, name: str) -> None:
-        reply = self.bench.do(self.allow(self.bench.redis, **self.keys, name=name))
+        reply = self.bench.do(self.remove(self.bench.redis, **self.keys, name=name))
         if self.until.pop(name, None) is None:
             assert reply == b"NONE"
         else:
@@ -81,17 +87,21 @@ def test_the_scripts_change_the_list_as_a_dictionary_does(bench: Bench) -> None:
 
 
 BUGS = {
-    "a bound off by one": ("revoke", ">= limit", "> limit"),
-    "an expiry that is not indexed": ("revoke", "redis.call('ZADD', expiry, until_ms, name)", ""),
-    "an entry that stays when it is pruned": ("revoke", "redis.call('HDEL', entries, old)", ""),
-    "an old expiry for what is revoked for ever": ("revoke", "else\n    redis.call('ZREM', expiry, name)\n", ""),
-    "an allowed name that stays in the index": ("allow", "redis.call('ZREM', expiry, name)", ""),
+    "a bound off by one": ("add_revocation", ">= limit", "> limit"),
+    "an expiry that is not indexed": ("add_revocation", "redis.call('ZADD', expiry, until_ms, name)", ""),
+    "an entry that stays when it is pruned": ("add_revocation", "redis.call('HDEL', entries, old)", ""),
+    "an old expiry of what is revoked for ever": (
+        "add_revocation",
+        "else\n    redis.call('ZREM', expiry, name)\n",
+        "",
+    ),
+    "an allowed name that stays in the index": ("remove_revocation", "redis.call('ZREM', expiry, name)", ""),
     "a change that is not counted": (
-        "allow",
+        "remove_revocation",
         "return redis.call('INCR', version)",
         "return redis.call('GET', version)",
     ),
-    "a reader that is told of no change": ("revocations_read", "current == known", "current >= known"),
+    "a reader that is told of no change": ("read_revocations", "current == known", "current >= known"),
 }
 
 
@@ -99,5 +109,5 @@ BUGS = {
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_in_the_scripts_is_found(bench: Bench, bug: str) -> None:
     name, old, new = BUGS[bug]
-    broken = {{"revocations_read": "read"}.get(name, name): with_bug(name, old, new)}
+    broken = {name.partition("_")[0]: with_bug(name, old, new)}
     assert finds_a_difference(lambda: SharedList(bench, **broken))

@@ -5,7 +5,18 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from dragoman.store.sessions import END, FREE, GRACE_ADD, GRACE_DUE, OPEN, PARK, PARKED, RESUME, UNPARK, WRITE
+from dragoman.store.sessions import (
+    DELETE_PARKED,
+    END_SESSION,
+    LIST_EXPIRED_GRACE,
+    OPEN_SESSION,
+    PARK_RESULT,
+    READ_PARKED,
+    RESUME_SESSION,
+    START_GRACE,
+    TRIM_OUTBOX,
+    WRITE_SESSION,
+)
 from model.machines import START_MS, Bench, check
 
 TTL_MS, OWNER_TTL_MS = 600_000, 300_000
@@ -34,7 +45,7 @@ class Talk(RuleBasedStateMachine):
     @initialize()
     def open(self) -> None:
         said = {"token": "hash", "subject": "me", "fields": ["field", "", "open:0", ""]}
-        assert self.bench.do(OPEN(self.bench.redis, state=self.state, ttl=TTL_MS, **said)) == b"OK"
+        assert self.bench.do(OPEN_SESSION(self.bench.redis, state=self.state, ttl=TTL_MS, **said)) == b"OK"
         assert self.bench.lives(self.state, TTL_MS)
         self.there, self.fields = True, {"field": "", "open:0": ""}
 
@@ -80,7 +91,7 @@ class Talk(RuleBasedStateMachine):
         said: dict[str, Any] = {"epoch": epoch, "seq": seq, "version": version, "base": changes}
         said |= {"whole": int(whole), "gone": len(gone), "fields": fields}
         said |= {"frame": b"x" * size, "second": b"x" * second}
-        reply = self.bench.do(WRITE(self.bench.redis, **keys, **limits, **said, after=after))
+        reply = self.bench.do(WRITE_SESSION(self.bench.redis, **keys, **limits, **said, after=after))
         if self.fenced(epoch) or after > self.seq or changes > self.version:
             assert reply == (b"FENCED" if self.fenced(epoch) else b"EARLY")
             return
@@ -101,7 +112,7 @@ class Talk(RuleBasedStateMachine):
     def free(self, difference: int, behind: int) -> None:
         epoch, last_seq = self.epoch + difference, max(self.seq - behind, 0)
         keys = {"state": self.state, "outbox": self.outbox}
-        reply = self.bench.do(FREE(self.bench.redis, **keys, epoch=epoch, last_seq=last_seq, ttl=TTL_MS))
+        reply = self.bench.do(TRIM_OUTBOX(self.bench.redis, **keys, epoch=epoch, last_seq=last_seq, ttl=TTL_MS))
         if self.fenced(epoch):
             assert reply == b"FENCED"
             return
@@ -121,7 +132,7 @@ class Talk(RuleBasedStateMachine):
         last_seq = max(self.seq - behind, 0)
         keys = {"state": self.state, "owner": self.owner, "outbox": self.outbox}
         said = {"token": token, "subject": subject, "last_seq": last_seq, "instance": instance}
-        reply = self.bench.do(RESUME(self.bench.redis, **keys, **said, owner_ttl=OWNER_TTL_MS, ttl=TTL_MS))
+        reply = self.bench.do(RESUME_SESSION(self.bench.redis, **keys, **said, owner_ttl=OWNER_TTL_MS, ttl=TTL_MS))
         missed = range(last_seq + 1, min(self.kept, default=self.seq + 1))
         if not self.there:
             assert reply == [b"NONE"]
@@ -142,7 +153,9 @@ class Talk(RuleBasedStateMachine):
     def park(self, data: bytes, tried: str) -> None:
         keys = {"state": self.state, "owner": self.owner, "parked": self.parked}
         owner = (self.bench.call("GET", self.owner) or b"").decode()
-        reply = self.bench.do(PARK(self.bench.redis, **keys, data=data, tried=tried, most=MAX_PARKED, ttl=TTL_MS))
+        reply = self.bench.do(
+            PARK_RESULT(self.bench.redis, **keys, data=data, tried=tried, max_parked=MAX_PARKED, ttl=TTL_MS)
+        )
         if not self.there:
             assert reply == b"NONE"
         elif owner not in ("", tried):
@@ -157,13 +170,13 @@ class Talk(RuleBasedStateMachine):
     @rule(difference=EPOCH)
     def look_at_parked(self, difference: int) -> None:
         keys = {"state": self.state, "parked": self.parked}
-        reply = self.bench.do(PARKED(self.bench.redis, **keys, epoch=self.epoch + difference))
+        reply = self.bench.do(READ_PARKED(self.bench.redis, **keys, epoch=self.epoch + difference))
         assert reply == (b"FENCED" if self.fenced(self.epoch + difference) else self.late)
 
     @rule(difference=EPOCH, settled=st.lists(st.sampled_from([b"one", b"two", b"never parked"]), max_size=3))
     def unpark(self, difference: int, settled: list[bytes]) -> None:
         keys = {"state": self.state, "parked": self.parked}
-        reply = self.bench.do(UNPARK(self.bench.redis, **keys, epoch=self.epoch + difference, settled=settled))
+        reply = self.bench.do(DELETE_PARKED(self.bench.redis, **keys, epoch=self.epoch + difference, handled=settled))
         if self.fenced(self.epoch + difference):
             assert reply == b"FENCED"
             return
@@ -176,7 +189,7 @@ class Talk(RuleBasedStateMachine):
     def end(self, difference: int, again: bool) -> None:
         epoch = self.epoch + difference
         keys = {"state": self.state, "outbox": self.outbox, "parked": self.parked}
-        reply = self.bench.do(END(self.bench.redis, **keys, epoch=epoch))
+        reply = self.bench.do(END_SESSION(self.bench.redis, **keys, epoch=epoch))
         if self.there and epoch != self.epoch:
             assert reply == b"FENCED"
             return
@@ -220,13 +233,13 @@ class Grace(RuleBasedStateMachine):
 
     @rule(member=st.sampled_from(["s1|1", "s1|2", "s2|1", "s3|1"]), after=st.sampled_from([0, 10, 50]))
     def leave_behind(self, member: str, after: int) -> None:
-        reply = self.bench.do(GRACE_ADD(self.bench.redis, grace=self.key, member=member, after=after, now=self.now))
+        reply = self.bench.do(START_GRACE(self.bench.redis, grace=self.key, member=member, after=after, now=self.now))
         self.ends[member] = self.now + after
         assert int(reply) == self.now + after
 
     @rule(most=st.integers(1, 5), settle=st.booleans())
     def look(self, most: int, settle: bool) -> None:
-        reply = self.bench.do(GRACE_DUE(self.bench.redis, grace=self.key, most=most, now=self.now))
+        reply = self.bench.do(LIST_EXPIRED_GRACE(self.bench.redis, grace=self.key, limit=most, now=self.now))
         due = sorted((at, member) for member, at in self.ends.items() if at <= self.now)[:most]
         assert [member.decode() for member in reply] == [member for _, member in due]
         for _, member in due if settle else []:

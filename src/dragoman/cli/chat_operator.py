@@ -167,7 +167,7 @@ def _dead_letters(told: dict[str, Any] | None) -> str:
     """A server of an earlier release does not say."""
     if told is None:
         return "unknown"
-    bound = f"at most {told['most_per_shard']} of a shard, for {told['days']:g} days"
+    bound = f"at most {told['max_per_shard']} of a shard, for {told['days']:g} days"
     return f"{told['kept']} kept, {told['dropped']} dropped ({bound})"
 
 

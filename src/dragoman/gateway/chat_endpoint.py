@@ -14,7 +14,7 @@ from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import Frame, FrameType, Reason
 from dragoman.protocol.codes import Close
 from dragoman.services.chat.admission import Admission
-from dragoman.services.chat.clock import now_ms
+from dragoman.services.chat.inbound import now_ms
 from dragoman.services.chat.local_users import ChatUser
 from dragoman.services.chat.outbound import Outbound
 from dragoman.services.chat.receipts import Receipts

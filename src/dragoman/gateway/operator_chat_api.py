@@ -21,7 +21,7 @@ from dragoman.gateway.operator_api import Auditor
 from dragoman.services.chat.accounts import Accounts, Denied
 from dragoman.services.chat.feature_switches import FeatureSwitches
 from dragoman.services.chat.hashing import Overloaded
-from dragoman.services.chat.message_lookup import MessageLookup
+from dragoman.services.chat.report import ChatReport
 from dragoman.services.operations import NotThere
 
 MAX_INVITE_S = 365 * 86_400
@@ -35,11 +35,9 @@ class ChatSeen(Protocol):
     """What the handlers need of chat."""
 
     switches: FeatureSwitches
-    message_lookup: MessageLookup
+    report: ChatReport
     archive: Archive
     accounts: Accounts
-
-    async def status(self) -> dict[str, Any]: ...
 
 
 def routes(chat: ChatSeen, auditor: Auditor, disconnect: Disconnect) -> list[web.RouteDef]:
@@ -64,7 +62,7 @@ class _Api:
         self._chat, self._auditor = chat, auditor
 
     async def status(self, _: web.Request) -> web.Response:
-        return json(await self._chat.status())
+        return json(await self._chat.report.status())
 
     async def switches(self, _: web.Request) -> web.Response:
         return json(self._shown(self._chat.switches.current))
@@ -98,7 +96,7 @@ class _Api:
         sender = request.match_info["sender"]
         if not (sender.isascii() and sender.isdecimal() and len(sender) <= 19):
             raise BadRequest("the sender is not a user id")
-        return json(await self._chat.message_lookup.find(int(sender), request.match_info["id"]))
+        return json(await self._chat.report.find(int(sender), request.match_info["id"]))
 
     async def user(self, request: web.Request) -> web.Response:
         found = await self._chat.archive.user_by_name(request.match_info["name"])

@@ -5,13 +5,10 @@ shard assigner ─▶ deliver stage, save stage                on to its row
 delivery ─▶ inbound ◀─ resender; receipts                  and to its receiver
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from pathlib import Path
-from typing import Any, Final, assert_never
+from typing import Any, assert_never
 from uuid import uuid4
 
-import msgspec
 import structlog
 
 from dragoman.archive import Archive, ArchiveAway, ArchiveError, archive_url, open_archive
@@ -21,39 +18,39 @@ from dragoman.domain.chat.gate import Gate
 from dragoman.domain.chat.message_ids import IdMaker
 from dragoman.domain.chat.registration import Registration
 from dragoman.domain.chat.switches import Switches
-from dragoman.domain.chat.word_filter import WordFilter
-from dragoman.domain.history import QUANTILES
 from dragoman.domain.revocation import RevocationList
-from dragoman.instance.chat_tokens import chat_tokens
+from dragoman.instance.chat_settings import chat_tokens, stream_names, word_filter
 from dragoman.instance.redis_check import CannotStart
 from dragoman.protocol.codes import Close
 from dragoman.protocol.peer import ChatKick, ChatNotices, ChatPush, ChatResend, UserNotice
+from dragoman.services.chat.acceptance import Acceptance
 from dragoman.services.chat.accounts import Accounts
 from dragoman.services.chat.admission import Admission
-from dragoman.services.chat.clock import now_ms
 from dragoman.services.chat.dead_letters import ChatLetters
+from dragoman.services.chat.deliver_stage import DeliverStage
 from dragoman.services.chat.delivery import Delivery, SenderNotice
-from dragoman.services.chat.feature_switches import POLL_S, FeatureSwitches
+from dragoman.services.chat.feature_switches import POLL_S, FeatureSwitches, PathChooser
+from dragoman.services.chat.inbound import now_ms
 from dragoman.services.chat.local_users import ChatUser, LocalUsers
-from dragoman.services.chat.message_lookup import MessageLookup
 from dragoman.services.chat.one_phase import OnePhase, Refusals
-from dragoman.services.chat.outbound import MessageMaker, Outbound, PathChooser, Verify
+from dragoman.services.chat.outbound import MessageMaker, Outbound, Verify
 from dragoman.services.chat.perf import Perf
 from dragoman.services.chat.receipts import Receipts
 from dragoman.services.chat.replicas import Replicas
+from dragoman.services.chat.report import ChatReport
+from dragoman.services.chat.save_stage import SaveStage
 from dragoman.services.chat.shard_assigner import ShardAssigner
-from dragoman.services.chat.two_phase import Acceptance, DeliverStage, SaveStage
 from dragoman.services.chat.undelivered import Resender, UndeliveredLookup
 from dragoman.services.loops import Tasks, every
 from dragoman.services.metrics import Metrics
 from dragoman.services.routing.announcer import Announcer
 from dragoman.store.chat.cluster import ChatCluster, Layout
 from dragoman.store.chat.logins import Invites, Logins
-from dragoman.store.chat.shards import Keep, Names, Shards, Tally
+from dragoman.store.chat.shards import DAY_MS, Keep, Shards
 from dragoman.store.chat.users import Users
 from dragoman.store.inbox import Inboxes
 from dragoman.store.instances import Instances
-from dragoman.store.keys import DEFAULT_PREFIX, Keys
+from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 
 log = structlog.get_logger(__name__)
@@ -62,11 +59,8 @@ ChatMessage = ChatPush | ChatNotices | ChatKick | ChatResend
 ASSIGN_S = 1.0
 ARCHIVE_CHECK_S = 1.0
 TIDY_S = 60.0
-DAY_MS = 86_400_000
 
 CLOSE_RESENDS = 3  # the first messages may still be on their way to the archive
-MAX_WORD: Final = 64  # letters
-MAX_WORDS: Final = 100_000
 
 
 class Chat:
@@ -89,7 +83,6 @@ class Chat:
         on_wrong_archive: Callable[[], None],
     ) -> None:
         self.config, self.instance, self.redis, self.metrics, self.tasks = config, instance, redis, metrics, tasks
-        self._instances = instances
         chat, two_phase = config.chat, config.chat.two_phase
         self._incarnation = uuid4().hex
         self._worker: int | None = None
@@ -98,7 +91,7 @@ class Chat:
         self.archive: Archive = open_archive(archive_url(config), config.archive)
         self.cluster = ChatCluster(redis, keys)
         self.shards = Shards(
-            redis, keys, _names(config), two_phase.shards, int(chat.idempotency_ttl_s * 1000),
+            redis, keys, stream_names(config), two_phase.shards, int(chat.idempotency_ttl_s * 1000),
             Keep(config.limits.chat_dead_letters, int(config.limits.chat_dead_letter_days * DAY_MS)),
             config.limits.chat_bytes_per_day,
         )  # fmt: skip
@@ -119,7 +112,7 @@ class Chat:
         )  # fmt: skip
         self.registration = Registration(registration_of(config), is_private(config), chat.min_password_length)
         self.accounts = self._accounts(keys)
-        self.message_lookup = MessageLookup(self.shards, self.archive)
+        self.report = ChatReport(instance, self.shards, self.archive, self.switches, instances, metrics)
         self.dead_letters = ChatLetters(self.shards, self._ids, instance, lambda: self.switches.current)
         self.resender = Resender(self.local, self.archive, self.receipts, tasks, chat.resend_after_s)
         self.assigner = ShardAssigner(
@@ -135,7 +128,7 @@ class Chat:
     def _outbounds(self, refusals: Refusals, timeout_s: float) -> Callable[[ChatUser, Verify], Outbound]:
         """Makes the part of a connection that sends."""
         gate, perf = Gate(), Perf(self.metrics, self.shards, self.tasks)
-        messages = MessageMaker(self._ids, _word_filter(self.config))
+        messages = MessageMaker(self._ids, word_filter(self.config))
         paths = PathChooser(self.switches, self.shards, gate, timeout_s)
         one_phase = OnePhase(
             self.archive, self.shards, self.delivery, self.switches, gate, self._ids, refusals, perf, self.metrics,
@@ -282,70 +275,6 @@ class Chat:
         if isinstance(message, ChatNotices):
             await self.delivery.notify([_notice(one) for one in message.notices])
 
-    # -- what can be seen ------------------------------------------------------------------------
-
-    async def _save_lag(self) -> dict[str, float | None]:
-        """Quantiles over all running instances: each has its buckets in its presence."""
-        present = await self._instances.all()
-        others = [one.save_lag for name, one in present.items() if one is not None and name != self.instance]
-        lag = self.metrics.chat_save_lag.merged(others)
-        return {name: lag.quantile(share) for name, share in QUANTILES.items()}
-
-    async def status(self) -> dict[str, Any]:
-        """Switches, shards and their backlog, as any instance sees them."""
-        tallies = await asyncio.gather(*(self.shards.tally(shard) for shard in range(self.shards.count)))
-        return {
-            "switches": msgspec.to_builtins(self.switches.current),
-            "backlog": sum(tally.backlog for tally in tallies),
-            "save_lag_ms": await self._save_lag(),
-            "dead_letters": self._dead_letters(tallies),
-            "shards": [{"shard": shard, **msgspec.to_builtins(tally)} for shard, tally in enumerate(tallies)],
-        }
-
-    def _dead_letters(self, tallies: list[Tally]) -> dict[str, Any]:
-        limits = self.config.limits
-        return {
-            "kept": sum(tally.dead_len for tally in tallies),
-            "dropped": sum(tally.dropped for tally in tallies),
-            "most_per_shard": limits.chat_dead_letters,
-            "days": limits.chat_dead_letter_days,
-        }
-
 
 def _notice(one: UserNotice) -> SenderNotice:
     return SenderNotice(one.user, bytes(one.frame), one.ended, one.keep, one.saved)
-
-
-def _names(config: Config) -> Names:
-    """As configured. Under another prefix than the default the names get it, so that two clusters do not share them."""
-    two_phase, prefix = config.chat.two_phase, config.scheduler.phase2.redis.key_prefix
-    root = "" if prefix == DEFAULT_PREFIX else f"{prefix}:"
-    return Names(
-        root + two_phase.stream.accepted,
-        root + two_phase.stream.to_save,
-        two_phase.group.deliver,
-        two_phase.group.save,
-    )
-
-
-def _word_filter(config: Config) -> WordFilter:
-    return WordFilter(load_words(config.chat.words_file) if config.chat.words_file else [])
-
-
-def load_words(path: str | Path) -> list[str]:
-    """The words of `chat.words_file`: UTF-8, one a line; raises CannotStart."""
-    name = f"chat.words_file {str(path)!r}"
-    try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
-    except OSError as error:
-        raise CannotStart(f"{name} cannot be read: {error.strerror or error}.") from None
-    except UnicodeDecodeError:
-        raise CannotStart(f"{name} is not UTF-8 text.") from None
-    words = [line.strip() for line in lines]
-    for number, word in enumerate(words, 1):
-        if len(word) > MAX_WORD:
-            raise CannotStart(f"{name}, line {number}: a word may have {MAX_WORD} letters.")
-    words = [word for word in words if word]
-    if len(words) > MAX_WORDS:
-        raise CannotStart(f"{name} has {len(words)} words; {MAX_WORDS} are allowed.")
-    return words

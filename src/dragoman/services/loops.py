@@ -117,6 +117,8 @@ class ReadFirstTimeout:
     once, before it cancels. `late_s` says how late it was.
     """
 
+    PAUSED_S = 0.5
+
     def __init__(self, seconds: float) -> None:
         self._seconds, self.late_s = seconds, 0.0
         self._scope = asyncio.timeout(None)
@@ -133,6 +135,11 @@ class ReadFirstTimeout:
         assert self._handle is not None
         self._handle.cancel()
         await self._scope.__aexit__(*error)
+
+    @property
+    def was_paused(self) -> bool:
+        """Whether it fired so late that it says nothing about Redis: this process was stopped, or starved."""
+        return self.late_s > self.PAUSED_S
 
     def _first(self) -> None:
         self.late_s = max(self._loop.time() - self._due, 0.0)

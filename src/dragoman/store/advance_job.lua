@@ -1,16 +1,16 @@
--- Apply one event to a job; the table is that of domain/job.py.
+-- Apply one event to a job, by the table of domain/job.py.
 --
 -- KEYS  job      hash
 -- ARGV  event    str
 --       attempt  str   '' = whichever is current
---       node     str   who says so, or (dispatch) who gets it; '' = nobody
+--       node     str   the node that sent the event, or (dispatch) that gets the job; '' = none
 --       outcome  str
---       code     str   of its end, or (reassign) why the attempt ended
+--       code     str   why the job, or (reassign) the attempt, ended
 --       ttl      int   ms
 --       now      now
---       fields   list  name, value, …: written when the event takes effect
+--       fields   list  name, value, …: written if the event takes effect
 --
--- Returns 'OK', 'ALREADY', 'STALE', 'WRONG_NODE', 'ILLEGAL' or 'UNKNOWN'.
+-- Returns 'OK', 'ALREADY', 'STALE' (another attempt), 'WRONG_NODE', 'ILLEGAL' or 'UNKNOWN' (no such job).
 local rank = { CREATED = 1, DISPATCHED = 2, ACCEPTED = 3, RUNNING = 4, FINISHED = 5, RELEASED = 6 }
 local target = { dispatch = 'DISPATCHED', ack = 'ACCEPTED', start = 'RUNNING', result = 'FINISHED',
                  expire = 'FINISHED', cancel = 'FINISHED', give_up = 'FINISHED', release = 'RELEASED',
@@ -39,7 +39,7 @@ end
 
 redis.call('HSET', job, 'state', to, stamp[to], string.format('%.0f', now))
 if event == 'dispatch' then redis.call('HSET', job, 'node_id', node) end
--- What has begun was taken: nodes may say both at once, or only the second.
+-- A node may send job_started without job_ack.
 if event == 'start' then redis.call('HSETNX', job, 'acked_ms', string.format('%.0f', now)) end
 if event == 'reassign' then
     local past = 'attempt_' .. have[2] .. '_'
@@ -47,7 +47,7 @@ if event == 'reassign' then
                past .. 'dispatched_ms', redis.call('HGET', job, 'dispatched_ms') or '',
                past .. 'ended_ms', string.format('%.0f', now))
     redis.call('HINCRBY', job, 'attempt', 1)
-    -- The times of the attempt go with it: those of the next are not to be taken for its.
+    -- The times of this attempt must not be read as those of the next.
     redis.call('HDEL', job, 'node_id', 'node_epoch', 'dispatched_ms', 'acked_ms', 'started_ms')
 end
 if to == 'FINISHED' then redis.call('HSET', job, 'outcome', outcome, 'code', code) end

@@ -1,15 +1,15 @@
--- A node's socket is here: own it, under a connection epoch above every earlier one.
+-- Own the connection of a node, under a connection epoch above every earlier one.
 --
 -- KEYS  owner     string
 --       epoch     string
---       named     string  there while the id is one of a node that showed a token
+--       named     string  exists while the id belongs to a node that showed a token
 -- ARGV  instance  str
---       ttl       int   ms, of the owner and of named
+--       ttl       int   ms, of owner and named
 --       epoch_ttl int   ms
---       standing  str   token, anonymous, or unasked: nobody has to show one
+--       standing  str   token, anonymous, or unasked: no node has to show a token
 --       now       now
 --
--- Returns the epoch, or TAKEN: an anonymous node does not get the id of one with a token.
+-- Returns the epoch, or 'TAKEN': an anonymous node does not get the id of a node with a token.
 if standing == 'anonymous' and redis.call('EXISTS', named) == 1 then
     return 'TAKEN'
 end

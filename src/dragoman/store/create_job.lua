@@ -1,5 +1,5 @@
--- Record a job: CREATED, or at once DISPATCHED when its node is known. One call, so that nothing can
--- be at a node that is not recorded.
+-- Record a job: CREATED, or DISPATCHED at once if its node is known. One call, so that no node has a job that is not
+-- recorded.
 --
 -- KEYS  job     hash
 -- ARGV  node    str   '' = none found yet
@@ -8,8 +8,8 @@
 --       now     now
 --       fields  list  name, value, …: what never changes
 --
--- Returns 'OK', 'ALREADY', or 'ENDED': its driver was taken for dead before it came to this, and the job
--- was ended for it. What it was about is written all the same.
+-- Returns 'OK', 'ALREADY', or 'ENDED': its driver was declared dead before this call, and a takeover ended the job. The
+-- fields are written all the same.
 local state = redis.call('HGET', job, 'state')
 if state == 'FINISHED' or state == 'RELEASED' then
     for i = 1, #fields, 2 do redis.call('HSETNX', job, fields[i], fields[i + 1]) end

@@ -80,10 +80,10 @@ class Letters:
         """The oldest ones, or the oldest after one; without their data."""
         found: list[Letter] = []
         while len(found) < count:
-            most, start = min(PAGE, count - len(found)), f"({after}" if after else "-"
-            rows = await self.redis.call("XRANGE", self.keys.dlq(instance), start, "+", "COUNT", most)
+            page, start = min(PAGE, count - len(found)), f"({after}" if after else "-"
+            rows = await self.redis.call("XRANGE", self.keys.dlq(instance), start, "+", "COUNT", page)
             found += (replace(Letter.parse(instance, id, fields), data=b"") for id, fields in rows)
-            if len(rows) < most:
+            if len(rows) < page:
                 break
             after = found[-1].id
         return found

@@ -1,8 +1,8 @@
--- Note that an instance drives a job, so that a takeover of the instance finds the job. An instance that was declared
--- dead must not note a job any more: the takeover would not find it.
+-- Record that an instance drives a job, so that a takeover of the instance finds the job. An instance that was declared
+-- dead must not record a job any more: the takeover would not find it.
 --
 -- KEYS  opened       string  incarnation that reads the inbox, or the mark of its takeover
---       driven       zset
+--       driven       zset    job ids by deadline, ms
 -- ARGV  incarnation  str     of the driver
 --       job          str
 --       deadline     int     ms

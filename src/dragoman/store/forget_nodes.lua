@@ -1,11 +1,11 @@
--- Take nodes not heard for long out of last_seen.
+-- Remove nodes without a recent heartbeat from last_seen.
 --
--- KEYS  last_seen  zset
--- ARGV  older_ms   int
---       most       int
+-- KEYS  last_seen  zset  node ids by last heartbeat, ms
+-- ARGV  older_ms   int   age of the heartbeat
+--       limit      int   nodes at most
 --       now        now
 --
--- Returns the forgotten ids.
-local gone = redis.call('ZRANGEBYSCORE', last_seen, '-inf', now - older_ms, 'LIMIT', 0, most)
+-- Returns the removed ids.
+local gone = redis.call('ZRANGEBYSCORE', last_seen, '-inf', now - older_ms, 'LIMIT', 0, limit)
 for _, node in ipairs(gone) do redis.call('ZREM', last_seen, node) end
 return gone

@@ -19,9 +19,9 @@ from dragoman.store.keys import Keys
 from dragoman.store.redis import Dedicated, Redis
 from dragoman.store.script import Script
 
-PUSH = Script.beside(__file__, "push")
-DONE = Script.beside(__file__, "done")
-DEAD_LETTER = Script.beside(__file__, "dead_letter")
+PUSH_ENTRY = Script.beside(__file__, "push_entry")
+FINISH_ENTRIES = Script.beside(__file__, "finish_entries")
+MOVE_TO_DLQ = Script.beside(__file__, "move_to_dlq")
 
 MAX_ENTRY_BYTES = 2 * 1024 * 1024
 VERSION = 1
@@ -99,7 +99,7 @@ class Inboxes:
         """The same, and the id of the entry: one can `get` it until it is done."""
         if len(data) > MAX_ENTRY_BYTES:
             return Push.TOO_LARGE, ""
-        reply = await PUSH(
+        reply = await PUSH_ENTRY(
             self.redis,
             opened=self.keys.open(instance),
             inbox=self.keys.inbox(instance),
@@ -148,7 +148,7 @@ class Inboxes:
         for entry in entries:
             flat += (entry.id, entry.size)
         keys = {"inbox": self.keys.inbox(instance), "counts": self.keys.counts(instance)}
-        return DONE(self.redis, **keys, group=self.settings.group, entries=flat)
+        return FINISH_ENTRIES(self.redis, **keys, group=self.settings.group, entries=flat)
 
     async def get(self, instance: str, id: str) -> Entry | None:
         rows = await self.redis.call("XRANGE", self.keys.inbox(instance), id, id)
@@ -192,7 +192,7 @@ class Inboxes:
         """Move one entry to the dead letters: 'OK', 'FULL' or 'NONE'."""
         # Indexed first: a letter nobody can find would be as good as lost.
         await self.redis.call("SADD", self.keys.dlq_instances, instance)
-        reply = await DEAD_LETTER(
+        reply = await MOVE_TO_DLQ(
             self.redis,
             inbox=self.keys.inbox(instance),
             dlq=self.keys.dlq(instance),

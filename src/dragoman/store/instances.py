@@ -19,8 +19,8 @@ from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.script import Script
 
-DROP_IF = Script.beside(__file__, "drop_if")
-KEEP_IF = Script.beside(__file__, "keep_if")
+DELETE_IF_EQUAL = Script.beside(__file__, "delete_if_equal")
+RENEW_IF_EQUAL = Script.beside(__file__, "renew_if_equal")
 OPEN_INBOX = Script.beside(__file__, "open_inbox")
 MARK_TAKEOVER = Script.beside(__file__, "mark_takeover")
 CLOSE_INBOX = Script.beside(__file__, "close_inbox")
@@ -114,7 +114,7 @@ class Instances:
 
     async def drop_presence(self, instance: str, data: bytes) -> None:
         """Delete the presence if it is still `data`."""
-        await DROP_IF(self.redis, held=self.keys.presence(instance), value=data)
+        await DELETE_IF_EQUAL(self.redis, key=self.keys.presence(instance), value=data)
 
     async def withdraw_presence(self, instance: str, incarnation: str) -> None:
         """Delete the presence if `incarnation` wrote it."""
@@ -153,10 +153,10 @@ class Instances:
         return bool(await self.redis.call("SET", self.keys.takeover(instance), by, "NX", "PX", ttl_ms))
 
     async def renew_takeover(self, instance: str, by: str, ttl_ms: int) -> bool:
-        return _word(await KEEP_IF(self.redis, held=self.keys.takeover(instance), value=by, ttl=ttl_ms)) == "OK"
+        return _word(await RENEW_IF_EQUAL(self.redis, key=self.keys.takeover(instance), value=by, ttl=ttl_ms)) == "OK"
 
     async def unlock_takeover(self, instance: str, by: str) -> None:
-        await DROP_IF(self.redis, held=self.keys.takeover(instance), value=by)
+        await DELETE_IF_EQUAL(self.redis, key=self.keys.takeover(instance), value=by)
 
     async def close(self, instance: str, holder: str) -> str:
         """Close the inbox if it is empty: 'OK', 'BUSY', 'OTHER' or 'NONE'."""

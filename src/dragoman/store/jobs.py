@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from dragoman.domain.job import OUTCOME_OF, Event, Outcome, Reply
-from dragoman.store.instances import DROP_IF
+from dragoman.store.instances import DELETE_IF_EQUAL
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.script import Script
@@ -24,7 +24,7 @@ from dragoman.store.script import Script
 CREATE_JOB = Script.beside(__file__, "create_job")
 ADVANCE_JOB = Script.beside(__file__, "advance_job")
 DRIVE_JOB = Script.beside(__file__, "drive_job")
-LATE_RESULT = Script.beside(__file__, "late_result")
+NOTE_LATE_RESULT = Script.beside(__file__, "note_late_result")
 NOTE_RELEASE_STATE = Script.beside(__file__, "note_release_state")
 
 LOCK_MS = 2000
@@ -78,7 +78,7 @@ class Jobs:
         return self.redis.call("SET", self.keys.request_lock(request), job, "NX", "PX", LOCK_MS)
 
     def unlock(self, request: str, job: str) -> "asyncio.Future[bytes]":
-        return DROP_IF(self.redis, held=self.keys.request_lock(request), value=job)
+        return DELETE_IF_EQUAL(self.redis, key=self.keys.request_lock(request), value=job)
 
     def bind(self, request: str, binding: Binding) -> "asyncio.Future[bytes | None]":
         """b'OK', or None when it is bound already."""
@@ -146,7 +146,7 @@ class Jobs:
 
     async def late_result(self, job: str, node: str) -> bool:
         """Note a result of a job that was skipped, failed or expired before; False if it is none of those."""
-        return bool(await LATE_RESULT(self.redis, job=self.keys.job(job), node=node) == b"LATE")
+        return bool(await NOTE_LATE_RESULT(self.redis, job=self.keys.job(job), node=node) == b"LATE")
 
     async def note_release_state(self, job: str, state: str) -> bool:
         """Write how the release window settled the job's index; False if the job is not known."""
@@ -172,8 +172,8 @@ class Jobs:
     def undriven(self, instance: str, job: str) -> "asyncio.Future[int]":
         return self.redis.call("ZREM", self.keys.jobs_of(instance), job)
 
-    async def driven_by(self, instance: str, most: int) -> list[str]:
-        return [job.decode() for job in await self.redis.call("ZRANGE", self.keys.jobs_of(instance), 0, most - 1)]
+    async def driven_by(self, instance: str, limit: int) -> list[str]:
+        return [job.decode() for job in await self.redis.call("ZRANGE", self.keys.jobs_of(instance), 0, limit - 1)]
 
     # -- the last ones, for people ---------------------------------------------------------------
 

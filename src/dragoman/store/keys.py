@@ -417,7 +417,7 @@ class Keys:
         "TTL idempotency",
         "chat/shards",
         "chat/shards",
-        "id, to, digest of the body, saved, again",
+        "id, to, digest of the body, saved, repeats",
     )
     spent = KeyOfSeveral(
         "IM:spent:{<tag>}:<user>",

@@ -16,7 +16,7 @@ from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.script import Script
 
-SEEN = Script.beside(__file__, "seen")
+MARK_NODE_SEEN = Script.beside(__file__, "mark_node_seen")
 FORGET_NODES = Script.beside(__file__, "forget_nodes")
 
 VERSION = 1
@@ -102,7 +102,7 @@ class Nodes:
             redis.call("SET", keys.node_presence(snapshot.id), snapshot.epoch, "PX", ttl),
             redis.call("SET", keys.node_snapshot(snapshot.id), msgspec.json.encode(snapshot), "PX", ttl),
             # Last: who finds the id here must find the rest.
-            SEEN(redis, last_seen=keys.nodes_last_seen, node=snapshot.id),
+            MARK_NODE_SEEN(redis, last_seen=keys.nodes_last_seen, node=snapshot.id),
         )
 
     async def gone(self, node: str) -> None:
@@ -112,13 +112,15 @@ class Nodes:
         await asyncio.gather(
             self.redis.call("DEL", self.keys.node_presence(node)),
             self.redis.call("DEL", self.keys.node_snapshot(node)),
-            SEEN(self.redis, last_seen=self.keys.nodes_last_seen, node=node),
+            MARK_NODE_SEEN(self.redis, last_seen=self.keys.nodes_last_seen, node=node),
         )
 
-    async def changed_since(self, since_ms: int, most: int = 10_000) -> Changes:
+    async def changed_since(self, since_ms: int, limit: int = 10_000) -> Changes:
         """What was heard at or after `since_ms`, oldest first. Ties are read twice rather than missed."""
         redis, keys = self.redis, self.keys
-        flat = await redis.call("ZRANGEBYSCORE", keys.nodes_last_seen, since_ms, "+inf", "WITHSCORES", "LIMIT", 0, most)
+        flat = await redis.call(
+            "ZRANGEBYSCORE", keys.nodes_last_seen, since_ms, "+inf", "WITHSCORES", "LIMIT", 0, limit
+        )
         ids = [id.decode() for id in flat[::2]]
         reads = [(redis.call("GET", keys.node_presence(id)), redis.call("GET", keys.node_snapshot(id))) for id in ids]
         seen: list[Snapshot] = []
@@ -145,9 +147,9 @@ class Nodes:
     async def all(self) -> list[str]:
         return sorted(id.decode() for id in await self.redis.call("SMEMBERS", self.keys.nodes_all))
 
-    async def forget(self, older_ms: int, most: int = 1000) -> list[str]:
+    async def forget(self, older_ms: int, limit: int = 1000) -> list[str]:
         """Take nodes not heard for long out of the sets; a heartbeat that comes all the same writes them anew."""
-        reply = await FORGET_NODES(self.redis, last_seen=self.keys.nodes_last_seen, older_ms=older_ms, most=most)
+        reply = await FORGET_NODES(self.redis, last_seen=self.keys.nodes_last_seen, older_ms=older_ms, limit=limit)
         ids = [id.decode() for id in reply]
         if ids:
             await self.redis.call("SREM", self.keys.nodes_all, *ids)

@@ -1,11 +1,11 @@
--- Open an instance's inbox for one incarnation of it.
+-- Open the inbox of an instance for one incarnation of it, and create the consumer group.
 --
 -- KEYS  opened       string  incarnation
 --       inbox        stream
 -- ARGV  incarnation  str
 --       group        str
 --
--- Returns 'OK', or the incarnation (or takeover mark) that has it.
+-- Returns 'OK', or the incarnation (or takeover mark) that has the inbox.
 local holder = redis.call('GET', opened)
 if holder and holder ~= incarnation then return holder end
 redis.call('SET', opened, incarnation)

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Literal
 
-from dragoman.store.instances import DROP_IF, KEEP_IF
+from dragoman.store.instances import DELETE_IF_EQUAL, RENEW_IF_EQUAL
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.script import Script
@@ -48,13 +48,13 @@ class Owners:
 
     async def leave_node(self, node: str, instance: str) -> None:
         await asyncio.gather(
-            DROP_IF(self.redis, held=self.keys.node_owner(node), value=instance),
+            DELETE_IF_EQUAL(self.redis, key=self.keys.node_owner(node), value=instance),
             self.redis.call("SREM", self.keys.nodes_of(instance), node),
         )
 
     async def disown_node(self, node: str, instance: str) -> None:
         """Remove the owner of a node, if that is `instance`; the node stays in the instance's list."""
-        await DROP_IF(self.redis, held=self.keys.node_owner(node), value=instance)
+        await DELETE_IF_EQUAL(self.redis, key=self.keys.node_owner(node), value=instance)
 
     async def claim_session(self, session: str, instance: str) -> None:
         await asyncio.gather(
@@ -68,7 +68,7 @@ class Owners:
 
     async def leave_session(self, session: str, instance: str) -> None:
         await asyncio.gather(
-            DROP_IF(self.redis, held=self.keys.session_owner(session), value=instance),
+            DELETE_IF_EQUAL(self.redis, key=self.keys.session_owner(session), value=instance),
             self.redis.call("SREM", self.keys.sessions_of(instance), session),
         )
 
@@ -90,6 +90,6 @@ class Owners:
         marks = [self.keys.node_named(node) for node in named]
         await in_slices(marks, lambda key: self.redis.call("SET", key, instance, "PX", self.ttl_ms))
         owned = [self.keys.node_owner(node) for node in nodes] + [self.keys.session_owner(one) for one in sessions]
-        kept = await in_slices(owned, lambda key: KEEP_IF(self.redis, held=key, value=instance, ttl=self.ttl_ms))
+        kept = await in_slices(owned, lambda key: RENEW_IF_EQUAL(self.redis, key=key, value=instance, ttl=self.ttl_ms))
         lost = [key for key, word in zip(owned, kept, strict=True) if word == b"NONE"]
         await in_slices(lost, lambda key: self.redis.call("SET", key, instance, "NX", "PX", self.ttl_ms))

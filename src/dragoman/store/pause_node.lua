@@ -1,8 +1,8 @@
--- A node failed several jobs in a row; the rule is that of domain/storm.py.
+-- Pause a node that failed several jobs in a row, by the rule of domain/storm.py.
 --
--- KEYS  storm     hash  'paused' until, ms; 'pauses' in a row; what report_unavailable keeps
+-- KEYS  storm     hash  'paused' until, ms; 'pauses' in a row; the fields of report_unavailable
 -- ARGV  first_ms  int   the first pause
---       ttl_ms    int   the longest pause, and how long after one its length is remembered
+--       ttl_ms    int   the longest pause, and how long after a pause its length is remembered
 --       now       now
 --
 -- Returns the length of the pause in ms, or 0 if the node is paused already.

@@ -1,4 +1,4 @@
--- A node said MODEL_NOT_AVAILABLE for a service; the rule is that of domain/storm.py.
+-- Count that a node answered MODEL_NOT_AVAILABLE for a service, by the rule of domain/storm.py.
 --
 -- KEYS  storm        hash  'm:<service>' ms of the mark, 'recent' ms of late reports, 'whole' until, ms
 -- ARGV  service      str
@@ -18,7 +18,7 @@ for i = 1, #have, 2 do
             if now - tonumber(at) < window_ms then recent[#recent + 1] = at end
         end
     elseif string.sub(name, 1, 2) == 'm:' then
-        -- Each report renews the life of the key, so a mark must lapse by itself: a node can name services for ever.
+        -- Each report renews the TTL of the key, so a mark must expire by itself: a node can name ever new services.
         if now - tonumber(value) >= ttl_ms then
             redis.call('HDEL', storm, name)
         elseif name == 'm:' .. service then
@@ -38,6 +38,6 @@ else
     redis.call('HSET', storm, 'm:' .. service, string.format('%.0f', now))
 end
 redis.call('HSET', storm, 'recent', table.concat(recent, ' '))
--- A pause may have given the key a longer life.
+-- A pause may have set a longer TTL.
 if redis.call('PTTL', storm) < ttl_ms then redis.call('PEXPIRE', storm, ttl_ms) end
 return verdict

@@ -13,9 +13,9 @@ from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.script import Script
 
-RESERVE = Script.beside(__file__, "reserve")
-RENEW = Script.beside(__file__, "renew")
-RELEASE = Script.beside(__file__, "release")
+RESERVE_SLOT = Script.beside(__file__, "reserve_slot")
+RENEW_SLOTS = Script.beside(__file__, "renew_slots")
+RELEASE_SLOT = Script.beside(__file__, "release_slot")
 
 
 class Taken(StrEnum):
@@ -47,7 +47,7 @@ class Reservations:
 
     def reserve(self, node: str, job: str, limit: int) -> "asyncio.Future[bytes]":
         """Starts the script and returns its reply's future (see `Reserved.parse`), to travel with other commands."""
-        return RESERVE(self.redis, reserved=self.keys.reserved(node), job=job, ttl=self.ttl_ms, limit=limit)
+        return RESERVE_SLOT(self.redis, reserved=self.keys.reserved(node), job=job, ttl=self.ttl_ms, limit=limit)
 
     async def count(self, node: str, now_ms: int) -> int:
         """The slots of a node that are reserved at `now_ms`."""
@@ -55,11 +55,11 @@ class Reservations:
 
     async def renew(self, node: str, jobs: Sequence[str]) -> list[str]:
         """Keep slots; returns the jobs that hold none any more."""
-        lost = await RENEW(self.redis, reserved=self.keys.reserved(node), ttl=self.ttl_ms, jobs=jobs)
+        lost = await RENEW_SLOTS(self.redis, reserved=self.keys.reserved(node), ttl=self.ttl_ms, jobs=jobs)
         return [job.decode() for job in lost]
 
     async def release(self, node: str, job: str, limit: int) -> Given:
-        reply = await RELEASE(self.redis, reserved=self.keys.reserved(node), job=job, limit=limit)
+        reply = await RELEASE_SLOT(self.redis, reserved=self.keys.reserved(node), job=job, limit=limit)
         return Given(reply.decode())
 
     async def held(self, node: str) -> list[str]:

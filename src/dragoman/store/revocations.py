@@ -10,9 +10,9 @@ from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.script import Script
 
-REVOKE = Script.beside(__file__, "revoke")
-ALLOW = Script.beside(__file__, "allow")
-READ = Script.beside(__file__, "revocations_read")
+ADD_REVOCATION = Script.beside(__file__, "add_revocation")
+REMOVE_REVOCATION = Script.beside(__file__, "remove_revocation")
+READ_REVOCATIONS = Script.beside(__file__, "read_revocations")
 
 MAX_ENTRIES: Final = 10_000
 PRUNE: Final = 100
@@ -31,7 +31,7 @@ class Revocations:
     async def revoke(self, name: str, entry: Revocation) -> int:
         """The new version of the list. Raises RevocationsFull."""
         keys = self._keys
-        version = await REVOKE(
+        version = await ADD_REVOCATION(
             self._redis,
             entries=keys.revoked,
             expiry=keys.revoked_expiry,
@@ -49,7 +49,7 @@ class Revocations:
     async def allow(self, name: str) -> int | None:
         """The new version of the list; None if the name is not on it."""
         keys = self._keys
-        version = await ALLOW(
+        version = await REMOVE_REVOCATION(
             self._redis, entries=keys.revoked, expiry=keys.revoked_expiry, version=keys.revoked_version, name=name
         )
         return None if version == b"NONE" else int(version)
@@ -57,7 +57,9 @@ class Revocations:
     async def read(self, known: int) -> tuple[int, list[tuple[str, Revocation]] | None]:
         """The version of the list, and the entries if it is another than `known`."""
         keys = self._keys
-        version, *found = await READ(self._redis, entries=keys.revoked, version=keys.revoked_version, known=known)
+        version, *found = await READ_REVOCATIONS(
+            self._redis, entries=keys.revoked, version=keys.revoked_version, known=known
+        )
         return int(version), list(_entries(found[0])) if found else None
 
 

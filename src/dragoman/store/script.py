@@ -9,7 +9,7 @@
     --
     -- Returns 'OK' or 'FULL'.
 
-    verdict = await RESERVE(redis, reserved=keys.reserved(node), job=job, limit=4)
+    verdict = await RESERVE_SLOT(redis, reserved=keys.reserved(node), job=job, limit=4)
 
 The same header makes the locals inside the script (`reserved`, `job`, `now`, `limit`), so order and
 count cannot drift between the two sides. Kinds of arguments: `str`, `int` (tonumber'd), `now` (may be

@@ -18,18 +18,18 @@ from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.script import Script
 
-OPEN = Script.beside(__file__, "session_open")
-WRITE = Script.beside(__file__, "session_write")
-FREE = Script.beside(__file__, "session_free")
-RESUME = Script.beside(__file__, "session_resume")
-PARK = Script.beside(__file__, "session_park")
-PARKED = Script.beside(__file__, "session_parked")
-UNPARK = Script.beside(__file__, "session_unpark")
-END = Script.beside(__file__, "session_end")
-GRACE_ADD = Script.beside(__file__, "grace_add")
-GRACE_DUE = Script.beside(__file__, "grace_due")
+OPEN_SESSION = Script.beside(__file__, "open_session")
+WRITE_SESSION = Script.beside(__file__, "write_session")
+TRIM_OUTBOX = Script.beside(__file__, "trim_outbox")
+RESUME_SESSION = Script.beside(__file__, "resume_session")
+PARK_RESULT = Script.beside(__file__, "park_result")
+READ_PARKED = Script.beside(__file__, "read_parked")
+DELETE_PARKED = Script.beside(__file__, "delete_parked")
+END_SESSION = Script.beside(__file__, "end_session")
+START_GRACE = Script.beside(__file__, "start_grace")
+LIST_EXPIRED_GRACE = Script.beside(__file__, "list_expired_grace")
 
-# Names of fields of the state; after the last two comes an index. No other name has a colon (session_write.lua).
+# Names of fields of the state; after the last two comes an index. No other name has a colon (write_session.lua).
 EXPECTED, SETTLED, OPENED = "expected", "settled:", "open:"
 MAX_ENTRIES = 256
 MAX_BYTES = 4 * 1024 * 1024
@@ -93,7 +93,7 @@ class ResumableSessions:
     async def open(self, session: str, token: str, subject: str, fields: Mapping[str, Any]) -> None:
         flat = [part for pair in fields.items() for part in pair]
         state = self.keys.session_state(session)
-        await OPEN(self.redis, state=state, token=hashed(token), subject=subject, ttl=self.ttl_ms, fields=flat)
+        await OPEN_SESSION(self.redis, state=state, token=hashed(token), subject=subject, ttl=self.ttl_ms, fields=flat)
 
     def write(
         self,
@@ -113,7 +113,7 @@ class ResumableSessions:
         above the one that is there is passed over. Nothing is written, and the answer is b'EARLY', if message `after`
         or the version `base` is missing. `second` is the message `seq` + 1. `gone` are fields that are no more; with
         `whole`, all fields of the window that are not given."""
-        return WRITE(
+        return WRITE_SESSION(
             self.redis,
             state=self.keys.session_state(session),
             outbox=self.keys.session_outbox(session),
@@ -133,7 +133,7 @@ class ResumableSessions:
         )
 
     def free(self, session: str, epoch: int, last_seq: int) -> "asyncio.Future[Any]":
-        return FREE(
+        return TRIM_OUTBOX(
             self.redis,
             state=self.keys.session_state(session),
             outbox=self.keys.session_outbox(session),
@@ -145,7 +145,7 @@ class ResumableSessions:
     async def resume(self, session: str, token: str, subject: str, last_seq: int, instance: str) -> Resumed | str:
         """Take the session over, or a word: NONE, DENIED, TOO_OLD."""
         keys = self.keys
-        reply = await RESUME(
+        reply = await RESUME_SESSION(
             self.redis,
             state=keys.session_state(session),
             owner=keys.session_owner(session),
@@ -166,25 +166,25 @@ class ResumableSessions:
     async def parked(self, session: str, epoch: int) -> list[bytes] | None:
         """Results that nobody could be handed; None if somebody else resumed the session since."""
         state, parked = self.keys.session_state(session), self.keys.session_parked(session)
-        found = await PARKED(self.redis, state=state, parked=parked, epoch=epoch)
+        found = await READ_PARKED(self.redis, state=state, parked=parked, epoch=epoch)
         return None if found == b"FENCED" else found
 
-    async def unpark(self, session: str, epoch: int, settled: list[bytes]) -> None:
+    async def unpark(self, session: str, epoch: int, handled: list[bytes]) -> None:
         """What became of these is written: nobody needs them any more."""
         state, parked = self.keys.session_state(session), self.keys.session_parked(session)
-        await UNPARK(self.redis, state=state, parked=parked, epoch=epoch, settled=settled)
+        await DELETE_PARKED(self.redis, state=state, parked=parked, epoch=epoch, handled=handled)
 
     async def park(self, session: str, data: bytes, tried: str = "") -> str:
         """A word: OK, OWNED (by another than was `tried`: ask again who has it), FULL, NONE."""
         keys = self.keys
-        reply = await PARK(
+        reply = await PARK_RESULT(
             self.redis,
             state=keys.session_state(session),
             owner=keys.session_owner(session),
             parked=keys.session_parked(session),
             data=data,
             tried=tried,
-            most=MAX_PARKED,
+            max_parked=MAX_PARKED,
             ttl=self.ttl_ms,
         )
         return str(reply.decode())
@@ -203,7 +203,7 @@ class ResumableSessions:
 
     async def end(self, session: str, epoch: int) -> bool:
         keys = self.keys
-        reply = await END(
+        reply = await END_SESSION(
             self.redis,
             state=keys.session_state(session),
             outbox=keys.session_outbox(session),
@@ -235,7 +235,7 @@ class ResumableSessions:
 
     async def leave_behind(self, session: str, epoch: int) -> None:
         """Nobody owns it now. If nobody resumes it within its grace, somebody ends it."""
-        await GRACE_ADD(self.redis, grace=self.keys.sessions_grace, member=f"{session}|{epoch}", after=self.grace_ms)
+        await START_GRACE(self.redis, grace=self.keys.sessions_grace, member=f"{session}|{epoch}", after=self.grace_ms)
 
     async def grant_grace(self, session: str, dead: str) -> str:
         """Its owner died: leave it behind. A word: OK, OWNED (it goes on elsewhere), NONE (it cannot resume)."""
@@ -249,9 +249,9 @@ class ResumableSessions:
         await self.leave_behind(session, epoch)
         return "OK"
 
-    async def overdue(self, most: int = 100) -> list[tuple[str, int]]:
+    async def overdue(self, limit: int = 100) -> list[tuple[str, int]]:
         """Sessions whose grace is over, with the epoch they had: a later one means that they were resumed."""
-        members = await GRACE_DUE(self.redis, grace=self.keys.sessions_grace, most=most)
+        members = await LIST_EXPIRED_GRACE(self.redis, grace=self.keys.sessions_grace, limit=limit)
         pairs = (member.decode().rpartition("|") for member in members)
         return [(session, int(epoch)) for session, _, epoch in pairs]
 

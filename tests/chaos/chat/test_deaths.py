@@ -7,7 +7,7 @@ import pytest
 
 from chaos.chat.chat_server import DELIVER_FIRST, IN_TURN, MODES, PATIENCE_S, SAVE_FIRST, chat_server, until_told
 from dragoman.archive import Fenced, NewMessage, open_archive
-from dragoman.store.chat.shards import MOVED, SAVED
+from dragoman.store.chat.shards import FINISH_SAVED, MOVE_TO_SAVE
 from dragoman.tools.verify.chat_crowd import chatting
 from dragoman.tools.verify.chat_ledger import ChatLedger
 from dragoman.tools.verify.tcp_proxy import proxied
@@ -42,7 +42,7 @@ async def test_batch_of_a_dead_holder_is_finished_by_the_next_holder(
     redis_at: RedisAt, prefix: str, tmp_path: Path, stage: str
 ) -> None:
     """The save stage between commit and XACK, the deliver stage between push and XACK: what tells Redis is held up."""
-    ledger, script = ChatLedger(), SAVED if stage == "save" else MOVED
+    ledger, script = ChatLedger(), FINISH_SAVED if stage == "save" else MOVE_TO_SAVE
     async with chat_server(redis_at, tmp_path, prefix) as server, proxied(redis_at.url) as proxy:
         doomed = await server.instance(DELIVER_FIRST, scheduler__phase2__redis__url=proxy.url)
         await server.instance(DELIVER_FIRST)
@@ -73,7 +73,7 @@ async def test_former_holder_of_a_shard_writes_nothing(redis_at: RedisAt, prefix
         fences = [tally.fence for tally in await server.tallies()]
         theirs = [shard for shard, name in enumerate(await server.holders()) if name == "i0"]
         async with chatting(server.ports[1:], ledger, 8, in_flight=4) as crowd:
-            held = proxy.hold_at(SAVED.sha.encode())
+            held = proxy.hold_at(FINISH_SAVED.sha.encode())
             crowd.talk(per_s=120)
             await wait_until(held.is_set, PATIENCE_S, "a batch to be committed and not acknowledged")
 

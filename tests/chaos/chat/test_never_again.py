@@ -5,7 +5,7 @@ from pathlib import Path
 from chaos.chat.chat_server import DELIVER_FIRST, PATIENCE_S, SAVE_FIRST, chat_server, of_shard
 from dragoman.archive import NewMessage, Status, open_archive
 from dragoman.domain.chat.shards import shard_of, tag
-from dragoman.store.chat.shards import ACCEPT, CONSUMER, MOVED, Entry
+from dragoman.store.chat.shards import ACCEPT_MESSAGE, CONSUMER, MOVE_TO_SAVE, Entry
 from dragoman.tools.verify.tcp_proxy import proxied
 from support.redis_servers import RedisAt
 from support.waiting import wait_until
@@ -101,7 +101,7 @@ async def test_saved_comes_once_for_a_message_that_was_answered_server_busy_and_
         }
         here = await server.instance(SAVE_FIRST, scheduler__phase2__redis__url=proxy.url, **flags)
         sender = await server.speaker(here, SENDER)
-        held = proxy.hold_at(ACCEPT.sha.encode())
+        held = proxy.hold_at(ACCEPT_MESSAGE.sha.encode())
         await sender.chat(RECEIVER, name="busy")
         await sender.refused("server_busy", clientMsgId="busy")
         assert held.is_set()
@@ -130,7 +130,7 @@ async def test_receipt_is_accepted_before_its_message_has_a_row(redis_at: RedisA
         await wait_until(server.is_shared, PATIENCE_S)
         uid = of_shard((await server.holders()).index("i0"), 1)[0]
         sender, receiver = await server.speaker(here, uid), await server.speaker(here, RECEIVER)
-        held = proxy.hold_at(MOVED.sha.encode())
+        held = proxy.hold_at(MOVE_TO_SAVE.sha.encode())
         await sender.chat(RECEIVER)
         got = await receiver.expect("SINGLE_CHAT")
         await receiver.ack(got["serverMsgId"], "read", uid)

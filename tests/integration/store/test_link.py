@@ -14,7 +14,7 @@ import pytest
 from dragoman.store.errors import RedisAway, Refused, StoreError, UnknownOutcome
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis, SingleRedis, connect
-from dragoman.store.reservations import RESERVE
+from dragoman.store.reservations import RESERVE_SLOT
 from dragoman.store.script import ALL
 from support.redis_servers import OK, RedisAt, connected, own, scripted_redis
 from support.waiting import wait_until
@@ -57,7 +57,7 @@ async def test_all_calls_of_one_turn_of_the_loop_leave_in_one_write_a_server(
     async def writes() -> int:
         before = redis.flushes
         calls = [redis.call("GET", keys.request_lock(name)) for name in names]
-        scripts = [RESERVE(redis, reserved=keys.reserved(name), job="j", ttl=60_000, limit=1) for name in names]
+        scripts = [RESERVE_SLOT(redis, reserved=keys.reserved(name), job="j", ttl=60_000, limit=1) for name in names]
         await asyncio.gather(*calls, *scripts)
         return redis.flushes - before
 
@@ -85,7 +85,7 @@ async def test_calls_made_ready_are_sent_when_they_are_wanted_and_not_before(red
     key = keys.node_epoch("n")
     with redis.keeping() as kept:
         later = [redis.call("INCR", key), redis.call("PEXPIRE", key, 60_000)]
-        script = RESERVE(redis, reserved=keys.reserved("n"), job="j", ttl=60_000, limit=1)
+        script = RESERVE_SLOT(redis, reserved=keys.reserved("n"), job="j", ttl=60_000, limit=1)
     assert await redis.call("GET", key) is None
     assert not any(call.done() for call in (*later, script))
     kept.send()
@@ -138,7 +138,7 @@ async def test_while_the_server_is_gone_every_call_is_told_so_at_once(mortal: Re
         replies = await asyncio.gather(*(redis.call("GET", "x") for _ in range(100)), return_exceptions=True)
         assert all(isinstance(reply, RedisAway) for reply in replies)
         with pytest.raises(RedisAway, match=f"no connection to Redis at 127.0.0.1:{server.port}"):
-            await RESERVE(redis, reserved="{n}r", job="j", ttl=1000, limit=1)
+            await RESERVE_SLOT(redis, reserved="{n}r", job="j", ttl=1000, limit=1)
 
 
 async def test_a_server_that_comes_back_has_every_script_before_the_first_call(mortal: RedisAt) -> None:
@@ -149,7 +149,7 @@ async def test_a_server_that_comes_back_has_every_script_before_the_first_call(m
             await wait_until(lambda: not redis.connected, PATIENCE_S)
             server.start()
             await asyncio.wait_for(redis.wait_connected(), PATIENCE_S)
-            assert await RESERVE(redis, reserved="{n}r", job="j", ttl=60_000, limit=1) in (b"OK", b"HELD")
+            assert await RESERVE_SLOT(redis, reserved="{n}r", job="j", ttl=60_000, limit=1) in (b"OK", b"HELD")
             assert server.call("SCRIPT", "EXISTS", *(script.sha for script in ALL.values())) == [1] * len(ALL)
             assert "NOSCRIPT" not in server.call("INFO", "errorstats")
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dragoman.store.keys import Keys
-from dragoman.store.nodes import SEEN, VERSION, Nodes, Snapshot
+from dragoman.store.nodes import MARK_NODE_SEEN, VERSION, Nodes, Snapshot
 from dragoman.store.owners import Owners
 from dragoman.store.redis import Redis
 from support.redis_servers import Connect
@@ -51,7 +51,7 @@ async def test_a_second_look_finds_what_changed_and_misses_no_tie(nodes: Nodes, 
     assert [found.id for found in first.seen] == ["n1", "n2"]
     assert first.until_ms == 2000
     await nodes.heard(node("n3"))
-    await SEEN(redis, last_seen=keys.nodes_last_seen, node="n3", now=2000)
+    await MARK_NODE_SEEN(redis, last_seen=keys.nodes_last_seen, node="n3", now=2000)
     second = await nodes.changed_since(first.until_ms)
     assert [found.id for found in second.seen] == ["n2", "n3"], "the same moment is read twice rather than missed"
 
@@ -64,11 +64,11 @@ async def test_nothing_new_moves_nothing(nodes: Nodes) -> None:
 async def test_a_look_that_finds_too_much_goes_on_next_time(nodes: Nodes, redis: Redis, keys: Keys) -> None:
     for n in range(10):
         await nodes.heard(node(f"n{n}"))
-        await SEEN(redis, last_seen=keys.nodes_last_seen, node=f"n{n}", now=1000 + n)
+        await MARK_NODE_SEEN(redis, last_seen=keys.nodes_last_seen, node=f"n{n}", now=1000 + n)
     found: set[str] = set()
     since = 0
     for _ in range(10):
-        changes = await nodes.changed_since(since, most=3)
+        changes = await nodes.changed_since(since, limit=3)
         found |= {each.id for each in changes.seen}
         since = changes.until_ms
     assert found == {f"n{n}" for n in range(10)}
@@ -126,7 +126,7 @@ async def test_nodes_not_heard_for_long_are_forgotten(nodes: Nodes, redis: Redis
     for id in ("old1", "old2", "new"):
         await nodes.heard(node(id))
     await redis.call("ZADD", keys.nodes_last_seen, 1000, "old1", 2000, "old2")
-    assert await nodes.forget(3_600_000, most=1) == ["old1"]
+    assert await nodes.forget(3_600_000, limit=1) == ["old1"]
     assert await nodes.forget(3_600_000) == ["old2"]
     assert await nodes.forget(3_600_000) == []
     assert await nodes.all() == ["new"]

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from dragoman.store.errors import RedisAway, Refused, StoreError, UnknownOutcome
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Dedicated, Redis, SingleRedis, Subscriber
-from dragoman.store.reservations import RESERVE
+from dragoman.store.reservations import RESERVE_SLOT
 from support.redis_servers import Connect, RedisAt, connected, own
 from support.waiting import wait_until
 
@@ -78,18 +78,18 @@ async def test_a_command_without_a_key_goes_to_every_server_that_holds_data(redi
 
 async def test_every_operation_is_counted_with_its_result(redis: Redis, keys: Keys) -> None:
     key = keys.reserved("n")
-    await RESERVE(redis, reserved=key, job="j", ttl=60_000, limit=1)
-    await RESERVE(redis, reserved=key, job="k", ttl=60_000, limit=1)
+    await RESERVE_SLOT(redis, reserved=key, job="j", ttl=60_000, limit=1)
+    await RESERVE_SLOT(redis, reserved=key, job="k", ttl=60_000, limit=1)
     with pytest.raises(Refused):
         await redis.call("GET", key)
     await redis.call_at(key, "OBJECT", "ENCODING", key)
     registry = CollectorRegistry()
     registry.register(redis.ops)
     lines = generate_latest(registry).decode().splitlines()
-    assert 'scheduler_phase2_redis_op_total{op="reserve",result="ok"} 2.0' in lines
+    assert 'scheduler_phase2_redis_op_total{op="reserve_slot",result="ok"} 2.0' in lines
     assert 'scheduler_phase2_redis_op_total{op="GET",result="error"} 1.0' in lines
     assert 'scheduler_phase2_redis_op_total{op="OBJECT",result="ok"} 1.0' in lines
-    assert 'dragoman_redis_op_seconds_count{op="reserve"} 2.0' in lines
+    assert 'dragoman_redis_op_seconds_count{op="reserve_slot"} 2.0' in lines
 
 
 async def test_what_was_lost_or_refused_is_counted_too(mortal: RedisAt) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
-from dragoman.store.reservations import RESERVE, Given, Reservations, Reserved, Taken
+from dragoman.store.reservations import RESERVE_SLOT, Given, Reservations, Reserved, Taken
 from support.redis_servers import Connect
 from support.waiting import wait_until
 
@@ -100,7 +100,7 @@ async def test_a_slot_is_given_back_once(slots: Reservations, connect: Connect, 
 
 async def test_what_is_not_renewed_comes_back_by_itself(redis: Redis, keys: Keys, slots: Reservations) -> None:
     # A driver that dies at once: its slot was taken for a moment only.
-    assert await RESERVE(redis, reserved=keys.reserved("n"), job="dead", ttl=30, limit=1) in (b"OK",)
+    assert await RESERVE_SLOT(redis, reserved=keys.reserved("n"), job="dead", ttl=30, limit=1) in (b"OK",)
 
     async def free() -> bool:
         return (await take(slots, "alive", 1)).verdict is Taken.OK
@@ -120,7 +120,7 @@ async def test_a_renewal_keeps_what_is_held_and_names_what_was_lost(slots: Reser
 
 
 async def test_renewing_a_slot_lengthens_its_life(redis: Redis, keys: Keys, slots: Reservations) -> None:
-    await RESERVE(redis, reserved=keys.reserved("n"), job="j", ttl=5_000, limit=1)
+    await RESERVE_SLOT(redis, reserved=keys.reserved("n"), job="j", ttl=5_000, limit=1)
     before = float(await redis.call("ZSCORE", keys.reserved("n"), "j"))
     assert await slots.renew("n", ["j"]) == []
     assert float(await redis.call("ZSCORE", keys.reserved("n"), "j")) > before

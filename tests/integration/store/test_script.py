@@ -7,7 +7,7 @@ import pytest
 from dragoman.store.errors import Refused
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
-from dragoman.store.reservations import RESERVE
+from dragoman.store.reservations import RESERVE_SLOT
 from dragoman.store.script import Script
 
 ECHO = Script(
@@ -88,7 +88,7 @@ async def test_scripts_forgotten_in_the_middle_of_a_pipeline_still_run_once_each
 async def test_every_script_of_ours_survives_being_forgotten_by_every_server(redis: Redis, keys: Keys) -> None:
     await redis.on_each("SCRIPT", "FLUSH")
     nodes = [f"n{n}" for n in range(50)]
-    taken = [RESERVE(redis, reserved=keys.reserved(node), job="j", ttl=60_000, limit=1) for node in nodes]
+    taken = [RESERVE_SLOT(redis, reserved=keys.reserved(node), job="j", ttl=60_000, limit=1) for node in nodes]
     assert set(await asyncio.gather(*taken)) == {b"OK"}
 
 
@@ -96,8 +96,8 @@ async def test_an_error_inside_a_script_reaches_its_caller_alone(redis: Redis, k
     hash_key, good = keys.job("j"), keys.reserved("n")
     await redis.call("HSET", hash_key, "state", "CREATED")
     await redis.call("PEXPIRE", hash_key, 60_000)
-    bad = RESERVE(redis, reserved=hash_key, job="j", ttl=1000, limit=1)
-    fine = RESERVE(redis, reserved=good, job="j", ttl=60_000, limit=1)
+    bad = RESERVE_SLOT(redis, reserved=hash_key, job="j", ttl=1000, limit=1)
+    fine = RESERVE_SLOT(redis, reserved=good, job="j", ttl=60_000, limit=1)
     with pytest.raises(Refused, match="WRONGTYPE"):
         await bad
     assert await fine == b"OK"

@@ -19,8 +19,7 @@ from structlog.testing import capture_logs
 from dragoman.config import Loaded, load, load_with_sources
 from dragoman.config.secrets import DEVELOPMENT_SECRET, read_secrets
 from dragoman.domain.signing_keys import SigningKeys, name_of
-from dragoman.instance.chat import load_words
-from dragoman.instance.chat_tokens import chat_tokens
+from dragoman.instance.chat_settings import chat_tokens, load_words
 from dragoman.instance.exposed import CHECKLIST, check_configuration
 from dragoman.instance.open_files import raise_file_limit
 from dragoman.instance.redis_check import CannotStart, credentials_of, unsafe

@@ -19,9 +19,8 @@ from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import Reason
 from dragoman.protocol.codes import Close
 from dragoman.protocol.peer import ChatKick
-from dragoman.services.chat.clock import now_ms
 from dragoman.services.chat.delivery import Delivery
-from dragoman.services.chat.inbound import ChatSocket, Undelivered
+from dragoman.services.chat.inbound import ChatSocket, Undelivered, now_ms
 from dragoman.services.chat.local_users import ChatUser, LocalUsers
 from dragoman.services.chat.outbound import Outbound, Verify
 from dragoman.services.chat.receipts import Receipts

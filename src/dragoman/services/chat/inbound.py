@@ -9,7 +9,7 @@
 """
 
 import asyncio
-from time import monotonic
+from time import monotonic, time
 from typing import Protocol
 
 import structlog
@@ -153,6 +153,11 @@ class Inbound:
         """Since the last resend. One that acknowledges does not wait longer for what it misses later."""
         answers = self._acknowledged_at > self._resent_at
         return after_s if answers else max(self._resend_pause_s, after_s)
+
+
+def now_ms() -> int:
+    """The `ts` of a frame, by the wall clock. It is data: nothing is decided by comparing it with another clock."""
+    return int(time() * 1000)
 
 
 def frame_of(row: Stored) -> bytes:

@@ -30,8 +30,6 @@ from dragoman.store.errors import StoreError
 
 log = structlog.get_logger(__name__)
 
-PAUSED_S = 0.5  # how late a timer may fire before it says more about this process than about Redis
-
 
 class Refusals:
     """Answers to messages that are not taken, and repeated clientMsgIds: counted, and logged where that helps."""
@@ -158,7 +156,7 @@ class OnePhase:
             async with timeout:
                 found = await delivery.look_up([receiver])
         except (StoreError, TimeoutError):
-            if not was_paused(timeout):
+            if not timeout.was_paused:
                 gate.failed(monotonic())
             return delivery.local_owners([receiver])
         gate.worked()
@@ -187,11 +185,6 @@ class OnePhase:
     async def _spent(self, user: ChatUser, row: NewMessage) -> None:
         used, left_s = await self._shards.spend(row.from_user, cost(row.body))
         user.bytes_per_day.learned(used, left_s, monotonic())
-
-
-def was_paused(timeout: ReadFirstTimeout) -> bool:
-    """A timer that fires long after it was due says nothing about Redis: this process was stopped, or starved."""
-    return timeout.late_s > PAUSED_S
 
 
 def digest_of(body: str) -> str:

@@ -1,6 +1,6 @@
-"""What one user sends, one message at a time and in order, and which way each message goes.
+"""What one user sends: one message at a time, in order, through two phases or through one.
 
-    two phases        ─▶ claim and append ─▶ ACK accepted                     `two_phase`: the stages do the rest
+    two phases        ─▶ claim and append ─▶ ACK accepted                     `acceptance`; the stages do the rest
     one phase         ─▶ save ─▶ push to the receiver ─▶ ACK saved            `one_phase`
     Redis unavailable ─▶ fail open: one phase under the same serverMsgId; fail closed: server_busy
 
@@ -8,7 +8,6 @@ An accept that timed out may have happened. Saved under the same id, its entry l
 has unsaved messages gets server_busy instead: a message saved past them would break its order.
 """
 
-import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from time import monotonic
@@ -16,25 +15,22 @@ from time import monotonic
 import structlog
 
 from dragoman.archive import NewMessage
-from dragoman.domain.chat.gate import Gate
 from dragoman.domain.chat.message_ids import IdMaker
 from dragoman.domain.chat.rules import check
 from dragoman.domain.chat.switches import Course, Path
 from dragoman.domain.chat.word_filter import WordFilter
 from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import Frame, Reason
-from dragoman.services.chat.clock import now_ms
-from dragoman.services.chat.feature_switches import FeatureSwitches
+from dragoman.services.chat.acceptance import Acceptance, NotAccepted
+from dragoman.services.chat.feature_switches import PathChooser
+from dragoman.services.chat.inbound import now_ms
 from dragoman.services.chat.local_users import ChatUser
-from dragoman.services.chat.one_phase import OnePhase, was_paused
-from dragoman.services.chat.two_phase import Acceptance, NotAccepted
-from dragoman.services.loops import ReadFirstTimeout, Tasks
-from dragoman.store.chat.shards import Accepted, Shards
-from dragoman.store.errors import StoreError
+from dragoman.services.chat.one_phase import OnePhase
+from dragoman.services.loops import Tasks
+from dragoman.store.chat.shards import Accepted
 
 log = structlog.get_logger(__name__)
 
-POLL_S = 0.02
 # Queued messages of one sender: at the first number its socket is paused, at the second it is read again.
 FULL, ROOM = 256, 64
 RECOUNT_S = 1.0  # how old our copy of a sender's unsaved messages may get while it sends
@@ -56,55 +52,6 @@ class MessageMaker:
             self._ids.draw(), frame.clientMsgId, sender, frame.to, frame.msgType or wire.TEXT,
             self._words.clean(frame.body), now_ms(),
         )  # fmt: skip
-
-
-class PathChooser:
-    """Which way a sender's next message goes. It changes only when nothing of the sender is unsaved."""
-
-    def __init__(self, switches: FeatureSwitches, shards: Shards, gate: Gate, timeout_s: float) -> None:
-        self._switches, self._shards, self._gate, self._timeout_s = switches, shards, gate, timeout_s
-
-    @property
-    def fail_open(self) -> bool:
-        return self._switches.current.fail_open
-
-    async def choose(self, user: ChatUser, course: Course) -> Path:
-        """Waits a little for unsaved messages if the way should change."""
-        wanted, now = self._switches.current.path_of(user.id), monotonic()
-        if not course.wants_change(wanted, now):
-            assert course.path is not None
-            return course.path
-        while course.waits(unsaved := await self._unsaved(user), now, monotonic()):  # noqa: ASYNC110 - it is in Redis
-            await asyncio.sleep(POLL_S)
-        return course.settle(wanted, unsaved, monotonic())
-
-    async def _unsaved(self, user: ChatUser) -> int:
-        """As Redis knows it; without Redis as we do. Unknown counts as some."""
-        if self._gate.may_ask(monotonic()):
-            timeout = ReadFirstTimeout(self._timeout_s)
-            try:
-                async with timeout:
-                    unsaved = await self._count(user)
-                self._gate.worked()
-                return unsaved
-            except (StoreError, TimeoutError):
-                if not was_paused(timeout):
-                    self._gate.failed(monotonic())
-        return 1 if user.unsaved.count is None else user.unsaved.count
-
-    async def recount(self, user: ChatUser) -> None:
-        """Our copy is as good as the notices that reached us. One that misses some is corrected while Redis answers."""
-        try:
-            async with ReadFirstTimeout(self._timeout_s):
-                await self._count(user)
-        except (StoreError, TimeoutError):
-            pass
-
-    async def _count(self, user: ChatUser) -> int:
-        newest = user.unsaved.newest
-        unsaved = await self._shards.unsaved(user.id)
-        user.unsaved.counted(unsaved, newest)
-        return unsaved
 
 
 class Outbound:

@@ -20,8 +20,8 @@ from dragoman.archive import Applied, Archive, ArchiveError, Receipt, Status
 from dragoman.domain.chat.message_ids import made_by_us
 from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import AckType, Frame, Reason
-from dragoman.services.chat.clock import now_ms
 from dragoman.services.chat.delivery import Delivery, SenderNotice
+from dragoman.services.chat.inbound import now_ms
 from dragoman.services.chat.local_users import ChatUser
 from dragoman.services.loops import Tasks, retry
 from dragoman.services.metrics import Metrics

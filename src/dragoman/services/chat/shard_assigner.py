@@ -14,8 +14,9 @@ import structlog
 from dragoman.archive import Archive, ArchiveError
 from dragoman.domain.chat.shards import assign
 from dragoman.protocol.peer import Announcement, ShardFreed
+from dragoman.services.chat.deliver_stage import DeliverStage
+from dragoman.services.chat.save_stage import SaveStage
 from dragoman.services.chat.shard_lease import LostShard, ShardLease
-from dragoman.services.chat.two_phase import DeliverStage, SaveStage
 from dragoman.services.metrics import Metrics
 from dragoman.services.routing.announcer import Announcer
 from dragoman.store.chat.shards import Shards, Tally

@@ -5,7 +5,7 @@ from contextlib import suppress
 from time import monotonic
 
 from dragoman.archive import Archive, ArchiveError, Stored
-from dragoman.services.chat.clock import now_ms
+from dragoman.services.chat.inbound import now_ms
 from dragoman.services.chat.local_users import ChatUser, LocalUsers
 from dragoman.services.chat.receipts import Receipts
 from dragoman.services.loops import Tasks

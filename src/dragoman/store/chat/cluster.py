@@ -5,7 +5,7 @@ import random
 import msgspec
 
 from dragoman.domain.chat.switches import NAMES
-from dragoman.store.instances import DROP_IF, KEEP_IF
+from dragoman.store.instances import DELETE_IF_EQUAL, RENEW_IF_EQUAL
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 
@@ -70,10 +70,10 @@ class ChatCluster:
     async def keep_worker(self, number: int, incarnation: str) -> bool:
         """Prolong it, or write it again after Redis forgot; False when another has it by now."""
         key = self.keys.worker(number)
-        word = await KEEP_IF(self.redis, held=key, value=incarnation, ttl=WORKER_TTL_MS)
+        word = await RENEW_IF_EQUAL(self.redis, key=key, value=incarnation, ttl=WORKER_TTL_MS)
         if word == b"NONE":
             return bool(await self.redis.call("SET", key, incarnation, "NX", "PX", WORKER_TTL_MS))
         return bool(word == b"OK")
 
     async def release_worker(self, number: int, incarnation: str) -> None:
-        await DROP_IF(self.redis, held=self.keys.worker(number), value=incarnation)
+        await DELETE_IF_EQUAL(self.redis, key=self.keys.worker(number), value=incarnation)

@@ -1,12 +1,12 @@
--- Keep a notice for a user that is not connected; the oldest is deleted when there are too many.
+-- Keep a notice for a user that is not connected; the oldest is deleted if there are too many.
 --
--- KEYS  notices  list
--- ARGV  frame  str
---       most   int  frames kept for one user
---       ttl    int  ms
+-- KEYS  notices      list
+-- ARGV  frame        str
+--       max_notices  int   of one user
+--       ttl          int   ms
 --
--- Returns how many are kept.
+-- Returns how many there are.
 redis.call('RPUSH', notices, frame)
-redis.call('LTRIM', notices, -most, -1)
+redis.call('LTRIM', notices, -max_notices, -1)
 redis.call('PEXPIRE', notices, ttl)
 return redis.call('LLEN', notices)

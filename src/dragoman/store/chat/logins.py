@@ -15,7 +15,7 @@ from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.script import Script
 
-LOGIN_TRY = Script.beside(__file__, "login_try")
+TAKE_LOGIN_ATTEMPT = Script.beside(__file__, "take_login_attempt")
 
 WINDOW_MS = 60_000
 NAME_WINDOW_MS = 3_600_000
@@ -52,7 +52,7 @@ class Logins:
         await self.redis.call("SET", self.keys.login_address(digest(f"{address}\0{name}")), 1, "PX", REMEMBERED_MS)
 
     async def _take(self, key: str, interval_ms: int, window_ms: int) -> bool:
-        return bool(await LOGIN_TRY(self.redis, full_at=key, interval=interval_ms, window=window_ms) == b"OK")
+        return bool(await TAKE_LOGIN_ATTEMPT(self.redis, full_at=key, interval=interval_ms, window=window_ms) == b"OK")
 
 
 class Invites:

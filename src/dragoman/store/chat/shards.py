@@ -18,21 +18,21 @@ import msgspec
 from dragoman.domain.chat.shards import shard_of, tag
 from dragoman.domain.limits.rates import DAY_S, cost
 from dragoman.store.errors import Refused
-from dragoman.store.instances import DROP_IF, KEEP_IF
+from dragoman.store.instances import DELETE_IF_EQUAL, RENEW_IF_EQUAL
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Dedicated, Redis
 from dragoman.store.script import Script
 
-ACCEPT = Script.beside(__file__, "chat_accept")
-SPEND = Script.beside(__file__, "chat_spend")
-REMEMBER = Script.beside(__file__, "chat_remember")
-RISE = Script.beside(__file__, "chat_rise")
-LEASE = Script.beside(__file__, "chat_lease")
-READ = Script.beside(__file__, "chat_read")
-MOVED = Script.beside(__file__, "chat_moved")
-SAVED = Script.beside(__file__, "chat_saved")
-DEAD = Script.beside(__file__, "chat_dead")
-TRIM = Script.beside(__file__, "chat_trim")
+ACCEPT_MESSAGE = Script.beside(__file__, "accept_message")
+SPEND_BYTES = Script.beside(__file__, "spend_bytes")
+REMEMBER_MESSAGE = Script.beside(__file__, "remember_message")
+RAISE_LAST_ID = Script.beside(__file__, "raise_last_id")
+TAKE_LEASE = Script.beside(__file__, "take_lease")
+READ_ENTRIES = Script.beside(__file__, "read_entries")
+MOVE_TO_SAVE = Script.beside(__file__, "move_to_save")
+FINISH_SAVED = Script.beside(__file__, "finish_saved")
+MOVE_TO_DEAD = Script.beside(__file__, "move_to_dead")
+TRIM_DEAD_LETTERS = Script.beside(__file__, "trim_dead_letters")
 
 CONSUMER = "holder"
 PAGE = 200  # entries of a stream that are searched at a time
@@ -195,7 +195,7 @@ class Shards:
         the shard's last id. `free`: the sender's quota does not count."""
         shard = self.of(message.sender)
         accepted, counts, unsaved = self._fixed[shard]
-        word, number = await ACCEPT(
+        word, number = await ACCEPT_MESSAGE(
             redis or self.redis,
             claim=self.keys.claim(self._tags[shard], message.sender, message.client_msg_id),
             accepted=accepted,
@@ -217,7 +217,7 @@ class Shards:
 
     async def spend(self, sender: int, size: int) -> tuple[int, float]:
         """The sender stored so many bytes past `accept`; the bytes of its day, and the seconds that are left of it."""
-        used, left_ms = await SPEND(self.redis, spent=self._spent(sender), size=size, day=DAY_MS)
+        used, left_ms = await SPEND_BYTES(self.redis, spent=self._spent(sender), size=size, day=DAY_MS)
         return int(used), max(int(left_ms), 0) / 1000
 
     async def spent(self, sender: int) -> tuple[int, float]:
@@ -233,11 +233,13 @@ class Shards:
         """A message that was saved at once: its claim, and its id. On its way when this returns."""
         shard = self.of(sender)
         claim, counts = self.keys.claim(self._tags[shard], sender, client_msg_id), self._fixed[shard][1]
-        return REMEMBER(self.redis, claim=claim, shard=counts, id=id, to=to, digest=digest, ttl=self.claim_ttl_ms)
+        return REMEMBER_MESSAGE(
+            self.redis, claim=claim, shard=counts, id=id, to=to, digest=digest, ttl=self.claim_ttl_ms
+        )
 
     def rise(self, sender: int, id: int) -> "asyncio.Future[bytes]":
         """The same without a claim."""
-        return RISE(self.redis, shard=self._fixed[self.of(sender)][1], id=id)
+        return RAISE_LAST_ID(self.redis, shard=self._fixed[self.of(sender)][1], id=id)
 
     async def unsaved(self, user: int) -> int:
         """How many accepted messages of this sender are not rows yet."""
@@ -274,14 +276,15 @@ class Shards:
         """The fence of a lease that is ours now, or 0."""
         keys, name = self.keys, self._tags[shard]
         lease, counts = keys.lease(name), keys.shard(name)
-        return int(await LEASE(self.redis, lease=lease, shard=counts, instance=instance, fence=fence, ttl=ttl_ms))
+        reply = await TAKE_LEASE(self.redis, lease=lease, shard=counts, instance=instance, fence=fence, ttl=ttl_ms)
+        return int(reply[1]) if reply[0] == b"OK" else 0
 
     async def keep(self, shard: int, holder: str, ttl_ms: int) -> bool:
         lease = self.keys.lease(self._tags[shard])
-        return bool(await KEEP_IF(self.redis, held=lease, value=holder, ttl=ttl_ms) == b"OK")
+        return bool(await RENEW_IF_EQUAL(self.redis, key=lease, value=holder, ttl=ttl_ms) == b"OK")
 
     async def release(self, shard: int, holder: str) -> None:
-        await DROP_IF(self.redis, held=self.keys.lease(self._tags[shard]), value=holder)
+        await DELETE_IF_EQUAL(self.redis, key=self.keys.lease(self._tags[shard]), value=holder)
 
     # -- the streams -----------------------------------------------------------------------------
 
@@ -325,7 +328,7 @@ class Shards:
         stream, group = self._stages(shard)[stage]
         keys = {"lease": self.keys.lease(self._tags[shard]), "stream": stream}
         said = {"holder": holder, "group": group, "consumer": CONSUMER, "after": after, "count": count}
-        match await READ(self.redis, **keys, **said):
+        match await READ_ENTRIES(self.redis, **keys, **said):
             case [b"OK", entries]:
                 return [Entry.parse(entry, fields) for entry, fields in entries], ""
             case [b"NONE", newest]:
@@ -342,8 +345,9 @@ class Shards:
         flat = [part for entry, to in entries for part in (entry, to, int(bool(to) or entry in tried))]
         keys = {"lease": self.keys.lease(self._tags[shard]), "accepted": self.accepted(shard)}
         group = self.names.deliver_group
-        done = await MOVED(self.redis, **keys, to_save=self.to_save(shard), holder=holder, group=group, entries=flat)
-        return int(done) if int(done) >= 0 else None
+        to_save = self.to_save(shard)
+        reply = await MOVE_TO_SAVE(self.redis, **keys, to_save=to_save, holder=holder, group=group, entries=flat)
+        return int(reply[1]) if reply[0] == b"OK" else None
 
     async def saved(self, shard: int, holder: str, rows: Sequence[SavedEntry]) -> list[SavedEntry] | None:
         """Redis is done with them, but for those whose sender has asked again since it was told; None when fenced.
@@ -351,7 +355,7 @@ class Shards:
         Those that stay are answered with how often their senders have asked by now.
         """
         name, keys = self._tags[shard], self.keys
-        reply = await SAVED(
+        reply = await FINISH_SAVED(
             self.redis,
             lease=keys.lease(name),
             to_save=self.to_save(shard),
@@ -391,7 +395,7 @@ class Shards:
             sender, client = what.fields.get("fromUserId", "?"), what.fields.get("clientMsgId", "?")
             id = what.fields.get("serverMsgId", "?")
         stream, group = self._stages(shard)[0 if from_accepted else 1]
-        reply = await DEAD(
+        reply = await MOVE_TO_DEAD(
             self.redis,
             lease=keys.lease(name),
             source=stream,
@@ -407,11 +411,11 @@ class Shards:
             reason=reason[:500],
             tries=tries,
             keep=int(keep),
-            heard=asked,
+            notified=asked,
         )
         match reply:
-            case [b"ASKED", often]:
-                return int(often)
+            case [b"REPEATED", repeats]:
+                return int(repeats)
             case [b"FENCED"]:
                 return None
         if keep:
@@ -422,8 +426,12 @@ class Shards:
         """Dead letters that are too old or too many go; how many did."""
         counts = self._fixed[shard][1]
         return int(
-            await TRIM(
-                self.redis, dead=self.dead(shard), shard=counts, most=self.keep_dead.letters, age=self.keep_dead.ms
+            await TRIM_DEAD_LETTERS(
+                self.redis,
+                dead=self.dead(shard),
+                shard=counts,
+                max_letters=self.keep_dead.letters,
+                max_age=self.keep_dead.ms,
             )
         )
 

@@ -3,31 +3,31 @@
 import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
 
-from dragoman.store.instances import DROP_IF, KEEP_IF
+from dragoman.store.instances import DELETE_IF_EQUAL, RENEW_IF_EQUAL
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.script import Script
 from dragoman.store.slices import in_slices
 
-EARLY_PARK = Script.beside(__file__, "early_park")
-EARLY_DROP = Script.beside(__file__, "early_drop")
-GIVE_BACK_OWNER = Script.beside(__file__, "give_back_owner")
+PARK_EARLY_RECEIPTS = Script.beside(__file__, "park_early_receipts")
+DROP_EARLY_RECEIPTS = Script.beside(__file__, "drop_early_receipts")
+RESTORE_OWNER = Script.beside(__file__, "restore_owner")
 KEEP_NOTICE = Script.beside(__file__, "keep_notice")
-RAISE_VERSION = Script.beside(__file__, "raise_version")
+RAISE_SESSION_VERSION = Script.beside(__file__, "raise_session_version")
 DROP_NOTICES = Script.beside(__file__, "drop_notices")
 
 EARLY_TTL_MS = 3_600_000
-EARLY_MOST = 10_000
-FAILED_TTL_MS = 7 * 86_400_000
-FAILED_MOST = 1000
-TOKENS_MS = 31 * 86_400_000
-LONGEST_TOKEN_MS = 3650 * 86_400_000
+MAX_EARLY_RECEIPTS = 10_000
+NOTICE_TTL_MS = 7 * 86_400_000
+MAX_NOTICES = 1000
+TOKEN_TTL_MS = 31 * 86_400_000
+MAX_TOKEN_TTL_MS = 3650 * 86_400_000
 
 
 class Users:
-    def __init__(self, redis: Redis, keys: Keys, ttl_ms: int, tokens_ms: int = TOKENS_MS) -> None:
-        """`tokens_ms`: no token of a login, refreshed ones included, is valid longer than this."""
-        self.redis, self.keys, self.ttl_ms, self._tokens_ms = redis, keys, ttl_ms, tokens_ms
+    def __init__(self, redis: Redis, keys: Keys, ttl_ms: int, token_ttl_ms: int = TOKEN_TTL_MS) -> None:
+        """`token_ttl_ms`: no token of a login, refreshed ones included, is valid longer than this."""
+        self.redis, self.keys, self.ttl_ms, self._token_ttl_ms = redis, keys, ttl_ms, token_ttl_ms
 
     # -- owner keys: which connection a user has --------------------------------------------------
 
@@ -37,14 +37,12 @@ class Users:
         return before.decode() if before is not None else ""
 
     async def disown(self, user: int, owner: str) -> None:
-        await DROP_IF(self.redis, held=self.keys.user_owner(user), value=owner)
+        await DELETE_IF_EQUAL(self.redis, key=self.keys.user_owner(user), value=owner)
 
     async def give_back(self, user: int, owner: str, former: str) -> bool:
         """Undo `swap_owner`. False: a newer connection owns the user."""
         key = self.keys.user_owner(user)
-        return bool(
-            await GIVE_BACK_OWNER(self.redis, owner=key, value=owner, former=former, ttl=self.ttl_ms) != b"OTHER"
-        )
+        return bool(await RESTORE_OWNER(self.redis, owner=key, value=owner, former=former, ttl=self.ttl_ms) != b"OTHER")
 
     async def owners(self, users: Sequence[int]) -> list[str]:
         """`instance|connection` of each, '' for a user that is not connected."""
@@ -60,7 +58,7 @@ class Users:
         return [user for user, word in found if word == b"OTHER"], [user for user, word in found if word == b"NONE"]
 
     def _keep(self, user: int, owner: str) -> Awaitable[bytes]:
-        return KEEP_IF(self.redis, held=self.keys.user_owner(user), value=owner, ttl=self.ttl_ms)
+        return RENEW_IF_EQUAL(self.redis, key=self.keys.user_owner(user), value=owner, ttl=self.ttl_ms)
 
     async def own_again(self, user: int, owner: str) -> bool:
         """Write a key that is gone. False: the user is connected elsewhere by now."""
@@ -73,21 +71,21 @@ class Users:
 
     async def raise_session_version(self, user: int) -> int:
         """For a login. The version goes when no token of an earlier login can be valid any more."""
-        return await self._raise(user, self._tokens_ms)
+        return await self._raise(user, self._token_ttl_ms)
 
     async def end_all_sessions(self, user: int) -> int:
         """For an operator: tokens that `dragoman token` or a backend made for years are over as well."""
-        return await self._raise(user, LONGEST_TOKEN_MS)
+        return await self._raise(user, MAX_TOKEN_TTL_MS)
 
     async def _raise(self, user: int, ttl_ms: int) -> int:
-        return int(await RAISE_VERSION(self.redis, version=self.keys.session_version(user), ttl=ttl_ms))
+        return int(await RAISE_SESSION_VERSION(self.redis, version=self.keys.session_version(user), ttl=ttl_ms))
 
     # -- receipts that came before the row -------------------------------------------------------
 
     async def park_early(self, user: int, receipts: Sequence[tuple[int, int]]) -> None:
-        given = [part for pair in receipts for part in pair]
-        early = self.keys.early(user)
-        await EARLY_PARK(self.redis, early=early, most=EARLY_MOST, ttl=EARLY_TTL_MS, given=given)
+        flat, early = [part for pair in receipts for part in pair], self.keys.early(user)
+        limits = {"max_receipts": MAX_EARLY_RECEIPTS, "ttl": EARLY_TTL_MS}
+        await PARK_EARLY_RECEIPTS(self.redis, early=early, **limits, receipts=flat)
 
     async def early(self, user: int, ids: Sequence[int] | None = None) -> list[tuple[int, int]]:
         """Those for these messages, or all. They stay until `drop_early`."""
@@ -100,13 +98,14 @@ class Users:
 
     async def drop_early(self, user: int, written: Sequence[tuple[int, int]]) -> None:
         flat = [part for pair in written for part in pair]
-        await EARLY_DROP(self.redis, early=self.keys.early(user), written=flat)
+        await DROP_EARLY_RECEIPTS(self.redis, early=self.keys.early(user), written=flat)
 
     # -- notices for senders that are not connected ----------------------------------------------
 
     async def keep_notice(self, user: int, frame: bytes) -> None:
         """Until its next AUTH. None is lost if the user connects at the same moment."""
-        await KEEP_NOTICE(self.redis, notices=self.keys.failed(user), frame=frame, most=FAILED_MOST, ttl=FAILED_TTL_MS)
+        notices, limits = self.keys.failed(user), {"max_notices": MAX_NOTICES, "ttl": NOTICE_TTL_MS}
+        await KEEP_NOTICE(self.redis, notices=notices, frame=frame, **limits)
 
     async def notices(self, user: int) -> list[bytes]:
         """They stay until `drop_notices`."""

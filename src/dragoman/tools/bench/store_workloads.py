@@ -5,8 +5,8 @@ Answers are checked: a client that is fast at being refused is not fast.
 
 from time import perf_counter
 
-from dragoman.store.instances import KEEP_IF
-from dragoman.store.reservations import RELEASE, RESERVE
+from dragoman.store.instances import RENEW_IF_EQUAL
+from dragoman.store.reservations import RELEASE_SLOT, RESERVE_SLOT
 from dragoman.tools.bench.errors import BenchError
 from dragoman.tools.bench.job_life import NODES, RESERVATION_TTL_MS, SLOTS
 from dragoman.tools.bench.load import Going
@@ -14,7 +14,7 @@ from dragoman.tools.bench.ping import latency
 from dragoman.tools.bench.redis_py import Client
 from dragoman.tools.bench.rounds import Quantities
 
-SCRIPTS = (KEEP_IF, RESERVE, RELEASE)
+SCRIPTS = (RENEW_IF_EQUAL, RESERVE_SLOT, RELEASE_SLOT)
 VALUE = b"x" * 64
 OWNER_TTL_MS = 45_000
 
@@ -35,7 +35,7 @@ async def scripts(client: Client, caller: int, going: Going) -> int:
     key, owner, calls = f"bench:owner:{caller}", f"instance-{caller}", 0
     await client.call("SET", key, owner)
     while going.on or not calls:
-        if await KEEP_IF(client, held=key, value=owner, ttl=OWNER_TTL_MS) != b"OK":
+        if await RENEW_IF_EQUAL(client, key=key, value=owner, ttl=OWNER_TTL_MS) != b"OK":
             raise BenchError(f"{key} was not renewed.")
         calls += 1
     return calls
@@ -45,9 +45,9 @@ async def reserves(client: Client, caller: int, going: Going) -> int:
     """Two larger scripts: a slot of a node taken and given back."""
     key, job, calls = f"bench:{{node:{caller % NODES}}}:reserved", f"job-{caller}", 0
     while going.on or not calls:
-        if await RESERVE(client, reserved=key, job=job, ttl=RESERVATION_TTL_MS, limit=SLOTS) != b"OK":
+        if await RESERVE_SLOT(client, reserved=key, job=job, ttl=RESERVATION_TTL_MS, limit=SLOTS) != b"OK":
             raise BenchError(f"No slot of {key} was given.")
-        if await RELEASE(client, reserved=key, job=job, limit=SLOTS) != b"OK":
+        if await RELEASE_SLOT(client, reserved=key, job=job, limit=SLOTS) != b"OK":
             raise BenchError(f"No slot of {key} was taken back.")
         calls += 2
     return calls

@@ -14,19 +14,18 @@ from dragoman.domain.chat.message_ids import IdMaker
 from dragoman.domain.chat.switches import Switches
 from dragoman.domain.chat.word_filter import WordFilter
 from dragoman.protocol.chat import decode_frame
+from dragoman.services.chat.acceptance import Acceptance
 from dragoman.services.chat.admission import Admission
-from dragoman.services.chat.clock import now_ms
 from dragoman.services.chat.delivery import Delivery
-from dragoman.services.chat.feature_switches import FeatureSwitches
-from dragoman.services.chat.inbound import ChatSocket
+from dragoman.services.chat.feature_switches import FeatureSwitches, PathChooser
+from dragoman.services.chat.inbound import ChatSocket, now_ms
 from dragoman.services.chat.local_users import ChatUser, LocalUsers
 from dragoman.services.chat.one_phase import OnePhase, Refusals
-from dragoman.services.chat.outbound import MessageMaker, Outbound, PathChooser, Verify
+from dragoman.services.chat.outbound import MessageMaker, Outbound, Verify
 from dragoman.services.chat.perf import Perf
 from dragoman.services.chat.receipts import Receipts
 from dragoman.services.chat.replicas import Replicas
 from dragoman.services.chat.tokens import Tokens
-from dragoman.services.chat.two_phase import Acceptance
 from dragoman.services.chat.undelivered import Resender, UndeliveredLookup
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics

@@ -9,8 +9,7 @@ from typing import Any, cast
 from dragoman.archive import NewMessage, Verdict
 from dragoman.protocol import chat as wire
 from dragoman.protocol.peer import ChatKick, ChatResend, decode_inbox
-from dragoman.services.chat.clock import now_ms
-from dragoman.services.chat.inbound import ChatSocket, frame_of
+from dragoman.services.chat.inbound import ChatSocket, frame_of, now_ms
 from dragoman.store.chat.users import Users
 from dragoman.store.errors import RedisAway, UnknownOutcome
 from dragoman.store.instances import Instances

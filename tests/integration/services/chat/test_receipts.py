@@ -12,8 +12,8 @@ from dragoman.archive import Applied, NewMessage, Receipt, Status
 from dragoman.archive.sqlite import SqliteArchive
 from dragoman.domain.chat.message_ids import MessageIds
 from dragoman.protocol.chat import Frame, Reason
-from dragoman.services.chat.clock import now_ms
 from dragoman.services.chat.delivery import Delivery
+from dragoman.services.chat.inbound import now_ms
 from dragoman.services.chat.local_users import ChatUser, LocalUsers
 from dragoman.services.chat.receipts import Receipts
 from dragoman.services.loops import Tasks

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.services.chat.clock import now_ms
+from dragoman.services.chat.inbound import now_ms
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from integration.services.chat.in_process_chat import House

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from dragoman.store.chat import users as chat_users
-from dragoman.store.chat.users import EARLY_TTL_MS, FAILED_TTL_MS, Users
+from dragoman.store.chat.users import EARLY_TTL_MS, NOTICE_TTL_MS, Users
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from support.redis_servers import Connect
@@ -155,7 +155,7 @@ async def test_both_receipts_may_come_in_one_call(users: Users) -> None:
 async def test_no_more_than_so_many_are_kept_and_those_kept_can_still_rise(
     users: Users, redis: Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chat_users, "EARLY_MOST", 3)
+    monkeypatch.setattr(chat_users, "MAX_EARLY_RECEIPTS", 3)
     await users.park_early(7, [(ID + number, DELIVERED) for number in range(5)])
     assert await redis.call("HLEN", keys.early(7)) == 3
     await users.park_early(7, [(ID + 4, READ), (ID, READ)])
@@ -196,11 +196,11 @@ async def test_words_lapse_a_week_after_the_last(users: Users, redis: Redis, key
     await users.keep_notice(7, b"one")
     await redis.call("PEXPIRE", keys.failed(7), 5_000)
     await users.keep_notice(7, b"two")
-    assert FAILED_TTL_MS - 10_000 < await life_ms(redis, keys.failed(7)) <= FAILED_TTL_MS
+    assert NOTICE_TTL_MS - 10_000 < await life_ms(redis, keys.failed(7)) <= NOTICE_TTL_MS
 
 
 async def test_the_oldest_words_go_when_there_are_too_many(users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_users, "FAILED_MOST", 3)
+    monkeypatch.setattr(chat_users, "MAX_NOTICES", 3)
     for number in range(5):
         await users.keep_notice(7, b"%d" % number)
     assert await users.notices(7) == [b"2", b"3", b"4"]

@@ -14,16 +14,17 @@ from dragoman.domain.chat.gate import Gate
 from dragoman.domain.chat.message_ids import IdMaker
 from dragoman.domain.chat.switches import Switches
 from dragoman.protocol.chat import AckType, Frame, Reason, ack
-from dragoman.services.chat import local_users, one_phase
-from dragoman.services.chat.clock import now_ms
+from dragoman.services.chat import local_users
+from dragoman.services.chat.acceptance import Acceptance
 from dragoman.services.chat.delivery import MessagePush, ResendNotBegun
+from dragoman.services.chat.feature_switches import PathChooser
+from dragoman.services.chat.inbound import now_ms
 from dragoman.services.chat.local_users import ChatUser
 from dragoman.services.chat.one_phase import OnePhase, Refusals
-from dragoman.services.chat.outbound import MessageMaker, Outbound, PathChooser
+from dragoman.services.chat.outbound import MessageMaker, Outbound
 from dragoman.services.chat.perf import Perf
 from dragoman.services.chat.tokens import Access
-from dragoman.services.chat.two_phase import Acceptance
-from dragoman.services.loops import Tasks
+from dragoman.services.loops import ReadFirstTimeout, Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.store.chat.shards import Accepted
 from dragoman.store.errors import RedisAway, Refused
@@ -189,7 +190,7 @@ async def test_process_that_was_paused_does_not_take_redis_for_unavailable_and_s
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """After a pause its users may have gone on elsewhere: what it saved by itself would be overtaken."""
-    monkeypatch.setattr(one_phase, "PAUSED_S", 0.05)
+    monkeypatch.setattr(ReadFirstTimeout, "PAUSED_S", 0.05)
     store = Store()
     sender, gate, heard = sending(store)
     store.stands_still_s = 0.2

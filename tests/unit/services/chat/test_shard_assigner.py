@@ -8,9 +8,10 @@ from typing import cast
 import pytest
 
 from dragoman.archive import Archive, ArchiveAway, Status, Stored
+from dragoman.services.chat.deliver_stage import DeliverStage
+from dragoman.services.chat.save_stage import SaveStage
 from dragoman.services.chat.shard_assigner import ShardAssigner
 from dragoman.services.chat.shard_lease import LostShard, ShardLease
-from dragoman.services.chat.two_phase import DeliverStage, SaveStage
 from dragoman.services.chat.undelivered import UndeliveredLookup
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics

@@ -18,14 +18,14 @@ from dragoman.archive import BadRow, NewMessage, Outcome, Status, Stored, Verdic
 from dragoman.domain.chat.switches import Switches
 from dragoman.protocol.chat import MAX_ID
 from dragoman.protocol.peer import ChatNotices, ChatPush, InboxMessage, decode_inbox
-from dragoman.services.chat import inbound, two_phase
+from dragoman.services.chat import inbound, save_stage
 from dragoman.services.chat.delivery import Delivery
 from dragoman.services.chat.inbound import ChatSocket, Inbound, frame_of
 from dragoman.services.chat.local_users import LocalUsers
 from dragoman.services.chat.one_phase import Refusals
+from dragoman.services.chat.save_stage import SaveStage
 from dragoman.services.chat.shard_lease import ShardLease
 from dragoman.services.chat.tokens import Access, BadToken, Tokens
-from dragoman.services.chat.two_phase import SaveStage
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.store.chat.shards import Entry, SavedEntry
@@ -383,7 +383,7 @@ async def test_sender_that_redis_could_not_locate_needs_no_resend() -> None:
 
 
 async def test_each_row_that_the_database_refuses_counts_as_a_failed_save(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(two_phase, "BACK_OFF_S", (0.0,) * 6)
+    monkeypatch.setattr(save_stage, "BACK_OFF_S", (0.0,) * 6)
     world = World()
     world.bad = {2, 3}
     await world.work(1, 2, 3, 4)

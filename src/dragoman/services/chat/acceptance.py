@@ -1,0 +1,219 @@
+"""The first phase: Redis claims the clientMsgId and appends the message while its sender waits, then ACK accepted.
+
+The deliver stage and the save stage of the sender's shard do the rest. If Redis does not accept the message,
+`NotAccepted` says what is known of it, and `Outbound` decides whether it is saved in one phase instead.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from time import monotonic
+
+import structlog
+
+from dragoman.archive import Archive, ArchiveError, NewMessage
+from dragoman.domain.chat.gate import Gate
+from dragoman.domain.chat.message_ids import IdMaker
+from dragoman.domain.chat.switches import Path
+from dragoman.protocol.chat import Reason
+from dragoman.services.chat.delivery import Delivery, ResendNotBegun
+from dragoman.services.chat.feature_switches import FeatureSwitches
+from dragoman.services.chat.local_users import ChatUser
+from dragoman.services.chat.one_phase import Refusals, digest_of
+from dragoman.services.chat.perf import Perf
+from dragoman.services.chat.replicas import Replicas
+from dragoman.services.loops import ReadFirstTimeout
+from dragoman.services.metrics import Metrics
+from dragoman.store.chat.shards import Accepted, Entry, Shards
+from dragoman.store.errors import RedisAway, Refused, StoreError, UnknownOutcome
+
+log = structlog.get_logger(__name__)
+
+# Errors of Redis that mean it cannot work now; any other is a bug of ours.
+UNAVAILABLE = frozenset(
+    {"LOADING", "READONLY", "CLUSTERDOWN", "OOM", "MASTERDOWN", "NOREPLICAS", "MISCONF", "TRYAGAIN"}
+)
+
+
+class NotAccepted(Exception):
+    """Redis did not accept `row`; or, `perhaps`, it did, and did not say so in time.
+
+    `ours`: Redis was not the cause. This or another instance was paused, and the others may have gone on.
+    """
+
+    def __init__(self, why: str, row: NewMessage, *, perhaps: bool = False, ours: bool = False) -> None:
+        super().__init__(why)
+        self.row, self.perhaps, self.ours = row, perhaps, ours
+
+
+class Acceptance:
+    def __init__(
+        self,
+        instance: str,
+        shards: Shards,
+        archive: Archive,
+        delivery: Delivery,
+        switches: FeatureSwitches,
+        gate: Gate,
+        ids: IdMaker,
+        replicas: Replicas,
+        refusals: Refusals,
+        perf: Perf,
+        metrics: Metrics,
+        timeout_s: float,
+    ) -> None:
+        self._instance, self._shards, self._archive, self._delivery = instance, shards, archive, delivery
+        self._switches, self._gate, self._ids, self._replicas = switches, gate, ids, replicas
+        self._refusals, self._perf, self._metrics, self._timeout_s = refusals, perf, metrics, timeout_s
+
+    async def resend_after_move(self, user: ChatUser, receiver: int, path: Path) -> None:
+        """Before the first message of a sender that moved here, its receiver is sent earlier ones from the archive.
+
+        An instance that is slow to begin the resend does not delay the message: the receiver may have been connected
+        to the one that died.
+        """
+        self._delivery.must_resend(receiver)
+        if path is Path.OFF or not self._gate.open:
+            return  # this instance pushes the message itself, after the resend
+        try:
+            async with ReadFirstTimeout(self._timeout_s):
+                await self._delivery.resend_first([receiver])
+        except ResendNotBegun as error:
+            log.debug("a resend may not have begun yet", user=receiver, error=str(error))
+        except (StoreError, TimeoutError):
+            user.sender.must_resend.add(receiver)
+
+    async def accept(
+        self,
+        user: ChatUser,
+        row: NewMessage,
+        path: Path,
+        sent_ms: int,
+        received_at: float,
+        queued: int,
+        verify: Callable[[ChatUser], Awaitable[None]],
+    ) -> Accepted:
+        """Answer it by what Redis says; raises NotAccepted."""
+        began = monotonic()
+        if not self._gate.may_ask(began):
+            raise NotAccepted("Redis failed a moment ago", row)
+        row, verdict, number = await self._append(user, row, path, sent_ms, verify)
+        self._gate.worked()
+        wrote_s = monotonic() - began
+        await self._answer(user, row, verdict, number)
+        if verdict is Accepted.OK:
+            user.unsaved.accepted(row.id)
+            self._perf.accepted(row, came_at=received_at, wrote_s=wrote_s, queue=queued)
+        elif verdict in (Accepted.DUPLICATE, Accepted.DUPLICATE_OTHER) and user.unsaved.count == 0:
+            user.unsaved.lost_count()  # another instance accepted it after we counted, and it is on its way
+        return verdict
+
+    async def _append(
+        self, user: ChatUser, row: NewMessage, path: Path, sent_ms: int, verify: Callable[[ChatUser], Awaitable[None]]
+    ) -> tuple[NewMessage, Accepted, int]:
+        share = max(self._switches.current.max_backlog // self._shards.count, 1)
+        digest, timeout = digest_of(row.body), ReadFirstTimeout(self._timeout_s)
+        try:
+            async with timeout:
+                await self._verify(user, row, verify)
+                await self._resend_first(user, row)
+                verdict, number = await self._ask(row, path, sent_ms, digest, share)
+                while verdict is Accepted.STALE_ID:
+                    row = replace(row, id=self._ids.draw(above=number))
+                    verdict, number = await self._ask(row, path, sent_ms, digest, share)
+        except TimeoutError:
+            if timeout.was_paused:
+                raise NotAccepted("this process was paused", row, perhaps=True, ours=True) from None
+            raise self._failed(f"no answer in {self._timeout_s:g} s", row, perhaps=True) from None
+        except Refused as error:
+            if not is_unavailable(error):
+                self._gate.worked()
+                raise
+            raise self._failed(str(error), row) from None
+        except UnknownOutcome as error:
+            raise self._failed(str(error), row, perhaps=True) from None
+        except StoreError as error:
+            # Too few replicas is such an error as well, and comes after the message was written.
+            raise self._failed(str(error), row, perhaps=self._switches.current.wait_replicas > 0) from None
+        return row, verdict, number
+
+    async def _verify(self, user: ChatUser, row: NewMessage, verify: Callable[[ChatUser], Awaitable[None]]) -> None:
+        """A user that connected while Redis was unavailable has no owner key there, and would get no `saved`."""
+        if not user.verified:
+            await verify(user)
+            if user.socket.closed:
+                raise NotAccepted("its session is over", row, ours=True)
+
+    async def _resend_first(self, user: ChatUser, row: NewMessage) -> None:
+        """What was saved past Redis goes out before anything accepted now, whichever instance pushes that."""
+        if user.sender.must_resend:
+            try:
+                await self._delivery.resend_first(user.sender.must_resend)
+            except ResendNotBegun as error:  # no reason for others to do without Redis
+                raise NotAccepted(str(error), row, ours=True) from None
+            except StoreError as error:
+                raise RedisAway(str(error)) from None
+            user.sender.must_resend.clear()
+
+    async def _ask(self, row: NewMessage, path: Path, sent_ms: int, digest: str, share: int) -> tuple[Accepted, int]:
+        shards, replicas = self._shards, self._switches.current.wait_replicas
+        entry = Entry(
+            "", row.id, row.client_msg_id, row.from_user, row.to_user, row.msg_type, row.body, sent_ms,
+            row.created_ms, self._instance, path,
+        )  # fmt: skip
+        if not replicas:
+            return await shards.accept(entry, digest, share)
+        reply = await shards.accept(entry, digest, share, await self._replicas.redis())
+        if reply[0] in (Accepted.OK, Accepted.DUPLICATE):
+            await self._replicas.have_it(shards.accepted(shards.of(row.from_user)), replicas)
+        return reply
+
+    def _failed(self, why: str, row: NewMessage, *, perhaps: bool = False) -> NotAccepted:
+        self._gate.failed(monotonic())
+        self._metrics.chat_publish_fail.inc()
+        return NotAccepted(why, row, perhaps=perhaps)
+
+    async def _answer(self, user: ChatUser, row: NewMessage, verdict: Accepted, number: int) -> None:
+        match verdict:
+            case Accepted.OK:
+                user.accepted(row, row.id)
+            case Accepted.DUPLICATE:
+                user.accepted(row, number)
+            case Accepted.SAVED:
+                user.accepted_and_saved(row, number)
+            case Accepted.DUPLICATE_OTHER | Accepted.SAVED_OTHER:
+                await self._answer_repeated(user, row, number, saved=verdict is Accepted.SAVED_OTHER)
+            case Accepted.MISMATCH:
+                user.error(Reason.DUPLICATE_MSG_ID_MISMATCH, row.client_msg_id)
+            case Accepted.OVER:
+                self._refusals.over_quota(user, row)
+            case _:
+                self._refusals.busy(user, row)
+
+    async def _answer_repeated(self, user: ChatUser, row: NewMessage, id: int, *, saved: bool) -> None:
+        """The first message with this clientMsgId and receiver stands; its sender gets that one's body."""
+        body = await self._body_of(row.from_user, id)
+        if body is None:
+            self._refusals.busy(user, row)
+            return
+        row, duplicate = self._refusals.first(row, id, body)
+        if saved:
+            user.accepted_and_saved(row, id, duplicate=duplicate)
+        else:
+            user.accepted(row, id, duplicate=duplicate)
+
+    async def _body_of(self, sender: int, id: int) -> str | None:
+        """None: it cannot be looked up now, or became a dead letter meanwhile; sent again, it will be known."""
+        try:
+            async with ReadFirstTimeout(self._timeout_s):
+                body = await self._shards.unsaved_body(sender, id)
+                if body is None and (row := (await self._archive.messages([id])).get(id)) is not None:
+                    body = row.body
+        except (StoreError, ArchiveError, TimeoutError) as error:
+            log.debug("a repeated message cannot be looked up", user=sender, id=id, error=str(error))
+            return None
+        return body
+
+
+def is_unavailable(error: Refused) -> bool:
+    """Not by its first word alone: Redis 6.2 puts words of its own before what a command says inside a script."""
+    return error.word in UNAVAILABLE or any(f" -{word} " in str(error) for word in UNAVAILABLE)

@@ -1,0 +1,250 @@
+"""The save stage of a shard: to_save ─▶ one transaction ─▶ ACK saved ─▶ push ─▶ XACK.
+
+    the database is unavailable      try again, with back-off; Redis keeps the entries
+    a row that cannot be written     found by halving the batch, retried, then a dead letter
+    a higher fence in the database   stop: another instance works the shard
+
+It runs under a `ShardLease` and begins with what the last holder left pending. The order of the steps makes whatever is
+interrupted be done again: an entry is acknowledged to Redis only if it is in SQL or among the dead letters, and *saved*
+is sent only of rows.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from time import monotonic
+
+import msgspec
+import structlog
+
+from dragoman.archive import Archive, ArchiveAway, BadRow, Fenced, NewMessage, Outcome, Status, Verdict
+from dragoman.domain.chat.switches import Path
+from dragoman.protocol import chat as wire
+from dragoman.protocol.chat import AckType
+from dragoman.services.chat.delivery import Delivery, MessagePush, SenderNotice
+from dragoman.services.chat.failed_messages import FailedMessages
+from dragoman.services.chat.feature_switches import FeatureSwitches
+from dragoman.services.chat.inbound import now_ms
+from dragoman.services.chat.one_phase import Refusals
+from dragoman.services.chat.receipts import Receipts
+from dragoman.services.chat.shard_lease import LostShard, ShardLease, wait_for_redis
+from dragoman.services.metrics import Metrics
+from dragoman.store.chat.shards import Entry, SavedEntry, Shards, Unreadable
+from dragoman.store.errors import StoreError
+
+log = structlog.get_logger(__name__)
+
+BACK_OFF_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+RESEND_TIMEOUT_S = 5.0
+IDLE_S = 1.0  # entries that a former holder released are found this late
+
+
+class SaveStage:
+    def __init__(
+        self,
+        shards: Shards,
+        archive: Archive,
+        delivery: Delivery,
+        receipts: Receipts,
+        switches: FeatureSwitches,
+        metrics: Metrics,
+        refusals: Refusals,
+        max_deliveries: int,
+    ) -> None:
+        self._shards, self._archive, self._delivery, self._receipts = shards, archive, delivery, receipts
+        self._switches, self._metrics, self._refusals = switches, metrics, refusals
+        self._max_deliveries = max_deliveries
+        self._failed = FailedMessages(shards, delivery, metrics)
+
+    async def run(self, lease: ShardLease) -> None:
+        """Until the shard is released or lost."""
+        after = "0"
+        while not lease.stopping:
+            lease.check()
+            lease.more_to_save.clear()
+            count = self._switches.current.batch_size
+            try:
+                entries = lease.checked(await self._shards.next_to_save(lease.shard, lease.holder, after, count))
+                await self.handle(lease, entries)
+                if entries:
+                    lease.early.saved_up_to(entries[-1].entry)
+            except StoreError as error:
+                after = "0"
+                await wait_for_redis(self._shards, lease, error)
+                continue
+            if after != ">":
+                after = entries[-1].entry if entries else ">"
+            elif not entries:
+                lease.nothing_to_save()
+                await _more_to_save(lease)
+
+    async def handle(self, lease: ShardLease, entries: list[Entry | Unreadable]) -> None:
+        """One batch, in order."""
+        known = [entry for entry in entries if isinstance(entry, Entry)]
+        if len(known) < len(entries):
+            await self._failed.unreadable(lease, entries)
+        if known:
+            await self._save(lease, known)
+
+    async def _save(self, lease: ShardLease, entries: list[Entry]) -> None:
+        """Write them together, or find by halves what cannot be written."""
+        try:
+            outcomes = await self._commit(lease, entries)
+        except BadRow as error:
+            if len(entries) == 1:
+                await self._retry_alone(lease, entries[0], str(error))
+                return
+            half = len(entries) // 2
+            await self._save(lease, entries[:half])
+            await self._save(lease, entries[half:])
+            return
+        await self._committed(lease, entries, outcomes)
+
+    async def _commit(self, lease: ShardLease, entries: list[Entry]) -> list[Outcome]:
+        rows = [_row(entry) for entry in entries]
+        tries = 0
+        while True:
+            lease.check()
+            try:
+                return await self._archive.save(rows, shard=lease.shard, fence=lease.fence)
+            except Fenced:
+                raise LostShard(f"shard {lease.shard} was written with a higher fence") from None
+            except ArchiveAway as error:
+                self._metrics.chat_save_fail.inc()
+                if tries in (0, 10):
+                    log.warning(
+                        "a chat shard waits for the database", shard=lease.shard, error=str(error), limited=True
+                    )
+                await asyncio.sleep(BACK_OFF_S[min(tries, len(BACK_OFF_S) - 1)])
+                tries += 1
+                if lease.stopping:
+                    raise LostShard(f"shard {lease.shard} is released while the database is unavailable") from None
+
+    async def _retry_alone(self, lease: ShardLease, entry: Entry, why: str) -> None:
+        """A row that was refused by itself gets a few more tries, and then becomes a dead letter."""
+        for tries in range(1, self._max_deliveries):
+            await asyncio.sleep(BACK_OFF_S[min(tries - 1, 2)])
+            try:
+                outcomes = await self._commit(lease, [entry])
+            except BadRow as error:
+                why = str(error)
+            else:
+                await self._committed(lease, [entry], outcomes)
+                return
+        self._metrics.chat_save_fail.inc()
+        await self._failed.not_saved(lease, entry, why, self._max_deliveries)
+
+    # After the commit: notify the senders, push to the receivers, acknowledge to Redis.
+
+    async def _committed(self, lease: ShardLease, entries: list[Entry], outcomes: list[Outcome]) -> None:
+        ts = now_ms()
+        pairs = list(zip(entries, outcomes, strict=True))
+        good = [(entry, outcome) for entry, outcome in pairs if outcome.verdict is not Verdict.MISMATCH]
+        for entry, outcome in good:
+            self._metrics.chat_save_lag.observe(max(ts - entry.created_ms, 0) / 1000)
+            if outcome.verdict is Verdict.EXISTS:
+                self._metrics.chat_dup_db.inc()
+        rows = [self._saved_entry(entry, outcome) for entry, outcome in good]
+        notices = [_saved_notice(row, ts) for row in rows]
+        await self._push(lease, good, await self._notify(notices, [entry.to for entry, _ in good]))
+        await self._acknowledge(lease, rows)
+        for entry, outcome in pairs:
+            if outcome.verdict is Verdict.MISMATCH:
+                await self._failed.mismatched(lease, entry, outcome.message.id)
+
+    def _saved_entry(self, entry: Entry, outcome: Outcome) -> SavedEntry:
+        """With the body that is stored: a repeated clientMsgId does not change the first message."""
+        stored = outcome.message
+        if stored.body == entry.body:
+            return SavedEntry(entry, stored.id)
+        self._refusals.note_other_body(entry.sender, entry.client_msg_id, stored.id)
+        return SavedEntry(msgspec.structs.replace(entry, body=stored.body), stored.id, duplicate=True)
+
+    async def _notify(self, notices: list[SenderNotice], receivers: list[int]) -> dict[int, str]:
+        """Returns where the receivers are: looked up after the commit, and once for both."""
+        delivery, found = self._delivery, None
+        try:
+            owners = found = await delivery.look_up(list(dict.fromkeys([*receivers, *(one.user for one in notices)])))
+        except StoreError:
+            owners = delivery.local_owners(receivers)
+        await delivery.notify(notices, found)
+        return owners
+
+    async def _push(self, lease: ShardLease, saved: list[tuple[Entry, Outcome]], owners: Mapping[int, str]) -> None:
+        """To receivers that have not got it, or got it on a connection that is not theirs any more."""
+        delivered = await self._apply_early(saved)
+        pushes = [
+            MessagePush.of(outcome.message)
+            for entry, outcome in saved
+            if outcome.message.status is Status.SAVED
+            and entry.pushed_to != owners.get(entry.to, "")
+            and entry.id not in delivered
+        ]
+        if pushes:
+            began = monotonic()
+            # Another holder may have pushed them long ago, and the receivers may have forgotten that they have them.
+            lease.check()
+            await self._delivery.push(pushes, owners)
+            self._metrics.chat_deliver.observe(monotonic() - began)
+        await self._resend_first(lease, {entry.to for entry, _ in saved})
+
+    async def _resend_first(self, lease: ShardLease, receivers: set[int]) -> None:
+        """The resend of receivers that missed something because Redis was unavailable begins before the sender counts
+        as having nothing unsaved.
+
+        From then on other instances may save and push newer messages of that sender. Limited to RESEND_TIMEOUT_S: in a
+        Cluster a part of Redis may stay unavailable, and the other messages of this shard do not depend on it.
+        """
+        delivery, until = self._delivery, monotonic() + RESEND_TIMEOUT_S
+        while any(map(delivery.is_unlocated, receivers)) and monotonic() < until and not lease.stopping:
+            lease.check()
+            try:
+                await delivery.resend_first(receivers)
+            except StoreError:
+                await asyncio.sleep(BACK_OFF_S[1])
+
+    async def _apply_early(self, saved: list[tuple[Entry, Outcome]]) -> set[int]:
+        """Receipts that came before the row; only what was pushed before it was saved can have one.
+
+        By its mode, not by the connection it was pushed to: an earlier holder may have pushed it and died.
+        """
+        by_user: dict[int, list[int]] = {}
+        for entry, _ in saved:
+            if entry.mode == Path.DELIVER_FIRST:
+                by_user.setdefault(entry.to, []).append(entry.id)
+        found = await asyncio.gather(*(self._receipts.apply_early(user, ids) for user, ids in by_user.items()))
+        return set().union(*found)
+
+    async def _acknowledge(self, lease: ShardLease, rows: list[SavedEntry]) -> None:
+        """Redis deletes the entries. A sender that sent a message again since it was notified is notified again first:
+        otherwise it would wait for ever."""
+        while rows:
+            asked = await lease.retry(partial(self._shards.saved, lease.shard, lease.holder, rows))
+            stay = {row.entry.entry for row in asked}
+            for row in rows:
+                if row.entry.entry not in stay:
+                    lease.early.ended(row.entry.sender, row.entry.to, row.entry.id)
+            rows = asked
+            if rows:
+                await self._delivery.notify([_saved_notice(row, now_ms()) for row in rows])
+
+
+async def _more_to_save(lease: ShardLease) -> None:
+    """Until the deliver stage has moved something."""
+    try:
+        async with asyncio.timeout(IDLE_S):
+            await lease.more_to_save.wait()
+    except TimeoutError:
+        pass
+
+
+def _row(entry: Entry) -> NewMessage:
+    return NewMessage(
+        entry.id, entry.client_msg_id, entry.sender, entry.to, entry.msg_type, entry.body, entry.created_ms
+    )
+
+
+def _saved_notice(saved: SavedEntry, ts: int) -> SenderNotice:
+    entry, duplicate = saved.entry, saved.duplicate
+    frame = wire.ack(AckType.SAVED, entry.sender, entry.client_msg_id, saved.row, ts, entry.body, duplicate=duplicate)
+    return SenderNotice(entry.sender, frame, entry.id, saved=entry.client_msg_id)
