@@ -1,6 +1,7 @@
 """Speaking on the page: a voice from the microphone becomes text and sound, in its place, whatever dies meanwhile."""
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from support.engines import words
 from support.raw_node import RawNode, silent
 from support.waiting import wait_until
 
+WEB_CLIENT = Path(__file__).resolve().parents[2] / "docs/guides/web-client.md"
 SPEAK, ALICE = '[data-part="speak"]', '[data-pane="alice"]'
 
 # Every sound that was decoded, for as long as anybody else holds it; and how many were played.
@@ -60,6 +62,15 @@ _ABANDONED = """async () => {
   transcript.abandon(session);
   return [...list.children].map((item) => item.dataset.state);
 }"""
+# The program of the guide speaks for a second, and prints until there is a translation.
+_SPOKEN = """
+  const printed = [], tick = () => new Promise((resolve) => setTimeout(resolve, 20));
+  console.log = (...words) => printed.push(words.join(" "));
+  while (!session) await tick();
+  speak(new Int16Array(16000).fill(3000), true);
+  while (!printed.some((line) => line.includes("[zh]"))) await tick();
+  return printed;
+"""
 # Recordings of these many samples, played on a clock of the test: how many samples came, and whether the end was told.
 _PLAYED = """async (lengths) => {
   const { Recording } = await import("/page/recording.js"), played = [];
@@ -259,6 +270,15 @@ async def test_finishing_session_first_sends_its_buffered_audio(harness: Browser
     page = await windows.open(url(harness.first))
     [translated] = await page.evaluate(_UNSENT)
     assert translated.startswith("[zh] ")
+
+
+async def test_program_of_the_web_client_guide_translates(harness: BrowserHarness, windows: Windows) -> None:
+    await harness.served(harness.first, "en", "zh")
+    program = re.findall(r"^```js\n(.*?)^```$", WEB_CLIENT.read_text(encoding="utf-8"), re.M | re.S)[0]
+    program = program.replace("127.0.0.1:5010", f"127.0.0.1:{harness.first.port}").replace('"es"', '"zh"')
+    page = await windows.open(url(harness.first))
+    printed = await page.evaluate(f"async () => {{ {program} {_SPOKEN} }}")
+    assert printed[-1].startswith("0 [zh] utterance 0 of s-")
 
 
 async def test_decoded_sound_is_released_and_can_be_played_again(harness: BrowserHarness, windows: Windows) -> None:

@@ -9,6 +9,7 @@ import re
 import sys
 import textwrap
 import wave
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -91,7 +92,7 @@ async def started(body: str, instance: InstanceProcess, folder: Path) -> AsyncIt
     script = folder / "sample.py"
     script.write_text(body.replace("127.0.0.1:5010", f"127.0.0.1:{instance.port}"), encoding="utf-8")
     process = await asyncio.create_subprocess_exec(
-        sys.executable, str(script), cwd=folder, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        sys.executable, str(script), cwd=folder, stdin=PIPE, stdout=PIPE, stderr=PIPE
     )
     try:
         yield process
@@ -101,9 +102,9 @@ async def started(body: str, instance: InstanceProcess, folder: Path) -> AsyncIt
         await process.wait()
 
 
-async def output(body: str, instance: InstanceProcess, folder: Path) -> str:
+async def output(body: str, instance: InstanceProcess, folder: Path, stdin: bytes = b"") -> str:
     async with asyncio.timeout(TIMEOUT_S), started(body, instance, folder) as process:
-        out, err = await process.communicate()
+        out, err = await process.communicate(stdin)
     assert process.returncode == 0, err.decode()
     return out.decode()
 
@@ -126,6 +127,13 @@ async def test_session_of_the_readme_prints_translations(redis_at: RedisAt, tmp_
     async with serving(redis_at, tmp_path, node=True) as instance:
         printed = await output(program("README.md", "stream_file"), instance, tmp_path)
     assert re.fullmatch(r"0 \[es\] utterance 0 of s-\w+\n", printed)
+
+
+async def test_live_session_of_the_python_guide_prints_translations(redis_at: RedisAt, tmp_path: Path) -> None:
+    body = program("docs/guides/python-client.md", "stdin")
+    async with serving(redis_at, tmp_path, node=True) as instance:
+        printed = await output(body, instance, tmp_path, beep(1000, 16_000).pcm)
+    assert re.fullmatch(r"(… .*\n)*0 \[es\] utterance 0 of s-\w+\n", printed)
 
 
 async def test_session_without_the_sdk_receives_the_messages_of_its_transcript(

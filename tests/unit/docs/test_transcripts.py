@@ -1,4 +1,4 @@
-"""The transcripts of docs/reference/speech-protocol.md use types and fields that exist.
+"""The transcripts of the speech and node protocols use types and fields that exist.
 
 A transcript may leave out fields (`…` between two of them) and shorten values; what is whole is decoded.
 """
@@ -15,15 +15,17 @@ from dragoman.protocol.node import NodeMessage, ToNode
 from dragoman.protocol.session import ClientMessage, ServerMessage
 from support.tables import for_each
 
-PAGE = Path(__file__).resolve().parents[3] / "docs/reference/speech-protocol.md"
+REFERENCE = Path(__file__).resolve().parents[3] / "docs/reference"
 SAID = {kind.__struct_config__.tag: kind for kind in (*get_args(ClientMessage), *get_args(NodeMessage))}
 HEARD = {kind.__struct_config__.tag: kind for kind in (*get_args(ToNode), *get_args(ServerMessage))}
 LINE = re.compile(r"^([<>]) (\{.*\})$", re.M)
 
 
 def lines() -> Iterator[tuple[str, str]]:
-    for section in re.findall(r"^```text\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S):
-        yield from LINE.findall(section)
+    for page in ("speech-protocol.md", "node-protocol.md"):
+        text = (REFERENCE / page).read_text(encoding="utf-8")
+        for section in re.findall(r"^```text\n(.*?)^```$", text, re.M | re.S):
+            yield from LINE.findall(section)
 
 
 def fields(kind: Any) -> set[str]:
