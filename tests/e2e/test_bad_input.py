@@ -366,7 +366,7 @@ async def test_messages_of_a_node_before_its_registration_have_a_size_limit(harn
         for _ in range(3):
             await ws.send_str(json.dumps(result))
         end = await ws.receive(timeout=PATIENCE_S)
-        assert (end.data, end.extra) == (Close.NOT_REGISTERED, "too much was said before node_register")
+        assert (end.data, end.extra) == (Close.NOT_REGISTERED, "too many messages before node_register")
 
 
 # -- what is somebody else's -----------------------------------------------------------------------

@@ -1,10 +1,10 @@
-"""Who is at the other end of a socket: tenant and subject of its token, or `local` where no secret is set.
+"""Identifies clients, nodes and operators by their tokens; without a secret everybody is `local`.
 
-HS256 with two secrets valid at a time, so that one can be replaced without a pause. Nothing listens beyond
-loopback without a secret unless `security.insecure_allow_anonymous` says so. What a token lacks is told only when its
-signature is ours: of any other nothing is known. With `security.chat_tokens_for_speech` an
-access token of chat counts as that of a client. Its principal is a user of chat, never the client whose token happens
-to have the same number as its subject.
+Tokens are signed with HS256. Two secrets are valid at a time, so that one can be replaced without a pause. Nothing
+listens beyond loopback without a secret unless `security.insecure_allow_anonymous` is set. A refusal says what is wrong
+with a token only if its signature is valid. With `security.chat_tokens_for_speech` an access token of chat counts as
+that of a client. Its principal is a chat user, never the client whose token happens to have the same number as its
+subject.
 """
 
 import re
@@ -21,12 +21,11 @@ from dragoman.domain.signing_keys import SigningKeys
 from dragoman.services.chat.tokens import Access, BadToken, Tokens
 
 Kind = Literal["client", "node", "operator"]
-# Stands before the subject, with a slash between them, wherever something is said to belong to somebody: a slash of its
-# own would let one tenant pass for another.
+# An owner is written as tenant/subject: a tenant with a slash in it could pass for another one.
 TENANT: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 MAX_SUBJECT: Final = 256
 _SIGNATURE_ONLY: Final[Any] = {f"verify_{claim}": False for claim in ("aud", "exp", "iat", "iss", "jti", "nbf", "sub")}
-NODE_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")  # what a node may claim by itself; it becomes part of Redis keys
+NODE_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")  # it becomes part of Redis keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +33,14 @@ class Principal:
     kind: Kind
     subject: str
     tenant: str = "default"
-    anonymous: bool = False  # nobody asked who it is; a token whose subject is "local" is not that
-    chat_user: bool = False  # `subject` is the id of a user of chat
-    gateway: bool = False  # it speaks for many: its sessions may outlive their connections
+    anonymous: bool = False  # without a token; a token may have the subject "local"
+    chat_user: bool = False  # `subject` is the id of a chat user
+    gateway: bool = False  # it serves many clients: its sessions may outlive their connections
     token: str = field(default="", compare=False)  # the name by which its token can be revoked
 
     @property
     def owner(self) -> str:
-        """To whom something belongs. No tenant can be named `~chat` or `~anonymous`, so the three never collide."""
+        """Owner of a session or node. No tenant can be named `~chat` or `~anonymous`, so the three never collide."""
         if self.anonymous or self.chat_user:
             return f"{'~anonymous/' if self.anonymous else CHAT_OWNER}{self.subject}"
         return f"{self.tenant}/{self.subject}"
@@ -57,7 +56,7 @@ REVOKED = "the token, or the principal it names, has been revoked"
 
 
 class Unauthorized(Exception):
-    """No token, or not a valid one; the sentence never quotes it."""
+    """There is no token, or it is not valid; the sentence never quotes it."""
 
 
 class Authenticator:
@@ -70,19 +69,19 @@ class Authenticator:
         allow_anonymous: bool = False,
         local: bool = False,
         chat: Tokens | None = None,
-        chat_may_speak: bool = True,
+        chat_tokens_for_speech: bool = True,
         revoked: RevocationList | None = None,
     ) -> None:
-        """`local`: only this machine reaches us, and no secret is set."""
-        self._chat, self._chat_may_speak, self._local = chat, chat_may_speak, local
+        """`local`: only this machine can reach the server, and no secret is set."""
+        self._chat, self._chat_tokens_for_speech, self._local = chat, chat_tokens_for_speech, local
         # Shared, not copied: the secrets may change.
         self._signing_keys = secrets if isinstance(secrets, SigningKeys) else SigningKeys(secrets)
         self._issuer, self._leeway_s, self._allow_anonymous = issuer, leeway_s, allow_anonymous
         self._revoked = revoked if revoked is not None else RevocationList()
 
     @property
-    def asks(self) -> bool:
-        """Whether there are tokens at all: without a secret nobody has to show one."""
+    def has_secret(self) -> bool:
+        """Whether tokens can be checked at all."""
         return bool(self._signing_keys)
 
     def identify(self, kind: Kind, token: str | None) -> Principal:
@@ -94,8 +93,10 @@ class Authenticator:
                 return Principal(kind, LOCAL, anonymous=True)
             raise Unauthorized("a token is needed")
         user = self._chat_user(token) if kind == "client" else None
-        if user is not None and not self._chat_may_speak:
-            raise Unauthorized("a token of chat does not open speech here: see security.chat_tokens_for_speech")
+        if user is not None and not self._chat_tokens_for_speech:
+            raise Unauthorized(
+                "a chat token does not open speech sessions: use a client token, or set security.chat_tokens_for_speech"
+            )
         if user is not None:
             return Principal(kind, str(user.uid), chat_user=True, token=user.token)
         principal = self._principal(kind, token, self._claims(token))
@@ -122,7 +123,7 @@ class Authenticator:
 
     def revocable(self, token: str) -> tuple[str, float] | None:
         """The name by which a token of any class can be revoked, and the time until which it is accepted; None: it is
-        none of ours, or does not say when it expires."""
+        not signed by this cluster, or has no expiry."""
         for secret in self._chat.signing_keys if self._chat is not None else self._signing_keys:
             try:
                 claims = jwt.decode(token, secret, algorithms=["HS256"], options=_SIGNATURE_ONLY)
@@ -173,6 +174,11 @@ class Authenticator:
 def token_of(headers: Mapping[str, str], query: Mapping[str, str]) -> str | None:
     """A token in the handshake: `Authorization: Bearer …`, or `?token=…` for browsers."""
     scheme, _, value = headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and value:
+    if scheme.lower() == "bearer" and value.strip():
         return value.strip()
     return query.get("token")
+
+
+def chat_token_of(headers: Mapping[str, str], query: Mapping[str, str]) -> str | None:
+    """The same for chat, whose clients may call it `?accessToken=…`."""
+    return token_of(headers, query) or query.get("accessToken")

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from dragoman.archive import Archive, ArchiveAway, Conversation, Stored
 from dragoman.domain.limits.rates import RatePerKey
-from dragoman.gateway.authentication import token_of
+from dragoman.gateway.authentication import chat_token_of
 from dragoman.gateway.http_requests import BadBody, peer_of, read_body
 from dragoman.protocol.chat import MAX_ID, Reason
 from dragoman.protocol.chat_http import (
@@ -169,7 +169,7 @@ class _Api:
         )
 
     async def _me(self, request: web.Request) -> int:
-        token = token_of(request.headers, request.query) or request.query.get("accessToken")
+        token = chat_token_of(request.headers, request.query)
         outcome = await self._accounts.identify(token)
         if isinstance(outcome, Reason):
             raise Denied(Code.UNAUTHORIZED, f"unauthorized: {outcome.value}")

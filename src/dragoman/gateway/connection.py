@@ -1,10 +1,10 @@
-"""A WebSocket as endpoints see it. Another WebSocket server can take picows' place behind these two interfaces.
+"""A WebSocket as endpoints see it. Another WebSocket server could replace picows behind these two interfaces.
 
 Everything is a callback in the loop's thread, and nothing awaits:
 
-- An endpoint hears `opened` first, then messages, then `closed` exactly once; nothing after `closed`.
-- A message arrives whole, as the bytes that came: UTF-8 is the codec's business.
-- What an endpoint raises ends its own connection (1011) and nothing else.
+- An endpoint gets `opened` first, then messages, then `closed` exactly once; nothing after `closed`.
+- A message arrives whole, as bytes; the codec checks UTF-8.
+- An exception in an endpoint closes its connection (1011) and no other.
 - After `close` nothing is sent and nothing delivered, however long the socket takes to end.
 """
 
@@ -41,10 +41,10 @@ class Connection(Protocol):
 
     @property
     def frames(self) -> int:
-        """How many the peer has sent, pongs among them."""
+        """Frames that the peer has sent, including pongs."""
 
     def ping(self) -> None:
-        """Have the peer send one: every WebSocket answers by itself."""
+        """Make the peer send a frame: every WebSocket answers a ping."""
 
     def send(self, data: bytes | str) -> None:
         """Send one text message; without effect once closed."""
@@ -52,15 +52,15 @@ class Connection(Protocol):
     def send_binary(self, data: bytes) -> None: ...
 
     def flush(self) -> None:
-        """Write what was sent now, not at the end of this turn of the loop."""
+        """Write what was sent at once, not at the end of this turn of the loop."""
 
     def pause_reading(self) -> None:
-        """Take nothing more from the peer for now; what has been read already may still be delivered."""
+        """Stop reading from the peer; messages that were read before may still be delivered."""
 
     def resume_reading(self) -> None: ...
 
     def refund(self) -> None:
-        """The message that was delivered last does not count against the frames a second."""
+        """Do not count the message that was delivered last against the frames per second."""
 
     def close(self, code: int, reason: str = "") -> None:
         """Send a close frame and end the connection, in bounded time whatever the peer does."""

@@ -12,6 +12,7 @@ class Counters(Collector):
 
     __slots__ = (
         "accepted",
+        "buffers_returned",
         "bytes_in",
         "bytes_out",
         "closed",
@@ -22,7 +23,6 @@ class Counters(Collector):
         "http",
         "opened",
         "refused",
-        "rehomed",
     )
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Counters(Collector):
         self.frames_out = 0
         self.bytes_out = 0
         self.endpoint_errors = 0
-        self.rehomed = 0  # grown read buffers given back
+        self.buffers_returned = 0  # grown read buffers given back
 
     def collect(self) -> Iterator[CounterMetricFamily]:
         yield _total("accepted", "TCP connections accepted", self.accepted)
@@ -62,7 +62,9 @@ class Counters(Collector):
             self.endpoint_errors,
         )
         yield _total(
-            "buffers_returned", "Read buffers that a large message had enlarged and that were released", self.rehomed
+            "buffers_returned",
+            "Read buffers that a large message had enlarged and that were released",
+            self.buffers_returned,
         )
 
 

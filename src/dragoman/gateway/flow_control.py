@@ -14,14 +14,14 @@ from typing import Final
 from dragoman.gateway.open_connections import OpenConnections
 
 _PER_TURN = 16  # messages of one connection
-# How much may wait. Each message counts for more than its bytes: the smallest are read by the thousand.
+# What may wait. Each message counts for more than its bytes: the smallest are read by the thousand.
 _MAX_WAITING_BYTES, _BYTES_PER_MESSAGE = 1 << 20, 2048
 
 Step = Callable[[], None]
 
 
 class Pause:
-    """Reasons not to read. Bits of an int: every idle connection has a set of them."""
+    """Reasons not to read, as bits of an int: every idle connection has a set of them."""
 
     ENDPOINT: Final = 1  # its endpoint asked for it
     QUEUE: Final = 2  # too many messages wait for their turn, or the last one does
@@ -29,7 +29,7 @@ class Pause:
 
 
 class ReadGate:
-    """A connection is read while there is no reason not to."""
+    """Pauses and resumes a transport: it is read while there is no reason not to."""
 
     __slots__ = ("_reasons", "_transport")
 
@@ -46,14 +46,14 @@ class ReadGate:
         self._reasons |= reason
 
     def resume(self, reason: int) -> None:
-        """The reason is gone. If it was the last one, the connection is read again."""
+        """Remove a reason. If it was the last one, the connection is read again."""
         if self._reasons & reason:
             self._reasons &= ~reason
             if not self._reasons and not self._transport.is_closing():
                 self._transport.resume_reading()
 
     def open(self) -> None:
-        """No reason counts any more: what comes is read to its end."""
+        """Drop all reasons: everything that arrives is read to its end."""
         reasons, self._reasons = self._reasons, 0
         if reasons and not self._transport.is_closing():
             self._transport.resume_reading()
@@ -64,18 +64,18 @@ class InboundQueue:
 
     def __init__(self, gate: ReadGate) -> None:
         self._gate = gate
-        self._in_read = 0  # messages so far that were read together
+        self._in_read = 0  # messages so far of one read
         self._waiting: deque[Step] | None = None  # None: nothing waits
         self._bytes = 0
-        self.has_ended = False  # the last message waits: what comes after it does not count
+        self.has_ended = False  # the last message waits: what arrives after it is ignored
 
     @property
     def is_empty(self) -> bool:
         return self._waiting is None
 
     def admits(self, *, is_last_read: bool) -> bool:
-        """Count one message; whether it may be handled at once. If not, it must be added. `is_last_read`: nothing
-        that was read together with it comes after it."""
+        """Count one message, and tell whether to handle it at once. If not, it must be added. `is_last_read`: it is the
+        last message of one read."""
         self._in_read += 1
         at_once = self._waiting is None and self._in_read <= _PER_TURN
         if is_last_read:
@@ -96,27 +96,27 @@ class InboundQueue:
             self._gate.pause(Pause.QUEUE)
 
     def in_turn(self, step: Step) -> None:
-        """After what waits: now, if nothing does."""
+        """Handle after what waits: now, if nothing does."""
         if self._waiting is None:
             step()
         else:
             self.add(step)
 
     def finish(self, step: Step) -> None:
-        """As `in_turn`, and nothing that comes after it counts."""
+        """Like `in_turn`; what arrives later is ignored."""
         if self._waiting is not None:
             self.has_ended = True
             self._gate.pause(Pause.QUEUE)
         self.in_turn(step)
 
     def handle_all(self) -> None:
-        """What waits, now."""
+        """Handle what waits now."""
         while self._waiting:
             self._waiting.popleft()()
         self._waiting = None
 
     def clear(self) -> None:
-        """What waits is dropped, also by a step that is being handled."""
+        """Drop what waits; a step that is being handled may call this."""
         self._waiting = None
 
     def _handle_some(self) -> None:
@@ -135,11 +135,11 @@ _MAX_LINGER_BYTES = 1 << 20
 
 
 class Backlog:
-    """The age of what a peer has not read, from byte counts alone.
+    """The age of the data that a peer has not read, from byte counts alone.
 
-    A mark stands behind the last byte that was queued when it was set; once that has gone out the mark moves to the
-    end of what is queued then. So a reader that keeps up has a young mark, and no byte waits longer than twice the
-    age at which one gives up.
+    A mark stands behind the last byte that was queued when the mark was set. Once that byte is sent, the mark moves to
+    the end of what is queued then. So a reader that keeps up has a young mark, and no byte waits longer than twice the
+    maximum age.
     """
 
     __slots__ = ("_mark", "_queued", "_since")
@@ -152,7 +152,7 @@ class Backlog:
         self._queued += size
 
     def age(self, size: int, now: float) -> float:
-        """Seconds that the oldest of the `size` bytes still waiting has been waiting, at least."""
+        """Seconds that the oldest of the `size` waiting bytes has waited, at least."""
         if self._queued - size >= self._mark:
             self._mark = self._queued
             self._since = now
@@ -160,26 +160,26 @@ class Backlog:
 
 
 class LingeringClose(asyncio.BufferedProtocol):
-    """The last protocol of a connection: everything is sent, and what still arrives is dropped.
+    """The last protocol of a connection: it sends everything, and drops what still arrives.
 
     A socket that is closed while unread data waits is reset, and the reset overtakes what was sent last. So only our
     half is shut. The rest ends when the peer ends its half, or after `close_timeout_s`.
     """
 
-    __slots__ = ("_gone", "_left", "_registry", "_transport")
+    __slots__ = ("_left", "_on_lost", "_registry", "_transport")
 
-    _scratch = bytearray(1 << 16)  # shared: nobody reads it
+    _scratch = bytearray(1 << 16)  # shared: its content is never used
 
     def __init__(
-        self, transport: asyncio.Transport, registry: OpenConnections, gone: Callable[[], None] | None = None
+        self, transport: asyncio.Transport, registry: OpenConnections, on_lost: Callable[[], None] | None = None
     ) -> None:
         self._transport = transport
         self._registry = registry
-        self._gone = gone
+        self._on_lost = on_lost
         self._left = _MAX_LINGER_BYTES
 
     def start(self, *, peer_is_done: bool = False) -> None:
-        self._registry.leaving.add(self, self._registry.clock())
+        self._registry.closing.add(self, self._registry.clock())
         self._transport.set_protocol(self)
         if peer_is_done:
             self._transport.close()
@@ -198,10 +198,10 @@ class LingeringClose(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._left -= nbytes
         if self._left < 0:
-            # A flood is not worth reading to its end: let the peer's own socket hold it back.
+            # Do not read a flood to its end: the full socket stops the peer.
             self._transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._registry.leaving.discard(self)
-        if self._gone is not None:
-            self._gone()
+        self._registry.closing.discard(self)
+        if self._on_lost is not None:
+            self._on_lost()

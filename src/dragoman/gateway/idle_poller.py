@@ -25,7 +25,7 @@ MAX_REPORTED = 64  # in one turn of the loop
 
 class IdleConnection(Protocol):
     def resume(self) -> None:
-        """Something happened on its socket: read it."""
+        """Read the socket again: something happened on it."""
 
 
 class Epoll:
@@ -40,9 +40,9 @@ class Epoll:
     def register(self, fd: int) -> None:
         self._set.register(fd, self._asked)
 
-    def ready(self, most: int) -> list[tuple[int, bool]]:
-        """At most so many sockets on which something has happened, and whether that is their end."""
-        return [(fd, bool(events & self._end)) for fd, events in self._set.poll(0, most)]
+    def ready(self, max_events: int) -> list[tuple[int, bool]]:
+        """At most `max_events` sockets with an event, and whether the event is their end."""
+        return [(fd, bool(events & self._end)) for fd, events in self._set.poll(0, max_events)]
 
 
 class Selector:
@@ -62,8 +62,8 @@ class Selector:
         with contextlib.suppress(KeyError):
             self._set.unregister(fd)
 
-    def ready(self, most: int) -> list[tuple[int, bool]]:
-        found = [key.fd for key, _ in self._set.select(0)[:most]]
+    def ready(self, max_events: int) -> list[tuple[int, bool]]:
+        found = [key.fd for key, _ in self._set.select(0)[:max_events]]
         for fd in found:
             self._set.unregister(fd)
         return [(fd, _has_ended(fd)) for fd in found]
@@ -93,16 +93,16 @@ class IdlePoller:
         return len(self._idle)
 
     def watch(self, fd: int, connection: IdleConnection) -> None:
-        """Until it is resumed or forgotten, which must be before its socket is closed."""
+        """Watch until it is resumed or forgotten, which must be before its socket is closed."""
         if self._set is None:
             self._set = POLLER()
-            asyncio.get_running_loop().add_reader(self._set.fileno(), self._look)
+            asyncio.get_running_loop().add_reader(self._set.fileno(), self._poll)
         self._set.register(fd)
         self._idle[fd] = connection
 
     def forget(self, fd: int) -> None:
         if self._set is not None and self._idle.pop(fd, None) is not None:
-            with contextlib.suppress(OSError):  # a socket that is closed is gone from it
+            with contextlib.suppress(OSError):  # a closed socket is no longer registered
                 self._set.unregister(fd)
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ class IdlePoller:
             self._set.close()
             self._set = None
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         assert self._set is not None
         for fd, ended in self._set.ready(MAX_REPORTED):
             if ended:
@@ -130,6 +130,6 @@ class IdlePoller:
             self._resume(fd)
 
     def _resume(self, fd: int) -> None:
-        if (connection := self._idle.get(fd)) is not None:  # else it was forgotten meanwhile
+        if (connection := self._idle.get(fd)) is not None:  # else it was forgotten in the meantime
             self.forget(fd)
             connection.resume()

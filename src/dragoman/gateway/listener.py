@@ -1,6 +1,6 @@
 """One port for clients, nodes and HTTP: accepts, admits, and ends in bounded time.
 
-Transport only: who may do what on a connection is its endpoint's business, and who may connect the authorizer's.
+Transport only: endpoints decide what a client may do, the authorizer who may connect.
 Several workers share a port with `reuse_port`; the kernel then spreads new connections over them.
 """
 
@@ -27,10 +27,10 @@ from dragoman.gateway.protocol_switch import ProtocolSwitch
 from dragoman.gateway.proxies import Proxies
 from dragoman.gateway.websocket import WebSocket
 
-# As many as the kernel lets wait (net.core.somaxconn): a client that finds its queue full tries again seconds later.
+# As many as the kernel allows (net.core.somaxconn): a client that finds the queue full retries seconds later.
 _BACKLOG = 65_535
-# libuv accepts one connection of a listening handle a turn. A turn is long when thousands come at once, so there are
-# two handles of the one socket; with many more the turns would be longer still.
+# libuv accepts one connection per listening handle and turn. A turn is long when thousands connect at once: there are
+# two handles of the one socket; more handles would make the turns longer still.
 _HANDLES = 2
 _RETRY_AFTER_S = 5
 _CLOSE_BATCH = 200
@@ -40,7 +40,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """An endpoint with limits of its own; only those of a single connection count."""
+    """An endpoint, and its own limits for a single connection; the limits of the whole listener stay."""
 
     endpoint: EndpointFactory
     limits: ConnectionLimits | None = None
@@ -66,7 +66,7 @@ class Listener:
         sock: socket.socket | None = None,
         authorize: Authorizer | None = None,
     ) -> None:
-        """Listen on `host` and `port`, or on `sock`. Without `authorize`, pages of other hosts are refused."""
+        """Listen on `host` and `port`, or on `sock`. Without `authorize`, only pages of other hosts are refused."""
         self._loop = asyncio.get_running_loop()
         self._authorize = authorize or OriginAllowList()
         self._routes = {path: route if isinstance(route, Route) else Route(route) for path, route in routes.items()}
@@ -76,8 +76,8 @@ class Listener:
         await self._http.open()
         await self._listen(host, port, reuse_port, sock)
         for listening in self._servers[0].sockets:
-            # Inherited by what is accepted. Left to itself the kernel gives a pushing client tens of megabytes, and
-            # picows' read buffer follows it: it doubles whenever one read fills it.
+            # Accepted sockets inherit these. By default the kernel buffers tens of megabytes of a client that sends
+            # fast, and picows' read buffer grows with it: it doubles whenever one read fills it.
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.limits.socket_buffer_bytes)
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.limits.socket_buffer_bytes)
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -89,7 +89,7 @@ class Listener:
 
     @property
     def connections(self) -> Set[Connection]:
-        """The WebSockets that are open, or have been closed and not yet left."""
+        """The WebSockets whose sockets are open or whose ends are not handled yet."""
         return self.registry.live
 
     @property
@@ -97,16 +97,16 @@ class Listener:
         return self.registry.counters
 
     async def stop_accepting(self) -> None:
-        """Close the port; who is connected stays."""
+        """Close the port; open connections stay."""
         for server in self._servers:
             server.close()
 
     async def close(self, code: int) -> None:
-        """Close the port and, with `code`, every WebSocket; peers that do not follow are cut off."""
+        """Close the port and, with `code`, every WebSocket; a peer that does not close its side is aborted."""
         self._closing = True
         await self.stop_accepting()
-        self.registry.heads.expire(inf)
-        self.handshake_queue.handle_all()  # they are told to come back
+        self.registry.awaiting_head.expire(inf)
+        self.handshake_queue.handle_all()  # each is refused with Retry-After
         self.registry.skip_pauses()
         for number, connection in enumerate(list(self.connections)):
             connection.close(code)
@@ -116,8 +116,8 @@ class Listener:
         if self._http is not None:
             await self._http.close()
         self.registry.idle_poller.close()
-        self.registry.heads.expire(inf)
-        self.registry.leaving.expire(inf)
+        self.registry.awaiting_head.expire(inf)
+        self.registry.closing.expire(inf)
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
 
@@ -126,37 +126,35 @@ class Listener:
         if self._http is not None:
             self._http.close_operators(is_revoked)
 
-    # --- what protocol switches ask ---
+    # --- called by protocol switches ---
 
-    def admit(self, request: Request, transport: asyncio.Transport) -> PicowsListener | Reject:
+    def open_websocket(self, request: Request, transport: asyncio.Transport) -> PicowsListener | Reject:
         if self._closing:
-            return _come_back("the server is going down")
+            return _retry_later("the server is shutting down")
         route = self._routes.get(request.path)
         if route is None:
             return Reject(404, "there is no WebSocket endpoint at this path")
         try:
             if self.registry.addresses.is_full(request.peer[0]):
-                return _come_back("too many connections from this address", 429)
+                return _retry_later("too many connections from this address", 429)
             refusal = self._authorize(request)
             if refusal is not None:
                 return refusal
             if len(self.registry.live) >= self.limits.max_connections:
-                return _come_back("too many connections")
+                return _retry_later("too many connections")
             endpoint = route.endpoint()
         except Exception:
             _log.exception("handshake failed", path=request.path)
             return Reject(500, "internal error")
         return WebSocket(request, endpoint, route.limits or self.limits, self.registry, transport)
 
-    def serve_http(self, transport: asyncio.Transport, peer: tuple[str, int]) -> asyncio.Protocol | Reject:
+    def open_http(self, transport: asyncio.Transport, peer: tuple[str, int]) -> asyncio.Protocol | Reject:
         assert self._http is not None
         connection = None if self._closing else self._http.add(transport, peer, self.registry.clock())
         if connection is None:
-            return _come_back("too many connections")
+            return _retry_later("too many connections")
         self.counters.http += 1
         return connection
-
-    # --- inside ---
 
     def _upgrade_later(self, transport: asyncio.Transport, peer: tuple[str, int], head: bytes, rest: bytes) -> None:
         ProtocolSwitch(self).upgrade_later(transport, peer, head, rest)
@@ -186,5 +184,5 @@ class Listener:
             self._http.sweep(self.registry.clock())
 
 
-def _come_back(why: str, status: int = 503) -> Reject:
+def _retry_later(why: str, status: int = 503) -> Reject:
     return Reject(status, why, {"Retry-After": str(_RETRY_AFTER_S)})

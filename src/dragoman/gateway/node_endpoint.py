@@ -1,4 +1,4 @@
-"""/ws/node: compute nodes. Registering asks Redis, so what a node says meanwhile waits its turn."""
+"""/ws/node, the endpoint of nodes. Registration asks Redis; messages that arrive before it is done wait."""
 
 from collections.abc import Callable
 from typing import assert_never
@@ -23,9 +23,8 @@ from dragoman.store.owners import NodeIdTaken, Standing
 log = structlog.get_logger(__name__)
 
 FromRegistered = JobMessage | wire.NodeHeartbeat | wire.NodeError
-MAX_EARLY = 64
-MAX_EARLY_BYTES = 2 << 20  # nobody knows yet who says it: one message of the largest size, and some more
-# Of what a node tells of itself: every instance keeps it, by language, and it is written again with each heartbeat.
+MAX_EARLY_MESSAGES = 64
+MAX_EARLY_BYTES = 2 << 20  # one message of the largest size, and some more: the node is not authenticated yet
 
 
 class NodeEndpoint:
@@ -45,14 +44,14 @@ class NodeEndpoint:
         self._pre_session, self._authenticated = pre_session, authenticated
         self._node: LocalNode | None = None
         self._registering = False
-        self._gone = False
+        self._is_closed = False
         self._early: list[tuple[FromRegistered, bytes]] = []
         self._early_bytes = 0
 
-    # -- what the socket does --------------------------------------------------------------------
+    # -- callbacks of the connection --------------------------------------------------------------
 
     def opened(self, conn: Connection) -> None:
-        self._pre_session.add(conn, Close.NOT_REGISTERED, "no node_register")
+        self._pre_session.add(conn, Close.NOT_REGISTERED, "no node_register arrived in time")
 
     def text(self, conn: Connection, data: bytes) -> None:
         self._guard(self._text, conn, data)
@@ -66,7 +65,7 @@ class NodeEndpoint:
         self._guard(self._closed)
 
     def _closed(self) -> None:
-        self._gone = True
+        self._is_closed = True
         if self._node is not None:
             self._nodes.closed(self._node)
 
@@ -79,21 +78,21 @@ class NodeEndpoint:
     def _refuse(self, conn: Connection, error: ProtocolError) -> None:
         conn.send(encode(Error(code=error.code, message=error.message)))
 
-    # -- what the node says ----------------------------------------------------------------------
+    # -- messages --------------------------------------------------------------------------------
 
     def _handle(self, conn: Connection, message: wire.NodeMessage, frame: bytes) -> None:
         if isinstance(message, wire.NodeRegister):
             self._register(conn, message)
         elif self._node is not None:
-            self._said(self._node, message, frame)
-        elif len(self._early) < MAX_EARLY and self._early_bytes + len(frame) <= MAX_EARLY_BYTES:
-            # Nodes that reconnect may send a heartbeat, or a result they kept, before they register.
+            self._on_message(self._node, message, frame)
+        elif len(self._early) < MAX_EARLY_MESSAGES and self._early_bytes + len(frame) <= MAX_EARLY_BYTES:
+            # A node that reconnects may send a heartbeat, or a result it kept, before it registers.
             self._early.append((message, frame))
             self._early_bytes += len(frame)
         else:
-            conn.close(Close.NOT_REGISTERED, "too much was said before node_register")
+            conn.close(Close.NOT_REGISTERED, "too many messages before node_register")
 
-    def _said(self, node: LocalNode, message: FromRegistered, frame: bytes) -> None:
+    def _on_message(self, node: LocalNode, message: FromRegistered, frame: bytes) -> None:
         match message:
             case wire.JobAck() | wire.JobStarted() | wire.NodePartial() | wire.JobResult():
                 self._nodes.on_job_message(node, message, frame)
@@ -131,7 +130,7 @@ class NodeEndpoint:
         self._registering = True
         self._authenticated.add(conn, principal)
         standing: Standing = (
-            "token" if not principal.anonymous else "anonymous" if self._authenticator.asks else "unasked"
+            "token" if not principal.anonymous else "anonymous" if self._authenticator.has_secret else "unasked"
         )
         self._tasks.spawn(self._registered(conn, message, principal.tenant, standing), "node-register")
 
@@ -146,9 +145,9 @@ class NodeEndpoint:
             return
         self._pre_session.remove(conn)
         self._node = node
-        if self._gone:
+        if self._is_closed:
             self._nodes.closed(node)
             return
         early, self._early = self._early, []
-        for said, frame in early:
-            self._said(node, said, frame)
+        for message_before, frame in early:
+            self._on_message(node, message_before, frame)

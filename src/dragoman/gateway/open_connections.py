@@ -19,8 +19,8 @@ from dragoman.gateway.pacing import GcPacing
 from dragoman.protocol.codes import Close
 from dragoman.services.loops import Tasks
 
-# Ends that are handled together, and the pause after them. When a network fails, ten thousand connections end at the
-# same moment; the others are served between any two of these pauses, and a job takes several turns of the loop.
+# Closed connections that are handled together, and the pause after them. When a network fails, ten thousand connections
+# end at the same moment; the others are served in these pauses, and a job takes several turns of the loop.
 ENDS_AT_ONCE = 2
 ENDS_PAUSE_S = 0.001
 CHECKS_PER_TURN = 100  # connections that are checked for silence in one turn of the loop
@@ -30,15 +30,15 @@ class Expiring(Protocol):
     def expire(self) -> None: ...
 
 
-class Member(Connection, Protocol):
-    """An open WebSocket as the sweep sees it."""
+class OpenWebSocket(Connection, Protocol):
+    """What the sweep calls."""
 
     def check_backlog(self, now: float) -> None: ...
 
     def check_silence(self, now: float) -> None: ...
 
     def notify_closed(self) -> None:
-        """It has ended: notify its endpoint."""
+        """Notify the endpoint that the connection is closed."""
 
 
 T = TypeVar("T", bound=Expiring)
@@ -82,55 +82,55 @@ class OpenConnections:
     def __init__(self, limits: ConnectionLimits, clock: Callable[[], float]) -> None:
         self.clock = clock
         self.counters = Counters()
-        self.live: set[Member] = set()
+        self.live: set[OpenWebSocket] = set()
         self.addresses = PerAddressLimit(limits.max_per_address)  # of the live
-        self.backlogged: set[Member] = set()
+        self.backlogged: set[OpenWebSocket] = set()
         self.idle_poller = IdlePoller()
         self.gc_pacing = GcPacing()
-        self.heads: TimeLimit[Expiring] = TimeLimit(limits.head_timeout_s)
-        self.leaving: TimeLimit[Expiring] = TimeLimit(limits.close_timeout_s)
+        self.awaiting_head: TimeLimit[Expiring] = TimeLimit(limits.head_timeout_s)
+        self.closing: TimeLimit[Expiring] = TimeLimit(limits.close_timeout_s)
         self._check_every_s = min(limits.ping_idle_s, limits.ping_reply_s) / 4
         self._check_at = 0.0
-        self._unchecked: list[Member] = []  # of this round
-        self._ended: deque[Member] = deque()
+        self._unchecked: list[OpenWebSocket] = []  # of this round
+        self._ended: deque[OpenWebSocket] = deque()
         self._ended_before = 0  # at the last check
         self._ends_pause_s = ENDS_PAUSE_S
         self.is_crowded = False  # connections end faster than their ends are handled
         self.empty = asyncio.Event()
         self.empty.set()
 
-    def join(self, member: Member) -> None:
-        if member not in self.live:
-            self.live.add(member)
-            self.addresses.add(member.peer[0])
+    def add(self, connection: OpenWebSocket) -> None:
+        if connection not in self.live:
+            self.live.add(connection)
+            self.addresses.add(connection.peer[0])
         self.empty.clear()
 
-    def leave(self, member: Member) -> None:
-        self.backlogged.discard(member)
-        if member in self.live:
-            self.live.discard(member)
-            self.addresses.drop(member.peer[0])
+    def remove(self, connection: OpenWebSocket) -> None:
+        self.backlogged.discard(connection)
+        if connection in self.live:
+            self.live.discard(connection)
+            self.addresses.drop(connection.peer[0])
         if not self.live:
             self.empty.set()
 
-    def ended(self, member: Member) -> None:
-        """Its socket is closed: its end is handled in its turn."""
-        self.backlogged.discard(member)
-        self._ended.append(member)
+    def ended(self, connection: OpenWebSocket) -> None:
+        """Its socket is closed; its endpoint is notified in turn."""
+        self.backlogged.discard(connection)
+        self._ended.append(connection)
         if len(self._ended) == 1:
             asyncio.get_running_loop().call_soon(self._handle_ends)
 
     def skip_pauses(self) -> None:
-        """The listener closes: ends need no pauses any more."""
+        """The listener closes: handle the ends without pauses."""
         self._ends_pause_s = 0.0
 
     def _handle_ends(self) -> None:
         self.is_crowded = len(self._ended) > max(ENDS_AT_ONCE, self._ended_before - 1)
         self._ended_before = len(self._ended)
         for _ in range(min(len(self._ended), ENDS_AT_ONCE)):
-            member = self._ended.popleft()
-            self.leave(member)
-            member.notify_closed()
+            connection = self._ended.popleft()
+            self.remove(connection)
+            connection.notify_closed()
         if self._ended:
             asyncio.get_running_loop().call_later(self._ends_pause_s, self._handle_ends)
         else:
@@ -138,10 +138,10 @@ class OpenConnections:
 
     def sweep(self) -> None:
         now = self.clock()
-        self.heads.expire(now)
-        self.leaving.expire(now)
-        for member in list(self.backlogged):
-            member.check_backlog(now)
+        self.awaiting_head.expire(now)
+        self.closing.expire(now)
+        for connection in list(self.backlogged):
+            connection.check_backlog(now)
         if now >= self._check_at:
             self._check_at = now + self._check_every_s
             self._unchecked = list(self.live)
@@ -150,8 +150,8 @@ class OpenConnections:
     def _check_some(self, now: float) -> None:
         """Spread the pings: clients that connected at the same moment would be pinged at the same moment."""
         some, self._unchecked = self._unchecked[:CHECKS_PER_TURN], self._unchecked[CHECKS_PER_TURN:]
-        for member in some:
-            member.check_silence(now)
+        for connection in some:
+            connection.check_silence(now)
         if self._unchecked:
             asyncio.get_running_loop().call_soon(self._check_some, now)
 
@@ -188,7 +188,7 @@ class PreSession:
         return len(self._waiting)
 
     def add(self, conn: Connection, code: Close, why: str, last_frame: bytes = b"") -> None:
-        """After the timeout it is closed with `code` and `why`, and gets `last_frame` before."""
+        """Close it after the timeout with `code` and `why`; `last_frame` is sent before."""
         if self._addresses.is_full(conn.peer[0]):
             _close_overloaded(conn)
             return
@@ -222,7 +222,7 @@ class PreSession:
             if first.last_frame:
                 first.conn.send(first.last_frame)
             first.conn.close(first.code, first.why)
-        if self._waiting and self._timer is None:  # a closed one may have been added again
+        if self._waiting and self._timer is None:  # a closed connection may have been added again
             self._set_timer(next(iter(self._waiting.values())).until)
 
 
@@ -253,7 +253,7 @@ class AuthenticatedConnections:
         return len(self._authenticated)
 
     def add(self, conn: Connection, principal: Principal, close: Callable[[Connection], None] = _close_revoked) -> None:
-        """`principal` replaces an earlier one of this connection. It may have been revoked since its token was read."""
+        """Replace an earlier principal of the connection. It may have been revoked since its token was read."""
         if principal.anonymous:
             return
         self._authenticated[conn.id] = conn, principal, close

@@ -19,13 +19,13 @@ from dragoman.gateway.pacing import ACCEPTED, ANSWERED, UPGRADED, HandshakeQueue
 from dragoman.gateway.picows_listener import PicowsListener, adopt, feed
 from dragoman.gateway.proxies import BadForwarding, BadProxyHeader, Proxies, begins_proxy_header, read_proxy_header
 
-_NO_PREAMBLE = (
+_UNEXPECTED_HEADER = (
     "a PROXY protocol header is read only from server.trusted_proxies, and only with server.proxy_protocol = true"
 )
 
 
-class Door(Protocol):
-    """What a switch asks of the listener."""
+class Router(Protocol):
+    """What a switch needs of the listener."""
 
     @property
     def limits(self) -> ConnectionLimits: ...
@@ -39,32 +39,32 @@ class Door(Protocol):
     @property
     def proxies(self) -> Proxies: ...
 
-    def admit(self, request: Request, transport: asyncio.Transport) -> PicowsListener | Reject: ...
+    def open_websocket(self, request: Request, transport: asyncio.Transport) -> PicowsListener | Reject: ...
 
-    def serve_http(self, transport: asyncio.Transport, peer: tuple[str, int]) -> asyncio.Protocol | Reject: ...
+    def open_http(self, transport: asyncio.Transport, peer: tuple[str, int]) -> asyncio.Protocol | Reject: ...
 
 
 class ProtocolSwitch(asyncio.Protocol):
-    __slots__ = ("_door", "_end", "_head", "_peer", "_preamble", "_transport")
+    __slots__ = ("_end", "_expects_header", "_head", "_peer", "_router", "_transport")
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
+    def __init__(self, router: Router) -> None:
+        self._router = router
         self._head = bytearray()
-        self._end = -1  # of the head of an upgrade that waits for the handshake_queue
+        self._end = -1  # of the head of an upgrade that waits in the handshake queue
         self._peer = ("", 0)
-        self._preamble = False  # a PROXY protocol header is to come before the head
+        self._expects_header = False  # a PROXY protocol header is to come before the head
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._peer = (self._transport.get_extra_info("peername") or ("", 0))[:2]
-        self._preamble = self._door.proxies.expects_header(self._peer[0])
-        registry = self._door.registry
+        self._expects_header = self._router.proxies.expects_header(self._peer[0])
+        registry = self._router.registry
         registry.counters.accepted += 1
         registry.gc_pacing.created(ACCEPTED)
-        if len(registry.heads) >= self._door.limits.max_heads:
-            # Of connections that say nothing the newest is the likeliest to be honest.
-            registry.heads.expire_oldest()
-        registry.heads.add(self, registry.clock())
+        if len(registry.awaiting_head) >= self._router.limits.max_heads:
+            # Of connections that send nothing, the newest is the likeliest to be honest.
+            registry.awaiting_head.expire_oldest()
+        registry.awaiting_head.add(self, registry.clock())
 
     def upgrade_later(self, transport: asyncio.Transport, peer: tuple[str, int], head: bytes, rest: bytes) -> None:
         """Take over a connection that HTTP has served, for the upgrade request `head` and the bytes behind it."""
@@ -72,35 +72,37 @@ class ProtocolSwitch(asyncio.Protocol):
         self._head += head + END_OF_HEAD + rest
         self._end = len(head)
         transport.set_protocol(self)
-        self._door.handshake_queue.queue(self)
+        self._router.handshake_queue.queue(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._door.registry.heads.discard(self)
-        self._door.handshake_queue.remove(self)
+        self._router.registry.awaiting_head.discard(self)
+        self._router.handshake_queue.remove(self)
 
     def data_received(self, data: bytes) -> None:
         if self._end >= 0:
-            self._more(data)
+            self._buffer_frames(data)
             return
         seen = max(len(self._head) - len(END_OF_HEAD) + 1, 0)
         self._head += data
-        if self._preamble:
+        if self._expects_header:
             seen = 0
-            if not self._read_preamble():
+            if not self._read_proxy_header():
                 return
         elif begins_proxy_header(self._head):
-            self._refuse(Reject(400, _NO_PREAMBLE))
+            self._refuse(Reject(400, _UNEXPECTED_HEADER))
             return
         end = self._head.find(END_OF_HEAD, seen)
-        if end > self._door.limits.max_head_bytes or (end < 0 and len(self._head) > self._door.limits.max_head_bytes):
+        if end > self._router.limits.max_head_bytes or (
+            end < 0 and len(self._head) > self._router.limits.max_head_bytes
+        ):
             self._refuse(Reject(431, "the request head is too large"))
         elif end >= 0:
             self._decide(end)
-        elif not 0x41 <= self._head[0] <= 0x5A:  # no method begins so: TLS, or noise
-            self._refuse(Reject(400, "plain HTTP is spoken here"))
+        elif not 0x41 <= self._head[0] <= 0x5A:  # no HTTP method begins so: it is TLS, or noise
+            self._refuse(Reject(400, "this port speaks plain HTTP, without TLS"))
 
-    def _read_preamble(self) -> bool:
-        """Whether it was there, and something of the request has arrived behind it."""
+    def _read_proxy_header(self) -> bool:
+        """Whether the PROXY protocol header is complete, and the request has begun to arrive behind it."""
         try:
             found = read_proxy_header(self._head)
         except BadProxyHeader as why:
@@ -108,13 +110,13 @@ class ProtocolSwitch(asyncio.Protocol):
             return False
         if found is None:
             return False
-        self._preamble = False
+        self._expects_header = False
         self._peer = found.client or self._peer
         del self._head[: found.size]
         return bool(self._head)
 
     def expire(self) -> None:
-        self._door.registry.counters.heads_dropped += 1
+        self._router.registry.counters.heads_dropped += 1
         if self._head:
             self._refuse(Reject(408, "the request head did not arrive in time"))
         else:
@@ -124,23 +126,23 @@ class ProtocolSwitch(asyncio.Protocol):
         head = bytes(self._head[:end])
         if wants_websocket(head):
             self._end = end
-            self._door.registry.heads.discard(self)
-            self._door.handshake_queue.queue(self)
+            self._router.registry.awaiting_head.discard(self)
+            self._router.handshake_queue.queue(self)
             return
-        http = self._door.serve_http(self._transport, self._peer)
+        http = self._router.open_http(self._transport, self._peer)
         if isinstance(http, Reject):
             self._refuse(http)
             return
-        self._door.registry.heads.discard(self)
-        self._door.registry.gc_pacing.created(ANSWERED)
+        self._router.registry.awaiting_head.discard(self)
+        self._router.registry.gc_pacing.created(ANSWERED)
         self._transport.set_protocol(http)
         http.connection_made(self._transport)
         http.data_received(bytes(self._head))
 
-    def _more(self, data: bytes) -> None:
-        """Frames before the answer. A little of it is read on, so that we notice when the client has left."""
+    def _buffer_frames(self, data: bytes) -> None:
+        """Frames that arrive before the response. Some are read, so that a client that disconnects is noticed."""
         self._head += data
-        if len(self._head) > 2 * self._door.limits.max_head_bytes:
+        if len(self._head) > 2 * self._router.limits.max_head_bytes:
             self._transport.pause_reading()
 
     def do_handshake(self) -> None:
@@ -149,24 +151,24 @@ class ProtocolSwitch(asyncio.Protocol):
     def _upgrade(self, head: bytes, rest: bytes) -> None:
         if self._transport.is_closing():
             return
-        judged = self._judge(head)
-        if isinstance(judged, Reject):
-            self._refuse(judged)
+        checked = self._check(head)
+        if isinstance(checked, Reject):
+            self._refuse(checked)
             return
-        answer, websocket = judged
+        answer, websocket = checked
         self._transport.write(answer)
         self._transport.resume_reading()
         adopt(self._transport, websocket)
-        self._door.registry.gc_pacing.created(UPGRADED)
+        self._router.registry.gc_pacing.created(UPGRADED)
         feed(self._transport, rest)
 
-    def _judge(self, head: bytes) -> tuple[bytes, PicowsListener] | Reject:
+    def _check(self, head: bytes) -> tuple[bytes, PicowsListener] | Reject:
         request = parse(head, self._peer)
         if isinstance(request, Reject):
             return request
         headers = request.headers
         try:
-            peer = self._door.proxies.peer(*self._peer, lambda name: headers.get(name, ""))
+            peer = self._router.proxies.peer(*self._peer, lambda name: headers.get(name, ""))
         except BadForwarding as why:
             return Reject(400, str(why))
         if peer.proxy:
@@ -174,12 +176,12 @@ class ProtocolSwitch(asyncio.Protocol):
         answer = accept(request)
         if isinstance(answer, Reject):
             return answer
-        websocket = self._door.admit(request, self._transport)
+        websocket = self._router.open_websocket(request, self._transport)
         return websocket if isinstance(websocket, Reject) else (answer, websocket)
 
     def _refuse(self, reject: Reject) -> None:
-        registry = self._door.registry
-        registry.heads.discard(self)
+        registry = self._router.registry
+        registry.awaiting_head.discard(self)
         registry.counters.refused[reject.status] += 1
         self._transport.write(reject.to_bytes())
         LingeringClose(self._transport, registry).start()

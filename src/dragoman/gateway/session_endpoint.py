@@ -1,4 +1,4 @@
-"""/ws/session: clients. Decodes once, hands to the session, answers what is wrong; no policy."""
+"""/ws/session, the endpoint of speech clients: decodes messages and passes them to their session; no policy."""
 
 from collections.abc import Callable
 from time import monotonic, time
@@ -27,8 +27,8 @@ from dragoman.store.errors import StoreError
 log = structlog.get_logger(__name__)
 
 RESUME_AFTER_MS = 2000
-NOT_YET = "Rooms are not served yet."
-FULL = "too many sessions; connect again later"
+ROOMS_UNSUPPORTED = "Rooms are not served yet."
+INSTANCE_FULL = "too many sessions; connect again later"
 
 
 class SessionEndpoint:
@@ -55,10 +55,10 @@ class SessionEndpoint:
         self._principal: Principal | None = None
         self._paused_at = float("-inf")
 
-    # -- what the socket does --------------------------------------------------------------------
+    # -- callbacks of the connection --------------------------------------------------------------
 
     def opened(self, conn: Connection) -> None:
-        self._pre_session.add(conn, Close.IDLE, "no session was opened")
+        self._pre_session.add(conn, Close.IDLE, "no session was opened in time")
 
     def text(self, conn: Connection, data: bytes) -> None:
         if not self._guard(self._text, conn, data):
@@ -74,7 +74,7 @@ class SessionEndpoint:
         self._guard(self._sessions.socket_closed, conn)
 
     def _pause(self, conn: Connection) -> None:
-        """What was said waits for our lease: ask the client to wait as well."""
+        """Ask the client to pause: its messages wait until the instance has its lease again."""
         now = monotonic()
         if now - self._paused_at >= PAUSE_INTERVAL_S:
             self._paused_at = now
@@ -101,7 +101,7 @@ class SessionEndpoint:
         trace_id = self._session.trace_id if self._session is not None else None
         conn.send(encode(wire.Error(code=error.code, message=error.message, trace_id=trace_id)))
 
-    # -- what the client says --------------------------------------------------------------------
+    # -- messages --------------------------------------------------------------------------------
 
     def _handle(self, conn: Connection, message: wire.ClientMessage, data: bytes) -> None:
         match message:
@@ -124,14 +124,14 @@ class SessionEndpoint:
             case wire.SessionResume():
                 self._resume(conn, message)
             case wire.RoomCreate() | wire.RoomJoin() | wire.RoomLeave() | wire.RoomRawVoicePreference():
-                conn.send(encode(wire.RoomError(code=ErrorCode.UNSUPPORTED_FEATURE, message=NOT_YET)))
+                conn.send(encode(wire.RoomError(code=ErrorCode.UNSUPPORTED_FEATURE, message=ROOMS_UNSUPPORTED)))
             case wire.WebrtcOffer() | wire.WebrtcAnswer() | wire.WebrtcIce():
-                raise ProtocolError(ErrorCode.UNSUPPORTED_FEATURE, NOT_YET)
+                raise ProtocolError(ErrorCode.UNSUPPORTED_FEATURE, ROOMS_UNSUPPORTED)
             case _:
                 assert_never(message)
 
-    def _who(self, conn: Connection, token: str | None = None) -> Principal | None:
-        """Whose socket this is; None if it was closed, because a token is bad or belongs to another principal."""
+    def _identify(self, conn: Connection, token: str | None = None) -> Principal | None:
+        """The principal of the connection; None: it was closed, because a token is bad or names another principal."""
         if self._principal is not None and token is None:
             return self._principal
         try:
@@ -149,12 +149,12 @@ class SessionEndpoint:
         session = self._session
         if session is not None and session.id == session_id and session.socket is conn and not session.over:
             return session
-        principal = self._who(conn)
+        principal = self._identify(conn)
         return self._sessions.get(session_id, principal.owner if principal is not None else "")
 
     def _utterance(self, conn: Connection, message: wire.Utterance, data: bytes) -> None:
-        """Gateways open a socket of its own for each utterance of a session that another one opened."""
-        principal = self._who(conn)
+        """A gateway may open a connection for each utterance of a session that another connection opened."""
+        principal = self._identify(conn)
         if principal is None:
             return
         if self._sessions.find(message.session_id) is None:
@@ -174,7 +174,7 @@ class SessionEndpoint:
         if self._draining():
             conn.close(Close.SHUTDOWN, "this instance is shutting down; connect again")
             return
-        principal = self._who(conn, message.token)
+        principal = self._identify(conn, message.token)
         if principal is None:
             return
         if message.audio_format not in (None, "opus", "pcm16"):
@@ -182,12 +182,12 @@ class SessionEndpoint:
         self._pre_session.remove(conn)
         self._opened = [session for session in self._opened if not session.over]
         self._sessions.admit_on_connection(len(self._opened))
-        # The session keeps the message: without the token, and without the bytes that `features` came in.
+        # The session keeps the message: without the token, and without the buffer that `features` points into.
         kept = structs.replace(message, token=None, features=keep(message.features))
         try:
             self._session = self._sessions.open(conn, kept, _holder(conn, principal))
         except InstanceFull:
-            conn.close(Close.OVERLOADED, FULL)
+            conn.close(Close.OVERLOADED, INSTANCE_FULL)
             return
         self._opened.append(self._session)
 
@@ -195,7 +195,7 @@ class SessionEndpoint:
         if self._draining():
             conn.close(Close.SHUTDOWN, "this instance is shutting down; connect again")
             return
-        principal = self._who(conn, message.token)
+        principal = self._identify(conn, message.token)
         if principal is not None:
             self._pre_session.remove(conn)
             self._tasks.spawn(self._resumed(conn, message, _holder(conn, principal)), "resume")
@@ -206,15 +206,15 @@ class SessionEndpoint:
         except ProtocolError as error:
             self._refuse(conn, error)
         except InstanceFull:
-            conn.close(Close.OVERLOADED, FULL)
+            conn.close(Close.OVERLOADED, INSTANCE_FULL)
         except StoreError:
             conn.close(Close.OVERLOADED, "Redis is away; connect again")
-        # It may have been gone before the session had it, and then nobody else will say so.
+        # It may have closed before the session had it; then nothing else notifies the session.
         if conn.closed:
             self._sessions.socket_closed(conn)
 
 
 def _holder(conn: Connection, principal: Principal) -> Holder:
-    """This machine's own addresses do not count: a proxy there speaks for everybody."""
+    """Loopback addresses do not count: a proxy there connects for everybody."""
     address = conn.peer[0]
     return Holder(principal.owner, "" if is_loopback(address) else address, principal.anonymous, principal.gateway)

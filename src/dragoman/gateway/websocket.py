@@ -4,7 +4,7 @@ A connection has no task or timer of its own; `OpenConnections` checks its time 
 fragments are joined here under the size limit of the whole message, control frames may lie between them, and every
 frame, control frames too, takes a token of the rate limit. What waits for a slow reader is bounded in bytes and in age.
 
-Whether it is read, and how many of its messages are handled in one turn of the loop, is in `inlet`.
+`flow_control` decides whether the connection is read, and how many of its messages one turn of the loop handles.
 """
 
 import asyncio
@@ -36,9 +36,9 @@ _NORMAL = 1000
 _PROTOCOL_ERROR = 1002
 _INTERNAL_ERROR = 1011
 _MAX_REASON_BYTES = 123
-# More than this does not wait for the end of the turn.
+# More than this is written before the end of the turn.
 _FLUSH_BYTES = 256 << 10
-# A read buffer that held this much is given back when it has not been needed for a while.
+# A read buffer that held this much is replaced by a small one after `grown_buffer_s` without need.
 _GROWN_BYTES = 64 << 10
 
 _ids = count(1)
@@ -47,6 +47,7 @@ _log = structlog.get_logger(__name__)
 
 class WebSocket(PicowsListener):
     __slots__ = (
+        "_active_at",
         "_backlog",
         "_bucket",
         "_counters",
@@ -55,7 +56,6 @@ class WebSocket(PicowsListener):
         "_frames_before",
         "_gate",
         "_grown_at",
-        "_heard_at",
         "_idle_fd",
         "_kind",
         "_out",
@@ -102,7 +102,7 @@ class WebSocket(PicowsListener):
         self._tokens: float = limits.burst_frames
         self._bucket = FrameBucket(limits.max_frames_per_s, limits.burst_frames, now)
         self._frames = self._frames_before = 0
-        self._heard_at = now
+        self._active_at = now
         self._pinged_at: float | None = None
         self._out: list[bytes] = []  # frames of this turn of the loop, written together
         self._out_bytes = 0
@@ -112,7 +112,7 @@ class WebSocket(PicowsListener):
         self._queue = InboundQueue(self._gate)
         self._idle_fd: int | None = None  # of a socket that the idle poller watches in place of the loop
 
-    # --- what endpoints use ---
+    # --- called by endpoints ---
 
     @property
     def buffered(self) -> int:
@@ -149,17 +149,17 @@ class WebSocket(PicowsListener):
             self._queue.clear()  # nothing more is delivered
         if self.closed or self._ws is None:
             return
-        self._flush()
-        if self._gave_up():  # what was waiting was already too much
+        self.flush()
+        if self._is_closed():  # by the flush: too much was waiting
             return
         self.closed = True
         self._counters.closed[int(code)] += 1
         text = reason.encode()[:_MAX_REASON_BYTES].decode(errors="ignore")
         self._ws.send_close(code, text)  # type: ignore[arg-type]  # any int will do
-        self._leave(peer_is_done=False)
+        self._start_closing(peer_is_done=False)
 
     def _send(self, kind: WSMsgType, data: bytes) -> None:
-        """One write a turn of the loop, however many messages: a write is a system call and wakes the peer."""
+        """Write once per turn of the loop, however many messages: each write is a system call."""
         if self.closed or self._ws is None:
             return
         size = len(data)
@@ -169,14 +169,11 @@ class WebSocket(PicowsListener):
         counters.frames_out += 1
         counters.bytes_out += size
         if len(self._out) == 2:
-            asyncio.get_running_loop().call_soon(self._flush)
+            asyncio.get_running_loop().call_soon(self.flush)
         elif self._out_bytes > _FLUSH_BYTES:
-            self._flush()
+            self.flush()
 
     def flush(self) -> None:
-        self._flush()
-
-    def _flush(self) -> None:
         if not self._out:
             return
         data = b"".join(self._out)
@@ -187,28 +184,28 @@ class WebSocket(PicowsListener):
         before = self.buffered if self._backlog is not None else None
         self._transport.write(data)
         if self._backlog is not None:
-            self._weigh_backlog(self._backlog, before)
+            self._check_backlog_size(self._backlog, before)
 
-    def _gave_up(self) -> bool:
+    def _is_closed(self) -> bool:
         return self.closed
 
-    def _weigh_backlog(self, backlog: Backlog, before: int | None) -> None:
+    def _check_backlog_size(self, backlog: Backlog, before: int | None) -> None:
         waiting = self.buffered
-        if before is not None:  # else the backlog began with this very message, and has it in
+        if before is not None:  # else the backlog began with this message and includes it
             backlog.grew(waiting - before)
         if waiting > self.limits.out_queue_bytes:
-            self.close(Close.SLOW_CONSUMER, "too much is waiting to be read")
+            self.close(Close.SLOW_CONSUMER, "too much data waits to be read")
 
-    # --- what picows calls ---
+    # --- called by picows ---
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         again = self._ws is not None
         self._ws = transport
         if again:
             return
-        # So that pause_writing means: something waits.
+        # So that pause_writing means that something waits.
         self._transport.set_write_buffer_limits(high=0)
-        self._registry.join(self)
+        self._registry.add(self)
         self._counters.opened += 1
         assert self._endpoint is not None
         try:
@@ -232,16 +229,16 @@ class WebSocket(PicowsListener):
         if frame.rsv1 or frame.rsv2 or frame.rsv3:
             self._refuse(_PROTOCOL_ERROR, "no extension was negotiated")
         elif (kind is _TEXT or kind is _BINARY) and frame.fin and self._partial is None:
-            self._take(kind, frame.get_payload_as_bytes(), is_last_read=not frame.tail_size)
+            self._deliver_in_turn(kind, frame.get_payload_as_bytes(), is_last_read=not frame.tail_size)
         else:
             self._on_unusual(kind, frame)
             if not frame.tail_size:
                 self._queue.read_ended()
         if self._grown_at is not None or size + frame.tail_size > _GROWN_BYTES:
-            self._mind_buffer(size, frame.tail_size)
+            self._return_grown_buffer(size, frame.tail_size)
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
-        self._gone()
+        self._on_lost()
 
     def pause_writing(self) -> None:
         if not self.closed:
@@ -253,29 +250,29 @@ class WebSocket(PicowsListener):
         self._registry.backlogged.discard(self)
 
     def on_protocol_error(self, code: int) -> None:
-        self._queue.handle_all()  # picows answers as soon as we return, and its answer is not ours
+        self._queue.handle_all()  # the close frame must follow the answers to them
         if code == TOO_BIG:
             self._too_big()
         else:
             self._refuse(code, "WebSocket protocol error")
 
-    # --- what the registry calls ---
+    # --- called by the sweep ---
 
     def check_backlog(self, now: float) -> None:
         if self._backlog is not None and self._backlog.age(self.buffered, now) > self.limits.out_queue_age_s:
-            self.close(Close.SLOW_CONSUMER, "what was sent is not being read")
+            self.close(Close.SLOW_CONSUMER, "the client does not read what was sent")
 
     def check_silence(self, now: float) -> None:
         if self.closed:
             return
         if self._frames != self._frames_before or self._gate.is_paused(Pause.ENDPOINT):
             self._frames_before = self._frames
-            self._heard_at = now
+            self._active_at = now
             self._pinged_at = None
             return
         self._become_idle()
         if self._pinged_at is None:
-            if now - self._heard_at >= self.limits.ping_idle_s:
+            if now - self._active_at >= self.limits.ping_idle_s:
                 self._pinged_at = now
                 self.ping()
         elif now - self._pinged_at >= self.limits.ping_reply_s:
@@ -297,7 +294,7 @@ class WebSocket(PicowsListener):
 
     # --- messages ---
 
-    def _take(self, kind: WSMsgType, data: bytes, *, is_last_read: bool = False) -> None:
+    def _deliver_in_turn(self, kind: WSMsgType, data: bytes, *, is_last_read: bool = False) -> None:
         if self._queue.admits(is_last_read=is_last_read):
             self._deliver(kind, data)
         else:
@@ -334,7 +331,7 @@ class WebSocket(PicowsListener):
         self._partial += frame.get_payload_as_memoryview()
         if frame.fin:
             data, self._partial = bytes(self._partial), None
-            self._take(self._kind, data)
+            self._deliver_in_turn(self._kind, data)
 
     def _on_close(self, payload: bytes) -> None:
         if self._ws is None:
@@ -342,7 +339,7 @@ class WebSocket(PicowsListener):
         self.closed = True
         code = int.from_bytes(payload[:2], "big") if len(payload) >= 2 else _NORMAL
         self._ws.send_close(code)  # type: ignore[arg-type]  # any int will do
-        self._leave(peer_is_done=True)
+        self._start_closing(peer_is_done=True)
 
     def refund(self) -> None:
         self._tokens += 1
@@ -351,19 +348,19 @@ class WebSocket(PicowsListener):
         self._tokens = self._bucket.refill(self._registry.clock()) - 1
         return self._tokens >= 0
 
-    def _mind_buffer(self, size: int, tail: int) -> None:
+    def _return_grown_buffer(self, size: int, tail: int) -> None:
         now = self._registry.clock()
         if self._grown_at is None or size + tail > _GROWN_BYTES:
             self._grown_at = now
         elif tail == 0 and now - self._grown_at >= self.limits.grown_buffer_s and not self.closed:
             self._grown_at = None
-            self._counters.rehomed += 1
+            self._counters.buffers_returned += 1
             adopt(self._transport, self)
 
     # --- the end ---
 
     def _refuse(self, code: int, reason: str) -> None:
-        """For what the peer has done, after the messages that it sent before."""
+        """Close for what the peer has sent, after the messages before it."""
         self._queue.finish(partial(self.close, code, reason))
 
     def _too_big(self) -> None:
@@ -374,17 +371,17 @@ class WebSocket(PicowsListener):
         self._counters.endpoint_errors += 1
         self.close(_INTERNAL_ERROR, "internal error")
 
-    def _leave(self, *, peer_is_done: bool) -> None:
+    def _start_closing(self, *, peer_is_done: bool) -> None:
         self._partial = None
         self.resume_writing()
         self.resume()
         self._gate.open()  # the peer's side of the close must be read
         self._queue.clear()
-        LingeringClose(self._transport, self._registry, self._gone).start(peer_is_done=peer_is_done)
-        # Not from inside whoever closed it: an endpoint need not expect its own `closed` in the middle of a call.
-        asyncio.get_running_loop().call_soon(self._tell_closed)
+        LingeringClose(self._transport, self._registry, self._on_lost).start(peer_is_done=peer_is_done)
+        # Later: an endpoint that closes a connection must not get `closed` in the middle of its own call.
+        asyncio.get_running_loop().call_soon(self.notify_closed)
 
-    def _gone(self) -> None:
+    def _on_lost(self) -> None:
         self.resume()
         self._ws = None
         self._queue.handle_all()
@@ -393,9 +390,6 @@ class WebSocket(PicowsListener):
         self._registry.ended(self)
 
     def notify_closed(self) -> None:
-        self._tell_closed()
-
-    def _tell_closed(self) -> None:
         endpoint, self._endpoint = self._endpoint, None
         if endpoint is None:
             return

@@ -115,7 +115,7 @@ class Ports:
             allow_anonymous=security.insecure_allow_anonymous,
             local=self._is_private(),
             chat=chat,
-            chat_may_speak=security.chat_tokens_for_speech,
+            chat_tokens_for_speech=security.chat_tokens_for_speech,
             revoked=self._services.revocations.copy,
         )
 

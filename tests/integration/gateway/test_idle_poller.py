@@ -143,9 +143,9 @@ def test_of_thousands_that_end_together_a_few_are_woken_at_a_time_and_each_is_to
         woken[-1] += 1
 
     class Counted(IdlePoller):
-        def _look(self) -> None:
+        def _poll(self) -> None:
             told[0] += 1
-            super()._look()
+            super()._poll()
 
         def _resume_some(self) -> None:
             woken.append(0)

@@ -276,7 +276,7 @@ def test_close_tells_everyone_and_cuts_off_who_does_not_follow(run: Run) -> None
                 await client.send(upgrade("/noted"))
                 assert (await client.answer()).status == 101
             async with connected(listener) as undecided:
-                await until(lambda: len(listener.registry.heads) == 1)
+                await until(lambda: len(listener.registry.awaiting_head) == 1)
                 await listener.close(Close.SHUTDOWN)
                 assert await undecided.ended()
             assert not listener.connections

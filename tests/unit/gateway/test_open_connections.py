@@ -66,8 +66,8 @@ def test_a_sweep_ends_heads_and_leavers_each_after_their_own_time() -> None:
     expired: list[Item] = []
     registry = OpenConnections(ConnectionLimits(head_timeout_s=10.0, close_timeout_s=2.0), lambda: now)
     head, leaver = Item(expired), Item(expired)
-    registry.heads.add(head, now)
-    registry.leaving.add(leaver, now)
+    registry.awaiting_head.add(head, now)
+    registry.closing.add(leaver, now)
     now = 2.0
     registry.sweep()
     assert expired == [leaver]
@@ -90,7 +90,7 @@ def test_when_thousands_leave_at_once_others_have_their_turn_in_between() -> Non
         registry = OpenConnections(ConnectionLimits(), lambda: 0.0)
         leavers: list[Any] = [Leaver() for _ in range(3 * ENDS_AT_ONCE)]
         for leaver in leavers:
-            registry.join(leaver)
+            registry.add(leaver)
         for leaver in leavers:
             registry.ended(leaver)
         while registry.live:
@@ -112,12 +112,12 @@ def test_who_is_there_is_counted_by_address_and_who_leaves_twice_only_once() -> 
     registry = OpenConnections(ConnectionLimits(), lambda: 0.0)
     first, second = (cast(Any, Somebody("203.0.113.7")) for _ in range(2))
     for one in (first, second, second):
-        registry.join(one)
+        registry.add(one)
     assert registry.addresses.of("203.0.113.7") == 2
     for _ in range(2):
-        registry.leave(first)
+        registry.remove(first)
     assert registry.addresses.of("203.0.113.7") == 1
-    registry.leave(second)
+    registry.remove(second)
     assert len(registry.addresses) == 0
 
 
@@ -133,7 +133,7 @@ def test_it_is_crowded_while_more_come_to_leave_than_are_seen_off() -> None:
         registry = OpenConnections(ConnectionLimits(), lambda: 0.0)
         some: list[Any] = [Leaver() for _ in range(9 * ENDS_AT_ONCE)]
         for leaver in some:
-            registry.join(leaver)
+            registry.add(leaver)
         for arriving in (4, 4, 1, 0):
             for _ in range(arriving * ENDS_AT_ONCE):
                 registry.ended(some.pop())
@@ -161,7 +161,7 @@ def test_the_pulse_of_thousands_is_felt_a_few_a_turn_and_each_once_a_round() -> 
         registry = OpenConnections(ConnectionLimits(), lambda: 0.0)
         members: list[Any] = [Silent() for _ in range(2 * CHECKS_PER_TURN + 1)]
         for member in members:
-            registry.join(member)
+            registry.add(member)
         registry.sweep()
         while not felt_by_turn or felt_by_turn[-1] < len(members):
             felt_by_turn.append(len(felt))
