@@ -60,7 +60,7 @@ class PicowsListener(WSListener, metaclass=ABCMeta):
 
 def frame_header(kind: WSMsgType, size: int) -> bytes:
     """Of a whole, unmasked frame."""
-    first = 0x80 | kind.value
+    first = 0x80 | kind  # type: ignore[operator]  # its stub hides that it is an IntEnum
     if size < 126:
         return bytes((first, size))
     if size < 65536:

@@ -135,10 +135,10 @@ class Jobs:
         return ADVANCE_JOB(
             self.redis,
             job=self.keys.job(job),
-            event=event.value,
+            event=event,
             attempt="" if attempt is None else attempt,
             node=node,
-            outcome=outcome.value if outcome else "",
+            outcome=outcome or "",
             code=code,
             ttl=JOB_TTL_MS,
             fields=[part for pair in fields.items() for part in pair],

@@ -65,6 +65,14 @@ class JobRequest:
     latest: LatestIndexes = field(default_factory=LatestIndexes)  # the session's
     client_lag_ms: float | None = None  # from the client to us, of the last chunk in it
     release_state: str = ""  # how the release window settled its index, or why it dropped the result
+    # Copies from the assignment: a job asks for them some forty times.
+    session_id: str = field(init=False)
+    index: int = field(init=False)
+    trace_id: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        about = self.assignment
+        self.session_id, self.index, self.trace_id = about.session_id, about.utterance_index, about.trace_id
 
     def settled(self, release_state: str) -> None:
         """The state is written with the last step of the job."""
@@ -80,15 +88,3 @@ class JobRequest:
             except BadAudio:
                 self.audio_ms = 0
         return self.audio_ms / 1000
-
-    @property
-    def session_id(self) -> str:
-        return self.assignment.session_id
-
-    @property
-    def index(self) -> int:
-        return self.assignment.utterance_index
-
-    @property
-    def trace_id(self) -> str:
-        return self.assignment.trace_id
