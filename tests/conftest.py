@@ -35,7 +35,7 @@ DOES_NOT_APPLY = "does not apply: "
 pytest_plugins = ["support.redis_servers", "support.databases"]
 
 # Below the time-out of pytest-timeout, whose signal does not get through to a uvloop that has nothing to do.
-PATIENCE_S = 200.0
+TIMEOUT_S = 200.0
 CLOSE_TIMEOUT_S = 30.0
 
 
@@ -53,10 +53,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     runner = cast(asyncio.Runner, pyfuncitem.funcargs["runner"])
 
     asked = pyfuncitem.get_closest_marker("timeout")
-    patience_s = asked.args[0] * 5 / 6 if asked is not None else PATIENCE_S
+    limit_s = asked.args[0] * 5 / 6 if asked is not None else TIMEOUT_S
 
     async def bounded() -> None:
-        async with asyncio.timeout(patience_s):
+        async with asyncio.timeout(limit_s):
             await pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in named})
 
     runner.run(bounded())

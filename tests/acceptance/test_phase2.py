@@ -20,7 +20,7 @@ from dragoman.store.reservations import Given, Reservations, Reserved, Taken
 from dragoman.store.turns import Turns
 from support.raw_node import thorough
 from support.redis_servers import Connect
-from support.speech import ACKING, PATIENCE_S, Harness, new_scenario
+from support.speech import ACKING, TIMEOUT_S, Harness, new_scenario
 from support.waiting import wait_until
 
 GROUP = "scheduler"
@@ -197,10 +197,10 @@ async def test_phase2_cross_instance_delivery_e2e_minimal(harness: Harness) -> N
         node = await scenario.node(0, features=ACKING, work=thorough)
         talker = await scenario.talker(1)
         await scenario.say_utterance(talker, 0)
-        result = await talker.result(0, PATIENCE_S)
+        result = await talker.result(0, TIMEOUT_S)
         heard = [m["event"] if m["type"] == "ui_event" else m["type"] for m in talker.heard]
         assert heard == ["DISPATCHED", "NODE_ACCEPTED", "asr_partial", "ASR_FINAL", "NMT_DONE"]
-        record = await wait_until(lambda: scenario.released(result["job_id"]), PATIENCE_S)
+        record = await wait_until(lambda: scenario.released(result["job_id"]), TIMEOUT_S)
         assert (record["driver"], record["node_id"], record["outcome"]) == ("i1", node.id, "ok")
         assert await scenario.reserved(node) == 0
-        await wait_until(lambda: scenario.inboxes_are_done(), PATIENCE_S)
+        await wait_until(lambda: scenario.inboxes_are_done(), TIMEOUT_S)

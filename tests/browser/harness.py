@@ -27,7 +27,7 @@ from support.cluster import Cluster
 from support.waiting import wait_until
 
 CHROMIUM = shutil.which("chromium")
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 RATE = 22_050
 SILENT_S = 1.1  # behind what is said: enough for the page to see the end of an utterance
 SENTENCE = "We need a doctor."
@@ -59,7 +59,7 @@ async def chromium(microphone: Path) -> AsyncIterator[Any]:
         *(["--no-sandbox"] if os.getuid() == 0 else []),
     ]
     async with async_playwright() as play:
-        launched = await play.chromium.launch(executable_path=CHROMIUM, args=flags, timeout=PATIENCE_S * 1000)
+        launched = await play.chromium.launch(executable_path=CHROMIUM, args=flags, timeout=TIMEOUT_S * 1000)
         try:
             yield launched
         finally:
@@ -79,7 +79,7 @@ class Windows:
         usual = {"locale": "en-US", "permissions": ["microphone"]}
         context = await self._browser.new_context(**{**usual, **options})
         self._contexts.append(context)
-        context.set_default_timeout(PATIENCE_S * 1000)
+        context.set_default_timeout(TIMEOUT_S * 1000)
         await context.add_init_script(_VIOLATIONS + (_HIDDEN if hidden else ""))
         page = await context.new_page()
         page.on("console", self._heard)
@@ -134,7 +134,7 @@ class BrowserHarness:
             groups = (await instance.get("/api/v1/public/languages"))["groups"]
             return any(src in group["from"] and tgt in group["to"] for group in groups)
 
-        await wait_until(known, PATIENCE_S, f"{src} → {tgt}")
+        await wait_until(known, TIMEOUT_S, f"{src} → {tgt}")
 
 
 async def both_enter(page: Any) -> None:

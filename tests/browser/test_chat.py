@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import aiohttp
 
-from browser.harness import PATIENCE_S, BrowserHarness, Windows, both_enter
+from browser.harness import TIMEOUT_S, BrowserHarness, Windows, both_enter
 from dragoman.client.chat import Chat, login
 from dragoman.tools.verify.processes import InstanceProcess
 from support.waiting import wait_until
@@ -199,7 +199,7 @@ async def test_expired_token_is_renewed_before_the_page_reconnects(harness: Brow
         await wait_until(expired)
     before = way.connections
     await write(page, "after a nap")
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         await asked.wait()
     assert way.connections == before, "a server waits only so long for a token"
     answered.set()

@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from browser.harness import CUT, PATIENCE_S, BrowserHarness, Windows, both_enter, recorded
+from browser.harness import CUT, TIMEOUT_S, BrowserHarness, Windows, both_enter, recorded
 from dragoman.domain.sample_sentences import SENTENCES
 from dragoman.embedded.engine import free_port
 from dragoman.tools.verify.processes import InstanceProcess
@@ -298,7 +298,7 @@ async def test_decoded_sound_is_released_and_can_be_played_again(harness: Browse
         await memory.send("HeapProfiler.collectGarbage")
         return bool(await page.evaluate("sounds.decoded.length > 0 && sounds.decoded.every((one) => !one.deref())"))
 
-    await wait_until(let_go, PATIENCE_S)
+    await wait_until(let_go, TIMEOUT_S)
     played = await page.evaluate("sounds.started")
     await page.click(f"{turn(0)} .replay")
     await wait_until(lambda: page.evaluate(f"sounds.started > {played} && sounds.ended === sounds.started"))

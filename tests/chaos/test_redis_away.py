@@ -21,7 +21,7 @@ from support.cluster import running
 from support.redis_servers import RedisAt, connected
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture(params=["always", "everysec"])
@@ -91,17 +91,17 @@ async def test_speech_goes_on_after_redis_was_killed_and_restarted(mortal: Redis
     async with running(place, tmp_path) as cluster:
         a, b = await cluster.instance(), await cluster.instance()
         cluster.node(a)
-        await wait_until(b.node_count, PATIENCE_S)
+        await wait_until(b.node_count, TIMEOUT_S)
         speaker = await cluster.speaker(b)
         await speaker.utterance(0)
         assert await speaker.result(0)
         await asyncio.to_thread(mortal.kill)
-        await wait_until(b.is_not_ready, PATIENCE_S)
+        await wait_until(b.is_not_ready, TIMEOUT_S)
         await asyncio.to_thread(mortal.start)
-        await wait_until(a.is_ready, PATIENCE_S)
-        await wait_until(b.is_ready, PATIENCE_S)
+        await wait_until(a.is_ready, TIMEOUT_S)
+        await wait_until(b.is_ready, TIMEOUT_S)
         await speaker.utterance(1)
-        assert await speaker.result(1, PATIENCE_S)
+        assert await speaker.result(1, TIMEOUT_S)
         assert (await taken_over(a), await taken_over(b)) == (0, 0)
 
 
@@ -113,22 +113,22 @@ async def test_no_live_instance_is_taken_over_after_an_outage_longer_than_the_pr
     async with running(place, tmp_path) as cluster:
         a, b = await cluster.instance(), await cluster.instance()
         cluster.node(a)
-        await wait_until(b.node_count, PATIENCE_S)
+        await wait_until(b.node_count, TIMEOUT_S)
         speaker = await cluster.speaker(b)
         await asyncio.to_thread(mortal.kill)
         for one in (a, b):
-            await wait_until(one.lease_is_over, PATIENCE_S)
+            await wait_until(one.lease_is_over, TIMEOUT_S)
         await speaker.utterance(0)
         paused = await speaker.until(lambda m: m["type"] == "backpressure")
         assert paused["action"] == "PAUSE"
         await asyncio.to_thread(mortal.start)
-        assert await speaker.result(0, PATIENCE_S)
+        assert await speaker.result(0, TIMEOUT_S)
         ttl_s = b.settings.scheduler.phase2.instance_presence_ttl_seconds
         over = time.monotonic() + 2 * ttl_s
-        await wait_until(lambda: time.monotonic() > over, PATIENCE_S)
+        await wait_until(lambda: time.monotonic() > over, TIMEOUT_S)
         assert (await taken_over(a), await taken_over(b)) == (0, 0)
         await speaker.utterance(1)
-        assert await speaker.result(1, PATIENCE_S)
+        assert await speaker.result(1, TIMEOUT_S)
 
 
 @pytest.mark.parametrize("fsync", ["always"], indirect=True)
@@ -137,7 +137,7 @@ async def test_redis_outage_makes_one_log_line_a_second_for_each_cause(mortal: R
     async with running(place, tmp_path) as cluster:
         a = await cluster.instance(speech__attempt_timeout_ms=2000, speech__job_timeout_ms=4000)
         cluster.node(a, slots=16, delay_ms=500)
-        await wait_until(a.node_count, PATIENCE_S)
+        await wait_until(a.node_count, TIMEOUT_S)
         speakers = [await cluster.speaker(a) for _ in range(10)]
         for index in range(4):
             for speaker in speakers:
@@ -145,9 +145,9 @@ async def test_redis_outage_makes_one_log_line_a_second_for_each_cause(mortal: R
             if index == 0:
                 began = time.monotonic()
                 await asyncio.to_thread(mortal.kill)
-        await wait_until(a.lease_is_over, PATIENCE_S)
+        await wait_until(a.lease_is_over, TIMEOUT_S)
         await asyncio.to_thread(mortal.start)
-        await wait_until(a.is_ready, PATIENCE_S)
+        await wait_until(a.is_ready, TIMEOUT_S)
         lasted_s = time.monotonic() - began
         lines = [json.loads(line) for line in a.log.read_text().splitlines()]
         warned = [line for line in lines if line["level"] == "warning"]

@@ -20,7 +20,7 @@ from dragoman.protocol.session import ClientMessage
 from support.cluster import SPOKEN_PACKET
 from support.raw_node import RawNode, at_once, silent
 from support.redis_servers import KeyInspector, RedisAt
-from support.speech import ACKING, PATIENCE_S, Harness, Scenario, Talker, after, new_scenario, start_harness
+from support.speech import ACKING, TIMEOUT_S, Harness, Scenario, Talker, after, new_scenario, start_harness
 from support.waiting import wait_until
 
 SAMPLES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "samples.json").read_text())
@@ -106,7 +106,7 @@ async def test_every_message_of_a_client_gets_its_answer(harness: Harness, name:
         await send(talker, message)
         if wanted:
             word, _, code = wanted.partition(" ")
-            answer = await talker.until(lambda m: m["type"] == word, PATIENCE_S)
+            answer = await talker.until(lambda m: m["type"] == word, TIMEOUT_S)
             assert answer.get("code", "") == code
         if message["type"] not in ("session_close", "audio_chunk"):
             assert await answers(talker) == []
@@ -123,7 +123,7 @@ async def test_session_ack_has_every_negotiated_field(harness: Harness, name: st
     async with new_scenario(harness) as scenario:
         talker = await scenario.bare_talker()
         await send(talker, init)
-        ack = await talker.until(lambda m: True, PATIENCE_S)
+        ack = await talker.until(lambda m: True, TIMEOUT_S)
         assert ack["type"] == "session_init_ack"
         assert ack["trace_id"] == init["trace_id"]
         format = init.get("audio_format", "opus")
@@ -153,7 +153,7 @@ async def test_session_that_asks_for_utterance_end_gets_it_after_every_result(ha
         await scenario.node()
         talker = await scenario.talker(utterance_end=True)
         await scenario.say_utterance(talker, 0)
-        end = await talker.until(lambda m: m["type"] == "utterance_end", PATIENCE_S)
+        end = await talker.until(lambda m: m["type"] == "utterance_end", TIMEOUT_S)
         about = {"session_id": talker.session_id, "utterance_index": 0, "state": "sent"}
         assert end == {"type": "utterance_end", "job_id": end["job_id"], **about}
         assert "translation_result" in await answers(talker)
@@ -164,7 +164,7 @@ async def test_a_session_without_a_trace_gets_one(harness: Harness) -> None:
         talker = await scenario.bare_talker()
         init = {name: value for name, value in SAMPLES["client"]["session_init one way"].items() if name != "trace_id"}
         await send(talker, init)
-        assert (await talker.until(lambda m: True, PATIENCE_S))["trace_id"]
+        assert (await talker.until(lambda m: True, TIMEOUT_S))["trace_id"]
 
 
 @pytest.mark.parametrize("kind", TYPES["client"], ids=tag_of)
@@ -229,11 +229,11 @@ async def test_second_session_on_a_socket_becomes_the_session_of_that_socket(har
         talker = await scenario.talker(trace_id="first")
         first = talker.session_id
         await scenario.say_utterance(talker, 0)
-        assert (await talker.result(0, PATIENCE_S))["session_id"] == first
+        assert (await talker.result(0, TIMEOUT_S))["session_id"] == first
         await talker.init(src_lang=scenario.src, tgt_lang=scenario.tgt, trace_id="second")
         assert talker.session_id != first
         await scenario.say_utterance(talker, 0)
-        assert (await talker.result(0, PATIENCE_S))["session_id"] == talker.session_id
+        assert (await talker.result(0, TIMEOUT_S))["session_id"] == talker.session_id
         await talker.say("no_such_type")
         assert (await talker.refused())["trace_id"] == "second"
 
@@ -244,10 +244,10 @@ async def test_an_utterance_from_another_socket_is_answered_there(harness: Harne
         owner, sender = await scenario.talker(), await scenario.bare_talker()
         sender.session_id = owner.session_id
         await scenario.say_utterance(sender, 0)
-        assert (await sender.result(0, PATIENCE_S))["session_id"] == owner.session_id
+        assert (await sender.result(0, TIMEOUT_S))["session_id"] == owner.session_id
         assert await answers(owner) == []
         await scenario.say_utterance(owner, 1)
-        assert await owner.result(1, PATIENCE_S)
+        assert await owner.result(1, TIMEOUT_S)
 
 
 async def test_session_takes_chunks_or_utterances_but_not_both(harness: Harness) -> None:
@@ -261,7 +261,7 @@ async def test_session_takes_chunks_or_utterances_but_not_both(harness: Harness)
         for talker in (chunks, numbers):
             assert (await talker.refused())["code"] == "INVALID_MESSAGE"
         await chunks.speak(1, final=True)
-        assert await chunks.result(0, PATIENCE_S)
+        assert await chunks.result(0, TIMEOUT_S)
 
 
 @pytest.mark.parametrize("index", [0, 1, 53, 2**53, 2**53 + 1, 2**63, -1, 1.5, "1", None])
@@ -271,14 +271,14 @@ async def test_an_index_that_was_used_or_is_out_of_reach_is_refused(harness: Har
         talker = await scenario.talker()
         for good in (0, 1):
             await scenario.say_utterance(talker, good)
-            assert await talker.result(good, PATIENCE_S)
+            assert await talker.result(good, TIMEOUT_S)
         fields = sample_of("client", "utterance") | {"src_lang": scenario.src, "tgt_lang": scenario.tgt}
         await send(talker, fields | {"session_id": talker.session_id, "utterance_index": index})
         error = await talker.refused()
         assert error["code"] == "INVALID_MESSAGE"
         assert "utterance_index" in error["message"]
         await scenario.say_utterance(talker, 2)
-        assert await talker.result(2, PATIENCE_S)
+        assert await talker.result(2, TIMEOUT_S)
 
 
 async def test_session_close_cuts_the_remaining_audio_and_waits_for_open_results(harness: Harness) -> None:
@@ -292,7 +292,7 @@ async def test_session_close_cuts_the_remaining_audio_and_waits_for_open_results
         assert node.jobs[1]["is_manual_cut"] is True
         for job in node.jobs:
             await node.answer(job)
-        ack = await talker.until(lambda m: m["type"] == "session_close_ack", PATIENCE_S)
+        ack = await talker.until(lambda m: m["type"] == "session_close_ack", TIMEOUT_S)
         assert ack["session_id"] == talker.session_id
         results = [m["utterance_index"] for m in talker.heard if m["type"] == "translation_result"]
         assert results == [0, 1]
@@ -302,9 +302,9 @@ async def test_a_closed_session_is_unknown(harness: Harness) -> None:
     async with new_scenario(harness) as scenario:
         talker = await scenario.talker()
         await talker.say("session_close", session_id=talker.session_id, reason="done")
-        await talker.until(lambda m: m["type"] == "session_close_ack", PATIENCE_S)
+        await talker.until(lambda m: m["type"] == "session_close_ack", TIMEOUT_S)
         await talker.say("client_heartbeat", session_id=talker.session_id, timestamp=1)
-        answer = await talker.until(lambda m: True, PATIENCE_S)
+        answer = await talker.until(lambda m: True, TIMEOUT_S)
         assert (answer["type"], answer.get("code")) == ("error", "INVALID_SESSION")
 
 
@@ -314,7 +314,7 @@ async def test_session_close_does_not_lose_an_utterance_that_waits_for_an_earlie
         talker = await scenario.talker()
         await scenario.say_utterance(talker, 1)  # 0 has not come
         await talker.say("session_close", session_id=talker.session_id, reason="done")
-        await talker.until(lambda m: m["type"] == "session_close_ack", PATIENCE_S)
+        await talker.until(lambda m: m["type"] == "session_close_ack", TIMEOUT_S)
         assert [m["utterance_index"] for m in talker.heard if m["type"] == "translation_result"] == [1]
 
 
@@ -328,7 +328,7 @@ async def test_closing_session_refuses_new_audio(harness: Harness) -> None:
         await talker.speak(5, final=True)
         assert (await talker.refused())["code"] == "SESSION_CLOSED"
         await node.answer(node.jobs[0])
-        await talker.until(lambda m: m["type"] == "session_close_ack", PATIENCE_S)
+        await talker.until(lambda m: m["type"] == "session_close_ack", TIMEOUT_S)
 
 
 async def test_an_empty_final_that_overtook_the_last_chunk_still_ends_with_it(harness: Harness) -> None:
@@ -339,7 +339,7 @@ async def test_an_empty_final_that_overtook_the_last_chunk_still_ends_with_it(ha
         await talker.speak(10)
         await talker.speak(0, final=True)
         await talker.speak(7)
-        assert await talker.result(0, PATIENCE_S)
+        assert await talker.result(0, TIMEOUT_S)
         assert len(node.jobs) == 1
         assert len(node.jobs[0]["audio"]) == len(encode_base64(opus_run([SPOKEN_PACKET] * 17))) - 2
 
@@ -359,9 +359,9 @@ async def test_finals_of_a_silent_web_client_make_no_jobs_and_use_no_number(harn
             for at, payload in ((seq, silence), (seq + 1, "")):
                 chunk = {"session_id": talker.session_id, "seq": at, "is_final": not payload, "payload": payload}
                 await talker.say("audio_chunk", **chunk)
-            await wait_until(partial(withheld, scenario, before + seq // 2 + 1), PATIENCE_S)
+            await wait_until(partial(withheld, scenario, before + seq // 2 + 1), TIMEOUT_S)
         await talker.speak(13, final=True)
-        assert (await talker.result(0, PATIENCE_S))["utterance_index"] == 0
+        assert (await talker.result(0, TIMEOUT_S))["utterance_index"] == 0
         assert [job["utterance_index"] for job in node.jobs] == [0]
         assert len(node.jobs[0]["audio"]) == len(encode_base64(opus_run([SPOKEN_PACKET] * 13))) - 2
 
@@ -376,7 +376,7 @@ async def test_undecodable_chunk_is_refused_whole(harness: Harness) -> None:
             await talker.say("audio_chunk", **chunk)
             assert (await talker.refused())["code"] == "INVALID_MESSAGE"
         await talker.speak(1, final=True)
-        assert await talker.result(0, PATIENCE_S)
+        assert await talker.result(0, TIMEOUT_S)
         assert len(node.jobs[0]["audio"]) == len(encode_base64(opus_run([SPOKEN_PACKET] * 11))) - 2
 
 
@@ -387,7 +387,7 @@ async def test_pcm16_audio_reaches_the_node_unchanged(harness: Harness) -> None:
         audio = bytes(encode_base64(b"\0\x10" * 800)).decode().strip('"')
         chunk = {"session_id": talker.session_id, "seq": 0, "is_final": True, "payload": audio}
         await talker.say("audio_chunk", **chunk)
-        assert await talker.result(0, PATIENCE_S)
+        assert await talker.result(0, TIMEOUT_S)
         job = node.jobs[0]
         assert (job["audio_format"], job["sample_rate"], job["audio"]) == ("pcm16", 8000, audio)
 
@@ -399,10 +399,10 @@ async def test_playback_suspends_the_pause_timer(harness: Harness) -> None:
         mark = {"session_id": talker.session_id, "trace_id": "t", "group_id": "g"}
         await talker.say("tts_started", **mark, ts_start_ms=1)
         await talker.speak(5)
-        await wait_until(after(2.5 * PAUSE_MS / 1000), PATIENCE_S)
+        await wait_until(after(2.5 * PAUSE_MS / 1000), TIMEOUT_S)
         assert not node.jobs
         await talker.say("tts_play_ended", **mark, ts_end_ms=2)
-        assert await talker.result(0, PATIENCE_S)
+        assert await talker.result(0, TIMEOUT_S)
         assert node.jobs[0]["is_timeout_triggered"] is True
 
 
@@ -419,7 +419,7 @@ async def test_result_has_the_fields_that_clients_read(harness: Harness) -> None
         for name in ("job_id", "attempt_id", "session_id", "trace_id"):
             told[name] = job[name]
         await node.ws.send_str(json.dumps(told | {"node_id": node.id}))
-        result = await talker.result(0, PATIENCE_S)
+        result = await talker.result(0, TIMEOUT_S)
         passed = (
             "text_asr",
             "text_translated",
@@ -449,7 +449,7 @@ async def test_client_gets_only_the_documented_keys_of_a_nodes_extra(harness: Ha
             told[name] = job[name]
         told["extra"] |= {"service_timings": {"asr_ms": 120, "nmt_ms": 80.5}}
         await node.ws.send_str(json.dumps(told | {"node_id": node.id}))
-        result = await talker.result(0, PATIENCE_S)
+        result = await talker.result(0, TIMEOUT_S)
         assert result["extra"] == {
             "language_probability": 0.98,
             "language_probabilities": {"zh": 0.98, "en": 0.01},
@@ -469,15 +469,13 @@ async def test_the_detected_language_is_sent_before_the_result_and_again_when_it
         talker = await scenario.talker()
         for index in range(len(spoken)):
             await scenario.say_utterance(talker, index)
-            detected = await talker.until(
-                lambda m: m["type"] in ("language_detected", "translation_result"), PATIENCE_S
-            )
+            detected = await talker.until(lambda m: m["type"] in ("language_detected", "translation_result"), TIMEOUT_S)
             if index == 1:
                 assert detected["type"] == "translation_result"
                 continue
             about = {"session_id": talker.session_id, "lang": spoken[index], "confidence": 0.9}
             assert detected == {"type": "language_detected", **about}
-            await talker.result(index, PATIENCE_S)
+            await talker.result(index, TIMEOUT_S)
 
 
 @pytest.mark.parametrize("at", [0, BINARY], ids=["text", "binary"])
@@ -499,7 +497,7 @@ async def test_result_has_the_times_of_each_hop(harness: Harness, at: int) -> No
             chunk = {"type": "audio_chunk", "session_id": talker.session_id, "seq": 0, "is_final": True}
             chunk |= {"payload": json.loads(bytes(encode_base64(audio))), "client_timestamp_ms": sent_ms}
             await send(talker, chunk)
-        timings = (await talker.result(0, PATIENCE_S))["network_timings"]
+        timings = (await talker.result(0, TIMEOUT_S))["network_timings"]
         assert set(timings) == {"web_to_scheduler_ms", "scheduler_to_node_ms", "node_to_scheduler_ms"}
         assert timings["web_to_scheduler_ms"] >= 2000
         assert timings["node_to_scheduler_ms"] >= 1000
@@ -519,7 +517,7 @@ async def test_all_messages_of_a_chunk_session_have_the_trace_of_the_session(har
         node = await scenario.node(work=work)
         talker = await scenario.talker(trace_id="trace-of-the-session")
         await talker.speak(50, final=True)
-        result = await talker.result(0, PATIENCE_S)
+        result = await talker.result(0, TIMEOUT_S)
         await talker.speak(50, final=True)
         error = await talker.failed(1)
         kinds = {m["type"] for m in talker.heard}
@@ -536,7 +534,7 @@ async def test_a_result_without_words_has_no_group(harness: Harness) -> None:
         talker = await scenario.talker()
         await scenario.say_utterance(talker, 0)
         await node.answer(await node.job(), text_asr="", text_translated="only this")
-        result = await talker.result(0, PATIENCE_S)
+        result = await talker.result(0, TIMEOUT_S)
         assert "group_id" not in result
         assert (result["text_asr"], result["tts_audio"]) == ("", "")
 
@@ -546,7 +544,7 @@ async def test_a_job_reaches_its_node_with_the_fields_it_must_have(harness: Harn
         node = await scenario.node()
         talker = await scenario.talker()
         await scenario.say_utterance(talker, 0)
-        assert await talker.result(0, PATIENCE_S)
+        assert await talker.result(0, TIMEOUT_S)
         job = node.jobs[0]
         assert set(SAMPLES["to_node"]["job_assign"]) <= set(job)
         assert job["pipeline"] == SAMPLES["to_node"]["job_assign"]["pipeline"]
@@ -580,7 +578,7 @@ async def test_utterance_reaches_its_node_unchanged(harness: Harness) -> None:
         }
         told |= {"lang_a": scenario.src, "lang_b": scenario.tgt}
         await send(talker, told)
-        assert await talker.result(0, PATIENCE_S)
+        assert await talker.result(0, TIMEOUT_S)
         same = set(told) - {"type", "manual_cut"}
         assert {name: node.jobs[0][name] for name in same} == {name: told[name] for name in same}
 
@@ -601,12 +599,12 @@ async def test_binary_frames_are_negotiated_and_read(harness: Harness) -> None:
         await talker.ws.send_bytes(binary(talker, FrameKind.CHUNK, 0, packets))
         await talker.ws.send_bytes(binary(talker, FrameKind.CHUNK, 1, packets))
         await talker.ws.send_bytes(binary(talker, FrameKind.FINAL, 2))
-        assert await talker.result(0, PATIENCE_S)
+        assert await talker.result(0, TIMEOUT_S)
         assert node.jobs[0]["audio"] == bytes(encode_base64(packets * 2)).decode().strip('"')
         await talker.ws.send_bytes(binary(talker, FrameKind.CHUNK, 3, packets, final=True))
-        assert await talker.result(1, PATIENCE_S)
+        assert await talker.result(1, TIMEOUT_S)
         await talker.speak(4, final=True)  # JSON is understood all the same
-        assert await talker.result(2, PATIENCE_S)
+        assert await talker.result(2, TIMEOUT_S)
 
 
 @pytest.mark.parametrize("broken", [b"", b"\x01", b"\x07" + bytes(40), b"\x01\xff" + bytes(30)])
@@ -636,7 +634,7 @@ async def node_lives(scenario: Scenario, node: RawNode) -> None:
     before = len(node.jobs)
     await scenario.say_utterance(talker, 0)
     await node.answer(await node.job(before + 1))
-    assert await talker.result(0, PATIENCE_S)
+    assert await talker.result(0, TIMEOUT_S)
 
 
 @pytest.mark.parametrize("name", [name for name in SAMPLES["node"] if not name.startswith("node_register")])
@@ -661,11 +659,11 @@ async def test_a_node_is_acknowledged_once(harness: Harness, name: str) -> None:
         ws = await scenario.socket(0, "/ws/node")
         register = SAMPLES["node"][name] | {"node_id": None}
         await ws.send_str(json.dumps(register))
-        ack = json.loads((await ws.receive(timeout=PATIENCE_S)).data)
+        ack = json.loads((await ws.receive(timeout=TIMEOUT_S)).data)
         assert (ack["type"], ack["status"]) == ("node_register_ack", "registered")
         assert ack["node_id"].startswith("node-")
         await ws.send_str(json.dumps(register))
-        error = json.loads((await ws.receive(timeout=PATIENCE_S)).data)
+        error = json.loads((await ws.receive(timeout=TIMEOUT_S)).data)
         assert (error["type"], error["code"]) == ("error", "INVALID_MESSAGE")
 
 
@@ -691,7 +689,7 @@ async def test_a_node_registers_and_serves_when_it_sends_only_its_languages(harn
         await node.ws.send_str(bare(sample_of("node", "node_heartbeat") | {"node_id": node.id}, BARE_BEAT))
         talker = await scenario.talker()
         await scenario.say_utterance(talker, 0)
-        assert await talker.result(0, PATIENCE_S)
+        assert await talker.result(0, TIMEOUT_S)
         assert node.of("error") == []
 
 
@@ -702,7 +700,7 @@ async def test_heartbeat_without_lists_keeps_the_registered_lists(harness: Harne
         beat = sample_of("node", "node_heartbeat") | {"node_id": node.id}
         beat["resource_usage"]["running_jobs"] = 3
         await node.ws.send_str(json.dumps({name: beat[name] for name in beat if name not in BARE_BEAT}))
-        (after,) = await wait_until(lambda: told_of(scenario, node, running=3), PATIENCE_S)
+        (after,) = await wait_until(lambda: told_of(scenario, node, running=3), TIMEOUT_S)
         told = ("languages", "ready")
         assert {name: after[name] for name in told} == {name: before[name] for name in told}
 

@@ -21,7 +21,7 @@ from support.gateway import CLOSE, frame, upgrade
 from support.raw_node import SAMPLES as NODE_SAMPLES
 from support.raw_node import Message, RawNode, silent
 from support.redis_servers import KeyInspector, RedisAt
-from support.speech import PATIENCE_S, Harness, Talker, ending, start_harness, with_healthy_client
+from support.speech import TIMEOUT_S, Harness, Talker, ending, start_harness, with_healthy_client
 from support.waiting import wait_until
 
 ODD = "a\x00\x1b[31m\r\n\t\x7f\u2028\ufeff\U0001f600\U0010ffff\"\\'${7*7}<b>"
@@ -86,7 +86,7 @@ class Wire:
         return dict(json.loads(payload))
 
     async def close_code(self) -> int:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while True:
                 opcode, payload = await self.frame()
                 if opcode == CLOSE:
@@ -159,7 +159,7 @@ async def test_invalid_audio_is_answered_and_the_session_goes_on(harness: Harnes
         await talker.say("audio_chunk", **chunk)
         assert (await talker.refused())["code"] == "INVALID_MESSAGE"
         await talker.speak(4, final=True)
-        await talker.result(0, PATIENCE_S)
+        await talker.result(0, TIMEOUT_S)
         assert node.jobs[0]["audio"] == bytes(encode_base64(opus_run([SPOKEN_PACKET] * 7))).decode().strip('"')
 
 
@@ -218,7 +218,7 @@ async def test_client_that_never_reads_is_closed_with_a_retryable_code(harness: 
             metrics = await scenario.get("/api/v1/stats")
             return bool(metrics["sessions"] == 1)  # the healthy one is left
 
-        await wait_until(ended, PATIENCE_S)
+        await wait_until(ended, TIMEOUT_S)
         assert await wire.close_code() == Close.SLOW_CONSUMER
 
 
@@ -299,10 +299,10 @@ async def test_odd_characters_in_session_init_are_accepted_and_echoed(harness: H
         if field == "trace_id":
             assert ack["trace_id"] == ODD
         await talker.speak(5, final=True)
-        assert await talker.result(0, PATIENCE_S)
+        assert await talker.result(0, TIMEOUT_S)
         assert node.jobs[0]["features"] == {ODD: ODD}
         await talker.say("session_close", session_id=talker.session_id, reason=ODD)
-        await talker.until(lambda m: m["type"] == "session_close_ack", PATIENCE_S)
+        await talker.until(lambda m: m["type"] == "session_close_ack", TIMEOUT_S)
 
 
 @pytest.mark.parametrize("field", ["src_lang", "tgt_lang", "lang_a"])
@@ -324,9 +324,9 @@ async def test_odd_characters_of_a_nodes_text_reach_the_client_unchanged(harness
         job = await node.job()
         await node.partial(job, ODD)
         await node.answer(job, text_asr=ODD, text_translated=ODD, tts_format=ODD, extra={"emotion": ODD, ODD: ODD})
-        result = await talker.result(0, PATIENCE_S)
+        result = await talker.result(0, TIMEOUT_S)
         assert (result["text_asr"], result["text_translated"], result["extra"]) == (ODD, ODD, {"emotion": ODD})
-        partial = await talker.until(lambda m: m["type"] == "asr_partial", PATIENCE_S)
+        partial = await talker.until(lambda m: m["type"] == "asr_partial", TIMEOUT_S)
         assert partial["text"] == ODD
         await scenario.say_utterance(talker, 1)
         await node.fail(await node.job(2), ODD, ODD)
@@ -347,7 +347,7 @@ async def test_odd_characters_in_every_text_of_a_node_do_no_harm(harness: Harnes
         talker = await scenario.talker()
         await scenario.say_utterance(talker, 0)
         await node.answer(await node.job())
-        assert await talker.result(0, PATIENCE_S)
+        assert await talker.result(0, TIMEOUT_S)
 
 
 async def test_node_with_an_invalid_id_is_refused(harness: Harness) -> None:
@@ -355,7 +355,7 @@ async def test_node_with_an_invalid_id_is_refused(harness: Harness) -> None:
         for claimed in (ODD, "", "a b", "{node}", "x" * 65, "../../etc"):
             ws = await scenario.socket(path="/ws/node")
             await ws.send_str(json.dumps(NODE_SAMPLES["node_register"] | {"node_id": claimed}))
-            error = json.loads((await ws.receive(timeout=PATIENCE_S)).data)
+            error = json.loads((await ws.receive(timeout=TIMEOUT_S)).data)
             assert (error["type"], error["code"]) == ("error", "INVALID_MESSAGE"), claimed
 
 
@@ -365,7 +365,7 @@ async def test_messages_of_a_node_before_its_registration_have_a_size_limit(harn
         ws = await scenario.socket(path="/ws/node")
         for _ in range(3):
             await ws.send_str(json.dumps(result))
-        end = await ws.receive(timeout=PATIENCE_S)
+        end = await ws.receive(timeout=TIMEOUT_S)
         assert (end.data, end.extra) == (Close.NOT_REGISTERED, "too many messages before node_register")
 
 
@@ -389,9 +389,9 @@ async def test_result_of_a_job_that_was_not_assigned_to_the_node_is_dropped(harn
         async def dropped() -> bool:
             return await scenario.count("dragoman_results_dropped_total{reason=no_driver}") >= 8
 
-        await wait_until(dropped, PATIENCE_S)
+        await wait_until(dropped, TIMEOUT_S)
         await honest.answer(job, text_asr="truth")
-        assert (await talker.result(0, PATIENCE_S))["text_asr"] == "truth"
+        assert (await talker.result(0, TIMEOUT_S))["text_asr"] == "truth"
         assert not [m for m in talker.heard if m["type"] == "asr_partial"]
 
 
@@ -401,7 +401,7 @@ async def test_result_goes_to_the_session_of_its_job_whatever_session_it_names(h
         mine, other = await scenario.talker(), await scenario.talker()
         await scenario.say_utterance(mine, 0)
         await node.answer(await node.job(), session_id=other.session_id, utterance_index=7)
-        assert (await mine.result(0, PATIENCE_S))["session_id"] == mine.session_id
+        assert (await mine.result(0, TIMEOUT_S))["session_id"] == mine.session_id
         await other.pong()
         assert other.heard == []
 
@@ -414,5 +414,5 @@ async def test_oversized_answer_closes_only_its_own_connection(harness: Harness)
         await node.answer(await node.job(), tts_audio="A" * 3_000_000)
         assert await node.closed() == Close.TOO_BIG
         good = await scenario.node()
-        assert (await talker.result(0, PATIENCE_S))["text_asr"] == "said 0"
+        assert (await talker.result(0, TIMEOUT_S))["text_asr"] == "said 0"
         assert len(good.jobs) == 1

@@ -14,7 +14,7 @@ from dragoman.protocol.fields import MAX_ENTRIES
 from dragoman.services.speech.local_nodes import PUBLISH_INTERVAL_S
 from support.raw_node import SAMPLES, Message, RawNode
 from support.redis_servers import KeyInspector, RedisAt
-from support.speech import PATIENCE_S, Harness, closed_with, new_scenario, start_harness, with_healthy_client
+from support.speech import TIMEOUT_S, Harness, closed_with, new_scenario, start_harness, with_healthy_client
 from support.waiting import wait_until
 
 MAX_SESSIONS = 64  # limits.sessions_per_connection
@@ -46,7 +46,7 @@ async def test_connection_has_a_limit_of_sessions_and_may_open_another_after_one
         await talker.say("session_init", client_version="t", platform="web", src_lang="en", tgt_lang="es")
         assert f"has {MAX_SESSIONS} sessions open" in (await talker.refused())["message"]
         await talker.say("session_close", session_id=talker.session_id, reason="done")
-        await talker.until(lambda m: m["type"] == "session_close_ack", PATIENCE_S)
+        await talker.until(lambda m: m["type"] == "session_close_ack", TIMEOUT_S)
         assert (await talker.init())["session_id"]
 
 
@@ -78,7 +78,7 @@ async def test_utterance_may_have_long_audio_but_not_long_features(harness: Harn
         await scenario.say_utterance(talker, 0, features={"x" * 5000: True})
         assert "Field `features`" in (await talker.refused())["message"]
         await scenario.say_utterance(talker, 0, 2000)
-        assert await talker.result(0, PATIENCE_S)
+        assert await talker.result(0, TIMEOUT_S)
 
 
 def boasts() -> dict[str, dict[str, Any]]:
@@ -97,7 +97,7 @@ async def test_node_register_and_heartbeat_have_size_limits(harness: Harness, wh
     async with with_healthy_client(harness) as scenario:
         boaster = await scenario.socket(path="/ws/node")
         await boaster.send_str(json.dumps(SAMPLES["node_register"] | {"node_id": "boaster"} | boasts()[what]))
-        told = await boaster.receive(timeout=PATIENCE_S)
+        told = await boaster.receive(timeout=TIMEOUT_S)
         assert json.loads(told.data)["code"] == "INVALID_MESSAGE"
         node = await scenario.node(node_id="modest")
         await node.ws.send_str(json.dumps(SAMPLES["node_heartbeat"] | {"node_id": "modest"} | boasts()[what]))
@@ -124,7 +124,7 @@ async def test_snapshot_of_a_node_in_redis_is_small_whatever_the_node_sends(harn
         async def known() -> bool:
             return languages[-1].encode() in await kept()
 
-        await wait_until(known, PATIENCE_S)
+        await wait_until(known, TIMEOUT_S)
         assert len(await kept()) < 100_000
 
 
@@ -155,7 +155,7 @@ async def test_fast_heartbeats_are_announced_as_one(harness: Harness) -> None:
             async def latest() -> bool:
                 return b'"s299"' in (await scenario.redis.call("GET", scenario.keys.node_snapshot(node.id)) or b"")
 
-            await wait_until(latest, PATIENCE_S)
+            await wait_until(latest, TIMEOUT_S)
             most = (monotonic() - began) / PUBLISH_INTERVAL_S + 2
             told = 0
             while (message := key_inspector.get_message(timeout=0.2)) is not None:

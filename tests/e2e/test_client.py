@@ -32,12 +32,12 @@ from support.cluster import SPOKEN_PACKET, Cluster, running
 from support.redis_servers import RedisAt
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 QUICK = Timing(backoff_first_s=0.02, backoff_longest_s=0.2, heartbeat_s=0.2)
 
 
 @asynccontextmanager
-async def stage(
+async def environment(
     redis: RedisAt, folder: Path, instances: int = 1, node: dict[str, object] | None = None, **flags: object
 ) -> AsyncIterator[tuple[Cluster, list[InstanceProcess]]]:
     """Instances, and a node that dials in to whichever lives."""
@@ -45,7 +45,7 @@ async def stage(
         here = [await cluster.instance(**flags) for _ in range(instances)]
         cluster.node(*reversed(here), **node or {})
         for one in here:
-            await wait_until(one.node_count, PATIENCE_S)
+            await wait_until(one.node_count, TIMEOUT_S)
         yield cluster, here
 
 
@@ -63,7 +63,7 @@ def here(redis_server: RedisAt, tmp_path_factory: pytest.TempPathFactory) -> Ite
     """An instance with a node, for the tests that break nothing."""
     with asyncio.Runner() as runner, ExitStack() as ends:
         flags: dict[str, object] = UNHURRIED | {"speech__max_duration_ms": 2000}
-        standing = stage(redis_server, tmp_path_factory.mktemp("here"), **flags)  # type: ignore[arg-type]
+        standing = environment(redis_server, tmp_path_factory.mktemp("here"), **flags)  # type: ignore[arg-type]
         _, (instance,) = runner.run(standing.__aenter__())
         ends.callback(lambda: runner.run(standing.__aexit__(None, None, None)))
         yield instance
@@ -119,7 +119,7 @@ async def test_client_streams_a_file_and_gets_every_translation(here: InstancePr
     assert sum(map(audio_ms, results)) == 5000
     assert results[0].text_translated == f"[es] utterance 0 of {session.id}"
     assert results[0].tts_audio
-    await wait_until(lambda: _has_sessions(here, 0), PATIENCE_S)
+    await wait_until(lambda: _has_sessions(here, 0), TIMEOUT_S)
 
 
 async def _has_sessions(instance: InstanceProcess, count: int) -> bool:
@@ -190,7 +190,7 @@ async def test_broken_connection_loses_and_repeats_no_result(
     instances: int, redis_server: RedisAt, tmp_path: Path
 ) -> None:
     random = Random(instances)
-    async with stage(redis_server, tmp_path, instances, speech__binary_frames=True) as (_, here):
+    async with environment(redis_server, tmp_path, instances, speech__binary_frames=True) as (_, here):
         async with session_at(*here) as session:
             spoken_ms = []
             for _ in range(20):
@@ -212,13 +212,13 @@ async def test_broken_connection_loses_and_repeats_no_result(
 
 
 async def test_utterance_in_progress_survives_the_death_of_its_instance(redis_server: RedisAt, tmp_path: Path) -> None:
-    async with stage(redis_server, tmp_path, instances=2) as (_, (a, b)):
+    async with environment(redis_server, tmp_path, instances=2) as (_, (a, b)):
         async with session_at(a, b) as session:
             await session.send(run_of(10), final=True)
             assert (await anext(session.results())).index == 0
             for _ in range(5):
                 await session.send(run_of(10))
-            await wait_until(lambda: _has_heard(a, 7), PATIENCE_S)
+            await wait_until(lambda: _has_heard(a, 7), TIMEOUT_S)
             a.kill()
             assert await back(session) == Resumed(session.id, 5, 0)
             await session.send(run_of(10))
@@ -232,7 +232,7 @@ async def _has_heard(instance: InstanceProcess, frames: int) -> bool:
 
 
 async def test_draining_instance_hands_its_sessions_over(redis_server: RedisAt, tmp_path: Path) -> None:
-    async with stage(redis_server, tmp_path, instances=2) as (_, (a, b)):
+    async with environment(redis_server, tmp_path, instances=2) as (_, (a, b)):
         async with session_at(a, b) as session:
             await session.utterance(run_of(10))
             assert (await anext(session.results())).index == 0
@@ -244,7 +244,7 @@ async def test_draining_instance_hands_its_sessions_over(redis_server: RedisAt, 
 
 
 async def test_session_ends_when_its_client_is_away_for_too_long(redis_server: RedisAt, tmp_path: Path) -> None:
-    async with stage(redis_server, tmp_path, speech__resume_grace_s=0.1) as (_, (here,)):
+    async with environment(redis_server, tmp_path, speech__resume_grace_s=0.1) as (_, (here,)):
         async with session_at(here) as session:
             stay_away(session, here)
             with pytest.raises(SessionLost, match="The session is over"):
@@ -263,7 +263,7 @@ def stay_away(session: Session, instance: InstanceProcess) -> None:
     connect = connector.connect
 
     async def when_it_has(*callbacks: Any) -> Any:
-        await wait_until(lambda: _has_sessions(instance, 0), PATIENCE_S)
+        await wait_until(lambda: _has_sessions(instance, 0), TIMEOUT_S)
         return await connect(*callbacks)
 
     connector.connect = when_it_has  # type: ignore[method-assign, assignment]
@@ -271,7 +271,7 @@ def stay_away(session: Session, instance: InstanceProcess) -> None:
 
 
 async def test_many_sessions_come_back_from_one_dead_instance(redis_server: RedisAt, tmp_path: Path) -> None:
-    async with stage(redis_server, tmp_path, instances=2, node={"slots": 40}) as (_, (a, b)):
+    async with environment(redis_server, tmp_path, instances=2, node={"slots": 40}) as (_, (a, b)):
 
         async def one() -> list[int]:
             async with session_at(a, b) as session:

@@ -35,7 +35,7 @@ from support.waiting import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.cluster]
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 BALANCER = "127.0.0.10"  # an address of this machine that stands for the balancer's
 SECRET, PASSWORD = SECRETS["DRAGOMAN_SECURITY__SECRET"], "r" * 64
 
@@ -92,7 +92,7 @@ def start_redis(tools: Path, port: int, password_file: Path) -> "subprocess.Pope
 
 
 def wait_for_redis(port: int) -> None:
-    until = time.monotonic() + PATIENCE_S
+    until = time.monotonic() + TIMEOUT_S
     while True:
         try:
             with redis.Redis(port=port, protocol=2) as stranger:
@@ -229,7 +229,7 @@ def up(
     async def all_ready() -> None:
         async with new_scenario(deployment) as visitor:
             for name in INSTANCES:
-                await wait_until(lambda: visitor.ready(name), PATIENCE_S, name, aiohttp.ClientError)  # noqa: B023
+                await wait_until(lambda: visitor.ready(name), TIMEOUT_S, name, aiohttp.ClientError)  # noqa: B023
 
     try:
         for name in INSTANCES:
@@ -257,7 +257,7 @@ async def test_the_balancer_is_answered_with_its_header_and_not_without(up: Depl
     for header, status in ((client, b"200"), (check, b"200"), (b"", b"400")):
         reader, writer = await asyncio.open_connection("127.0.0.1", up.ports["dragoman-1"], local_addr=(BALANCER, 0))
         writer.write(header + b"GET /health/ready HTTP/1.1\r\nHost: balancer\r\nConnection: close\r\n\r\n")
-        assert (await asyncio.wait_for(reader.read(), PATIENCE_S)).split()[1] == status
+        assert (await asyncio.wait_for(reader.read(), TIMEOUT_S)).split()[1] == status
         writer.close()
 
 
@@ -276,13 +276,13 @@ async def test_a_message_crosses_from_one_instance_to_another(up: Deployment) ->
 async def test_speech_on_one_instance_is_translated_by_a_node_on_another(up: Deployment) -> None:
     up.start_node("dragoman-1")
     async with new_scenario(up) as visitor:
-        await wait_until(lambda: visitor.knows_the_node("dragoman-2"), PATIENCE_S, "the node")
+        await wait_until(lambda: visitor.knows_the_node("dragoman-2"), TIMEOUT_S, "the node")
         speaker = Speaker(await visitor.socket("dragoman-2", "/ws/session"))
         await speaker.init(token=token("client", "c"))
         await speaker.utterance(0)
-        result = await speaker.result(0, PATIENCE_S)
+        result = await speaker.result(0, TIMEOUT_S)
         assert result["text_translated"]
-        job = await wait_until(lambda: visitor.released("dragoman-3", result["job_id"]), PATIENCE_S)
+        job = await wait_until(lambda: visitor.released("dragoman-3", result["job_id"]), TIMEOUT_S)
         assert (job["node_id"], job["outcome"]) == ("sim-1", "ok")
         assert job["driver"] == (await visitor.get("dragoman-2", "/health/ready"))["instance"]
         assert job["driver"] != (await visitor.get("dragoman-1", "/health/ready"))["instance"]

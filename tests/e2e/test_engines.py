@@ -16,7 +16,7 @@ from support.waiting import alive, wait_for, wait_until
 
 pytestmark = [needs_wheels, needs_espeak, needs_apertium]
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 # The machine may be busy with other tests; how fast a recogniser is, is not what is tested here.
 UNHURRIED: dict[str, object] = {"speech__attempt_timeout_ms": 60_000, "speech__job_timeout_ms": 90_000}
 
@@ -28,9 +28,9 @@ async def test_opus_streamed_by_a_client_comes_back_as_spanish_text_and_speech(
         instance = await cluster.instance(**UNHURRIED)
         local = {"engine": "local", "languages": "en,es", "slots": 1, "job_s": 60}
         cluster.node(instance, **local)
-        await wait_until(instance.node_count, PATIENCE_S)
+        await wait_until(instance.node_count, TIMEOUT_S)
         session = Session(f"ws://127.0.0.1:{instance.port}/ws/session", src="en", tgt="es", audio_format="opus")
-        async with session, asyncio.timeout(PATIENCE_S):
+        async with session, asyncio.timeout(TIMEOUT_S):
             await session.send((await english()).opus())
             await session.cut()
             result = await anext(event async for event in session if isinstance(event, Result))
@@ -47,7 +47,7 @@ def test_demo_uses_real_engines_where_they_are_installed_and_says_so(tmp_path: P
     with serve(tmp_path, "--nodes", "1", "--engine", "auto", "--no-install-engines", command="demo") as demo:
         demo.until("Ctrl-C ends everything.")
         assert "1 local node: offline, English → Spanish, demo quality." in demo.out
-        wait_for(lambda: bool(demo.get("/api/v1/cluster")[1]["nodes"]), "the node", PATIENCE_S)
+        wait_for(lambda: bool(demo.get("/api/v1/cluster")[1]["nodes"]), "the node", TIMEOUT_S)
         code, said, err = answer(tmp_path / "say", "say", "--url", demo.base)
         # On a busy machine the server may also have asked to wait.
         assert (code, err.splitlines()[-1:]) == (0, ["3 utterances translated."]), said
@@ -77,4 +77,4 @@ def test_local_node_leaves_no_process_when_it_ends(tmp_path: Path, signals: int)
         for _ in range(signals):
             os.kill(node.process.pid, 2)
         assert node.exit_code() == 0
-        wait_for(lambda: not any(map(alive, below)), "its processes to end", PATIENCE_S)
+        wait_for(lambda: not any(map(alive, below)), "its processes to end", TIMEOUT_S)

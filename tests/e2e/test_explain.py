@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.client import Result
 from dragoman.tools.verify.processes import InstanceProcess
-from e2e.test_client import run_of, session_at, stage
+from e2e.test_client import environment, run_of, session_at
 from support.redis_servers import RedisAt
 
 
@@ -19,7 +19,7 @@ from support.redis_servers import RedisAt
 def here(redis_server: RedisAt, tmp_path_factory: pytest.TempPathFactory) -> Iterator[InstanceProcess]:
     with asyncio.Runner() as runner, ExitStack() as ends:
         flags: dict[str, Any] = {"speech__max_duration_ms": 500, "node": {"node_id": "n1"}}
-        standing = stage(redis_server, tmp_path_factory.mktemp("here"), **flags)
+        standing = environment(redis_server, tmp_path_factory.mktemp("here"), **flags)
         _, (instance,) = runner.run(standing.__aenter__())
         ends.callback(lambda: runner.run(standing.__aexit__(None, None, None)))
         yield instance

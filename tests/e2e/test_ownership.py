@@ -11,8 +11,8 @@ from dragoman.protocol.codes import Close
 from dragoman.store.keys import Keys
 from support.redis_servers import KeyInspector, RedisAt
 from support.speech import (
-    PATIENCE_S,
     SECRET,
+    TIMEOUT_S,
     Harness,
     Scenario,
     Talker,
@@ -50,7 +50,7 @@ async def resumed(scenario: Scenario, before: Talker, credential: str, secret: s
         "session_resume", session_id=before.session_id, resume_token=secret or before.token, last_seq=before.last_seq,
         token=credential,
     )  # fmt: skip
-    return await after.until(lambda m: m["type"] in ("session_init_ack", "error"), PATIENCE_S)
+    return await after.until(lambda m: m["type"] in ("session_init_ack", "error"), TIMEOUT_S)
 
 
 async def test_only_the_principal_that_opened_a_session_resumes_it(guarded: Harness) -> None:
@@ -96,7 +96,7 @@ async def test_the_tenant_of_a_token_goes_with_node_session_job_and_audit(guarde
         await scenario.node(token=token("node", "gpu", tenant="acme"), node_id="gpu")
         ann = await scenario.talker(token=token(sub="ann", tenant="acme"), resume=True)
         await scenario.say_utterance(ann, 0)
-        result = await ann.result(0, PATIENCE_S)
+        result = await ann.result(0, TIMEOUT_S)
         for at in range(2):  # any instance tells of all of it
             nodes = (await told(scenario, "nodes", at))["nodes"]
             assert {node["node_id"]: node["tenant"] for node in nodes}["gpu"] == "acme"
@@ -117,7 +117,7 @@ async def test_token_without_a_tenant_belongs_to_the_default_tenant(guarded: Har
         await scenario.node(token=token("node", "plain"), node_id="plain")
         ann = await scenario.talker(token=token(sub="ann"), resume=True)
         await scenario.say_utterance(ann, 0)
-        result = await ann.result(0, PATIENCE_S)
+        result = await ann.result(0, TIMEOUT_S)
         assert (await told(scenario, f"jobs/{result['job_id']}"))["tenant"] == "default"
 
 

@@ -19,11 +19,11 @@ import pytest
 
 from dragoman.protocol.audio import SILENCE_PACKET, opus_run
 from dragoman.tools.verify.processes import InstanceProcess
-from e2e.test_client import UNHURRIED, stage, wav_of
+from e2e.test_client import UNHURRIED, environment, wav_of
 from support.redis_servers import RedisAt
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def here(redis_server: RedisAt, tmp_path_factory: pytest.TempPathFactory) -> Ite
     """Cuts early, so that there is something to see early."""
     with asyncio.Runner() as runner, ExitStack() as ends:
         flags: dict[str, Any] = UNHURRIED | {"speech__max_duration_ms": 600}
-        standing = stage(redis_server, tmp_path_factory.mktemp("here"), **flags)
+        standing = environment(redis_server, tmp_path_factory.mktemp("here"), **flags)
         _, (instance,) = runner.run(standing.__aenter__())
         ends.callback(lambda: runner.run(standing.__aexit__(None, None, None)))
         yield instance
@@ -101,7 +101,7 @@ async def test_say_explains_in_one_sentence_that_no_node_serves_the_pair(here: I
     assert status == 1
     sentence = "dragoman: No node translates en → fr (no node for this job: no node in pool). Is one connected?"
     assert err.splitlines()[-1].startswith(sentence)
-    await wait_until(lambda: no_session_is_left(here), PATIENCE_S)
+    await wait_until(lambda: no_session_is_left(here), TIMEOUT_S)
 
 
 async def test_say_refuses_an_invalid_language_in_one_sentence(here: InstanceProcess, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ async def test_ctrl_c_stops_speaking_and_closes_the_session(here: InstanceProces
     assert f"{translated} utterance" in err.decode()
     assert "Traceback" not in err.decode()
     assert first.startswith(b"   0  ")
-    await wait_until(lambda: no_session_is_left(here), PATIENCE_S)
+    await wait_until(lambda: no_session_is_left(here), TIMEOUT_S)
 
 
 async def test_say_ends_without_an_error_when_its_output_is_closed(here: InstanceProcess, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ async def test_say_ends_without_an_error_when_its_output_is_closed(here: Instanc
     os.close(reads)
     _, err = await process.communicate()
     assert (process.returncode, err) == (1, b"")
-    await wait_until(lambda: no_session_is_left(here), PATIENCE_S)
+    await wait_until(lambda: no_session_is_left(here), TIMEOUT_S)
 
 
 async def test_say_shows_the_transcript_above_a_bar_on_a_terminal(here: InstanceProcess, tmp_path: Path) -> None:

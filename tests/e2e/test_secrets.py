@@ -23,7 +23,7 @@ OLD = "the-old-secret-which-is-long-enough-for-hs256"
 NEW = "the-new-secret-which-is-long-enough-for-hs256"
 WORKERS = 2
 TRIES = 8  # connections, so that each worker gets some
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 def minted(folder: Path, secret: str, *args: str) -> str:
@@ -33,7 +33,7 @@ def minted(folder: Path, secret: str, *args: str) -> str:
     return out.strip()
 
 
-class House:
+class RunningServer:
     """A server whose secrets stand in a file."""
 
     def __init__(self, folder: Path) -> None:
@@ -50,7 +50,7 @@ class House:
         fresh.write_text("\n".join(secrets) + "\n")
         fresh.replace(self.file)
         self.changes += WORKERS
-        await wait_until(lambda: len(self.told()) == self.changes, PATIENCE_S)
+        await wait_until(lambda: len(self.told()) == self.changes, TIMEOUT_S)
         assert self.told()[-1]["accepted"] == [name_of(secret) for secret in secrets]
 
     def told(self) -> list[dict[str, object]]:
@@ -66,7 +66,7 @@ class House:
         """The close code with which this first message is answered; None if it is not."""
         async with self.connected(path) as ws:
             await ws.send_str(json.dumps(first))
-            while (frame := await ws.receive(PATIENCE_S)).type is aiohttp.WSMsgType.TEXT:
+            while (frame := await ws.receive(TIMEOUT_S)).type is aiohttp.WSMsgType.TEXT:
                 if json.loads(frame.data)["type"] in ("session_init_ack", "AUTH_OK", "node_register_ack"):
                     return None
             return ws.close_code
@@ -76,43 +76,43 @@ INIT = {"type": "session_init", "client_version": "t", "platform": "web", "src_l
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    made = House(tmp_path)
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    made = RunningServer(tmp_path)
     with made.server:
         yield made
 
 
 @pytest.mark.timeout(180)
-async def test_secret_rotation_disconnects_no_client(house: House) -> None:
-    folder, base = house.folder, house.base
+async def test_secret_rotation_disconnects_no_client(server: RunningServer) -> None:
+    folder, base = server.folder, server.base
     node_env = {"DRAGOMAN_NODE_TOKEN": minted(folder, OLD, "node", "--node-id", "n")}
     node_args = ("node", "--url", f"ws://{base}/ws/node", "--node-id", "n", "--languages", "en,es", "--delay-ms", "5")
     olds = {kind: minted(folder, OLD, kind, "--subject", "ann") for kind in ("client", "operator")}
     old_chat = minted(folder, OLD, "client", "--user-id", "42")
     with Dragoman(folder / "node", *node_args, env=node_env) as node:
         node.until(" as n: ")
-        async with house.connected("/ws/session") as ws, house.connected("/ws") as chat_ws:
+        async with server.connected("/ws/session") as ws, server.connected("/ws") as chat_ws:
             speaker, writer = Speaker(ws), ChatSpeaker(42, chat_ws)
             await speaker.init(token=olds["client"], resume=True)
             await writer.auth(old_chat)
             await _still_heard(speaker, writer, 0)
 
-            await house.put(OLD, NEW)  # every instance accepts the new one before anybody signs with it
+            await server.put(OLD, NEW)  # every instance accepts the new one before anybody signs with it
             await _still_heard(speaker, writer, 1)
-            await house.put(NEW, OLD)
+            await server.put(NEW, OLD)
             await _still_heard(speaker, writer, 2)
             news = {kind: minted(folder, NEW, kind, "--subject", "ann") for kind in ("client", "operator")}
             for token in (olds["client"], news["client"]):
-                assert await _codes(house, "/ws/session", INIT | {"token": token}) == {None}
+                assert await _codes(server, "/ws/session", INIT | {"token": token}) == {None}
 
-            await house.put(NEW)
+            await server.put(NEW)
             await _still_heard(speaker, writer, 3)
-            await _the_old_is_over(house, olds, old_chat)
-            assert await _codes(house, "/ws/session", INIT | {"token": news["client"]}) == {None}
+            await _the_old_is_over(server, olds, old_chat)
+            assert await _codes(server, "/ws/session", INIT | {"token": news["client"]}) == {None}
             assert (await _status(base, news["operator"])) == {200}
             await _still_heard(speaker, writer, 4)
-    assert OLD not in house.server.err + house.server.out
-    assert NEW not in house.server.err + house.server.out
+    assert OLD not in server.server.err + server.server.out
+    assert NEW not in server.server.err + server.server.out
 
 
 async def _still_heard(speaker: Speaker, writer: ChatSpeaker, index: int) -> None:
@@ -123,18 +123,18 @@ async def _still_heard(speaker: Speaker, writer: ChatSpeaker, index: int) -> Non
     await writer.expect("ACK", clientMsgId=name, ackType="saved")
 
 
-async def _codes(house: House, path: str, first: Mapping[str, object]) -> set[int | None]:
-    return set(await asyncio.gather(*(house.code_at(path, first) for _ in range(TRIES))))
+async def _codes(server: RunningServer, path: str, first: Mapping[str, object]) -> set[int | None]:
+    return set(await asyncio.gather(*(server.code_at(path, first) for _ in range(TRIES))))
 
 
-async def _the_old_is_over(house: House, olds: dict[str, str], old_chat: str) -> None:
-    node = minted(house.folder, OLD, "node", "--node-id", "m")
+async def _the_old_is_over(server: RunningServer, olds: dict[str, str], old_chat: str) -> None:
+    node = minted(server.folder, OLD, "node", "--node-id", "m")
     refused = {int(Close.UNAUTHORIZED)}
-    assert await _codes(house, "/ws/session", INIT | {"token": olds["client"]}) == refused
-    assert await _codes(house, "/ws/session", INIT | {"token": old_chat}) == refused
-    assert await _codes(house, "/ws/node", SAMPLES["node_register"] | {"token": node, "node_id": "m"}) == refused
-    assert await _codes(house, "/ws", {"type": "AUTH", "token": old_chat}) == refused
-    assert await _status(house.base, olds["operator"]) == {401}
+    assert await _codes(server, "/ws/session", INIT | {"token": olds["client"]}) == refused
+    assert await _codes(server, "/ws/session", INIT | {"token": old_chat}) == refused
+    assert await _codes(server, "/ws/node", SAMPLES["node_register"] | {"token": node, "node_id": "m"}) == refused
+    assert await _codes(server, "/ws", {"type": "AUTH", "token": old_chat}) == refused
+    assert await _status(server.base, olds["operator"]) == {401}
 
 
 async def _status(base: str, operator: str) -> set[int]:
@@ -186,18 +186,20 @@ def test_serve_refuses_a_public_address_without_a_secret(
     assert not (tmp_path / "data").exists(), "nothing was begun"
 
 
-def test_exposed_check_reports_what_a_running_server_answers_without_a_token(house: House, tmp_path: Path) -> None:
+def test_exposed_check_reports_what_a_running_server_answers_without_a_token(
+    server: RunningServer, tmp_path: Path
+) -> None:
     args = (
         "config",
         "check",
         "--exposed",
         "--url",
-        f"http://{house.base}",
+        f"http://{server.base}",
         "--set",
         "server.trusted_proxies=192.0.2.9",
     )
-    house.file.chmod(0o600)
-    code, out, err = answer(tmp_path / "check", *args, "--set", f"security.secret_file={house.file}")
+    server.file.chmod(0o600)
+    code, out, err = answer(tmp_path / "check", *args, "--set", f"security.secret_file={server.file}")
     assert code == 1
     assert "1 of 16 requirements" in err, out + err
     lines = [line.split(":")[0] for line in out.splitlines()[1:]]

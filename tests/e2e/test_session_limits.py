@@ -9,8 +9,8 @@ from dragoman.protocol.codes import Close
 from support.redis_servers import KeyInspector, RedisAt
 from support.speech import (
     ACKING,
-    PATIENCE_S,
     SECRET,
+    TIMEOUT_S,
     Harness,
     Scenario,
     Talker,
@@ -52,7 +52,7 @@ def laptop(
 async def asked(talker: Talker, **fields: object) -> dict[str, Any]:
     """The answer to a session_init."""
     await talker.say("session_init", **INIT | fields)
-    return await talker.until(lambda m: m["type"] in ("session_init_ack", "error"), PATIENCE_S)
+    return await talker.until(lambda m: m["type"] in ("session_init_ack", "error"), TIMEOUT_S)
 
 
 async def opened_and_left(scenario: Scenario, count: int, **fields: object) -> list[dict[str, Any]]:
@@ -67,7 +67,7 @@ async def opened_and_left(scenario: Scenario, count: int, **fields: object) -> l
 
 async def is_there(talker: Talker, session_id: str) -> bool:
     await talker.say("client_heartbeat", session_id=session_id, timestamp=1)
-    answer = await talker.until(lambda m: m["type"] in ("server_heartbeat", "error"), PATIENCE_S)
+    answer = await talker.until(lambda m: m["type"] in ("server_heartbeat", "error"), TIMEOUT_S)
     return bool(answer["type"] == "server_heartbeat")
 
 
@@ -93,7 +93,7 @@ async def test_session_of_a_client_that_only_says_it_is_a_gateway_ends_with_its_
         async def is_over() -> bool:
             return not await is_there(talker, told["session_id"])
 
-        await wait_until(is_over, PATIENCE_S)
+        await wait_until(is_over, TIMEOUT_S)
 
 
 async def test_session_limit_of_a_principal_counts_sessions_without_a_connection(shared: Harness) -> None:
@@ -113,7 +113,7 @@ async def test_client_that_was_refused_a_session_keeps_its_connection_and_may_op
         first = talker.session_id
         assert types([await asked(talker) for _ in range(3)]) == ["session_init_ack"] * 2 + ["error"]
         await talker.say("session_close", session_id=first, reason="done")
-        await talker.until(lambda m: m["type"] == "session_close_ack", PATIENCE_S)
+        await talker.until(lambda m: m["type"] == "session_close_ack", TIMEOUT_S)
         assert (await asked(talker))["type"] == "session_init_ack"
 
 
@@ -124,7 +124,7 @@ async def test_closed_session_counts_as_long_as_it_can_be_resumed(shared: Harnes
         for _ in range(3):
             session_id = (await asked(talker, resume=True))["session_id"]
             await talker.say("session_close", session_id=session_id, reason="done")
-            await talker.until(lambda m: m["type"] == "session_close_ack", PATIENCE_S)
+            await talker.until(lambda m: m["type"] == "session_close_ack", TIMEOUT_S)
         assert (await asked(talker, resume=True))["code"] == "LIMIT_EXCEEDED"
 
 
@@ -139,9 +139,9 @@ async def test_session_is_not_resumed_where_its_client_has_as_many_as_it_may_hav
         assert (await back.refused())["code"] == "LIMIT_EXCEEDED"
         assert await elsewhere.pong(), "it goes on where it is"
         await here[0].say("session_close", session_id=here[0].session_id, reason="done")
-        await here[0].until(lambda m: m["type"] == "session_close_ack", PATIENCE_S)
+        await here[0].until(lambda m: m["type"] == "session_close_ack", TIMEOUT_S)
         await back.say("session_resume", **resume)
-        assert (await back.until(lambda m: m["type"] == "session_init_ack", PATIENCE_S))["resumed"]
+        assert (await back.until(lambda m: m["type"] == "session_init_ack", TIMEOUT_S))["resumed"]
 
 
 async def test_sessions_of_a_gateway_outlive_their_connections_up_to_a_limit_of_its_own(shared: Harness) -> None:
@@ -155,7 +155,7 @@ async def test_sessions_of_a_gateway_outlive_their_connections_up_to_a_limit_of_
             sender = await known(scenario, gateway, at)
             sender.session_id = answers[0]["session_id"]
             await scenario.say_utterance(sender, at)
-            assert await sender.result(at, PATIENCE_S)
+            assert await sender.result(at, TIMEOUT_S)
 
 
 async def test_oldest_sessions_without_a_connection_end_when_others_need_their_room(laptop: Harness) -> None:
@@ -165,7 +165,7 @@ async def test_oldest_sessions_without_a_connection_end_when_others_need_their_r
             return await scenario.count("dragoman_sessions_detached") == 6
 
         left = await opened_and_left(scenario, 6, platform="api-gateway")
-        await wait_until(detached, PATIENCE_S)
+        await wait_until(detached, TIMEOUT_S)
         talkers = [await scenario.talker() for _ in range(4)]
         late = await scenario.bare_talker()
         await late.say("session_init", **INIT)

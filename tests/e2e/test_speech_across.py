@@ -10,7 +10,7 @@ import pytest
 from support.cluster import running
 from support.raw_node import thorough
 from support.redis_servers import CLUSTER, FIXTURE_OF, KeyInspector, RedisAt
-from support.speech import ACKING, PATIENCE_S, Harness, new_scenario, start_harness
+from support.speech import ACKING, TIMEOUT_S, Harness, new_scenario, start_harness
 from support.waiting import wait_until
 
 A, B = 0, 1
@@ -38,7 +38,7 @@ async def test_a_turn_on_one_instance_stays_on_its_node_on_the_other(harness: Ha
             await talker.speak(500)
         await talker.speak(5, final=True)
         for index in range(4):
-            assert await talker.result(index, PATIENCE_S)
+            assert await talker.result(index, TIMEOUT_S)
         assert sorted(len(node.jobs) for node in nodes) == [0, 0, 0, 4]
 
 
@@ -50,11 +50,11 @@ async def test_sessions_on_both_instances_share_the_nodes_of_both(harness: Harne
             for talker in talkers:
                 await scenario.say_utterance(talker, index)
             for talker in talkers:
-                assert await talker.result(index, PATIENCE_S)
+                assert await talker.result(index, TIMEOUT_S)
         assert sum(len(node.jobs) for node in nodes) == 100
         assert all(node.jobs for node in nodes)
-        await wait_until(lambda: scenario.all_free(nodes), PATIENCE_S)
-        await wait_until(lambda: scenario.inboxes_are_done(), PATIENCE_S)
+        await wait_until(lambda: scenario.all_free(nodes), TIMEOUT_S)
+        await wait_until(lambda: scenario.inboxes_are_done(), TIMEOUT_S)
 
 
 async def test_large_utterance_reaches_the_other_instance_unchanged(harness: Harness) -> None:
@@ -66,7 +66,7 @@ async def test_large_utterance_reaches_the_other_instance_unchanged(harness: Har
         await talker.say(
             "utterance", session_id=talker.session_id, utterance_index=0, manual_cut=True, audio=audio, **told
         )
-        await talker.result(0, PATIENCE_S)
+        await talker.result(0, TIMEOUT_S)
         assert node.jobs[0]["audio"] == audio
 
 
@@ -80,7 +80,7 @@ async def test_utterance_from_another_socket_is_answered_there_on_either_instanc
             sender = await scenario.bare_talker(at)
             sender.session_id = opener.session_id
             await scenario.say_utterance(sender, index)
-            result = await sender.result(index, PATIENCE_S)
+            result = await sender.result(index, TIMEOUT_S)
             assert (result["session_id"], result["utterance_index"]) == (opener.session_id, index)
 
 
@@ -88,7 +88,7 @@ async def test_utterance_is_translated_by_a_node(redis_server: RedisAt, tmp_path
     async with running(redis_server, tmp_path) as cluster:
         here = await cluster.instance()
         cluster.node(here)
-        await wait_until(here.node_count, patience_s=30)
+        await wait_until(here.node_count, timeout_s=30)
         speaker = await cluster.speaker(here)
         await speaker.utterance(0)
         result = await speaker.result(0)
@@ -103,7 +103,7 @@ async def test_a_node_on_one_instance_serves_a_session_on_another(redis_server: 
     async with running(redis_server, tmp_path) as cluster:
         a, b = await cluster.instance(), await cluster.instance()
         cluster.node(a)
-        await wait_until(b.node_count, patience_s=30)
+        await wait_until(b.node_count, timeout_s=30)
         speaker = await cluster.speaker(b)
         for index in range(5):
             await speaker.utterance(index)

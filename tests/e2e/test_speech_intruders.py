@@ -14,8 +14,8 @@ from dragoman.protocol.codes import Close
 from support.raw_node import SAMPLES as NODE_SAMPLES
 from support.redis_servers import KeyInspector, RedisAt
 from support.speech import (
-    PATIENCE_S,
     SECRET,
+    TIMEOUT_S,
     Harness,
     Talker,
     closed_with,
@@ -98,7 +98,7 @@ async def test_token_is_read_from_the_first_message_the_header_or_the_query(guar
             (await scenario.socket(path=f"/ws/session?token={token()}"), {}),
         ):
             await ws.send_str(json.dumps({"type": "session_init", **told, **fields}))
-            assert json.loads((await ws.receive(timeout=PATIENCE_S)).data)["type"] == "session_init_ack"
+            assert json.loads((await ws.receive(timeout=TIMEOUT_S)).data)["type"] == "session_init_ack"
 
 
 async def test_node_that_claims_the_id_of_another_is_refused(guarded: Harness) -> None:
@@ -110,7 +110,7 @@ async def test_node_that_claims_the_id_of_another_is_refused(guarded: Harness) -
         assert await closed_with(ws) == Close.NODE_ID_CONFLICT
         talker = await scenario.talker(token=token())
         await scenario.say_utterance(talker, 0)
-        assert await talker.result(0, PATIENCE_S)
+        assert await talker.result(0, TIMEOUT_S)
         assert len(victim.jobs) == 1
 
 
@@ -139,7 +139,7 @@ async def test_session_of_another_principal_cannot_be_used(guarded: Harness, typ
             assert (await villain.refused())["code"] == "INVALID_SESSION"
             assert await villain.pong()
         await scenario.say_utterance(victim, 0)
-        assert await victim.result(0, PATIENCE_S)
+        assert await victim.result(0, TIMEOUT_S)
 
 
 async def test_same_principal_may_use_its_session_on_another_socket(guarded: Harness) -> None:
@@ -149,7 +149,7 @@ async def test_same_principal_may_use_its_session_on_another_socket(guarded: Har
         sender = Talker(await scenario.socket(headers={"Authorization": f"Bearer {token()}"}))
         sender.session_id = owner.session_id
         await scenario.say_utterance(sender, 0)
-        assert await sender.result(0, PATIENCE_S)
+        assert await sender.result(0, TIMEOUT_S)
 
 
 async def test_hundreds_of_connections_without_a_token_are_closed_in_time(guarded: Harness) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from support.raw_node import Message, RawNode, at_once, silent
 from support.redis_servers import FIXTURE_OF, LONG_CLUSTER, KeyInspector
-from support.speech import ACKING, PATIENCE_S, Harness, Scenario, Talker, new_scenario, start_harness
+from support.speech import ACKING, TIMEOUT_S, Harness, Scenario, Talker, new_scenario, start_harness
 from support.waiting import wait_until
 
 QUICK: dict[str, object] = {
@@ -48,8 +48,8 @@ async def speak(scenario: Scenario, first: RawNode) -> Talker:
 
 async def moved_to(scenario: Scenario, talker: Talker, node: RawNode) -> dict[str, str]:
     """The record of utterance 0, which was answered by `node` in a second attempt."""
-    result = await talker.result(0, PATIENCE_S)
-    record = await wait_until(lambda: scenario.released(result["job_id"]), PATIENCE_S)
+    result = await talker.result(0, TIMEOUT_S)
+    record = await wait_until(lambda: scenario.released(result["job_id"]), TIMEOUT_S)
     assert (record["node_id"], record["attempt"], record["outcome"]) == (node.id, "2", "ok")
     return dict(record)
 
@@ -64,7 +64,7 @@ async def test_a_job_that_is_not_acknowledged_goes_to_another_node(harness: Harn
         talker = await speak(scenario, deaf)
         good = await scenario.node(at, features=ACKING)
         record = await moved_to(scenario, talker, good)
-        await wait_until(lambda: deaf.cancelled == [record["job_id"]], PATIENCE_S)
+        await wait_until(lambda: deaf.cancelled == [record["job_id"]], TIMEOUT_S)
         assert await scenario.reserved(deaf) == 0
         assert [job["attempt_id"] for job in good.jobs] == [2]
 
@@ -84,13 +84,13 @@ async def test_an_attempt_that_takes_too_long_goes_to_another_node_and_its_late_
         await stuck.answer(stuck.jobs[0], text_translated="late")
         await good.ack(again)
         await good.answer(again, text_translated="in time")
-        result = await talker.result(0, PATIENCE_S)
+        result = await talker.result(0, TIMEOUT_S)
         assert result["text_translated"] == "in time"
 
         async def counted() -> bool:
             return await scenario.count("dragoman_results_dropped_total{reason=no_driver}", at) == dropped + 1
 
-        await wait_until(counted, PATIENCE_S)
+        await wait_until(counted, TIMEOUT_S)
         await talker.pong()
         assert not [m for m in talker.heard if m["type"] == "translation_result"]
 
@@ -123,7 +123,7 @@ async def test_node_that_reconnects_in_time_delivers_its_finished_results(harnes
             work=silent,
         )
         await back.answer(node.jobs[0])
-        result = await talker.result(0, PATIENCE_S)
+        result = await talker.result(0, TIMEOUT_S)
         assert (await scenario.job(result["job_id"]))["attempt"] == "1"
         await back.close()
 
@@ -141,7 +141,7 @@ async def test_a_job_whose_model_is_missing_goes_elsewhere_and_the_node_cools_do
         for index in range(8):
             await scenario.say_utterance(there, index)
         for index in range(8):
-            assert await there.result(index, PATIENCE_S)
+            assert await there.result(index, TIMEOUT_S)
         assert len(bare.jobs) == 1
         assert len(good.jobs) == 8
 
@@ -173,14 +173,14 @@ async def test_expired_job_gets_an_error_with_the_trace_of_the_session(harness: 
             "utterance_index": 0,
             "trace_id": "trace-of-the-job",
         }
-        record = await wait_until(lambda: scenario.released(told["job_id"]), PATIENCE_S)
+        record = await wait_until(lambda: scenario.released(told["job_id"]), TIMEOUT_S)
         assert record["code"] == "JOB_TIMEOUT"
         assert record["outcome"] in ("expired", "failed")
         given = [node for node in nodes if node.jobs]
         assert len(given) >= 2
         for node in given:
-            await wait_until(lambda: node.cancelled == [told["job_id"]], PATIENCE_S)  # noqa: B023
-        await wait_until(lambda: scenario.all_free(nodes), PATIENCE_S)
+            await wait_until(lambda: node.cancelled == [told["job_id"]], TIMEOUT_S)  # noqa: B023
+        await wait_until(lambda: scenario.all_free(nodes), TIMEOUT_S)
 
 
 async def test_a_job_without_a_node_fails_after_its_wait_and_the_next_cut_works(harness: Harness) -> None:
@@ -193,7 +193,7 @@ async def test_a_job_without_a_node_fails_after_its_wait_and_the_next_cut_works(
         assert "no node in pool" in error["message"]
         await scenario.node(features=ACKING)
         await talker.speak(5, final=True)
-        assert await talker.result(1, PATIENCE_S)
+        assert await talker.result(1, TIMEOUT_S)
 
 
 async def test_session_is_paused_and_then_gets_an_error_when_all_nodes_are_full(harness: Harness) -> None:
@@ -203,7 +203,7 @@ async def test_session_is_paused_and_then_gets_an_error_when_all_nodes_are_full(
         await scenario.say_utterance(holder, 0)
         assert await holder.event("NODE_ACCEPTED")
         await scenario.say_utterance(waiting, 0)
-        pressed = await waiting.until(lambda m: m["type"] == "backpressure", PATIENCE_S)
+        pressed = await waiting.until(lambda m: m["type"] == "backpressure", TIMEOUT_S)
         assert (pressed["action"], pressed["resume_after_ms"]) == ("PAUSE", 1000)
         error = await waiting.failed()
         assert error["code"] == "NO_AVAILABLE_NODE"
@@ -220,7 +220,7 @@ async def test_error_of_a_node_reaches_the_client_with_its_message(harness: Harn
         assert (error["code"], error["message"]) == ("PROCESSING_ERROR", "Opus decoding failed")
         await scenario.say_utterance(talker, 1)
         await node.answer(await node.job(2))
-        assert await talker.result(1, PATIENCE_S)
+        assert await talker.result(1, TIMEOUT_S)
 
 
 @pytest.mark.parametrize("at", [0, 1], ids=["same instance", "across"])
@@ -229,8 +229,8 @@ async def test_jobs_of_an_ended_session_are_cancelled_at_their_node(harness: Har
         node = await scenario.node(at, features=ACKING, work=ack_only)
         talker = await speak(scenario, node)
         await talker.ws.close()
-        await wait_until(lambda: node.cancelled == [node.jobs[0]["job_id"]], PATIENCE_S)
-        record = await wait_until(lambda: scenario.released(node.jobs[0]["job_id"]), PATIENCE_S)
+        await wait_until(lambda: node.cancelled == [node.jobs[0]["job_id"]], TIMEOUT_S)
+        record = await wait_until(lambda: scenario.released(node.jobs[0]["job_id"]), TIMEOUT_S)
         assert record["outcome"] == "cancelled"
         assert await scenario.reserved(node) == 0
 
@@ -246,7 +246,7 @@ async def test_the_events_of_an_utterance_come_in_order(harness: Harness) -> Non
         await scenario.node(features=ACKING, work=work)
         talker = await scenario.talker()
         await scenario.say_utterance(talker, 0)
-        result = await talker.result(0, PATIENCE_S)
+        result = await talker.result(0, TIMEOUT_S)
         order = [m["event"] if m["type"] == "ui_event" else m["type"] for m in talker.heard]
         assert order == ["DISPATCHED", "NODE_ACCEPTED", "asr_partial", "ASR_FINAL", "NMT_DONE"]
         assert {m["job_id"] for m in talker.heard} == {result["job_id"]}
@@ -267,9 +267,9 @@ async def test_many_jobs_on_both_instances_all_end_and_leave_no_slot_taken(harne
         bad[2].die()
         for talker in talkers:
             for index in range(10):
-                assert await talker.result(index, PATIENCE_S)
+                assert await talker.result(index, TIMEOUT_S)
         assert sum(len(node.jobs) for node in good) == 100
-        await wait_until(lambda: scenario.all_free([*good, *bad]), PATIENCE_S)
+        await wait_until(lambda: scenario.all_free([*good, *bad]), TIMEOUT_S)
 
 
 async def test_a_node_that_is_not_ready_for_a_step_is_not_asked_for_it(harness: Harness) -> None:
@@ -279,7 +279,7 @@ async def test_a_node_that_is_not_ready_for_a_step_is_not_asked_for_it(harness: 
         talker = await scenario.talker()
         pipeline = {"use_asr": True, "use_nmt": False, "use_tts": False}
         await scenario.say_utterance(talker, 0, pipeline=pipeline)
-        assert await talker.result(0, PATIENCE_S)
+        assert await talker.result(0, TIMEOUT_S)
         await scenario.say_utterance(talker, 1)
         assert (await talker.failed(1))["code"] == "NO_AVAILABLE_NODE"
         assert len(hears.jobs) == 1
@@ -291,21 +291,21 @@ async def test_node_without_speech_synthesis_serves_text_when_no_other_node_can(
         await ready_only_for(scenario, mute, ["asr", "nmt"])
         talker = await scenario.talker()
         await scenario.say_utterance(talker, 0)
-        result = await talker.result(0, PATIENCE_S)
+        result = await talker.result(0, TIMEOUT_S)
         assert result["text_translated"]
         assert result["tts_audio"] == ""
         assert mute.jobs[0]["pipeline"]["use_tts"] is False
         speaks = await scenario.node(features=ACKING)
         for index in range(1, 6):
             await scenario.say_utterance(talker, index)
-            assert await talker.result(index, PATIENCE_S)
+            assert await talker.result(index, TIMEOUT_S)
         assert [job["pipeline"]["use_tts"] for job in speaks.jobs] == [True] * 5
 
 
 async def ready_only_for(scenario: Scenario, node: RawNode, kinds: list[str]) -> None:
     can = [{"type": kind, "ready": kind in kinds} for kind in ("asr", "nmt", "semantic", "tts")]
     await node.beat((scenario.src, scenario.tgt), capability_by_type=can)
-    await wait_until(lambda: is_ready_for(scenario, node, kinds), PATIENCE_S)
+    await wait_until(lambda: is_ready_for(scenario, node, kinds), TIMEOUT_S)
 
 
 async def is_ready_for(scenario: Scenario, node: RawNode, kinds: list[str]) -> bool:
@@ -321,7 +321,7 @@ async def test_two_way_sessions_need_a_node_for_both_directions(harness: Harness
         assert (await talker.failed(0))["code"] == "NO_AVAILABLE_NODE"
         both = await scenario.node()
         await talker.speak(5, final=True)
-        assert await talker.result(1, PATIENCE_S)
+        assert await talker.result(1, TIMEOUT_S)
         assert (len(one_way.jobs), len(both.jobs)) == (0, 1)
         assert (both.jobs[0]["src_lang"], both.jobs[0]["lang_a"], both.jobs[0]["lang_b"]) == (
             "auto",

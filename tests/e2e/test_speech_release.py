@@ -6,7 +6,7 @@ import pytest
 
 from support.raw_node import Message, RawNode, silent
 from support.redis_servers import FIXTURE_OF, LONG_CLUSTER, KeyInspector
-from support.speech import ACKING, PATIENCE_S, Harness, after, new_scenario, start_harness
+from support.speech import ACKING, TIMEOUT_S, Harness, after, new_scenario, start_harness
 from support.waiting import wait_until
 
 WINDOW_MS = 1200
@@ -48,10 +48,10 @@ async def test_two_jobs_of_a_session_on_a_node_with_two_slots_are_both_sent_howe
         await scenario.say_utterance(talker, 0, packets=100)
         await scenario.say_utterance(talker, 1, packets=10)
         await node.job(2)
-        await wait_until(after(window()), PATIENCE_S)  # more than the window between the two answers
+        await wait_until(after(window()), TIMEOUT_S)  # more than the window between the two answers
         await node.answer(node.jobs[0])
         await node.answer(node.jobs[1])
-        results = [await talker.result(index, PATIENCE_S) for index in (0, 1)]
+        results = [await talker.result(index, TIMEOUT_S) for index in (0, 1)]
         assert ["backfilled" in result for result in results] == [False, False]
 
 
@@ -62,7 +62,7 @@ async def test_two_jobs_of_a_session_on_the_simulated_node_are_both_sent(harness
         talker = await scenario.talker()
         await scenario.say_utterance(talker, 0, packets=100)
         await scenario.say_utterance(talker, 1, packets=10)
-        results = [await talker.result(index, PATIENCE_S) for index in (0, 1)]
+        results = [await talker.result(index, TIMEOUT_S) for index in (0, 1)]
         assert [result["utterance_index"] for result in results] == [0, 1]
         assert not any(result.get("backfilled") for result in results)
 
@@ -75,9 +75,9 @@ async def test_later_result_is_sent_at_once_and_the_earlier_one_is_backfilled(ha
         await scenario.say_utterance(talker, 1)
         await node.job(2)
         await node.answer(node.jobs[1])
-        assert "backfilled" not in await talker.result(1, PATIENCE_S)
+        assert "backfilled" not in await talker.result(1, TIMEOUT_S)
         await node.answer(node.jobs[0])
-        assert (await talker.result(0, PATIENCE_S))["backfilled"] is True
+        assert (await talker.result(0, TIMEOUT_S))["backfilled"] is True
 
 
 async def test_late_result_is_dropped_after_the_release_window(harness: Harness) -> None:
@@ -90,17 +90,17 @@ async def test_late_result_is_dropped_after_the_release_window(harness: Harness)
         late = await scenario.count("dragoman_release_total{state=late}")
         skipped = await scenario.count("dragoman_release_total{state=skipped}")
         await node.answer(node.jobs[1])
-        await talker.result(1, PATIENCE_S)
+        await talker.result(1, TIMEOUT_S)
 
         async def counted(state: str, before: float) -> bool:
             return await scenario.count(f"dragoman_release_total{{state={state}}}") == before + 1
 
-        await wait_until(lambda: counted("skipped", skipped), PATIENCE_S)
+        await wait_until(lambda: counted("skipped", skipped), TIMEOUT_S)
         await node.answer(node.jobs[0])
-        await wait_until(lambda: counted("late", late), PATIENCE_S)
+        await wait_until(lambda: counted("late", late), TIMEOUT_S)
         await scenario.say_utterance(talker, 2)
         await node.answer(await node.job(3))
-        await talker.result(2, PATIENCE_S)
+        await talker.result(2, TIMEOUT_S)
         assert not [m for m in talker.heard if m["type"] == "translation_result"]
 
 
@@ -112,14 +112,14 @@ async def test_a_gap_whose_job_fails_over_after_the_gap_opened_is_filled_however
         await scenario.say_utterance(talker, 1)
         await first.job(2)
         await first.answer(first.jobs[1])
-        assert await talker.result(1, PATIENCE_S)  # the gap of 0 is open, and its time is running
+        assert await talker.result(1, TIMEOUT_S)  # the gap of 0 is open, and its time is running
         second = await scenario.node(features=ACKING, work=ack_only)
         first.die()
         again = await second.job()
         assert again["attempt_id"] == 2
-        await wait_until(after(window()), PATIENCE_S)
+        await wait_until(after(window()), TIMEOUT_S)
         await second.answer(again)
-        assert (await talker.result(0, PATIENCE_S))["backfilled"] is True
+        assert (await talker.result(0, TIMEOUT_S))["backfilled"] is True
 
 
 async def test_a_gap_whose_job_is_on_another_node_has_no_deadline(harness: Harness) -> None:
@@ -130,11 +130,11 @@ async def test_a_gap_whose_job_is_on_another_node_has_no_deadline(harness: Harne
         await slow.job()
         quick = await scenario.node(features=ACKING)
         await scenario.say_utterance(talker, 1)
-        await talker.result(1, PATIENCE_S)
+        await talker.result(1, TIMEOUT_S)
         assert quick.jobs
-        await wait_until(after(window()), PATIENCE_S)
+        await wait_until(after(window()), TIMEOUT_S)
         await slow.answer(slow.jobs[0])
-        assert (await talker.result(0, PATIENCE_S))["backfilled"] is True
+        assert (await talker.result(0, TIMEOUT_S))["backfilled"] is True
 
 
 async def test_release_window_has_no_deadline_without_a_later_result(harness: Harness) -> None:
@@ -143,9 +143,9 @@ async def test_release_window_has_no_deadline_without_a_later_result(harness: Ha
         talker = await scenario.talker()
         await scenario.say_utterance(talker, 0)
         job = await node.job()
-        await wait_until(after(window()), PATIENCE_S)
+        await wait_until(after(window()), TIMEOUT_S)
         await node.answer(job)
-        assert "backfilled" not in await talker.result(0, PATIENCE_S)
+        assert "backfilled" not in await talker.result(0, TIMEOUT_S)
 
 
 async def test_empty_result_sends_nothing_and_delays_nothing(harness: Harness) -> None:
@@ -163,7 +163,7 @@ async def test_empty_result_sends_nothing_and_delays_nothing(harness: Harness) -
         async def both_empty() -> bool:
             return await scenario.count("dragoman_release_total{state=empty}") == before + 2
 
-        await wait_until(both_empty, PATIENCE_S)
+        await wait_until(both_empty, TIMEOUT_S)
         await talker.pong()
         assert not [m for m in talker.heard if m["type"] in ("translation_result", "error")]
 
@@ -184,10 +184,10 @@ async def test_slow_speech_is_sent_though_the_silence_after_it_was_empty_for_lon
         async def all_empty() -> bool:
             return await scenario.count("dragoman_release_total{state=empty}") == before + 3
 
-        await wait_until(all_empty, PATIENCE_S)
-        await wait_until(after(window()), PATIENCE_S)
+        await wait_until(all_empty, TIMEOUT_S)
+        await wait_until(after(window()), TIMEOUT_S)
         await node.answer(node.jobs[0])
-        assert "backfilled" not in await talker.result(0, PATIENCE_S)
+        assert "backfilled" not in await talker.result(0, TIMEOUT_S)
 
 
 async def test_utterances_that_arrive_out_of_order_reach_the_node_in_order(harness: Harness) -> None:
@@ -197,7 +197,7 @@ async def test_utterances_that_arrive_out_of_order_reach_the_node_in_order(harne
         for index in (2, 1, 0):
             await scenario.say_utterance(talker, index)
         for index in range(3):
-            assert await talker.result(index, PATIENCE_S)
+            assert await talker.result(index, TIMEOUT_S)
         assert [job["utterance_index"] for job in node.jobs] == [0, 1, 2]
 
 
@@ -207,7 +207,7 @@ async def test_missing_index_delays_the_next_one_only_for_the_reorder_time(harne
         talker = await scenario.talker()
         await scenario.say_utterance(talker, 1)
         await node.answer(await node.job())
-        assert await talker.result(1, PATIENCE_S)
+        assert await talker.result(1, TIMEOUT_S)
         await scenario.say_utterance(talker, 0)  # late, not used
         await node.answer(await node.job(2))
-        assert (await talker.result(0, PATIENCE_S))["backfilled"] is True
+        assert (await talker.result(0, TIMEOUT_S))["backfilled"] is True

@@ -8,7 +8,7 @@ import pytest
 
 from support.raw_node import Message, RawNode, silent
 from support.redis_servers import FIXTURE_OF, LONG_CLUSTER, KeyInspector
-from support.speech import ACKING, PATIENCE_S, Harness, Scenario, Talker, new_scenario, start_harness
+from support.speech import ACKING, TIMEOUT_S, Harness, Scenario, Talker, new_scenario, start_harness
 from support.waiting import wait_until
 
 CHUNK_PACKETS = 13  # 260 ms, about what a web client sends
@@ -28,7 +28,7 @@ def harness(
 
 async def given(nodes: list[RawNode], count: int) -> list[tuple[RawNode, Message]]:
     """What the nodes were given, in order of index, once it is `count` jobs."""
-    await wait_until(lambda: sum(len(node.jobs) for node in nodes) >= count, PATIENCE_S, f"{count} jobs")
+    await wait_until(lambda: sum(len(node.jobs) for node in nodes) >= count, TIMEOUT_S, f"{count} jobs")
     jobs = [(node, job) for node in nodes for job in node.jobs]
     assert len(jobs) == count
     return sorted(jobs, key=lambda pair: (pair[1]["session_id"], pair[1]["utterance_index"]))
@@ -65,8 +65,8 @@ async def test_45_seconds_without_a_pause_make_five_jobs_on_one_of_ten_nodes(har
         assert [job.get("is_manual_cut") for _, job in jobs] == [None] * 4 + [True]
         assert [job["padding_ms"] for _, job in jobs] == [220] * 4 + [280]
         for index in range(5):
-            assert await talker.result(index, PATIENCE_S)
-        await wait_until(lambda: is_gone(scenario, turn, talker.session_id), PATIENCE_S)
+            assert await talker.result(index, TIMEOUT_S)
+        await wait_until(lambda: is_gone(scenario, turn, talker.session_id), TIMEOUT_S)
         assert await scenario.count("dragoman_affinity_total{result=hit}") >= 4
 
 
@@ -76,7 +76,7 @@ async def test_select_node_turn_affinity_contract(harness: Harness) -> None:
         await scenario.nodes(3, features=ACKING)
         talker = await scenario.talker()
         await talker.speak(LONG)
-        first = await talker.result(0, PATIENCE_S)
+        first = await talker.result(0, TIMEOUT_S)
         record = await scenario.job(first["job_id"])
         turn, session = record["turn_id"], talker.session_id
         assert record["receipt"]["affinity"] == "first"
@@ -85,13 +85,13 @@ async def test_select_node_turn_affinity_contract(harness: Harness) -> None:
         assert await literal(scenario, session_key) == {"current_turn_id": turn}
         assert [await scenario.redis.call("PTTL", key) for key in (turn_key, session_key)] == [-1, -1]
         await talker.speak(LONG)
-        second = await scenario.job((await talker.result(1, PATIENCE_S))["job_id"])
+        second = await scenario.job((await talker.result(1, TIMEOUT_S))["job_id"])
         assert (second["receipt"]["affinity"], second["node_id"]) == ("hit", record["node_id"])
         assert await literal(scenario, turn_key) == {"affinity_node_id": record["node_id"]}
         await talker.speak(1, final=True)
-        third = await scenario.job((await talker.result(2, PATIENCE_S))["job_id"])
+        third = await scenario.job((await talker.result(2, TIMEOUT_S))["job_id"])
         assert (third["receipt"]["affinity"], third["node_id"]) == ("hit", record["node_id"])
-        await wait_until(lambda: is_gone(scenario, turn, session), PATIENCE_S)
+        await wait_until(lambda: is_gone(scenario, turn, session), TIMEOUT_S)
 
 
 async def test_manual_cuts_let_many_turns_use_every_node(harness: Harness) -> None:
@@ -101,7 +101,7 @@ async def test_manual_cuts_let_many_turns_use_every_node(harness: Harness) -> No
         for turn in range(200):
             await talker.speak(LONG)
             await talker.speak(1, final=True)
-            await talker.result(2 * turn + 1, PATIENCE_S)
+            await talker.result(2 * turn + 1, TIMEOUT_S)
         jobs = await given(nodes, 400)
         of_turn = defaultdict(set)
         for node, job in jobs:
@@ -118,7 +118,7 @@ async def test_timeout_cut_removes_the_affinity_and_the_next_turn_may_use_any_no
         for index in (0, 2):
             await talker.speak(LONG)
             await talker.speak(5)  # and then a pause
-            await talker.result(index + 1, PATIENCE_S)
+            await talker.result(index + 1, TIMEOUT_S)
         jobs = [job for _, job in await given(nodes, 4)]
         assert [job.get("is_timeout_triggered") for job in jobs] == [None, True, None, True]
         first, second = jobs[0]["turn_id"], jobs[2]["turn_id"]
@@ -126,7 +126,7 @@ async def test_timeout_cut_removes_the_affinity_and_the_next_turn_may_use_any_no
         records = [await scenario.job(job["job_id"]) for job in jobs]
         assert [record["receipt"]["affinity"] for record in records] == ["first", "hit", "first", "hit"]
         for turn in (first, second):
-            await wait_until(lambda: is_gone(scenario, turn, talker.session_id), PATIENCE_S)  # noqa: B023
+            await wait_until(lambda: is_gone(scenario, turn, talker.session_id), TIMEOUT_S)  # noqa: B023
 
 
 async def test_turn_ended_by_an_empty_final_leaves_no_key(harness: Harness) -> None:
@@ -134,12 +134,12 @@ async def test_turn_ended_by_an_empty_final_leaves_no_key(harness: Harness) -> N
         await scenario.node(features=ACKING)
         talker = await scenario.talker()
         await talker.speak(LONG)
-        turn = (await scenario.job((await talker.result(0, PATIENCE_S))["job_id"]))["turn_id"]
+        turn = (await scenario.job((await talker.result(0, TIMEOUT_S))["job_id"]))["turn_id"]
         assert not await is_gone(scenario, turn, talker.session_id)
         await talker.speak(0, final=True)
-        await wait_until(lambda: is_gone(scenario, turn, talker.session_id), PATIENCE_S)
+        await wait_until(lambda: is_gone(scenario, turn, talker.session_id), TIMEOUT_S)
         await talker.speak(1, final=True)  # the empty final took no index
-        assert await talker.result(1, PATIENCE_S)
+        assert await talker.result(1, TIMEOUT_S)
 
 
 async def test_session_that_ends_in_mid_turn_removes_the_keys_of_its_turn(harness: Harness) -> None:
@@ -147,9 +147,9 @@ async def test_session_that_ends_in_mid_turn_removes_the_keys_of_its_turn(harnes
         await scenario.node(features=ACKING)
         talker = await scenario.talker()
         await talker.speak(LONG)
-        turn = (await scenario.job((await talker.result(0, PATIENCE_S))["job_id"]))["turn_id"]
+        turn = (await scenario.job((await talker.result(0, TIMEOUT_S))["job_id"]))["turn_id"]
         await talker.ws.close()
-        await wait_until(lambda: is_gone(scenario, turn, talker.session_id), PATIENCE_S)
+        await wait_until(lambda: is_gone(scenario, turn, talker.session_id), TIMEOUT_S)
 
 
 async def test_two_sessions_that_interrupt_each_other_share_no_turn(harness: Harness) -> None:
@@ -162,7 +162,7 @@ async def test_two_sessions_that_interrupt_each_other_share_no_turn(harness: Har
             for speaker in speakers:
                 await speaker.speak(1, final=True)
             for speaker in speakers:
-                await speaker.result(2 * turn + 1, PATIENCE_S)
+                await speaker.result(2 * turn + 1, TIMEOUT_S)
         jobs = await given(nodes, 40)
         turns: dict[str, list[tuple[str, str]]] = defaultdict(list)
         for node, job in jobs:
@@ -196,20 +196,20 @@ async def test_when_the_node_dies_in_mid_turn_the_next_job_is_placed_at_once_els
         nodes = await scenario.nodes(2, features=features)
         talker = await scenario.talker()
         await talker.speak(LONG)
-        await talker.result(0, PATIENCE_S)
+        await talker.result(0, TIMEOUT_S)
         ((doomed, first),) = await given(nodes, 1)
         other = next(node for node in nodes if node is not doomed)
         doomed.die()
-        await wait_until(lambda: scenario.forgot(doomed.id), PATIENCE_S)
+        await wait_until(lambda: scenario.forgot(doomed.id), TIMEOUT_S)
         await talker.speak(LONG)
         await talker.speak(1, final=True)
         for index in (1, 2):
-            result = await talker.result(index, PATIENCE_S)
+            result = await talker.result(index, TIMEOUT_S)
             record = await scenario.job(result["job_id"])
             assert (record["node_id"], record["attempt"]) == (other.id, "1")
             assert record["receipt"]["affinity"] == "offline"
             assert record["turn_id"] == first["turn_id"]
-        await wait_until(lambda: is_gone(scenario, first["turn_id"], talker.session_id), PATIENCE_S)
+        await wait_until(lambda: is_gone(scenario, first["turn_id"], talker.session_id), TIMEOUT_S)
 
 
 async def test_a_job_that_was_on_the_node_when_it_died_in_mid_turn_is_run_by_another(harness: Harness) -> None:
@@ -220,10 +220,10 @@ async def test_a_job_that_was_on_the_node_when_it_died_in_mid_turn_is_run_by_ano
         await doomed.job()
         other = await scenario.node(features=ACKING)
         doomed.die()
-        record = await scenario.job((await talker.result(0, PATIENCE_S))["job_id"])
+        record = await scenario.job((await talker.result(0, TIMEOUT_S))["job_id"])
         assert (record["node_id"], record["attempt"]) == (other.id, "2")
         await talker.speak(1, final=True)
-        assert await talker.result(1, PATIENCE_S)
+        assert await talker.result(1, TIMEOUT_S)
 
 
 async def test_jobs_of_a_turn_are_placed_in_order_when_the_first_finds_no_node(harness: Harness) -> None:
@@ -234,7 +234,7 @@ async def test_jobs_of_a_turn_are_placed_in_order_when_the_first_finds_no_node(h
         await talker.speak(1, final=True)
         late = await scenario.node(features=ACKING)
         for index in range(3):
-            assert await talker.result(index, PATIENCE_S)
+            assert await talker.result(index, TIMEOUT_S)
         assert [job["utterance_index"] for job in late.jobs] == [0, 1, 2]
 
 
@@ -257,4 +257,4 @@ async def test_many_speakers_at_once_keep_every_turn_together(harness: Harness) 
         assert all(len(ids) == 1 for ids in used.values())
         for talker in talkers:
             for index in range(10):
-                assert await talker.result(index, PATIENCE_S)
+                assert await talker.result(index, TIMEOUT_S)

@@ -16,12 +16,12 @@ from support.cluster import Cluster, running
 from support.redis_servers import RedisAt, connected
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
 
 
 @asynccontextmanager
-async def stage(redis: RedisAt, folder: Path, prefix: str) -> AsyncIterator[tuple[Cluster, Redis, Keys]]:
+async def environment(redis: RedisAt, folder: Path, prefix: str) -> AsyncIterator[tuple[Cluster, Redis, Keys]]:
     async with running(redis, folder, prefix) as cluster, connected(redis) as client:
         yield cluster, client, Keys(prefix)
 
@@ -36,32 +36,32 @@ async def nodes(instance: InstanceProcess) -> set[str]:
 async def test_instance_with_node_snapshots_off_neither_uses_nor_publishes_nodes(
     redis_at: RedisAt, prefix: str, tmp_path: Path
 ) -> None:
-    async with stage(redis_at, tmp_path, prefix) as (cluster, redis, keys):
+    async with environment(redis_at, tmp_path, prefix) as (cluster, redis, keys):
         shared, other = await cluster.instance(), await cluster.instance()
         cluster.node(shared, node_id="shared")
-        await wait_until(lambda: other.has_nodes(1), PATIENCE_S)
+        await wait_until(lambda: other.has_nodes(1), TIMEOUT_S)
         alone = await cluster.instance(scheduler__phase2__node_snapshot__enabled=False)
         cluster.node(alone, node_id="alone")
-        await wait_until(alone.node_count, PATIENCE_S)
+        await wait_until(alone.node_count, TIMEOUT_S)
         assert await nodes(alone) == {"alone"}
         # Announcements come in order: what `alone` told of its node, if it did, is known before this one.
         cluster.node(shared, node_id="later")
-        await wait_until(lambda: other.has_nodes(2), PATIENCE_S)
+        await wait_until(lambda: other.has_nodes(2), TIMEOUT_S)
         assert await nodes(other) == await nodes(shared) == {"shared", "later"}
         assert await redis.call("EXISTS", keys.node_snapshot("alone"), keys.node_presence("alone")) == 0
         assert await nodes(alone) == {"alone"}
         speaker = await cluster.speaker(alone)
         await speaker.utterance(0)
-        assert await speaker.result(0, PATIENCE_S)
+        assert await speaker.result(0, TIMEOUT_S)
 
 
 async def test_instance_with_node_snapshots_off_finds_no_node_for_a_job_when_all_are_elsewhere(
     redis_at: RedisAt, prefix: str, tmp_path: Path
 ) -> None:
-    async with stage(redis_at, tmp_path, prefix) as (cluster, _, _):
+    async with environment(redis_at, tmp_path, prefix) as (cluster, _, _):
         shared = await cluster.instance()
         cluster.node(shared)
-        await wait_until(shared.node_count, PATIENCE_S)
+        await wait_until(shared.node_count, TIMEOUT_S)
         alone = await cluster.instance(scheduler__phase2__node_snapshot__enabled=False, speech__placement_wait_ms=100)
         speaker = await cluster.speaker(alone)
         await speaker.utterance(0)
@@ -75,7 +75,7 @@ async def test_instance_with_node_snapshots_off_finds_no_node_for_a_job_when_all
 async def test_unreadable_entry_stays_pending_while_dead_letters_are_off(
     redis_at: RedisAt, prefix: str, tmp_path: Path
 ) -> None:
-    async with stage(redis_at, tmp_path, prefix) as (cluster, redis, keys):
+    async with environment(redis_at, tmp_path, prefix) as (cluster, redis, keys):
         inboxes = Inboxes(redis, keys, InboxSettings())
         flags = {"scheduler__phase2__dlq_enabled": False, "scheduler__phase2__dlq_max_deliveries": 1}
         here = await cluster.instance(scheduler__phase2__instance_id="here", **flags)
@@ -88,21 +88,21 @@ async def test_unreadable_entry_stays_pending_while_dead_letters_are_off(
         async def tried_often() -> bool:
             return await deliveries() > 3
 
-        await wait_until(tried_often, PATIENCE_S)
+        await wait_until(tried_often, TIMEOUT_S)
         assert await here.get("/api/v1/dlq") == []
         assert await redis.call("EXISTS", keys.dlq("here")) == 0
         here.signal(signal.SIGKILL)
         here.process.wait()
         # One with dead letters on that takes its place finds it.
         other = await cluster.instance(scheduler__phase2__instance_id="other")
-        [letter] = await wait_until(lambda: other.get("/api/v1/dlq"), PATIENCE_S)
+        [letter] = await wait_until(lambda: other.get("/api/v1/dlq"), TIMEOUT_S)
         assert letter["instance"] == "here"
 
 
 async def test_entries_of_a_dead_instance_stay_in_its_inbox_while_dead_letters_are_off(
     redis_at: RedisAt, prefix: str, tmp_path: Path
 ) -> None:
-    async with stage(redis_at, tmp_path, prefix) as (cluster, redis, keys):
+    async with environment(redis_at, tmp_path, prefix) as (cluster, redis, keys):
         here = await cluster.instance(scheduler__phase2__instance_id="here")
         survivor = await cluster.instance(scheduler__phase2__dlq_enabled=False)
         here.signal(signal.SIGSTOP)
@@ -112,7 +112,7 @@ async def test_entries_of_a_dead_instance_stay_in_its_inbox_while_dead_letters_a
         def rounds() -> int:
             return survivor.log.read_text().count("dead letters are off")
 
-        await wait_until(lambda: rounds() > 1, PATIENCE_S)
+        await wait_until(lambda: rounds() > 1, TIMEOUT_S)
         assert await redis.call("XLEN", keys.inbox("here")) == 1
         assert await redis.call("EXISTS", keys.dlq("here")) == 0
         assert await survivor.metric("dragoman_takeovers_total") == 0
@@ -125,7 +125,7 @@ async def test_entries_of_a_dead_instance_stay_in_its_inbox_while_dead_letters_a
 async def test_client_without_a_token_is_accepted_only_where_anonymous_clients_are_allowed(
     redis_at: RedisAt, prefix: str, tmp_path: Path, allowed: bool
 ) -> None:
-    async with stage(redis_at, tmp_path, prefix) as (cluster, _, _):
+    async with environment(redis_at, tmp_path, prefix) as (cluster, _, _):
         here = await cluster.instance(security__secret=SECRET, security__insecure_allow_anonymous=allowed)
         async with (
             aiohttp.ClientSession() as http,

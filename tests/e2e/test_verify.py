@@ -16,11 +16,11 @@ from support.waiting import alive, wait_for
 SHORT_S, REAL_S = 400, 1200
 
 
-def verified(folder: Path, *args: str, patience_s: float = SHORT_S) -> dict[str, Any]:
+def verified(folder: Path, *args: str, timeout_s: float = SHORT_S) -> dict[str, Any]:
     """What it wrote; every promise held, or the test fails with what it printed."""
     found = folder / "found.json"
     with Dragoman(folder, "verify", "--json", str(found), *args) as command:
-        code = command.process.wait(patience_s)
+        code = command.process.wait(timeout_s)
         assert code == 0, command.out + command.err
     told: dict[str, Any] = json.loads(found.read_bytes())
     return told
@@ -58,7 +58,7 @@ def test_nothing_is_lost_on_a_cluster_or_with_postgresql(tmp_path: Path, redis: 
 def test_nothing_is_lost_with_faults_of_real_length_and_the_settings_as_shipped(
     tmp_path: Path, redis: str, db: str
 ) -> None:
-    told = verified(tmp_path, "--redis", redis, "--db", db, "--real-lengths", patience_s=REAL_S)
+    told = verified(tmp_path, "--redis", redis, "--db", db, "--real-lengths", timeout_s=REAL_S)
     assert is_complete(told, *(("redis-kill", "redis-kill-everysec") if redis == "cluster" else ("master-kill",)))
 
 

@@ -26,7 +26,7 @@ from dragoman.tools.verify.chat_crowd import token
 from support.redis_servers import KeyInspector, RedisAt, connected
 from support.speech import Harness, start_harness
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 Heard = dict[str, Any]
 
@@ -69,16 +69,16 @@ class ChatSpeaker:
 
     # -- hearing ---------------------------------------------------------------------------------
 
-    async def next(self, patience_s: float = PATIENCE_S) -> Heard:
+    async def next(self, timeout_s: float = TIMEOUT_S) -> Heard:
         """The next frame, whatever it is."""
-        return self.heard.pop(0) if self.heard else await self._receive(patience_s)
+        return self.heard.pop(0) if self.heard else await self._receive(timeout_s)
 
     async def expect(self, type: str, /, **fields: object) -> Heard:
         """The first frame, heard before or now, that has this type and these fields; the others are kept."""
         for at, frame in enumerate(self.heard):
             if _fits(frame, type, fields):
                 return self.heard.pop(at)
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + TIMEOUT_S
         while True:
             try:
                 frame = await self._receive(until - time.monotonic())
@@ -103,17 +103,17 @@ class ChatSpeaker:
         heard, self.heard = self.heard, []
         return heard
 
-    async def until_closed(self, patience_s: float = PATIENCE_S) -> int | None:
+    async def until_closed(self, timeout_s: float = TIMEOUT_S) -> int | None:
         """Read on until the server closes; with which code."""
         try:
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(timeout_s):
                 while True:
-                    self.heard.append(await self._receive(patience_s))
+                    self.heard.append(await self._receive(timeout_s))
         except Closed:
             return self.code
 
-    async def _receive(self, patience_s: float) -> Heard:
-        async with asyncio.timeout(patience_s):
+    async def _receive(self, timeout_s: float) -> Heard:
+        async with asyncio.timeout(timeout_s):
             while True:
                 frame = await self.ws.receive()
                 if frame.type is aiohttp.WSMsgType.TEXT:

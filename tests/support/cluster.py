@@ -82,12 +82,12 @@ class Speaker:
         told = {"manual_cut": True, "src_lang": "en", "tgt_lang": "es", "audio_format": "opus", "sample_rate": 16000}
         await self.say("utterance", session_id=self.session_id, utterance_index=index, audio=audio, **told | fields)
 
-    async def until(self, wanted: Callable[[dict[str, Any]], bool], patience_s: float = 60) -> dict[str, Any]:
+    async def until(self, wanted: Callable[[dict[str, Any]], bool], timeout_s: float = 60) -> dict[str, Any]:
         """The first message, heard before or now, that is wanted; it is taken out of `heard`."""
         for at, message in enumerate(self.heard):
             if wanted(message):
                 return self.heard.pop(at)
-        async with asyncio.timeout(patience_s):
+        async with asyncio.timeout(timeout_s):
             while True:
                 frame = await self.ws.receive()
                 assert frame.type is aiohttp.WSMsgType.TEXT, f"closed with {self.ws.close_code}; heard {self.heard}"
@@ -97,14 +97,14 @@ class Speaker:
                     return dict(message)
                 self.heard.append(message)
 
-    async def result(self, index: int, patience_s: float = 60) -> dict[str, Any]:
+    async def result(self, index: int, timeout_s: float = 60) -> dict[str, Any]:
         """The result of one utterance; an AssertionError if it is told failed instead."""
         told = await self.until(
             lambda m: (
                 (m["type"] == "translation_result" and m["utterance_index"] == index)
                 or (m["type"] == "error" and (m.get("details") or {}).get("utterance_index") == index)
             ),
-            patience_s,
+            timeout_s,
         )
         assert told["type"] == "translation_result", told
         return told

@@ -27,7 +27,7 @@ from dragoman.embedded.wire import Wire, wire
 from support.waiting import Descendants, alive, wait_for
 
 READY = "Dragoman is ready after"
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 _direct = build_opener(ProxyHandler({}))
 
 
@@ -109,7 +109,7 @@ class Dragoman:
             assert text in self.out + self.err or self.process.poll() is None, self.out + self.err
             return text in self.out + self.err
 
-        wait_for(said, text, PATIENCE_S)
+        wait_for(said, text, TIMEOUT_S)
         return self
 
     @property
@@ -151,9 +151,9 @@ class Dragoman:
             os.killpg(self.process.pid, signal.SIGINT)
 
     def exit_code(self) -> int:
-        code = self.process.wait(PATIENCE_S)
+        code = self.process.wait(TIMEOUT_S)
         if self._terminal is not None:
-            self._reader.join(PATIENCE_S)
+            self._reader.join(TIMEOUT_S)
         return code
 
     def end(self) -> int:
@@ -169,7 +169,7 @@ class Dragoman:
         self.process.wait()
         self._below.kill()
         if self._terminal is not None:
-            self._reader.join(PATIENCE_S)
+            self._reader.join(TIMEOUT_S)
             os.close(self._terminal)
             self._terminal = None
 

@@ -14,7 +14,7 @@ from dragoman.domain.limits.connections import ConnectionLimits
 from dragoman.gateway import Authorizer, Connection, EndpointFactory, Listener, Route
 from dragoman.gateway.proxies import Proxies
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 
 TEXT, BINARY, CONTINUATION, CLOSE, PING, PONG = 0x1, 0x2, 0x0, 0x8, 0x9, 0xA
@@ -23,7 +23,7 @@ Run = Callable[[Callable[[], Awaitable[None]]], None]
 
 
 async def until(fact: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         while not fact():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
 
@@ -187,7 +187,7 @@ async def connected(
     await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", listener.port))
     reader, writer = await asyncio.open_connection(sock=sock, limit=receive_bytes or 1 << 16)
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             yield RawClient(reader, writer)
     finally:
         writer.close()

@@ -45,8 +45,8 @@ from support.cluster import config
 from support.redis_servers import RedisAt
 from support.waiting import wait_until
 
-Open = Callable[..., Awaitable["House"]]
-PATIENCE_S = 60.0
+OpenInstance = Callable[..., Awaitable["InProcessInstance"]]
+TIMEOUT_S = 60.0
 OUR_FEATURES = ("job_ack", "resume", "reattempt", "drain")
 KINDS = ("asr", "nmt", "tts", "semantic")
 SERVICES = [InstalledService(f"{kind}-service", kind) for kind in KINDS]
@@ -54,8 +54,8 @@ SERVICES = [InstalledService(f"{kind}-service", kind) for kind in KINDS]
 _numbers = count(1)
 
 
-class Wire:
-    """A socket that keeps what is sent."""
+class RecordingSocket:
+    """A socket that records what is sent."""
 
     def __init__(self, heard: Callable[[dict[str, Any]], None] = lambda message: None) -> None:
         self.id = next(_numbers)
@@ -79,12 +79,12 @@ class Wire:
         return [message for message in self.sent if message["type"] == type]
 
 
-class WiredNode:
-    """A node whose socket is held by a house. It answers nothing unless `working`, or told to."""
+class InProcessNode:
+    """A node that an in-process instance holds the socket of. It answers only if `working`, or when a test calls it."""
 
-    def __init__(self, house: "House", working: bool) -> None:
-        self.house, self.working = house, working
-        self.wire = Wire(self._heard)
+    def __init__(self, instance: "InProcessInstance", working: bool) -> None:
+        self.instance, self.working = instance, working
+        self.socket = RecordingSocket(self._heard)
         self.local: LocalNode
 
     @property
@@ -94,11 +94,11 @@ class WiredNode:
     @property
     def jobs(self) -> list[dict[str, Any]]:
         """What it was given, in order."""
-        return self.wire.of("job_assign")
+        return self.socket.of("job_assign")
 
     @property
     def cancelled(self) -> list[str]:
-        return [message["job_id"] for message in self.wire.of("job_cancel")]
+        return [message["job_id"] for message in self.socket.of("job_cancel")]
 
     def ack(self, job: dict[str, Any], **fields: Any) -> None:
         self.say(JobAck(**self._about(job) | fields))
@@ -119,17 +119,17 @@ class WiredNode:
         frame = encode(message)
         decoded = decode_node(frame)
         assert isinstance(decoded, JobAck | JobStarted | NodePartial | JobResult)
-        self.house.services.local_nodes.on_job_message(self.local, decoded, frame)
+        self.instance.services.local_nodes.on_job_message(self.local, decoded, frame)
 
     async def beat(self, running: int = 0) -> None:
         usage = ResourceUsage(0.0, 0.0, running)
         heartbeat = NodeHeartbeat(self.id, 1, usage, installed_services=SERVICES)
-        await self.house.services.local_nodes.heartbeat(self.local, heartbeat)
+        await self.instance.services.local_nodes.heartbeat(self.local, heartbeat)
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         """Its socket is gone."""
-        self.wire.closed = True
-        self.house.services.local_nodes.closed(self.local)
+        self.socket.closed = True
+        self.instance.services.local_nodes.closed(self.local)
 
     def _about(self, job: dict[str, Any]) -> dict[str, Any]:
         names = ("job_id", "attempt_id", "session_id", "trace_id")
@@ -141,8 +141,8 @@ class WiredNode:
 
 
 @dataclass
-class Ear:
-    """A listener that remembers what became of its orders."""
+class RecordingListener:
+    """A listener that records the ends of its jobs."""
 
     ends: dict[int, End] = field(default_factory=dict)
     order_of_ends: list[int] = field(default_factory=list)
@@ -152,34 +152,34 @@ class Ear:
     taken: list[int] = field(default_factory=list)
     moved: list[int] = field(default_factory=list)
 
-    def job_waits(self, order: JobRequest, why: NoNode) -> None:
+    def job_waits(self, job_request: JobRequest, why: NoNode) -> None:
         self.waits.append(why)
 
-    def job_dispatched(self, order: JobRequest, node_id: str, attempt: int) -> None:
-        self.dispatched.append((order.index, node_id))
+    def job_dispatched(self, job_request: JobRequest, node_id: str, attempt: int) -> None:
+        self.dispatched.append((job_request.index, node_id))
 
-    def job_accepted(self, order: JobRequest) -> None:
-        self.taken.append(order.index)
+    def job_accepted(self, job_request: JobRequest) -> None:
+        self.taken.append(job_request.index)
 
-    def job_partial(self, order: JobRequest, partial: NodePartial) -> None:
+    def job_partial(self, job_request: JobRequest, partial: NodePartial) -> None:
         self.partials.append(partial.text)
 
-    def job_moved(self, order: JobRequest) -> None:
-        self.moved.append(order.index)
+    def job_moved(self, job_request: JobRequest) -> None:
+        self.moved.append(job_request.index)
 
-    def job_ended(self, order: JobRequest, end: End) -> None:
-        assert order.index not in self.ends, "told twice"
-        self.ends[order.index] = end
-        self.order_of_ends.append(order.index)
+    def job_ended(self, job_request: JobRequest, end: End) -> None:
+        assert job_request.index not in self.ends, "notified twice"
+        self.ends[job_request.index] = end
+        self.order_of_ends.append(job_request.index)
 
 
-class House:
+class InProcessInstance:
     def __init__(self, instance: Instance) -> None:
         self.instance, self.services, self.stores = instance, instance.services, instance.stores
         self.keys, self.redis = instance.stores.keys, instance.redis
 
     @classmethod
-    async def open(cls, redis: RedisAt, prefix: str, name: str, **flags: object) -> "House":
+    async def open(cls, redis: RedisAt, prefix: str, name: str, **flags: object) -> "InProcessInstance":
         settings = {"server__port": 0, "scheduler__phase2__instance_id": name, **flags}
         return cls(await Instance.start(config(redis, prefix, **settings)))
 
@@ -199,8 +199,8 @@ class House:
         features: Iterable[str] = OUR_FEATURES,
         kinds: Iterable[str] = KINDS,
         working: bool = False,
-    ) -> WiredNode:
-        node = WiredNode(self, working)
+    ) -> InProcessNode:
+        node = InProcessNode(self, working)
         spoken = list(languages)
         register = NodeRegister(
             version="1",
@@ -216,7 +216,7 @@ class House:
             advanced_features=[*features, f"slots:{slots}"],
             language_capabilities=LanguageCapabilities(spoken, spoken, spoken),
         )
-        node.local = await self.services.local_nodes.register(node.wire, register)
+        node.local = await self.services.local_nodes.register(node.socket, register)
         await node.beat()
         return node
 
@@ -244,8 +244,8 @@ class House:
 class Undriven(JobPlacement):
     """The placement of a request that has no driver."""
 
-    def __init__(self, house: House, request: JobRequest) -> None:
-        super().__init__(house.services.placer, request)
+    def __init__(self, instance: InProcessInstance, request: JobRequest) -> None:
+        super().__init__(instance.services.placer, request)
 
     async def find_node(self) -> PlacementResult:
         return await self.place(self)
@@ -259,22 +259,22 @@ class Undriven(JobPlacement):
     def prepare(self) -> None: ...
 
 
-async def place(house: House, request: JobRequest) -> PlacementResult:
+async def place(instance: InProcessInstance, request: JobRequest) -> PlacementResult:
     """Find the first node of a request that has no driver."""
-    return await Undriven(house, request).find_node()
+    return await Undriven(instance, request).find_node()
 
 
-def order(
+def job_request(
     session: str = "s-1",
     index: int = 0,
     *,
     tgt: str = "es",
-    line: TurnQueue | None = None,
+    turn_queue: TurnQueue | None = None,
     ends_turn: bool = True,
-    ear: Ear | None = None,
+    listener: RecordingListener | None = None,
 ) -> JobRequest:
     """One utterance as a session orders it."""
-    line = line or TurnQueue(Turn(ids.turn_id()))
+    turn_queue = turn_queue or TurnQueue(Turn(ids.turn_id()))
     assignment = JobAssign(
         job_id=ids.job_id(),
         attempt_id=1,
@@ -287,18 +287,18 @@ def order(
         audio_format="opus",
         sample_rate=16000,
         trace_id=ids.trace_id(),
-        turn_id=line.turn.id,
+        turn_id=turn_queue.turn.id,
         is_manual_cut=ends_turn,
         is_max_duration_triggered=not ends_turn,
     )
     return JobRequest(
         job_id=assignment.job_id,
         request_id=ids.request_id(session, index, tgt),
-        listener=ear or Ear(),
+        listener=listener or RecordingListener(),
         assignment=assignment,
         cut_at=monotonic(),
-        turn_queue=line,
-        position=line.join(),
+        turn_queue=turn_queue,
+        position=turn_queue.join(),
         ends_turn=ends_turn,
         may_park=not ends_turn,
         needs=needs_of(assignment.pipeline),
@@ -324,19 +324,19 @@ def out_of_time(ms: int) -> dict[str, int]:
     return {f"speech__{name}": ms for name in names} | {"speech__placement_wait_ms": ms - 1}
 
 
-async def given(node: WiredNode, number: int = 1) -> dict[str, object]:
+async def given(node: InProcessNode, number: int = 1) -> dict[str, object]:
     """The job a node was given last, once it has had `number` of them."""
-    await wait_until(lambda: len(node.jobs) >= number, PATIENCE_S)
+    await wait_until(lambda: len(node.jobs) >= number, TIMEOUT_S)
     return node.jobs[number - 1]
 
 
-async def end_of(ear: Ear, index: int = 0) -> Outcome:
-    await wait_until(lambda: index in ear.ends, PATIENCE_S)
-    return ear.ends[index].outcome
+async def end_of(listener: RecordingListener, index: int = 0) -> Outcome:
+    await wait_until(lambda: index in listener.ends, TIMEOUT_S)
+    return listener.ends[index].outcome
 
 
-async def in_state(house: House, job: JobRequest, state: State) -> bool:
-    return (await house.job(job.job_id))["state"] == state
+async def in_state(instance: InProcessInstance, job: JobRequest, state: State) -> bool:
+    return (await instance.job(job.job_id))["state"] == state
 
 
 def missing_model(service: str = "nmt-service") -> JobError:
@@ -344,10 +344,12 @@ def missing_model(service: str = "nmt-service") -> JobError:
     return JobError(ErrorCode.MODEL_NOT_AVAILABLE, "The model is not loaded.", raw(details))
 
 
-async def start(house: House, first: WiredNode, **about: object) -> tuple[JobRequest, Ear]:
+async def start(
+    instance: InProcessInstance, first: InProcessNode, **about: object
+) -> tuple[JobRequest, RecordingListener]:
     """A job that is on `first`, which is alone in the fleet until then."""
-    ear = Ear()
-    mine = order(ear=ear, **about)  # type: ignore[arg-type]  # keywords of `order`
-    house.services.dispatcher.take(mine)
+    listener = RecordingListener()
+    mine = job_request(listener=listener, **about)  # type: ignore[arg-type]  # keywords of `order`
+    instance.services.dispatcher.take(mine)
     await given(first)
-    return mine, ear
+    return mine, listener

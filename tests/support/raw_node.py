@@ -17,7 +17,7 @@ import aiohttp
 from support.waiting import wait_until
 
 SAMPLES = json.loads((Path(__file__).parent.parent / "contract" / "samples.json").read_text())["node"]
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 Message = dict[str, Any]
 Work = Callable[["RawNode", Message], Awaitable[None] | None]
@@ -94,7 +94,7 @@ class RawNode:
 
     async def until(self, type: str, number: int = 1) -> Message:
         """The nth message of a type."""
-        await wait_until(lambda: len(self.of(type)) >= number or self.ws.closed, PATIENCE_S, f"{type} {number}")
+        await wait_until(lambda: len(self.of(type)) >= number or self.ws.closed, TIMEOUT_S, f"{type} {number}")
         assert len(self.of(type)) >= number, f"closed with {self.ws.close_code}; heard {self.heard}"
         return self.of(type)[number - 1]
 
@@ -102,7 +102,7 @@ class RawNode:
         return await self.until("job_assign", number)
 
     async def closed(self) -> int | None:
-        await wait_until(lambda: self.ws.closed, PATIENCE_S)
+        await wait_until(lambda: self.ws.closed, TIMEOUT_S)
         return self.ws.close_code
 
     async def _read(self) -> None:

@@ -117,7 +117,7 @@ def shared_redis(request: pytest.FixtureRequest) -> RedisAt:
 
 
 Connect = Callable[[], Awaitable[Redis]]
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 @asynccontextmanager
@@ -125,7 +125,7 @@ async def connected(place: RedisAt, **options: Any) -> AsyncIterator[Redis]:
     """A client whose connections are up; closed afterwards."""
     client = await connect_store(place.urls, cluster=place.mode == "cluster", **options)
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await client.wait_connected()
         yield client
     finally:

@@ -29,7 +29,7 @@ from support.raw_node import RawNode, Work, at_once
 from support.redis_servers import KeyInspector, RedisAt, connected
 from support.waiting import wait_for, wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 ACKING = ("job_ack",)
 # Nobody dies here, so that nothing is gained by a short presence but unrest on a busy machine.
 CALM: dict[str, object] = {
@@ -74,7 +74,7 @@ def start_harness(
         for process in harness.instances:
             asyncio.run(process.ready())
         channel = Keys(harness.prefix).announcements
-        wait_for(lambda: _listeners(place, channel) >= len(flags), "all to hear announcements", PATIENCE_S)
+        wait_for(lambda: _listeners(place, channel) >= len(flags), "all to hear announcements", TIMEOUT_S)
         yield harness
     finally:
         for process in harness.instances:
@@ -100,7 +100,7 @@ class Talker(Speaker):
     async def init(self, **fields: object) -> dict[str, Any]:
         told = {"client_version": "t", "platform": "web", "src_lang": "en", "tgt_lang": "es"} | fields
         await self.say("session_init", **told)
-        ack = await self.until(lambda m: m["type"] == "session_init_ack", PATIENCE_S)
+        ack = await self.until(lambda m: m["type"] == "session_init_ack", TIMEOUT_S)
         self.session_id, self.token = ack["session_id"], ack.get("resume_token", "")
         return ack
 
@@ -110,23 +110,23 @@ class Talker(Speaker):
 
     async def event(self, name: str, index: int = 0) -> dict[str, Any]:
         return await self.until(
-            lambda m: m["type"] == "ui_event" and m["event"] == name and m["utterance_index"] == index, PATIENCE_S
+            lambda m: m["type"] == "ui_event" and m["event"] == name and m["utterance_index"] == index, TIMEOUT_S
         )
 
     async def failed(self, index: int = 0) -> dict[str, Any]:
         """The error of one utterance."""
         return await self.until(
-            lambda m: m["type"] == "error" and (m.get("details") or {}).get("utterance_index") == index, PATIENCE_S
+            lambda m: m["type"] == "error" and (m.get("details") or {}).get("utterance_index") == index, TIMEOUT_S
         )
 
     async def refused(self) -> dict[str, Any]:
         """The next error that is not of a job."""
-        return await self.until(lambda m: m["type"] == "error" and "details" not in m, PATIENCE_S)
+        return await self.until(lambda m: m["type"] == "error" and "details" not in m, TIMEOUT_S)
 
     async def pong(self) -> dict[str, Any]:
         """Everything said before has been heard when this is answered."""
         await self.say("client_heartbeat", session_id=self.session_id, timestamp=1)
-        return await self.until(lambda m: m["type"] == "server_heartbeat", PATIENCE_S)
+        return await self.until(lambda m: m["type"] == "server_heartbeat", TIMEOUT_S)
 
 
 class Scenario:
@@ -159,7 +159,7 @@ class Scenario:
         node = await RawNode.dial(self.http, self.harness.instances[at].port, languages=spoken, work=work, **options)
         self._stack.push_async_callback(node.close)
         for number in range(len(self.harness.instances)):
-            await wait_until(lambda: self.knows(node.id, number), PATIENCE_S, f"{node.id} known")  # noqa: B023
+            await wait_until(lambda: self.knows(node.id, number), TIMEOUT_S, f"{node.id} known")  # noqa: B023
         return node
 
     async def sim_node(self, at: int = 0, **options: object) -> NodeProcess:
@@ -168,7 +168,7 @@ class Scenario:
         log = self.harness.folder / f"{spoken['node_id']}.log"
         node = NodeProcess([self.harness.instances[at].port], log, **spoken | options)
         self._stack.callback(node.close)
-        await wait_until(lambda: self.knows(str(spoken["node_id"]), at), PATIENCE_S, "the simulated node")
+        await wait_until(lambda: self.knows(str(spoken["node_id"]), at), TIMEOUT_S, "the simulated node")
         return node
 
     async def nodes(self, count: int, **options: Any) -> list[RawNode]:
@@ -252,12 +252,12 @@ class Healthy:
     async def speak_on(self) -> None:
         while True:
             await self._scenario.say_utterance(self._talker, self.spoken)
-            result = await self._talker.result(self.spoken, PATIENCE_S)
+            result = await self._talker.result(self.spoken, TIMEOUT_S)
             assert "backfilled" not in result
             assert not [m for m in self._talker.heard if m["type"] in ("error", "backpressure") and not is_advice(m)]
             self._talker.heard.clear()
             self.spoken += 1
-            await wait_until(after(PACE_S), PATIENCE_S)
+            await wait_until(after(PACE_S), TIMEOUT_S)
 
 
 @asynccontextmanager
@@ -272,10 +272,10 @@ async def with_healthy_client(harness: Harness, **init: object) -> AsyncIterator
         healthy = Healthy(other, await other.talker(**told))
         speaking = asyncio.create_task(healthy.speak_on())
         try:
-            await wait_until(lambda: healthy.spoken > 0 or speaking.done(), PATIENCE_S)
+            await wait_until(lambda: healthy.spoken > 0 or speaking.done(), TIMEOUT_S)
             yield scenario
             more = healthy.spoken + 2
-            await wait_until(lambda: healthy.spoken > more or speaking.done(), PATIENCE_S)
+            await wait_until(lambda: healthy.spoken > more or speaking.done(), TIMEOUT_S)
         finally:
             speaking.cancel()
             done = await asyncio.gather(speaking, return_exceptions=True)
@@ -284,7 +284,7 @@ async def with_healthy_client(harness: Harness, **init: object) -> AsyncIterator
 
 async def closed_with(ws: aiohttp.ClientWebSocketResponse) -> int | None:
     """Read until the server closes, and say with which code."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         async for _ in ws:
             pass
     return ws.close_code

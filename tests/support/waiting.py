@@ -14,13 +14,13 @@ import psutil  # type: ignore[import-untyped]  # its stubs are a package of thei
 
 T = TypeVar("T")
 StartParent = Callable[..., tuple["subprocess.Popen[str]", int]]
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 @overload
 async def wait_until(
     condition: Callable[[], Awaitable[T]],
-    patience_s: float = PATIENCE_S,
+    timeout_s: float = TIMEOUT_S,
     what: str = "",
     tolerate: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> T: ...
@@ -29,7 +29,7 @@ async def wait_until(
 @overload
 async def wait_until(
     condition: Callable[[], T],
-    patience_s: float = PATIENCE_S,
+    timeout_s: float = TIMEOUT_S,
     what: str = "",
     tolerate: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> T: ...
@@ -37,15 +37,15 @@ async def wait_until(
 
 async def wait_until(
     condition: Callable[[], Any],
-    patience_s: float = PATIENCE_S,
+    timeout_s: float = TIMEOUT_S,
     what: str = "",
     tolerate: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> Any:
-    """The first truthy value of `condition`; AssertionError when there is none within `patience_s`.
+    """The first truthy value of `condition`; AssertionError when there is none within `timeout_s`.
 
     `tolerate` names what may go wrong meanwhile: while a server is away, say, asking it fails.
     """
-    until = time.monotonic() + patience_s
+    until = time.monotonic() + timeout_s
     last: object = None
     while True:
         try:
@@ -56,15 +56,15 @@ async def wait_until(
             last = value
         except tolerate as error:
             last = error
-        assert time.monotonic() < until, f"waited {patience_s:g} s in vain{f' for {what}' if what else ''}: {last!r}"
+        assert time.monotonic() < until, f"waited {timeout_s:g} s in vain{f' for {what}' if what else ''}: {last!r}"
         await asyncio.sleep(0.003)
 
 
-def wait_for(condition: Callable[[], T], what: str = "", patience_s: float = PATIENCE_S) -> T:
-    """The first truthy value of `condition`; AssertionError when there is none within `patience_s`."""
-    until = time.monotonic() + patience_s
+def wait_for(condition: Callable[[], T], what: str = "", timeout_s: float = TIMEOUT_S) -> T:
+    """The first truthy value of `condition`; AssertionError when there is none within `timeout_s`."""
+    until = time.monotonic() + timeout_s
     while not (value := condition()):
-        assert time.monotonic() < until, f"waited {patience_s:g} s in vain{f' for {what}' if what else ''}"
+        assert time.monotonic() < until, f"waited {timeout_s:g} s in vain{f' for {what}' if what else ''}"
         time.sleep(0.005)
     return value
 

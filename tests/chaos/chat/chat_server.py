@@ -35,7 +35,7 @@ from support.cluster import Cluster, running
 from support.redis_servers import RedisAt, connected
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 SHARDS = 4
 OFF: dict[str, object] = {"chat__two_phase__enabled": False}
 SAVE_FIRST: dict[str, object] = {"chat__two_phase__enabled": True}
@@ -86,7 +86,7 @@ class ChatServer:
     ) -> tuple[InstanceProcess, InstanceProcess]:
         """Two instances that have shared the shards out."""
         a, b = await self.instance(mode, **flags), await self.instance(mode, **flags)
-        await wait_until(self.is_shared, PATIENCE_S, "every shard to have a holder, evenly")
+        await wait_until(self.is_shared, TIMEOUT_S, "every shard to have a holder, evenly")
         return a, b
 
     async def is_shared(self) -> bool:
@@ -175,7 +175,7 @@ class ChatServer:
         self, ledger: ChatLedger, *, forgiven: Forgiven = nothing, balanced: bool = True, **how: Any
     ) -> list[Stored]:
         """`balanced`: no Redis lost what it had counted."""
-        await wait_until(self.is_at_rest, PATIENCE_S, "the shards to be empty")
+        await wait_until(self.is_at_rest, TIMEOUT_S, "the shards to be empty")
         rows = await self.rows()
         broken = ledger.check(rows, await self.dead(), forgiven=forgiven, **how)
         assert not broken, f"{len(broken)} promises broken ({ledger.summary()}): {broken[:10]}\n{self.cluster.logs()}"
@@ -213,8 +213,8 @@ def told(ledger: ChatLedger, what: str) -> int:
     return ledger.count(lambda entry: getattr(entry, f"{what}_at") is not None)
 
 
-async def until_told(ledger: ChatLedger, what: str, count: int, patience_s: float = PATIENCE_S) -> None:
-    await wait_until(lambda: told(ledger, what) >= count, patience_s, f"{count} to be {what}")
+async def until_told(ledger: ChatLedger, what: str, count: int, timeout_s: float = TIMEOUT_S) -> None:
+    await wait_until(lambda: told(ledger, what) >= count, timeout_s, f"{count} to be {what}")
 
 
 def flap(crowd: ChatCrowd, users: Sequence[int]) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.chat.chat_server import MODES, PATIENCE_S, SAVE_FIRST, ChatServer, chat_server, of_shard
+from chaos.chat.chat_server import MODES, SAVE_FIRST, TIMEOUT_S, ChatServer, chat_server, of_shard
 from dragoman.domain.chat.shards import tag
 from dragoman.store.chat.shards import Entry
 from dragoman.tools.postgres import PostgresServer
@@ -30,7 +30,7 @@ async def test_a_sqlite_that_is_locked_makes_messages_wait_and_loses_none(
         async with chatting(server.ports, ledger, 8, in_flight=8) as crowd:
             with server.database_locked():
                 await crowd.say(400)
-                await wait_until(lambda: waiting(server, 400), PATIENCE_S, "messages to pile up")
+                await wait_until(lambda: waiting(server, 400), TIMEOUT_S, "messages to pile up")
                 assert ledger.count(lambda entry: entry.saved_at is not None) == 0
             await crowd.quiet()
         await server.passes(ledger, order="accepted")
@@ -46,7 +46,7 @@ async def test_a_postgresql_that_is_killed_makes_messages_wait_and_loses_none(
             await crowd.say(40)
             await asyncio.to_thread(own_postgres.kill)
             await crowd.say(400)
-            await wait_until(lambda: waiting(server, 400), PATIENCE_S, "messages to pile up")
+            await wait_until(lambda: waiting(server, 400), TIMEOUT_S, "messages to pile up")
             await asyncio.to_thread(own_postgres.start)
             await crowd.quiet()
         await server.passes(ledger, order="accepted")
@@ -90,7 +90,7 @@ async def test_a_row_the_database_refuses_is_a_dead_letter_and_its_neighbours_ar
             await sender.saved(name)
         got = [(await receiver.expect("SINGLE_CHAT"))["body"] for _ in range(4)]
         assert got == ["one", "two", "three", "four"]
-        await wait_until(server.is_at_rest, PATIENCE_S)
+        await wait_until(server.is_at_rest, TIMEOUT_S)
         assert await server.dead() == [(uid, names[2])]
         assert not await server.redis.call("EXISTS", server.keys.claim(tag(0), uid, names[2]))
 
@@ -115,7 +115,7 @@ async def test_unreadable_entry_becomes_a_dead_letter_and_its_absent_sender_is_n
         async def all_done() -> bool:
             return len(await server.rows()) == 3 and await server.dead() == [(uid, "bad")]
 
-        await wait_until(all_done, PATIENCE_S)
+        await wait_until(all_done, TIMEOUT_S)
         assert [row.client_msg_id for row in await server.rows()] == ["good-1", "good-2", "good-3"]
         sender = await server.speaker(here, uid)
         await sender.refused("save_failed", clientMsgId="bad")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from chaos.chat.chat_server import DELIVER_FIRST, PATIENCE_S, SAVE_FIRST, chat_server, of_shard
+from chaos.chat.chat_server import DELIVER_FIRST, SAVE_FIRST, TIMEOUT_S, chat_server, of_shard
 from dragoman.archive import NewMessage, Status, open_archive
 from dragoman.domain.chat.shards import shard_of, tag
 from dragoman.store.chat.shards import ACCEPT_MESSAGE, CONSUMER, MOVE_TO_SAVE, Entry
@@ -28,11 +28,11 @@ async def test_a_failed_save_is_not_acknowledged_to_redis(redis_at: RedisAt, pre
             async def failed_twice() -> bool:
                 return await here.metric("dragoman_chat_save_fail_total") >= 2
 
-            await wait_until(failed_twice, PATIENCE_S)
+            await wait_until(failed_twice, TIMEOUT_S)
             tally = (await server.tallies())[0]
             assert (tally.backlog, tally.to_save_len, tally.to_save_pending, tally.saved) == (1, 1, 1, 0)
         await sender.saved(name)
-        await wait_until(server.is_at_rest, PATIENCE_S)
+        await wait_until(server.is_at_rest, TIMEOUT_S)
 
 
 async def test_entries_that_a_reader_never_finished_are_read_again(
@@ -54,7 +54,7 @@ async def test_entries_that_a_reader_never_finished_are_read_again(
                 assert await shards.moved(0, f"dead|{fence}", moves)
         await shards.release(0, f"dead|{fence}")
         await server.instance(SAVE_FIRST)
-        await wait_until(server.is_at_rest, PATIENCE_S)
+        await wait_until(server.is_at_rest, TIMEOUT_S)
         assert [row.client_msg_id for row in sorted(await server.rows(), key=lambda row: row.seq)] == [
             "m1", "m2", "m3", "m4",
         ]  # fmt: skip
@@ -67,7 +67,7 @@ async def test_message_accepted_before_the_group_exists_is_not_skipped(
         for number in (1, 2):
             await server.shards.accept(entry(number), f"digest {number}", 100)
         await server.instance(SAVE_FIRST)
-        await wait_until(server.is_at_rest, PATIENCE_S)
+        await wait_until(server.is_at_rest, TIMEOUT_S)
         assert [row.client_msg_id for row in await server.rows()] == ["m1", "m2"]
 
 
@@ -110,7 +110,7 @@ async def test_saved_comes_once_for_a_message_that_was_answered_server_busy_and_
         async def is_saved() -> bool:
             return len(await server.rows()) == 1 and await server.is_at_rest()
 
-        await wait_until(is_saved, PATIENCE_S)
+        await wait_until(is_saved, TIMEOUT_S)
         frames = await sender.so_far()
         while not any(frame.get("ackType") == "saved" for frame in frames):
             await sender.chat(RECEIVER, name="busy")  # after a failure Redis is not asked for a while
@@ -127,14 +127,14 @@ async def test_receipt_is_accepted_before_its_message_has_a_row(redis_at: RedisA
         unhurried: dict[str, object] = {"scheduler__phase2__instance_presence_ttl_seconds": 12}
         await server.instance(DELIVER_FIRST, scheduler__phase2__redis__url=proxy.url, **unhurried)
         here = await server.instance(DELIVER_FIRST, **unhurried)
-        await wait_until(server.is_shared, PATIENCE_S)
+        await wait_until(server.is_shared, TIMEOUT_S)
         uid = of_shard((await server.holders()).index("i0"), 1)[0]
         sender, receiver = await server.speaker(here, uid), await server.speaker(here, RECEIVER)
         held = proxy.hold_at(MOVE_TO_SAVE.sha.encode())
         await sender.chat(RECEIVER)
         got = await receiver.expect("SINGLE_CHAT")
         await receiver.ack(got["serverMsgId"], "read", uid)
-        await wait_until(lambda: server.redis.call("HLEN", server.keys.early(RECEIVER)), PATIENCE_S)
+        await wait_until(lambda: server.redis.call("HLEN", server.keys.early(RECEIVER)), TIMEOUT_S)
         assert held.is_set()
         assert await server.rows() == []
         assert [frame for frame in await receiver.so_far() if frame["type"] == "ERROR"] == []
@@ -170,7 +170,7 @@ async def test_a_claim_is_kept_while_its_insert_may_still_commit(
             async def failed_often() -> bool:
                 return await here.metric("dragoman_chat_save_fail_total") >= 3
 
-            await wait_until(failed_often, PATIENCE_S)
+            await wait_until(failed_often, TIMEOUT_S)
             assert await server.redis.call("HGET", claim, "id") == first["serverMsgId"].encode()
             await sender.chat(RECEIVER, "said otherwise", name="same")
             again = await sender.expect("ACK", ackType="accepted", duplicate=True)

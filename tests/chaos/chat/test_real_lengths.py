@@ -14,7 +14,7 @@ from dragoman.tools.verify.chat_ledger import ChatLedger
 from support.redis_servers import CLUSTER, RedisAt
 from support.waiting import wait_until
 
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
 RESENT_S = 60.0
 DATABASE_AWAY_S = 60.0
 WAITING = 5000
@@ -36,7 +36,7 @@ pytestmark = [
 
 async def past(moment: float) -> None:
     """Until that much real time has passed: here the length is the fault."""
-    await wait_until(lambda: time.monotonic() >= moment, PATIENCE_S)
+    await wait_until(lambda: time.monotonic() >= moment, TIMEOUT_S)
 
 
 async def waiting(server: ChatServer, count: int) -> bool:
@@ -54,10 +54,10 @@ async def test_database_outage_of_a_minute_with_five_thousand_unsaved_messages_l
             back_at = time.monotonic() + DATABASE_AWAY_S
             await asyncio.to_thread(own_postgres.kill)
             await crowd.say(WAITING)
-            await wait_until(lambda: waiting(server, WAITING), PATIENCE_S, "messages to pile up")
+            await wait_until(lambda: waiting(server, WAITING), TIMEOUT_S, "messages to pile up")
             await past(back_at)
             await asyncio.to_thread(own_postgres.start)
-            await crowd.quiet(PATIENCE_S)
+            await crowd.quiet(TIMEOUT_S)
         await server.passes(ledger, order="accepted", ack_grace_s=RESENT_S)
 
 
@@ -75,13 +75,13 @@ async def test_kill_pause_and_flapping_one_after_another_lose_nothing(
             b.signal(signal.SIGSTOP)
             await past(time.monotonic() + PAUSE_S)
             b.signal(signal.SIGCONT)
-            await wait_until(server.is_shared, PATIENCE_S)
+            await wait_until(server.is_shared, TIMEOUT_S)
             until = time.monotonic() + TALK_S
             while time.monotonic() < until:
                 flap(crowd, [one.uid for one in crowd.chatters[:6]])
                 await past(time.monotonic() + 0.5)
             a.kill()
             server.instances.remove(a)
-            await wait_until(server.is_shared, PATIENCE_S)
-            await crowd.quiet(PATIENCE_S)
+            await wait_until(server.is_shared, TIMEOUT_S)
+            await crowd.quiet(TIMEOUT_S)
         await server.passes(ledger, order="accepted", ack_grace_s=RESENT_S)

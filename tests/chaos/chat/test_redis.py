@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from chaos.chat.chat_server import DELIVER_FIRST, IN_TURN, MODES, PATIENCE_S, SAVE_FIRST, chat_server, until_told
+from chaos.chat.chat_server import DELIVER_FIRST, IN_TURN, MODES, SAVE_FIRST, TIMEOUT_S, chat_server, until_told
 from dragoman.embedded.binary import ServerBinary
 from dragoman.embedded.engine import CHOOSE_PORT, RedisServer
 from dragoman.tools.redis_cluster import RedisCluster
@@ -75,7 +75,7 @@ async def test_a_redis_killed_and_restarted_loses_nothing_beyond_its_class(
             await asyncio.to_thread(mortal.kill)
             killed_at = time.monotonic()
             await asyncio.to_thread(mortal.start)
-            await wait_until(a.is_ready, PATIENCE_S)
+            await wait_until(a.is_ready, TIMEOUT_S)
             await until_told(ledger, "saved", 160)
             await crowd.quiet()
 
@@ -95,7 +95,7 @@ async def test_fail_open_saves_under_the_same_id_while_redis_hangs_and_nothing_c
     async with chat_server(at(mortal), tmp_path) as server:
         a = await server.instance(SAVE_FIRST, **PATIENT)
         b = await server.instance(SAVE_FIRST, **PATIENT)
-        await wait_until(server.is_shared, PATIENCE_S)
+        await wait_until(server.is_shared, TIMEOUT_S)
         sender, receiver = await server.speaker(a, 5001), await server.speaker(b, 5002)
         await sender.saved(await sender.chat(5002, "before"))
         assert (await receiver.expect("SINGLE_CHAT"))["body"] == "before"
@@ -105,7 +105,7 @@ async def test_fail_open_saves_under_the_same_id_while_redis_hangs_and_nothing_c
         got = [await receiver.expect("SINGLE_CHAT") for _ in range(4)]
         assert [frame["body"] for frame in got] == ["one", "two", "three", "after"]
         assert [int(frame["serverMsgId"]) for frame in got[:3]] == ids
-        await wait_until(server.is_at_rest, PATIENCE_S)
+        await wait_until(server.is_at_rest, TIMEOUT_S)
         assert [row.body for row in await server.rows()] == ["before", "one", "two", "three", "after"]
         assert [row.id for row in await server.rows()][1:4] == ids
 
@@ -123,9 +123,9 @@ async def test_sender_with_unsaved_messages_gets_server_busy_while_redis_hangs(
                 second = await sender.chat(5002, "second")
                 await sender.refused("server_busy", clientMsgId=second)
         assert await sender.saved(first) == int(accepted["serverMsgId"])
-        await wait_until(server.is_at_rest, PATIENCE_S)
+        await wait_until(server.is_at_rest, TIMEOUT_S)
         await _until_saved(sender, 5002, "second", second)
-        await wait_until(server.is_at_rest, PATIENCE_S)
+        await wait_until(server.is_at_rest, TIMEOUT_S)
         assert [row.body for row in await server.rows()] == ["first", "second"]
 
 
@@ -144,7 +144,7 @@ async def test_fail_closed_answers_server_busy_while_redis_hangs_and_a_new_conne
             assert await server.rows() == []
         await _until_saved(sender, 5002, "closed", name)
         await _until_saved(newcomer, 5002, "too early", other)
-        await wait_until(server.is_at_rest, PATIENCE_S)
+        await wait_until(server.is_at_rest, TIMEOUT_S)
         assert sorted(row.body for row in await server.rows()) == ["closed", "too early"]
 
 
@@ -168,16 +168,16 @@ async def test_instances_cut_off_from_redis_under_load_fail_open_and_keep_every_
     async with chat_server(redis_at, tmp_path, prefix) as server, proxied(redis_at.url) as proxy:
         a = await server.instance(MODES[mode], scheduler__phase2__redis__url=proxy.url, **PATIENT)
         b = await server.instance(MODES[mode], scheduler__phase2__redis__url=proxy.url, **PATIENT)
-        await wait_until(server.is_shared, PATIENCE_S)
+        await wait_until(server.is_shared, TIMEOUT_S)
         async with chatting(server.ports, ledger, 8, in_flight=1) as crowd:
             crowd.talk(per_s=100)
             await until_told(ledger, "saved", 60)
             proxy.cut()
-            await wait_until(a.is_not_ready, PATIENCE_S)
+            await wait_until(a.is_not_ready, TIMEOUT_S)
             await until_told(ledger, "saved", 100)
             proxy.mend()
             for one in (a, b):
-                await wait_until(one.is_ready, PATIENCE_S)
+                await wait_until(one.is_ready, TIMEOUT_S)
             await until_told(ledger, "saved", 160)
             await crowd.quiet()
         await server.passes(ledger, ack_grace_s=RESENT_S)
@@ -191,12 +191,12 @@ async def test_messages_saved_without_redis_keep_their_order_when_their_senders_
     async with chat_server(redis_at, tmp_path, prefix) as server, proxied(redis_at.url) as proxy:
         a = await server.instance(SAVE_FIRST, scheduler__phase2__redis__url=proxy.url)
         b = await server.instance(SAVE_FIRST)
-        await wait_until(server.is_shared, PATIENCE_S)
+        await wait_until(server.is_shared, TIMEOUT_S)
         sender, receiver = await server.speaker(a, 5001), await server.speaker(b, 5002)
         await sender.saved(await sender.chat(5002, "before"))
         await receiver.ack((await receiver.expect("SINGLE_CHAT"))["serverMsgId"], to=5001)
         proxy.cut()
-        await wait_until(lambda: b.sees_only("i1"), PATIENCE_S)
+        await wait_until(lambda: b.sees_only("i1"), TIMEOUT_S)
         for body in ("one", "two"):
             await _until_saved(sender, 5002, body, body)
         proxy.mend()
@@ -241,11 +241,11 @@ async def test_the_durability_class_follows_the_switch(mortal: RedisServer, tmp_
             metric = await here.metric(f"dragoman_durability{{class={word}}}")
             return (shown, metric) == (word, 1)
 
-        await wait_until(lambda: is_told("process"), PATIENCE_S)
+        await wait_until(lambda: is_told("process"), TIMEOUT_S)
         await server.switch(wait_replicas=1)
-        await wait_until(lambda: is_told("replicated"), PATIENCE_S)
+        await wait_until(lambda: is_told("replicated"), TIMEOUT_S)
         await server.switch(wait_replicas=0)
-        await wait_until(lambda: is_told("process"), PATIENCE_S)
+        await wait_until(lambda: is_told("process"), TIMEOUT_S)
 
 
 async def test_slow_messages_make_one_log_line_a_second_with_the_slowest(mortal: RedisServer, tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ async def test_slow_messages_make_one_log_line_a_second_with_the_slowest(mortal:
         with hanging(mortal):
             names = [await sender.chat(6000) for sender in senders]
             over = time.monotonic() + 0.6  # longer than what counts as slow
-            await wait_until(lambda: time.monotonic() > over, PATIENCE_S)
+            await wait_until(lambda: time.monotonic() > over, TIMEOUT_S)
         for sender, name in zip(senders, names, strict=True):
             await sender.expect("ACK", ackType="accepted", clientMsgId=name)
 
@@ -264,6 +264,6 @@ async def test_slow_messages_make_one_log_line_a_second_with_the_slowest(mortal:
             lines = [json.loads(line) for line in here.log.read_text().splitlines()]
             return [line for line in lines if line["event"] == "ws_perf single_chat_accept"]
 
-        await wait_until(lambda: sum(line.get("repeated", 1) for line in told()) >= len(senders), PATIENCE_S)
+        await wait_until(lambda: sum(line.get("repeated", 1) for line in told()) >= len(senders), TIMEOUT_S)
         assert len(told()) <= time.monotonic() - began + 2
         assert all(line["acceptedAckMs"] >= 500 for line in told())

@@ -16,7 +16,7 @@ from dragoman.tools.verify.chat_crowd import token
 from support.chat import SAVE_FIRST, ChatScenario, ChatSpeaker, chat_harness, new_chat_scenario
 from support.gateway import CLOSE, RawClient, frame, upgrade
 from support.redis_servers import KeyInspector, RedisAt
-from support.speech import PATIENCE_S, Harness, after
+from support.speech import TIMEOUT_S, Harness, after
 from support.waiting import wait_until
 
 ODD = "a\x1b[31m\r\n\t\x7f\u2028\ufeff\U0001f600\U0010ffff\"\\'${7*7}<b>"
@@ -49,7 +49,7 @@ async def chat_on(alice: ChatSpeaker, bob: ChatSpeaker, said: list[int]) -> None
         assert not [heard for heard in alice.heard + bob.heard if heard["type"] == "ERROR"]
         alice.heard.clear()
         said.append(id)
-        await wait_until(after(PACE_S), PATIENCE_S)
+        await wait_until(after(PACE_S), TIMEOUT_S)
 
 
 @asynccontextmanager
@@ -59,10 +59,10 @@ async def with_healthy_client(harness: Harness) -> AsyncIterator[ChatScenario]:
         said: list[int] = []
         chatting = asyncio.create_task(chat_on(*await other.pair(), said))
         try:
-            await wait_until(lambda: said or chatting.done(), PATIENCE_S)
+            await wait_until(lambda: said or chatting.done(), TIMEOUT_S)
             yield scenario
             more = len(said) + 2
-            await wait_until(lambda: len(said) > more or chatting.done(), PATIENCE_S)
+            await wait_until(lambda: len(said) > more or chatting.done(), TIMEOUT_S)
         finally:
             chatting.cancel()
             done = await asyncio.gather(chatting, return_exceptions=True)
@@ -89,7 +89,7 @@ async def wired(harness: Harness) -> AsyncIterator[RawClient]:
 async def until_close(client: RawClient) -> tuple[list[bytes], int]:
     """The messages before the close frame, and its code."""
     heard: list[bytes] = []
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         while True:
             opcode, payload = await client.frame()
             if opcode == CLOSE:
@@ -264,7 +264,7 @@ async def test_two_thousand_silent_connections_are_closed_and_block_no_other_cli
             await asyncio.gather(*(come() for _ in range(100)))
         latecomer = await scenario.user()
         assert await latecomer.so_far() == []
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             close_frames = await asyncio.gather(*(reader.read() for reader, _ in crowd))
         assert all(b"auth_timeout" in close_frame for close_frame in close_frames)
         assert await latecomer.so_far() == []

@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.protocol.codes import Close
 from dragoman.tools.verify.chat_crowd import DEVELOPMENT_SECRET, token
-from support.chat import PATIENCE_S, SAVE_FIRST, ChatScenario, ChatSpeaker, chat_harness, new_chat_scenario
+from support.chat import SAVE_FIRST, TIMEOUT_S, ChatScenario, ChatSpeaker, chat_harness, new_chat_scenario
 from support.redis_servers import KeyInspector, RedisAt
 from support.speech import Harness, after
 from support.waiting import wait_until
@@ -188,7 +188,7 @@ async def test_reauth_before_the_end_of_a_token_prolongs_it(harness: Harness) ->
         await speaker.auth(signed(speaker.uid, exp=ends))
         await speaker.say("REAUTH", token=token(speaker.uid))
         assert (await speaker.expect("AUTH_OK"))["from"] == str(speaker.uid)
-        await wait_until(lambda: time.time() > ends, PATIENCE_S)
+        await wait_until(lambda: time.time() > ends, TIMEOUT_S)
         assert await speaker.so_far() == []
 
 
@@ -197,7 +197,7 @@ async def test_reauth_after_the_end_of_a_token_is_in_time_too(harness: Harness) 
         speaker = await scenario.stranger()
         ends = int(time.time()) + 2
         await speaker.auth(signed(speaker.uid, exp=ends))
-        await wait_until(lambda: time.time() > ends, PATIENCE_S)
+        await wait_until(lambda: time.time() > ends, TIMEOUT_S)
         await speaker.say("REAUTH", token=token(speaker.uid))
         await speaker.expect("AUTH_OK")
         assert await speaker.so_far() == []
@@ -208,7 +208,7 @@ async def test_a_frame_on_a_token_that_has_ended_is_token_expired(harness: Harne
         speaker = await scenario.stranger()
         ends = int(time.time()) + 2
         await speaker.auth(signed(speaker.uid, exp=ends))
-        await wait_until(lambda: time.time() > ends, PATIENCE_S)
+        await wait_until(lambda: time.time() > ends, TIMEOUT_S)
         await speaker.chat(scenario.uid())
         assert (await speaker.next())["reason"] == "token_expired"
         assert await speaker.until_closed() == Close.UNAUTHORIZED
@@ -239,8 +239,8 @@ async def test_after_a_login_the_older_connection_ends_with_one_of_its_next_fram
 
         began = time.monotonic()
         while (frame := await _ping(speaker))["type"] == "PONG":
-            assert time.monotonic() - began < PATIENCE_S
-            await wait_until(after(0.1), PATIENCE_S)
+            assert time.monotonic() - began < TIMEOUT_S
+            await wait_until(after(0.1), TIMEOUT_S)
         assert frame["reason"] == "session_invalid"
         assert await speaker.until_closed() == Close.UNAUTHORIZED
 
@@ -293,7 +293,7 @@ async def test_one_of_several_simultaneous_connections_of_a_user_stays(harness: 
             await asyncio.gather(*(one.say("AUTH", token=token(uid)) for one in both))
             ends = [asyncio.create_task(one.until_closed()) for one in both]
             try:
-                async with asyncio.timeout(PATIENCE_S):
+                async with asyncio.timeout(TIMEOUT_S):
                     while sum(end.done() for end in ends) < 3:
                         await asyncio.wait([end for end in ends if not end.done()], return_when="FIRST_COMPLETED")
                 (left,) = [one for one, end in zip(both, ends, strict=True) if not end.done()]

@@ -11,7 +11,7 @@ from dragoman.archive import NewMessage, Status
 from dragoman.protocol.codes import Close
 from support.chat import chat_harness, new_chat_scenario
 from support.redis_servers import KeyInspector, RedisAt
-from support.speech import PATIENCE_S, Harness
+from support.speech import TIMEOUT_S, Harness
 from support.waiting import wait_until
 
 PER_S = 50
@@ -91,7 +91,7 @@ async def test_receiver_that_catches_up_may_acknowledge_each_message_as_fast_as_
         async def is_read() -> bool:
             return await scenario.status(rows[-1].id) is Status.READ
 
-        await wait_until(is_read, PATIENCE_S)
+        await wait_until(is_read, TIMEOUT_S)
         for _ in range(10 * PER_S):
             await receiver.ack(got[0], "read", sender)
         assert await receiver.until_closed() == Close.RATE
@@ -120,11 +120,11 @@ async def test_frames_read_late_because_the_database_is_down_do_not_exceed_the_r
         async def speak() -> None:
             for number, text in enumerate(texts):
                 await speaker.text(text)
-                await wait_until(lambda: time.monotonic() - began >= number / (PER_S * 0.8), PATIENCE_S)  # noqa: B023
+                await wait_until(lambda: time.monotonic() - began >= number / (PER_S * 0.8), TIMEOUT_S)  # noqa: B023
 
         speaking = asyncio.create_task(speak())
         with scenario.database_away():
-            await wait_until(lambda: time.monotonic() - began > 12, PATIENCE_S)
+            await wait_until(lambda: time.monotonic() - began > 12, TIMEOUT_S)
         await speaking
         heard = 0
         while heard < 600:

@@ -11,8 +11,8 @@ from dragoman.archive import Status
 from dragoman.tools.verify.chat_crowd import token
 from support.chat import (
     DELIVER_FIRST,
-    PATIENCE_S,
     SAVE_FIRST,
+    TIMEOUT_S,
     ChatScenario,
     ChatSpeaker,
     bodies,
@@ -45,7 +45,7 @@ async def has_status(scenario: ChatScenario, id: int, status: Status) -> None:
     async def reached() -> bool:
         return await scenario.status(id) is status
 
-    await wait_until(reached, PATIENCE_S, f"{id} {status!r}")
+    await wait_until(reached, TIMEOUT_S, f"{id} {status!r}")
 
 
 # -- receipts --------------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ async def test_message_sent_after_auth_is_not_resent_at_once(insistent: Harness)
         alice, uid = await scenario.user(), scenario.uid()
         await alice.saved(await alice.chat(uid, "waits"))
         long_ago = time.monotonic() + 2 * RESEND_S
-        await wait_until(lambda: time.monotonic() > long_ago, PATIENCE_S)
+        await wait_until(lambda: time.monotonic() > long_ago, TIMEOUT_S)
         bob = await scenario.user(0, uid)
         await bob.expect("SINGLE_CHAT", body="waits")
         began = time.monotonic()

@@ -113,9 +113,9 @@ async def site(directory: Path, history_per_minute: int = 0) -> AsyncIterator[Si
         end_all_sessions=made.raise_session_version,
     )
     # HttpContext is for operators: nothing here gets that far.
-    stage = Mock(HttpContext, auditor=Auditor(Mock(), "here"))
+    context = Mock(HttpContext, auditor=Auditor(Mock(), "here"))
     app = application(
-        stage, Authenticator((SECRET,), "dragoman"), routes(accounts, archive, history_per_minute, made.refused.inc)
+        context, Authenticator((SECRET,), "dragoman"), routes(accounts, archive, history_per_minute, made.refused.inc)
     )
     async with TestClient(TestServer(app)) as client:
         made.client = client

@@ -40,7 +40,7 @@ class Site:
         self.why_not_ready: str | None = None
         self._letters = 0
         view = FleetView(stores.nodes, stores.storm, self.metrics, presence_ttl_s=60)
-        self.stage = HttpContext(
+        self.context = HttpContext(
             "here",
             self.metrics.registry,
             Report(
@@ -55,14 +55,14 @@ class Site:
 
     @asynccontextmanager
     async def public(self, *secrets: str) -> AsyncIterator[TestClient[Any, Any]]:
-        async with TestClient(TestServer(application(self.stage, Authenticator(secrets, "us")))) as client:
+        async with TestClient(TestServer(application(self.context, Authenticator(secrets, "us")))) as client:
             yield client
 
     @asynccontextmanager
     async def admin(self, *secrets: str) -> AsyncIterator[TestClient[Any, Any]]:
         """With secrets: as where others can reach it."""
         keeper = Authenticator(secrets, "us") if secrets else None
-        async with TestClient(TestServer(admin_application(self.stage, keeper))) as client:
+        async with TestClient(TestServer(admin_application(self.context, keeper))) as client:
             yield client
 
     async def letter(self, instance: str = "a", data: bytes = MESSAGE) -> str:
@@ -216,7 +216,7 @@ async def test_an_admin_port_that_others_can_reach_tells_strangers_no_more_than_
 
 async def test_a_name_that_was_made_to_point_here_gets_no_answer_where_nobody_is_asked(site: Site) -> None:
     """DNS rebinding: to the browser the page is of our own origin."""
-    app = application(site.stage, Authenticator((), "us"), loopback_hosts_only=True)
+    app = application(site.context, Authenticator((), "us"), loopback_hosts_only=True)
     async with TestClient(TestServer(app)) as client:
         evil = {"Host": "evil.example:5010", "Origin": "http://evil.example:5010"}
         for path in ("/api/v1/cluster", "/health", "/metrics"):
@@ -389,7 +389,7 @@ async def test_redis_that_loads_its_data_is_named_as_such(
     async def loading() -> None:
         raise RedisAway("no connection to Redis at x: LOADING Valkey is loading the dataset in memory")
 
-    monkeypatch.setattr(site.stage.report, "cluster", loading)
+    monkeypatch.setattr(site.context.report, "cluster", loading)
     sentence = (await told(await client.get("/api/v1/cluster"), 503))["error"]
     assert sentence.startswith("Redis was restarted and is loading its data")
 
@@ -403,10 +403,10 @@ async def test_redis_being_away_is_a_503_and_a_bug_a_500_without_its_inside(
     async def bug() -> None:
         raise KeyError("secret inside")
 
-    monkeypatch.setattr(site.stage.report, "cluster", away)
+    monkeypatch.setattr(site.context.report, "cluster", away)
     answer = await client.get("/api/v1/cluster")
     assert await told(answer, 503) == {"error": "Redis is away: connection refused"}
-    monkeypatch.setattr(site.stage.report, "cluster", bug)
+    monkeypatch.setattr(site.context.report, "cluster", bug)
     with capture_logs() as logged:
         answer = await client.get("/api/v1/cluster")
         assert await told(answer, 500) == {"error": "internal error"}

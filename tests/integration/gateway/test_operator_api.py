@@ -59,13 +59,15 @@ class Site:
             "here", stores.instances, stores.inboxes, stores.letters, self.view, stores.nodes, stores.reservations, 4
         )
         auditor = Auditor(stores.audit, "here")
-        stage = HttpContext("here", metrics.registry, report, stores.letters, stores.jobs, dict, lambda: None, auditor)
+        context = HttpContext(
+            "here", metrics.registry, report, stores.letters, stores.jobs, dict, lambda: None, auditor
+        )
         register = Register(stores.instances, stores.jobs, stores.sessions, stores.owners, stores.turns)
         history = History("here", metrics, stores.samples, stores.instances)
         seen = Seen(report, register, history, Mock(Operations))  # what it does is tested with instances that do it
         operators = operator_api.console_routes(seen, auditor)
         keeper = Authenticator((SECRET,), "us")
-        self.app = application(stage, keeper, operator_api.console_files(), operators)
+        self.app = application(context, keeper, operator_api.console_files(), operators)
         self.client: TestClient[Any, Any]
 
     async def get(self, path: str, status: int = 200, **query: object) -> Any:

@@ -13,7 +13,7 @@ from dragoman.domain.fleet import Fleet
 from dragoman.protocol.codes import Close
 from support.chat import ChatSpeaker
 from support.cluster import Speaker
-from support.in_process import PATIENCE_S, House
+from support.in_process import TIMEOUT_S, InProcessInstance
 from support.redis_servers import RedisAt
 from support.waiting import wait_until
 
@@ -21,11 +21,11 @@ from support.waiting import wait_until
 class Pair:
     """Two instances: `here` is asked, `there` has what is asked about."""
 
-    def __init__(self, here: House, there: House, http: aiohttp.ClientSession) -> None:
-        self.here, self.there, self._http = here, there, http
+    def __init__(self, instance: InProcessInstance, there: InProcessInstance, http: aiohttp.ClientSession) -> None:
+        self.here, self.there, self._http = instance, there, http
 
-    def url(self, house: House, path: str) -> str:
-        return f"http://127.0.0.1:{house.instance.ports.listener.port}{path}"
+    def url(self, instance: InProcessInstance, path: str) -> str:
+        return f"http://127.0.0.1:{instance.instance.ports.listener.port}{path}"
 
     async def ask(self, method: str, path: str, status: int = 200, **headers: str) -> dict[str, Any]:
         async with self._http.request(method, self.url(self.here, f"/api/v1/{path}"), headers=headers) as answer:
@@ -48,13 +48,16 @@ def drains(fleet: Fleet, draining: bool) -> bool:
 
 @asynccontextmanager
 async def two_instances(redis_at: RedisAt, prefix: str) -> AsyncIterator[Pair]:
-    here, there = await House.open(redis_at, prefix, "here"), await House.open(redis_at, prefix, "there")
+    instance, there = (
+        await InProcessInstance.open(redis_at, prefix, "here"),
+        await InProcessInstance.open(redis_at, prefix, "there"),
+    )
     try:
-        async with aiohttp.ClientSession() as http, asyncio.timeout(PATIENCE_S):
-            yield Pair(here, there, http)
+        async with aiohttp.ClientSession() as http, asyncio.timeout(TIMEOUT_S):
+            yield Pair(instance, there, http)
     finally:
         await there.close()
-        await here.close()
+        await instance.close()
 
 
 async def test_a_drained_instance_accepts_nothing_new_and_stays_until_its_process_is_ended(
@@ -62,14 +65,14 @@ async def test_a_drained_instance_accepts_nothing_new_and_stays_until_its_proces
 ) -> None:
     async with two_instances(redis_at, prefix) as pair:
         assert await pair.ask("POST", "instances/there/drain") == {"draining": True}
-        await wait_until(lambda: pair.there.instance.draining, PATIENCE_S)
+        await wait_until(lambda: pair.there.instance.draining, TIMEOUT_S)
 
         async def told() -> bool:
             rows = (await pair.ask("GET", "overview"))["instances"]
             return {row["instance"]: row.get("draining", False) for row in rows} == {"here": False, "there": True}
 
-        await wait_until(told, PATIENCE_S)
-        await wait_until(lambda: not pair.there.instance.ports.listener._servers[0].is_serving(), PATIENCE_S)
+        await wait_until(told, TIMEOUT_S)
+        await wait_until(lambda: not pair.there.instance.ports.listener._servers[0].is_serving(), TIMEOUT_S)
         assert pair.there.instance.why_not_ready() == "draining"
         assert await pair.audited() == [("instance.drain", "there", "done")]
 
@@ -77,11 +80,11 @@ async def test_a_drained_instance_accepts_nothing_new_and_stays_until_its_proces
 async def test_a_drained_node_gets_no_new_job_until_the_drain_is_taken_back(redis_at: RedisAt, prefix: str) -> None:
     async with two_instances(redis_at, prefix) as pair:
         node = await pair.there.node("n1")
-        await wait_until(lambda: pair.here.knows("n1"), PATIENCE_S)
+        await wait_until(lambda: pair.here.knows("n1"), TIMEOUT_S)
         fleet = pair.here.services.view.fleet
         for method, draining in (("POST", True), ("DELETE", False)):
             assert await pair.ask(method, "nodes/n1/drain") == {"draining": draining}
-            await wait_until(partial(drains, fleet, draining), PATIENCE_S)
+            await wait_until(partial(drains, fleet, draining), TIMEOUT_S)
             await node.beat()
             assert node.local.snapshot.draining is draining, "a heartbeat does not change it"
         assert await pair.audited() == [("node.undrain", "n1", "done"), ("node.drain", "n1", "done")]
@@ -93,7 +96,7 @@ async def test_an_ended_session_is_told_so_and_cannot_be_resumed(redis_at: Redis
         speaker = Speaker(await pair.socket("/ws/session"))
         await speaker.init(resume=resume)
         path, owner = f"sessions/{speaker.session_id}", pair.here.keys.session_owner(speaker.session_id)
-        await wait_until(lambda: pair.here.redis.call("EXISTS", owner), PATIENCE_S)
+        await wait_until(lambda: pair.here.redis.call("EXISTS", owner), TIMEOUT_S)
         assert await pair.ask("DELETE", path) == {"ended": True}
         error = await speaker.until(lambda message: message["type"] == "error")
         assert (error["code"], "operator" in error["message"]) == ("SESSION_CLOSED", True)
@@ -105,7 +108,7 @@ async def test_an_ended_session_is_told_so_and_cannot_be_resumed(redis_at: Redis
             found = await pair.here.redis.call("EXISTS", keys.session_state(speaker.session_id))
             return not found and not pair.there.services.sessions.find(speaker.session_id)
 
-        await wait_until(gone, PATIENCE_S)
+        await wait_until(gone, TIMEOUT_S)
         assert await pair.audited() == [("session.end", speaker.session_id, "done")]
 
 
@@ -114,7 +117,7 @@ async def test_the_other_sessions_of_a_socket_go_on_when_one_is_ended(redis_at: 
         speaker = Speaker(await pair.socket("/ws/session"))
         first = (await speaker.init())["session_id"]
         second = (await speaker.init())["session_id"]
-        await wait_until(lambda: pair.here.redis.call("EXISTS", pair.here.keys.session_owner(first)), PATIENCE_S)
+        await wait_until(lambda: pair.here.redis.call("EXISTS", pair.here.keys.session_owner(first)), TIMEOUT_S)
         await pair.ask("DELETE", f"sessions/{first}")
         await speaker.until(lambda message: message["type"] == "error")
         await speaker.say("session_close", session_id=second, reason="done")

@@ -13,7 +13,7 @@ import pytest
 
 from dragoman.embedded.engine import free_port
 from dragoman.protocol.codes import Close
-from support.in_process import PATIENCE_S, House
+from support.in_process import TIMEOUT_S, InProcessInstance
 from support.raw_node import SAMPLES
 from support.redis_servers import RedisAt
 from support.waiting import wait_until
@@ -22,9 +22,9 @@ NOT_LONG_S = 30.0  # the minute that the HTTP server would give everybody by its
 QUESTIONS = 2000  # whose answers are more than any buffer holds
 
 
-def has_to_wait(house: House) -> bool:
+def has_to_wait(instance: InProcessInstance) -> bool:
     """Whether an answer at the admin port waits for its reader."""
-    admin = house.instance.ports._admin
+    admin = instance.instance.ports._admin
     assert admin is not None
     assert admin.server is not None
     return any(connection._paused for connection in admin.server.connections)
@@ -32,18 +32,18 @@ def has_to_wait(house: House) -> bool:
 
 async def test_who_asks_for_metrics_and_does_not_read_them_holds_up_no_end(redis_at: RedisAt, prefix: str) -> None:
     loop = asyncio.get_running_loop()
-    house = await House.open(redis_at, prefix, "i", server__admin_port=free_port() - 1)
+    instance = await InProcessInstance.open(redis_at, prefix, "i", server__admin_port=free_port() - 1)
     with socket.socket() as asker:
         try:
             asker.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             asker.setblocking(False)
-            await loop.sock_connect(asker, ("127.0.0.1", house.instance.admin_port))
+            await loop.sock_connect(asker, ("127.0.0.1", instance.instance.admin_port))
             asking = loop.create_task(
                 loop.sock_sendall(asker, b"GET /metrics HTTP/1.1\r\nHost: [::1]\r\n\r\n" * QUESTIONS)
             )
-            await wait_until(lambda: has_to_wait(house), PATIENCE_S)
+            await wait_until(lambda: has_to_wait(instance), TIMEOUT_S)
         finally:
-            closing = loop.create_task(house.close())
+            closing = loop.create_task(instance.close())
             await asyncio.wait([closing], timeout=NOT_LONG_S)
             was_closed = closing.done()
             await closing
@@ -55,8 +55,8 @@ INIT = {"type": "session_init", "client_version": "t", "platform": "web", "src_l
 
 
 async def test_every_websocket_opens_on_the_connection_of_the_login(redis_at: RedisAt, prefix: str) -> None:
-    house = await House.open(redis_at, prefix, "i")
-    listener = house.instance.ports.listener
+    instance = await InProcessInstance.open(redis_at, prefix, "i")
+    listener = instance.instance.ports.listener
     register = deepcopy(SAMPLES["node_register"])
     try:
         for path, first, expected in [
@@ -70,20 +70,20 @@ async def test_every_websocket_opens_on_the_connection_of_the_login(redis_at: Re
                     access = (await login.json())["data"]["accessToken"]
                 if path == "/ws":
                     first = {**first, "token": access}
-                async with http.ws_connect(path) as ws, asyncio.timeout(PATIENCE_S):
+                async with http.ws_connect(path) as ws, asyncio.timeout(TIMEOUT_S):
                     await ws.send_str(json.dumps(first))
                     assert json.loads(await ws.receive_str())["type"] == expected
         assert listener.counters.accepted == listener.counters.opened == 3
     finally:
-        await house.close()
+        await instance.close()
 
 
 @pytest.mark.parametrize("secret", ["", "a secret of the test that is long enough"], ids=["no secret", "secret"])
 async def test_a_page_from_another_port_of_this_machine_may_connect_if_no_secret_is_set(
     redis_at: RedisAt, prefix: str, secret: str
 ) -> None:
-    house = await House.open(redis_at, prefix, "i", **{"security__secret": secret} if secret else {})
-    port = house.instance.ports.listener.port
+    instance = await InProcessInstance.open(redis_at, prefix, "i", **{"security__secret": secret} if secret else {})
+    port = instance.instance.ports.listener.port
     try:
         async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http:
             for path in ("/ws", "/ws/session", "/ws/node"):
@@ -94,7 +94,7 @@ async def test_a_page_from_another_port_of_this_machine_may_connect_if_no_secret
                         assert answer.status == (101 if allowed else 403)
                         assert allowed or origin in (await answer.json())["error"]
     finally:
-        await house.close()
+        await instance.close()
 
 
 SECRET = "a secret of the test that is long enough"
@@ -121,10 +121,10 @@ FORWARDED = {
 }
 
 
-async def answers(house: House, **headers: str) -> set[tuple[int, bool]]:
+async def answers(instance: InProcessInstance, **headers: str) -> set[tuple[int, bool]]:
     """To every kind of request: the status, and whether it names the settings to change."""
     found = set()
-    port = house.instance.ports.listener.port
+    port = instance.instance.ports.listener.port
     async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http:
         for path, usual in PATHS.items():
             async with http.get(path, headers={**usual, **headers}) as answer:
@@ -134,27 +134,27 @@ async def answers(house: House, **headers: str) -> set[tuple[int, bool]]:
 
 
 async def test_what_a_proxy_passes_on_is_refused_if_no_secret_is_set(redis_at: RedisAt, prefix: str) -> None:
-    house = await House.open(redis_at, prefix, "i", server__admin_port=free_port() - 1)
+    instance = await InProcessInstance.open(redis_at, prefix, "i", server__admin_port=free_port() - 1)
     try:
-        assert await answers(house) == {(200, False), (101, False)}
+        assert await answers(instance) == {(200, False), (101, False)}
         for name, value in FORWARDED.items():
-            assert await answers(house, **{name: value}) == {(403, True)}, name
-        admin = f"http://127.0.0.1:{house.instance.admin_port}/metrics"
+            assert await answers(instance, **{name: value}) == {(403, True)}, name
+        admin = f"http://127.0.0.1:{instance.instance.admin_port}/metrics"
         async with aiohttp.ClientSession() as http, http.get(admin, headers=FORWARDED) as answer:
             assert (answer.status, "security.secret" in await answer.text()) == (403, True)
     finally:
-        await house.close()
+        await instance.close()
 
 
 async def test_a_trusted_proxy_serves_this_machine_alone_if_no_secret_is_set(redis_at: RedisAt, prefix: str) -> None:
-    house = await House.open(redis_at, prefix, "i", server__trusted_proxies=["127.0.0.1"])
+    instance = await InProcessInstance.open(redis_at, prefix, "i", server__trusted_proxies=["127.0.0.1"])
     here = {"X-Forwarded-For": "127.0.0.1", "X-Forwarded-Proto": "https", "Via": "1.1 proxy"}
     try:
-        assert await answers(house, **here) == {(200, False), (101, False)}
+        assert await answers(instance, **here) == {(200, False), (101, False)}
         for far in ({"X-Forwarded-For": "203.0.113.7"}, {"Via": "1.1 proxy"}, {"X-Real-IP": "127.0.0.1"}):
-            assert await answers(house, **far) == {(403, True)}, far
+            assert await answers(instance, **far) == {(403, True)}, far
     finally:
-        await house.close()
+        await instance.close()
 
 
 @pytest.mark.parametrize(
@@ -163,15 +163,15 @@ async def test_a_trusted_proxy_serves_this_machine_alone_if_no_secret_is_set(red
 async def test_what_a_proxy_passes_on_is_served_if_tokens_or_trust_are_set(
     redis_at: RedisAt, prefix: str, flags: dict[str, object]
 ) -> None:
-    house = await House.open(redis_at, prefix, "i", **flags)
+    instance = await InProcessInstance.open(redis_at, prefix, "i", **flags)
     try:
-        assert 403 not in {status for status, _ in await answers(house, **FORWARDED)}
+        assert 403 not in {status for status, _ in await answers(instance, **FORWARDED)}
     finally:
-        await house.close()
+        await instance.close()
 
 
 async def test_tries_to_log_in_count_for_the_client_behind_a_trusted_proxy(redis_at: RedisAt, prefix: str) -> None:
-    house = await House.open(
+    instance = await InProcessInstance.open(
         redis_at,
         prefix,
         "i",
@@ -180,7 +180,7 @@ async def test_tries_to_log_in_count_for_the_client_behind_a_trusted_proxy(redis
         limits__login_attempts_per_minute=1,
     )
     try:
-        async with aiohttp.ClientSession(f"http://127.0.0.1:{house.instance.ports.listener.port}") as http:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{instance.instance.ports.listener.port}") as http:
             statuses = []
             for client in ("203.0.113.7", "203.0.113.7", "198.51.100.9"):
                 headers, login = {"X-Forwarded-For": client}, {"username": "alice", "password": "pw"}
@@ -188,40 +188,42 @@ async def test_tries_to_log_in_count_for_the_client_behind_a_trusted_proxy(redis
                     statuses.append(answer.status)
         assert statuses == [401, 429, 401]
     finally:
-        await house.close()
+        await instance.close()
 
 
 async def test_the_audit_names_the_address_of_an_operator_behind_a_trusted_proxy(
     redis_at: RedisAt, prefix: str
 ) -> None:
-    house = await House.open(redis_at, prefix, "i", security__secret=SECRET, server__trusted_proxies=["127.0.0.1"])
+    instance = await InProcessInstance.open(
+        redis_at, prefix, "i", security__secret=SECRET, server__trusted_proxies=["127.0.0.1"]
+    )
     claims = {"iss": "dragoman", "typ": "operator", "sub": "olga", "exp": int(time.time()) + 600}
     headers = {
         "Authorization": f"Bearer {jwt.encode(claims, SECRET, 'HS256')}",
         "X-Forwarded-For": "198.51.100.9, 203.0.113.7",
     }
     try:
-        async with aiohttp.ClientSession(f"http://127.0.0.1:{house.instance.ports.listener.port}") as http:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{instance.instance.ports.listener.port}") as http:
             async with http.delete("/api/v1/dlq/a/9-9", headers=headers) as answer:
                 assert answer.status == 404
             async with http.get("/api/v1/audit", headers=headers) as answer:
                 (entry,) = (await answer.json())["entries"]
         assert (entry["who"], entry["address"]) == ("olga", "203.0.113.7")
     finally:
-        await house.close()
+        await instance.close()
 
 
 async def test_an_unknown_name_gets_no_account_if_a_secret_is_set(redis_at: RedisAt, prefix: str) -> None:
-    house = await House.open(redis_at, prefix, "i", security__secret=SECRET)
+    instance = await InProcessInstance.open(redis_at, prefix, "i", security__secret=SECRET)
     try:
-        async with aiohttp.ClientSession(f"http://127.0.0.1:{house.instance.ports.listener.port}") as http:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{instance.instance.ports.listener.port}") as http:
             async with http.post("/auth/login", json={"username": "eve", "password": "x"}) as answer:
                 told = await answer.json()
         assert (answer.status, told["code"], told["data"]) == (401, 40100, None)
         assert "chat.registration" in told["message"]
-        assert await house.instance.services.chat.archive.user_by_name("eve") is None
+        assert await instance.instance.services.chat.archive.user_by_name("eve") is None
     finally:
-        await house.close()
+        await instance.close()
 
 
 @pytest.mark.parametrize("accepted", [False, True])
@@ -229,12 +231,12 @@ async def test_speech_accepts_a_chat_token_only_if_it_is_configured(
     redis_at: RedisAt, prefix: str, accepted: bool
 ) -> None:
     flags = {"security__chat_tokens_for_speech": True} if accepted else {}
-    house = await House.open(redis_at, prefix, "i", security__secret=SECRET, **flags)
+    instance = await InProcessInstance.open(redis_at, prefix, "i", security__secret=SECRET, **flags)
     try:
-        access = house.instance.services.chat.tokens.access(7, 0, time.time())
-        base = f"http://127.0.0.1:{house.instance.ports.listener.port}"
+        access = instance.instance.services.chat.tokens.access(7, 0, time.time())
+        base = f"http://127.0.0.1:{instance.instance.ports.listener.port}"
         async with aiohttp.ClientSession(base) as http, http.ws_connect("/ws/session") as ws:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 await ws.send_str(json.dumps({**INIT, "token": access}))
                 frame = await ws.receive()
         if accepted:
@@ -243,15 +245,15 @@ async def test_speech_accepts_a_chat_token_only_if_it_is_configured(
             assert frame.data == 4501
             assert "chat_tokens_for_speech" in (frame.extra or "")
     finally:
-        await house.close()
+        await instance.close()
 
 
 async def test_an_invite_code_of_an_operator_creates_one_account(redis_at: RedisAt, prefix: str) -> None:
-    house = await House.open(redis_at, prefix, "i", security__secret=SECRET, chat__registration="invite")
+    instance = await InProcessInstance.open(redis_at, prefix, "i", security__secret=SECRET, chat__registration="invite")
     claims = {"iss": "dragoman", "exp": time.time() + 600, "typ": "operator", "sub": "olga"}
     operator = {"Authorization": f"Bearer {jwt.encode(claims, SECRET, 'HS256')}"}
     try:
-        async with aiohttp.ClientSession(f"http://127.0.0.1:{house.instance.ports.listener.port}") as http:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{instance.instance.ports.listener.port}") as http:
             async with http.post("/api/v1/chat/invites", json={"ttl_s": 60}) as refused:
                 assert refused.status == 401
             async with http.post("/api/v1/chat/invites", json={"ttl_s": 60}, headers=operator) as made:
@@ -263,17 +265,17 @@ async def test_an_invite_code_of_an_operator_creates_one_account(redis_at: Redis
                     found.append((await answer.json())["code"])
         assert found == [40100, 40300, 0, 40300, 0]
     finally:
-        await house.close()
+        await instance.close()
 
 
 async def registered(
-    stay: AsyncExitStack, http: aiohttp.ClientSession, house: House, **fields: object
+    stay: AsyncExitStack, http: aiohttp.ClientSession, instance: InProcessInstance, **fields: object
 ) -> tuple[str, int | None]:
     """What a node that registers so is answered, and the code if it is closed; it stays connected."""
-    port = house.instance.ports.listener.port
+    port = instance.instance.ports.listener.port
     ws = await stay.enter_async_context(http.ws_connect(f"ws://127.0.0.1:{port}/ws/node"))
     await ws.send_str(json.dumps({**SAMPLES["node_register"], **fields}))
-    frame = await ws.receive(timeout=PATIENCE_S)
+    frame = await ws.receive(timeout=TIMEOUT_S)
     text = frame.type is aiohttp.WSMsgType.TEXT
     return (json.loads(frame.data)["type"], None) if text else ("", ws.close_code)
 
@@ -282,20 +284,23 @@ async def test_an_anonymous_node_does_not_replace_one_with_a_token_on_any_instan
     redis_at: RedisAt, prefix: str
 ) -> None:
     mixed = {"security__secret": SECRET, "security__insecure_allow_anonymous": True}
-    one, other = await House.open(redis_at, prefix, "i", **mixed), await House.open(redis_at, prefix, "j", **mixed)
+    one, other = (
+        await InProcessInstance.open(redis_at, prefix, "i", **mixed),
+        await InProcessInstance.open(redis_at, prefix, "j", **mixed),
+    )
     claims = {"iss": "dragoman", "typ": "node", "sub": "gpu-1", "exp": int(time.time()) + 600}
     token = jwt.encode(claims, SECRET, "HS256")
     welcome = ("node_register_ack", None)
     try:
         async with aiohttp.ClientSession() as http, AsyncExitStack() as stay:
             assert await registered(stay, http, one, node_id="gpu-1", token=token) == welcome
-            for house in (one, other):
-                assert await registered(stay, http, house, node_id="gpu-1") == ("", Close.NODE_ID_CONFLICT)
+            for instance in (one, other):
+                assert await registered(stay, http, instance, node_id="gpu-1") == ("", Close.NODE_ID_CONFLICT)
             assert list(one.services.local_nodes.ids()) == ["gpu-1"]
             assert await registered(stay, http, other, node_id="spare") == welcome
             assert await registered(stay, http, one, node_id="spare") == welcome  # anonymous ones replace each other
             assert await registered(stay, http, other, node_id="gpu-1", token=token) == welcome
-            await wait_until(lambda: "gpu-1" not in one.services.local_nodes.ids(), PATIENCE_S)
+            await wait_until(lambda: "gpu-1" not in one.services.local_nodes.ids(), TIMEOUT_S)
     finally:
         await one.close()
         await other.close()
@@ -305,8 +310,8 @@ async def test_the_share_of_connections_without_a_session_is_one_of_the_client_b
     redis_at: RedisAt, prefix: str
 ) -> None:
     flags = {"security__secret": SECRET, "server__trusted_proxies": ["127.0.0.1"], "limits__pre_session_connections": 8}
-    house = await House.open(redis_at, prefix, "i", **flags)
-    url = f"ws://127.0.0.1:{house.instance.ports.listener.port}/ws/session"
+    instance = await InProcessInstance.open(redis_at, prefix, "i", **flags)
+    url = f"ws://127.0.0.1:{instance.instance.ports.listener.port}/ws/session"
     try:
         async with aiohttp.ClientSession() as http, AsyncExitStack() as stay:
             sockets = [
@@ -314,23 +319,25 @@ async def test_the_share_of_connections_without_a_session_is_one_of_the_client_b
                 for client in (*["203.0.113.7"] * 3, "198.51.100.9")
             ]
             third, other = sockets[2:]
-            assert (await third.receive(timeout=PATIENCE_S)).data == Close.OVERLOADED
+            assert (await third.receive(timeout=TIMEOUT_S)).data == Close.OVERLOADED
             await other.send_str(json.dumps({**INIT, "token": "x"}))
-            assert (await other.receive(timeout=PATIENCE_S)).data == Close.UNAUTHORIZED  # it was let in to be asked
+            assert (await other.receive(timeout=TIMEOUT_S)).data == Close.UNAUTHORIZED  # it was let in to be asked
     finally:
-        await house.close()
+        await instance.close()
 
 
 async def test_a_flood_of_logins_from_one_address_refuses_nobody_at_other_addresses(
     redis_at: RedisAt, prefix: str
 ) -> None:
-    house = await House.open(redis_at, prefix, "i", security__secret=SECRET, server__trusted_proxies=["127.0.0.1"])
+    instance = await InProcessInstance.open(
+        redis_at, prefix, "i", security__secret=SECRET, server__trusted_proxies=["127.0.0.1"]
+    )
     names = [f"honest{n}" for n in range(4)]
     many = aiohttp.TCPConnector(limit=0)
     try:
         for name in names:
-            assert await house.instance.services.chat.accounts.add(name, "long enough for anybody")
-        base = f"http://127.0.0.1:{house.instance.ports.listener.port}"
+            assert await instance.instance.services.chat.accounts.add(name, "long enough for anybody")
+        base = f"http://127.0.0.1:{instance.instance.ports.listener.port}"
         async with aiohttp.ClientSession(base, connector=many) as http:
 
             async def status(client: str, name: str) -> int:
@@ -347,4 +354,4 @@ async def test_a_flood_of_logins_from_one_address_refuses_nobody_at_other_addres
                 login.cancel()
         assert honest == [200] * len(names)
     finally:
-        await house.close()
+        await instance.close()

@@ -20,7 +20,7 @@ from dragoman.embedded.binary import ServerBinary
 from dragoman.embedded.engine import CHOOSE_PORT, RedisServer
 from dragoman.protocol.codes import Close
 from dragoman.tools.verify.chat_crowd import token as chat_token
-from support.in_process import PATIENCE_S, House
+from support.in_process import TIMEOUT_S, InProcessInstance
 from support.raw_node import SAMPLES
 from support.redis_servers import RedisAt
 from support.waiting import wait_until
@@ -39,14 +39,14 @@ def token(typ: str, sub: str, **claims: Any) -> str:
 
 
 class Cluster:
-    """`houses[-1]` has the connections, `houses[0]` is asked to revoke."""
+    """`instances[-1]` has the connections, `instances[0]` is asked to revoke."""
 
-    def __init__(self, houses: list[House], http: aiohttp.ClientSession) -> None:
-        self.houses, self.http = houses, http
+    def __init__(self, instances: list[InProcessInstance], http: aiohttp.ClientSession) -> None:
+        self.instances, self.http = instances, http
         self.operator = token("operator", "olga")
 
     def url(self, path: str, at: int = -1) -> str:
-        return f"http://127.0.0.1:{self.houses[at].instance.ports.listener.port}{path}"
+        return f"http://127.0.0.1:{self.instances[at].instance.ports.listener.port}{path}"
 
     async def ask(self, method: str, path: str, status: int = 200, body: object = None, by: str = "") -> dict[str, Any]:
         headers = {"Authorization": f"Bearer {by or self.operator}"}
@@ -64,7 +64,7 @@ class Cluster:
         """The socket, and the answer to its first message: a close code if it was closed instead."""
         ws = await self.http.ws_connect(self.url(path, at))
         await ws.send_str(json.dumps(first))
-        frame = await ws.receive(PATIENCE_S)
+        frame = await ws.receive(TIMEOUT_S)
         return ws, json.loads(frame.data) if frame.type is aiohttp.WSMsgType.TEXT else frame.data
 
     async def session(self, token: str, at: int = -1, **fields: object) -> tuple[aiohttp.ClientWebSocketResponse, Any]:
@@ -80,7 +80,7 @@ class Cluster:
 
 
 async def close_code(ws: aiohttp.ClientWebSocketResponse) -> int | None:
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         while (frame := await ws.receive()).type is aiohttp.WSMsgType.TEXT:
             pass
     return frame.data if frame.type is aiohttp.WSMsgType.CLOSE else None
@@ -90,13 +90,13 @@ async def close_code(ws: aiohttp.ClientWebSocketResponse) -> int | None:
 async def cluster(redis_at: RedisAt, prefix: str, count: int = 2, **flags: object) -> AsyncIterator[Cluster]:
     flags = {"security__secret": SECRET, "security__chat_tokens_for_speech": True, **flags}
     async with AsyncExitStack() as stack:
-        houses = []
+        instances = []
         for number in range(count):
-            houses.append(await House.open(redis_at, prefix, f"i{number}", **flags))
-            stack.push_async_callback(houses[-1].close)
+            instances.append(await InProcessInstance.open(redis_at, prefix, f"i{number}", **flags))
+            stack.push_async_callback(instances[-1].close)
         http = await stack.enter_async_context(aiohttp.ClientSession())
-        async with asyncio.timeout(PATIENCE_S):
-            yield Cluster(houses, http)
+        async with asyncio.timeout(TIMEOUT_S):
+            yield Cluster(instances, http)
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -127,7 +127,7 @@ async def test_connections_of_a_revoked_token_are_closed_within_a_second_and_the
                 else:
                     assert refusal == Close.UNAUTHORIZED, (kind, at)
         await other.send_str("{}")
-        assert (await other.receive(PATIENCE_S)).type is aiohttp.WSMsgType.TEXT, "another token of ann is not revoked"
+        assert (await other.receive(TIMEOUT_S)).type is aiohttp.WSMsgType.TEXT, "another token of ann is not revoked"
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -147,7 +147,7 @@ async def test_all_tokens_of_a_revoked_principal_are_refused_until_it_is_allowed
             "name": "client:default/ann",
             "allowed": True,
         }
-        await wait_until(lambda: not any(len(house.services.revocations.copy) for house in up.houses), PATIENCE_S)
+        await wait_until(lambda: not any(len(one.services.revocations.copy) for one in up.instances), TIMEOUT_S)
         assert (await up.session(ann))[1]["type"] == "session_init_ack"
 
 
@@ -159,23 +159,23 @@ async def test_sessions_of_a_revoked_principal_end_also_those_without_a_connecti
         text = token("client", "edge", gateway=True)
         resumable, ack = await up.session(text, resume=True)
         detached, _ = await up.session(text, platform="api-gateway")
-        sessions, holder = up.houses[-1].services.sessions, up.houses[-1]
+        sessions, holder = up.instances[-1].services.sessions, up.instances[-1]
         for ws in (resumable, detached):
             await ws.close()
-        await wait_until(lambda: sessions.quota.detached == 2, PATIENCE_S)
+        await wait_until(lambda: sessions.quota.detached == 2, TIMEOUT_S)
         await up.revoke(principal="client:edge")
-        await wait_until(lambda: not len(sessions), PATIENCE_S)
+        await wait_until(lambda: not len(sessions), TIMEOUT_S)
 
         async def is_gone() -> bool:
             return not await holder.redis.call("EXISTS", holder.keys.session_state(ack["session_id"]))
 
-        await wait_until(is_gone, PATIENCE_S)
+        await wait_until(is_gone, TIMEOUT_S)
         resume = {"type": "session_resume", "session_id": ack["session_id"], "resume_token": ack["resume_token"]}
         for at in range(count):
             _, refusal = await up.socket("/ws/session", {**resume, "last_seq": 0, "token": text}, at)
             assert refusal == Close.UNAUTHORIZED
         await up.ask("DELETE", "revocations/client:default/edge")
-        await wait_until(lambda: not any(len(house.services.revocations.copy) for house in up.houses), PATIENCE_S)
+        await wait_until(lambda: not any(len(one.services.revocations.copy) for one in up.instances), TIMEOUT_S)
         _, refusal = await up.socket("/ws/session", {**resume, "last_seq": 0, "token": text})
         assert refusal["code"] == "INVALID_SESSION", "it has ended"
 
@@ -206,7 +206,7 @@ async def test_revoked_chat_user_is_disconnected_and_gets_in_by_no_token_and_no_
             await up.http.ws_connect(up.url(f"/ws?token={login['accessToken']}"))
         assert refused.value.status == 401
         await up.ask("DELETE", f"revocations/user:{login['userId']}")
-        await wait_until(lambda: not any(len(house.services.revocations.copy) for house in up.houses), PATIENCE_S)
+        await wait_until(lambda: not any(len(one.services.revocations.copy) for one in up.instances), TIMEOUT_S)
         assert (await post("/auth/login", username="alice", password=password))["code"] == 0
 
 
@@ -216,7 +216,7 @@ async def test_http_connection_of_a_revoked_operator_is_closed_and_its_token_ref
 ) -> None:
     async with cluster(redis_at, prefix, count) as up:
         text = token("operator", "mallory")
-        port = up.houses[-1].instance.ports.listener.port
+        port = up.instances[-1].instance.ports.listener.port
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         request = f"GET /api/v1/stats HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {text}\r\n\r\n".encode()
         writer.write(request)
@@ -232,7 +232,7 @@ async def test_revocation_that_was_not_announced_is_found_within_a_second(redis_
     async with cluster(redis_at, prefix, 1) as up:
         ws, _ = await up.session(token("client", "ann", jti="t-1"))
         started = time.monotonic()
-        await up.houses[0].stores.revocations.revoke("token:t-1", Revocation(1))
+        await up.instances[0].stores.revocations.revoke("token:t-1", Revocation(1))
         assert await close_code(ws) == Close.UNAUTHORIZED
         assert time.monotonic() - started < WITHIN_S + 0.5
 
@@ -241,10 +241,10 @@ async def test_revocations_that_redis_has_lost_are_written_again(redis_at: Redis
     async with cluster(redis_at, prefix, 2) as up:
         await up.revoke(principal="client:ann")
         await up.revoke(jti="t-1")
-        keys, redis = up.houses[0].keys, up.houses[0].redis
+        keys, redis = up.instances[0].keys, up.instances[0].redis
         for key in (keys.revoked, keys.revoked_expiry, keys.revoked_version):
             await redis.call("DEL", key)
-        await wait_until(lambda: redis.call("EXISTS", keys.revoked_version), PATIENCE_S)
+        await wait_until(lambda: redis.call("EXISTS", keys.revoked_version), TIMEOUT_S)
         assert {row["name"] for row in (await up.ask("GET", "revocations"))["entries"]} == {
             "client:default/ann",
             "token:t-1",
@@ -261,12 +261,12 @@ async def test_copy_stays_in_force_while_redis_is_unavailable_and_nothing_can_be
         async with cluster(RedisAt("single", (server.tcp_url,), server=server), prefix, 1, **calm) as up:
             await up.revoke(principal="client:ann")
             await asyncio.to_thread(server.kill)
-            await wait_until(lambda: not up.houses[0].redis.connected, PATIENCE_S)
+            await wait_until(lambda: not up.instances[0].redis.connected, TIMEOUT_S)
             assert "Redis" in (await up.revoke(503, principal="client:bob"))["error"]
             assert (await up.session(token("client", "ann")))[1] == Close.UNAUTHORIZED
             assert (await up.session(token("client", "bob")))[1]["type"] == "session_init_ack"
             await asyncio.to_thread(server.start)
-            await up.houses[0].redis.wait_connected()
+            await up.instances[0].redis.wait_connected()
             await up.revoke(principal="client:bob")
 
 
@@ -280,7 +280,9 @@ async def test_commands_revoke_list_and_allow(
             assert await asyncio.to_thread(run, ["token", *args, "--url", up.url("")]) == code
             told = capsys.readouterr()
             lines = (told.err if code else told.out).splitlines()
-            return "\n".join(line for line in lines if "[info " not in line and "[debug " not in line)
+            return "\n".join(
+                turn_queue for turn_queue in lines if "[info " not in turn_queue and "[debug " not in turn_queue
+            )
 
         assert "Nothing is revoked." in await say("revoked")
         text = token("client", "ann", jti="t-1")
@@ -294,7 +296,7 @@ async def test_commands_revoke_list_and_allow(
         )
         told = await say("revoked")
         assert text not in told
-        assert [line.split("  ")[1] for line in told.splitlines() if "by olga" in line] == [
+        assert [turn_queue.split("  ")[1] for turn_queue in told.splitlines() if "by olga" in turn_queue] == [
             "client:acme/a b", "token:t-1", "token:t-2", "token:t-3",
         ]  # fmt: skip
         assert "is allowed again" in await say("allow", "client:acme/a b")
@@ -309,9 +311,9 @@ async def test_commands_revoke_list_and_allow(
 async def test_instance_that_starts_knows_what_is_revoked(redis_at: RedisAt, prefix: str) -> None:
     async with cluster(redis_at, prefix, 1) as up:
         await up.revoke(principal="node:n1")
-        later = await House.open(redis_at, prefix, "later", security__secret=SECRET)
+        later = await InProcessInstance.open(redis_at, prefix, "later", security__secret=SECRET)
         try:
-            up.houses.append(later)
+            up.instances.append(later)
             assert (await up.node(token("node", "n1")))[1] == Close.UNAUTHORIZED
         finally:
             await later.close()
@@ -361,4 +363,4 @@ async def test_what_cannot_be_revoked_is_refused_with_a_reason(
 ) -> None:
     async with cluster(redis_at, prefix, 1) as up:
         assert why in (await up.revoke(400, **body))["error"]
-        assert not up.houses[0].services.revocations.copy
+        assert not up.instances[0].services.revocations.copy

@@ -1,20 +1,20 @@
-"""`house` opens instances in this process under the test's prefix, and closes them before it is looked at."""
+"""`open_instance` starts instances in this process under the prefix of the test, and closes them afterwards."""
 
 import asyncio
 from collections.abc import Iterator
 
 import pytest
 
-from support.in_process import House, Open
+from support.in_process import InProcessInstance, OpenInstance
 from support.redis_servers import RedisAt
 
 
 @pytest.fixture
-def house(runner: asyncio.Runner, redis_at: RedisAt, prefix: str) -> Iterator[Open]:
-    opened: list[House] = []
+def open_instance(runner: asyncio.Runner, redis_at: RedisAt, prefix: str) -> Iterator[OpenInstance]:
+    opened: list[InProcessInstance] = []
 
-    async def open_one(name: str = "a", **flags: object) -> House:
-        one = await House.open(redis_at, prefix, name, **flags)
+    async def open_one(name: str = "a", **flags: object) -> InProcessInstance:
+        one = await InProcessInstance.open(redis_at, prefix, name, **flags)
         opened.append(one)
         return one
 

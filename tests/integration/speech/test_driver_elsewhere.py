@@ -18,16 +18,16 @@ from integration.speech.test_router import fill
 from support.in_process import (
     ACKING,
     OLD,
-    PATIENCE_S,
     SELDOM_RENEWED,
-    Ear,
-    House,
-    Open,
-    WiredNode,
+    TIMEOUT_S,
+    InProcessInstance,
+    InProcessNode,
+    OpenInstance,
+    RecordingListener,
     end_of,
     given,
     in_state,
-    order,
+    job_request,
     out_of_time,
     start,
 )
@@ -36,149 +36,155 @@ from support.waiting import wait_until
 # -- what old nodes keep back ----------------------------------------------------------------------
 
 
-async def turn_on(here: House, node: WiredNode, ear: Ear) -> tuple[TurnQueue, JobRequest]:
+async def turn_on(
+    instance: InProcessInstance, node: InProcessNode, listener: RecordingListener
+) -> tuple[TurnQueue, JobRequest]:
     """A max-duration job that an old node keeps, of a turn that goes on."""
-    line = TurnQueue(Turn("turn-1"))
-    kept = order(line=line, ends_turn=False, ear=ear)
-    here.services.dispatcher.take(kept)
+    turn_queue = TurnQueue(Turn("turn-1"))
+    kept = job_request(turn_queue=turn_queue, ends_turn=False, listener=listener)
+    instance.services.dispatcher.take(kept)
     await given(node)
-    return line, kept
+    return turn_queue, kept
 
 
-async def finish_turn(here: House, line: TurnQueue, ear: Ear) -> None:
-    here.services.dispatcher.take(order(line=line, index=1, ear=ear))
-    here.services.dispatcher.turn_ended("s-1", line.turn.id)
-    await here.stores.turns.end("s-1", line.turn.id)
+async def finish_turn(instance: InProcessInstance, turn_queue: TurnQueue, listener: RecordingListener) -> None:
+    instance.services.dispatcher.take(job_request(turn_queue=turn_queue, index=1, listener=listener))
+    instance.services.dispatcher.turn_ended("s-1", turn_queue.turn.id)
+    await instance.stores.turns.end("s-1", turn_queue.turn.id)
 
 
 async def test_a_job_an_old_node_keeps_has_no_deadline_while_its_turn_is_open_but_its_slot_goes_back(
-    house: Open,
+    open_instance: OpenInstance,
 ) -> None:
-    here = await house(**out_of_time(200))
-    node = await here.node("n", features=OLD)
-    ear = Ear()
-    line, kept = await turn_on(here, node, ear)
-    assert await here.reserved("n") == 1
+    instance = await open_instance(**out_of_time(200))
+    node = await instance.node("n", features=OLD)
+    listener = RecordingListener()
+    turn_queue, kept = await turn_on(instance, node, listener)
+    assert await instance.reserved("n") == 1
 
     async def slot_is_back() -> bool:
-        return await here.reserved("n") == 0
+        return await instance.reserved("n") == 0
 
-    await wait_until(slot_is_back, PATIENCE_S)
+    await wait_until(slot_is_back, TIMEOUT_S)
     assert not node.cancelled
-    assert not ear.ends
+    assert not listener.ends
     node.answer(node.jobs[0])
-    assert await end_of(ear) is Outcome.OK
-    await finish_turn(here, line, ear)
+    assert await end_of(listener) is Outcome.OK
+    await finish_turn(instance, turn_queue, listener)
     node.answer(await given(node, 2))
-    assert await end_of(ear, 1) is Outcome.OK
-    assert (await wait_until(lambda: here.released(kept.job_id), PATIENCE_S))["attempt"] == "1"
+    assert await end_of(listener, 1) is Outcome.OK
+    assert (await wait_until(lambda: instance.released(kept.job_id), TIMEOUT_S))["attempt"] == "1"
 
 
-async def test_an_unanswered_job_whose_turn_ended_with_a_result_of_the_same_node_is_empty(house: Open) -> None:
-    here = await house()
-    node = await here.node("n", features=OLD)
-    ear = Ear()
-    line, kept = await turn_on(here, node, ear)
-    await finish_turn(here, line, ear)
+async def test_an_unanswered_job_whose_turn_ended_with_a_result_of_the_same_node_is_empty(
+    open_instance: OpenInstance,
+) -> None:
+    instance = await open_instance()
+    node = await instance.node("n", features=OLD)
+    listener = RecordingListener()
+    turn_queue, kept = await turn_on(instance, node, listener)
+    await finish_turn(instance, turn_queue, listener)
     node.answer(await given(node, 2), text_asr="all of it")
-    assert await end_of(ear, 1) is Outcome.OK
-    assert await end_of(ear, 0) is Outcome.EMPTY
-    record = await wait_until(lambda: here.released(kept.job_id), PATIENCE_S)
+    assert await end_of(listener, 1) is Outcome.OK
+    assert await end_of(listener, 0) is Outcome.EMPTY
+    record = await wait_until(lambda: instance.released(kept.job_id), TIMEOUT_S)
     assert (record["outcome"], record["code"]) == ("empty", "")
-    assert await here.reserved("n") == 0
+    assert await instance.reserved("n") == 0
 
 
-async def test_an_unanswered_job_whose_turn_ended_on_another_node_is_out_of_time(house: Open) -> None:
-    here = await house(speech__attempt_timeout_ms=500, speech__job_ack_timeout_ms=500)
-    node = await here.node("n", features=OLD)
-    ear = Ear()
-    line, _ = await turn_on(here, node, ear)
-    other = await here.node("other", features=OLD, working=True)
-    here.services.view.fleet.cool("n", "nmt", float("inf"))
-    await finish_turn(here, line, ear)
-    assert await end_of(ear, 1) is Outcome.OK
+async def test_an_unanswered_job_whose_turn_ended_on_another_node_is_out_of_time(open_instance: OpenInstance) -> None:
+    instance = await open_instance(speech__attempt_timeout_ms=500, speech__job_ack_timeout_ms=500)
+    node = await instance.node("n", features=OLD)
+    listener = RecordingListener()
+    turn_queue, _ = await turn_on(instance, node, listener)
+    other = await instance.node("other", features=OLD, working=True)
+    instance.services.view.fleet.cool("n", "nmt", float("inf"))
+    await finish_turn(instance, turn_queue, listener)
+    assert await end_of(listener, 1) is Outcome.OK
     assert other.jobs
-    assert await end_of(ear, 0) is Outcome.EXPIRED
+    assert await end_of(listener, 0) is Outcome.EXPIRED
 
 
 # -- between instances -----------------------------------------------------------------------------
 
 
-async def full_inbox(here: House, node: str, features: tuple[str, ...]) -> None:
+async def full_inbox(instance: InProcessInstance, node: str, features: tuple[str, ...]) -> None:
     """A node whose owner lives, but has an inbox that takes nothing more."""
     owner = f"owner-of-{node}"
-    await here.stores.instances.open(owner, "first", "scheduler")
+    await instance.stores.instances.open(owner, "first", "scheduler")
     data = Presence(owner, "first")
-    await here.stores.instances.renew(data, 60_000)
-    while await here.stores.inboxes.push(owner, "evict", b"{}") == "OK":
+    await instance.stores.instances.renew(data, 60_000)
+    while await instance.stores.inboxes.push(owner, "evict", b"{}") == "OK":
         pass
     spoken = ["en", "es"]
     snapshot = Snapshot(node, 1, owner, slots=500, asr=spoken, semantic=spoken, tts=spoken, features=list(features))
-    here.services.view.seen(snapshot)
+    instance.services.view.seen(snapshot)
 
 
 @pytest.mark.parametrize("features", [OLD, ACKING], ids=["old", "ours"])
 @pytest.mark.parametrize("ends_turn", [True, False], ids=["whole turn", "turn goes on"])
 async def test_a_full_inbox_at_a_nodes_owner_frees_the_slot_and_the_next_candidate_has_the_job(
-    house: Open, features: tuple[str, ...], ends_turn: bool
+    open_instance: OpenInstance, features: tuple[str, ...], ends_turn: bool
 ) -> None:
-    here = await house(scheduler__phase2__stream_maxlen=3)
-    near = await here.node("near", slots=100, features=features, working=True)
-    await full_inbox(here, "far", features)
-    ear = Ear()
+    instance = await open_instance(scheduler__phase2__stream_maxlen=3)
+    near = await instance.node("near", slots=100, features=features, working=True)
+    await full_inbox(instance, "far", features)
+    listener = RecordingListener()
     for number in range(30):
-        line = TurnQueue(Turn(f"turn-{number}"))
-        here.services.dispatcher.take(order(f"s-{number}", number, line=line, ends_turn=ends_turn, ear=ear))
-    await wait_until(lambda: len(ear.ends) == 30, PATIENCE_S)
+        turn_queue = TurnQueue(Turn(f"turn-{number}"))
+        instance.services.dispatcher.take(
+            job_request(f"s-{number}", number, turn_queue=turn_queue, ends_turn=ends_turn, listener=listener)
+        )
+    await wait_until(lambda: len(listener.ends) == 30, TIMEOUT_S)
     for number in range(30):
-        await here.stores.turns.end(f"s-{number}", f"turn-{number}")
-    assert {end.outcome for end in ear.ends.values()} == {Outcome.OK}
-    assert here.count("dragoman_inbox_push_total", verdict="FULL") >= 1
+        await instance.stores.turns.end(f"s-{number}", f"turn-{number}")
+    assert {end.outcome for end in listener.ends.values()} == {Outcome.OK}
+    assert instance.count("dragoman_inbox_push_total", verdict="FULL") >= 1
     assert len(near.jobs) == 30
 
     async def nothing_held() -> bool:
-        return not await here.reserved("far") and not await here.reserved("near")
+        return not await instance.reserved("far") and not await instance.reserved("near")
 
-    await wait_until(nothing_held, PATIENCE_S)
+    await wait_until(nothing_held, TIMEOUT_S)
 
 
-async def test_an_assignment_that_finds_its_node_gone_bounces_and_goes_elsewhere(house: Open) -> None:
-    a, b = await house("a"), await house("b")
+async def test_an_assignment_that_finds_its_node_gone_bounces_and_goes_elsewhere(open_instance: OpenInstance) -> None:
+    a, b = await open_instance("a"), await open_instance("b")
     lost = await b.node("lost", slots=100)
-    await wait_until(lambda: a.knows("lost"), PATIENCE_S)
+    await wait_until(lambda: a.knows("lost"), TIMEOUT_S)
     # b has forgotten the node and a has not heard of it.
     b.services.local_nodes.close_all(4000)  # type: ignore[arg-type]
-    ear = Ear()
-    a.services.dispatcher.take(order(ear=ear))
-    await wait_until(lambda: ear.dispatched, PATIENCE_S)
+    listener = RecordingListener()
+    a.services.dispatcher.take(job_request(listener=listener))
+    await wait_until(lambda: listener.dispatched, TIMEOUT_S)
     good = await a.node("good", working=True)
-    assert await end_of(ear) is Outcome.OK
+    assert await end_of(listener) is Outcome.OK
     assert not lost.jobs
     assert [job["attempt_id"] for job in good.jobs] == [2]
 
 
-async def test_a_job_of_one_instance_is_answered_by_a_node_of_another(house: Open) -> None:
-    a, b = await house("a"), await house("b")
+async def test_a_job_of_one_instance_is_answered_by_a_node_of_another(open_instance: OpenInstance) -> None:
+    a, b = await open_instance("a"), await open_instance("b")
     node = await a.node("n")
-    await wait_until(lambda: b.knows("n"), PATIENCE_S)
-    ear = Ear()
-    mine = order(ear=ear)
+    await wait_until(lambda: b.knows("n"), TIMEOUT_S)
+    listener = RecordingListener()
+    mine = job_request(listener=listener)
     b.services.dispatcher.take(mine)
     job = await given(node)
     for say, state in ((node.ack, State.ACCEPTED), (node.start, State.RUNNING)):
         say(job)
-        await wait_until(lambda: in_state(b, mine, state), PATIENCE_S)  # noqa: B023
+        await wait_until(lambda: in_state(b, mine, state), TIMEOUT_S)  # noqa: B023
     node.partial(job, "half")
     node.answer(job)
-    assert await end_of(ear) is Outcome.OK
-    assert ear.partials == ["half"]
-    record = await wait_until(lambda: b.released(mine.job_id), PATIENCE_S)
+    assert await end_of(listener) is Outcome.OK
+    assert listener.partials == ["half"]
+    record = await wait_until(lambda: b.released(mine.job_id), TIMEOUT_S)
     assert (record["driver"], record["node_id"], record["outcome"]) == ("b", "n", "ok")
     assert "acked_ms" in record
     assert "started_ms" in record
 
 
-async def taken_over_and_back(a: House, by: House) -> None:
+async def taken_over_and_back(a: InProcessInstance, by: InProcessInstance) -> None:
     """Taken for dead, while it was only paused, and on its feet again as a new incarnation."""
     await a.redis.call("DEL", a.keys.presence(a.name))
     assert await by.services.takeover.take_over(a.name) is TakeoverResult.DONE
@@ -187,12 +193,12 @@ async def taken_over_and_back(a: House, by: House) -> None:
 
 
 async def test_what_a_node_answers_to_one_that_was_declared_dead_and_came_back_reaches_who_has_the_job_now(
-    house: Open,
+    open_instance: OpenInstance,
 ) -> None:
     """The node's instance knows it as the driver, and it reads its inbox again."""
-    a, b = await house("a", **SELDOM_RENEWED), await house("b")
+    a, b = await open_instance("a", **SELDOM_RENEWED), await open_instance("b")
     node = await b.node("n")
-    await wait_until(lambda: a.knows("n"), PATIENCE_S)
+    await wait_until(lambda: a.knows("n"), TIMEOUT_S)
     client = Client()
     await client.open(a)
     job = await client.spoken(a, node, 0)
@@ -201,42 +207,46 @@ async def test_what_a_node_answers_to_one_that_was_declared_dead_and_came_back_r
     node.ack(job)
     node.answer(job)
     await client.hears(0)
-    record = await wait_until(lambda: b.released(job["job_id"]), PATIENCE_S)
+    record = await wait_until(lambda: b.released(job["job_id"]), TIMEOUT_S)
     assert (record["driver"], record["outcome"]) == ("b", "ok")
 
 
-async def test_what_a_node_answers_to_a_job_that_is_over_is_dropped_where_it_was_driven(house: Open) -> None:
-    a, b = await house("a"), await house("b")
+async def test_what_a_node_answers_to_a_job_that_is_over_is_dropped_where_it_was_driven(
+    open_instance: OpenInstance,
+) -> None:
+    a, b = await open_instance("a"), await open_instance("b")
     node = await a.node("n")
-    await wait_until(lambda: b.knows("n"), PATIENCE_S)
-    ear = Ear()
-    b.services.dispatcher.take(order(ear=ear))
+    await wait_until(lambda: b.knows("n"), TIMEOUT_S)
+    listener = RecordingListener()
+    b.services.dispatcher.take(job_request(listener=listener))
     job = await given(node)
     for _ in range(2):
         node.answer(job)
-        assert await end_of(ear) is Outcome.OK
-    await wait_until(lambda: b.count("dragoman_results_dropped_total", reason="finished") == 1, PATIENCE_S)
+        assert await end_of(listener) is Outcome.OK
+    await wait_until(lambda: b.count("dragoman_results_dropped_total", reason="finished") == 1, TIMEOUT_S)
 
 
-async def test_a_node_is_told_that_its_job_is_cancelled_when_its_owners_inbox_has_room_again(house: Open) -> None:
-    a, b = await house("a"), await house("b")
+async def test_a_node_is_told_that_its_job_is_cancelled_when_its_owners_inbox_has_room_again(
+    open_instance: OpenInstance,
+) -> None:
+    a, b = await open_instance("a"), await open_instance("b")
     node = await a.node("n")
-    await wait_until(lambda: b.knows("n"), PATIENCE_S)
+    await wait_until(lambda: b.knows("n"), TIMEOUT_S)
     mine, _ = await start(b, node)
     before = fill(b)
     b.services.dispatcher.cancel_session(mine.session_id, "socket closed")
-    await wait_until(lambda: b.count("dragoman_inbox_push_total", verdict="FULL") >= 2, PATIENCE_S)
+    await wait_until(lambda: b.count("dragoman_inbox_push_total", verdict="FULL") >= 2, TIMEOUT_S)
     assert not node.cancelled
     b.services.router.inboxes.settings = before
-    await wait_until(lambda: node.cancelled == [mine.job_id], PATIENCE_S)
+    await wait_until(lambda: node.cancelled == [mine.job_id], TIMEOUT_S)
 
 
 async def test_a_node_is_told_that_its_job_is_cancelled_when_redis_is_back(
-    house: Open, monkeypatch: pytest.MonkeyPatch
+    open_instance: OpenInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    a, b = await house("a"), await house("b")
+    a, b = await open_instance("a"), await open_instance("b")
     node = await a.node("n")
-    await wait_until(lambda: b.knows("n"), PATIENCE_S)
+    await wait_until(lambda: b.knows("n"), TIMEOUT_S)
     mine, _ = await start(b, node)
 
     async def away(*args: object) -> Push:
@@ -245,52 +255,52 @@ async def test_a_node_is_told_that_its_job_is_cancelled_when_redis_is_back(
 
     monkeypatch.setattr(b.services.router.inboxes, "push", away)
     b.services.dispatcher.cancel_session(mine.session_id, "socket closed")
-    await wait_until(lambda: node.cancelled == [mine.job_id], PATIENCE_S)
+    await wait_until(lambda: node.cancelled == [mine.job_id], TIMEOUT_S)
 
 
 async def test_a_node_that_has_the_job_again_is_not_told_late_that_its_first_attempt_is_cancelled(
-    house: Open, monkeypatch: pytest.MonkeyPatch
+    open_instance: OpenInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would drop the second: a cancelled job is named without its attempt."""
-    a, b = await house("a"), await house("b", speech__job_ack_timeout_ms=300)
+    a, b = await open_instance("a"), await open_instance("b", speech__job_ack_timeout_ms=300)
     node = await a.node("n")
-    await wait_until(lambda: b.knows("n"), PATIENCE_S)
+    await wait_until(lambda: b.knows("n"), TIMEOUT_S)
     inboxes, push = b.services.router.inboxes, b.services.router.inboxes.push
 
     async def no_room_for_cancels(instance: str, kind: str, data: bytes, trace_id: str = "") -> Push:
         return Push.FULL if kind == "cancel" else await push(instance, kind, data, trace_id)
 
     monkeypatch.setattr(inboxes, "push", no_room_for_cancels)
-    _, ear = await start(b, node)
+    _, listener = await start(b, node)
     again = await given(node, 2)
     node.ack(again)
-    await wait_until(lambda: ear.taken, PATIENCE_S)
+    await wait_until(lambda: listener.taken, TIMEOUT_S)
     monkeypatch.undo()
     node.answer(again)
-    assert await end_of(ear) is Outcome.OK
-    async with asyncio.timeout(PATIENCE_S):
+    assert await end_of(listener) is Outcome.OK
+    async with asyncio.timeout(TIMEOUT_S):
         await b.services.tasks.settled()
-    await wait_until(lambda: nothing_waits(a), PATIENCE_S)
+    await wait_until(lambda: nothing_waits(a), TIMEOUT_S)
     assert not node.cancelled
 
 
-async def nothing_waits(house: House) -> bool:
-    return (await house.stores.inboxes.tally(house.name)).waiting == 0
+async def nothing_waits(instance: InProcessInstance) -> bool:
+    return (await instance.stores.inboxes.tally(instance.name)).waiting == 0
 
 
-async def test_every_driven_job_is_told_once_when_nodes_come_and_go(house: Open) -> None:
-    here = await house(speech__placement_wait_ms=5000)
-    ear = Ear()
-    steady = await here.node("steady", slots=100, features=ACKING, working=True)
-    nodes = [await here.node(f"n{number}", features=ACKING) for number in range(6)]
+async def test_every_driven_job_is_told_once_when_nodes_come_and_go(open_instance: OpenInstance) -> None:
+    instance = await open_instance(speech__placement_wait_ms=5000)
+    listener = RecordingListener()
+    steady = await instance.node("steady", slots=100, features=ACKING, working=True)
+    nodes = [await instance.node(f"n{number}", features=ACKING) for number in range(6)]
     for number in range(60):
-        here.services.dispatcher.take(order(f"s-{number}", number, ear=ear))
-    await wait_until(lambda: len(ear.dispatched) >= 60, PATIENCE_S)
+        instance.services.dispatcher.take(job_request(f"s-{number}", number, listener=listener))
+    await wait_until(lambda: len(listener.dispatched) >= 60, TIMEOUT_S)
     for node in nodes:
-        node.hang_up()
-    await wait_until(lambda: len(ear.ends) == 60, PATIENCE_S)
-    assert {end.outcome for end in ear.ends.values()} == {Outcome.OK}
-    await wait_until(lambda: len(here.services.dispatcher) == 0, PATIENCE_S)
-    assert here.services.view.fleet.reserved("steady") == 0
+        node.disconnect()
+    await wait_until(lambda: len(listener.ends) == 60, TIMEOUT_S)
+    assert {end.outcome for end in listener.ends.values()} == {Outcome.OK}
+    await wait_until(lambda: len(instance.services.dispatcher) == 0, TIMEOUT_S)
+    assert instance.services.view.fleet.reserved("steady") == 0
     assert len(steady.jobs) == 60
-    await asyncio.wait_for(here.services.dispatcher.drained(1), PATIENCE_S)
+    await asyncio.wait_for(instance.services.dispatcher.drained(1), TIMEOUT_S)

@@ -13,29 +13,31 @@ from dragoman.services.speech.session import Session
 from dragoman.store.errors import RedisAway, UnknownOutcome
 from dragoman.store.inbox import Push
 from integration.speech.test_session import OPUS, WHO
-from support.in_process import PATIENCE_S, House, Open, Wire
+from support.in_process import TIMEOUT_S, InProcessInstance, OpenInstance, RecordingSocket
 from support.waiting import wait_until
 
 
-async def gateway(house: Open, **flags: object) -> tuple[House, House, Session, Wire]:
+async def gateway(
+    open_instance: OpenInstance, **flags: object
+) -> tuple[InProcessInstance, InProcessInstance, Session, RecordingSocket]:
     """A session at b, and a socket at a by which it is spoken to."""
-    a, b = await house("a", **flags), await house("b")
+    a, b = await open_instance("a", **flags), await open_instance("b")
     await b.node("n", working=True)
-    session = b.services.sessions.open(Wire(), SessionInit("1", "api-gateway", "en", "es"), WHO)
-    await wait_until(lambda: a.stores.owners.session_owner(session.id), PATIENCE_S)
-    return a, b, session, Wire()
+    session = b.services.sessions.open(RecordingSocket(), SessionInit("1", "api-gateway", "en", "es"), WHO)
+    await wait_until(lambda: a.stores.owners.session_owner(session.id), TIMEOUT_S)
+    return a, b, session, RecordingSocket()
 
 
-def utter(house: House, session: Session, wire: Wire) -> None:
+def utter(instance: InProcessInstance, session: Session, socket: RecordingSocket) -> None:
     message = Utterance(session.id, 0, True, "en", "es", OPUS, "opus", 16000)
-    house.services.sessions.forwarder.forward(wire, message, WHO.owner, "default", encode(message))
+    instance.services.sessions.forwarder.forward(socket, message, WHO.owner, "default", encode(message))
 
 
 class Stumbling:
     """The push of a router that fails the first time it has a message of a kind."""
 
-    def __init__(self, house: House, kind: type[InboxMessage], stumble: Exception | Push) -> None:
-        self._router, self._kind = house.services.router, kind
+    def __init__(self, instance: InProcessInstance, kind: type[InboxMessage], stumble: Exception | Push) -> None:
+        self._router, self._kind = instance.services.router, kind
         self._stumble: Exception | Push | None = stumble
         self._push: Callable[..., Awaitable[Push]] = self._router.push
         self._router.push = self  # type: ignore[assignment,method-assign]
@@ -55,42 +57,42 @@ AWAY = RedisAway("for a moment")
 @pytest.mark.parametrize("stumble", [AWAY, Push.FULL])
 @pytest.mark.parametrize(("of", "kind"), [("a", ForwardedUtterance), ("b", ToSocket)])
 async def test_with_redis_away_for_a_moment_an_utterance_and_its_result_arrive_all_the_same(
-    house: Open, of: str, kind: type[InboxMessage], stumble: Exception | Push
+    open_instance: OpenInstance, of: str, kind: type[InboxMessage], stumble: Exception | Push
 ) -> None:
-    a, b, session, wire = await gateway(house)
+    a, b, session, socket = await gateway(open_instance)
     Stumbling({"a": a, "b": b}[of], kind, stumble)
-    utter(a, session, wire)
-    await wait_until(lambda: wire.of("translation_result"), PATIENCE_S)
-    assert not wire.of("error")
+    utter(a, session, socket)
+    await wait_until(lambda: socket.of("translation_result"), TIMEOUT_S)
+    assert not socket.of("error")
     steps = ["DISPATCHED", "ASR_FINAL", "NMT_DONE"]
-    assert [message["event"] for message in wire.of("ui_event")] == steps, "in the order they were said"
+    assert [message["event"] for message in socket.of("ui_event")] == steps, "in the order they were said"
 
 
-async def test_an_utterance_that_finds_no_redis_is_told_failed(house: Open) -> None:
-    a, _, session, wire = await gateway(house, speech__placement_wait_ms=300)
+async def test_an_utterance_that_finds_no_redis_is_told_failed(open_instance: OpenInstance) -> None:
+    a, _, session, socket = await gateway(open_instance, speech__placement_wait_ms=300)
 
     async def away(session: str) -> str:
         raise AWAY
 
     a.stores.owners.session_owner = away  # type: ignore[method-assign]
-    utter(a, session, wire)
-    (error,) = await wait_until(lambda: wire.of("error"), PATIENCE_S)
+    utter(a, session, socket)
+    (error,) = await wait_until(lambda: socket.of("error"), TIMEOUT_S)
     assert error["code"] == ErrorCode.SCHEDULER_DEPENDENCY_DOWN
     assert error["details"] == {"utterance_index": 0}
 
 
-async def test_an_utterance_that_may_have_been_handed_on_is_not_handed_on_twice(house: Open) -> None:
-    a, _, session, wire = await gateway(house)
+async def test_an_utterance_that_may_have_been_handed_on_is_not_handed_on_twice(open_instance: OpenInstance) -> None:
+    a, _, session, socket = await gateway(open_instance)
     Stumbling(a, ForwardedUtterance, UnknownOutcome("its answer is lost"))
-    utter(a, session, wire)
-    (error,) = await wait_until(lambda: wire.of("error"), PATIENCE_S)
+    utter(a, session, socket)
+    (error,) = await wait_until(lambda: socket.of("error"), TIMEOUT_S)
     assert error["code"] == ErrorCode.SCHEDULER_DEPENDENCY_DOWN
 
 
-async def test_an_utterance_for_a_session_that_nobody_has_is_refused(house: Open) -> None:
-    a, _, session, wire = await gateway(house)
+async def test_an_utterance_for_a_session_that_nobody_has_is_refused(open_instance: OpenInstance) -> None:
+    a, _, session, socket = await gateway(open_instance)
     known, session.id = session.id, "s-unknown"
-    utter(a, session, wire)
+    utter(a, session, socket)
     session.id = known
-    (error,) = await wait_until(lambda: wire.of("error"), PATIENCE_S)
+    (error,) = await wait_until(lambda: socket.of("error"), TIMEOUT_S)
     assert error["code"] == ErrorCode.INVALID_SESSION

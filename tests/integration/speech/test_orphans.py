@@ -12,19 +12,27 @@ from dragoman.protocol.peer import JobEnded, JobMoved
 from dragoman.services.speech.job_request import JobRequest
 from dragoman.services.upkeep.presence import TakeoverResult
 from dragoman.store.errors import RedisAway, UnknownOutcome
-from support.in_process import PATIENCE_S, SELDOM_RENEWED, House, Open, WiredNode, order, place
+from support.in_process import (
+    SELDOM_RENEWED,
+    TIMEOUT_S,
+    InProcessInstance,
+    InProcessNode,
+    OpenInstance,
+    job_request,
+    place,
+)
 from support.redis_servers import LONG_CLUSTER
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.parametrize("redis_at", ["single", LONG_CLUSTER], indirect=True)
 
 
-async def bereaved(house: Open) -> tuple[House, WiredNode, JobRequest, dict[str, str]]:
+async def bereaved(open_instance: OpenInstance) -> tuple[InProcessInstance, InProcessNode, JobRequest, dict[str, str]]:
     """An instance that has adopted a job of another, which recorded it and is never heard of again."""
-    heir, dead = await house("heir"), await house("dead")
+    heir, dead = await open_instance("heir"), await open_instance("dead")
     node = await heir.node("n")
-    await wait_until(lambda: dead.knows("n"), PATIENCE_S)
-    mine = order()
+    await wait_until(lambda: dead.knows("n"), TIMEOUT_S)
+    mine = job_request()
     assert isinstance(await place(dead, mine), Assign)
     await heir.services.orphans.adopt(mine.job_id, "dead")
     assert len(heir.services.orphans) == 1
@@ -32,38 +40,40 @@ async def bereaved(house: Open) -> tuple[House, WiredNode, JobRequest, dict[str,
     return heir, node, mine, about
 
 
-async def test_an_orphans_answer_is_recorded_and_its_slot_goes_back(house: Open) -> None:
-    heir, node, mine, about = await bereaved(house)
+async def test_an_orphans_answer_is_recorded_and_its_slot_goes_back(open_instance: OpenInstance) -> None:
+    heir, node, mine, about = await bereaved(open_instance)
     assert (await heir.job(mine.job_id))["driver"] == "heir"
     node.answer({**about, "attempt_id": 1, "utterance_index": 0})
-    record = await wait_until(lambda: heir.released(mine.job_id), PATIENCE_S)
+    record = await wait_until(lambda: heir.released(mine.job_id), TIMEOUT_S)
     assert (record["outcome"], record["attempt"]) == ("ok", "1")
-    await wait_until(lambda: free(heir), PATIENCE_S)
+    await wait_until(lambda: free(heir), TIMEOUT_S)
 
 
-async def test_a_code_that_a_node_makes_up_for_an_orphan_does_not_make_a_metric(house: Open) -> None:
-    heir, node, mine, about = await bereaved(house)
+async def test_a_code_that_a_node_makes_up_for_an_orphan_does_not_make_a_metric(open_instance: OpenInstance) -> None:
+    heir, node, mine, about = await bereaved(open_instance)
     error = JobError("MADE_UP", "x")
     node.answer({**about, "attempt_id": 1, "utterance_index": 0}, success=False, error=error)
-    record = await wait_until(lambda: heir.released(mine.job_id), PATIENCE_S)
+    record = await wait_until(lambda: heir.released(mine.job_id), TIMEOUT_S)
     assert (record["outcome"], record["code"]) == ("failed", "MADE_UP")
     assert heir.count("dragoman_jobs_total", outcome="failed", code="OTHER") == 1
 
 
-async def test_an_orphan_whose_node_goes_too_is_lost_with_its_instance(house: Open) -> None:
-    heir, node, mine, _ = await bereaved(house)
-    node.hang_up()
-    record = await wait_until(lambda: heir.released(mine.job_id), PATIENCE_S)
+async def test_an_orphan_whose_node_goes_too_is_lost_with_its_instance(open_instance: OpenInstance) -> None:
+    heir, node, mine, _ = await bereaved(open_instance)
+    node.disconnect()
+    record = await wait_until(lambda: heir.released(mine.job_id), TIMEOUT_S)
     assert (record["outcome"], record["code"]) == ("failed", "INSTANCE_LOST")
-    await wait_until(lambda: free(heir), PATIENCE_S)
+    await wait_until(lambda: free(heir), TIMEOUT_S)
 
 
-async def taken_over(house: Open, *, resumable: bool) -> tuple[House, WiredNode, JobRequest]:
+async def taken_over(
+    open_instance: OpenInstance, *, resumable: bool
+) -> tuple[InProcessInstance, InProcessNode, JobRequest]:
     """An instance dies with a session and a job of it, which a node of the heir has."""
-    heir, dead = await house("heir"), await house("dead", **SELDOM_RENEWED)
+    heir, dead = await open_instance("heir"), await open_instance("dead", **SELDOM_RENEWED)
     node = await heir.node("n")
-    await wait_until(lambda: dead.knows("n"), PATIENCE_S)
-    mine = order()
+    await wait_until(lambda: dead.knows("n"), TIMEOUT_S)
+    mine = job_request()
     await dead.stores.owners.claim_session(mine.session_id, "dead")
     if resumable:
         await dead.redis.call("HSET", dead.keys.session_state(mine.session_id), "epoch", 1)
@@ -74,21 +84,25 @@ async def taken_over(house: Open, *, resumable: bool) -> tuple[House, WiredNode,
     return heir, node, mine
 
 
-async def test_the_slot_of_a_job_whose_session_died_with_its_instance_goes_back_in_the_takeover(house: Open) -> None:
-    heir, node, mine = await taken_over(house, resumable=False)
+async def test_the_slot_of_a_job_whose_session_died_with_its_instance_goes_back_in_the_takeover(
+    open_instance: OpenInstance,
+) -> None:
+    heir, node, mine = await taken_over(open_instance, resumable=False)
     record = await heir.released(mine.job_id)
     assert (record["outcome"], record["code"]) == ("failed", "INSTANCE_LOST")
     assert await free(heir)
-    await wait_until(lambda: node.cancelled == [mine.job_id], PATIENCE_S)
+    await wait_until(lambda: node.cancelled == [mine.job_id], TIMEOUT_S)
 
 
-async def test_a_job_whose_session_can_be_resumed_keeps_its_slot_through_the_takeover(house: Open) -> None:
-    heir, node, mine = await taken_over(house, resumable=True)
+async def test_a_job_whose_session_can_be_resumed_keeps_its_slot_through_the_takeover(
+    open_instance: OpenInstance,
+) -> None:
+    heir, node, mine = await taken_over(open_instance, resumable=True)
     assert len(heir.services.orphans) == 1
     assert await heir.reserved("n") == 1
     about = {"job_id": mine.job_id, "session_id": mine.session_id, "trace_id": mine.trace_id}
     node.answer({**about, "attempt_id": 1, "utterance_index": 0})
-    record = await wait_until(lambda: heir.released(mine.job_id), PATIENCE_S)
+    record = await wait_until(lambda: heir.released(mine.job_id), TIMEOUT_S)
     assert (record["outcome"], node.cancelled) == ("ok", [])
 
 
@@ -113,17 +127,17 @@ class Stumbling:
         raise RedisAway("for a moment")
 
 
-def heard_of(house: House) -> list[str]:
+def heard_of(instance: InProcessInstance) -> list[str]:
     """How the ends of jobs are told, as often as they are."""
     told: list[str] = []
-    deliver = house.services.orphans._mail.deliver
+    deliver = instance.services.orphans._mail.deliver
 
     async def listen(message: JobEnded | JobMoved) -> None:
         assert isinstance(message, JobEnded)
         await deliver(message)
         told.append(message.outcome)
 
-    house.services.orphans._mail.deliver = listen  # type: ignore[method-assign]
+    instance.services.orphans._mail.deliver = listen  # type: ignore[method-assign]
     return told
 
 
@@ -134,50 +148,50 @@ STEPS = [("_jobs", "advance"), ("_mail", "deliver"), ("_reservations", "release"
 @pytest.mark.parametrize(("part", "step"), STEPS)
 @pytest.mark.parametrize(("answers", "outcome"), [(True, "ok"), (False, "failed")])
 async def test_an_orphans_end_is_recorded_and_told_when_redis_is_back(
-    house: Open, part: str, step: str, answer_lost: bool, answers: bool, outcome: str
+    open_instance: OpenInstance, part: str, step: str, answer_lost: bool, answers: bool, outcome: str
 ) -> None:
-    heir, node, mine, about = await bereaved(house)
+    heir, node, mine, about = await bereaved(open_instance)
     told = heard_of(heir)
     slip = Stumbling(getattr(heir.services.orphans, part), step, answer_lost=answer_lost)
     if answers:
         node.answer({**about, "attempt_id": 1, "utterance_index": 0})
     else:
-        node.hang_up()
-    record = await wait_until(lambda: heir.released(mine.job_id), PATIENCE_S)
-    await wait_until(lambda: free(heir), PATIENCE_S)
-    await wait_until(lambda: not len(heir.services.orphans), PATIENCE_S)
+        node.disconnect()
+    record = await wait_until(lambda: heir.released(mine.job_id), TIMEOUT_S)
+    await wait_until(lambda: free(heir), TIMEOUT_S)
+    await wait_until(lambda: not len(heir.services.orphans), TIMEOUT_S)
     assert (record["outcome"], slip.stumbled) == (outcome, True)
     assert set(told) == {outcome}
 
 
-async def test_a_job_that_is_lost_when_it_is_adopted_ends_when_redis_is_back(house: Open) -> None:
-    heir, dead = await house("heir"), await house("dead")
+async def test_a_job_that_is_lost_when_it_is_adopted_ends_when_redis_is_back(open_instance: OpenInstance) -> None:
+    heir, dead = await open_instance("heir"), await open_instance("dead")
     await dead.node("n")
-    mine = order()
+    mine = job_request()
     assert isinstance(await place(dead, mine), Assign)
     heir.services.orphans._knows = lambda node: False
     Stumbling(heir.services.orphans._jobs, "advance", answer_lost=False)
     await heir.services.orphans.adopt(mine.job_id, "dead")
-    record = await wait_until(lambda: heir.released(mine.job_id), PATIENCE_S)
+    record = await wait_until(lambda: heir.released(mine.job_id), TIMEOUT_S)
     assert (record["outcome"], record["code"]) == ("failed", "INSTANCE_LOST")
 
 
-async def test_an_orphan_whose_node_heard_nothing_has_no_result(house: Open) -> None:
+async def test_an_orphan_whose_node_heard_nothing_has_no_result(open_instance: OpenInstance) -> None:
     """As if its driver lived: its session is sent nothing for it."""
-    heir, node, mine, about = await bereaved(house)
+    heir, node, mine, about = await bereaved(open_instance)
     told = heard_of(heir)
     node.answer({**about, "attempt_id": 1, "utterance_index": 0}, text_asr="", text_translated="")
-    record = await wait_until(lambda: heir.released(mine.job_id), PATIENCE_S)
+    record = await wait_until(lambda: heir.released(mine.job_id), TIMEOUT_S)
     assert (record["outcome"], told) == ("empty", ["empty"])
 
 
-async def test_what_a_node_answers_to_an_earlier_attempt_does_not_end_an_orphan(house: Open) -> None:
-    heir, node, mine, about = await bereaved(house)
+async def test_what_a_node_answers_to_an_earlier_attempt_does_not_end_an_orphan(open_instance: OpenInstance) -> None:
+    heir, node, mine, about = await bereaved(open_instance)
     node.answer({**about, "attempt_id": 7, "utterance_index": 0})
     node.answer({**about, "attempt_id": 1, "utterance_index": 0})
-    record = await wait_until(lambda: heir.released(mine.job_id), PATIENCE_S)
+    record = await wait_until(lambda: heir.released(mine.job_id), TIMEOUT_S)
     assert record["outcome"] == "ok"
 
 
-async def free(house: House) -> bool:
-    return not await house.reserved("n") and not await house.driven()
+async def free(instance: InProcessInstance) -> bool:
+    return not await instance.reserved("n") and not await instance.driven()

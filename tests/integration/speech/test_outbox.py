@@ -13,7 +13,7 @@ from dragoman.store.redis import Redis
 from dragoman.store.sessions import ResumableSessions, Resumed
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 class Stumbling(ResumableSessions):
@@ -41,7 +41,7 @@ async def test_a_message_that_was_refused_is_not_missing_before_those_that_follo
     outbox.post([Backpressure(action="BUSY")], {"next_index": 2})
     noted = outbox.note({"next_index": 3})
     assert await noted
-    await wait_until(lambda: len(delivered) == 2, PATIENCE_S)
+    await wait_until(lambda: len(delivered) == 2, TIMEOUT_S)
     await tasks.settled()
     taken = await store.resume("s", "token", "user", 0, "b")
     assert isinstance(taken, Resumed)

@@ -5,16 +5,16 @@ from typing import Any, cast
 import pytest
 
 from dragoman.protocol.codes import Close
-from support.in_process import Open, Wire
+from support.in_process import OpenInstance, RecordingSocket
 
 
 @pytest.mark.parametrize(("per_address", "codes"), [(2000, [None, None, Close.OVERLOADED]), (0, [None, None, None])])
 async def test_behind_a_balancer_those_who_say_nothing_do_not_shut_out_everybody_who_shares_its_address(
-    house: Open, per_address: int, codes: list[int | None]
+    open_instance: OpenInstance, per_address: int, codes: list[int | None]
 ) -> None:
-    here = await house(limits__pre_session_connections=8, limits__connections_per_address=per_address)
-    room = here.instance.ports._pre_session(1000)
-    visitors = [Wire() for _ in range(3)]  # two are the share of one address
+    instance = await open_instance(limits__pre_session_connections=8, limits__connections_per_address=per_address)
+    room = instance.instance.ports._pre_session(1000)
+    visitors = [RecordingSocket() for _ in range(3)]  # two are the share of one address
     for visitor in visitors:
         visitor.peer = ("203.0.113.7", 1)
         room.add(cast(Any, visitor), Close.IDLE, "why")

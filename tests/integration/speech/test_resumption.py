@@ -23,7 +23,7 @@ from dragoman.services.speech.session import Session
 from dragoman.store.errors import RedisAway, UnknownOutcome
 from integration.speech.test_session import OPUS, WHO
 from support.cluster import Speaker
-from support.in_process import PATIENCE_S, House, Open, Wire, WiredNode
+from support.in_process import TIMEOUT_S, InProcessInstance, InProcessNode, OpenInstance, RecordingSocket
 from support.waiting import wait_until
 
 
@@ -43,7 +43,7 @@ class Gate:
         setattr(owner, name, hold)
 
     async def reached(self) -> None:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await self._reached.wait()
 
     def open(self) -> None:
@@ -54,76 +54,78 @@ class Client:
     """Speaks by one wire after another, and knows what it has heard."""
 
     def __init__(self) -> None:
-        self.wire = Wire()
+        self.socket = RecordingSocket()
         self.session_id = self.token = ""
         self.last_seq = 0
 
-    async def open(self, house: House, **init_fields: Any) -> None:
+    async def open(self, instance: InProcessInstance, **init_fields: Any) -> None:
         init = SessionInit("1", "web", "en", "es", resume=True, **init_fields)
-        self.session_id = house.services.sessions.open(self.wire, init, WHO).id
-        (ack,) = await wait_until(lambda: self.wire.of("session_init_ack"), PATIENCE_S)
+        self.session_id = instance.services.sessions.open(self.socket, init, WHO).id
+        (ack,) = await wait_until(lambda: self.socket.of("session_init_ack"), TIMEOUT_S)
         self.token = ack["resume_token"]
 
-    def at(self, house: House) -> Session:
-        session = house.services.sessions.find(self.session_id)
+    def at(self, instance: InProcessInstance) -> Session:
+        session = instance.services.sessions.find(self.session_id)
         assert session is not None
         return session
 
-    def utter(self, house: House, index: int) -> None:
+    def utter(self, instance: InProcessInstance, index: int) -> None:
         message = Utterance(self.session_id, index, True, "en", "es", OPUS, "opus", 16000)
-        self.at(house).utterance(message, self.wire)
+        self.at(instance).utterance(message, self.socket)
 
-    async def spoken(self, house: House, node: WiredNode, index: int) -> dict[str, Any]:
+    async def spoken(self, instance: InProcessInstance, node: InProcessNode, index: int) -> dict[str, Any]:
         """The node's job of an utterance, when the client has heard that it is there."""
-        self.utter(house, index)
-        await wait_until(lambda: [m for m in self.wire.of("ui_event") if m["utterance_index"] == index], PATIENCE_S)
+        self.utter(instance, index)
+        await wait_until(lambda: [m for m in self.socket.of("ui_event") if m["utterance_index"] == index], TIMEOUT_S)
         return next(job for job in node.jobs if job["utterance_index"] == index)
 
-    async def resume(self, house: House) -> None:
+    async def resume(self, instance: InProcessInstance) -> None:
         """By a new wire; the old one is not known to be gone."""
-        heard = [message["seq"] for message in self.wire.sent if message.get("seq")]
+        heard = [message["seq"] for message in self.socket.sent if message.get("seq")]
         self.last_seq = max([self.last_seq, *heard])
-        self.wire = wire = Wire()
+        self.socket = socket = RecordingSocket()
         message = SessionResume(self.session_id, self.token, self.last_seq)
-        await house.services.resumption.resume(wire, message, WHO)
+        await instance.services.resumption.resume(socket, message, WHO)
 
     def results(self) -> list[int]:
-        return [message["utterance_index"] for message in self.wire.of("translation_result")]
+        return [message["utterance_index"] for message in self.socket.of("translation_result")]
 
     async def hears(self, *indexes: int) -> None:
-        await wait_until(lambda: self.results() == list(indexes), PATIENCE_S, f"results {indexes}")
+        await wait_until(lambda: self.results() == list(indexes), TIMEOUT_S, f"results {indexes}")
 
 
-async def two(house: Open, **init_fields: Any) -> tuple[House, House, WiredNode, Client]:
-    a, b = await house("a"), await house("b")
+async def two(
+    open_instance: OpenInstance, **init_fields: Any
+) -> tuple[InProcessInstance, InProcessInstance, InProcessNode, Client]:
+    a, b = await open_instance("a"), await open_instance("b")
     node = await a.node("n")
-    await wait_until(lambda: b.knows("n"), PATIENCE_S)
+    await wait_until(lambda: b.knows("n"), TIMEOUT_S)
     client = Client()
     await client.open(a, **init_fields)
     return a, b, node, client
 
 
-def ends_handled(house: House) -> float:
-    return house.count("dragoman_inbox_done_total", kind="job_ended")
+def ends_handled(instance: InProcessInstance) -> float:
+    return instance.count("dragoman_inbox_done_total", kind="job_ended")
 
 
-async def test_a_result_that_comes_while_its_session_is_being_restored_is_heard(house: Open) -> None:
-    a, b, node, client = await two(house)
+async def test_a_result_that_comes_while_its_session_is_being_restored_is_heard(open_instance: OpenInstance) -> None:
+    a, b, node, client = await two(open_instance)
     job = await client.spoken(a, node, 0)
     looking = Gate(b.services.resumption._jobs, "get")
     coming = asyncio.ensure_future(client.resume(b))
     await looking.reached()
     a.services.sessions.session_moved(SessionMoved(client.session_id, 2))
     node.answer(job)
-    await wait_until(lambda: ends_handled(b) == 1, PATIENCE_S)
+    await wait_until(lambda: ends_handled(b) == 1, TIMEOUT_S)
     looking.open()
     await coming
     await client.hears(0)
 
 
-async def test_a_result_of_a_job_that_an_overtaken_owner_never_met_is_heard(house: Open) -> None:
+async def test_a_result_of_a_job_that_an_overtaken_owner_never_met_is_heard(open_instance: OpenInstance) -> None:
     """B has the session from before that job was cut, and is about to have it again."""
-    a, b, node, client = await two(house)
+    a, b, node, client = await two(open_instance)
     await client.resume(b)
     b.services.handlers.register(SessionMoved, lambda _: None, rehome=drop)  # it arrives too late
     await client.resume(a)
@@ -132,14 +134,14 @@ async def test_a_result_of_a_job_that_an_overtaken_owner_never_met_is_heard(hous
     coming = asyncio.ensure_future(client.resume(b))
     await taken.reached()
     node.answer(job)
-    await wait_until(lambda: ends_handled(b) == 1, PATIENCE_S)
+    await wait_until(lambda: ends_handled(b) == 1, TIMEOUT_S)
     taken.open()
     await coming
     await client.hears(0)
 
 
-async def test_a_result_that_is_parked_after_a_resume_has_looked_is_heard(house: Open) -> None:
-    a, b, node, client = await two(house)
+async def test_a_result_that_is_parked_after_a_resume_has_looked_is_heard(open_instance: OpenInstance) -> None:
+    a, b, node, client = await two(open_instance)
     job = await client.spoken(a, node, 0)
     looking = Gate(b.services.resumption._jobs, "get")
     parking = Gate(b.stores.sessions, "park")
@@ -154,8 +156,10 @@ async def test_a_result_that_is_parked_after_a_resume_has_looked_is_heard(house:
     await client.hears(0)
 
 
-async def test_a_result_that_finds_nobody_is_not_parked_beside_who_has_resumed_since(house: Open) -> None:
-    a, b, node, client = await two(house)
+async def test_a_result_that_finds_nobody_is_not_parked_beside_who_has_resumed_since(
+    open_instance: OpenInstance,
+) -> None:
+    a, b, node, client = await two(open_instance)
     job = await client.spoken(a, node, 0)
     a.services.sessions.drain()
     await a.services.sessions.hand_over()
@@ -167,11 +171,13 @@ async def test_a_result_that_finds_nobody_is_not_parked_beside_who_has_resumed_s
     await client.hears(0)
 
 
-async def test_a_session_that_went_on_elsewhere_takes_no_job_with_it_when_its_copy_here_ends(house: Open) -> None:
+async def test_a_session_that_went_on_elsewhere_takes_no_job_with_it_when_its_copy_here_ends(
+    open_instance: OpenInstance,
+) -> None:
     """A does not know yet that B has it, and thinks that nobody came back."""
-    a, b, node, client = await two(house)
+    a, b, node, client = await two(open_instance)
     job = await client.spoken(a, node, 0)
-    stale, old_wire = client.at(a), client.wire
+    stale, old_wire = client.at(a), client.socket
     a.services.handlers.register(SessionMoved, lambda _: None, rehome=drop)  # it arrives too late
     a.services.sessions.socket_closed(old_wire)
     await client.resume(b)
@@ -184,8 +190,10 @@ async def test_a_session_that_went_on_elsewhere_takes_no_job_with_it_when_its_co
     assert not node.cancelled
 
 
-async def test_of_two_connections_that_resume_at_once_the_later_one_has_the_session(house: Open) -> None:
-    a, b, node, client = await two(house)
+async def test_of_two_connections_that_resume_at_once_the_later_one_has_the_session(
+    open_instance: OpenInstance,
+) -> None:
+    a, b, node, client = await two(open_instance)
     job = await client.spoken(a, node, 0)
     looking = Gate(b.services.resumption._jobs, "get")
     first = asyncio.ensure_future(client.resume(b))
@@ -195,7 +203,7 @@ async def test_of_two_connections_that_resume_at_once_the_later_one_has_the_sess
         await b.redis.call("GET", b.keys.session_owner(client.session_id))
     looking.open()
     await asyncio.gather(first, second)
-    assert client.at(b).socket is client.wire
+    assert client.at(b).socket is client.socket
     node.answer(job)
     await client.hears(0)
     job = await client.spoken(b, node, 1)
@@ -203,29 +211,33 @@ async def test_of_two_connections_that_resume_at_once_the_later_one_has_the_sess
     await client.hears(0, 1)
 
 
-async def test_a_connection_that_is_gone_before_its_turn_takes_the_session_from_nobody(house: Open) -> None:
-    a, b, node, client = await two(house)
+async def test_a_connection_that_is_gone_before_its_turn_takes_the_session_from_nobody(
+    open_instance: OpenInstance,
+) -> None:
+    a, b, node, client = await two(open_instance)
     await client.spoken(a, node, 0)
     looking = Gate(b.services.resumption._jobs, "get")
     first = asyncio.ensure_future(client.resume(b))
     await looking.reached()
     second = asyncio.ensure_future(client.resume(b))
     await asyncio.sleep(0)
-    client.wire.closed = True
+    client.socket.closed = True
     looking.open()
     with pytest.raises(ProtocolError, match="connection is closed"):
         await second
     await first
-    assert client.at(b).socket is not client.wire
+    assert client.at(b).socket is not client.socket
 
 
-async def test_who_restores_a_session_that_was_resumed_elsewhere_meanwhile_lets_go_of_it(house: Open) -> None:
-    a, b, node, client = await two(house)
+async def test_who_restores_a_session_that_was_resumed_elsewhere_meanwhile_lets_go_of_it(
+    open_instance: OpenInstance,
+) -> None:
+    a, b, node, client = await two(open_instance)
     job = await client.spoken(a, node, 0)
     looking = Gate(b.services.resumption._jobs, "get")
     coming = asyncio.ensure_future(client.resume(b))
     await looking.reached()
-    left = client.wire
+    left = client.socket
     await client.resume(a)
     looking.open()
     await coming
@@ -235,45 +247,51 @@ async def test_who_restores_a_session_that_was_resumed_elsewhere_meanwhile_lets_
     await client.hears(0)
 
 
-async def test_a_job_driven_elsewhere_that_is_cancelled_is_told_failed(house: Open) -> None:
-    a, b, node, client = await two(house)
+async def test_a_job_driven_elsewhere_that_is_cancelled_is_told_failed(open_instance: OpenInstance) -> None:
+    a, b, node, client = await two(open_instance)
     await client.spoken(a, node, 0)
     await client.resume(b)
     (one,) = client.at(b).remote_jobs.values()
     cancelled = JobEnded(client.session_id, 0, one.job_id, one.trace_id, Outcome.CANCELLED, "DUPLICATE_REQUEST")
     await b.services.remote_results.job_ended(cancelled)
-    (error,) = await wait_until(lambda: client.wire.of("error"), PATIENCE_S)
+    (error,) = await wait_until(lambda: client.socket.of("error"), TIMEOUT_S)
     assert error["details"]["utterance_index"] == 0
 
 
-async def test_the_end_of_an_utterance_is_numbered_and_found_by_a_client_that_resumes_elsewhere(house: Open) -> None:
-    a, b, node, client = await two(house, utterance_end=True)
+async def test_the_end_of_an_utterance_is_numbered_and_found_by_a_client_that_resumes_elsewhere(
+    open_instance: OpenInstance,
+) -> None:
+    a, b, node, client = await two(open_instance, utterance_end=True)
     for index in (0, 1):
         job = await client.spoken(a, node, index)
         texts = {"text_asr": "", "text_translated": ""} if index else {}
         node.answer(job, **texts)
-    await wait_until(lambda: len(client.wire.of("utterance_end")) == 2, PATIENCE_S)
-    sent = [(m["seq"], m["type"]) for m in client.wire.sent if m["type"] in ("translation_result", "utterance_end")]
+    await wait_until(lambda: len(client.socket.of("utterance_end")) == 2, TIMEOUT_S)
+    sent = [(m["seq"], m["type"]) for m in client.socket.sent if m["type"] in ("translation_result", "utterance_end")]
     assert [name for _, name in sorted(sent)] == ["translation_result", "utterance_end", "utterance_end"]
-    client.wire.sent.clear()  # it was lost on the way
+    client.socket.sent.clear()  # it was lost on the way
     await client.resume(b)
-    ends = {end["utterance_index"]: end["state"] for end in client.wire.of("utterance_end")}
+    ends = {end["utterance_index"]: end["state"] for end in client.socket.of("utterance_end")}
     assert ends == {0: "sent", 1: "empty"}
     assert client.results() == [0]
 
 
-async def test_an_utterance_that_its_former_owner_skipped_ends_as_skipped_at_the_new_one(house: Open) -> None:
-    a, b, node, client = await two(house, utterance_end=True)
+async def test_an_utterance_that_its_former_owner_skipped_ends_as_skipped_at_the_new_one(
+    open_instance: OpenInstance,
+) -> None:
+    a, b, node, client = await two(open_instance, utterance_end=True)
     job = await client.spoken(a, node, 0)
     await client.resume(b)
     a.services.dispatcher.cancel(job["job_id"], CancelReason.SKIPPED)
-    (end,) = await wait_until(lambda: client.wire.of("utterance_end"), PATIENCE_S)
+    (end,) = await wait_until(lambda: client.socket.of("utterance_end"), TIMEOUT_S)
     assert (end["utterance_index"], end["state"]) == (0, "skipped")
-    assert not client.wire.of("error")
+    assert not client.socket.of("error")
 
 
-async def test_job_record_names_the_release_state_after_its_session_resumed_on_another_instance(house: Open) -> None:
-    a, b, node, client = await two(house)
+async def test_job_record_names_the_release_state_after_its_session_resumed_on_another_instance(
+    open_instance: OpenInstance,
+) -> None:
+    a, b, node, client = await two(open_instance)
     first, second, empty = [await client.spoken(a, node, index) for index in (0, 1, 2)]
     await client.resume(b)
     node.answer(second)
@@ -281,15 +299,15 @@ async def test_job_record_names_the_release_state_after_its_session_resumed_on_a
     node.answer(empty, text_asr="", text_translated="")
     await client.hears(1, 0)
     for job, state in ((first, "backfilled"), (second, "sent"), (empty, "empty")):
-        await wait_until(partial(has_release_state, b, job, state), PATIENCE_S)
+        await wait_until(partial(has_release_state, b, job, state), TIMEOUT_S)
 
 
-async def has_release_state(house: House, job: dict[str, Any], state: str) -> bool:
-    return (await house.job(job["job_id"])).get("release_state") == state
+async def has_release_state(instance: InProcessInstance, job: dict[str, Any], state: str) -> bool:
+    return (await instance.job(job["job_id"])).get("release_state") == state
 
 
-async def test_a_session_that_could_not_be_restored_ends_when_its_grace_is_over(house: Open) -> None:
-    a, b, node, client = await two(house)
+async def test_a_session_that_could_not_be_restored_ends_when_its_grace_is_over(open_instance: OpenInstance) -> None:
+    a, b, node, client = await two(open_instance)
     await client.spoken(a, node, 0)
 
     async def away(job: str) -> None:
@@ -299,31 +317,31 @@ async def test_a_session_that_could_not_be_restored_ends_when_its_grace_is_over(
     with pytest.raises(RedisAway):
         await client.resume(b)
     assert b.services.sessions.find(client.session_id) is None
-    await wait_until(lambda: b.redis.call("ZCARD", b.keys.sessions_grace), PATIENCE_S)
+    await wait_until(lambda: b.redis.call("ZCARD", b.keys.sessions_grace), TIMEOUT_S)
 
 
-async def test_what_was_parked_because_an_inbox_was_full_is_collected(house: Open) -> None:
-    a, b, node, client = await two(house)
+async def test_what_was_parked_because_an_inbox_was_full_is_collected(open_instance: OpenInstance) -> None:
+    a, b, node, client = await two(open_instance)
     job = await client.spoken(a, node, 0)
     await client.resume(b)
-    await wait_until(lambda: a.services.sessions.find(client.session_id) is None, PATIENCE_S)
+    await wait_until(lambda: a.services.sessions.find(client.session_id) is None, TIMEOUT_S)
     inboxes = a.services.router.inboxes
     limits, inboxes.settings = inboxes.settings, type(inboxes.settings)(maxlen=0)
     node.answer(job)
-    await wait_until(lambda: b.redis.call("LLEN", b.keys.session_parked(client.session_id)), PATIENCE_S)
+    await wait_until(lambda: b.redis.call("LLEN", b.keys.session_parked(client.session_id)), TIMEOUT_S)
     inboxes.settings = limits
     await b.services.remote_results.collect_all()
     await client.hears(0)
 
 
-async def test_what_was_parked_is_there_until_it_is_told(house: Open) -> None:
+async def test_what_was_parked_is_there_until_it_is_told(open_instance: OpenInstance) -> None:
     """The answer of Redis that holds it is lost, and the client comes back once more."""
-    a, b, node, client = await two(house)
+    a, b, node, client = await two(open_instance)
     job = await client.spoken(a, node, 0)
     await a.services.sessions.hand_over()
     node.answer(job)
     parked = a.keys.session_parked(client.session_id)
-    await wait_until(lambda: a.redis.call("LLEN", parked), PATIENCE_S)
+    await wait_until(lambda: a.redis.call("LLEN", parked), TIMEOUT_S)
     read = b.stores.sessions.parked
 
     async def lost(session: str, epoch: int) -> list[bytes] | None:
@@ -340,7 +358,7 @@ async def test_what_was_parked_is_there_until_it_is_told(house: Open) -> None:
     async def told() -> bool:
         return not await b.redis.call("LLEN", parked)
 
-    await wait_until(told, PATIENCE_S)
+    await wait_until(told, TIMEOUT_S)
 
 
 class Paused(SelfLease):
@@ -351,10 +369,10 @@ class Paused(SelfLease):
 
 
 async def test_what_a_paused_instance_had_not_read_is_not_said_for_a_session_that_went_on_elsewhere(
-    house: Open,
+    open_instance: OpenInstance,
 ) -> None:
     """Its client says it there again, and is answered there."""
-    a, b = await house("a"), await house("b")
+    a, b = await open_instance("a"), await open_instance("b")
     await b.node("n", working=True)
     async with aiohttp.ClientSession() as http:
         speaker = Speaker(await http.ws_connect(f"ws://127.0.0.1:{a.instance.ports.listener.port}/ws/session"))
@@ -363,14 +381,14 @@ async def test_what_a_paused_instance_had_not_read_is_not_said_for_a_session_tha
         lease, presence.lease = presence.lease, Paused(presence.ttl_s)
         waiting = a.count("dragoman_lease_parked_total")
         await speaker.utterance(0)
-        await wait_until(lambda: a.count("dragoman_lease_parked_total") > waiting, PATIENCE_S)
+        await wait_until(lambda: a.count("dragoman_lease_parked_total") > waiting, TIMEOUT_S)
         client = Client()
         client.session_id, client.token = speaker.session_id, speaker.token
         await client.resume(b)
         a.services.sessions.session_moved(SessionMoved(client.session_id, 2))
         presence.lease = lease
         await presence.run_once()  # it does what had waited
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await a.services.tasks.settled()
     client.utter(b, 0)
     await client.hears(0)
@@ -378,9 +396,9 @@ async def test_what_a_paused_instance_had_not_read_is_not_said_for_a_session_tha
 
 @pytest.mark.parametrize(("part", "step", "after"), [("takeover", "_leave_behind", False), ("store", "epoch", True)])
 async def test_a_session_that_is_resumed_while_its_owner_is_taken_over_does_not_end_with_the_grace_of_that_owner(
-    house: Open, part: str, step: str, after: bool
+    open_instance: OpenInstance, part: str, step: str, after: bool
 ) -> None:
-    _, b, _, client = await two(house)
+    _, b, _, client = await two(open_instance)
     takeover = b.services.takeover
     takeover._renewed_at["a"] = monotonic()
     ending = Gate(takeover if part == "takeover" else b.stores.sessions, step, after=after)
@@ -393,8 +411,8 @@ async def test_a_session_that_is_resumed_while_its_owner_is_taken_over_does_not_
     assert f"{client.session_id}|2".encode() not in granted
 
 
-async def test_a_session_that_is_resumed_when_its_grace_is_over_keeps_its_turn(house: Open) -> None:
-    a, b, _, client = await two(house)
+async def test_a_session_that_is_resumed_when_its_grace_is_over_keeps_its_turn(open_instance: OpenInstance) -> None:
+    a, b, _, client = await two(open_instance)
     await a.stores.turns.bind(client.session_id, "turn-1", "n")
     await b.stores.sessions.leave_behind(client.session_id, 1)
 
@@ -416,79 +434,81 @@ async def test_a_session_that_is_resumed_when_its_grace_is_over_keeps_its_turn(h
 # -- closing -------------------------------------------------------------------------------------
 
 
-async def answered(house: House) -> None:
+async def answered(instance: InProcessInstance) -> None:
     """Whatever it has asked of Redis, and asks when it has the answer, is answered before these."""
     for _ in range(5):
-        await house.redis.call("EXISTS", house.keys.instances)
+        await instance.redis.call("EXISTS", instance.keys.instances)
 
 
-async def test_what_is_outstanding_when_a_closing_client_loses_its_connection_is_heard_elsewhere(house: Open) -> None:
-    a, b, node, client = await two(house)
+async def test_what_is_outstanding_when_a_closing_client_loses_its_connection_is_heard_elsewhere(
+    open_instance: OpenInstance,
+) -> None:
+    a, b, node, client = await two(open_instance)
     job = await client.spoken(a, node, 0)
     client.at(a).close()
-    a.services.sessions.socket_closed(client.wire)
+    a.services.sessions.socket_closed(client.socket)
     await answered(a)
     await client.resume(b)
     node.answer(job)
     await client.hears(0)
     client.at(b).close()
-    await wait_until(lambda: client.wire.of("session_close_ack"), PATIENCE_S)
+    await wait_until(lambda: client.socket.of("session_close_ack"), TIMEOUT_S)
 
 
-async def test_a_client_that_comes_back_to_close_is_heard_once_more(house: Open) -> None:
-    a, _, node, client = await two(house)
+async def test_a_client_that_comes_back_to_close_is_heard_once_more(open_instance: OpenInstance) -> None:
+    a, _, node, client = await two(open_instance)
     job = await client.spoken(a, node, 0)
     client.at(a).close()
-    a.services.sessions.socket_closed(client.wire)
+    a.services.sessions.socket_closed(client.socket)
     await answered(a)
     await client.resume(a)
     client.utter(a, 1)  # what it had said, as far as it knows, before it said that this was all
     client.at(a).close()
-    (later,) = await wait_until(lambda: [one for one in node.jobs if one["utterance_index"] == 1], PATIENCE_S)
+    (later,) = await wait_until(lambda: [one for one in node.jobs if one["utterance_index"] == 1], TIMEOUT_S)
     node.answer(job)
     node.answer(later)
     await client.hears(0, 1)
-    await wait_until(lambda: client.wire.of("session_close_ack"), PATIENCE_S)
+    await wait_until(lambda: client.socket.of("session_close_ack"), TIMEOUT_S)
 
 
 @pytest.mark.parametrize("connected", [True, False])
 async def test_the_last_words_of_a_closed_session_are_there_for_a_client_that_missed_them(
-    house: Open, connected: bool
+    open_instance: OpenInstance, connected: bool
 ) -> None:
     """Nobody can tell what was on the wire when it broke."""
-    a, b, node, client = await two(house)
+    a, b, node, client = await two(open_instance)
     job = await client.spoken(a, node, 0)
     client.at(a).close()
-    had = client.wire.sent.copy()
+    had = client.socket.sent.copy()
     if not connected:
-        a.services.sessions.socket_closed(client.wire)
+        a.services.sessions.socket_closed(client.socket)
     node.answer(job)
-    await wait_until(lambda: a.services.sessions.find(client.session_id) is None, PATIENCE_S)
-    client.wire.sent = had
+    await wait_until(lambda: a.services.sessions.find(client.session_id) is None, TIMEOUT_S)
+    client.socket.sent = had
     await client.resume(b)
     await client.hears(0)
-    assert client.wire.of("session_close_ack")
+    assert client.socket.of("session_close_ack")
 
 
-async def test_a_closed_session_ends_when_its_grace_is_over(house: Open) -> None:
-    a = await house("a", speech__resume_grace_s=1)
+async def test_a_closed_session_ends_when_its_grace_is_over(open_instance: OpenInstance) -> None:
+    a = await open_instance("a", speech__resume_grace_s=1)
     client = Client()
     await client.open(a)
     client.at(a).close()
     state = a.keys.session_state(client.session_id)
-    await wait_until(lambda: a.redis.call("ZCARD", a.keys.sessions_grace), PATIENCE_S)
+    await wait_until(lambda: a.redis.call("ZCARD", a.keys.sessions_grace), TIMEOUT_S)
     assert await a.redis.call("EXISTS", state)
 
     async def swept() -> bool:
         await a.services.resumption.end_overdue()
         return not await a.redis.call("EXISTS", state)
 
-    await wait_until(swept, PATIENCE_S)
+    await wait_until(swept, TIMEOUT_S)
     assert not await a.redis.call("ZCARD", a.keys.sessions_grace)
 
 
-async def test_a_closing_session_is_handed_over_when_its_instance_ends(house: Open) -> None:
-    a, b, node, client = await two(house)
+async def test_a_closing_session_is_handed_over_when_its_instance_ends(open_instance: OpenInstance) -> None:
+    a, b, node, client = await two(open_instance)
     job = await client.spoken(a, node, 0)
     client.at(a).close()
     await a.services.sessions.hand_over()

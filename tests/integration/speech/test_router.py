@@ -11,16 +11,16 @@ from dragoman.protocol.peer import Assign, Bounced, CancelJob, FromNode
 from dragoman.services.routing import router
 from dragoman.services.routing.handlers import drop
 from dragoman.store.inbox import InboxSettings
-from support.in_process import PATIENCE_S, House, Open
+from support.in_process import TIMEOUT_S, InProcessInstance, OpenInstance
 from support.waiting import wait_until
 
 ASSIGN = Assign("nobody", 1, "job", 1, "a", msgspec.Raw(b"{}"))
 BOUNCED = Bounced("nobody", 1, "job", 1)
 
 
-async def two(house: Open) -> tuple[House, House, list[object]]:
+async def two(open_instance: OpenInstance) -> tuple[InProcessInstance, InProcessInstance, list[object]]:
     """A drives a job whose words B has to pass on; and what A hears."""
-    a, b = await house("a"), await house("b")
+    a, b = await open_instance("a"), await open_instance("b")
     heard: list[object] = []
 
     a.services.handlers.register(Bounced, heard.append, rehome=drop)
@@ -29,46 +29,46 @@ async def two(house: Open) -> tuple[House, House, list[object]]:
     return a, b, heard
 
 
-def fill(house: House) -> InboxSettings:
+def fill(instance: InProcessInstance) -> InboxSettings:
     """No inbox has room, as far as this one can tell; returns how it was before."""
-    inboxes = house.services.router.inboxes
+    inboxes = instance.services.router.inboxes
     before, inboxes.settings = inboxes.settings, InboxSettings(maxlen=0)
     return before
 
 
 @pytest.mark.parametrize("message", [ASSIGN, BOUNCED])
 async def test_a_bounced_assignment_waits_for_room_in_the_inbox_of_its_driver(
-    house: Open, message: Assign | Bounced
+    open_instance: OpenInstance, message: Assign | Bounced
 ) -> None:
-    _, b, heard = await two(house)
+    _, b, heard = await two(open_instance)
     before = fill(b)
     handing = asyncio.ensure_future(b.services.handlers.rehome(message))
-    await wait_until(lambda: b.count("dragoman_inbox_push_total", verdict="FULL") >= 2, PATIENCE_S)
+    await wait_until(lambda: b.count("dragoman_inbox_push_total", verdict="FULL") >= 2, TIMEOUT_S)
     b.services.router.inboxes.settings = before
     await handing
-    await wait_until(lambda: heard == [BOUNCED], PATIENCE_S)
+    await wait_until(lambda: heard == [BOUNCED], TIMEOUT_S)
 
 
 @pytest.mark.parametrize("message", [ASSIGN, BOUNCED, FromNode("nobody", 1, "job", [msgspec.Raw(b"{}")])])
 async def test_what_finds_no_room_for_long_is_said_so_to_the_takeover(
-    house: Open, message: Assign | Bounced | FromNode, monkeypatch: pytest.MonkeyPatch
+    open_instance: OpenInstance, message: Assign | Bounced | FromNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who makes a dead letter of it."""
     monkeypatch.setattr(router, "FULL_INBOX_TIMEOUT_S", 0.1)
-    _, b, heard = await two(house)
+    _, b, heard = await two(open_instance)
     fill(b)
     with pytest.raises(router.NoRoom, match="the inbox of a is full"):
         await b.services.handlers.rehome(message)
     assert not heard
 
 
-async def test_a_cancelled_job_waits_for_room_in_the_inbox_of_its_node_s_owner(house: Open) -> None:
-    a, b = await house("a"), await house("b")
+async def test_a_cancelled_job_waits_for_room_in_the_inbox_of_its_node_s_owner(open_instance: OpenInstance) -> None:
+    a, b = await open_instance("a"), await open_instance("b")
     node = await a.node("n")
     frame = encode(JobCancel(job_id="job", trace_id="t", reason="socket closed"))
     before = fill(b)
     handing = asyncio.ensure_future(b.services.handlers.rehome(CancelJob("n", "job", msgspec.Raw(frame))))
-    await wait_until(lambda: b.count("dragoman_inbox_push_total", verdict="FULL") >= 2, PATIENCE_S)
+    await wait_until(lambda: b.count("dragoman_inbox_push_total", verdict="FULL") >= 2, TIMEOUT_S)
     b.services.router.inboxes.settings = before
     await handing
-    await wait_until(lambda: node.cancelled == ["job"], PATIENCE_S)
+    await wait_until(lambda: node.cancelled == ["job"], TIMEOUT_S)

@@ -22,14 +22,14 @@ from support.redis_servers import OK, RedisAt, connected, own, scripted_redis
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture(scope="module", params=["server_binary", "old_server_binary"], ids=["new", "old"])
 def mortal_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisAt]:
     """A Cluster whose nodes these tests may kill; each leaves it whole."""
     binary = request.getfixturevalue(request.param)
-    with RedisCluster(binary, tmp_path_factory.mktemp("mortal"), patience_s=PATIENCE_S) as cluster:
+    with RedisCluster(binary, tmp_path_factory.mktemp("mortal"), patience_s=TIMEOUT_S) as cluster:
         yield RedisAt("cluster", tuple(cluster.urls), cluster=cluster)
 
 
@@ -45,7 +45,7 @@ class Load:
     async def _caller(self, name: str) -> None:
         while not self._over:
             try:
-                async with asyncio.timeout(PATIENCE_S):
+                async with asyncio.timeout(TIMEOUT_S):
                     await self.redis.call("INCR", name)
                 self.told[name]["ok"] += 1
             except StoreError as error:
@@ -58,7 +58,7 @@ class Load:
     async def more(self, calls: int = 200) -> None:
         """Wait until every caller has got through that many times more."""
         goals = {name: told["ok"] + calls for name, told in self.told.items()}
-        await wait_until(lambda: all(self.told[name]["ok"] >= goal for name, goal in goals.items()), PATIENCE_S)
+        await wait_until(lambda: all(self.told[name]["ok"] >= goal for name, goal in goals.items()), TIMEOUT_S)
 
     async def stop(self) -> None:
         self._over = True
@@ -117,10 +117,10 @@ async def test_scripts_of_several_keys_are_run_once_each_while_their_slot_moves(
                     told["away"] += 1
 
         pushers = [asyncio.create_task(pusher()) for _ in range(20)]
-        await wait_until(lambda: told[Push.OK] > 200, PATIENCE_S)
+        await wait_until(lambda: told[Push.OK] > 200, TIMEOUT_S)
         await asyncio.to_thread(move_slot, cluster, key_slot(keys.inbox("i")))
         before = told[Push.OK]
-        await wait_until(lambda: told[Push.OK] > before + 200, PATIENCE_S)
+        await wait_until(lambda: told[Push.OK] > before + 200, TIMEOUT_S)
         over.set()
         await asyncio.gather(*pushers)
         assert set(told) <= {Push.OK, "away"}
@@ -137,7 +137,7 @@ class Reading:
 
     async def read(self) -> bool:
         command = ("XREAD", "BLOCK", 100, "STREAMS", self.stream, self.last)
-        reply = await self.connection.call(*command, patience_s=PATIENCE_S)
+        reply = await self.connection.call(*command, patience_s=TIMEOUT_S)
         self.last = reply[0][1][-1][0].decode() if reply else self.last
         return bool(reply)
 
@@ -148,11 +148,11 @@ async def test_a_blocking_reader_follows_its_key_to_another_master(mortal_cluste
         reading = Reading(redis, stream)
         try:
             await writer.call("XADD", stream, "*", "n", "1")
-            assert await wait_until(reading.read, PATIENCE_S)
+            assert await wait_until(reading.read, TIMEOUT_S)
             # Only the reader learns of it: no other call of its client touches this slot.
             await asyncio.to_thread(move_slot, cluster, key_slot(stream))
             await writer.call("XADD", stream, "*", "n", "2")
-            assert await wait_until(reading.read, PATIENCE_S, tolerate=RedisAway)
+            assert await wait_until(reading.read, TIMEOUT_S, tolerate=RedisAway)
         finally:
             await reading.connection.close()
 
@@ -176,7 +176,7 @@ async def test_a_master_that_goes_is_replaced_and_no_call_is_left_without_an_ans
             victim.kill()
         else:
             victim.child.signal(SIGSTOP)
-        await wait_until(lambda: all(load.told[name].total() > load.told[name]["ok"] for name in here), PATIENCE_S)
+        await wait_until(lambda: all(load.told[name].total() > load.told[name]["ok"] for name in here), TIMEOUT_S)
         await load.more()
         assert all(redis.address_of(name).port != victim.port for name in names)
         await load.stop()
@@ -187,7 +187,7 @@ async def test_a_master_that_goes_is_replaced_and_no_call_is_left_without_an_ans
         for name in elsewhere:
             assert counted[name] >= load.told[name]["ok"]
         await bring_back(victim, fault)
-        await wait_until(lambda: redis.connected, PATIENCE_S)
+        await wait_until(lambda: redis.connected, TIMEOUT_S)
 
 
 async def bring_back(victim: RedisServer, fault: str) -> None:
@@ -196,24 +196,22 @@ async def bring_back(victim: RedisServer, fault: str) -> None:
         victim.start()
     else:
         victim.child.signal(SIGCONT)
-    await wait_until(
-        lambda: "master_link_status:up" in victim.call("INFO", "replication"), PATIENCE_S, tolerate=OSError
-    )
+    await wait_until(lambda: "master_link_status:up" in victim.call("INFO", "replication"), TIMEOUT_S, tolerate=OSError)
 
 
 async def test_a_blocking_reader_does_not_wait_for_a_master_that_was_replaced(mortal_cluster: RedisAt) -> None:
     cluster, stream = own(mortal_cluster.cluster), f"stream-{time.monotonic_ns()}"
     # However patient the client is with a server that is away.
-    async with connected(mortal_cluster, timeout_s=10 * PATIENCE_S) as redis:
+    async with connected(mortal_cluster, timeout_s=10 * TIMEOUT_S) as redis:
         reading = Reading(redis, stream)
         try:
             await redis.call("XADD", stream, "*", "n", "1")
-            assert await wait_until(reading.read, PATIENCE_S)
+            assert await wait_until(reading.read, TIMEOUT_S)
             victim = cluster.master_of(stream)
             victim.kill()
-            await wait_until(lambda: redis.call("XADD", stream, "*", "n", "2"), PATIENCE_S, tolerate=StoreError)
-            async with asyncio.timeout(PATIENCE_S):
-                assert await wait_until(reading.read, PATIENCE_S, tolerate=StoreError)
+            await wait_until(lambda: redis.call("XADD", stream, "*", "n", "2"), TIMEOUT_S, tolerate=StoreError)
+            async with asyncio.timeout(TIMEOUT_S):
+                assert await wait_until(reading.read, TIMEOUT_S, tolerate=StoreError)
         finally:
             await reading.connection.close()
         await bring_back(victim, "killed")
@@ -225,8 +223,8 @@ async def test_a_listener_goes_to_another_server_when_its_own_dies(mortal_cluste
         ear = Subscriber(redis, channel, heard.append)
         listening = asyncio.create_task(ear.run())
         try:
-            await wait_until(lambda: ear.listening, PATIENCE_S)
-            await wait_until(lambda: listeners_at(cluster, channel), PATIENCE_S)
+            await wait_until(lambda: ear.listening, TIMEOUT_S)
+            await wait_until(lambda: listeners_at(cluster, channel), TIMEOUT_S)
             (listened_at,) = listeners_at(cluster, channel)
             listened_at.kill()
 
@@ -234,7 +232,7 @@ async def test_a_listener_goes_to_another_server_when_its_own_dies(mortal_cluste
                 await redis.publish(channel, b"again")
                 return b"again" in heard
 
-            await wait_until(said_and_heard, PATIENCE_S, tolerate=StoreError)
+            await wait_until(said_and_heard, TIMEOUT_S, tolerate=StoreError)
         finally:
             listening.cancel()
             with suppress(asyncio.CancelledError):
@@ -254,7 +252,7 @@ async def test_any_one_node_is_enough_to_find_the_others(mortal_cluster: RedisAt
     for url in mortal_cluster.urls:
         redis = ClusterRedis([url])
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 await redis.wait_connected()
             assert len(redis.addresses()) == 3
             assert await asyncio.gather(*(redis.call("GET", f"nothing-{n}") for n in range(50))) == [None] * 50
@@ -265,7 +263,7 @@ async def test_any_one_node_is_enough_to_find_the_others(mortal_cluster: RedisAt
 async def test_a_seed_that_is_not_there_is_passed_over(mortal_cluster: RedisAt) -> None:
     redis = ClusterRedis(["redis://127.0.0.1:1", mortal_cluster.urls[-1]])
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await redis.wait_connected()
         assert await redis.call("GET", "nothing") is None
     finally:
@@ -307,12 +305,12 @@ async def test_a_call_sent_on_to_a_server_we_have_not_met_waits_until_it_is_reac
     async with scripted_redis(send_on, known) as url:
         redis = ClusterRedis([url])
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 await redis.wait_connected()
             asked = redis.call("GET", "x")
-            await wait_until(lambda: ("127.0.0.1", unmet) in redis._links, PATIENCE_S)
+            await wait_until(lambda: ("127.0.0.1", unmet) in redis._links, TIMEOUT_S)
             async with scripted_redis(lambda _, command: b"$2\r\nhi\r\n" if command[0] == b"GET" else OK, unmet):
-                async with asyncio.timeout(PATIENCE_S):
+                async with asyncio.timeout(TIMEOUT_S):
                     assert await asked == b"hi"
         finally:
             await redis.close()
@@ -344,10 +342,10 @@ async def test_a_call_that_is_held_back_is_not_overtaken(refusal: str) -> None:
     async with scripted_redis(refuse_first, port) as url:
         redis = ClusterRedis([url])
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 await redis.wait_connected()
                 first = redis.call("SET", "k", "5")
-                await wait_until(lambda: seen, PATIENCE_S)
+                await wait_until(lambda: seen, TIMEOUT_S)
                 await redis.call("GET", "k2")  # the refusal, which came before this answer, is here
                 await asyncio.gather(first, redis.call("SET", "k", "6"))
             assert executed == [b"5", b"6"]
@@ -381,10 +379,10 @@ async def test_what_moves_with_a_slot_is_not_overtaken_by_what_goes_there_at_onc
     async with scripted_redis(move, old) as url, scripted_redis(execute, new):
         redis = ClusterRedis([url])
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 await redis.wait_connected()
                 calls = [redis.call("SET", "k", "5"), redis.call("SET", "k", "6")]
-                await wait_until(lambda: ("127.0.0.1", new) in redis._links, PATIENCE_S)
+                await wait_until(lambda: ("127.0.0.1", new) in redis._links, TIMEOUT_S)
                 calls.append(redis.call("SET", "k", "7"))
                 await asyncio.gather(*calls)
             assert executed == [b"5", b"6", b"7"]
@@ -406,7 +404,7 @@ async def test_nobody_waits_behind_a_call_that_was_given_up() -> None:
     async with scripted_redis(refuse_the_first, port) as url:
         redis = ClusterRedis([url])
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 await redis.wait_connected()
                 first = redis.call("SET", "k", "5")
                 await refused.wait()

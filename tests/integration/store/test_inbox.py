@@ -15,7 +15,7 @@ from dragoman.store.keys import Keys
 from dragoman.store.redis import Dedicated, Redis
 from support.redis_servers import Connect
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 SETTINGS = InboxSettings(maxlen=1000, max_bytes=10 * MAX_ENTRY_BYTES, dlq_maxlen=5)
 
 
@@ -361,7 +361,7 @@ async def test_many_pushers_and_one_reader_lose_and_double_nothing(
             seen.extend(entry.data for entry in entries)
             await inboxes.done("i", entries)
 
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         await asyncio.gather(worker(), *(pusher(n) for n in range(40)))
     assert sorted(seen) == sorted(b"%d-%d" % (n, turn) for n in range(40) for turn in range(20))
     for n in range(40):

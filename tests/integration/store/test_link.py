@@ -19,11 +19,11 @@ from dragoman.store.script import ALL
 from support.redis_servers import OK, RedisAt, connected, own, scripted_redis
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 async def flushed(redis: Redis, since: int) -> None:
-    await wait_until(lambda: redis.flushes > since, PATIENCE_S)
+    await wait_until(lambda: redis.flushes > since, TIMEOUT_S)
 
 
 # -- many callers, one socket -----------------------------------------------------------------------
@@ -134,7 +134,7 @@ async def test_while_the_server_is_gone_every_call_is_told_so_at_once(mortal: Re
     server = own(mortal.server)
     async with connected(mortal) as redis:
         server.kill()
-        await wait_until(lambda: not redis.connected, PATIENCE_S)
+        await wait_until(lambda: not redis.connected, TIMEOUT_S)
         replies = await asyncio.gather(*(redis.call("GET", "x") for _ in range(100)), return_exceptions=True)
         assert all(isinstance(reply, RedisAway) for reply in replies)
         with pytest.raises(RedisAway, match=f"no connection to Redis at 127.0.0.1:{server.port}"):
@@ -146,9 +146,9 @@ async def test_a_server_that_comes_back_has_every_script_before_the_first_call(m
     async with connected(mortal) as redis:
         for _ in range(2):
             server.kill()
-            await wait_until(lambda: not redis.connected, PATIENCE_S)
+            await wait_until(lambda: not redis.connected, TIMEOUT_S)
             server.start()
-            await asyncio.wait_for(redis.wait_connected(), PATIENCE_S)
+            await asyncio.wait_for(redis.wait_connected(), TIMEOUT_S)
             assert await RESERVE_SLOT(redis, reserved="{n}r", job="j", ttl=60_000, limit=1) in (b"OK", b"HELD")
             assert server.call("SCRIPT", "EXISTS", *(script.sha for script in ALL.values())) == [1] * len(ALL)
             assert "NOSCRIPT" not in server.call("INFO", "errorstats")
@@ -162,7 +162,7 @@ async def test_a_client_may_be_made_before_its_server_is_there(mortal: RedisAt) 
         with pytest.raises(RedisAway, match="not connected yet"):
             await redis.call("GET", "x")
         server.start()
-        await asyncio.wait_for(redis.wait_connected(), PATIENCE_S)
+        await asyncio.wait_for(redis.wait_connected(), TIMEOUT_S)
         assert await redis.call("SET", "x", 1) == b"OK"
     finally:
         await redis.close()
@@ -180,7 +180,7 @@ async def test_after_close_nothing_is_left_open_and_every_call_is_refused(mortal
     with pytest.raises(StoreError):
         await redis.call("GET", "x")
     server.child.signal(SIGCONT)
-    await wait_until(lambda: "name=closing" not in server.call("CLIENT", "LIST"), PATIENCE_S)
+    await wait_until(lambda: "name=closing" not in server.call("CLIENT", "LIST"), TIMEOUT_S)
 
 
 # -- a server that hangs ----------------------------------------------------------------------------
@@ -191,12 +191,12 @@ async def test_a_server_that_does_not_answer_in_time_is_cut_off_and_taken_back_w
     async with connected(mortal, timeout_s=1.0) as redis:
         server.child.signal(SIGSTOP)
         with pytest.raises(UnknownOutcome):
-            await asyncio.wait_for(redis.call("INCR", "n"), PATIENCE_S)
+            await asyncio.wait_for(redis.call("INCR", "n"), TIMEOUT_S)
         assert not redis.connected
         with pytest.raises(RedisAway, match=r"no answer in 1 s|TimeoutError"):
             await redis.call("GET", "n")
         server.child.signal(SIGCONT)
-        await wait_until(lambda: redis.call("SET", "n", 7), PATIENCE_S, tolerate=StoreError)
+        await wait_until(lambda: redis.call("SET", "n", 7), TIMEOUT_S, tolerate=StoreError)
         assert await redis.call("GET", "n") == b"7"
 
 
@@ -209,7 +209,7 @@ async def test_an_idle_connection_is_not_cut_off(mortal: RedisAt) -> None:
             looks.add(redis._link._watch)
             return len(looks) > 8  # four a time-out
 
-        await wait_until(looked_at_often_enough, PATIENCE_S)
+        await wait_until(looked_at_often_enough, TIMEOUT_S)
         assert redis.reconnects == 0
         assert await redis.call("GET", "x") is None
 
@@ -253,15 +253,15 @@ async def test_a_socket_lost_right_after_the_greeting_is_not_taken_for_a_connect
         answering = asyncio.create_task(asyncio.to_thread(greet_once_and_hang_up))
         async with client_of(f"redis://127.0.0.1:{port}") as redis:
             await answering
-            await wait_until(lambda: redis.last_error != "not connected yet", PATIENCE_S)
-            await wait_until(lambda: not redis.connected, PATIENCE_S)
+            await wait_until(lambda: redis.last_error != "not connected yet", TIMEOUT_S)
+            await wait_until(lambda: not redis.connected, TIMEOUT_S)
             with pytest.raises(StoreError):
                 await redis.call("GET", "x")
 
 
 async def test_a_server_that_speaks_something_else_is_never_connected() -> None:
     async with scripted_redis(lambda *_: b"HTTP/1.1 400 Bad Request\r\n\r\n") as url, client_of(url) as redis:
-        await wait_until(lambda: redis.last_error != "not connected yet", PATIENCE_S)
+        await wait_until(lambda: redis.last_error != "not connected yet", TIMEOUT_S)
         assert not redis.connected
         with pytest.raises(RedisAway):
             await redis.call("GET", "x")
@@ -272,14 +272,14 @@ async def test_a_server_that_is_still_loading_is_tried_again_until_it_has() -> N
         return OK if connection > 2 else b"-LOADING Redis is loading the dataset in memory\r\n"
 
     async with scripted_redis(loading_at_first) as url, client_of(url) as redis:
-        await asyncio.wait_for(redis.wait_connected(), PATIENCE_S)
+        await asyncio.wait_for(redis.wait_connected(), TIMEOUT_S)
         assert await redis.call("SET", "x", 1) == b"OK"
 
 
 async def test_a_server_that_refuses_the_password_is_named_in_the_error() -> None:
     async with scripted_redis(lambda *_: b"-WRONGPASS invalid username-password pair\r\n") as url:
         async with client_of(url.replace("redis://", "redis://:wrong@")) as redis:
-            await wait_until(lambda: "WRONGPASS" in redis.last_error, PATIENCE_S)
+            await wait_until(lambda: "WRONGPASS" in redis.last_error, TIMEOUT_S)
             with pytest.raises(RedisAway, match="WRONGPASS"):
                 await redis.call("GET", "x")
 
@@ -290,10 +290,10 @@ async def test_a_server_that_has_become_a_replica_is_left_for_the_one_its_name_l
         return b"-READONLY You can't write against a read only replica.\r\n" if written_to else OK
 
     async with scripted_redis(demoted) as url, client_of(url) as redis:
-        await asyncio.wait_for(redis.wait_connected(), PATIENCE_S)
+        await asyncio.wait_for(redis.wait_connected(), TIMEOUT_S)
         with pytest.raises(RedisAway, match="READONLY"):
             await redis.call("SET", "x", 1)
-        await wait_until(lambda: redis.reconnects == 1 and redis.connected, PATIENCE_S)
+        await wait_until(lambda: redis.reconnects == 1 and redis.connected, TIMEOUT_S)
         assert await redis.call("SET", "x", 1) == b"OK"
 
 
@@ -302,9 +302,9 @@ async def test_an_answer_nobody_asked_for_ends_the_connection_but_not_the_client
         return OK + OK if connection == 1 and command[0] == b"SET" else OK
 
     async with scripted_redis(one_too_many) as url, client_of(url) as redis:
-        await asyncio.wait_for(redis.wait_connected(), PATIENCE_S)
+        await asyncio.wait_for(redis.wait_connected(), TIMEOUT_S)
         await redis.call("SET", "x", 1)
-        await wait_until(lambda: redis.reconnects == 1 and redis.connected, PATIENCE_S)
+        await wait_until(lambda: redis.reconnects == 1 and redis.connected, TIMEOUT_S)
         assert await redis.call("SET", "x", 1) == b"OK"
 
 
@@ -316,7 +316,7 @@ async def test_a_client_ends_in_whichever_turn_of_the_loop_it_is_closed(redis_at
         redis = await connect(redis_at.urls, cluster=redis_at.mode == "cluster")
         for _ in range(turns):
             await asyncio.sleep(0)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await redis.close()
 
 
@@ -325,5 +325,5 @@ async def test_a_connected_client_ends_in_whichever_turn_of_the_loop_it_is_close
         async with connected(redis_at) as redis:
             for _ in range(turns):
                 await asyncio.sleep(0)
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 await redis.close()

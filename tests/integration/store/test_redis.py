@@ -14,7 +14,7 @@ from dragoman.store.reservations import RESERVE_SLOT
 from support.redis_servers import Connect, RedisAt, connected, own
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 # -- being let in -----------------------------------------------------------------------------------
@@ -25,7 +25,7 @@ async def test_a_password_and_a_database_in_the_url_are_used(mortal: RedisAt) ->
     server.call("CONFIG", "SET", "requirepass", "s3cret/@")
     redis = SingleRedis(f"redis://:s3cret%2F%40@127.0.0.1:{server.port}/5")
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await redis.wait_connected()
         await redis.call("SET", "x", 1)
         assert b"db5:keys=1" in await redis.call_at("x", "INFO", "keyspace")
@@ -38,7 +38,7 @@ async def test_a_user_of_the_servers_own_list_is_let_in(mortal: RedisAt) -> None
     server.call("ACL", "SETUSER", "scheduler", "on", ">pw", "~*", "&*", "+@all")
     redis = SingleRedis(f"redis://scheduler:pw@127.0.0.1:{server.port}")
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await redis.wait_connected()
         assert await redis.call_at("x", "ACL", "WHOAMI") == b"scheduler"
     finally:
@@ -50,7 +50,7 @@ async def test_a_wrong_password_is_told_to_every_caller(mortal: RedisAt) -> None
     server.call("CONFIG", "SET", "requirepass", "right")
     redis = SingleRedis(f"redis://:wrong@127.0.0.1:{server.port}")
     try:
-        await wait_until(lambda: "WRONGPASS" in redis.last_error, PATIENCE_S)
+        await wait_until(lambda: "WRONGPASS" in redis.last_error, TIMEOUT_S)
         with pytest.raises(RedisAway, match="WRONGPASS"):
             await redis.call("GET", "x")
     finally:
@@ -60,7 +60,7 @@ async def test_a_wrong_password_is_told_to_every_caller(mortal: RedisAt) -> None
 async def test_a_unix_socket_does_as_well(mortal: RedisAt) -> None:
     redis = SingleRedis(mortal.unix_url)
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await redis.wait_connected()
         assert await redis.call("SET", "x", 1) == b"OK"
     finally:
@@ -98,7 +98,7 @@ async def test_what_was_lost_or_refused_is_counted_too(mortal: RedisAt) -> None:
         server.child.signal(SIGSTOP)
         before = redis.flushes
         calls = [redis.call("INCR", "n") for _ in range(3)]
-        await wait_until(lambda: redis.flushes > before, PATIENCE_S)
+        await wait_until(lambda: redis.flushes > before, TIMEOUT_S)
         server.kill()
         await asyncio.gather(*calls, return_exceptions=True)
         await asyncio.gather(redis.call("INCR", "n"), return_exceptions=True)
@@ -113,9 +113,9 @@ async def test_a_blocking_read_waits_on_a_connection_of_its_own(redis: Redis, ke
     stream = keys.inbox("i")
     reader = Dedicated(redis, stream, "reader")
     try:
-        read = asyncio.create_task(reader.call("XREAD", "BLOCK", 60_000, "STREAMS", stream, "0", patience_s=PATIENCE_S))
+        read = asyncio.create_task(reader.call("XREAD", "BLOCK", 60_000, "STREAMS", stream, "0", patience_s=TIMEOUT_S))
         # Blocked: the server itself says so, if it is not a reader of the test before. The others go on meanwhile.
-        await wait_until(lambda: _blocked(redis), PATIENCE_S)
+        await wait_until(lambda: _blocked(redis), TIMEOUT_S)
         assert await redis.call("XADD", stream, "*", "a", "1")
         reply = await read
         assert reply[0][1][0][1] == [b"a", b"1"]
@@ -133,7 +133,7 @@ async def test_a_blocking_read_with_nothing_to_read_returns_nothing(redis: Redis
     try:
         for _ in range(3):
             command = ("XREAD", "BLOCK", 1, "STREAMS", keys.inbox("i"), "$")
-            assert await reader.call(*command, patience_s=PATIENCE_S) is None
+            assert await reader.call(*command, patience_s=TIMEOUT_S) is None
     finally:
         await reader.close()
 
@@ -147,9 +147,9 @@ async def test_a_blocking_read_past_its_patience_is_cut_and_the_next_one_works(r
         await redis.call("XADD", stream, "*", "a", "1")
 
         async def again() -> object:
-            return await reader.call("XREAD", "COUNT", 1, "STREAMS", stream, "0", patience_s=PATIENCE_S)
+            return await reader.call("XREAD", "COUNT", 1, "STREAMS", stream, "0", patience_s=TIMEOUT_S)
 
-        assert await wait_until(again, PATIENCE_S, tolerate=StoreError)
+        assert await wait_until(again, TIMEOUT_S, tolerate=StoreError)
     finally:
         await reader.close()
 
@@ -158,11 +158,11 @@ async def test_a_reader_that_is_cancelled_ends(redis: Redis, keys: Keys) -> None
     for turns in range(30):
         reader = Dedicated(redis, keys.inbox("i"), "reader")
         command = ("XREAD", "BLOCK", 0, "STREAMS", keys.inbox("i"), "$")
-        read = asyncio.create_task(reader.call(*command, patience_s=PATIENCE_S))
+        read = asyncio.create_task(reader.call(*command, patience_s=TIMEOUT_S))
         for _ in range(turns):
             await asyncio.sleep(0)
         read.cancel()
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             assert isinstance((await asyncio.gather(read, return_exceptions=True))[0], asyncio.CancelledError)
             await reader.close()
 
@@ -173,7 +173,7 @@ async def test_a_reader_that_is_closed_while_it_is_about_to_read_says_that_its_c
     for turns in range(60):
         reader = Dedicated(redis, keys.inbox("i"), "reader")
         command = ("XREAD", "BLOCK", 0, "STREAMS", keys.inbox("i"), "$")
-        read = asyncio.create_task(reader.call(*command, patience_s=PATIENCE_S))
+        read = asyncio.create_task(reader.call(*command, patience_s=TIMEOUT_S))
         await asyncio.sleep(0)
         assert reader._link is not None
         if turns % 2:
@@ -181,7 +181,7 @@ async def test_a_reader_that_is_closed_while_it_is_about_to_read_says_that_its_c
         for _ in range(turns // 2):
             await asyncio.sleep(0)
         await reader.close()
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             assert isinstance((await asyncio.gather(read, return_exceptions=True))[0], StoreError)
 
 
@@ -191,18 +191,18 @@ async def test_a_blocking_read_is_told_when_its_server_dies_and_goes_on_when_it_
         redis = await stack.enter_async_context(connected(mortal))
         reader = Dedicated(redis, "stream", "reader")
         stack.push_async_callback(reader.close)
-        read = asyncio.create_task(reader.call("XREAD", "BLOCK", 0, "STREAMS", "stream", "$", patience_s=PATIENCE_S))
-        await wait_until(lambda: _blocked(redis), PATIENCE_S)
+        read = asyncio.create_task(reader.call("XREAD", "BLOCK", 0, "STREAMS", "stream", "$", patience_s=TIMEOUT_S))
+        await wait_until(lambda: _blocked(redis), TIMEOUT_S)
         server.kill()
         with pytest.raises(UnknownOutcome):
             await read
         server.start()
-        await wait_until(lambda: redis.call("XADD", "stream", "*", "a", "1"), PATIENCE_S, tolerate=StoreError)
+        await wait_until(lambda: redis.call("XADD", "stream", "*", "a", "1"), TIMEOUT_S, tolerate=StoreError)
 
         async def again() -> object:
-            return await reader.call("XREAD", "COUNT", 1, "STREAMS", "stream", "0", patience_s=PATIENCE_S)
+            return await reader.call("XREAD", "COUNT", 1, "STREAMS", "stream", "0", patience_s=TIMEOUT_S)
 
-        assert await wait_until(again, PATIENCE_S, tolerate=StoreError)
+        assert await wait_until(again, TIMEOUT_S, tolerate=StoreError)
 
 
 # -- channels ---------------------------------------------------------------------------------------
@@ -216,15 +216,15 @@ async def test_whoever_listens_hears_what_is_published_by_any_client(
     ears.append(Subscriber(await connect(), keys.announcements, heard[1].append))
     listening = [asyncio.create_task(ear.run()) for ear in ears]
     try:
-        await wait_until(lambda: all(ear.listening for ear in ears), PATIENCE_S)
+        await wait_until(lambda: all(ear.listening for ear in ears), TIMEOUT_S)
         for n in range(100):
             await redis.publish(keys.announcements, b"%d" % n)
-        await wait_until(lambda: all(len(each) >= 100 for each in heard), PATIENCE_S)
+        await wait_until(lambda: all(len(each) >= 100 for each in heard), TIMEOUT_S)
         assert heard[0] == heard[1] == [b"%d" % n for n in range(100)]
     finally:
         for task in listening:
             task.cancel()
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await asyncio.gather(*listening, return_exceptions=True)
     assert not any(ear.listening for ear in ears)
 
@@ -236,12 +236,12 @@ async def test_a_listener_comes_back_after_its_server_did(mortal: RedisAt, fault
     async with connected(mortal, timeout_s=1.0) as redis:
         ear = Subscriber(redis, "channel", heard.append)
         listening = asyncio.create_task(ear.run())
-        await wait_until(lambda: ear.listening, PATIENCE_S)
+        await wait_until(lambda: ear.listening, TIMEOUT_S)
         if fault == "killed":
             server.kill()
         else:
             server.child.signal(SIGSTOP)
-        await wait_until(lambda: not ear.listening, PATIENCE_S)
+        await wait_until(lambda: not ear.listening, TIMEOUT_S)
         if fault == "killed":
             server.start()
         else:
@@ -251,6 +251,6 @@ async def test_a_listener_comes_back_after_its_server_did(mortal: RedisAt, fault
             await redis.publish("channel", b"again")
             return b"again" in heard
 
-        await wait_until(said_and_heard, PATIENCE_S, tolerate=StoreError)
+        await wait_until(said_and_heard, TIMEOUT_S, tolerate=StoreError)
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)

@@ -25,7 +25,7 @@ from support.waiting import wait_until
 
 pytestmark = pytest.mark.parametrize("redis_at", ["single"], indirect=True)
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 class Authority:
@@ -116,10 +116,10 @@ async def test_an_instance_reaches_redis_with_its_authority_and_its_certificate(
         redis = await connected(settings, None)
         blocking = Dedicated(redis, keys.audit, "blocking")
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 await redis.call("SET", keys.node_epoch("n"), "through TLS", "PX", 60_000)
                 assert await redis.call("GET", keys.node_epoch("n")) == b"through TLS"
-                assert await blocking.call("GET", keys.node_epoch("n"), patience_s=PATIENCE_S) == b"through TLS"
+                assert await blocking.call("GET", keys.node_epoch("n"), patience_s=TIMEOUT_S) == b"through TLS"
         finally:
             await blocking.close()
             await redis.close()
@@ -132,7 +132,7 @@ async def test_a_server_of_another_authority_is_not_trusted(
         for told in (files(other, ours.sign("us")), {}):
             redis = SingleRedis(url, credentials=credentials_of(msgspec.convert(told, RedisSettings)))
             try:
-                await wait_until(lambda: "CERTIFICATE_VERIFY_FAILED" in redis.last_error, PATIENCE_S)  # noqa: B023
+                await wait_until(lambda: "CERTIFICATE_VERIFY_FAILED" in redis.last_error, TIMEOUT_S)  # noqa: B023
             finally:
                 await redis.close()
 
@@ -144,7 +144,7 @@ async def test_without_a_certificate_that_the_server_asks_for_nothing_is_answere
         for client in (None, other.sign("stranger")):
             redis = SingleRedis(url, credentials=credentials_of(msgspec.convert(files(ours, client), RedisSettings)))
             try:
-                await wait_until(lambda: bool(redis.last_error), PATIENCE_S)  # noqa: B023
+                await wait_until(lambda: bool(redis.last_error), TIMEOUT_S)  # noqa: B023
                 with pytest.raises(StoreError):
                     await redis.call("GET", "x")
             finally:

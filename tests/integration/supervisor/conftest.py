@@ -62,8 +62,8 @@ class Supervised:
         self.below()
         self.process.send_signal(number)
 
-    def exit_code(self, patience_s: float = 60.0) -> int:
-        return self.process.wait(patience_s)
+    def exit_code(self, timeout_s: float = 60.0) -> int:
+        return self.process.wait(timeout_s)
 
     def close(self) -> None:
         self.below()

@@ -43,7 +43,7 @@ from dragoman.protocol.session import (
 )
 
 M = TypeVar("M", bound=Message)
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 QUICK = Timing(
     connect_s=5, answer_s=5, heartbeat_s=60, reconnect_s=5, cut_s=0.5, settle_s=0.5, close_s=5,
@@ -283,7 +283,7 @@ class FakeServer:
 
     async def hears(self, kind: type[M], where: Callable[[M], bool] = lambda _: True) -> M:
         """The next message of the kind that was not yet heard; others stay for later."""
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while True:
                 self._news.clear()
                 for message in self._unread:
@@ -294,7 +294,7 @@ class FakeServer:
 
     async def until(self, fact: Callable[[], object]) -> None:
         """A fact about what was heard, or who is connected."""
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while not fact():
                 self._news.clear()
                 await self._news.wait()

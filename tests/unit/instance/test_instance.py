@@ -223,7 +223,7 @@ OLD = "an-old-secret-of-more-than-thirty-two-bytes"
 NEW = "a-newer-secret-of-more-than-thirty-two-bytes"
 
 
-class Stage:
+class RotationEnv:
     def __init__(self, file: Path) -> None:
         self.file = file
         self.file.write_text(OLD)
@@ -240,48 +240,48 @@ class Stage:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage(tmp_path / "secrets")
+def env(tmp_path: Path) -> RotationEnv:
+    return RotationEnv(tmp_path / "secrets")
 
 
-def test_an_unchanged_file_is_not_logged(stage: Stage) -> None:
-    assert stage.run() == stage.run() == []
+def test_an_unchanged_file_is_not_logged(env: RotationEnv) -> None:
+    assert env.run() == env.run() == []
 
 
-def test_changed_secrets_are_accepted_and_logged_once(stage: Stage) -> None:
-    stage.file.write_text(f"{NEW}\n{OLD}\n")
-    (line,) = stage.run()
+def test_changed_secrets_are_accepted_and_logged_once(env: RotationEnv) -> None:
+    env.file.write_text(f"{NEW}\n{OLD}\n")
+    (line,) = env.run()
     assert line["event"] == "secrets changed"
     assert (line["signs"], line["accepted"], line["before"]) == (
         name_of(NEW), [name_of(NEW), name_of(OLD)], [name_of(OLD)],
     )  # fmt: skip
-    assert list(stage.keys) == [NEW, OLD]
-    assert stage.run() == []
+    assert list(env.keys) == [NEW, OLD]
+    assert env.run() == []
 
 
-def test_a_replaced_file_is_read(stage: Stage, tmp_path: Path) -> None:
+def test_a_replaced_file_is_read(env: RotationEnv, tmp_path: Path) -> None:
     fresh = tmp_path / "fresh"
     fresh.write_text(NEW)
-    fresh.replace(stage.file)
-    assert len(stage.run()) == 1
-    assert list(stage.keys) == [NEW]
+    fresh.replace(env.file)
+    assert len(env.run()) == 1
+    assert list(env.keys) == [NEW]
 
 
 @pytest.mark.parametrize("text", ["", "short", "\n".join((OLD, NEW, OLD + NEW))])
-def test_an_invalid_file_changes_nothing_and_is_logged_once(stage: Stage, text: str) -> None:
-    stage.file.write_text(text)
-    (line,) = stage.run()
+def test_an_invalid_file_changes_nothing_and_is_logged_once(env: RotationEnv, text: str) -> None:
+    env.file.write_text(text)
+    (line,) = env.run()
     assert (line["log_level"], line["event"]) == ("warning", "secrets not changed")
-    assert stage.run() == []
-    assert list(stage.keys) == [OLD]
+    assert env.run() == []
+    assert list(env.keys) == [OLD]
 
 
-def test_a_missing_file_changes_nothing_until_it_is_back(stage: Stage) -> None:
-    stage.file.unlink()
-    assert len(stage.run()) == 1
-    stage.file.write_text(NEW)
-    assert len(stage.run()) == 1
-    assert list(stage.keys) == [NEW]
+def test_a_missing_file_changes_nothing_until_it_is_back(env: RotationEnv) -> None:
+    env.file.unlink()
+    assert len(env.run()) == 1
+    env.file.write_text(NEW)
+    assert len(env.run()) == 1
+    assert list(env.keys) == [NEW]
 
 
 def test_more_open_files_than_the_system_allows_are_refused() -> None:

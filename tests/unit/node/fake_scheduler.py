@@ -26,7 +26,7 @@ from dragoman.protocol.node import JobAssign, NodeRegister, NodeRegisterAck
 from dragoman.protocol.session import Pipeline
 
 M = TypeVar("M", bound=Message)
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 class Connection(WSListener):
@@ -126,7 +126,7 @@ class FakeScheduler:
                     return True
             return False
 
-        async with asyncio.timeout(PATIENCE_S), self._news:
+        async with asyncio.timeout(TIMEOUT_S), self._news:
             await self._news.wait_for(look)
         return found[0]
 
@@ -179,7 +179,7 @@ def details(raw: Any) -> Any:
 
 
 async def wait_until(fact: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         while not fact():  # noqa: ASYNC110 - a fact is not an event
             await asyncio.sleep(0.001)
 

@@ -77,7 +77,7 @@ class Fixed:
         self.current = switches
 
 
-class House:
+class InProcessChat:
     def __init__(
         self,
         name: str,

@@ -16,7 +16,7 @@ from dragoman.store.instances import Instances
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.script import Script
-from integration.services.chat.in_process_chat import OWNER_TTL_MS, House, Socket
+from integration.services.chat.in_process_chat import OWNER_TTL_MS, InProcessChat, Socket
 from support.waiting import wait_until
 
 SENDER, RECEIVER = 7, 9
@@ -48,86 +48,86 @@ class FailingUsers(Users):
 
 
 @asynccontextmanager
-async def house_at(redis: Redis, keys: Keys, tmp_path: Path) -> AsyncIterator[tuple[House, FailingUsers]]:
+async def chat_at(redis: Redis, keys: Keys, tmp_path: Path) -> AsyncIterator[tuple[InProcessChat, FailingUsers]]:
     users = FailingUsers(redis, keys)
-    house = House("i1", 1, redis, keys, tmp_path / "chat.sqlite3", users=users)
+    chat = InProcessChat("i1", 1, redis, keys, tmp_path / "chat.sqlite3", users=users)
     try:
-        yield house, users
+        yield chat, users
     finally:
-        await house.close()
+        await chat.close()
 
 
-async def save(house: House, body: str) -> int:
+async def save(chat: InProcessChat, body: str) -> int:
     """By somebody who could not bring it here."""
-    row = NewMessage(house.ids.draw(), body, SENDER, RECEIVER, "TEXT", body, now_ms())
-    (outcome,) = await house.archive.save([row])
+    row = NewMessage(chat.ids.draw(), body, SENDER, RECEIVER, "TEXT", body, now_ms())
+    (outcome,) = await chat.archive.save([row])
     assert outcome.verdict is Verdict.SAVED
     return row.id
 
 
-async def save_and_push(house: House, body: str) -> None:
+async def save_and_push(chat: InProcessChat, body: str) -> None:
     """By somebody who knows that the receiver is here."""
-    id = await save(house, body)
-    (row,) = [row for row in await house.archive.undelivered(RECEIVER, id - 1, 1) if row.id == id]
-    assert house.local.push(RECEIVER, id, SENDER, frame_of(row))
+    id = await save(chat, body)
+    (row,) = [row for row in await chat.archive.undelivered(RECEIVER, id - 1, 1) if row.id == id]
+    assert chat.local.push(RECEIVER, id, SENDER, frame_of(row))
 
 
-async def look_twice(house: House) -> None:
+async def look_twice(chat: InProcessChat) -> None:
     """It is asked whether it is still there, and has answered."""
-    await house.admission.run_once()
-    await house.admission.run_once()
+    await chat.admission.run_once()
+    await chat.admission.run_once()
 
 
 async def test_who_is_known_late_gets_what_was_saved_before_that_ahead_of_what_is_pushed_to_it(
     redis: Redis, keys: Keys, tmp_path: Path
 ) -> None:
-    async with house_at(redis, keys, tmp_path) as (house, users):
+    async with chat_at(redis, keys, tmp_path) as (chat, users):
         users.away, socket = True, Socket(1)
-        user = await house.come_in(RECEIVER, socket)
+        user = await chat.come_in(RECEIVER, socket)
         assert not user.verified
-        await save(house, "older")
+        await save(chat, "older")
         users.away = False
-        await look_twice(house)
-        await save_and_push(house, "newer")
-        await house.tasks.settled()
+        await look_twice(chat)
+        await save_and_push(chat, "newer")
+        await chat.tasks.settled()
         assert await users.owners([RECEIVER]) == ["i1|1"]
         assert socket.messages == ["older", "newer"]
 
 
 async def test_what_is_pushed_before_redis_has_answered_waits_as_well(redis: Redis, keys: Keys, tmp_path: Path) -> None:
     """Others know where it is as soon as it is written."""
-    async with house_at(redis, keys, tmp_path) as (house, users):
+    async with chat_at(redis, keys, tmp_path) as (chat, users):
         users.away, socket = True, Socket(1)
-        await house.come_in(RECEIVER, socket)
-        await save(house, "older")
+        await chat.come_in(RECEIVER, socket)
+        await save(chat, "older")
         users.away = False
         users.answer.clear()
-        verifying = asyncio.ensure_future(look_twice(house))
+        verifying = asyncio.ensure_future(look_twice(chat))
         await users.written.wait()
-        await save_and_push(house, "newer")
+        await save_and_push(chat, "newer")
         users.answer.set()
         await verifying
-        await house.tasks.settled()
+        await chat.tasks.settled()
         assert socket.messages == ["older", "newer"]
 
 
 async def test_who_is_written_after_nobody_waits_for_that_any_longer_gets_the_older_first(
     redis: Redis, keys: Keys, tmp_path: Path
 ) -> None:
-    async with house_at(redis, keys, tmp_path) as (house, users):
+    async with chat_at(redis, keys, tmp_path) as (chat, users):
         users.away, socket = True, Socket(1)
-        user = await house.come_in(RECEIVER, socket)
+        user = await chat.come_in(RECEIVER, socket)
         users.away = False
         users.write.clear()
-        verifying = asyncio.ensure_future(look_twice(house))
+        verifying = asyncio.ensure_future(look_twice(chat))
         await users.asked.wait()
         verifying.cancel()
         await asyncio.wait([verifying])
-        await house.tasks.settled()
-        await save(house, "older")
+        await chat.tasks.settled()
+        await save(chat, "older")
         users.write.set()
         await users.written.wait()
-        await save_and_push(house, "newer")
+        await save_and_push(chat, "newer")
         await wait_until(lambda: not user.inbound._state.resending)
         assert socket.messages == ["older", "newer"]
 
@@ -136,16 +136,16 @@ async def test_one_that_is_ended_by_a_newer_one_before_it_came_in_ends_the_one_b
     redis: Redis, keys: Keys, tmp_path: Path
 ) -> None:
     """Of three, the second knows of the first, and the third of the second."""
-    async with house_at(redis, keys, tmp_path) as (house, users):
+    async with chat_at(redis, keys, tmp_path) as (chat, users):
         first, second = Socket(1), Socket(2)
-        await house.come_in(RECEIVER, first)
+        await chat.come_in(RECEIVER, first)
         users.written.clear()
         users.answer.clear()
-        token = house.tokens.access(RECEIVER, 0, now_ms() / 1000)
-        coming = asyncio.ensure_future(house.admission.admit(cast(ChatSocket, second), token))
+        token = chat.tokens.access(RECEIVER, 0, now_ms() / 1000)
+        coming = asyncio.ensure_future(chat.admission.admit(cast(ChatSocket, second), token))
         await users.written.wait()
         await Users(redis, keys, OWNER_TTL_MS).swap_owner(RECEIVER, "i2|3")  # the third
-        house.local.on_kick(ChatKick(RECEIVER, 2))
+        chat.local.on_kick(ChatKick(RECEIVER, 2))
         users.answer.set()
         await coming
         assert second.closed
@@ -157,24 +157,24 @@ async def test_a_closed_connection_whose_owner_key_is_written_late_does_not_end_
 ) -> None:
     """The client reconnected elsewhere while its first instance waited for Redis. The newer connection stays the
     owner, and is sent what was pushed to the closed one meanwhile."""
-    async with house_at(redis, keys, tmp_path) as (house, users):
-        elsewhere = House("i2", 2, redis, keys, tmp_path / "chat.sqlite3")
-        await Instances(redis, keys).open("i2", "incarnation", house.delivery.inboxes.settings.group)
+    async with chat_at(redis, keys, tmp_path) as (chat, users):
+        elsewhere = InProcessChat("i2", 2, redis, keys, tmp_path / "chat.sqlite3")
+        await Instances(redis, keys).open("i2", "incarnation", chat.delivery.inboxes.settings.group)
         older, newer = Socket(1), Socket(2)
         users.write.clear()
-        token = house.tokens.access(RECEIVER, 0, now_ms() / 1000)
-        coming = asyncio.ensure_future(house.admission.admit(cast(ChatSocket, older), token))
+        token = chat.tokens.access(RECEIVER, 0, now_ms() / 1000)
+        coming = asyncio.ensure_future(chat.admission.admit(cast(ChatSocket, older), token))
         await users.asked.wait()
         older.close(1001)
         await elsewhere.come_in(RECEIVER, newer)
         users.answer.clear()
         users.write.set()
         await users.written.wait()
-        await save_and_push(house, "sent to the closed connection")
+        await save_and_push(chat, "sent to the closed connection")
         users.answer.set()
         await coming
-        await house.delivery.run_once()
-        (entry,) = await house.delivery.inboxes.unread("i2", 10)
+        await chat.delivery.run_once()
+        (entry,) = await chat.delivery.inboxes.unread("i2", 10)
         request = decode_inbox(entry.data)
         assert isinstance(request, ChatResend)
         elsewhere.local.on_resend_request(request)
@@ -188,15 +188,15 @@ async def test_a_closed_connection_whose_owner_key_is_written_late_does_not_end_
 async def test_a_connection_that_is_dead_does_not_end_the_one_its_user_has_elsewhere(
     redis: Redis, keys: Keys, tmp_path: Path
 ) -> None:
-    async with house_at(redis, keys, tmp_path) as (house, users):
+    async with chat_at(redis, keys, tmp_path) as (chat, users):
         users.away, socket = True, Socket(1)
-        user = await house.come_in(RECEIVER, socket)
+        user = await chat.come_in(RECEIVER, socket)
         socket.frames += 1  # the last it could say
         socket.dead, users.away = True, False
-        elsewhere = House("i2", 2, redis, keys, tmp_path / "chat.sqlite3")
+        elsewhere = InProcessChat("i2", 2, redis, keys, tmp_path / "chat.sqlite3")
         await elsewhere.come_in(RECEIVER, Socket(2))
         for _ in range(2):
-            await look_twice(house)
+            await look_twice(chat)
         assert not user.verified
         assert socket.pings == 1
         assert await users.owners([RECEIVER]) == ["i2|2"]
@@ -206,15 +206,15 @@ async def test_a_connection_that_is_dead_does_not_end_the_one_its_user_has_elsew
 async def test_whom_redis_forgot_gets_what_was_saved_meanwhile_ahead_of_what_is_pushed_to_it(
     redis: Redis, keys: Keys, tmp_path: Path
 ) -> None:
-    async with house_at(redis, keys, tmp_path) as (house, users):
+    async with chat_at(redis, keys, tmp_path) as (chat, users):
         socket = Socket(1)
-        await house.come_in(RECEIVER, socket)
+        await chat.come_in(RECEIVER, socket)
         await redis.call("DEL", keys.user_owner(RECEIVER))
-        await save(house, "older")
-        await house.admission.renew()
+        await save(chat, "older")
+        await chat.admission.renew()
         assert await users.owners([RECEIVER]) == ["i1|1"]
-        await save_and_push(house, "newer")
-        await house.tasks.settled()
+        await save_and_push(chat, "newer")
+        await chat.tasks.settled()
         assert socket.messages == ["older", "newer"]
 
 
@@ -238,14 +238,14 @@ class Cut:
 
 
 async def test_bad_news_is_told_once_whatever_answer_of_redis_is_lost(redis: Redis, keys: Keys, tmp_path: Path) -> None:
-    async with house_at(redis, keys, tmp_path) as (house, users):
+    async with chat_at(redis, keys, tmp_path) as (chat, users):
         for name in ("one", "two"):
-            await users.keep_notice(SENDER, wire.error(wire.Reason.SAVE_FAILED, now_ms(), name, house.ids.draw()))
+            await users.keep_notice(SENDER, wire.error(wire.Reason.SAVE_FAILED, now_ms(), name, chat.ids.draw()))
         users.redis = cast(Redis, Cut(redis, keys.failed(SENDER)))
         socket = Socket(1)
-        await house.come_in(SENDER, socket)
+        await chat.come_in(SENDER, socket)
         for _ in range(3):
             with suppress(UnknownOutcome):
-                await house.admission.run_once()
+                await chat.admission.run_once()
         assert [frame["clientMsgId"] for frame in socket.of_type("ERROR")] == ["one", "two"]
         assert await redis.call("LLEN", keys.failed(SENDER)) == 0

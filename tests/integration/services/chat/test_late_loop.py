@@ -12,7 +12,7 @@ from dragoman.protocol.chat import decode_frame
 from dragoman.store.chat.shards import Accepted, Shards
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
-from integration.services.chat.in_process_chat import House, Socket
+from integration.services.chat.in_process_chat import InProcessChat, Socket
 
 TIMEOUT_S, LATE_S = 1.0, 0.2
 
@@ -20,7 +20,7 @@ TIMEOUT_S, LATE_S = 1.0, 0.2
 async def test_message_that_redis_accepted_in_time_is_accepted_though_the_loop_was_late_to_read_the_answer(
     redis: Redis, keys: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house = House(
+    chat = InProcessChat(
         "i1", 1, redis, keys, tmp_path / "chat.sqlite3", enabled=True, rollout_percent=100, accept_timeout_s=TIMEOUT_S
     )
     accept = Shards.accept
@@ -34,10 +34,10 @@ async def test_message_that_redis_accepted_in_time_is_accepted_though_the_loop_w
 
     monkeypatch.setattr(Shards, "accept", accept_on_a_busy_loop)
     socket = Socket(1)
-    user = await house.come_in(7, socket)
+    user = await chat.come_in(7, socket)
     said = {"type": "SINGLE_CHAT", "clientMsgId": "n", "to": 9, "body": "hi"}
-    house.admission.outbound(user).take(decode_frame(json.dumps(said).encode()))
-    await house.tasks.settled()
+    chat.admission.outbound(user).take(decode_frame(json.dumps(said).encode()))
+    await chat.tasks.settled()
     assert [frame["ackType"] for frame in socket.of_type("ACK")] == ["accepted"]
     assert socket.of_type("ERROR") == []
-    await house.close()
+    await chat.close()

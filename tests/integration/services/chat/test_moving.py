@@ -9,7 +9,7 @@ from dragoman.store.chat.users import Users
 from dragoman.store.errors import RedisAway
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
-from integration.services.chat.in_process_chat import OWNER_TTL_MS, House, Socket
+from integration.services.chat.in_process_chat import OWNER_TTL_MS, InProcessChat, Socket
 
 SENDER, RECEIVER = 7, 9
 
@@ -25,13 +25,13 @@ class CutOffUsers(Users):
 
 
 @asynccontextmanager
-async def two_houses(
+async def two_instances(
     redis: Redis, keys: Keys, tmp_path: Path, others: Users | None = None
-) -> AsyncIterator[tuple[House, House]]:
+) -> AsyncIterator[tuple[InProcessChat, InProcessChat]]:
     """The first is cut off from Redis."""
     database = tmp_path / "chat.sqlite3"
-    cut_off = House("i1", 1, redis, keys, database, users=CutOffUsers(redis, keys, OWNER_TTL_MS))
-    other = House("i2", 2, redis, keys, database, users=others)
+    cut_off = InProcessChat("i1", 1, redis, keys, database, users=CutOffUsers(redis, keys, OWNER_TTL_MS))
+    other = InProcessChat("i2", 2, redis, keys, database, users=others)
     try:
         yield cut_off, other
     finally:
@@ -42,7 +42,7 @@ async def two_houses(
 async def test_what_an_instance_saved_and_could_not_push_is_not_overtaken_by_what_its_sender_sends_elsewhere(
     redis: Redis, keys: Keys, tmp_path: Path
 ) -> None:
-    async with two_houses(redis, keys, tmp_path) as (cut_off, other):
+    async with two_instances(redis, keys, tmp_path) as (cut_off, other):
         socket = Socket(1)
         await other.come_in(RECEIVER, socket)
         await cut_off.send(SENDER, RECEIVER, 2, "one")
@@ -54,7 +54,7 @@ async def test_what_an_instance_saved_and_could_not_push_is_not_overtaken_by_wha
 
 async def test_nor_if_redis_is_back_just_when_it_leaves(redis: Redis, keys: Keys, tmp_path: Path) -> None:
     """Its name must not go before those who missed something know it: by that name it is seen where it was."""
-    async with two_houses(redis, keys, tmp_path) as (cut_off, other):
+    async with two_instances(redis, keys, tmp_path) as (cut_off, other):
         socket = Socket(1)
         await other.come_in(RECEIVER, socket)
         await cut_off.send(SENDER, RECEIVER, 2, "one")
@@ -80,7 +80,7 @@ class UsersAwayOnce(Users):
 
 
 async def test_nor_if_nobody_knows_yet_where_it_comes_from(redis: Redis, keys: Keys, tmp_path: Path) -> None:
-    async with two_houses(redis, keys, tmp_path, UsersAwayOnce(redis, keys, OWNER_TTL_MS)) as (cut_off, other):
+    async with two_instances(redis, keys, tmp_path, UsersAwayOnce(redis, keys, OWNER_TTL_MS)) as (cut_off, other):
         socket = Socket(1)
         await other.come_in(RECEIVER, socket)
         await cut_off.send(SENDER, RECEIVER, 2, "one")

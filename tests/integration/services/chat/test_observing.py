@@ -18,7 +18,7 @@ from dragoman.services.routing.announcer import Announcer
 from dragoman.store.chat.shards import Accepted, Entry, Names, Shards
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
-from integration.services.chat.in_process_chat import House, Socket
+from integration.services.chat.in_process_chat import InProcessChat, Socket
 
 SENDER, RECEIVER = 7, 9
 ROW = NewMessage(5, "n", SENDER, RECEIVER, "TEXT", "hi", 1)
@@ -125,15 +125,15 @@ async def test_gauges_show_the_length_and_the_pending_entries_of_both_streams(re
 async def test_send_ts_of_an_entry_is_that_of_the_client_or_else_the_time_of_acceptance(
     redis: Redis, keys: Keys, tmp_path: Path
 ) -> None:
-    house = House("i1", 1, redis, keys, tmp_path / "chat.sqlite3", enabled=True, rollout_percent=100)
-    outbound = house.admission.outbound(await house.come_in(SENDER, Socket(1)))
+    chat = InProcessChat("i1", 1, redis, keys, tmp_path / "chat.sqlite3", enabled=True, rollout_percent=100)
+    outbound = chat.admission.outbound(await chat.come_in(SENDER, Socket(1)))
     for name, ts in (("a", 1234), ("b", "1235"), ("c", None), ("d", {"no": "number"})):
         said = {"type": "SINGLE_CHAT", "clientMsgId": name, "to": RECEIVER, "body": "hi", "ts": ts}
         outbound.take(decode_frame(json.dumps(said).encode()))
-    await house.tasks.settled()
-    rows = await redis.call("XRANGE", house.shards.accepted(0), "-", "+")
+    await chat.tasks.settled()
+    rows = await redis.call("XRANGE", chat.shards.accepted(0), "-", "+")
     texts = [dict(zip(fields[::2], fields[1::2], strict=True)) for _, fields in rows]
     assert [text[b"sendTs"] for text in texts[:2]] == [b"1234", b"1235"]
     assert all(text[b"sendTs"] == text[b"createdAtMs"] for text in texts[2:])
     assert len(texts) == 4
-    await house.close()
+    await chat.close()

@@ -79,7 +79,7 @@ class Giver:
         raise AssertionError(f"told {reason} of {server_msg_id}")
 
 
-class House:
+class ReceiptsEnv:
     """One instance, as far as receipts go."""
 
     def __init__(self, redis: Redis, keys: Keys, database: Path) -> None:
@@ -98,8 +98,8 @@ class House:
 
 
 @asynccontextmanager
-async def house(redis: Redis, keys: Keys, tmp_path: Path) -> AsyncIterator[House]:
-    made = House(redis, keys, tmp_path / "chat.sqlite3")
+async def receipts_env(redis: Redis, keys: Keys, tmp_path: Path) -> AsyncIterator[ReceiptsEnv]:
+    made = ReceiptsEnv(redis, keys, tmp_path / "chat.sqlite3")
     try:
         yield made
     finally:
@@ -110,12 +110,12 @@ async def house(redis: Redis, keys: Keys, tmp_path: Path) -> AsyncIterator[House
 async def test_an_early_receipt_outlives_the_instance_that_was_about_to_write_it(
     redis: Redis, keys: Keys, tmp_path: Path, parked: Status
 ) -> None:
-    async with house(redis, keys, tmp_path) as dying:
+    async with receipts_env(redis, keys, tmp_path) as dying:
         await dying.users.park_early(RECEIVER, [(ID, int(parked))])
         await dying.archive.save([NewMessage(ID, "m", SENDER, RECEIVER, "TEXT", "hello", 0)])
         assert await dying.receipts.apply_early(RECEIVER, [ID]) == {ID}
         await dying.archive.asked.wait()
-    async with house(redis, keys, tmp_path) as heir:
+    async with receipts_env(redis, keys, tmp_path) as heir:
         heir.archive.go.set()
         await heir.receipts.apply_early(RECEIVER)
         await heir.tasks.settled()
@@ -124,7 +124,7 @@ async def test_an_early_receipt_outlives_the_instance_that_was_about_to_write_it
 
 
 async def test_an_early_receipt_for_what_is_no_row_yet_stays(redis: Redis, keys: Keys, tmp_path: Path) -> None:
-    async with house(redis, keys, tmp_path) as here:
+    async with receipts_env(redis, keys, tmp_path) as here:
         here.archive.go.set()
         await here.users.park_early(RECEIVER, [(ID, int(Status.READ))])
         await here.receipts.apply_early(RECEIVER)
@@ -135,7 +135,7 @@ async def test_an_early_receipt_for_what_is_no_row_yet_stays(redis: Redis, keys:
 async def test_a_receipt_that_rises_while_the_lower_one_is_written_stays(
     redis: Redis, keys: Keys, tmp_path: Path
 ) -> None:
-    async with house(redis, keys, tmp_path) as here:
+    async with receipts_env(redis, keys, tmp_path) as here:
         await here.archive.save([NewMessage(ID, "m", SENDER, RECEIVER, "TEXT", "hello", 0)])
         await here.users.park_early(RECEIVER, [(ID, int(Status.DELIVERED))])
         await here.receipts.apply_early(RECEIVER, [ID])
@@ -148,7 +148,7 @@ async def test_a_receipt_that_rises_while_the_lower_one_is_written_stays(
 
 async def test_an_early_receipt_is_not_lost_because_redis_was_away(redis: Redis, keys: Keys, tmp_path: Path) -> None:
     """Its message would be sent again at the next AUTH, though the receiver has said that it has it."""
-    async with house(redis, keys, tmp_path) as here:
+    async with receipts_env(redis, keys, tmp_path) as here:
         here.archive.go.set()
         here.users.away = True
         here.receipts.given(cast(ChatUser, Giver()), Frame(type="ACK", ackType="delivered", serverMsgId=ID))
@@ -159,7 +159,7 @@ async def test_an_early_receipt_is_not_lost_because_redis_was_away(redis: Redis,
 
 
 async def test_an_early_receipt_is_parked_when_redis_is_back(redis: Redis, keys: Keys, tmp_path: Path) -> None:
-    async with house(redis, keys, tmp_path) as here:
+    async with receipts_env(redis, keys, tmp_path) as here:
         here.archive.go.set()
         here.users.away = True
         here.receipts.given(cast(ChatUser, Giver()), Frame(type="ACK", ackType="read", serverMsgId=ID))
@@ -173,7 +173,7 @@ async def test_a_receipt_counts_however_far_ahead_the_clock_was_that_made_the_id
     redis: Redis, keys: Keys, tmp_path: Path
 ) -> None:
     """Ids rise for all when one is ahead: were they doubted, no receipt would count until the clocks get there."""
-    async with house(redis, keys, tmp_path) as here:
+    async with receipts_env(redis, keys, tmp_path) as here:
         here.archive.go.set()
         await here.archive.save([NewMessage(FUTURE_ID, "m", SENDER, RECEIVER, "TEXT", "hello", 0)])
         here.receipts.given(cast(ChatUser, Giver()), Frame(type="ACK", ackType="delivered", serverMsgId=FUTURE_ID))
@@ -184,7 +184,7 @@ async def test_a_receipt_counts_however_far_ahead_the_clock_was_that_made_the_id
 async def test_an_early_receipt_for_such_an_id_is_parked_like_any_other(
     redis: Redis, keys: Keys, tmp_path: Path
 ) -> None:
-    async with house(redis, keys, tmp_path) as here:
+    async with receipts_env(redis, keys, tmp_path) as here:
         here.archive.go.set()
         here.receipts.given(cast(ChatUser, Giver()), Frame(type="ACK", ackType="read", serverMsgId=FUTURE_ID))
         await here.tasks.settled()

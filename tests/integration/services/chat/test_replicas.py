@@ -11,7 +11,7 @@ from dragoman.store.errors import RedisAway
 from dragoman.store.redis import Redis
 from support.redis_servers import OK, scripted_redis
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 @pytest.mark.parametrize("replicas_there", [0, 1])
@@ -38,7 +38,7 @@ async def test_what_was_sent_on_to_the_next_master_of_its_slot_is_confirmed_by_i
         await redis.wait_connected()
         return redis
 
-    async with scripted_redis(send_on, here) as url, scripted_redis(take, there), asyncio.timeout(PATIENCE_S):
+    async with scripted_redis(send_on, here) as url, scripted_redis(take, there), asyncio.timeout(TIMEOUT_S):
         replicas = Replicas(connect, 1000)
         try:
             redis = await replicas.redis()

@@ -101,7 +101,7 @@ def test_an_interrupt_ends_it_and_leaves_no_process_and_no_file(folder: Path) ->
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
         try:
             # Redis, an instance, its nodes and its clients.
-            wait_for(lambda: len(below.of(started.pid)) == 4, "the harness", patience_s=30)
+            wait_for(lambda: len(below.of(started.pid)) == 4, "the harness", timeout_s=30)
             processes = below.of(started.pid)
             started.send_signal(signal.SIGINT)
             out, errors = started.communicate(timeout=30)

@@ -18,7 +18,7 @@ from dragoman.tools.verify.settings import Setup
 from dragoman.tools.verify.stage import Stage
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 @dataclass
@@ -29,8 +29,8 @@ class Run:
     ledgers: Ledgers
     began: float
 
-    async def verdict(self, patience_s: float = 0.0) -> Verdict:
-        facts = await gather(self.stage.place, self.ledgers.speech.sessions, self.began, patience_s)
+    async def verdict(self, timeout_s: float = 0.0) -> Verdict:
+        facts = await gather(self.stage.place, self.ledgers.speech.sessions, self.began, timeout_s)
         events = read(self.stage.recording_files)
         return judge(self.ledgers.chat, self.ledgers.speech, events, facts, rules=self.stage.rules(disturbed=False))
 
@@ -45,9 +45,9 @@ async def used(binary: ServerBinary, folder: Path) -> AsyncIterator[Run]:
         async with Crowds.open(stage.ports, 1, setup.speakers, setup.chatters) as crowds:
             ledgers = crowds.begin()
             crowds.talk(setup.messages_per_s, setup.utterances_per_s)
-            await wait_until(lambda: _talked(ledgers), PATIENCE_S, "some talk")
+            await wait_until(lambda: _talked(ledgers), TIMEOUT_S, "some talk")
             await crowds.stop_talking()
-            assert await crowds.quiet(PATIENCE_S) == []
+            assert await crowds.quiet(TIMEOUT_S) == []
             yield Run(stage, ledgers, began)
 
 
@@ -112,7 +112,7 @@ async def test_a_run_without_faults_is_clean_until_somebody_has_been_at_it(
     server_binary: ServerBinary, tmp_path: Path
 ) -> None:
     async with used(server_binary, tmp_path) as run:
-        verdict = await run.verdict(PATIENCE_S)
+        verdict = await run.verdict(TIMEOUT_S)
         assert verdict.findings == ()
         assert verdict.told == verdict.kept > 70
         for plant, kind in PLANTED.items():

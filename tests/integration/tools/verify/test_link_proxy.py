@@ -13,7 +13,7 @@ from dragoman.tools.verify import link_proxy
 from support.redis_servers import CLUSTER, RedisAt
 from support.waiting import wait_until
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 KEYS = ("a", "b", "c", "d", "e", "f")  # in all thirds of a Cluster
 
 pytestmark = pytest.mark.parametrize("redis_at", ["single", CLUSTER], indirect=True)
@@ -63,4 +63,4 @@ async def test_a_broken_link_reaches_no_server_until_it_is_mended_and_the_other_
         async def back() -> bool:
             return all(await answers(clients["x"], prefix))
 
-        await wait_until(back, PATIENCE_S)
+        await wait_until(back, TIMEOUT_S)

@@ -17,7 +17,7 @@ TS = 1_700_000_000_000
 QUICK = Timing(
     connect_s=5, answer_s=5, ping_s=60, resend_s=60, close_s=0.2, backoff_first_s=0.001, backoff_longest_s=0.01
 )
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 class Peer:
@@ -29,14 +29,14 @@ class Peer:
 
     async def hear(self, type: str) -> dict[str, Any]:
         """The next frame, which is of that type."""
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             frame = await self.frames.get()
         assert frame is not None, f"the client went instead of saying {type}"
         assert frame["type"] == type, frame
         return frame
 
     async def gone(self) -> None:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while await self.frames.get() is not None:
                 pass
 
@@ -83,7 +83,7 @@ class FakeChatServer:
         self.url = ""
 
     async def next(self) -> Peer:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             return await self._peers.get()
 
     async def let_in(self, uid: int = ME) -> Peer:

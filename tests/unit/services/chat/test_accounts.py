@@ -69,7 +69,7 @@ class Codes:
         self.codes[code] = ttl_ms
 
 
-class House:
+class Env:
     def __init__(self, registration: Registration | None = None) -> None:
         self.now, self.table = 1_700_000_000.0, Table()
         self.versions: Counter[int] = Counter()
@@ -126,35 +126,35 @@ class House:
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def env() -> Env:
+    return Env()
 
 
-async def test_an_unknown_user_is_created_and_known_from_then_on(house: House) -> None:
-    first, second = await house.login(), await house.login()
+async def test_an_unknown_user_is_created_and_known_from_then_on(env: Env) -> None:
+    first, second = await env.login(), await env.login()
     assert first.user_id == second.user_id == "1"
     assert (first.access_token_expires_in_seconds, first.refresh_token_expires_in_seconds) == (60, 600)
-    assert list(house.table.rows) == ["alice"]
-    assert house.table.rows["alice"].password_hash.startswith("$argon2id$")
+    assert list(env.table.rows) == ["alice"]
+    assert env.table.rows["alice"].password_hash.startswith("$argon2id$")
 
 
-async def test_a_wrong_password_is_denied_without_a_hint(house: House) -> None:
-    await house.login()
-    denied = await house.denied(password="other")
+async def test_a_wrong_password_is_denied_without_a_hint(env: Env) -> None:
+    await env.login()
+    denied = await env.denied(password="other")
     assert (denied.code, denied.message) == (Code.UNAUTHORIZED, "wrong username or password")
-    assert house.versions[1] == 1
+    assert env.versions[1] == 1
 
 
-async def test_a_hash_that_is_none_of_ours_matches_nothing(house: House) -> None:
-    house.table.rows["alice"] = User(1, "alice", "plain")
-    assert (await house.denied(password="plain")).code is Code.UNAUTHORIZED
+async def test_a_hash_that_is_none_of_ours_matches_nothing(env: Env) -> None:
+    env.table.rows["alice"] = User(1, "alice", "plain")
+    assert (await env.denied(password="plain")).code is Code.UNAUTHORIZED
 
 
-async def test_of_two_who_create_a_name_the_second_needs_the_password_of_the_first(house: House) -> None:
-    await house.login()
-    house.table.hidden.add("alice")
-    assert (await house.login(password="pw")).user_id == "1"
-    assert (await house.denied(password="other")).code is Code.UNAUTHORIZED
+async def test_of_two_who_create_a_name_the_second_needs_the_password_of_the_first(env: Env) -> None:
+    await env.login()
+    env.table.hidden.add("alice")
+    assert (await env.login(password="pw")).user_id == "1"
+    assert (await env.denied(password="other")).code is Code.UNAUTHORIZED
 
 
 @pytest.mark.parametrize(
@@ -172,50 +172,54 @@ async def test_of_two_who_create_a_name_the_second_needs_the_password_of_the_fir
     ],
 )
 async def test_what_cannot_be_a_name_or_a_password_is_said(
-    house: House, name: str | None, password: str | None, sentence: str
+    env: Env, name: str | None, password: str | None, sentence: str
 ) -> None:
-    denied = await house.denied(name, password)
+    denied = await env.denied(name, password)
     assert (denied.code, denied.message) == (Code.BAD_REQUEST, sentence)
 
 
-async def test_names_and_passwords_are_of_any_script(house: House) -> None:
-    await house.login("爱丽丝 😀", "密码 \x01 😀")
-    await house.login("  爱丽丝 😀 ", "密码 \x01 😀")
-    assert list(house.table.rows) == ["爱丽丝 😀"]
+async def test_names_and_passwords_are_of_any_script(env: Env) -> None:
+    await env.login("爱丽丝 😀", "密码 \x01 😀")
+    await env.login("  爱丽丝 😀 ", "密码 \x01 😀")
+    assert list(env.table.rows) == ["爱丽丝 😀"]
 
 
-async def test_the_sixth_login_within_a_minute_is_one_too_many_for_that_user_and_address(house: House) -> None:
+async def test_the_sixth_login_within_a_minute_is_one_too_many_for_that_user_and_address(
+    env: Env,
+) -> None:
     for _ in range(5):
-        await house.login()
-    assert (await house.denied()).code is Code.TOO_MANY_REQUESTS
-    await house.login(address="10.0.0.1")
-    await house.login("bob")
-    house.now += 12
-    await house.login()
+        await env.login()
+    assert (await env.denied()).code is Code.TOO_MANY_REQUESTS
+    await env.login(address="10.0.0.1")
+    await env.login("bob")
+    env.now += 12
+    await env.login()
 
 
-async def test_tries_at_other_instances_count_and_who_is_told_to_wait_here_is_not_asked_about(house: House) -> None:
-    house.tries_left = 2
+async def test_tries_at_other_instances_count_and_who_is_told_to_wait_here_is_not_asked_about(
+    env: Env,
+) -> None:
+    env.tries_left = 2
     for _ in range(2):
-        await house.login()
-    assert (await house.denied()).code is Code.TOO_MANY_REQUESTS
-    assert house.tried == [("::1", "alice")] * 3
-    house.tries_left = 1000
+        await env.login()
+    assert (await env.denied()).code is Code.TOO_MANY_REQUESTS
+    assert env.tried == [("::1", "alice")] * 3
+    env.tries_left = 1000
     for _ in range(2):
-        await house.login()
-    assert (await house.denied()).code is Code.TOO_MANY_REQUESTS
-    assert len(house.tried) == 5
+        await env.login()
+    assert (await env.denied()).code is Code.TOO_MANY_REQUESTS
+    assert len(env.tried) == 5
 
 
-async def test_with_redis_away_tries_are_counted_here(house: House) -> None:
-    house.redis_is_away = True
+async def test_with_redis_away_tries_are_counted_here(env: Env) -> None:
+    env.redis_is_away = True
     for _ in range(5):
         with pytest.raises(RedisAway):  # the session version could not be raised
-            await house.login()
-    assert (await house.denied()).code is Code.TOO_MANY_REQUESTS
+            await env.login()
+    assert (await env.denied()).code is Code.TOO_MANY_REQUESTS
 
 
-async def test_known_and_unknown_names_cost_one_hash_each(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_known_and_unknown_names_cost_one_hash_each(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
 
     def hashed(password: str) -> str:
@@ -228,13 +232,13 @@ async def test_known_and_unknown_names_cost_one_hash_each(house: House, monkeypa
 
     monkeypatch.setattr(module, "_hash", hashed)
     monkeypatch.setattr(module, "_matches", matches)
-    await house.login()
+    await env.login()
     assert done == ["hash"]
-    await house.login()
+    await env.login()
     assert done == ["hash", "verify"]
 
 
-async def test_hashing_is_done_aside_and_one_at_a_time(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hashing_is_done_aside_and_one_at_a_time(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
     lock, may_go, running, most = threading.Lock(), threading.Event(), 0, 0
 
     def slow(_: str) -> str:
@@ -248,18 +252,18 @@ async def test_hashing_is_done_aside_and_one_at_a_time(house: House, monkeypatch
 
     monkeypatch.setattr(module, "_hash", slow)
     monkeypatch.setattr(module, "_matches", lambda *_: True)
-    logins = [asyncio.ensure_future(house.login(f"user{n}")) for n in range(QUEUE)]
+    logins = [asyncio.ensure_future(env.login(f"user{n}")) for n in range(QUEUE)]
     await asyncio.sleep(0)
-    denied = await house.denied("one too many")
+    denied = await env.denied("one too many")
     assert (denied.code, denied.message) == (Code.FAILED, "too many logins at once: try again in a moment")
     may_go.set()
     await asyncio.gather(*logins)
     assert most == 1
-    await house.login("and now again")
+    await env.login("and now again")
 
 
 async def test_an_address_that_fills_the_queue_of_hashes_does_not_refuse_or_delay_another(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    env: Env, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_go, order = threading.Event(), []
 
@@ -269,21 +273,21 @@ async def test_an_address_that_fills_the_queue_of_hashes_does_not_refuse_or_dela
         return f"hash of {password}"
 
     monkeypatch.setattr(module, "_hash", slow)
-    attack = [asyncio.ensure_future(house.login(f"eve{n}", "attack", "203.0.113.7")) for n in range(100)]
+    attack = [asyncio.ensure_future(env.login(f"eve{n}", "attack", "203.0.113.7")) for n in range(100)]
     await asyncio.sleep(0)
-    honest = [asyncio.ensure_future(house.login(f"user{n}", "honest", f"192.0.2.{n}")) for n in range(12)]
+    honest = [asyncio.ensure_future(env.login(f"user{n}", "honest", f"192.0.2.{n}")) for n in range(12)]
     await asyncio.sleep(0)
     may_go.set()
     for one in await asyncio.gather(*honest):
         assert one.access_token
     done = await asyncio.gather(*attack, return_exceptions=True)
     assert sum(isinstance(one, Denied) for one in done) == 100 - QUEUE + 12
-    assert house.refusals.count("queue") == 100 - QUEUE + 12
+    assert env.refusals.count("queue") == 100 - QUEUE + 12
     assert order[:14].count("attack") == 2  # the one that ran, and one in its turn
 
 
 async def test_a_login_that_is_cancelled_in_the_queue_hands_its_turn_on(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    env: Env, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_go = threading.Event()
 
@@ -292,12 +296,12 @@ async def test_a_login_that_is_cancelled_in_the_queue_hands_its_turn_on(
         return f"hash of {password}"
 
     monkeypatch.setattr(module, "_hash", slow)
-    first, second, third = [asyncio.ensure_future(house.login(f"user{n}")) for n in range(3)]
+    first, second, third = [asyncio.ensure_future(env.login(f"user{n}")) for n in range(3)]
     await asyncio.sleep(0)
     second.cancel()
     may_go.set()
     await asyncio.gather(first, third)
-    await house.login("and now again")
+    await env.login("and now again")
 
 
 # ---------------------------------------------------------------- who may register
@@ -306,25 +310,25 @@ BEYOND = {"private": False}
 PASSWORD = "long enough for anybody"
 
 
-def house_with(policy: Any, **more: Any) -> House:
-    return House(Registration(policy, **more))
+def env_with(policy: Any, **more: Any) -> Env:
+    return Env(Registration(policy, **more))
 
 
 async def test_a_closed_registration_answers_an_unknown_name_like_a_wrong_password() -> None:
-    house = house_with("closed", **BEYOND)
-    assert await house.accounts.add("alice", PASSWORD)
-    unknown, wrong = await house.denied("nobody", PASSWORD), await house.denied("alice", "another")
+    env = env_with("closed", **BEYOND)
+    assert await env.accounts.add("alice", PASSWORD)
+    unknown, wrong = await env.denied("nobody", PASSWORD), await env.denied("alice", "another")
     assert (unknown.code, unknown.message) == (wrong.code, wrong.message)
     assert unknown.code is Code.UNAUTHORIZED
     assert "only an operator creates accounts" in unknown.message
-    assert list(house.table.rows) == ["alice"]
-    assert (await house.login("alice", PASSWORD)).user_id == "1"
+    assert list(env.table.rows) == ["alice"]
+    assert (await env.login("alice", PASSWORD)).user_id == "1"
 
 
 async def test_an_unknown_name_costs_as_much_as_a_known_one_if_registration_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = house_with("closed", **BEYOND)
+    env = env_with("closed", **BEYOND)
     checked: list[str] = []
 
     def matches(hashed: str, _: str) -> bool:
@@ -332,27 +336,27 @@ async def test_an_unknown_name_costs_as_much_as_a_known_one_if_registration_is_c
         return False
 
     monkeypatch.setattr(module, "_matches", matches)
-    await house.denied("nobody", PASSWORD)
+    await env.denied("nobody", PASSWORD)
     assert checked == [module.NOBODYS]
     assert not module._hasher.check_needs_rehash(module.NOBODYS)
 
 
 async def test_a_new_account_beyond_loopback_needs_a_password_that_is_long_and_not_well_known() -> None:
-    house = house_with("open", **BEYOND)
+    env = env_with("open", **BEYOND)
     for password, reason in (
         ("x", "at least 10 characters"),
         (well_known("alice-and-bob"), "everybody can guess"),
         ("Alice-And-Bob", "everybody can guess"),
     ):
-        denied = await house.denied("alice-and-bob", password)
+        denied = await env.denied("alice-and-bob", password)
         assert denied.code is Code.BAD_REQUEST
         assert reason in denied.message
-    assert not house.table.rows
-    assert await house.login("alice-and-bob", PASSWORD)
+    assert not env.table.rows
+    assert await env.login("alice-and-bob", PASSWORD)
 
 
 async def test_a_well_known_password_opens_no_account_beyond_loopback() -> None:
-    laptop, beyond = House(), house_with("closed", **BEYOND)
+    laptop, beyond = Env(), env_with("closed", **BEYOND)
     await laptop.login("alice", well_known("alice"))
     beyond.table.rows.update(laptop.table.rows)
     denied = await beyond.denied("alice", well_known("alice"))
@@ -360,177 +364,179 @@ async def test_a_well_known_password_opens_no_account_beyond_loopback() -> None:
 
 
 async def test_an_invite_code_creates_one_account() -> None:
-    house = house_with("invite", **BEYOND)
-    without = await house.denied("alice", PASSWORD)
+    env = env_with("invite", **BEYOND)
+    without = await env.denied("alice", PASSWORD)
     assert (without.code, "needs an invite code" in without.message) == (Code.UNAUTHORIZED, True)
-    code = await house.accounts.invite(60)
+    code = await env.accounts.invite(60)
     assert code
-    assert (await house.login("alice", PASSWORD, invite=code)).user_id == "1"
-    assert (await house.denied("bob", PASSWORD, invite=code)).code is Code.FORBIDDEN
-    assert (await house.login("alice", PASSWORD, invite=code)).user_id == "1"  # an account needs none
-    assert list(house.table.rows) == ["alice"]
+    assert (await env.login("alice", PASSWORD, invite=code)).user_id == "1"
+    assert (await env.denied("bob", PASSWORD, invite=code)).code is Code.FORBIDDEN
+    assert (await env.login("alice", PASSWORD, invite=code)).user_id == "1"  # an account needs none
+    assert list(env.table.rows) == ["alice"]
 
 
 async def test_an_invite_code_is_not_spent_if_no_account_is_created() -> None:
-    house = house_with("invite", **BEYOND)
-    code = str(await house.accounts.invite(60))
-    assert (await house.denied("alice", "short", invite=code)).code is Code.BAD_REQUEST
-    house.table.is_away = True
+    env = env_with("invite", **BEYOND)
+    code = str(await env.accounts.invite(60))
+    assert (await env.denied("alice", "short", invite=code)).code is Code.BAD_REQUEST
+    env.table.is_away = True
     with pytest.raises(ArchiveAway):
-        await house.login("alice", PASSWORD, invite=code)
-    house.table.is_away = False
-    assert await house.login("alice", PASSWORD, invite=code)
+        await env.login("alice", PASSWORD, invite=code)
+    env.table.is_away = False
+    assert await env.login("alice", PASSWORD, invite=code)
 
 
 async def test_a_bad_invite_code_has_the_same_answer_for_known_and_unknown_names() -> None:
-    house = house_with("invite", **BEYOND)
-    await house.accounts.add("alice", PASSWORD)
-    denied = [await house.denied(name, "not the password", invite="made up") for name in ("alice", "nobody")]
+    env = env_with("invite", **BEYOND)
+    await env.accounts.add("alice", PASSWORD)
+    denied = [await env.denied(name, "not the password", invite="made up") for name in ("alice", "nobody")]
     assert {(one.code, one.message) for one in denied} == {(Code.FORBIDDEN, denied[0].message)}
 
 
 @pytest.mark.parametrize("policy", ["open", "closed"])
 async def test_there_are_no_invite_codes_where_they_are_not_used(policy: str) -> None:
-    assert await house_with(policy).accounts.invite(60) is None
+    assert await env_with(policy).accounts.invite(60) is None
 
 
-async def test_a_name_that_is_guessed_from_many_addresses_is_refused_with_its_own_sentence(house: House) -> None:
-    house.tries_left, house.refusing = 0, Verdict.NAME
-    denied = await house.denied()
+async def test_a_name_that_is_guessed_from_many_addresses_is_refused_with_its_own_sentence(
+    env: Env,
+) -> None:
+    env.tries_left, env.refusing = 0, Verdict.NAME
+    denied = await env.denied()
     assert denied.code is Code.TOO_MANY_REQUESTS
     assert "from an address you have used before" in denied.message
-    assert house.refusals == ["name"]
+    assert env.refusals == ["name"]
 
 
-async def test_only_a_login_that_succeeded_makes_its_address_known(house: House) -> None:
-    await house.login()
-    await house.denied(password="other", address="203.0.113.7")
-    assert house.succeeded_at == [("::1", "alice")]
+async def test_only_a_login_that_succeeded_makes_its_address_known(env: Env) -> None:
+    await env.login()
+    await env.denied(password="other", address="203.0.113.7")
+    assert env.succeeded_at == [("::1", "alice")]
 
 
 # ---------------------------------------------------------------- operators
 
 
-async def test_an_operator_adds_an_account_unless_the_name_is_taken(house: House) -> None:
-    assert await house.accounts.add("alice", "pw")
-    assert await house.accounts.add("alice", "other") is None
-    assert await house.login()
+async def test_an_operator_adds_an_account_unless_the_name_is_taken(env: Env) -> None:
+    assert await env.accounts.add("alice", "pw")
+    assert await env.accounts.add("alice", "other") is None
+    assert await env.login()
 
 
-async def test_a_new_password_ends_the_sessions_of_the_old_one(house: House) -> None:
-    login = await house.login()
-    assert await house.accounts.set_password("alice", "new") == 1
-    assert await house.accounts.identify(login.access_token) is Reason.SESSION_INVALID
-    assert (await house.denied()).code is Code.UNAUTHORIZED
-    assert await house.login(password="new")
-    assert await house.accounts.set_password("nobody", "new") is None
+async def test_a_new_password_ends_the_sessions_of_the_old_one(env: Env) -> None:
+    login = await env.login()
+    assert await env.accounts.set_password("alice", "new") == 1
+    assert await env.accounts.identify(login.access_token) is Reason.SESSION_INVALID
+    assert (await env.denied()).code is Code.UNAUTHORIZED
+    assert await env.login(password="new")
+    assert await env.accounts.set_password("nobody", "new") is None
 
 
-async def test_a_removed_user_has_no_tokens_and_no_account(house: House) -> None:
-    login = await house.login()
-    assert await house.accounts.remove("alice") == 1
-    assert await house.accounts.identify(login.access_token) is Reason.SESSION_INVALID
+async def test_a_removed_user_has_no_tokens_and_no_account(env: Env) -> None:
+    login = await env.login()
+    assert await env.accounts.remove("alice") == 1
+    assert await env.accounts.identify(login.access_token) is Reason.SESSION_INVALID
     with pytest.raises(Denied):
-        await house.accounts.refresh(login.refresh_token)
-    assert not house.table.rows
-    assert await house.accounts.remove("alice") is None
+        await env.accounts.refresh(login.refresh_token)
+    assert not env.table.rows
+    assert await env.accounts.remove("alice") is None
 
 
-async def test_nothing_is_removed_while_redis_is_away(house: House) -> None:
-    await house.login()
-    house.redis_is_away = True
+async def test_nothing_is_removed_while_redis_is_away(env: Env) -> None:
+    await env.login()
+    env.redis_is_away = True
     with pytest.raises(RedisAway):
-        await house.accounts.remove("alice")
-    assert list(house.table.rows) == ["alice"]
+        await env.accounts.remove("alice")
+    assert list(env.table.rows) == ["alice"]
 
 
 # ---------------------------------------------------------------- sessions
 
 
-async def test_a_login_ends_the_sessions_before_it(house: House) -> None:
-    first = await house.login()
-    second = await house.login()
-    assert await house.accounts.identify(first.access_token) is Reason.SESSION_INVALID
-    assert isinstance(await house.accounts.identify(second.access_token), Access)
+async def test_a_login_ends_the_sessions_before_it(env: Env) -> None:
+    first = await env.login()
+    second = await env.login()
+    assert await env.accounts.identify(first.access_token) is Reason.SESSION_INVALID
+    assert isinstance(await env.accounts.identify(second.access_token), Access)
 
 
-async def test_a_refresh_token_makes_access_tokens_of_its_session(house: House) -> None:
-    login = await house.login()
-    house.now += 59
-    fresh = await house.accounts.refresh(login.refresh_token)
+async def test_a_refresh_token_makes_access_tokens_of_its_session(env: Env) -> None:
+    login = await env.login()
+    env.now += 59
+    fresh = await env.accounts.refresh(login.refresh_token)
     assert (fresh.user_id, fresh.access_token_expires_in_seconds) == ("1", 60)
-    house.now += 59
-    assert await house.accounts.identify(login.access_token) is Reason.TOKEN_EXPIRED
-    assert await house.accounts.identify(fresh.access_token) == Access(1, 1, house.now + 1)
+    env.now += 59
+    assert await env.accounts.identify(login.access_token) is Reason.TOKEN_EXPIRED
+    assert await env.accounts.identify(fresh.access_token) == Access(1, 1, env.now + 1)
 
 
-async def test_a_refresh_token_of_an_older_session_is_denied(house: House) -> None:
-    first = await house.login()
-    await house.login()
+async def test_a_refresh_token_of_an_older_session_is_denied(env: Env) -> None:
+    first = await env.login()
+    await env.login()
     with pytest.raises(Denied, match="session is over") as denied:
-        await house.accounts.refresh(first.refresh_token)
+        await env.accounts.refresh(first.refresh_token)
     assert denied.value.code is Code.UNAUTHORIZED
 
 
 @pytest.mark.parametrize(
     ("token", "code"), [(None, Code.BAD_REQUEST), ("", Code.BAD_REQUEST), ("x", Code.UNAUTHORIZED)]
 )
-async def test_what_is_no_refresh_token_is_denied(house: House, token: str | None, code: Code) -> None:
+async def test_what_is_no_refresh_token_is_denied(env: Env, token: str | None, code: Code) -> None:
     with pytest.raises(Denied, match="refreshToken") as denied:
-        await house.accounts.refresh(token)
+        await env.accounts.refresh(token)
     assert denied.value.code is code
 
 
-async def test_access_and_refresh_tokens_do_not_stand_for_each_other(house: House) -> None:
-    login = await house.login()
+async def test_access_and_refresh_tokens_do_not_stand_for_each_other(env: Env) -> None:
+    login = await env.login()
     with pytest.raises(Denied, match="no refresh token"):
-        await house.accounts.refresh(login.access_token)
-    assert await house.accounts.identify(login.refresh_token) is Reason.INVALID_TOKEN
+        await env.accounts.refresh(login.access_token)
+    assert await env.accounts.identify(login.refresh_token) is Reason.INVALID_TOKEN
 
 
-async def test_a_refresh_token_expires(house: House) -> None:
-    login = await house.login()
-    house.now += 600
+async def test_a_refresh_token_expires(env: Env) -> None:
+    login = await env.login()
+    env.now += 600
     with pytest.raises(Denied, match="has expired"):
-        await house.accounts.refresh(login.refresh_token)
+        await env.accounts.refresh(login.refresh_token)
 
 
-async def test_verify_says_whose_token_it_is_or_why_nobodys(house: House) -> None:
-    first = await house.login()
-    verdict = await house.accounts.verify(first.access_token)
+async def test_verify_says_whose_token_it_is_or_why_nobodys(env: Env) -> None:
+    first = await env.login()
+    verdict = await env.accounts.verify(first.access_token)
     assert (verdict.ok, verdict.user_id, verdict.reason) == (True, "1", None)
-    await house.login()
+    await env.login()
     for token, reason in ((None, "missing_token"), ("x", "invalid_token"), (first.access_token, "session_invalid")):
-        verdict = await house.accounts.verify(token)
+        verdict = await env.accounts.verify(token)
         assert (verdict.ok, verdict.user_id, verdict.reason) == (False, None, reason)
-    house.now += 60
-    assert (await house.accounts.verify(first.access_token)).reason == "token_expired"
+    env.now += 60
+    assert (await env.accounts.verify(first.access_token)).reason == "token_expired"
 
 
-async def test_a_token_of_a_user_that_never_logged_in_is_good(house: House) -> None:
-    assert isinstance(await house.accounts.identify(house.tokens.access(77, 0, house.now)), Access)
+async def test_a_token_of_a_user_that_never_logged_in_is_good(env: Env) -> None:
+    assert isinstance(await env.accounts.identify(env.tokens.access(77, 0, env.now)), Access)
 
 
-async def test_a_redis_that_forgot_the_versions_locks_nobody_out(house: House) -> None:
-    login = await house.login()
-    house.versions.clear()
-    assert isinstance(await house.accounts.identify(login.access_token), Access)
+async def test_a_redis_that_forgot_the_versions_locks_nobody_out(env: Env) -> None:
+    login = await env.login()
+    env.versions.clear()
+    assert isinstance(await env.accounts.identify(login.access_token), Access)
 
 
-async def test_with_redis_away_tokens_count_and_logins_fail(house: House) -> None:
-    login = await house.login()
-    house.redis_is_away = True
-    assert isinstance(await house.accounts.identify(login.access_token), Access)
-    assert (await house.accounts.refresh(login.refresh_token)).user_id == "1"
+async def test_with_redis_away_tokens_count_and_logins_fail(env: Env) -> None:
+    login = await env.login()
+    env.redis_is_away = True
+    assert isinstance(await env.accounts.identify(login.access_token), Access)
+    assert (await env.accounts.refresh(login.refresh_token)).user_id == "1"
     with pytest.raises(RedisAway):
-        await house.login()
+        await env.login()
 
 
-async def test_no_password_and_no_token_is_logged_or_in_an_exception(house: House) -> None:
+async def test_no_password_and_no_token_is_logged_or_in_an_exception(env: Env) -> None:
     with capture_logs() as logs:
-        login = await house.login(password="very-secret-word")
-        denied = await house.denied(password="other-secret-word")
-        await house.accounts.verify(login.access_token)
+        login = await env.login(password="very-secret-word")
+        denied = await env.denied(password="other-secret-word")
+        await env.accounts.verify(login.access_token)
     told = repr(logs) + repr(denied)
     assert "secret-word" not in told
     assert login.access_token not in told

@@ -59,7 +59,7 @@ class Boxes:
         return object() if self.busy else None
 
 
-class Stage:
+class Env:
     def __init__(self) -> None:
         self.table, self.boxes, self.tasks = Table(), Boxes(), Tasks()
         metrics = Metrics()
@@ -81,44 +81,44 @@ class Stage:
 
 
 async def test_receiver_gets_a_resend_before_the_next_push_after_its_inbox_was_full() -> None:
-    stage = Stage()
-    stage.boxes.answer = Push.FULL
-    assert await stage.push(10) == {10}
-    stage.boxes.answer = Push.OK
-    assert await stage.push(11) == set()
-    assert stage.arrived == [[2], [11]]
+    env = Env()
+    env.boxes.answer = Push.FULL
+    assert await env.push(10) == {10}
+    env.boxes.answer = Push.OK
+    assert await env.push(11) == set()
+    assert env.arrived == [[2], [11]]
 
 
 async def test_receiver_gets_a_resend_before_the_next_push_after_redis_was_lost() -> None:
-    stage = Stage()
-    stage.boxes.answer = None
-    assert await stage.push(10) == {10}
-    assert await stage.push(11) == {11}
-    stage.boxes.answer = Push.OK
-    assert await stage.push(12) == set()
-    assert stage.arrived == [[2], [12]]
+    env = Env()
+    env.boxes.answer = None
+    assert await env.push(10) == {10}
+    assert await env.push(11) == {11}
+    env.boxes.answer = Push.OK
+    assert await env.push(12) == set()
+    assert env.arrived == [[2], [12]]
 
 
 async def test_unlocated_receiver_is_located_before_the_next_push() -> None:
-    stage = Stage()
-    stage.table.away = True
-    assert await stage.push(10) == {10}
-    assert stage.delivery.is_unlocated(2)
-    stage.table.away = False
-    assert await stage.push(11) == set()
-    assert stage.arrived == [[2], [11]]
-    assert not stage.delivery.is_unlocated(2)
+    env = Env()
+    env.table.away = True
+    assert await env.push(10) == {10}
+    assert env.delivery.is_unlocated(2)
+    env.table.away = False
+    assert await env.push(11) == set()
+    assert env.arrived == [[2], [11]]
+    assert not env.delivery.is_unlocated(2)
 
 
 async def test_unlocated_receiver_gets_a_resend_without_a_further_push() -> None:
-    stage = Stage()
-    stage.table.away = True
-    await stage.push(10)
-    await stage.delivery.run_once()
-    assert stage.arrived == []
-    stage.table.away = False
-    await stage.delivery.run_once()
-    assert stage.arrived == [[2]]
+    env = Env()
+    env.table.away = True
+    await env.push(10)
+    await env.delivery.run_once()
+    assert env.arrived == []
+    env.table.away = False
+    await env.delivery.run_once()
+    assert env.arrived == [[2]]
 
 
 async def test_resend_has_not_begun_until_the_instance_has_handled_the_request(
@@ -126,16 +126,16 @@ async def test_resend_has_not_begun_until_the_instance_has_handled_the_request(
 ) -> None:
     """That instance may be the one who saves and pushes what is newer, and does not wait for its own inbox."""
     monkeypatch.setattr("dragoman.services.chat.delivery.REQUEST_TIMEOUT_S", 0.0)
-    stage = Stage()
-    stage.table.away = True
-    await stage.push(10)
-    stage.table.away, stage.boxes.busy = False, True
+    env = Env()
+    env.table.away = True
+    await env.push(10)
+    env.table.away, env.boxes.busy = False, True
     for _ in range(2):
         with pytest.raises(ResendNotBegun):
-            await stage.delivery.resend_first([2])
-    stage.boxes.busy = False
-    await stage.delivery.resend_first([2])
-    assert stage.arrived == [[2]]
+            await env.delivery.resend_first([2])
+    env.boxes.busy = False
+    await env.delivery.resend_first([2])
+    assert env.arrived == [[2]]
 
 
 async def test_receiver_that_moved_since_needs_no_resend_from_its_old_instance(
@@ -143,73 +143,73 @@ async def test_receiver_that_moved_since_needs_no_resend_from_its_old_instance(
 ) -> None:
     """Coming in there it has looked. Who is still where it was waits for that."""
     monkeypatch.setattr("dragoman.services.chat.delivery.REQUEST_TIMEOUT_S", 0.0)
-    stage = Stage()
-    stage.table.away = True
-    await stage.push(10)
-    await stage.push(11, user=3)
-    stage.table.away, stage.boxes.busy = False, True
-    await stage.delivery.run_once()
-    assert stage.arrived == [[2, 3]]
+    env = Env()
+    env.table.away = True
+    await env.push(10)
+    await env.push(11, user=3)
+    env.table.away, env.boxes.busy = False, True
+    await env.delivery.run_once()
+    assert env.arrived == [[2, 3]]
     monkeypatch.setitem(OWNERS, 2, "i2|7")
-    await stage.delivery.resend_first([2])
+    await env.delivery.resend_first([2])
     with pytest.raises(ResendNotBegun):
-        await stage.delivery.resend_first([2, 3])
+        await env.delivery.resend_first([2, 3])
 
 
 async def test_resend_has_not_begun_while_the_inbox_has_no_room_for_the_request() -> None:
-    stage = Stage()
-    stage.table.away = True
-    await stage.push(10)
-    stage.table.away, stage.boxes.answer = False, Push.FULL
+    env = Env()
+    env.table.away = True
+    await env.push(10)
+    env.table.away, env.boxes.answer = False, Push.FULL
     for _ in range(2):
         with pytest.raises(ResendNotBegun):
-            await stage.delivery.resend_first([2])
-    stage.boxes.answer = Push.OK
-    await stage.delivery.resend_first([2])
-    assert stage.arrived == [[2]]
+            await env.delivery.resend_first([2])
+    env.boxes.answer = Push.OK
+    await env.delivery.resend_first([2])
+    assert env.arrived == [[2]]
 
 
-async def request_under_way(stage: Stage) -> "asyncio.Task[set[int]]":
-    stage.boxes.answer = Push.FULL
-    await stage.push(10)
-    stage.boxes.answer, stage.boxes.stuck = Push.OK, asyncio.get_running_loop().create_future()
-    pushing = asyncio.create_task(stage.push(11))
-    await stage.boxes.asked.wait()
+async def request_under_way(env: Env) -> "asyncio.Task[set[int]]":
+    env.boxes.answer = Push.FULL
+    await env.push(10)
+    env.boxes.answer, env.boxes.stuck = Push.OK, asyncio.get_running_loop().create_future()
+    pushing = asyncio.create_task(env.push(11))
+    await env.boxes.asked.wait()
     return pushing
 
 
 async def test_resend_stays_pending_when_its_request_is_cancelled() -> None:
-    stage = Stage()
-    pushing = await request_under_way(stage)
+    env = Env()
+    pushing = await request_under_way(env)
     pushing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await pushing
-    assert stage.delivery.resends_pending
-    stage.boxes.stuck = None
-    await stage.push(12)
-    assert stage.arrived == [[2], [12]]
+    assert env.delivery.resends_pending
+    env.boxes.stuck = None
+    await env.push(12)
+    assert env.arrived == [[2], [12]]
 
 
 async def test_pushes_wait_while_a_resend_request_is_under_way() -> None:
-    stage = Stage()
-    first = await request_under_way(stage)
-    second = asyncio.create_task(stage.push(12))
+    env = Env()
+    first = await request_under_way(env)
+    second = asyncio.create_task(env.push(12))
     for _ in range(10):  # as far as it comes by itself
         await asyncio.sleep(0)
-    assert stage.boxes.stuck is not None
-    stage.boxes.stuck.set_result(Push.FULL)
-    stage.boxes.stuck = None
+    assert env.boxes.stuck is not None
+    env.boxes.stuck.set_result(Push.FULL)
+    env.boxes.stuck = None
     assert (await first, await second) == ({11}, set())
-    assert stage.arrived == [[2], [12]]
+    assert env.arrived == [[2], [12]]
 
 
 async def test_no_resend_is_pending_after_a_push_to_an_inbox_that_is_gone() -> None:
-    stage = Stage()
-    stage.boxes.answer = Push.GONE
-    assert await stage.push(10) == {10}
-    stage.boxes.answer = Push.OK
-    assert await stage.push(11) == set()
-    assert stage.arrived == [[11]]
+    env = Env()
+    env.boxes.answer = Push.GONE
+    assert await env.push(10) == {10}
+    env.boxes.answer = Push.OK
+    assert await env.push(11) == set()
+    assert env.arrived == [[11]]
 
 
 class Neighbour:
@@ -233,80 +233,80 @@ class Neighbour:
 
 async def test_local_receiver_gets_a_resend_before_each_push_without_redis() -> None:
     """Another instance may have saved something for it that it could not bring here any more."""
-    stage = Stage()
-    neighbour = Neighbour(stage.delivery.local)
-    await stage.push(10, user=1)
-    stage.table.away = True
-    await stage.push(11, user=1)
-    stage.table.away = False
-    await stage.push(12, user=1)
-    await stage.push(13, user=1)
+    env = Env()
+    neighbour = Neighbour(env.delivery.local)
+    await env.push(10, user=1)
+    env.table.away = True
+    await env.push(11, user=1)
+    env.table.away = False
+    await env.push(12, user=1)
+    await env.push(13, user=1)
     assert neighbour.heard == [10, RESEND, 11, RESEND, 12, 13]
 
 
 async def test_push_looks_up_its_own_receivers_only_however_many_are_unlocated() -> None:
-    stage = Stage()
-    neighbour = Neighbour(stage.delivery.local)
-    stage.delivery.local_owners(range(1000, 2000))
-    stage.table.away = True
-    await stage.push(10, user=1)
-    assert (neighbour.heard, stage.table.asked) == ([RESEND, 10], 1)
-    stage.table.away = False
-    await stage.push(11, user=1)
-    assert stage.table.asked == 3  # where it is, and once more, since it may have missed something
-    await stage.delivery.run_once()
-    assert (stage.table.asked, stage.delivery.resends_pending) == (1003, False)
+    env = Env()
+    neighbour = Neighbour(env.delivery.local)
+    env.delivery.local_owners(range(1000, 2000))
+    env.table.away = True
+    await env.push(10, user=1)
+    assert (neighbour.heard, env.table.asked) == ([RESEND, 10], 1)
+    env.table.away = False
+    await env.push(11, user=1)
+    assert env.table.asked == 3  # where it is, and once more, since it may have missed something
+    await env.delivery.run_once()
+    assert (env.table.asked, env.delivery.resends_pending) == (1003, False)
 
 
 async def test_user_that_disconnected_is_not_reached() -> None:
-    assert await Stage().push(10, user=1) == {10}
+    assert await Env().push(10, user=1) == {10}
 
 
 async def test_error_for_a_remote_sender_is_marked_to_be_kept() -> None:
-    stage = Stage()
-    await stage.delivery.notify([SenderNotice(2, b"{}", 1, keep=True), SenderNotice(3, b"{}", 1)])
-    (message,) = stage.boxes.got
+    env = Env()
+    await env.delivery.notify([SenderNotice(2, b"{}", 1, keep=True), SenderNotice(3, b"{}", 1)])
+    (message,) = env.boxes.got
     assert isinstance(message, ChatNotices)
     assert [one.keep for one in message.notices] == [True, False]
 
 
 async def test_error_that_cannot_be_sent_is_kept_for_the_next_auth() -> None:
-    stage = Stage()
-    stage.boxes.answer = Push.GONE
-    await stage.delivery.notify(
+    env = Env()
+    env.boxes.answer = Push.GONE
+    await env.delivery.notify(
         [SenderNotice(2, b"bad", 1, keep=True), SenderNotice(3, b"good", 1), SenderNotice(4, b"worse", 1, keep=True)]
     )
-    assert stage.table.left == [(4, b"worse"), (2, b"bad")]
+    assert env.table.left == [(4, b"worse"), (2, b"bad")]
 
 
 async def test_notice_is_sent_when_redis_can_locate_its_sender_again() -> None:
-    stage = Stage()
-    stage.table.away = True
-    await stage.delivery.notify([SenderNotice(2, b"{}", 1)])
-    await stage.delivery.run_once()
-    assert stage.boxes.got == []
-    stage.table.away = False
-    await stage.delivery.run_once()
-    await stage.delivery.run_once()
-    (message,) = stage.boxes.got
+    env = Env()
+    env.table.away = True
+    await env.delivery.notify([SenderNotice(2, b"{}", 1)])
+    await env.delivery.run_once()
+    assert env.boxes.got == []
+    env.table.away = False
+    await env.delivery.run_once()
+    await env.delivery.run_once()
+    (message,) = env.boxes.got
     assert isinstance(message, ChatNotices)
     assert [(one.user, one.ended) for one in message.notices] == [(2, 1)]
 
 
 @pytest.mark.parametrize("answer", [Push.FULL, None])
 async def test_notice_is_sent_again_after_the_inbox_did_not_take_it(answer: Push | None) -> None:
-    stage = Stage()
-    stage.boxes.answer = answer
-    await stage.delivery.notify([SenderNotice(2, b"{}", 1)])
-    stage.boxes.answer = Push.OK
-    await stage.delivery.run_once()
-    await stage.delivery.run_once()
-    assert [type(message) for message in stage.boxes.got] == [ChatNotices]
+    env = Env()
+    env.boxes.answer = answer
+    await env.delivery.notify([SenderNotice(2, b"{}", 1)])
+    env.boxes.answer = Push.OK
+    await env.delivery.run_once()
+    await env.delivery.run_once()
+    assert [type(message) for message in env.boxes.got] == [ChatNotices]
 
 
 async def test_notice_for_a_sender_that_is_not_connected_is_dropped() -> None:
-    stage = Stage()
-    await stage.delivery.notify([SenderNotice(4, b"{}", 1)])
-    stage.table.asked = 0
-    await stage.delivery.run_once()
-    assert stage.table.asked == 0
+    env = Env()
+    await env.delivery.notify([SenderNotice(4, b"{}", 1)])
+    env.table.asked = 0
+    await env.delivery.run_once()
+    assert env.table.asked == 0

@@ -101,7 +101,7 @@ class NoDatabase:
         raise ArchiveAway("away")
 
 
-class House:
+class AssignerEnv:
     def __init__(self) -> None:
         self.redis, self.others, self.save, self.announcer = Redis(), Others(), IdleStage(), Quiet()
         self.assigner = ShardAssigner(
@@ -121,65 +121,65 @@ class House:
 
 
 async def test_a_part_of_redis_that_is_away_costs_the_shards_there_and_no_others() -> None:
-    house = House()
-    house.redis.away = {0, 2}
+    env = AssignerEnv()
+    env.redis.away = {0, 2}
     with pytest.raises(StoreError):
-        await house.assigner.run_once()
-    assert house.assigner.owned == [1, 3]
-    house.redis.away = {1}
-    before = house.lease_of(3)
+        await env.assigner.run_once()
+    assert env.assigner.owned == [1, 3]
+    env.redis.away = {1}
+    before = env.lease_of(3)
     with pytest.raises(StoreError):
-        await house.assigner.renew()
-    assert house.lease_of(3) > before
-    await house.assigner.release_all()
+        await env.assigner.renew()
+    assert env.lease_of(3) > before
+    await env.assigner.release_all()
 
 
 async def test_a_lease_that_was_lost_ends_the_work_under_it() -> None:
-    house = House()
-    await house.assigner.run_once()
-    house.redis.leases[2] = "i1|99"
-    await house.assigner.renew()
-    await wait_until(lambda: house.assigner.owned == [0, 1, 3])
-    assert house.redis.leases[2] == "i1|99"
-    await house.assigner.release_all()
+    env = AssignerEnv()
+    await env.assigner.run_once()
+    env.redis.leases[2] = "i1|99"
+    await env.assigner.renew()
+    await wait_until(lambda: env.assigner.owned == [0, 1, 3])
+    assert env.redis.leases[2] == "i1|99"
+    await env.assigner.release_all()
 
 
 @pytest.mark.parametrize("why", [LostShard("fenced by the database"), ValueError("a bug")])
 async def test_a_shard_whose_work_ended_is_given_up_so_that_somebody_can_go_on(why: Exception) -> None:
-    house = House()
-    await house.assigner.run_once()
-    house.save.fail = why
-    await wait_until(lambda: len(house.assigner.owned) == 3)
-    assert len(house.redis.leases) == 3
-    await house.assigner.run_once()
-    assert house.assigner.owned == [0, 1, 2, 3]
-    await house.assigner.release_all()
-    assert house.redis.leases == {}
+    env = AssignerEnv()
+    await env.assigner.run_once()
+    env.save.fail = why
+    await wait_until(lambda: len(env.assigner.owned) == 3)
+    assert len(env.redis.leases) == 3
+    await env.assigner.run_once()
+    assert env.assigner.owned == [0, 1, 2, 3]
+    await env.assigner.release_all()
+    assert env.redis.leases == {}
 
 
 async def test_a_shard_that_was_taken_and_cannot_be_worked_is_given_up() -> None:
-    house = House()
-    house.redis.failing = {"groups"}
+    env = AssignerEnv()
+    env.redis.failing = {"groups"}
     with pytest.raises(StoreError):
-        await house.assigner.run_once()
-    assert house.redis.leases == {}
+        await env.assigner.run_once()
+    assert env.redis.leases == {}
 
 
 async def test_what_is_somebody_elses_share_is_handed_over() -> None:
-    house = House()
-    await house.assigner.run_once()
-    house.others.names = ("i0", "i1")
-    await house.assigner.run_once()
-    assert len(house.assigner.owned) == len(house.redis.leases) == 2
-    await house.assigner.release_all()
+    env = AssignerEnv()
+    await env.assigner.run_once()
+    env.others.names = ("i0", "i1")
+    await env.assigner.run_once()
+    assert len(env.assigner.owned) == len(env.redis.leases) == 2
+    await env.assigner.release_all()
 
 
 async def test_who_leaves_takes_nothing_more_and_waits_for_no_quiet_shard() -> None:
-    house, began = House(), monotonic()
-    await house.assigner.run_once()
-    await house.assigner.release_all()
-    await house.assigner.run_once()
-    assert (house.assigner.owned, house.redis.leases) == ([], {})
+    env, began = AssignerEnv(), monotonic()
+    await env.assigner.run_once()
+    await env.assigner.release_all()
+    await env.assigner.run_once()
+    assert (env.assigner.owned, env.redis.leases) == ([], {})
     assert monotonic() - began < TTL_S
 
 
@@ -252,7 +252,7 @@ def _row(to: int, number: int) -> Stored:
     return Stored(id, 1, id, 1, to, "TEXT", "hi", f"c{id}", Status.SAVED, 5, 6)
 
 
-class UndeliveredFixture:
+class UndeliveredEnv:
     def __init__(self, *receivers: int) -> None:
         self.rows, self.tasks = Rows(*receivers), Tasks()
         self.lookup = UndeliveredLookup(cast(Archive, self.rows), self.tasks)
@@ -265,20 +265,20 @@ class UndeliveredFixture:
 
 def test_one_user_is_looked_up_at_once() -> None:
     async def main() -> None:
-        house = UndeliveredFixture(7)
-        assert await house.all_come(7) == [[71, 72, 73]]
-        assert house.rows.pages == [(7, 0)]
-        assert house.rows.questions == []
+        env = UndeliveredEnv(7)
+        assert await env.all_come(7) == [[71, 72, 73]]
+        assert env.rows.pages == [(7, 0)]
+        assert env.rows.questions == []
 
     asyncio.run(main())
 
 
 def test_of_many_users_only_those_with_undelivered_messages_are_looked_up() -> None:
     async def main() -> None:
-        house = UndeliveredFixture(7, 9)
-        assert await house.all_come(6, 7, 8, 9) == [[], [71, 72, 73], [], [91, 92, 93]]
-        assert house.rows.questions == [[6, 7, 8, 9]]
-        assert sorted(house.rows.pages) == [(7, 0), (9, 0)]
+        env = UndeliveredEnv(7, 9)
+        assert await env.all_come(6, 7, 8, 9) == [[], [71, 72, 73], [], [91, 92, 93]]
+        assert env.rows.questions == [[6, 7, 8, 9]]
+        assert sorted(env.rows.pages) == [(7, 0), (9, 0)]
 
     asyncio.run(main())
 
@@ -287,53 +287,53 @@ def test_user_that_connects_during_a_query_is_in_the_next_query() -> None:
     """What was saved meanwhile is found: nobody gets an answer to a question from before it came."""
 
     async def main() -> None:
-        house = UndeliveredFixture()
-        house.rows.go_on.clear()
-        first = asyncio.ensure_future(house.all_come(5, 6))
-        await house.rows.asked.wait()
-        house.rows.rows[7] = [_row(7, 1)]
-        later = asyncio.ensure_future(house.all_come(7, 8))
-        house.rows.go_on.set()
+        env = UndeliveredEnv()
+        env.rows.go_on.clear()
+        first = asyncio.ensure_future(env.all_come(5, 6))
+        await env.rows.asked.wait()
+        env.rows.rows[7] = [_row(7, 1)]
+        later = asyncio.ensure_future(env.all_come(7, 8))
+        env.rows.go_on.set()
         assert await first == [[], []]
         assert await later == [[71], []]
-        assert house.rows.questions == [[5, 6], [7, 8]]
+        assert env.rows.questions == [[5, 6], [7, 8]]
 
     asyncio.run(main())
 
 
 def test_a_further_page_is_fetched_without_a_question() -> None:
     async def main() -> None:
-        house = UndeliveredFixture(7)
-        assert [row.id for row in await house.lookup.undelivered(7, 71, PAGE)] == [72, 73]
-        assert house.rows.questions == []
+        env = UndeliveredEnv(7)
+        assert [row.id for row in await env.lookup.undelivered(7, 71, PAGE)] == [72, 73]
+        assert env.rows.questions == []
 
     asyncio.run(main())
 
 
 def test_every_caller_gets_the_error_of_the_database_and_can_ask_again() -> None:
     async def main() -> None:
-        house = UndeliveredFixture(7)
-        house.rows.away = True
+        env = UndeliveredEnv(7)
+        env.rows.away = True
         for asked in await asyncio.gather(
-            *(house.lookup.undelivered(user, 0, PAGE) for user in (6, 7)), return_exceptions=True
+            *(env.lookup.undelivered(user, 0, PAGE) for user in (6, 7)), return_exceptions=True
         ):
             assert isinstance(asked, ArchiveAway)
-        house.rows.away = False
-        assert await house.all_come(6, 7) == [[], [71, 72, 73]]
+        env.rows.away = False
+        assert await env.all_come(6, 7) == [[], [71, 72, 73]]
 
     asyncio.run(main())
 
 
 def test_cancelled_caller_does_not_affect_the_others() -> None:
     async def main() -> None:
-        house = UndeliveredFixture(7)
-        house.rows.go_on.clear()
-        gone, waits = (asyncio.ensure_future(house.lookup.undelivered(user, 0, PAGE)) for user in (6, 7))
-        await house.rows.asked.wait()
+        env = UndeliveredEnv(7)
+        env.rows.go_on.clear()
+        gone, waits = (asyncio.ensure_future(env.lookup.undelivered(user, 0, PAGE)) for user in (6, 7))
+        await env.rows.asked.wait()
         gone.cancel()
         with pytest.raises(asyncio.CancelledError):
             await gone
-        house.rows.go_on.set()
+        env.rows.go_on.set()
         assert [row.id for row in await waits] == [71, 72, 73]
 
     asyncio.run(main())

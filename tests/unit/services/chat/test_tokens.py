@@ -214,7 +214,7 @@ class Rows:
         return found
 
 
-class House:
+class InboundEnv:
     def __init__(self) -> None:
         self.rows, self.heard = Rows(), list[int]()
         self.inbound = Inbound(RECEIVER, cast(ChatSocket, Socket(self._hear)), self.rows)
@@ -230,57 +230,57 @@ class House:
 
 def test_pushes_during_a_pause_wait_although_an_earlier_resend_ends() -> None:
     async def main() -> None:
-        house = House()
-        house.rows.go_on.clear()
-        first = asyncio.ensure_future(house.inbound.resume())
-        await house.rows.asked.wait()
-        house.inbound.pause()
-        house.rows.go_on.set()
+        env = InboundEnv()
+        env.rows.go_on.clear()
+        first = asyncio.ensure_future(env.inbound.resume())
+        await env.rows.asked.wait()
+        env.inbound.pause()
+        env.rows.go_on.set()
         await first
-        house.rows.save(1)  # and nobody knows where to push it
-        house.save_and_push(2)
-        assert house.heard == []
-        await house.inbound.resume()
-        assert house.heard == [1, 2]
-        assert not house.inbound._state.resending
+        env.rows.save(1)  # and nobody knows where to push it
+        env.save_and_push(2)
+        assert env.heard == []
+        await env.inbound.resume()
+        assert env.heard == [1, 2]
+        assert not env.inbound._state.resending
 
     asyncio.run(main())
 
 
 def test_pushes_wait_until_each_pause_has_ended() -> None:
     async def main() -> None:
-        house = House()
-        house.inbound.pause()
-        house.save_and_push(2)
-        house.rows.rows.clear()  # delivered before it was saved
-        await house.inbound.resume()
-        assert house.heard == []
-        house.rows.save(1)
-        await house.inbound.resume()
-        assert house.heard == [1, 2]
+        env = InboundEnv()
+        env.inbound.pause()
+        env.save_and_push(2)
+        env.rows.rows.clear()  # delivered before it was saved
+        await env.inbound.resume()
+        assert env.heard == []
+        env.rows.save(1)
+        await env.inbound.resume()
+        assert env.heard == [1, 2]
 
     asyncio.run(main())
 
 
 def test_resend_that_is_requested_during_another_sends_what_was_missed_after_it() -> None:
     async def main() -> None:
-        house = House()
+        env = InboundEnv()
         for id in range(1, inbound.PAGE + 1):
-            house.rows.save(id)
-        await house.inbound.resume()
-        house.heard.clear()
-        house.rows.asked.clear()
-        house.rows.go_on.clear()
-        again = asyncio.ensure_future(house.inbound.resend(again=True, pages=1))
-        await house.rows.asked.wait()
+            env.rows.save(id)
+        await env.inbound.resume()
+        env.heard.clear()
+        env.rows.asked.clear()
+        env.rows.go_on.clear()
+        again = asyncio.ensure_future(env.inbound.resend(again=True, pages=1))
+        await env.rows.asked.wait()
         missed, pushed = inbound.PAGE + 1, inbound.PAGE + 2
-        house.rows.save(missed)
-        house.inbound.pause()
-        house.save_and_push(pushed)
-        looking = asyncio.ensure_future(house.inbound.resume())
-        house.rows.go_on.set()
+        env.rows.save(missed)
+        env.inbound.pause()
+        env.save_and_push(pushed)
+        looking = asyncio.ensure_future(env.inbound.resume())
+        env.rows.go_on.set()
         await asyncio.gather(again, looking)
-        assert house.heard == [*range(1, inbound.PAGE + 1), missed, pushed]
+        assert env.heard == [*range(1, inbound.PAGE + 1), missed, pushed]
 
     asyncio.run(main())
 
