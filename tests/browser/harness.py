@@ -22,7 +22,7 @@ import pytest
 
 from dragoman.engines import Missing
 from dragoman.engines.catalog import local_lacks
-from dragoman.tools.verify.processes import InstanceProcess, NodeProcess
+from dragoman.tools.processes import InstanceProcess, NodeProcess
 from support.cluster import Cluster
 from support.waiting import wait_until
 

@@ -9,7 +9,7 @@ import pytest
 
 from browser.harness import BrowserHarness, Windows
 from dragoman.client.chat import login
-from dragoman.tools.verify.processes import InstanceProcess
+from dragoman.tools.processes import InstanceProcess
 
 SECRET = "a secret of the test that is long enough"
 PASSWORD, INVITE, WARNING = '[data-part="password"]', '[data-part="invite"]', '[data-part="warning"]'

@@ -9,7 +9,7 @@ import aiohttp
 
 from browser.harness import TIMEOUT_S, BrowserHarness, Windows, both_enter
 from dragoman.client.chat import Chat, login
-from dragoman.tools.verify.processes import InstanceProcess
+from dragoman.tools.processes import InstanceProcess
 from support.waiting import wait_until
 
 BODY, MINE, THEIRS = '[data-part="body"]', ".message.mine", ".message.theirs"

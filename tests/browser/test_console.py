@@ -14,7 +14,7 @@ from dragoman.protocol.peer import Bounced, encode_peer
 from dragoman.store.instances import Instances
 from dragoman.store.keys import Keys
 from dragoman.store.nodes import Nodes, Snapshot
-from dragoman.tools.verify.processes import InstanceProcess
+from dragoman.tools.processes import InstanceProcess
 from support.chat import ChatSpeaker
 from support.redis_servers import connected
 

@@ -11,7 +11,7 @@ import pytest
 from browser.harness import CUT, TIMEOUT_S, BrowserHarness, Windows, both_enter, recorded
 from dragoman.domain.sample_sentences import SENTENCES
 from dragoman.embedded.engine import free_port
-from dragoman.tools.verify.processes import InstanceProcess
+from dragoman.tools.processes import InstanceProcess
 from support.engines import words
 from support.raw_node import RawNode, silent
 from support.waiting import wait_until

@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.embedded.binary import ServerBinary
 from dragoman.embedded.engine import CHOOSE_PORT, RedisServer
-from dragoman.tools.verify.processes import InstanceProcess
+from dragoman.tools.processes import InstanceProcess
 from support.cluster import QUICK, Cluster, running
 from support.redis_servers import CLUSTER, RedisAt
 from support.waiting import wait_until

@@ -16,7 +16,7 @@ from dragoman.store.errors import StoreError
 from dragoman.store.inbox import Inboxes, InboxSettings, Push
 from dragoman.store.instances import Instances
 from dragoman.store.keys import Keys
-from dragoman.tools.verify.processes import InstanceProcess
+from dragoman.tools.processes import InstanceProcess
 from support.cluster import running
 from support.redis_servers import RedisAt, connected
 from support.waiting import wait_until

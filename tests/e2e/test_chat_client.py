@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.client.chat import AccessDenied, Chat, Kicked, SendFailed, login
-from dragoman.tools.verify.chat_crowd import PATIENT, token
-from dragoman.tools.verify.processes import InstanceProcess
+from dragoman.tools.processes import InstanceProcess
+from dragoman.tools.verify.chat_load import LOAD_TIMING, token
 from support.cluster import running
 from support.redis_servers import RedisAt
 from support.waiting import wait_until
@@ -27,7 +27,7 @@ async def served(
 
 def chat(uid: int, *instances: InstanceProcess, in_flight: int = 1) -> Chat:
     urls = [f"ws://127.0.0.1:{one.port}/ws" for one in instances]
-    return Chat(urls, token=lambda: token(uid), in_flight=in_flight, timing=PATIENT)
+    return Chat(urls, token=lambda: token(uid), in_flight=in_flight, timing=LOAD_TIMING)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ async def test_account_is_created_has_history_and_is_removed(redis_at: RedisAt, 
         cora, dean = await login(base, "cora", "secret of cora"), await login(base, "dean", "secret of dean")
         with pytest.raises(AccessDenied, match="unauthorized"):
             await login(base, "cora", "another")
-        async with Chat(f"ws://127.0.0.1:{here.port}/ws", token=cora.token, timing=PATIENT) as chat:
+        async with Chat(f"ws://127.0.0.1:{here.port}/ws", token=cora.token, timing=LOAD_TIMING) as chat:
             for body in ("one", "two"):
                 await (await chat.send(dean.user_id, body)).saved
             with pytest.raises(SendFailed, match="cannot_send_to_self"):

@@ -27,7 +27,7 @@ from dragoman.client import (
     Transcript,
 )
 from dragoman.protocol.audio import opus_run
-from dragoman.tools.verify.processes import InstanceProcess
+from dragoman.tools.processes import InstanceProcess
 from support.cluster import SPOKEN_PACKET, Cluster, running
 from support.redis_servers import RedisAt
 from support.waiting import wait_until

@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import jwt
 
-from dragoman.tools.verify.processes import InstanceProcess
+from dragoman.tools.processes import InstanceProcess
 from support.chat import ChatSpeaker
 from support.cluster import Cluster, Speaker, running
 from support.raw_node import Message, RawNode

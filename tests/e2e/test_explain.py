@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dragoman.client import Result
-from dragoman.tools.verify.processes import InstanceProcess
+from dragoman.tools.processes import InstanceProcess
 from e2e.test_client import environment, run_of, session_at
 from support.redis_servers import RedisAt
 

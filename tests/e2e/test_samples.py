@@ -20,7 +20,7 @@ from dragoman.client import Result, Session
 from dragoman.client.chat import Chat, login
 from dragoman.engines import Sound
 from dragoman.protocol.audio import opus_run
-from dragoman.tools.verify.processes import InstanceProcess
+from dragoman.tools.processes import InstanceProcess
 from support.cluster import SPOKEN_PACKET, running
 from support.engines import beep, needs_wheels
 from support.redis_servers import RedisAt

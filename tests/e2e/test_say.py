@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from dragoman.protocol.audio import SILENCE_PACKET, opus_run
-from dragoman.tools.verify.processes import InstanceProcess
+from dragoman.tools.processes import InstanceProcess
 from e2e.test_client import UNHURRIED, environment, wav_of
 from support.redis_servers import RedisAt
 from support.waiting import wait_until

@@ -11,7 +11,7 @@ import pytest
 from dragoman.store.inbox import Inboxes, InboxSettings
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
-from dragoman.tools.verify.processes import InstanceProcess
+from dragoman.tools.processes import InstanceProcess
 from support.cluster import Cluster, running
 from support.redis_servers import RedisAt, connected
 from support.waiting import wait_until

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.tools.verify.fault_names import HEALTHY, TITLES
+from dragoman.tools.verify import HEALTHY, TITLES
 from support.commands import Dragoman
 from support.waiting import alive, wait_for
 
@@ -30,11 +30,11 @@ def is_complete(told: dict[str, Any], *absent: str) -> bool:
     """Every fault struck, under load, and only what cannot be had here is missing."""
     rows = {row["fault"]: row for row in told["rows"]}
     assert rows.keys() == TITLES.keys()
-    assert {name for name, row in rows.items() if row["absent"]} == set(absent)
+    assert {name for name, row in rows.items() if row["skipped"]} == set(absent)
     done = {name: row for name, row in rows.items() if name not in absent}
-    assert all(row["told"] > 0 and row["verdict"] == "holds" for row in done.values())
+    assert all(row["promised"] > 0 and row["verdict"] == "holds" for row in done.values())
     assert all(row["times"] >= 1 for name, row in done.items() if name != HEALTHY)
-    return bool(told["figures"]["lost"] == told["figures"]["doubled"] == told["figures"]["out_of_order"] == 0)
+    return bool(told["figures"]["lost"] == told["figures"]["duplicated"] == told["figures"]["out_of_order"] == 0)
 
 
 @pytest.mark.timeout(SHORT_S)

@@ -18,7 +18,7 @@ import aiohttp
 from dragoman.config import Config, load
 from dragoman.embedded.engine import free_port
 from dragoman.protocol.audio import encode_base64, opus_run
-from dragoman.tools.verify.processes import InstanceProcess, NodeProcess
+from dragoman.tools.processes import InstanceProcess, NodeProcess
 from support.redis_servers import RedisAt
 
 # As large as a packet of speech: a short final of smaller ones is withheld.

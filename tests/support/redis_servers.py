@@ -32,8 +32,8 @@ from dragoman.embedded.engine import CHOOSE_PORT, RedisServer
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.redis import connect as connect_store
+from dragoman.tools.leftover_keys import FOREVER, LITERAL, Left, client, leaks, names, pipeline
 from dragoman.tools.redis_cluster import RedisCluster
-from dragoman.tools.verify.keys_left import FOREVER, LITERAL, Left, client, leaks, names, pipeline
 
 T = TypeVar("T")
 

@@ -22,8 +22,8 @@ from dragoman.store.inbox import Inboxes, InboxSettings
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.turns import Turns
-from dragoman.tools.verify.keys_left import leaks
-from dragoman.tools.verify.processes import InstanceProcess, NodeProcess
+from dragoman.tools.leftover_keys import leaks
+from dragoman.tools.processes import InstanceProcess, NodeProcess
 from support.cluster import Speaker, config
 from support.raw_node import RawNode, Work, at_once
 from support.redis_servers import KeyInspector, RedisAt, connected

@@ -1,10 +1,10 @@
-"""A chat server to be broken: real instances, a database, and the verdict over what a crowd was told.
+"""A chat server to be broken: real instances, a database, and the verdict over what a load was told.
 
     async with chat_server(redis_at, tmp_path, prefix) as server:
         a, b = await server.two(SAVE_FIRST)
-        async with chatting(server.ports, ledger) as crowd:
+        async with chat_load(server.ports, ledger) as load:
             …                              # break something
-            await crowd.quiet()
+            await load.stop_and_settle()
         await server.passes(ledger)        # rows, dead letters, order, and shards at rest
 
 `passes` is the same for every fault: nothing lost, nothing twice, nothing out of order, and nothing left over.
@@ -27,9 +27,9 @@ from dragoman.store.chat.shards import Names, Shards, Tally
 from dragoman.store.errors import StoreError
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
-from dragoman.tools.verify.chat_crowd import ChatCrowd
-from dragoman.tools.verify.chat_ledger import ChatLedger, Forgiven, Name, nothing
-from dragoman.tools.verify.processes import InstanceProcess
+from dragoman.tools.processes import InstanceProcess
+from dragoman.tools.verify.chat_ledger import ChatLedger, Name, Tolerated, nothing
+from dragoman.tools.verify.chat_load import ChatLoad
 from support.chat import ChatSpeaker
 from support.cluster import Cluster, running
 from support.redis_servers import RedisAt, connected
@@ -172,12 +172,12 @@ class ChatServer:
     # -- the verdict -----------------------------------------------------------------------------
 
     async def passes(
-        self, ledger: ChatLedger, *, forgiven: Forgiven = nothing, balanced: bool = True, **how: Any
+        self, ledger: ChatLedger, *, tolerated: Tolerated = nothing, balanced: bool = True, **how: Any
     ) -> list[Stored]:
         """`balanced`: no Redis lost what it had counted."""
         await wait_until(self.is_at_rest, TIMEOUT_S, "the shards to be empty")
         rows = await self.rows()
-        broken = ledger.check(rows, await self.dead(), forgiven=forgiven, **how)
+        broken = ledger.check(rows, await self.dead(), tolerated=tolerated, **how)
         assert not broken, f"{len(broken)} promises broken ({ledger.summary()}): {broken[:10]}\n{self.cluster.logs()}"
         for tally in await self.tallies():
             assert not balanced or tally.accepted == tally.saved + tally.dead
@@ -217,8 +217,8 @@ async def until_told(ledger: ChatLedger, what: str, count: int, timeout_s: float
     await wait_until(lambda: told(ledger, what) >= count, timeout_s, f"{count} to be {what}")
 
 
-def flap(crowd: ChatCrowd, users: Sequence[int]) -> None:
+def flap(load: ChatLoad, users: Sequence[int]) -> None:
     """These lose their connections and come back on the next instance."""
-    for one in crowd.chatters:
+    for one in load.users:
         if one.uid in users:
-            one.flap()
+            one.reconnect()

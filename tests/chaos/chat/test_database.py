@@ -9,8 +9,8 @@ from chaos.chat.chat_server import MODES, SAVE_FIRST, TIMEOUT_S, ChatServer, cha
 from dragoman.domain.chat.shards import tag
 from dragoman.store.chat.shards import Entry
 from dragoman.tools.postgres import PostgresServer
-from dragoman.tools.verify.chat_crowd import chatting
 from dragoman.tools.verify.chat_ledger import ChatLedger
+from dragoman.tools.verify.chat_load import chat_load
 from support.databases import ask
 from support.redis_servers import RedisAt
 from support.waiting import wait_until
@@ -27,12 +27,12 @@ async def test_a_sqlite_that_is_locked_makes_messages_wait_and_loses_none(
     ledger = ChatLedger()
     async with chat_server(redis_at, tmp_path, prefix) as server:
         await server.two(MODES[mode])
-        async with chatting(server.ports, ledger, 8, in_flight=8) as crowd:
+        async with chat_load(server.ports, ledger, 8, in_flight=8) as load:
             with server.database_locked():
-                await crowd.say(400)
+                await load.send(400)
                 await wait_until(lambda: waiting(server, 400), TIMEOUT_S, "messages to pile up")
                 assert ledger.count(lambda entry: entry.saved_at is not None) == 0
-            await crowd.quiet()
+            await load.stop_and_settle()
         await server.passes(ledger, order="accepted")
 
 
@@ -42,13 +42,13 @@ async def test_a_postgresql_that_is_killed_makes_messages_wait_and_loses_none(
     ledger = ChatLedger()
     async with chat_server(redis_at, tmp_path, prefix, own_postgres.new_database()) as server:
         await server.two(SAVE_FIRST)
-        async with chatting(server.ports, ledger, 8, in_flight=8) as crowd:
-            await crowd.say(40)
+        async with chat_load(server.ports, ledger, 8, in_flight=8) as load:
+            await load.send(40)
             await asyncio.to_thread(own_postgres.kill)
-            await crowd.say(400)
+            await load.send(400)
             await wait_until(lambda: waiting(server, 400), TIMEOUT_S, "messages to pile up")
             await asyncio.to_thread(own_postgres.start)
-            await crowd.quiet()
+            await load.stop_and_settle()
         await server.passes(ledger, order="accepted")
 
 

@@ -8,8 +8,8 @@ import pytest
 from chaos.chat.chat_server import DELIVER_FIRST, IN_TURN, MODES, SAVE_FIRST, TIMEOUT_S, chat_server, until_told
 from dragoman.archive import Fenced, NewMessage, open_archive
 from dragoman.store.chat.shards import FINISH_SAVED, MOVE_TO_SAVE
-from dragoman.tools.verify.chat_crowd import chatting
 from dragoman.tools.verify.chat_ledger import ChatLedger
+from dragoman.tools.verify.chat_load import chat_load
 from dragoman.tools.verify.tcp_proxy import proxied
 from support.redis_servers import RedisAt
 from support.waiting import wait_until
@@ -27,13 +27,13 @@ async def test_an_instance_killed_under_load_loses_nothing(
     ledger = ChatLedger()
     async with chat_server(redis_at, tmp_path, prefix) as server:
         a, _ = await server.two(MODES[mode])
-        async with chatting(server.ports, ledger, 8, in_flight=4) as crowd:
-            crowd.talk(per_s=120)
+        async with chat_load(server.ports, ledger, 8, in_flight=4) as load:
+            load.start(per_s=120)
             await until_told(ledger, "saved", 100)
             a.kill()
             server.instances.remove(a)
             await wait_until(server.is_shared, TIMEOUT_S, "the survivor to hold every shard")
-            await crowd.quiet()
+            await load.stop_and_settle()
         await server.passes(ledger, order="accepted", ack_grace_s=TAKE_OVER_S)
 
 
@@ -47,10 +47,10 @@ async def test_batch_of_a_dead_holder_is_finished_by_the_next_holder(
         doomed = await server.instance(DELIVER_FIRST, scheduler__phase2__redis__url=proxy.url)
         await server.instance(DELIVER_FIRST)
         await wait_until(server.is_shared, TIMEOUT_S)
-        async with chatting(server.ports, ledger, 8, in_flight=4) as crowd:
-            await crowd.say(40)
-            held = proxy.hold_at(script.sha.encode())
-            crowd.talk(per_s=120)
+        async with chat_load(server.ports, ledger, 8, in_flight=4) as load:
+            await load.send(40)
+            held = proxy.stall_at(script.sha.encode())
+            load.start(per_s=120)
             await wait_until(held.is_set, TIMEOUT_S, "the stage to come to its end")
             if stage == "save":
                 left = [shard for shard, name in enumerate(await server.holders()) if name == "i0"]
@@ -59,7 +59,7 @@ async def test_batch_of_a_dead_holder_is_finished_by_the_next_holder(
             doomed.kill()
             server.instances.remove(doomed)
             await wait_until(server.is_shared, TIMEOUT_S)
-            await crowd.quiet()
+            await load.stop_and_settle()
         await server.passes(ledger, order="accepted", ack_grace_s=TAKE_OVER_S)
 
 
@@ -72,18 +72,18 @@ async def test_former_holder_of_a_shard_writes_nothing(redis_at: RedisAt, prefix
         await wait_until(server.is_shared, TIMEOUT_S)
         fences = [tally.fence for tally in await server.tallies()]
         theirs = [shard for shard, name in enumerate(await server.holders()) if name == "i0"]
-        async with chatting(server.ports[1:], ledger, 8, in_flight=4) as crowd:
-            held = proxy.hold_at(FINISH_SAVED.sha.encode())
-            crowd.talk(per_s=120)
+        async with chat_load(server.ports[1:], ledger, 8, in_flight=4) as load:
+            held = proxy.stall_at(FINISH_SAVED.sha.encode())
+            load.start(per_s=120)
             await wait_until(held.is_set, TIMEOUT_S, "a batch to be committed and not acknowledged")
 
             async def overtaken() -> bool:
                 return all(name == "i1" for name in await server.holders())
 
             await wait_until(overtaken, TIMEOUT_S, "the leases to lapse")
-            proxy.mend()  # what was held arrives now, and is answered FENCED
+            proxy.restore()  # what was held arrives now, and is answered FENCED
             await wait_until(server.is_shared, TIMEOUT_S, "the overtaken one to be back")
-            await crowd.quiet()
+            await load.stop_and_settle()
         await server.passes(ledger, order="accepted", ack_grace_s=TAKE_OVER_S)
         archive = open_archive(server.database)
         try:
@@ -102,8 +102,8 @@ async def test_instance_paused_past_its_leases_does_no_harm_when_it_resumes(
     ledger = ChatLedger()
     async with chat_server(redis_at, tmp_path, prefix) as server:
         a, _ = await server.two(MODES[mode])
-        async with chatting(server.ports, ledger, 8, in_flight=4) as crowd:
-            crowd.talk(per_s=120)
+        async with chat_load(server.ports, ledger, 8, in_flight=4) as load:
+            load.start(per_s=120)
             await until_told(ledger, "saved", 100)
             a.signal(signal.SIGSTOP)
 
@@ -113,7 +113,7 @@ async def test_instance_paused_past_its_leases_does_no_harm_when_it_resumes(
             await wait_until(overtaken, TIMEOUT_S)
             a.signal(signal.SIGCONT)
             await wait_until(server.is_shared, TIMEOUT_S)
-            await crowd.quiet()
+            await load.stop_and_settle()
         await server.passes(ledger, order="accepted", ack_grace_s=TAKE_OVER_S)
 
 
@@ -127,14 +127,14 @@ async def test_stopped_instance_hands_its_shards_over_at_once_and_leaves_no_key(
         a, b = await server.two(SAVE_FIRST, **long)
         await server.instance(SAVE_FIRST, **long)
         await wait_until(server.is_shared, TIMEOUT_S, "three instances to share four shards")
-        async with chatting(server.ports, ledger, 9, in_flight=4) as crowd:
-            crowd.talk(per_s=120)
+        async with chat_load(server.ports, ledger, 9, in_flight=4) as load:
+            load.start(per_s=120)
             await until_told(ledger, "saved", 50)
             for leaving in (a, b):
                 leaving.signal(signal.SIGTERM)
                 server.instances.remove(leaving)
                 await wait_until(server.is_shared, TIMEOUT_S, "those who stay to hold every shard")
-            await crowd.quiet()
+            await load.stop_and_settle()
         await server.passes(ledger, order="accepted", ack_grace_s=TAKE_OVER_S)
         last = server.instances[0]
         last.signal(signal.SIGTERM)

@@ -101,11 +101,11 @@ async def test_saved_comes_once_for_a_message_that_was_answered_server_busy_and_
         }
         here = await server.instance(SAVE_FIRST, scheduler__phase2__redis__url=proxy.url, **flags)
         sender = await server.speaker(here, SENDER)
-        held = proxy.hold_at(ACCEPT_MESSAGE.sha.encode())
+        held = proxy.stall_at(ACCEPT_MESSAGE.sha.encode())
         await sender.chat(RECEIVER, name="busy")
         await sender.refused("server_busy", clientMsgId="busy")
         assert held.is_set()
-        proxy.mend()
+        proxy.restore()
 
         async def is_saved() -> bool:
             return len(await server.rows()) == 1 and await server.is_at_rest()
@@ -130,7 +130,7 @@ async def test_receipt_is_accepted_before_its_message_has_a_row(redis_at: RedisA
         await wait_until(server.is_shared, TIMEOUT_S)
         uid = of_shard((await server.holders()).index("i0"), 1)[0]
         sender, receiver = await server.speaker(here, uid), await server.speaker(here, RECEIVER)
-        held = proxy.hold_at(MOVE_TO_SAVE.sha.encode())
+        held = proxy.stall_at(MOVE_TO_SAVE.sha.encode())
         await sender.chat(RECEIVER)
         got = await receiver.expect("SINGLE_CHAT")
         await receiver.ack(got["serverMsgId"], "read", uid)
@@ -138,7 +138,7 @@ async def test_receipt_is_accepted_before_its_message_has_a_row(redis_at: RedisA
         assert held.is_set()
         assert await server.rows() == []
         assert [frame for frame in await receiver.so_far() if frame["type"] == "ERROR"] == []
-        proxy.mend()
+        proxy.restore()
         told = await sender.expect("ACK", ackType="read")
         assert told["serverMsgId"] == got["serverMsgId"]
         assert [row.status for row in await server.rows()] == [Status.READ]

@@ -9,8 +9,8 @@ import pytest
 
 from chaos.chat.chat_server import MODES, SAVE_FIRST, ChatServer, chat_server, flap, until_told
 from dragoman.tools.postgres import PostgresServer
-from dragoman.tools.verify.chat_crowd import chatting
 from dragoman.tools.verify.chat_ledger import ChatLedger
+from dragoman.tools.verify.chat_load import chat_load
 from support.redis_servers import CLUSTER, RedisAt
 from support.waiting import wait_until
 
@@ -49,15 +49,15 @@ async def test_database_outage_of_a_minute_with_five_thousand_unsaved_messages_l
     ledger = ChatLedger()
     async with chat_server(redis_at, tmp_path, prefix, own_postgres.new_database()) as server:
         await server.two(SAVE_FIRST, **SHIPPED)
-        async with chatting(server.ports, ledger, 16, in_flight=16) as crowd:
-            await crowd.say(100)
+        async with chat_load(server.ports, ledger, 16, in_flight=16) as load:
+            await load.send(100)
             back_at = time.monotonic() + DATABASE_AWAY_S
             await asyncio.to_thread(own_postgres.kill)
-            await crowd.say(WAITING)
+            await load.send(WAITING)
             await wait_until(lambda: waiting(server, WAITING), TIMEOUT_S, "messages to pile up")
             await past(back_at)
             await asyncio.to_thread(own_postgres.start)
-            await crowd.quiet(TIMEOUT_S)
+            await load.stop_and_settle(TIMEOUT_S)
         await server.passes(ledger, order="accepted", ack_grace_s=RESENT_S)
 
 
@@ -69,8 +69,8 @@ async def test_kill_pause_and_flapping_one_after_another_lose_nothing(
     async with chat_server(redis_at, tmp_path, prefix, sql_url) as server:
         a, b = await server.two(MODES[mode], **SHIPPED)
         await server.instance(MODES[mode], **SHIPPED)
-        async with chatting(server.ports, ledger, 12, in_flight=4) as crowd:
-            crowd.talk(per_s=150)
+        async with chat_load(server.ports, ledger, 12, in_flight=4) as load:
+            load.start(per_s=150)
             await until_told(ledger, "saved", 200)
             b.signal(signal.SIGSTOP)
             await past(time.monotonic() + PAUSE_S)
@@ -78,10 +78,10 @@ async def test_kill_pause_and_flapping_one_after_another_lose_nothing(
             await wait_until(server.is_shared, TIMEOUT_S)
             until = time.monotonic() + TALK_S
             while time.monotonic() < until:
-                flap(crowd, [one.uid for one in crowd.chatters[:6]])
+                flap(load, [one.uid for one in load.users[:6]])
                 await past(time.monotonic() + 0.5)
             a.kill()
             server.instances.remove(a)
             await wait_until(server.is_shared, TIMEOUT_S)
-            await crowd.quiet(TIMEOUT_S)
+            await load.stop_and_settle(TIMEOUT_S)
         await server.passes(ledger, order="accepted", ack_grace_s=RESENT_S)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from chaos.chat.chat_server import IN_TURN, MODES, OFF, chat_server, flap, until_told
-from dragoman.tools.verify.chat_crowd import chatting
 from dragoman.tools.verify.chat_ledger import ChatLedger
+from dragoman.tools.verify.chat_load import chat_load
 from support.redis_servers import RedisAt
 
 FLAPS = 8
@@ -28,12 +28,12 @@ async def test_receivers_that_flap_between_two_instances_get_everything_once_and
     ledger = ChatLedger()
     async with chat_server(redis_at, tmp_path, prefix) as server:
         await server.two(MODES[mode])
-        async with chatting(server.ports, ledger, 6, in_flight=4) as crowd:
-            crowd.talk(per_s=250)
+        async with chat_load(server.ports, ledger, 6, in_flight=4) as load:
+            load.start(per_s=250)
             for number in range(FLAPS):
                 await until_told(ledger, "saved", 40 * (number + 1))
-                flap(crowd, [one.uid for one in crowd.chatters[number % 2 :: 2]])
-            await crowd.quiet()
+                flap(load, [one.uid for one in load.users[number % 2 :: 2]])
+            await load.stop_and_settle()
         await server.passes(ledger, order="accepted")
 
 
@@ -43,14 +43,14 @@ async def test_switches_flipped_under_load_lose_double_and_reorder_nothing(
     ledger = ChatLedger()
     async with chat_server(redis_at, tmp_path, prefix) as server:
         await server.two(OFF)
-        async with chatting(server.ports, ledger, 8, in_flight=4) as crowd:
-            crowd.talk(per_s=200)
+        async with chat_load(server.ports, ledger, 8, in_flight=4) as load:
+            load.start(per_s=200)
             for number, flip in enumerate(FLIPS):
                 await until_told(ledger, "saved", 40 * (number + 1))
                 await server.switch(**flip)
                 if number % 2:
-                    flap(crowd, [one.uid for one in crowd.chatters[:3]])
+                    flap(load, [one.uid for one in load.users[:3]])
             await until_told(ledger, "saved", 40 * (len(FLIPS) + 1))
-            await crowd.quiet()
+            await load.stop_and_settle()
         assert ledger.count(lambda entry: entry.accepted_at is not None and entry.saved_at is not None) > 0
         await server.passes(ledger, order="accepted")

@@ -16,8 +16,8 @@ from chaos.chat.chat_server import DELIVER_FIRST, IN_TURN, MODES, SAVE_FIRST, TI
 from dragoman.embedded.binary import ServerBinary
 from dragoman.embedded.engine import CHOOSE_PORT, RedisServer
 from dragoman.tools.redis_cluster import RedisCluster
-from dragoman.tools.verify.chat_crowd import chatting
 from dragoman.tools.verify.chat_ledger import ChatLedger, Entry
+from dragoman.tools.verify.chat_load import chat_load
 from dragoman.tools.verify.tcp_proxy import proxied
 from support.chat import ChatSpeaker
 from support.redis_servers import RedisAt
@@ -26,7 +26,7 @@ from support.waiting import wait_until
 CLASS_S = 2.0
 RESENT_S = 30.0
 # Tests that only cut Redis off must not see presences end.
-PATIENT: dict[str, object] = {"scheduler__phase2__instance_presence_ttl_seconds": 12}
+LOAD_TIMING: dict[str, object] = {"scheduler__phase2__instance_presence_ttl_seconds": 12}
 
 
 @pytest.fixture
@@ -69,22 +69,22 @@ async def test_a_redis_killed_and_restarted_loses_nothing_beyond_its_class(
         a, _ = await server.two(MODES[mode])
         promised = "fsync" if fsync == "always" else "process"
         assert (await a.get("/api/v1/stats"))["durability"] == promised
-        async with chatting(server.ports, ledger, 8, in_flight=4) as crowd:
-            crowd.talk(per_s=150)
+        async with chat_load(server.ports, ledger, 8, in_flight=4) as load:
+            load.start(per_s=150)
             await until_told(ledger, "saved", 80)
             await asyncio.to_thread(mortal.kill)
             killed_at = time.monotonic()
             await asyncio.to_thread(mortal.start)
             await wait_until(a.is_ready, TIMEOUT_S)
             await until_told(ledger, "saved", 160)
-            await crowd.quiet()
+            await load.stop_and_settle()
 
-        def forgiven(entry: Entry) -> bool:
+        def tolerated(entry: Entry) -> bool:
             assert entry.accepted_at is not None
             return promised == "process" and 0 <= killed_at - entry.accepted_at < CLASS_S
 
         await server.passes(
-            ledger, order="accepted", forgiven=forgiven, balanced=promised == "fsync", ack_grace_s=RESENT_S
+            ledger, order="accepted", tolerated=tolerated, balanced=promised == "fsync", ack_grace_s=RESENT_S
         )
 
 
@@ -93,8 +93,8 @@ async def test_fail_open_saves_under_the_same_id_while_redis_hangs_and_nothing_c
 ) -> None:
     """The accept times out and happens all the same, when Redis goes on: its entry meets its own row."""
     async with chat_server(at(mortal), tmp_path) as server:
-        a = await server.instance(SAVE_FIRST, **PATIENT)
-        b = await server.instance(SAVE_FIRST, **PATIENT)
+        a = await server.instance(SAVE_FIRST, **LOAD_TIMING)
+        b = await server.instance(SAVE_FIRST, **LOAD_TIMING)
         await wait_until(server.is_shared, TIMEOUT_S)
         sender, receiver = await server.speaker(a, 5001), await server.speaker(b, 5002)
         await sender.saved(await sender.chat(5002, "before"))
@@ -114,7 +114,7 @@ async def test_sender_with_unsaved_messages_gets_server_busy_while_redis_hangs(
     mortal: RedisServer, tmp_path: Path
 ) -> None:
     async with chat_server(at(mortal), tmp_path) as server:
-        a = await server.instance(SAVE_FIRST, **PATIENT)
+        a = await server.instance(SAVE_FIRST, **LOAD_TIMING)
         sender = await server.speaker(a, 5001)
         with server.database_locked():
             first = await sender.chat(5002, "first")
@@ -133,7 +133,7 @@ async def test_fail_closed_answers_server_busy_while_redis_hangs_and_a_new_conne
     mortal: RedisServer, tmp_path: Path
 ) -> None:
     async with chat_server(at(mortal), tmp_path) as server:
-        closed = await server.instance(SAVE_FIRST, chat__two_phase__fail_open=False, **PATIENT)
+        closed = await server.instance(SAVE_FIRST, chat__two_phase__fail_open=False, **LOAD_TIMING)
         sender = await server.speaker(closed, 5001)
         with hanging(mortal):
             name = await sender.chat(5002, "closed")
@@ -166,20 +166,20 @@ async def test_instances_cut_off_from_redis_under_load_fail_open_and_keep_every_
 ) -> None:
     ledger = ChatLedger()
     async with chat_server(redis_at, tmp_path, prefix) as server, proxied(redis_at.url) as proxy:
-        a = await server.instance(MODES[mode], scheduler__phase2__redis__url=proxy.url, **PATIENT)
-        b = await server.instance(MODES[mode], scheduler__phase2__redis__url=proxy.url, **PATIENT)
+        a = await server.instance(MODES[mode], scheduler__phase2__redis__url=proxy.url, **LOAD_TIMING)
+        b = await server.instance(MODES[mode], scheduler__phase2__redis__url=proxy.url, **LOAD_TIMING)
         await wait_until(server.is_shared, TIMEOUT_S)
-        async with chatting(server.ports, ledger, 8, in_flight=1) as crowd:
-            crowd.talk(per_s=100)
+        async with chat_load(server.ports, ledger, 8, in_flight=1) as load:
+            load.start(per_s=100)
             await until_told(ledger, "saved", 60)
             proxy.cut()
             await wait_until(a.is_not_ready, TIMEOUT_S)
             await until_told(ledger, "saved", 100)
-            proxy.mend()
+            proxy.restore()
             for one in (a, b):
                 await wait_until(one.is_ready, TIMEOUT_S)
             await until_told(ledger, "saved", 160)
-            await crowd.quiet()
+            await load.stop_and_settle()
         await server.passes(ledger, ack_grace_s=RESENT_S)
 
 
@@ -199,7 +199,7 @@ async def test_messages_saved_without_redis_keep_their_order_when_their_senders_
         await wait_until(lambda: b.sees_only("i1"), TIMEOUT_S)
         for body in ("one", "two"):
             await _until_saved(sender, 5002, body, body)
-        proxy.mend()
+        proxy.restore()
         with pytest.raises(AssertionError, match="closed"):
             await sender.expect("nothing")
         again = await server.speaker(b, 5001)
@@ -222,13 +222,13 @@ async def test_killed_cluster_master_loses_nothing_that_its_replica_confirmed(
         async with chat_server(place, tmp_path) as server:
             a, _ = await server.two(MODES[mode], chat__two_phase__wait_replicas=1)
             assert (await a.get("/api/v1/cluster"))["instances"][0]["durability"] == "replicated"
-            async with chatting(server.ports, ledger, 8, in_flight=4) as crowd:
-                crowd.talk(per_s=100)
+            async with chat_load(server.ports, ledger, 8, in_flight=4) as load:
+                load.start(per_s=100)
                 await until_told(ledger, "saved", 100)
                 dead = await asyncio.to_thread(nodes.kill_master, 0)
                 await asyncio.to_thread(nodes.wait_failover, dead)
                 await until_told(ledger, "saved", 200)
-                await crowd.quiet()
+                await load.stop_and_settle()
             await server.passes(ledger, order="accepted", ack_grace_s=RESENT_S, balanced=False)
 
 
@@ -250,7 +250,7 @@ async def test_the_durability_class_follows_the_switch(mortal: RedisServer, tmp_
 
 async def test_slow_messages_make_one_log_line_a_second_with_the_slowest(mortal: RedisServer, tmp_path: Path) -> None:
     async with chat_server(at(mortal), tmp_path) as server:
-        here = await server.instance(SAVE_FIRST, chat__accept_timeout_ms=30_000, **PATIENT)
+        here = await server.instance(SAVE_FIRST, chat__accept_timeout_ms=30_000, **LOAD_TIMING)
         senders = [await server.speaker(here, uid) for uid in range(5001, 5061)]
         began = time.monotonic()
         with hanging(mortal):

@@ -2,7 +2,7 @@
 
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
-from dragoman.tools.verify.keys_left import FOREVER, Left, leaks
+from dragoman.tools.leftover_keys import FOREVER, Left, leaks
 from support.redis_servers import KeyInspector, RedisAt
 
 P = Keys("t-1")

@@ -5,29 +5,58 @@
     e2e       at its receiver, which acknowledges it
 
 Two instances, users spread over both, senders in turn, receivers at random, so half of the messages cross. The plain
-run is save-first on SQLite, and its figures carry the plain names; with further modes, databases and slowed commits
-beside it, theirs are `<database>_<mode>_…` and `<database>_slow_<mode>_…`.
+run is save-first on SQLite, and its figures have plain names; those of further modes, databases and slowed commits are
+`<database>_<mode>_…` and `<database>_slow_<mode>_…`.
+
+`--max` raises the rate by a quarter until one is not sustained: a message is refused, unsaved, or saved long after the
+last one was sent. The rate below it counts. Then comes twice that rate, on a backlog that is full within seconds: every
+message must be saved or refused with `server_busy`, what was accepted must be saved, no user is disconnected, and no
+message arrives twice or out of order.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from math import isnan
-from typing import Any
+from typing import Any, Literal
+from uuid import uuid4
 
 import uvloop
 
 from dragoman.embedded.binary import ServerBinary
 from dragoman.instance.open_files import raise_file_limit
-from dragoman.tools.bench import chat_max
-from dragoman.tools.bench.chat_stage import Database, Ground, Mode, Setup, ground, refuse, stage
+from dragoman.store.link import Address
 from dragoman.tools.bench.chat_tables import conclude
-from dragoman.tools.bench.errors import BenchError
-from dragoman.tools.bench.progress import OnStep
-from dragoman.tools.bench.report import Report
-from dragoman.tools.bench.rounds import Case, Quantities, in_turns
-from dragoman.tools.bench.slowed_instance import COMMIT_MS
+from dragoman.tools.bench.environment import (
+    UNLIMITED,
+    Backend,
+    Database,
+    Environment,
+    backend,
+    environment,
+)
+from dragoman.tools.bench.instance_variants import COMMIT_MS, SLOWED
+from dragoman.tools.bench.measure import Case, Quantities, in_turns
+from dragoman.tools.processes import CannotRun
+from dragoman.tools.report import OnStep, Report
 
+MessagePath = Literal["off", "save_first", "deliver_first"]
+PATHS: tuple[MessagePath, ...] = ("off", "save_first", "deliver_first")
+INSTANCES = 2
 SPARE_FILES = 500
+PINGS_PER_S = 200.0
+SAMPLE_S = 0.5
+SHARDS_SETTLE_S = 3.0  # the first instance gives up half of the shards; the measurement begins after that
+DRAIN_S = 30.0
+
+GROWTH = 1.25
+MAX_STEPS = 12
+STEP_WARMUP_S = 1.0
+LATE_S = 1.0  # how long after the last message was due everything must be saved
+OVERLOAD = 2.0
+SMALL_BACKLOG = 2000
+OVERLOAD_DRAIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,32 +66,53 @@ class Settings:
     warmup_s: float = 5.0
     rounds: int = 3
     users: int = 200
-    modes: tuple[Mode, ...] = ("save_first",)
+    modes: tuple[MessagePath, ...] = ("save_first",)
     databases: tuple[Database, ...] = ("sqlite",)
     slow: bool = False
     max: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
-    """What the cases are measured on."""
+class Setup:
+    """What one measurement is of."""
 
-    below: Ground
+    database: Database = "sqlite"
+    mode: MessagePath = "save_first"
+    slow: bool = False
+    users: int = 200
+    max_backlog: int = 100_000
+
+    def settings(self, archive_url: str) -> dict[str, object]:
+        """Of the instances."""
+        return {
+            **UNLIMITED,
+            "chat.two_phase.enabled": self.mode != "off",
+            "chat.two_phase.deliver_before_saved": self.mode == "deliver_first",
+            "chat.two_phase.max_backlog": self.max_backlog,
+            "archive.url": archive_url,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """The context of the cases."""
+
+    backend: Backend
     settings: Settings
     backlogs: dict[str, list[int]] = field(default_factory=dict)
 
 
 def steps(settings: Settings) -> int:
-    return len(cases(settings)) * settings.rounds + (chat_max.steps(settings) if settings.max else 0)
+    return len(cases(settings)) * settings.rounds + (MAX_STEPS + 1 if settings.max else 0)
 
 
 def run(settings: Settings, binary: ServerBinary, on_step: OnStep) -> Report:
     if not raise_file_limit(settings.users + SPARE_FILES):
-        raise BenchError(f"{settings.users:,} users take more open files than the system allows (ulimit -Hn).")
+        raise CannotRun(f"{settings.users:,} users take more open files than the system allows (ulimit -Hn).")
     shown: dict[str, object] = {name: getattr(settings, name) for name in settings.__slots__}
     report = Report(shown | {"redis": str(binary)})
-    with ground(binary) as below:
-        uvloop.run(_run(report, Bench(below, settings), on_step))
+    with backend(binary) as servers:
+        uvloop.run(_run(report, Bench(servers, settings), on_step))
     return report
 
 
@@ -70,14 +120,14 @@ async def _run(report: Report, bench: Bench, on_step: OnStep) -> None:
     findings = await in_turns(cases(bench.settings), bench, bench.settings.rounds, on_step)
     report.figures = findings.figures
     if bench.settings.max:
-        report.figures |= await chat_max.find(bench.below, bench.settings, on_step)
-    # In time, every half second of the last round: what a maximum cannot show.
+        report.figures |= await find_max(bench.backend, bench.settings, on_step)
+    # Every half second of the last round, which a maximum cannot show.
     report.settings["backlog_over_time"] = bench.backlogs
     conclude(report, bench.settings.rate, findings.left_out)
 
 
 def cases(settings: Settings) -> list[Case[Bench]]:
-    """Who is compared stands side by side."""
+    """Compared cases stand side by side."""
     return [
         _case(Setup(database, mode, slow, settings.users))
         for database in settings.databases
@@ -91,9 +141,9 @@ def _case(setup: Setup) -> Case[Bench]:
 
     async def run(bench: Bench) -> Quantities:
         settings = bench.settings
-        async with stage(bench.below, setup) as on:
-            found = await on.run(settings.rate, settings.warmup_s, settings.seconds)
-            bench.backlogs[name] = on.backlog
+        async with chat_environment(bench.backend, setup) as chat:
+            found = await chat.run(settings.rate, settings.warmup_s, settings.seconds)
+            bench.backlogs[name] = chat.backlog
         refuse(found, setup)
         return quantities(found)
 
@@ -101,19 +151,137 @@ def _case(setup: Setup) -> Case[Bench]:
     return Case(name, title, run, "PostgreSQL" if setup.database == "postgres" else "")
 
 
+# -- one measurement -------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class ChatEnvironment:
+    setup: Setup
+    environment: Environment
+    backlog: list[int] = field(default_factory=list)  # every half second of the last run
+    _streams: list[str] = field(default_factory=list)
+
+    async def run(self, rate: float, warmup_s: float, seconds: float, drain_s: float = DRAIN_S) -> dict[str, Any]:
+        """Messages at that rate; what the users counted, and the CPU time it took."""
+        servers, loads = self.environment.servers, self.environment.loads
+        redis = Address.parse(servers.urls[0])
+        await loads["chat"].call("pace", per_s=rate, seconds=warmup_s + seconds, name=f"m{uuid4().hex[:6]}")
+        await asyncio.sleep(warmup_s)
+        await loads["ping"].call("time", host=redis.host, port=redis.port, per_s=PINGS_PER_S)
+        before = self._cpu_s()
+        await self._sample_backlog(seconds)
+        cpu, redis_cpu = (new - old for old, new in zip(before, self._cpu_s(), strict=True))
+        pings = await loads["ping"].call("times")
+        asked = {"warmup_s": warmup_s, "wait_s": drain_s, "expects_accepted": self.setup.mode != "off"}
+        found = await loads["chat"].call("result", drain_s + DRAIN_S, **asked)
+        found |= {f"ping_{share.removesuffix('_us')}_ms": us / 1e3 for share, us in pings["ping"].items()}
+        thousands = rate * seconds / 1e3
+        found |= {"cpu_ms_per_1000": cpu / thousands * 1e3, "redis_cpu_ms_per_1000": redis_cpu / thousands * 1e3}
+        return found | {"backlog_max": max(self.backlog), "backlog_end": self._backlog()}
+
+    async def _sample_backlog(self, seconds: float) -> None:
+        until = asyncio.get_running_loop().time() + seconds
+        self.backlog = [self._backlog()]
+        while (left := until - asyncio.get_running_loop().time()) > 0:
+            await asyncio.sleep(min(SAMPLE_S, left))
+            self.backlog.append(self._backlog())
+
+    def _backlog(self) -> int:
+        """Accepted and not saved: the length of the two streams of every shard."""
+        node = self.environment.servers.nodes[0]
+        if not self._streams:
+            found = [node.call("KEYS", f"*im:stream:single_chat:{name}:*") for name in ("accepted", "to_save")]
+            self._streams = [key for keys in found for key in keys]
+        return sum(int(node.call("XLEN", key)) for key in self._streams)
+
+    def _cpu_s(self) -> tuple[float, float]:
+        return self.environment.cpu_s(), self.environment.servers.cpu_s()
+
+
+@asynccontextmanager
+async def chat_environment(servers: Backend, setup: Setup) -> AsyncIterator[ChatEnvironment]:
+    """Two instances on an empty database, with their users."""
+    settings, module = setup.settings(servers.new_database(setup.database)), SLOWED if setup.slow else ()
+    async with environment(servers.servers, INSTANCES, ("chat", "ping"), settings=settings, module=module) as one:
+        await one.add_users(setup.users)
+        await asyncio.sleep(SHARDS_SETTLE_S)
+        yield ChatEnvironment(setup, one)
+
+
+def refuse(found: dict[str, Any], setup: Setup) -> None:
+    """An error is not counted as a slow answer: it ends the bench.
+
+    Except with a slow database and two-phase off, which shows what that leads to.
+    """
+    if setup.slow and setup.mode == "off":
+        return
+    if found["failures"]:
+        raise CannotRun(f"A user received what it should not have: {found['failures'][0]}.")
+    if strange := found["errors"].keys() - {"server_busy"}:
+        raise CannotRun(f"A user was refused with {sorted(strange)[0]}.")
+
+
 def quantities(found: Mapping[str, Any]) -> Quantities:
-    """What the users found, as figures."""
-    told = {name: float(value) for name, value in found.items() if name.endswith("_ms")}
-    if missing := [name for name, value in told.items() if isnan(value)]:
-        raise BenchError(f"No message got as far as {missing[0].rpartition('_p')[0]}.")
+    """What the users counted, as figures."""
+    figures = {name: float(value) for name, value in found.items() if name.endswith("_ms")}
+    if missing := [name for name, value in figures.items() if isnan(value)]:
+        raise CannotRun(f"No message got as far as {missing[0].rpartition('_p')[0]}.")
     sent = found["sent"]
-    for what in ("cpu_ms_per_1000", "redis_cpu_ms_per_1000", "backlog_max", "backlog_end", "duplicates", "inversions"):
-        told[what] = float(found[what])
-    for what in ("reorderByServerMsgId", "reorderByFrom"):
-        told[what] = float(found[what])
-    told["reorders"] = max(told["reorderByServerMsgId"], told["reorderByFrom"])
-    told["saved_share"] = found["saved_count"] / sent
-    told["arrived_share"] = found["arrived_count"] / sent
-    told["saved_per_s"] = found["saved_count"] / found["took_s"]
-    told["server_busy"] = float(found["server_busy"])
-    return told
+    counts = ("cpu_ms_per_1000", "redis_cpu_ms_per_1000", "backlog_max", "backlog_end", "duplicates", "inversions")
+    for name in (*counts, "reorderByServerMsgId", "reorderByFrom", "server_busy"):
+        figures[name] = float(found[name])
+    figures["reorders"] = max(figures["reorderByServerMsgId"], figures["reorderByFrom"])
+    figures["saved_share"] = found["saved_count"] / sent
+    figures["arrived_share"] = found["arrived_count"] / sent
+    figures["saved_per_s"] = found["saved_count"] / found["took_s"]
+    return figures
+
+
+# -- the highest rate ------------------------------------------------------------------------------
+
+
+async def find_max(servers: Backend, settings: Settings, on_step: OnStep) -> Quantities:
+    seconds = min(settings.seconds, 5.0)
+    setup = Setup(users=settings.users)
+    async with chat_environment(servers, setup) as chat:
+        sustained, rate = await climb(chat, settings.rate, seconds, on_step)
+    if not sustained:
+        raise CannotRun(f"{settings.rate:,.0f} messages a second are not sustained; begin with fewer.")
+    on_step(f"{rate * OVERLOAD:,.0f} messages a second, which is too many")
+    async with chat_environment(servers, replace(setup, max_backlog=SMALL_BACKLOG)) as chat:
+        over = await chat.run(rate * OVERLOAD, STEP_WARMUP_S, seconds, OVERLOAD_DRAIN_S)
+    return {"max_per_s": sustained, **overloaded(over, rate * OVERLOAD)}
+
+
+async def climb(
+    chat: ChatEnvironment, rate: float, seconds: float, on_step: OnStep, max_steps: int = MAX_STEPS
+) -> tuple[float, float]:
+    """The highest sustained rate, 0 if none was, and the next, which was not."""
+    sustained = 0.0
+    for _ in range(max_steps):
+        on_step(f"{rate:,.0f} messages a second")
+        if not is_sustained(await chat.run(rate, STEP_WARMUP_S, seconds, OVERLOAD_DRAIN_S), seconds):
+            break
+        sustained = rate
+        rate *= GROWTH
+    return sustained, rate
+
+
+def is_sustained(found: dict[str, Any], seconds: float) -> bool:
+    complete = found["saved_count"] == found["sent"] and not found["errors"] and not found["failures"]
+    return complete and found["took_s"] <= seconds + LATE_S
+
+
+def overloaded(found: dict[str, Any], rate: float) -> Quantities:
+    """`overload_worse` counts every message that is neither saved nor refused as promised; it should be 0."""
+    strange = sum(found["errors"].values()) - found["errors"].get("server_busy", 0)
+    unanswered = max(found["sent"] - found["saved_count"] - found["server_busy"], 0)
+    lost = max(found["accepted_count"] - found["saved_count"], 0)
+    disorder = found["duplicates"] + found["reorderByFrom"] + found["reorderByServerMsgId"]
+    return {
+        "overload_per_s": rate,
+        "overload_server_busy": float(found["server_busy"]),
+        "overload_saved": float(found["saved_count"]),
+        "overload_accepted_p99_ms": float(found["accepted_p99_ms"]),
+        "overload_worse": float(strange + unanswered + lost + disorder + len(found["failures"])),
+    }

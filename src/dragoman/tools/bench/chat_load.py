@@ -22,8 +22,8 @@ import jwt
 import msgspec
 from picows import WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
 
-from dragoman.tools.bench.load import percentile
-from dragoman.tools.bench.load_process import play
+from dragoman.tools.bench.measure import percentile
+from dragoman.tools.load_process import serve
 
 OPENING = 20
 OPEN_PATIENCE_S = 60.0
@@ -285,7 +285,7 @@ def chat_token(uid: int, secret: str, issuer: str) -> str:
 def main() -> None:
     all = Crowd()
     with suppress(KeyboardInterrupt):
-        play({"open": all.open, "pace": all.pace, "progress": all.progress, "result": all.result})
+        serve({"open": all.open, "pace": all.pace, "progress": all.progress, "result": all.result})
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""What `bench chat` concludes from its figures: plain names, ratios, tables, and whether it is as it should be."""
+"""The conclusions of `bench chat`: plain names, ratios, tables, and whether the targets are met."""
 
 from collections.abc import Iterator, Mapping
 
 from rich.table import Table
 
-from dragoman.tools.bench.report import Report, number, table
+from dragoman.tools.report import Report, number, table
 
 Figures = Mapping[str, float]
 
@@ -12,7 +12,7 @@ PLAIN = "sqlite_save_first"
 DATABASES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
 MODES = {"off": "off", "save_first": "save-first", "deliver_first": "deliver-first"}
 SHARES = ("p50", "p95", "p99")
-PATIENCE_MS, PINGS = 20.0, 10.0
+ACCEPTED_MS, PINGS = 20.0, 10.0
 LAG_MS = 1000.0
 SLOWDOWN = 1.5
 
@@ -35,7 +35,7 @@ def measured(figures: Figures) -> list[str]:
 
 
 def ratios(figures: Figures) -> dict[str, float]:
-    """What a message waits over what a PING does; a slow database over a fast one; the off path over two-phase."""
+    """The wait of a message over that of a PING; a slow database over a fast one; the off path over two-phase."""
     found: dict[str, float] = {}
     for db in DATABASES:
         accepted = figures.get(f"{db}_save_first_accepted_p99_ms")
@@ -62,7 +62,7 @@ def latency_table(figures: Figures, names: list[str], rate: float) -> Table:
             for what in ("accepted", "saved", "e2e")
         ]
         rows.append([title(name), *times, number(figures.get(f"{name}_save_lag_p99_ms"))])
-    columns = ["", "accepted ms", "saved ms", "at the receiver ms", "save lag p99"]
+    columns = ["", "accepted ms", "saved ms", "received ms", "save lag p99"]
     return table(f"{rate:,.0f} messages a second, two instances; p50 / p95 / p99 from when each was due", columns, rows)
 
 
@@ -80,8 +80,8 @@ def order_table(figures: Figures, names: list[str]) -> Table:
         ]
         for name in names
     ]
-    columns = ["", "saved", "busy", "twice / out of order", "backlog", "CPU ms", "Redis CPU ms", "PING p99"]
-    return table("what became of them; CPU of both instances, and of Redis, per 1,000 messages", columns, rows)
+    columns = ["", "saved", "busy", "duplicates / reorders", "backlog", "CPU ms", "Redis CPU ms", "PING p99"]
+    return table("outcome; CPU of both instances, and of Redis, per 1,000 messages", columns, rows)
 
 
 def title(name: str) -> str:
@@ -95,29 +95,30 @@ def notes(figures: Figures, found: Figures) -> Iterator[str]:
         yield verdict(figures)
     for db, shown in DATABASES.items():
         if (ratio := found.get(f"{db}_slow_accepted_p99")) is not None:
-            yield f"{shown} with 50 ms a commit: accepted p99 is {ratio:.2f} × that without (aim: {SLOWDOWN:g} ×)."
+            yield f"{shown} with 50 ms a commit: accepted p99 is {ratio:.2f} × that without (target: {SLOWDOWN:g} ×)."
         for kind, words in (("", ""), ("_slow", " with 50 ms a commit")):
             if (ratio := found.get(f"{db}{kind}_off_vs_accepted_p99")) is not None:
                 yield f"{shown}{words}: with two-phase off a sender waits {ratio:.1f} × as long for its receipt (p99)."
     if (most := figures.get("max_per_s")) is not None:
         worse = figures["overload_worse"]
         yield (
-            f"{most:,.0f} messages a second are kept up with. At {figures['overload_per_s']:,.0f} a second "
-            f"{figures['overload_server_busy']:,.0f} were told server_busy, {figures['overload_saved']:,.0f} saved, "
-            f"and {'nothing worse happened' if not worse else f'{worse:,.0f} times something worse happened'}."
+            f"{most:,.0f} messages a second are sustained. At {figures['overload_per_s']:,.0f} a second "
+            f"{figures['overload_server_busy']:,.0f} were refused with server_busy, {figures['overload_saved']:,.0f} "
+            f"were saved, and {worse:,.0f} were neither."
         )
 
 
 def verdict(figures: Figures) -> str:
     plain = {name.removeprefix(f"{PLAIN}_"): value for name, value in figures.items()}
-    allowed = max(PATIENCE_MS, PINGS * plain["ping_p99_ms"])
+    allowed = max(ACCEPTED_MS, PINGS * plain["ping_p99_ms"])
     met = {
-        f"accepted p99 {number(plain['accepted_p99_ms'])} ms (aim: {number(allowed)})": plain["accepted_p99_ms"]
+        f"accepted p99 {number(plain['accepted_p99_ms'])} ms (target: {number(allowed)})": plain["accepted_p99_ms"]
         <= allowed,
         f"{plain['saved_share']:.2%} saved": plain["saved_share"] == 1,
-        f"save lag p99 {number(plain['save_lag_p99_ms'])} ms (aim: {LAG_MS:,.0f})": plain["save_lag_p99_ms"] <= LAG_MS,
-        f"{plain['duplicates']:.0f} doubles, {plain['reorders']:.0f} reorders": not plain["duplicates"]
+        f"save lag p99 {number(plain['save_lag_p99_ms'])} ms (target: {LAG_MS:,.0f})": plain["save_lag_p99_ms"]
+        <= LAG_MS,
+        f"{plain['duplicates']:.0f} duplicates, {plain['reorders']:.0f} reorders": not plain["duplicates"]
         and not plain["reorders"],
     }
     missed = [words for words, is_met in met.items() if not is_met]
-    return f"As it should be: {'; '.join(met)}." if not missed else f"Not as it should be: {'; '.join(missed)}."
+    return f"Targets met: {'; '.join(met)}." if not missed else f"Targets missed: {'; '.join(missed)}."

@@ -1,4 +1,4 @@
-"""`dragoman bench`: how fast this is here, beside others in the same run. One command a bench."""
+"""`dragoman bench`: the speed on this machine, beside that of peers in the same run. One command a bench."""
 
 import os
 from dataclasses import replace
@@ -14,9 +14,8 @@ from dragoman.cli.settings import settings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dragoman.tools.bench.pressure.settings import Part
-    from dragoman.tools.bench.progress import OnStep
-    from dragoman.tools.bench.report import Report
+    from dragoman.tools.bench.mixed_load import Part
+    from dragoman.tools.report import OnStep, Report
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed, with peers beside us in the same run.")
 
@@ -28,14 +27,14 @@ ABUSE_SECONDS, QUICK_ABUSE_SECONDS = 4.0, 0.5
 
 JsonFile = Annotated[
     Path | None,
-    typer.Option("--json", metavar="FILE", help="Write the figures there as well.", show_default=False),
+    typer.Option("--json", metavar="FILE", help="Also write the results to this file.", show_default=False),
 ]
 Seconds = Annotated[
     float | None,
     typer.Option(
         min=0.01,
         max=60,
-        help=f"How long each measurement takes. [{SECONDS:g}, with --quick {QUICK_SECONDS:g}]",
+        help=f"Seconds of each measurement. [{SECONDS:g}, with --quick {QUICK_SECONDS:g}]",
         show_default=False,
     ),
 ]
@@ -44,7 +43,7 @@ LongSeconds = Annotated[
     typer.Option(
         min=0.1,
         max=600,
-        help=f"How long each measurement takes. [{LONG_SECONDS:g}, with --quick {QUICK_LONG_SECONDS:g}]",
+        help=f"Seconds of each measurement. [{LONG_SECONDS:g}, with --quick {QUICK_LONG_SECONDS:g}]",
         show_default=False,
     ),
 ]
@@ -53,11 +52,11 @@ Warmup = Annotated[
     typer.Option(
         min=0.0,
         max=600,
-        help=f"Seconds before each of them that do not count. [{WARMUP_S:g}, with --quick {QUICK_WARMUP_S:g}]",
+        help=f"Warm-up before each measurement, in seconds. [{WARMUP_S:g}, with --quick {QUICK_WARMUP_S:g}]",
         show_default=False,
     ),
 ]
-Quick = Annotated[bool, typer.Option("--quick", help="One short round instead of three: does it run at all?")]
+Quick = Annotated[bool, typer.Option("--quick", help="One short round instead of three, to see that it runs.")]
 
 
 @app.callback()
@@ -75,7 +74,7 @@ def store(
     ] = None,
     json: JsonFile = None,
 ) -> None:
-    """The Redis layer beside redis-py, and what one job costs in coordination, on Redis servers of its own."""
+    """The Redis layer beside redis-py, and the Redis cost of one job, on private Redis servers."""
     from dragoman.embedded.binary import find_server
     from dragoman.tools.bench import store as bench_store
 
@@ -97,16 +96,16 @@ def speech(
     ctx: typer.Context,
     seconds: LongSeconds = None,
     warmup: Warmup = None,
-    sessions: Annotated[int, typer.Option(min=1, max=15_000, help="Clients that speak.")] = 200,
-    nodes: Annotated[int, typer.Option(min=1, max=5_000, help="Nodes that answer at once.")] = 20,
-    queues: Annotated[bool, typer.Option("--queues/--no-queues", help="With task queues beside us.")] = True,
+    sessions: Annotated[int, typer.Option(min=1, max=15_000, help="Speech clients.")] = 200,
+    nodes: Annotated[int, typer.Option(min=1, max=5_000, help="Simulated nodes; they answer at once.")] = 20,
+    queues: Annotated[bool, typer.Option("--queues/--no-queues", help="Compare with task queues.")] = True,
     growth: Annotated[bool, typer.Option("--growth", help="Also with more nodes, and with more sessions.")] = False,
     scale_out: Annotated[bool, typer.Option("--scale-out", help="Also one instance against two.")] = False,
     idle: Annotated[bool, typer.Option("--idle", help="Also the memory of idle sessions.")] = False,
     quick: Quick = False,
     json: JsonFile = None,
 ) -> None:
-    """Whole jobs per second of one instance, beside the no-op tasks of task queues on the same Redis."""
+    """Complete jobs per second of one instance, beside the no-op tasks of task queues on the same Redis."""
     from dragoman.embedded.binary import find_server
     from dragoman.tools.bench import speech as bench_speech
 
@@ -170,7 +169,7 @@ def chat(
     postgres: Annotated[bool, typer.Option("--postgres", help="Also on PostgreSQL.")] = False,
     slow: Annotated[bool, typer.Option("--slow", help="Also with every commit slowed by 50 ms.")] = False,
     most: Annotated[
-        bool, typer.Option("--max", help="Also the highest rate that is kept up with, and what happens beyond it.")
+        bool, typer.Option("--max", help="Also the highest sustained rate, and what happens beyond it.")
     ] = False,
     quick: Quick = False,
     json: JsonFile = None,
@@ -178,7 +177,7 @@ def chat(
     """Messages of two instances at a steady rate: accepted, saved and received, timed from when each was due."""
     from dragoman.embedded.binary import find_server
     from dragoman.tools.bench import chat as bench_chat
-    from dragoman.tools.bench.chat_stage import MODES
+    from dragoman.tools.bench.chat import PATHS
 
     chosen = bench_chat.Settings(
         rate=rate,
@@ -186,7 +185,7 @@ def chat(
         warmup_s=(QUICK_WARMUP_S if quick else WARMUP_S) if warmup is None else warmup,
         rounds=QUICK_ROUNDS if quick else ROUNDS,
         users=users,
-        modes=MODES if modes else ("save_first",),
+        modes=PATHS if modes else ("save_first",),
         databases=("sqlite", "postgres") if postgres else ("sqlite",),
         slow=slow,
         max=most,
@@ -207,7 +206,7 @@ def abuse(
         typer.Option(
             min=0.1,
             max=600,
-            help=f"How long each attack goes on at least. [{ABUSE_SECONDS:g}, with --quick {QUICK_ABUSE_SECONDS:g}]",
+            help=f"Seconds of each attack, at least. [{ABUSE_SECONDS:g}, with --quick {QUICK_ABUSE_SECONDS:g}]",
             show_default=False,
         ),
     ] = None,
@@ -215,21 +214,21 @@ def abuse(
         list[str] | None,
         typer.Option(metavar="ATTACK", help="Only this attack; can be given more than once.", show_default=False),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Short, and with smaller crowds: does it run at all?")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Short and with fewer clients, to see that it runs.")] = False,
     json: JsonFile = None,
 ) -> None:
-    """What it costs a session and two chat users when others misbehave, and whether anything of it is left."""
+    """What healthy clients notice of attacks by others, and whether anything is left of the attacks."""
     from dragoman.embedded.binary import find_server
-    from dragoman.tools.bench.abuse import abuse as bench_abuse
-    from dragoman.tools.bench.abuse.attacks import BY_NAME
-    from dragoman.tools.bench.abuse.scene import QUICK, Scale
+    from dragoman.tools.bench.abuse import bench as bench_abuse
+    from dragoman.tools.bench.abuse.attack import QUICK, Scale
+    from dragoman.tools.bench.abuse.attacker import BY_NAME
 
     if unknown := [name for name in only or () if name not in BY_NAME]:
-        raise Failure(f"There is no attack {unknown[0]}; there are {', '.join(BY_NAME)}.", USAGE)
+        raise Failure(f"There is no attack {unknown[0]}; choose from {', '.join(BY_NAME)}.", USAGE)
     chosen = bench_abuse.Settings(
         seconds=seconds or (QUICK_ABUSE_SECONDS if quick else ABUSE_SECONDS),
         scale=QUICK if quick else Scale(),
-        aside=not quick,
+        give_way=not quick,
         only=tuple(only or ()),
     )
     server = settings(ctx).config.embedded.redis_server
@@ -245,29 +244,27 @@ def load(
     ctx: typer.Context,
     minutes: Annotated[
         float | None,
-        typer.Option(
-            min=0.01, max=600, help="How long half of everything lasts. [10, with --quick 0.1]", show_default=False
-        ),
+        typer.Option(min=0.01, max=600, help="Minutes of the part `half`. [10, with --quick 0.1]", show_default=False),
     ] = None,
     share: Annotated[
         float,
-        typer.Option(min=0.01, max=1, help="Of everything, if it is not to be half: the load needs CPU as well."),
+        typer.Option(min=0.01, max=1, help="The share for the part `half`; the load itself needs CPU too."),
     ] = 0.5,
     only: Annotated[
         str,
-        typer.Option(metavar="PARTS", help="Of sockets,messages,jobs,half,target,storm,above; all of them otherwise."),
+        typer.Option(metavar="PARTS", help="Only some of sockets,messages,jobs,half,target,storm,above."),
     ] = "",
-    instances: Annotated[int, typer.Option(min=1, max=16, help="Instances of all parts but the sockets.")] = 2,
+    instances: Annotated[int, typer.Option(min=1, max=16, help="Instances in all parts except `sockets`.")] = 2,
     first_rate: Annotated[
-        float, typer.Option(min=1, max=100_000, help="Messages per second to begin with.", show_default=True)
+        float, typer.Option(min=1, max=100_000, help="The first rate of messages per second.", show_default=True)
     ] = 800.0,
-    quick: Annotated[bool, typer.Option("--quick", help="Small numbers and short times: does it run at all?")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Small numbers and short times, to see that it runs.")] = False,
     json: JsonFile = None,
 ) -> None:
-    """The most of sockets, messages and jobs; all together; a storm of reconnects; and more than there is room for."""
+    """The most sockets, messages and jobs; all of them together; a storm of reconnects; and an overload."""
     from dragoman.embedded.binary import find_server
-    from dragoman.tools.bench.pressure import bench as bench_load
-    from dragoman.tools.bench.pressure.settings import QUICK, Settings
+    from dragoman.tools.bench import load as bench_load
+    from dragoman.tools.bench.mixed_load import QUICK, Settings
 
     chosen = replace(QUICK if quick else Settings(), parts=_parts(only), instances=instances)
     chosen = replace(
@@ -285,8 +282,8 @@ def load(
 
 
 def _parts(only: str) -> "tuple[Part, ...]":
-    """In the order in which one may need what another found, however they were named."""
-    from dragoman.tools.bench.pressure.settings import PARTS
+    """In the order of execution: some parts use the results of others."""
+    from dragoman.tools.bench.mixed_load import PARTS
 
     named = [name.strip() for name in only.split(",") if name.strip()]
     if unknown := [name for name in named if name not in PARTS]:
@@ -295,23 +292,23 @@ def _parts(only: str) -> "tuple[Part, ...]":
 
 
 def _report(measure: "Callable[[OnStep], Report]", steps: int, json: Path | None) -> None:
-    """Measure with a bar, show the tables, write the file; what goes wrong is one sentence."""
+    """Measure with a progress bar, show the tables, write the file; a failure is one sentence."""
     from dragoman.embedded.errors import EngineError
-    from dragoman.tools.bench.errors import BenchError
-    from dragoman.tools.bench.progress import bar
+    from dragoman.tools.processes import CannotRun
+    from dragoman.tools.report import progress_bar
 
     if json is not None and not _writable(json):
         raise Failure(f"--json names {json}, which cannot be written.", USAGE)
     try:
-        with bar(steps, output.console(stderr=True)) as on_step:
+        with progress_bar(steps, output.console(stderr=True)) as on_step:
             report = measure(on_step)
         report.show(output.console())
         if json is not None:
             report.write(json)
-    except (BenchError, EngineError) as error:
+    except (CannotRun, EngineError) as error:
         raise Failure(str(error)) from error
 
 
 def _writable(path: Path) -> bool:
-    """Asked before minutes are spent on what could then not be kept."""
+    """Checked before the measurement, which takes minutes."""
     return os.access(path, os.W_OK) if path.is_file() else not path.exists() and os.access(path.parent, os.W_OK)

@@ -4,14 +4,13 @@
     across   the session at one instance, the node at another: every job goes through an inbox
 
 Beside it, at the same time and as often, PING by a bare blocking socket: what a latency of ours is beyond a few of
-those, we added. After it, under the same load, PING back to back (`rapid`), which never lets Redis or itself fall
-asleep. The moment of the cut is in the turn id (`stamped_instance`), that of saying it in the trace id.
+those, we added. After it, under the same load, PING back to back (`rapid`), which never lets Redis or itself
+sleep. The moment of the cut is in the turn id (`instance_variants`), that of sending the utterance in the trace id.
 """
 
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from tempfile import TemporaryFile
 from typing import Literal
 
 import uvloop
@@ -19,13 +18,10 @@ from rich.table import Table
 
 from dragoman.embedded.binary import ServerBinary
 from dragoman.store.link import Address
-from dragoman.tools.bench.harness import Harness, harness
-from dragoman.tools.bench.instance_process import STAMPED
-from dragoman.tools.bench.load_process import LoadProcess
-from dragoman.tools.bench.progress import OnStep
-from dragoman.tools.bench.report import Report, number, table
-from dragoman.tools.bench.rounds import Case, Quantities, in_turns
-from dragoman.tools.bench.servers import Servers, running
+from dragoman.tools.bench.environment import SPEECH, Environment, Servers, environment, running
+from dragoman.tools.bench.instance_variants import STAMPED
+from dragoman.tools.bench.measure import Case, Quantities, in_turns
+from dragoman.tools.report import OnStep, Report, number, table
 
 Where = Literal["same", "across"]
 WHERE: tuple[Where, ...] = ("same", "across")
@@ -46,7 +42,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What the cases are measured on."""
+    """The context of the cases."""
 
     servers: Servers
     settings: Settings
@@ -71,35 +67,36 @@ def run(settings: Settings, binary: ServerBinary, on_step: OnStep) -> Report:
 def _case(where: Where) -> Case[Bench]:
     async def run(bench: Bench) -> Quantities:
         settings = bench.settings
-        async with harness(bench.servers, 1 if where == "same" else 2, STAMPED) as cast:
-            await cast.add_nodes(settings.nodes, at=cast.instances[-1:])
-            await cast.add_sessions(settings.sessions, at=cast.instances[:1])
-            return await _timed(cast, settings)
+        instances = 1 if where == "same" else 2
+        async with environment(bench.servers, instances, (*SPEECH, "ping"), module=STAMPED) as speech:
+            await speech.add_nodes(settings.nodes, at=speech.instances[-1:])
+            await speech.add_sessions(settings.sessions, at=speech.instances[:1])
+            return await _timed(speech, settings)
 
     return Case(where, f"{where}: cut to assigned", run)
 
 
-async def _timed(cast: Harness, settings: Settings) -> Quantities:
-    at = Address.parse(cast.servers.urls[0])
-    with TemporaryFile() as log, await LoadProcess.start("dragoman.tools.bench.ping_load", log) as pinger:
-        await cast.pace(settings.per_s)
-        await asyncio.sleep(settings.warmup_s)
-        await pinger.act("time", host=at.host, port=at.port, per_s=settings.per_s)
-        await cast.fleet.act("time")
-        used = await cast.measure(settings.seconds)
-        jobs, pings = await cast.fleet.act("times"), await pinger.act("times")
-        await pinger.act("time", host=at.host, port=at.port, per_s=BACK_TO_BACK)
-        await asyncio.sleep(settings.seconds * RAPID_SHARE)
-        rapid = await pinger.act("times")
-        await cast.rest()
+async def _timed(speech: Environment, settings: Settings) -> Quantities:
+    redis, loads = Address.parse(speech.servers.urls[0]), speech.loads
+    nodes, pinger = loads["nodes"], loads["ping"]
+    await loads["speakers"].call("pace", per_s=settings.per_s)
+    await asyncio.sleep(settings.warmup_s)
+    await pinger.call("time", host=redis.host, port=redis.port, per_s=settings.per_s)
+    await nodes.call("time")
+    used = await speech.measure(settings.seconds)
+    jobs, pings = await nodes.call("times"), await pinger.call("times")
+    await pinger.call("time", host=redis.host, port=redis.port, per_s=BACK_TO_BACK)
+    await asyncio.sleep(settings.seconds * RAPID_SHARE)
+    rapid = await pinger.call("times")
+    await speech.finish_speech()
     found = {"per_s": used.per_s, "cpu_ms": used.cpu_ms_per_job}
-    timed = {"cut": jobs["cut"], "said": jobs["said"], "ping": pings["ping"], "rapid_ping": rapid["ping"]}
+    timed = {"cut": jobs["cut"], "said": jobs["sent"], "ping": pings["ping"], "rapid_ping": rapid["ping"]}
     for name, times in timed.items():
         found |= {f"{name}_{share}": value for share, value in times.items()}
     return found
 
 
-# -- what is concluded ---------------------------------------------------------------------------
+# -- conclusions ---------------------------------------------------------------------------------
 
 
 def ratios(figures: Mapping[str, float]) -> dict[str, float]:

@@ -23,7 +23,7 @@ from typing import Any
 from dragoman.connection import Backoff
 from dragoman.tools.bench.chat_load import FIRST_UID, chat_token
 from dragoman.tools.bench.idle_socket import IdleSocket, State
-from dragoman.tools.bench.load_process import play
+from dragoman.tools.load_process import serve
 
 IDLE_UID = FIRST_UID + 10_000_000  # nobody who writes writes to these
 EVENTS = 256  # handled at a time: the bench is to be answered in between
@@ -261,7 +261,7 @@ def main() -> None:
         return await all().count()
 
     os.nice(NICE)
-    play({"open": open, "drop": drop, "count": count})
+    serve({"open": open, "drop": drop, "count": count})
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ from dragoman.store.jobs import Binding, Jobs
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.reservations import Given, Reservations
-from dragoman.tools.bench.errors import BenchError
-from dragoman.tools.bench.load import Going
+from dragoman.tools.bench.measure import Going
+from dragoman.tools.processes import CannotRun
 
 NODES = 20
 SLOTS = 4096  # more than there are callers: whether a node is full is not the question here
@@ -101,7 +101,7 @@ class JobLife:
 
     def _expect(self, reply: object, wanted: object) -> None:
         if reply != wanted:
-            raise BenchError(f"Redis answered a step of {self._job} with {reply!r} instead of {wanted!r}.")
+            raise CannotRun(f"Redis answered a step of {self._job} with {reply!r} instead of {wanted!r}.")
 
 
 async def live(life: JobLife, going: Going, waits_s: list[float]) -> int:

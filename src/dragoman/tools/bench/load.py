@@ -1,71 +1,177 @@
-"""Closed-loop load: so many callers, each asking again as soon as it was answered, for so many seconds.
+"""`dragoman bench load`: the most of everything, alone and together, and what happens beyond that.
 
-A caller is a coroutine that makes at least one call, goes on while `going.on`, and returns how many it made. The loop
-is its own, so that nothing of ours stands between the measured call and the clock. What is under way when the time is
-up is waited for and counted: calls and seconds are those of the whole.
+    sockets, messages, jobs   the most of each alone
+    half                      half of each together, for minutes             `mixed_load`
+    target                    10,000 sockets, 2,000 messages/s, 200 jobs/s   `mixed_load`
+    storm                     10,000 sockets closed at once, and back        `overload`
+    above                     far more than the most, then less again        `overload`
+
+Every client counts what it asked for and the outcome. The parts run one after the other, each on instances of its own;
+a part that needs the result of another uses it, or a usual value if the other was left out.
 """
 
 import asyncio
-import gc
-import math
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
-from time import perf_counter, process_time
+import resource
+from dataclasses import replace
 from typing import Any
 
-# Past the time a load was to take; what is still unanswered then will not be answered.
-PATIENCE_S = 30.0
+import uvloop
+
+from dragoman.embedded.binary import ServerBinary
+from dragoman.instance.open_files import raise_file_limit
+from dragoman.tools.bench import overload
+from dragoman.tools.bench.chat import Setup, chat_environment, climb
+from dragoman.tools.bench.environment import Backend, backend, environment
+from dragoman.tools.bench.load_tables import conclude
+from dragoman.tools.bench.measure import Quantities
+from dragoman.tools.bench.mixed_load import Mix, Part, Settings, load_environment, run_mix, sampling
+from dragoman.tools.bench.overload import STORMS, storm
+from dragoman.tools.processes import CannotRun
+from dragoman.tools.report import OnStep, Report
+
+SPARE_FILES = 300  # of a process with many sockets, for everything else
 
 
-class Going:
-    """Whether to ask once more."""
-
-    __slots__ = ("on",)
-
-    def __init__(self) -> None:
-        self.on = True
-
-    def stop(self) -> None:
-        self.on = False
-
-
-Body = Callable[[int, Going], Coroutine[Any, Any, int]]
-"""One caller: given its number, it calls while it goes on, once at least; returns its calls."""
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    calls: int
-    seconds: float
-    client_cpu_s: float
-
-    @property
-    def per_s(self) -> float:
-        return self.calls / self.seconds
-
-    def us_each(self, cpu_s: float) -> float:
-        return cpu_s / self.calls * 1e6
+async def max_sockets(servers: Backend, settings: Settings, on_step: OnStep) -> Quantities:
+    """As many as the files of one process allow, or as were asked for; first of speech, then of chat."""
+    found: Quantities = {}
+    for kind in ("speech", "chat"):
+        on_step(f"{settings.max_sockets:,} idle sockets of {kind}")
+        async with load_environment(servers, 1) as running:
+            await running.add_idle(*_of(kind, 1))  # the cost of only the first one is not counted
+            before = running.rss_bytes()
+            await running.add_idle(*_of(kind, settings.max_sockets))
+            async with sampling(running) as samples:
+                await asyncio.sleep(settings.hold_s)
+            counts = await running.loads["idle"].call("count")
+            found |= {
+                f"{kind}_held": counts["open"],
+                f"{kind}_kb": (samples.rss[-1][1] - before) / max(counts["open"], 1) / 1024,
+                f"{kind}_refused": sum(counts["refused"].values()),
+                f"{kind}_closed": sum(counts["closed"].values()),
+                f"{kind}_lag_p99_ms": samples.lag_p99_ms,
+                f"{kind}_cpu_share": samples.cpu_share,
+            }
+    return found
 
 
-async def drive(body: Body, callers: int, seconds: float) -> Load:
-    """Run the load. The first caller that fails ends it, with its error."""
-    going = Going()
-    # Garbage of the measurement before is not charged to this one.
-    gc.collect()
-    started, cpu = perf_counter(), process_time()
-    timer = asyncio.get_running_loop().call_later(seconds, going.stop)
-    try:
-        async with asyncio.timeout(seconds + PATIENCE_S), asyncio.TaskGroup() as group:
-            tasks = [group.create_task(body(caller, going)) for caller in range(callers)]
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    finally:
-        timer.cancel()
-    return Load(sum(task.result() for task in tasks), perf_counter() - started, process_time() - cpu)
+def _of(kind: str, count: int) -> tuple[int, int]:
+    return (count, 0) if kind == "speech" else (0, count)
 
 
-def percentile(sorted_values: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of all are not above."""
-    if not sorted_values:
-        raise ValueError("no values, no percentile")
-    return sorted_values[max(math.ceil(share * len(sorted_values)), 1) - 1]
+async def max_messages(servers: Backend, settings: Settings, on_step: OnStep) -> Quantities:
+    """Rates rise by a quarter until one is not sustained, as in `bench chat --max`."""
+    async with chat_environment(servers, Setup(users=settings.users)) as chat:
+        sustained, beyond = await climb(chat, settings.first_rate, settings.seconds / 2, on_step, settings.max_steps)
+    if not sustained:
+        raise CannotRun(f"{beyond:,.0f} messages a second are not sustained; see --first-rate.")
+    return {"max_per_s": sustained, "beyond_per_s": beyond}
+
+
+async def max_jobs(servers: Backend, settings: Settings, on_step: OnStep) -> Quantities:
+    """Every session sends an utterance as soon as the last is answered."""
+    on_step("as many jobs as possible")
+    async with environment(servers.servers, settings.instances) as speech:
+        await speech.add_nodes(settings.nodes)
+        await speech.add_sessions(settings.sessions)
+        await speech.loads["speakers"].call("loop")
+        await asyncio.sleep(settings.warmup_s)
+        used = await speech.measure(settings.seconds)
+        await speech.finish_speech()
+    return {"max_per_s": used.per_s, "cpu_ms": used.cpu_ms_per_job}
+
+
+TARGET_SECONDS = 2.5  # measurements long
+_STEPS: dict[Part, int] = {
+    "sockets": 2,
+    "messages": 0,  # as many as it takes
+    "jobs": 1,
+    "half": 1,
+    "target": 1,
+    "storm": 1,  # and each of the storms
+    "above": 3,
+}
+
+
+def steps(settings: Settings) -> int:
+    rates = settings.max_steps if "messages" in settings.parts else 0
+    storms = settings.storms * len(STORMS) if "storm" in settings.parts else 0
+    return sum(_STEPS[part] for part in settings.parts) + rates + storms
+
+
+def run(settings: Settings, binary: ServerBinary, on_step: OnStep) -> Report:
+    raise_file_limit(settings.max_sockets)
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    settings, notes = fitting(settings, files if files != resource.RLIM_INFINITY else settings.max_sockets * 2)
+    shown: dict[str, Any] = {name: getattr(settings, name) for name in settings.__slots__}
+    report = Report(shown | {"redis": str(binary), "open_files": files}, notes=notes)
+    with backend(binary) as servers:
+        uvloop.run(_run(report, servers, settings, on_step))
+    return report
+
+
+def fitting(settings: Settings, files: int) -> tuple[Settings, list[str]]:
+    """What the files of one process allow, and a word for each part that gets less than it asked for, or nothing."""
+    room = files - SPARE_FILES
+    notes, parts = list[str](), list[Part]()
+    for part in settings.parts:
+        wanted = {"target": settings.target_sockets, "storm": settings.storm_sockets}.get(part, 0)
+        if wanted <= room:
+            parts.append(part)
+        else:
+            notes.append(f"Left out: {part}, {wanted:,} sockets are more than {files:,} open files allow (ulimit -Hn).")
+    if "sockets" in parts and settings.max_sockets > room:
+        notes.append(f"Sockets: {files:,} open files a process (ulimit -Hn) allow no more than {room:,}.")
+    if not parts:
+        raise CannotRun(notes[0])
+    return replace(settings, parts=tuple(parts), max_sockets=min(settings.max_sockets, room)), notes
+
+
+async def _run(report: Report, servers: Backend, settings: Settings, on_step: OnStep) -> None:
+    for part in settings.parts:
+        found = await _part(part, servers, settings, report.figures, on_step)
+        report.figures |= {f"{part}_{name}": float(value) for name, value in found.items()}
+    conclude(report, settings.parts)
+
+
+async def _part(
+    part: Part, servers: Backend, settings: Settings, known: dict[str, float], on_step: OnStep
+) -> Quantities:
+    sockets = known.get("sockets_speech_held", settings.usual_sockets)
+    messages = known.get("messages_max_per_s", settings.usual_messages_per_s)
+    jobs = known.get("jobs_max_per_s", settings.usual_jobs_per_s)
+    match part:
+        case "sockets":
+            return await max_sockets(servers, settings, on_step)
+        case "messages":
+            return await max_messages(servers, settings, on_step)
+        case "jobs":
+            return await max_jobs(servers, settings, on_step)
+        case "half":
+            share = settings.share
+            return await _mixed(servers, settings, Mix(int(sockets * share), messages * share, jobs * share), on_step)
+        case "target":
+            wanted = Mix(settings.target_sockets, settings.target_messages_per_s, settings.target_jobs_per_s)
+            return await _mixed(servers, settings, wanted, on_step, settings.seconds * TARGET_SECONDS)
+        case "storm":
+            return await storm(servers, settings, on_step)
+        case "above":
+            return await _above(servers, settings, messages, jobs, on_step)
+
+
+async def _mixed(
+    servers: Backend, settings: Settings, mix: Mix, on_step: OnStep, seconds: float | None = None
+) -> Quantities:
+    on_step(str(mix))
+    asked = {"sockets": mix.sockets, "messages_per_s": mix.messages_per_s, "jobs_per_s": mix.jobs_per_s}
+    return asked | await run_mix(servers, settings, mix, seconds or settings.minutes * 60)
+
+
+async def _above(servers: Backend, settings: Settings, messages: float, jobs: float, on_step: OnStep) -> Quantities:
+    found: Quantities = {}
+    chat = await overload.chat(servers, settings, messages, on_step)
+    speech = await overload.speech(servers, settings, jobs, on_step)
+    fleet = await overload.fleet(servers, settings, on_step)
+    for name, quantities in (("chat", chat), ("speech", speech), ("fleet", fleet)):
+        found |= {f"{name}_{what}": value for what, value in quantities.items()}
+    return found

@@ -10,18 +10,16 @@ from statistics import median
 from typing import Any
 
 from dragoman import logs
-from dragoman.embedded.engine import free_port
 from dragoman.instance.instance import Instance
 from dragoman.protocol.peer import Assign, CancelJob
 from dragoman.services.speech.job_request import JobRequest
 from dragoman.store.inbox import Push
-from dragoman.tools.bench.errors import BenchError
-from dragoman.tools.bench.fleet_load import Fleet
-from dragoman.tools.bench.instance_process import configured
-from dragoman.tools.bench.load_process import play
-from dragoman.tools.bench.speaker_load import Speakers
+from dragoman.tools.bench.environment import configured
+from dragoman.tools.bench.speech_load import NodeLoad, SpeechLoad
+from dragoman.tools.load_process import serve
+from dragoman.tools.processes import CannotRun
 
-PATIENCE_S = 10.0
+DRAIN_TIMEOUT_S = 10.0
 
 
 class Probe:
@@ -48,25 +46,25 @@ class Probe:
 
 async def measure(redis_url: str, jobs: int) -> dict[str, Any]:
     logs.configure("error", "json")
-    config = configured(redis_url, "bench-round-trips", "bench", free_port())
+    config = configured(redis_url, "bench-round-trips", 1)
     instance = await Instance.start(config)
     try:
         url = f"ws://127.0.0.1:{config.server.port}"
-        fleet, speakers = Fleet(), Speakers()
-        await fleet.open([url], 1, 4, ["es"])
+        nodes, speakers = NodeLoad(), SpeechLoad()
+        await nodes.open([url], 1, 4, ["es"])
         await speakers.open([url], 1, ["es"])
         probe = Probe(instance)
         for _ in range(jobs):
-            speakers.sessions[0].say()
+            speakers.sessions[0].send()
             await speakers.rest()
             # What follows a result (slot back, released) is written before the next job begins.
-            await instance.services.dispatcher.drained(PATIENCE_S)
+            await instance.services.dispatcher.drained(DRAIN_TIMEOUT_S)
         if len(probe.counts) != jobs:
-            raise BenchError(f"of {jobs} jobs, {len(probe.counts)} were assigned")
+            raise CannotRun(f"of {jobs} jobs, {len(probe.counts)} were assigned")
         return {"before_assign": median(probe.counts)}
     finally:
         await instance.stop()
 
 
 if __name__ == "__main__":
-    play({"measure": measure})
+    serve({"measure": measure})

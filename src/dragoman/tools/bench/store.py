@@ -1,13 +1,14 @@
-"""`dragoman bench store`: our Redis layer beside redis-py, coredis and valkey-glide, and what a job costs.
+"""`dragoman bench store`: our Redis layer beside redis-py, coredis and valkey-glide, and the cost of a job.
 
     command   SET and GET by turns
     script    a small script
     reserve   a larger one, most of which is the server's own work; at 1,000 callers only
     call      one GET at a time by one caller, timed, beside PING by a bare socket
-    job       all that one job asks of Redis (see `job_life`)
+    job       everything that one job asks of Redis (see `job_life`)
 
 With 1, 100 and 1,000 callers, on a single server and on a Cluster (there beside redis-py only). All clients run in this
-process, on the same loop, over TCP; CPU time includes the threads of a client.
+process, on the same loop, over TCP; CPU time includes the threads of a client. Answers are checked: a client that is
+refused quickly is not fast.
 """
 
 import asyncio
@@ -15,31 +16,87 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
+from time import perf_counter
 from typing import Any
 
 import uvloop
 
 from dragoman.embedded.binary import ServerBinary
 from dragoman.store.errors import StoreError
+from dragoman.store.instances import RENEW_IF_EQUAL
 from dragoman.store.keys import Keys
 from dragoman.store.link import Address
 from dragoman.store.redis import Redis, connect
-from dragoman.tools.bench import multiplexing_clients, redis_py
-from dragoman.tools.bench.errors import BenchError
-from dragoman.tools.bench.job_life import JobLife, live, round_trips
-from dragoman.tools.bench.load import Body, Going, drive
-from dragoman.tools.bench.ping import latency, ping
-from dragoman.tools.bench.progress import OnStep
-from dragoman.tools.bench.redis_py import Client
-from dragoman.tools.bench.report import Report
-from dragoman.tools.bench.rounds import Case, Findings, Quantities, in_turns
-from dragoman.tools.bench.servers import Mode, Servers, running
+from dragoman.store.reservations import RELEASE_SLOT, RESERVE_SLOT
+from dragoman.tools.bench.environment import Mode, Servers, running
+from dragoman.tools.bench.job_life import NODES, RESERVATION_TTL_MS, SLOTS, JobLife, live, round_trips
+from dragoman.tools.bench.measure import Body, Case, Findings, Going, Quantities, drive, in_turns, latency
+from dragoman.tools.bench.ping import ping
+from dragoman.tools.bench.redis_clients import (
+    CONNECTIONS,
+    MULTIPLEXING,
+    Client,
+    connect_multiplexing,
+    connect_redis_py,
+    releases,
+)
 from dragoman.tools.bench.store_tables import CALLERS, OURS, PEER, PEERS, conclude
-from dragoman.tools.bench.store_workloads import SCRIPTS, commands, one_by_one, reserves, scripts
+from dragoman.tools.processes import CannotRun
+from dragoman.tools.report import OnStep, Report
 
 CALL_SHARE = 0.3  # of the time of a measurement: a latency needs less
 WARM_UP_S = 0.1
-CONNECT_PATIENCE_S = 15.0
+CONNECT_TIMEOUT_S = 15.0
+
+SCRIPTS = (RENEW_IF_EQUAL, RESERVE_SLOT, RELEASE_SLOT)
+VALUE = b"x" * 64
+OWNER_TTL_MS = 45_000
+
+
+async def commands(client: Client, caller: int, going: Going) -> int:
+    """SET and GET by turns."""
+    key, calls = f"bench:command:{caller}", 0
+    while going.on or not calls:
+        await client.call("SET", key, VALUE)
+        if await client.call("GET", key) != VALUE:
+            raise CannotRun(f"GET {key} did not answer what had been SET.")
+        calls += 2
+    return calls
+
+
+async def scripts(client: Client, caller: int, going: Going) -> int:
+    """A small script: an owner key renewed while it is ours."""
+    key, owner, calls = f"bench:owner:{caller}", f"instance-{caller}", 0
+    await client.call("SET", key, owner)
+    while going.on or not calls:
+        if await RENEW_IF_EQUAL(client, key=key, value=owner, ttl=OWNER_TTL_MS) != b"OK":
+            raise CannotRun(f"{key} was not renewed.")
+        calls += 1
+    return calls
+
+
+async def reserves(client: Client, caller: int, going: Going) -> int:
+    """Two larger scripts: a slot of a node taken and given back."""
+    key, job, calls = f"bench:{{node:{caller % NODES}}}:reserved", f"job-{caller}", 0
+    while going.on or not calls:
+        if await RESERVE_SLOT(client, reserved=key, job=job, ttl=RESERVATION_TTL_MS, limit=SLOTS) != b"OK":
+            raise CannotRun(f"No slot of {key} was given.")
+        if await RELEASE_SLOT(client, reserved=key, job=job, limit=SLOTS) != b"OK":
+            raise CannotRun(f"No slot of {key} was taken back.")
+        calls += 2
+    return calls
+
+
+async def one_by_one(client: Client, seconds: float) -> Quantities:
+    """One caller, one GET at a time, each timed."""
+    key, taken_s = "bench:call", list[float]()
+    await client.call("SET", key, VALUE)
+    until = perf_counter() + seconds
+    while (asked := perf_counter()) < until or not taken_s:
+        await client.call("GET", key)
+        taken_s.append(perf_counter() - asked)
+    return latency(taken_s)
+
 
 Workload = Callable[[Client, int, Going], Coroutine[Any, Any, int]]
 
@@ -59,7 +116,7 @@ class Settings:
 
 @dataclass(slots=True)
 class Bench:
-    """What the cases are measured on."""
+    """The context of the cases."""
 
     servers: Servers
     seconds: float
@@ -72,7 +129,7 @@ class Bench:
         if who == OURS:
             return self.ours
         if who not in self.peers:
-            raise BenchError(self.missing.get(who, "it is not there"))
+            raise CannotRun(self.missing.get(who, "it is not there"))
         return self.peers[who]
 
     async def load(self, body: Body, callers: int) -> Quantities:
@@ -102,7 +159,7 @@ def run(settings: Settings, binary: ServerBinary, on_step: OnStep) -> Report:
             "callers": list(CALLERS),
             "server": str(binary),
             "loop": f"uvloop {version('uvloop')}",
-            "peers": {redis_py.NAME: redis_py.release(), **multiplexing_clients.releases()},
+            "peers": releases(),
         }
     )
     left_out: dict[str, str] = {}
@@ -111,7 +168,7 @@ def run(settings: Settings, binary: ServerBinary, on_step: OnStep) -> Report:
             try:
                 findings = runner.run(_measure(servers, settings, on_step))
             except (StoreError, TimeoutError) as error:
-                raise BenchError(f"Redis ({mode}) failed the bench: {str(error) or 'no answer in time'}.") from error
+                raise CannotRun(f"Redis ({mode}) failed the bench: {str(error) or 'no answer in time'}.") from error
         report.figures |= findings.figures
         left_out |= findings.left_out
     conclude(report, settings.modes, left_out)
@@ -134,7 +191,7 @@ async def _connected(servers: Servers, seconds: float) -> AsyncIterator[Bench]:
     ours = await connect(servers.urls, cluster=servers.clustered, name="dragoman-bench")
     bench = Bench(servers, seconds, Keys("bench"), ours)
     try:
-        async with asyncio.timeout(CONNECT_PATIENCE_S):
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
             await ours.wait_connected()
         for who in peers_of(servers.mode):
             try:
@@ -150,12 +207,12 @@ async def _connected(servers: Servers, seconds: float) -> AsyncIterator[Bench]:
 
 async def _peer_client(who: str, servers: Servers) -> Client:
     if who == PEER:
-        return await redis_py.connect(servers.urls, cluster=servers.clustered, scripts=SCRIPTS)
-    return await multiplexing_clients.connect(who, servers.urls, SCRIPTS)
+        return await connect_redis_py(servers.urls, cluster=servers.clustered, scripts=SCRIPTS)
+    return await connect_multiplexing(who, servers.urls, SCRIPTS)
 
 
 def peers_of(mode: Mode) -> tuple[str, ...]:
-    return (PEER, *multiplexing_clients.NAMES) if mode == "single" else (PEER,)
+    return (PEER, *MULTIPLEXING) if mode == "single" else (PEER,)
 
 
 async def _warm_up(bench: Bench) -> None:
@@ -163,7 +220,7 @@ async def _warm_up(bench: Bench) -> None:
     shortly = replace(bench, seconds=min(WARM_UP_S, bench.seconds))
     for who in (OURS, *peers_of(bench.servers.mode)):
         for name, (workload, _) in WORKLOADS.items():
-            warm = _load(bench.servers.mode, name, workload, redis_py.CONNECTIONS, who)
+            warm = _load(bench.servers.mode, name, workload, CONNECTIONS, who)
             # A peer that fails here fails again where it is measured, and is left out there.
             await in_turns([warm], shortly, rounds=1)
 
@@ -172,7 +229,7 @@ async def _warm_up(bench: Bench) -> None:
 
 
 def cases(mode: Mode) -> list[Case[Bench]]:
-    """Who is compared stands side by side."""
+    """Compared cases stand side by side."""
 
     async def pinged(bench: Bench) -> Quantities:
         at = Address.parse(bench.servers.urls[0])

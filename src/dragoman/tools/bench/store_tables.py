@@ -4,13 +4,12 @@ from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
-from dragoman.tools.bench.multiplexing_clients import NAMES
-from dragoman.tools.bench.redis_py import NAME
-from dragoman.tools.bench.report import Report, number, table
-from dragoman.tools.bench.servers import Mode
+from dragoman.tools.bench.environment import Mode
+from dragoman.tools.bench.redis_clients import MULTIPLEXING, REDIS_PY
+from dragoman.tools.report import Report, number, table
 
 OURS, PEER = "dragoman", "redis_py"
-PEERS = {PEER: NAME, **NAMES}  # as they are shown, by the name in figures
+PEERS = {PEER: REDIS_PY, **MULTIPLEXING}  # as they are shown, by the name in figures
 CALLERS = (1, 100, 1000)
 MOST = CALLERS[-1]
 COMPARED = tuple(
@@ -72,8 +71,8 @@ def calls_table(mode: Mode, figures: Figures, found: Figures) -> Table:
                     *(number(figures.get(f"{who}_{cpu}_us")) for cpu in ("client", "server") for who in (ours, peer)),
                 ]
             )
-    columns = ["calls, callers", "Dragoman/s", f"{NAME}/s", "ratio"]
-    columns += ["client µs", f"({NAME})", "server µs", f"({NAME})"]
+    columns = ["calls, callers", "Dragoman/s", f"{REDIS_PY}/s", "ratio"]
+    columns += ["client µs", f"({REDIS_PY})", "server µs", f"({REDIS_PY})"]
     return table(f"{mode}: calls per second, and the CPU time of one on either side", columns, rows)
 
 
@@ -122,7 +121,7 @@ def missing(left_out: Mapping[str, str]) -> list[str]:
 def verdict(found: Figures) -> str:
     parts = [f"{name.split('_')[0]} {name.split('_')[1]} {found[name]:.1f} ×" for name in COMPARED if name in found]
     if SMALLEST in found:
-        return f"With {MOST:,} callers at least {found[SMALLEST]:.1f} × {NAME} ({', '.join(parts)})."
+        return f"With {MOST:,} callers at least {found[SMALLEST]:.1f} × {REDIS_PY} ({', '.join(parts)})."
     if parts:
-        return f"With {MOST:,} callers, beside {NAME}: {', '.join(parts)}; the rest was not measured."
-    return f"There is nothing to compare: {NAME} was left out."
+        return f"With {MOST:,} callers, beside {REDIS_PY}: {', '.join(parts)}; the rest was not measured."
+    return f"There is nothing to compare: {REDIS_PY} was left out."

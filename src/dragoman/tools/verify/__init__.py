@@ -1,7 +1,26 @@
-"""What `dragoman verify` is made of: load, faults, and a verdict over what clients were told.
+"""The parts of `dragoman verify`: load, faults, and a verdict over what was promised to clients.
 
-crowds        people who chat and speak through the SDKs; a ledger each of what they were told
-recording_node  nodes that write down every job they are given
-facts         what the stores hold when all is at rest
-check         pure: ledgers, recordings and facts in, every broken promise out, in words
+clients         chat users and speakers that use the SDKs, and the ledgers of what they were promised
+recording_node  nodes that record every job they get
+facts           what the stores have when everything is at rest
+check           pure: ledgers, recordings and facts in, every broken promise out, as sentences
+
+The names of the faults are here, apart from the faults themselves, so that a help text is fast.
 """
+
+HEALTHY = "none"
+
+TITLES = {
+    HEALTHY: "no fault",
+    "node-kill": "node killed -9",
+    "instance-kill": "instance killed -9",
+    "instance-pause": "instance paused past its presence",
+    "redis-kill": "Redis killed -9, fsync always",
+    "redis-kill-everysec": "Redis killed -9, fsync every second",
+    "master-kill": "Cluster master killed -9",
+    "database-stop": "database stopped and started",
+    "link-cut": "link to Redis cut",
+    "link-stall": "link to Redis stalled",
+    "receiver-flap": "receivers reconnecting",
+    "slow-reader": "slow readers",
+}

@@ -110,11 +110,11 @@ class Entry:
     saved_at: float | None = None
     ids: list[int] = field(default_factory=list)  # every serverMsgId it was told, the last one counts
     failed: str | None = None
-    told_by_receiver: set[str] = field(default_factory=set)
+    receipts: set[str] = field(default_factory=set)
     answers: Answers = field(default_factory=Answers)
 
     @property
-    def told_at(self) -> float | None:
+    def promised_at(self) -> float | None:
         """When its sender was first promised something: accepted, or saved where nobody told accepted before."""
         return self.saved_at if self.accepted_at is None else self.accepted_at
 
@@ -126,7 +126,7 @@ class Arrival:
     at: float
 
 
-Forgiven = Callable[[Entry], bool]
+Tolerated = Callable[[Entry], bool]
 Order = Literal["sent", "accepted"]
 
 
@@ -137,7 +137,7 @@ def nothing(entry: Entry) -> bool:
 class ChatLedger:
     def __init__(self, before: "ChatLedger | None" = None) -> None:
         self.entries: dict[Name, Entry] = {}
-        self.arrivals: dict[int, list[Arrival]] = defaultdict(list)  # by receiver, doubles included
+        self.arrivals: dict[int, list[Arrival]] = defaultdict(list)  # by receiver, duplicates included
         self.acknowledged_at: dict[tuple[int, int], float] = {}  # (receiver, serverMsgId)
         self.connected: list[tuple[int, float]] = []  # who has a connection, from when on
         self.doubtful: set[tuple[int, int]] = (
@@ -177,7 +177,7 @@ class ChatLedger:
 
     def receipt(self, sender: int, client_msg_id: str, what: str) -> None:
         """Delivered or read, as the sender was told."""
-        self._entry(sender, client_msg_id).told_by_receiver.add(what)
+        self._entry(sender, client_msg_id).receipts.add(what)
 
     def requested(self, sender: int, client_msg_id: str, connection: int) -> None:
         """A SINGLE_CHAT is written to this connection of its sender; connections are numbered."""
@@ -210,29 +210,31 @@ class ChatLedger:
         home = self._home_of_id.get((receiver, id), self)
         home.acknowledged_at.setdefault((receiver, id), time.monotonic())
 
-    def connection_lost(self, receiver: int, last_heard_at: float, grace_s: float = ACK_GRACE_S) -> None:
+    def connection_lost(self, receiver: int, last_received_at: float, grace_s: float = ACK_GRACE_S) -> None:
         """What was acknowledged after the server was last heard may never have been read."""
         for home in {id(one): one for one in (self, *self._home.values())}.values():
             home.doubtful |= {
-                key for key, at in home.acknowledged_at.items() if key[0] == receiver and at >= last_heard_at - grace_s
+                key
+                for key, at in home.acknowledged_at.items()
+                if key[0] == receiver and at >= last_received_at - grace_s
             }
 
     # -- counted -----------------------------------------------------------------------------------
 
     def first_sights(self, receiver: int) -> list[Arrival]:
-        """Without doubles, in the order of coming."""
+        """Without duplicates, in the order of coming."""
         first: dict[int, Arrival] = {}
         for one in self.arrivals[receiver]:
             first.setdefault(one.id, one)
         return list(first.values())
 
     @property
-    def told(self) -> int:
+    def promised(self) -> int:
         """Messages whose senders were promised something: accepted, or saved where that is the only word."""
-        return self.count(lambda entry: entry.told_at is not None)
+        return self.count(lambda entry: entry.promised_at is not None)
 
     @property
-    def doubles(self) -> int:
+    def duplicates(self) -> int:
         """Arrivals of what had arrived: allowed until it is acknowledged, worth a look when they are many."""
         return sum(len(all) - len(self.first_sights(receiver)) for receiver, all in list(self.arrivals.items()))
 
@@ -242,7 +244,7 @@ class ChatLedger:
     def kept(self, rows: Iterable[Row]) -> int:
         """Messages of which something was told that are rows, or whose senders know that they never will be."""
         names = {Name(row.from_user, row.client_msg_id) for row in rows}
-        return self.count(lambda one: one.told_at is not None and (one.name in names or one.failed is not None))
+        return self.count(lambda one: one.promised_at is not None and (one.name in names or one.failed is not None))
 
     def summary(self) -> str:
         told = {
@@ -251,7 +253,7 @@ class ChatLedger:
             "saved": self.count(lambda entry: entry.saved_at is not None),
             "failed": self.count(lambda entry: entry.failed is not None),
             "arrived": sum(len(self.first_sights(receiver)) for receiver in list(self.arrivals)),
-            "doubles": self.doubles,
+            "duplicates": self.duplicates,
             "lost": len(self.lost),
         }
         return ", ".join(f"{count} {what}" for what, count in told.items())
@@ -263,18 +265,18 @@ class ChatLedger:
         rows: Sequence[Row],
         dead_letters: Collection[Name] = (),
         *,
-        forgiven: Forgiven = nothing,
+        tolerated: Tolerated = nothing,
         order: Order = "sent",
         all_arrived: bool = True,
-        all_told: bool = True,
+        all_answered: bool = True,
         ack_grace_s: float = ACK_GRACE_S,
     ) -> list[str]:
         """Every broken promise.
 
-        `forgiven` says which accepted messages may be lost: those that Redis had not made durable when it was killed,
+        `tolerated` says which accepted messages may be lost: those that Redis had not made durable when it was killed,
         by the durability the instance reported. They are counted in `lost`.
-        `order`: senders that send on without waiting for *accepted* are owed the order of acceptance only.
-        `all_arrived`: all receivers are online at the end and had time. `all_told`: senders, too, so every message
+        `order`: senders that send on without waiting for *accepted* are outstanding the order of acceptance only.
+        `all_arrived`: all receivers are online at the end and had time. `all_answered`: senders, too, so every message
         they sent must have come to an end they know of.
         `ack_grace_s`: an instance that is killed takes acknowledgements with it that it had just read; its messages
         come again when others have taken over.
@@ -282,7 +284,7 @@ class ChatLedger:
         dead = frozenset(dead_letters)
         rows = [row for row in rows if self._home.get(Name(row.from_user, row.client_msg_id), self) is self]
         by_name = {Name(row.from_user, row.client_msg_id): row for row in rows}
-        self.lost = [entry for entry in self.entries.values() if _is_lost(entry, by_name, dead) and forgiven(entry)]
+        self.lost = [entry for entry in self.entries.values() if _is_lost(entry, by_name, dead) and tolerated(entry)]
         lost = {entry.name for entry in self.lost}
         return [
             *self._accepted_are_kept(by_name, dead, lost),
@@ -297,7 +299,7 @@ class ChatLedger:
             *self._receipts_are_true(),
             *self._failures_are_true(by_name, dead),
             *self._answers_are_in_order(),
-            *(self._all_know(lost) if all_told else ()),
+            *(self._all_answered(lost) if all_answered else ()),
         ]
 
     def _accepted_are_kept(
@@ -309,7 +311,7 @@ class ChatLedger:
             if entry.name not in dead and entry.failed != "save_failed":
                 yield f"lost: {_who(entry)} was accepted and is no row"
             elif entry.name in dead and entry.failed is None:
-                yield f"untold: {_who(entry)} is a dead letter, and its sender does not know"
+                yield f"not notified: {_who(entry)} is a dead letter, and its sender does not know"
 
     def _saved_are_rows(self, rows: dict[Name, Row]) -> Iterator[str]:
         for entry in self.entries.values():
@@ -323,7 +325,7 @@ class ChatLedger:
         for row in rows:
             entry = self.entries.get(Name(row.from_user, row.client_msg_id))
             if entry is None:
-                yield f"made up: row {row.id} of {row.from_user} was sent by nobody"
+                yield f"unknown origin: row {row.id} of {row.from_user} was sent by nobody"
             elif (entry.to, entry.body) != (row.to_user, row.body):
                 yield f"altered: {_who(entry)} is a row with another receiver or body"
 
@@ -332,7 +334,7 @@ class ChatLedger:
             last: dict[int, Arrival] = {}
             for one in self.first_sights(receiver):
                 before = last.get(one.name.sender)
-                if self._was_forgotten(one.name):
+                if self._was_accepted_twice(one.name):
                     continue  # its sender sent it again: it comes later than it was sent, and cannot but
                 if before is not None and self._is_before(one, before, order):
                     by = f"{one.at - before.at:.2f} s after {_named(before)}"
@@ -357,11 +359,11 @@ class ChatLedger:
         for receiver in list(self.arrivals):
             ids: dict[Name, int] = {}
             for one in self.first_sights(receiver):
-                if ids.setdefault(one.name, one.id) != one.id and not self._was_forgotten(one.name):
+                if ids.setdefault(one.name, one.id) != one.id and not self._was_accepted_twice(one.name):
                     yield f"duplicate: {one.name} came to {receiver} as {ids[one.name]} and as {one.id}"
 
-    def _was_forgotten(self, name: Name) -> bool:
-        """It was accepted under two ids: the first time, Redis forgot it."""
+    def _was_accepted_twice(self, name: Name) -> bool:
+        """It was accepted under two ids: the first time, Redis lost_spans it."""
         return name in self.entries and len(self.entries[name].ids) > 1
 
     def _acknowledged_stay_so(self, grace_s: float) -> Iterator[str]:
@@ -377,8 +379,8 @@ class ChatLedger:
 
     def _receipts_are_true(self) -> Iterator[str]:
         for entry in self.entries.values():
-            if entry.told_by_receiver and not any((entry.to, id) in self.acknowledged_at for id in entry.ids):
-                yield f"false receipt: {_who(entry)} is {'/'.join(entry.told_by_receiver)}, {entry.to} never said so"
+            if entry.receipts and not any((entry.to, id) in self.acknowledged_at for id in entry.ids):
+                yield f"false receipt: {_who(entry)} is {'/'.join(entry.receipts)}, {entry.to} never said so"
 
     def _failures_are_true(self, rows: dict[Name, Row], dead: Collection[Name]) -> Iterator[str]:
         for entry in self.entries.values():
@@ -391,7 +393,7 @@ class ChatLedger:
                 kind, _, details = violation.partition(": ")
                 yield f"{kind}: {_who(entry)}: {details}"
 
-    def _all_know(self, lost: Collection[Name]) -> Iterator[str]:
+    def _all_answered(self, lost: Collection[Name]) -> Iterator[str]:
         for entry in self.entries.values():
             if entry.saved_at is None and entry.failed is None and entry.name not in lost:
                 yield f"unanswered: {_who(entry)} was neither saved nor refused"

@@ -1,40 +1,39 @@
-"""The verdict over one part of a run: ledgers, recordings and facts in, every broken promise out, in words. Pure.
+"""The verdict over one phase: ledgers, recordings and facts in, every broken promise out, as sentences. Pure.
 
-A promise is one function, in `chat_ledger`, `check_speech`, `check_nodes` or `check_stores`; this puts them together
-and counts. What Redis may have forgotten by its durability class is counted apart, never passed over.
+Each promise is one function, here for the stores at rest, in `chat_ledger`, `check_speech` and `check_nodes` for the
+others. What Redis may lose by its durability class is counted apart, never ignored.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dragoman.tools.verify import check_nodes, check_stores
+from dragoman.tools.verify import check_nodes
 from dragoman.tools.verify.chat_ledger import ChatLedger, Entry
 from dragoman.tools.verify.check_speech import Ends, SessionCheck
 from dragoman.tools.verify.facts import Facts
-from dragoman.tools.verify.findings import Disturbance, Finding, Forgiven, Rules
-from dragoman.tools.verify.node_events import Kind, NodeEvent
-from dragoman.tools.verify.recordings import Recordings
+from dragoman.tools.verify.findings import Disturbance, Finding, Rules, Tolerated
+from dragoman.tools.verify.recordings import Kind, NodeEvent, Recordings
 from dragoman.tools.verify.speech_ledger import SpeechLedger
 
-__all__ = ["Disturbance", "Finding", "Forgiven", "Rules", "Verdict", "judge"]
+__all__ = ["Disturbance", "Finding", "Rules", "Tolerated", "Verdict", "judge"]
 
-LOST = frozenset({"lost", "false saved", "untold", "undelivered", "unanswered"})
-DOUBLED = frozenset({"doubled", "duplicate", "settled twice", "sent again", "started twice", "saved twice"})
+LOST = frozenset({"lost", "false saved", "not notified", "undelivered", "unanswered"})
+DOUBLED = frozenset({"duplicated", "duplicate", "settled twice", "sent again", "started twice", "saved twice"})
 OUT_OF_ORDER = frozenset({"reorder", "held back", "accepted after saved", "ts went back"})
 LATE = frozenset({"late"})
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`told`: messages accepted, or saved where that is the only word, and utterances cut; `kept`: those that ended as
-    promised."""
+    """`promised`: messages accepted, or saved if that is their only confirmation, and utterances cut; `kept`: those of
+    them that ended as promised."""
 
-    told: int
+    promised: int
     kept: int
     lost: int
-    forgiven_lost: int
-    doubled: int
+    tolerated_lost: int
+    duplicated: int
     out_of_order: int
     late: int
     findings: tuple[Finding, ...]
@@ -50,37 +49,37 @@ def judge(
     speech: SpeechLedger,
     recorded: Sequence[NodeEvent],
     facts: Facts,
-    forgiven: Forgiven | None = None,
+    tolerated: Tolerated | None = None,
     *,
     before: Facts | None = None,
     rules: Rules | None = None,
 ) -> Verdict:
     """`before`: the stores at rest before this part began; without it, they are taken to have been in order."""
-    forgiven, before, rules = forgiven or Forgiven(), before or Facts(), rules or Rules()
+    tolerated, before, rules = tolerated or Tolerated(), before or Facts(), rules or Rules()
     # Silence that no node had heard is not waited for, and may be cut after the stores were looked at.
-    late = {event.job for event in recorded if event.kind is Kind.GIVEN and event.at > facts.looked_at}
-    late -= {event.job for event in recorded if event.kind is Kind.GIVEN and event.at <= facts.looked_at}
+    late = {event.job for event in recorded if event.kind is Kind.GIVEN and event.at > facts.read_at}
+    late -= {event.job for event in recorded if event.kind is Kind.GIVEN and event.at <= facts.read_at}
     seen = [event for event in recorded if not event.job or event.job not in late]
     recordings = Recordings([event for event in seen if not event.session or event.session in speech.sessions])
-    found = [*_chat(chat, facts, forgiven, rules)]
+    found = [*_chat(chat, facts, tolerated, rules)]
     ends = Ends()
     jobs = {name: job for name, job in facts.jobs.items() if job.session in speech.sessions}
     for spoken in speech.sessions.values():
         fact = facts.sessions.get(spoken.id)
-        check = SessionCheck(spoken, fact, recordings, forgiven, rules, ends, jobs, facts.looked_at)
+        check = SessionCheck(spoken, fact, recordings, tolerated, rules, ends, jobs, facts.read_at)
         found += check.findings()
-    found += check_nodes.findings(recordings, jobs, forgiven, rules)
-    found += check_stores.findings(facts, before, speech, forgiven)
-    if not chat.told and not ends.told:
-        found.append(Finding("nothing told", "nobody was promised anything, so nothing was put to the test"))
-    return _counted(chat, speech, ends, facts, before, forgiven, found)
+    found += check_nodes.findings(recordings, jobs, tolerated, rules)
+    found += store_findings(facts, before, speech, tolerated)
+    if not chat.promised and not ends.promised:
+        found.append(Finding("nothing promised", "nobody was promised anything, so nothing was put to the test"))
+    return _counted(chat, speech, ends, facts, before, tolerated, found)
 
 
-def _chat(chat: ChatLedger, facts: Facts, forgiven: Forgiven, rules: Rules) -> list[Finding]:
+def _chat(chat: ChatLedger, facts: Facts, tolerated: Tolerated, rules: Rules) -> list[Finding]:
     def may_be_lost(entry: Entry) -> bool:
-        return forgiven.may_be_forgotten(entry.accepted_at)
+        return tolerated.may_be_lost(entry.accepted_at)
 
-    broken = chat.check(facts.rows, facts.dead, forgiven=may_be_lost, ack_grace_s=rules.ack_grace_s)
+    broken = chat.check(facts.rows, facts.dead, tolerated=may_be_lost, ack_grace_s=rules.ack_grace_s)
     return [Finding(*sentence.split(": ", 1)) for sentence in broken]
 
 
@@ -90,7 +89,7 @@ def _counted(
     ends: Ends,
     facts: Facts,
     before: Facts,
-    forgiven: Forgiven,
+    tolerated: Tolerated,
     found: list[Finding],
 ) -> Verdict:
     kinds = Counter(finding.kind for finding in found)
@@ -98,13 +97,13 @@ def _counted(
     def count(several: frozenset[str]) -> int:
         return sum(kinds[kind] for kind in several)
 
-    forgotten = tuple(check_stores.forgotten(facts, before, forgiven))
+    forgotten = tuple(lost_by_redis(facts, before, tolerated))
     return Verdict(
-        told=chat.told + ends.told,
+        promised=chat.promised + ends.promised,
         kept=chat.kept(facts.rows) + ends.kept,
         lost=count(LOST),
-        forgiven_lost=len(chat.lost) + ends.forgiven,
-        doubled=count(DOUBLED),
+        tolerated_lost=len(chat.lost) + ends.tolerated,
+        duplicated=count(DOUBLED),
         out_of_order=count(OUT_OF_ORDER),
         late=count(LATE),
         findings=tuple(found),
@@ -117,3 +116,78 @@ def _notes(ends: Ends, speech: SpeechLedger, facts: Facts, before: Facts) -> lis
     codes = Counter(failure.code for one in speech.sessions.values() for failure in one.failures)
     notes += [f"{count} utterances failed with {code}, and their speakers were told" for code, count in codes.items()]
     return notes + [f"dead letter: {letter}" for letter in facts.letters if letter not in before.letters]
+
+
+def store_findings(facts: Facts, before: Facts, speech: SpeechLedger, tolerated: Tolerated) -> Iterator[Finding]:
+    """`before`: the same stores at rest, before this part of the run began."""
+    yield from _nothing_taken(facts)
+    yield from _accounts(facts, before, tolerated)
+    yield from _jobs_are_over(facts, speech, tolerated)
+    if not tolerated.lost_spans:
+        yield from (Finding("key leak", f"{sentence}.") for sentence in facts.leaks if sentence not in before.leaks)
+
+
+def lost_by_redis(facts: Facts, before: Facts, tolerated: Tolerated) -> Iterator[str]:
+    """What is wrong with accounts and keys because Redis lost_spans, in words."""
+    if tolerated.lost_spans:
+        yield from facts.leaks
+        yield from _off_since(facts, before)
+
+
+def _nothing_taken(facts: Facts) -> Iterator[Finding]:
+    for node, jobs in facts.slots.items():
+        yield Finding("slot leak", f"{node} has {len(jobs)} slots taken at rest, by {', '.join(sorted(jobs)[:5])}")
+    for number, shard in enumerate(facts.shards):
+        left = {
+            "accepted": shard.accepted_len,
+            "to_save": shard.to_save_len,
+            "pending": shard.accepted_pending + shard.to_save_pending,
+            "backlog": shard.backlog,
+        }
+        if any(left.values()):
+            yield Finding("shard left", f"shard {number} has work left at rest: {left}")
+    for sender, count in facts.unsaved.items():
+        yield Finding("shard left", f"{count} messages of {sender} are counted as unsaved, and none is on its way")
+    for instance, tally in facts.inboxes.items():
+        if tally.waiting:
+            yield Finding("inbox left", f"the inbox of {instance} holds {tally.waiting} entries at rest")
+
+
+def _accounts(facts: Facts, before: Facts, tolerated: Tolerated) -> Iterator[Finding]:
+    if not tolerated.lost_spans:
+        yield from (Finding("account", sentence) for sentence in _off_since(facts, before))
+
+
+def _off_since(facts: Facts, before: Facts) -> Iterator[str]:
+    """Accounts that do not add up, in words; without those that were off by as much before."""
+    known = dict(_balances(before))
+    words = {f"the inbox of {name}": str(tally) for name, tally in facts.inboxes.items()}
+    words |= {f"shard {number}": str(tally) for number, tally in enumerate(facts.shards)}
+    for name, by in _balances(facts):
+        if by and by != known.get(name, 0):
+            yield f"{name} is {by:+d} off: {words[name]}"
+
+
+def _balances(facts: Facts) -> Iterator[tuple[str, int]]:
+    """By how much more was put in than came out and is there."""
+    for instance, box in facts.inboxes.items():
+        yield f"the inbox of {instance}", box.added - box.done - box.dead - box.waiting
+    for number, shard in enumerate(facts.shards):
+        yield f"shard {number}", shard.accepted - shard.saved - shard.dead - shard.backlog
+
+
+def _jobs_are_over(facts: Facts, speech: SpeechLedger, tolerated: Tolerated) -> Iterator[Finding]:
+    for job in facts.jobs.values():
+        if not job.is_over and not _notified_and_lost(job.session, job.index, speech, tolerated):
+            yield Finding(
+                "no outcome", f"job {job.job} (utterance {job.index} of {job.session}) is {job.state} at rest"
+            )
+    for instance, jobs in facts.driven.items():
+        left = [job for job in jobs if job not in facts.jobs or facts.jobs[job].is_over]
+        if left and not tolerated.lost_spans:
+            yield Finding("key leak", f"{instance} is noted as driving jobs that are over: {sorted(left)[:5]}")
+
+
+def _notified_and_lost(session: str, index: int, speech: SpeechLedger, tolerated: Tolerated) -> bool:
+    spoken = speech.sessions.get(session)
+    return spoken is not None and any(map(tolerated.may_be_lost, spoken.promised_at(index)))

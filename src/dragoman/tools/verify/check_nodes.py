@@ -4,21 +4,21 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
 from dragoman.tools.verify.facts import JobFact
-from dragoman.tools.verify.findings import Finding, Forgiven, Rules
-from dragoman.tools.verify.recordings import Attempt, Burden, Recordings, burdens, fullest
+from dragoman.tools.verify.findings import Finding, Rules, Tolerated
+from dragoman.tools.verify.recordings import Assignment, Attempt, Recordings, assignments, max_jobs
 
 
 def findings(
-    recordings: Recordings, jobs: Mapping[str, JobFact], forgiven: Forgiven, rules: Rules
+    recordings: Recordings, jobs: Mapping[str, JobFact], tolerated: Tolerated, rules: Rules
 ) -> Iterator[Finding]:
     over_at = {job.job: job.finished_at for job in jobs.values() if job.finished_at is not None}
-    found = list(burdens(recordings, over_at, rules.slack_s))
+    found = list(assignments(recordings, over_at, rules.slack_s))
     yield from _one_job_each(recordings, jobs)
     yield from _started_once(recordings)
     yield from _same_audio(recordings)
     yield from _slots_are_respected(found, rules)
-    yield from _turns_stay(recordings, found, forgiven, rules)
-    yield from _in_time(jobs, forgiven, rules)
+    yield from _turns_stay(recordings, found, tolerated, rules)
+    yield from _in_time(jobs, tolerated, rules)
 
 
 def _one_job_each(recordings: Recordings, jobs: Mapping[str, JobFact]) -> Iterator[Finding]:
@@ -57,7 +57,7 @@ def _same_audio(recordings: Recordings) -> Iterator[Finding]:
             yield Finding("altered", f"attempts of {job} were given different audio: {sorted(versions)}")
 
 
-def _slots_are_respected(found: list[Burden], rules: Rules) -> Iterator[Finding]:
+def _slots_are_respected(found: list[Assignment], rules: Rules) -> Iterator[Finding]:
     """A job that is bound to its turn may come to the node before one that took its slot earlier: so it is not the
     order of coming that counts, but how many there are, and how many of those are bound to nothing."""
     for one in found:
@@ -68,34 +68,36 @@ def _slots_are_respected(found: list[Burden], rules: Rules) -> Iterator[Finding]
             yield Finding("over its slots", f"{who} ({kind}; utterance {one.event.index} of {one.event.session})")
 
 
-def _turns_stay(recordings: Recordings, found: list[Burden], forgiven: Forgiven, rules: Rules) -> Iterator[Finding]:
+def _turns_stay(
+    recordings: Recordings, found: list[Assignment], tolerated: Tolerated, rules: Rules
+) -> Iterator[Finding]:
     for first, *others in recordings.turns():
         if first.attempt != 1:
             continue  # the node that its turn was bound to is one that nobody has heard from
         for one in others:
             if one.node != first.node and one.attempt == 1:
-                yield from _strayed(first, one, recordings, found, forgiven, rules)
+                yield from _strayed(first, one, recordings, found, tolerated, rules)
 
 
 def _strayed(
-    first: Attempt, one: Attempt, recordings: Recordings, found: list[Burden], forgiven: Forgiven, rules: Rules
+    first: Attempt, one: Attempt, recordings: Recordings, found: list[Assignment], tolerated: Tolerated, rules: Rules
 ) -> Iterator[Finding]:
     at = min(one.given)
     port = recordings.port_of(first.node, at, rules.settle_s)
-    if port is None or not forgiven.calm(at - rules.settle_s, at, port):
+    if port is None or not tolerated.undisturbed(at - rules.settle_s, at, port):
         return
     slots = max(burden.event.slots for burden in found if burden.event.node == first.node)
     # Jobs that were placed and had not reached the node yet held a slot as well: nearly full may have been full.
-    if fullest(found, first.node, at, rules.slack_s) >= slots + rules.overcommit - 2:
+    if max_jobs(found, first.node, at, rules.slack_s) >= slots + rules.overcommit - 2:
         return
     where = f"utterance {one.index} of {one.session} went to {one.node}"
     yield Finding("strayed", f"{where}, its turn {one.turn} was on {first.node}, which was there and had room")
 
 
-def _in_time(jobs: Mapping[str, JobFact], forgiven: Forgiven, rules: Rules) -> Iterator[Finding]:
+def _in_time(jobs: Mapping[str, JobFact], tolerated: Tolerated, rules: Rules) -> Iterator[Finding]:
     for job in jobs.values():
         ended = job.finished_at
-        if ended is None or not forgiven.calm(job.created_at, ended):
+        if ended is None or not tolerated.undisturbed(job.created_at, ended):
             continue
         took_s = ended - job.created_at
         if took_s > rules.job_s + rules.slack_s:

@@ -1,4 +1,4 @@
-"""Promises to speakers: every utterance ends once, no word is lost or doubled, results go out as they come.
+"""Promises to speakers: every utterance ends once, no word is lost or duplicated, results go out as they come.
 
 An utterance ends as sent, backfilled, empty, failed or skipped. Speakers are told of the first two and of failures.
 That one was empty, its node recorded; that one was skipped follows from the window in the store, and is right only if
@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 
 from dragoman.tools.verify import pieces
 from dragoman.tools.verify.facts import JobFact, SessionFact
-from dragoman.tools.verify.findings import Finding, Forgiven, Rules
+from dragoman.tools.verify.findings import Finding, Rules, Tolerated
 from dragoman.tools.verify.recordings import Attempt, Recordings
-from dragoman.tools.verify.speech_ledger import Answer, Failure, SpokenSession
+from dragoman.tools.verify.speech_ledger import Answer, Failure, SessionLedger
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class Ends:
     failed: int = 0
     skipped: int = 0
     lost: int = 0
-    forgiven: int = 0
+    tolerated: int = 0
     twice: int = 0
 
     @property
@@ -40,8 +40,8 @@ class Ends:
         return self.sent + self.backfilled + self.empty + self.failed + self.skipped
 
     @property
-    def told(self) -> int:
-        return self.kept + self.lost + self.forgiven + self.twice
+    def promised(self) -> int:
+        return self.kept + self.lost + self.tolerated + self.twice
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +87,14 @@ class Overtaken:
 
 @dataclass(slots=True)
 class SessionCheck:
-    spoken: SpokenSession
+    spoken: SessionLedger
     fact: SessionFact | None
     recordings: Recordings
-    forgiven: Forgiven
+    tolerated: Tolerated
     rules: Rules
     ends: Ends = field(default_factory=Ends)
     jobs: Mapping[str, JobFact] = field(default_factory=dict)
-    looked_at: float = math.inf  # at the stores: what was first heard of later may be on its way
+    read_at: float = math.inf  # at the stores: what was first heard of later may be on its way
     silent: set[int] = field(default_factory=set)  # utterances that ended without a word to the speaker
     _answers: dict[int, list[Answer]] = field(default_factory=lambda: defaultdict(list))
     _failures: dict[int, list[Failure]] = field(default_factory=lambda: defaultdict(list))
@@ -117,7 +117,7 @@ class SessionCheck:
 
     def _count(self) -> int:
         spoken = self.spoken
-        known = {index for index, at in spoken.seen.items() if at <= self.looked_at}
+        known = {index for index, at in spoken.seen.items() if at <= self.read_at}
         known |= {*self.recordings.indexes(spoken.id)}
         known |= {given.index for given in spoken.given if given.index is not None}
         cut = self.fact.next_index if self.fact is not None else 0
@@ -131,7 +131,7 @@ class SessionCheck:
             self.ends.twice += 1
             told = [f"a result of {one.job}" for one in answers]
             told += [f"{one.code} of {one.job}" for one in failures]
-            yield Finding("doubled" if len(answers) > 1 else "settled twice", f"{self._who(index)} got {told}")
+            yield Finding("duplicated" if len(answers) > 1 else "settled twice", f"{self._who(index)} got {told}")
         elif failures:
             self.ends.failed += 1
         elif answers:
@@ -148,8 +148,8 @@ class SessionCheck:
             self.ends.empty += 1
         elif settled and self._rightly_skipped(index):
             self.ends.skipped += 1
-        elif self._forgotten(index):
-            self.ends.forgiven += 1
+        elif self._may_be_lost(index):
+            self.ends.tolerated += 1
         elif self._went_with_its_session:
             self.ends.failed += 1
         else:
@@ -171,8 +171,8 @@ class SessionCheck:
         after = [(at, node) for later, at, node in self._out() if later > index]
         if came is None:
             return bool(after)
-        patience_s = self.rules.release_s - self.rules.slack_s
-        return any(node == came[1] and came[0] >= at + patience_s for at, node in after)
+        timeout_s = self.rules.release_s - self.rules.slack_s
+        return any(node == came[1] and came[0] >= at + timeout_s for at, node in after)
 
     def _out(self) -> Iterator[tuple[int, float, str]]:
         """Which results were sent when, and which nodes had answered them. Only a sent one starts a timeout."""
@@ -180,17 +180,17 @@ class SessionCheck:
             nodes = {one.node for one in self.recordings.of(self.spoken.id, answer.index) if one.ok_at is not None}
             yield from ((answer.index, answer.at, node) for node in nodes)
 
-    def _forgotten(self, index: int) -> bool:
-        """Its session, or its end, was written when Redis forgot."""
+    def _may_be_lost(self, index: int) -> bool:
+        """Its session, or its end, was written when Redis lost_spans."""
         times = [self.spoken.opened_at, *self.spoken.resumed_at]
         times += [one.at for one in self.spoken.given if one.index == index]
         for attempt in self.recordings.of(self.spoken.id, index):
             times += [*attempt.given, *(at for at, _ in attempt.ended)]
-        return any(map(self.forgiven.may_be_forgotten, times))
+        return any(map(self.tolerated.may_be_lost, times))
 
     def _why(self, index: int) -> str:
         spoken, attempts = self.spoken, self.recordings.of(self.spoken.id, index)
-        seen = "; ".join(_told(one) for one in attempts) or "no node was given it"
+        seen = "; ".join(_described(one) for one in attempts) or "no node was given it"
         state = "Redis does not know the session"
         if self.fact is not None:
             settled = "settled" if self.fact.is_settled(index) else "open"
@@ -207,15 +207,15 @@ class SessionCheck:
         for piece, times in held.items():
             if times > 1:
                 where = [index for index, them in content.items() if piece in them]
-                yield Finding("doubled", f"piece {piece} of {self.spoken.id} is in utterances {where}")
+                yield Finding("duplicated", f"piece {piece} of {self.spoken.id} is in utterances {where}")
         given = {abs(piece) for one in self.spoken.given for piece in one.pieces}
-        made_up = sorted(piece for piece in held if abs(piece) not in given)
-        if made_up:
-            yield Finding("made up", f"pieces {pieces.text(made_up)} of {self.spoken.id} were said by nobody")
+        unknown = sorted(piece for piece in held if abs(piece) not in given)
+        if unknown:
+            yield Finding("unknown origin", f"pieces {pieces.text(unknown)} of {self.spoken.id} were said by nobody")
         yield from self._order_of_words(content)
         yield from self._numbered_as_given(content)
-        lost = self.spoken.unheard({index: content.get(index) for index in {*self.silent, *self._failures}})
-        if lost and not self._went_with_its_session and not self._words_forgotten(lost):
+        lost = self.spoken.unanswered_pieces({index: content.get(index) for index in {*self.silent, *self._failures}})
+        if lost and not self._went_with_its_session and not self._pieces_may_be_lost(lost):
             again = f"; {self.spoken.missing} were too old to be sent again" if self.spoken.missing else ""
             gone = f"; the session was lost: {self.spoken.lost_why}" if self.spoken.lost_at is not None else ""
             sentence = f"pieces {pieces.text(lost)} of {self.spoken.id} are in no utterance{again}{gone}"
@@ -242,10 +242,10 @@ class SessionCheck:
                 heard = pieces.text(content[one.index])
                 yield Finding("altered", f"{self._who(one.index)} was given as {one.pieces} and heard as {heard}")
 
-    def _words_forgotten(self, lost: list[int]) -> bool:
+    def _pieces_may_be_lost(self, lost: list[int]) -> bool:
         said = [one.at for one in self.spoken.given if not set(lost).isdisjoint(one.pieces)]
-        known = self._forgotten(-1) or any(map(self.forgiven.may_be_forgotten, said))
-        self.ends.forgiven += known
+        known = self._may_be_lost(-1) or any(map(self.tolerated.may_be_lost, said))
+        self.ends.tolerated += known
         return known
 
     # -- order and time ------------------------------------------------------------------------------
@@ -298,12 +298,12 @@ class SessionCheck:
         began -= self.rules.slack_s
         resumed = any(began <= at <= ended for at in self.spoken.resumed_at)
         lost = self.recordings.was_lost(one.node, began, ended)
-        return not (resumed or lost or self.spoken.slow) and self.forgiven.calm(began, ended)
+        return not (resumed or lost or self.spoken.slow) and self.tolerated.undisturbed(began, ended)
 
     def _who(self, index: int) -> str:
         return f"utterance {index} of {self.spoken.id}"
 
 
-def _told(one: Attempt) -> str:
+def _described(one: Attempt) -> str:
     ended = ", ".join(outcome for _, outcome in one.ended) or "never answered"
     return f"attempt {one.attempt} on {one.node}: {ended}"

@@ -1,4 +1,4 @@
-"""`dragoman verify`: break a cluster on purpose, and show that nothing that was promised is lost."""
+"""`dragoman verify`: break a cluster on purpose, and show that every promise holds."""
 
 import asyncio
 from pathlib import Path
@@ -9,36 +9,38 @@ import typer
 from dragoman.cli import output
 from dragoman.cli.failure import USAGE, Failure
 from dragoman.cli.settings import settings
-from dragoman.tools.verify.fault_names import TITLES
+from dragoman.tools.verify import TITLES
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from dragoman.tools.verify.faults import Fault
-    from dragoman.tools.verify.rows import Row
+    from dragoman.tools.verify.results import Row
     from dragoman.tools.verify.run import Order, Outcome
     from dragoman.tools.verify.settings import Load
 
 BROKEN = 1
 PIPE_WIDTH = 150
 
-HELP = """Break a cluster of its own in every way there is, and check that nothing promised was lost.
+HELP = """Break a private cluster in every known way, and check that no promise to a client was broken.
 
-Starts Redis, a database, two instances and three nodes; people speak and chat through the SDKs; faults strike at
-moments drawn from the seed. Then what clients were told is compared with what the stores have. One line a fault; exit
-status 0: every promise held, 1: one was broken, 2: it could not be tried.
+Starts Redis, a database, two instances and three nodes. Clients speak and chat through the SDKs while faults are
+injected at times drawn from the seed. Then what was promised to clients is compared with what the stores have. One row
+a fault; exit status 0: every promise held, 1: a promise was broken, 2: the verification could not run.
 
 Faults: """
 
 
 def verify(
     ctx: typer.Context,
-    seed: Annotated[int, typer.Option(help="Draws when faults strike, and whom. The same seed strikes the same.")] = 1,
+    seed: Annotated[
+        int, typer.Option(help="Draws the time and the target of each fault. The same seed draws the same.")
+    ] = 1,
     seconds: Annotated[
         float | None,
         typer.Option(
             min=1,
-            help="Seconds of load, shared by all faults; each gets at least what one strike needs. [one strike each]",
+            help="Seconds of load, shared by all faults; each gets at least what one injection needs. [one each]",
             show_default=False,
         ),
     ] = None,
@@ -52,18 +54,18 @@ def verify(
     ] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Rounds, each with the next seed.")] = 1,
     redis: Annotated[Literal["single", "cluster"], typer.Option(help="One Redis, or a Cluster of six.")] = "single",
-    db: Annotated[Literal["sqlite", "postgres"], typer.Option(help="Where messages are kept.")] = "sqlite",
+    db: Annotated[Literal["sqlite", "postgres"], typer.Option(help="Where messages are stored.")] = "sqlite",
     messages_per_s: Annotated[float, typer.Option(min=1, max=10_000, help="Chat messages a second.")] = 60.0,
     utterances_per_s: Annotated[float, typer.Option(min=0.1, max=1_000, help="Utterances a second.")] = 10.0,
     real_lengths: Annotated[
         bool,
-        typer.Option("--real-lengths", help="Shipped settings and long faults: database 60 s, pause 20 s, link 10 s."),
+        typer.Option("--real-lengths", help="Default settings and long faults: database 60 s, pause 20 s, link 10 s."),
     ] = False,
     json: Annotated[
         Path | None,
-        typer.Option("--json", metavar="FILE", help="Write what was found there as well.", show_default=False),
+        typer.Option("--json", metavar="FILE", help="Also write the results to this file.", show_default=False),
     ] = None,
-    names: Annotated[bool, typer.Option("--list", help="Show the names of all faults, and exit.")] = False,
+    names: Annotated[bool, typer.Option("--list", help="List the names of all faults, and exit.")] = False,
 ) -> int:
     from dragoman.tools.verify.settings import Setup
 
@@ -92,7 +94,7 @@ def _list() -> int:
 
 
 def _chosen(faults: str | None, only: str | None) -> "tuple[Load | None, list[Fault]]":
-    from dragoman.tools.verify.errors import CannotRun
+    from dragoman.tools.processes import CannotRun
     from dragoman.tools.verify.faults import FAULTS, named
 
     load: Load | None = "speech" if only == "speech" else "chat" if only == "chat" else None
@@ -108,26 +110,25 @@ def _chosen(faults: str | None, only: str | None) -> "tuple[Load | None, list[Fa
 def _run(order: "Order", server: str, json: Path | None) -> int:
     from dragoman.embedded.binary import find_server
     from dragoman.embedded.errors import EngineError
-    from dragoman.tools.bench.progress import bar
-    from dragoman.tools.bench.report import machine
-    from dragoman.tools.verify import table
-    from dragoman.tools.verify.errors import CannotRun
-    from dragoman.tools.verify.run import told_settings, until_ended, verify
+    from dragoman.tools.processes import CannotRun
+    from dragoman.tools.report import machine, progress_bar
+    from dragoman.tools.verify import results
+    from dragoman.tools.verify.run import settings_of, until_ended, verify
 
     progress, console = output.console(stderr=True), output.console(pipe_width=PIPE_WIDTH)
     on = machine()
     try:
         binary = find_server(server)
-        with bar(order.steps, progress) as on_step:
-            said = on_step if progress.is_terminal else _line
-            outcome = asyncio.run(until_ended(verify(order, binary, said, _nothing if said is on_step else _row)))
-        table.show(outcome.rows, _title(order, outcome), console)
+        with progress_bar(order.steps, progress) as on_step:
+            bar, row = (on_step, _nothing) if progress.is_terminal else (_line, _row)
+            outcome = asyncio.run(until_ended(verify(order, binary, bar, row)))
+        results.show(outcome.rows, _title(order, outcome), console)
         if json is not None:
-            table.write(table.as_json(outcome.rows, told_settings(order, outcome), on), json)
+            results.write(results.as_json(outcome.rows, settings_of(order, outcome), on), json)
     except (CannotRun, EngineError) as error:
         raise Failure(str(error), USAGE) from error
     except KeyboardInterrupt:
-        raise Failure("stopped; everything that was started has ended.", 130) from None
+        raise Failure("stopped; every process of the verification has ended.", 130) from None
     return _verdict(outcome, console)
 
 
@@ -136,9 +137,9 @@ def _line(step: str) -> None:
 
 
 def _row(row: "Row") -> None:
-    from dragoman.tools.verify.table import verdict
+    from dragoman.tools.verify.results import verdict
 
-    output.error(f"dragoman verify: {row.title}: {verdict(row)}, {row.kept} of {row.told} kept")
+    output.error(f"dragoman verify: {row.title}: {verdict(row)}, {row.kept} of {row.promised} promises kept")
 
 
 def _nothing(row: "Row") -> None: ...
@@ -154,5 +155,5 @@ def _verdict(outcome: "Outcome", console: "Console") -> int:
     if outcome.holds:
         console.print("Every promise held.")
         return 0
-    console.print(f"A promise was broken. Logs and events are kept in {outcome.kept}.", soft_wrap=True)
+    console.print(f"A promise was broken. Logs and events are in {outcome.evidence}.", soft_wrap=True)
     return BROKEN

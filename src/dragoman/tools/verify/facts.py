@@ -1,6 +1,6 @@
 """The stores when all is at rest: rows, dead letters, slots, inboxes, shards, jobs, sessions, and keys left over.
 
-    facts = await gather(Place(redis, urls, prefix, database, …), sessions, patience_s=30)
+    facts = await gather(Stores(redis, urls, prefix, database, …), sessions, timeout_s=30)
 
 Rest is waited for: a slot goes back and a lease is handed over a moment after the client was told. What has not come to
 rest when patience is over is in the facts like everything else, for the checker to name.
@@ -30,10 +30,10 @@ from dragoman.store.jobs import Jobs
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.sessions import EXPECTED, window_of
-from dragoman.tools.verify import keys_left
+from dragoman.tools import leftover_keys
 from dragoman.tools.verify.chat_ledger import Name
 
-LOOK_AGAIN_S = 0.25
+POLL_S = 0.25
 NOT_THERE = (StoreError, redis.RedisError, OSError, asyncpg.PostgresError, sqlite3.OperationalError)
 OVER = ("FINISHED", "RELEASED")
 _DELIVER_GROUP, _SAVE_GROUP = "im:cg:single_chat:deliver", "im:cg:single_chat:save"
@@ -88,9 +88,9 @@ class Facts:
     jobs: Mapping[str, JobFact] = field(default_factory=dict)
     sessions: Mapping[str, SessionFact] = field(default_factory=dict)  # those asked for that are there
     leaks: Sequence[str] = ()  # keys that should not be there, in words
-    looked_at: float = math.inf  # what nodes saw later than that is not in it
+    read_at: float = math.inf  # what nodes saw later than that is not in it
 
-    def restless(self) -> Iterator[str]:
+    def unsettled(self) -> Iterator[str]:
         """What may still come to rest by itself."""
         for node, jobs in self.slots.items():
             yield f"node {node} has {len(jobs)} slots taken, by {', '.join(sorted(jobs)[:3])}"
@@ -115,7 +115,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Stores:
     """Where to look. `redis` and `urls` lead to the same servers, past whatever is between them and the instances."""
 
     redis: Redis
@@ -127,33 +127,33 @@ class Place:
     nodes: Sequence[str]
 
 
-async def gather(place: Place, sessions: Collection[str], since: float, patience_s: float) -> Facts:
+async def gather(stores: Stores, sessions: Collection[str], since: float, timeout_s: float) -> Facts:
     """The facts, when they are at rest or patience is over. `since`: jobs recorded before that moment are others'."""
-    give_up_at = time.monotonic() + patience_s
-    look = _Look(place, sessions, since)
+    deadline = time.monotonic() + timeout_s
+    reader = _Reader(stores, sessions, since)
     while True:
-        patient = time.monotonic() < give_up_at
+        patient = time.monotonic() < deadline
         try:
-            facts = await look.once()
-            if not (patient and any(facts.restless())):
-                return replace(facts, rows=await _rows(place.database))
+            facts = await reader.read()
+            if not (patient and any(facts.unsettled())):
+                return replace(facts, rows=await _rows(stores.database))
         except NOT_THERE:  # not back yet, or not known to be
             if not patient:
                 raise
-        await asyncio.sleep(LOOK_AGAIN_S)
+        await asyncio.sleep(POLL_S)
 
 
-class _Look:
-    def __init__(self, place: Place, sessions: Collection[str], since: float) -> None:
-        self._place, self._sessions, self._since = place, sessions, since
-        self._redis, self._keys = place.redis, Keys(place.prefix)
-        self._inboxes = Inboxes(place.redis, self._keys, InboxSettings())
+class _Reader:
+    def __init__(self, stores: Stores, sessions: Collection[str], since: float) -> None:
+        self._place, self._sessions, self._since = stores, sessions, since
+        self._redis, self._keys = stores.redis, Keys(stores.prefix)
+        self._inboxes = Inboxes(stores.redis, self._keys, InboxSettings())
         stream = f"{self._keys.im}:stream:single_chat"
         names = chat.Names(f"{stream}:accepted", f"{stream}:to_save", _DELIVER_GROUP, _SAVE_GROUP)
-        self._shards = chat.Shards(place.redis, self._keys, names, place.shards, _CLAIM_TTL_MS)
+        self._shards = chat.Shards(stores.redis, self._keys, names, stores.shards, _CLAIM_TTL_MS)
 
-    async def once(self) -> Facts:
-        looked_at = time.monotonic()
+    async def read(self) -> Facts:
+        read_at = time.monotonic()
         instances = [name.decode() for name in await self._redis.call("SMEMBERS", self._keys.instances)]
         driven = {name: await Jobs(self._redis, self._keys).driven_by(name, 1000) for name in instances}
         return Facts(
@@ -167,7 +167,7 @@ class _Look:
             jobs=await self._jobs(),
             sessions=await self._states(),
             leaks=await asyncio.to_thread(self._leaks),
-            looked_at=looked_at,
+            read_at=read_at,
         )
 
     async def _dead(self) -> list[Name]:
@@ -234,8 +234,8 @@ class _Look:
         return found
 
     def _leaks(self) -> list[str]:
-        with closing(keys_left.client(self._place.urls[0], cluster=self._place.cluster)) as client:
-            return keys_left.leaks(keys_left.look(client, self._place.prefix), self._place.prefix)
+        with closing(leftover_keys.client(self._place.urls[0], cluster=self._place.cluster)) as client:
+            return leftover_keys.leaks(leftover_keys.look(client, self._place.prefix), self._place.prefix)
 
 
 def _session(state: Mapping[str, str]) -> SessionFact:

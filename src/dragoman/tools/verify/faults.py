@@ -1,7 +1,7 @@
-"""Every fault there is: what it breaks, where it can be had, how it is done and mended.
+"""Every fault: what it breaks, which setup it needs, how it is injected and repaired.
 
-A fault is one function: it strikes, waits for as long as the fault lasts, mends, and returns when the cluster is whole
-again. What it notes in its `Blow` (who was hit, when, when it was mended) is what recovery is computed from.
+A fault is one function: it breaks something, waits for as long as the fault lasts, and repairs it. It notes the target
+and the times in its `Injection`, from which recovery is computed.
 """
 
 import asyncio
@@ -10,62 +10,44 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from signal import SIGCONT, SIGSTOP
 
 from dragoman.archive.urls import sqlite_path
+from dragoman.tools.processes import CannotRun, until
 from dragoman.tools.redis_cluster import MASTERS
-from dragoman.tools.verify.crowds import Crowds
-from dragoman.tools.verify.errors import CannotRun
-from dragoman.tools.verify.fault_names import HEALTHY as HEALTHY_NAME
-from dragoman.tools.verify.fault_names import TITLES
-from dragoman.tools.verify.node_events import Kind, read
+from dragoman.tools.verify import HEALTHY as HEALTHY_NAME
+from dragoman.tools.verify import TITLES
+from dragoman.tools.verify.clients import Clients
+from dragoman.tools.verify.environment import Environment
+from dragoman.tools.verify.recordings import Kind, read
+from dragoman.tools.verify.recovery import Injection
 from dragoman.tools.verify.settings import Fsync, Lengths, Load, RedisMode, Setup
-from dragoman.tools.verify.stage import Stage
-from dragoman.tools.verify.waiting import until
 
-# How long a killed process stays away before somebody starts it again; drawn.
+# How long a killed process stays away before it is started again; drawn.
 AWAY_S = (0.2, 0.8)
-WORK_PATIENCE_S = 2.0
-
-
-@dataclass(slots=True)
-class Blow:
-    """One strike of a fault; times are of `time.monotonic`."""
-
-    victim: str = ""
-    struck_at: float = 0.0
-    mended_at: float = 0.0
-    buried_at: float = 0.0  # an instance that was gone: when the survivors had done with it
-    well_at: float = 0.0
-    shards: tuple[int, ...] = ()  # those the victim worked
-    users: tuple[int, ...] = ()  # those connected to it
-
-    def strike(self, victim: str) -> None:
-        self.victim, self.struck_at = victim, time.monotonic()
-
-    def mend(self) -> None:
-        self.mended_at = time.monotonic()
+WORK_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    stage: Stage
-    crowds: Crowds
+class FaultContext:
+    environment: Environment
+    clients: Clients
     lengths: Lengths
 
 
-Strike = Callable[[Scene, Random, Blow], Awaitable[None]]
+Inject = Callable[[FaultContext, Random, Injection], Awaitable[None]]
 Takes = Callable[[Lengths], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`takes`: from a strike until all is well again, about; 0 for one that never strikes."""
+    """`takes`: about the time from an injection to recovery; 0 for one that is never injected."""
 
     name: str
-    strike: Strike
+    inject: Inject
     takes: Takes
     redis: RedisMode | None = None
     fsync: Fsync = "always"
@@ -76,121 +58,113 @@ class Fault:
         return TITLES[self.name]
 
     def missing(self, setup: Setup) -> str:
-        """Why it cannot be had in this setup; '' when it can."""
+        """Why this setup cannot have it; '' if it can."""
         if self.redis not in (None, setup.redis):
             return f"needs --redis {self.redis}"
         if self.load == "speech" and not setup.speakers:
             return "needs speech"
-        if self.load == "chat" and not setup.chatters:
+        if self.load == "chat" and not setup.chat_users:
             return "needs chat"
         return ""
 
 
-async def nothing(scene: Scene, rng: Random, blow: Blow) -> None:
-    raise AssertionError("the healthy case has no strikes")
+async def nothing(context: FaultContext, rng: Random, injection: Injection) -> None:
+    raise AssertionError("the healthy case has no injections")
 
 
-async def kill_node(scene: Scene, rng: Random, blow: Blow) -> None:
-    """One that is at work, if it gets some before long."""
-    stage = scene.stage
-    at = rng.randrange(len(stage.nodes))
-    await until(lambda: _is_at_work(stage.recording_files[at]), WORK_PATIENCE_S)
-    stage.nodes[at].kill()
-    blow.strike(stage.node_names[at])
+async def kill_node(context: FaultContext, rng: Random, injection: Injection) -> None:
+    """One that is working on a job, if it gets one soon."""
+    environment = context.environment
+    at = rng.randrange(len(environment.nodes))
+    await until(lambda: _is_at_work(environment.recording_files[at]), WORK_TIMEOUT_S)
+    environment.nodes[at].kill()
+    injection.begin(environment.node_names[at])
     await asyncio.sleep(rng.uniform(*AWAY_S))
-    stage.restart_node(at)
-    blow.mend()
+    environment.restart_node(at)
+    injection.repaired()
 
 
-async def kill_instance(scene: Scene, rng: Random, blow: Blow) -> None:
-    """It comes back when the survivors have buried it: in between, everything it had is theirs."""
-    stage = scene.stage
-    at = await _victim(stage, rng, blow)
-    stage.instances[at].kill()
-    blow.strike(stage.names[at])
-    if await until(lambda: stage.is_buried(at), scene.lengths.presence_s + scene.lengths.patience_s):
-        blow.buried_at = time.monotonic()
-    await stage.restart_instance(at)
-    blow.mend()
+async def kill_instance(context: FaultContext, rng: Random, injection: Injection) -> None:
+    """It is started again when the others have taken it over."""
+    environment = context.environment
+    at = await _choose_target(environment, rng, injection)
+    environment.instances[at].kill()
+    injection.begin(environment.names[at])
+    if await until(lambda: environment.is_taken_over(at), context.lengths.presence_s + context.lengths.timeout_s):
+        injection.taken_over_at = time.monotonic()
+    await environment.restart_instance(at)
+    injection.repaired()
 
 
-async def pause_instance(scene: Scene, rng: Random, blow: Blow) -> None:
-    stage = scene.stage
-    at = await _victim(stage, rng, blow)
-    stage.instances[at].signal(SIGSTOP)
-    blow.strike(stage.names[at])
-    await asyncio.sleep(scene.lengths.pause_s)
-    stage.instances[at].signal(SIGCONT)
-    blow.mend()
+async def pause_instance(context: FaultContext, rng: Random, injection: Injection) -> None:
+    environment = context.environment
+    at = await _choose_target(environment, rng, injection)
+    environment.instances[at].signal(SIGSTOP)
+    injection.begin(environment.names[at])
+    await asyncio.sleep(context.lengths.pause_s)
+    environment.instances[at].signal(SIGCONT)
+    injection.repaired()
 
 
-async def kill_redis(scene: Scene, rng: Random, blow: Blow) -> None:
-    server = scene.stage.server
+async def kill_redis(context: FaultContext, rng: Random, injection: Injection) -> None:
+    server = context.environment.server
     assert server is not None
     await asyncio.to_thread(server.kill)
-    blow.strike("Redis")
+    injection.begin("Redis")
     await asyncio.sleep(rng.uniform(*AWAY_S))
     await asyncio.to_thread(server.start)
-    blow.mend()
+    injection.repaired()
 
 
-async def kill_master(scene: Scene, rng: Random, blow: Blow) -> None:
-    """Its replica takes over; it comes back as the replica of that one."""
-    cluster = scene.stage.cluster
+async def kill_master(context: FaultContext, rng: Random, injection: Injection) -> None:
+    """Its replica takes over; it comes back as the replica of the new master."""
+    cluster = context.environment.cluster
     assert cluster is not None
     dead = await asyncio.to_thread(cluster.kill_master, rng.randrange(MASTERS))
-    blow.strike(f"the master on port {dead.port}")
+    injection.begin(f"the master on port {dead.port}")
     await asyncio.to_thread(cluster.wait_failover, dead)
-    blow.mend()
+    injection.repaired()
     await asyncio.to_thread(dead.start)
 
 
-async def stop_database(scene: Scene, rng: Random, blow: Blow) -> None:
-    """PostgreSQL is killed. SQLite has no process: it is locked, and whoever writes is refused."""
-    stage = scene.stage
-    if stage.postgres is not None:
-        await asyncio.to_thread(stage.postgres.kill)
-        blow.strike("PostgreSQL")
-        await asyncio.sleep(scene.lengths.database_s)
-        await asyncio.to_thread(stage.postgres.start)
+async def stop_database(context: FaultContext, rng: Random, injection: Injection) -> None:
+    """PostgreSQL is killed. SQLite has no process: it is locked, and writes are refused."""
+    environment = context.environment
+    if environment.postgres is not None:
+        await asyncio.to_thread(environment.postgres.kill)
+        injection.begin("PostgreSQL")
+        await asyncio.sleep(context.lengths.database_s)
+        await asyncio.to_thread(environment.postgres.start)
     else:
-        with closing(await asyncio.to_thread(_locked, stage.database)) as file:
-            blow.strike("SQLite")
-            await asyncio.sleep(scene.lengths.database_s)
+        with closing(await asyncio.to_thread(_locked, environment.database)) as file:
+            injection.begin("SQLite")
+            await asyncio.sleep(context.lengths.database_s)
             file.execute("ROLLBACK")
-    blow.mend()
+    injection.repaired()
 
 
-async def cut_link(scene: Scene, rng: Random, blow: Blow) -> None:
-    await _unlink("cut", scene, rng, blow)
+async def break_link(how: str, context: FaultContext, rng: Random, injection: Injection) -> None:
+    environment = context.environment
+    at = await _choose_target(environment, rng, injection)
+    await environment.link(how, at)
+    injection.begin(environment.names[at])
+    await asyncio.sleep(context.lengths.link_s)
+    await environment.link("restore", at)
+    injection.repaired()
 
 
-async def hold_link(scene: Scene, rng: Random, blow: Blow) -> None:
-    await _unlink("hold", scene, rng, blow)
+async def flap(context: FaultContext, rng: Random, injection: Injection) -> None:
+    with _on(context.clients.flap):
+        injection.begin("receivers")
+        await asyncio.sleep(context.lengths.reader_s)
+    injection.repaired()
 
 
-async def _unlink(how: str, scene: Scene, rng: Random, blow: Blow) -> None:
-    stage = scene.stage
-    at = await _victim(stage, rng, blow)
-    await stage.link(how, at)
-    blow.strike(stage.names[at])
-    await asyncio.sleep(scene.lengths.link_s)
-    await stage.link("mend", at)
-    blow.mend()
-
-
-async def flap(scene: Scene, rng: Random, blow: Blow) -> None:
-    with _on(scene.crowds.flap):
-        blow.strike("receivers")
-        await asyncio.sleep(scene.lengths.reader_s)
-    blow.mend()
-
-
-async def read_slowly(scene: Scene, rng: Random, blow: Blow) -> None:
-    with _on(scene.crowds.slow_reader):
-        blow.strike("readers")
-        await asyncio.sleep(scene.lengths.reader_s)
-    blow.mend()
+async def read_slowly(context: FaultContext, rng: Random, injection: Injection) -> None:
+    with _on(context.clients.slow_reader):
+        injection.begin("readers")
+        await asyncio.sleep(context.lengths.reader_s)
+    injection.repaired()
 
 
 def _is_at_work(recordings: Path) -> bool:
@@ -208,14 +182,14 @@ def _on(switch: Callable[[bool], None]) -> Iterator[None]:
         switch(False)
 
 
-async def _victim(stage: Stage, rng: Random, blow: Blow) -> int:
-    """One of the instances that somebody is connected to: after a fault, all may be at the one that survived it."""
-    owners = await stage.whereabouts()
-    busy = [name for name in stage.names if name in owners.values()]
-    name = rng.choice(busy or stage.names)
-    blow.shards = tuple(shard for shard, holder in enumerate(await stage.holders()) if holder == name)
-    blow.users = tuple(user for user, owner in owners.items() if owner == name)
-    return stage.names.index(name)
+async def _choose_target(environment: Environment, rng: Random, injection: Injection) -> int:
+    """One of the instances that have users: after a fault, all users may be at one of them."""
+    owners = await environment.user_instances()
+    busy = [name for name in environment.names if name in owners.values()]
+    name = rng.choice(busy or environment.names)
+    injection.shards = tuple(shard for shard, holder in enumerate(await environment.holders()) if holder == name)
+    injection.users = tuple(user for user, owner in owners.items() if owner == name)
+    return environment.names.index(name)
 
 
 def _locked(url: str) -> sqlite3.Connection:
@@ -236,8 +210,8 @@ _BY_NAME = (
     Fault("redis-kill", kill_redis, _after(2.0), "single"),
     Fault("master-kill", kill_master, _after(5.0), "cluster"),
     Fault("database-stop", stop_database, lambda lengths: lengths.database_s + 0.5, load="chat"),
-    Fault("link-cut", cut_link, lambda lengths: lengths.link_s + 1.0),
-    Fault("link-hold", hold_link, lambda lengths: lengths.link_s + 1.0),
+    Fault("link-cut", partial(break_link, "cut"), lambda lengths: lengths.link_s + 1.0),
+    Fault("link-stall", partial(break_link, "stall"), lambda lengths: lengths.link_s + 1.0),
     Fault("receiver-flap", flap, lambda lengths: lengths.reader_s),
     Fault("slow-reader", read_slowly, lambda lengths: lengths.reader_s),
     # Last, because it needs a Redis of its own.
@@ -249,7 +223,7 @@ FAULTS: tuple[Fault, ...] = tuple(fault for fault in _BY_NAME if fault is not HE
 
 
 def named(names: Sequence[str]) -> list[Fault]:
-    """The faults of these names, in the order of the table; CannotRun for one there is not."""
+    """The faults of these names, in the order of the table; CannotRun for an unknown one."""
     for name in names:
         if name not in BY_NAME:
             raise CannotRun(f"There is no fault {name!r}: choose from {', '.join(BY_NAME)}.")

@@ -43,20 +43,20 @@ class Disturbance:
 
 
 @dataclass(frozen=True, slots=True)
-class Forgiven:
+class Tolerated:
     """What is no broken promise, because of what was done to the cluster.
 
-    `forgot`: spans of time before a Redis was killed whose writes it may have lost by its durability class. What is
+    `lost_spans`: spans of time before a Redis was killed whose writes it may have lost by its durability class. What is
     lost of them is counted apart.
     """
 
-    forgot: Sequence[tuple[float, float]] = ()
+    lost_spans: Sequence[tuple[float, float]] = ()
     disturbed: Sequence[Disturbance] = ()
 
-    def may_be_forgotten(self, at: float | None) -> bool:
-        return at is not None and any(began <= at <= ended for began, ended in self.forgot)
+    def may_be_lost(self, at: float | None) -> bool:
+        return at is not None and any(began <= at <= ended for began, ended in self.lost_spans)
 
-    def calm(self, began: float, ended: float, port: int | None = None) -> bool:
+    def undisturbed(self, began: float, ended: float, port: int | None = None) -> bool:
         """Whether nothing was broken then that an instance at `port` had to do with; without one, nothing at all."""
         return not any(
             one.overlaps(began, ended) and (port is None or one.ports is None or port in one.ports)

@@ -24,7 +24,7 @@ def sound(numbers: Iterable[int]) -> bytes:
     return audio.opus_run([_TOC + _NUMBER.pack(number) + _FILL for number in numbers for _ in range(_PACKETS)])
 
 
-def heard(run: bytes) -> list[int]:
+def decode(run: bytes) -> list[int]:
     """The pieces that audio is made of. Half a piece, or one twice in a row, is told as a piece of its own."""
     starts = range(2 + len(_TOC), len(run), _PACKET_BYTES)
     numbers = [_NUMBER.unpack_from(run, at)[0] for at in starts]

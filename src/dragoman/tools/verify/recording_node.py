@@ -18,7 +18,7 @@ from dragoman import node
 from dragoman.node import Job, Node, Result, Timing
 from dragoman.protocol.node import JobAssign
 from dragoman.tools.verify import pieces
-from dragoman.tools.verify.node_events import EventFile, Kind, NodeEvent
+from dragoman.tools.verify.recordings import EventFile, Kind, NodeEvent
 
 MODULE = "dragoman.tools.verify.recording_node"
 LANGUAGES = ("en", "es")
@@ -44,15 +44,15 @@ class RecordingNode:
             timing=QUICK,
         )
 
-    async def testify(self) -> None:
+    async def run(self) -> None:
         self._write(Kind.BEGAN)
-        signs = asyncio.get_running_loop().create_task(self._give_signs())
+        signs = asyncio.get_running_loop().create_task(self._report_alive())
         try:
             await self._node.run(signals=True)
         finally:
             signs.cancel()
 
-    async def _give_signs(self) -> None:
+    async def _report_alive(self) -> None:
         while True:
             self._write(Kind.ALIVE)
             await asyncio.sleep(ALIVE_EVERY_S)
@@ -73,7 +73,7 @@ class RecordingNode:
                 assert_never(event)
 
     async def _work(self, job: Job) -> Result | None:
-        words = pieces.heard(job.audio)
+        words = pieces.decode(job.audio)
         self._write(Kind.STARTED, job.assign, pieces=pieces.text(words))
         usual_s = self._slow_s if self._random.random() < SLOW_SHARE else self._delay_s
         await asyncio.sleep(usual_s * self._random.uniform(0.2, 1.8))
@@ -112,7 +112,7 @@ def main() -> None:
 async def _be(given: argparse.Namespace) -> None:
     file = EventFile(given.file)
     delay_s, slow_s = given.delay_ms / 1000, given.slow_ms / 1000
-    await RecordingNode(given.url, given.id, file, slots=given.slots, delay_s=delay_s, slow_s=slow_s).testify()
+    await RecordingNode(given.url, given.id, file, slots=given.slots, delay_s=delay_s, slow_s=slow_s).run()
 
 
 if __name__ == "__main__":

@@ -1,12 +1,76 @@
-"""What nodes saw, put together: attempts of jobs, how full each node was when, who was there. Pure."""
+"""The events that nodes record, one JSON line each, and what follows from them: attempts of jobs, load of nodes.
 
+    began        the process has started              given       a job_assign arrived
+    registered   the server accepted the node         started     the node began to work on the job
+    lost         the connection is gone               ended       answered: ok, empty or failed
+    alive        several a second                     cancelled   a job_cancel arrived
+
+Times are of `time.monotonic`, which all processes of one machine share. Each line is one write, so a node that is
+killed leaves whole lines; only the last one may be cut off.
+"""
+
+import os
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
+from enum import StrEnum, auto
+from pathlib import Path
 from urllib.parse import urlsplit
 
-from dragoman.tools.verify.node_events import Kind, NodeEvent
+import msgspec
+
+
+class Kind(StrEnum):
+    BEGAN = auto()
+    REGISTERED = auto()
+    LOST = auto()
+    ALIVE = auto()
+    GIVEN = auto()
+    STARTED = auto()
+    ENDED = auto()
+    CANCELLED = auto()
+
+
+class NodeEvent(msgspec.Struct, frozen=True, omit_defaults=True):
+    at: float
+    kind: Kind
+    node: str
+    pid: int
+    slots: int = 0
+    url: str = ""  # of the instance it is connected to
+    job: str = ""
+    attempt: int = 0
+    session: str = ""
+    index: int = -1
+    turn: str = ""
+    outcome: str = ""
+    pieces: str = ""  # as `pieces.text` writes them
+
+
+_decode = msgspec.json.Decoder(NodeEvent).decode
+
+
+class EventFile:
+    """Appended to by one process at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def write(self, event: NodeEvent) -> None:
+        os.write(self._file, msgspec.json.encode(event) + b"\n")
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def read(paths: Iterable[Path], since: float = 0.0) -> list[NodeEvent]:
+    """All events of these files since then, in order of time."""
+    found = list[NodeEvent]()
+    for path in paths:
+        if path.exists():
+            found += [_decode(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+    return sorted((event for event in found if event.at >= since), key=lambda event: event.at)
 
 
 @dataclass(slots=True)
@@ -109,7 +173,7 @@ class Recordings:
 
 
 @dataclass(frozen=True, slots=True)
-class Burden:
+class Assignment:
     """A node at the moment it was given a job: how many others it had that were still its own."""
 
     event: NodeEvent
@@ -118,7 +182,7 @@ class Burden:
     bound: bool  # it had another job of the same turn before
 
 
-def burdens(recordings: Recordings, over_at: dict[str, float], within_s: float = 1.0) -> Iterator[Burden]:
+def assignments(recordings: Recordings, over_at: dict[str, float], within_s: float = 1.0) -> Iterator[Assignment]:
     """`over_at`: when each job was over, by the stores. Never more than Redis counted at that time: an answer, a lost
     connection, a later attempt elsewhere and a job's end all count as the slot given back. So does a job that was
     called back `within_s` and not begun: it was late, and had been given up when it came."""
@@ -142,7 +206,7 @@ def burdens(recordings: Recordings, over_at: dict[str, float], within_s: float =
                     del mine[job]
                 others = [bound for job, bound in mine.items() if job != event.job]
                 bound = mine.get(event.job, event.turn in turns[event.node])
-                yield Burden(event, len(others), others.count(False), bound)
+                yield Assignment(event, len(others), others.count(False), bound)
                 mine[event.job] = bound
                 turns[event.node].add(event.turn)
 
@@ -161,7 +225,7 @@ def _withdrawn(events: Iterable[NodeEvent], within_s: float) -> Iterator[NodeEve
                     yield given
 
 
-def fullest(found: Iterable[Burden], node: str, at: float, within_s: float) -> int:
+def max_jobs(found: Iterable[Assignment], node: str, at: float, within_s: float) -> int:
     """How many jobs the node had at most around that time."""
     near = (one.others + 1 for one in found if one.event.node == node and abs(one.event.at - at) <= within_s)
     return max(near, default=0)

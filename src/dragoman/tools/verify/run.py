@@ -1,9 +1,9 @@
-"""A verification from beginning to end: one phase a fault, each with ledgers of its own, each judged alone.
+"""A verification from beginning to end: one phase a fault, each with its own ledgers, each judged alone.
 
-    load ─ strike ─ mend ─ … ─ load ends ─ all is settled ─ the stores at rest ─ verdict ─ one row
+    load ─ fault ─ repair ─ … ─ load ends ─ everything settles ─ the stores at rest ─ verdict ─ one row
 
-A cluster goes through as many phases as it can; one that does not become whole again after a fault is a finding, and
-what remains gets a new one. So does what needs another durability of Redis.
+One cluster goes through as many phases as it can. If it does not recover from a fault, that is a finding, and the
+remaining phases get a new cluster; so do faults that need another durability of Redis.
 """
 
 import asyncio
@@ -21,38 +21,84 @@ from signal import SIGINT, SIGTERM
 from typing import TypeVar
 
 from dragoman.embedded.binary import ServerBinary
-from dragoman.tools.verify import pieces
-from dragoman.tools.verify.check import Disturbance, Forgiven, judge
-from dragoman.tools.verify.crowds import Crowds, Ledgers
-from dragoman.tools.verify.errors import CannotRun
+from dragoman.tools.processes import CannotRun, until
+from dragoman.tools.verify import TITLES, pieces
+from dragoman.tools.verify.check import Disturbance, Tolerated, judge
+from dragoman.tools.verify.clients import Clients, Ledgers
+from dragoman.tools.verify.environment import Environment
 from dragoman.tools.verify.facts import Facts, gather
-from dragoman.tools.verify.fault_names import TITLES
-from dragoman.tools.verify.faults import BY_NAME, HEALTHY, Blow, Fault, Scene
-from dragoman.tools.verify.node_events import NodeEvent, read
-from dragoman.tools.verify.recovery import QUESTIONS, Connection, Message, Told, recovered
-from dragoman.tools.verify.rows import Row, merged
-from dragoman.tools.verify.schedule import Phase, phases
+from dragoman.tools.verify.faults import BY_NAME, HEALTHY, Fault, FaultContext
+from dragoman.tools.verify.recordings import NodeEvent, read
+from dragoman.tools.verify.recovery import QUESTIONS, Connection, Injection, Message, Record, recovered
+from dragoman.tools.verify.results import Row, merged
 from dragoman.tools.verify.settings import Fsync, Setup
 from dragoman.tools.verify.speech_ledger import SpeechLedger
-from dragoman.tools.verify.stage import Stage
-from dragoman.tools.verify.waiting import until
 
-SILENCE_PATIENCE_S = 5.0
-WHOLE_PATIENCE_S = 180.0  # a cluster that is not whole again by then never will be
-SPREAD_PATIENCE_S = 5.0
-RECOVERY_PATIENCE_S = 5.0  # with which load goes on so that recovery can be seen; no promise depends on it
-CLASS_S = 2.0  # what a Redis that writes every second may take with it
+SILENCE_TIMEOUT_S = 5.0
+RECOVERY_TIMEOUT_S = 180.0  # a cluster that has not recovered by then never will
+SPREAD_TIMEOUT_S = 5.0
+MEASURE_TIMEOUT_S = 5.0  # of further load, so that recovery can be measured; no promise depends on it
+CLASS_S = 2.0  # of writes that a Redis that syncs every second may lose
 
 Result = TypeVar("Result")
 OnStep = Callable[[str], None]
 OnRow = Callable[[Row], None]
 
 
+# -- when each fault is injected -------------------------------------------------------------------
+# The draws of one fault do not depend on which others are chosen, so a run of one alone repeats what happened to it in
+# a run of all.
+
+# Load before the first fault and after the last, so that every fault meets work under way and leaves some to do.
+BEFORE_S = 0.7
+AFTER_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledFault:
+    """`at_s` after the load began; `seed` draws the target and everything else that the fault leaves open."""
+
+    at_s: float
+    seed: str
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    fault: str
+    injections: tuple[ScheduledFault, ...]
+    load_s: float
+
+
+def phase(seed: int, fault: str, load_s: float, takes_s: float) -> Phase:
+    """`takes_s`: about the time from one injection to recovery. There is at least one injection; none if it is 0."""
+    if takes_s <= 0:
+        return Phase(fault, (), max(load_s, BEFORE_S + AFTER_S))
+    room_s = load_s - BEFORE_S - AFTER_S
+    count = max(1, int(room_s / takes_s))
+    rng = Random(f"{seed}/{fault}")
+    share_s = max(room_s / count, takes_s)
+    injections = [
+        ScheduledFault(BEFORE_S + number * share_s + rng.uniform(0, share_s - takes_s), f"{seed}/{fault}/{number}")
+        for number in range(count)
+    ]
+    return Phase(fault, tuple(injections), max(load_s, BEFORE_S + count * takes_s + AFTER_S))
+
+
+def phases(seed: int, faults: Sequence[tuple[str, float]], seconds: float) -> list[Phase]:
+    """One phase for each (name, takes_s), with `seconds` of load: first what each needs, the rest evenly."""
+    least = [BEFORE_S + takes_s + AFTER_S for _, takes_s in faults]
+    spare_s = max(0.0, seconds - sum(least)) / max(1, len(faults))
+    return [phase(seed, name, need + spare_s, takes_s) for (name, takes_s), need in zip(faults, least, strict=True)]
+
+
+# -- the run ---------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be verified. The healthy case always comes first, for comparison.
+    """What to verify. The healthy case always comes first, for comparison.
 
-    `seconds` of load are shared by all faults; each gets at least what one strike needs.
+    `seconds` of load are shared by all faults; each gets at least what one injection needs.
     """
 
     setup: Setup
@@ -76,7 +122,7 @@ class Order:
 class Outcome:
     rows: list[Row]
     seconds: float
-    kept: Path | None  # logs and events of what was broken
+    evidence: Path | None  # logs and events, if a promise was broken
 
     @property
     def holds(self) -> bool:
@@ -88,19 +134,19 @@ async def verify(order: Order, binary: ServerBinary, on_step: OnStep, on_row: On
     folder = Path(tempfile.mkdtemp(prefix="dragoman-verify-"))
     try:
         for seed in range(order.seed, order.seed + order.repeat):
-            played = await Round(order, seed, binary, folder / f"seed-{seed}", on_step, on_row).play()
+            played = await Round(order, seed, binary, folder / f"seed-{seed}", on_step, on_row).run()
             rows += [row.of_seed(seed) for row in played]
     finally:
         broken = not all(row.holds for row in rows)
         if not broken:
             shutil.rmtree(folder, ignore_errors=True)
-    rows += [Row(fault.name, fault.title, absent=why) for fault in order.faults if (why := fault.missing(order.setup))]
+    rows += [Row(fault.name, fault.title, skipped=why) for fault in order.faults if (why := fault.missing(order.setup))]
     in_order = sorted(merged(rows), key=lambda row: list(TITLES).index(row.fault))
     return Outcome(in_order, time.monotonic() - began, folder if broken else None)
 
 
 async def until_ended(work: Awaitable[Result]) -> Result:
-    """Ctrl-C and SIGTERM end it in good order, with KeyboardInterrupt: no process and no folder is left."""
+    """Ctrl-C and SIGTERM end it with KeyboardInterrupt, and no process and no folder is left."""
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
     for number in (SIGINT, SIGTERM):
@@ -111,8 +157,8 @@ async def until_ended(work: Awaitable[Result]) -> Result:
         raise KeyboardInterrupt from None
 
 
-def told_settings(order: Order, outcome: Outcome) -> dict[str, object]:
-    """What was run, for the file: enough to run it again."""
+def settings_of(order: Order, outcome: Outcome) -> dict[str, object]:
+    """The settings of the run, enough to repeat it."""
     setup = dataclasses.asdict(order.setup)
     del setup["path"]  # by seed
     asked = {"seed": order.seed, "seconds": order.seconds, "repeat": order.repeat}
@@ -120,7 +166,7 @@ def told_settings(order: Order, outcome: Outcome) -> dict[str, object]:
 
 
 class Round:
-    """All faults once around, with the draws of one seed."""
+    """All faults once, with the draws of one seed."""
 
     def __init__(
         self, order: Order, seed: int, binary: ServerBinary, folder: Path, on_step: OnStep, on_row: OnRow
@@ -128,152 +174,161 @@ class Round:
         self.order, self.seed, self.binary, self.folder = order, seed, binary, folder
         self.setup = order.setup.of_seed(seed)
         self._on_step, self._on_row = on_step, on_row
-        self._stages = 0
+        self._environments = 0
 
-    async def play(self) -> list[Row]:
+    async def run(self) -> list[Row]:
         takes = [(fault.name, fault.takes(self.setup.lengths)) for fault in self.order.possible]
         planned = phases(self.seed, takes, self.order.seconds)
         rows = list[Row]()
         for fsync, group in groupby(planned, key=lambda one: BY_NAME[one.fault].fsync):
             left = list(group)
             while left:
-                rows += await self._on_one_stage(fsync, left)
+                rows += await self._on_one_cluster(fsync, left)
         return rows
 
-    async def _on_one_stage(self, fsync: Fsync, left: list[Phase]) -> list[Row]:
-        """Takes from `left` as many as one cluster gets through."""
+    async def _on_one_cluster(self, fsync: Fsync, left: list[Phase]) -> list[Row]:
+        """Takes from `left` as many phases as one cluster gets through."""
         setup, rows = self.setup, list[Row]()
-        self._stages += 1
-        folder = self.folder / f"stage-{self._stages}"
+        self._environments += 1
+        folder = self.folder / f"environment-{self._environments}"
         folder.mkdir(parents=True)
         self._on_step("starting a cluster")
-        async with Stage.open(setup, fsync, self.binary, folder) as stage:
-            async with Crowds.open(stage.ports, self.seed, setup.speakers, setup.chatters) as crowds:
-                part = Part(setup, Scene(stage, crowds, setup.lengths))
-                while left and part.is_whole:
+        async with Environment.open(setup, fsync, self.binary, folder) as environment:
+            async with Clients.open(environment.ports, self.seed, setup.speakers, setup.chat_users) as clients:
+                phases = PhaseRunner(setup, FaultContext(environment, clients, setup.lengths))
+                while left and phases.has_recovered:
                     phase = left.pop(0)
                     self._on_step(BY_NAME[phase.fault].title)
-                    rows.append(await part.play(phase))
+                    rows.append(await phases.run(phase))
                     self._on_row(rows[-1])
         return rows
 
 
-class Part:
+class PhaseRunner:
     """One cluster, and one phase after the other on it."""
 
-    def __init__(self, setup: Setup, scene: Scene) -> None:
-        self.setup, self.scene = setup, scene
-        self.is_whole = True
+    def __init__(self, setup: Setup, context: FaultContext) -> None:
+        self.setup, self.context = setup, context
+        self.has_recovered = True
         self._before: Facts | None = None
 
-    async def play(self, phase: Phase) -> Row:
-        fault, crowds = BY_NAME[phase.fault], self.scene.crowds
+    async def run(self, phase: Phase) -> Row:
+        fault, clients = BY_NAME[phase.fault], self.context.clients
         await self._spread()
-        ledgers, began = crowds.begin(), time.monotonic()
-        crowds.talk(self.setup.messages_per_s, self.setup.utterances_per_s)
-        blows, findings, notes = list[Blow](), list[str](), list[str]()
+        ledgers, began = clients.begin(), time.monotonic()
+        clients.start(self.setup.messages_per_s, self.setup.utterances_per_s)
+        injections, findings, notes = list[Injection](), list[str](), list[str]()
         try:
-            await self._strike(fault, phase, began, blows, ledgers)
+            await self._inject(fault, phase, began, injections, ledgers)
         except CannotRun as error:
-            self.is_whole = False
-            findings.append(f"not whole again: {error}")
-        await crowds.stop_talking()
-        # Not a verdict: what is late is not lost. What never comes is found by the judge.
-        notes += [f"not yet: {one}" for one in await self._still_owed(ledgers)]
-        await until(lambda: not _unheard_silence(ledgers.speech, self.scene.stage), SILENCE_PATIENCE_S)
-        row = await self._judged(fault, ledgers, began, blows)
+            self.has_recovered = False
+            findings.append(f"not recovered: {error}")
+        await clients.stop()
+        # Not a verdict: late is not lost. The checker finds what never arrives.
+        notes += [f"outstanding: {one}" for one in await self._outstanding(ledgers)]
+        await until(lambda: not _unprocessed_silence(ledgers.speech, self.context.environment), SILENCE_TIMEOUT_S)
+        row = await self._judged(fault, ledgers, began, injections)
         return dataclasses.replace(row, findings=(*findings, *row.findings), notes=(*notes, *row.notes))
 
-    async def _still_owed(self, ledgers: Ledgers) -> list[str]:
-        """What is owed when nothing more comes: a slow machine gets the time it needs."""
+    async def _outstanding(self, ledgers: Ledgers) -> list[str]:
+        """What is outstanding when nothing more arrives: a slow machine gets the time it needs."""
         before = -1
-        while owed := await self.scene.crowds.quiet(self.scene.lengths.patience_s):
+        while outstanding := await self.context.clients.settle(self.context.lengths.timeout_s):
             now = ledgers.chat.count(lambda entry: entry.saved_at is not None) + len(ledgers.chat.acknowledged_at)
             now += sum(len(one.answers) + len(one.failures) for one in ledgers.speech.sessions.values())
             if now == before:
                 break
             before = now
-        return owed
+        return outstanding
 
     async def _spread(self) -> None:
-        """After a fault all may be at the instance that survived it; the next one is to find some at each."""
-        for name in self.scene.stage.names:
-            owners = await self.scene.stage.whereabouts()
+        """After a fault all users may be at one instance; the next fault should find some at each."""
+        for name in self.context.environment.names:
+            owners = await self.context.environment.user_instances()
             if owners and name not in owners.values():
-                self.scene.crowds.move(list(owners)[::2])
-                await until(lambda: self._somebody_is_at(name), SPREAD_PATIENCE_S)  # noqa: B023
+                self.context.clients.move(list(owners)[::2])
+                await until(lambda: self._has_users(name), SPREAD_TIMEOUT_S)  # noqa: B023
 
-    async def _somebody_is_at(self, name: str) -> bool:
-        return name in (await self.scene.stage.whereabouts()).values()
+    async def _has_users(self, name: str) -> bool:
+        return name in (await self.context.environment.user_instances()).values()
 
-    async def _strike(self, fault: Fault, phase: Phase, began: float, blows: list[Blow], ledgers: Ledgers) -> None:
-        for strike in phase.strikes:
-            await _sleep_until(began + strike.at_s)
-            blows.append(Blow())
-            await fault.strike(self.scene, Random(strike.seed), blows[-1])
-            await self.scene.stage.until_well(WHOLE_PATIENCE_S)
-            blows[-1].well_at = time.monotonic()
-            await until(lambda: self._has_recovered(fault, blows[-1], ledgers), RECOVERY_PATIENCE_S)
+    async def _inject(
+        self, fault: Fault, phase: Phase, began: float, injections: list[Injection], ledgers: Ledgers
+    ) -> None:
+        for scheduled in phase.injections:
+            await _sleep_until(began + scheduled.at_s)
+            injections.append(Injection())
+            await fault.inject(self.context, Random(scheduled.seed), injections[-1])
+            await self.context.environment.wait_until_healthy(RECOVERY_TIMEOUT_S)
+            injections[-1].recovered_at = time.monotonic()
+            await until(lambda: self._is_measured(fault, injections[-1], ledgers), MEASURE_TIMEOUT_S)
         await _sleep_until(began + phase.load_s)
 
-    def _has_recovered(self, fault: Fault, blow: Blow, ledgers: Ledgers) -> bool:
-        """Whether all that is asked about this fault has an answer; most is asked of people who chat."""
-        events = read(self.scene.stage.recording_files, since=blow.struck_at - 1) if fault.load == "speech" else ()
-        answers = recovered(fault.name, [blow], _told(ledgers, events))
-        return answers.keys() == QUESTIONS.get(fault.name, {}).keys() or not self.setup.chatters
+    def _is_measured(self, fault: Fault, injection: Injection, ledgers: Ledgers) -> bool:
+        """Whether every recovery time of this fault is known; most are measured by chat users."""
+        events = (
+            read(self.context.environment.recording_files, since=injection.injected_at - 1)
+            if fault.load == "speech"
+            else ()
+        )
+        answers = recovered(fault.name, [injection], _record(ledgers, events))
+        return answers.keys() == QUESTIONS.get(fault.name, {}).keys() or not self.setup.chat_users
 
-    async def _judged(self, fault: Fault, ledgers: Ledgers, began: float, blows: Sequence[Blow]) -> Row:
-        stage = self.scene.stage
-        facts = await gather(stage.place, ledgers.speech.sessions, began, self.scene.lengths.patience_s)
-        events = read(stage.recording_files)
-        pardon, rules = forgiven(fault, stage, blows), stage.rules(disturbed=bool(blows))
-        verdict = judge(ledgers.chat, ledgers.speech, events, facts, pardon, before=self._before, rules=rules)
+    async def _judged(self, fault: Fault, ledgers: Ledgers, began: float, injections: Sequence[Injection]) -> Row:
+        environment = self.context.environment
+        facts = await gather(environment.stores, ledgers.speech.sessions, began, self.context.lengths.timeout_s)
+        events = read(environment.recording_files)
+        allowed, rules = tolerated(fault, environment, injections), environment.rules(disturbed=bool(injections))
+        verdict = judge(ledgers.chat, ledgers.speech, events, facts, allowed, before=self._before, rules=rules)
         self._before = facts
         return Row(
             fault.name,
             fault.title,
-            len(blows),
-            verdict.told,
+            len(injections),
+            verdict.promised,
             verdict.kept,
             verdict.lost,
-            verdict.forgiven_lost,
-            verdict.doubled,
+            verdict.tolerated_lost,
+            verdict.duplicated,
             verdict.out_of_order,
             verdict.late,
-            recovered(fault.name, blows, _told(ledgers, events)),
+            recovered(fault.name, injections, _record(ledgers, events)),
             tuple(map(str, verdict.findings)),
             verdict.notes,
         )
 
 
-def forgiven(fault: Fault, stage: Stage, blows: Sequence[Blow]) -> Forgiven:
-    """What the durability class of Redis lets it forget, and when who was disturbed."""
-    forgets = fault.fsync == "everysec" and fault.redis == "single"
-    return Forgiven(
-        [(blow.struck_at - CLASS_S, blow.struck_at) for blow in blows] if forgets else (),
-        [Disturbance(blow.struck_at, blow.well_at or math.inf, _ports(stage, blow)) for blow in blows],
+def tolerated(fault: Fault, environment: Environment, injections: Sequence[Injection]) -> Tolerated:
+    """What Redis may lose by its durability class, and which instances were disturbed when."""
+    may_lose = fault.fsync == "everysec" and fault.redis == "single"
+    return Tolerated(
+        [(injection.injected_at - CLASS_S, injection.injected_at) for injection in injections] if may_lose else (),
+        [
+            Disturbance(injection.injected_at, injection.recovered_at or math.inf, _ports(environment, injection))
+            for injection in injections
+        ],
     )
 
 
-def _ports(stage: Stage, blow: Blow) -> frozenset[int] | None:
-    if blow.victim in stage.names:
-        return frozenset({stage.ports[stage.names.index(blow.victim)]})
+def _ports(environment: Environment, injection: Injection) -> frozenset[int] | None:
+    if injection.target in environment.names:
+        return frozenset({environment.ports[environment.names.index(injection.target)]})
     return None
 
 
-def _unheard_silence(speech: SpeechLedger, stage: Stage) -> set[int]:
-    """Pieces without words that no node has heard: their speakers are told nothing, so nobody waits for them."""
-    said = {piece for one in speech.sessions.values() for given in one.given for piece in given.pieces if piece < 0}
-    if not said:
-        return said
-    return said - {piece for event in read(stage.recording_files) for piece in pieces.of_text(event.pieces)}
+def _unprocessed_silence(speech: SpeechLedger, environment: Environment) -> set[int]:
+    """Silent pieces that no node has processed: their speakers get no answer to wait for."""
+    sent = {piece for one in speech.sessions.values() for given in one.given for piece in given.pieces if piece < 0}
+    if not sent:
+        return sent
+    return sent - {piece for event in read(environment.recording_files) for piece in pieces.of_text(event.pieces)}
 
 
-def _told(ledgers: Ledgers, events: Sequence[NodeEvent]) -> Told:
+def _record(ledgers: Ledgers, events: Sequence[NodeEvent]) -> Record:
     entries, sessions = ledgers.chat.entries.values(), ledgers.speech.sessions.values()
     messages = [Message(one.name.sender, one.sent_at, one.accepted_at, one.saved_at) for one in entries]
     resumed = [Connection(one.id, at) for one in sessions for at in one.resumed_at]
-    return Told(messages, events, [*(Connection(*one) for one in ledgers.chat.connected), *resumed])
+    return Record(messages, events, [*(Connection(*one) for one in ledgers.chat.connected), *resumed])
 
 
 async def _sleep_until(moment: float) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from dragoman.config import Config, load
-from dragoman.tools.verify.speech_crowd import SETTINGS as SPEECH_CROWD
+from dragoman.tools.verify.speech_load import SETTINGS as SPEECH_SETTINGS
 
 RedisMode = Literal["single", "cluster"]
 Database = Literal["sqlite", "postgres"]
@@ -56,11 +56,11 @@ class Lengths:
     link_s: float
     reader_s: float
     presence_s: float
-    patience_s: float
+    timeout_s: float
 
 
-SHORT = Lengths(database_s=1.5, pause_s=4.0, link_s=1.5, reader_s=2.0, presence_s=3.0, patience_s=60.0)
-REAL = Lengths(database_s=60.0, pause_s=20.0, link_s=10.0, reader_s=20.0, presence_s=6.0, patience_s=120.0)
+SHORT = Lengths(database_s=1.5, pause_s=4.0, link_s=1.5, reader_s=2.0, presence_s=3.0, timeout_s=60.0)
+REAL = Lengths(database_s=60.0, pause_s=20.0, link_s=10.0, reader_s=20.0, presence_s=6.0, timeout_s=120.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Setup:
     instances: int = 2
     nodes: int = 3
     speakers: int = 6
-    chatters: int = 8
+    chat_users: int = 8
     messages_per_s: float = 60.0
     utterances_per_s: float = 10.0
     path: MessagePath = "save_first"  # two-phase, before receivers or after; or confirmed once
@@ -86,7 +86,7 @@ class Setup:
         """The same with one kind of load alone."""
         if load == "chat":
             return replace(self, speakers=0, utterances_per_s=0.0)
-        return replace(self, chatters=0, messages_per_s=0.0) if load == "speech" else self
+        return replace(self, chat_users=0, messages_per_s=0.0) if load == "speech" else self
 
     def of_seed(self, seed: int) -> "Setup":
         """Each way that messages can take gets its turn, the first seed saves first."""
@@ -110,7 +110,7 @@ def configured(setup: Setup, name: str, port: int, redis_urls: Sequence[str], pr
         where |= {f"{redis}.cluster_urls": list(redis_urls), "chat.two_phase.wait_replicas": 1}
     else:
         where[f"{redis}.url"] = redis_urls[0]
-    return load(None, {}, {**({} if setup.real_lengths else _SHORT), **_LOAD, **SPEECH_CROWD, **where})
+    return load(None, {}, {**({} if setup.real_lengths else _SHORT), **_LOAD, **SPEECH_SETTINGS, **where})
 
 
 def sqlite_url(folder: Path) -> str:

@@ -47,7 +47,7 @@ class Failure:
 
 
 @dataclass(slots=True)
-class SpokenSession:
+class SessionLedger:
     id: str
     speaker: str
     numbered: bool
@@ -63,13 +63,13 @@ class SpokenSession:
     lost_at: float | None = None
     lost_why: str = ""
 
-    def told_at(self, index: int) -> list[float]:
+    def promised_at(self, index: int) -> list[float]:
         """Every time its speaker was told of an end of this utterance."""
         return [one.at for one in self.answers if one.index == index] + [
             one.at for one in self.failures if one.index == index
         ]
 
-    def unheard(self, silent: Mapping[int, Collection[int] | None] | None = None) -> list[int]:
+    def unanswered_pieces(self, silent: Mapping[int, Collection[int] | None] | None = None) -> list[int]:
         """Pieces with words that are in no answer and in no utterance that ended otherwise.
 
         `silent`: utterances that are known to have ended without an answer, with what they held, if that is known.
@@ -92,27 +92,27 @@ class SpokenSession:
 
 class SpeechLedger:
     def __init__(self) -> None:
-        self.sessions: dict[str, SpokenSession] = {}
+        self.sessions: dict[str, SessionLedger] = {}
 
     # -- written by speakers -----------------------------------------------------------------------
 
     def opened(self, session: str, speaker: str, *, numbered: bool) -> None:
         """Told once or more: whoever speaks in it and whoever listens may be the first to know."""
-        self.sessions.setdefault(session, SpokenSession(session, speaker, numbered, time.monotonic()))
+        self.sessions.setdefault(session, SessionLedger(session, speaker, numbered, time.monotonic()))
 
     def gave(self, session: str, numbers: Sequence[int], index: int | None = None) -> None:
         self.sessions[session].given.append(Given(tuple(numbers), time.monotonic(), index))
 
-    def heard_of(self, session: str, index: int) -> None:
+    def mentioned(self, session: str, index: int) -> None:
         self.sessions[session].seen.setdefault(index, time.monotonic())
 
     def answered(self, session: str, index: int, job: str, text: str, *, backfilled: bool) -> None:
         """Every time it is told."""
-        self.heard_of(session, index)
+        self.mentioned(session, index)
         self.sessions[session].answers.append(Answer(index, time.monotonic(), job, backfilled, text))
 
     def failed(self, session: str, index: int, job: str, code: str, message: str) -> None:
-        self.heard_of(session, index)
+        self.mentioned(session, index)
         self.sessions[session].failures.append(Failure(index, time.monotonic(), job, code, message))
 
     def refused(self, session: str, code: str, message: str) -> None:
@@ -133,10 +133,10 @@ class SpeechLedger:
 
     # -- seen by speakers --------------------------------------------------------------------------
 
-    def owed(self) -> Iterator[str]:
+    def outstanding(self) -> Iterator[str]:
         """What somebody still waits for, in words."""
         for one in self.sessions.values():
-            waiting = [] if one.lost_at is not None else one.unheard()
+            waiting = [] if one.lost_at is not None else one.unanswered_pieces()
             if waiting:
                 yield f"{one.speaker} has no answer to pieces {pieces.text(waiting)} of session {one.id}"
 

@@ -1,24 +1,36 @@
-"""A TCP proxy that stands between an instance and a server, to cut or hold what goes through it.
+"""TCP proxies between the instances and Redis, to cut or stall what goes through them.
 
     async with proxied(redis.url) as proxy:
         instance = await cluster.instance(scheduler__phase2__redis__url=proxy.url)
-        held = proxy.hold_at(sha.encode())   # from these bytes on, nothing of the instance reaches the server
-        await held.wait()
+        stalled = proxy.stall_at(sha.encode())   # from these bytes on, nothing of the instance reaches the server
+        await stalled.wait()
 
-`hold_at` finds the exact point between two steps of a process: the process has done the one, and what would do the
-other never arrives. The nodes of a Cluster name each other to their clients: `ports` says which of those are to be
-named as what instead, so that a client that came through a proxy stays behind proxies.
+`stall_at` finds the exact point between two steps of a process: the process has done the first, and the command that
+would do the second never arrives. The servers of a Cluster name each other to their clients: `ports` maps the port of
+each server to that of its proxy, so that a client that connects through a proxy stays behind proxies.
+
+As a process (`python -m dragoman.tools.verify.tcp_proxy`, see `load_process`) it has one link an instance:
+
+    {"command": "open", "links": {"v1": ["redis://127.0.0.1:11001", …]}}   {"done": {"v1": ["redis://127.0.0.1:12001"]}}
+    {"command": "cut", "link": "v1"}      connections break, and new ones are refused
+    {"command": "stall", "link": "v1"}    nothing gets through, and connections stay open
+    {"command": "restore", "link": "v1"}
+
+It is a process of its own, so that a busy harness does not slow down what it measures.
 """
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 from urllib.parse import urlsplit
+
+from dragoman.tools.load_process import serve
 
 CHUNK = 1 << 16
 _HOST = b"127.0.0.1"
-# How a node is named in CLUSTER SLOTS, and in MOVED and ASK. All ports have five digits, so nothing changes its size.
+# The address of a server in CLUSTER SLOTS, MOVED and ASK. All ports have five digits, so no size changes.
 _NAMED = re.compile(rb"(?<=127\.0\.0\.1)(\r\n:|:)(\d{5})(?=\r\n)")
 _LONGEST_NAME = len(b"127.0.0.1\r\n:12345\r\n")
 
@@ -31,9 +43,9 @@ class TcpProxy:
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._away = False
+        self._refusing = False
         self._pattern = b""
-        self._held = asyncio.Event()
+        self._stalled = asyncio.Event()
         self._flowing = asyncio.Event()
         self._flowing.set()
         self.port = 0
@@ -45,26 +57,26 @@ class TcpProxy:
     # -- faults ----------------------------------------------------------------------------------
 
     def cut(self) -> None:
-        """Every connection breaks, and nobody gets through until `mend`."""
-        self._away = True
+        """Break every connection, and refuse new ones until `restore`."""
+        self._refusing = True
         for writer in list(self._writers):
             writer.transport.abort()
 
-    def hold(self) -> None:
-        """Nothing gets through any more, and nobody is told."""
+    def stall(self) -> None:
+        """Pass nothing on; connections stay open."""
         self._flowing.clear()
-        self._held.set()
+        self._stalled.set()
 
-    def mend(self) -> None:
-        self._away, self._pattern = False, b""
+    def restore(self) -> None:
+        self._refusing, self._pattern = False, b""
         self._flowing.set()
 
-    def hold_at(self, pattern: bytes) -> asyncio.Event:
-        """Let all pass until a client sends `pattern`; from there on nothing of any client. The event says so."""
-        self._pattern, self._held = pattern, asyncio.Event()
-        return self._held
+    def stall_at(self, pattern: bytes) -> asyncio.Event:
+        """Pass everything on until a client sends `pattern`; then set the event, and pass nothing on of any client."""
+        self._pattern, self._stalled = pattern, asyncio.Event()
+        return self._stalled
 
-    # -- what it does ----------------------------------------------------------------------------
+    # -- its work --------------------------------------------------------------------------------
 
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -79,7 +91,7 @@ class TcpProxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._away:
+        if self._refusing:
             writer.transport.abort()
             return
         try:
@@ -100,12 +112,12 @@ class TcpProxy:
                 if outwards and self._pattern:
                     seen = tail + data
                     if self._pattern in seen:
-                        self.hold()
+                        self.stall()
                     tail = seen[-len(self._pattern) :]
                 elif not outwards and self._ports is not None:
                     whole = tail + data
-                    told = complete(whole)
-                    data, tail = renamed(whole[:told], self._ports), whole[told:]
+                    end = complete(whole)
+                    data, tail = renamed(whole[:end], self._ports), whole[end:]
                 await self._flowing.wait()
                 sink.write(data)
                 await sink.drain()
@@ -117,7 +129,7 @@ class TcpProxy:
 
 
 def complete(data: bytes) -> int:
-    """How much of it can be passed on: no name goes on behind that. Every answer ends with a line."""
+    """How many bytes can be passed on without cutting a server's address in two. Every answer ends with a line."""
     if data.endswith(b"\r\n") and not data.endswith(_HOST + b"\r\n"):
         return len(data)
     begun = data.rfind(_HOST, max(0, len(data) - _LONGEST_NAME - len(_HOST)))
@@ -125,7 +137,7 @@ def complete(data: bytes) -> int:
 
 
 def renamed(data: bytes, ports: Mapping[int, int]) -> bytes:
-    """The same bytes, with other ports behind our address."""
+    """The same bytes, with the ports of the proxies."""
     return _NAMED.sub(lambda found: found[1] + b"%d" % ports.get(int(found[2]), int(found[2])), data)
 
 
@@ -137,3 +149,40 @@ async def proxied(url: str) -> AsyncIterator[TcpProxy]:
         yield proxy
     finally:
         await proxy.close()
+
+
+MODULE = "dragoman.tools.verify.tcp_proxy"
+
+
+class Links:
+    """The proxies of each instance, by its name."""
+
+    def __init__(self) -> None:
+        self._links: dict[str, list[TcpProxy]] = {}
+
+    async def open(self, links: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+        """One proxy for each server of each link; the proxies of a link name only each other."""
+        for link, urls in links.items():
+            ports: dict[int, int] = {}
+            self._links[link] = [TcpProxy(url, ports if len(urls) > 1 else None) for url in urls]
+            for url, proxy in zip(urls, self._links[link], strict=True):
+                await proxy.start()
+                ports[urlsplit(url).port or 0] = proxy.port
+        return {link: [proxy.url for proxy in proxies] for link, proxies in self._links.items()}
+
+    async def cut(self, link: str) -> None:
+        for proxy in self._links[link]:
+            proxy.cut()
+
+    async def stall(self, link: str) -> None:
+        for proxy in self._links[link]:
+            proxy.stall()
+
+    async def restore(self, link: str) -> None:
+        for proxy in self._links[link]:
+            proxy.restore()
+
+
+if __name__ == "__main__":
+    _links = Links()
+    serve({"open": _links.open, "cut": _links.cut, "stall": _links.stall, "restore": _links.restore})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dragoman.cli.main import run
-from dragoman.tools.bench.abuse import accounts, crowds, doors, frames, messages, sessions
+from dragoman.tools.bench.abuse import accounts, connections, frames, messages
 from dragoman.tools.bench.abuse.attack import Attack
 
 WELL_KNOWN = {"commit", "machine", "settings", "figures", "ratios"}
@@ -42,7 +42,7 @@ def is_clean(found: dict[str, Any], attacks: tuple[Attack, ...]) -> None:
     "kind",
     [
         pytest.param(kind, id=kind.__name__.rpartition(".")[2], marks=() if kind is messages else pytest.mark.long)
-        for kind in (messages, frames, sessions, accounts, doors, crowds)
+        for kind in (messages, frames, accounts, connections)
     ],
 )
 def test_attacks_get_their_answers_and_no_other_client_loses_anything(kind: Any, tmp_path: Path) -> None:
@@ -52,5 +52,6 @@ def test_attacks_get_their_answers_and_no_other_client_loses_anything(kind: Any,
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_ten_thousand_strangers_and_a_million_frames_make_no_other_client_lose_anything(tmp_path: Path) -> None:
-    large = (*crowds.ATTACKS, *(attack for attack in frames.ATTACKS if attack.name in ("tiny_frames", "huge_pieces")))
+    names = ("strangers", "tiny_frames", "huge_pieces")
+    large = tuple(attack for attack in (*connections.ATTACKS, *frames.ATTACKS) if attack.name in names)
     is_clean(abused(tmp_path, large, "--seconds", "1"), large)

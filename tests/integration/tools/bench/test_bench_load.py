@@ -8,11 +8,10 @@ import pytest
 
 from dragoman.cli.main import run
 from dragoman.embedded.binary import find_server
-from dragoman.tools.bench.pressure import bench
-from dragoman.tools.bench.pressure.settings import QUICK, Part, Settings
-from dragoman.tools.bench.pressure.tables import OVERLOADS
-from dragoman.tools.bench.pressure.together import WRONG
-from dragoman.tools.bench.report import Report
+from dragoman.tools.bench import load
+from dragoman.tools.bench.load_tables import OVERLOADS
+from dragoman.tools.bench.mixed_load import QUICK, WRONG, Part, Settings
+from dragoman.tools.report import Report
 
 TINY = replace(
     QUICK,
@@ -21,9 +20,9 @@ TINY = replace(
     warmup_s=0.3,
     minutes=0.02,
     hold_s=0.2,
-    most_sockets=20,
+    max_sockets=20,
     first_rate=20.0,
-    most_steps=1,
+    max_steps=1,
     sessions=4,
     nodes=2,
     users=6,
@@ -34,7 +33,7 @@ TINY = replace(
     storms=1,
     storm_jobs_per_s=20.0,
     healthy_clients=4,
-    recovery_patience_s=0.0,
+    recovery_timeout_s=0.0,
     usual_sockets=40,
     usual_messages_per_s=40.0,
     usual_jobs_per_s=40.0,
@@ -43,8 +42,8 @@ TINY = replace(
 
 def measured(*parts: Part, settings: Settings = TINY) -> Report:
     steps: list[str] = []
-    report = bench.run(replace(settings, parts=parts), find_server(""), steps.append)
-    assert len(steps) == bench.steps(replace(settings, parts=parts))
+    report = load.run(replace(settings, parts=parts), find_server(""), steps.append)
+    assert len(steps) == load.steps(replace(settings, parts=parts))
     return report
 
 
@@ -83,7 +82,7 @@ def test_above_capacity_everything_is_answered_in_one_way_or_another() -> None:
 def test_the_command_runs_the_named_parts_and_writes_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("dragoman.tools.bench.pressure.settings.QUICK", TINY)
+    monkeypatch.setattr("dragoman.tools.bench.load.QUICK", TINY)
     assert run(["bench", "load", "--quick", "--only", "target", "--json", str(tmp_path / "out.json")]) == 0
     found = json.loads((tmp_path / "out.json").read_text())
     assert list(found) == ["commit", "machine", "settings", "figures", "ratios"]

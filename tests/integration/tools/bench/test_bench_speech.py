@@ -14,9 +14,8 @@ import pytest
 
 from dragoman.cli.main import run
 from dragoman.embedded.binary import find_server
-from dragoman.tools.bench import speech
-from dragoman.tools.bench.peers import queue
-from dragoman.tools.bench.report import Report
+from dragoman.tools.bench import speech, task_queues
+from dragoman.tools.report import Report
 from support.waiting import Descendants, alive, wait_for
 
 TINY = ("--quick", "--seconds", "1", "--warmup", "0.5")
@@ -47,7 +46,7 @@ def test_jobs_are_counted_beside_the_tasks_of_every_queue(
     found = measured(tmp_path, "speech", "--sessions", "20", "--nodes", "3")
     figures, ratios = found["figures"], found["ratios"]
     # One that gets no turn in so short a run, on a machine busy with others, is named and left out.
-    peers = queue.PEERS.keys() - found["settings"]["left_out"].keys()
+    peers = task_queues.DISTRIBUTIONS.keys() - found["settings"]["left_out"].keys()
     tasks = {f"{name}_{each}" for name in peers for each in ("per_s", "cpu_ms", "redis_cpu_ms", "least_waiting")}
     jobs = {"jobs_per_s", "cpu_ms_per_job", "redis_cpu_ms_per_job", "round_trips_before_assign"}
     assert set(figures) == jobs | tasks
@@ -61,8 +60,8 @@ def test_jobs_are_counted_beside_the_tasks_of_every_queue(
 def test_a_queue_that_is_not_installed_is_named_and_left_out(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(queue, "PEERS", {"saq": "a-distribution-nobody-has"})
-    monkeypatch.setattr(speech, "PEERS", queue.PEERS)
+    monkeypatch.setattr(task_queues, "DISTRIBUTIONS", {"saq": "a-distribution-nobody-has"})
+    monkeypatch.setattr(speech, "DISTRIBUTIONS", task_queues.DISTRIBUTIONS)
     found = measured(tmp_path, "speech", "--sessions", "2", "--nodes", "1")
     assert found["settings"]["peers"] == {"saq": None}
     assert found["settings"]["left_out"] == {"saq": "saq: it is not installed; it comes with the extra `bench`"}

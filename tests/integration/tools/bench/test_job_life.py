@@ -3,9 +3,9 @@ import pytest
 from dragoman.domain.job import State
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
-from dragoman.tools.bench.errors import BenchError
 from dragoman.tools.bench.job_life import DRIVER, JobLife, live, round_trips
-from dragoman.tools.bench.load import drive
+from dragoman.tools.bench.measure import drive
+from dragoman.tools.processes import CannotRun
 
 
 async def test_a_job_is_two_round_trips_from_its_assignment_and_seven_from_its_end(redis: Redis, keys: Keys) -> None:
@@ -27,5 +27,5 @@ async def test_a_step_that_is_refused_ends_the_bench(redis: Redis, keys: Keys) -
     life = JobLife(redis, keys, 0)
     await life.begin()
     await life.ask()
-    with pytest.raises(BenchError, match=r"^Redis answered a step of job-.* instead of"):
+    with pytest.raises(CannotRun, match=r"^Redis answered a step of job-.* instead of"):
         await life.acknowledged()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dragoman.cli.main import run
-from dragoman.tools.bench import redis_py
+from dragoman.tools.bench import redis_clients
 from support.waiting import Descendants, alive, wait_for
 
 TINY = ("--quick", "--seconds", "0.01")
@@ -68,7 +68,7 @@ def test_a_whole_run_names_the_smallest_ratio(folder: Path, tmp_path: Path, caps
 def test_a_peer_that_cannot_run_is_named_and_left_out(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(redis_py, "HIREDIS_AVAILABLE", False)
+    monkeypatch.setattr(redis_clients, "HIREDIS_AVAILABLE", False)
     found = measured(tmp_path, "--only", "single")
     assert set(found["figures"]) == {name for name in names("single") if "redis_py" not in name}
     assert found["settings"]["modes"] == ["single"]

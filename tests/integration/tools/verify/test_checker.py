@@ -11,11 +11,11 @@ from pathlib import Path
 from dragoman.archive.urls import sqlite_path
 from dragoman.embedded.binary import ServerBinary
 from dragoman.tools.verify.check import Verdict, judge
-from dragoman.tools.verify.crowds import Crowds, Ledgers
+from dragoman.tools.verify.clients import Clients, Ledgers
+from dragoman.tools.verify.environment import Environment
 from dragoman.tools.verify.facts import gather
-from dragoman.tools.verify.node_events import EventFile, Kind, read
+from dragoman.tools.verify.recordings import EventFile, Kind, read
 from dragoman.tools.verify.settings import Setup
-from dragoman.tools.verify.stage import Stage
 from support.waiting import wait_until
 
 TIMEOUT_S = 60.0
@@ -25,14 +25,16 @@ TIMEOUT_S = 60.0
 class Run:
     """A cluster at rest, after people have used it."""
 
-    stage: Stage
+    environment: Environment
     ledgers: Ledgers
     began: float
 
     async def verdict(self, timeout_s: float = 0.0) -> Verdict:
-        facts = await gather(self.stage.place, self.ledgers.speech.sessions, self.began, timeout_s)
-        events = read(self.stage.recording_files)
-        return judge(self.ledgers.chat, self.ledgers.speech, events, facts, rules=self.stage.rules(disturbed=False))
+        facts = await gather(self.environment.stores, self.ledgers.speech.sessions, self.began, timeout_s)
+        events = read(self.environment.recording_files)
+        return judge(
+            self.ledgers.chat, self.ledgers.speech, events, facts, rules=self.environment.rules(disturbed=False)
+        )
 
     async def kinds(self) -> Counter[str]:
         return Counter(finding.kind for finding in (await self.verdict()).findings)
@@ -41,14 +43,14 @@ class Run:
 @asynccontextmanager
 async def used(binary: ServerBinary, folder: Path) -> AsyncIterator[Run]:
     setup, began = Setup(), time.monotonic()
-    async with Stage.open(setup, "always", binary, folder) as stage:
-        async with Crowds.open(stage.ports, 1, setup.speakers, setup.chatters) as crowds:
-            ledgers = crowds.begin()
-            crowds.talk(setup.messages_per_s, setup.utterances_per_s)
+    async with Environment.open(setup, "always", binary, folder) as environment:
+        async with Clients.open(environment.ports, 1, setup.speakers, setup.chat_users) as clients:
+            ledgers = clients.begin()
+            clients.start(setup.messages_per_s, setup.utterances_per_s)
             await wait_until(lambda: _talked(ledgers), TIMEOUT_S, "some talk")
-            await crowds.stop_talking()
-            assert await crowds.quiet(TIMEOUT_S) == []
-            yield Run(stage, ledgers, began)
+            await clients.stop()
+            assert await clients.settle(TIMEOUT_S) == []
+            yield Run(environment, ledgers, began)
 
 
 def _talked(ledgers: Ledgers) -> bool:
@@ -57,35 +59,35 @@ def _talked(ledgers: Ledgers) -> bool:
 
 
 async def a_row_disappears(run: Run) -> None:
-    with closing(sqlite3.connect(sqlite_path(run.stage.database), isolation_level=None)) as db:
+    with closing(sqlite3.connect(sqlite_path(run.environment.database), isolation_level=None)) as db:
         db.execute("DELETE FROM message WHERE id = (SELECT max(id) FROM message)")
 
 
 async def a_row_nobody_sent_appears(run: Run) -> None:
-    with closing(sqlite3.connect(sqlite_path(run.stage.database), isolation_level=None)) as db:
+    with closing(sqlite3.connect(sqlite_path(run.environment.database), isolation_level=None)) as db:
         db.execute("UPDATE message SET client_msg_id = 'another' WHERE id = (SELECT min(id) FROM message)")
 
 
 async def a_slot_stays_taken(run: Run) -> None:
     later_ms = int(time.time() * 1000) + 600_000
-    await run.stage.redis.call("ZADD", run.stage.keys.reserved("n1"), later_ms, "job-of-nobody")
+    await run.environment.redis.call("ZADD", run.environment.keys.reserved("n1"), later_ms, "job-of-nobody")
 
 
 async def a_turn_leaves_its_key(run: Run) -> None:
-    await run.stage.redis.call("HSET", run.stage.keys.turn("t-of-nobody"), "affinity_node_id", "n1")
+    await run.environment.redis.call("HSET", run.environment.keys.turn("t-of-nobody"), "affinity_node_id", "n1")
 
 
 async def an_inbox_entry_is_unaccounted_for(run: Run) -> None:
-    await run.stage.redis.call("HINCRBY", run.stage.keys.counts("v1"), "added", 1)
+    await run.environment.redis.call("HINCRBY", run.environment.keys.counts("v1"), "added", 1)
 
 
 async def a_job_loses_its_outcome(run: Run) -> None:
     spoken = next(one for one in run.ledgers.speech.sessions.values() if one.answers)
-    await run.stage.redis.call("HDEL", run.stage.keys.job(spoken.answers[0].job), "outcome")
+    await run.environment.redis.call("HDEL", run.environment.keys.job(spoken.answers[0].job), "outcome")
 
 
 async def an_attempt_is_started_again(run: Run) -> None:
-    path = run.stage.recording_files[0]
+    path = run.environment.recording_files[0]
     file = EventFile(path)
     file.write(next(event for event in read([path]) if event.kind is Kind.STARTED))
     file.close()
@@ -98,7 +100,7 @@ async def a_result_gets_lost_on_its_way(run: Run) -> None:
 
 PLANTED: dict[Callable[[Run], Awaitable[None]], str] = {
     a_row_disappears: "false saved",
-    a_row_nobody_sent_appears: "made up",
+    a_row_nobody_sent_appears: "unknown origin",
     a_slot_stays_taken: "slot leak",
     a_turn_leaves_its_key: "key leak",
     an_inbox_entry_is_unaccounted_for: "account",
@@ -114,7 +116,7 @@ async def test_a_run_without_faults_is_clean_until_somebody_has_been_at_it(
     async with used(server_binary, tmp_path) as run:
         verdict = await run.verdict(TIMEOUT_S)
         assert verdict.findings == ()
-        assert verdict.told == verdict.kept > 70
+        assert verdict.promised == verdict.kept > 70
         for plant, kind in PLANTED.items():
             before = await run.kinds()
             await plant(run)

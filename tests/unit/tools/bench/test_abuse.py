@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from dragoman.tools.bench.abuse.abuse import Finding, Settings, conclude, middle, steps
-from dragoman.tools.bench.abuse.attack import Answers, Attack, good
-from dragoman.tools.bench.abuse.attacks import ATTACKS, BY_NAME
+from dragoman.tools.bench.abuse.attack import Answers, Attack, Scene, good
+from dragoman.tools.bench.abuse.attacker import ATTACKS, BY_NAME
+from dragoman.tools.bench.abuse.bench import Finding, Settings, conclude, middle, steps
+from dragoman.tools.bench.abuse.environment import COUNTED, State
 from dragoman.tools.bench.abuse.healthy_clients import Course, HealthyClients, Told, User
-from dragoman.tools.bench.abuse.scene import Scene
-from dragoman.tools.bench.abuse.stage import COUNTED, State
-from dragoman.tools.bench.report import Report
+from dragoman.tools.report import Report
 
 MIB = 1 << 20
 

@@ -12,24 +12,21 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from io import StringIO
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 import dragoman
-from dragoman.tools.bench import load
-from dragoman.tools.bench.chat_max import kept_up, overloaded
+from dragoman.tools.bench import measure
+from dragoman.tools.bench.chat import is_sustained, overloaded
 from dragoman.tools.bench.dispatch import Settings, latency_table, ratios
-from dragoman.tools.bench.errors import BenchError
+from dragoman.tools.bench.environment import cpu_seconds
 from dragoman.tools.bench.idle_socket import IdleSocket, State
-from dragoman.tools.bench.load import Going, drive, percentile
-from dragoman.tools.bench.ping import latency, ping
-from dragoman.tools.bench.processes import cpu_s, last_words, rss_bytes
-from dragoman.tools.bench.report import Report, commit, machine, number, rounded, table
-from dragoman.tools.bench.rounds import Case, Quantities, in_turns, medians
-from dragoman.tools.bench.servers import cpu_seconds
+from dragoman.tools.bench.measure import Case, Going, Quantities, drive, in_turns, latency, medians, percentile
+from dragoman.tools.bench.ping import ping
+from dragoman.tools.processes import NO_OUTPUT, CannotRun, cpu_s, last_line, rss_bytes
+from dragoman.tools.report import Report, commit, machine, number, rounded, table
 
 GOOD: dict[str, Any] = {
     "sent": 100, "saved_count": 100, "accepted_count": 100, "errors": {}, "failures": [], "took_s": 5.2,
@@ -37,10 +34,10 @@ GOOD: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_a_rate_is_kept_up_with_when_all_is_saved_soon_after() -> None:
-    assert kept_up(GOOD, 5.0)
+def test_a_rate_is_is_sustained_with_when_all_is_saved_soon_after() -> None:
+    assert is_sustained(GOOD, 5.0)
     for worse in ({"saved_count": 99}, {"errors": {"server_busy": 1}}, {"failures": ["closed"]}, {"took_s": 6.1}):
-        assert not kept_up(GOOD | worse, 5.0)
+        assert not is_sustained(GOOD | worse, 5.0)
 
 
 def test_beyond_it_only_server_busy_is_in_order() -> None:
@@ -213,7 +210,7 @@ async def test_the_first_caller_that_fails_ends_the_load_with_its_error() -> Non
 
 
 async def test_what_is_never_answered_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(measure, "DRAIN_TIMEOUT_S", 0.01)
 
     async def forever(caller: int, going: Going) -> int:
         await asyncio.get_running_loop().create_future()
@@ -276,14 +273,14 @@ def test_pings_are_counted_once_at_least(serve: Serve) -> None:
 
 
 def test_what_is_no_redis_is_told_in_a_sentence(serve: Serve) -> None:
-    with pytest.raises(BenchError, match=r"answered PING with b'-ERR what\?"):
+    with pytest.raises(CannotRun, match=r"answered PING with b'-ERR what\?"):
         ping("127.0.0.1", serve(b"-ERR what?\r\n"), 0.0)
 
 
 def test_nobody_there_is_told_in_a_sentence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    with pytest.raises(BenchError, match=rf"^PING to 127\.0\.0\.1:{port} failed: .*\.$"):
+    with pytest.raises(CannotRun, match=rf"^PING to 127\.0\.0\.1:{port} failed: .*\.$"):
         ping("127.0.0.1", port, 0.0)
 
 
@@ -302,12 +299,12 @@ def test_the_memory_of_a_process_is_below_its_largest_so_far() -> None:
     assert 0 < rss_bytes(os.getpid()) <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 * 1.1
 
 
-def test_the_last_words_are_the_last_line_that_says_something() -> None:
-    with TemporaryFile() as log:
-        assert last_words(log) == "nothing was said"
-        log.write(b"first\n" + b"x" * 10_000 + b"\nlast one\n\n")
-        log.flush()
-        assert last_words(log) == "last one"
+def test_last_line_is_the_last_one_with_text(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"")
+    assert last_line(log) == NO_OUTPUT
+    log.write_bytes(b"first\n" + b"x" * 10_000 + b"\nlast one\n\n")
+    assert last_line(log) == "last one"
 
 
 class Log:
@@ -385,7 +382,7 @@ def test_the_file_holds_what_was_promised(report: Report, tmp_path: Path) -> Non
 
 
 def test_a_file_that_cannot_be_written_is_told_in_a_sentence(report: Report, tmp_path: Path) -> None:
-    with pytest.raises(BenchError, match=r"^The figures cannot be written to .*: Is a directory\.$"):
+    with pytest.raises(CannotRun, match=r"^The results cannot be written to .*: Is a directory\.$"):
         report.write(tmp_path)
 
 

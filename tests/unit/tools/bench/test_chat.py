@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from dragoman.tools.bench.chat import Settings, cases, quantities, steps
-from dragoman.tools.bench.chat_stage import MODES, Setup, refuse
+from dragoman.tools.bench.chat import PATHS, Settings, Setup, cases, quantities, refuse, steps
 from dragoman.tools.bench.chat_tables import conclude, measured, ratios, title
-from dragoman.tools.bench.errors import BenchError
-from dragoman.tools.bench.report import Report
+from dragoman.tools.processes import CannotRun
+from dragoman.tools.report import Report
 
 FOUND: dict[str, Any] = {
     "sent": 10, "saved_count": 9, "arrived_count": 9, "took_s": 3.0, "saved_p99_ms": 5.0, "cpu_ms_per_1000": 1,
@@ -25,7 +24,7 @@ def test_the_plain_run_is_one_case() -> None:
 
 
 def test_modes_databases_and_slow_commits_multiply() -> None:
-    settings = Settings(modes=MODES, databases=("sqlite", "postgres"), slow=True)
+    settings = Settings(modes=PATHS, databases=("sqlite", "postgres"), slow=True)
     names = [case.name for case in cases(settings)]
     assert len(names) == 12
     assert names[:4] == ["sqlite_off", "sqlite_save_first", "sqlite_deliver_first", "sqlite_slow_off"]
@@ -39,15 +38,15 @@ def test_shares_and_reorders_are_of_what_was_sent() -> None:
 
 
 def test_nothing_saved_is_no_figure() -> None:
-    with pytest.raises(BenchError, match="No message got as far as saved"):
+    with pytest.raises(CannotRun, match="No message got as far as saved"):
         quantities(FOUND | {"saved_p99_ms": float("nan")})
 
 
 def test_what_should_not_come_ends_the_bench_but_busy_is_a_figure() -> None:
     refuse(FOUND | {"errors": {"server_busy": 3}}, Setup())
-    with pytest.raises(BenchError, match="told internal_error"):
+    with pytest.raises(CannotRun, match="refused with internal_error"):
         refuse(FOUND | {"errors": {"internal_error": 1}}, Setup())
-    with pytest.raises(BenchError, match="a connection was closed"):
+    with pytest.raises(CannotRun, match="a connection was closed"):
         refuse(FOUND | {"failures": ["a connection was closed"]}, Setup())
     refuse(FOUND | {"failures": ["a connection was closed"]}, Setup(mode="off", slow=True))
 
@@ -79,7 +78,7 @@ def test_the_plain_run_has_the_plain_names() -> None:
     for name in names.split():
         assert report.figures[name] == report.figures[f"sqlite_save_first_{name}"]
     assert report.ratios["accepted_p99_vs_ping"] == 5
-    assert "As it should be: accepted p99 10.0 ms (aim: 20.0); 100.00% saved" in shown
+    assert "Targets met: accepted p99 10.0 ms (target: 20.0); 100.00% saved" in shown
 
 
 @pytest.mark.parametrize(
@@ -88,19 +87,19 @@ def test_the_plain_run_has_the_plain_names() -> None:
         ({"accepted": 21.0}, "accepted p99 21.0 ms"),
         ({"saved_share": 0.999}, "99.90% saved"),
         ({"save_lag_p99_ms": 1001.0}, "save lag p99 1,001 ms"),
-        ({"duplicates": 1.0}, "1 doubles"),
+        ({"duplicates": 1.0}, "1 duplicates"),
         ({"reorders": 2.0}, "2 reorders"),
     ],
 )
 def test_what_is_missed_is_said(figures: dict[str, float], words: str) -> None:
     _, shown = concluded(found("sqlite_save_first", **figures))
-    assert "Not as it should be" in shown
-    assert words in shown.partition("Not as it should be")[2]
+    assert "Targets missed" in shown
+    assert words in shown.partition("Targets missed")[2]
 
 
 def test_a_slow_redis_of_the_run_makes_the_aim_wider() -> None:
     _, shown = concluded(found("sqlite_save_first", accepted=30.0, ping_p99_ms=4.0))
-    assert "aim: 40.0" in shown
+    assert "target: 40.0" in shown
 
 
 def test_slow_databases_and_the_off_path_stand_beside_it() -> None:
@@ -135,8 +134,8 @@ def test_the_most_and_what_is_beyond_it_are_told() -> None:
     }
     _, shown = concluded(figures)
     assert (
-        "2,500 messages a second are kept up with. At 6,250 a second 100 were told server_busy, 900 saved, and" in shown
+        "2,500 messages a second are sustained. At 6,250 a second 100 were refused with server_busy, 900 were" in shown
     )
-    assert "nothing worse happened" in shown
+    assert "saved, and 0 were neither." in shown
     _, shown = concluded(figures | {"overload_worse": 3.0})
-    assert "3 times something worse happened" in shown
+    assert "saved, and 3 were neither." in shown

@@ -7,25 +7,23 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from dragoman.tools.bench.errors import BenchError
-from dragoman.tools.bench.pressure.bench import fitting, steps
-from dragoman.tools.bench.pressure.settings import PARTS, Settings
-from dragoman.tools.bench.pressure.storm import together
-from dragoman.tools.bench.pressure.tables import ratios as pressure_ratios
-from dragoman.tools.bench.pressure.tables import wrong
-from dragoman.tools.bench.pressure.watch import buckets, quantile, slope
-from dragoman.tools.bench.progress import bar
-from dragoman.tools.bench.report import Report
-from dragoman.tools.bench.speech_tables import (
+from dragoman.tools.bench.load import fitting, steps
+from dragoman.tools.bench.load_tables import ratios as pressure_ratios
+from dragoman.tools.bench.load_tables import wrong
+from dragoman.tools.bench.mixed_load import PARTS, Settings, buckets, quantile, slope
+from dragoman.tools.bench.overload import combined
+from dragoman.tools.bench.speech import (
     conclude as conclude_speech,
 )
-from dragoman.tools.bench.speech_tables import (
+from dragoman.tools.bench.speech import (
     ratios as speech_ratios,
 )
-from dragoman.tools.bench.speech_tables import (
+from dragoman.tools.bench.speech import (
     verdict as speech_verdict,
 )
 from dragoman.tools.bench.store_tables import conclude, missing, ratios, verdict
+from dragoman.tools.processes import CannotRun
+from dragoman.tools.report import Report, progress_bar
 
 OURS = {"jobs_per_s": 1200.0, "jobs_cpu_ms": 0.6, "jobs_redis_cpu_ms": 0.15, "round_trips_before_assign": 2.0}
 
@@ -177,7 +175,7 @@ def test_what_was_not_measured_is_a_dash_in_the_tables() -> None:
 
 def drawn(*, terminal: bool) -> str:
     shown = io.StringIO()
-    with bar(2, Console(file=shown, force_terminal=terminal, width=100)) as step:
+    with progress_bar(2, Console(file=shown, force_terminal=terminal, width=100)) as step:
         step("single: PING")
         step("single: command")
     return shown.getvalue()
@@ -215,17 +213,17 @@ def test_the_slope_of_memory_is_bytes_a_second() -> None:
 def test_a_part_that_needs_more_files_than_there_are_is_left_out_with_a_word() -> None:
     settings, notes = fitting(Settings(), files=4096)
     assert settings.parts == tuple(part for part in PARTS if part not in ("target", "storm"))
-    assert settings.most_sockets < 4096
+    assert settings.max_sockets < 4096
     assert [note.split(",")[0] for note in notes[:2]] == ["Left out: target", "Left out: storm"]
     assert "4,096 open files" in notes[2]
 
 
 def test_with_files_enough_nothing_is_left_out() -> None:
-    assert fitting(Settings(most_sockets=1000), files=20_000) == (Settings(most_sockets=1000), [])
+    assert fitting(Settings(max_sockets=1000), files=20_000) == (Settings(max_sockets=1000), [])
 
 
 def test_when_nothing_is_left_it_is_refused() -> None:
-    with pytest.raises(BenchError, match="Left out: storm"):
+    with pytest.raises(CannotRun, match="Left out: storm"):
         fitting(Settings(parts=("storm",)), files=4096)
 
 
@@ -235,7 +233,7 @@ def test_every_part_has_its_steps() -> None:
 
 def test_of_several_storms_the_middle_counts_and_of_what_should_not_be_the_most() -> None:
     waits = [{"dispatch_p99_ms": wait, "missing": float(missing)} for wait, missing in ((9.0, 0), (5.0, 2), (70.0, 0))]
-    assert together(waits) == {"dispatch_p99_ms": 9.0, "missing": 2.0}
+    assert combined(waits) == {"dispatch_p99_ms": 9.0, "missing": 2.0}
 
 
 def test_a_storm_is_compared_with_the_calm_before_it() -> None:

@@ -1,7 +1,7 @@
 """A run in which all went well, written down as clients, nodes and stores would have; and what can be spoiled in it.
 
 Two nodes work the jobs of one session one after another, and of several at once; a turn stays on one node; results go
-out as they come. Everything is drawn from one generator, so a day can be had again.
+out as they come. Everything is drawn from one generator, so a history can be had again.
 """
 
 from collections import defaultdict
@@ -14,15 +14,15 @@ from dragoman.store import inbox
 from dragoman.store.chat import shards
 from dragoman.tools.verify import pieces
 from dragoman.tools.verify.chat_ledger import ChatLedger
-from dragoman.tools.verify.check import Forgiven, Verdict, judge
+from dragoman.tools.verify.check import Tolerated, Verdict, judge
 from dragoman.tools.verify.facts import Facts, JobFact, SessionFact
-from dragoman.tools.verify.node_events import Kind, NodeEvent
-from dragoman.tools.verify.speech_ledger import Answer, Given, SpeechLedger, SpokenSession
+from dragoman.tools.verify.recordings import Kind, NodeEvent
+from dragoman.tools.verify.speech_ledger import Answer, Given, SessionLedger, SpeechLedger
 
-MORNING, EVENING = 1000.0, 2000.0
+BEGIN, END = 1000.0, 2000.0
 NODES = ("n1", "n2")
 SLOTS = 64
-PEOPLE = (1001, 1002, 1003)
+USERS = (1001, 1002, 1003)
 
 
 @dataclass
@@ -32,14 +32,14 @@ class History:
     events: list[NodeEvent] = field(default_factory=list)
     facts: Facts = field(default_factory=Facts)
 
-    def verdict(self, forgiven: Forgiven | None = None, before: Facts | None = None) -> Verdict:
-        return judge(self.chat, self.speech, self.events, self.facts, forgiven, before=before)
+    def verdict(self, tolerated: Tolerated | None = None, before: Facts | None = None) -> Verdict:
+        return judge(self.chat, self.speech, self.events, self.facts, tolerated, before=before)
 
-    def kinds(self, forgiven: Forgiven | None = None) -> set[str]:
-        return {finding.kind for finding in self.verdict(forgiven).findings}
+    def kinds(self, tolerated: Tolerated | None = None) -> set[str]:
+        return {finding.kind for finding in self.verdict(tolerated).findings}
 
     @property
-    def sessions(self) -> list[SpokenSession]:
+    def sessions(self) -> list[SessionLedger]:
         return list(self.speech.sessions.values())
 
     def event(self, kind: Kind, session: str, index: int) -> NodeEvent:
@@ -50,36 +50,36 @@ class History:
         self.events[at : at + 1] = new
 
 
-def good_day(seed: int = 1, sessions: int = 3, turns: int = 6, messages: int = 12) -> History:
+def flawless_history(seed: int = 1, sessions: int = 3, turns: int = 6, messages: int = 12) -> History:
     rng = Random(seed)
-    day = History()
+    history = History()
     for at, node in enumerate(NODES):
         common = {"node": node, "pid": 100 + at, "slots": SLOTS}
-        day.events.append(NodeEvent(MORNING - 2, Kind.BEGAN, **common))  # type: ignore[arg-type]
+        history.events.append(NodeEvent(BEGIN - 2, Kind.BEGAN, **common))  # type: ignore[arg-type]
         url = f"ws://127.0.0.1:{5010 + at}/ws/node"
-        day.events.append(NodeEvent(MORNING - 2, Kind.REGISTERED, url=url, **common))  # type: ignore[arg-type]
-        day.events.append(NodeEvent(EVENING, Kind.ALIVE, **common))  # type: ignore[arg-type]
+        history.events.append(NodeEvent(BEGIN - 2, Kind.REGISTERED, url=url, **common))  # type: ignore[arg-type]
+        history.events.append(NodeEvent(END, Kind.ALIVE, **common))  # type: ignore[arg-type]
     jobs, facts = dict[str, JobFact](), dict[str, SessionFact]()
     for number in range(sessions):
-        spoken = SpokenSession(f"s-{number}", f"speaker {number}", number % 2 == 1, MORNING)
-        day.speech.sessions[spoken.id] = spoken
-        _speak(day, spoken, turns, rng, jobs)
+        spoken = SessionLedger(f"s-{number}", f"speaker {number}", number % 2 == 1, BEGIN)
+        history.speech.sessions[spoken.id] = spoken
+        _speak(history, spoken, turns, rng, jobs)
         count = len([job for job in jobs.values() if job.session == spoken.id])
         facts[spoken.id] = SessionFact(count, count)
-    rows = _chat(day.chat, messages, rng)
-    day.facts = Facts(
+    rows = _chat(history.chat, messages, rng)
+    history.facts = Facts(
         rows=rows,
         shards=[shards.Tally(accepted=len(rows), saved=len(rows)), shards.Tally()],
         inboxes={"a": inbox.Tally(added=7, done=7), "b": inbox.Tally(added=3, done=2, dead=1)},
         jobs=jobs,
         sessions=facts,
     )
-    day.events.sort(key=lambda event: event.at)
-    return day
+    history.events.sort(key=lambda event: event.at)
+    return history
 
 
-def _speak(day: History, spoken: SpokenSession, turns: int, rng: Random, jobs: dict[str, JobFact]) -> None:
-    now, piece = MORNING + rng.random(), 0
+def _speak(history: History, spoken: SessionLedger, turns: int, rng: Random, jobs: dict[str, JobFact]) -> None:
+    now, piece = BEGIN + rng.random(), 0
     busy_until: dict[str, float] = defaultdict(float)
     ends = list[tuple[float, int, str, str]]()
     for turn in range(turns):
@@ -94,7 +94,7 @@ def _speak(day: History, spoken: SpokenSession, turns: int, rng: Random, jobs: d
             ended = max(now, busy_until[node]) + rng.uniform(0.05, 1.5)
             busy_until[node] = ended
             text, job = pieces.text(numbers), f"job-{spoken.id}-{index}"
-            _recordings(day, node, (now, ended), job, spoken.id, index, f"t-{spoken.id}-{turn}", text, silent)
+            _recordings(history, node, (now, ended), job, spoken.id, index, f"t-{spoken.id}-{turn}", text, silent)
             outcome = "empty" if silent else "ok"
             jobs[job] = JobFact(job, spoken.id, index, "RELEASED", outcome, "", 1, node, now, ended + 0.005)
             if not silent:
@@ -106,7 +106,7 @@ def _speak(day: History, spoken: SpokenSession, turns: int, rng: Random, jobs: d
         highest = max(highest, index)
 
 
-def _give(spoken: SpokenSession, numbers: Sequence[int], now: float, index: int) -> None:
+def _give(spoken: SessionLedger, numbers: Sequence[int], now: float, index: int) -> None:
     if spoken.numbered:
         spoken.given.append(Given(tuple(numbers), now, index))
     else:
@@ -114,7 +114,7 @@ def _give(spoken: SpokenSession, numbers: Sequence[int], now: float, index: int)
 
 
 def _recordings(
-    day: History,
+    history: History,
     node: str,
     span: tuple[float, float],
     job: str,
@@ -136,9 +136,9 @@ def _recordings(
         index=index,
         turn=turn,
     )
-    day.events.append(given)
-    day.events.append(changed(given, at=span[0] + 0.001, kind=Kind.STARTED, pieces=text))
-    day.events.append(changed(given, at=span[1], kind=Kind.ENDED, outcome="empty" if silent else "ok"))
+    history.events.append(given)
+    history.events.append(changed(given, at=span[0] + 0.001, kind=Kind.STARTED, pieces=text))
+    history.events.append(changed(given, at=span[1], kind=Kind.ENDED, outcome="empty" if silent else "ok"))
 
 
 def changed(event: NodeEvent, **fields: object) -> NodeEvent:
@@ -150,7 +150,7 @@ def _chat(ledger: ChatLedger, messages: int, rng: Random) -> list[Stored]:
     rows = list[Stored]()
     seqs: dict[int, int] = defaultdict(int)
     for number in range(1, messages + 1):
-        sender, to = rng.sample(PEOPLE, 2)
+        sender, to = rng.sample(USERS, 2)
         name, id, conversation = f"{sender}-{number}", 9000 + number, sender * 10_000 + to
         ledger.sent(sender, name, to, f"message {number}")
         ledger.accepted(sender, name, id)
@@ -165,5 +165,5 @@ def _chat(ledger: ChatLedger, messages: int, rng: Random) -> list[Stored]:
     return rows
 
 
-def with_facts(day: History, **fields: object) -> None:
-    day.facts = replace(day.facts, **fields)  # type: ignore[arg-type]
+def with_facts(history: History, **fields: object) -> None:
+    history.facts = replace(history.facts, **fields)  # type: ignore[arg-type]

@@ -11,48 +11,48 @@ from hypothesis import strategies as st
 from dragoman.store import inbox
 from dragoman.store.chat import shards
 from dragoman.tools.verify.chat_ledger import Arrival, Name
-from dragoman.tools.verify.check import Disturbance, Forgiven, Rules
+from dragoman.tools.verify.check import Disturbance, Rules, Tolerated
 from dragoman.tools.verify.facts import JobFact, SessionFact
-from dragoman.tools.verify.node_events import Kind, NodeEvent
-from dragoman.tools.verify.speech_ledger import Answer, Failure, Given, SpokenSession
-from unit.tools.verify.history import MORNING, SLOTS, History, changed, good_day, with_facts
+from dragoman.tools.verify.recordings import Kind, NodeEvent
+from dragoman.tools.verify.speech_ledger import Answer, Failure, Given, SessionLedger
+from unit.tools.verify.history import BEGIN, SLOTS, History, changed, flawless_history, with_facts
 
 Spoil = Callable[[History], None]
 
 
-def spoken(day: History, *, numbered: bool = False) -> SpokenSession:
-    return next(one for one in day.sessions if one.numbered is numbered and len(one.answers) > 2)
+def spoken(history: History, *, numbered: bool = False) -> SessionLedger:
+    return next(one for one in history.sessions if one.numbered is numbered and len(one.answers) > 2)
 
 
-def turn_of_three(day: History) -> list[NodeEvent]:
+def turn_of_three(history: History) -> list[NodeEvent]:
     """What was given of a turn of several jobs, and is answered."""
-    given = [one for one in day.events if one.kind is Kind.GIVEN]
+    given = [one for one in history.events if one.kind is Kind.GIVEN]
     for first in given:
         jobs = [one for one in given if one.turn == first.turn]
         if len(jobs) == 3:
             return jobs
-    raise AssertionError("no turn of three on this day")
+    raise AssertionError("no turn of three on this history")
 
 
 # -- faults, one each ------------------------------------------------------------------------------
 
 
-def a_row_is_gone(day: History) -> None:
-    with_facts(day, rows=day.facts.rows[1:])
+def a_row_is_gone(history: History) -> None:
+    with_facts(history, rows=history.facts.rows[1:])
 
 
-def a_row_is_there_twice(day: History) -> None:
-    last = day.facts.rows[-1]
-    with_facts(day, rows=[*day.facts.rows, replace(last, id=last.id + 1, seq=last.seq + 1)])
+def a_row_is_there_twice(history: History) -> None:
+    last = history.facts.rows[-1]
+    with_facts(history, rows=[*history.facts.rows, replace(last, id=last.id + 1, seq=last.seq + 1)])
 
 
-def an_acceptance_came_to_nothing(day: History) -> None:
-    day.chat.sent(1001, "gone", 1002, "hello")
-    day.chat.accepted(1001, "gone", 9999)
+def an_acceptance_came_to_nothing(history: History) -> None:
+    history.chat.sent(1001, "gone", 1002, "hello")
+    history.chat.accepted(1001, "gone", 9999)
 
 
-def two_messages_changed_places(day: History) -> None:
-    for arrivals in day.chat.arrivals.values():
+def two_messages_changed_places(history: History) -> None:
+    for arrivals in history.chat.arrivals.values():
         for at, one in enumerate(arrivals[1:], 1):
             if arrivals[at - 1].name.sender == one.name.sender:
                 arrivals[at - 1], arrivals[at] = one, arrivals[at - 1]
@@ -60,80 +60,80 @@ def two_messages_changed_places(day: History) -> None:
     raise AssertionError("nobody got two messages of one sender")
 
 
-def an_acknowledged_message_came_again(day: History) -> None:
-    arrivals = next(all for all in day.chat.arrivals.values() if all)
+def an_acknowledged_message_came_again(history: History) -> None:
+    arrivals = next(all for all in history.chat.arrivals.values() if all)
     arrivals.append(Arrival(arrivals[0].name, arrivals[0].id, time.monotonic() + 60))
 
 
-def a_sender_does_not_know_of_its_dead_letter(day: History) -> None:
-    row = day.facts.rows[0]
+def a_sender_does_not_know_of_its_dead_letter(history: History) -> None:
+    row = history.facts.rows[0]
     name = Name(row.from_user, row.client_msg_id)
-    day.chat.entries[name].saved_at = None
-    with_facts(day, rows=day.facts.rows[1:], dead=[name])
+    history.chat.entries[name].saved_at = None
+    with_facts(history, rows=history.facts.rows[1:], dead=[name])
 
 
-def a_result_was_never_sent(day: History) -> None:
-    one = spoken(day)
+def a_result_was_never_sent(history: History) -> None:
+    one = spoken(history)
     one.answers.remove(max(one.answers, key=lambda answer: answer.index))
 
 
-def an_utterance_is_still_open(day: History) -> None:
-    one = spoken(day)
+def an_utterance_is_still_open(history: History) -> None:
+    one = spoken(history)
     gone = one.answers.pop(0)
-    count = day.facts.sessions[one.id].next_index
+    count = history.facts.sessions[one.id].next_index
     left = SessionFact(count, gone.index, frozenset(range(gone.index + 1, count)))
-    with_facts(day, sessions={**day.facts.sessions, one.id: left})
+    with_facts(history, sessions={**history.facts.sessions, one.id: left})
 
 
-def a_session_was_lost(day: History) -> None:
-    one = spoken(day)
+def a_session_was_lost(history: History) -> None:
+    one = spoken(history)
     one.answers.pop()
-    one.lost_at, one.lost_why = MORNING + 60, "nobody knows it"
-    with_facts(day, sessions={name: fact for name, fact in day.facts.sessions.items() if name != one.id})
+    one.lost_at, one.lost_why = BEGIN + 60, "nobody knows it"
+    with_facts(history, sessions={name: fact for name, fact in history.facts.sessions.items() if name != one.id})
 
 
-def words_were_never_cut(day: History) -> None:
-    one = spoken(day)
+def words_were_never_cut(history: History) -> None:
+    one = spoken(history)
     last = max(abs(number) for given in one.given for number in given.pieces)
     one.given.append(replace(one.given[-1], pieces=(last + 1,)))
 
 
-def words_are_in_two_utterances(day: History) -> None:
-    one = spoken(day)
+def words_are_in_two_utterances(history: History) -> None:
+    one = spoken(history)
     first, second = sorted(one.answers, key=lambda answer: answer.index)[:2]
     one.answers[one.answers.index(second)] = replace(second, text=f"{first.text} {second.text}")
 
 
-def an_utterance_was_heard_as_another(day: History) -> None:
-    one = spoken(day, numbered=True)
+def an_utterance_was_heard_as_another(history: History) -> None:
+    one = spoken(history, numbered=True)
     one.answers[0] = replace(one.answers[0], text="")
-    started = day.event(Kind.STARTED, one.id, one.answers[0].index)
+    started = history.event(Kind.STARTED, one.id, one.answers[0].index)
     first, _, _ = started.pieces.partition(" ")
-    day.swap(started, changed(started, pieces=str(int(first.partition("-")[0]) + 1000)))
+    history.swap(started, changed(started, pieces=str(int(first.partition("-")[0]) + 1000)))
 
 
-def a_result_was_sent_twice(day: History) -> None:
-    one = spoken(day)
-    one.answers.append(replace(max(one.answers, key=lambda answer: answer.index), at=MORNING + 500))
+def a_result_was_sent_twice(history: History) -> None:
+    one = spoken(history)
+    one.answers.append(replace(max(one.answers, key=lambda answer: answer.index), at=BEGIN + 500))
 
 
-def a_result_came_after_its_failure(day: History) -> None:
-    one = spoken(day)
+def a_result_came_after_its_failure(history: History) -> None:
+    one = spoken(history)
     answer = one.answers[0]
     one.failures.append(Failure(answer.index, answer.at - 0.001, answer.job, "NO_AVAILABLE_NODE", "none"))
 
 
-def a_result_is_marked_wrongly(day: History) -> None:
-    one = spoken(day)
+def a_result_is_marked_wrongly(history: History) -> None:
+    one = spoken(history)
     one.answers[0] = replace(one.answers[0], backfilled=True)
 
 
-def _overtaken(day: History, delay_s: float) -> None:
+def _overtaken(history: History, delay_s: float) -> None:
     """A result leaves so much later than it came, behind the next one of the same node."""
-    one = spoken(day)
+    one = spoken(history)
     for first in sorted(one.answers, key=lambda answer: answer.index):
         for second in one.answers:
-            gave, later = (day.event(Kind.ENDED, one.id, each.index) for each in (first, second))
+            gave, later = (history.event(Kind.ENDED, one.id, each.index) for each in (first, second))
             if second.index > first.index and gave.node == later.node:
                 one.answers.remove(first)
                 one.answers.append(replace(first, at=second.at + delay_s))
@@ -143,7 +143,7 @@ def _overtaken(day: History, delay_s: float) -> None:
     raise AssertionError("no two answers of one node")
 
 
-def _mark(one: SpokenSession) -> None:
+def _mark(one: SessionLedger) -> None:
     marked, highest = list[Answer](), -1
     for answer in one.answers:
         marked.append(replace(answer, backfilled=answer.index < highest))
@@ -151,80 +151,80 @@ def _mark(one: SpokenSession) -> None:
     one.answers[:] = marked
 
 
-def a_result_was_held_back(day: History) -> None:
-    _overtaken(day, 0.5)
+def a_result_was_held_back(history: History) -> None:
+    _overtaken(history, 0.5)
 
 
-def a_result_was_sent_after_its_window(day: History) -> None:
-    _overtaken(day, 7.0)
+def a_result_was_sent_after_its_window(history: History) -> None:
+    _overtaken(history, 7.0)
 
 
-def an_attempt_was_started_twice(day: History) -> None:
-    started = next(one for one in day.events if one.kind is Kind.STARTED)
-    day.events.append(changed(started, at=started.at + 0.01))
+def an_attempt_was_started_twice(history: History) -> None:
+    started = next(one for one in history.events if one.kind is Kind.STARTED)
+    history.events.append(changed(started, at=started.at + 0.01))
 
 
-def an_utterance_became_two_jobs(day: History) -> None:
-    given = next(one for one in day.events if one.kind is Kind.GIVEN)
-    day.events.append(changed(given, job="job-another", at=given.at + 0.01))
+def an_utterance_became_two_jobs(history: History) -> None:
+    given = next(one for one in history.events if one.kind is Kind.GIVEN)
+    history.events.append(changed(given, job="job-another", at=given.at + 0.01))
 
 
-def an_attempt_was_given_to_two_nodes(day: History) -> None:
-    given = next(one for one in day.events if one.kind is Kind.GIVEN)
-    day.events.append(changed(given, node="n2" if given.node == "n1" else "n1", at=given.at + 0.01))
+def an_attempt_was_given_to_two_nodes(history: History) -> None:
+    given = next(one for one in history.events if one.kind is Kind.GIVEN)
+    history.events.append(changed(given, node="n2" if given.node == "n1" else "n1", at=given.at + 0.01))
 
 
-def a_node_got_more_than_it_has_slots(day: History) -> None:
-    given = next(one for one in day.events if one.kind is Kind.GIVEN)
+def a_node_got_more_than_it_has_slots(history: History) -> None:
+    given = next(one for one in history.events if one.kind is Kind.GIVEN)
     for number in range(SLOTS + 1):
         more = {"job": f"job-more-{number}", "turn": f"t-more-{number}", "index": 100 + number}
-        day.events.append(changed(given, at=given.at + 0.0001 * number, **more))
+        history.events.append(changed(given, at=given.at + 0.0001 * number, **more))
 
 
-def a_turn_left_its_node(day: History) -> None:
-    second = turn_of_three(day)[1]
+def a_turn_left_its_node(history: History) -> None:
+    second = turn_of_three(history)[1]
     other = "n2" if second.node == "n1" else "n1"
-    for event in [one for one in day.events if one.job == second.job]:
-        day.swap(event, changed(event, node=other, pid=101 if other == "n2" else 100))
+    for event in [one for one in history.events if one.job == second.job]:
+        history.swap(event, changed(event, node=other, pid=101 if other == "n2" else 100))
 
 
-def a_job_took_too_long(day: History) -> None:
-    job = next(iter(day.facts.jobs.values()))
+def a_job_took_too_long(history: History) -> None:
+    job = next(iter(history.facts.jobs.values()))
     late = replace(job, finished_at=job.created_at + 40)
-    with_facts(day, jobs={**day.facts.jobs, job.job: late})
+    with_facts(history, jobs={**history.facts.jobs, job.job: late})
 
 
-def a_job_has_no_outcome(day: History) -> None:
-    job = next(iter(day.facts.jobs.values()))
-    with_facts(day, jobs={**day.facts.jobs, job.job: replace(job, state="RUNNING", outcome="")})
+def a_job_has_no_outcome(history: History) -> None:
+    job = next(iter(history.facts.jobs.values()))
+    with_facts(history, jobs={**history.facts.jobs, job.job: replace(job, state="RUNNING", outcome="")})
 
 
-def a_slot_is_taken(day: History) -> None:
-    with_facts(day, slots={"n1": ["job-1"]})
+def a_slot_is_taken(history: History) -> None:
+    with_facts(history, slots={"n1": ["job-1"]})
 
 
-def a_turn_left_its_key(day: History) -> None:
-    with_facts(day, leaks=["scheduler:turn:t-1 is left of a turn that has ended"])
+def a_turn_left_its_key(history: History) -> None:
+    with_facts(history, leaks=["scheduler:turn:t-1 is left of a turn that has ended"])
 
 
-def an_inbox_does_not_add_up(day: History) -> None:
-    with_facts(day, inboxes={**day.facts.inboxes, "a": inbox.Tally(added=7, done=6)})
+def an_inbox_does_not_add_up(history: History) -> None:
+    with_facts(history, inboxes={**history.facts.inboxes, "a": inbox.Tally(added=7, done=6)})
 
 
-def an_inbox_is_not_empty(day: History) -> None:
-    with_facts(day, inboxes={**day.facts.inboxes, "a": inbox.Tally(added=7, done=6, waiting=1)})
+def an_inbox_is_not_empty(history: History) -> None:
+    with_facts(history, inboxes={**history.facts.inboxes, "a": inbox.Tally(added=7, done=6, waiting=1)})
 
 
-def a_shard_does_not_add_up(day: History) -> None:
-    with_facts(day, shards=[shards.Tally(accepted=5, saved=4)])
+def a_shard_does_not_add_up(history: History) -> None:
+    with_facts(history, shards=[shards.Tally(accepted=5, saved=4)])
 
 
-def a_shard_is_not_empty(day: History) -> None:
-    with_facts(day, shards=[shards.Tally(accepted=5, saved=4, backlog=1, accepted_len=1)])
+def a_shard_is_not_empty(history: History) -> None:
+    with_facts(history, shards=[shards.Tally(accepted=5, saved=4, backlog=1, accepted_len=1)])
 
 
-def messages_are_counted_that_are_not_there(day: History) -> None:
-    with_facts(day, unsaved={1001: 2})
+def messages_are_counted_that_are_not_there(history: History) -> None:
+    with_facts(history, unsaved={1001: 2})
 
 
 PLANTED: dict[Spoil, str] = {
@@ -233,14 +233,14 @@ PLANTED: dict[Spoil, str] = {
     an_acceptance_came_to_nothing: "lost",
     two_messages_changed_places: "reorder",
     an_acknowledged_message_came_again: "sent again",
-    a_sender_does_not_know_of_its_dead_letter: "untold",
+    a_sender_does_not_know_of_its_dead_letter: "not notified",
     a_result_was_never_sent: "lost",
     an_utterance_is_still_open: "lost",
     a_session_was_lost: "lost",
     words_were_never_cut: "lost",
-    words_are_in_two_utterances: "doubled",
+    words_are_in_two_utterances: "duplicated",
     an_utterance_was_heard_as_another: "altered",
-    a_result_was_sent_twice: "doubled",
+    a_result_was_sent_twice: "duplicated",
     a_result_came_after_its_failure: "settled twice",
     a_result_is_marked_wrongly: "reorder",
     a_result_was_held_back: "held back",
@@ -265,19 +265,19 @@ PLANTED: dict[Spoil, str] = {
 @settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(0, 5), st.integers(0, 12), st.integers(1, 30))
 def test_a_good_day_has_no_findings(seed: int, sessions: int, turns: int, messages: int) -> None:
-    day = good_day(seed, sessions, turns, messages)
-    verdict = day.verdict()
+    history = flawless_history(seed, sessions, turns, messages)
+    verdict = history.verdict()
     assert verdict.findings == ()
     assert verdict.ok
-    assert verdict.told == verdict.kept == messages + len(day.facts.jobs)
+    assert verdict.promised == verdict.kept == messages + len(history.facts.jobs)
 
 
 @pytest.mark.parametrize("spoil", PLANTED, ids=lambda spoil: spoil.__name__)
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_planted_is_found_and_named(spoil: Spoil, seed: int) -> None:
-    day = good_day(seed, sessions=6, turns=16, messages=40)
-    spoil(day)
-    verdict = day.verdict()
+    history = flawless_history(seed, sessions=6, turns=16, messages=40)
+    spoil(history)
+    verdict = history.verdict()
     assert not verdict.ok
     assert PLANTED[spoil] in {finding.kind for finding in verdict.findings}, verdict.findings
 
@@ -285,9 +285,9 @@ def test_what_is_planted_is_found_and_named(spoil: Spoil, seed: int) -> None:
 @settings(deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(list(PLANTED)))
 def test_one_fault_is_found_on_any_day(seed: int, spoil: Spoil) -> None:
-    day = good_day(seed, sessions=6, turns=16, messages=40)
-    spoil(day)
-    assert PLANTED[spoil] in day.kinds()
+    history = flawless_history(seed, sessions=6, turns=16, messages=40)
+    spoil(history)
+    assert PLANTED[spoil] in history.kinds()
 
 
 # -- what is no broken promise ---------------------------------------------------------------------
@@ -295,124 +295,124 @@ def test_one_fault_is_found_on_any_day(seed: int, spoil: Spoil) -> None:
 
 def test_a_day_on_which_nobody_was_told_anything_is_not_a_good_one() -> None:
     """Nothing was put to the test, and that must not look like a success."""
-    verdict = good_day(1, 0, 0, 0).verdict()
-    assert [finding.kind for finding in verdict.findings] == ["nothing told"]
+    verdict = flawless_history(1, 0, 0, 0).verdict()
+    assert [finding.kind for finding in verdict.findings] == ["nothing promised"]
 
 
 def test_what_nodes_saw_after_the_stores_were_looked_at_is_not_held_against_them() -> None:
-    day = good_day(1, 2, 6, 5)
-    last = max(one.at for one in day.events)
-    given = next(one for one in day.events if one.kind is Kind.GIVEN)
+    history = flawless_history(1, 2, 6, 5)
+    last = max(one.at for one in history.events)
+    given = next(one for one in history.events if one.kind is Kind.GIVEN)
     late = changed(given, at=last + 1, job="job-late", turn="t-late", index=999)
-    with_facts(day, looked_at=last)
-    day.events += [late, changed(late, kind=Kind.ENDED, outcome="empty")]
-    assert day.verdict().findings == ()
-    with_facts(day, looked_at=last + 2)
-    assert day.verdict().findings != ()
+    with_facts(history, read_at=last)
+    history.events += [late, changed(late, kind=Kind.ENDED, outcome="empty")]
+    assert history.verdict().findings == ()
+    with_facts(history, read_at=last + 2)
+    assert history.verdict().findings != ()
 
 
 def test_what_a_speaker_heard_of_after_the_stores_were_looked_at_may_be_on_its_way() -> None:
     """Silence at the end is cut when nobody speaks any more: its `DISPATCHED` may come before its result."""
-    day = good_day(1, 2, 6, 5)
-    last = max(one.at for one in day.events)
-    spoken(day).seen[len(spoken(day).seen) + 9] = last + 1
-    with_facts(day, looked_at=last)
-    assert day.verdict().findings == ()
-    with_facts(day, looked_at=last + 2)
-    assert {finding.kind for finding in day.verdict().findings} == {"lost"}
+    history = flawless_history(1, 2, 6, 5)
+    last = max(one.at for one in history.events)
+    spoken(history).seen[len(spoken(history).seen) + 9] = last + 1
+    with_facts(history, read_at=last)
+    assert history.verdict().findings == ()
+    with_facts(history, read_at=last + 2)
+    assert {finding.kind for finding in history.verdict().findings} == {"lost"}
 
 
 def test_the_end_of_a_job_that_came_while_the_stores_were_looked_at_counts() -> None:
-    day = good_day(1, 2, 6, 5)
-    with_facts(day, looked_at=max(one.at for one in day.events if one.kind is Kind.GIVEN))
-    assert day.verdict().findings == ()
+    history = flawless_history(1, 2, 6, 5)
+    with_facts(history, read_at=max(one.at for one in history.events if one.kind is Kind.GIVEN))
+    assert history.verdict().findings == ()
 
 
 def test_a_message_that_is_confirmed_once_counts_as_told_and_kept_when_it_is_saved() -> None:
-    day = good_day(1, 0, 0, 5)
-    for entry in day.chat.entries.values():
+    history = flawless_history(1, 0, 0, 5)
+    for entry in history.chat.entries.values():
         entry.accepted_at = None
-    verdict = day.verdict()
-    assert (verdict.findings, verdict.told, verdict.kept) == ((), 5, 5)
+    verdict = history.verdict()
+    assert (verdict.findings, verdict.promised, verdict.kept) == ((), 5, 5)
 
 
 def test_what_redis_forgot_within_its_class_is_counted_apart() -> None:
-    day = good_day()
-    an_acceptance_came_to_nothing(day)
+    history = flawless_history()
+    an_acceptance_came_to_nothing(history)
     now = time.monotonic()
-    verdict = day.verdict(Forgiven(forgot=[(now - 2, now)]))
+    verdict = history.verdict(Tolerated(lost_spans=[(now - 2, now)]))
     assert verdict.findings == ()
-    assert (verdict.lost, verdict.forgiven_lost) == (0, 1)
-    assert verdict.kept == verdict.told - 1
+    assert (verdict.lost, verdict.tolerated_lost) == (0, 1)
+    assert verdict.kept == verdict.promised - 1
 
 
 def test_what_redis_was_told_long_before_it_was_killed_is_not_forgiven() -> None:
-    day = good_day()
-    an_acceptance_came_to_nothing(day)
+    history = flawless_history()
+    an_acceptance_came_to_nothing(history)
     now = time.monotonic()
-    verdict = day.verdict(Forgiven(forgot=[(now + 10, now + 12)]))
-    assert (verdict.lost, verdict.forgiven_lost) == (2, 0)  # lost, and its sender knows nothing of its end
+    verdict = history.verdict(Tolerated(lost_spans=[(now + 10, now + 12)]))
+    assert (verdict.lost, verdict.tolerated_lost) == (2, 0)  # lost, and its sender knows nothing of its end
 
 
 def test_a_session_that_redis_forgot_is_counted_apart() -> None:
-    day = good_day()
-    a_session_was_lost(day)
-    verdict = day.verdict(Forgiven(forgot=[(MORNING - 1, MORNING + 1)]))
+    history = flawless_history()
+    a_session_was_lost(history)
+    verdict = history.verdict(Tolerated(lost_spans=[(BEGIN - 1, BEGIN + 1)]))
     assert verdict.findings == ()
-    assert verdict.forgiven_lost >= 1
+    assert verdict.tolerated_lost >= 1
 
 
 def test_accounts_that_redis_forgot_are_told_as_such() -> None:
-    day = good_day()
-    an_inbox_does_not_add_up(day)
-    verdict = day.verdict(Forgiven(forgot=[(MORNING, MORNING + 2)]))
+    history = flawless_history()
+    an_inbox_does_not_add_up(history)
+    verdict = history.verdict(Tolerated(lost_spans=[(BEGIN, BEGIN + 2)]))
     assert verdict.ok
     assert any("inbox of a" in note for note in verdict.notes)
 
 
 def test_an_account_that_was_off_before_is_not_told_again() -> None:
-    day = good_day()
-    an_inbox_does_not_add_up(day)
-    assert day.verdict(before=day.facts).ok
-    with_facts(day, inboxes={**day.facts.inboxes, "a": inbox.Tally(added=17, done=14)})
-    assert not day.verdict(before=replace(day.facts, inboxes={"a": inbox.Tally(added=7, done=6)})).ok
+    history = flawless_history()
+    an_inbox_does_not_add_up(history)
+    assert history.verdict(before=history.facts).ok
+    with_facts(history, inboxes={**history.facts.inboxes, "a": inbox.Tally(added=17, done=14)})
+    assert not history.verdict(before=replace(history.facts, inboxes={"a": inbox.Tally(added=7, done=6)})).ok
 
 
 def test_a_turn_may_leave_a_node_that_is_gone() -> None:
-    day = good_day(sessions=6, turns=16)
-    a_turn_left_its_node(day)
-    first = turn_of_three(day)[0]
-    day.events.append(changed(first, kind=Kind.LOST, at=first.at + 0.0005, job="", session="", index=-1, turn=""))
-    assert "strayed" not in day.kinds()
+    history = flawless_history(sessions=6, turns=16)
+    a_turn_left_its_node(history)
+    first = turn_of_three(history)[0]
+    history.events.append(changed(first, kind=Kind.LOST, at=first.at + 0.0005, job="", session="", index=-1, turn=""))
+    assert "strayed" not in history.kinds()
 
 
 def test_a_turn_may_leave_a_node_whose_process_was_killed() -> None:
-    day = good_day(sessions=6, turns=16)
-    a_turn_left_its_node(day)
-    first = turn_of_three(day)[0]
-    moved = next(one for one in turn_of_three(day) if one.node != first.node)
-    day.events = [one for one in day.events if one.node != first.node or one.at < moved.at]
-    assert "strayed" not in day.kinds()
+    history = flawless_history(sessions=6, turns=16)
+    a_turn_left_its_node(history)
+    first = turn_of_three(history)[0]
+    moved = next(one for one in turn_of_three(history) if one.node != first.node)
+    history.events = [one for one in history.events if one.node != first.node or one.at < moved.at]
+    assert "strayed" not in history.kinds()
 
 
 def test_a_turn_may_leave_a_node_whose_instance_was_broken_and_no_other() -> None:
-    day = good_day(sessions=6, turns=16)
-    a_turn_left_its_node(day)
-    first = turn_of_three(day)[0]
+    history = flawless_history(sessions=6, turns=16)
+    a_turn_left_its_node(history)
+    first = turn_of_three(history)[0]
     port = {"n1": 5010, "n2": 5011}
     hers, other = port[first.node], port["n2" if first.node == "n1" else "n1"]
-    assert "strayed" not in day.kinds(Forgiven(disturbed=[Disturbance(MORNING, MORNING + 500, frozenset({hers}))]))
-    assert "strayed" in day.kinds(Forgiven(disturbed=[Disturbance(MORNING, MORNING + 500, frozenset({other}))]))
+    assert "strayed" not in history.kinds(Tolerated(disturbed=[Disturbance(BEGIN, BEGIN + 500, frozenset({hers}))]))
+    assert "strayed" in history.kinds(Tolerated(disturbed=[Disturbance(BEGIN, BEGIN + 500, frozenset({other}))]))
 
 
 def test_results_may_be_overtaken_while_something_is_broken_or_the_session_moves() -> None:
     for spoil in (a_result_was_held_back, a_result_was_sent_after_its_window):
-        day = good_day(sessions=6, turns=16)
-        spoil(day)
-        assert day.verdict(Forgiven(disturbed=[Disturbance(MORNING, MORNING + 500)])).ok
-        for one in day.sessions:
+        history = flawless_history(sessions=6, turns=16)
+        spoil(history)
+        assert history.verdict(Tolerated(disturbed=[Disturbance(BEGIN, BEGIN + 500)])).ok
+        for one in history.sessions:
             one.resumed_at = [answer.at - 0.0001 for answer in one.answers]
-        assert day.verdict().ok
+        assert history.verdict().ok
 
 
 @pytest.mark.parametrize(
@@ -430,57 +430,57 @@ def test_result_is_sent_in_the_order_in_which_ends_are_recorded_on_one_path(
     recorded_by: str, recorded_s: float, holds: bool
 ) -> None:
     """The node answered the first of two 80 ms before the second, and the client got it 10 ms after the second."""
-    day = good_day(sessions=1, turns=0, messages=1)
-    session = day.sessions[0]
-    session.given, jobs = [Given((1,), MORNING), Given((2,), MORNING)], dict[str, JobFact]()
+    history = flawless_history(sessions=1, turns=0, messages=1)
+    session = history.sessions[0]
+    session.given, jobs = [Given((1,), BEGIN), Given((2,), BEGIN)], dict[str, JobFact]()
     for index, ended, recorded, by in ((0, 2.0, 2.2, recorded_by), (1, 2.08, 2.2 + recorded_s, "v1 at redis-1")):
-        job, at = f"job-{index}", MORNING + ended
+        job, at = f"job-{index}", BEGIN + ended
         named = {"job": job, "attempt": 1, "session": session.id, "index": index}
-        assigned = NodeEvent(MORNING + 1, Kind.GIVEN, "n1", 100, slots=SLOTS, **named)  # type: ignore[arg-type]
-        day.events += [assigned, changed(assigned, at=at, kind=Kind.ENDED, outcome="ok")]
-        finished = MORNING + recorded
-        jobs[job] = JobFact(job, session.id, index, "RELEASED", "ok", "", 1, "n1", MORNING + 1, finished, by)
-    session.answers = [Answer(1, MORNING + 3.4, "job-1", False, "2"), Answer(0, MORNING + 3.41, "job-0", True, "1")]
-    with_facts(day, jobs=jobs, sessions={session.id: SessionFact(2, 2)})
-    assert {finding.kind for finding in day.verdict().findings} == (set() if holds else {"held back"})
+        assigned = NodeEvent(BEGIN + 1, Kind.GIVEN, "n1", 100, slots=SLOTS, **named)  # type: ignore[arg-type]
+        history.events += [assigned, changed(assigned, at=at, kind=Kind.ENDED, outcome="ok")]
+        finished = BEGIN + recorded
+        jobs[job] = JobFact(job, session.id, index, "RELEASED", "ok", "", 1, "n1", BEGIN + 1, finished, by)
+    session.answers = [Answer(1, BEGIN + 3.4, "job-1", False, "2"), Answer(0, BEGIN + 3.41, "job-0", True, "1")]
+    with_facts(history, jobs=jobs, sessions={session.id: SessionFact(2, 2)})
+    assert {finding.kind for finding in history.verdict().findings} == (set() if holds else {"held back"})
 
 
-def crowded_day(bound: int, free: int) -> History:
+def crowded_history(bound: int, free: int) -> History:
     """One node at one moment: so many jobs of one turn after its first, then so many that begin turns of their own."""
-    day = good_day(sessions=1, turns=0, messages=0)
-    given = NodeEvent(MORNING, Kind.GIVEN, "n1", 100, slots=SLOTS, attempt=1, session=day.sessions[0].id)
+    history = flawless_history(sessions=1, turns=0, messages=0)
+    given = NodeEvent(BEGIN, Kind.GIVEN, "n1", 100, slots=SLOTS, attempt=1, session=history.sessions[0].id)
     turns = ["t"] * (1 + bound) + [f"t-{number}" for number in range(free)]
-    day.events += [
-        changed(given, job=f"job-{number}", index=number, turn=turn, at=MORNING + number / 1000)
+    history.events += [
+        changed(given, job=f"job-{number}", index=number, turn=turn, at=BEGIN + number / 1000)
         for number, turn in enumerate(turns)
     ]
-    return day
+    return history
 
 
 def test_a_job_bound_to_its_turn_may_come_before_one_that_took_the_last_free_slot() -> None:
-    assert "over its slots" not in crowded_day(bound=1, free=SLOTS - 1).kinds()
-    assert "over its slots" in crowded_day(bound=1, free=SLOTS).kinds()
+    assert "over its slots" not in crowded_history(bound=1, free=SLOTS - 1).kinds()
+    assert "over its slots" in crowded_history(bound=1, free=SLOTS).kinds()
 
 
 def test_jobs_bound_to_their_turn_are_too_many_beyond_the_overcommit() -> None:
     overcommit = Rules().overcommit
-    assert "over its slots" not in crowded_day(bound=overcommit + 1, free=SLOTS - 2).kinds()
-    assert "over its slots" in crowded_day(bound=overcommit + 1, free=SLOTS - 1).kinds()
+    assert "over its slots" not in crowded_history(bound=overcommit + 1, free=SLOTS - 2).kinds()
+    assert "over its slots" in crowded_history(bound=overcommit + 1, free=SLOTS - 1).kinds()
 
 
 def skipped_day(came_s_after: float) -> History:
     """The second to last result of a session came so long after the last was out, from the same node; never sent."""
-    day = good_day(sessions=1, turns=0, messages=0)
-    (one,) = day.sessions
-    given = NodeEvent(MORNING, Kind.GIVEN, "n1", 100, slots=SLOTS, attempt=1, session=one.id)
-    for index, ended in ((0, MORNING + 1 + came_s_after), (1, MORNING + 1)):
+    history = flawless_history(sessions=1, turns=0, messages=0)
+    (one,) = history.sessions
+    given = NodeEvent(BEGIN, Kind.GIVEN, "n1", 100, slots=SLOTS, attempt=1, session=one.id)
+    for index, ended in ((0, BEGIN + 1 + came_s_after), (1, BEGIN + 1)):
         job = changed(given, job=f"job-{index}", index=index, turn=f"t-{index}")
-        day.events += [job, changed(job, kind=Kind.STARTED, pieces=str(index + 1))]
-        day.events.append(changed(job, kind=Kind.ENDED, outcome="ok", at=ended))
-        one.given.append(Given((index + 1,), MORNING))
-    one.answers.append(Answer(1, MORNING + 1, "job-1", False, "2"))
-    with_facts(day, sessions={one.id: SessionFact(2, 2)})
-    return day
+        history.events += [job, changed(job, kind=Kind.STARTED, pieces=str(index + 1))]
+        history.events.append(changed(job, kind=Kind.ENDED, outcome="ok", at=ended))
+        one.given.append(Given((index + 1,), BEGIN))
+    one.answers.append(Answer(1, BEGIN + 1, "job-1", False, "2"))
+    with_facts(history, sessions={one.id: SessionFact(2, 2)})
+    return history
 
 
 def test_a_result_that_came_after_its_window_is_skipped_and_that_is_right() -> None:
@@ -494,31 +494,31 @@ def test_a_result_that_came_within_its_window_and_was_not_sent_is_lost() -> None
 
 
 def test_a_session_that_was_lost_because_its_client_did_not_read_is_an_end_of_all_that_waited() -> None:
-    day = good_day(1)
-    a_session_was_lost(day)
-    one = next(one for one in day.sessions if one.lost_at is not None)
-    assert not day.verdict().ok
+    history = flawless_history(1)
+    a_session_was_lost(history)
+    one = next(one for one in history.sessions if one.lost_at is not None)
+    assert not history.verdict().ok
     one.slow = True
-    verdict = day.verdict()
+    verdict = history.verdict()
     assert verdict.ok, verdict.findings
 
 
 def test_a_failure_that_was_told_is_an_end() -> None:
-    day = good_day()
-    one = spoken(day)
+    history = flawless_history()
+    one = spoken(history)
     answer = one.answers.pop()
     one.failures.append(Failure(answer.index, answer.at, answer.job, "NO_AVAILABLE_NODE", "none"))
     _mark(one)
-    verdict = day.verdict()
+    verdict = history.verdict()
     assert verdict.findings == ()
-    assert verdict.kept == verdict.told
+    assert verdict.kept == verdict.promised
 
 
 def test_findings_say_where_to_look() -> None:
-    day = good_day()
-    a_result_was_never_sent(day)
-    (finding,) = day.verdict().findings
+    history = flawless_history()
+    a_result_was_never_sent(history)
+    (finding,) = history.verdict().findings
     assert finding.kind == "lost"
-    assert spoken(good_day()).id in finding.sentence
+    assert spoken(flawless_history()).id in finding.sentence
     assert "attempt 1 on n" in finding.sentence
     assert str(finding) == f"{finding.kind}: {finding.sentence}"

@@ -11,18 +11,15 @@ from rich.console import Console
 
 from dragoman.domain.chat.shards import shard_of
 from dragoman.protocol import audio
-from dragoman.tools.verify import pieces, table
-from dragoman.tools.verify.faults import BY_NAME, Blow
-from dragoman.tools.verify.guarantees import page
-from dragoman.tools.verify.node_events import EventFile, Kind, NodeEvent, read
-from dragoman.tools.verify.recordings import Recordings, burdens
-from dragoman.tools.verify.recovery import QUESTIONS, Connection, Message, Told, recovered
-from dragoman.tools.verify.rows import Row, merged
-from dragoman.tools.verify.run import Order, Outcome, told_settings
-from dragoman.tools.verify.schedule import AFTER_S, BEFORE_S, phase, phases
+from dragoman.tools.verify import pieces, results
+from dragoman.tools.verify.faults import BY_NAME
+from dragoman.tools.verify.recordings import EventFile, Kind, NodeEvent, Recordings, assignments, read
+from dragoman.tools.verify.recovery import QUESTIONS, Connection, Injection, Message, Record, recovered
+from dragoman.tools.verify.results import COLUMNS, Row, as_json, merged
+from dragoman.tools.verify.run import AFTER_S, BEFORE_S, Order, Outcome, phase, phases, settings_of
 from dragoman.tools.verify.settings import SHARDS, Setup
+from dragoman.tools.verify.soak import page
 from dragoman.tools.verify.speech_ledger import SpeechLedger
-from dragoman.tools.verify.table import COLUMNS, as_json
 from dragoman.tools.verify.tcp_proxy import complete, renamed
 
 
@@ -32,7 +29,7 @@ def burden_event(at: float, kind: Kind, job: str) -> NodeEvent:
 
 def others(*events: NodeEvent) -> list[int]:
     """How many other jobs the node had, each time that it was given one."""
-    return [one.others for one in burdens(Recordings(list(events)), {}, within_s=1.0)]
+    return [one.others for one in assignments(Recordings(list(events)), {}, within_s=1.0)]
 
 
 def test_a_job_that_is_called_back_before_it_was_begun_takes_no_slot() -> None:
@@ -50,14 +47,14 @@ def test_a_job_that_was_begun_or_is_called_back_much_later_takes_one() -> None:
 
 
 HELD = Row("node-kill", "node killed -9", 3, 100, 100, recovery={"its jobs on other nodes": 0.314})
-FORGOT = Row("redis-kill-everysec", "Redis killed -9, fsync every second", 2, 50, 48, forgiven=2)
+FORGOT = Row("redis-kill-everysec", "Redis killed -9, fsync every second", 2, 50, 48, tolerated=2)
 BROKEN = Row("link-cut", "link to Redis cut", 1, 10, 9, lost=1, findings=("seed 4: lost: m1 of 7",))
-ABSENT = Row("master-kill", "Cluster master killed -9", absent="needs --redis cluster")
+ABSENT = Row("master-kill", "Cluster master killed -9", skipped="needs --redis cluster")
 
 
 def found(*rows: Row, setup: Setup | None = None) -> dict[str, Any]:
     order = Order(setup or Setup(), (), seed=4, repeat=2)
-    return as_json(rows, told_settings(order, Outcome(list(rows), 125.0, None)))
+    return as_json(rows, settings_of(order, Outcome(list(rows), 125.0, None)))
 
 
 def test_every_row_is_a_line_with_as_many_cells_as_there_are_columns() -> None:
@@ -65,7 +62,7 @@ def test_every_row_is_a_line_with_as_many_cells_as_there_are_columns() -> None:
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     assert [line.count("|") for line in lines] == [len(COLUMNS) + 1] * 5
     assert "| node killed -9 | 3 | 100 | 100 | 0 | 0 | 0 | 0 | its jobs on other nodes 0.31 s | holds |" in lines
-    assert "needs --redis cluster | not here |" in text
+    assert "needs --redis cluster | skipped |" in text
 
 
 def test_what_redis_may_forget_is_told_apart_from_a_loss() -> None:
@@ -77,7 +74,7 @@ def test_what_redis_may_forget_is_told_apart_from_a_loss() -> None:
 
 def test_a_broken_promise_is_on_the_page_in_words() -> None:
     text = page([found(HELD, BROKEN)], 1)
-    assert "1 lines with a broken promise" in text
+    assert "1 rows with a broken promise" in text
     assert "- link to Redis cut: seed 4: lost: m1 of 7" in text
 
 
@@ -122,18 +119,18 @@ NUMBERS = st.integers(-(2**31), 2**31 - 1)
 
 @given(st.lists(NUMBERS, unique=True))
 def test_what_was_said_is_heard(numbers: list[int]) -> None:
-    assert pieces.heard(pieces.sound(numbers)) == numbers
+    assert pieces.decode(pieces.sound(numbers)) == numbers
 
 
 @given(st.lists(NUMBERS, unique=True), st.lists(NUMBERS, unique=True))
 def test_pieces_joined_are_a_longer_run(some: list[int], more: list[int]) -> None:
     joined = pieces.sound(some) + pieces.sound(more)
     assert audio.duration_ms(audio.OPUS, joined, 16_000) == pieces.PIECE_MS * (len(some) + len(more))
-    assert pieces.heard(joined) == some + more
+    assert pieces.decode(joined) == some + more
 
 
 def test_a_piece_twice_is_heard_twice() -> None:
-    assert pieces.heard(pieces.sound([1, 2, 2, 3])) == [1, 2, 2, 3]
+    assert pieces.decode(pieces.sound([1, 2, 2, 3])) == [1, 2, 2, 3]
 
 
 @given(st.lists(st.integers(-50, 50)))
@@ -171,12 +168,12 @@ def test_the_jobs_of_a_dead_node_have_moved_when_the_last_is_given_to_another() 
         event(Kind.GIVEN, "n3", "b", 10.9),
         event(Kind.GIVEN, "n2", "done", 50.0),
     ]
-    found = recovered("node-kill", [Blow("n1", struck_at=10.0, mended_at=11.0)], Told(events=events))
+    found = recovered("node-kill", [Injection("n1", injected_at=10.0, repaired_at=11.0)], Record(events=events))
     assert found == {"its jobs on other nodes": 10.9 - 10.0}
 
 
 def test_a_node_that_died_idle_tells_nothing() -> None:
-    assert recovered("node-kill", [Blow("n1", struck_at=10.0)], Told()) == {}
+    assert recovered("node-kill", [Injection("n1", injected_at=10.0)], Record()) == {}
 
 
 def test_of_those_who_were_connected_the_last_to_be_answered_counts() -> None:
@@ -186,61 +183,63 @@ def test_of_those_who_were_connected_the_last_to_be_answered_counts() -> None:
         Message(2, 10.5, None, 11.5),
         Message(3, 10.5, 19.0),
     ]
-    blow = Blow("v1", struck_at=10.0, mended_at=12.0, users=(1, 2))
-    assert recovered("instance-pause", [blow], Told(messages))["clients answered"] == 1.5
+    injection = Injection("v1", injected_at=10.0, repaired_at=12.0, users=(1, 2))
+    assert recovered("instance-pause", [injection], Record(messages))["clients answered"] == 1.5
 
 
 def test_clients_are_back_when_the_last_of_them_has_a_connection() -> None:
     users = [Connection(1, 9.0), Connection(1, 10.25), Connection(2, 10.5), Connection(3, 19.0)]
     sessions = [Connection("s-1", 9.5), Connection("s-2", 11.0), Connection("s-2", 15.0)]
-    blow = Blow("v1", struck_at=10.0, mended_at=12.0, users=(1, 2))
-    assert recovered("instance-kill", [blow], Told(connections=users)) == {"clients back": 0.5}
-    assert recovered("instance-kill", [blow], Told(connections=[*users, *sessions])) == {"clients back": 1.0}
+    injection = Injection("v1", injected_at=10.0, repaired_at=12.0, users=(1, 2))
+    assert recovered("instance-kill", [injection], Record(connections=users)) == {"clients back": 0.5}
+    assert recovered("instance-kill", [injection], Record(connections=[*users, *sessions])) == {"clients back": 1.0}
 
 
 def test_a_shard_is_in_other_hands_when_something_sent_since_is_saved() -> None:
     first, second = of_shard(0), of_shard(1)
     messages = [Message(first, 9.9, 9.95, 10.1), Message(first, 10.1, 10.2, 13.0), Message(second, 10.1, 10.2, 10.3)]
-    blow = Blow("v1", struck_at=10.0, mended_at=12.0, buried_at=14.0, shards=(0,))
-    found = recovered("instance-kill", [blow], Told(messages))
+    injection = Injection("v1", injected_at=10.0, repaired_at=12.0, taken_over_at=14.0, shards=(0,))
+    found = recovered("instance-kill", [injection], Record(messages))
     assert found == {"shards": 3.0, "jobs": 4.0}
 
 
 def test_a_redis_that_is_back_counts_until_the_first_accepted() -> None:
     messages = [Message(1, 9.0, 9.5), Message(2, 9.0, 12.25), Message(3, 9.0, 12.5)]
-    assert recovered("redis-kill", [Blow("Redis", 10.0, 12.0)], Told(messages)) == {"first accepted": 0.25}
+    assert recovered("redis-kill", [Injection("Redis", 10.0, 12.0)], Record(messages)) == {"first accepted": 0.25}
 
 
 def test_a_database_that_is_back_counts_until_the_first_saved() -> None:
     messages = [Message(1, 9.0, 9.5, 12.75), Message(2, 9.0, 12.25)]
-    assert recovered("database-stop", [Blow("SQLite", 10.0, 12.0)], Told(messages)) == {"first saved": 0.75}
+    assert recovered("database-stop", [Injection("SQLite", 10.0, 12.0)], Record(messages)) == {"first saved": 0.75}
 
 
 def test_a_mended_link_is_judged_by_those_who_were_behind_it() -> None:
     messages = [Message(1, 11.0, 12.125), Message(2, 11.0, 13.0)]
-    blow = Blow("v1", 10.0, 12.0, users=(2,))
-    assert recovered("link-cut", [blow], Told(messages)) == {"first accepted through it": 1.0}
+    injection = Injection("v1", 10.0, 12.0, users=(2,))
+    assert recovered("link-cut", [injection], Record(messages)) == {"first accepted through it": 1.0}
 
 
 def test_a_cluster_has_recovered_when_every_shard_accepts() -> None:
     messages = [Message(of_shard(shard), 10.5, 11.0 + shard) for shard in range(SHARDS)]
-    assert recovered("master-kill", [Blow("m", 10.0, 12.0)], Told(messages)) == {"all shards accept": float(SHARDS)}
+    assert recovered("master-kill", [Injection("m", 10.0, 12.0)], Record(messages)) == {
+        "all shards accept": float(SHARDS)
+    }
 
 
 def test_of_several_strikes_the_slowest_counts() -> None:
     messages = [Message(1, 9.0, 10.5), Message(1, 19.0, 22.0)]
-    blows = [Blow("Redis", 9.5, 10.0), Blow("Redis", 19.5, 20.0)]
-    assert recovered("redis-kill", blows, Told(messages)) == {"first accepted": 2.0}
+    injections = [Injection("Redis", 9.5, 10.0), Injection("Redis", 19.5, 20.0)]
+    assert recovered("redis-kill", injections, Record(messages)) == {"first accepted": 2.0}
 
 
 def test_rounds_of_one_fault_become_one_row() -> None:
-    first = Row("node-kill", "node killed -9", times=1, told=10, kept=10, recovery={"moved": 0.5})
+    first = Row("node-kill", "node killed -9", times=1, promised=10, kept=10, recovery={"moved": 0.5})
     second = Row(
-        "node-kill", "node killed -9", times=2, told=20, kept=19, lost=1, recovery={"moved": 0.7}, findings=("x",)
+        "node-kill", "node killed -9", times=2, promised=20, kept=19, lost=1, recovery={"moved": 0.7}, findings=("x",)
     )
-    other = Row("none", "no fault", told=5, kept=5)
+    other = Row("none", "no fault", promised=5, kept=5)
     node, healthy = merged([first, other, second])
-    assert (node.times, node.told, node.kept, node.lost) == (3, 30, 29, 1)
+    assert (node.times, node.promised, node.kept, node.lost) == (3, 30, 29, 1)
     assert node.recovery == {"moved": 0.7}
     assert not node.holds
     assert healthy == other
@@ -248,9 +247,9 @@ def test_rounds_of_one_fault_become_one_row() -> None:
 
 def test_a_fault_that_was_done_in_one_of_two_setups_is_not_absent() -> None:
     done = Row("master-kill", "Cluster master killed -9", times=1)
-    absent = Row("master-kill", "Cluster master killed -9", absent="needs --redis cluster")
-    assert merged([absent, done])[0].absent == ""
-    assert merged([absent, absent])[0].absent == "needs --redis cluster"
+    skipped = Row("master-kill", "Cluster master killed -9", skipped="needs --redis cluster")
+    assert merged([skipped, done])[0].skipped == ""
+    assert merged([skipped, skipped])[0].skipped == "needs --redis cluster"
 
 
 def test_the_same_seed_strikes_at_the_same_moments() -> None:
@@ -269,14 +268,14 @@ def test_what_happens_to_one_fault_does_not_depend_on_the_others() -> None:
 
 def test_a_fault_strikes_once_at_least_however_short_the_time() -> None:
     short = phase(1, "instance-kill", 0.1, 6.5)
-    assert len(short.strikes) == 1
+    assert len(short.injections) == 1
     assert short.load_s >= BEFORE_S + 6.5 + AFTER_S
 
 
 def test_more_time_means_more_strikes_which_leave_each_other_room() -> None:
     for seed in range(50):
         long = phase(seed, "node-kill", 30, 2)
-        moments = [strike.at_s for strike in long.strikes]
+        moments = [strike.at_s for strike in long.injections]
         assert len(moments) == 14
         assert all(later - earlier >= 0 for earlier, later in pairwise(moments))
         assert moments[0] >= BEFORE_S
@@ -284,13 +283,13 @@ def test_more_time_means_more_strikes_which_leave_each_other_room() -> None:
 
 
 def test_every_strike_draws_for_itself() -> None:
-    seeds = {strike.seed for strike in phase(1, "node-kill", 30, 2).strikes}
+    seeds = {strike.seed for strike in phase(1, "node-kill", 30, 2).injections}
     assert len(seeds) == 14
 
 
 def test_the_healthy_case_has_load_and_no_strikes() -> None:
     healthy = phase(1, "none", 0, 0)
-    assert healthy.strikes == ()
+    assert healthy.injections == ()
     assert healthy.load_s == BEFORE_S + AFTER_S
 
 
@@ -299,68 +298,68 @@ def test_seconds_beyond_what_each_needs_are_shared_evenly() -> None:
     assert [one.load_s for one in made] == [BEFORE_S + AFTER_S + 5, BEFORE_S + AFTER_S + 7]
 
 
-def talk(*, numbered: bool = False) -> SpeechLedger:
+def new_ledger(*, numbered: bool = False) -> SpeechLedger:
     ledger = SpeechLedger()
     ledger.opened("s", "ann", numbered=numbered)
     return ledger
 
 
 def test_words_are_owed_until_they_are_answered() -> None:
-    ledger = talk()
+    ledger = new_ledger()
     ledger.gave("s", [1, 2])
-    assert ledger.sessions["s"].unheard() == [1, 2]
+    assert ledger.sessions["s"].unanswered_pieces() == [1, 2]
     ledger.answered("s", 0, "job", "1-2", backfilled=False)
-    assert ledger.sessions["s"].unheard() == []
-    assert list(ledger.owed()) == []
+    assert ledger.sessions["s"].unanswered_pieces() == []
+    assert list(ledger.outstanding()) == []
 
 
 def test_nobody_waits_for_silence() -> None:
-    ledger = talk()
+    ledger = new_ledger()
     ledger.gave("s", [-1, -2])
-    assert ledger.sessions["s"].unheard() == []
+    assert ledger.sessions["s"].unanswered_pieces() == []
 
 
 def test_a_failure_stands_for_the_words_between_its_neighbours() -> None:
-    ledger = talk()
+    ledger = new_ledger()
     ledger.gave("s", [1, 2, 3, 4])
     ledger.answered("s", 0, "job", "1", backfilled=False)
     ledger.answered("s", 2, "job", "4", backfilled=False)
     ledger.failed("s", 1, "job", "NO_AVAILABLE_NODE", "none")
-    assert ledger.sessions["s"].unheard() == []
+    assert ledger.sessions["s"].unanswered_pieces() == []
 
 
 def test_a_failure_stands_for_no_words_of_others() -> None:
-    ledger = talk()
+    ledger = new_ledger()
     ledger.gave("s", [1, 2, 3, 4])
     ledger.failed("s", 0, "job", "NO_AVAILABLE_NODE", "none")
     ledger.answered("s", 1, "job", "2", backfilled=False)
     ledger.answered("s", 2, "job", "4", backfilled=False)
-    assert ledger.sessions["s"].unheard() == [3]
+    assert ledger.sessions["s"].unanswered_pieces() == [3]
 
 
 def test_an_utterance_with_a_number_is_owed_under_it() -> None:
-    ledger = talk(numbered=True)
+    ledger = new_ledger(numbered=True)
     ledger.gave("s", [1], index=0)
     ledger.gave("s", [2], index=1)
     ledger.failed("s", 1, "job", "NO_AVAILABLE_NODE", "none")
-    assert ledger.sessions["s"].unheard() == [1]
+    assert ledger.sessions["s"].unanswered_pieces() == [1]
 
 
 def test_an_utterance_that_held_other_words_explains_nothing() -> None:
-    ledger = talk()
+    ledger = new_ledger()
     ledger.gave("s", [1, 2])
-    assert ledger.sessions["s"].unheard({0: [1]}) == [2]
-    assert ledger.sessions["s"].unheard({0: None}) == []
+    assert ledger.sessions["s"].unanswered_pieces({0: [1]}) == [2]
+    assert ledger.sessions["s"].unanswered_pieces({0: None}) == []
 
 
 def test_what_is_owed_is_said_in_words() -> None:
-    ledger = talk()
+    ledger = new_ledger()
     ledger.gave("s", [1, 2])
-    (sentence,) = ledger.owed()
+    (sentence,) = ledger.outstanding()
     assert "ann" in sentence
     assert "1-2" in sentence
     ledger.lost("s", "gone")
-    assert list(ledger.owed()) == []
+    assert list(ledger.outstanding()) == []
 
 
 HELD_ROW = Row("node-kill", "node killed -9", 2, 10, 10, recovery={"its jobs on other nodes": 0.25})
@@ -369,7 +368,7 @@ BROKEN_ROW = Row("link-cut", "link to Redis cut", 1, 10, 9, lost=1, findings=tup
 
 def printed(*rows: Row) -> str:
     console = Console(width=160, record=True, file=StringIO())
-    table.show(rows, "title", console)
+    results.show(rows, "title", console)
     return console.export_text()
 
 
@@ -382,22 +381,22 @@ def test_a_broken_promise_is_told_in_words_below_the_table_and_many_are_counted(
     text = printed(HELD_ROW, BROKEN_ROW)
     assert "BROKEN" in text
     assert "link to Redis cut: lost: m0" in text
-    assert f"link to Redis cut: and {20 - table.MOST_FINDINGS} more" in text
+    assert f"link to Redis cut: and {20 - results.MAX_FINDINGS} more" in text
 
 
 def test_what_cannot_be_had_here_says_what_it_needs() -> None:
     (line,) = [line for line in printed(ABSENT).splitlines() if "master" in line]
     assert "needs --redis cluster" in line
-    assert "not here" in line
+    assert "skipped" in line
 
 
 def test_the_file_has_the_parts_of_every_bench_and_the_rows() -> None:
-    found = table.as_json([HELD_ROW, BROKEN_ROW, ABSENT], {"seed": 1})
+    found = results.as_json([HELD_ROW, BROKEN_ROW, ABSENT], {"seed": 1})
     assert found.keys() == {"commit", "machine", "settings", "figures", "ratios", "rows"}
-    assert (found["figures"]["told"], found["figures"]["kept"], found["figures"]["broken"]) == (20, 19, 1)
+    assert (found["figures"]["promised"], found["figures"]["kept"], found["figures"]["broken"]) == (20, 19, 1)
     assert found["figures"]["recovery_node_kill_its_jobs_on_other_nodes_s"] == 0.25
-    assert found["ratios"]["kept_of_told"] == 0.95
-    assert [row["verdict"] for row in found["rows"]] == ["holds", "BROKEN", "not here"]
+    assert found["ratios"]["kept_of_promised"] == 0.95
+    assert [row["verdict"] for row in found["rows"]] == ["holds", "BROKEN", "skipped"]
 
 
 PORTS = {11001: 40001, 11002: 40002}

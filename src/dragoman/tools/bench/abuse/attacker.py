@@ -10,19 +10,27 @@ from collections import Counter
 from typing import Any
 
 from dragoman.instance.open_files import raise_file_limit
-from dragoman.tools.bench.abuse.attack import Answers
-from dragoman.tools.bench.abuse.attacks import BY_NAME
-from dragoman.tools.bench.abuse.scene import Scale, Scene
-from dragoman.tools.bench.load_process import play
-from dragoman.tools.bench.processes import stand_aside
+from dragoman.tools.bench.abuse import accounts, connections, frames, messages
+from dragoman.tools.bench.abuse.attack import Answers, Attack, Scale, Scene
+from dragoman.tools.load_process import serve
+from dragoman.tools.processes import run_when_idle
+
+ATTACKS: tuple[Attack, ...] = (
+    *messages.ATTACKS,
+    *accounts.ATTACKS,
+    *frames.ATTACKS,
+    *connections.ATTACKS,
+)
+BY_NAME = {attack.name: attack for attack in ATTACKS}
+
 
 PAUSE_S = 0.05
 NICE = 10
 SPARE_FILES = 2500
 
 
-async def aside() -> None:
-    stand_aside()
+async def give_way() -> None:
+    run_when_idle()
 
 
 async def attack(name: str, seconds: float, scale: dict[str, int], **where: Any) -> dict[str, Any]:
@@ -42,7 +50,7 @@ async def attack(name: str, seconds: float, scale: dict[str, int], **where: Any)
 def main() -> None:
     os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # also where the bench itself was given a higher one
     os.nice(NICE)
-    play({"aside": aside, "attack": attack})
+    serve({"give_way": give_way, "attack": attack})
 
 
 if __name__ == "__main__":

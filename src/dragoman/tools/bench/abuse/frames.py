@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 
-from dragoman.tools.bench.abuse.attack import CUT_OFF, Answers, Attack, good
+from dragoman.tools.bench.abuse.attack import CUT_OFF, Answers, Attack, Scene, good
 from dragoman.tools.bench.abuse.messages import utterance
-from dragoman.tools.bench.abuse.scene import Scene
-from dragoman.tools.bench.abuse.wire import CONTINUATION, PING, TEXT, Ended, Wire, frame, tcp, upgrade, websocket
+from dragoman.tools.bench.abuse.raw_client import CONTINUATION, PING, TEXT, Ended, Wire, frame, tcp, upgrade, websocket
 
 PATHS = ("/ws/session", "/ws/node", "/ws")
 HUGE_BYTES = 100_000_000

@@ -19,10 +19,10 @@ from picows import WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
 from dragoman.node import Capabilities
 from dragoman.protocol.codec import encode
 from dragoman.protocol.node import ResourceUsage
-from dragoman.tools.bench.abuse.scene import NODE
-from dragoman.tools.bench.load import percentile
-from dragoman.tools.bench.load_process import play
-from dragoman.tools.bench.speech_audio import AUDIO
+from dragoman.tools.bench.abuse.attack import NODE
+from dragoman.tools.bench.measure import percentile
+from dragoman.tools.bench.speech_load import AUDIO
+from dragoman.tools.load_process import serve
 
 _IDLE = ResourceUsage(0.0, 0.0, 0)
 FIRST_UID = 1_000_001
@@ -295,7 +295,7 @@ class User(_Guest):
 
 def main() -> None:
     all = HealthyClients()
-    play({"open": all.open, "begin": all.begin, "mark": all.mark, "look": all.look, "rest": all.rest})
+    serve({"open": all.open, "begin": all.begin, "mark": all.mark, "look": all.look, "rest": all.rest})
 
 
 if __name__ == "__main__":

@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
-from dragoman.tools.bench.abuse.attack import Answers, Attack, good
-from dragoman.tools.bench.abuse.scene import NODE, Scene
-from dragoman.tools.bench.abuse.wire import Wire, tcp, websocket
+from dragoman.tools.bench.abuse.attack import NODE, Answers, Attack, Scene, good
+from dragoman.tools.bench.abuse.raw_client import Wire, tcp, websocket
 
 ODD = "a\x00\x1b[31m\r\n\t\x7f\u2028\ufeff\U0001f600\U0010ffff\"\\'${7*7}<b>"
 AUDIO = "AwD4//4="  # one packet of silence
 NO_AUDIO = ("!!!!", "AAA", "Kg==", "BQAAAA==", "AAAA", "%41", "ÿÿÿÿ", "\U0001f600" * 4, " " * 8)
-RECEIVER = 8_000_000
 MAX_LIST_BYTES = 64 * 1024
 NONSENSE = (
     "",
@@ -134,9 +132,10 @@ async def odd_texts(scene: Scene) -> Answers:
                     await wire.say(sound | {name: ODD})
                     seen[await told(wire, "server_heartbeat")] += 1
     kept = ODD.replace("\x00", "")
-    async with scene.chatter(1, RECEIVER) as receiver, scene.chatter() as wire:
+    to = scene.new_uid()
+    async with scene.chatter(1, to) as receiver, scene.chatter() as wire:
         name = kept + uuid4().hex[:8]
-        said = {"clientMsgId": name, "to": str(RECEIVER), "body": kept, "msgType": kept}
+        said = {"clientMsgId": name, "to": str(to), "body": kept, "msgType": kept}
         await wire.say({"type": "SINGLE_CHAT", **said})
         ack = await wire.until("ACK", "ERROR")
         seen[ack.get("ackType", ack.get("reason", "closed"))] += ack.get("clientMsgId") == name

@@ -1,0 +1,230 @@
+"""The cluster that is broken: Redis, a database, instances, nodes, and the process between the instances and Redis.
+
+    async with Environment.open(setup, "always", binary, folder) as environment:
+        environment.instances[0].kill()
+        await environment.restart_instance(0)
+        await environment.wait_until_healthy(30)
+
+Everything is a process of its own, in a folder of its own, and has ended when the environment is left, however that
+happens. `faults` breaks and repairs it.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Self
+from uuid import uuid4
+
+import aiohttp
+
+from dragoman.domain.chat.shards import tag
+from dragoman.embedded.binary import ServerBinary
+from dragoman.embedded.engine import CHOOSE_PORT, RedisServer, free_port
+from dragoman.store.chat.users import Users
+from dragoman.store.errors import StoreError
+from dragoman.store.keys import Keys
+from dragoman.store.redis import Redis, connect
+from dragoman.tools.load_process import LoadProcess
+from dragoman.tools.postgres import CARELESS, PostgresServer
+from dragoman.tools.processes import CannotRun, InstanceProcess, Process, until
+from dragoman.tools.redis_cluster import MASTERS, RedisCluster
+from dragoman.tools.verify import recording_node, tcp_proxy
+from dragoman.tools.verify.chat_load import FIRST_UID
+from dragoman.tools.verify.facts import Stores
+from dragoman.tools.verify.findings import Rules
+from dragoman.tools.verify.settings import SHARDS, Fsync, Setup, configured, sqlite_url
+
+START_TIMEOUT_S = 90.0
+TAKE_OVER_S = 30.0  # until others have sent again what an instance or a Redis lost
+SLOTS = 4  # of each node
+NOT_THERE = (StoreError, aiohttp.ClientError, OSError, KeyError, ValueError)
+
+
+class Environment:
+    def __init__(self, setup: Setup, fsync: Fsync, folder: Path, stack: AsyncExitStack) -> None:
+        self.setup, self.fsync, self.folder = setup, fsync, folder
+        self._stack = stack
+        self.prefix = f"verify-{uuid4().hex[:8]}"
+        self.keys = Keys(self.prefix)
+        self.server: RedisServer | None = None
+        self.cluster: RedisCluster | None = None
+        self.postgres: PostgresServer | None = None
+        self.database = ""
+        self.redis_urls: Sequence[str] = ()
+        self.instances: list[InstanceProcess] = []
+        self.nodes: list[Process] = []
+        self.names = [f"v{number}" for number in range(1, setup.instances + 1)]
+        self.ports = [free_port() for _ in self.names]
+        self._links: dict[str, Sequence[str]] = {}
+        self._proxy: LoadProcess | None = None
+        self._redis: Redis | None = None
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, setup: Setup, fsync: Fsync, binary: ServerBinary, folder: Path) -> AsyncIterator[Self]:
+        async with AsyncExitStack() as stack:
+            environment = cls(setup, fsync, folder, stack)
+            environment._start_servers(binary)
+            await environment._start_proxy()
+            environment._redis = await connect(environment.redis_urls, cluster=setup.redis == "cluster", name="verify")
+            stack.push_async_callback(environment.redis.close)
+            stack.callback(environment._close_processes)
+            for at in range(setup.instances):
+                environment.instances.append(environment._instance(at))
+            for at in range(setup.nodes if setup.speakers else 0):
+                environment.nodes.append(environment._node(at))
+            for one in environment.instances:
+                await one.ready()
+            await environment.wait_until_healthy(START_TIMEOUT_S)
+            yield environment
+
+    # -- its parts ---------------------------------------------------------------------------------
+
+    @property
+    def redis(self) -> Redis:
+        """A connection that bypasses the proxy."""
+        assert self._redis is not None
+        return self._redis
+
+    @property
+    def node_names(self) -> list[str]:
+        return [f"n{number}" for number in range(1, self.setup.nodes + 1)]
+
+    @property
+    def recording_files(self) -> list[Path]:
+        return [self.folder / f"{name}.events" for name in self.node_names]
+
+    @property
+    def stores(self) -> Stores:
+        """Where the facts are, without the proxy."""
+        clustered = self.setup.redis == "cluster"
+        nodes = self.node_names[: len(self.nodes)]
+        return Stores(self.redis, self.redis_urls, clustered, self.prefix, self.database, SHARDS, nodes)
+
+    def rules(self, *, disturbed: bool) -> Rules:
+        """By the settings of the instances. After a fault, messages acknowledged meanwhile may arrive once more."""
+        speech, usual = self.instances[0].settings.speech, Rules()
+        return Rules(
+            release_s=speech.release.ack_timeout_ms / 1000,
+            job_s=speech.job_timeout_ms / 1000,
+            overcommit=speech.turn_overcommit,
+            ack_grace_s=usual.ack_grace_s + (TAKE_OVER_S if disturbed else 0.0),
+        )
+
+    def living(self) -> list[InstanceProcess]:
+        return [one for one in self.instances if one.runs]
+
+    async def holders(self) -> list[str]:
+        """The instance that has each shard, '' if none has."""
+        found = await asyncio.gather(*(self.redis.call("GET", self.keys.lease(tag(at))) for at in range(SHARDS)))
+        return [(lease or b"").decode().partition("|")[0] for lease in found]
+
+    async def user_instances(self) -> dict[int, str]:
+        """The instance that each chat user is connected to."""
+        users = range(FIRST_UID, FIRST_UID + self.setup.chat_users)
+        owners = await Users(self.redis, self.keys, 0).owners(users)
+        return {user: owner.partition("|")[0] for user, owner in zip(users, owners, strict=True)}
+
+    # -- its health --------------------------------------------------------------------------------
+
+    async def wait_until_healthy(self, timeout_s: float) -> None:
+        """Return when every process is up and knows of the others."""
+        began, missing = time.monotonic(), "everything"
+
+        async def well() -> bool:
+            nonlocal missing
+            try:
+                missing = await self._missing()
+            except NOT_THERE as error:
+                missing = f"an answer: {error!r}"
+            return not missing
+
+        if not await until(well, timeout_s):
+            logs = "\n".join(f"{one.log.name}: {one.log_tail()[-600:]}" for one in (*self.instances, *self.nodes))
+            raise CannotRun(f"After {time.monotonic() - began:.0f} s there is still missing: {missing}.\n{logs}")
+
+    async def _missing(self) -> str:
+        for one in self.instances:
+            if not await one.is_ready():
+                return f"instance {one.name} to be ready"
+            if not await one.sees_only(*self.names):
+                return f"instance {one.name} to know the others"
+            if await one.node_count() < len(self.nodes):
+                return f"instance {one.name} to know {len(self.nodes)} nodes"
+        if self.cluster is not None and not await asyncio.to_thread(_replicated, self.cluster):
+            return "every master to have a replica that is in step"
+        holders = await self.holders()
+        shares = [holders.count(name) for name in self.names]
+        return "" if sum(shares) == SHARDS and max(shares) - min(shares) <= 1 else "the shards to be shared out"
+
+    async def is_taken_over(self, at: int) -> bool:
+        """Whether the others have taken over an instance that was killed."""
+        others = [one for one in self.living() if one.name != self.names[at]]
+        try:
+            return all([self.names[at] not in await one.instances() for one in others])
+        except NOT_THERE:
+            return False
+
+    # -- instances, nodes, links -------------------------------------------------------------------
+
+    async def restart_instance(self, at: int) -> None:
+        """As a supervisor does: the same name, the same port."""
+        self.instances[at].close()
+        self.instances[at] = self._instance(at)
+        await self.instances[at].ready()
+
+    def restart_node(self, at: int) -> None:
+        self.nodes[at].close()
+        self.nodes[at] = self._node(at)
+
+    async def link(self, command: str, at: int) -> None:
+        """`cut`, `stall` or `restore` what goes between an instance and Redis."""
+        assert self._proxy is not None
+        await self._proxy.call(command, link=self.names[at])
+
+    # -- start -------------------------------------------------------------------------------------
+
+    def _start_servers(self, binary: ServerBinary) -> None:
+        """From the main thread, so that the kernel binds them to this process."""
+        if self.setup.redis == "cluster":
+            self.cluster = self._stack.enter_context(RedisCluster(binary, self.folder / "redis"))
+            self.redis_urls = self.cluster.urls
+        else:
+            stores = self.folder / "redis"
+            self.server = self._stack.enter_context(RedisServer(binary, stores, port=CHOOSE_PORT, fsync=self.fsync))
+            self.redis_urls = [self.server.tcp_url]
+        if self.setup.database == "postgres":
+            self.postgres = self._stack.enter_context(PostgresServer(CARELESS))
+            self.database = self.postgres.new_database()
+        else:
+            self.database = sqlite_url(self.folder)
+
+    async def _start_proxy(self) -> None:
+        self._proxy = self._stack.enter_context(LoadProcess(tcp_proxy.MODULE, self.folder / "proxy.log"))
+        self._links = await self._proxy.call("open", links={name: list(self.redis_urls) for name in self.names})
+
+    def _instance(self, at: int) -> InstanceProcess:
+        name, port = self.names[at], self.ports[at]
+        config = configured(self.setup, name, port, self._links[name], self.prefix, self.database)
+        return InstanceProcess(config, self.folder / f"{name}.log")
+
+    def _node(self, at: int) -> Process:
+        name = self.node_names[at]
+        # Each begins with another instance, and connects to the next when that one is gone.
+        ports = self.ports[at % len(self.ports) :] + self.ports[: at % len(self.ports)]
+        urls = [part for port in ports for part in ("--url", f"ws://127.0.0.1:{port}/ws/node")]
+        options = ["--id", name, "--file", str(self.folder / f"{name}.events"), "--slots", str(SLOTS)]
+        return Process(["-m", recording_node.MODULE, *urls, *options], self.folder / f"{name}.log")
+
+    def _close_processes(self) -> None:
+        for one in (*self.nodes, *self.instances):
+            one.close()
+
+
+def _replicated(cluster: RedisCluster) -> bool:
+    """Whether each master has a replica that is in step: the next one to be killed needs it."""
+    infos = [node.call("INFO", "replication") for node in cluster.nodes if node.running]
+    masters = [text for text in infos if "role:master" in text]
+    return len(masters) == MASTERS and all("state=online" in text for text in masters)
