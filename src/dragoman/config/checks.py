@@ -49,27 +49,27 @@ ORDER: tuple[Below, ...] = (
     Below(
         "scheduler.phase2.instance_presence_ttl_seconds",
         "scheduler.phase2.owner_ttl_seconds",
-        "owner keys lapse while their instance still counts as alive",
+        "owner keys expire while their instance still counts as alive",
     ),
     Below(
         "scheduler.phase2.instance_presence_ttl_seconds",
         "speech.reservation_ttl_ms",
-        "the slots of a dead instance's jobs are sold again before a survivor adopts them",
+        "the slots of a dead instance's jobs are reserved by others before its jobs are taken over",
     ),
     Below(
         "scheduler.phase2.node_snapshot.refresh_interval_ms",
         "scheduler.phase2.node_snapshot.presence_ttl_seconds",
-        "nodes lapse between two looks at them",
+        "nodes expire between two refreshes",
     ),
     Below(
         "scheduler.phase2.node_snapshot.presence_ttl_seconds",
         "scheduler.phase2.node_snapshot.remove_stale_after_seconds",
-        "nodes that are online are forgotten",
+        "online nodes are removed",
     ),
     Below(
         "speech.node_grace_ms",
         "speech.reservation_ttl_ms",
-        "the slots of a node that comes back within its grace are sold meanwhile",
+        "others reserve the slots of a node that reconnects within its grace",
     ),
     Below("speech.final_grace_ms", "speech.pause_ms", "a pause ends the turn before the final does"),
     Below("speech.placement_wait_ms", "speech.job_timeout_ms", "a job expires while it waits for a node"),
@@ -78,12 +78,12 @@ ORDER: tuple[Below, ...] = (
     Below(
         "speech.debounce_window_s",
         "speech.unavailable_ttl_s",
-        "a node is asked again while its reports are still ignored",
+        "a node gets jobs again while its reports are still ignored",
         or_equal=True,
     ),
     Below("limits.pre_session_connections", "limits.connections", "it never has an effect", or_equal=True),
-    Below("chat.ping_idle_s", "chat.silent_s", "quiet clients are closed before they were ever pinged"),
-    Below("chat.access_ttl_s", "chat.refresh_ttl_s", "a refresh token is of no use", or_equal=True),
+    Below("chat.ping_idle_s", "chat.silent_s", "idle clients are closed before they are pinged"),
+    Below("chat.access_ttl_s", "chat.refresh_ttl_s", "a refresh token is useless", or_equal=True),
 )
 
 

@@ -16,18 +16,17 @@ _INTRODUCTION = """\
 
 <!-- Made by `dragoman config doc`; edit the settings in `src/dragoman/config/schema*.py` instead. -->
 
-Everything has a default: `dragoman serve` runs without any of this. A setting is looked for in three places, and the
-later wins:
+Every setting has a default. Settings come from three sources; the later one wins:
 
-1. a TOML file: `--config FILE`, or `$DRAGOMAN_CONFIG`, or `config.toml` in the working directory if there is one;
+1. a TOML file: `--config FILE`, or `$DRAGOMAN_CONFIG`, or `config.toml` in the working directory;
 2. the environment: `DRAGOMAN_`, the section, two underscores, the name, all in capitals, as in
    `DRAGOMAN_SCHEDULER__PHASE2__REDIS__URL`. Lists are separated by commas or written as JSON. A variable that is empty
    sets an empty string or list, and for any other kind counts as not set;
 3. the command line: `--set speech.pause_ms=2500` for any setting, and the options of a command.
 
-`dragoman config check` tells whether it all fits together, `dragoman config show` what is in effect and where each
-value comes from (secrets masked). `config.example.toml` lists every setting with its default. A name that is not known
-is an error that suggests the nearest one.
+`dragoman config check` checks the settings, `dragoman config show` prints those in effect with their source (secrets
+masked). `config.example.toml` lists every setting with its default. An unknown name is an error that suggests the
+nearest one.
 
 Names end in their unit: `_ms` milliseconds (whole numbers), `_s` and `_seconds` seconds (fractions allowed), `_bytes`
 bytes.
@@ -38,9 +37,8 @@ _LIMITS_INTRODUCTION = """\
 
 <!-- Made by `dragoman config doc --limits`; edit the settings in `src/dragoman/config/schema*.py` instead. -->
 
-How much one client, name, address or connection may use of what all share, what it gets when it reaches the limit, and
-which metric counts that. Nearly all of these are settings of the section `limits`; a few have a name that is fixed and
-stay in their own section.
+How much one client, name, address or connection may use, what it gets when it reaches the limit, and which metric
+counts that. Most limits are settings of the section `limits`; a few have a fixed name in another section.
 
 - A principal is the tenant and the subject of a token. Clients without a token share one principal, so only their
   address counts.
@@ -56,7 +54,7 @@ _LIMITS_HEAD = """\
 """
 
 _EXAMPLE_HEADER = """\
-# Every setting of Dragoman with its default. Take what you need; what is left out keeps its default.
+# Every setting of Dragoman with its default. Copy what you change; every other setting keeps its default.
 # Made by `dragoman config doc --example`. The reference is docs/reference/configuration.md.
 """
 
@@ -125,14 +123,14 @@ def _agreements() -> str:
     return f"""\
 ## What must agree
 
-Where two settings contradict each other an instance does not start, and names both:
+If two settings contradict each other, an instance does not start, and the error names both:
 
 {rows}\
 - `scheduler.phase2.enabled` must be true exactly if the Redis to join is given: `scheduler.phase2.redis.url` with
   `scheduler.phase2.redis.mode` `single`, or `scheduler.phase2.redis.cluster_urls` with `cluster`, not both.
-- An utterance must fit into the {INBOX_ENTRY_BYTES} bytes one instance can hand to another: `speech.max_buffer_bytes`
-  and the audio of one more frame (`limits.frame_bytes`), a third longer in base64.
-- `server.port` must be none of the admin ports, which begin at `server.admin_port`.
+- An utterance must fit into an inbox entry ({INBOX_ENTRY_BYTES} bytes): `speech.max_buffer_bytes` and the audio of one
+  more frame (`limits.frame_bytes`), a third longer in base64.
+- `server.port` must not be an admin port; these begin at `server.admin_port`.
 - `server.host` and `server.admin_host` must be loopback addresses, unless `security.secret` or
   `security.insecure_allow_anonymous` is set.
 - `security.secret` and `security.previous_secret` must have at least {SECRET_BYTES} bytes; a previous one alone is
@@ -150,4 +148,4 @@ def _moved() -> str:
 
 def _retired() -> str:
     rows = "".join(f"- `{name}`: {reason}.\n" for name, reason in RETIRED.items())
-    return f"## Retired names\n\nThese are refused wherever they stand.\n\n{rows}"
+    return f"## Retired names\n\nThese are refused in every source.\n\n{rows}"

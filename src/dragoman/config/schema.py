@@ -43,7 +43,7 @@ __all__ = [
 
 
 class Server(Section, frozen=True):
-    """Where Dragoman listens, and how much one connection may ask of it."""
+    """Addresses and ports, proxies, pings and draining."""
 
     host: Annotated[
         str, Meta(min_length=1, description="Address to listen on. Beyond loopback a `security.secret` is needed.")
@@ -67,7 +67,7 @@ class Server(Section, frozen=True):
             "a shared port answers for a random worker; 0 takes a free one.",
         ),
     ] = 5110
-    workers: Annotated[int, Meta(ge=1, le=64, description="Equal instances started behind the one port.")] = 1
+    workers: Annotated[int, Meta(ge=1, le=64, description="Equal instances behind one port.")] = 1
     pre_session_s: Annotated[
         float,
         quota(
@@ -96,13 +96,13 @@ class Server(Section, frozen=True):
         ),
     ] = False
     ping_idle_s: Annotated[
-        float, Meta(ge=0.1, le=3600.0, description="A connection that was silent this long is pinged.")
+        float, Meta(ge=0.1, le=3600.0, description="A connection without data for this long is pinged.")
     ] = 30.0
     ping_reply_s: Annotated[
-        float, Meta(ge=0.1, le=3600.0, description="A ping unanswered this long closes the connection.")
+        float, Meta(ge=0.1, le=3600.0, description="A connection that has not answered a ping for this long is closed.")
     ] = 15.0
     drain_s: Annotated[
-        float, Meta(ge=0.0, le=3600.0, description="How long a stopping instance lets running jobs end.")
+        float, Meta(ge=0.0, le=3600.0, description="How long a stopping instance waits for running jobs.")
     ] = 20.0
     allowed_origins: Annotated[
         tuple[str, ...],
@@ -159,7 +159,7 @@ class Redis(Section, frozen=True):
 
 
 class NodeSnapshot(Section, frozen=True):
-    """What instances tell each other about their nodes."""
+    """How instances share their nodes."""
 
     enabled: Annotated[
         bool,
@@ -199,14 +199,14 @@ class Phase2(Section, frozen=True):
         ),
     ] = "auto"
     owner_ttl_seconds: Annotated[
-        float, Meta(ge=1.0, le=86400.0, description="Life of the keys that say which instance holds a socket.")
+        float, Meta(ge=1.0, le=86400.0, description="TTL of the keys that name the owner of a connection.")
     ] = 45.0
     instance_presence_ttl_seconds: Annotated[
         float,
         Meta(
             ge=0.3,
             le=600.0,
-            description="An instance that did not renew its presence this long is dead. Renewed every third of it.",
+            description="An instance that has not renewed its presence this long is dead. Renewed every third of it.",
         ),
     ] = 6.0
     stream_group: Annotated[
@@ -216,13 +216,13 @@ class Phase2(Section, frozen=True):
     stream_block_ms: Annotated[
         int, Meta(ge=1, le=60000, description="How long one read of the inbox waits for an entry.")
     ] = 1000
-    stream_count: Annotated[int, Meta(ge=1, le=10000, description="Entries taken by one read of the inbox.")] = 64
+    stream_count: Annotated[int, Meta(ge=1, le=10000, description="Entries per read of the inbox.")] = 64
     stream_maxlen: Annotated[
         int,
         quota(
             1,
             10000000,
-            "Entries an inbox holds; a full one refuses, it is never trimmed.",
+            "Entries of an inbox. A full inbox refuses new entries; it is never trimmed.",
             per="instance",
             answer="the sender retries; then the utterance or message fails",
             metric='dragoman_inbox_push_total{verdict="FULL"}',
@@ -233,7 +233,7 @@ class Phase2(Section, frozen=True):
         quota(
             2097152,
             68719476736,
-            "Bytes an inbox holds; a full one refuses.",
+            "Bytes of an inbox. A full inbox refuses new entries.",
             per="instance",
             answer="the sender retries; then the utterance or message fails",
             metric='dragoman_inbox_push_total{verdict="FULL"}',
@@ -251,7 +251,7 @@ class Phase2(Section, frozen=True):
         quota(
             1,
             10000000,
-            "Dead letters kept per instance.",
+            "Dead letters per instance.",
             per="instance",
             answer="entries stay in the inbox",
             metric="dragoman_dlq_full_total",
@@ -264,9 +264,9 @@ class Phase2(Section, frozen=True):
         int, Meta(ge=10, le=3600000, description="An entry unfinished this long is delivered again.")
     ] = 5000
     dlq_scan_interval_ms: Annotated[
-        int, Meta(ge=10, le=3600000, description="How often unfinished entries are looked for.")
+        int, Meta(ge=10, le=3600000, description="How often unfinished entries are checked.")
     ] = 5000
-    dlq_scan_count: Annotated[int, Meta(ge=1, le=10000, description="Entries looked at in one go.")] = 100
+    dlq_scan_count: Annotated[int, Meta(ge=1, le=10000, description="Entries per check.")] = 100
     redis: Redis = Redis()
     node_snapshot: NodeSnapshot = NodeSnapshot()
 
@@ -281,7 +281,7 @@ class Embedded(Section, frozen=True):
     """The private Redis that runs while `scheduler.phase2.enabled` is false."""
 
     data_dir: Annotated[
-        str, Meta(min_length=1, description="Where its data is kept; relative to the working directory.")
+        str, Meta(min_length=1, description="Folder of its data, relative to the working directory.")
     ] = "data"
     redis_server: Annotated[
         str,
@@ -299,7 +299,7 @@ class Embedded(Section, frozen=True):
 
 
 class Security(Section, frozen=True):
-    """Who may come in."""
+    """Secrets, tokens and anonymous access."""
 
     secret: Annotated[
         str,
@@ -344,10 +344,10 @@ class Security(Section, frozen=True):
 
 
 class Log(Section, frozen=True):
-    """What is written to standard error."""
+    """Log lines on standard error."""
 
     level: Annotated[
-        Literal["debug", "info", "warning", "error"], Meta(description="The least severe that is written.")
+        Literal["debug", "info", "warning", "error"], Meta(description="The lowest level that is written.")
     ] = "info"
     format: Annotated[
         Literal["auto", "text", "json"], Meta(description="`auto` is text on a terminal and JSON lines elsewhere.")

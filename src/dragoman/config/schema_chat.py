@@ -37,28 +37,35 @@ class TwoPhase(Section, frozen=True):
     """
 
     enabled: Annotated[
-        bool, Meta(description="Off: a message is saved, confirmed and delivered while its sender waits.")
+        bool, Meta(description="Two receipts. Off: a message is saved, confirmed and delivered while its sender waits.")
     ] = False
-    deliver_before_saved: Annotated[bool, Meta(description="Deliver as soon as accepted, instead of when saved.")] = (
-        False
-    )
+    deliver_before_saved: Annotated[
+        bool, Meta(description="Deliver a message when it is accepted, instead of when it is saved.")
+    ] = False
     fail_open: Annotated[
         bool,
-        Meta(description="Without a usable Redis save in the request; if false, answer `server_busy`."),
+        Meta(
+            description="If Redis is unavailable, save the message while its sender waits. Off: answer `server_busy`."
+        ),
     ] = True
     rollout_percent: Annotated[
-        int, Meta(ge=0, le=100, description="Share of senders, by a stable hash, whose messages go this way.")
+        int, Meta(ge=0, le=100, description="Share of senders with two receipts, by a stable hash.")
     ] = 100
     shards: Annotated[
         int,
         Meta(
             ge=1,
             le=256,
-            description="Slices of senders, each worked in order by one instance; fixed by the first start.",
+            description="Groups of senders, each handled in order by one instance at a time. Fixed by the first start.",
         ),
     ] = 8
     batch_size: Annotated[
-        int, Meta(ge=1, le=4096, description="Messages of a shard read, delivered and saved together at most.")
+        int,
+        Meta(
+            ge=1,
+            le=4096,
+            description="Largest number of messages of a shard that are read, delivered and saved together.",
+        ),
     ] = 256
     block_ms: Annotated[
         int, Meta(ge=10, le=60000, description="How long one read of a shard without new messages waits.")
@@ -86,10 +93,10 @@ class Chat(Section, frozen=True):
 
     issuer: Annotated[str, Meta(min_length=1, description="`iss` of chat tokens, made and accepted.")] = "mini-im"
     access_ttl_s: Annotated[
-        float, Meta(ge=1.0, le=31536000.0, description="Life of an access token made by a login.")
+        float, Meta(ge=1.0, le=31536000.0, description="Lifetime of the access token from a login.")
     ] = 3600.0
     refresh_ttl_s: Annotated[
-        float, Meta(ge=1.0, le=31536000.0, description="Life of a refresh token made by a login.")
+        float, Meta(ge=1.0, le=31536000.0, description="Lifetime of the refresh token from a login.")
     ] = 2592000.0
     registration: Annotated[
         Literal["auto", "open", "closed", "invite"],
@@ -118,31 +125,45 @@ class Chat(Section, frozen=True):
         ),
     ] = 3.0
     ping_idle_s: Annotated[
-        float, Meta(ge=0.1, le=3600.0, description="After this long without a word to a client it is pinged.")
+        float, Meta(ge=0.1, le=3600.0, description="A client to which nothing was sent for this long is pinged.")
     ] = 60.0
     silent_s: Annotated[
-        float, Meta(ge=0.1, le=3600.0, description="After this long without a word from a client it is closed.")
+        float,
+        Meta(ge=0.1, le=3600.0, description="A connection on which nothing was received for this long is closed."),
     ] = 90.0
     words_file: Annotated[
-        str, Meta(description="File of words, one a line, that are written as `***` in messages. Empty: none.")
+        str, Meta(description="File of words, one per line, that are replaced by `***` in messages. Empty: none.")
     ] = ""
     idempotency_ttl_s: Annotated[
-        float, Meta(ge=1.0, le=604800.0, description="How long a repeated clientMsgId is recognised by Redis alone.")
+        float,
+        Meta(
+            ge=1.0,
+            le=604800.0,
+            description="How long Redis recognises a repeated clientMsgId; after that the database does.",
+        ),
     ] = 1800.0
     accept_timeout_ms: Annotated[
-        int, Meta(ge=10, le=60000, description="Redis counts as unusable when it takes longer than this to accept.")
+        int,
+        Meta(
+            ge=10,
+            le=60000,
+            description="If Redis takes longer than this to accept a message, it counts as unavailable.",
+        ),
     ] = 500
     max_deliveries: Annotated[
-        int, Meta(ge=1, le=1000, description="Tries to save a message alone before it becomes a dead letter.")
+        int, Meta(ge=1, le=1000, description="Attempts to save a single message before it becomes a dead letter.")
     ] = 5
     resend_after_s: Annotated[
-        float, Meta(ge=0.1, le=3600.0, description="Messages not confirmed as delivered this long are sent again.")
+        float,
+        Meta(
+            ge=0.1, le=3600.0, description="A message that was not confirmed as delivered for this long is sent again."
+        ),
     ] = 10.0
     two_phase: TwoPhase = TwoPhase()
 
 
 class Archive(Section, frozen=True):
-    """Where messages and accounts are kept."""
+    """The database of chat messages and accounts."""
 
     url: Annotated[
         str,
@@ -153,6 +174,4 @@ class Archive(Section, frozen=True):
         ),
     ] = ""
     pool: Annotated[int, Meta(ge=2, le=200, description="PostgreSQL connections of one instance.")] = 8
-    busy_ms: Annotated[
-        int, Meta(ge=10, le=600000, description="How long a write to SQLite waits for another process's.")
-    ] = 5000
+    busy_ms: Annotated[int, Meta(ge=10, le=600000, description="How long a write to SQLite waits for the lock.")] = 5000

@@ -10,7 +10,7 @@ from dragoman.config.section import Section, quota
 
 
 class Limits(Section, frozen=True):
-    """How much one client, name, address or connection may use of what all share. [The table](limits.md)."""
+    """How much one client, name, address or connection may use. [The table](limits.md)."""
 
     # -- connections -------------------------------------------------------------------------------
 
@@ -297,7 +297,7 @@ class Limits(Section, frozen=True):
         quota(
             1,
             1000000,
-            "Chat messages that could not be saved, kept as dead letters.",
+            "Dead letters of chat messages that could not be saved.",
             per="shard",
             answer="the oldest is dropped",
             metric="dragoman_chat_dead_letters_dropped",
@@ -308,7 +308,7 @@ class Limits(Section, frozen=True):
         quota(
             0.001,
             3650.0,
-            "Days that such a dead letter is kept.",
+            "Days after which such a dead letter is dropped.",
             per="shard",
             answer="older ones are dropped",
             metric="dragoman_chat_dead_letters_dropped",

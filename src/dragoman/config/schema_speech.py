@@ -8,10 +8,10 @@ from dragoman.config.section import Section
 
 
 class Release(Section, frozen=True):
-    """When results go to the listener."""
+    """When results are sent to the client."""
 
     ack_timeout_ms: Annotated[
-        int, Meta(ge=0, le=600000, description="How long a result that others overtook may still fill its place.")
+        int, Meta(ge=0, le=600000, description="How long a missing result is accepted after a later one was sent.")
     ] = 5000
     span: Annotated[
         int, Meta(ge=1, le=1048576, description="How far ahead of the oldest open utterance an index may be.")
@@ -26,10 +26,10 @@ class Speech(Section, frozen=True):
     ] = 3000
     max_duration_ms: Annotated[
         int,
-        Meta(ge=0, le=600000, description="Audio of this length is cut though the turn goes on; 0 is never."),
+        Meta(ge=0, le=600000, description="Audio of this length is cut, and the turn continues; 0 is never."),
     ] = 10000
     max_buffer_bytes: Annotated[
-        int, Meta(ge=1024, le=1500000, description="Audio of more bytes than this is cut though the turn goes on.")
+        int, Meta(ge=1024, le=1500000, description="Audio of more bytes than this is cut, and the turn continues.")
     ] = 512000
     final_grace_ms: Annotated[
         int,
@@ -53,10 +53,10 @@ class Speech(Section, frozen=True):
         Meta(ge=0, le=32768, description="Nothing was said in pcm16 whose root mean square is below this."),
     ] = 32
     tts_max_ms: Annotated[
-        int, Meta(ge=100, le=3600000, description="Longest playback that holds the pause timer back.")
+        int, Meta(ge=100, le=3600000, description="Longest playback during which the pause timer does not run.")
     ] = 60000
     reorder_ms: Annotated[
-        int, Meta(ge=0, le=10000, description="How long an utterance that came early waits for those before it.")
+        int, Meta(ge=0, le=10000, description="How long an utterance that arrives early waits for those before it.")
     ] = 300
     close_wait_ms: Annotated[
         int, Meta(ge=0, le=600000, description="How long a closing session waits for its last results.")
@@ -71,7 +71,7 @@ class Speech(Section, frozen=True):
         ),
     ] = 600.0
     resume_grace_s: Annotated[
-        float, Meta(ge=0.1, le=86400.0, description="How long a session that asked for it can be resumed.")
+        float, Meta(ge=0.1, le=86400.0, description="How long a resumable session can be resumed.")
     ] = 30.0
     binary_frames: Annotated[bool, Meta(description="Ask clients to send audio in binary frames.")] = False
     placement_wait_ms: Annotated[
@@ -79,10 +79,14 @@ class Speech(Section, frozen=True):
     ] = 2000
     job_ack_timeout_ms: Annotated[
         int,
-        Meta(ge=10, le=600000, description="A job not acknowledged this long moves on; for nodes that acknowledge."),
+        Meta(
+            ge=10,
+            le=600000,
+            description="A job not acknowledged for this long goes to another node; for nodes with `job_ack`.",
+        ),
     ] = 2000
     attempt_timeout_ms: Annotated[
-        int, Meta(ge=10, le=600000, description="How long one attempt may take at least; on a slow node it gets more.")
+        int, Meta(ge=10, le=600000, description="Minimal time for one attempt; a slow node gets more.")
     ] = 12000
     job_timeout_ms: Annotated[
         int, Meta(ge=10, le=1800000, description="How long a job may take, all attempts together.")
@@ -93,7 +97,7 @@ class Speech(Section, frozen=True):
         Meta(
             ge=0,
             le=600000,
-            description="How long a job waits for its lost node, if that can send results again and no other is free.",
+            description="How long a job waits for its lost node, if that node can resend results and no other is free.",
         ),
     ] = 2000
     reservation_ttl_ms: Annotated[
@@ -101,17 +105,16 @@ class Speech(Section, frozen=True):
         Meta(
             ge=300,
             le=600000,
-            description="Life of a taken slot, unless the instance that took it renews it; it does every third of it.",
+            description="TTL of a reserved slot. The instance that reserved it renews it every third of this time.",
         ),
     ] = 15000
-    default_slots: Annotated[
-        int, Meta(ge=1, le=10000, description="Slots of a node that does not say how many it has.")
-    ] = 4
+    default_slots: Annotated[int, Meta(ge=1, le=10000, description="Slots of a node that does not declare them.")] = 4
     turn_overcommit: Annotated[
-        int, Meta(ge=0, le=10000, description="Jobs beyond its slots a node takes to keep a turn together.")
+        int, Meta(ge=0, le=10000, description="Jobs beyond its slots that a node gets to keep a turn on one node.")
     ] = 4
     unavailable_ttl_s: Annotated[
-        float, Meta(ge=0.1, le=86400.0, description="How long a node is not asked for a service it said it cannot run.")
+        float,
+        Meta(ge=0.1, le=86400.0, description="How long a node gets no jobs for a service that it reported missing."),
     ] = 60.0
     debounce_window_s: Annotated[
         float, Meta(ge=0.0, le=3600.0, description="Reports of the same missing service within this time count once.")
@@ -121,7 +124,7 @@ class Speech(Section, frozen=True):
         Meta(
             ge=0,
             le=1000,
-            description="Jobs a node fails in a row, as one instance sees it, before it is paused; 0 is never.",
+            description="Failures in a row, as one instance counts them, after which a node is paused; 0 is never.",
         ),
     ] = 3
     failure_pause_s: Annotated[

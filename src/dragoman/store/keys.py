@@ -504,13 +504,13 @@ LIVES = {
     "TTL tokens": "`chat.refresh_ttl_s` and `chat.access_ttl_s` after the last login; ten years after an operator "
     "ended all sessions of the user",
     "TTL 90 d": "ninety days after the last login",
-    "TTL of the invite": "as `dragoman chat invite` was told",
-    "TTL 7 d": "seven days after the last word",
+    "TTL of the invite": "`--lifetime` of `dragoman chat invite`",
+    "TTL 7 d": "seven days after the last error",
     "TTL 2 s": "two seconds, or until the job is recorded",
 }
 
 _INTRODUCTION = """\
-# What is in Redis
+# Redis keys
 
 <!-- Made by `python -m dragoman.store.keys`; edit the table in `src/dragoman/store/keys.py` instead. -->
 
@@ -542,7 +542,7 @@ def _row(spec: Key) -> str:
 def _lives() -> str:
     used = {spec.life for spec in TABLE}
     told = [f"| {life} | {meaning} |" for life, meaning in LIVES.items() if life in used]
-    return "\n".join(["## How long a TTL is", "", "| life | how long |", "|---|---|", *told, ""])
+    return "\n".join(["## Lifetimes", "", "| life | duration |", "|---|---|", *told, ""])
 
 
 if __name__ == "__main__":

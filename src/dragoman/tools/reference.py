@@ -13,6 +13,7 @@ from typing import Any
 import typer
 from prometheus_client.metrics_core import Metric
 
+from dragoman.cli import output
 from dragoman.cli.main import COMMANDS, imported
 from dragoman.gateway.counters import Counters
 from dragoman.services.metrics import Metrics
@@ -116,4 +117,4 @@ def _page(page: str, title: str, source: str, text: str) -> str:
 PAGES = {"cli": cli_page, "metrics": metrics_page, "sql-schema": sql_page}
 
 if __name__ == "__main__":
-    print(PAGES[sys.argv[1]](), end="")
+    output.block(PAGES[sys.argv[1]](), end="")

@@ -45,7 +45,7 @@ def test_seconds_and_milliseconds_are_compared_as_times() -> None:
     assert problems(scheduler__phase2__instance_presence_ttl_seconds=14) == ()
     assert only(scheduler__phase2__instance_presence_ttl_seconds=15) == (
         "scheduler.phase2.instance_presence_ttl_seconds (15) must be below speech.reservation_ttl_ms (15000), or the "
-        "slots of a dead instance's jobs are sold again before a survivor adopts them."
+        "slots of a dead instance's jobs are reserved by others before its jobs are taken over."
     )
 
 
