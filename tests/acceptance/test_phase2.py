@@ -16,7 +16,7 @@ from dragoman.store.keys import Keys
 from dragoman.store.nodes import Nodes, Snapshot
 from dragoman.store.owners import Owners
 from dragoman.store.redis import Redis
-from dragoman.store.reservations import Given, Reservations, Reserved, Taken
+from dragoman.store.reservations import ReleaseReply, Reservations, Reserved, ReserveReply
 from dragoman.store.turns import Turns
 from support.raw_node import thorough
 from support.redis_servers import Connect
@@ -114,7 +114,7 @@ class Driver:
             self.slots.reserve(node, job, SLOTS),
             self.jobs.driven("a", job, n),
         )
-        assert (found, locked, Reserved.parse(reserved).verdict) == (None, b"OK", Taken.OK)
+        assert (found, locked, Reserved.parse(reserved).verdict) == (None, b"OK", ReserveReply.OK)
         created, bound, _ = await asyncio.gather(
             self.jobs.create(job, {"session_id": session}, node=node, epoch=self.epochs[node]),
             self.jobs.bind(session, Binding(job, "a")),
@@ -130,7 +130,7 @@ class Driver:
         session, turn, job, node = self.names(n)
         assert await self.turns.node_of(turn) == node
         assert await self.jobs.advance(job, Event.RESULT, attempt=1, node=node) is Reply.OK
-        assert await self.slots.release(node, job, SLOTS) is not Given.NONE
+        assert await self.slots.release(node, job, SLOTS) is not ReleaseReply.NONE
         assert await self.jobs.advance(job, Event.RELEASE, attempt=1) is Reply.OK
         await self.jobs.undriven("a", job)
         await self.turns.end(session, turn)

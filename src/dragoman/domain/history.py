@@ -1,4 +1,4 @@
-"""Samples of what the instances counted, merged to one line for the whole cluster. Pure: samples and times come in.
+"""Merges the samples of all instances into one series of points for the whole cluster.
 
 Each instance takes a sample every `SAMPLE_MS`: how much its counters and the buckets of its histograms grew since the
 sample before, and the value of its gauges. Points are `POINT_MS` apart, so that each has a sample of every instance.
@@ -38,10 +38,10 @@ def quantile_ms(buckets: Sequence[int], bounds: Sequence[float], share: float) -
     return None
 
 
-def points(samples: Iterable[tuple[int, Sample]], bounds: Sequence[float], now_ms: int) -> list[Point]:
+def merge(samples: Iterable[tuple[int, Sample]], bounds: Sequence[float], now_ms: int) -> list[Point]:
     """One point for each `POINT_MS` in which there is a sample, oldest first; `at` is where it begins.
 
-    Left out: the last ones, for which samples may still come.
+    The last points are left out: samples for them may still arrive.
     """
     grouped: dict[int, list[Sample]] = {}
     for at_ms, sample in samples:

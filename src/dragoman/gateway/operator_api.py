@@ -19,8 +19,8 @@ from dragoman.gateway import pages
 from dragoman.gateway.http_requests import OPERATOR, BadRequest, Handler, count_of, error, json, peer_of, text_of
 from dragoman.services.dead_letters import DeadLetters
 from dragoman.services.history import History
+from dragoman.services.listings import Listings
 from dragoman.services.operations import NotThere, Operations
-from dragoman.services.register import Register
 from dragoman.services.report import Report
 from dragoman.store.audit import Audit
 from dragoman.store.dead_letters import CannotReplay, Letter
@@ -131,7 +131,7 @@ class ConsoleServices(Protocol):
     """What the console needs besides."""
 
     report: Report
-    register: Register
+    listings: Listings
     history: History
     operations: Operations
 
@@ -226,7 +226,7 @@ class _ConsoleApi:
     async def sessions(self, request: web.Request) -> web.Response:
         """`count` sessions in the order of their ids, from `after` on; `part` is in their id."""
         count, after, part = _page(request.query)
-        return json(await self._services.register.sessions(count, after, part))
+        return json(await self._services.listings.sessions(count, after, part))
 
     async def jobs(self, request: web.Request) -> web.Response:
         """The newest jobs first; filters: `outcome` (or `open`), `node`, `session`, `since` (ms)."""
@@ -236,11 +236,11 @@ class _ConsoleApi:
             raise BadRequest("before is not a cursor of the list of jobs")
         filters = {"outcome": "outcome", "node_id": "node", "session_id": "session"}
         wanted = {field: text_of(query, name) for field, name in filters.items()}
-        return json(await self._services.register.jobs(count_of(query), before, wanted, since))
+        return json(await self._services.listings.jobs(count_of(query), before, wanted, since))
 
     async def history(self, request: web.Request) -> web.Response:
         """Rates and percentiles of the whole cluster over the last half hour, or from `since` (ms) on."""
-        return json(await self._services.history.told(_since(request.query)))
+        return json(await self._services.history.points(_since(request.query)))
 
     async def audit(self, request: web.Request) -> web.Response:
         """The newest changes first, or those `before` an entry."""

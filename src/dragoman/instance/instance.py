@@ -202,7 +202,7 @@ class Instance:
             "durability": self.durability,
             "lease_s": round(services.presence.lease.expires_at - time.monotonic(), 3),
             "sessions": len(services.sessions),
-            "nodes_here": len(services.local_nodes),
+            "local_nodes": len(services.local_nodes),
             "nodes_known": len(services.view.fleet),
             "jobs": len(services.dispatcher),
             "orphans": len(services.orphans),

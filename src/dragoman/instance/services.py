@@ -49,10 +49,10 @@ from dragoman.protocol.peer import (
 )
 from dragoman.services.dead_letters import AllDeadLetters
 from dragoman.services.history import History
+from dragoman.services.listings import Listings
 from dragoman.services.loops import Tasks, every
 from dragoman.services.metrics import Metrics
 from dragoman.services.operations import Operations
-from dragoman.services.register import Register
 from dragoman.services.report import Report
 from dragoman.services.revocations import POLL_S, RevocationService
 from dragoman.services.routing.announcer import Announcer
@@ -212,7 +212,7 @@ class Services:
         self.sweeper = Sweeper(stores.nodes, int(phase2.node_snapshot.remove_stale_after_seconds * 1000))
         self.operations = Operations(self.router, stores.instances, stores.owners, stores.sessions, self.chat.users)
         self.history = History(self.name, self.metrics, stores.samples, stores.instances)
-        self.register = Register(stores.instances, stores.jobs, stores.sessions, stores.owners, stores.turns)
+        self.listings = Listings(stores.instances, stores.jobs, stores.sessions, stores.owners, stores.turns)
         self.report = Report(
             self.name, stores.instances, stores.inboxes, self.letters, self.view, stores.nodes, stores.reservations,
             config.speech.default_slots,

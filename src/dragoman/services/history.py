@@ -1,10 +1,10 @@
-"""Takes a sample of what this instance counts every few seconds, and merges the samples of all instances for charts."""
+"""Samples the metrics of this instance every few seconds, and merges the samples of all instances for charts."""
 
 from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-from dragoman.domain.history import KEPT_MS, POINT_MS, Sample, points
+from dragoman.domain.history import KEPT_MS, POINT_MS, Sample, merge
 from dragoman.services.metrics import BUCKETS_S, Metrics
 from dragoman.store.history import Samples
 from dragoman.store.instances import Instances
@@ -38,14 +38,14 @@ class History:
             self._gauges(),
         )
         await self._samples.add(sample)
-        # After it is written: what Redis did not take is in the next sample.
+        # After the write: what Redis did not accept is in the next sample.
         self._taken_at, self._counters, self._histograms = now, counters, histograms
 
-    async def told(self, since_ms: int = 0) -> dict[str, Any]:
+    async def points(self, since_ms: int = 0) -> dict[str, Any]:
         """The points of the whole cluster from `since_ms` on, of the last half hour at most."""
         now_ms = await self._instances.now_ms()
         oldest = max(since_ms, now_ms - KEPT_MS)
-        found = points(await self._samples.since(oldest - oldest % POINT_MS), BUCKETS_S, now_ms)
+        found = merge(await self._samples.since(oldest - oldest % POINT_MS), BUCKETS_S, now_ms)
         return {"now_ms": now_ms, "point_ms": POINT_MS, "kept_ms": KEPT_MS, "points": found}
 
     def _totals(self) -> tuple[dict[str, float], dict[str, list[int]]]:

@@ -1,4 +1,4 @@
-"""What an operator sees: the whole cluster from any instance, read from shared state."""
+"""The state of the whole cluster for operators, read from Redis by any instance."""
 
 import asyncio
 from typing import Any
@@ -36,20 +36,20 @@ class Report:
     async def cluster(self) -> dict[str, Any]:
         """Instances with their durability and inboxes, nodes with their slots, dead letters."""
         return {
-            "told_by": self.instance,
+            "reported_by": self.instance,
             "now_ms": await self._instances.now_ms(),
-            "instances": await self._told_instances(),
-            "nodes": await self._told_nodes(self._fleet()[:MAX_NODES]),
+            "instances": await self._instance_rows(),
+            "nodes": await self._node_rows(self._fleet()[:MAX_NODES]),
             "node_count": len(self._view.fleet),
             "dead_letters": await self._letters.counts(),
         }
 
     async def overview(self) -> dict[str, Any]:
-        """The same without the nodes, of which there may be many; and which of them went last."""
+        """The same without the list of nodes, which may be long, but with those that disconnected last."""
         return {
-            "told_by": self.instance,
+            "reported_by": self.instance,
             "now_ms": await self._instances.now_ms(),
-            "instances": (present := await self._told_instances()),
+            "instances": (present := await self._instance_rows()),
             "gone_instances": await self._gone_instances({row["instance"] for row in present}),
             "node_count": len(self._view.fleet),
             "gone": await self._gone(),
@@ -57,14 +57,14 @@ class Report:
         }
 
     async def nodes(self, count: int, after: str = "", part: str = "") -> dict[str, Any]:
-        """A page of the nodes whose id, instance or languages have `part` in them; `next` is where it goes on."""
+        """A page of the nodes whose id, instance or languages contain `part`; `next`: `after` of the next page."""
         found = [node for node in self._fleet() if node.id > after and _has(node, part)]
         return {
-            "nodes": await self._told_nodes(found[:count]),
+            "nodes": await self._node_rows(found[:count]),
             "next": found[count - 1].id if len(found) > count else "",
         }
 
-    async def _told_instances(self) -> list[dict[str, Any]]:
+    async def _instance_rows(self) -> list[dict[str, Any]]:
         present = await self._instances.all()
         answering = await self._instances.answering(present)
         tallies = await asyncio.gather(*(self._inboxes.tally(name) for name in present))
@@ -93,7 +93,7 @@ class Report:
     def _fleet(self) -> list[Node]:
         return sorted(self._view.fleet.nodes(), key=lambda node: node.id)
 
-    async def _told_nodes(self, nodes: list[Node]) -> list[dict[str, Any]]:
+    async def _node_rows(self, nodes: list[Node]) -> list[dict[str, Any]]:
         reserved = await self._reserved([node.id for node in nodes])
         cooling = await asyncio.gather(*(self._cooling(node.id) for node in nodes))
         return [
@@ -108,15 +108,15 @@ class Report:
                 "draining": node.draining,
                 "languages": {"asr": sorted(node.asr), "semantic": sorted(node.semantic), "tts": sorted(node.tts)},
                 "ready": sorted(node.ready) if node.ready is not None else None,
-                "cooling_until_ms": told.services,
+                "cooling_until_ms": cools.services,
                 # Until then it gets no job, after that one at a time until one succeeds.
-                "failing": {"paused_until_ms": told.paused_until_ms, "pauses": told.pauses} if told.pauses else None,
+                "failing": {"paused_until_ms": cools.paused_until_ms, "pauses": cools.pauses} if cools.pauses else None,
             }
-            for node, jobs, told in zip(nodes, reserved, cooling, strict=True)
+            for node, jobs, cools in zip(nodes, reserved, cooling, strict=True)
         ]
 
     async def _gone(self) -> list[dict[str, Any]]:
-        """Nodes that were heard lately and are not there now, the last first. The living are heard all the time."""
+        """Nodes that disconnected, the latest first. In Redis the connected ones come before them."""
         fleet = self._view.fleet
         seen = await self._nodes.last_seen(len(fleet) + MAX_GONE)
         return [{"node_id": id, "last_ms": at_ms} for id, at_ms in seen if id not in fleet][:MAX_GONE]
@@ -125,7 +125,7 @@ class Report:
         return await self._view.cool_downs(node)
 
     async def _reserved(self, nodes: list[str]) -> list[int]:
-        """The slots taken on each. What has lapsed stays in the set until the next is taken: it does not count."""
+        """The reserved slots of each node, without expired reservations."""
         if not nodes:
             return []
         now_ms = await self._instances.now_ms()

@@ -18,27 +18,27 @@ RENEW_SLOTS = Script.beside(__file__, "renew_slots")
 RELEASE_SLOT = Script.beside(__file__, "release_slot")
 
 
-class Taken(StrEnum):
+class ReserveReply(StrEnum):
     OK = "OK"
     HELD = "HELD"
     FULL = "FULL"
 
 
-class Given(StrEnum):
+class ReleaseReply(StrEnum):
     OK = "OK"
-    FREED = "FREED"  # the node was full: tell those who wait
-    NONE = "NONE"  # it had gone back before
+    FREED = "FREED"  # the node was full: notify jobs that wait for a slot
+    NONE = "NONE"  # it was released before
 
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    verdict: Taken
+    verdict: ReserveReply
     free_in_ms: int = 0  # when FULL: until a slot can expire at the earliest
 
     @classmethod
     def parse(cls, reply: bytes) -> "Reserved":
         word, _, ms = reply.decode().partition(" ")
-        return cls(Taken(word), int(ms or 0))
+        return cls(ReserveReply(word), int(ms or 0))
 
 
 class Reservations:
@@ -58,9 +58,9 @@ class Reservations:
         lost = await RENEW_SLOTS(self.redis, reserved=self.keys.reserved(node), ttl=self.ttl_ms, jobs=jobs)
         return [job.decode() for job in lost]
 
-    async def release(self, node: str, job: str, limit: int) -> Given:
+    async def release(self, node: str, job: str, limit: int) -> ReleaseReply:
         reply = await RELEASE_SLOT(self.redis, reserved=self.keys.reserved(node), job=job, limit=limit)
-        return Given(reply.decode())
+        return ReleaseReply(reply.decode())
 
     async def held(self, node: str) -> list[str]:
         return [job.decode() for job in await self.redis.call("ZRANGE", self.keys.reserved(node), 0, -1)]

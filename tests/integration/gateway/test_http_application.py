@@ -127,7 +127,7 @@ async def test_metrics_are_told_in_both_forms_and_on_both_ports(site: Site, clie
 
 
 async def test_the_cluster_and_the_instance_are_told(client: TestClient[Any, Any]) -> None:
-    assert (await told(await client.get("/api/v1/cluster")))["told_by"] == "here"
+    assert (await told(await client.get("/api/v1/cluster")))["reported_by"] == "here"
     assert await told(await client.get("/api/v1/stats")) == {"instance": "here"}
 
 

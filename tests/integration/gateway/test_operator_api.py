@@ -20,10 +20,10 @@ from dragoman.gateway.http_application import application
 from dragoman.gateway.operator_api import Auditor, HttpContext
 from dragoman.instance.stores import Stores
 from dragoman.services.history import History
+from dragoman.services.listings import Listings
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.services.operations import Operations
-from dragoman.services.register import Register
 from dragoman.services.report import Report
 from dragoman.services.routing.announcer import Announcer
 from dragoman.services.speech.fleet_view import FleetView
@@ -44,7 +44,7 @@ SECRET = "a-secret-of-more-than-thirty-two-bytes"
 @dataclass
 class Seen:
     report: Report
-    register: Register
+    listings: Listings
     history: History
     operations: Operations
 
@@ -62,9 +62,9 @@ class Site:
         context = HttpContext(
             "here", metrics.registry, report, stores.letters, stores.jobs, dict, lambda: None, auditor
         )
-        register = Register(stores.instances, stores.jobs, stores.sessions, stores.owners, stores.turns)
+        listings = Listings(stores.instances, stores.jobs, stores.sessions, stores.owners, stores.turns)
         history = History("here", metrics, stores.samples, stores.instances)
-        seen = Seen(report, register, history, Mock(Operations))  # what it does is tested with instances that do it
+        seen = Seen(report, listings, history, Mock(Operations))  # what it does is tested with instances that do it
         operators = operator_api.console_routes(seen, auditor)
         keeper = Authenticator((SECRET,), "us")
         self.app = application(context, keeper, operator_api.console_files(), operators)

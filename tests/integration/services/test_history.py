@@ -48,11 +48,11 @@ async def test_the_history_is_told_merged_and_half_an_hour_long(stores: Stores) 
     for ago in (KEPT_MS + POINT_MS, KEPT_MS // 2, 2 * POINT_MS + SAMPLE_MS):
         await stores.redis.call("XADD", key, f"{now_ms - ago}-0", "v", "1", "data", data)
     await stores.redis.call("PEXPIRE", key, KEPT_MS)
-    told = await one.history.told()
+    told = await one.history.points()
     assert [point["ended"] for point in told["points"]] == [2, 2]
     assert all(point["at"] >= told["now_ms"] - KEPT_MS - POINT_MS for point in told["points"])
     last = told["points"][-1]["at"]
-    assert [point["at"] for point in (await one.history.told(last))["points"]] == [last]
+    assert [point["at"] for point in (await one.history.points(last))["points"]] == [last]
 
 
 async def test_samples_older_than_half_an_hour_are_removed_and_the_rest_expires(stores: Stores) -> None:

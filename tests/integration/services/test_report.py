@@ -26,7 +26,7 @@ async def test_an_empty_cluster_is_told_as_such(report: Report) -> None:
     told = await report.cluster()
     assert told.pop("now_ms") > 0
     assert told == {
-        "told_by": "a",
+        "reported_by": "a",
         "instances": [],
         "nodes": [],
         "node_count": 0,

@@ -190,9 +190,9 @@ async def test_one_that_was_declared_dead_uses_again_the_slots_its_jobs_had(open
     await wait_until(lambda: a.knows("n"), TIMEOUT_S)
     a.services.dispatcher.take(job_request("s-1"))
     await wait_until(lambda: node.jobs, TIMEOUT_S)
-    assert isinstance(Undriven(a, job_request("s-2")).look(), Wait)
+    assert isinstance(Undriven(a, job_request("s-2")).select(), Wait)
     a.services.dispatcher.abandon_all()
-    assert isinstance(Undriven(a, job_request("s-2")).look(), Assign)
+    assert isinstance(Undriven(a, job_request("s-2")).select(), Assign)
 
 
 async def expiry(instance: InProcessInstance) -> int:

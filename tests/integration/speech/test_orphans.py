@@ -130,18 +130,18 @@ class Stumbling:
 def heard_of(instance: InProcessInstance) -> list[str]:
     """How the ends of jobs are told, as often as they are."""
     told: list[str] = []
-    deliver = instance.services.orphans._mail.deliver
+    deliver = instance.services.orphans._results.deliver
 
     async def listen(message: JobEnded | JobMoved) -> None:
         assert isinstance(message, JobEnded)
         await deliver(message)
         told.append(message.outcome)
 
-    instance.services.orphans._mail.deliver = listen  # type: ignore[method-assign]
+    instance.services.orphans._results.deliver = listen  # type: ignore[method-assign]
     return told
 
 
-STEPS = [("_jobs", "advance"), ("_mail", "deliver"), ("_reservations", "release"), ("_jobs", "undriven")]
+STEPS = [("_jobs", "advance"), ("_results", "deliver"), ("_reservations", "release"), ("_jobs", "undriven")]
 
 
 @pytest.mark.parametrize("answer_lost", [False, True])

@@ -16,7 +16,7 @@ from dragoman.services.speech.job_request import JobRequest
 from dragoman.services.speech.turn_queue import TurnQueue
 from dragoman.store.errors import RedisAway
 from dragoman.store.jobs import LOCK_MS
-from dragoman.store.reservations import Given
+from dragoman.store.reservations import ReleaseReply
 from integration.speech.test_resumption import Gate
 from support.in_process import (
     TIMEOUT_S,
@@ -244,10 +244,13 @@ async def test_a_slot_is_given_back_once_however_often_it_is_asked(open_instance
     placing = Undriven(instance, job_request(index=0))
     assert isinstance(await placing.find_node(), Assign)
     assert fleet.reserved("n") == 1
-    assert await asyncio.gather(*(placing.release_slot() for _ in range(5))) == [Given.FREED, *[Given.NONE] * 4]
+    assert await asyncio.gather(*(placing.release_slot() for _ in range(5))) == [
+        ReleaseReply.FREED,
+        *[ReleaseReply.NONE] * 4,
+    ]
     assert fleet.reserved("n") == 0
     assert isinstance(await place(instance, next_one), Assign)
-    assert await placing.release_slot() is Given.NONE
+    assert await placing.release_slot() is ReleaseReply.NONE
     assert await instance.stores.reservations.held("n") == [next_one.job_id]
 
 
@@ -296,7 +299,7 @@ async def test_a_waiting_job_is_woken_by_a_slot_that_goes_back_on_the_other_inst
     placing = asyncio.create_task(place(b, waiting))
     await wait_until(lambda: listener.waits, TIMEOUT_S)
     assert listener.waits[-1] is NoNode.ALL_FULL
-    assert await holder.release_slot() is Given.FREED
+    assert await holder.release_slot() is ReleaseReply.FREED
     assert isinstance(await placing, Assign)
 
 
@@ -315,7 +318,7 @@ async def test_the_news_of_a_free_slot_may_overtake_the_refusal(
 
     async def refused_late(reply: "asyncio.Future[bytes]") -> bytes:
         refusal = await reply
-        assert await reservations.release("n", "job-of-another", 1) is Given.FREED
+        assert await reservations.release("n", "job-of-another", 1) is ReleaseReply.FREED
         instance.services.announcer.announce(SlotFreed("n"))
         return refusal
 
@@ -341,7 +344,7 @@ async def test_a_job_of_a_turn_that_gives_the_last_slot_back_wakes_those_who_wai
     await instance.stores.turns.end("s-1", "turn-1")
     waiting = asyncio.create_task(place(instance, job_request("s-waiting", listener=listener)))
     await wait_until(lambda: listener.waits, TIMEOUT_S)
-    assert await second.release_slot() is Given.FREED
+    assert await second.release_slot() is ReleaseReply.FREED
     assert isinstance(await waiting, Assign)
 
 

@@ -99,9 +99,9 @@ async def test_an_entry_that_is_too_large_is_refused_to_who_made_it_and_never_se
     inboxes: Inboxes, redis: Redis
 ) -> None:
     assert await inboxes.push("i", "kind", b"x" * MAX_ENTRY_BYTES) is Push.OK
-    asked = redis.ops["push"].ok
+    asked = redis.ops["push_entry"].ok
     assert await inboxes.push("i", "kind", b"x" * (MAX_ENTRY_BYTES + 1)) is Push.TOO_LARGE
-    assert redis.ops["push"].ok == asked
+    assert redis.ops["push_entry"].ok == asked
 
 
 async def test_a_read_waits_for_the_first_entry(inboxes: Inboxes, reader: Dedicated) -> None:

@@ -280,7 +280,13 @@ def node(name: str, at: str, **facts: Any) -> dict[str, Any]:
 
 def cluster(*instances: dict[str, Any], nodes: list[dict[str, Any]] | None = None, **facts: Any) -> dict[str, Any]:
     shown = nodes or []
-    told = {"told_by": "a", "instances": list(instances), "nodes": shown, "node_count": len(shown), "dead_letters": {}}
+    told = {
+        "reported_by": "a",
+        "instances": list(instances),
+        "nodes": shown,
+        "node_count": len(shown),
+        "dead_letters": {},
+    }
     return told | facts
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.domain.history import POINT_MS, SAMPLE_MS, Sample, points, quantile_ms
+from dragoman.domain.history import POINT_MS, SAMPLE_MS, Sample, merge, quantile_ms
 from dragoman.domain.lease import SelfLease
 from dragoman.domain.pool import Pool, languages
 from dragoman.domain.reorder import IndexRefused, Reorder
@@ -26,7 +26,7 @@ def sample(instance: str, seconds: float = 5.0, **fields: Any) -> Sample:
 
 
 def merged(*samples: tuple[int, Sample], now_ms: int = LATER_MS) -> list[dict[str, float | None]]:
-    return points(samples, BOUNDS, now_ms)
+    return merge(samples, BOUNDS, now_ms)
 
 
 def test_rates_are_added_over_the_instances() -> None:

@@ -23,7 +23,7 @@ from dragoman.store.nodes import VERSION, Snapshot, parse_snapshot
 from dragoman.store.ops import BOUNDS_S, Ops
 from dragoman.store.owners import Owners
 from dragoman.store.redis import Redis, slot_of
-from dragoman.store.reservations import Reserved, Taken
+from dragoman.store.reservations import Reserved, ReserveReply
 from dragoman.store.slices import SLICE, in_slices
 
 
@@ -328,10 +328,10 @@ async def test_a_lost_connection_is_told_once(what: str) -> None:
 @pytest.mark.parametrize(
     ("reply", "reserved"),
     [
-        (b"OK", Reserved(Taken.OK)),
-        (b"HELD", Reserved(Taken.HELD)),
-        (b"FULL 1500", Reserved(Taken.FULL, 1500)),
-        (b"FULL 0", Reserved(Taken.FULL, 0)),
+        (b"OK", Reserved(ReserveReply.OK)),
+        (b"HELD", Reserved(ReserveReply.HELD)),
+        (b"FULL 1500", Reserved(ReserveReply.FULL, 1500)),
+        (b"FULL 0", Reserved(ReserveReply.FULL, 0)),
     ],
 )
 def test_a_verdict_is_a_word_and_the_time_until_a_slot_can_expire(reply: bytes, reserved: Reserved) -> None:

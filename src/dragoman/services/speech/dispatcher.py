@@ -1,4 +1,4 @@
-"""All jobs this instance drives: requests come in, and messages of nodes find their driver."""
+"""All jobs that this instance drives: starts a driver for each request, and passes messages of nodes to it."""
 
 import asyncio
 from collections import defaultdict
@@ -68,7 +68,7 @@ class Dispatcher:
 
     @property
     def is_full(self) -> bool:
-        """Whether one more job would wait so long that it is better refused at once."""
+        """Whether so many jobs wait that the next one is refused at once."""
         return len(self._waiting) >= self._max_waiting
 
     def take(self, request: JobRequest, state_written: "asyncio.Future[bool] | None" = None) -> None:
@@ -102,7 +102,7 @@ class Dispatcher:
             if answered_by is not None:
                 self._answered(request, answered_by)
         except Exception:
-            log.exception("a driver failed", job=request.job_id, trace_id=request.trace_id)
+            log.exception("driver failed", job=request.job_id, trace_id=request.trace_id)
             await driver.fail()
         finally:
             driver.close()
@@ -123,11 +123,11 @@ class Dispatcher:
         self._metrics.driven.set(len(self._driven))
 
     def _answered(self, request: JobRequest, node_id: str) -> None:
-        """A node answered a job: it will not answer the earlier ones of that turn that it still keeps."""
+        """A node that answered a job will not answer the earlier jobs of the turn that are still parked there."""
         for driver in self._of_session(request.session_id):
-            kept = driver.request
-            same_turn = kept.turn_queue is request.turn_queue and kept.index < request.index
-            if kept.may_park and same_turn and driver.node_id == node_id:
+            earlier = driver.request
+            same_turn = earlier.turn_queue is request.turn_queue and earlier.index < request.index
+            if earlier.may_park and same_turn and driver.node_id == node_id:
                 driver.on_signal(Overtaken(driver.attempt))
 
     def _of_session(self, session_id: str) -> Iterable[Driver]:
@@ -149,7 +149,7 @@ class Dispatcher:
         self._records.note_release_state(job_id, state.value)
 
     def redirect(self, session_id: str, before: Listener, listener: Listener) -> None:
-        """The session was resumed elsewhere: from now on `listener` is notified of the jobs of `before`."""
+        """The session was resumed on another instance: from now on `listener` is notified of the jobs of `before`."""
         for driver in self._of_session(session_id):
             driver.redirect(before, listener)
 
@@ -171,13 +171,13 @@ class Dispatcher:
     # -- messages of nodes -----------------------------------------------------------------------
 
     def on_node_message(self, node_id: str, message: JobMessage) -> None:
-        """Of a node whose socket is here."""
+        """Of a local node."""
         if not self._deliver(node_id, message):
             self._dropped(node_id, [message])
 
     async def from_node(self, message: FromNode) -> None:
-        """Of a node of another instance, which has our name from the assignment. That may be of an earlier incarnation
-        of ours whose jobs were taken over: a result without a driver here goes on. Raises NoRoom: try again later."""
+        """Of a node of another instance. If the job has no driver here, because an earlier incarnation of this instance
+        was taken over, a result is sent on to the instance that adopted the job. Raises NoRoom: try again later."""
         received = [one for frame in message.frames if isinstance(one := decode_node(bytes(frame)), JobMessage)]
         unclaimed = [one for one in received if not self._deliver(message.node_id, one)]
         if any(isinstance(one, JobResult) for one in unclaimed):
@@ -196,7 +196,7 @@ class Dispatcher:
         return True
 
     def _dropped(self, node_id: str, messages: Sequence[JobMessage]) -> None:
-        """The job is over. If it ended without a result, its record and the log say that one came late."""
+        """The job has ended. If it ended without a result, the late one is noted in its record and in the log."""
         self._job_metrics.dropped("finished", len(messages))
         for one in messages:
             if isinstance(one, JobResult) and one.success:
@@ -214,7 +214,7 @@ class Dispatcher:
         driver = self._driven.get(message.job_id)
         if driver is not None and driver.attempt == message.attempt and driver.node_id == message.node_id:
             driver.on_signal(AttemptLost("assign_bounced", message.attempt, delivered=False))
-        # Its owner does not have the node at this epoch, whatever was announced.
+        # The owner does not have the node at this epoch, whatever it announced.
         self._view.lost(message.node_id, message.epoch)
 
     def node_lost(self, node_id: str, epoch: int) -> None:
@@ -233,7 +233,7 @@ class Dispatcher:
     # -- upkeep ----------------------------------------------------------------------------------
 
     async def renew(self) -> None:
-        """Keep the slots of our unfinished jobs on nodes that are known."""
+        """Renew the reservations of unfinished jobs on known nodes."""
         by_node: dict[str, list[str]] = defaultdict(list)
         for job_id, driver in self._driven.items():
             node_id = driver.slot_at
@@ -245,7 +245,7 @@ class Dispatcher:
                 log.warning("reservations of running jobs expired", node=node_id, jobs=len(jobs))
 
     async def drained(self, timeout_s: float) -> bool:
-        """Wait until no job is left; False if some are after the timeout."""
+        """Wait until all jobs have ended; False on timeout."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()

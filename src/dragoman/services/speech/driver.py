@@ -4,7 +4,7 @@
       ▲                    ├─ cancelled, out of time ─▶ FINISHED
       └── next attempt ◀───┴─ node lost, silent, or without its model
 
-One task a job, in the instance that cut the utterance; no other instance places or times it. The listener is notified
+One task per job, on the instance that cut the utterance; no other instance places or times it. The listener is notified
 after FINISHED is recorded or, if Redis is unavailable, when the job's time is over.
 """
 
@@ -105,12 +105,12 @@ class Driver:
         return [signal for signal in self._queue if isinstance(signal, JobResult)]
 
     def redirect(self, before: Listener, listener: Listener) -> None:
-        """The session was resumed elsewhere: notify `listener` where `before` was notified."""
+        """The session was resumed on another instance: notify `listener` where `before` was notified."""
         if self._listener is before:
             self._listener = listener
 
     def abandon(self) -> None:
-        """Other instances have taken the job over: do nothing more."""
+        """Another instance has taken over the job: do nothing more."""
         self.ended = True
 
     # -- the job ---------------------------------------------------------------------------------
@@ -121,19 +121,19 @@ class Driver:
             return
         try:
             self._placement.begin()
-        except Exception:  # `place` will meet it as well, and then the listener is notified
-            log.exception("a job cannot be placed", job=self.request.job_id, trace_id=self.request.trace_id)
+        except Exception:  # `place` raises it again, and then the listener is notified
+            log.exception("job not placed", job=self.request.job_id, trace_id=self.request.trace_id)
 
     async def place(self) -> None:
-        """Until the job was sent to its first node, or has ended."""
+        """Returns when the job was sent to its first node, or has ended."""
         try:
-            await self.request.position.my_turn()
+            await self.request.position.wait()
             await self._follow(signals.ReadyToPlace(self._placement.begun))
         finally:
-            self.request.position.leave()
+            self.request.position.release()
 
     async def watch(self) -> str | None:
-        """Until the end of the job. Returns the node that answered it, if one did successfully."""
+        """Returns at the end of the job: the node that answered it successfully, or None."""
         while not self.ended:
             signal = await self._next()
             await self._wait_for_lease()
@@ -146,7 +146,7 @@ class Driver:
             await self._follow(BareSignal.DRIVER_FAILED)
 
     def close(self) -> None:
-        """Nothing of the job may delay another."""
+        """The job delays no other job any more."""
         self._placement.leave_send_order()
 
     async def _next(self) -> Signal:
@@ -242,10 +242,10 @@ class Driver:
         try:
             placed = await self._placement.place(self)
         finally:
-            self.request.position.leave()
+            self.request.position.release()
         self._metrics.stage("placed", self.request)
         if isinstance(placed, Assign):
-            await self._placement.my_turn()
+            await self._placement.wait_to_send()
         elif isinstance(placed, Wait):
             self._records.unlock(self.request)
         return placed
@@ -343,7 +343,7 @@ class Driver:
         return placed if placed is not None else signals.NotReassigned("another instance changed the job")
 
     async def _try_to_release_slot(self) -> None:
-        """The job goes on. If Redis is unavailable, its slot is released when the job ends."""
+        """The job continues. If Redis is unavailable, its slot is released when the job ends."""
         try:
             await self._placement.release_slot()
         except StoreError as error:
@@ -352,7 +352,7 @@ class Driver:
     def _cancel_at_node(self, reason: str) -> None:
         node_id, attempt, run = self.node_id, self.attempt, self._run
         if node_id:
-            # Not once the node has the job anew: it would drop that attempt.
+            # Not if the node has the next attempt by now: it would cancel that one.
             self._nodes.cancel(
                 node_id, self.request, reason, unless=lambda: run.node_id == node_id and run.attempt > attempt
             )
@@ -379,7 +379,7 @@ class Driver:
 
 
 class NodeTransport:
-    """From drivers to nodes, wherever their sockets are."""
+    """Sends messages of drivers to nodes of any instance."""
 
     def __init__(self, instance: str, view: FleetView, router: Router, tasks: Tasks) -> None:
         self._instance, self._view, self._router, self._tasks = instance, view, router, tasks
@@ -404,7 +404,7 @@ class NodeTransport:
             return Push.GONE
 
     def cancel(self, node_id: str, request: JobRequest, reason: str, *, unless: Callable[[], bool]) -> None:
-        """The slot is reserved for another job soon, so the node should stop."""
+        """Another job will get the slot soon, so the node should stop."""
         node = self._view.fleet.get(node_id)
         if node is not None:
             frame = encode(JobCancel(job_id=request.job_id, trace_id=request.trace_id, reason=reason))

@@ -29,8 +29,8 @@ from dragoman.store.owners import Owners
 log = structlog.get_logger(__name__)
 
 TIMEOUT_S = 30.0
-NO_SUCH_SESSION = "There is no such session here."
-NOT_HANDED_ON = "The utterance could not be handed to its session; say it again later."
+NO_SUCH_SESSION = "There is no such session."
+NOT_FORWARDED = "The utterance could not be forwarded to its session; send it again later."
 
 
 class UtteranceForwarder:
@@ -42,29 +42,29 @@ class UtteranceForwarder:
         self._sockets: dict[int, Socket] = {}
 
     def forward(self, socket: Socket, message: Utterance, subject: str, tenant: str, frame: bytes) -> None:
-        """To the session's owner, which sends the result back to this socket. That of a closed socket is dropped:
-        the socket may have been the session's own before it was resumed elsewhere, and then its client sends the
-        utterance again there and must find the index unused."""
+        """To the session's owner, which sends the result back to this socket. An utterance of a closed socket is
+        dropped: if the session was resumed on another instance, its client sends the utterance there again and must
+        find the index unused."""
         if socket.closed:
             return
         self._sockets[socket.id] = socket
-        here = self._router.instance
-        forwarded = ForwardedUtterance(message.session_id, here, socket.id, subject, tenant, msgspec.Raw(frame))
+        instance = self._router.instance
+        forwarded = ForwardedUtterance(message.session_id, instance, socket.id, subject, tenant, msgspec.Raw(frame))
         self._tasks.spawn(self._forward(socket, message.utterance_index, forwarded), "forward-utterance")
 
     async def _forward(self, socket: Socket, index: int, message: ForwardedUtterance) -> None:
         try:
-            if await self._hand_on(socket, message):
+            if await self._push_to_owner(socket, message):
                 return
             error = Error(code=ErrorCode.INVALID_SESSION, message=NO_SUCH_SESSION)
         except (StoreError, NoRoom) as why:
-            log.warning("an utterance was not handed on", session=message.session_id, error=str(why), limited=True)
+            log.warning("utterance not forwarded", session=message.session_id, error=str(why), limited=True)
             code, details = ErrorCode.SCHEDULER_DEPENDENCY_DOWN, {"utterance_index": index}
-            error = Error(code=code, message=NOT_HANDED_ON, details=details)
+            error = Error(code=code, message=NOT_FORWARDED, details=details)
         if not socket.closed:
             socket.send(encode(error))
 
-    async def _hand_on(self, socket: Socket, message: ForwardedUtterance) -> bool:
+    async def _push_to_owner(self, socket: Socket, message: ForwardedUtterance) -> bool:
         """False: no instance owns the session. Raises StoreError, NoRoom."""
 
         async def step() -> bool:
@@ -90,7 +90,7 @@ class UtteranceForwarder:
         self._sockets.pop(socket.id, None)
 
     def forget_closed(self) -> None:
-        """Forget sockets whose end is not going to be reported."""
+        """Forget sockets whose close was not reported."""
         self._sockets = {id: socket for id, socket in self._sockets.items() if not socket.closed}
 
 

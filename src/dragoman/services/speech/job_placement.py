@@ -6,7 +6,7 @@
 These keys are in five hash slots, so one script cannot do it; two writes can. Nothing goes to a node before DISPATCHED
 is recorded. If the instance crashes between lock and binding, the lock lapses and the slot expires.
 
-A client waits for these two writes, so the time is used: while Redis works on one, the next is prepared.
+The client waits for both writes, so the second is prepared while Redis works on the first.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from dragoman.services.speech.placer import Placer, Reservation
 from dragoman.store.errors import RedisAway, StoreError
 from dragoman.store.jobs import LOCK_MS, Binding
 from dragoman.store.redis import Kept
-from dragoman.store.reservations import Given
+from dragoman.store.reservations import ReleaseReply
 
 log = structlog.get_logger(__name__)
 
@@ -83,7 +83,7 @@ class JobPlacement:
 
     def begin(self) -> None:
         """Start write 1 if there is a candidate: before the loop comes to the task that waits for the answer."""
-        choice = self.look()
+        choice = self.select()
         if isinstance(choice, Assign):
             self._choose(choice)
             self._asked = self._ask_redis()
@@ -195,7 +195,7 @@ class JobPlacement:
         """What Redis answers within the timeout of the placement: a Redis that hangs counts as unavailable."""
         self._jobs.redis.hurry()
         meanwhile()
-        # Not asyncio.timeout: this is done twice a job, and one timer costs a third of it.
+        # Not asyncio.timeout, which costs three times as much as a timer: this runs twice per job.
         timer = asyncio.get_running_loop().call_later(self._timeout_s, _abort, futures)
         try:
             return await answers(*futures)
@@ -229,9 +229,9 @@ class JobPlacement:
 
     # -- the order of sending --------------------------------------------------------------------
 
-    async def my_turn(self) -> None:
+    async def wait_to_send(self) -> None:
         """Wait until the earlier jobs of the session that have a node were sent."""
-        await self._placer.sending.my_turn(self._request.session_id, self._request.index)
+        await self._placer.sending.wait(self._request.session_id, self._request.index)
 
     def leave_send_order(self) -> None:
         self._placer.sending.leave(self._request.session_id, self._request.job_id)
@@ -271,7 +271,7 @@ class JobPlacement:
 
     def another_is_free(self) -> bool:
         """Whether a node that has not had the job could take it now."""
-        choice = self.look()
+        choice = self.select()
         return isinstance(choice, Assign) and choice.node_id not in self._seen
 
     async def when_another_is_free(self, until: float, waits: Callable[[], bool]) -> bool:
@@ -287,7 +287,7 @@ class JobPlacement:
         choice = self._placer.select(self._ask(failed_on))
         return isinstance(choice, Assign) or choice.reason is NoNode.ALL_FULL
 
-    def look(self, refused: set[str] | None = None) -> Assign | Wait:
+    def select(self, refused: set[str] | None = None) -> Assign | Wait:
         """A candidate on the local view, as it is now."""
         return self._placer.select(self._ask(), refused or ())
 
@@ -295,7 +295,7 @@ class JobPlacement:
         """A candidate, waiting for one if there is none; not for nodes that all cool down beyond the deadline."""
         view = self._placer.view
         while True:
-            choice, now = self.look(refused), monotonic()
+            choice, now = self.select(refused), monotonic()
             if isinstance(choice, Assign) or now >= deadline:
                 return choice
             if choice.reason is NoNode.ALL_COOLING_DOWN and choice.until > deadline:
@@ -334,11 +334,11 @@ class JobPlacement:
             self.slot = reservation.choice
         return confirmed
 
-    async def release_slot(self) -> Given:
+    async def release_slot(self) -> ReleaseReply:
         """Release the job's slot; once, however often it is called."""
         slot, self.slot = self.slot, None
         if slot is None:
-            return Given.NONE
+            return ReleaseReply.NONE
         try:
             return await self._placer.release(self._request.job_id, slot)
         except StoreError:

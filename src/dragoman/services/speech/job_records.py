@@ -1,7 +1,7 @@
 """The record of a job in Redis, as its driver writes it, and the metrics of jobs.
 
 At the end of a job FINISHED comes first; then its slot is released, RELEASED is recorded and the job leaves the
-driver's list. A slot released before FINISHED would be given to another job while this one still runs. If Redis is
+driver's list. A slot released before FINISHED could be reserved for another job while this one still runs. If Redis is
 unavailable, every write is repeated until it has worked.
 """
 
@@ -88,7 +88,7 @@ class JobRecords:
 
     def finish_later(self, job_id: str, step: Finish, release_state: str, release_slot: ReleaseSlot) -> None:
         """All of it, when Redis is available again."""
-        self._tasks.spawn(self._finish_later(job_id, step, release_state, release_slot), "job-debt")
+        self._tasks.spawn(self._finish_later(job_id, step, release_state, release_slot), "finish-job")
 
     async def _finish_later(self, job_id: str, step: Finish, release_state: str, release_slot: ReleaseSlot) -> None:
         await self.finish(job_id, step, inf)

@@ -59,11 +59,11 @@ class JobRequest:
     position: TurnPosition
     ends_turn: bool
     audio_ms: int | None = None  # None: to be counted
-    may_park: bool = False  # cut by length: an old node keeps it until its turn goes on
+    may_park: bool = False  # cut by length: an old node keeps it until the next job of its turn
     needs: frozenset[str] = frozenset()
     tenant: str = "default"
     latest: LatestIndexes = field(default_factory=LatestIndexes)  # the session's
-    client_lag_ms: float | None = None  # from the client to us, of the last chunk in it
+    client_lag_ms: float | None = None  # from the client to this instance, of its last chunk
     release_state: str = ""  # how the release window settled its index, or why it dropped the result
     # Copies from the assignment: a job asks for them some forty times.
     session_id: str = field(init=False)

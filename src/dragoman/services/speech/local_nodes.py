@@ -99,24 +99,24 @@ class LocalNodes:
         on_seen: Callable[[Snapshot], None],
         on_message: Callable[[str, JobMessage], None],
     ) -> None:
-        """`job_s`: how long a driver waits for a job at most. `shared`: whether other instances may use our nodes.
-        `on_seen`: a node reported what it can do. `on_message`: a node sent something about a job driven here."""
+        """`job_s`: how long a driver waits for a job at most. `shared`: whether other instances may use local nodes.
+        `on_seen`: a node reported its capabilities. `on_message`: a node sent a message about a job driven here."""
         self.instance, self.router, self.announcer, self.metrics = instance, router, announcer, metrics
         self._on_seen, self._on_message = on_seen, on_message
         self._owners, self._nodes, self._tasks, self._silent_after_s = owners, nodes, tasks, silent_after_s
         self._job_s, self._shared = job_s, shared
-        self._nodes_here: dict[str, LocalNode] = {}
+        self._local: dict[str, LocalNode] = {}
         self._draining = False
         self._idle = asyncio.Event()
 
     def ids(self) -> Collection[str]:
-        return self._nodes_here.keys()
+        return self._local.keys()
 
     def named(self) -> Collection[str]:
-        return [node.id for node in self._nodes_here.values() if node.named]
+        return [node.id for node in self._local.values() if node.named]
 
     def __len__(self) -> int:
-        return len(self._nodes_here)
+        return len(self._local)
 
     # -- connections -----------------------------------------------------------------------------
 
@@ -133,9 +133,9 @@ class LocalNodes:
         )
         node = LocalNode(conn, _described(message, node_id, epoch, self.instance, tenant), monotonic())
         node.named = standing == "token"
-        old = self._nodes_here.get(node_id)
-        self._nodes_here[node_id] = node
-        self.metrics.nodes.set(len(self._nodes_here))
+        old = self._local.get(node_id)
+        self._local[node_id] = node
+        self.metrics.nodes.set(len(self._local))
         if old is not None:
             self._replaced(old)
         elif former is not None and former != self.instance:
@@ -156,7 +156,7 @@ class LocalNodes:
             while node.reported is not None:
                 if (wait_s := node.published_at + PUBLISH_INTERVAL_S - monotonic()) > 0:
                     await asyncio.sleep(wait_s)
-                if self._nodes_here.get(node.id) is not node:
+                if self._local.get(node.id) is not node:
                     return
                 fresh, node.reported, node.published_at = node.reported, None, monotonic()
                 await self._publish(node, msgspec.structs.replace(fresh, draining=self._draining or node.draining))
@@ -178,25 +178,25 @@ class LocalNodes:
 
     def closed(self, node: LocalNode) -> None:
         """Its socket is closed. If a newer connection has replaced it, the node stays."""
-        newer = self._nodes_here.get(node.id)
+        newer = self._local.get(node.id)
         if newer is node:
-            del self._nodes_here[node.id]
-            self.metrics.nodes.set(len(self._nodes_here))
+            del self._local[node.id]
+            self.metrics.nodes.set(len(self._local))
             self._tasks.spawn(self._release(node.id), "node-disconnected")
             self._check_idle()
         self.announcer.announce(NodeLost(node.id, node.epoch))
         log.info("node disconnected", node=node.id, epoch=node.epoch, **PER_NODE)
 
     async def write_all(self) -> None:
-        """Redis was unavailable, or this instance was suspended: write everything about every node here."""
-        await self._owners.renew(self.instance, list(self._nodes_here), (), self.named())
-        usable = [node for node in self._nodes_here.values() if node.usable and self._shared]
+        """Redis was unavailable, or this instance was suspended: write everything about every local node."""
+        await self._owners.renew(self.instance, list(self._local), (), self.named())
+        usable = [node for node in self._local.values() if node.usable and self._shared]
         await asyncio.gather(*(self._nodes.heard(node.snapshot) for node in usable))
 
     async def close_silent(self) -> None:
         """Close nodes that send no heartbeat although their socket is open."""
         now = monotonic()
-        for node in list(self._nodes_here.values()):
+        for node in list(self._local.values()):
             if now - node.last_heartbeat > self._silent_after_s:
                 log.warning("node silent", node=node.id, silent_s=round(now - node.last_heartbeat))
                 node.conn.close(Close.TIMEOUT, "no heartbeat")
@@ -208,15 +208,15 @@ class LocalNodes:
         An idle node is closed at once, so that it connects to another instance while the others finish.
         """
         self._draining, until = True, monotonic() + limit_s
-        told = [
+        publishing = [
             asyncio.ensure_future(self._publish(node, msgspec.structs.replace(node.snapshot, draining=True)))
-            for node in self._nodes_here.values()
+            for node in self._local.values()
             if node.usable
         ]
-        for future in told:
+        for future in publishing:
             unawaited(future)
-        if told:
-            await asyncio.wait(told, timeout=max(limit_s, 0))
+        if publishing:
+            await asyncio.wait(publishing, timeout=max(limit_s, 0))
         self._check_idle()
         try:
             async with asyncio.timeout(until - monotonic()):
@@ -229,7 +229,7 @@ class LocalNodes:
         if not self._draining:
             return
         at_work = False
-        for node in list(self._nodes_here.values()):
+        for node in list(self._local.values()):
             if self._has_remote_jobs(node):
                 at_work = True
             elif not node.conn.closed:
@@ -242,9 +242,9 @@ class LocalNodes:
         return any(job.driver != self.instance and now < job.until for job in node.jobs.values())
 
     def close_all(self, code: Close) -> None:
-        for node in list(self._nodes_here.values()):
+        for node in list(self._local.values()):
             node.conn.close(code)
-        self._nodes_here.clear()
+        self._local.clear()
 
     def _replaced(self, old: LocalNode) -> None:
         log.info("node replaced by a newer connection", node=old.id, epoch=old.epoch, **PER_NODE)
@@ -256,13 +256,13 @@ class LocalNodes:
 
     async def _release(self, node_id: str) -> None:
         await self._owners.leave_node(node_id, self.instance)
-        if node_id not in self._nodes_here:  # it may have reconnected meanwhile
+        if node_id not in self._local:  # it may have reconnected meanwhile
             await self._nodes.gone(node_id)
 
     # -- to nodes --------------------------------------------------------------------------------
 
     async def drain(self, message: DrainNode) -> None:
-        node = self._nodes_here.get(message.node_id)
+        node = self._local.get(message.node_id)
         if node is None:
             return
         node.draining = message.draining
@@ -271,34 +271,34 @@ class LocalNodes:
             await self._publish(node, msgspec.structs.replace(node.snapshot, draining=self._draining or node.draining))
 
     async def assign(self, message: Assign) -> None:
-        node = self._nodes_here.get(message.node_id)
+        node = self._local.get(message.node_id)
         if node is None or node.epoch != message.epoch or node.conn.closed:
             await self.router.bounce(message)  # NoRoom: the assignment stays in our inbox
             return
         node.jobs[message.job_id] = Assigned(message.driver, monotonic() + self._job_s)
-        if len(node.jobs) > MAX_JOBS:  # old nodes never answer some jobs
+        if len(node.jobs) > MAX_JOBS:  # old nodes do not answer some jobs
             del node.jobs[next(iter(node.jobs))]
         node.conn.send(bytes(message.frame))
         node.conn.flush()  # the node starts before the listener is notified
 
     def cancel(self, message: CancelJob) -> None:
-        node = self._nodes_here.get(message.node_id)
+        node = self._local.get(message.node_id)
         if node is not None:
             node.jobs.pop(message.job_id, None)
             node.conn.send(bytes(message.frame))
             self._check_idle()
 
     def evict(self, message: Evict) -> None:
-        node = self._nodes_here.get(message.node_id)
+        node = self._local.get(message.node_id)
         if node is not None and node.epoch < message.epoch:
-            del self._nodes_here[node.id]
+            del self._local[node.id]
             self._replaced(node)
             self._check_idle()
 
     # -- from nodes ------------------------------------------------------------------------------
 
     def on_job_message(self, node: LocalNode, message: JobMessage, frame: bytes) -> None:
-        """Pass a node's message on to the job's driver, at once if that is here."""
+        """Pass a node's message to the driver of the job, at once if it is local."""
         result = isinstance(message, JobResult)
         job = node.jobs.pop(message.job_id, None) if result else node.jobs.get(message.job_id)
         if job is not None and job.driver == self.instance:

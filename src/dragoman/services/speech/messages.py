@@ -1,4 +1,4 @@
-"""What is said to nodes and clients, built from what was cut and what came back. No state, no decisions."""
+"""Builds the messages to nodes and clients from cuts and results. No state, no decisions."""
 
 from dataclasses import dataclass
 from time import monotonic, time
@@ -33,7 +33,7 @@ KNOWN_CODES = frozenset(ErrorCode)
 
 
 class About(Protocol):
-    """What a message about a job needs to know of it."""
+    """What a message about a job contains."""
 
     @property
     def job_id(self) -> str: ...
@@ -50,7 +50,7 @@ class About(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NoJob:
-    """An index that no utterance came for."""
+    """An index without an utterance."""
 
     index: int
     cut_at: float
@@ -137,17 +137,17 @@ def lag_ms(sent_at_ms: float | None) -> float | None:
     return lag if lag is not None and 0 <= lag <= MAX_LAG_MS else None
 
 
-def network_timings(order: JobRequest | None, end: End, result: JobResult) -> NetworkTimings | None:
-    """What is known of the ways of an utterance and its result; what the last one takes, only the client knows."""
-    there = order.client_lag_ms if order is not None else None, end.ack_ms
+def network_timings(request: JobRequest | None, end: End, result: JobResult) -> NetworkTimings | None:
+    """The known network times of an utterance and its result; only the client knows the last one."""
+    there = request.client_lag_ms if request is not None else None, end.ack_ms
     back = lag_ms(result.node_completed_at_ms)
     return NetworkTimings(*there, back) if (*there, back) != (None, None, None) else None
 
 
 def translation(
-    session_id: str, trace_id: str, about: About, end: End, order: JobRequest | None, *, backfilled: bool
+    session_id: str, trace_id: str, about: About, end: End, request: JobRequest | None, *, backfilled: bool
 ) -> TranslationResult:
-    """Of an end with a result. `order`: if the job was driven by this instance."""
+    """Of an end with a result. `request`: if the job was driven by this instance."""
     result = end.result
     assert result is not None, "only a result is translated"
     return TranslationResult(
@@ -161,11 +161,11 @@ def translation(
         tts_format=result.tts_format or OPUS,
         scheduler_sent_at_ms=int(time() * 1000),
         extra=extra.for_clients(result.extra),
-        # Old clients tell us of playback only when there is a group.
+        # Old clients report playback only if there is a group.
         group_id=ids.group_id(session_id, about.index) if result.text_asr else None,
         part_index=0 if result.text_asr else None,
         service_timings=extra.service_timings(result.extra, result.processing_time_ms),
-        network_timings=network_timings(order, end, result),
+        network_timings=network_timings(request, end, result),
         backfilled=backfilled,
         asr_quality_level=result.asr_quality_level,
         reason_codes=result.reason_codes,
@@ -198,7 +198,7 @@ def event(
 
 
 def failure(session_trace_id: str, about: About, end: End) -> Error:
-    """Under the session's trace, or the web client pops up an alert; the job's goes into the details."""
+    """Has the trace of the session, or the web client shows an alert; that of the job is in the details."""
     code = end.code if end.code in KNOWN_CODES else ErrorCode.PROCESSING_ERROR
     details = {"job_id": about.job_id, "utterance_index": about.index, "trace_id": about.trace_id}
     return Error(code=code, message=end.message, details=details, trace_id=session_trace_id)

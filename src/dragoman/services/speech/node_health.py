@@ -1,4 +1,4 @@
-"""What this instance has learnt of the nodes from its own jobs, and what it shares with the others.
+"""What this instance knows about the nodes from its own jobs, and what it shares with other instances.
 
 A node that lacks a model cools down for that service, one that fails several jobs in a row is paused, and how fast a
 node works decides how long its next attempt may take. Cool-downs and pauses count for every instance: the storm guard
@@ -84,7 +84,7 @@ class NodeHealth:
             self._tasks.spawn(self._pause(node_id, run), "node-paused")
 
     def lost(self, node_id: str, epoch: int) -> None:
-        """A node that has jobs of ours is lost. One failure, however many jobs: a node that dies of each job fails."""
+        """A node with jobs of this instance is lost. That counts as one failure, however many jobs it had."""
         if self.track_record.is_new_loss(node_id, epoch):
             self.failed(node_id)
 

@@ -31,7 +31,7 @@ from dragoman.services.speech.messages import NO_FRAME
 from dragoman.services.speech.remote_listener import SessionResults
 from dragoman.store.inbox import Push
 from dragoman.store.jobs import Jobs
-from dragoman.store.reservations import Given, Reservations
+from dragoman.store.reservations import ReleaseReply, Reservations
 
 log = structlog.get_logger(__name__)
 
@@ -55,7 +55,7 @@ class Orphans:
         jobs: Jobs,
         records: JobRecords,
         reservations: Reservations,
-        mail: SessionResults,
+        results: SessionResults,
         router: Router,
         announcer: Announcer,
         metrics: JobMetrics,
@@ -65,7 +65,7 @@ class Orphans:
         knows: Callable[[str], bool],
     ) -> None:
         self.instance = instance
-        self._jobs, self._records, self._reservations, self._mail = jobs, records, reservations, mail
+        self._jobs, self._records, self._reservations, self._results = jobs, records, reservations, results
         self._router, self._announcer, self._metrics, self._tasks = router, announcer, metrics, tasks
         self._timeout_ms, self._knows = timeout_ms, knows
         self._orphans: dict[str, Orphan] = {}
@@ -91,7 +91,7 @@ class Orphans:
             int(record.get("utterance_index") or 0),
             record.get("trace_id", ""),
         )
-        # First on our list, then off the dead one's: in between it is on both, never on none.
+        # Added to our list before it is removed from the dead one's: it is always on a list.
         await self._jobs.driven(self.instance, job_id, 0)
         await self._jobs.redis.call("HSET", self._jobs.keys.job(job_id), "driver", self.instance)
         await self._jobs.undriven(dead, job_id)
@@ -102,13 +102,12 @@ class Orphans:
             await self._end(orphan, partial(self._give_up, orphan))
 
     async def _record_unrecorded(self, job_id: str) -> dict[str, str]:
-        """Its driver had not recorded it yet. If the driver was only paused and goes on, it finds a record that is ours
-        and has ended."""
+        """Its driver had not recorded it yet. A driver that was only paused then finds a record that has ended."""
         await self._jobs.create(job_id, {"job_id": job_id, "driver": self.instance})
         return await self._jobs.get(job_id) or {}
 
     def on_node_message(self, node_id: str, message: JobMessage) -> bool:
-        """True if the job is ours to watch."""
+        """True if the job is an orphan of this instance."""
         orphan = self._orphans.get(message.job_id)
         if orphan is None:
             return False
@@ -135,7 +134,7 @@ class Orphans:
             await self._jobs.driven(self.instance, orphan.job_id, 0)
 
     async def run_once(self) -> None:
-        """End those whose time is over; keep the slots of the others."""
+        """End orphans whose time is over; renew the reservations of the others."""
         now = monotonic()
         for orphan in list(self._orphans.values()):
             if orphan.give_up_at <= now:
@@ -182,10 +181,10 @@ class Orphans:
         await self._close(orphan)
 
     async def _notify(self, orphan: Orphan, end: End) -> None:
-        """The session may have been resumed elsewhere, or may yet be. A job that was never recorded has no session."""
+        """The session may be on any instance, or not be resumed yet. A job that was never recorded has no session."""
         if not orphan.session_id:
             return
-        await self._mail.deliver(
+        await self._results.deliver(
             JobEnded(
                 session_id=orphan.session_id,
                 index=orphan.index,
@@ -203,5 +202,5 @@ class Orphans:
         await self._records.release(orphan.job_id, "", partial(self._release_slot, orphan))
 
     async def _release_slot(self, orphan: Orphan) -> None:
-        if orphan.node_id and await self._reservations.release(orphan.node_id, orphan.job_id, 0) is Given.FREED:
+        if orphan.node_id and await self._reservations.release(orphan.node_id, orphan.job_id, 0) is ReleaseReply.FREED:
             self._announcer.announce(SlotFreed(orphan.node_id))

@@ -1,4 +1,4 @@
-"""What the placements of all jobs share: the choice of a node, the slots, the order of sending.
+"""What the placements of all jobs share: the choice of a node, its slots, the order of sending.
 
 Redis alone knows the slots. A node is chosen on the local view, and the reservation confirms the choice or refuses it.
 A job that waits for a free slot is woken by events: a node came, a slot was released, a reservation may have expired.
@@ -20,7 +20,7 @@ from dragoman.services.speech.fleet_view import FleetView
 from dragoman.store.errors import StoreError
 from dragoman.store.jobs import Jobs
 from dragoman.store.owners import Owners
-from dragoman.store.reservations import Given, Reservations, Reserved, Taken
+from dragoman.store.reservations import ReleaseReply, Reservations, Reserved, ReserveReply
 from dragoman.store.turns import Turns
 
 
@@ -70,7 +70,7 @@ class Placer:
 
     def confirmed(self, reservation: "Reservation", reserved: Reserved, refused: set[str]) -> bool:
         choice = reservation.choice
-        if reserved.verdict is Taken.FULL:
+        if reserved.verdict is ReserveReply.FULL:
             if self.view.times_freed(choice.node_id) != reservation.times_freed:
                 return False  # a slot was released meanwhile: try again at once
             refused.add(choice.node_id)
@@ -80,7 +80,7 @@ class Placer:
             self._metrics.affinity.labels(choice.affinity).inc()
         return True
 
-    async def release(self, job_id: str, choice: Assign) -> Given:
+    async def release(self, job_id: str, choice: Assign) -> ReleaseReply:
         """Release a slot, and announce it if the node was full."""
         self.view.fleet.release_slot(choice.node_id)
         try:
@@ -89,17 +89,17 @@ class Placer:
             self.view.fleet.reserve_slot(choice.node_id)
             raise
 
-    async def release_uncounted(self, job_id: str, choice: Assign) -> Given:
+    async def release_uncounted(self, job_id: str, choice: Assign) -> ReleaseReply:
         """The same for a slot that the view does not count any more."""
         # A turn's job may exceed the slots. The jobs that wait may not, so the node is full for them before that.
         beyond = self.settings.turn_overcommit if choice.affinity is AffinityResult.HIT else 0
-        given = await self._reservations.release(choice.node_id, job_id, choice.limit - beyond)
-        if given is Given.FREED:
+        reply = await self._reservations.release(choice.node_id, job_id, choice.limit - beyond)
+        if reply is ReleaseReply.FREED:
             self._announcer.announce(SlotFreed(choice.node_id))
-        return given
+        return reply
 
     async def renew(self, node_id: str, job_ids: list[str]) -> list[str]:
-        """Keep slots; returns the jobs that have none any more."""
+        """Renew reservations; returns the jobs whose reservation has expired."""
         return await self._reservations.renew(node_id, job_ids)
 
     # -- turns -----------------------------------------------------------------------------------
@@ -136,12 +136,12 @@ class Reservation:
         except StoreError:
             self.forget()
             raise
-        if reserved.verdict is Taken.FULL:
+        if reserved.verdict is ReserveReply.FULL:
             self.forget()
         return reserved
 
     def forget(self) -> None:
-        """The view counts it no longer; what Redis may have of it expires."""
+        """Remove it from the view. If Redis reserved the slot, the reservation expires."""
         if self._reply is not None:
             unawaited(self._reply)
             self._reply = None
@@ -151,16 +151,16 @@ class Reservation:
         """Release the slot if Redis reserved it; once."""
         reply = self._reply
         self.forget()
-        if reply is not None and Reserved.parse(await reply).verdict is not Taken.FULL:
+        if reply is not None and Reserved.parse(await reply).verdict is not ReserveReply.FULL:
             await self._placer.release_uncounted(self._job_id, self.choice)
 
 
 class SendOrder:
     """Jobs of one session are sent in order of index: old nodes do not translate an utterance after a later one.
 
-    Each is placed on its own, and answers of Redis may overtake each other: the keys of two jobs can be on two servers.
-    A job enters when it has a candidate, and is sent when no earlier one is in here. A job that waits for a node is
-    not in here, so it delays no other.
+    Jobs are placed concurrently, and replies of Redis may overtake each other: the keys of two jobs can be on two
+    servers. A job enters when it has a candidate node, and is sent when no earlier job is in the queue. A job that
+    waits for a node is not in the queue, so it delays no other.
     """
 
     def __init__(self) -> None:
@@ -176,12 +176,12 @@ class SendOrder:
         jobs = self._ahead.get(session_id)
         if jobs is None:
             return
-        _, gone = jobs.pop(job_id, (0, None))
-        if gone is not None:
-            gone.set_result(None)
+        _, left = jobs.pop(job_id, (0, None))
+        if left is not None:
+            left.set_result(None)
         if not jobs:
             del self._ahead[session_id]
 
-    async def my_turn(self, session_id: str, index: int) -> None:
-        while before := [gone for earlier, gone in self._ahead[session_id].values() if earlier < index]:
+    async def wait(self, session_id: str, index: int) -> None:
+        while before := [left for earlier, left in self._ahead[session_id].values() if earlier < index]:
             await asyncio.wait(before)

@@ -1,7 +1,7 @@
 """Jobs and their sessions on different instances.
 
-A session may be resumed elsewhere while jobs that it cut are driven here. `RemoteListener` listens to such jobs, and
-`SessionResults` sends what it gets to the session's owner, or parks it in Redis until the session has one. On the
+A session may be resumed on another instance while this one drives its jobs. `RemoteListener` listens to such jobs, and
+`SessionResults` sends their ends to the session's owner, or parks them in Redis while the session has none. On the
 owner's side an open job is a `RemoteJob`.
 """
 
@@ -71,15 +71,15 @@ class SessionResults:
         await retry(lambda: self.deliver(message), until=monotonic() + TIMEOUT_S)
 
     async def deliver(self, message: JobEnded | JobMoved) -> None:
-        await self._hand_over(message, may_be_local=True)
+        await self._send_or_park(message, may_be_local=True)
 
     async def redirect(self, message: JobEnded) -> None:
-        """The message came to us, and the session is not here, or not yet. If it is parked for us, we collect it."""
-        await self._hand_over(message, may_be_local=False)
+        """This instance received the message but does not have the session, or not yet."""
+        await self._send_or_park(message, may_be_local=False)
 
-    async def _hand_over(self, message: JobEnded | JobMoved, *, may_be_local: bool) -> None:
-        """To the session's owner, or parked. A result is parked only after the current owner has refused it: whoever
-        resumes the session looks at the parked results once."""
+    async def _send_or_park(self, message: JobEnded | JobMoved, *, may_be_local: bool) -> None:
+        """To the session's owner, or parked. A result is parked only after the current owner has refused it: the
+        instance that resumes the session reads the parked results once."""
         while True:
             owner = await self._router.owners.session_owner(message.session_id)
             may_have_it = may_be_local or owner != self._router.instance
@@ -103,21 +103,21 @@ def parked_message(data: bytes) -> JobEnded | None:
 
 
 class RemoteListener:
-    """The listener of a job whose session went on at another instance."""
+    """The listener of a job whose session was resumed on another instance."""
 
     def __init__(self, results: SessionResults) -> None:
         self._results = results
 
-    def job_waits(self, order: JobRequest, why: NoNode) -> None: ...
+    def job_waits(self, request: JobRequest, why: NoNode) -> None: ...
 
-    def job_dispatched(self, order: JobRequest, node_id: str, attempt: int) -> None: ...
+    def job_dispatched(self, request: JobRequest, node_id: str, attempt: int) -> None: ...
 
-    def job_accepted(self, order: JobRequest) -> None: ...
+    def job_accepted(self, request: JobRequest) -> None: ...
 
-    def job_partial(self, order: JobRequest, partial: NodePartial) -> None: ...
+    def job_partial(self, request: JobRequest, partial: NodePartial) -> None: ...
 
-    def job_moved(self, order: JobRequest) -> None:
-        self._results.send(JobMoved(order.session_id, order.index))
+    def job_moved(self, request: JobRequest) -> None:
+        self._results.send(JobMoved(request.session_id, request.index))
 
-    def job_ended(self, order: JobRequest, end: End) -> None:
-        self._results.send(ended_message(order.session_id, order, end))
+    def job_ended(self, request: JobRequest, end: End) -> None:
+        self._results.send(ended_message(request.session_id, request, end))

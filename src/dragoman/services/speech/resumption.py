@@ -90,48 +90,48 @@ class Resumption:
         local = self._sessions.find(message.session_id)
         grant = self._sessions.admit(message.session_id, holder) if local is None else None
         try:
-            taken = await self._take(message, holder.owner, local)
-            session = await self._found_or_restored(socket, message.session_id, taken, holder, grant)
+            resumed = await self._take_ownership(message, holder.owner, local)
+            session = await self._find_or_restore(socket, message.session_id, resumed, holder, grant)
         finally:
             if grant is not None:
                 self._sessions.release_unused(grant)
-        await self._after(session, taken)
+        await self._finish(session, resumed)
         return session
 
-    async def _take(self, message: SessionResume, owner: str, local: Session | None) -> Resumed:
+    async def _take_ownership(self, message: SessionResume, owner: str, local: Session | None) -> Resumed:
         """Take ownership in Redis under a new epoch; returns the state."""
         outbox = local.outbox if local is not None else None
         if outbox is not None:
             outbox.pause()
-        taken: Resumed | str = "NONE"
+        resumed: Resumed | str = "NONE"
         try:
-            taken = await self._store.resume(
+            resumed = await self._store.resume(
                 message.session_id, message.resume_token, owner, message.last_seq, self._sessions.instance
             )
         finally:
-            if outbox is not None and isinstance(taken, str):
+            if outbox is not None and isinstance(resumed, str):
                 outbox.resume(outbox.epoch, 0)
-        if isinstance(taken, str):
-            raise ProtocolError(ErrorCode.INVALID_SESSION, REFUSALS[taken])
-        return taken
+        if isinstance(resumed, str):
+            raise ProtocolError(ErrorCode.INVALID_SESSION, REFUSALS[resumed])
+        return resumed
 
-    async def _found_or_restored(
-        self, socket: Socket, session_id: str, taken: Resumed, holder: Holder, grant: SessionGrant | None
+    async def _find_or_restore(
+        self, socket: Socket, session_id: str, resumed: Resumed, holder: Holder, grant: SessionGrant | None
     ) -> Session:
         session = self._sessions.find(session_id)
-        if session is not None and session.outbox is not None and taken.epoch == session.outbox.epoch + 1:
-            self._take_back(session, socket)
-            self._confirm(session, socket, taken)
-            session.outbox.resume(taken.epoch, int(taken.state.get("seq", 0)))
+        if session is not None and session.outbox is not None and resumed.epoch == session.outbox.epoch + 1:
+            self._reattach(session, socket)
+            self._confirm(session, socket, resumed)
+            session.outbox.resume(resumed.epoch, int(resumed.state.get("seq", 0)))
             return session
         if session is not None:  # another instance owned it meanwhile, so this state is old
             self._sessions.moved_away(session)
-        findings = await self._look_up(session_id, taken)
-        session = self._restore(socket, taken, findings, grant or self._sessions.quota.admit(session_id, holder))
-        self._confirm(session, socket, taken)
+        findings = await self._read(session_id, resumed)
+        session = self._restore(socket, resumed, findings, grant or self._sessions.quota.admit(session_id, holder))
+        self._confirm(session, socket, resumed)
         return session
 
-    def _take_back(self, session: Session, socket: Socket) -> None:
+    def _reattach(self, session: Session, socket: Socket) -> None:
         """The session never left this instance, so buffered audio is still in memory."""
         old = session.socket
         self._sessions.attach(session, socket)
@@ -141,19 +141,19 @@ class Resumption:
 
     # -- a session of another instance -----------------------------------------------------------
 
-    async def _look_up(self, session_id: str, taken: Resumed) -> "_Findings":
+    async def _read(self, session_id: str, resumed: Resumed) -> "_Findings":
         """Read everything before the session is built: a message to an incomplete session would be lost. Ends of its
         jobs that arrive meanwhile are parked."""
         try:
-            former = self._instances.presence(taken.former_owner) if taken.former_owner else _nothing()
-            jobs = asyncio.gather(*(self._jobs.get(job_id) for job_id, _ in taken.open.values()))
+            former = self._instances.presence(resumed.former_owner) if resumed.former_owner else _nothing()
+            jobs = asyncio.gather(*(self._jobs.get(job_id) for job_id, _ in resumed.open.values()))
             turn, presence, records = await asyncio.gather(self._turn(session_id), former, jobs)
         except StoreError:
             # This instance owns the session but does not have it: it ends unless the client resumes again.
-            self._tasks.spawn(self._grant_grace(session_id, taken.epoch), "grant-grace")
+            self._tasks.spawn(self._grant_grace(session_id, resumed.epoch), "grant-grace")
             raise
         timeout_s = [self._timeout_s(record, presence is not None) for record in records]
-        return _Findings(turn, dict(zip(taken.open, timeout_s, strict=True)))
+        return _Findings(turn, dict(zip(resumed.open, timeout_s, strict=True)))
 
     async def _turn(self, session_id: str) -> Turn | None:
         """The current turn of the session and its node."""
@@ -173,10 +173,10 @@ class Resumption:
     async def _grant_grace(self, session_id: str, epoch: int) -> None:
         await retry(lambda: self._store.leave_behind(session_id, epoch))
 
-    def _restore(self, socket: Socket, taken: Resumed, findings: "_Findings", grant: SessionGrant) -> Session:
+    def _restore(self, socket: Socket, resumed: Resumed, findings: "_Findings", grant: SessionGrant) -> Session:
         """Build the session from the state of its last owner. Nothing is awaited: it is complete when found."""
-        fields, now = taken.state, monotonic()
-        expected, settled = taken.window
+        fields, now = resumed.state, monotonic()
+        expected, settled = resumed.window
         state = SessionState(
             trace_id=fields["trace_id"],
             numbered={"1": True, "0": False}.get(fields.get("numbered", "")),
@@ -186,17 +186,17 @@ class Resumption:
             settled={index: Settled(word) for index, word in settled.items()},
             open_jobs=[
                 RemoteJob(index, job_id, trace_id, now, now + findings.timeout_s[index])
-                for index, (job_id, trace_id) in taken.open.items()
+                for index, (job_id, trace_id) in resumed.open.items()
             ],
             turn=findings.turn,
         )
         session = self._sessions.build(msgspec.json.decode(fields["init"], type=SessionInit), grant, state)
         seq, version = int(fields.get("seq", 0)), int(fields.get("version", 0))
-        self._sessions.make_resumable(session, epoch=taken.epoch, seq=seq, version=version)
+        self._sessions.make_resumable(session, epoch=resumed.epoch, seq=seq, version=version)
         self._sessions.attach(session, socket)
         return session
 
-    def _confirm(self, session: Session, socket: Socket, taken: Resumed) -> None:
+    def _confirm(self, session: Session, socket: Socket, resumed: Resumed) -> None:
         """The ack has no seq: it precedes the messages that the client has missed."""
         source = session.input
         audio_seq = source.received_seq if source.received_seq is not None else source.cut_seq
@@ -208,17 +208,17 @@ class Resumption:
             audio_seq=audio_seq,
         )
         socket.send(encode(ack))
-        for frame in taken.outbox:
+        for frame in resumed.outbox:
             socket.send(frame)
 
-    async def _after(self, session: Session, taken: Resumed) -> None:
+    async def _finish(self, session: Session, resumed: Resumed) -> None:
         await self._sessions.index(session)
         # After the session can be found by its owner key: from then on results arrive by inbox instead of being parked.
         await self._results.collect(session)
         session.set_timer()
-        if taken.former_owner not in ("", self._sessions.instance):
-            await self._router.push(taken.former_owner, SessionMoved(session.id, taken.epoch))
-        log.info("session resumed", session=session.id, epoch=taken.epoch, former_owner=taken.former_owner)
+        if resumed.former_owner not in ("", self._sessions.instance):
+            await self._router.push(resumed.former_owner, SessionMoved(session.id, resumed.epoch))
+        log.info("session resumed", session=session.id, epoch=resumed.epoch, former_owner=resumed.former_owner)
 
     # -- expiry ----------------------------------------------------------------------------------
 

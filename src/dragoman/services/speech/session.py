@@ -54,7 +54,7 @@ CLOSED_EARLY = "the session was closed before there was an answer"
 TOO_LATE = "a later utterance was sent, and this one was not answered in time"
 OVERLOADED = "this instance has too many jobs waiting"
 MANY_OPEN = "many utterances of this session wait for their results"
-TOO_MANY_OPEN = "too many utterances of this session wait for their results: wait for some, then say it again"
+TOO_MANY_OPEN = "too many utterances of this session wait for their results: wait for some, then send it again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +286,7 @@ class Session:
         queue = request.turn_queue
         self._requests[request.index] = request
         if (refused := self._refusal()) is not None:
-            request.position.leave()
+            request.position.release()
             self.job_ended(request, refused)
         else:
             self._dispatcher.take(request, self.outbox.note(self.state()) if self.outbox is not None else None)
@@ -352,7 +352,7 @@ class Session:
         return index in self._requests or index in self.remote_jobs or self.window.is_settled(index)
 
     def job_ended(self, about: About, end: End) -> None:
-        """A job has ended, here or on another instance: its result is sent, or its index is settled without one."""
+        """A job has ended, on this instance or another: its result is sent, or its index is settled without one."""
         now = monotonic()
         self._skip(now)
         state = self._settle(about, end, now)

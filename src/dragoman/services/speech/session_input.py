@@ -67,10 +67,10 @@ class SessionInput:
     def utterance(
         self, message: Utterance, reply_to: Socket | None, now: float, expected: int
     ) -> list[NumberedUtterance]:
-        """A whole utterance, numbered by the client. Returns those whose turn has come."""
+        """A whole utterance, numbered by the client. Returns those that can be dispatched now."""
         self._require_kind(numbered=True)
-        kept = msgspec.structs.replace(message, audio=keep(message.audio), features=keep(message.features))
-        ready = self.reorder.offer(message.utterance_index, (kept, reply_to), now, expected)
+        copy = msgspec.structs.replace(message, audio=keep(message.audio), features=keep(message.features))
+        ready = self.reorder.offer(message.utterance_index, (copy, reply_to), now, expected)
         if isinstance(ready, IndexRefused):
             why = "was used before" if ready is IndexRefused.USED else f"is more than {self.reorder.span} ahead"
             raise ProtocolError(ErrorCode.INVALID_MESSAGE, f"utterance_index {message.utterance_index} {why}.")

@@ -30,11 +30,12 @@ class TurnPosition:
     def __init__(self, before: "asyncio.Future[None] | None", mine: "asyncio.Future[None]") -> None:
         self._before, self._mine = before, mine
 
-    async def my_turn(self) -> None:
+    async def wait(self) -> None:
+        """For the jobs before this one."""
         if self._before is not None:
             await asyncio.shield(self._before)
 
-    def leave(self) -> None:
+    def release(self) -> None:
         if not self._mine.done():
             self._mine.set_result(None)
 
@@ -66,10 +67,10 @@ class SessionTurns:
         self._tasks.spawn(self._end(queue.turn, queue.join()), "end-turn")
 
     async def _end(self, turn: Turn, position: TurnPosition) -> None:
-        await position.my_turn()
+        await position.wait()
         try:
             if turn.node_id is not None:  # retried for ever: the key has no TTL
                 await retry(lambda: self._store.end(self._session_id, turn.id))
         finally:
             turn.end()
-            position.leave()
+            position.release()

@@ -18,7 +18,7 @@ from dragoman.protocol.ids import job_id, request_id, session_id, trace_id, turn
 from dragoman.store.jobs import Binding, Jobs
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
-from dragoman.store.reservations import Given, Reservations
+from dragoman.store.reservations import ReleaseReply, Reservations
 from dragoman.tools.bench.measure import Going
 from dragoman.tools.processes import CannotRun
 
@@ -88,7 +88,7 @@ class JobLife:
         await self._advance(Event.RESULT, Outcome.OK)
 
     async def give_back(self) -> None:
-        self._expect(await self._slots.release(self._node, self._job, SLOTS), Given.OK)
+        self._expect(await self._slots.release(self._node, self._job, SLOTS), ReleaseReply.OK)
 
     async def close(self) -> None:
         undriven = self._jobs.undriven(DRIVER, self._job)

@@ -57,7 +57,7 @@ export class Overview {
     const listed = (name) => [...new Set(alive.map((row) => row[name]).filter(Boolean))].join(", ") || "?";
     say(this.facts, "overview.facts", {
       instances: count(alive.length), nodes: count(told.node_count), letters: count(dead),
-      durability: listed("durability"), version: listed("version"), by: told.told_by,
+      durability: listed("durability"), version: listed("version"), by: told.reported_by,
     });
     this.instances.draw([...told.instances, ...told.gone_instances].map((row) => (
       { ...row, letters: told.dead_letters[row.instance] ?? 0 })));

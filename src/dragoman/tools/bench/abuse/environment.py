@@ -30,7 +30,7 @@ ATTACK_TIMEOUT_S = 300.0
 SETTLE_TIMEOUT_S = 40.0
 POLL_S = 0.1
 # What must be again as it was before, by its name in /api/v1/stats.
-COUNTED = ("connections", "sessions", "nodes_here", "jobs", "chat_users", "tasks", "heads", "leaving")
+COUNTED = ("connections", "sessions", "local_nodes", "jobs", "chat_users", "tasks", "heads", "leaving")
 SPARE_TASKS = 3  # loops of ours that are between two turns, or the request that asks
 
 

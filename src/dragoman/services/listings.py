@@ -1,7 +1,7 @@
-"""Sessions and jobs of the whole cluster, a page at a time, for people who look.
+"""Lists the sessions and jobs of the whole cluster for operators, one page at a time.
 
-A session that cannot resume has left little in Redis: its owner and its turn. Of the others the release window is
-there as well: up to where everything is settled, what is settled above that, and which jobs are still open.
+Of a session that cannot resume, Redis has only the owner and the turn. Of the others it also has the release window:
+the lowest open index, what is settled above it, and the open jobs.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ from dragoman.store.owners import Owners
 from dragoman.store.sessions import EXPECTED, ResumableSessions, open_of, window_of
 from dragoman.store.turns import Turns
 
-LOOKED_AT: Final = 2000  # jobs, in one answer: a filter that few pass must not read all of them at once
+MAX_READ: Final = 2000  # jobs per page: a filter that few jobs match must not read all of them
 
 
-class Register:
+class Listings:
     def __init__(
         self, instances: Instances, jobs: Jobs, sessions: ResumableSessions, owners: Owners, turns: Turns
     ) -> None:
@@ -32,21 +32,21 @@ class Register:
     async def jobs(
         self, count: int, before: str = "", wanted: Mapping[str, str] | None = None, since_ms: int = 0
     ) -> dict[str, Any]:
-        """The newest first; `next` is where it goes on, also when nothing was found on the way there."""
+        """The newest first. `next` is the `before` of the next page; it may be set although no job matched."""
         found: list[dict[str, str]] = []
-        looked, place = 0, ""
-        async for place, job in self._jobs.recent(before, since_ms):
-            looked += 1
-            if _is(job, wanted or {}):
+        read, position = 0, ""
+        async for position, job in self._jobs.recent(before, since_ms):
+            read += 1
+            if _matches(job, wanted or {}):
                 found.append(job)
-            if len(found) == count or looked == LOOKED_AT:
-                return {"jobs": found, "next": place}
+            if len(found) == count or read == MAX_READ:
+                return {"jobs": found, "next": position}
         return {"jobs": found, "next": ""}
 
     # -- sessions --------------------------------------------------------------------------------
 
     async def sessions(self, count: int, after: str = "", part: str = "") -> dict[str, Any]:
-        """By id; also those that nobody owns for the moment."""
+        """By id; also sessions without an owner."""
         ids = await self._session_ids()
         found = [id for id in ids if id > after and part in id]
         shown = found[:count]
@@ -58,7 +58,7 @@ class Register:
         return sorted({id for ids in owned for id in ids} | await self._sessions.in_grace())
 
     async def _session(self, id: str) -> dict[str, Any]:
-        owner, told, turn, parked = await asyncio.gather(
+        owner, state, turn, parked = await asyncio.gather(
             self._owners.session_owner(id),
             self._sessions.state(id),
             self._turns.current(id),
@@ -70,18 +70,18 @@ class Register:
             "owner": owner or "",
             "turn_id": turn or "",
             "turn_node": node or "",
-            "resumable": "epoch" in told,
-            **_languages(told.get("init", "")),
-            "subject": told.get("subject", ""),
-            "tenant": ids.tenant_of(told.get("subject", "")),
-            "next_index": int(told["next_index"]) if told.get("next_index", "").isdecimal() else None,
-            "release": _release(told),
+            "resumable": "epoch" in state,
+            **_languages(state.get("init", "")),
+            "subject": state.get("subject", ""),
+            "tenant": ids.tenant_of(state.get("subject", "")),
+            "next_index": int(state["next_index"]) if state.get("next_index", "").isdecimal() else None,
+            "release": _release(state),
             "parked": parked,
         }
 
 
-def _is(job: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    """`outcome` may also be `open`: it has not ended."""
+def _matches(job: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    """`outcome` may also be `open`: the job has not ended."""
     for name, value in wanted.items():
         have = job.get(name, "") or ("open" if name == "outcome" else "")
         if value and have != value:
@@ -90,7 +90,7 @@ def _is(job: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
 
 
 def _languages(init: str) -> dict[str, str]:
-    """What the client asked for when it opened the session."""
+    """The languages with which the client opened the session."""
     try:
         asked = msgspec.json.decode(init or "{}", type=dict[str, Any])
     except msgspec.DecodeError:
@@ -98,9 +98,13 @@ def _languages(init: str) -> dict[str, str]:
     return {name: str(asked.get(name) or "") for name in ("src_lang", "tgt_lang", "mode", "lang_a", "lang_b")}
 
 
-def _release(told: Mapping[str, str]) -> dict[str, Any] | None:
-    """Everything below `expected` is settled; `settled`: how what is above it was; `open`: for which job one waits."""
-    if EXPECTED not in told:
+def _release(state: Mapping[str, str]) -> dict[str, Any] | None:
+    """Everything below `expected` is settled. `settled`: the indexes above it; `open`: the jobs of open indexes."""
+    if EXPECTED not in state:
         return None
-    expected, settled = window_of(told)
-    return {"expected": expected, "settled": settled, "open": {index: job for index, (job, _) in open_of(told).items()}}
+    expected, settled = window_of(state)
+    return {
+        "expected": expected,
+        "settled": settled,
+        "open": {index: job for index, (job, _) in open_of(state).items()},
+    }
