@@ -73,7 +73,7 @@ async def test_who_waits_for_anothers_creation_holds_no_slot_meanwhile(open_inst
     creator, other = job_request(), job_request()
     assert await a.stores.jobs.lock(creator.request_id, creator.job_id)  # and it has no slot yet
     waiting = asyncio.create_task(place(b, other))
-    await wait_until(lambda: b.redis.ops["reserve"].ok, TIMEOUT_S)
+    await wait_until(lambda: b.redis.ops["reserve_slot"].ok, TIMEOUT_S)
     assert isinstance(await place(a, creator), Assign)
     assert await waiting == Duplicate(creator.job_id)
     assert await a.stores.reservations.held("n") == [creator.job_id]
@@ -213,7 +213,7 @@ async def test_jobs_of_one_moment_spread_over_the_nodes_and_none_is_refused(open
     placings = [Undriven(instance, job_request(f"s-{number}")) for number in range(100)]
     placed = await asyncio.gather(*(placing.find_node() for placing in placings))
     assert all(isinstance(one, Assign) for one in placed)
-    assert instance.redis.ops["reserve"].ok == 100
+    assert instance.redis.ops["reserve_slot"].ok == 100
     assert sum([await instance.reserved(node) for node in nodes]) == 100
     assert [instance.services.view.fleet.reserved(node) for node in nodes] == [
         await instance.reserved(node) for node in nodes
