@@ -8,7 +8,7 @@ import pytest
 
 from support.commands import Dragoman, answer, serve
 
-WOULD_DRAIN = "would drain the instance nobody\nNothing was changed: say --yes to do it.\n"
+WOULD_DRAIN = "would drain the instance nobody\nNothing was changed. Repeat the command with --yes to do it.\n"
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
 
 
@@ -35,7 +35,7 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
 
 
 def test_audit_has_the_actor_action_and_outcome_of_every_command(office: Office) -> None:
-    assert office.does("audit") == (0, "Nothing was changed yet.\n", "")
+    assert office.does("audit") == (0, "No operator has changed anything yet.\n", "")
     assert office.does("chat", "two-phase", "rollout_percent=50")[0] == 0
     assert office.does("chat", "two-phase", "rollout_percent=500")[0] == 1
     assert office.does("chat", "two-phase", "--reset")[0] == 0

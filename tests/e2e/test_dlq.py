@@ -105,7 +105,7 @@ def test_dlq_show_hides_the_audio(server: Dragoman, dlq: Dlq) -> None:
 
 def test_dlq_replay_is_a_dry_run_without_yes(server: Dragoman, dlq: Dlq) -> None:
     name = letter(server)
-    assert dlq("replay", name) == f"would replay {name}\nNothing was changed: say --yes to do it.\n"
+    assert dlq("replay", name) == f"would replay {name}\nNothing was changed. Repeat the command with --yes to do it.\n"
     assert dlq.json("replay", name) == [{"letter": name, "done": False}]
     assert len(dlq.json("list")) == 1
     assert dlq("replay", name, "--yes") == f"replayed {name}\n"
@@ -122,7 +122,7 @@ def test_dead_letter_of_a_dead_instance_is_replayed_to_a_live_one(server: Dragom
 
 def test_dlq_drop_is_a_dry_run_without_yes(server: Dragoman, dlq: Dlq) -> None:
     name = letter(server)
-    assert dlq("drop", name) == f"would drop {name}\nNothing was changed: say --yes to do it.\n"
+    assert dlq("drop", name) == f"would drop {name}\nNothing was changed. Repeat the command with --yes to do it.\n"
     assert dlq.json("drop", name, "--yes") == [{"letter": name, "done": True, "dropped": True}]
     assert dlq("list") == "There are no dead letters.\n"
 
@@ -135,7 +135,7 @@ def test_dlq_replay_all_goes_on_after_a_failure(
     assert run(["dlq", "replay", "all", "--yes", "--url", server.base]) == 1
     out, err = capsys.readouterr()
     assert sorted(out.splitlines()) == sorted(f"replayed {name}" for name in names if name != names[1])
-    assert err.startswith(f"dragoman: {names[1]}: Dragoman says: it cannot be replayed, only dropped: ")
+    assert err.startswith(f"dragoman: {names[1]}: Dragoman answers: it cannot be replayed, only dropped: ")
     assert [f"{row['instance']}/{row['id']}" for row in dlq.json("list")] == [names[1]]
     [row] = dlq.json("replay", "all", "--yes", code=1)
     assert (row["letter"], row["done"]) == (names[1], False)
@@ -157,9 +157,9 @@ def test_invalid_id_of_a_dead_letter_is_refused_in_one_sentence(dlq: Dlq, verb: 
 
 
 def test_unknown_dead_letter_is_reported_in_one_sentence(dlq: Dlq) -> None:
-    assert dlq("show", "rome/1-1", code=1) == "dragoman: Dragoman says: no such dead letter.\n"
+    assert dlq("show", "rome/1-1", code=1) == "dragoman: Dragoman answers: no such dead letter.\n"
     for args in (("replay",), ("drop", "--yes")):
-        assert dlq(*args, "rome/1-1", code=1) == "dragoman: rome/1-1: Dragoman says: no such dead letter.\n"
+        assert dlq(*args, "rome/1-1", code=1) == "dragoman: rome/1-1: Dragoman answers: no such dead letter.\n"
 
 
 def test_id_of_a_dead_letter_contains_its_instance(dlq: Dlq) -> None:
@@ -169,7 +169,7 @@ def test_id_of_a_dead_letter_contains_its_instance(dlq: Dlq) -> None:
 def test_dlq_without_a_server_prints_one_sentence(tmp_path: Path) -> None:
     code, out, err = answer(tmp_path, "dlq", "list", "--url", "127.0.0.1:1")
     assert (code, out) == (1, "")
-    assert err.startswith("dragoman: No Dragoman answers at http://127.0.0.1:1 (")
+    assert err.startswith("dragoman: Dragoman does not answer at http://127.0.0.1:1 (")
 
 
 def _done(server: Dragoman) -> int:

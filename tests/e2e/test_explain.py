@@ -83,4 +83,4 @@ async def test_explain_json_is_the_answer_of_the_api(here: InstanceProcess) -> N
 async def test_explain_of_an_unknown_job_prints_one_sentence(job: str, here: InstanceProcess) -> None:
     status, out, err = await explain(here, job)
     assert (status, out) == (1, "")
-    assert err == "dragoman: Dragoman says: no such job, or it ended too long ago.\n"
+    assert err == "dragoman: Dragoman answers: no such job, or it ended too long ago.\n"

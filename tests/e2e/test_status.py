@@ -99,7 +99,8 @@ def test_status_without_a_server_prints_one_sentence(tmp_path: Path) -> None:
     code, out, err = answer(tmp_path, "status", "--url", url)
     assert (code, out) == (1, "")
     assert err == (
-        f"dragoman: No Dragoman answers at {url} ([Errno 111] Connection refused): is it running? Try --url.\n"
+        f"dragoman: Dragoman does not answer at {url} ([Errno 111] Connection refused). "
+        "Start it, or give its address with --url.\n"
     )
 
 
@@ -133,7 +134,7 @@ def test_status_of_a_server_without_http_prints_one_sentence(
     redis_server: RedisAt, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = redis_server.url.replace("redis://", "http://")
-    assert refused(capsys, 1, "--url", url).startswith(f"dragoman: No Dragoman answers at {url} (")
+    assert refused(capsys, 1, "--url", url).startswith(f"dragoman: Dragoman does not answer at {url} (")
 
 
 def test_status_gives_up_on_a_server_that_does_not_answer(
@@ -142,7 +143,7 @@ def test_status_gives_up_on_a_server_that_does_not_answer(
     monkeypatch.setattr("dragoman.cli.api.PATIENCE_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        assert refused(capsys, 1, "--url", url).startswith(f"dragoman: No Dragoman answers at {url} (timed out)")
+        assert refused(capsys, 1, "--url", url).startswith(f"dragoman: Dragoman does not answer at {url} (timed out)")
 
 
 def test_status_asks_for_a_missing_token(
@@ -151,7 +152,7 @@ def test_status_asks_for_a_missing_token(
     secret = "a-secret-of-more-than-thirty-two-bytes"
     with serve(tmp_path / "guarded", env={"DRAGOMAN_SECURITY__SECRET": secret}) as guarded:
         sentence = refused(capsys, 1, "--url", guarded.base)
-        assert sentence == "dragoman: Dragoman says: a token is needed. Give one with --token."
+        assert sentence == "dragoman: Dragoman answers: a token is needed. Give one with --token."
         token = jwt.encode({"iss": "dragoman", "exp": time.time() + 60, "typ": "operator", "sub": "o"}, secret)
         assert "1 instance" in told(capsys, "--url", guarded.base, "--token", token)
         monkeypatch.setenv("DRAGOMAN_OPERATOR_TOKEN", token)

@@ -1,28 +1,34 @@
-"""A running Dragoman's API, for commands that ask it. Any instance answers for the whole cluster."""
+"""The HTTP API of a running server, for the commands that use it. Any instance answers for the whole cluster."""
 
 import json
+from collections.abc import Callable
+from functools import update_wrapper
 from http.client import HTTPException
-from typing import TYPE_CHECKING, Annotated, Any
+from inspect import Parameter, Signature, signature
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
+from urllib.parse import quote
 from urllib.request import OpenerDirector, ProxyHandler, Request, build_opener
 
 import typer
 
-from dragoman.cli.address import authority
-from dragoman.cli.failure import USAGE, Failure
+from dragoman.cli import output
+from dragoman.cli.address import authority, http_url, is_loopback
+from dragoman.cli.output import Failure
+from dragoman.cli.settings import ConfigFile, Overrides, settings
 from dragoman.visible import visible
 
 if TYPE_CHECKING:
     from dragoman.config import Config
 
-PATIENCE_S = 10.0
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
+TIMEOUT_S = 10.0
+NOT_CHANGED = "Nothing was changed. Repeat the command with --yes to do it."
+R = TypeVar("R")
 
 Url = Annotated[
     str | None,
     typer.Option(
-        "--url", metavar="URL", help="Where Dragoman is. [http://server.host:server.port]", show_default=False
+        "--url", metavar="URL", help="Address of the server. [http://server.host:server.port]", show_default=False
     ),
 ]
 Token = Annotated[
@@ -31,20 +37,22 @@ Token = Annotated[
         "--token",
         metavar="TOKEN",
         envvar="DRAGOMAN_OPERATOR_TOKEN",
-        help="Operator credential, where security.secret is set. [$DRAGOMAN_OPERATOR_TOKEN]",
+        help="Operator token, needed if security.secret is set. [$DRAGOMAN_OPERATOR_TOKEN]",
         show_default=False,
         show_envvar=False,
     ),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the API's answer as JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Make the change; without it, only print what would be done.")]
 
 
 class Refusal(Failure):
-    """Dragoman answered, with a no."""
+    """The server answered with an error."""
 
 
 class Api:
     def __init__(self, config: "Config", url: str | None, token: str | None) -> None:
-        self.base = _base(url) if url else f"http://{authority(config.server.host, config.server.port)}"
+        self.base = http_url(url) if url else f"http://{authority(config.server.host, config.server.port)}"
         self._token = token
         self._opener = _opener(self.base)
 
@@ -52,10 +60,10 @@ class Api:
         return self._object("GET", path)
 
     def get_list(self, path: str) -> list[dict[str, Any]]:
-        told = self._ask("GET", path)
-        if not isinstance(told, list):
-            raise self._stranger()
-        return told
+        answer = self._request("GET", path)
+        if not isinstance(answer, list):
+            raise self._not_dragoman()
+        return answer
 
     def post(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         return self._object("POST", path, body)
@@ -64,53 +72,80 @@ class Api:
         return self._object("DELETE", path)
 
     def _object(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        told = self._ask(method, path, body)
-        if not isinstance(told, dict):
-            raise self._stranger()
-        return told
+        answer = self._request(method, path, body)
+        if not isinstance(answer, dict):
+            raise self._not_dragoman()
+        return answer
 
-    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+    def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         try:
             request = Request(f"{self.base}{path}", data, method=method, headers=headers)
-            with self._opener.open(request, timeout=PATIENCE_S) as answer:
-                told = answer.read()
+            with self._opener.open(request, timeout=TIMEOUT_S) as response:
+                received = response.read()
         except HTTPError as error:
             raise self._refusal(error) from None
         except (URLError, OSError, HTTPException) as error:
             why = getattr(error, "reason", None) or error
-            raise Failure(f"No Dragoman answers at {self.base} ({visible(why)}): is it running? Try --url.") from None
+            raise Failure(
+                f"Dragoman does not answer at {self.base} ({visible(why)}). Start it, or give its address with --url."
+            ) from None
         try:
-            return json.loads(told)
+            return json.loads(received)
         except ValueError:
-            raise self._stranger() from None
+            raise self._not_dragoman() from None
 
-    def _stranger(self) -> Failure:
-        return Failure(f"What answers at {self.base} is not Dragoman. Try --url.")
+    def _not_dragoman(self) -> Failure:
+        return Failure(f"The server at {self.base} is not Dragoman. Give the address of Dragoman with --url.")
 
     def _refusal(self, error: HTTPError) -> Failure:
         try:
             sentence = visible(json.loads(error.read())["error"])
         except (ValueError, KeyError, TypeError, OSError, HTTPException):
-            return self._stranger()
+            return self._not_dragoman()
         hint = " Give one with --token." if error.code == 401 else ""
-        return Refusal(f"Dragoman says: {sentence}.{hint}")
-
-
-def _base(url: str) -> str:
-    """`localhost:5010` is enough; what is no address of a server is refused before it is asked."""
-    full = url if "://" in url else f"http://{url}"
-    try:
-        parts = urlsplit(full)
-        right = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        right = False
-    if not right or not full.isprintable() or " " in full:
-        raise Failure(f"--url {url!r} is not an address like http://127.0.0.1:5010.", USAGE)
-    return full.rstrip("/")
+        return Refusal(f"Dragoman answers: {sentence}.{hint}")
 
 
 def _opener(base: str) -> OpenerDirector:
-    """A proxy that the environment names is for others, not for this machine."""
-    return build_opener(ProxyHandler({})) if urlsplit(base).hostname in LOOPBACK else build_opener()
+    """Ignores the proxy of the environment for a server on this machine."""
+    return build_opener(ProxyHandler({})) if is_loopback(base) else build_opener()
+
+
+def segment(name: str) -> str:
+    """A name as one segment of a path."""
+    return quote(name, safe="")
+
+
+def with_api(command: Callable[..., R]) -> Callable[..., R]:
+    """Pass an `Api` to a command as its first argument, and add the options --config, --set, --url and --token."""
+
+    def run(
+        ctx: typer.Context,
+        config: ConfigFile = None,
+        override: Overrides = None,
+        url: Url = None,
+        token: Token = None,
+        **own: Any,
+    ) -> R:
+        return command(Api(settings(ctx, config, override).config, url, token), **own)
+
+    context, *common = signature(run).parameters.values()
+    _, *own = signature(command).parameters.values()
+    parameters = [context, *own, *(one for one in common if one.kind is not Parameter.VAR_KEYWORD)]
+    update_wrapper(run, command)
+    # typer reads both.
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run
+
+
+def change(yes: bool, action: str, send: Callable[[], object], done: str) -> None:
+    """Send a change if the operator gave --yes; otherwise print the `action` that it would take."""
+    if yes:
+        send()
+        output.line(done)
+    else:
+        output.line(f"would {action}")
+        output.line(NOT_CHANGED)

@@ -1,4 +1,4 @@
-"""The line a person types, key by key. Pure: text in, lines out; who reads keys and who paints is elsewhere."""
+"""Edits the line being typed. Keys go in, finished lines come out; other modules read the keyboard and paint."""
 
 import re
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ _WORD = re.compile(r"\S*\s*$")
 @dataclass(slots=True)
 class Editor:
     text: str = ""
-    at: int = 0  # where the cursor stands in it
-    _rest: str = ""  # of an escape sequence that is not complete
+    at: int = 0  # position of the cursor
+    _rest: str = ""  # an incomplete escape sequence
 
     def feed(self, keys: str) -> list[str]:
-        """Lines that were finished, and END where the person wants to leave."""
+        """Process keys. Returns the finished lines, and END for Ctrl-D on an empty line."""
         keys, self._rest = self._rest + keys, ""
         done: list[str] = []
         position = 0
@@ -63,7 +63,7 @@ class Editor:
         self.text, self.at = self.text[:start] + self.text[end:], start
 
     def _escape(self, keys: str, position: int) -> int:
-        """Arrows, Home, End, Delete; others mean nothing. Returns where the keys go on."""
+        """Process an escape sequence: arrows, Home, End, Delete; others are ignored. Returns the position after it."""
         found = _ESCAPE.match(keys, position)
         if found is None:
             return position + 1

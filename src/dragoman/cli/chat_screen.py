@@ -1,29 +1,101 @@
-"""Paints a terminal chat: lines that may still change above the line that is typed; what is settled scrolls away.
+"""The screen of a terminal chat: one line for each message, with marks for its receipts, above the line being typed.
 
-The moving part is repainted in place as a whole. Lines leave it at its top only, so they stay in order: printed for
-good when nothing about them will change, or when there is no room for them.
+    ·      sent             ✓      accepted by the server               ✓✓     saved in the database
+    ✓✓ →   delivered        ✓✓ ●   read                                 ✗      refused, with the reason
+
+A message can be delivered before or after it is saved, so each has its own mark. Lines that may still change are
+repainted in place; a line leaves this part at its top only, so lines keep their order. It is printed for good when
+nothing about it can change, or when there is no room for it.
 """
 
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len, chop_cells
 
-from dragoman.cli.chat_lines import ASCII, MARKS_WIDTH, NOTE, UNICODE, Line, printed
+from dragoman.visible import visible
 
+if TYPE_CHECKING:
+    from dragoman.client.chat import Sent, StoredMessage
+
+MARKS_WIDTH = 5
+UNICODE = {"sent": "·", "accepted": "✓", "saved": "✓✓", "delivered": "→", "read": "●", "failed": "✗"}
+ASCII = {"sent": ".", "accepted": "+", "saved": "++", "delivered": ">", "read": "*", "failed": "x"}
+NOTE = "-"
 PROMPT = "> "
-LEAST_COLUMNS, LEAST_ROWS = 20, 4
+MIN_COLUMNS, MIN_ROWS = 20, 4
 _CLEAR_BELOW, _DIM, _RED, _PLAIN = "\x1b[J", "\x1b[2m", "\x1b[31m", "\x1b[0m"
 _INDENT = " " * (MARKS_WIDTH + 1)
 
 
+@dataclass(slots=True)
+class Line:
+    """A message of `who`, or a note. `sent` is set for a message that was sent from this chat."""
+
+    who: str
+    text: str
+    at: str = ""
+    sent: "Sent | None" = None
+    marks: str = ""  # of a message from the history
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing about the line can change any more."""
+        return self.sent is None or bool(self.sent.read) or self.sent.failed is not None
+
+
+def marks_of(sent: "Sent", symbols: dict[str, str]) -> str:
+    if sent.failed is not None:
+        return symbols["failed"]
+    kept = "saved" if sent.saved else "accepted" if sent.accepted else "sent"
+    theirs = "read" if sent.read else "delivered" if sent.delivered else ""
+    return f"{symbols[kept]:<2} {symbols[theirs]}" if theirs else symbols[kept]
+
+
+def legend(symbols: dict[str, str]) -> str:
+    return "  ".join(f"{symbol} {state}" for state, symbol in symbols.items())
+
+
+def printed(line: Line, symbols: dict[str, str]) -> str:
+    """The line as text; it may be wider than the screen."""
+    marks = line.marks if line.sent is None else marks_of(line.sent, symbols)
+    reason = f"  ({line.sent.failed})" if line.sent is not None and line.sent.failed else ""
+    who = f"{line.who}: " if line.who != NOTE else ""
+    text = visible(" ".join(f"{who}{line.text}{reason}".splitlines()))
+    return f"{marks:<{MARKS_WIDTH}} {line.at + ' ' if line.at else ''}{text}"
+
+
+def history_line(stored: "StoredMessage", me: int, my_name: str, their_name: str, symbols: dict[str, str]) -> Line:
+    mine = stored.from_user == me
+    marks = ""
+    if mine:
+        theirs = {"DELIVERED": "delivered", "READ": "read"}.get(stored.status, "")
+        marks = f"{symbols['saved']:<2} {symbols[theirs]}" if theirs else symbols["saved"]
+    return Line(my_name if mine else their_name, stored.body, clock(stored.created_at), marks=marks)
+
+
+def clock(moment: Any) -> str:
+    """Hours and minutes of a time in ms, or of a date and time as text."""
+    if isinstance(moment, int | float):
+        return time.strftime("%H:%M", time.localtime(moment / 1000))
+    _, _, time_of_day = str(moment or "").replace("T", " ").partition(" ")
+    return time_of_day[:5]
+
+
+def now() -> str:
+    return time.strftime("%H:%M")
+
+
 class Screen:
     def __init__(self, write: Callable[[str], object], size: Callable[[], tuple[int, int]], encoding: str) -> None:
-        """`size` answers columns and rows."""
-        self.signs = UNICODE if _can_say("".join(UNICODE.values()), encoding) else ASCII
+        """`size` returns columns and rows."""
+        self.symbols = UNICODE if _can_encode("".join(UNICODE.values()), encoding) else ASCII
         self._encoding = encoding
         self._write, self._size = write, size
         self._lines: list[Line] = []
-        self._above = 0  # rows of the moving part above the one with the cursor
+        self._above = 0  # rows of the live part above the row of the cursor
         self._typed, self._at = "", 0
 
     def add(self, *lines: Line) -> None:
@@ -35,36 +107,36 @@ class Screen:
         self.paint()
 
     def paint(self) -> None:
-        """The moving part anew, where it stands."""
-        columns, rows = self._fitting()
+        """Repaint the live part in place."""
+        columns, rows = self._usable_size()
         out = [f"\x1b[{self._above}A" if self._above else "", "\r", _CLEAR_BELOW]
-        room = rows - 2
+        max_rows = rows - 2
         shown = [self._rows(line, columns) for line in self._lines]
-        while self._lines and (self._lines[0].settled or sum(map(len, shown)) > room):
+        while self._lines and (self._lines[0].is_final or sum(map(len, shown)) > max_rows):
             out += [f"{row}\r\n" for row in shown.pop(0)]
             self._lines.pop(0)
-        moving = [row for line in shown for row in line]
-        out += [f"{row}\r\n" for row in moving]
+        live = [row for line in shown for row in line]
+        out += [f"{row}\r\n" for row in live]
         prompt, before = self._prompt(columns)
         out += [prompt, "\r", f"\x1b[{before}C" if before else ""]
-        self._above = len(moving)
+        self._above = len(live)
         self._emit("".join(out))
 
     def close(self) -> None:
-        """All for good; the cursor below it."""
-        columns, _ = self._fitting()
+        """Print all lines for good and put the cursor below them."""
+        columns, _ = self._usable_size()
         rows = [row for line in self._lines for row in self._rows(line, columns)]
         up = f"\x1b[{self._above}A" if self._above else ""
         self._emit("".join([up, "\r", _CLEAR_BELOW, *(f"{row}\r\n" for row in rows)]))
         self._lines, self._above = [], 0
 
-    def _fitting(self) -> tuple[int, int]:
+    def _usable_size(self) -> tuple[int, int]:
         columns, rows = self._size()
-        return max(columns, LEAST_COLUMNS), max(rows, LEAST_ROWS)
+        return max(columns, MIN_COLUMNS), max(rows, MIN_ROWS)
 
     def _rows(self, line: Line, columns: int) -> list[str]:
-        """One row of the screen each, never as wide as it: a terminal may wrap a full one."""
-        first, *others = chop_cells(printed(line, self.signs), columns - 1) or [""]
+        """The rows of a line, each narrower than the screen: a terminal may wrap a full row."""
+        first, *others = chop_cells(printed(line, self.symbols), columns - 1) or [""]
         rows = [first]
         if others:
             rest = "".join(others)
@@ -73,7 +145,7 @@ class Screen:
         return [f"{style}{row}{_PLAIN}" if style else row for row in rows]
 
     def _prompt(self, columns: int) -> tuple[str, int]:
-        """The typed line, cut to what is around the cursor, and the cells before the cursor."""
+        """The typed line, cut to the part around the cursor, and the number of cells before the cursor."""
         room = columns - 1 - len(PROMPT)
         before, after = self._typed[: self._at], self._typed[self._at :]
         while cell_len(before) > room:
@@ -89,7 +161,7 @@ class Screen:
         self._write(text.encode(self._encoding, "replace").decode(self._encoding))
 
 
-def _can_say(text: str, encoding: str) -> bool:
+def _can_encode(text: str, encoding: str) -> bool:
     try:
         text.encode(encoding)
     except (UnicodeError, LookupError):

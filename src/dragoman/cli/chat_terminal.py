@@ -1,6 +1,6 @@
-"""The two ways to hold a chat: by keyboard and screen, or by lines on standard input and output, for scripts.
+"""The two interfaces of a chat: keyboard and screen, or lines on standard input and output, for scripts.
 
-Both say what is sent to the end: leaving waits a while for what is not saved. Status 0: all that was sent is saved.
+At the end, both wait for a limited time until the sent messages are saved. Exit status 0: all sent messages are saved.
 """
 
 import asyncio
@@ -10,30 +10,28 @@ import os
 import shutil
 import sys
 import termios
-import threading
 import tty
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from signal import SIGINT, SIGTERM, SIGWINCH
+from signal import SIGINT, SIGTERM, SIGWINCH, Signals
 from typing import TYPE_CHECKING
 
 from dragoman.cli import output
 from dragoman.cli.chat_editor import END, Editor
-from dragoman.cli.chat_lines import NOTE, Line, clock, legend, now, said_before
-from dragoman.cli.chat_screen import Screen
+from dragoman.cli.chat_screen import NOTE, Line, Screen, clock, history_line, legend, now
+from dragoman.cli.terminal_io import STDIN_FD, read_stdin, signal_handlers
 
 if TYPE_CHECKING:
     from dragoman.client.chat import Chat, Sent, StoredMessage
 
-STDIN_FD = 0
 QUIT = ("/quit", "/exit")
 HELP = "/help"
 READ_BYTES = 65536
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
-    """Who talks with whom."""
+class Conversation:
+    """The two users of a chat."""
 
     me: str
     peer: str
@@ -43,11 +41,12 @@ class Talk:
         return self.peer if uid == self.peer_id else f"user {uid}"
 
 
-class Outcome:
-    """What became of what was sent, and whether the person waits for more of it."""
+class ChatInterface:
+    """The messages that were sent, and whether the user wants to quit without waiting until they are saved."""
 
-    def __init__(self) -> None:
+    def __init__(self, users: Conversation) -> None:
         self.sents: list[Sent] = []
+        self._users = users
         self._at_once = asyncio.Event()
 
     @property
@@ -59,117 +58,120 @@ class Outcome:
         return int(not all(sent.saved for sent in self.sents))
 
 
+async def _until_first_ends(*works: Awaitable[object]) -> None:
+    """Run until the first of them ends, and cancel the others. Raises the error of one that failed."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.result()
+
+
 # ---------------------------------------------------------------- keyboard and screen
 
 
-class Terminal(Outcome):
-    def __init__(self, talk: Talk) -> None:
-        super().__init__()
-        self._talk = talk
+class TerminalChat(ChatInterface):
+    def __init__(self, users: Conversation) -> None:
+        super().__init__(users)
         self._editor = Editor()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._screen = Screen(output.paint, _size, sys.stdout.encoding or "ascii")
-        self._leaving = asyncio.Event()
+        self._quitting = asyncio.Event()
         self._outgoing: asyncio.Queue[str] = asyncio.Queue()
-        self._begun = False
+        self._running = False
 
-    # -- told by the chat
+    # -- callbacks of the chat
 
     def on_receipt(self, sent: "Sent") -> None:
         self._screen.paint()
 
     def on_connection(self, up: bool, why: str) -> None:
-        if up and self._begun:
-            self._note("connected again")
+        if up and self._running:
+            self._note("reconnected")
         elif not up:
-            self._note(f"offline: {why.rstrip('.')}; what you write goes out when the connection is back")
+            self._note(f"offline: {why.rstrip('.')}; messages are sent after the connection is restored")
 
     def _note(self, text: str) -> None:
         self._screen.add(Line(NOTE, text, now()))
 
-    # -- life
-
-    async def hold(self, chat: "Chat", history: "list[StoredMessage]") -> int:
-        """Until the person leaves, or the chat is over. Raises what ended it."""
-        self._begun = True
-        listening = asyncio.create_task(self._listen(chat))
-        saying = asyncio.create_task(self._say(chat))
-        leaving = asyncio.create_task(self._leaving.wait())
+    async def run(self, chat: "Chat", history: "list[StoredMessage]") -> int:
+        """Chat until the user quits or the chat ends. Raises the error that ended it."""
+        self._running = True
         try:
-            # Keys before anything is shown: what somebody presses in answer to it, a terminal would keep as a line.
-            with _keys(self._keys), _signals(self._interrupt, self._screen.paint):
+            # The keyboard first: a key pressed in answer to the screen must not be buffered as part of a line.
+            with _keyboard(self._keys), signal_handlers(self._signals()):
                 self._greet(chat.user_id, history)
-                await asyncio.wait({listening, saying, leaving}, return_when=asyncio.FIRST_COMPLETED)
-                if self._leaving.is_set():
-                    await self._say_goodbye(chat)
+                await _until_first_ends(self._receive(chat), self._send(chat), self._quit(chat))
         finally:
             self._screen.close()
-            for task in (listening, saying, leaving):
-                task.cancel()
-            await asyncio.wait({listening, saying, leaving})
-        for task in (listening, saying):
-            if not task.cancelled():
-                task.result()
         return self.exit_code
 
+    def _signals(self) -> dict[Signals, Callable[[], None]]:
+        return {SIGINT: self._interrupt, SIGTERM: self._interrupt, SIGWINCH: self._screen.paint}
+
     def _greet(self, my_id: int, history: "list[StoredMessage]") -> None:
-        talk = self._talk
+        users = self._users
         self._screen.add(
-            Line(NOTE, f"{talk.me} (user {my_id}) talks with {talk.peer} (user {talk.peer_id}); /quit leaves"),
-            Line(NOTE, legend(self._screen.signs)),
-            *(said_before(one, my_id, talk.me, talk.peer, self._screen.signs) for one in reversed(history)),
+            Line(
+                NOTE, f"{users.me} (user {my_id}) chats with {users.peer} (user {users.peer_id}); /quit ends the chat"
+            ),
+            Line(NOTE, legend(self._screen.symbols)),
+            *(history_line(one, my_id, users.me, users.peer, self._screen.symbols) for one in reversed(history)),
         )
 
-    async def _say_goodbye(self, chat: "Chat") -> None:
-        """What is not saved gets a while, unless the person wants to leave at once."""
+    async def _quit(self, chat: "Chat") -> None:
+        """Wait until the user quits, and then until all messages are saved, unless the user quits again."""
+        await self._quitting.wait()
         if chat.unsaved or not self._outgoing.empty():
-            many = chat.unsaved + self._outgoing.qsize()
-            self._note(f"leaving when {many} message{'' if many == 1 else 's'} are saved; Ctrl-C leaves at once")
-            settled = asyncio.create_task(self._settle(chat))
-            at_once = asyncio.create_task(self._at_once.wait())
-            await asyncio.wait({settled, at_once}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (settled, at_once):
-                task.cancel()
+            count = chat.unsaved + self._outgoing.qsize()
+            what = "1 message is" if count == 1 else f"{count} messages are"
+            self._note(f"waiting until {what} saved; Ctrl-C quits at once")
+            await _until_first_ends(self._save_all(chat), self._at_once.wait())
 
-    async def _settle(self, chat: "Chat") -> None:
+    async def _save_all(self, chat: "Chat") -> None:
         await self._outgoing.join()
         await chat.flush()
 
-    async def _listen(self, chat: "Chat") -> None:
+    async def _receive(self, chat: "Chat") -> None:
         async for message in chat.messages():
-            self._screen.add(Line(self._talk.name(message.from_user), message.body, clock(message.ts)))
-            chat.read(message)  # it is on the screen, in front of somebody
+            self._screen.add(Line(self._users.name(message.from_user), message.body, clock(message.ts)))
+            chat.read(message)  # it is on the screen
 
-    async def _say(self, chat: "Chat") -> None:
+    async def _send(self, chat: "Chat") -> None:
         while True:
             text = await self._outgoing.get()
             try:
-                sent = await chat.send(self._talk.peer_id, text)
+                sent = await chat.send(self._users.peer_id, text)
             except ValueError as error:
                 self._note(f"not sent: {error}")
             else:
                 self.sents.append(sent)
-                self._screen.add(Line(self._talk.me, text, now(), sent))
+                self._screen.add(Line(self._users.me, text, now(), sent))
             self._outgoing.task_done()
 
-    # -- told by the keyboard
+    # -- keyboard
 
     def _keys(self, data: bytes) -> None:
         if not data:
-            self._leaving.set()  # the terminal is gone
+            self._quitting.set()  # the terminal was closed
         for line in self._editor.feed(self._decoder.decode(data)):
             if line == END or line.strip() in QUIT:
-                self._leaving.set()
+                self._quitting.set()
             elif line.strip() == HELP:
-                self._note(f"/quit or Ctrl-D leaves.  {legend(self._screen.signs)}")
+                self._note(f"/quit or Ctrl-D ends the chat.  {legend(self._screen.symbols)}")
             elif line.strip():
                 self._outgoing.put_nowait(line)
         self._screen.typed(self._editor.text, self._editor.at)
 
     def _interrupt(self) -> None:
-        if self._leaving.is_set():
+        if self._quitting.is_set():
             self._at_once.set()
-        self._leaving.set()
+        self._quitting.set()
 
 
 def _size() -> tuple[int, int]:
@@ -178,10 +180,10 @@ def _size() -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def _keys(pressed: Callable[[bytes], None]) -> Iterator[None]:
-    """Key by key, without echo; the terminal is as it was afterwards. Ctrl-C stays a signal."""
+def _keyboard(pressed: Callable[[bytes], None]) -> Iterator[None]:
+    """Read single keys without echo, and restore the terminal afterwards. Ctrl-C stays a signal."""
     loop, before = asyncio.get_running_loop(), termios.tcgetattr(STDIN_FD)
-    tty.setcbreak(STDIN_FD, termios.TCSADRAIN)  # what was typed already is not thrown away
+    tty.setcbreak(STDIN_FD, termios.TCSADRAIN)  # keeps keys that were typed before
 
     def readable() -> None:
         try:
@@ -200,35 +202,21 @@ def _keys(pressed: Callable[[bytes], None]) -> Iterator[None]:
         termios.tcsetattr(STDIN_FD, termios.TCSADRAIN, before)
 
 
-@contextlib.contextmanager
-def _signals(interrupt: Callable[[], None], resized: Callable[[], None] = lambda: None) -> Iterator[None]:
-    loop = asyncio.get_running_loop()
-    handlers = {SIGINT: interrupt, SIGTERM: interrupt, SIGWINCH: resized}
-    for number, handler in handlers.items():
-        loop.add_signal_handler(number, handler)
-    try:
-        yield
-    finally:
-        for number in handlers:
-            loop.remove_signal_handler(number)
-
-
 # ---------------------------------------------------------------- lines
 
 
-class Lines(Outcome):
-    """Standard input line by line. Each message is told once, in order, when its fate is known:
+class LineChat(ChatInterface):
+    """Sends each line of standard input, and prints one line for each sent message, in order, when its result is known:
 
-    saved <id> <text> · failed <reason> <text> · unknown <text>, and from <name> <id> <text> as they arrive.
+    saved <id> <text> · failed <reason> <text> · unknown <text>, and from <name> <id> <text> for received messages.
     """
 
-    def __init__(self, talk: Talk) -> None:
-        super().__init__()
-        self._talk = talk
+    def __init__(self, users: Conversation) -> None:
+        super().__init__(users)
         self._refused = 0
 
     def on_receipt(self, sent: "Sent") -> None:
-        """Whoever waits for it is woken."""
+        """Nothing to do: `_print_results` waits for the message."""
 
     def on_connection(self, up: bool, why: str) -> None:
         if not up:
@@ -238,82 +226,59 @@ class Lines(Outcome):
     def exit_code(self) -> int:
         return int(self._refused > 0 or super().exit_code > 0)
 
-    async def hold(self, chat: "Chat", history: "list[StoredMessage]") -> int:
-        listening = asyncio.create_task(self._listen(chat))
-        saying = asyncio.create_task(self._say_all(chat))
-        stopping = asyncio.create_task(self._at_once.wait())
-        try:
-            with _signals(self._at_once.set):
-                await asyncio.wait({listening, saying, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (listening, saying, stopping):
-                task.cancel()
-            await asyncio.wait({listening, saying, stopping})
-        for task in (listening, saying):
-            if not task.cancelled():
-                task.result()
+    async def run(self, chat: "Chat", history: "list[StoredMessage]") -> int:
+        """Chat until the end of standard input, until the chat ends, or until a signal."""
+        stop = self._at_once.set
+        with signal_handlers({SIGINT: stop, SIGTERM: stop}):
+            await _until_first_ends(self._receive(chat), self._send(chat), self._at_once.wait())
         return self.exit_code
 
-    async def _say_all(self, chat: "Chat") -> None:
-        told: asyncio.Queue[Sent | None] = asyncio.Queue()
-        telling = asyncio.create_task(self._tell_all(told))
+    async def _send(self, chat: "Chat") -> None:
+        sent_messages: asyncio.Queue[Sent | None] = asyncio.Queue()
+        printing = asyncio.create_task(self._print_results(sent_messages))
         try:
-            async for text in _standard_input():
+            async for text in _stdin_lines():
                 if not text.strip():
                     continue
                 try:
-                    sent = await chat.send(self._talk.peer_id, text)
+                    sent = await chat.send(self._users.peer_id, text)
                 except ValueError as error:
                     self._refused += 1
-                    _tell("failed", str(error), text)
+                    _print("failed", str(error), text)
                 else:
                     self.sents.append(sent)
-                    told.put_nowait(sent)
-            told.put_nowait(None)
-            await telling
+                    sent_messages.put_nowait(sent)
+            sent_messages.put_nowait(None)
+            await printing
         finally:
-            telling.cancel()
+            printing.cancel()
 
-    async def _tell_all(self, told: "asyncio.Queue[Sent | None]") -> None:
+    async def _print_results(self, sent_messages: "asyncio.Queue[Sent | None]") -> None:
         from dragoman.client.chat import ChatClosed, SendFailed
 
-        while (sent := await told.get()) is not None:
+        while (sent := await sent_messages.get()) is not None:
             try:
                 await sent.saved
-                _tell("saved", str(sent.server_msg_id), sent.body)
+                _print("saved", str(sent.server_msg_id), sent.body)
             except SendFailed as error:
-                _tell("failed", error.reason, sent.body)
+                _print("failed", error.reason, sent.body)
             except ChatClosed:
-                _tell("unknown", "", sent.body)
+                _print("unknown", "", sent.body)
 
-    async def _listen(self, chat: "Chat") -> None:
+    async def _receive(self, chat: "Chat") -> None:
         async for message in chat.messages():
-            _tell(f"from {self._talk.name(message.from_user)}", str(message.server_msg_id), message.body)
+            _print(f"from {self._users.name(message.from_user)}", str(message.server_msg_id), message.body)
 
 
-def _tell(what: str, which: str, text: str) -> None:
-    output.columns(what, which, " ".join(text.splitlines()))
+def _print(event: str, detail: str, text: str) -> None:
+    output.columns(event, detail, " ".join(text.splitlines()))
 
 
-async def _standard_input() -> AsyncIterator[str]:
-    """Lines, read by a thread that is left behind if it must be: one that waits in a read cannot be told to stop."""
-    loop = asyncio.get_running_loop()
-    queue: asyncio.Queue[str | None] = asyncio.Queue(64)
-
-    def put(line: str | None) -> None:
-        asyncio.run_coroutine_threadsafe(queue.put(line), loop).result()
-
-    def read() -> None:
-        with contextlib.suppress(RuntimeError, asyncio.CancelledError, OSError):  # the loop has ended
-            buffer = b""
-            while data := os.read(STDIN_FD, READ_BYTES):
-                *lines, buffer = (buffer + data).split(b"\n")
-                for line in lines:
-                    put(line.decode(errors="replace").rstrip("\r"))
-            if buffer:
-                put(buffer.decode(errors="replace"))
-            put(None)
-
-    threading.Thread(target=read, daemon=True, name="standard-input").start()
-    while (line := await queue.get()) is not None:
-        yield line
+async def _stdin_lines() -> AsyncIterator[str]:
+    buffer = b""
+    async for data in read_stdin(READ_BYTES):
+        *lines, buffer = (buffer + data).split(b"\n")
+        for line in lines:
+            yield line.decode(errors="replace").rstrip("\r")
+    if buffer:
+        yield buffer.decode(errors="replace")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dragoman.cli import output
-from dragoman.cli.failure import USAGE, Failure
+from dragoman.cli.output import USAGE, Failure
 from dragoman.cli.settings import ConfigFile, Overrides, settings
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def check(
     ] = None,
 ) -> None:
     """Say whether the settings are right, and where they come from."""
-    from dragoman.cli.secrets import check_secrets
+    from dragoman.cli.token import check_secrets
 
     loaded = settings(ctx, config, override)
     check_secrets(loaded.config)

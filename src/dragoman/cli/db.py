@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from dragoman.cli import output
-from dragoman.cli.failure import Failure
+from dragoman.cli.output import Failure
 from dragoman.cli.settings import ConfigFile, Overrides, settings
 
 if TYPE_CHECKING:  # showing a help text needs no database driver

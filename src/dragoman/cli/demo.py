@@ -18,7 +18,7 @@ import typer
 
 from dragoman.cli import output
 from dragoman.cli.address import authority
-from dragoman.cli.failure import USAGE, Failure
+from dragoman.cli.output import USAGE, Failure
 from dragoman.cli.serve import Port, Workers, addresses, process_started
 from dragoman.cli.settings import ConfigFile, Overrides, settings
 
@@ -171,9 +171,9 @@ def _start_node(config: "Config", port: int, engine: str, number: int) -> "Child
 
 
 def _token(config: "Config", node_id: str) -> str:
-    from dragoman.cli.secrets import made
+    from dragoman.cli.token import signed_token
 
-    return made(config, "node", node_id, TOKEN_LIFETIME_S)
+    return signed_token(config, "node", node_id, TOKEN_LIFETIME_S)
 
 
 def _end(children: "list[Child]") -> None:

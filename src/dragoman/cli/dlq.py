@@ -1,17 +1,15 @@
-"""`dragoman dlq`: dead letters. Replaying and dropping only say what they would do, until --yes."""
+"""`dragoman dlq`: lists, shows, replays and drops dead letters. Without --yes nothing is replayed or dropped."""
 
 import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
 from dragoman.cli import output
-from dragoman.cli.api import Api, Refusal, Token, Url
-from dragoman.cli.failure import USAGE, Failure
-from dragoman.cli.settings import ConfigFile, Overrides, settings
+from dragoman.cli.api import NOT_CHANGED, Api, AsJson, Refusal, Yes, segment, with_api
+from dragoman.cli.output import USAGE, Failure
 
 app = typer.Typer(no_args_is_help=True, help="List, show, replay and drop dead letters.")
 
@@ -21,32 +19,26 @@ NONE = "There are no dead letters."
 _LETTER = re.compile(r"(?P<instance>[^/\s]+)/(?P<id>[0-9]{1,19}-[0-9]{1,19})")
 _AGES = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 One = Annotated[str, typer.Argument(help="<instance>/<id> as `dragoman dlq list` prints it.", metavar="LETTER")]
-Some = Annotated[
+OneOrAll = Annotated[
     str, typer.Argument(help="<instance>/<id> as `dragoman dlq list` prints it, or `all`.", metavar="LETTER")
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it; without, only say what would be done.")]
 Instance = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Only letters of this instance.", show_default=False)
+    str | None, typer.Option(metavar="NAME", help="Only dead letters of this instance.", show_default=False)
 ]
-Act = Callable[[Api, str], dict[str, Any]]
+Send = Callable[[Api, str], dict[str, Any]]
 
 
 @app.command("list")
+@with_api
 def list_letters(
-    ctx: typer.Context,
-    config: ConfigFile = None,
-    override: Overrides = None,
-    url: Url = None,
-    token: Token = None,
+    api: Api,
     instance: Instance = None,
-    count: Annotated[int, typer.Option(min=1, max=PAGE - 1, help="How many at most.")] = 50,
+    count: Annotated[int, typer.Option(min=1, max=PAGE - 1, help="Maximum number of dead letters.")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """List dead letters, oldest first."""
-    api = Api(settings(ctx, config, override).config, url, token)
-    of_one = f"&instance={quote(instance, safe='')}" if instance else ""
+    of_one = f"&instance={segment(instance)}" if instance else ""
     letters = api.get_list(f"/api/v1/dlq?count={count + 1}{of_one}")
     if as_json:
         output.as_json(letters[:count], indent=2)
@@ -57,24 +49,21 @@ def list_letters(
         output.line(f"{_name(row)}  {facts}, {_age(now - row['dead_ms'] / 1000)} ago")
         output.line(f"    {row['reason']}")
     if len(letters) > count:
-        output.line("… and more: see --count.")
+        output.line("… and more; raise --count to see them.")
     if not letters:
         output.line(NONE)
 
 
 @app.command()
+@with_api
 def show(
-    ctx: typer.Context,
+    api: Api,
     letter: One,
-    config: ConfigFile = None,
-    override: Overrides = None,
-    url: Url = None,
-    token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show one letter: what it is, why it died, and the head of what it carries (never audio)."""
+    """Show one dead letter: its kind, the reason, and the start of its content (never audio)."""
     path = _path(letter)
-    found = Api(settings(ctx, config, override).config, url, token).get(path)
+    found = api.get(path)
     if as_json:
         output.as_json(found, indent=2)
         return
@@ -84,37 +73,29 @@ def show(
 
 
 @app.command()
+@with_api
 def replay(
-    ctx: typer.Context,
-    letter: Some,
-    config: ConfigFile = None,
-    override: Overrides = None,
-    url: Url = None,
-    token: Token = None,
+    api: Api,
+    letter: OneOrAll,
     instance: Instance = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> int:
-    """Hand letters to their instance again, or to a living one."""
-    api = Api(settings(ctx, config, override).config, url, token)
-    act: Act = lambda api, path: api.post(f"{path}/replay")  # noqa: E731
-    return _each(api, _chosen(api, letter, instance), yes, as_json, ("replay", "replayed"), act)
+    """Deliver dead letters again, to their instance or, if that is gone, to another one."""
+    send: Send = lambda api, path: api.post(f"{path}/replay")  # noqa: E731
+    return _each(api, _chosen(api, letter, instance), yes, as_json, ("replay", "replayed"), send)
 
 
 @app.command()
+@with_api
 def drop(
-    ctx: typer.Context,
-    letter: Some,
-    config: ConfigFile = None,
-    override: Overrides = None,
-    url: Url = None,
-    token: Token = None,
+    api: Api,
+    letter: OneOrAll,
     instance: Instance = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> int:
-    """Throw letters away for good."""
-    api = Api(settings(ctx, config, override).config, url, token)
+    """Delete dead letters for good."""
     return _each(api, _chosen(api, letter, instance), yes, as_json, ("drop", "dropped"), Api.delete)
 
 
@@ -122,11 +103,11 @@ def drop(
 
 
 def _chosen(api: Api, letter: str, instance: str | None) -> list[str]:
-    """All of them before any is touched: what a replay brings back must not be replayed for ever."""
+    """The names, all of them before the first replay: a letter that fails again must not be replayed again."""
     if letter == ALL:
         return list(_all(api, instance))
     if instance is not None:
-        raise Failure("--instance goes with `all`: a letter names its instance itself.", USAGE)
+        raise Failure("--instance is only valid with `all`: the name of a letter contains its instance.", USAGE)
     _path(letter)
     return [letter]
 
@@ -134,20 +115,20 @@ def _chosen(api: Api, letter: str, instance: str | None) -> list[str]:
 def _all(api: Api, instance: str | None) -> Iterator[str]:
     for name in [instance] if instance else api.get("/api/v1/cluster").get("dead_letters", {}):
         after = ""
-        while page := api.get_list(f"/api/v1/dlq?count={PAGE}&instance={quote(name, safe='')}{after}"):
+        while page := api.get_list(f"/api/v1/dlq?count={PAGE}&instance={segment(name)}{after}"):
             yield from map(_name, page)
             after = f"&after={page[-1]['id']}"
 
 
-def _each(api: Api, names: list[str], yes: bool, as_json: bool, verbs: tuple[str, str], act: Act) -> int:
-    """Each as far as it goes; the exit status says whether all of them did."""
-    done = [_one(api, name, yes, act) for name in names] if as_json else []
+def _each(api: Api, names: list[str], yes: bool, as_json: bool, verbs: tuple[str, str], send: Send) -> int:
+    """Process each letter, also after a failure. The exit status is 1 if one failed."""
+    done = [_one(api, name, yes, send) for name in names] if as_json else []
     if as_json:
         output.as_json(done, indent=2)
         return int(any("error" in row for row in done))
     failures = 0
     for name in names:
-        row = _one(api, name, yes, act)
+        row = _one(api, name, yes, send)
         if "error" in row:
             failures += 1
             output.note(f"{name}: {row['error']}")
@@ -156,19 +137,19 @@ def _each(api: Api, names: list[str], yes: bool, as_json: bool, verbs: tuple[str
     if not names:
         output.line(NONE)
     elif not yes:
-        output.line("Nothing was changed: say --yes to do it.")
+        output.line(NOT_CHANGED)
     return int(failures > 0)
 
 
-def _one(api: Api, name: str, yes: bool, act: Act) -> dict[str, Any]:
+def _one(api: Api, name: str, yes: bool, send: Send) -> dict[str, Any]:
     try:
-        told = act(api, _path(name)) if yes else api.get(_path(name)) and {}
+        answer = send(api, _path(name)) if yes else api.get(_path(name)) and {}
     except Refusal as refusal:
         return {"letter": name, "done": False, "error": str(refusal)}
-    return {"letter": name, "done": yes, **told}
+    return {"letter": name, "done": yes, **answer}
 
 
-# -- words ---------------------------------------------------------------------------------------
+# -- names and times -----------------------------------------------------------------------------
 
 
 def _name(row: dict[str, Any]) -> str:
@@ -178,8 +159,8 @@ def _name(row: dict[str, Any]) -> str:
 def _path(letter: str) -> str:
     found = _LETTER.fullmatch(letter)
     if found is None:
-        raise Failure(f"{letter!r} is not a letter: write <instance>/<id> as `dragoman dlq list` prints it.", USAGE)
-    return f"/api/v1/dlq/{quote(found['instance'], safe='')}/{found['id']}"
+        raise Failure(f"{letter!r} is not a dead letter. Give <instance>/<id> as `dragoman dlq list` prints it.", USAGE)
+    return f"/api/v1/dlq/{segment(found['instance'])}/{found['id']}"
 
 
 def _age(seconds: float) -> str:

@@ -3,14 +3,12 @@
 import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
 from dragoman.cli import output
-from dragoman.cli.api import Api, Token, Url
-from dragoman.cli.failure import Failure
-from dragoman.cli.settings import ConfigFile, Overrides, settings
+from dragoman.cli.api import Api, AsJson, segment, with_api
+from dragoman.cli.output import Failure
 from dragoman.visible import visible
 
 WIDTH = 80
@@ -87,21 +85,17 @@ DROPPED = {
 }
 
 
+@with_api
 def explain(
-    ctx: typer.Context,
+    api: Api,
     job: Annotated[
         str,
         typer.Argument(help="Job id, as in results and logs; `last` is the newest job.", metavar="JOB"),
     ],
-    config: ConfigFile = None,
-    override: Overrides = None,
-    url: Url = None,
-    token: Token = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the API's answer as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show why a job went to its node, what it waited for, and how it ended."""
-    api = Api(settings(ctx, config, override).config, url, token)
-    found = api.get(f"/api/v1/jobs/{quote(_newest(api) if job == LAST else job.strip(), safe='')}")
+    found = api.get(f"/api/v1/jobs/{segment(_newest(api) if job == LAST else job.strip())}")
     if as_json:
         output.as_json(found, indent=2)
         return

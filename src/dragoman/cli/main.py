@@ -19,7 +19,7 @@ from typer.main import get_command, get_group
 
 from dragoman import __version__
 from dragoman.cli import output
-from dragoman.cli.failure import Failure
+from dragoman.cli.output import Failure
 from dragoman.cli.settings import Before, ConfigFile, Overrides
 
 
@@ -50,7 +50,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command("session", "dragoman.cli.operate:session", "End a session."),
     Command("token", "dragoman.cli.token:app", "Create and revoke tokens of clients, nodes and operators.", "server"),
-    Command("audit", "dragoman.cli.audit:audit", "Show what operators changed."),
+    Command("audit", "dragoman.cli.operate:audit", "Show what operators changed."),
     Command("db", "dragoman.cli.db:app", "Show and apply the migrations of the chat database.", "server"),
     Command("config", "dragoman.cli.config:app", "Check, show and document the settings."),
     Command(

@@ -1,15 +1,21 @@
-"""`dragoman node`: a node from the command line, simulated or with real engines."""
+"""`dragoman node`: runs a node, simulated or with real engines.
+
+Credentials are not options: every user of the machine can read a command line.
+"""
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dragoman.cli import output
-from dragoman.cli.failure import USAGE, Failure
+from dragoman.cli.address import parse
+from dragoman.cli.output import USAGE, Failure
 
 if TYPE_CHECKING:
-    from dragoman.engines.catalog import Opened, Setup, Step
+    from dragoman.engines.catalog import OpenEngines, Setup, Step
     from dragoman.node import Node, SimSettings
 
 DEFAULT_URL = "ws://127.0.0.1:5010/ws/node"
@@ -17,200 +23,227 @@ SIM = "sim"
 SIM_LANGUAGES = "en,es,zh"
 SLOTS = 4
 STEPS = ("recognise", "translate", "synthesise")
-# Not by options: what is on a command line can be read by everybody on the machine.
-KEYS = {"openai": "OPENAI_API_KEY", "libretranslate": "LIBRETRANSLATE_API_KEY"}
+API_KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "libretranslate": "LIBRETRANSLATE_API_KEY"}
+
+# -- options -------------------------------------------------------------------------------------
+
+
+def _text(metavar: str, help: str) -> Any:
+    return typer.Option(metavar=metavar, help=help, show_default=False)
+
+
+def _model(default: str) -> Any:
+    return typer.Option(metavar="MODEL", help="Model of this step.", show_default=default)
+
+
+def _share(help: str) -> Any:
+    return typer.Option(min=0, max=1, help=f"sim: share of jobs {help}.")
+
+
+Urls = Annotated[
+    list[str] | None,
+    typer.Option(metavar="URL", help="Address of a server; may be repeated.", show_default=DEFAULT_URL),
+]
+NodeId = Annotated[str | None, _text("ID", "Id of the node; without it, the server assigns one.")]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        envvar="DRAGOMAN_NODE_TOKEN",
+        metavar="TOKEN",
+        help="Node token, needed if security.secret is set. [$DRAGOMAN_NODE_TOKEN]",
+        show_default=False,
+        show_envvar=False,
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings and errors only.")]
+Languages = Annotated[
+    str | None, _text("LIST", "Languages to serve, comma separated; with real engines, a subset of theirs.")
+]
+Slots = Annotated[int | None, typer.Option(min=1, help="Jobs at a time.", show_default="4; local: one per core")]
+EngineName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ENGINE",
+        help="sim: simulated. local: offline, English to Spanish and other installed languages, demo quality. "
+        "openai: any server with OpenAI's API.",
+        show_default=SIM,
+    ),
+]
+Recogniser = Annotated[str | None, _text("NAME", "Recogniser, instead of the engine's: pocketsphinx, openai.")]
+Translator = Annotated[
+    str | None, _text("NAME", "Translator, instead of the engine's: apertium, openai, libretranslate.")
+]
+Synthesiser = Annotated[str | None, _text("NAME", "Synthesiser, instead of the engine's: espeak, openai, none.")]
+StepUrl = Annotated[str | None, _text("URL", "Server of this step.  [$OPENAI_BASE_URL]")]
+RecogniserModel = Annotated[str, _model("whisper-1")]
+TranslatorModel = Annotated[str, _model("gpt-4o-mini")]
+SynthesiserModel = Annotated[str, _model("tts-1")]
+Voice = Annotated[str, typer.Option(help="Voice of the synthesiser.", show_default="its default")]
+Stream = Annotated[bool, typer.Option("--stream", help="openai: request transcriptions as a stream.")]
+JobSeconds = Annotated[
+    float | None,
+    typer.Option(
+        min=1,
+        help="Time limit of a job, including retries of requests.",
+        show_default="the server's deadline, less 1 s",
+    ),
+]
+DelayMs = Annotated[float, typer.Option(min=0, help="sim: duration of a job.")]
+JitterMs = Annotated[float, typer.Option(min=0, help="sim: random deviation from the delay.")]
+DieAfter = Annotated[
+    int | None, typer.Option(min=0, help="sim: end without a goodbye after this many jobs.", show_default=False)
+]
+Seed = Annotated[int | None, typer.Option(help="sim: seed for a repeatable run.", show_default=False)]
 
 
 def node(
-    url: Annotated[
-        list[str] | None,
-        typer.Option(metavar="URL", help="Where to dial in; may be repeated.", show_default=DEFAULT_URL),
-    ] = None,
-    engine: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ENGINE",
-            help="What does the work. sim: simulated. local: offline, English to Spanish and what else is installed, "
-            "of demo quality. openai: any server with OpenAI's API.",
-            show_default=SIM,
-        ),
-    ] = None,
-    recognise: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Who recognises, instead: pocketsphinx, openai.", show_default=False),
-    ] = None,
-    translate: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Who translates, instead: apertium, openai, libretranslate.", show_default=False
-        ),
-    ] = None,
-    synthesise: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Who speaks, instead: espeak, openai, none.", show_default=False)
-    ] = None,
-    recognise_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Server of that step.  [$OPENAI_BASE_URL]", show_default=False)
-    ] = None,
-    translate_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Server of that step.  [$OPENAI_BASE_URL]", show_default=False)
-    ] = None,
-    synthesise_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Server of that step.  [$OPENAI_BASE_URL]", show_default=False)
-    ] = None,
-    recognise_model: Annotated[
-        str, typer.Option(metavar="MODEL", help="Model of that step.", show_default="whisper-1")
-    ] = "",
-    translate_model: Annotated[
-        str, typer.Option(metavar="MODEL", help="Model of that step.", show_default="gpt-4o-mini")
-    ] = "",
-    synthesise_model: Annotated[
-        str, typer.Option(metavar="MODEL", help="Model of that step.", show_default="tts-1")
-    ] = "",
-    voice: Annotated[str, typer.Option(help="Voice of who speaks.", show_default="its plain one")] = "",
-    stream: Annotated[bool, typer.Option("--stream", help="openai: ask for transcriptions in pieces.")] = False,
-    job_s: Annotated[
-        float | None,
-        typer.Option(
-            min=1,
-            help="How long a job may take, retries of servers included.",
-            show_default="the server's deadline, less 1 s",
-        ),
-    ] = None,
-    languages: Annotated[
-        str | None,
-        typer.Option(help="Languages served, comma separated; of real engines those they have.", show_default=False),
-    ] = None,
-    slots: Annotated[
-        int | None, typer.Option(min=1, help="Jobs at a time.", show_default="4; local: one a core")
-    ] = None,
-    node_id: Annotated[
-        str | None, typer.Option(help="Keep this id; without, the server gives one.", show_default=False)
-    ] = None,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            envvar="DRAGOMAN_NODE_TOKEN",
-            metavar="TOKEN",
-            help="Credential of the node, where security.secret is set. [$DRAGOMAN_NODE_TOKEN]",
-            show_default=False,
-            show_envvar=False,
-        ),
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say only what is wrong.")] = False,
-    delay_ms: Annotated[float, typer.Option(min=0, help="sim: how long a job takes.")] = 300.0,
-    jitter_ms: Annotated[float, typer.Option(min=0, help="sim: spread around the delay.")] = 100.0,
-    failure: Annotated[float, typer.Option(min=0, max=1, help="sim: share of jobs that fail.")] = 0.0,
-    empty: Annotated[float, typer.Option(min=0, max=1, help="sim: share of jobs with nothing in them.")] = 0.0,
-    silence: Annotated[float, typer.Option(min=0, max=1, help="sim: share of jobs never answered.")] = 0.0,
-    die_after: Annotated[
-        int | None, typer.Option(min=0, help="sim: die without a word after so many jobs.", show_default=False)
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="sim: for a run that can be repeated.", show_default=False)] = None,
+    url: Urls = None,
+    engine: EngineName = None,
+    recognise: Recogniser = None,
+    translate: Translator = None,
+    synthesise: Synthesiser = None,
+    recognise_url: StepUrl = None,
+    translate_url: StepUrl = None,
+    synthesise_url: StepUrl = None,
+    recognise_model: RecogniserModel = "",
+    translate_model: TranslatorModel = "",
+    synthesise_model: SynthesiserModel = "",
+    voice: Voice = "",
+    stream: Stream = False,
+    job_s: JobSeconds = None,
+    languages: Languages = None,
+    slots: Slots = None,
+    node_id: NodeId = None,
+    token: Token = None,
+    quiet: Quiet = False,
+    delay_ms: DelayMs = 300.0,
+    jitter_ms: JitterMs = 100.0,
+    failure: Annotated[float, _share("that fail")] = 0.0,
+    empty: Annotated[float, _share("without speech")] = 0.0,
+    silence: Annotated[float, _share("that get no answer")] = 0.0,
+    die_after: DieAfter = None,
+    seed: Seed = None,
 ) -> None:
-    """Run a node until Ctrl-C; it finishes what it has begun, and a second Ctrl-C ends it at once.
+    """Run a node until Ctrl-C. It finishes its jobs first; a second Ctrl-C ends it at once.
 
-    Credentials of servers come from the environment: OPENAI_API_KEY, LIBRETRANSLATE_API_KEY; of a single step, where
-    it has its own, RECOGNISE_API_KEY, TRANSLATE_API_KEY, SYNTHESISE_API_KEY.
+    API keys come from the environment: OPENAI_API_KEY and LIBRETRANSLATE_API_KEY, or for one step only
+    RECOGNISE_API_KEY, TRANSLATE_API_KEY and SYNTHESISE_API_KEY.
     """
-    from dragoman import logs  # isort: skip  # first: see there
-
-    import uvloop
-
-    from dragoman.node import NodeRefused, SimSettings
-
+    runner = Runner([_checked(each) for each in url or [DEFAULT_URL]], node_id, token, quiet)
     names = (recognise, translate, synthesise)
     engine = engine or ("local" if any(names) else SIM)
-    spoken = _spoken(languages)
-    dial = Dial([_checked(each) for each in url or [DEFAULT_URL]], node_id, token, quiet)
+    codes = _language_codes(languages)
     if engine == SIM:
         if any(names):
-            raise Failure("--engine sim does all three steps; leave it out to choose who does each.", USAGE)
-        try:
-            settings = SimSettings(delay_ms, jitter_ms, failure, empty, silence, die_after, seed=seed)
-        except ValueError as error:
-            raise Failure(f"{error}.".capitalize(), USAGE) from None
-        run = dial.simulated(settings, spoken or SIM_LANGUAGES.split(","), slots or SLOTS)
+            raise Failure("--engine sim simulates all three steps. Leave it out to choose their engines.", USAGE)
+        settings = _sim_settings(delay_ms, jitter_ms, failure, empty, silence, die_after, seed)
+        runner.run(runner.simulated(settings, codes or SIM_LANGUAGES.split(","), slots or SLOTS))
     else:
-        chosen = _chosen(engine, names)
         urls = (recognise_url, translate_url, synthesise_url)
         models = (recognise_model, translate_model, synthesise_model)
-        each = zip(STEPS, chosen, urls, models, strict=True)
-        steps = [_step(*one, voice, stream) for one in each]
-        run = dial.real(_setup(steps, slots, spoken, job_s))
-    logs.configure("warning" if quiet else "info", "auto")
-    try:
-        uvloop.run(run)
-    except NodeRefused as error:
-        raise Failure(f"The server refuses this node: {error}.", 1) from None
-    except KeyboardInterrupt:  # while engines were being opened
-        raise typer.Exit(130) from None
+        chosen = zip(STEPS, _chosen(engine, names), urls, models, strict=True)
+        steps = [_step(*one, voice, stream) for one in chosen]
+        runner.run(runner.real(_setup(steps, slots, codes, job_s)))
 
 
-class Dial:
-    """Where the node goes, and as whom."""
+# -- running -------------------------------------------------------------------------------------
 
-    def __init__(self, urls: list[str], node_id: str | None, token: str | None, quiet: bool) -> None:
-        self._urls, self._node_id, self._token, self._quiet = urls, node_id, token, quiet
 
-    def say(self, sentence: str) -> None:
-        if not self._quiet:
-            output.error(sentence)
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Runs a node with these servers, id and token."""
+
+    urls: list[str]
+    node_id: str | None
+    token: str | None
+    quiet: bool
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        from dragoman import logs  # isort: skip  # first: see its docstring
+
+        import uvloop
+
+        from dragoman.node import NodeRefused
+
+        logs.configure("warning" if self.quiet else "info", "auto")
+        try:
+            uvloop.run(work)
+        except NodeRefused as error:
+            raise Failure(f"The server refuses this node: {error}.") from None
+        except KeyboardInterrupt:  # while the engines were opening
+            raise typer.Exit(130) from None
 
     async def simulated(self, settings: "SimSettings", languages: list[str], slots: int) -> None:
         from dragoman.node import run_sim_node
 
         await run_sim_node(
-            self._urls,
+            self.urls,
             settings,
             languages=languages,
             slots=slots,
-            node_id=self._node_id,
-            token=self._token,
+            node_id=self.node_id,
+            token=self.token,
             signals=True,
         )
 
     async def real(self, setup: "Setup") -> None:
         from dragoman.engines import Missing
-        from dragoman.engines.catalog import opened
+        from dragoman.engines.catalog import open_engines
 
         try:
-            async with opened(setup) as engines:
-                self.say(_introduction(setup, engines))
+            async with open_engines(setup) as engines:
+                if not self.quiet:
+                    output.error(_introduction(setup, engines))
                 await self._node(setup, engines).run(signals=True)
         except Missing as missing:
-            raise Failure(f"{missing.what}. What helps: {missing.remedy}", 1) from None
+            raise Failure(f"{missing.what}. To fix it: {missing.remedy}") from None
 
-    def _node(self, setup: "Setup", engines: "Opened") -> "Node":
+    def _node(self, setup: "Setup", engines: "OpenEngines") -> "Node":
         from dragoman.node import Capabilities, Node
 
-        hears, writes, speaks = map(sorted, engines.served)
-        return Node(
-            self._urls,
-            engines.pipeline,
-            Capabilities(hears, writes, speaks, setup.slots, services=engines.services),
-            node_id=self._node_id,
-            token=self._token,
-        )
+        asr, semantic, tts = map(sorted, engines.served)
+        capabilities = Capabilities(asr, semantic, tts, setup.slots, services=engines.services)
+        return Node(self.urls, engines.pipeline, capabilities, node_id=self.node_id, token=self.token)
 
 
-def _introduction(setup: "Setup", engines: "Opened") -> str:
-    """Which way it goes, by whom, and how good that is."""
-    hears, writes, _ = map(sorted, engines.served)
+def _introduction(setup: "Setup", engines: "OpenEngines") -> str:
+    """The languages, the engines and the quality of the node."""
+    sources, targets, _ = map(sorted, engines.served)
     steps = [setup.recognise.engine, setup.translate.engine, setup.synthesise.engine]
     by = " → ".join(steps) if engines.pipeline.has_voice else f"{' → '.join(steps[:2])}, text only"
-    return f"{', '.join(hears)} → {', '.join(writes)} by {by}. Know that {'; '.join(engines.remarks)}."
+    return f"{', '.join(sources)} → {', '.join(targets)} with {by}. Note: {'; '.join(engines.remarks)}."
+
+
+# -- reading the options -------------------------------------------------------------------------
+
+
+def _sim_settings(
+    delay_ms: float,
+    jitter_ms: float,
+    failure: float,
+    empty: float,
+    silence: float,
+    die_after: int | None,
+    seed: int | None,
+) -> "SimSettings":
+    from dragoman.node import SimSettings
+
+    try:
+        return SimSettings(delay_ms, jitter_ms, failure, empty, silence, die_after, seed=seed)
+    except ValueError as error:
+        raise Failure(f"{error}.".capitalize(), USAGE) from None
 
 
 def _chosen(engine: str, names: tuple[str | None, ...]) -> list[str]:
+    """The engines of the three steps: those that are named, and the preset's for the others."""
     from dragoman.engines.catalog import PRESETS, RECOGNISERS, SYNTHESISERS, TRANSLATORS
 
     if engine not in PRESETS:
-        raise Failure(f"There is no engine {engine!r}; there are: {', '.join([SIM, *PRESETS])}.", USAGE)
+        raise Failure(f"--engine {engine!r} is unknown. Choose one of: {', '.join([SIM, *PRESETS])}.", USAGE)
     chosen = [name or preset for name, preset in zip(names, PRESETS[engine], strict=True)]
-    there = (RECOGNISERS, TRANSLATORS, SYNTHESISERS)
-    for step, known, name in zip(STEPS, there, chosen, strict=True):
+    for step, known, name in zip(STEPS, (RECOGNISERS, TRANSLATORS, SYNTHESISERS), chosen, strict=True):
         if name not in known:
-            raise Failure(f"--{step} {name!r} is not there; there are: {', '.join(known)}.", USAGE)
+            raise Failure(f"--{step} {name!r} is unknown. Choose one of: {', '.join(known)}.", USAGE)
     return chosen
 
 
@@ -219,7 +252,7 @@ def _step(step: str, engine: str, url: str | None, model: str, voice: str, strea
 
     if engine == "openai":
         url = url or os.environ.get("OPENAI_BASE_URL")
-    key = os.environ.get(f"{step.upper()}_API_KEY") or os.environ.get(KEYS.get(engine, ""), "")
+    key = os.environ.get(f"{step.upper()}_API_KEY") or os.environ.get(API_KEY_VARIABLES.get(engine, ""), "")
     return Step(engine, url or "", model, voice, key, stream)
 
 
@@ -227,28 +260,20 @@ def _setup(steps: "list[Step]", slots: int | None, languages: list[str] | None, 
     from dragoman.engines.catalog import Setup
 
     if slots is None:
-        here = any(step.engine == "pocketsphinx" for step in steps)
-        slots = min(os.cpu_count() or 1, SLOTS) if here else SLOTS
+        recognises_here = any(step.engine == "pocketsphinx" for step in steps)
+        slots = min(os.cpu_count() or 1, SLOTS) if recognises_here else SLOTS
     return Setup(steps[0], steps[1], steps[2], slots, frozenset(languages or ()), job_s)
 
 
-def _spoken(languages: str | None) -> list[str] | None:
+def _language_codes(languages: str | None) -> list[str] | None:
     if languages is None:
         return None
-    spoken = [language.strip() for language in languages.split(",") if language.strip()]
-    if not spoken:
-        raise Failure("--languages names none: write them with commas, as in en,es,zh.", USAGE)
-    return spoken
+    codes = [language.strip() for language in languages.split(",") if language.strip()]
+    if not codes:
+        raise Failure("--languages is empty. Separate languages with commas, as in en,es,zh.", USAGE)
+    return codes
 
 
 def _checked(url: str) -> str:
-    from urllib.parse import urlsplit
-
-    try:
-        parts = urlsplit(url)
-        right = parts.scheme in ("ws", "wss") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        right = False
-    if not right:
-        raise Failure(f"--url {url!r} is not an address like {DEFAULT_URL}.", USAGE)
+    parse(url, {"ws": "ws", "wss": "wss"}, DEFAULT_URL)
     return url

@@ -1,9 +1,12 @@
-"""All output of commands goes through here, because much of it holds text of strangers: names of nodes, messages,
-reasons of failures. None of it reaches the terminal as control characters (`dragoman.visible`), and none of it is taken
-for markup of `rich`. A test sees that no other module of this folder writes to standard output or error.
+"""The output of all commands, and `Failure`, which ends a command with a sentence.
+
+Much of the output contains text from others: names of nodes, messages, reasons of failures. This module escapes control
+characters in it (`dragoman.visible`) and keeps `rich` from reading it as markup. A test checks that no other module of
+this folder writes to standard output or standard error.
 """
 
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -16,21 +19,33 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 PIPE_WIDTH = 120
+USAGE = 2
+
+
+class Failure(Exception):
+    """Ends a command with one sentence on standard error.
+
+    Exit status 1 means that the command failed, `USAGE` that it was called wrongly.
+    """
+
+    def __init__(self, sentence: str, exit_code: int = 1) -> None:
+        super().__init__(sentence)
+        self.exit_code = exit_code
 
 
 def line(text: object = "") -> None:
-    """One line to standard output; a line feed inside it is shown as an escape."""
+    """Print one line; a line feed in it is escaped."""
     typer.echo(visible(text))
 
 
 def columns(*cells: str) -> None:
-    """One line to standard output, at once; its cells are separated by tabs, and none of them holds one."""
+    """Print one line of tab-separated cells and flush it; a tab in a cell is escaped."""
     typer.echo("\t".join(map(visible, cells)))
     sys.stdout.flush()
 
 
 def block(text: str, end: str = "\n") -> None:
-    """Text of several lines to standard output. Parts of it that others wrote have been made `visible` before."""
+    """Print text of several lines. The caller has made text from others `visible`."""
     typer.echo(visible_lines(text) + end, nl=False)
 
 
@@ -39,30 +54,35 @@ def as_json(value: object, indent: int | None = None) -> None:
 
 
 def error(text: object) -> None:
-    """To standard error, line feeds kept."""
+    """Print text of one or several lines to standard error."""
     typer.echo(visible_lines(text), err=True)
 
 
 def note(sentence: object) -> None:
-    """A sentence about what happens, to standard error."""
+    """Print a sentence to standard error, after the name of the program."""
     error(f"dragoman: {sentence}")
 
 
 def server_text(text: str) -> None:
-    """Text of several lines of a command that serves: it never waits for the reader of standard output."""
+    """Print text of several lines without ever blocking a server on a slow reader of standard output."""
     from dragoman import logs
 
     logs.say(visible_lines(text))
 
 
 def paint(text: str) -> None:
-    """To the terminal as it is: for a screen that makes its control characters itself and others' text visible."""
+    """Write to the terminal unchanged, for a screen that writes control characters itself."""
     sys.stdout.write(text)
     sys.stdout.flush()
 
 
+def discard() -> None:
+    """Drop further output: the reader has closed the pipe, and Python would report that again when it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def console(*, stderr: bool = False, pipe_width: int = PIPE_WIDTH) -> "Console":
-    """A console of `rich` that takes every string for data: no markup, no emoji codes, control characters visible."""
+    """A console of `rich` that treats every string as data: no markup, no emoji codes, control characters escaped."""
     from rich.console import Console
 
     class Safe(Console):
@@ -70,12 +90,12 @@ def console(*, stderr: bool = False, pipe_width: int = PIPE_WIDTH) -> "Console":
             return super().render_str(visible_lines(text), **options)
 
     options: dict[str, Any] = {"stderr": stderr, "highlight": False, "markup": False, "emoji": False}
-    made = Safe(**options)
-    return made if made.is_terminal else Safe(width=pipe_width, **options)
+    console = Safe(**options)
+    return console if console.is_terminal else Safe(width=pipe_width, **options)
 
 
 def styled(*parts: tuple[object, str]) -> "Text":
-    """Text for a console, each part in its style; what others wrote is made visible."""
+    """Text for a console, each part in its style, control characters escaped."""
     from rich.text import Text
 
     return Text.assemble(*((visible(text), style) for text, style in parts))

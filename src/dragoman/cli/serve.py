@@ -49,7 +49,7 @@ def serve(
     If no Redis is configured, it runs a private one with its data in embedded.data_dir.
     """
     from dragoman import logs  # first: see its docstring
-    from dragoman.cli.secrets import check_secrets
+    from dragoman.cli.token import check_secrets
     from dragoman.supervisor import run
 
     flags = {"server.host": host, "server.port": port, "server.workers": workers}

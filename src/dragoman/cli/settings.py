@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dragoman.cli.failure import USAGE, Failure
+from dragoman.cli.output import USAGE, Failure
 
 if TYPE_CHECKING:  # loading the configuration costs more than showing a help text
     from dragoman.config import Loaded

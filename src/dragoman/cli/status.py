@@ -1,7 +1,7 @@
-"""`dragoman status`: the cluster in one look, or watched.
+"""`dragoman status`: the instances and nodes of the cluster, once or continuously.
 
-Made for 80 columns: instances are numbered and nodes point to the number, what is the same everywhere is said once
-above, and a name that is too long goes on in the next line instead of being cut.
+The tables fit into 80 columns: nodes name their instance by its number, the headline holds what all instances have in
+common, and long names wrap.
 """
 
 import json
@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dragoman.cli import output
-from dragoman.cli.api import Api, Token, Url
-from dragoman.cli.failure import Failure
-from dragoman.cli.settings import ConfigFile, Overrides, settings
+from dragoman.cli.api import Api, AsJson, with_api
+from dragoman.cli.output import Failure
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -21,66 +20,62 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 CLUSTER = "/api/v1/cluster"
-LOOK_S = 1.0
+POLL_S = 1.0
 SHOWN_NODES = 40
-STILL = " Still looking; Ctrl-C ends."
+RETRYING = " Retrying every second; Ctrl-C ends."
 SHOWN_LANGUAGES = 8
 
 
+@with_api
 def status(
-    ctx: typer.Context,
-    config: ConfigFile = None,
-    override: Overrides = None,
-    url: Url = None,
-    token: Token = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Keep looking, once a second, until Ctrl-C.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what the API answers.")] = False,
+    api: Api,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh once a second until Ctrl-C.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show instances, durability, inboxes and nodes."""
-    api = Api(settings(ctx, config, override).config, url, token)
-    told = api.get(CLUSTER)
+    cluster = api.get(CLUSTER)
     if as_json and not watch:
-        output.as_json(told, indent=2)
+        output.as_json(cluster, indent=2)
     elif as_json:
         _watch_json(api)
     elif watch:
-        _watch(api, told)
+        _watch(api, cluster)
     else:
-        output.console().print(picture(told))
+        output.console().print(tables(cluster))
 
 
-def _watch(api: Api, told: dict[str, Any]) -> None:
-    """Until Ctrl-C. A server that goes away is waited for: whoever watches a restart wants to see its end."""
+def _watch(api: Api, cluster: dict[str, Any]) -> None:
+    """Refresh until Ctrl-C, also while the server is away, so that an operator can watch a restart."""
     from rich.console import Group
     from rich.live import Live
 
     try:
-        with Live(picture(told), console=output.console(), auto_refresh=False) as live:
+        with Live(tables(cluster), console=output.console(), auto_refresh=False) as live:
             while True:
-                time.sleep(LOOK_S)
+                time.sleep(POLL_S)
                 try:
-                    told = api.get(CLUSTER)
-                    live.update(picture(told), refresh=True)
+                    cluster = api.get(CLUSTER)
+                    live.update(tables(cluster), refresh=True)
                 except Failure as failure:
-                    live.update(Group(picture(told), output.styled((failure, "red"), (STILL, ""))), refresh=True)
+                    live.update(Group(tables(cluster), output.styled((failure, "red"), (RETRYING, ""))), refresh=True)
     except KeyboardInterrupt:
         pass
 
 
 def _watch_json(api: Api) -> None:
-    """One line a look, for programs."""
+    """Print one line of JSON a second, for programs."""
     try:
         while True:
             output.line(json.dumps(api.get(CLUSTER)))
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
     except KeyboardInterrupt:
         pass
 
 
-# -- the picture ---------------------------------------------------------------------------------
+# -- the tables ----------------------------------------------------------------------------------
 
 
-def picture(cluster: dict[str, Any]) -> "Group":
+def tables(cluster: dict[str, Any]) -> "Group":
     from rich.console import Group
 
     try:
@@ -95,7 +90,9 @@ def picture(cluster: dict[str, Any]) -> "Group":
         if letters := sum(cluster["dead_letters"].values()):
             parts += ["", output.styled((_many(letters, "dead letter"), "red"), (": see dragoman dlq list", ""))]
     except (KeyError, TypeError, AttributeError):
-        raise Failure("What answers there is not Dragoman, or one of another release. Try --url or --json.") from None
+        raise Failure(
+            "The answer is not from Dragoman, or from another release of it. Check --url, or use --json."
+        ) from None
     return Group(*parts)
 
 
@@ -132,19 +129,19 @@ def _nodes(nodes: list[dict[str, Any]], numbers: dict[str, int], now_ms: int) ->
         at = f"#{numbers[row['instance']]}" if row["instance"] in numbers else str(row["instance"])
         slots = f"{row['reserved']}/{row['slots']}"
         states = ["draining"] if row["draining"] else []
-        marks = [(f" ({state})", "yellow") for state in states + _cools(row, now_ms)]
+        marks = [(f" ({state})", "yellow") for state in states + _pauses(row, now_ms)]
         table.add_row(output.styled((row["node_id"], ""), *marks), at, slots, _languages(row), _ready(row["ready"]))
     return table
 
 
 def _ready(services: list[str] | None) -> "Text":
     if services is None:
-        return output.styled(("not told", ""))
+        return output.styled(("unknown", ""))
     return output.styled((", ".join(services), "") if services else ("nothing", "red"))
 
 
-def _cools(row: dict[str, Any], now_ms: int) -> list[str]:
-    """What the node is not asked for now; a server of an earlier release does not say."""
+def _pauses(row: dict[str, Any], now_ms: int) -> list[str]:
+    """The pauses of the node and of its services; a server of an earlier release does not report them."""
     services = {name: until - now_ms for name, until in (row.get("cooling_until_ms") or {}).items()}
     names = {name: "cooling down" if name == "*" else f"{name} cooling down" for name in services}
     states = [f"{names[name]}, {_seconds(left_ms)}" for name, left_ms in services.items() if left_ms > 0]
@@ -174,7 +171,7 @@ def _few(languages: list[str]) -> str:
 
 
 def _table(*columns: str) -> "Table":
-    """Columns that end in > are numbers."""
+    """A table; a column whose name ends in > is aligned to the right."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")

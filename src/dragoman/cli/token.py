@@ -1,22 +1,22 @@
-"""`dragoman token`: makes credentials of clients, nodes and operators, each a class of its own, and revokes them.
+"""`dragoman token`: creates and revokes tokens of clients, nodes and operators.
 
-The token alone goes to standard output, so that it can be put where it belongs; what there is to say about it goes to
-standard error. The secret comes from the configuration, its environment or a file, never from the command line.
+Standard output holds the token alone, so that a shell can assign it; the explanation goes to standard error. The secret
+comes from the configuration, the environment or a file, never from the command line, which every user of the machine
+can read.
 """
 
 import re
 import sys
 import time
 from pathlib import Path
+from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Annotated, Any, Final
-from urllib.parse import quote
 
 import typer
 
 from dragoman.cli import output
-from dragoman.cli.api import Api, Token, Url
-from dragoman.cli.failure import USAGE, Failure
-from dragoman.cli.secrets import made, signing_secret
+from dragoman.cli.api import Api, AsJson, segment, with_api
+from dragoman.cli.output import USAGE, Failure
 from dragoman.cli.settings import ConfigFile, Overrides, settings
 
 if TYPE_CHECKING:
@@ -24,18 +24,21 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Make credentials of clients, nodes and operators, and revoke them. A token of one class is refused wherever "
-    "another class is asked for.",
+    help="Create and revoke tokens of clients, nodes and operators. A token of one class is refused where another "
+    "class is required.",
 )
 
 UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-MOST_S: Final = 3650 * 86_400
+MAX_LIFETIME_S: Final = 3650 * 86_400
+JTI_BYTES: Final = 12  # of the id that revokes a token
 _LIFETIME = re.compile(r"([0-9]{1,9})([smhd])")
 
 Lifetime = Annotated[
-    str, typer.Option("--lifetime", metavar="TIME", help="How long it is valid: a number and s, m, h or d.")
+    str, typer.Option("--lifetime", metavar="TIME", help="How long the token is valid: a number and s, m, h or d.")
 ]
-Tenant = Annotated[str, typer.Option("--tenant", metavar="NAME", help="On whose behalf.", show_default="default")]
+Tenant = Annotated[
+    str, typer.Option("--tenant", metavar="NAME", help="The tenant that the token belongs to.", show_default="default")
+]
 SecretFile = Annotated[
     Path | None,
     typer.Option(
@@ -49,7 +52,7 @@ Development = Annotated[
     bool,
     typer.Option(
         "--insecure-development-secret",
-        help="Where no secret is set: sign with the one that everybody knows.",
+        help="If no secret is set, sign with the publicly known development secret.",
     ),
 ]
 
@@ -58,7 +61,10 @@ Development = Annotated[
 def client(
     ctx: typer.Context,
     subject: Annotated[
-        str, typer.Option("--subject", metavar="NAME", help="Who it is: sessions belong to it.", show_default=False)
+        str,
+        typer.Option(
+            "--subject", metavar="NAME", help="Name of the client; its sessions belong to it.", show_default=False
+        ),
     ] = "",
     user_id: Annotated[
         int | None,
@@ -66,8 +72,8 @@ def client(
             "--user-id",
             min=1,
             metavar="N",
-            help="Of a user of chat, instead: opens chat, and speech with security.chat_tokens_for_speech. Over "
-            "as soon as that user logs in with a password.",
+            help="Id of a chat user, instead of --subject. The token opens chat, and speech if "
+            "security.chat_tokens_for_speech is set. It is invalid as soon as that user logs in with a password.",
             show_default=False,
         ),
     ] = None,
@@ -75,7 +81,7 @@ def client(
         bool,
         typer.Option(
             "--gateway",
-            help="Of an API gateway, which speaks for many: its sessions outlive their connections, and it may have "
+            help="For an API gateway, which has many clients: its sessions outlive their connections, and it may open "
             "more of them.",
         ),
     ] = False,
@@ -86,27 +92,29 @@ def client(
     config: ConfigFile = None,
     override: Overrides = None,
 ) -> None:
-    """Make a token for who speaks, or with --user-id for a user of chat.
+    """Create a token for a speech client, or with --user-id for a chat user.
 
-    For example: DRAGOMAN_CLIENT_TOKEN=$(dragoman token client --subject ann) dragoman say speech.wav
+    Example: DRAGOMAN_CLIENT_TOKEN=$(dragoman token client --subject ann) dragoman say speech.wav
     """
     if bool(subject) == (user_id is not None):
-        raise Failure("Who is it for? Give either --subject NAME or --user-id N.", USAGE)
+        raise Failure("Give either --subject NAME or --user-id N.", USAGE)
     if user_id is not None and tenant:
-        raise Failure("--tenant does not go with --user-id: users of chat belong to no tenant yet.", USAGE)
+        raise Failure("--tenant cannot be combined with --user-id: chat users belong to no tenant.", USAGE)
     if user_id is not None and gateway:
-        raise Failure("--gateway does not go with --user-id: a user of chat speaks for nobody else.", USAGE)
-    mint = _Mint(settings(ctx, config, override).config, secret_file, insecure_development_secret, lifetime)
+        raise Failure("--gateway cannot be combined with --user-id: a chat user is not a gateway.", USAGE)
+    issuer = _Issuer(settings(ctx, config, override).config, secret_file, insecure_development_secret, lifetime)
     if user_id is not None:
-        mint.chat(user_id)
+        issuer.chat(user_id)
     else:
-        mint.tell("client", subject, tenant, gateway=gateway)
+        issuer.principal("client", subject, tenant, gateway=gateway)
 
 
 @app.command()
 def node(
     ctx: typer.Context,
-    node_id: Annotated[str, typer.Option("--node-id", metavar="ID", help="The node it is bound to; it gets this id.")],
+    node_id: Annotated[
+        str, typer.Option("--node-id", metavar="ID", help="Id of the node; the token is valid for this id only.")
+    ],
     tenant: Tenant = "",
     lifetime: Lifetime = "30d",
     secret_file: SecretFile = None,
@@ -114,18 +122,20 @@ def node(
     config: ConfigFile = None,
     override: Overrides = None,
 ) -> None:
-    """Make a token for one node; whoever has it can be that node and no other.
+    """Create a token for one node.
 
-    For example: DRAGOMAN_NODE_TOKEN=$(dragoman token node --node-id gpu-1) dragoman node --node-id gpu-1
+    Example: DRAGOMAN_NODE_TOKEN=$(dragoman token node --node-id gpu-1) dragoman node --node-id gpu-1
     """
-    mint = _Mint(settings(ctx, config, override).config, secret_file, insecure_development_secret, lifetime)
-    mint.tell("node", node_id, tenant)
+    issuer = _Issuer(settings(ctx, config, override).config, secret_file, insecure_development_secret, lifetime)
+    issuer.principal("node", node_id, tenant)
 
 
 @app.command()
 def operator(
     ctx: typer.Context,
-    subject: Annotated[str, typer.Option("--subject", metavar="NAME", help="Who it is: so the audit names them.")],
+    subject: Annotated[
+        str, typer.Option("--subject", metavar="NAME", help="Name of the operator, as the audit shows it.")
+    ],
     tenant: Tenant = "",
     lifetime: Lifetime = "8h",
     secret_file: SecretFile = None,
@@ -133,28 +143,29 @@ def operator(
     config: ConfigFile = None,
     override: Overrides = None,
 ) -> None:
-    """Make a token for an operator: console, API, metrics, dead letters, switches.
+    """Create a token for an operator: console, API, metrics, dead letters, switches.
 
-    For example: export DRAGOMAN_OPERATOR_TOKEN=$(dragoman token operator --subject olga)
+    Example: export DRAGOMAN_OPERATOR_TOKEN=$(dragoman token operator --subject olga)
     """
-    mint = _Mint(settings(ctx, config, override).config, secret_file, insecure_development_secret, lifetime)
-    mint.tell("operator", subject, tenant)
+    issuer = _Issuer(settings(ctx, config, override).config, secret_file, insecure_development_secret, lifetime)
+    issuer.principal("operator", subject, tenant)
 
 
 @app.command()
+@with_api
 def revoke(
-    ctx: typer.Context,
+    api: Api,
     revoked: Annotated[
         str,
-        typer.Argument(metavar="[TOKEN]", help="The token; - reads it from standard input.", show_default=False),
+        typer.Argument(metavar="[TOKEN]", help="The token, or - to read it from standard input.", show_default=False),
     ] = "",
     principal: Annotated[
         str,
         typer.Option(
             "--principal",
             metavar="NAME",
-            help="All tokens of a principal, also later ones, until it is allowed again: client:NAME, node:ID, "
-            "operator:NAME (with TENANT/ before the name if it is not of the tenant default), chat:LOGIN or user:ID.",
+            help="All tokens of a principal, including later ones, until it is allowed again: client:NAME, node:ID, "
+            "operator:NAME (with TENANT/ before the name, except for the tenant default), chat:LOGIN or user:ID.",
             show_default=False,
         ),
     ] = "",
@@ -166,63 +177,53 @@ def revoke(
         typer.Option(
             "--lifetime",
             metavar="TIME",
-            help="With --jti: how long the token is valid at most. The revocation is kept for so long; without, until "
-            "it is allowed again.",
+            help="With --jti: how long to keep the revocation, at least as long as the token is valid. Without it, "
+            "until it is allowed again.",
             show_default=False,
         ),
     ] = "",
-    config: ConfigFile = None,
-    override: Overrides = None,
-    url: Url = None,
-    token: Token = None,
 ) -> None:
-    """Revoke one token, or all tokens of a principal, at all instances.
+    """Revoke one token, or all tokens of a principal, on all instances.
 
-    Open connections with that token, or of that principal, are closed within a second, and it is refused from now on.
-    The sessions of a revoked principal end.
+    Open connections with that token or of that principal are closed within a second, and new ones are refused. The
+    sessions of a revoked principal end.
 
-    For example: dragoman token revoke --principal node:gpu-1
+    Example: dragoman token revoke --principal node:gpu-1
     """
     if sum(map(bool, (revoked, principal, jti))) != 1:
-        raise Failure("What is to be revoked? Give a TOKEN, --principal NAME or --jti ID.", USAGE)
+        raise Failure("Give one of TOKEN, --principal NAME and --jti ID.", USAGE)
     if lifetime and not jti:
-        raise Failure("--lifetime goes with --jti: a token says itself how long it is valid.", USAGE)
+        raise Failure("--lifetime is only valid with --jti: a token contains its own expiry.", USAGE)
     body: dict[str, object] = {"jti": jti, "ttl_s": seconds(lifetime) if lifetime else 0}
     if revoked:
         body = {"token": sys.stdin.readline().strip() if revoked == "-" else revoked}
     elif principal:
         body = {"principal": principal}
-    answer = Api(settings(ctx, config, override).config, url, token).post("/api/v1/revocations", body)
+    answer = api.post("/api/v1/revocations", body)
     output.line(f"{answer['name']} is revoked {_until(answer['until_ms'])}.")
 
 
 @app.command()
+@with_api
 def allow(
-    ctx: typer.Context,
+    api: Api,
     name: Annotated[str, typer.Argument(help="As `dragoman token revoked` prints it.", metavar="NAME")],
-    config: ConfigFile = None,
-    override: Overrides = None,
-    url: Url = None,
-    token: Token = None,
 ) -> None:
-    """Take back a revocation: the token, or the tokens of the principal, are accepted again until they expire."""
-    Api(settings(ctx, config, override).config, url, token).delete(f"/api/v1/revocations/{quote(name, safe='')}")
+    """Undo a revocation: the token, or the tokens of the principal, are accepted again until they expire."""
+    api.delete(f"/api/v1/revocations/{segment(name)}")
     output.line(f"{name} is allowed again.")
 
 
 @app.command("revoked")
+@with_api
 def list_revoked(
-    ctx: typer.Context,
-    config: ConfigFile = None,
-    override: Overrides = None,
-    url: Url = None,
-    token: Token = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    api: Api,
+    as_json: AsJson = False,
 ) -> None:
-    """List the tokens and principals that are revoked."""
-    api, rows, after = Api(settings(ctx, config, override).config, url, token), list[dict[str, Any]](), ""
+    """List the revoked tokens and principals."""
+    rows, after = list[dict[str, Any]](), ""
     while not rows or after:
-        page = api.get(f"/api/v1/revocations?count=200&after={quote(after, safe='')}")
+        page = api.get(f"/api/v1/revocations?count=200&after={segment(after)}")
         rows, after = rows + page["entries"], page["next"]
         if not rows:
             break
@@ -244,22 +245,24 @@ def _time(ms: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1000))
 
 
-class _Mint:
+class _Issuer:
+    """Creates tokens with one secret and lifetime, and prints them."""
+
     def __init__(self, config: "Config", file: Path | None, development: bool, lifetime: str) -> None:
         self._config, self._lifetime_s = config, seconds(lifetime)
         self._secret = _secret(config, file, development)
 
-    def tell(self, kind: str, subject: str, tenant: str, *, gateway: bool = False) -> None:
+    def principal(self, kind: str, subject: str, tenant: str, *, gateway: bool = False) -> None:
         from dragoman.gateway.authentication import MAX_SUBJECT, NODE_ID, TENANT
 
         if kind == "node" and not NODE_ID.fullmatch(subject):
-            raise Failure("A node id takes 1 to 64 letters, digits or any of . _ -", USAGE)
+            raise Failure("--node-id must be 1 to 64 letters, digits or any of . _ -", USAGE)
         if tenant and not TENANT.fullmatch(tenant):
-            raise Failure(f"--tenant {tenant!r} is not a name: 1 to 64 letters, digits or any of . _ : -", USAGE)
+            raise Failure(f"--tenant {tenant!r} must be 1 to 64 letters, digits or any of . _ : -", USAGE)
         if not subject.strip() or not subject.isprintable() or len(subject) > MAX_SUBJECT:
-            raise Failure(f"Whose token it is takes 1 to {MAX_SUBJECT} printable characters.", USAGE)
+            raise Failure(f"The name must be 1 to {MAX_SUBJECT} printable characters.", USAGE)
         self._print(
-            made(self._config, kind, subject, self._lifetime_s, tenant, self._secret, gateway=gateway),
+            signed_token(self._config, kind, subject, self._lifetime_s, tenant, self._secret, gateway=gateway),
             f"{'gateway' if gateway else kind} {subject!r} of tenant {tenant or 'default'!r}",
         )
 
@@ -268,13 +271,15 @@ class _Mint:
         from dragoman.services.chat.tokens import Tokens
 
         if user_id > MAX_ID:
-            raise Failure(f"--user-id is not above {MAX_ID}.", USAGE)
+            raise Failure(f"--user-id must not be above {MAX_ID}.", USAGE)
         tokens = Tokens((self._secret,), self._config.chat.issuer, self._lifetime_s, self._lifetime_s)
-        self._print(tokens.access(user_id, 0, time.time()), f"user {user_id} of chat")
+        self._print(tokens.access(user_id, 0, time.time()), f"chat user {user_id}")
 
-    def _print(self, token: str, whose: str) -> None:
+    def _print(self, token: str, principal: str) -> None:
         ends = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() + self._lifetime_s))
-        output.error(f"A token for {whose}, valid until {ends}. Whoever has it is taken for them.")
+        output.error(
+            f"Token for {principal}, valid until {ends}. Keep it secret: whoever has it acts as this principal."
+        )
         output.line(token)
 
 
@@ -284,25 +289,74 @@ def _secret(config: "Config", file: Path | None, development: bool) -> str:
     secret = signing_secret(config, file)
     if not secret and not development:
         raise Failure(
-            "No secret is set, so there is nothing to sign with. On this machine alone no token is needed; "
-            "where others can reach Dragoman, set security.secret_file, or DRAGOMAN_SECURITY__SECRET to what "
-            "`openssl rand -hex 32` prints.",
+            "No secret is set, so a token cannot be signed. A server for this machine alone needs no tokens. Otherwise "
+            "set security.secret_file, or set DRAGOMAN_SECURITY__SECRET to the output of `openssl rand -hex 32`.",
             USAGE,
         )
     if secret == DEVELOPMENT_SECRET and not development:
         raise Failure(
-            "The secret is the development secret, with which everybody can make tokens: set another, or, to try "
-            "things on this machine alone, say --insecure-development-secret.",
+            "The secret is the publicly known development secret. Set another one, or give "
+            "--insecure-development-secret if only this machine can reach the server.",
             USAGE,
         )
     if secret and development and secret != DEVELOPMENT_SECRET:
-        raise Failure("A secret is set: --insecure-development-secret is for where none is.", USAGE)
+        raise Failure("A secret is set. Leave out --insecure-development-secret.", USAGE)
     return secret or DEVELOPMENT_SECRET
 
 
 def seconds(lifetime: str) -> int:
     found = _LIFETIME.fullmatch(lifetime.strip())
     seconds = int(found[1]) * UNITS_S[found[2]] if found is not None else 0
-    if not 1 <= seconds <= MOST_S:
+    if not 1 <= seconds <= MAX_LIFETIME_S:
         raise Failure(f"--lifetime {lifetime!r} is not a time like 90s, 15m, 8h or 30d, of at most 3650d.", USAGE)
     return seconds
+
+
+# -- secrets and signing
+
+
+def check_secrets(config: "Config") -> None:
+    """End the command before the server listens if the file of secrets cannot be used."""
+    from dragoman.config.secrets import BadSecrets, secrets_of
+
+    try:
+        secrets_of(config)
+    except BadSecrets as error:
+        raise Failure(str(error), USAGE) from None
+
+
+def signing_secret(config: "Config", file: Path | None = None) -> str:
+    """The secret that signs: the first one of `file`, or the configured one; "" if none is set."""
+    from dragoman.config.secrets import BadSecrets, read_secrets, secrets_of
+
+    try:
+        found = read_secrets(file) if file is not None else secrets_of(config)
+    except BadSecrets as error:
+        # The file of an option is not the one of the setting.
+        sentence = str(error).removeprefix("security.secret_file ") if file is not None else str(error)
+        raise Failure(sentence, USAGE) from None
+    return found[0] if found else ""
+
+
+def signed_token(
+    config: "Config",
+    kind: str,
+    subject: str,
+    lifetime_s: float,
+    tenant: str = "",
+    secret: str = "",
+    *,
+    gateway: bool = False,
+) -> str:
+    """A token of `kind`, signed with `secret` or with the configured secret."""
+    import jwt
+
+    now = int(time.time())
+    claims: dict[str, object] = {"iss": config.security.issuer, "typ": kind, "sub": subject, "iat": now}
+    claims["exp"] = now + int(lifetime_s)
+    claims["jti"] = token_urlsafe(JTI_BYTES)
+    if tenant:
+        claims["tenant"] = tenant
+    if gateway:
+        claims["gateway"] = True
+    return jwt.encode(claims, secret or signing_secret(config), algorithm="HS256")

@@ -1,7 +1,7 @@
-"""The engines by name, and how three of them become a pipeline.
+"""The engines by name, and the pipeline of three of them.
 
-`Setup` is the choice of the operator. `opened` finds out whether everything is installed and which languages the three
-serve together; at the end of its block it closes them.
+`Setup` is the operator's choice. `open_engines` opens its three engines, checks that everything is installed, finds the
+languages that they serve together, and closes them at the end of its block.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -24,7 +24,7 @@ from dragoman.protocol.node import InstalledService
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One of the three steps: its engine and the engine's settings. Empty: the engine's default."""
+    """One of the three steps: its engine and the settings of the engine. An empty setting is the engine's default."""
 
     engine: str
     url: str = ""
@@ -36,6 +36,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
+    """The three steps, and the settings of the node."""
+
     recognise: Step
     translate: Step
     synthesise: Step
@@ -69,7 +71,9 @@ SYNTHESISERS: Mapping[str, Callable[[Step], Synthesiser | None]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenEngines:
+    """The pipeline, the languages that it serves, its services for the registration, and remarks on its quality."""
+
     pipeline: Pipeline
     served: Served
     services: tuple[InstalledService, ...]
@@ -77,7 +81,7 @@ class Opened:
 
 
 @asynccontextmanager
-async def opened(setup: Setup) -> AsyncIterator[Opened]:
+async def open_engines(setup: Setup) -> AsyncIterator[OpenEngines]:
     """Open the three engines. Raises Missing."""
     recogniser = RECOGNISERS[setup.recognise.engine](setup.recognise, setup.slots)
     translator = TRANSLATORS[setup.translate.engine](setup.translate)
@@ -85,15 +89,15 @@ async def opened(setup: Setup) -> AsyncIterator[Opened]:
     kinds: dict[str, Engine] = {"asr": recogniser, "nmt": translator, "semantic": translator}
     if synthesiser is not None:
         kinds["tts"] = synthesiser
-    async with AsyncExitStack() as open_ones:
-        # The recogniser last: what is missing is then known before its model is loaded.
-        await _open(dict.fromkeys(reversed(kinds.values())), open_ones)
+    async with AsyncExitStack() as stack:
+        # The recogniser last: if another engine is missing, its model need not be loaded.
+        await _open(dict.fromkeys(reversed(kinds.values())), stack)
         voices = synthesiser.languages if synthesiser is not None else frozenset[str]()
         languages = served(recogniser.languages, translator.pairs, voices, setup.languages)
         if not languages.asr:
             raise Missing(
                 f"{translator.name} translates no language that {recogniser.name} recognises",
-                "choose others, or --languages",
+                "choose other engines or other --languages",
             )
         pipeline = Pipeline(
             recogniser.recognise,
@@ -105,15 +109,17 @@ async def opened(setup: Setup) -> AsyncIterator[Opened]:
             threads=setup.slots + 1,
         )
         services = tuple(InstalledService(f"{one.name}-{kind}", kind, "cpu", "running") for kind, one in kinds.items())
-        yield Opened(pipeline, languages, services, tuple(dict.fromkeys(engine.remark for engine in kinds.values())))
+        yield OpenEngines(
+            pipeline, languages, services, tuple(dict.fromkeys(engine.remark for engine in kinds.values()))
+        )
 
 
 async def local_lacks() -> Missing | None:
-    """What is not installed for `--engine local`; checked without loading a model."""
+    """What `--engine local` needs and is not installed. Loads no model."""
     apertium = Apertium()
-    async with AsyncExitStack() as open_ones:
+    async with AsyncExitStack() as stack:
         try:
-            await _open((Espeak(), apertium), open_ones)
+            await _open((Espeak(), apertium), stack)
             need_module("pocketsphinx")
         except Missing as missing:
             return missing
@@ -122,7 +128,7 @@ async def local_lacks() -> Missing | None:
     return None
 
 
-async def _open(engines: Iterable[Engine], open_ones: AsyncExitStack) -> None:
+async def _open(engines: Iterable[Engine], stack: AsyncExitStack) -> None:
     missing: list[Missing] = []
     try:
         need_module("av")
@@ -131,12 +137,12 @@ async def _open(engines: Iterable[Engine], open_ones: AsyncExitStack) -> None:
     for engine in engines:
         try:
             await engine.open()
-            open_ones.push_async_callback(engine.close)
+            stack.push_async_callback(engine.close)
         except Missing as error:
             missing.append(error)
         except EngineFailed as error:
             missing.append(
-                Missing(f"{engine.name} is installed, but does not work. {error}".rstrip("."), "install it again")
+                Missing(f"{engine.name} is installed but does not work. {error}".rstrip("."), "install it again")
             )
     if missing:
         raise Missing.several(missing)

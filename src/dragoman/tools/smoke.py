@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dragoman.cli import output
-from dragoman.cli.failure import Failure
+from dragoman.cli.output import Failure
 
 if TYPE_CHECKING:
     from dragoman.embedded.parent_watch import Child

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.engines import Sound
-from dragoman.engines.catalog import PRESETS, Setup, Step, opened
+from dragoman.engines.catalog import PRESETS, Setup, Step, open_engines
 from dragoman.node import Capabilities, Node, Timing
 from dragoman.protocol.audio import decode_base64, encode_base64
 from dragoman.protocol.codes import ErrorCode
@@ -23,7 +23,7 @@ HEAR, TRANSLATE, SPEAK = (Step(name) for name in PRESETS["local"])
 
 async def served(setup: Setup, fake: FakeScheduler, sound: Sound, format: str = "opus") -> JobResult:
     """What a node with these engines answers."""
-    async with opened(setup) as engines:
+    async with open_engines(setup) as engines:
         hears, writes, speaks = map(sorted, engines.served)
         timing = Timing(heartbeat_s=0.2)
         capabilities = Capabilities(hears, writes, speaks, services=engines.services)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from dragoman.cli.sample import spoken
+from dragoman.cli.say_input import spoken_sample
 from dragoman.domain.sample_sentences import SENTENCES
 from dragoman.engines import Sound
 from dragoman.engines.pocketsphinx import PocketSphinx
@@ -18,7 +18,7 @@ async def test_sentences_of_dragoman_say_are_recognised_as_they_were_spoken(form
     recogniser, texts = PocketSphinx(), list[str]()
     await recogniser.open()
     try:
-        for recording in spoken("en"):
+        for recording in spoken_sample("en"):
             sound = Sound(b"".join(recording.chunks()), recording.sample_rate)
             if format == "opus":
                 sound = Sound.of_wire(sound.opus(), "opus", 16_000)

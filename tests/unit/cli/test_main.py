@@ -15,11 +15,11 @@ import typer
 from dragoman import __version__
 from dragoman.cli import demo
 from dragoman.cli import main as cli
-from dragoman.cli.address import authority
+from dragoman.cli.address import authority, http_url, session_url
 from dragoman.cli.demo import Choice, _choose, _for_demo
-from dragoman.cli.failure import Failure
 from dragoman.cli.main import COMMANDS, Command, imported, run
 from dragoman.cli.node import _chosen, _setup, _step
+from dragoman.cli.output import USAGE, Failure
 from dragoman.cli.serve import IMPORTED, process_started
 from dragoman.config import load_with_sources
 from dragoman.config.catalog import SETTINGS
@@ -152,8 +152,49 @@ def test_a_group_asked_for_nothing_answers_with_its_help(capsys: pytest.CaptureF
         ("example.com", "example.com:5010"),
     ],
 )
-def test_what_listens_is_found_from_this_machine(host: str, found: str) -> None:
+def test_authority_is_reachable_from_this_machine(host: str, found: str) -> None:
     assert authority(host, 5010) == found
+
+
+@pytest.mark.parametrize(
+    ("given", "http"),
+    [
+        ("localhost:5010", "http://localhost:5010"),
+        ("http://host:5010/", "http://host:5010"),
+        ("ws://host:5010/ws", "http://host:5010"),
+        ("https://host/behind/a/proxy", "https://host/behind/a/proxy"),
+        ("[::1]:5010", "http://[::1]:5010"),
+    ],
+)
+def test_http_url_accepts_hosts_and_urls(given: str, http: str) -> None:
+    assert http_url(given) == http
+
+
+@pytest.mark.parametrize(
+    ("given", "websocket"),
+    [
+        ("ws://host:5010/ws/session", "ws://host:5010/ws/session"),
+        ("ws://host:5010", "ws://host:5010/ws/session"),
+        ("ws://host:5010/", "ws://host:5010/ws/session"),
+        ("http://host:5010", "ws://host:5010/ws/session"),
+        ("https://host", "wss://host/ws/session"),
+        ("host:5010", "ws://host:5010/ws/session"),
+        ("[::1]:5010", "ws://[::1]:5010/ws/session"),
+        ("wss://host/behind/a/proxy?token=x", "wss://host/behind/a/proxy?token=x"),
+    ],
+)
+def test_session_url_accepts_hosts_and_urls(given: str, websocket: str) -> None:
+    assert session_url(given) == websocket
+
+
+@pytest.mark.parametrize(
+    "given", ["", "ftp://host", "http://", "ws://", "host:port", "ws://host:port", "a b", "host:0", "host\n:1"]
+)
+def test_invalid_url_is_a_usage_error(given: str) -> None:
+    for read, scheme in ((http_url, "http"), (session_url, "ws")):
+        with pytest.raises(Failure, match=f"is not an address like {scheme}://") as failure:
+            read(given)
+        assert failure.value.exit_code == USAGE
 
 
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
@@ -332,16 +373,19 @@ def test_demo_raises_timeouts_for_local_nodes_unless_configured() -> None:
         (("--url", "http://127.0.0.1:5010"), "--url 'http://127.0.0.1:5010' is not an address like ws://127.0.0.1"),
         (("--url", "nonsense"), "--url 'nonsense' is not an address like ws://127.0.0.1"),
         (("--url", "ws://127.0.0.1:99999/ws/node"), "--url 'ws://127.0.0.1:99999/ws/node' is not an address"),
-        (("--engine", "whisper"), "There is no engine 'whisper'; there are: sim, local, openai."),
-        (("--recognise", "whisper"), "--recognise 'whisper' is not there; there are: pocketsphinx, openai."),
-        (("--translate", "nllb"), "--translate 'nllb' is not there; there are: apertium, openai, libretranslate."),
-        (("--engine", "sim", "--synthesise", "espeak"), "--engine sim does all three steps; leave it out to choose"),
-        (("--languages", " ,"), "--languages names none: write them with commas, as in en,es,zh."),
+        (("--engine", "whisper"), "--engine 'whisper' is unknown. Choose one of: sim, local, openai."),
+        (("--recognise", "whisper"), "--recognise 'whisper' is unknown. Choose one of: pocketsphinx, openai."),
+        (("--translate", "nllb"), "--translate 'nllb' is unknown. Choose one of: apertium, openai, libretranslate."),
+        (
+            ("--engine", "sim", "--synthesise", "espeak"),
+            "--engine sim simulates all three steps. Leave it out to choose",
+        ),
+        (("--languages", " ,"), "--languages is empty. Separate languages with commas, as in en,es,zh."),
         (("--failure", "0.7", "--silence", "0.7"), "Failure"),
         (("--slots", "0"), "Invalid value for '--slots'"),
     ],
 )
-def test_what_cannot_be_run_is_one_sentence(
+def test_wrong_options_are_reported_in_one_sentence(
     args: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["node", *args]) == 2
@@ -351,12 +395,12 @@ def test_what_cannot_be_run_is_one_sentence(
     assert err.count("\n") == 1
 
 
-def test_steps_that_are_named_take_the_place_of_those_of_the_engine() -> None:
+def test_named_engines_replace_those_of_the_preset() -> None:
     assert _chosen("local", (None, "libretranslate", None)) == ["pocketsphinx", "libretranslate", "espeak"]
     assert _chosen("openai", (None, None, "espeak")) == ["openai", "openai", "espeak"]
 
 
-def test_keys_and_addresses_come_from_the_environment_a_steps_own_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_api_key_of_a_step_has_precedence_over_the_common_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "key-of-all")
     monkeypatch.setenv("TRANSLATE_API_KEY", "key-of-one")
     monkeypatch.setenv("OPENAI_BASE_URL", "http://gpu/v1")
@@ -366,17 +410,17 @@ def test_keys_and_addresses_come_from_the_environment_a_steps_own_first(monkeypa
     assert _step("translate", "openai", "http://here/v1", "", "", False).url == "http://here/v1"
 
 
-def test_a_recogniser_on_this_machine_takes_no_more_jobs_than_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_recogniser_has_one_slot_per_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 2)
-    here, there = (_step("recognise", name, None, "", "", False) for name in ("pocketsphinx", "openai"))
-    assert _setup([here] * 3, None, None, 11).slots == 2
-    assert _setup([there] * 3, None, ["en"], 11).slots == 4
-    assert _setup([here] * 3, 3, None, 11).slots == 3
+    local, remote = (_step("recognise", name, None, "", "", False) for name in ("pocketsphinx", "openai"))
+    assert _setup([local] * 3, None, None, 11).slots == 2
+    assert _setup([remote] * 3, None, ["en"], 11).slots == 4
+    assert _setup([local] * 3, 3, None, 11).slots == 3
 
 
 @needs_wheels
 @pytest.mark.parametrize("url", [None, "https://api.openai.com/v1/"])
-def test_openai_without_a_key_is_refused_with_what_to_set(
+def test_openai_without_a_key_names_the_variable_to_set(
     url: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "RECOGNISE_API_KEY", "TRANSLATE_API_KEY", "SYNTHESISE_API_KEY"):
@@ -386,13 +430,13 @@ def test_openai_without_a_key_is_refused_with_what_to_set(
     assert run(["node", "--engine", "openai", *urls]) == 1
     _, err = capsys.readouterr()
     assert err == (
-        "dragoman: OpenAI's server at https://api.openai.com/v1 needs a key, and none is set. What helps: set "
+        "dragoman: OpenAI's server at https://api.openai.com/v1 needs a key, and none is set. To fix it: set "
         "OPENAI_API_KEY; or, for a server of your own, OPENAI_BASE_URL\n"
     )
 
 
 @needs_wheels
-def test_what_is_missing_is_one_sentence_with_the_line_that_installs_it(
+def test_missing_engines_are_reported_with_the_command_that_installs_them(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
@@ -400,7 +444,7 @@ def test_what_is_missing_is_one_sentence_with_the_line_that_installs_it(
     assert run(["node", "--engine", "local"]) == 1
     _, err = capsys.readouterr()
     assert err.startswith("dragoman: The program espeak-ng is not installed; the program apertium is not installed.")
-    assert err.endswith("What helps: apt-get install espeak-ng apertium-eng-spa\n")
+    assert err.endswith("To fix it: apt-get install espeak-ng apertium-eng-spa\n")
     assert err.count("\n") == 1
 
 

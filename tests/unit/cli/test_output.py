@@ -1,4 +1,4 @@
-"""Text of strangers on the operator's terminal, and the module that all output of commands goes through."""
+"""Text from others cannot control the operator's terminal, and all commands print through one module."""
 
 import ast
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ import pytest
 import dragoman.cli
 from dragoman.cli import chat_terminal
 from dragoman.cli.api import Api
-from dragoman.cli.failure import Failure
 from dragoman.cli.main import run
+from dragoman.cli.output import Failure
 from support.tables import for_each
 
 PACKAGE = Path(dragoman.cli.__file__).parents[1]
@@ -19,7 +19,7 @@ COMMANDS = sorted(path for found in ("cli/*.py", "tools/*.py", "tools/*/cli.py")
 NASTY = "\x1b]52;c;cm0gLXJm\x07\r\x9b2J\u202e\n2026-11-18  olga  drain  all  done[/oops][red]:bomb:"
 
 
-def steers(text: str) -> bool:
+def has_control_characters(text: str) -> bool:
     return any(not char.isprintable() and char != "\n" for char in text)
 
 
@@ -29,9 +29,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
         monkeypatch.setattr(Api, name, lambda *_: answer)
 
 
-def test_a_node_cannot_steer_or_break_status(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_escapes_names_of_nodes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     languages = {"asr": [NASTY], "semantic": [NASTY], "tts": []}
     at = {"instance": NASTY, "alive": True, "durability": "[/oops]", "version": NASTY, "inbox": {"waiting": 0}}
     one = {"node_id": NASTY, "instance": NASTY, "slots": 4, "reserved": 1, "draining": False, "languages": languages}
@@ -40,68 +38,64 @@ def test_a_node_cannot_steer_or_break_status(
     answers(monkeypatch, told)
     assert run(["status"]) == 0
     shown = capsys.readouterr().out
-    assert not steers(shown)
+    assert not has_control_characters(shown)
     assert "[/oops]" in shown
     assert ":bomb:" in shown
 
 
-def test_a_dead_letter_cannot_steer_the_terminal_or_forge_a_line(
+def test_dlq_list_escapes_the_content_of_dead_letters(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     row = {"instance": "a", "id": "1-0", "kind": NASTY, "deliveries": 1, "size": 1, "dead_ms": 1, "reason": NASTY}
     answers(monkeypatch, [row])
     assert run(["dlq", "list"]) == 0
     shown = capsys.readouterr().out
-    assert not steers(shown)
+    assert not has_control_characters(shown)
     assert len(shown.splitlines()) == 2
 
 
-def test_an_audited_target_cannot_steer_the_terminal_or_forge_a_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_audit_escapes_its_entries(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     row = {"at_ms": 1, "tenant": NASTY, "who": NASTY, "action": "drain", "target": NASTY, "detail": NASTY}
     answers(monkeypatch, {"entries": [row], "next": ""})
     assert run(["audit"]) == 0
     shown = capsys.readouterr().out
-    assert not steers(shown)
+    assert not has_control_characters(shown)
     assert len(shown.splitlines()) == 1
 
 
-def test_a_node_cannot_steer_the_terminal_by_the_record_of_its_job(
+def test_explain_escapes_what_a_node_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     past = [{"attempt": 1, "node_id": NASTY, "reason": NASTY}]
     job = {"job_id": "j", "src_lang": NASTY, "outcome": "failed", "code": NASTY, "message": NASTY, "attempts": past}
     answers(monkeypatch, job)
     assert run(["explain", "j"]) == 0
-    assert not steers(capsys.readouterr().out)
+    assert not has_control_characters(capsys.readouterr().out)
 
 
-def test_a_message_cannot_steer_a_terminal_that_reads_lines_nor_forge_columns(
+def test_line_chat_escapes_messages_and_their_tabs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    chat_terminal._tell("from bob", "1", f"hi\tsaved\t2\t{NASTY}")
+    chat_terminal._print("from bob", "1", f"hi\tsaved\t2\t{NASTY}")
     shown = capsys.readouterr().out
     assert (shown.count("\t"), shown.count("\n")) == (2, 1)
-    assert not steers(shown.replace("\t", ""))
+    assert not has_control_characters(shown.replace("\t", ""))
 
 
-def test_what_a_server_refuses_with_cannot_steer_the_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_error_of_a_server_is_escaped(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def refuse(*_: object) -> Any:
         raise Failure(NASTY)
 
     monkeypatch.setattr(Api, "get", refuse)
     assert run(["status"]) == 1
-    assert not steers(capsys.readouterr().err)
+    assert not has_control_characters(capsys.readouterr().err)
 
 
-# -- all output goes through it
+# -- all commands print through it
 
 
 def written_elsewhere(path: Path) -> Iterator[str]:
-    """Calls and imports by which a module would write to standard output or error by itself."""
+    """Calls and imports with which a module would write to standard output or error itself."""
     for found in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(found, ast.Name) and found.id == "print":
             yield f"print in line {found.lineno}"
@@ -123,12 +117,12 @@ def _for_types_only(path: Path, found: ast.ImportFrom) -> bool:
 
 
 @for_each(COMMANDS, lambda path: path.relative_to(PACKAGE).as_posix())
-def test_no_command_writes_but_through_output(path: Path) -> None:
+def test_command_prints_only_through_output(path: Path) -> None:
     if path.name != "output.py":
         assert list(written_elsewhere(path)) == []
 
 
-def test_the_lint_sees_every_way_to_write(tmp_path: Path) -> None:
+def test_check_finds_every_way_to_write(tmp_path: Path) -> None:
     ways = ["print(1)", "typer.echo(1)", "sys.stdout.write('')", "logs.say('')", "from rich.console import Console"]
     path = tmp_path / "module.py"
     path.write_text("\n".join(ways))

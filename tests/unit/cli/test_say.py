@@ -1,4 +1,4 @@
-"""Commands that use a server: `say`, `sample`, `status`."""
+"""Commands that use a server: `say` and `status`."""
 
 import io
 import json
@@ -9,41 +9,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from dragoman.cli import output, sample
-from dragoman.cli.failure import USAGE, Failure
+from dragoman.cli import output
 from dragoman.cli.main import run
-from dragoman.cli.say import Speech, _standard_input, endpoint
-from dragoman.cli.screen import JsonLines, Screen, Show
-from dragoman.cli.status import picture
+from dragoman.cli.output import USAGE, Failure
+from dragoman.cli.say_input import Speech, _stdin_pieces, sample, spoken_sample
+from dragoman.cli.say_output import JsonOutput, LineOutput, ScreenOutput
+from dragoman.cli.status import tables
 from dragoman.client import Detected, Ended, Failed, Partial, Rejected, Renewed, Result, Resumed, Throttled
 from dragoman.client.recording import Recording
 from dragoman.protocol.audio import encode_base64
 from support.engines import needs_espeak
 from unit.client.fake_server import result
-
-
-@pytest.mark.parametrize(
-    ("given", "served"),
-    [
-        ("ws://host:5010/ws/session", "ws://host:5010/ws/session"),
-        ("ws://host:5010", "ws://host:5010/ws/session"),
-        ("ws://host:5010/", "ws://host:5010/ws/session"),
-        ("http://host:5010", "ws://host:5010/ws/session"),
-        ("https://host", "wss://host/ws/session"),
-        ("host:5010", "ws://host:5010/ws/session"),
-        ("[::1]:5010", "ws://[::1]:5010/ws/session"),
-        ("wss://host/behind/a/proxy?token=x", "wss://host/behind/a/proxy?token=x"),
-    ],
-)
-def test_an_address_may_be_given_in_many_ways(given: str, served: str) -> None:
-    assert endpoint(given) == served
-
-
-@pytest.mark.parametrize("given", ["", "ftp://host", "ws://", "ws://host:port", "a b", "ws://host:0", "host\n:1"])
-def test_what_is_no_address_is_told(given: str) -> None:
-    with pytest.raises(Failure, match="is not an address like ws://") as failure:
-        endpoint(given)
-    assert failure.value.exit_code == USAGE
 
 
 @pytest.mark.parametrize(
@@ -53,11 +29,11 @@ def test_what_is_no_address_is_told(given: str) -> None:
         (["."], ". cannot be read: Is a directory."),
         (["song.mp3"], "song.mp3 is an MP3 file. Convert it first: ffmpeg"),
         (["words.txt"], "words.txt is neither a WAV file nor a run of Opus packets."),
-        (["words.txt", "--sample"], "Give a file or --sample, not both."),
+        (["words.txt", "--sample"], "Give either a file or --sample."),
         (["--url", "ftp://x"], "--url 'ftp://x' is not an address"),
     ],
 )
-def test_what_cannot_be_said_is_one_sentence(
+def test_wrong_input_is_reported_in_one_sentence(
     args: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("song.mp3").write_bytes(b"ID3 la la la")
@@ -66,7 +42,7 @@ def test_what_cannot_be_said_is_one_sentence(
     assert capsys.readouterr().err.startswith(f"dragoman: {sentence}")
 
 
-def test_a_terminal_is_not_taken_for_a_microphone(
+def test_say_refuses_to_read_audio_from_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", type("Terminal", (io.StringIO,), {"isatty": lambda _: True})())
@@ -74,24 +50,28 @@ def test_a_terminal_is_not_taken_for_a_microphone(
     assert "Standard input is a terminal" in capsys.readouterr().err
 
 
-def test_a_server_that_is_not_there_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_say_without_a_server_fails_with_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["say", "--url", "127.0.0.1:1"]) == 1
-    told = capsys.readouterr().err
-    assert told.startswith("dragoman: Not connected to ws://127.0.0.1:1/ws/session: connection refused.")
-    assert told.count("\n") == 1
+    err = capsys.readouterr().err
+    assert err.startswith("dragoman: Not connected to ws://127.0.0.1:1/ws/session: connection refused.")
+    assert err.count("\n") == 1
 
 
-async def test_standard_input_is_read_in_whole_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    there, here = os.pipe()
-    monkeypatch.setattr("dragoman.cli.say.STDIN_FD", there)
-    os.write(here, bytes(range(25)))
-    os.close(here)
-    pieces = [piece async for piece in _standard_input(10)]
-    os.close(there)
-    assert pieces == [bytes(range(10)), bytes(range(10, 20)), bytes(range(20, 24))]  # half a sample is left out
+async def test_standard_input_is_split_into_pieces_of_whole_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    monkeypatch.setattr("dragoman.cli.terminal_io.STDIN_FD", reader)
+    os.write(writer, bytes(range(25)))
+    os.close(writer)
+    pieces = [piece async for piece in _stdin_pieces(10)]
+    os.close(reader)
+    assert pieces == [
+        bytes(range(10)),
+        bytes(range(10, 20)),
+        bytes(range(20, 24)),
+    ]  # without the half sample at the end
 
 
-async def test_every_part_of_a_speech_has_its_own_pieces() -> None:
+async def test_speech_yields_the_pieces_of_each_part() -> None:
     parts = [Recording("pcm16", 16000, bytes(320)), Recording("pcm16", 16000, bytes(640))]
     speech = Speech("pcm16", 16000, parts)
     assert speech.duration_ms == 30
@@ -101,8 +81,8 @@ async def test_every_part_of_a_speech_has_its_own_pieces() -> None:
 
 @needs_espeak
 @pytest.mark.parametrize("language", ["en", "es", "zh"])
-def test_sentences_are_spoken_where_somebody_can(language: str) -> None:
-    spoken = sample.spoken(language)
+def test_sample_is_spoken_when_espeak_is_installed(language: str) -> None:
+    spoken = spoken_sample(language)
     assert len(spoken) == 3
     for sentence in spoken:
         assert sentence.format == "pcm16"
@@ -110,11 +90,11 @@ def test_sentences_are_spoken_where_somebody_can(language: str) -> None:
         assert any(b"".join(sentence.chunks()))
 
 
-def test_elsewhere_there_are_tones(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert sample.spoken("tlh") == ()
+def test_sample_is_tones_when_it_cannot_be_spoken(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert spoken_sample("tlh") == ()
     monkeypatch.setenv("PATH", "/nowhere")
-    assert sample.spoken("en") == ()
-    assert [tone.sample_rate for tone in sample.sentences("en")] == [16_000] * 3
+    assert spoken_sample("en") == ()
+    assert [tone.sample_rate for tone in sample("en")] == [16_000] * 3
 
 
 SKIPPED = Ended("s-1", 3, "skipped", "job-3")
@@ -132,39 +112,42 @@ def partial(index: int, text: str) -> Partial:
 # ---------------------------------------------------------------- lines
 
 
-def test_each_line_is_printed_when_it_is_settled(capsys: pytest.CaptureFixture[str]) -> None:
-    show = Show()
+def test_line_is_printed_when_it_is_final(capsys: pytest.CaptureFixture[str]) -> None:
+    show = LineOutput()
     for event in (partial(0, "hel"), said(0), said(2), FAILED, said(1, "late", late=True), SKIPPED):
         show.event(event)
     assert capsys.readouterr().out.splitlines() == [
         "   0  hello  →  [es] hello  [job-0]",
         "   2  hello  →  [es] hello  [job-2]",
         "   1  failed: the job took too long (JOB_TIMEOUT)  [job-1]",
-        "   1  late  →  [es] late  (back-filled)  [job-1]",
-        "   3  skipped: its result did not come in time after a later one  [job-3]",
+        "   1  late  →  [es] late  (backfilled)  [job-1]",
+        "   3  skipped: no result in time after a later utterance  [job-3]",
     ]
     assert (show.translated, show.failed) == (3, 1)
 
 
-def test_what_comes_from_afar_does_not_move_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:
-    Show().event(said(0, "a\x1b[2Jb\nc\u202e"))
+def test_control_characters_of_a_result_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    LineOutput().event(said(0, "a\x1b[2Jb\nc\u202e"))
     assert capsys.readouterr().out == "   0  a\\u001b[2Jb c\\u202e  →  [es] a\\u001b[2Jb c\\u202e  [job-0]\n"
 
 
 @pytest.mark.parametrize(
     ("event", "note"),
     [
-        (Throttled("BUSY", None, "all nodes are busy"), "the server asks us to wait: all nodes are busy"),
-        (Throttled("PAUSE", 5, ""), "the server asks us to wait: PAUSE"),
-        (Resumed("s-1", 3, 0), "the connection was lost and is back; 3 chunks were sent again"),
-        (Resumed("s-1", 3, 2), "the connection was lost and is back; 3 chunks were sent again; 2 chunks are lost"),
-        (Renewed("s-2", "s-1"), "the session was lost; a new one goes on, and what was not answered is gone"),
-        (Rejected("INVALID_MESSAGE", "what?"), "the server says: what? (INVALID_MESSAGE)"),
-        (Detected("en", 0.9), "the language is en"),
+        (Throttled("BUSY", None, "all nodes are busy"), "paused by the server: all nodes are busy"),
+        (Throttled("PAUSE", 5, ""), "paused by the server: PAUSE"),
+        (Resumed("s-1", 3, 0), "reconnected; 3 chunks were sent again"),
+        (Resumed("s-1", 3, 2), "reconnected; 3 chunks were sent again; 2 chunks were lost"),
+        (
+            Renewed("s-2", "s-1"),
+            "the session was lost and a new one was opened; results that were outstanding are lost",
+        ),
+        (Rejected("INVALID_MESSAGE", "what?"), "the server answers: what? (INVALID_MESSAGE)"),
+        (Detected("en", 0.9), "detected language: en"),
     ],
 )
-def test_what_happens_beside_is_noted(event: Throttled, note: str, capsys: pytest.CaptureFixture[str]) -> None:
-    Show().event(event)
+def test_other_events_are_printed_as_notes(event: Throttled, note: str, capsys: pytest.CaptureFixture[str]) -> None:
+    LineOutput().event(event)
     assert capsys.readouterr() == ("", f"dragoman: {note}\n")
 
 
@@ -181,8 +164,10 @@ def test_what_happens_beside_is_noted(event: Throttled, note: str, capsys: pytes
         ([said(0), Renewed("s-2", "s-1")], "1 utterance translated, 1 failed."),
     ],
 )
-def test_it_is_summed_up(events: list[Result], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    show = Show()
+def test_summary_counts_translated_and_failed_utterances(
+    events: list[Result], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show = LineOutput()
     for event in events:
         show.event(event)
     capsys.readouterr()
@@ -193,8 +178,8 @@ def test_it_is_summed_up(events: list[Result], sentence: str, capsys: pytest.Cap
 # ---------------------------------------------------------------- JSON
 
 
-def test_every_event_is_one_line_of_json_without_sound(capsys: pytest.CaptureFixture[str]) -> None:
-    show = JsonLines()
+def test_event_is_one_line_of_json_without_audio(capsys: pytest.CaptureFixture[str]) -> None:
+    show = JsonOutput()
     for event in (partial(0, "hé"), said(0), FAILED, Throttled("BUSY", None, "")):
         show.event(event)
     show.sum_up()
@@ -209,56 +194,56 @@ def test_every_event_is_one_line_of_json_without_sound(capsys: pytest.CaptureFix
 # ---------------------------------------------------------------- a terminal
 
 
-def screen(height: int, total_ms: int | None = 4000) -> tuple[Screen, Console]:
-    """One that can be looked at; its own console writes to standard output."""
-    shown = Screen(total_ms)
+def screen(height: int, total_ms: int | None = 4000) -> tuple[ScreenOutput, Console]:
+    """A screen and a console to render it; its own console writes to standard output."""
+    shown = ScreenOutput(total_ms)
     shown._console.size = (80, height)
     return shown, Console(width=80, height=height)
 
 
-def looks(shown: Screen, console: Console) -> list[str]:
+def rendered(shown: ScreenOutput, console: Console) -> list[str]:
     with console.capture() as captured:
-        console.print(shown._picture())
+        console.print(shown._live_part())
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
-def test_partials_grow_in_place_and_late_results_are_put_where_they_belong() -> None:
+def test_partial_grows_in_place_and_late_result_is_inserted() -> None:
     shown, console = screen(height=20)
-    shown.spoke(1500)
+    shown.sent(1500)
     for event in (said(0), said(2), partial(3, "so f"), said(1, "late", late=True)):
         shown.event(event)
-    lines = looks(shown, console)
+    lines = rendered(shown, console)
     assert lines[:4] == [
         "   0  hello  →  [es] hello  [job-0]",
-        "   1  late  →  [es] late  (back-filled)  [job-1]",
+        "   1  late  →  [es] late  (backfilled)  [job-1]",
         "   2  hello  →  [es] hello  [job-2]",
         "   3  so f …  [job-3]",
     ]
-    assert lines[4].endswith("1.5 of 4.0 s speaking")
-    shown.said_all()
-    assert looks(shown, console)[4].endswith("waiting for the last answers")
+    assert lines[4].endswith("1.5 of 4.0 s sending")
+    shown.sent_all()
+    assert rendered(shown, console)[4].endswith("waiting for the last results")
 
 
-def test_how_long_standard_input_will_be_nobody_knows() -> None:
+def test_progress_of_standard_input_shows_no_total() -> None:
     shown, console = screen(height=20, total_ms=None)
-    shown.spoke(1500)
-    assert looks(shown, console)[0].endswith(" 1.5 s speaking")
+    shown.sent(1500)
+    assert rendered(shown, console)[0].endswith(" 1.5 s sending")
 
 
-def test_what_does_not_fit_is_printed_for_good_and_what_belongs_there_is_printed_late(
+def test_lines_that_do_not_fit_are_printed_for_good(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     shown, console = screen(height=7)
     for index in (0, 2, 3, 4, 5, 6):
         shown.event(said(index))
-    assert [line[:4] for line in looks(shown, console)[:3]] == ["   4", "   5", "   6"]
+    assert [line[:4] for line in rendered(shown, console)[:3]] == ["   4", "   5", "   6"]
     assert [line[:4] for line in capsys.readouterr().out.splitlines()] == ["   0", "   2", "   3"]
     shown.event(said(1, "late", late=True))
-    assert capsys.readouterr().out == "   1  late  →  [es] late  (back-filled)  [job-1]\n"
-    assert len(looks(shown, console)) == 4
+    assert capsys.readouterr().out == "   1  late  →  [es] late  (backfilled)  [job-1]\n"
+    assert len(rendered(shown, console)) == 4
 
 
-def test_at_the_end_everything_was_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_lines_are_printed_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     shown, _ = screen(height=7)
     with shown:
         for index in range(5):
@@ -293,7 +278,7 @@ def cluster(*instances: dict[str, Any], nodes: list[dict[str, Any]] | None = Non
 def lines(told: dict[str, Any], width: int = 80) -> list[str]:
     console = output.console(pipe_width=width)
     with console.capture() as captured:
-        console.print(picture(told))
+        console.print(tables(told))
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
@@ -335,7 +320,7 @@ def test_many_languages_are_counted() -> None:
     [
         (["en", "es"], ["asr", "nmt", "tts"], "en → es fr (spoken: es)"),
         (["es", "fr"], ["asr", "nmt", "tts"], "en → es fr asr"),
-        (["es", "fr"], None, "en → es fr not told"),
+        (["es", "fr"], None, "en → es fr unknown"),
         ([], ["asr", "nmt", "tts"], "en → es fr (text only)"),
         (["es", "fr"], ["asr", "nmt"], "en → es fr (text only)"),
     ],
@@ -350,7 +335,7 @@ def test_what_a_node_cannot_speak_is_told_with_its_languages(
 
 @pytest.mark.parametrize(
     ("facts", "word"),
-    [({"ready": None}, "not told"), ({"ready": []}, "nothing"), ({"draining": True}, "n (draining)")],
+    [({"ready": None}, "unknown"), ({"ready": []}, "nothing"), ({"draining": True}, "n (draining)")],
 )
 def test_the_state_of_a_node_is_told(facts: dict[str, Any], word: str) -> None:
     assert any(word in line for line in lines(cluster(instance("a"), nodes=[node("n", "a", **facts)])))
@@ -384,7 +369,7 @@ def test_names_are_not_markup() -> None:
 @pytest.mark.parametrize("told", [{}, {"instances": []}, cluster({"instance": "a"}), cluster(nodes=[{}])])
 def test_what_is_not_a_cluster_is_refused(told: dict[str, Any]) -> None:
     with pytest.raises(Failure, match="not Dragoman"):
-        picture(told)
+        tables(told)
 
 
 def test_a_node_that_cools_down_or_fails_is_shown_with_the_time_it_is_out() -> None:

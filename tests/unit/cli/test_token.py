@@ -12,7 +12,7 @@ from dragoman.services.chat.tokens import Tokens
 
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
 OTHER = "another-secret-of-more-than-thirty-two-bytes"
-KEEPER = Authenticator((SECRET,), "dragoman")
+AUTHENTICATOR = Authenticator((SECRET,), "dragoman")
 NAMES: dict[Kind, tuple[str, str]] = {
     "client": ("--subject", "ann"),
     "node": ("--node-id", "gpu-1"),
@@ -25,21 +25,21 @@ def secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAGOMAN_SECURITY__SECRET", SECRET)
 
 
-def made(capsys: pytest.CaptureFixture[str], *args: str) -> str:
-    """The token; it is all there is on standard output."""
+def created(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    """The token, which is alone on standard output."""
     assert run(["token", *args]) == 0
-    told = capsys.readouterr()
-    (token,) = told.out.split()
-    assert token not in told.err
-    assert "valid until" in told.err
+    output = capsys.readouterr()
+    (token,) = output.out.split()
+    assert token not in output.err
+    assert "valid until" in output.err
     return token
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *args: str) -> str:
     assert run(["token", *args]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    return told.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    return output.err
 
 
 def claims(token: str) -> dict[str, Any]:
@@ -48,26 +48,26 @@ def claims(token: str) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("secret")
 @pytest.mark.parametrize("kind", NAMES)
-def test_a_token_opens_the_door_of_its_class_and_no_other(kind: Kind, capsys: pytest.CaptureFixture[str]) -> None:
-    token = made(capsys, kind, *NAMES[kind])
-    assert KEEPER.identify(kind, token) == Principal(kind, NAMES[kind][1], "default")
+def test_token_is_accepted_for_its_class_only(kind: Kind, capsys: pytest.CaptureFixture[str]) -> None:
+    token = created(capsys, kind, *NAMES[kind])
+    assert AUTHENTICATOR.identify(kind, token) == Principal(kind, NAMES[kind][1], "default")
     for other in set(NAMES) - {kind}:
         with pytest.raises(Exception, match="the token is not one for"):
-            KEEPER.identify(other, token)
+            AUTHENTICATOR.identify(other, token)
 
 
 @pytest.mark.usefixtures("secret")
 @pytest.mark.parametrize("kind", NAMES)
-def test_a_tenant_and_a_lifetime_may_be_said(kind: Kind, capsys: pytest.CaptureFixture[str]) -> None:
-    token = made(capsys, kind, *NAMES[kind], "--tenant", "acme", "--lifetime", "15m")
-    assert KEEPER.identify(kind, token).tenant == "acme"
+def test_token_has_the_given_tenant_and_lifetime(kind: Kind, capsys: pytest.CaptureFixture[str]) -> None:
+    token = created(capsys, kind, *NAMES[kind], "--tenant", "acme", "--lifetime", "15m")
+    assert AUTHENTICATOR.identify(kind, token).tenant == "acme"
     assert claims(token)["exp"] - claims(token)["iat"] == 900
     assert abs(claims(token)["iat"] - time.time()) < 60
 
 
 @pytest.mark.usefixtures("secret")
-def test_a_user_of_chat_may_write_and_speak(capsys: pytest.CaptureFixture[str]) -> None:
-    token = made(capsys, "client", "--user-id", "42")
+def test_token_of_a_chat_user_opens_chat_and_speech(capsys: pytest.CaptureFixture[str]) -> None:
+    token = created(capsys, "client", "--user-id", "42")
     tokens = Tokens((SECRET,), "mini-im", 60, 60)
     assert tokens.read_access(token, time.time()).uid == 42
     assert Authenticator((SECRET,), "dragoman", chat=tokens).identify("client", token).subject == "42"
@@ -79,72 +79,74 @@ def test_a_user_of_chat_may_write_and_speak(capsys: pytest.CaptureFixture[str]) 
     [
         (("client",), "either --subject NAME or --user-id N"),
         (("client", "--subject", "a", "--user-id", "1"), "either --subject NAME or --user-id N"),
-        (("client", "--user-id", "1", "--tenant", "t"), "does not go with --user-id"),
-        (("client", "--user-id", str(2**63)), "--user-id is not above"),
+        (("client", "--user-id", "1", "--tenant", "t"), "cannot be combined with --user-id"),
+        (("client", "--user-id", str(2**63)), "--user-id must not be above"),
         (("client", "--subject", "a\x1b"), "printable"),
-        (("node", "--node-id", "a b"), "A node id takes"),
+        (("node", "--node-id", "a b"), "--node-id must be"),
         (("node",), "--node-id"),
         (("operator",), "--subject"),
-        (("operator", "--subject", "o", "--tenant", "a/b"), "is not a name"),
+        (("operator", "--subject", "o", "--tenant", "a/b"), "--tenant 'a/b' must be"),
         (("operator", "--subject", "o", "--lifetime", "soon"), "is not a time like"),
         (("operator", "--subject", "o", "--lifetime", "0s"), "is not a time like"),
         (("operator", "--subject", "o", "--lifetime", "99999d"), "is not a time like"),
         (("operator", "--subject", "o", "--insecure-development-secret"), "A secret is set"),
     ],
 )
-def test_what_cannot_be_made_is_said_in_a_sentence(
+def test_wrong_options_are_refused_with_a_reason(
     args: tuple[str, ...], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert why in refusal(capsys, *args)
 
 
-def test_the_first_line_of_a_file_signs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_first_line_of_the_secret_file_signs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "secrets"
     file.write_text(f"{SECRET}\n{OTHER}\n")
     for way in (("--secret-file", str(file)), ("--set", f"security.secret_file={file}")):
-        assert KEEPER.identify("operator", made(capsys, "operator", "--subject", "olga", *way)).subject == "olga"
+        assert (
+            AUTHENTICATOR.identify("operator", created(capsys, "operator", "--subject", "olga", *way)).subject == "olga"
+        )
 
 
-def test_a_file_given_to_the_command_is_not_called_a_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    told = refusal(capsys, "operator", "--subject", "o", "--secret-file", "gone")
-    assert "gone cannot be read" in told
-    assert "security.secret_file" not in told
+def test_error_of_a_secret_file_option_does_not_name_the_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    output = refusal(capsys, "operator", "--subject", "o", "--secret-file", "gone")
+    assert "gone cannot be read" in output
+    assert "security.secret_file" not in output
 
 
-def test_with_nothing_to_sign_with_it_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    told = refusal(capsys, "client", "--subject", "ann")
-    assert "No secret is set" in told
-    assert "openssl rand -hex 32" in told
+def test_token_without_a_secret_says_how_to_set_one(capsys: pytest.CaptureFixture[str]) -> None:
+    output = refusal(capsys, "client", "--subject", "ann")
+    assert "No secret is set" in output
+    assert "openssl rand -hex 32" in output
 
 
-def test_the_secret_everybody_knows_is_used_only_when_told(
+def test_development_secret_is_used_only_when_requested(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = made(capsys, "client", "--user-id", "7", "--insecure-development-secret")
-    assert Tokens((DEVELOPMENT_SECRET,), "mini-im", 60, 60).read_access(told, time.time()).uid == 7
+    output = created(capsys, "client", "--user-id", "7", "--insecure-development-secret")
+    assert Tokens((DEVELOPMENT_SECRET,), "mini-im", 60, 60).read_access(output, time.time()).uid == 7
     monkeypatch.setenv("DRAGOMAN_SECURITY__SECRET", DEVELOPMENT_SECRET)
-    assert "everybody can make tokens" in refusal(capsys, "client", "--subject", "ann")
-    assert made(capsys, "client", "--subject", "ann", "--insecure-development-secret")
+    assert "publicly known development secret" in refusal(capsys, "client", "--subject", "ann")
+    assert created(capsys, "client", "--subject", "ann", "--insecure-development-secret")
     assert "which others can reach" in refusal(
         capsys, "client", "--subject", "a", "--insecure-development-secret", "--set", "server.host=0.0.0.0"
     )
 
 
-def test_a_secret_is_not_taken_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    told = refusal(capsys, "client", "--subject", "ann", "--set", f"security.secret={SECRET}")
-    assert "is not given with --set" in told
-    assert "DRAGOMAN_SECURITY__SECRET" in told
-    assert SECRET not in told
+def test_secret_is_refused_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    output = refusal(capsys, "client", "--subject", "ann", "--set", f"security.secret={SECRET}")
+    assert "is not given with --set" in output
+    assert "DRAGOMAN_SECURITY__SECRET" in output
+    assert SECRET not in output
 
 
 @pytest.mark.parametrize("kind", NAMES)
-def test_the_help_has_an_example(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_has_an_example(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["token", kind, "--help"]) == 0
-    assert "For example:" in capsys.readouterr().out
+    assert "Example:" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("secret")
-def test_token_says_that_it_is_a_gateways_only_when_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert KEEPER.identify("client", made(capsys, "client", "--subject", "edge", "--gateway")).gateway
-    assert "gateway" not in claims(made(capsys, "client", "--subject", "edge"))
-    assert "--gateway does not go with --user-id" in refusal(capsys, "client", "--user-id", "7", "--gateway")
+def test_token_is_one_of_a_gateway_only_when_requested(capsys: pytest.CaptureFixture[str]) -> None:
+    assert AUTHENTICATOR.identify("client", created(capsys, "client", "--subject", "edge", "--gateway")).gateway
+    assert "gateway" not in claims(created(capsys, "client", "--subject", "edge"))
+    assert "--gateway cannot be combined with --user-id" in refusal(capsys, "client", "--user-id", "7", "--gateway")

@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from dragoman.engines import EngineFailed, Missing, Sound
-from dragoman.engines.catalog import PRESETS, RECOGNISERS, SYNTHESISERS, TRANSLATORS, Setup, Step, local_lacks, opened
+from dragoman.engines.catalog import (
+    PRESETS,
+    RECOGNISERS,
+    SYNTHESISERS,
+    TRANSLATORS,
+    Setup,
+    Step,
+    local_lacks,
+    open_engines,
+)
 from dragoman.engines.pocketsphinx import PROFANITY, PocketSphinx, _without_profanity
 from dragoman.protocol.audio import SILENCE_PACKET, duration_ms, opus_run
 from dragoman.protocol.errors import BadAudio
@@ -30,7 +39,7 @@ def test_the_presets_are_engines_that_there_are() -> None:
 
 
 async def test_three_that_know_many_languages_promise_those_asked_for() -> None:
-    async with model_server() as server, opened(asking(server.url)) as engines:
+    async with model_server() as server, open_engines(asking(server.url)) as engines:
         assert [sorted(languages) for languages in engines.served] == [["en", "es", "fr"]] * 3
         assert [service.service_id for service in engines.services] == [
             *("openai-asr", "openai-nmt", "openai-semantic", "openai-tts")
@@ -41,7 +50,7 @@ async def test_three_that_know_many_languages_promise_those_asked_for() -> None:
 async def test_a_pipeline_without_a_synthesiser_promises_no_voice() -> None:
     async with model_server() as server:
         setup = replace(asking(server.url), synthesise=Step("none"))
-        async with opened(setup) as engines:
+        async with open_engines(setup) as engines:
             assert [sorted(languages) for languages in engines.served] == [["en", "es", "fr"], ["en", "es", "fr"], []]
             assert [service.type for service in engines.services] == ["asr", "nmt", "semantic"]
             assert not engines.pipeline.has_voice
@@ -50,7 +59,7 @@ async def test_a_pipeline_without_a_synthesiser_promises_no_voice() -> None:
 async def test_a_mixture_promises_what_all_of_it_can() -> None:
     async with model_server() as server:
         setup = replace(asking(server.url), translate=Step("libretranslate", server.url))
-        async with opened(setup) as engines:
+        async with open_engines(setup) as engines:
             assert [sorted(languages) for languages in engines.served[:2]] == [["en", "es"], ["en", "es"]]
 
 
@@ -59,7 +68,7 @@ async def test_a_mixture_promises_what_all_of_it_can() -> None:
 async def test_the_local_ones_are_there_and_lack_nothing() -> None:
     assert await local_lacks() is None
     steps = [Step(name) for name in PRESETS["local"]]
-    async with opened(Setup(steps[0], steps[1], steps[2])) as engines:
+    async with open_engines(Setup(steps[0], steps[1], steps[2])) as engines:
         assert "en" in engines.served.asr
         assert "es" in engines.served.semantic & engines.served.tts
 
@@ -78,14 +87,14 @@ async def test_a_program_that_is_there_but_broken_is_told_too(tmp_path: Path, mo
     monkeypatch.setenv("PATH", str(tmp_path))
     lacks = await local_lacks()
     assert lacks is not None
-    broken = "espeak is installed, but does not work. espeak-ng failed: no such library; apertium is"
+    broken = "espeak is installed but does not work. espeak-ng failed: no such library; apertium is"
     assert lacks.what.startswith(broken)
 
 
 async def test_who_has_no_language_in_common_cannot_work_together() -> None:
     async with model_server() as server:
         with pytest.raises(Missing, match="openai translates no language that openai recognises"):
-            async with opened(replace(asking(server.url), languages=frozenset(("tlh",)))):
+            async with open_engines(replace(asking(server.url), languages=frozenset(("tlh",)))):
                 pass
 
 

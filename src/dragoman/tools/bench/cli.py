@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from dragoman.cli import output
-from dragoman.cli.failure import USAGE, Failure
+from dragoman.cli.output import USAGE, Failure
 from dragoman.cli.settings import settings
 
 if TYPE_CHECKING:

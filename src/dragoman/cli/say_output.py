@@ -1,4 +1,4 @@
-"""What `dragoman say` shows: a transcript on a terminal, lines elsewhere, JSON for programs."""
+"""The output of `dragoman say`: a transcript on a terminal, lines elsewhere, JSON for programs."""
 
 import json
 import sys
@@ -12,31 +12,31 @@ from dragoman.visible import visible
 if TYPE_CHECKING:
     from dragoman.client import Event, Line
 
-LATE = "back-filled"
-SKIPPED = "skipped: its result did not come in time after a later one"
+BACKFILLED = "backfilled"
+SKIPPED = "skipped: no result in time after a later utterance"
 
 
-def show_for(total_ms: int | None, as_json: bool) -> "Show":
-    """What suits standard output."""
+def output_for(total_ms: int | None, as_json: bool) -> "LineOutput":
+    """The output that fits standard output."""
     if as_json:
-        return JsonLines()
-    return Screen(total_ms) if sys.stdout.isatty() else Show()
+        return JsonOutput()
+    return ScreenOutput(total_ms) if sys.stdout.isatty() else LineOutput()
 
 
-class Show:
-    """Each line when it is settled, as it arrives: for files and pipes."""
+class LineOutput:
+    """Prints each line when it is final, for files and pipes."""
 
     def __init__(self) -> None:
         from dragoman.client import Transcript
 
         self.transcript = Transcript()
-        self.lost = 0  # what was not taken, or went with a session
+        self.lost = 0  # utterances that were rejected, or lost with a session
 
     def __enter__(self) -> None:
-        """Before the first event."""
+        """Called before the first event."""
 
     def __exit__(self, *_: object) -> None:
-        """After the last one."""
+        """Called after the last event."""
 
     @property
     def translated(self) -> int:
@@ -62,34 +62,35 @@ class Show:
             self._print(line)
 
     def _print(self, line: "Line") -> None:
-        output.line(_words(line))
+        output.line(_text(line))
 
     def note(self, note: str) -> None:
         output.note(note)
 
-    def spoke(self, spoken_ms: int) -> None:
-        """So much was spoken until now."""
+    def sent(self, sent_ms: int) -> None:
+        """Show how much was sent."""
 
-    def said_all(self) -> None:
-        """Only answers are to come."""
+    def sent_all(self) -> None:
+        """Show that only results are outstanding."""
 
     def sum_up(self) -> None:
+        """Print the numbers of translated and failed utterances."""
         failed = f", {self.failed} failed" if self.failed else ""
         count = f"{self.translated} utterance{'' if self.translated == 1 else 's'} translated"
         output.error(f"{count if self.translated or failed else 'Nothing was recognised'}{failed}.")
 
 
-def _words(line: "Line") -> str:
+def _text(line: "Line") -> str:
     if line.failure is not None:
-        told = f"failed: {line.failure.message} ({line.failure.code})"
+        text = f"failed: {line.failure.message} ({line.failure.code})"
     elif line.ended:
-        told = SKIPPED if line.ended == "skipped" else f"{line.text_asr}  (nothing was said)"
+        text = SKIPPED if line.ended == "skipped" else f"{line.text_asr}  (no speech)"
     elif line.result is None:
-        told = f"{line.text_asr} …"
+        text = f"{line.text_asr} …"
     else:
-        told = f"{line.text_asr}  →  {line.text_translated}" + (f"  ({LATE})" if line.backfilled else "")
-    told += f"  [{line.job_id}]" if line.job_id else ""
-    return visible(f"{line.index:>4}  {' '.join(told.splitlines())}")
+        text = f"{line.text_asr}  →  {line.text_translated}" + (f"  ({BACKFILLED})" if line.backfilled else "")
+    text += f"  [{line.job_id}]" if line.job_id else ""
+    return visible(f"{line.index:>4}  {' '.join(text.splitlines())}")
 
 
 def _note(event: "Event") -> str:
@@ -97,29 +98,29 @@ def _note(event: "Event") -> str:
 
     match event:
         case Throttled(action=action, message=why):
-            return f"the server asks us to wait: {why or action}"
+            return f"paused by the server: {why or action}"
         case Resumed(sent_again=again, missing=missing):
-            lost = f"; {missing} chunks are lost" if missing else ""
-            return f"the connection was lost and is back; {again} chunks were sent again{lost}"
+            lost = f"; {missing} chunks were lost" if missing else ""
+            return f"reconnected; {again} chunks were sent again{lost}"
         case Renewed():
-            return "the session was lost; a new one goes on, and what was not answered is gone"
+            return "the session was lost and a new one was opened; results that were outstanding are lost"
         case Rejected(code=code, message=message):
-            return f"the server says: {message} ({code})"
+            return f"the server answers: {message} ({code})"
         case Detected(lang=lang):
-            return f"the language is {lang}"
+            return f"detected language: {lang}"
     return ""
 
 
-class JsonLines(Show):
+class JsonOutput(LineOutput):
     def event(self, event: "Event") -> None:
         super().event(event)
         output.line(json.dumps({"event": type(event).__name__.lower(), **_fields(event)}, ensure_ascii=False))
 
     def line(self, line: "Line") -> None:
-        """It is told by its event."""
+        """Printed as an event."""
 
     def note(self, note: str) -> None:
-        """It is told by its event."""
+        """Printed as an event."""
 
     def sum_up(self) -> None:
         output.line(json.dumps({"event": "end", "translated": self.translated, "failed": self.failed}))
@@ -134,10 +135,10 @@ def _fields(event: "Event") -> dict[str, object]:
     return {name: getattr(event, name) for name in names} | {"tts_bytes": len(event.tts_audio)}
 
 
-class Screen(Show):
-    """Lines in the order they were spoken, above a bar of how far we are.
+class ScreenOutput(LineOutput):
+    """Shows the lines in the order of the speech, above a progress bar.
 
-    What no longer fits is printed for good, oldest first. A line that belongs among those is printed late.
+    Lines that no longer fit are printed for good, oldest first. A result for such a line is printed when it arrives.
     """
 
     def __init__(self, total_ms: int | None) -> None:
@@ -146,10 +147,10 @@ class Screen(Show):
         super().__init__()
         self._console = output.console()
         self._total_ms = total_ms
-        self._spoken_ms = 0
-        self._doing = "speaking"
+        self._sent_ms = 0
+        self._activity = "sending"
         self._last_printed: Line | None = None
-        self._live = Live(console=self._console, get_renderable=self._picture, refresh_per_second=8, transient=True)
+        self._live = Live(console=self._console, get_renderable=self._live_part, refresh_per_second=8, transient=True)
 
     def __enter__(self) -> None:
         self._live.start(refresh=True)
@@ -169,19 +170,19 @@ class Screen(Show):
             self._last_printed = gone
 
     def note(self, note: str) -> None:
-        self._doing = note
+        self._activity = note
 
-    def spoke(self, spoken_ms: int) -> None:
-        self._spoken_ms, self._doing = spoken_ms, "speaking"
+    def sent(self, sent_ms: int) -> None:
+        self._sent_ms, self._activity = sent_ms, "sending"
 
-    def said_all(self) -> None:
-        self._doing = "waiting for the last answers"
+    def sent_all(self) -> None:
+        self._activity = "waiting for the last results"
 
     def _print(self, line: "Line") -> None:
-        # Above what is shown.
-        self._console.print(_words(line), soft_wrap=True, style=_style(line))
+        # `rich` prints it above the live part.
+        self._console.print(_text(line), soft_wrap=True, style=_style(line))
 
-    def _picture(self) -> Any:
+    def _live_part(self) -> Any:
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
@@ -190,14 +191,14 @@ class Screen(Show):
         total = self._total_ms or None
         of = f" of {total / 1000:.1f}" if total else ""
         bar.add_row(
-            ProgressBar(total, self._spoken_ms, width=30, pulse=total is None),
-            f"{self._spoken_ms / 1000:.1f}{of} s",
-            _row(self._doing, "dim"),
+            ProgressBar(total, self._sent_ms, width=30, pulse=total is None),
+            f"{self._sent_ms / 1000:.1f}{of} s",
+            _row(self._activity, "dim"),
         )
-        return Group(*(_row(_words(one), _style(one)) for one in self._shown()), bar)
+        return Group(*(_row(_text(one), _style(one)) for one in self._shown()), bar)
 
     def _shown(self) -> "list[Line]":
-        """What can still be moved; a copy, since the picture is painted in a thread of its own."""
+        """The lines of the live part; a copy, because another thread renders it."""
         lines, last = self.transcript.lines, self._last_printed
         return lines[0 if last is None else bisect_right(lines, last) :]
 
