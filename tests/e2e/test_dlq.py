@@ -89,7 +89,7 @@ def test_dlq_list_has_every_id_and_reason(server: Dragoman, dlq: Dlq) -> None:
 
 def test_dlq_list_is_cut_and_says_so(server: Dragoman, dlq: Dlq) -> None:
     names = [letter(server) for _ in range(4)]
-    assert dlq("list", "--count", "3").splitlines()[-1] == "… and more: see --count."
+    assert dlq("list", "--count", "3").splitlines()[-1] == "… and more; raise --count to see them."
     assert len(dlq("list", "--count", "4").splitlines()) == 2 * len(names)
     assert len(dlq.json("list", "--count", "3")) == 3
 
@@ -152,7 +152,7 @@ def test_dlq_replay_all_of_one_instance_keeps_the_others(server: Dragoman, dlq: 
 @pytest.mark.parametrize("verb", ["show", "replay", "drop"])
 def test_invalid_id_of_a_dead_letter_is_refused_in_one_sentence(dlq: Dlq, verb: str, name: str) -> None:
     assert dlq(verb, name, code=2) == (
-        f"dragoman: {name!r} is not a letter: write <instance>/<id> as `dragoman dlq list` prints it.\n"
+        f"dragoman: {name!r} is not a dead letter. Give <instance>/<id> as `dragoman dlq list` prints it.\n"
     )
 
 
@@ -163,7 +163,9 @@ def test_unknown_dead_letter_is_reported_in_one_sentence(dlq: Dlq) -> None:
 
 
 def test_id_of_a_dead_letter_contains_its_instance(dlq: Dlq) -> None:
-    assert dlq("drop", "rome/1-1", "--instance", "rome", code=2).startswith("dragoman: --instance goes with `all`")
+    assert dlq("drop", "rome/1-1", "--instance", "rome", code=2).startswith(
+        "dragoman: --instance is only valid with `all`"
+    )
 
 
 def test_dlq_without_a_server_prints_one_sentence(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ async def test_say_explains_in_one_sentence_that_no_node_serves_the_pair(here: I
     (tmp_path / "long.pcm").write_bytes(bytes(32 * 60_000))
     status, _, err = await say(here, tmp_path, "long.pcm", "--to", "fr")
     assert status == 1
-    sentence = "dragoman: No node translates en → fr (no node for this job: no node in pool). Is one connected?"
+    sentence = "dragoman: No node translates en → fr (no node for this job: no node in pool). dragoman status lists"
     assert err.splitlines()[-1].startswith(sentence)
     await wait_until(lambda: no_session_is_left(here), TIMEOUT_S)
 
@@ -107,7 +107,7 @@ async def test_say_explains_in_one_sentence_that_no_node_serves_the_pair(here: I
 async def test_say_refuses_an_invalid_language_in_one_sentence(here: InstanceProcess, tmp_path: Path) -> None:
     status, out, err = await say(here, tmp_path, "--to", "e s")
     assert (status, out, err.count("\n")) == (1, "", 1)
-    assert err.startswith("dragoman: The server says: Field `tgt_lang`")
+    assert err.startswith("dragoman: The server answers: Field `tgt_lang`")
 
 
 async def test_ctrl_c_stops_speaking_and_closes_the_session(here: InstanceProcess, tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ async def test_say_shows_the_transcript_above_a_bar_on_a_terminal(here: Instance
     os.close(theirs)
     out = await asyncio.to_thread(_read_all, ours)
     assert await process.wait() == 0
-    assert "waiting for the last answers" in out
+    assert "waiting for the last results" in out
     assert "━━━" in out
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out).replace("\r\n", "\n")
     *lines, summary = [line for line in plain.splitlines() if line.strip()]

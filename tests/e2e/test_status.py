@@ -90,7 +90,7 @@ def test_status_watch_goes_on_while_the_server_is_down(tmp_path: Path) -> None:
         with Dragoman(tmp_path / "watch", "status", "--watch", "--url", base, tty=True) as watch:
             watch.until("1 instance")
             assert server.end() == 0
-            watch.until("Still looking; Ctrl-C ends.")
+            watch.until("Retrying every second; Ctrl-C ends.")
             assert watch.end() == 0
 
 
@@ -140,7 +140,7 @@ def test_status_of_a_server_without_http_prints_one_sentence(
 def test_status_gives_up_on_a_server_that_does_not_answer(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.cli.api.PATIENCE_S", 0.1)
+    monkeypatch.setattr("dragoman.cli.api.TIMEOUT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         assert refused(capsys, 1, "--url", url).startswith(f"dragoman: Dragoman does not answer at {url} (timed out)")

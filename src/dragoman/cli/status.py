@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CLUSTER = "/api/v1/cluster"
 POLL_S = 1.0
 SHOWN_NODES = 40
-RETRYING = " Retrying every second; Ctrl-C ends."
+RETRYING = "Retrying every second; Ctrl-C ends."
 SHOWN_LANGUAGES = 8
 
 
@@ -57,7 +57,7 @@ def _watch(api: Api, cluster: dict[str, Any]) -> None:
                     cluster = api.get(CLUSTER)
                     live.update(tables(cluster), refresh=True)
                 except Failure as failure:
-                    live.update(Group(tables(cluster), output.styled((failure, "red"), (RETRYING, ""))), refresh=True)
+                    live.update(Group(tables(cluster), output.styled((failure, "red")), RETRYING), refresh=True)
     except KeyboardInterrupt:
         pass
 
@@ -90,9 +90,7 @@ def tables(cluster: dict[str, Any]) -> "Group":
         if letters := sum(cluster["dead_letters"].values()):
             parts += ["", output.styled((_many(letters, "dead letter"), "red"), (": see dragoman dlq list", ""))]
     except (KeyError, TypeError, AttributeError):
-        raise Failure(
-            "The answer is not from Dragoman, or from another release of it. Check --url, or use --json."
-        ) from None
+        raise Failure("The server is not Dragoman, or another release of it. Check --url, or use --json.") from None
     return Group(*parts)
 
 

@@ -100,7 +100,7 @@ async def test_status_of_a_message_names_where_it_is(harness: Harness, dragoman:
         name = await a.chat(b.uid)
         await a.expect("ACK", ackType="saved")
         told = await dragoman("chat", "status", name, "--from", str(a.uid))
-        assert told.startswith("It is saved.")
+        assert told.startswith("The message is saved.")
         where = await dragoman.json("chat", "status", name, "--from", str(a.uid), at=1)
         assert (where["state"], where["to"], where["msgSeq"]) == ("saved", str(b.uid), 1)
 
@@ -111,7 +111,7 @@ async def test_status_of_an_unsaved_message_is_accepted(harness: Harness, dragom
         with scenario.database_away():
             name = await a.chat(b.uid)
             await a.expect("ACK", ackType="accepted")
-            assert (await dragoman("chat", "status", name, "--from", str(a.uid))).startswith("It is accepted")
+            assert (await dragoman("chat", "status", name, "--from", str(a.uid))).startswith("The message is accepted")
         await a.expect("ACK", ackType="saved")
 
 
@@ -151,7 +151,7 @@ async def test_invalid_switch_is_refused_with_a_reason(
 
 
 async def test_unknown_switch_is_a_usage_error(harness: Harness, dragoman: Command) -> None:
-    assert "is not on, off" in await dragoman("chat", "two-phase", "deliver", code=2)
+    assert "is neither on, off" in await dragoman("chat", "two-phase", "deliver", code=2)
 
 
 # -- dead letters
