@@ -85,7 +85,7 @@ except ValueError:
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_what_strangers_wrote_cannot_steer_the_terminal_that_shows_the_log(form: str) -> None:
+def test_log_escapes_terminal_control_sequences(form: str) -> None:
     done = subprocess.run([sys.executable, "-c", NASTY, form], capture_output=True, check=True)
     err = done.stderr.decode()
     assert [char for char in err if not char.isprintable() and char != "\n"] == []

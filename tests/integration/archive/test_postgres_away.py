@@ -144,7 +144,7 @@ async def test_a_conversation_held_by_a_frozen_writer_holds_up_only_itself(archi
     assert verdicts(await archive.save([letter(1, 2)])) == ["saved"]
 
 
-async def test_whoever_leaves_in_the_middle_leaves_nothing_open(archive: PostgresArchive) -> None:
+async def test_cancelled_call_leaves_no_open_transaction(archive: PostgresArchive) -> None:
     await archive.save([letter(1, 2)])
     for turns in range(12):
         leaving = asyncio.ensure_future(archive.save([letter(1, 2)]))

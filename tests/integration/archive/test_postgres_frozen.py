@@ -69,7 +69,7 @@ async def test_a_conversation_it_was_about_to_make_keeps_no_old_one_waiting(arch
     assert verdicts(await waiting) == ["saved"]
 
 
-async def test_what_waited_is_written_in_the_order_of_its_conversation_and_of_its_sender(
+async def test_waiting_messages_are_written_in_the_order_of_conversation_and_sender(
     archive: PostgresArchive, url: str
 ) -> None:
     await archive.save([letter(1, 2), letter(1, 3), letter(4, 5)])

@@ -134,7 +134,7 @@ async def test_the_name_of_a_removed_user_is_free_and_its_id_is_not(archive: Arc
     assert await archive.remove_user(again.id)
 
 
-async def test_what_cannot_be_in_the_tables_is_not_found(archive: Archive) -> None:
+async def test_impossible_id_is_not_found(archive: Archive) -> None:
     assert await archive.user_by_name("a\0b") is None
     assert await archive.find(1, "a\0b") is None
     assert await archive.find(2**80, "a") is None

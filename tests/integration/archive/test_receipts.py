@@ -88,7 +88,7 @@ async def test_only_the_addressee_raises_a_message(archive: Archive) -> None:
     assert await statuses(archive, [message]) == [0]
 
 
-async def test_what_is_not_there_is_missing_whatever_its_number(archive: Archive) -> None:
+async def test_receipt_of_an_unknown_id_is_missing(archive: Archive) -> None:
     [message] = await saved(archive, letter(1, 2))
     [applied] = await archive.receipts([Receipt(2, READ, (5, 2**70, -(2**70), message.id))])
     assert applied.missing == [5, 2**70, -(2**70)]

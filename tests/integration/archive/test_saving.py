@@ -129,7 +129,7 @@ async def test_within_one_batch_the_first_of_a_client_id_wins(archive: Archive) 
     assert following.message.seq == 2
 
 
-async def test_what_is_new_in_a_batch_of_old_ones_gets_the_next_numbers(archive: Archive) -> None:
+async def test_new_messages_in_a_batch_of_old_ones_get_the_next_numbers(archive: Archive) -> None:
     old = [letter(1, 2) for _ in range(3)]
     await archive.save(old)
     mixed = [old[0], letter(1, 2), old[2], letter(2, 1)]

@@ -130,7 +130,7 @@ async def test_of_a_group_that_is_committed_group_commit_only_the_bad_piece_fail
     assert await archive.fence(1) == 6
 
 
-async def test_whoever_leaves_before_the_commit_harms_nobody(archive: SqliteArchive) -> None:
+async def test_caller_cancelled_before_the_commit_does_not_affect_others(archive: SqliteArchive) -> None:
     await archive.open()
     leaving = asyncio.ensure_future(archive.save([letter(1, 2)]))
     staying = asyncio.ensure_future(archive.save([letter(1, 2)]))

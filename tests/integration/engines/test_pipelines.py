@@ -88,7 +88,7 @@ async def test_all_of_it_on_servers() -> None:
         (Fault(pause_s=60), ErrorCode.PROCESSING_ERROR, "did not answer in time"),
     ],
 )
-async def test_what_a_server_does_wrong_is_told_to_ours(fault: Fault, code: ErrorCode, sentence: str) -> None:
+async def test_fault_of_an_engine_server_reaches_the_scheduler(fault: Fault, code: ErrorCode, sentence: str) -> None:
     async with scheduler() as fake, model_server(faults=[fault]) as server:
         step = Step("openai", server.v1, key=KEY)
         result = await served(Setup(step, step, step, languages=frozenset(("en", "es")), job_s=1.5), fake, beep())

@@ -112,7 +112,7 @@ def test_all_that_was_said_before_leaving_is_heard(run: Run, leaves: bool) -> No
     ],
     ids=["too many", "too large", "an extension", "a fragment", "no such frame"],
 )
-def test_what_was_said_before_a_fault_is_heard(run: Run, limits: dict[str, Any], fault: bytes, code: int) -> None:
+def test_frames_before_a_protocol_error_are_handled(run: Run, limits: dict[str, Any], fault: bytes, code: int) -> None:
     async def main() -> None:
         ear = Ear()
         async with serving({"/ear": lambda: ear}, **limits) as listener, websocket(listener, "/ear") as talker:
@@ -135,7 +135,7 @@ def test_a_pong_comes_behind_the_answers_to_what_was_said_before_the_ping(run: R
     run(main)
 
 
-def test_who_closes_is_heard_no_faster(run: Run) -> None:
+def test_frames_before_a_close_are_still_paced(run: Run) -> None:
     async def main() -> None:
         ear = Ear()
         async with serving({"/ear": lambda: ear}) as listener:

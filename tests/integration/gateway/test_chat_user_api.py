@@ -220,7 +220,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path, monke
         assert told["message"] == "the body did not come in time"
 
 
-async def test_what_is_no_refresh_token_is_refused(tmp_path: Path) -> None:
+async def test_refresh_refuses_tokens_of_other_kinds(tmp_path: Path) -> None:
     async with site(tmp_path) as here:
         assert (await here.post("/auth/refresh", {}, 400))["message"] == "refreshToken is missing"
         assert (await here.post("/auth/refresh", {"refreshToken": "x"}, 401))["code"] == 40100
@@ -454,7 +454,7 @@ async def test_without_the_database_the_answer_says_so(tmp_path: Path, monkeypat
             assert (told["code"], told["message"]) == (50000, "the database is away: try again in a moment")
 
 
-async def test_what_nobody_planned_is_logged_and_answered_without_details(
+async def test_unexpected_error_is_logged_and_answered_without_details(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(*_: object, **__: object) -> None:

@@ -139,13 +139,13 @@ async def test_this_machine_may_have_all_the_places() -> None:
                 assert (await client.answer()).status == 200
 
 
-async def test_who_has_left_does_not_count_against_its_address() -> None:
+async def test_closed_connection_does_not_count_for_its_address() -> None:
     async with serving(max_http_per_address=1) as listener:
         count_loopback(listener, 1)
         await newcomers_are_answered(listener)
 
 
-async def test_who_asks_and_leaves_has_its_place_until_it_is_answered() -> None:
+async def test_closed_connection_keeps_its_slot_until_its_request_is_answered() -> None:
     asked, go_on = list[str](), asyncio.Event()
 
     async def slow(request: web.Request) -> web.Response:
@@ -169,7 +169,7 @@ async def test_who_asks_and_leaves_has_its_place_until_it_is_answered() -> None:
         await newcomers_are_answered(listener)
 
 
-async def test_who_waits_for_its_next_request_sleeps_and_is_answered_when_it_asks() -> None:
+async def test_idle_keep_alive_connection_is_polled_and_its_next_request_answered() -> None:
     async with serving() as listener, connected(listener) as client:
         for _ in range(3):
             await client.send(GET)
@@ -177,7 +177,7 @@ async def test_who_waits_for_its_next_request_sleeps_and_is_answered_when_it_ask
             await until(lambda: len(listener.registry.idle_poller) == 1)
 
 
-async def test_who_is_being_answered_does_not_sleep() -> None:
+async def test_connection_is_not_idle_while_its_request_is_answered() -> None:
     async with serving() as listener, connected(listener) as busy, connected(listener) as idle:
         await busy.send(b"POST /length HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\na")
         for _ in range(2):
@@ -219,7 +219,7 @@ async def test_a_compressed_body_is_not_inflated() -> None:
         assert (await client.answer()).body == b'{"length": %d}' % len(bomb)
 
 
-async def test_what_says_it_is_compressed_and_is_not_harms_nobody() -> None:
+async def test_body_with_a_wrong_content_encoding_does_no_harm() -> None:
     async with serving() as listener, connected(listener) as client:
         await client.send(b"POST /length HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\nno")
         assert (await client.answer()).body == b'{"length": 2}'

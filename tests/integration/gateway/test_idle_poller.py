@@ -44,7 +44,7 @@ def fall_asleep(listener: Listener) -> WebSocket:
     return connection
 
 
-def test_who_was_quiet_is_heard_as_soon_as_something_is_said(run: Run) -> None:
+def test_idle_connection_is_read_as_soon_as_bytes_arrive(run: Run) -> None:
     async def main() -> None:
         async with serving() as listener, websocket(listener) as client:
             for word in (b"one", b"two"):
@@ -56,7 +56,7 @@ def test_who_was_quiet_is_heard_as_soon_as_something_is_said(run: Run) -> None:
     run(main)
 
 
-def test_who_talks_is_left_to_the_loop(run: Run) -> None:
+def test_active_connection_stays_with_the_event_loop(run: Run) -> None:
     async def main() -> None:
         async with serving() as listener, websocket(listener) as client:
             await client.send(frame(TEXT, b"hello"))
@@ -67,7 +67,7 @@ def test_who_talks_is_left_to_the_loop(run: Run) -> None:
     run(main)
 
 
-def test_who_was_quiet_can_be_written_to_and_stays_so(run: Run) -> None:
+def test_write_to_an_idle_connection_leaves_it_idle(run: Run) -> None:
     async def main() -> None:
         async with serving() as listener, websocket(listener) as client:
             fall_asleep(listener).send(b"are you there?")
@@ -93,7 +93,7 @@ def test_the_end_of_who_was_quiet_is_told_however_it_comes(run: Run) -> None:
     run(main)
 
 
-def test_who_is_lost_while_being_written_to_is_not_watched_any_more(run: Run) -> None:
+def test_connection_lost_during_a_write_is_no_longer_polled(run: Run) -> None:
     async def main() -> None:
         async with serving() as listener:
             async with websocket(listener):
@@ -105,7 +105,7 @@ def test_who_is_lost_while_being_written_to_is_not_watched_any_more(run: Run) ->
     run(main)
 
 
-def test_who_was_quiet_and_is_not_to_be_read_is_read_when_it_may_be(run: Run) -> None:
+def test_idle_connection_with_paused_reading_is_read_after_resume(run: Run) -> None:
     async def main() -> None:
         endpoint = Echo()
         async with serving({"/one": lambda: endpoint}) as listener, websocket(listener, "/one") as client:
@@ -125,7 +125,7 @@ def test_who_was_quiet_and_is_not_to_be_read_is_read_when_it_may_be(run: Run) ->
     run(main)
 
 
-def test_who_was_quiet_is_closed_with_its_last_words(run: Run) -> None:
+def test_idle_connection_gets_its_close_frame(run: Run) -> None:
     async def main() -> None:
         async with serving() as listener, websocket(listener) as client:
             fall_asleep(listener).close(Close.IDLE, "too quiet")
@@ -168,7 +168,7 @@ def test_of_thousands_that_end_together_a_few_are_woken_at_a_time_and_each_is_to
     assert told == [1]
 
 
-def test_who_speaks_does_not_wait_for_those_who_end(run: Run) -> None:
+def test_incoming_bytes_are_read_before_closed_connections_are_handled(run: Run) -> None:
     async def main() -> None:
         poller, woken = IdlePoller(), list[int]()
         pairs = [socket.socketpair() for _ in range(5 * MAX_RESUMED)]
@@ -191,7 +191,7 @@ def test_who_speaks_does_not_wait_for_those_who_end(run: Run) -> None:
     run(main)
 
 
-def test_who_was_told_of_and_is_forgotten_before_its_turn_is_not_woken(run: Run) -> None:
+def test_idle_connection_removed_before_its_event_is_not_resumed(run: Run) -> None:
     async def main() -> None:
         poller, woken, forgotten = IdlePoller(), list[int](), list[int]()
         pairs = [socket.socketpair() for _ in range(2 * MAX_RESUMED)]

@@ -131,7 +131,7 @@ async def test_the_files_are_for_anybody_and_the_facts_for_operators(site: Site)
         "history?since=x",
     ],
 )
-async def test_what_cannot_be_answered_is_refused_in_a_sentence(site: Site, asked: str) -> None:
+async def test_operator_api_refuses_unanswerable_requests_with_a_sentence(site: Site, asked: str) -> None:
     answer = await site.client.get(f"/api/v1/{asked}", headers=token())
     assert "is not" in (await told(answer, 400))["error"]
 
@@ -288,7 +288,7 @@ async def test_a_node_that_went_is_told_and_so_is_one_that_cools_down(site: Site
 # -- the audit -----------------------------------------------------------------------------------
 
 
-async def test_what_an_operator_changes_is_written_down_with_the_name(site: Site) -> None:
+async def test_audit_records_each_change_with_its_operator(site: Site) -> None:
     stores = site.stores
     for id in ("1-0", "2-0"):
         await stores.redis.call("XADD", stores.keys.dlq("a"), id, "v", "1", "type", "x", "reason", "why", "data", "")
@@ -314,7 +314,7 @@ async def test_what_an_operator_changes_is_written_down_with_the_name(site: Site
         ("DELETE", "dlq/a/9-9", {"Origin": "http://evil"}, "dlq.drop", "refused: pages of other hosts may not change"),
     ],
 )
-async def test_what_an_operator_tried_and_could_not_do_is_written_down_as_well(
+async def test_audit_records_failed_operations(
     site: Site, method: str, path: str, headers: dict[str, str], action: str, result: str
 ) -> None:
     await site.client.request(method, f"/api/v1/{path}", headers={**token("per"), **headers})
@@ -324,7 +324,7 @@ async def test_what_an_operator_tried_and_could_not_do_is_written_down_as_well(
     assert entry["result"].startswith(result)
 
 
-async def test_who_is_no_operator_cannot_fill_the_audit(site: Site) -> None:
+async def test_requests_without_operator_rights_write_no_audit_entry(site: Site) -> None:
     for headers in ({}, {"Authorization": "Bearer x"}):
         await site.client.delete("/api/v1/dlq/a/1-0", headers=headers)
     assert (await site.get("audit"))["entries"] == []

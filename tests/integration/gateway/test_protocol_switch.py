@@ -89,7 +89,7 @@ def test_a_browser_that_says_keep_alive_and_upgrade_is_let_in(run: Run) -> None:
     run(main)
 
 
-def test_what_the_request_said_is_known_to_the_endpoint(run: Run) -> None:
+def test_endpoint_gets_the_fields_of_the_request(run: Run) -> None:
     async def main() -> None:
         echo = Echo()
         async with serving({"/noted": lambda: echo}) as listener, connected(listener) as client:

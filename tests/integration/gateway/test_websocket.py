@@ -80,7 +80,7 @@ def test_fragments_are_joined_with_control_frames_between_them(run: Run) -> None
     run(main)
 
 
-def test_whoever_is_pinged_answers_with_a_frame_that_counts(run: Run) -> None:
+def test_pong_counts_as_a_frame(run: Run) -> None:
     async def main() -> None:
         async with serving() as listener, websocket(listener) as client:
             (connection,) = listener.connections
@@ -251,7 +251,7 @@ def test_a_client_that_never_reads_is_closed_while_another_works_on(run: Run) ->
     run(main)
 
 
-def test_what_is_not_read_in_time_closes_the_connection_however_little_it_is(run: Run) -> None:
+def test_connection_closes_when_even_few_bytes_stay_unread_past_the_timeout(run: Run) -> None:
     async def main() -> None:
         flood = Flood()
         async with serving({"/flood": lambda: flood}, out_queue_bytes=100 * MB, out_queue_age_s=0.1) as listener:

@@ -154,7 +154,7 @@ async def test_a_disconnected_chat_user_is_told_and_does_not_come_back_by_itself
         ("DELETE", "chat/users/99/connection", "chat.disconnect", "99"),
     ],
 )
-async def test_what_is_not_there_is_refused_and_written_down(
+async def test_operation_on_an_unknown_target_is_refused_and_audited(
     redis_at: RedisAt, prefix: str, method: str, path: str, action: str, target: str
 ) -> None:
     async with two_instances(redis_at, prefix) as pair:

@@ -30,7 +30,7 @@ def has_to_wait(instance: InProcessInstance) -> bool:
     return any(connection._paused for connection in admin.server.connections)
 
 
-async def test_who_asks_for_metrics_and_does_not_read_them_holds_up_no_end(redis_at: RedisAt, prefix: str) -> None:
+async def test_client_that_does_not_read_metrics_does_not_delay_shutdown(redis_at: RedisAt, prefix: str) -> None:
     loop = asyncio.get_running_loop()
     instance = await InProcessInstance.open(redis_at, prefix, "i", server__admin_port=free_port() - 1)
     with socket.socket() as asker:
@@ -133,7 +133,7 @@ async def answers(instance: InProcessInstance, **headers: str) -> set[tuple[int,
     return found
 
 
-async def test_what_a_proxy_passes_on_is_refused_if_no_secret_is_set(redis_at: RedisAt, prefix: str) -> None:
+async def test_proxied_request_is_refused_without_a_secret(redis_at: RedisAt, prefix: str) -> None:
     instance = await InProcessInstance.open(redis_at, prefix, "i", server__admin_port=free_port() - 1)
     try:
         assert await answers(instance) == {(200, False), (101, False)}
@@ -160,7 +160,7 @@ async def test_a_trusted_proxy_serves_this_machine_alone_if_no_secret_is_set(red
 @pytest.mark.parametrize(
     "flags", [{"security__secret": SECRET}, {"security__insecure_allow_anonymous": True}], ids=["secret", "anonymous"]
 )
-async def test_what_a_proxy_passes_on_is_served_if_tokens_or_trust_are_set(
+async def test_proxied_request_is_served_with_tokens_or_trusted_proxies(
     redis_at: RedisAt, prefix: str, flags: dict[str, object]
 ) -> None:
     instance = await InProcessInstance.open(redis_at, prefix, "i", **flags)

@@ -358,7 +358,7 @@ async def test_every_change_is_audited_and_listed_without_the_token(redis_at: Re
         ({"principals": "client:ann"}, "body"),
     ],
 )
-async def test_what_cannot_be_revoked_is_refused_with_a_reason(
+async def test_impossible_revocation_is_refused_with_a_reason(
     redis_at: RedisAt, prefix: str, body: dict[str, object], why: str
 ) -> None:
     async with cluster(redis_at, prefix, 1) as up:

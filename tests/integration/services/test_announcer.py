@@ -57,7 +57,7 @@ async def test_every_announcement_reaches_everybody_and_ourselves_at_once(ears: 
     assert there.heard == EVERY_KIND
 
 
-async def test_what_cannot_be_read_is_skipped(ears: list[Ear], stores: Stores) -> None:
+async def test_unreadable_announcement_is_skipped(ears: list[Ear], stores: Stores) -> None:
     """A later release may have announcements we do not know."""
     here, there = ears
     for data in (b"\xff", b"{}", b'{"type":"from_tomorrow"}', b"[" * 5000):
@@ -79,9 +79,7 @@ async def test_a_listener_that_fails_does_not_keep_the_others_from_hearing(store
     assert heard == [SlotFreed("n")]
 
 
-async def test_whoever_missed_every_announcement_finds_the_same_nodes_by_refreshing(
-    ears: list[Ear], stores: Stores
-) -> None:
+async def test_refresh_finds_the_nodes_of_missed_announcements(ears: list[Ear], stores: Stores) -> None:
     here, there = ears
     told, missed = (FleetView(stores.nodes, stores.storm, Metrics(), presence_ttl_s=60) for _ in range(2))
     there.announcer.subscribe(told.on_announcement)

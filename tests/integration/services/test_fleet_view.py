@@ -78,7 +78,7 @@ async def test_a_snapshot_that_cannot_be_read_hides_one_node_only_and_is_replace
     assert ids(view) == ["bad", "good"]
 
 
-async def test_whoever_waits_is_woken_by_a_node_and_by_a_slot(view: FleetView, stores: Stores) -> None:
+async def test_waiting_placement_resumes_when_a_node_or_a_slot_is_free(view: FleetView, stores: Stores) -> None:
     await stores.nodes.heard(Snapshot("n", 1, "a"))
     waiting = asyncio.create_task(view.wait_for_change(60))
     await asyncio.sleep(0)
@@ -90,7 +90,7 @@ async def test_whoever_waits_is_woken_by_a_node_and_by_a_slot(view: FleetView, s
     await waiting
 
 
-async def test_what_is_announced_is_usable_before_any_refresh(view: FleetView) -> None:
+async def test_announced_node_is_usable_before_a_refresh(view: FleetView) -> None:
     view.on_announcement(NodeSeen(msgspec.Raw(msgspec.json.encode(Snapshot("n", 1, "a")))))
     view.on_announcement(NodeSeen(msgspec.Raw(b'"not a snapshot"')))
     view.on_announcement(CoolingDown("n", "tts", 60_000))

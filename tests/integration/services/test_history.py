@@ -14,7 +14,7 @@ class Counting:
         self.history = History(name, self.metrics, stores.samples, stores.instances, lambda: self.now)
 
 
-async def test_what_two_instances_counted_is_one_point(stores: Stores) -> None:
+async def test_history_adds_the_counts_of_two_instances(stores: Stores) -> None:
     both = [Counting(name, stores) for name in ("a", "b")]
     for one in both:
         one.metrics.jobs.labels("ok", "").inc(10)

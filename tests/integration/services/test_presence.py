@@ -48,7 +48,7 @@ async def test_the_lease_ends_with_the_ttl_and_a_renewal_gives_it_back(join: Joi
     assert member.presence.has_lease()
 
 
-async def test_what_comes_while_the_lease_is_over_is_done_in_order_after_a_renewal(join: Join) -> None:
+async def test_work_parked_while_the_lease_has_lapsed_runs_in_order_after_a_renewal(join: Join) -> None:
     member = await join("a")
     done: list[int] = []
     assert member.presence.guard(done.append, 0)
@@ -62,7 +62,7 @@ async def test_what_comes_while_the_lease_is_over_is_done_in_order_after_a_renew
     assert member.count("dragoman_lease_parked_total") == 3
 
 
-async def test_what_comes_while_parked_work_is_done_goes_behind_it(join: Join) -> None:
+async def test_new_work_queues_behind_parked_work(join: Join) -> None:
     member = await join("a")
     done: list[str] = []
 

@@ -48,7 +48,7 @@ async def test_nothing_is_handled_while_the_lease_is_over(join: Join) -> None:
     assert jobs(member.handled) == ["j"]
 
 
-async def test_what_was_read_before_we_were_declared_dead_is_not_worked_after_it(join: Join) -> None:
+async def test_entries_read_before_the_takeover_are_not_handled_after_it(join: Join) -> None:
     """The survivor has handed it on; who got it works on it."""
     member, heir = await join("a"), await join("heir")
     for name in ("first", "second"):
@@ -83,7 +83,7 @@ async def test_what_was_read_before_we_were_declared_dead_is_not_worked_after_it
         (("something", "else"), "the entry has no type or no data"),
     ],
 )
-async def test_what_cannot_be_read_becomes_a_dead_letter_at_first_sight(
+async def test_unreadable_entry_becomes_a_dead_letter_at_the_first_read(
     join: Join, stores: Stores, fields: tuple[str | bytes, ...], reason: str
 ) -> None:
     member = await join("a")
@@ -127,7 +127,7 @@ async def test_a_stream_deleted_under_a_waiting_reader_is_made_again(join: Join,
     await wait_until(lambda: _handled(member))
 
 
-async def test_what_was_handled_before_redis_went_is_done_all_the_same(
+async def test_entries_handled_before_a_redis_outage_are_acknowledged_after_it(
     join: Join, stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     member = await join("a")
@@ -143,7 +143,7 @@ async def test_what_was_handled_before_redis_went_is_done_all_the_same(
     assert (await stores.inboxes.tally("a")).done == 1
 
 
-async def test_what_was_handled_is_not_handled_again_though_redis_never_heard_that_it_is_done(
+async def test_handled_entry_is_not_handled_again_when_its_acknowledgement_was_lost(
     join: Join, stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An assignment that was passed on to its node must not be passed on a second time when Redis is back."""

@@ -15,7 +15,7 @@ from support.waiting import wait_until
 REFUSAL = RedisAway("not yet")  # not logged as a bug
 
 
-async def test_what_failed_is_tried_again_and_done(join: Join, stores: Stores) -> None:
+async def test_failed_entry_is_retried_and_done(join: Join, stores: Stores) -> None:
     member = await join("a")
     await member.push(said("j"))
     member.failing = REFUSAL
@@ -26,7 +26,9 @@ async def test_what_failed_is_tried_again_and_done(join: Join, stores: Stores) -
     assert (await stores.inboxes.tally("a")).done == 1
 
 
-async def test_what_is_pending_for_less_than_the_idle_time_is_not_touched(join: Join, stores: Stores) -> None:
+async def test_reclaimer_leaves_entries_that_are_pending_for_less_than_the_idle_time(
+    join: Join, stores: Stores
+) -> None:
     member = await join("a")
     member.reclaimer.min_idle_ms = 60_000
     await member.push(said("j"))
@@ -38,7 +40,7 @@ async def test_what_is_pending_for_less_than_the_idle_time_is_not_touched(join: 
     assert [pending.deliveries for pending in await stores.inboxes.pending("a", 0, 10)] == [1]
 
 
-async def test_what_fails_again_and_again_becomes_a_dead_letter_with_its_reason(join: Join, stores: Stores) -> None:
+async def test_entry_that_keeps_failing_becomes_a_dead_letter_with_its_reason(join: Join, stores: Stores) -> None:
     """Although the reclaimer runs all the while: it looks for the hopeless before it claims, which sets idle to 0."""
     member = await join("a")
     member.reclaimer.min_idle_ms = 5
@@ -122,7 +124,7 @@ async def test_switched_off_it_only_tries_again(join: Join, stores: Stores) -> N
     assert jobs(member.handled) == ["j"]
 
 
-async def test_what_the_reader_has_in_hand_is_not_handled_a_second_time(join: Join, stores: Stores) -> None:
+async def test_reclaimer_does_not_repeat_entries_that_the_reader_handles(join: Join, stores: Stores) -> None:
     """A slow handler makes those behind it look forgotten."""
     member = await join("a")
     for name in ("slow", "next"):

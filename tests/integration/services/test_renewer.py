@@ -4,7 +4,7 @@ from dragoman.instance.stores import Stores
 from dragoman.services.upkeep.renewal import Renewer
 
 
-async def test_what_we_own_is_prolonged(stores: Stores) -> None:
+async def test_renewer_extends_owned_keys(stores: Stores) -> None:
     renewer = Renewer(stores.owners, "a", lambda: ["n"], lambda: ["s"])
     await stores.owners.claim_node("n", "a")
     await stores.owners.claim_session("s", "a")
@@ -14,7 +14,7 @@ async def test_what_we_own_is_prolonged(stores: Stores) -> None:
         assert await stores.redis.call("PTTL", key) > 1000
 
 
-async def test_what_redis_has_forgotten_is_written_again(stores: Stores) -> None:
+async def test_renewer_writes_keys_again_that_redis_lost(stores: Stores) -> None:
     await Renewer(stores.owners, "a", lambda: ["n"], lambda: ["s"]).run_once()
     assert await stores.owners.node_owner("n") == "a"
     assert await stores.owners.session_owner("s") == "a"

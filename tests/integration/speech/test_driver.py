@@ -698,7 +698,7 @@ async def test_a_first_partial_says_that_an_old_node_has_begun(open_instance: Op
     assert await end_of(listener) is Outcome.OK
 
 
-async def test_what_a_node_says_in_one_breath_is_recorded_with_all_its_times(open_instance: OpenInstance) -> None:
+async def test_messages_that_arrive_together_are_recorded_with_each_time(open_instance: OpenInstance) -> None:
     instance = await open_instance()
     node = await instance.node("n")
 

@@ -192,7 +192,7 @@ async def taken_over_and_back(a: InProcessInstance, by: InProcessInstance) -> No
     assert a.services.presence.has_lease()
 
 
-async def test_what_a_node_answers_to_one_that_was_declared_dead_and_came_back_reaches_who_has_the_job_now(
+async def test_result_sent_to_a_restarted_instance_reaches_the_new_driver_of_the_job(
     open_instance: OpenInstance,
 ) -> None:
     """The node's instance knows it as the driver, and it reads its inbox again."""
@@ -211,7 +211,7 @@ async def test_what_a_node_answers_to_one_that_was_declared_dead_and_came_back_r
     assert (record["driver"], record["outcome"]) == ("b", "ok")
 
 
-async def test_what_a_node_answers_to_a_job_that_is_over_is_dropped_where_it_was_driven(
+async def test_result_of_a_finished_job_is_dropped_by_its_driver(
     open_instance: OpenInstance,
 ) -> None:
     a, b = await open_instance("a"), await open_instance("b")

@@ -41,7 +41,7 @@ async def said_to_driver(instance: InProcessInstance) -> list[FromNode]:
     return [message for message in messages if isinstance(message, FromNode)]
 
 
-async def test_what_a_node_says_goes_to_the_driver_of_its_job_elsewhere(open_instance: OpenInstance) -> None:
+async def test_node_messages_reach_the_driver_on_another_instance(open_instance: OpenInstance) -> None:
     instance = await open_instance("a")
     await distant_driver(instance)
     node = await instance.node("n")
@@ -52,7 +52,7 @@ async def test_what_a_node_says_goes_to_the_driver_of_its_job_elsewhere(open_ins
     assert [type(decode_node(bytes(frame))) for frame in told.frames] == [JobAck]
 
 
-async def test_what_a_node_says_of_a_job_in_one_breath_is_one_entry_in_its_order(open_instance: OpenInstance) -> None:
+async def test_messages_of_a_job_that_arrive_together_are_one_entry_in_order(open_instance: OpenInstance) -> None:
     instance = await open_instance("a")
     await distant_driver(instance)
     node = await instance.node("n")
@@ -67,7 +67,7 @@ async def test_what_a_node_says_of_a_job_in_one_breath_is_one_entry_in_its_order
         assert [type(decode_node(bytes(frame))) for frame in one.frames] == [JobAck, JobStarted, JobResult]
 
 
-async def test_what_is_too_much_for_one_entry_is_told_in_several(open_instance: OpenInstance) -> None:
+async def test_large_batch_is_split_into_several_entries(open_instance: OpenInstance) -> None:
     instance = await open_instance("a")
     await distant_driver(instance)
     node = await instance.node("n")

@@ -185,7 +185,7 @@ async def test_an_orphan_whose_node_heard_nothing_has_no_result(open_instance: O
     assert (record["outcome"], told) == ("empty", ["empty"])
 
 
-async def test_what_a_node_answers_to_an_earlier_attempt_does_not_end_an_orphan(open_instance: OpenInstance) -> None:
+async def test_result_of_an_earlier_attempt_does_not_end_an_orphan(open_instance: OpenInstance) -> None:
     heir, node, mine, about = await bereaved(open_instance)
     node.answer({**about, "attempt_id": 7, "utterance_index": 0})
     node.answer({**about, "attempt_id": 1, "utterance_index": 0})

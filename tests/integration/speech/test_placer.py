@@ -65,7 +65,7 @@ async def one_is_driven(*instances: InProcessInstance) -> bool:
     return sum([await one.driven() for one in instances]) == 1
 
 
-async def test_who_waits_for_anothers_creation_holds_no_slot_meanwhile(open_instance: OpenInstance) -> None:
+async def test_placement_that_waits_for_another_creation_reserves_no_slot(open_instance: OpenInstance) -> None:
     """Or the creator would wait for that very slot, and both would until they give up."""
     a, b = await two(open_instance, speech__placement_wait_ms=1500)
     await a.node("n", slots=1)

@@ -229,7 +229,7 @@ async def test_a_connection_that_is_gone_before_its_turn_takes_the_session_from_
     assert client.at(b).socket is not client.socket
 
 
-async def test_who_restores_a_session_that_was_resumed_elsewhere_meanwhile_lets_go_of_it(
+async def test_restore_releases_a_session_that_was_resumed_elsewhere(
     open_instance: OpenInstance,
 ) -> None:
     a, b, node, client = await two(open_instance)
@@ -320,7 +320,7 @@ async def test_a_session_that_could_not_be_restored_ends_when_its_grace_is_over(
     await wait_until(lambda: b.redis.call("ZCARD", b.keys.sessions_grace), TIMEOUT_S)
 
 
-async def test_what_was_parked_because_an_inbox_was_full_is_collected(open_instance: OpenInstance) -> None:
+async def test_result_parked_for_a_full_inbox_is_collected(open_instance: OpenInstance) -> None:
     a, b, node, client = await two(open_instance)
     job = await client.spoken(a, node, 0)
     await client.resume(b)
@@ -334,7 +334,7 @@ async def test_what_was_parked_because_an_inbox_was_full_is_collected(open_insta
     await client.hears(0)
 
 
-async def test_what_was_parked_is_there_until_it_is_told(open_instance: OpenInstance) -> None:
+async def test_parked_result_is_kept_until_it_is_delivered(open_instance: OpenInstance) -> None:
     """The answer of Redis that holds it is lost, and the client comes back once more."""
     a, b, node, client = await two(open_instance)
     job = await client.spoken(a, node, 0)
@@ -368,7 +368,7 @@ class Paused(SelfLease):
         return False
 
 
-async def test_what_a_paused_instance_had_not_read_is_not_said_for_a_session_that_went_on_elsewhere(
+async def test_paused_instance_sends_nothing_for_a_session_that_was_resumed_elsewhere(
     open_instance: OpenInstance,
 ) -> None:
     """Its client says it there again, and is answered there."""
@@ -440,7 +440,7 @@ async def answered(instance: InProcessInstance) -> None:
         await instance.redis.call("EXISTS", instance.keys.instances)
 
 
-async def test_what_is_outstanding_when_a_closing_client_loses_its_connection_is_heard_elsewhere(
+async def test_closing_client_that_lost_its_connection_gets_outstanding_results_elsewhere(
     open_instance: OpenInstance,
 ) -> None:
     a, b, node, client = await two(open_instance)

@@ -50,7 +50,7 @@ async def test_a_bounced_assignment_waits_for_room_in_the_inbox_of_its_driver(
 
 
 @pytest.mark.parametrize("message", [ASSIGN, BOUNCED, FromNode("nobody", 1, "job", [msgspec.Raw(b"{}")])])
-async def test_what_finds_no_room_for_long_is_said_so_to_the_takeover(
+async def test_takeover_is_notified_when_a_full_inbox_refuses_for_long(
     open_instance: OpenInstance, message: Assign | Bounced | FromNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who makes a dead letter of it."""

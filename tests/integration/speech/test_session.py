@@ -251,7 +251,7 @@ async def test_a_session_that_is_gone_orders_nothing_more(open_instance: OpenIns
     assert len(node.jobs) == 1
 
 
-async def test_what_a_closing_session_no_longer_waits_for_is_told_failed_before_it_is_said_to_be_closed(
+async def test_closing_session_reports_unanswered_utterances_as_failed_before_its_close(
     open_instance: OpenInstance,
 ) -> None:
     instance = await open_instance(speech__close_wait_ms=50)

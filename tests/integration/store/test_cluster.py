@@ -353,7 +353,7 @@ async def test_a_call_that_is_held_back_is_not_overtaken(refusal: str) -> None:
             await redis.close()
 
 
-async def test_what_moves_with_a_slot_is_not_overtaken_by_what_goes_there_at_once() -> None:
+async def test_commands_redirected_with_a_slot_keep_their_order() -> None:
     old, new = free_port(), free_port()
     withheld, executed = list[bytes](), list[bytes]()
 

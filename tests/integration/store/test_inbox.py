@@ -53,7 +53,7 @@ async def counted_by_hand(redis: Redis, keys: Keys, *fields: str | bytes) -> str
 # -- pushing ----------------------------------------------------------------------------------------
 
 
-async def test_what_is_pushed_is_read_in_order_and_whole(inboxes: Inboxes, reader: Dedicated) -> None:
+async def test_pushed_entries_are_read_complete_and_in_order(inboxes: Inboxes, reader: Dedicated) -> None:
     bodies = [b"", b"\x00\xff", "ünï".encode(), b"x" * 100_000]
     for n, body in enumerate(bodies):
         assert await inboxes.push("i", f"kind-{n}", body, trace_id=f"trace-{n}") is Push.OK
@@ -141,7 +141,7 @@ async def test_done_of_nothing_changes_nothing(inboxes: Inboxes) -> None:
 # -- pending, reclaim -------------------------------------------------------------------------------
 
 
-async def test_what_was_read_and_not_finished_is_pending_and_comes_back(inboxes: Inboxes, reader: Dedicated) -> None:
+async def test_unfinished_entry_is_pending_and_read_again(inboxes: Inboxes, reader: Dedicated) -> None:
     for n in range(5):
         await inboxes.push("i", "kind", b"%d" % n)
     entries = await read(inboxes, reader)
@@ -285,7 +285,7 @@ async def test_a_letter_is_found_even_if_the_index_was_cleaned_up_just_before_it
         ("some", "thing"),
     ],
 )
-async def test_what_cannot_be_understood_is_read_without_a_kind_and_can_die(
+async def test_unknown_entry_is_read_without_a_kind_and_can_become_a_dead_letter(
     inboxes: Inboxes, reader: Dedicated, redis: Redis, keys: Keys, fields: tuple[str | bytes, ...]
 ) -> None:
     await counted_by_hand(redis, keys, *fields)
@@ -296,7 +296,7 @@ async def test_what_cannot_be_understood_is_read_without_a_kind_and_can_die(
     assert await balance(inboxes) == Tally(added=2, dead=1, waiting=1, bytes=4)
 
 
-async def test_what_a_later_release_wrote_is_told_apart(
+async def test_entry_of_a_later_release_is_recognised(
     inboxes: Inboxes, reader: Dedicated, redis: Redis, keys: Keys
 ) -> None:
     await counted_by_hand(redis, keys, "v", "2", "type", "kind", "data", "x")
@@ -320,7 +320,7 @@ async def test_a_lost_group_is_made_again_and_misses_nothing(
     assert [entry.data for entry in await read(inboxes, reader)] == [b"1"]
 
 
-async def test_whatever_happens_to_entries_the_books_balance(
+async def test_counts_balance_after_any_sequence_of_operations(
     inboxes: Inboxes, reader: Dedicated, connect: Connect, keys: Keys
 ) -> None:
     other, rng = Inboxes(await connect(), keys, SETTINGS), random.Random(7)

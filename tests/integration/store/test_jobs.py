@@ -170,7 +170,7 @@ async def test_of_many_who_release_one_job_one_does(jobs: Jobs, connect: Connect
     assert sorted(gone) == sorted([Reply.OK] + [Reply.ALREADY] * 19)
 
 
-async def test_who_was_declared_dead_drives_nothing_any_more(jobs: Jobs, redis: Redis, keys: Keys) -> None:
+async def test_instance_that_was_declared_dead_drives_no_job(jobs: Jobs, redis: Redis, keys: Keys) -> None:
     instances = Instances(redis, keys)
     assert await jobs.drive("i", "first", "too early", 1000) == b"DECLARED_DEAD"
     await instances.open("i", "first", "scheduler")
@@ -183,7 +183,7 @@ async def test_who_was_declared_dead_drives_nothing_any_more(jobs: Jobs, redis: 
     assert await jobs.driven_by("i", 10) == ["j"]
 
 
-async def test_what_a_driver_drives_is_found_by_its_deadline(jobs: Jobs) -> None:
+async def test_jobs_of_a_driver_are_listed_by_deadline(jobs: Jobs) -> None:
     await asyncio.gather(jobs.driven("i", "late", 3000), jobs.driven("i", "soon", 1000), jobs.driven("i", "mid", 2000))
     assert await jobs.driven_by("i", 2) == ["soon", "mid"]
     await jobs.undriven("i", "soon")

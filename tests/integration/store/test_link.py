@@ -117,7 +117,7 @@ async def test_a_caller_that_gave_up_does_not_shift_the_answers_of_the_others(re
 # -- a server that dies -----------------------------------------------------------------------------
 
 
-async def test_what_was_in_flight_when_the_server_was_killed_has_an_unknown_outcome(mortal: RedisAt) -> None:
+async def test_call_in_flight_when_the_server_is_killed_has_an_unknown_outcome(mortal: RedisAt) -> None:
     server = own(mortal.server)
     async with connected(mortal) as redis:
         server.child.signal(SIGSTOP)

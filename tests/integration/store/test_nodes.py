@@ -35,7 +35,7 @@ async def test_a_heartbeat_writes_all_four_keys(nodes: Nodes, redis: Redis, keys
         assert 0 < await redis.call("PTTL", key) <= TTL_MS
 
 
-async def test_what_one_instance_heard_another_reads(nodes: Nodes, connect: Connect, keys: Keys) -> None:
+async def test_heartbeat_at_one_instance_is_read_by_another(nodes: Nodes, connect: Connect, keys: Keys) -> None:
     other = Nodes(await connect(), keys, TTL_MS)
     await asyncio.gather(*(nodes.heard(node(f"n{n}")) for n in range(200)))
     changes = await other.changed_since(0)

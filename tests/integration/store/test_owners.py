@@ -53,9 +53,7 @@ async def server_ms(redis: Redis, keys: Keys) -> int:
     return int(seconds) * 1000 + int(micros) // 1000
 
 
-async def test_what_an_instance_owns_is_listed_where_its_survivor_looks(
-    owners: Owners, redis: Redis, keys: Keys
-) -> None:
+async def test_owned_keys_are_listed_for_the_takeover(owners: Owners, redis: Redis, keys: Keys) -> None:
     await owners.claim_node("n1", "i")
     await owners.claim_node("n2", "i")
     await owners.claim_session("s1", "i")

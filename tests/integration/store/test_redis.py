@@ -92,7 +92,7 @@ async def test_every_operation_is_counted_with_its_result(redis: Redis, keys: Ke
     assert 'dragoman_redis_op_seconds_count{op="reserve_slot"} 2.0' in lines
 
 
-async def test_what_was_lost_or_refused_is_counted_too(mortal: RedisAt) -> None:
+async def test_lost_and_refused_calls_are_counted(mortal: RedisAt) -> None:
     server = own(mortal.server)
     async with connected(mortal) as redis:
         server.child.signal(SIGSTOP)
@@ -208,9 +208,7 @@ async def test_a_blocking_read_is_told_when_its_server_dies_and_goes_on_when_it_
 # -- channels ---------------------------------------------------------------------------------------
 
 
-async def test_whoever_listens_hears_what_is_published_by_any_client(
-    redis: Redis, connect: Connect, keys: Keys
-) -> None:
+async def test_subscriber_gets_messages_published_by_any_client(redis: Redis, connect: Connect, keys: Keys) -> None:
     heard: list[list[bytes]] = [[], []]
     ears = [Subscriber(redis, keys.announcements, heard[0].append)]
     ears.append(Subscriber(await connect(), keys.announcements, heard[1].append))

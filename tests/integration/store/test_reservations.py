@@ -100,7 +100,7 @@ async def test_a_slot_is_given_back_once(slots: Reservations, connect: Connect, 
     assert sorted(answers) == sorted([ReleaseReply.OK] + [ReleaseReply.NONE] * 9)
 
 
-async def test_what_is_not_renewed_comes_back_by_itself(redis: Redis, keys: Keys, slots: Reservations) -> None:
+async def test_reservation_expires_when_it_is_not_renewed(redis: Redis, keys: Keys, slots: Reservations) -> None:
     # A driver that dies at once: its slot was taken for a moment only.
     assert await RESERVE_SLOT(redis, reserved=keys.reserved("n"), job="dead", ttl=30, limit=1) in (b"OK",)
 

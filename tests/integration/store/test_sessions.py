@@ -78,7 +78,7 @@ async def test_the_new_owner_is_known_at_once(sessions: ResumableSessions, redis
     assert 0 < await redis.call("PTTL", keys.session_owner("s")) <= OWNER_TTL_MS
 
 
-async def test_whoever_had_it_before_writes_frees_and_ends_nothing_any_more(sessions: ResumableSessions) -> None:
+async def test_former_owner_writes_releases_and_ends_nothing(sessions: ResumableSessions) -> None:
     await fill(sessions, 2)
     taken = await resumed(sessions)
     assert await sessions.write("s", 1, 3, b"mine", {"next_index": 99}) == b"FENCED"
@@ -103,7 +103,7 @@ async def test_of_many_that_resume_at_once_each_has_an_epoch_of_its_own_and_the_
 @pytest.mark.parametrize(
     ("token", "subject", "last_seq"), [("wrong", "user", 0), ("token", "other", 0), ("token", "user", 4)]
 )
-async def test_who_cannot_prove_it_or_claims_to_have_what_was_never_sent_is_denied(
+async def test_resume_is_denied_with_a_wrong_token_or_an_impossible_sequence(
     sessions: ResumableSessions, token: str, subject: str, last_seq: int
 ) -> None:
     await fill(sessions, 3)
@@ -126,7 +126,7 @@ async def test_a_session_that_is_not_there_is_told_so(sessions: ResumableSession
 # -- the outbox -------------------------------------------------------------------------------------
 
 
-async def test_what_the_client_has_confirmed_is_not_kept_and_cannot_be_asked_for(sessions: ResumableSessions) -> None:
+async def test_confirmed_messages_are_deleted_and_cannot_be_requested(sessions: ResumableSessions) -> None:
     await fill(sessions, 5)
     assert await sessions.free("s", 1, 3) == 3
     assert await sessions.free("s", 1, 3) == 0

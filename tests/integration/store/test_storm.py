@@ -24,7 +24,7 @@ async def test_a_report_marks_its_service_and_the_next_ones_count_once(storm: St
     assert 0 < await redis.call("PTTL", keys.storm("n")) <= 600_000
 
 
-async def test_what_one_instance_reported_another_knows(storm: Storm, connect: Connect, keys: Keys) -> None:
+async def test_storm_report_of_one_instance_is_read_by_another(storm: Storm, connect: Connect, keys: Keys) -> None:
     other = Storm(await connect(), keys, SETTINGS)
     await storm.report("n", "asr@1")
     assert await other.report("n", "asr@1") is StormVerdict.DEBOUNCED

@@ -18,7 +18,7 @@ async def load_process(module: str = "dragoman.tools.bench.ping") -> AsyncIterat
         yield started
 
 
-async def test_what_it_cannot_do_is_told_and_it_goes_on() -> None:
+async def test_load_process_reports_an_error_and_continues() -> None:
     async with load_process() as pinger:
         with pytest.raises(CannotRun, match="could not do `time`"):
             await pinger.call("time", host="127.0.0.1")

@@ -24,7 +24,7 @@ sys.stdin.read()
 """
 
 
-async def test_what_was_written_is_there_after_a_kill_and_a_start(own_postgres: PostgresServer) -> None:
+async def test_postgres_keeps_committed_rows_across_a_kill(own_postgres: PostgresServer) -> None:
     url = own_postgres.new_database()
     await ask(url, "CREATE TABLE kept AS SELECT 5 AS number")
     port = own_postgres.port

@@ -109,7 +109,7 @@ def test_numbers_beyond_a_column_are_left_out_and_others_kept_once() -> None:
         said(1, body="\udc00"),
     ],
 )
-def test_what_no_table_can_hold_is_refused(row: NewMessage) -> None:
+def test_value_that_no_table_can_store_is_refused(row: NewMessage) -> None:
     with pytest.raises(BadRow):
         check(row)
 
@@ -130,7 +130,7 @@ def test_a_batch_with_one_number_for_two_messages_is_refused() -> None:
         Batch.of([said(1), said(1, "other")])
 
 
-def test_what_is_there_by_client_id_or_by_number_is_not_written() -> None:
+def test_existing_row_is_not_written_again() -> None:
     batch = Batch.of([said(1, "a"), said(2, "b"), said(3, "c")])
     there = [kept(said(99, "a")), kept(said(3, "z", sender=8))]
     assert batch.missing(there) == [batch.rows[1]]
@@ -161,7 +161,7 @@ def marks(*applied: Script) -> dict[str, Mark]:
     return {script.name: Mark(script.checksum, 5) for script in applied}
 
 
-def test_what_the_database_does_not_have_is_pending_in_order() -> None:
+def test_rows_missing_in_the_database_stay_pending_in_order() -> None:
     assert pending(KNOWN, {}) == KNOWN
     assert pending(KNOWN, marks(ONE)) == [TWO]
     assert pending(KNOWN, marks(ONE, TWO)) == []

@@ -37,7 +37,7 @@ def lines_of(heading: str, **fields: Any) -> str:
     return "\n".join(story(job(**fields))[heading])
 
 
-def test_what_names_the_job_its_utterance_and_its_languages() -> None:
+def test_explain_names_the_job_its_utterance_and_its_languages() -> None:
     assert lines_of("What") == "job-1: utterance 3 of session s-1, en → es; driven by instance i0."
 
 

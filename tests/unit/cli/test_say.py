@@ -282,7 +282,7 @@ def lines(told: dict[str, Any], width: int = 80) -> list[str]:
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
-def test_what_is_the_same_everywhere_is_said_once_above() -> None:
+def test_status_prints_common_values_once() -> None:
     told = cluster(instance("a"), instance("b"), instance("c", alive=False), nodes=[node("n", "b")])
     assert lines(told)[0] == "Dragoman 0.1.0: 2 instances, 1 node, durability process"
 
@@ -325,9 +325,7 @@ def test_many_languages_are_counted() -> None:
         (["es", "fr"], ["asr", "nmt"], "en → es fr (text only)"),
     ],
 )
-def test_what_a_node_cannot_speak_is_told_with_its_languages(
-    tts: list[str], ready: list[str] | None, shown: str
-) -> None:
+def test_status_shows_languages_a_node_cannot_synthesise(tts: list[str], ready: list[str] | None, shown: str) -> None:
     languages = {"asr": ["en"], "semantic": ["es", "fr"], "tts": tts}
     shown_lines = lines(cluster(instance("a"), nodes=[node("n", "a", languages=languages, ready=ready)]), width=120)
     assert shown in " ".join(" ".join(shown_lines).split())
@@ -367,7 +365,7 @@ def test_names_are_not_markup() -> None:
 
 
 @pytest.mark.parametrize("told", [{}, {"instances": []}, cluster({"instance": "a"}), cluster(nodes=[{}])])
-def test_what_is_not_a_cluster_is_refused(told: dict[str, Any]) -> None:
+def test_status_refuses_an_answer_that_is_no_cluster(told: dict[str, Any]) -> None:
     with pytest.raises(Failure, match="not Dragoman"):
         tables(told)
 

@@ -87,7 +87,7 @@ def test_pieces_can_be_as_long_as_an_utterance(tmp_path: Path) -> None:
         (wav(channels=2), "it has 2 channels"),
     ],
 )
-def test_what_cannot_be_sent_is_refused_and_told_how_to_convert(data: bytes, why: str, tmp_path: Path) -> None:
+def test_unsupported_recording_is_refused_with_a_conversion_command(data: bytes, why: str, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedAudio, match=why) as refusal:
         Recording.open(written(tmp_path, "speech", data))
     assert not data or "ffmpeg" in str(refusal.value)
@@ -191,7 +191,7 @@ def test_the_long_form_of_the_format_is_understood() -> None:
         (b"RIFF\0\0\0\0WAVEdata\x04\0\0\0abcd", "before its format"),
     ],
 )
-def test_what_cannot_be_sent_is_refused_with_a_reason(data: bytes, why: str) -> None:
+def test_invalid_recording_is_refused_with_a_reason(data: bytes, why: str) -> None:
     with pytest.raises(BadWav, match=why):
         head_of(data)
 

@@ -353,14 +353,14 @@ async def test_an_utterance_that_failed_raises_among_results_and_the_session_goe
             assert (await anext(session.results())).text_asr == "fine"
 
 
-async def test_what_the_server_did_not_take_raises_among_results() -> None:
+async def test_refused_utterance_raises_among_the_results() -> None:
     async with serving() as server, session_at(server) as session:
         server.says(Error(code="INVALID_MESSAGE", message="The audio is not valid base64."))
         with pytest.raises(SessionError, match="not valid base64"):
             await anext(session.results())
 
 
-async def test_what_cannot_be_read_is_passed_over() -> None:
+async def test_unreadable_message_is_ignored() -> None:
     async with serving() as server, session_at(server) as session:
         transport = server.connections[0].transport
         assert transport is not None

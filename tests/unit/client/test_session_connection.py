@@ -108,7 +108,7 @@ async def test_utterances_that_did_not_arrive_are_sent_again() -> None:
         assert server.session.utterances == [run_of(1), run_of(2), run_of(3)]
 
 
-async def test_who_speaks_while_the_connection_is_gone_waits_and_goes_on() -> None:
+async def test_sender_waits_during_a_reconnect_and_continues() -> None:
     async with serving() as server, session_at(server) as session:
         server.refuses = Error(code="SCHEDULER_DEPENDENCY_DOWN", message="Redis is away")
         server.drops()
@@ -149,7 +149,7 @@ async def test_a_server_that_forgot_the_session_of_a_living_connection_is_asked_
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_whatever_is_cut_off_every_word_arrives_once(seed: int) -> None:
+async def test_every_utterance_arrives_once_after_broken_connections(seed: int) -> None:
     random = Random(seed)
     said: list[bytes] = []
     async with two_instances() as (one, other):
@@ -171,7 +171,7 @@ async def test_whatever_is_cut_off_every_word_arrives_once(seed: int) -> None:
         assert len(one.connections) + len(other.connections) > 4
 
 
-async def test_who_never_waits_does_not_speak_to_a_connection_that_is_gone() -> None:
+async def test_sender_that_never_awaits_notices_a_lost_connection() -> None:
     async with serving() as server, session_at(server, audio_format="pcm16") as session:
         for number in range(100):  # in all more than is kept, between two cuts less
             if number % 30 == 15:
@@ -287,7 +287,7 @@ async def failures(session: Session) -> list[int]:
     return [event.index async for event in session if isinstance(event, Failed)]
 
 
-async def test_what_a_session_lost_while_closing_had_not_answered_is_told_failed() -> None:
+async def test_session_lost_while_closing_fails_its_unanswered_utterances() -> None:
     async with serving() as server:
         server.acks_close = False
         async with session_at(server) as session:

@@ -174,7 +174,7 @@ def test_chunks_are_numbered_from_1_so_that_0_is_none() -> None:
     assert [state.chunk(run_of(1), False, 0).seq for _ in range(3)] == [1, 2, 3]
 
 
-def test_what_is_not_in_a_cut_is_said_again() -> None:
+def test_chunks_after_the_last_cut_are_resent() -> None:
     state = begun()
     for number in range(1, 7):
         state.chunk(run_of(number), number == 3, 0)
@@ -192,7 +192,7 @@ def test_everything_is_said_again_when_nothing_was_cut(audio_seq: int | None) ->
     assert numbers(state.to_resend()) == [1, 2, 3]
 
 
-def test_what_was_too_old_to_be_buffer_is_told() -> None:
+def test_chunks_dropped_from_the_buffer_are_reported() -> None:
     state = begun()
     for _ in range(50):
         state.chunk(bytes(48_000), False, 0)
@@ -221,7 +221,7 @@ def test_an_utterance_the_server_spoke_of_is_not_buffer() -> None:
     assert numbers(state.to_resend()) == [3]
 
 
-def test_what_was_heard_before_is_not_heard_again() -> None:
+def test_repeated_message_is_ignored() -> None:
     state = begun()
     assert state.receive(result("s-1", 0, seq=2)) is not None
     assert state.receive(result("s-1", 1, seq=3)) is not None

@@ -102,7 +102,7 @@ def test_addresses_of_a_redis_are_accepted(url: str) -> None:
 @pytest.mark.parametrize(
     "url", ["a:6379", "http://pa55@a", "redis://", "unix://", "redis://pa55@a:port", "redis://[pa55", "redis://a/pa55"]
 )
-def test_what_is_no_address_of_a_redis_is_refused_without_showing_it(url: str) -> None:
+def test_invalid_redis_url_is_refused_without_showing_it(url: str) -> None:
     sentence = only(scheduler__phase2__enabled=True, scheduler__phase2__redis__url=url)
     assert sentence.startswith(f"{REDIS}.url must be like redis://host:6379/0")
     assert "pa55" not in sentence
@@ -145,7 +145,7 @@ def test_every_worker_has_room_for_its_admin_port() -> None:
 
 
 @pytest.mark.parametrize("origin", ["app.example.com", "https://a/", "https://a/b", "ftp://a", "https://"])
-def test_what_no_browser_sends_as_its_origin_is_refused(origin: str) -> None:
+def test_impossible_origin_is_refused(origin: str) -> None:
     assert f"holds {origin!r}, which is no origin" in only(server__allowed_origins=[origin])
     assert problems(server__allowed_origins="https://a, http://b:8080, *") == ()
 

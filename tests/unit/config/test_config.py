@@ -259,7 +259,7 @@ def test_a_configuration_survives_the_way_to_another_process() -> None:
     assert Config.from_json(config.to_json()) == config
 
 
-def test_what_comes_back_from_json_is_checked_again() -> None:
+def test_config_from_json_is_validated() -> None:
     with pytest.raises(msgspec.ValidationError):
         Config.from_json('{"server": {"port": 99999}}')
     with pytest.raises(msgspec.ValidationError):

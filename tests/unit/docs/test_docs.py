@@ -280,7 +280,7 @@ def test_imports_are_those_the_architecture_allows() -> None:
             assert _imports(path) - {mine} <= allowed[mine], path.relative_to(ROOT)
 
 
-def test_what_a_layer_imports_stands_below_it() -> None:
+def test_layers_import_only_lower_layers() -> None:
     order = list(layers())
     for folder, imports in layers().items():
         assert imports <= set(order[order.index(folder) + 1 :]), folder

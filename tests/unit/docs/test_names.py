@@ -70,7 +70,7 @@ def test_every_row_has_a_verdict() -> None:
 
 
 @for_each(rows("kept"))
-def test_what_is_said_to_be_kept_is_there(name: str, verdict: str, where: str) -> None:
+def test_kept_names_exist(name: str, verdict: str, where: str) -> None:
     place = file_named(where)
     meant = INLINE.findall(name) or INLINE.findall(verdict)
     assert meant
@@ -80,7 +80,7 @@ def test_what_is_said_to_be_kept_is_there(name: str, verdict: str, where: str) -
 
 
 @for_each(rows("renamed", "replaced"))
-def test_what_took_the_place_of_a_name_is_there(name: str, verdict: str, where: str) -> None:
+def test_replacements_exist(name: str, verdict: str, where: str) -> None:
     for new in INLINE.findall(verdict):
         if new.startswith("make "):
             assert re.search(rf"^{new.removeprefix('make ')}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
@@ -117,6 +117,6 @@ def test_the_names_refused_are_those_that_are_refused() -> None:
 
 
 @for_each(["MissingResult", "SessionAffinityManager", "pending_acknowledgments", "lingua:v1", "ClientMsgIdIdempotency"])
-def test_what_was_left_out_or_replaced_is_nowhere(name: str) -> None:
+def test_removed_names_are_not_used(name: str) -> None:
     assert name in PAGE
     assert not [path for path in SOURCE.rglob("*.py") if name in path.read_text(encoding="utf-8")]

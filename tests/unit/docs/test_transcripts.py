@@ -44,7 +44,7 @@ def test_a_line_has_a_type_and_fields_that_exist(way: str, line: str) -> None:
 
 
 @for_each([line for way, line in lines() if way == ">" and "sing" not in line])
-def test_what_is_said_whole_is_understood(line: str) -> None:
+def test_complete_transcript_is_parsed(line: str) -> None:
     whole = re.sub(r"[A-Za-z0-9+/]+…", "AwD4//4=", line)
     if "…" not in whole:
         msgspec.json.decode(whole, type=SAID[json.loads(whole)["type"]])

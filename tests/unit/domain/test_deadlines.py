@@ -78,7 +78,7 @@ def test_no_attempt_begins_past_the_deadline_of_the_job() -> None:
     assert not clock().may_retry(60.0)
 
 
-def test_what_is_due_stays_due_until_something_is_done_about_it() -> None:
+def test_deadline_stays_due_until_it_is_handled() -> None:
     job = clock()
     job.dispatched(0.0, acks=True)
     assert job.due(2.0) == job.due(2.5) == AckTimeout(attempt=1)

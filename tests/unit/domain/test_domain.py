@@ -432,7 +432,7 @@ def test_a_node_that_never_stops_stays_cool() -> None:
     assert guard.cooling("nmt@1", 179_000)
 
 
-def test_what_a_node_can_make_us_remember_is_bounded() -> None:
+def test_state_kept_for_a_node_is_bounded() -> None:
     guard = StormGuard()
     for ms in range(0, 200_000, 50):
         guard.report(f"service-{ms}@1", ms)

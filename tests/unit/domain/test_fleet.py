@@ -76,7 +76,7 @@ def test_the_end_of_a_later_life_than_we_know_ends_the_earlier_one_too() -> None
     assert fleet.remove("a", epoch=6)
 
 
-def test_what_this_instance_holds_is_counted() -> None:
+def test_reservations_of_this_instance_are_counted() -> None:
     fleet = fleet_of(node("a"))
     fleet.reserve_slot("a")
     fleet.reserve_slot("a")
@@ -87,7 +87,7 @@ def test_what_this_instance_holds_is_counted() -> None:
     assert fleet.reserved("a") == 0
 
 
-def test_who_holds_nothing_any_more_finds_every_node_it_filled_open() -> None:
+def test_released_reservations_reopen_every_filled_node() -> None:
     fleet = fleet_of(node("a"), node("b"))
     pool = fleet.find("de", "en")
     for id in ("a", "a", "b"):
@@ -201,7 +201,7 @@ def test_a_node_that_comes_back_still_cools_down() -> None:
     assert fleet.cooling("a", "asr", 10.0)
 
 
-def test_what_clients_ask_for_cannot_fill_the_memory() -> None:
+def test_number_of_language_pools_is_bounded() -> None:
     langs = " ".join(f"l{n}" for n in range(30))
     fleet = fleet_of(node("a", asr=langs, semantic=langs))
     for n in range(1000):

@@ -58,7 +58,7 @@ def test_an_event_of_another_attempt_is_stale_in_every_state(state: State, event
 
 
 @pytest.mark.parametrize(("state", "event"), list(product(State, [Event.ACK, Event.START, Event.RESULT])))
-def test_what_a_node_says_of_a_job_it_does_not_hold_changes_nothing(state: State, event: Event) -> None:
+def test_message_about_a_job_of_another_node_changes_nothing(state: State, event: Event) -> None:
     job = job_in(state)
     assert job.apply(event, attempt=1, node_id="node-B") is Reply.WRONG_NODE
     assert job == job_in(state)

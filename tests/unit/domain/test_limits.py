@@ -288,7 +288,7 @@ def test_a_day_begins_with_the_first_byte_and_then_all_of_it_is_back() -> None:
     assert not day.room_for(1, 6.0 + DAY_S)
 
 
-def test_what_the_cluster_counted_replaces_what_one_connection_knows() -> None:
+def test_cluster_count_replaces_the_count_of_one_connection() -> None:
     day = BytesPerDay(1000)
     day.stored(1, 0.0)
     day.learned(1000, 60.0, 10.0)

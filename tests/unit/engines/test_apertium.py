@@ -21,7 +21,7 @@ pytestmark = needs_apertium
         ("", ""),
     ],
 )
-async def test_whatever_is_said_is_translated_by_programs_kept_alive(said: str, translated: str) -> None:
+async def test_apertium_processes_are_reused(said: str, translated: str) -> None:
     engine = Apertium()
     await engine.open()
     assert ("en", "es") in engine.pairs

@@ -69,7 +69,7 @@ async def test_one_that_stays_busy_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
-async def test_what_will_not_work_here_is_not_asked_again(status: int, caplog: pytest.LogCaptureFixture) -> None:
+async def test_permanent_error_is_not_retried(status: int, caplog: pytest.LogCaptureFixture) -> None:
     told = f'{{"error": {{"message": "Incorrect API key provided: {KEY}"}}}}'
     async with model_server(faults=[Fault(status, body=told)]) as server:
         with caplog.at_level(logging.DEBUG), pytest.raises(ModelNotAvailable, match=f"HTTP {status}") as raised:

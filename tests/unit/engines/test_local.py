@@ -91,7 +91,7 @@ async def test_a_program_that_is_there_but_broken_is_told_too(tmp_path: Path, mo
     assert lacks.what.startswith(broken)
 
 
-async def test_who_has_no_language_in_common_cannot_work_together() -> None:
+async def test_engines_without_a_common_language_cannot_be_combined() -> None:
     async with model_server() as server:
         with pytest.raises(Missing, match="openai translates no language that openai recognises"):
             async with open_engines(replace(asking(server.url), languages=frozenset(("tlh",)))):
@@ -106,7 +106,7 @@ def nobody(text: str) -> None: ...
 
 
 @needs_espeak
-async def test_what_is_said_is_heard_bit_by_bit_and_the_loop_is_not_held_up() -> None:
+async def test_recognition_reports_partials_without_blocking_the_loop() -> None:
     engine, shown = PocketSphinx(), list[str]()
     await engine.open()
     sound = await english("We need a doctor. The children are playing in the garden.")
@@ -202,7 +202,7 @@ def test_pcm16_is_taken_at_any_rate_and_resampled(rate: int) -> None:
     ("data", "format"),
     [(b"\x05\x00abc", "opus"), (b"\x08\x00\x01garbage", "opus"), (b"abc", "pcm16"), (b"ab", "mp3")],
 )
-def test_what_is_no_audio_is_refused(data: bytes, format: str) -> None:
+def test_bytes_that_are_not_audio_are_refused(data: bytes, format: str) -> None:
     with pytest.raises(BadAudio):
         Sound.of_wire(data, format, 16_000)
 

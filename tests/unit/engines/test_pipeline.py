@@ -50,7 +50,7 @@ async def result_of(through: Pipeline, **fields: Any) -> Result:
     return result
 
 
-async def test_what_is_heard_is_translated_and_spoken() -> None:
+async def test_pipeline_recognises_translates_and_synthesises() -> None:
     engines = Engines()
     result = await result_of(engines.pipeline())
     assert (result.text_asr, result.text_translated, result.tts_format) == ("hello", "hello in es", "opus")
@@ -115,7 +115,7 @@ async def test_between_two_who_take_turns_it_goes_into_the_language_of_the_other
     assert engines.languages[0] is None
 
 
-async def test_who_hears_one_language_takes_auto_for_it() -> None:
+async def test_recogniser_of_one_language_uses_it_for_auto() -> None:
     engines = Engines()
     await result_of(engines.pipeline(asr_languages=frozenset(("en",))), src_lang="auto")
     assert engines.languages[:2] == ["en", ("en", "es")]

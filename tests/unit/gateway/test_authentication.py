@@ -193,7 +193,7 @@ def test_a_token_for_one_called_local_is_not_an_anonymous_one(keeper: Authentica
         f"{base64.urlsafe_b64encode(json.dumps({'alg': ['HS256']}).encode()).decode()}.e30.x",
     ],
 )
-def test_what_is_no_token_is_refused_like_a_wrong_one(keeper: Authenticator, given: str) -> None:
+def test_malformed_token_is_refused_like_a_wrong_one(keeper: Authenticator, given: str) -> None:
     assert refusal(keeper, "operator", given) == "the token is not valid"
 
 
@@ -233,7 +233,7 @@ def test_a_token_comes_in_the_header_or_in_the_query(
     assert token_of(headers, query) == found
 
 
-def test_who_logged_in_to_chat_may_speak_and_nothing_else() -> None:
+def test_chat_user_may_open_a_speech_session_and_nothing_else() -> None:
     tokens = Tokens((SECRET,), "mini-im", 60, 60)
     keeper = Authenticator((SECRET,), "us", chat=tokens)
     access = tokens.access(42, 0, time.time())

@@ -150,7 +150,7 @@ def test_end_is_handled_at_once_if_nothing_waits() -> None:
     assert not conn.queue.has_ended
 
 
-async def test_what_waits_can_be_handled_now_or_dropped() -> None:
+async def test_queued_frames_can_be_handled_or_dropped() -> None:
     conn = Connection()
     conn.read(*range(3 * PER_TURN))
     conn.queue.handle_all()

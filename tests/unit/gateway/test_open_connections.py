@@ -23,7 +23,7 @@ class Item:
         self._expired.append(self)
 
 
-def test_what_waited_its_time_expires_once_in_order_of_arrival() -> None:
+def test_entries_expire_once_in_order_of_arrival() -> None:
     expired: list[Item] = []
     patience: TimeLimit[Item] = TimeLimit(limit_s=10.0)
     first, second, third = (Item(expired) for _ in range(3))
@@ -38,7 +38,7 @@ def test_what_waited_its_time_expires_once_in_order_of_arrival() -> None:
     assert (expired, list(patience)) == ([first, second], [third])
 
 
-def test_what_stopped_waiting_does_not_expire() -> None:
+def test_removed_entry_does_not_expire() -> None:
     expired: list[Item] = []
     patience: TimeLimit[Item] = TimeLimit(limit_s=10.0)
     item = Item(expired)
@@ -108,7 +108,7 @@ class Somebody:
         self.peer = (address, 1)
 
 
-def test_who_is_there_is_counted_by_address_and_who_leaves_twice_only_once() -> None:
+def test_connections_are_counted_by_address_and_removed_once() -> None:
     registry = OpenConnections(ConnectionLimits(), lambda: 0.0)
     first, second = (cast(Any, Somebody("203.0.113.7")) for _ in range(2))
     for one in (first, second, second):
@@ -236,7 +236,7 @@ async def test_one_address_has_its_share_and_others_find_a_place() -> None:
     assert hall.add(FAR).heard == []
 
 
-async def test_who_was_turned_away_leaves_nothing_behind() -> None:
+async def test_refused_connection_leaves_no_state() -> None:
     hall = Hall(SHARE_OF_ADDRESS)
     inside = hall.add(FAR)
     for _ in range(100):
@@ -247,7 +247,7 @@ async def test_who_was_turned_away_leaves_nothing_behind() -> None:
     assert hall.add(FAR).heard == []
 
 
-async def test_who_waited_too_long_is_told_and_closed() -> None:
+async def test_connection_without_a_session_is_notified_and_closed_after_the_timeout() -> None:
     hall = Hall(1, patience_s=0.0)
     peer = hall.add(FAR, b"last_frame")
     await wait_until(lambda: peer.heard, 10)
@@ -267,7 +267,7 @@ async def test_thousands_that_came_together_go_a_few_in_each_turn_and_in_order()
     assert len(hall.room) == 0
 
 
-async def test_who_comes_later_is_shown_out_too() -> None:
+async def test_connections_opened_during_shutdown_are_closed_too() -> None:
     hall = Hall(10, patience_s=0.01)
     for _ in range(3):
         peer = hall.add(NEAR)

@@ -80,7 +80,7 @@ def test_while_thousands_are_leaving_the_next_waits_for_longer() -> None:
     assert pauses == [CROWDED_PAUSE_S, HANDSHAKE_PAUSE_S]
 
 
-def test_who_has_left_costs_nobody_a_turn() -> None:
+def test_closed_connection_uses_no_turn() -> None:
     inside: list[Caller] = []
 
     async def main() -> None:

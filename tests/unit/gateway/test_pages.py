@@ -74,7 +74,7 @@ async def test_the_page_is_told_who_may_create_an_account(registration: Registra
     assert "{{" not in html
 
 
-async def test_what_a_browser_has_is_not_sent_again() -> None:
+async def test_cached_file_is_not_sent_again() -> None:
     async with serving() as client:
         async with client.get("/page/page.js") as first:
             etag, body = first.headers["ETag"], await first.text()
@@ -263,7 +263,7 @@ def test_both_languages_say_everything_that_is_asked_for() -> None:
     assert asked - words("en") == set()
 
 
-def test_whatever_the_server_names_has_a_word() -> None:
+def test_console_translates_every_name_of_the_server() -> None:
     wanted = {f"outcome.{one}" for one in Outcome} | {f"release.{one}" for one in Settled}
     wanted |= {f"why.turn.{one}" for one in AffinityResult} | {f"switch.{name}" for name in NAMES}
     assert wanted - words("en") == set()

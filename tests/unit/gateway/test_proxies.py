@@ -107,7 +107,9 @@ whatever = st.text(st.characters(max_codepoint=255, exclude_categories=["Cc"]), 
 
 
 @given(whatever, strangers, st.lists(trusted, max_size=MAX_HOPS - 2))
-def test_whatever_a_client_writes_before_it_the_proxies_words_count(lie: str, stranger: str, hops: list[str]) -> None:
+def test_header_entry_of_the_trusted_proxy_wins_over_those_of_the_client(
+    lie: str, stranger: str, hops: list[str]
+) -> None:
     said = ", ".join([lie, stranger, *hops])
     assert client(x_forwarded_for=said) == Peer(canonical(stranger), proxy=PROXY)
 

@@ -192,7 +192,7 @@ def test_requirement_fails_for_its_own_reason(name: str, changes: dict[str, obje
         {"archive__url": "postgresql://u:p@127.0.0.1/d"},
     ],
 )
-def test_what_is_safe_is_no_problem(changes: dict[str, object]) -> None:
+def test_safe_configuration_has_no_finding(changes: dict[str, object]) -> None:
     assert problems(loaded(**changes)) == {}
 
 

@@ -161,7 +161,7 @@ def test_a_result_is_written_again_until_it_was_read() -> None:
     assert outbox.to_resend(now=3) == []
 
 
-def test_what_was_read_lingers_a_moment_in_case_its_reader_died() -> None:
+def test_read_result_is_kept_for_a_moment_in_case_its_reader_died() -> None:
     outbox = ResultOutbox(keep_s=30, linger_s=2)
     outbox.read(outbox.add(b"one", now=0), now=1)
     assert outbox.to_resend(now=2.9) == [b"one"]
@@ -179,7 +179,7 @@ def test_a_mark_covers_everything_before_it_and_nothing_after() -> None:
     assert not outbox.all_read
 
 
-def test_what_nobody_read_in_time_is_given_up_and_counted() -> None:
+def test_unread_result_is_dropped_and_counted_after_its_timeout() -> None:
     outbox = ResultOutbox(keep_s=30, linger_s=2)
     outbox.add(b"one", now=0)
     outbox.add(b"two", now=10)
@@ -340,7 +340,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"failure": -0.1}, {"failure": 0.6, "empty": 0.6}])
-def test_what_is_no_probability_is_refused(settings: dict[str, float]) -> None:
+def test_value_outside_zero_to_one_is_no_probability(settings: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="probabilities"):
         SimSettings(**settings)  # type: ignore[arg-type]
 
@@ -416,7 +416,7 @@ async def test_a_function_runs_in_another_thread_and_its_value_comes_back() -> N
     threads.close()
 
 
-async def test_what_it_raises_is_raised_here() -> None:
+async def test_exception_in_a_thread_is_raised_in_the_caller() -> None:
     threads = Threads(1, "test")
     with pytest.raises(ZeroDivisionError):
         await threads.run(divmod, 1, 0)
@@ -447,7 +447,7 @@ async def test_no_more_run_at_a_time_than_there_are_threads() -> None:
     threads.close()
 
 
-async def test_what_is_cancelled_while_it_waits_for_a_thread_never_runs() -> None:
+async def test_call_cancelled_before_it_has_a_thread_never_runs() -> None:
     threads, gate = Threads(1, "test"), threading.Event()
     seen: list[str] = []
     first = asyncio.ensure_future(threads.run(gate.wait, 60))

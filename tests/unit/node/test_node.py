@@ -388,7 +388,7 @@ def test_a_cancelled_job_is_interrupted_and_the_next_one_runs() -> None:
     run(scenario)
 
 
-def test_what_a_node_does_not_understand_does_not_harm_it() -> None:
+def test_node_ignores_messages_it_does_not_understand() -> None:
     async def scenario(fake: FakeScheduler) -> None:
         async with running(node_of(fake)):
             await fake.hears(NodeHeartbeat)

@@ -41,12 +41,12 @@ def read(data: bytes) -> Frame | Refused:
 
 
 @pytest.mark.parametrize("data", [b"", b" ", b"{", b"nonsense", b"{}x", b'{"type":"PING"}}', b"\xef\xbb\xbf{}", b"\0"])
-def test_what_is_no_json_is_bad_json(data: bytes) -> None:
+def test_malformed_json_is_bad_json(data: bytes) -> None:
     assert refusal(data).reason is Reason.BAD_JSON
 
 
 @pytest.mark.parametrize("data", [b"null", b"[]", b"7", b'"PING"', b"true"])
-def test_what_is_no_object_is_bad_json(data: bytes) -> None:
+def test_json_that_is_not_an_object_is_bad_json(data: bytes) -> None:
     assert refusal(data).message.startswith("The frame is not a JSON object")
 
 
@@ -76,7 +76,7 @@ def test_an_id_that_is_neither_text_nor_number_is_bad_json(name: str, value: obj
     "value", [b'"\\ud800"', b'"\\udc00x"', b'"\\ud83d"', b'"\xed\xa0\x80"', b'"\xff"', b'"\\u0000"']
 )
 @pytest.mark.parametrize("name", [b"body", b"clientMsgId", b"to"])
-def test_what_is_no_text_or_no_database_keeps_is_bad_json(name: bytes, value: bytes) -> None:
+def test_text_that_no_database_stores_is_bad_json(name: bytes, value: bytes) -> None:
     assert isinstance(refusal(b'{"type":"X","%b":%b}' % (name, value)), BadJson)
 
 

@@ -78,7 +78,7 @@ def test_a_field_deep_in_a_message_is_named_by_its_path() -> None:
     "value",
     [b'"\\ud800"', b'"\\udc00"', b'"\\ud800\\ud800"', b'"\\ud800x"', b'{"a":"\xff"}', b'{"\xff":1}', b"[1,]"],
 )
-def test_what_passes_through_unread_is_still_valid_json_of_valid_text(value: bytes) -> None:
+def test_raw_fields_are_still_checked_to_be_valid_json(value: bytes) -> None:
     refusal(codec.decode_node, with_extra(value))
     refusal(codec.decode_node, RESULT.replace(b'"extra"', b'"unknown":' + value + b',"extra"'))
 

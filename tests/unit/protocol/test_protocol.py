@@ -86,7 +86,7 @@ def test_every_key_that_clients_get_is_documented() -> None:
 
 
 @given(st.dictionaries(st.sampled_from(READ), JSON))
-def test_whatever_a_node_sends_can_be_read(given_by_node: dict[str, Any]) -> None:
+def test_any_node_message_can_be_decoded(given_by_node: dict[str, Any]) -> None:
     raw = codec.raw(given_by_node)
     kept = extra.for_clients(raw)
     told = json.loads(bytes(kept)) if kept else {}
@@ -117,7 +117,7 @@ def test_an_id_has_its_shape_and_is_new_every_time(make: Callable[[], str], shap
 
 
 @pytest.mark.parametrize(("make", "bits"), [(ids.session_id, 128), (ids.resume_token, 192)])
-def test_what_must_not_be_guessed_is_drawn_whole_from_the_secrets_of_the_machine(
+def test_secret_ids_come_completely_from_the_secrets_module(
     make: Callable[[], str], bits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[int] = []

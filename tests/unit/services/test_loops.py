@@ -53,7 +53,7 @@ async def test_redis_being_away_is_said_once_when_it_begins_and_once_when_it_end
     assert told == ["waiting for Redis", "Redis is back", "waiting for Redis", "Redis is back"]
 
 
-async def test_what_redis_refuses_is_not_called_away() -> None:
+async def test_refused_call_does_not_count_as_an_outage() -> None:
     calls, step = stepping(Refused("NOPERM this user has no permissions"), Refused("NOPERM and again"))
     assert await run_until(calls, 4, every(0, step, name="x")) == ["Redis refuses", "Redis is back"]
 

@@ -116,7 +116,7 @@ def test_the_table_does_not_know_another_prefix() -> None:
     ],
     ids=["a node", "an inbox", "an instance", "a shard of chat"],
 )
-def test_what_belongs_together_is_in_one_slot(together: list[str]) -> None:
+def test_keys_of_one_script_are_in_one_slot(together: list[str]) -> None:
     assert len({slot_of(key) for key in together}) == 1
 
 

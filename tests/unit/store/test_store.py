@@ -67,7 +67,7 @@ def test_an_entry_of_a_later_release_says_so() -> None:
         [b"v", b"1", b"type", b"job_assign", b"data"],
     ],
 )
-def test_what_cannot_be_understood_has_no_kind(fields: list[bytes] | None) -> None:
+def test_unreadable_entry_has_no_kind(fields: list[bytes] | None) -> None:
     entry = Entry.parse(b"5-0", fields)
     assert entry.kind == ""
     assert entry.id == "5-0"
@@ -123,7 +123,7 @@ def test_an_address_is_read_from_a_url_as_redis_py_writes_it(url: str, address: 
 
 
 @pytest.mark.parametrize("url", ["http://example.org", "example.org:6379", "", "/run/redis.sock"])
-def test_what_is_no_redis_url_is_refused_with_a_sentence(url: str) -> None:
+def test_invalid_redis_url_is_refused_with_a_sentence(url: str) -> None:
     with pytest.raises(ValueError, match="a Redis URL starts with"):
         Address.parse(url)
 
@@ -211,7 +211,7 @@ def test_a_snapshot_becomes_the_node_that_placement_knows() -> None:
     "data",
     [b"", b"{", b"[]", b'"x"', b"\xff\xfe", b'{"id":"\xff","epoch":1,"instance":"i"}', b'{"id":"n1"}', b'{"id":1}'],
 )
-def test_what_does_not_parse_is_nothing(data: bytes) -> None:
+def test_unparsable_record_is_none(data: bytes) -> None:
     assert parse_snapshot(data) is None
 
 

@@ -78,9 +78,7 @@ async def look_twice(chat: InProcessChat) -> None:
     await chat.admission.run_once()
 
 
-async def test_who_is_known_late_gets_what_was_saved_before_that_ahead_of_what_is_pushed_to_it(
-    redis: Redis, keys: Keys, tmp_path: Path
-) -> None:
+async def test_late_connection_gets_saved_messages_before_pushed_ones(redis: Redis, keys: Keys, tmp_path: Path) -> None:
     async with chat_at(redis, keys, tmp_path) as (chat, users):
         users.away, socket = True, Socket(1)
         user = await chat.come_in(RECEIVER, socket)
@@ -94,7 +92,7 @@ async def test_who_is_known_late_gets_what_was_saved_before_that_ahead_of_what_i
         assert socket.messages == ["older", "newer"]
 
 
-async def test_what_is_pushed_before_redis_has_answered_waits_as_well(redis: Redis, keys: Keys, tmp_path: Path) -> None:
+async def test_pushed_message_waits_until_redis_has_answered(redis: Redis, keys: Keys, tmp_path: Path) -> None:
     """Others know where it is as soon as it is written."""
     async with chat_at(redis, keys, tmp_path) as (chat, users):
         users.away, socket = True, Socket(1)
@@ -111,9 +109,7 @@ async def test_what_is_pushed_before_redis_has_answered_waits_as_well(redis: Red
         assert socket.messages == ["older", "newer"]
 
 
-async def test_who_is_written_after_nobody_waits_for_that_any_longer_gets_the_older_first(
-    redis: Redis, keys: Keys, tmp_path: Path
-) -> None:
+async def test_late_owner_key_still_sends_older_messages_first(redis: Redis, keys: Keys, tmp_path: Path) -> None:
     async with chat_at(redis, keys, tmp_path) as (chat, users):
         users.away, socket = True, Socket(1)
         user = await chat.come_in(RECEIVER, socket)
@@ -203,7 +199,7 @@ async def test_a_connection_that_is_dead_does_not_end_the_one_its_user_has_elsew
         await elsewhere.close()
 
 
-async def test_whom_redis_forgot_gets_what_was_saved_meanwhile_ahead_of_what_is_pushed_to_it(
+async def test_user_whose_owner_key_redis_lost_gets_saved_messages_before_pushed_ones(
     redis: Redis, keys: Keys, tmp_path: Path
 ) -> None:
     async with chat_at(redis, keys, tmp_path) as (chat, users):

@@ -39,7 +39,7 @@ async def two_instances(
         await redis.call("DEL", keys.shard(other.shards._tags[0]))
 
 
-async def test_what_an_instance_saved_and_could_not_push_is_not_overtaken_by_what_its_sender_sends_elsewhere(
+async def test_unpushed_saved_message_is_delivered_before_later_ones_from_another_instance(
     redis: Redis, keys: Keys, tmp_path: Path
 ) -> None:
     async with two_instances(redis, keys, tmp_path) as (cut_off, other):

@@ -15,7 +15,7 @@ TIMEOUT_S = 60.0
 
 
 @pytest.mark.parametrize("replicas_there", [0, 1])
-async def test_what_was_sent_on_to_the_next_master_of_its_slot_is_confirmed_by_its_replicas(
+async def test_redirected_write_is_confirmed_by_the_replicas_of_its_new_master(
     replicas_there: int,
 ) -> None:
     here, there = free_port(), free_port()

@@ -127,7 +127,7 @@ async def test_a_number_that_redis_forgot_is_ours_again_unless_another_was_faste
     assert not await cluster.keep_worker(number, "a")
 
 
-async def test_who_leaves_gives_back_its_own_number_only(cluster: ChatCluster, redis: Redis, keys: Keys) -> None:
+async def test_release_returns_only_the_own_worker_number(cluster: ChatCluster, redis: Redis, keys: Keys) -> None:
     number = await cluster.claim_worker("a")
     await cluster.release_worker(number, "b")
     assert await redis.call("GET", keys.worker(number)) == b"a"

@@ -5,7 +5,7 @@ from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 
 
-async def test_who_used_up_its_tries_at_one_instance_has_none_at_another(redis: Redis, prefix: str) -> None:
+async def test_login_attempts_count_across_instances(redis: Redis, prefix: str) -> None:
     here, there = (Logins(redis, Keys(prefix), 5, 100) for _ in range(2))
     assert [await each.take("::1", "alice") for each in (here, there, here, there, here)] == [Verdict.OK] * 5
     assert await there.take("::1", "alice") is Verdict.ADDRESS
@@ -21,7 +21,7 @@ async def test_a_name_and_an_address_cannot_be_shifted_into_one_another(redis: R
     assert await logins.take("ab", "c") is Verdict.ADDRESS
 
 
-async def test_what_is_kept_names_nobody_and_goes_by_itself(redis: Redis, prefix: str) -> None:
+async def test_login_keys_name_no_user_and_expire(redis: Redis, prefix: str) -> None:
     logins = Logins(redis, Keys(prefix), 5, 100)
     name = "al\nice{}" * 8
     assert await logins.take("203.0.113.7", name) is Verdict.OK

@@ -200,7 +200,7 @@ async def test_body_of_an_unsaved_message_is_found_in_either_stream(
     assert await shards.unsaved_body(SENDER, ID + 6) is None
 
 
-async def test_who_asks_again_keeps_the_claim_alive(shards: Shards, redis: Redis, keys: Keys) -> None:
+async def test_repeated_request_renews_the_claim(shards: Shards, redis: Redis, keys: Keys) -> None:
     await accept(shards, 1)
     claim = keys.claim(shards._tags[0], SENDER, "m-1")
     await redis.call("PEXPIRE", claim, 1000)
@@ -231,7 +231,7 @@ async def test_time_of_the_delivery_attempt_is_noted_only_when_there_was_one(sha
     assert [b"deliveredAttemptTs" in fields for _, fields in rows] == [True, True, False]
 
 
-async def test_what_was_accepted_before_anybody_worked_the_shard_is_read_from_its_beginning(shards: Shards) -> None:
+async def test_first_holder_reads_a_shard_from_its_first_entry(shards: Shards) -> None:
     await accept(shards, 1, 2, 3)
     holder = await take(shards)
     assert ids(await next_accepted(shards, holder)) == [1, 2, 3]
@@ -280,7 +280,7 @@ async def test_senders_are_accepted_in_the_slot_of_their_shard(redis: Redis, key
 # -- the holder, and those before it
 
 
-async def test_what_the_last_holder_left_pending_is_read_again_page_by_page(shards: Shards) -> None:
+async def test_next_holder_reads_pending_entries_page_by_page(shards: Shards) -> None:
     first = await take(shards, "i1")
     await accept(shards, 1, 2, 3, 4)
     assert ids(await next_accepted(shards, first, count=3)) == [1, 2, 3]
@@ -333,7 +333,7 @@ async def blocked(redis: Redis, key: str) -> bool:
     return "blocked_clients:0" not in info
 
 
-async def test_who_waits_is_given_what_comes(shards: Shards) -> None:
+async def test_blocking_read_returns_new_entries(shards: Shards) -> None:
     holder = await take(shards)
     async with reading(shards) as reader:
         waiting = asyncio.ensure_future(shards.next_accepted(reader, 0, holder, ">", 10, LONG_MS))
@@ -344,7 +344,7 @@ async def test_who_waits_is_given_what_comes(shards: Shards) -> None:
     assert ids(found) == [1]
 
 
-async def test_who_waits_in_vain_comes_back_with_nothing_and_not_before_its_time(shards: Shards) -> None:
+async def test_blocking_read_returns_nothing_after_its_timeout(shards: Shards) -> None:
     """Also when something is left in the stream: it was given before, and is waited behind."""
     holder = await take(shards)
     await accept(shards, 1)
@@ -384,7 +384,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("fields", BROKEN.values(), ids=BROKEN)
-async def test_what_cannot_be_read_keeps_its_place_and_can_be_buried(
+async def test_unreadable_entry_stays_until_it_is_moved_to_the_dead_letters(
     shards: Shards, redis: Redis, fields: list[Any]
 ) -> None:
     holder = await take(shards)
@@ -461,7 +461,7 @@ async def test_the_tally_counts_both_streams_what_is_pending_and_what_is_dead(sh
     )  # fmt: skip
 
 
-async def test_what_a_later_release_counts_beside_is_no_trouble(shards: Shards, redis: Redis, keys: Keys) -> None:
+async def test_unknown_counters_of_a_later_release_are_ignored(shards: Shards, redis: Redis, keys: Keys) -> None:
     await accept(shards, 1)
     await redis.call("HSET", keys.shard(shards._tags[0]), "colour", "red")
     assert (await shards.tally(0)).accepted == 1

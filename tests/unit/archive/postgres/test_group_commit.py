@@ -74,7 +74,7 @@ async def _begun(group_commit: GroupCommit, *rows: NewMessage) -> list[asyncio.T
     return tasks
 
 
-async def test_what_comes_during_a_transaction_shares_the_next_one_in_its_order() -> None:
+async def test_calls_during_a_transaction_share_the_next_one_in_order() -> None:
     database = Database()
     group_commit = _group_commit(database)
     first = await _begun(group_commit, _said(1))
@@ -118,7 +118,7 @@ async def test_everybody_of_a_transaction_is_told_that_the_database_is_away_and_
     assert (await group_commit.save(_said(3))).verdict is Verdict.SAVED
 
 
-async def test_who_leaves_early_costs_the_others_nothing_and_closing_waits_for_what_is_asked() -> None:
+async def test_cancelled_caller_does_not_affect_others_and_close_waits_for_open_calls() -> None:
     database = Database()
     group_commit = _group_commit(database)
     leaving, staying = await _begun(group_commit, _said(1), _said(2))
@@ -133,7 +133,7 @@ async def test_who_leaves_early_costs_the_others_nothing_and_closing_waits_for_w
 # -- what another writer has, and what is new ----------------------------------------------------
 
 
-async def test_what_another_writer_has_is_tried_again_and_keeps_nobody_else_waiting() -> None:
+async def test_row_locked_by_another_writer_is_retried_without_blocking_other_calls() -> None:
     database = Database()
     group_commit = _group_commit(database)
     database.going.set()
@@ -146,7 +146,7 @@ async def test_what_another_writer_has_is_tried_again_and_keeps_nobody_else_wait
     assert (await waiting).message.id == 1
 
 
-async def test_what_waits_for_another_writer_takes_no_place_from_the_others() -> None:
+async def test_call_waiting_for_another_writer_uses_no_batch_slot() -> None:
     database = Database()
     group_commit = _group_commit(database)
     database.held = {9}
@@ -159,7 +159,7 @@ async def test_what_waits_for_another_writer_takes_no_place_from_the_others() ->
     assert [(await task).message.id for task in tasks] == list(range(MAX_GROUP))
 
 
-async def test_who_waited_too_long_for_another_writer_is_told_and_the_next_is_tried() -> None:
+async def test_call_that_waits_too_long_for_another_writer_fails_and_the_next_is_tried() -> None:
     database = Database()
     group_commit = _group_commit(database, timeout_s=0.0)
     database.going.set()

@@ -76,7 +76,7 @@ async def test_more_may_be_in_flight_if_asked_for() -> None:
 
 
 @pytest.mark.parametrize("reason", [Reason.SERVER_BUSY, Reason.INTERNAL_ERROR])
-async def test_what_the_server_was_too_busy_for_is_sent_again_before_what_follows(reason: Reason) -> None:
+async def test_message_refused_as_busy_is_resent_before_later_ones(reason: Reason) -> None:
     async with chatting() as (_, peer, chat):
         sent = await chat.send(OTHER, "1")
         await chat.send(OTHER, "2")
@@ -91,7 +91,7 @@ async def test_what_the_server_was_too_busy_for_is_sent_again_before_what_follow
 
 
 @pytest.mark.parametrize("reason", [Reason.BODY_TOO_LONG, Reason.DUPLICATE_MSG_ID_MISMATCH, Reason.CANNOT_SEND_TO_SELF])
-async def test_what_the_server_refuses_has_failed_and_the_next_one_goes_on(reason: Reason) -> None:
+async def test_refused_message_fails_and_the_next_one_is_sent(reason: Reason) -> None:
     async with chatting() as (_, peer, chat):
         sent = await chat.send(OTHER, "1")
         await chat.send(OTHER, "2")
@@ -134,7 +134,7 @@ async def test_after_a_lost_connection_all_that_is_not_saved_is_sent_again_in_or
         assert [up for up, _ in lines] == [True, False, True]
 
 
-async def test_what_is_sent_while_offline_goes_out_on_the_next_connection() -> None:
+async def test_messages_sent_offline_go_out_on_the_next_connection() -> None:
     lines, note = noted()
     async with chatting(on_connection=note) as (server, peer, chat):
         peer.drop()
@@ -145,7 +145,7 @@ async def test_what_is_sent_while_offline_goes_out_on_the_next_connection() -> N
         await sent.saved
 
 
-async def test_what_was_read_is_told_again_if_the_connection_was_lost() -> None:
+async def test_read_receipt_is_resent_after_a_lost_connection() -> None:
     async with chatting() as (server, peer, chat):
         messages = chat.messages()
         for number in (10, 11):
@@ -271,7 +271,7 @@ async def test_doubles_are_dropped_and_acknowledged_again() -> None:
         assert (await anext(messages)).server_msg_id == 11
 
 
-async def test_what_nobody_has_read_is_not_acknowledged() -> None:
+async def test_unread_message_is_not_acknowledged() -> None:
     async with chatting() as (_, peer, chat):
         await peer.push(10)
         await peer.push(10)
@@ -341,7 +341,7 @@ async def test_closing_waits_until_what_was_handed_out_is_acknowledged() -> None
         await peer.gone()
 
 
-async def test_what_is_unknown_at_the_end_is_told_to_whoever_waits() -> None:
+async def test_close_reports_unknown_outcomes_to_waiting_callers() -> None:
     async with chatting() as (_, peer, chat):
         sent = await chat.send(OTHER, "1")
         await peer.take(10, ACCEPTED)
@@ -361,13 +361,13 @@ async def _saved(sent: Sent) -> None:
 @pytest.mark.parametrize(
     ("to", "body"), [(0, "x"), (2, ""), (2, "x" * 4097), (2, "\U0001f600" * 2049), (2, "a\0b"), (2, "\ud800")]
 )
-async def test_what_no_server_takes_is_not_sent(to: int, body: str) -> None:
+async def test_invalid_message_is_not_sent(to: int, body: str) -> None:
     async with chatting() as (_, _, chat):
         with pytest.raises(ValueError):
             await chat.send(to, body)
 
 
-async def test_what_is_no_frame_is_ignored() -> None:
+async def test_malformed_frame_is_ignored() -> None:
     async with chatting() as (_, peer, chat):
         await peer.say(b"not json", b'{"type":"NEWS"}', b'{"type":"SINGLE_CHAT","body":"from nobody"}')
         await peer.push(10)

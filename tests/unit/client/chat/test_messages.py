@@ -228,7 +228,7 @@ def test_one_is_said_at_a_time() -> None:
     assert len(box) == 2
 
 
-def test_what_is_done_is_gone() -> None:
+def test_finished_message_leaves_the_outbox() -> None:
     box = outbox()
     (sent,) = add(box, 1)
     sent_now(box)
@@ -296,7 +296,7 @@ def test_without_a_word_for_too_long_it_is_said_again() -> None:
     assert box.due_at() == 40
 
 
-def test_what_was_saved_meanwhile_is_not_said_again() -> None:
+def test_message_saved_meanwhile_is_not_resent() -> None:
     box = outbox()
     add(box, 1, 2)
     box.lost()

@@ -140,7 +140,7 @@ def test_more_than_4096_in_a_millisecond_are_taken_from_the_next() -> None:
     assert [time_of(drawn[at]) - NOW_MS for at in (0, 4095, 4096, 8191, 8192)] == [0, 0, 1, 1, 2]
 
 
-def test_what_was_borrowed_is_given_back_when_the_clock_gets_there() -> None:
+def test_borrowed_ids_are_paid_back_when_the_clock_catches_up() -> None:
     ids = MessageIds(3)
     for _ in range(4097):
         ids.draw(NOW_MS)
@@ -177,7 +177,7 @@ def test_ids_end_in_the_year_2093() -> None:
 
 
 @given(workers, clocks.filter(lambda ms: ms > EPOCH_MS))
-def test_what_we_made_counts_as_made_by_us(worker: int, now_ms: int) -> None:
+def test_own_ids_are_recognised(worker: int, now_ms: int) -> None:
     assert made_by_us(MessageIds(worker).draw(now_ms))
 
 

@@ -57,7 +57,7 @@ def test_the_shards_are_spread_evenly_over_the_masters_of_a_cluster(shards: int,
 
 
 @given(USERS, st.integers(0, 100), st.integers(0, 100))
-def test_who_is_in_at_ten_is_in_at_fifty_too(user: int, one: int, other: int) -> None:
+def test_senders_of_a_small_rollout_are_in_a_larger_one(user: int, one: int, other: int) -> None:
     less, more = sorted((one, other))
     assert not in_rollout(user, less) or in_rollout(user, more)
     assert in_rollout(user, 100)
@@ -92,7 +92,7 @@ def test_every_shard_is_worked_by_one_and_nobody_has_two_more_than_another(shard
     assert max(shares) - min(shares) <= 1
 
 
-def test_whoever_asks_in_whatever_order_hears_the_same() -> None:
+def test_assignment_is_independent_of_the_order_of_instances() -> None:
     orders = [assign(8, list(order)) for order in permutations("abcd")]
     assert all(found == orders[0] for found in orders)
     assert assign(8, ["a", "b", "a", "b"]) == assign(8, ["b", "a"]), "a name that is given twice is one instance"

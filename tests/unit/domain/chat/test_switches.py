@@ -110,7 +110,7 @@ def test_every_text_is_a_value_or_refused(name: str, text: str) -> None:
         wait_replicas=st.integers(0, 16),
     )
 )
-def test_what_is_told_as_text_is_read_back(switches: Switches) -> None:
+def test_switch_settings_survive_their_text_form(switches: Switches) -> None:
     assert Switches().changed(switches.texts()) == switches
 
 
@@ -176,7 +176,7 @@ def test_a_connection_changes_when_nothing_is_under_way_and_else_tries_again_lat
     assert course.settle(Path.OFF, 0, 100.0 + STAY_S) is Path.OFF
 
 
-def test_what_was_put_off_is_forgotten_once_the_path_has_changed() -> None:
+def test_postponed_change_is_dropped_after_the_path_changed() -> None:
     course = Course(Path.OFF)
     course.settle(Path.SAVE_FIRST, 1, 100.0)
     course.settle(Path.SAVE_FIRST, 0, 101.0)

@@ -69,7 +69,7 @@ def test_a_word_that_comes_after_redis_was_asked_does_not_count_twice() -> None:
     assert unsaved.count == 0
 
 
-def test_what_may_be_on_its_way_is_not_known_until_redis_is_asked_again() -> None:
+def test_unsaved_count_is_unknown_until_redis_is_asked_again() -> None:
     unsaved = known()
     unsaved.accepted(5)
     unsaved.lost_count()
@@ -79,7 +79,7 @@ def test_what_may_be_on_its_way_is_not_known_until_redis_is_asked_again() -> Non
     assert unsaved.count == 0
 
 
-def test_what_is_accepted_while_redis_is_asked_counts_besides() -> None:
+def test_messages_accepted_during_the_query_are_counted() -> None:
     unsaved = known()
     unsaved.accepted(5)
     unsaved.accepted(8)

@@ -171,7 +171,7 @@ async def test_of_two_who_create_a_name_the_second_needs_the_password_of_the_fir
         ("alice", "x" * 257, "password is longer than 256 characters"),
     ],
 )
-async def test_what_cannot_be_a_name_or_a_password_is_said(
+async def test_invalid_name_or_password_is_refused_with_a_reason(
     env: Env, name: str | None, password: str | None, sentence: str
 ) -> None:
     denied = await env.denied(name, password)
@@ -481,7 +481,7 @@ async def test_a_refresh_token_of_an_older_session_is_denied(env: Env) -> None:
 @pytest.mark.parametrize(
     ("token", "code"), [(None, Code.BAD_REQUEST), ("", Code.BAD_REQUEST), ("x", Code.UNAUTHORIZED)]
 )
-async def test_what_is_no_refresh_token_is_denied(env: Env, token: str | None, code: Code) -> None:
+async def test_refresh_denies_tokens_of_other_kinds(env: Env, token: str | None, code: Code) -> None:
     with pytest.raises(Denied, match="refreshToken") as denied:
         await env.accounts.refresh(token)
     assert denied.value.code is code

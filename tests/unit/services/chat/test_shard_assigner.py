@@ -165,7 +165,7 @@ async def test_a_shard_that_was_taken_and_cannot_be_worked_is_given_up() -> None
     assert env.redis.leases == {}
 
 
-async def test_what_is_somebody_elses_share_is_handed_over() -> None:
+async def test_assigner_hands_over_shards_above_its_share() -> None:
     env = AssignerEnv()
     await env.assigner.run_once()
     env.others.names = ("i0", "i1")
@@ -174,7 +174,7 @@ async def test_what_is_somebody_elses_share_is_handed_over() -> None:
     await env.assigner.release_all()
 
 
-async def test_who_leaves_takes_nothing_more_and_waits_for_no_quiet_shard() -> None:
+async def test_stopping_assigner_takes_no_shard_and_does_not_wait_for_idle_ones() -> None:
     env, began = AssignerEnv(), monotonic()
     await env.assigner.run_once()
     await env.assigner.release_all()

@@ -100,7 +100,7 @@ async def test_two_messages_that_belong_together_are_one_write_and_have_two_numb
     assert [json.loads(frame)["seq"] for frame in desk.delivered] == [1, 2, 3]
 
 
-async def test_what_redis_was_told_before_the_session_went_is_written_if_redis_says_so() -> None:
+async def test_unconfirmed_write_counts_when_redis_has_it_after_the_session_ended() -> None:
     """Or the job it stands for is dropped, while whoever resumes finds its index open."""
     desk = Desk()
     written, fenced = desk.outbox.note({"next_index": 1}), desk.outbox.note({"next_index": 2})
@@ -112,7 +112,7 @@ async def test_what_redis_was_told_before_the_session_went_is_written_if_redis_s
     assert not desk.undelivered
 
 
-async def test_what_redis_was_not_told_before_the_session_went_is_not_written() -> None:
+async def test_unsent_write_is_dropped_when_the_session_ends() -> None:
     desk = Desk()
     desk.outbox.pause()
     note = desk.outbox.note({"next_index": 1})
@@ -137,7 +137,7 @@ async def test_an_end_that_is_told_to_a_session_that_went_goes_to_whoever_has_it
     assert desk.undelivered == [END]
 
 
-async def test_what_waits_for_a_resume_is_written_under_its_epoch_and_in_order() -> None:
+async def test_writes_waiting_for_a_resume_keep_their_epoch_and_order() -> None:
     desk = Desk()
     desk.outbox.pause()
     desk.post()
@@ -154,7 +154,7 @@ async def test_what_waits_for_a_resume_is_written_under_its_epoch_and_in_order()
     await desk.tasks.settled()
 
 
-async def test_what_was_written_before_a_resume_is_not_delivered_a_second_time() -> None:
+async def test_messages_written_before_a_resume_are_delivered_once() -> None:
     desk = Desk()
     desk.post()
     desk.outbox.pause()
@@ -164,7 +164,7 @@ async def test_what_was_written_before_a_resume_is_not_delivered_a_second_time()
     assert not desk.delivered
 
 
-async def test_what_was_sent_too_early_is_written_behind_what_was_refused_and_nobody_counts_as_fenced() -> None:
+async def test_early_writes_follow_refused_ones_and_do_not_fence() -> None:
     desk = Desk()
     desk.post()
     desk.post(END)

@@ -147,7 +147,7 @@ def test_quiet_final_makes_no_job_and_counts_as_received() -> None:
     asyncio.run(main())
 
 
-def test_whatever_is_left_when_a_closing_session_stops_waiting_is_told_failed_and_then_that_it_is_closed() -> None:
+def test_closing_session_fails_the_remaining_utterances_and_then_reports_its_close() -> None:
     async def main() -> None:
         dispatcher: Any = Dispatcher()
         client: Any = Client()

@@ -50,7 +50,7 @@ def test_every_attack_has_a_name_of_its_own_and_answers_to_expect() -> None:
     assert [attack.name for attack in Settings(only=("kicks",)).attacks] == ["kicks"]
 
 
-def test_what_is_as_it_should_be_is_told_in_figures_alone() -> None:
+def test_clean_run_reports_figures_only() -> None:
     report = concluded()
     assert report.settings["wrong"] == []
     assert report.figures["wrong"] == 0
@@ -79,7 +79,7 @@ def test_an_answer_that_may_be_is_no_fault() -> None:
 
 
 @pytest.mark.parametrize("name", COUNTED)
-def test_what_is_left_is_found(name: str) -> None:
+def test_leftover_state_is_found(name: str) -> None:
     grown = State(REST | {name: 100}, 0, 100 * MIB)
     assert grown.more_than(CALM) == [f"97 {name}"]
     assert f"97 {name} left at the end" in str(concluded(last=grown).settings["wrong"])
@@ -103,7 +103,7 @@ def test_memory_that_the_last_run_of_an_attack_keeps_is_found() -> None:
     assert (grew_once.keeps_memory, found.keeps_memory) == (True, False)
 
 
-def test_what_the_healthy_clients_met_and_what_an_instance_logged_is_found() -> None:
+def test_errors_of_healthy_clients_and_of_instances_are_found() -> None:
     told = TOLD | {"failures": ["User was closed: 4003"], "lost": 1}
     wrong = concluded(FOUND, told, CALM, "an instance logged: endpoint failed")
     assert wrong.settings["wrong"] == [

@@ -209,7 +209,7 @@ async def test_the_first_caller_that_fails_ends_the_load_with_its_error() -> Non
     assert sorted(ended) == [0, 2]
 
 
-async def test_what_is_never_answered_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unanswered_request_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "DRAIN_TIMEOUT_S", 0.01)
 
     async def forever(caller: int, going: Going) -> int:
@@ -272,7 +272,7 @@ def test_pings_are_counted_once_at_least(serve: Serve) -> None:
     assert 0 < found["p50_us"] <= found["p99_us"]
 
 
-def test_what_is_no_redis_is_told_in_a_sentence(serve: Serve) -> None:
+def test_url_that_is_no_redis_is_refused_with_a_sentence(serve: Serve) -> None:
     with pytest.raises(CannotRun, match=r"answered PING with b'-ERR what\?"):
         ping("127.0.0.1", serve(b"-ERR what?\r\n"), 0.0)
 

@@ -42,7 +42,7 @@ def test_nothing_saved_is_no_figure() -> None:
         quantities(FOUND | {"saved_p99_ms": float("nan")})
 
 
-def test_what_should_not_come_ends_the_bench_but_busy_is_a_figure() -> None:
+def test_unexpected_reply_ends_the_bench_and_server_busy_is_counted() -> None:
     refuse(FOUND | {"errors": {"server_busy": 3}}, Setup())
     with pytest.raises(CannotRun, match="refused with internal_error"):
         refuse(FOUND | {"errors": {"internal_error": 1}}, Setup())
@@ -91,7 +91,7 @@ def test_the_plain_run_has_the_plain_names() -> None:
         ({"reorders": 2.0}, "2 reorders"),
     ],
 )
-def test_what_is_missed_is_said(figures: dict[str, float], words: str) -> None:
+def test_missed_messages_are_reported(figures: dict[str, float], words: str) -> None:
     _, shown = concluded(found("sqlite_save_first", **figures))
     assert "Targets missed" in shown
     assert words in shown.partition("Targets missed")[2]

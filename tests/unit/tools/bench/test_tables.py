@@ -162,7 +162,7 @@ def test_the_verdict_says_how_much_was_compared() -> None:
     assert verdict({}) == "There is nothing to compare: redis-py was left out."
 
 
-def test_what_was_not_measured_is_a_dash_in_the_tables() -> None:
+def test_tables_show_a_dash_for_unmeasured_values() -> None:
     report = Report({}, figures={"single_command_1_dragoman_per_s": 5000.0, "single_round_trips_before_assign": 2.0})
     conclude(report, ["single"], {"single_command_1_redis_py": "redis-py: gone"})
     shown = io.StringIO()
@@ -241,6 +241,6 @@ def test_a_storm_is_compared_with_the_calm_before_it() -> None:
     assert pressure_ratios(figures) == {"storm_jitter_dispatch_p99": 2.5}
 
 
-def test_what_must_not_happen_is_named() -> None:
+def test_violations_are_named() -> None:
     figures = {"half_jobs_lost": 0.0, "half_messages_doubled": 2.0, "half_server_busy": 7.0, "target_jobs_lost": 1.0}
     assert wrong(figures, "half_") == {"messages_doubled": 2.0}

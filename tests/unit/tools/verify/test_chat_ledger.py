@@ -109,7 +109,7 @@ def test_a_dead_letter_nobody_told_of_is_found() -> None:
         (lambda rows: [*rows[:2], replace(rows[2], seq=2)], "gap"),
     ],
 )
-def test_what_is_wrong_with_the_rows_is_found(spoil: Callable[[list[Stored]], list[Stored]], kind: str) -> None:
+def test_wrong_rows_are_found(spoil: Callable[[list[Stored]], list[Stored]], kind: str) -> None:
     ledger, rows = good()
     assert kind in kinds(ledger.check(spoil(rows)))
 
@@ -155,7 +155,7 @@ def test_one_message_under_two_ids_is_found() -> None:
     assert kinds(ledger.check(rows)) == {"duplicate"}
 
 
-def test_what_was_acknowledged_and_sent_again_is_found() -> None:
+def test_message_resent_after_its_acknowledgement_is_found() -> None:
     ledger, rows = good()
     assert ledger.check(rows, ack_grace_s=0) == []
     ledger.arrived(BOB, ALICE, "c3", 103)
@@ -274,7 +274,7 @@ def test_an_answer_that_comes_a_part_too_late_is_written_where_it_belongs() -> N
     assert second.entries == {}
 
 
-def test_what_was_acknowledged_in_an_earlier_part_and_comes_again_is_found_in_this_one() -> None:
+def test_message_acknowledged_in_an_earlier_part_and_resent_is_found() -> None:
     first, rows = good()
     second = first.next()
     second.arrived(BOB, ALICE, "c3", 103)
@@ -297,7 +297,7 @@ def test_an_acknowledgement_from_long_before_the_connection_broke_counts() -> No
     assert kinds(ledger.check(rows, ack_grace_s=0)) == {"sent again"}
 
 
-def test_what_is_kept_is_counted() -> None:
+def test_kept_messages_are_counted() -> None:
     ledger, rows = good()
     assert ledger.kept(rows) == 3
     assert ledger.kept(rows[1:]) == 2

@@ -274,7 +274,7 @@ def test_a_good_day_has_no_findings(seed: int, sessions: int, turns: int, messag
 
 @pytest.mark.parametrize("spoil", PLANTED, ids=lambda spoil: spoil.__name__)
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_planted_is_found_and_named(spoil: Spoil, seed: int) -> None:
+def test_check_finds_and_names_each_injected_error(spoil: Spoil, seed: int) -> None:
     history = flawless_history(seed, sessions=6, turns=16, messages=40)
     spoil(history)
     verdict = history.verdict()
@@ -299,7 +299,7 @@ def test_a_day_on_which_nobody_was_told_anything_is_not_a_good_one() -> None:
     assert [finding.kind for finding in verdict.findings] == ["nothing promised"]
 
 
-def test_what_nodes_saw_after_the_stores_were_looked_at_is_not_held_against_them() -> None:
+def test_node_events_after_the_snapshot_are_ignored() -> None:
     history = flawless_history(1, 2, 6, 5)
     last = max(one.at for one in history.events)
     given = next(one for one in history.events if one.kind is Kind.GIVEN)
@@ -311,7 +311,7 @@ def test_what_nodes_saw_after_the_stores_were_looked_at_is_not_held_against_them
     assert history.verdict().findings != ()
 
 
-def test_what_a_speaker_heard_of_after_the_stores_were_looked_at_may_be_on_its_way() -> None:
+def test_results_after_the_snapshot_may_be_in_flight() -> None:
     """Silence at the end is cut when nobody speaks any more: its `DISPATCHED` may come before its result."""
     history = flawless_history(1, 2, 6, 5)
     last = max(one.at for one in history.events)
@@ -336,7 +336,7 @@ def test_a_message_that_is_confirmed_once_counts_as_told_and_kept_when_it_is_sav
     assert (verdict.findings, verdict.promised, verdict.kept) == ((), 5, 5)
 
 
-def test_what_redis_forgot_within_its_class_is_counted_apart() -> None:
+def test_losses_within_the_durability_class_are_counted_apart() -> None:
     history = flawless_history()
     an_acceptance_came_to_nothing(history)
     now = time.monotonic()
@@ -346,7 +346,7 @@ def test_what_redis_forgot_within_its_class_is_counted_apart() -> None:
     assert verdict.kept == verdict.promised - 1
 
 
-def test_what_redis_was_told_long_before_it_was_killed_is_not_forgiven() -> None:
+def test_losses_older_than_the_durability_class_are_not_tolerated() -> None:
     history = flawless_history()
     an_acceptance_came_to_nothing(history)
     now = time.monotonic()

@@ -65,7 +65,7 @@ def test_every_row_is_a_line_with_as_many_cells_as_there_are_columns() -> None:
     assert "needs --redis cluster | skipped |" in text
 
 
-def test_what_redis_may_forget_is_told_apart_from_a_loss() -> None:
+def test_tolerated_loss_is_reported_apart_from_a_real_one() -> None:
     text = page([found(FORGOT)], 1)
     assert "| 0 + 2 in class |" in text
     assert "0 of them lost; 2 more lost within the durability class" in text
@@ -118,7 +118,7 @@ NUMBERS = st.integers(-(2**31), 2**31 - 1)
 
 
 @given(st.lists(NUMBERS, unique=True))
-def test_what_was_said_is_heard(numbers: list[int]) -> None:
+def test_recorded_audio_is_decoded(numbers: list[int]) -> None:
     assert pieces.decode(pieces.sound(numbers)) == numbers
 
 
@@ -260,7 +260,7 @@ def test_another_seed_strikes_at_others() -> None:
     assert phase(7, "node-kill", 30, 2) != phase(8, "node-kill", 30, 2)
 
 
-def test_what_happens_to_one_fault_does_not_depend_on_the_others() -> None:
+def test_schedule_of_one_fault_is_independent_of_the_others() -> None:
     alone = phases(3, [("link-cut", 2.5)], 0)
     among = phases(3, [("none", 0), ("node-kill", 2), ("link-cut", 2.5)], 0)
     assert among[2] == alone[0]
@@ -352,7 +352,7 @@ def test_an_utterance_that_held_other_words_explains_nothing() -> None:
     assert ledger.sessions["s"].unanswered_pieces({0: None}) == []
 
 
-def test_what_is_owed_is_said_in_words() -> None:
+def test_outstanding_messages_are_described() -> None:
     ledger = new_ledger()
     ledger.gave("s", [1, 2])
     (sentence,) = ledger.outstanding()
@@ -384,7 +384,7 @@ def test_a_broken_promise_is_told_in_words_below_the_table_and_many_are_counted(
     assert f"link to Redis cut: and {20 - results.MAX_FINDINGS} more" in text
 
 
-def test_what_cannot_be_had_here_says_what_it_needs() -> None:
+def test_unavailable_fault_names_its_requirement() -> None:
     (line,) = [line for line in printed(ABSENT).splitlines() if "master" in line]
     assert "needs --redis cluster" in line
     assert "skipped" in line
