@@ -8,7 +8,7 @@ three times what the node recently needed for as much audio (see `track_record`)
 `attempt_timeout_ms`, at most 0.6 of the job's time, so that another attempt is possible.
 
 The exception is a *parked* job. An old node, one that does not acknowledge, keeps the audio of a max-duration job in
-its buffer until the turn goes on or ends. Such a job has no deadline while its turn is open. It ends one attempt's
+its buffer until the turn continues or ends. Such a job has no deadline while its turn is open. It ends one attempt's
 time after the turn, and never moves: that would split the turn. Its slot is released after one attempt's time.
 
 A lost node or instance is not a matter of time: the caller moves the job and calls `reassigned`.
@@ -77,7 +77,7 @@ class JobClock:
     )
 
     def __init__(self, settings: DeadlineSettings, created_at: float, may_park: bool = False) -> None:
-        """`may_park`: cut by max_duration or max_length, so an old node keeps it until its turn goes on."""
+        """`may_park`: cut by max_duration or max_length, so an old node keeps it until the next job of its turn."""
         self.settings = settings
         self.created_at = created_at
         self.attempt = 1

@@ -64,7 +64,7 @@ class Fleet:
         self._pools: dict[tuple[str, str, str, str, bool], Pool] = {}
         self._reserved: dict[str, int] = {}
         self._foreign: dict[str, int] = {}
-        self._shut: set[str] = set()
+        self._marked_full: set[str] = set()
         self._full_until: dict[str, float] = {}
         self._refusals: list[tuple[float, str]] = []  # heap of full_until
         self._cooling: dict[str, dict[str, float]] = {}
@@ -196,12 +196,12 @@ class Fleet:
             self.freed(node_id)
 
     def freed(self, node_id: str) -> None:
-        """A slot was released, here or by another instance: the node is a candidate again."""
+        """A slot was released, by this instance or another: the node is a candidate again."""
         self._full_until.pop(node_id, None)
-        if node_id in self._shut:
-            self._shut.remove(node_id)
+        if node_id in self._marked_full:
+            self._marked_full.remove(node_id)
             for pool in self._pools.values():
-                pool.reopen(node_id)
+                pool.mark_free(node_id)
 
     def full_until(self, node_id: str, when: float) -> None:
         """Redis refused a slot; no reservation can expire before `when`."""
@@ -214,14 +214,14 @@ class Fleet:
         until = self._full_until.get(node_id)
         return until is not None and now < until
 
-    def shut(self, node_id: str) -> None:
+    def mark_full(self, node_id: str) -> None:
         """The node was found full: it is not drawn until a slot is released or the refusal expires."""
-        self._shut.add(node_id)
+        self._marked_full.add(node_id)
         for pool in self._pools.values():
-            pool.shut(node_id)
+            pool.mark_full(node_id)
 
     def expire_refusals(self, now: float) -> None:
-        """Open the nodes whose refusal has expired."""
+        """Mark the nodes as free whose refusal has expired."""
         while self._refusals and self._refusals[0][0] <= now:
             _, node_id = heappop(self._refusals)
             if node_id in self._full_until and not self.full(node_id, now):

@@ -50,7 +50,7 @@ class JobRun:
     def __init__(
         self, settings: DeadlineSettings, now: float, assignment: JobAssign, *, may_park: bool = False
     ) -> None:
-        """`may_park`: the audio was cut by length, so an old node keeps it until its turn goes on."""
+        """`may_park`: the audio was cut by length, so an old node keeps it until the next job of its turn."""
         self.clock = JobClock(settings, now, may_park)
         self.node_id, self.epoch = "", 0
         self.cancelled: str | None = None  # the reason
@@ -83,7 +83,7 @@ class JobRun:
         return attempt == self.attempt and self._node_back_by is not None
 
     def cancel(self, reason: str) -> None:
-        """From now on no other node is looked for."""
+        """From now on the job gets no other node."""
         self.cancelled = reason
 
     # -- the table -------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""The lease an instance holds on itself: may it act, or must it assume that others think it dead?
+"""The lease that an instance has on itself: it decides whether the instance may act or may have been declared dead.
 
-Valid until the moment its last successful renewal was *sent*, plus the TTL: Redis began to count later than that, so
-the instance stops before anyone else may call it dead. One comparison, made before every frame, entry and timer.
+It is valid for the TTL from the moment the last successful renewal was *sent*. Redis starts to count later, so the
+instance stops before another may declare it dead. The check is one comparison before every frame, entry and timer.
 """
 
 from math import inf

@@ -6,8 +6,8 @@ connected and passes every filter, even beyond its slots by `turn_overcommit`; o
 
 Free placement draws random nodes of the pool until two good ones can take the job, and takes the best of those drawn:
 nearly as even as comparing all of them, at the cost of two. `_flaws` are what makes a node a second choice, the worst
-first; among equals the node with more free slots wins. A full node is shut in the view and not drawn again until a
-slot is released. If the draws find no node, the open part of the pool is scanned.
+first; among equals the node with more free slots wins. A full node is marked in the view and not drawn again until a
+slot is released. If the draws find no node, the free part of the pool is scanned.
 
 If the listener wants audio, nodes that have a voice for the target language come first. If none of them can take the
 job now, any node of the pool may: a translation without audio is better than none.
@@ -104,9 +104,9 @@ class Wait:
 
 
 def select_node(
-    ask: Ask, fleet: Fleet, now: float, rng: Random, here: str, refused: Container[str] = ()
+    ask: Ask, fleet: Fleet, now: float, rng: Random, instance: str, refused: Container[str] = ()
 ) -> Assign | Wait:
-    return _Placement(ask, fleet, now, rng, here, refused).select()
+    return _Placement(ask, fleet, now, rng, instance, refused).select()
 
 
 @dataclass(slots=True)
@@ -115,7 +115,7 @@ class _Placement:
     fleet: Fleet
     now: float
     rng: Random
-    here: str
+    instance: str
     refused: Container[str]
     drawn: list[str] = field(default_factory=list)
     cool_at: float = inf  # when the first of the nodes that cool down is back
@@ -163,7 +163,7 @@ class _Placement:
         found: list[Node] = []
         full: list[str] = []
         good = 0
-        for at in _positions(pool.open, self.rng):
+        for at in _positions(pool.free, self.rng):
             node = self._node(pool.ids[at])
             self.drawn.append(node.id)
             obstacle = self._unfit(node, bool(pool.spoken)) or self._no_slot(node)
@@ -174,17 +174,17 @@ class _Placement:
                     break
             elif obstacle is Obstacle.FULL:
                 full.append(node.id)
-        for node_id in full:  # after the last draw: shutting a node moves others
-            self.fleet.shut(node_id)
+        for node_id in full:  # after the last draw: marking a node moves others
+            self.fleet.mark_full(node_id)
         return found
 
     def _scan(self, pool: Pool) -> tuple[list[Node], dict[str, int], dict[str, str]]:
-        """Every open node; of the shut ones as many as are named, the rest is counted as full."""
+        """Every node that may have a free slot; of the full ones as many as are named, the rest is counted."""
         able: list[Node] = []
         counts: Counter[str] = Counter()
         names: dict[str, str] = {}
         for at, node_id in enumerate(pool.ids):
-            if at >= pool.open and len(names) == MAX_NAMES:
+            if at >= pool.free and len(names) == MAX_NAMES:
                 counts[Obstacle.FULL.value] += len(pool) - at
                 break
             node = self._node(node_id)
@@ -218,7 +218,7 @@ class _Placement:
 
     def _rank(self, node: Node) -> tuple[tuple[bool, ...], int, bool]:
         good = tuple(not flaw for flaw in self._flaws(node))
-        return good, self._slots(node) - self.fleet.load(node.id), node.instance == self.here
+        return good, self._slots(node) - self.fleet.load(node.id), node.instance == self.instance
 
     def _flaws(self, node: Node) -> tuple[bool, ...]:
         """What makes a node a second choice, such as a GPU queue: a heartbeat's count is up to 15 s old."""

@@ -1,6 +1,6 @@
 """A pool: the nodes that serve certain languages, the full ones separated.
 
-The ids are in one list, the open ones in front. Drawing a random one, adding, removing, shutting and reopening cost
+The ids are in one list, those with free slots in front. Drawing a random node, adding, removing and marking one cost
 the same for any number of nodes. Full nodes stay in the pool, but are not drawn.
 """
 
@@ -22,7 +22,7 @@ def languages(
 
 
 class Pool:
-    __slots__ = ("_at", "asr", "ids", "open", "semantic", "spoken")
+    __slots__ = ("_at", "asr", "free", "ids", "semantic", "spoken")
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Pool:
         self.semantic = semantic
         self.spoken = spoken  # languages its nodes have a voice for
         self.ids = list(ids)  # to read and to draw from; changed only here
-        self.open = len(self.ids)  # how many of them, from the front, are not known to be full
+        self.free = len(self.ids)  # how many of them, from the front, may have a free slot
         self._at = {node_id: at for at, node_id in enumerate(self.ids)}
 
     def __contains__(self, node_id: object) -> bool:
@@ -49,26 +49,26 @@ class Pool:
         if node_id not in self._at:
             self._at[node_id] = len(self.ids)
             self.ids.append(node_id)
-            self.reopen(node_id)
+            self.mark_free(node_id)
 
     def discard(self, node_id: str) -> None:
         if node_id in self._at:
-            self.shut(node_id)
+            self.mark_full(node_id)
             self._swap(self._at[node_id], len(self.ids) - 1)
             self.ids.pop()
             del self._at[node_id]
 
-    def shut(self, node_id: str) -> None:
+    def mark_full(self, node_id: str) -> None:
         at = self._at.get(node_id)
-        if at is not None and at < self.open:
-            self.open -= 1
-            self._swap(at, self.open)
+        if at is not None and at < self.free:
+            self.free -= 1
+            self._swap(at, self.free)
 
-    def reopen(self, node_id: str) -> None:
+    def mark_free(self, node_id: str) -> None:
         at = self._at.get(node_id)
-        if at is not None and at >= self.open:
-            self._swap(at, self.open)
-            self.open += 1
+        if at is not None and at >= self.free:
+            self._swap(at, self.free)
+            self.free += 1
 
     def _swap(self, one: int, other: int) -> None:
         ids = self.ids

@@ -6,7 +6,7 @@ result does so. A job that failed or came back empty says nothing about lower on
 utterances that a node answers at once, while it still works on the speech before them.
 
 Invariants: every index ends in exactly one `Settled`; `expected` is the lowest index that has not; every index from
-`expected` up to the highest sent one is settled or a gap; a gap without a deadline (its job is alive elsewhere) stays
+`expected` up to the highest sent one is settled or a gap; a gap without a deadline (its job runs on another node) stays
 open until the caller settles it by the end of its job.
 
 One window a listener and speaker. The caller knows which jobs are still worked on, and passes it in `working` and
@@ -148,7 +148,7 @@ class ReleaseWindow:
         ack_timeout_ms: int = 5000,
         span: int = 1024,
     ) -> "ReleaseWindow":
-        """The window of a snapshot. Gaps begin anew at `now`: the time the session was away is nobody's lateness."""
+        """The window of a snapshot. Gaps start again at `now`: the time without an owner does not count."""
         window = cls(ack_timeout_ms, span, expected)
         window._above = dict(settled)
         window._highest_sent = max((i for i, how in settled.items() if how in _OUT), default=-1)

@@ -5,7 +5,7 @@ holes; an empty cut makes no utterance and takes no number, but if it ends a tur
 TurnEnded. A turn begins with its first cut and ends with a manual, timeout or close one.
 
 A short and quiet final is withheld: after 3 s of quiet the original web client sends a chunk and a final every 256 ms,
-and none of them holds a word. It takes no number. If a cut of the turn went out before, the final is never withheld:
+and none of them contains speech. It takes no number. If a cut of the turn went out before, the final is never withheld:
 old nodes keep the audio of a max-duration job until the last job of its turn arrives.
 
 What is due by time is done first, so a chunk that arrives after a deadline belongs to the next cut even if the timer
@@ -79,14 +79,14 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded:
-    """A turn ended by a cut that held no audio: there is no job to carry the news."""
+    """A turn ended by a cut without audio, so there is no job that could report it."""
 
     turn_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Withheld:
-    """A final in which nothing was said: no utterance, no number. Its audio counts as received."""
+    """A final without speech: no utterance, no number. Its audio counts as received."""
 
     audio_seq: int | None
     duration_ms: int
@@ -186,12 +186,12 @@ class Segmenter:
         return self._heard_at if self._overdue else self._timer()
 
     def resume_turn(self, turn_id: str, now: float) -> None:
-        """Go on with a turn another instance began; its pause counts from now."""
+        """Continue a turn that another instance began; its pause counts from now."""
         self.turn_id = turn_id
         self._heard_at = max(self._heard_at, now)
 
     def _timer(self) -> float | None:
-        # A final supersedes the pause: it is a word of the client, and its cut is moments away.
+        # A final supersedes the pause: the client asked for the cut, which is due in moments.
         if self._final_due is not None:
             return self._final_due
         if not self._audio and self.turn_id is None:

@@ -14,7 +14,7 @@ from enum import StrEnum, auto
 
 class AffinityResult(StrEnum):
     HIT = auto()
-    FIRST = auto()  # the turn goes on and has no node yet
+    FIRST = auto()  # the turn continues and has no node yet
     OFFLINE = auto()
     NOT_IN_POOL = auto()  # connected, but some filter of this job refuses it
     FULL = auto()  # beyond its slots and the overcommit

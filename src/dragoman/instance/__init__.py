@@ -1,1 +1,1 @@
-"""One server process: its parts, its doors, its life."""
+"""One server process: its services, its ports, its start and its end."""

@@ -1,4 +1,4 @@
-"""The process of one instance, as a supervisor starts it: told by one line on stdin, answering once on a pipe."""
+"""The process of one instance. It reads its configuration as one line from stdin and answers once on a pipe."""
 
 import asyncio
 import gc
@@ -20,21 +20,21 @@ from dragoman.instance.redis_check import CannotStart
 
 log = structlog.get_logger(__name__)
 
-# After the drain, for closing sockets (2.5 s), requests that hang (4 s) and leaving Redis (2 s); below what the
-# supervisor gives a worker before it kills it.
+# After the drain, for closing sockets (2.5 s), requests that hang (4 s) and deregistering (2 s); shorter than the time
+# after which the supervisor kills a worker.
 GRACE_S = 9.5
 # The same after a second signal.
 HURRY_S = 2.0
 
 
 async def serve(hello: dict[str, Any]) -> int:
-    """The life of a worker process."""
+    """Run an instance until a signal ends it; returns the exit code."""
     config = Config.from_json(json.dumps(hello["config"]))
     logs.configure(config.log.level, config.log.format, worker=hello["number"])
     stop, at_once = asyncio.Event(), asyncio.Event()
 
     def end() -> None:
-        """The first call drains, the second ends at once. SIGALRM ends the process where neither comes to an end."""
+        """The first call drains, the second ends at once. SIGALRM ends the process if neither finishes."""
         signal.setitimer(signal.ITIMER_REAL, HURRY_S if stop.is_set() else config.server.drain_s + GRACE_S)
         (at_once if stop.is_set() else stop).set()
 
@@ -44,7 +44,7 @@ async def serve(hello: dict[str, Any]) -> int:
     _end_with_parent(loop, end)
     if not raise_file_limit(config.limits.connections):
         log.warning(
-            "fewer open files than connections are allowed: raise the hard limit (ulimit -Hn)",
+            "limit of open files below limits.connections: raise the hard limit (ulimit -Hn)",
             max_connections=config.limits.connections,
         )
     try:
@@ -54,7 +54,7 @@ async def serve(hello: dict[str, Any]) -> int:
         return 1
     os.write(hello["ready_fd"], f"ready {instance.name}\n".encode())
     os.close(hello["ready_fd"])
-    _calm_collector()
+    _tune_garbage_collector()
     await stop.wait()
     draining, hurried = asyncio.create_task(instance.drain()), asyncio.create_task(at_once.wait())
     await asyncio.wait({draining, hurried}, return_when=asyncio.FIRST_COMPLETED)
@@ -64,10 +64,10 @@ async def serve(hello: dict[str, Any]) -> int:
     return 0
 
 
-def _calm_collector() -> None:
-    """What is here now stays for good, and what ends is gone without the collector: look seldom, at little, and hardly
-    ever at all of it, for everybody waits meanwhile (half a million objects are a tenth of a second and more). The
-    gateway has it look at connections in small portions besides.
+def _tune_garbage_collector() -> None:
+    """Run the garbage collector seldom, and full collections hardly ever: the process waits for one, 0.1 s and more for
+    half a million objects. Objects of the start are never collected, and objects of connections and jobs are freed
+    without the collector. The gateway collects in small portions besides.
 
     With the default thresholds the collector takes a sixth of the CPU of a busy instance.
     """
@@ -77,7 +77,7 @@ def _calm_collector() -> None:
 
 
 def _end_with_parent(loop: asyncio.AbstractEventLoop, end: Callable[[], None]) -> None:
-    """The supervisor holds our stdin open for as long as it lives."""
+    """End when stdin is closed: the supervisor keeps it open while it runs."""
     stdin = sys.stdin.fileno()
 
     def readable() -> None:
@@ -89,7 +89,7 @@ def _end_with_parent(loop: asyncio.AbstractEventLoop, end: Callable[[], None]) -
 
 
 def main() -> None:
-    # Unbuffered, so that nothing behind the line is read before the loop watches for the end.
+    # Unbuffered, so that nothing behind the line is read before the loop watches stdin.
     with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as stdin:
         hello = json.loads(stdin.readline())
     sys.exit(uvloop.run(serve(hello)))

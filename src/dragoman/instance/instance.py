@@ -175,7 +175,7 @@ class Instance:
         await self._join()
 
     async def _join(self) -> None:
-        await self.services.presence.enter(self.services.takeover.take_over)
+        await self.services.presence.join(self.services.takeover.take_over)
         await self.services.orphans.index()
 
     def _end_process(self) -> None:

@@ -1,16 +1,15 @@
-"""How many sockets this process may have: whatever the system allows, not what shells begin with.
+"""Raises the limit of open files, and so of sockets, to what the system allows.
 
-A soft limit of 1024 is usual, and is used up by a thousand clients; then not even a lost connection to Redis could be
-made again.
+The usual soft limit of 1024 is used up by a thousand clients; then not even Redis could be reached again.
 """
 
 import resource
 
-MACOS = 10_240  # macOS names no hard limit, and refuses a soft one above this
+MACOS = 10_240  # macOS reports no hard limit, and refuses a soft limit above this
 
 
 def raise_file_limit(wanted: int = 0) -> bool:
-    """As many open files as the system lets us have; children inherit it. False: fewer than `wanted`."""
+    """Set the soft limit to the hard limit; children inherit it. False: it is below `wanted`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:

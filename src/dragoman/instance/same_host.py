@@ -1,9 +1,9 @@
-"""Whether the process that wrote a presence is dead, where the kernel of this machine can tell.
+"""Checks whether the process that wrote a presence is dead, if it ran under the kernel of this process.
 
-A process is named by the boot of its machine, its PID namespace, its PID and the moment it started, in clock ticks
-since the boot; no two processes have all four in common. If this process runs in the same boot and namespace, it can
+A process is identified by the boot of its machine, its PID namespace, its PID and its start time in clock ticks since
+the boot; no two processes have all four in common. If this process runs in the same boot and namespace, it can
 ask the kernel. Anything that is not certain counts as *not dead*: a stopped process, a zombie (threads of it may still
-run), a process that cannot be looked at, and every process of another machine or container.
+run), a process that cannot be inspected, and every process of another machine or container.
 """
 
 import os
@@ -12,11 +12,11 @@ from pathlib import Path
 from dragoman.store.instances import Presence
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_STARTED = 19  # the place of the start time in /proc/<pid>/stat, counted behind the name
+_STARTED = 19  # the field of the start time in /proc/<pid>/stat, counted after the name
 
 
 def machine() -> str:
-    """The boot and PID namespace of this process; empty where they cannot be known, e.g. on macOS."""
+    """The boot and PID namespace of this process; empty if they are unknown, as on macOS."""
     try:
         # A /proc of another PID namespace would answer for other processes.
         if os.readlink("/proc/self") != str(os.getpid()):
@@ -27,7 +27,7 @@ def machine() -> str:
 
 
 def start_ticks(pid: int) -> int:
-    """When the process started; 0 if that cannot be known."""
+    """The start time of a process; 0 if it is unknown."""
     try:
         # Its name may contain anything, spaces and brackets too.
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[_STARTED])
@@ -45,5 +45,5 @@ def is_dead(presence: Presence) -> bool:
         return True
     except OSError:
         pass
-    now_there = start_ticks(presence.pid)
-    return now_there not in (0, presence.start_ticks)
+    now_running = start_ticks(presence.pid)
+    return now_running not in (0, presence.start_ticks)

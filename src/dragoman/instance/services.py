@@ -1,11 +1,11 @@
-"""Every service of one instance, put together, and the list of what runs.
+"""Builds every service of one instance, and lists its loops.
 
-speech     sessions ─▶ dispatcher ─▶ placer, driver         the way of a sentence
+speech     sessions ─▶ dispatcher ─▶ placer, driver         the path of an utterance
            local nodes, fleet view, orphans
 routing    handlers, router, inbox reader, reclaimer,       messages between instances
            announcer
 upkeep     presence, takeover, renewer, sweeper             the cluster
-chat       in its own file                                  the way of a message
+chat       in its own file                                  the path of a message
 """
 
 import asyncio
@@ -242,15 +242,15 @@ class Services:
         register(DrainInstance, lambda _: on_drain(), rehome=drop)
 
     async def _returned(self) -> None:
-        """Redis was unavailable, or our lease expired: write again what we own."""
+        """Redis was unavailable, or the lease expired: write again what this instance owns."""
         await self.stores.inboxes.ensure_group(self.name)
         await self.renewer.run_once()
         await self.local_nodes.write_all()
 
-    # -- what runs -------------------------------------------------------------------------------
+    # -- loops -----------------------------------------------------------------------------------
 
     def loops(self, config: Config) -> dict[str, Coroutine[Any, Any, None]]:
-        """The list of what runs, by name."""
+        """All loops, by name."""
         phase2 = config.scheduler.phase2
         presence_s = phase2.instance_presence_ttl_seconds / 3
         owner_s, slots_s = phase2.owner_ttl_seconds / 3, config.speech.reservation_ttl_ms / 3000

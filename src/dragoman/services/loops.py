@@ -23,26 +23,26 @@ FOR_EVER = float("inf")
 
 
 async def every(interval_s: float, step: Callable[[], Awaitable[object]], *, name: str) -> None:
-    """Call `step` for ever, with jitter so that instances do not run in lockstep.
+    """Call `step` for ever, with jitter so that the instances do not run in step.
 
     An unavailable Redis is an operating state: logged once when it begins and once when it ends. Any other error is a
     bug: logged, and the loop goes on, because others rely on it.
     """
-    away = False
+    unavailable = False
     while True:
         pause_s = interval_s
         try:
             await step()
-            if away:
-                log.info("Redis is back", loop=name, limited=True)
-            away = False
+            if unavailable:
+                log.info("Redis is available again", loop=name, limited=True)
+            unavailable = False
         except StoreError as error:
-            if not away:
+            if not unavailable:
                 event = "Redis refuses" if isinstance(error, Refused) else "waiting for Redis"
                 log.warning(event, loop=name, error=str(error), limited=True)
-            away, pause_s = True, RETRY_S
+            unavailable, pause_s = True, RETRY_S
         except Exception:
-            log.exception("a step failed", loop=name)
+            log.exception("loop step failed", loop=name)
             pause_s = max(interval_s, RETRY_S)
         await asyncio.sleep(pause_s * random.uniform(0.9, 1.1))
 
@@ -89,9 +89,9 @@ class Tasks:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             if isinstance(error, StoreError):
-                log.warning("Redis was away for a task", task=task.get_name(), error=str(error), limited=True)
+                log.warning("task failed: Redis is unavailable", task=task.get_name(), error=str(error), limited=True)
             else:
-                log.error("a task failed", task=task.get_name(), exc_info=error)
+                log.error("task failed", task=task.get_name(), exc_info=error)
 
     async def settled(self) -> None:
         """Wait for all of them to end, and for those they start.
@@ -154,7 +154,7 @@ class ReadFirstTimeout:
 
 
 async def answers(*futures: "asyncio.Future[Any]") -> list[Any]:
-    """Replies of one flush: they come together, so awaiting them in turn wakes us once. `gather` costs more."""
+    """The replies of one flush. They arrive together, so awaiting each wakes the task once; `gather` costs more."""
     try:
         return [await future for future in futures]
     except BaseException:

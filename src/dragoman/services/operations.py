@@ -1,6 +1,6 @@
-"""What an operator does to an instance, a node, a session or a chat user, wherever in the cluster it is.
+"""Actions of operators on an instance, a node, a session or a chat user, on any instance of the cluster.
 
-The instance that is asked finds the owner and hands the request to the owner's inbox. The owner carries it out.
+The instance that gets the request pushes it to the inbox of the owner, which carries it out.
 """
 
 from dragoman.protocol.peer import ChatKick, DrainInstance, DrainNode, EndSession, InboxMessage
@@ -13,7 +13,7 @@ from dragoman.store.sessions import ResumableSessions
 
 
 class NotThere(Exception):
-    """What was asked for does not exist, or its instance takes no requests; `str()` says which."""
+    """The target does not exist, or its instance accepts no requests; `str()` says which."""
 
 
 class Operations:
@@ -24,22 +24,22 @@ class Operations:
         self._sessions, self._users = sessions, users
 
     async def drain_instance(self, name: str) -> None:
-        """It accepts nothing new, finishes what runs, and stays until its process is ended."""
+        """It accepts no new connections, finishes its jobs, and stays until its process is ended."""
         if await self._instances.presence(name) is None:
             raise NotThere("no instance of this name is alive")
-        await self._hand(name, DrainInstance())
+        await self._send(name, DrainInstance())
 
     async def drain_node(self, node: str, *, draining: bool) -> None:
-        """It gets no new job, until `draining` is taken back or it connects anew."""
+        """It gets no new jobs until `draining` is reset or it reconnects."""
         owner = await self._owners.node_owner(node)
         if owner is None:
             raise NotThere("no node of this id is connected")
-        await self._hand(owner, DrainNode(node, draining))
+        await self._send(owner, DrainNode(node, draining))
 
     async def end_session(self, session: str) -> None:
         owner = await self._owners.session_owner(session)
         if owner is not None:
-            await self._hand(owner, EndSession(session))
+            await self._send(owner, EndSession(session))
         elif not await self._sessions.end_unowned(session):
             raise NotThere("there is no such session")
 
@@ -48,10 +48,10 @@ class Operations:
         instance, _, connection = owner.rpartition("|")
         if not instance:
             raise NotThere("this user is not connected")
-        await self._hand(instance, ChatKick(user, int(connection)))
+        await self._send(instance, ChatKick(user, int(connection)))
 
-    async def _hand(self, instance: str, message: InboxMessage) -> None:
+    async def _send(self, instance: str, message: InboxMessage) -> None:
         verdict = await self._router.push(instance, message)
         if verdict is not Push.OK:
-            why = "its inbox is full" if verdict is Push.FULL else "it is gone"
-            raise NotThere(f"the instance {instance} does not take the request: {why}")
+            why = "its inbox is full" if verdict is Push.FULL else "it does not run any more"
+            raise NotThere(f"the instance {instance} does not accept the request: {why}")

@@ -21,7 +21,7 @@ class Socket(Protocol):
 
 
 class Attachment:
-    """The socket of a session, or none while the session is detached. What is sent meanwhile is dropped."""
+    """The socket of a session, or none while the session is detached. Messages are dropped meanwhile."""
 
     __slots__ = ("socket",)
 

@@ -71,7 +71,7 @@ class Member:
         )  # fmt: skip
 
     async def enter(self) -> "Member":
-        await self.presence.enter(self.takeover.take_over)
+        await self.presence.join(self.takeover.take_over)
         return self
 
     async def die(self) -> None:

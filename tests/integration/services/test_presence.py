@@ -217,7 +217,7 @@ async def test_late_write_of_a_dead_process_only_makes_its_successor_look_again(
         takeovers.append(await second.takeover.take_over(name))
         return takeovers[-1]
 
-    await second.presence.enter(take_over)
+    await second.presence.join(take_over)
     assert takeovers == [TakeoverResult.NOT_OURS, TakeoverResult.DONE]
     assert await stores.instances.holder("a") == second.presence.incarnation
 

@@ -37,7 +37,7 @@ def whole(runner: asyncio.Runner, stores: Stores, redis_at: RedisAt, prefix: str
             settings, "heir", stores, describe=Presence, on_declared_dead=nothing, on_drain=lambda: None,
             on_switches_changed=lambda: None, on_wrong_archive=lambda: None, connect=same,
         )  # fmt: skip
-        await made.presence.enter(made.takeover.take_over)
+        await made.presence.join(made.takeover.take_over)
         return made
 
     services = runner.run(enter())

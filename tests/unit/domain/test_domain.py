@@ -155,7 +155,10 @@ def test_auto_alone_asks_only_for_what_is_written() -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(
-    st.lists(st.tuples(st.sampled_from(["add", "discard", "shut", "reopen"]), st.sampled_from("abcdefg")), max_size=60)
+    st.lists(
+        st.tuples(st.sampled_from(["add", "discard", "mark_full", "mark_free"]), st.sampled_from("abcdefg")),
+        max_size=60,
+    )
 )
 def test_the_open_nodes_are_in_front_and_nobody_is_lost_or_doubled(steps: list[tuple[str, str]]) -> None:
     pool = Pool(frozenset(), frozenset(), "ab")
@@ -168,13 +171,13 @@ def test_the_open_nodes_are_in_front_and_nobody_is_lost_or_doubled(steps: list[t
         elif step == "discard":
             members.discard(node_id)
             shut.discard(node_id)
-        elif step == "shut" and node_id in members:
+        elif step == "mark_full" and node_id in members:
             shut.add(node_id)
-        elif step == "reopen":
+        elif step == "mark_free":
             shut.discard(node_id)
         assert sorted(pool.ids) == sorted(members)
         assert len(pool) == len(members)
-        assert set(pool.ids[: pool.open]) == members - shut
+        assert set(pool.ids[: pool.free]) == members - shut
         assert all((node_id in pool) == (node_id in members) for node_id in "abcdefg")
 
 

@@ -92,12 +92,12 @@ def test_released_reservations_reopen_every_filled_node() -> None:
     pool = fleet.find("de", "en")
     for id in ("a", "a", "b"):
         fleet.reserve_slot(id)
-    fleet.shut("a")
+    fleet.mark_full("a")
     fleet.full_until("b", 10.0)
     fleet.release_all_slots()
     assert (fleet.reserved("a"), fleet.reserved("b")) == (0, 0)
     assert pool is not None
-    assert pool.open == 2
+    assert pool.free == 2
     assert not fleet.full("b", 5.0)
 
 
@@ -144,11 +144,11 @@ def test_a_new_life_begins_with_free_slots() -> None:
 def test_a_node_found_full_is_set_apart_in_every_pool_until_a_slot_goes_back() -> None:
     fleet = fleet_of(node("a"), node("b"))
     pools = [fleet.find("de", "en"), fleet.find("auto", "en")]
-    fleet.shut("a")
-    assert [pool and pool.ids[: pool.open] for pool in pools] == [["b"], ["b"]]
+    fleet.mark_full("a")
+    assert [pool and pool.ids[: pool.free] for pool in pools] == [["b"], ["b"]]
     assert sorted(fleet.pool("de", "en")) == ["a", "b"]
     fleet.freed("a")
-    assert [pool and pool.open for pool in pools] == [2, 2]
+    assert [pool and pool.free for pool in pools] == [2, 2]
 
 
 def test_a_node_set_apart_by_a_refusal_is_open_again_when_that_lapses() -> None:
@@ -157,22 +157,22 @@ def test_a_node_set_apart_by_a_refusal_is_open_again_when_that_lapses() -> None:
     assert pool is not None
     fleet.full_until("a", 5.0)
     fleet.full_until("a", 10.0)
-    fleet.shut("a")
+    fleet.mark_full("a")
     fleet.expire_refusals(9.9)
-    assert pool.open == 0
+    assert pool.free == 0
     fleet.expire_refusals(10.0)
-    assert pool.open == 1
+    assert pool.free == 1
 
 
 def test_a_node_that_was_set_apart_and_left_comes_back_open() -> None:
     fleet = fleet_of(node("a"))
     pool = fleet.find("de", "en")
     assert pool is not None
-    fleet.shut("a")
+    fleet.mark_full("a")
     fleet.remove("a")
-    assert (pool.ids, pool.open) == ([], 0)
+    assert (pool.ids, pool.free) == ([], 0)
     fleet.upsert(node("a", epoch=2))
-    assert (pool.ids, pool.open) == (["a"], 1)
+    assert (pool.ids, pool.free) == (["a"], 1)
 
 
 def test_a_service_cools_down_alone_and_the_whole_node_for_all() -> None:

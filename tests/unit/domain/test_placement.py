@@ -447,10 +447,10 @@ def test_nodes_set_apart_by_a_refusal_are_drawn_again_once_it_lapses() -> None:
     assert pool is not None
     for n in range(30):
         fleet.full_until(f"n{n}", 10.0)
-    while pool.open > 0:
+    while pool.free > 0:
         assert place(ASK, fleet, now=9.0) == NoNode.ALL_FULL
     assert place(ASK, fleet, now=10.0) in fleet
-    assert pool.open == 30
+    assert pool.free == 30
 
 
 def test_every_node_is_used_and_none_much_more_than_others() -> None:

@@ -50,17 +50,17 @@ async def test_a_step_is_repeated() -> None:
 async def test_redis_being_away_is_said_once_when_it_begins_and_once_when_it_ends() -> None:
     calls, step = stepping(RedisAway("gone"), RedisAway("gone"), None, RedisAway("again"))
     told = await run_until(calls, 6, every(0, step, name="x"))
-    assert told == ["waiting for Redis", "Redis is back", "waiting for Redis", "Redis is back"]
+    assert told == ["waiting for Redis", "Redis is available again", "waiting for Redis", "Redis is available again"]
 
 
 async def test_refused_call_does_not_count_as_an_outage() -> None:
     calls, step = stepping(Refused("NOPERM this user has no permissions"), Refused("NOPERM and again"))
-    assert await run_until(calls, 4, every(0, step, name="x")) == ["Redis refuses", "Redis is back"]
+    assert await run_until(calls, 4, every(0, step, name="x")) == ["Redis refuses", "Redis is available again"]
 
 
 async def test_a_bug_is_logged_and_the_loop_goes_on() -> None:
     calls, step = stepping(ZeroDivisionError())
-    assert await run_until(calls, 3, every(0, step, name="x")) == ["a step failed"]
+    assert await run_until(calls, 3, every(0, step, name="x")) == ["loop step failed"]
 
 
 async def test_a_step_that_fails_without_a_pause_of_its_own_is_not_repeated_at_once(
@@ -111,7 +111,7 @@ async def test_settled_returns_when_every_task_has_finished_but_no_callback_has_
 
 
 @pytest.mark.parametrize(
-    ("error", "told"), [(RedisAway("gone"), "Redis was away for a task"), (KeyError("bug"), "a task failed")]
+    ("error", "told"), [(RedisAway("gone"), "task failed: Redis is unavailable"), (KeyError("bug"), "task failed")]
 )
 async def test_a_task_that_fails_is_logged(error: Exception, told: str) -> None:
     tasks = Tasks()

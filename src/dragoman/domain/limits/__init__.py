@@ -1,1 +1,1 @@
-"""Quotas: pure objects, one per concern, that decide who may use how much of what is shared."""
+"""Limits and quotas: pure objects, one per resource, that decide who may use how much of it."""

@@ -1,7 +1,7 @@
 """How many connections of one kind an address may have.
 
 Three kinds are counted, each by an object of its own: WebSockets, HTTP connections, and connections that have not
-opened a session yet. Loopback is exempt: there a local proxy may connect for everybody.
+opened a session yet. Loopback is exempt: a local proxy may connect for all clients.
 """
 
 from collections import Counter

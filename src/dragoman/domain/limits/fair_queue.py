@@ -2,7 +2,7 @@
 
 The keys take turns, so an entry waits for at most one entry of each other key, however many those have. A key may use
 the whole queue while it is alone. When the queue is full, a new entry displaces the newest entry of the key that has
-most, unless its own key would then have as many: nobody can fill the queue for the others.
+most, unless its own key would then have as many: no key can fill the queue for the others.
 """
 
 from collections import OrderedDict, deque

@@ -28,7 +28,7 @@ class Announcer:
         self._listeners.append(listener)
 
     def announce(self, message: Announcement) -> None:
-        """To all instances. Our own subscribers get it at once and without Redis."""
+        """To all instances. The subscribers of this instance get it at once, without Redis."""
         self._dispatch(message)
         self._tasks.spawn(self._redis.publish(self._channel, encode_peer(message)), "announce")
 
@@ -45,4 +45,4 @@ class Announcer:
             try:
                 listener(message)
             except Exception:
-                log.exception("an announcement failed", message=type(message).__name__)
+                log.exception("announcement failed", message=type(message).__name__)

@@ -115,7 +115,7 @@ class InboxReader:
 
     async def _one(self, entry: Entry) -> bool:
         if entry.newer:
-            self._failed(entry, "written by a later release; left for an instance that knows it")
+            self._failed(entry, "written by a later release; it stays for an instance of that release")
             return False
         try:
             message = decode_inbox(entry.data) if entry.kind else None
@@ -129,7 +129,7 @@ class InboxReader:
             await self._handle(message)
         except Exception as error:
             if not isinstance(error, StoreError):
-                log.exception("an inbox entry failed", kind=entry.kind, entry=entry.id, trace_id=entry.trace_id)
+                log.exception("inbox entry failed", kind=entry.kind, entry=entry.id, trace_id=entry.trace_id)
             self._failed(entry, f"{type(error).__name__}: {error}")
             return False
         self.reasons.pop(entry.id, None)
@@ -143,7 +143,7 @@ class InboxReader:
 
     async def _unreadable(self, entry: Entry, why: str) -> None:
         """A second attempt cannot help: the entry becomes a dead letter at once."""
-        log.warning("an inbox entry cannot be read", entry=entry.id, why=why, limited=True)
+        log.warning("inbox entry unreadable", entry=entry.id, why=why, limited=True)
         await move_to_dlq(self.inboxes, self.metrics, self.presence.instance, entry.id, why, 1)
 
     async def close(self) -> None:
@@ -192,7 +192,7 @@ class Reclaimer:
             return True
         if not await self.inboxes.claim(instance, pending.id, self.min_idle_ms):
             return True
-        reason = self.reader.reasons.get(pending.id, "delivered again and again, and never done")
+        reason = self.reader.reasons.get(pending.id, "delivered too often without success")
         verdict = await move_to_dlq(self.inboxes, self.metrics, instance, pending.id, reason, pending.deliveries)
         if verdict == "STAYS":
             return False

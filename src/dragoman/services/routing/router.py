@@ -44,7 +44,7 @@ class Router:
         self._handlers = handlers
 
     async def push(self, instance: str, message: InboxMessage, trace_id: str = "") -> Push:
-        """To one instance; a message to ourselves needs no Redis."""
+        """To one instance; a message to this instance needs no Redis."""
         if instance == self.instance:
             await self._handlers.handle(message)
             return Push.OK

@@ -2,11 +2,12 @@
 
     renewed, lease valid               ─▶ act
     no renewal within the TTL          ─▶ pause: frames, entries and timers wait in order
-    renewed, the inbox is still ours   ─▶ write again what we own, then do what waited
+    renewed, the inbox is still ours   ─▶ write again what this instance owns, then do what waited
     the inbox is not ours any more     ─▶ close every socket (clients connect again), continue as a new incarnation
 
 Work that passed the check before the lease expired does no harm: every script compares attempt, node or epoch. Time
-is monotonic and counts from when a renewal was *sent*, so we stop before others may begin.
+is monotonic and counts from when a renewal was *sent*, so this instance
+stops before others may start.
 """
 
 import asyncio
@@ -69,7 +70,7 @@ class InstancePresence:
         self.instance, self.ttl_s, self.group = instance, ttl_s, group
         self.incarnation = uuid4().hex
         self.lease = SelfLease(ttl_s)
-        self.steady_at = float("inf")  # from then on we may declare others dead
+        self.steady_at = float("inf")  # from then on this instance may declare others dead
         self._reconnects = -1  # of Redis, at our last renewal
         self._lost = False  # declared dead, and not yet back as a new incarnation
         self._describe, self._on_return, self._is_dead = describe, on_return, is_dead
@@ -103,13 +104,13 @@ class InstancePresence:
 
     @property
     def steady(self) -> bool:
-        """Whether we may declare others dead: one TTL after our first renewal since Redis was unavailable to us."""
+        """Whether this instance may declare others dead: one TTL after its first renewal since it lost Redis."""
         uninterrupted = self._reconnects == self.instances.redis.reconnects
         return uninterrupted and self.has_lease() and monotonic() >= self.steady_at
 
     # -- start -----------------------------------------------------------------------------------
 
-    async def enter(self, take_over: TakeOver) -> None:
+    async def join(self, take_over: TakeOver) -> None:
         """Open the inbox and write presence. A dead predecessor of the same id is taken over first."""
         logged = False
         while (holder := await self.instances.open(self.instance, self.incarnation, self.group)) != "OK":
@@ -133,7 +134,7 @@ class InstancePresence:
         """The living instance of our id, if there is one. The presence of a killed one exists, but is not renewed.
 
         A dead process does not act any more, so its lease need not expire: we delete its presence, unless it was
-        written anew. In that case an earlier write of the dead process reached Redis late, and we look again.
+        written anew. In that case an earlier write of the dead process reached Redis late, and we read again.
         """
         left_ms = float("inf")
         while True:
