@@ -16,7 +16,10 @@ from dragoman.protocol.chat_http import Code
 from dragoman.protocol.codes import Close, ErrorCode
 from dragoman.tools.reference import PAGES as GENERATED
 from dragoman.tools.reference import metric_name, registry
+from dragoman.tools.verify.faults import FAULTS, HEALTHY
+from dragoman.tools.verify.results import COLUMNS
 from support.tables import for_each
+from unit.test_structure import imports_of, modules
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCE = ROOT / "src/dragoman"
@@ -150,6 +153,14 @@ def test_a_switch_of_chat_has_the_default_and_the_range_of_its_setting(name: str
         assert (setting.meta.ge, setting.meta.le) == RANGES[name]
 
 
+def test_verify_page_explains_every_column_and_every_fault() -> None:
+    page = (ROOT / "docs/internals/verify.md").read_text(encoding="utf-8")
+    columns = re.search(r"^\| column \|.*\n\|[-|]+\n((?:\|.*\n)+)", page, re.M)
+    assert columns is not None
+    assert re.findall(r"^\| ([\w ]+) \|", columns[1], re.M) == list(COLUMNS[1:])
+    assert set(re.findall(r"^\| `([\w-]+)` \|", page, re.M)) == {fault.name for fault in (HEALTHY, *FAULTS)}
+
+
 # -- commands
 
 
@@ -274,29 +285,17 @@ def test_the_architecture_names_every_folder() -> None:
 
 def test_imports_are_those_the_architecture_allows() -> None:
     allowed = layers()
-    for path in SOURCE.rglob("*.py"):
-        mine = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    for module, tree in modules().items():
+        mine, *_ = module.split(".")[1:] or [""]
         if mine in allowed:
-            assert _imports(path) - {mine} <= allowed[mine], path.relative_to(ROOT)
+            folders = {name.split(".")[1] for name in imports_of(tree) if "." in name}
+            assert folders - {mine} <= allowed[mine], module
 
 
 def test_layers_import_only_lower_layers() -> None:
     order = list(layers())
     for folder, imports in layers().items():
         assert imports <= set(order[order.index(folder) + 1 :]), folder
-
-
-def _imports(path: Path) -> set[str]:
-    """The folders of ours that a module imports, also inside functions."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module == "dragoman":
-            names |= {f"dragoman.{alias.name}" for alias in node.names if not alias.name.startswith("_")}
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            names.add(node.module)
-        elif isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-    return {name.split(".")[1] for name in names if name.startswith("dragoman.")}
 
 
 # -- every decision has the same three parts
