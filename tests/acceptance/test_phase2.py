@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from dragoman.domain.job import Event, Outcome, Reply
-from dragoman.store.inbox import Inboxes, InboxSettings, Push, Tally
+from dragoman.store.inbox import InboxCounts, Inboxes, InboxSettings, PushReply
 from dragoman.store.instances import Instances, Presence
 from dragoman.store.jobs import Binding, Jobs
 from dragoman.store.keys import Keys
@@ -33,10 +33,13 @@ async def test_phase2_streams_enqueue_and_readgroup_smoke(
 ) -> None:
     sender = Inboxes(await connect(), keys, InboxSettings(group=GROUP))
     receiver = Inboxes(redis, keys, InboxSettings(group=GROUP))
-    assert await sender.push("b", "job_result", b"too early") is Push.GONE
+    assert await sender.push("b", "job_result", b"too early") is PushReply.GONE
     await Instances(redis, keys).open("b", "incarnation", GROUP)
     bodies = [b'{"n":%d}' % n for n in range(100)]
-    assert await asyncio.gather(*(sender.push("b", "job_result", body, "trace") for body in bodies)) == [Push.OK] * 100
+    assert (
+        await asyncio.gather(*(sender.push("b", "job_result", body, "trace") for body in bodies))
+        == [PushReply.OK] * 100
+    )
     assert await redis.call("XLEN", f"{prefix}:streams:{{instance:b}}:inbox") == 100
     reader = receiver.reader("b")
     try:
@@ -48,7 +51,7 @@ async def test_phase2_streams_enqueue_and_readgroup_smoke(
     assert await receiver.done("b", entries[:-1]) == 99
     assert await receiver.dead_letter("b", entries[-1].id, "could not be worked", 6) == "OK"
     assert await redis.call("XLEN", f"{prefix}:streams:{{instance:b}}:dlq") == 1
-    assert await receiver.tally("b") == Tally(added=100, done=99, dead=1)
+    assert await receiver.counts("b") == InboxCounts(added=100, done=99, dead=1)
     assert await receiver.pending("b", 0, 10) == []
 
 
@@ -124,7 +127,7 @@ class Driver:
         await self.jobs.unlock(session, job)
         owner = await self.owners.node_owner(node)
         assert owner == "b"
-        assert await self.inboxes.push(owner, "job_assign", job.encode()) is Push.OK
+        assert await self.inboxes.push(owner, "job_assign", job.encode()) is PushReply.OK
 
     async def finish(self, n: int) -> None:
         session, turn, job, node = self.names(n)
@@ -176,7 +179,7 @@ async def test_phase2_cluster_acceptance_smoke(redis: Redis, connect: Connect, k
     await asyncio.gather(*(driver.speak(n) for n in range(100)))
     assert (await driver.slots.reserve("n0", "one too many", SLOTS)).startswith(b"FULL")
     assert sorted(await work(inboxes, "b", 100)) == sorted(b"j%d" % n for n in range(100))
-    assert await inboxes.tally("b") == Tally(added=100, done=100)
+    assert await inboxes.counts("b") == InboxCounts(added=100, done=100)
 
     await asyncio.gather(*(driver.finish(n) for n in range(100)))
     assert [await driver.slots.held(name) for name in epochs] == [[]] * 10

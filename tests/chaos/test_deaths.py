@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.domain.job import State
 from dragoman.protocol.peer import Bounced, encode_peer, kind_of
-from dragoman.store.inbox import Inboxes, InboxSettings, Push
+from dragoman.store.inbox import Inboxes, InboxSettings, PushReply
 from dragoman.store.instances import Instances
 from dragoman.store.jobs import Jobs
 from dragoman.store.keys import Keys
@@ -96,12 +96,12 @@ async def test_a_killed_instances_inbox_is_emptied_in_order_by_one_survivor(
         doomed.signal(signal.SIGSTOP)
         for number in range(200):
             message = Bounced("n", 1, f"job-{number}", 1)
-            assert await inboxes.push("i0", kind_of(message), encode_peer(message)) is Push.OK
+            assert await inboxes.push("i0", kind_of(message), encode_peer(message)) is PushReply.OK
         doomed.kill()
         await wait_until(lambda: b.sees_only("i1", "i2"), TIMEOUT_S)
-        assert (await inboxes.tally("i0")).waiting == 0
+        assert (await inboxes.counts("i0")).waiting == 0
         late = Bounced("n", 1, "late", 1)
-        assert await inboxes.push("i0", kind_of(late), encode_peer(late)) is Push.GONE
+        assert await inboxes.push("i0", kind_of(late), encode_peer(late)) is PushReply.GONE
         takeovers = [await one.metric("dragoman_takeovers_total") for one in (b, c)]
         assert sorted(takeovers) == [0, 1]
 

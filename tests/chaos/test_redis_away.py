@@ -13,7 +13,7 @@ from dragoman.embedded.binary import ServerBinary
 from dragoman.embedded.engine import CHOOSE_PORT, RedisServer
 from dragoman.protocol.peer import Bounced, decode_inbox, encode_peer, kind_of
 from dragoman.store.errors import StoreError
-from dragoman.store.inbox import Inboxes, InboxSettings, Push
+from dragoman.store.inbox import Inboxes, InboxSettings, PushReply
 from dragoman.store.instances import Instances
 from dragoman.store.keys import Keys
 from dragoman.tools.processes import InstanceProcess
@@ -56,7 +56,7 @@ async def test_acknowledged_writes_survive_a_kill_of_redis_within_its_durability
             for number in range(1_000_000):
                 message = Bounced("n", 1, f"{name}-{number}", 1)
                 try:
-                    assert await inboxes.push("i", kind_of(message), encode_peer(message)) is Push.OK
+                    assert await inboxes.push("i", kind_of(message), encode_peer(message)) is PushReply.OK
                 except StoreError:
                     return
                 answered.append((time.monotonic(), message.job_id))

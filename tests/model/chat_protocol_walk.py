@@ -23,7 +23,8 @@ from dragoman.services.chat.receipts import Receipts
 from dragoman.services.chat.save_stage import SaveStage
 from dragoman.services.chat.shard_lease import LostShard, ShardLease
 from dragoman.services.metrics import Metrics
-from dragoman.store.chat.shards import Accepted, Entry, Shards
+from dragoman.store.chat.entries import AcceptReply, ChatEntry
+from dragoman.store.chat.shards import Shards
 from dragoman.store.redis import Dedicated
 from model.chat_protocol import NAMES, SENDER, Message, State, receiver_of
 from model.explorer import Step
@@ -96,14 +97,14 @@ class GatedShards(Shards):
     async def next_accepted(self, *args: Any) -> Any:
         return await self.deliver.through("next_accepted", lambda: Shards.next_accepted(self, *args))
 
-    async def moved(self, *args: Any) -> Any:
-        return await self.deliver.through("moved", lambda: Shards.moved(self, *args))
+    async def move_to_save(self, *args: Any) -> Any:
+        return await self.deliver.through("moved", lambda: Shards.move_to_save(self, *args))
 
     async def next_to_save(self, *args: Any) -> Any:
         return await self.save.through("next_to_save", lambda: Shards.next_to_save(self, *args))
 
-    async def saved(self, *args: Any) -> Any:
-        return await self.save.through("saved", lambda: Shards.saved(self, *args))
+    async def finish_saved(self, *args: Any) -> Any:
+        return await self.save.through("saved", lambda: Shards.finish_saved(self, *args))
 
     async def move_to_dead(self, *args: Any, **more: Any) -> Any:
         return await self.save.through("move_to_dead", lambda: Shards.move_to_dead(self, *args, **more))
@@ -225,13 +226,13 @@ class Walk:
     async def _send(self, _: int, key: str, body: str, after: State) -> None:
         """Under the id the model has given it, if it is a new one; else the claim tells that of the first."""
         id = len(after.made)
-        entry = Entry("", id, key, SENDER, receiver_of(body), "TEXT", body, 0, 0, "i", "save_first")
+        entry = ChatEntry("", id, key, SENDER, receiver_of(body), "TEXT", body, 0, 0, "i", "save_first")
         word, _known = await self.shards.accept(entry, body, share=100)
-        assert word not in (Accepted.BUSY, Accepted.STALE_ID)
+        assert word not in (AcceptReply.BUSY, AcceptReply.STALE_ID)
 
     async def _instance(self, number: int, verb: str, messages: tuple[Message, ...], after: State) -> None:
         if verb == "takes the lease":
-            fence = await self.shards.take(0, f"i{number}", await self.archive.fence(0), TTL_MS)
+            fence = await self.shards.take_lease(0, f"i{number}", await self.archive.fence(0), TTL_MS)
             assert fence
             self.instances[number] = Instance(f"i{number}", fence, self.shards, self.archive, self.told)
             return
@@ -245,7 +246,7 @@ class Walk:
         if not after.workers[number].fence:
             await self.instances.pop(number).end()
             if instance.lost:  # what the keeper of the shards does
-                await self.shards.release(0, instance.lease.holder)
+                await self.shards.release_lease(0, instance.lease.holder)
 
     async def end(self) -> None:
         for instance in self.instances.values():
@@ -264,16 +265,16 @@ class Walk:
             "accepted": await self._stream(shards.accepted(0), shards.names.deliver_group),
             "to save": await self._stream(shards.to_save(0), shards.names.save_group),
         }
-        dead = [Entry.parse(*row) for row in await self._call("XRANGE", shards.dead(0), "-", "+")]
+        dead = [ChatEntry.parse(*row) for row in await self._call("XRANGE", shards.dead(0), "-", "+")]
         claims = {}
         for key in KEYS:
             if claim := await shards.claim(SENDER, key):
                 body = claim.get("digest", "")
                 claims[key] = (claim["id"], claim["to"], body, "saved" in claim, int(claim.get("repeats", 0)))
-        tally = await shards.tally(0)
+        tally = await shards.status(0)
         rows = sorted((await self.archive.messages(range(1, 20))).values(), key=lambda row: row.seq)
         return streams | {
-            "dead": [entry.id for entry in dead if isinstance(entry, Entry)],
+            "dead": [entry.id for entry in dead if isinstance(entry, ChatEntry)],
             "claims": claims,
             "lease": tally.holder,
             "counts": (tally.backlog, tally.accepted, tally.dead, await shards.unsaved(SENDER)),
@@ -282,9 +283,9 @@ class Walk:
         }
 
     async def _stream(self, stream: str, group: str) -> tuple[list[int], int]:
-        entries = [Entry.parse(*row) for row in await self._call("XRANGE", stream, "-", "+")]
+        entries = [ChatEntry.parse(*row) for row in await self._call("XRANGE", stream, "-", "+")]
         pending = await self._call("XPENDING", stream, group, "-", "+", 100)
-        return [entry.id for entry in entries if isinstance(entry, Entry)], len(pending)
+        return [entry.id for entry in entries if isinstance(entry, ChatEntry)], len(pending)
 
 
 def _heard(notice: SenderNotice) -> tuple[str, str]:

@@ -15,7 +15,8 @@ from dragoman.archive.sqlite import SqliteArchive
 from dragoman.domain.chat import shards as chat_shards
 from dragoman.services.chat.delivery import SenderNotice
 from dragoman.services.chat.save_stage import SaveStage
-from dragoman.store.chat.shards import Names, SavedEntry, Shards
+from dragoman.store.chat.entries import SavedEntry
+from dragoman.store.chat.shards import Shards, StreamNames
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from model.chat_protocol import (
@@ -131,7 +132,7 @@ def telling(ways: Iterable[list[Step[State]]]) -> Iterator[list[Step[State]]]:
 
 async def walk(redis: Redis, keys: Keys, database: Path, way: list[Step[State]]) -> None:
     streams = f"{keys.im}:stream:single_chat"
-    shards = Shards(redis, keys, Names(f"{streams}:accepted", f"{streams}:to_save", "deliver", "save"), 1, TTL_MS)
+    shards = Shards(redis, keys, StreamNames(f"{streams}:accepted", f"{streams}:to_save", "deliver", "save"), 1, TTL_MS)
     await shards.ensure_groups(0)
     archive = SqliteArchive(database)
     world, taken = Walk(shards, archive), list[str]()

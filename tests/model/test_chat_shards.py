@@ -16,7 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dragoman.domain.limits.rates import cost
 from dragoman.store.chat import shards as chat_shards
-from dragoman.store.chat.shards import DAY_MS, Accepted, Entry, Keep, Names, SavedEntry, Shards, Tally
+from dragoman.store.chat.entries import AcceptReply, ChatEntry, SavedEntry, ShardStatus
+from dragoman.store.chat.shards import DAY_MS, DeadLetterLimits, Shards, StreamNames
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Dedicated
 from model.machines import SLACK_MS, START_MS, Bench, check, finds_a_difference, with_bug
@@ -89,8 +90,10 @@ class Shard(RuleBasedStateMachine):
         self.bench, self.reader = bench, Impatient(bench.redis, "", "reader")
         self.keys = Keys(f"{bench.keys.prefix}:{bench.fresh_name()}")
         streams = f"{self.keys.im}:stream:single_chat"
-        names = Names(f"{streams}:accepted", f"{streams}:to_save", "deliver", "save")
-        self.shards = Shards(bench.redis, self.keys, names, 1, TTL_MS, Keep(LETTERS), MESSAGES_A_DAY * cost("x"))
+        names = StreamNames(f"{streams}:accepted", f"{streams}:to_save", "deliver", "save")
+        self.shards = Shards(
+            bench.redis, self.keys, names, 1, TTL_MS, DeadLetterLimits(LETTERS), MESSAGES_A_DAY * cost("x")
+        )
         (self.tag,) = self.shards._tags
         self.claims: dict[tuple[int, str], Claim] = {}
         self.rows: dict[tuple[int, str], Row] = {}
@@ -125,32 +128,32 @@ class Shard(RuleBasedStateMachine):
     def accept(self, sender: int, client_msg_id: str, body: str, ahead: int, to: int = 9) -> None:
         id = max(self.last_id, START_ID) + ahead
         self.seen.add((sender, client_msg_id))
-        entry = Entry("", id, client_msg_id, sender, to, "TEXT", body, START_MS, START_MS, "i", "save_first")
+        entry = ChatEntry("", id, client_msg_id, sender, to, "TEXT", body, START_MS, START_MS, "i", "save_first")
         reply = self.bench.do(self.shards.accept(entry, body, SHARE))
         assert reply == self.accept_here(Item(id, client_msg_id, sender, body, to))
 
-    def accept_here(self, item: Item) -> tuple[Accepted, int]:
+    def accept_here(self, item: Item) -> tuple[AcceptReply, int]:
         if claim := self.claims.get(item.key):
             if claim.to != item.to:
-                return Accepted.MISMATCH, claim.id
+                return AcceptReply.MISMATCH, claim.id
             same = claim.digest == item.body
             if claim.saved:
-                return Accepted.SAVED if same else Accepted.SAVED_OTHER, claim.id
+                return AcceptReply.SAVED if same else AcceptReply.SAVED_OTHER, claim.id
             claim.again += 1
-            return Accepted.DUPLICATE if same else Accepted.DUPLICATE_OTHER, claim.id
+            return AcceptReply.DUPLICATE if same else AcceptReply.DUPLICATE_OTHER, claim.id
         if self.spent[item.sender] >= MESSAGES_A_DAY:
-            return Accepted.OVER, self.spent[item.sender] * cost("x")
+            return AcceptReply.OVER, self.spent[item.sender] * cost("x")
         if self.backlog >= SHARE:
-            return Accepted.BUSY, self.backlog
+            return AcceptReply.BUSY, self.backlog
         if item.id <= self.last_id:
-            return Accepted.STALE_ID, self.last_id
+            return AcceptReply.STALE_ID, self.last_id
         self.claims[item.key] = Claim(item.id, item.to, item.body)
         self.accepted.append(item)
         item.entry = self.newest(self.shards.accepted(0))
         self.last_id = item.id
         self.counts["accepted"] += 1
         self.spent[item.sender] += 1
-        return Accepted.OK, self.backlog
+        return AcceptReply.OK, self.backlog
 
     @rule(sender=SENDERS, count=st.sampled_from([1, 15]))
     def spend(self, sender: int, count: int) -> None:
@@ -201,7 +204,7 @@ class Shard(RuleBasedStateMachine):
         """Something was saved at once, and is not to be remembered."""
         id = max(self.last_id, START_ID) + ahead
         self.last_id = max(self.last_id, id)
-        assert int(self.bench.do(self.shards.rise(7, id))) == self.last_id
+        assert int(self.bench.do(self.shards.raise_last_id(7, id))) == self.last_id
 
     @precondition(lambda self: self.backlog)
     @rule(place=PLACE, body=BODIES, lapsed=st.booleans())
@@ -230,10 +233,10 @@ class Shard(RuleBasedStateMachine):
             self.bench.call("DEL", self.keys.lease(self.tag))
             self.lease = ""
         elif end == "give up":
-            self.bench.do(self.shards.release(0, self.believed[instance]))
+            self.bench.do(self.shards.release_lease(0, self.believed[instance]))
             self.lease = "" if self.holds(instance) else self.lease
         known = max(self.fence + above, 0)
-        fence = self.bench.do(self.shards.take(0, instance, known, TTL_MS))
+        fence = self.bench.do(self.shards.take_lease(0, instance, known, TTL_MS))
         if self.lease:
             assert fence == 0
             return
@@ -245,7 +248,7 @@ class Shard(RuleBasedStateMachine):
 
     @rule(instance=INSTANCES)
     def keep(self, instance: str) -> None:
-        assert self.bench.do(self.shards.keep(0, self.believed[instance], TTL_MS)) == self.holds(instance)
+        assert self.bench.do(self.shards.renew_lease(0, self.believed[instance], TTL_MS)) == self.holds(instance)
 
     @property
     def holder(self) -> str:
@@ -285,7 +288,9 @@ class Shard(RuleBasedStateMachine):
         batch = [item for item in self.accepted if item.given][:count]
         pushed_to = "i|c" if pushed else ""
         named = [entry for _, entry in self.over_accepted[-1:] * late] + [item.entry for item in batch]
-        reply = self.bench.do(self.shards.moved(0, self.believed[instance], [(entry, pushed_to) for entry in named]))
+        reply = self.bench.do(
+            self.shards.move_to_save(0, self.believed[instance], [(entry, pushed_to) for entry in named])
+        )
         assert reply == (len(batch) if self.holds(instance) else None)
         if reply is None:
             return
@@ -310,12 +315,12 @@ class Shard(RuleBasedStateMachine):
         named = [(item, entry) for item, entry in self.over_to_save[-1:] * late if item.key in self.rows]
         named += [(item, item.entry) for item in batch]
         told = [SavedEntry(self.entry_of(item, entry), self.rows[item.key].id, heard) for item, entry in named]
-        reply = self.bench.do(self.shards.saved(0, self.believed[instance], told))
+        reply = self.bench.do(self.shards.finish_saved(0, self.believed[instance], told))
         if not self.holds(instance):
             assert reply is None
             return
         stay = [(item.id, asked) for item, _ in named if (asked := self.is_saved(item, heard))]
-        assert [(row.entry.id, row.asked) for row in reply] == stay
+        assert [(row.entry.id, row.repeats) for row in reply] == stay
 
     def row_of(self, item: Item) -> Row:
         """Its own, or the one that is there."""
@@ -350,7 +355,7 @@ class Shard(RuleBasedStateMachine):
         for _ in range(1 + late):
             what, stage = self.entry_of(item, item.entry), stream is self.accepted
             call = self.shards.move_to_dead(
-                0, self.believed[instance], what, "why", 5, asked=heard, from_accepted=stage, keep=keep
+                0, self.believed[instance], what, "why", 5, notified=heard, from_accepted=stage, keep=keep
             )
             claim = self.claims.get(item.key)
             asked = claim.again if claim is not None and claim.id == item.id and item in stream else 0
@@ -398,7 +403,7 @@ class Shard(RuleBasedStateMachine):
                 call("XPENDING", shards.to_save(0), "save", "-", "+", 100),
                 call("HGETALL", self.keys.unsaved(self.tag)),
                 call("HGET", self.keys.shard(self.tag), "last_id"),
-                shards.tally(0),
+                shards.status(0),
             )
         )
         assert _ids(accepted) == [item.entry for item in self.accepted]
@@ -414,7 +419,7 @@ class Shard(RuleBasedStateMachine):
         }
         assert int(last_id or 0) == self.last_id
         given = [sum(item.given for item in items) for items in (self.accepted, self.to_save)]
-        assert tally == Tally(
+        assert tally == ShardStatus(
             self.backlog, self.counts["accepted"], self.counts["saved"], self.counts["dead"], self.fence, self.lease,
             len(self.accepted), given[0], len(self.to_save), given[1], len(self.dead), self.counts["dropped"],
         )  # fmt: skip
@@ -464,8 +469,8 @@ class Shard(RuleBasedStateMachine):
         return entries[-1]
 
     @staticmethod
-    def entry_of(item: Item, entry: str) -> Entry:
-        return Entry(
+    def entry_of(item: Item, entry: str) -> ChatEntry:
+        return ChatEntry(
             entry, item.id, item.client_msg_id, item.sender, item.to, "TEXT", item.body, 0, 0, "i", "save_first"
         )
 

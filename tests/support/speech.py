@@ -184,7 +184,7 @@ class Scenario:
     async def inboxes_are_done(self) -> bool:
         """Whatever was handed to an instance is done."""
         inboxes = Inboxes(self.redis, self.keys, InboxSettings())
-        tallies = [await inboxes.tally(f"i{number}") for number in range(len(self.harness.instances))]
+        tallies = [await inboxes.counts(f"i{number}") for number in range(len(self.harness.instances))]
         return all(tally.balanced and not tally.waiting and not tally.dead for tally in tallies)
 
     async def get(self, path: str, at: int = 0) -> Any:

@@ -23,9 +23,9 @@ from dragoman.services.listings import Listings
 from dragoman.services.operations import NotThere, Operations
 from dragoman.services.report import Report
 from dragoman.store.audit import Audit
-from dragoman.store.dead_letters import CannotReplay, Letter
+from dragoman.store.dead_letters import CannotReplay, DeadLetter
 from dragoman.store.errors import StoreError
-from dragoman.store.inbox import Push
+from dragoman.store.inbox import PushReply
 from dragoman.store.jobs import Jobs, with_attempts
 
 log = structlog.get_logger(__name__)
@@ -38,9 +38,9 @@ _NOTED = web.RequestKey("noted", bool)
 _STREAM_ID: Final = re.compile(r"[0-9]{1,19}-[0-9]{1,19}")
 _JOB_CURSOR: Final = re.compile(r"[0-9]{1,16}\|.+")
 _WHY_NOT_REPLAYED: Final = {
-    Push.GONE: "nobody reads that inbox",
-    Push.FULL: "the inbox is full",
-    Push.TOO_LARGE: "it is too large",
+    PushReply.GONE: "nobody reads that inbox",
+    PushReply.FULL: "the inbox is full",
+    PushReply.TOO_LARGE: "it is too large",
 }
 # Everything that operators can change, and its name in the audit.
 ACTIONS: Final = {
@@ -334,7 +334,7 @@ class _DeadLetterApi:
             verdict = await self._context.letters.replay(letter, self._context.instance)
         except CannotReplay as why:
             return error(f"it cannot be replayed, only dropped: {why}", 409)
-        if verdict is not Push.OK:
+        if verdict is not PushReply.OK:
             return error(f"it cannot be replayed now: {_WHY_NOT_REPLAYED[verdict]}", 409)
         await self._context.auditor.note(request, "dlq.replay", f"{letter.instance}/{letter.id}", letter.reason)
         return json({"replayed": True, "verdict": verdict})
@@ -346,7 +346,7 @@ class _DeadLetterApi:
         await self._context.auditor.note(request, "dlq.drop", f"{instance}/{id}")
         return json({"dropped": True})
 
-    async def _find(self, request: web.Request) -> Letter | None:
+    async def _find(self, request: web.Request) -> DeadLetter | None:
         return await self._context.letters.get(request.match_info["instance"], _letter_id(request.match_info["id"]))
 
 
@@ -360,7 +360,7 @@ def _no_letter() -> web.Response:
     return error("no such dead letter", 404)
 
 
-def _shown(letter: Letter) -> dict[str, Any]:
+def _shown(letter: DeadLetter) -> dict[str, Any]:
     return {
         "id": letter.id,
         "instance": letter.instance,
@@ -374,7 +374,7 @@ def _shown(letter: Letter) -> dict[str, Any]:
     }
 
 
-def _preview(letter: Letter) -> str:
+def _preview(letter: DeadLetter) -> str:
     """The plain fields of its message. Speech and text are inside of objects and lists: of these it gives the size."""
     try:
         message = msgspec.json.decode(letter.data, type=dict[str, msgspec.Raw])

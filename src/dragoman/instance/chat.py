@@ -26,7 +26,6 @@ from dragoman.protocol.peer import ChatKick, ChatNotices, ChatPush, ChatResend, 
 from dragoman.services.chat.acceptance import Acceptance
 from dragoman.services.chat.accounts import Accounts
 from dragoman.services.chat.admission import Admission
-from dragoman.services.chat.dead_letters import ChatLetters
 from dragoman.services.chat.deliver_stage import DeliverStage
 from dragoman.services.chat.delivery import Delivery, SenderNotice
 from dragoman.services.chat.feature_switches import POLL_S, FeatureSwitches, PathChooser
@@ -36,7 +35,6 @@ from dragoman.services.chat.one_phase import OnePhase, Refusals
 from dragoman.services.chat.outbound import MessageMaker, Outbound, Verify
 from dragoman.services.chat.perf import Perf
 from dragoman.services.chat.receipts import Receipts
-from dragoman.services.chat.replicas import Replicas
 from dragoman.services.chat.report import ChatReport
 from dragoman.services.chat.save_stage import SaveStage
 from dragoman.services.chat.shard_assigner import ShardAssigner
@@ -45,8 +43,10 @@ from dragoman.services.loops import Tasks, every
 from dragoman.services.metrics import Metrics
 from dragoman.services.routing.announcer import Announcer
 from dragoman.store.chat.cluster import ChatCluster, Layout
+from dragoman.store.chat.dead_letters import ChatDeadLetters
 from dragoman.store.chat.logins import Invites, Logins
-from dragoman.store.chat.shards import DAY_MS, Keep, Shards
+from dragoman.store.chat.replicas import Replicas
+from dragoman.store.chat.shards import DAY_MS, DeadLetterLimits, Shards
 from dragoman.store.chat.users import Users
 from dragoman.store.inbox import Inboxes
 from dragoman.store.instances import Instances
@@ -92,7 +92,7 @@ class Chat:
         self.cluster = ChatCluster(redis, keys)
         self.shards = Shards(
             redis, keys, stream_names(config), two_phase.shards, int(chat.idempotency_ttl_s * 1000),
-            Keep(config.limits.chat_dead_letters, int(config.limits.chat_dead_letter_days * DAY_MS)),
+            DeadLetterLimits(config.limits.chat_dead_letters, int(config.limits.chat_dead_letter_days * DAY_MS)),
             config.limits.chat_bytes_per_day,
         )  # fmt: skip
         self.users = Users(redis, keys, owner_ttl_ms, int((chat.refresh_ttl_s + chat.access_ttl_s + 60.0) * 1000))
@@ -112,8 +112,10 @@ class Chat:
         )  # fmt: skip
         self.registration = Registration(registration_of(config), is_private(config), chat.min_password_length)
         self.accounts = self._accounts(keys)
-        self.report = ChatReport(instance, self.shards, self.archive, self.switches, instances, metrics)
-        self.dead_letters = ChatLetters(self.shards, self._ids, instance, lambda: self.switches.current)
+        self.dead_letters = ChatDeadLetters(self.shards, self._ids, instance, lambda: self.switches.current)
+        self.report = ChatReport(
+            instance, self.shards, self.archive, self.dead_letters, self.switches, instances, metrics
+        )
         self.resender = Resender(self.local, self.archive, self.receipts, tasks, chat.resend_after_s)
         self.assigner = ShardAssigner(
             instance, self.shards, self.archive, instances, announcer, metrics,

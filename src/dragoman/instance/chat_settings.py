@@ -11,7 +11,7 @@ from dragoman.domain.chat.word_filter import WordFilter
 from dragoman.domain.revocation import RevocationList
 from dragoman.instance.redis_check import CannotStart
 from dragoman.services.chat.tokens import Tokens
-from dragoman.store.chat.shards import Names
+from dragoman.store.chat.shards import StreamNames
 from dragoman.store.keys import DEFAULT_PREFIX
 
 log = structlog.get_logger(__name__)
@@ -45,11 +45,11 @@ def chat_tokens(config: Config, revoked: RevocationList | None = None) -> Tokens
     return Tokens(secrets, chat.issuer, chat.access_ttl_s, chat.refresh_ttl_s, revoked)
 
 
-def stream_names(config: Config) -> Names:
+def stream_names(config: Config) -> StreamNames:
     """As configured. Under another prefix than the default the names get it, so that two clusters do not share them."""
     two_phase, prefix = config.chat.two_phase, config.scheduler.phase2.redis.key_prefix
     root = "" if prefix == DEFAULT_PREFIX else f"{prefix}:"
-    return Names(
+    return StreamNames(
         root + two_phase.stream.accepted,
         root + two_phase.stream.to_save,
         two_phase.group.deliver,

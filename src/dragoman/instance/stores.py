@@ -3,7 +3,7 @@
 from dragoman.config import Config
 from dragoman.domain.storm import StormSettings
 from dragoman.store.audit import Audit
-from dragoman.store.dead_letters import Letters
+from dragoman.store.dead_letters import InboxDeadLetters
 from dragoman.store.history import Samples
 from dragoman.store.inbox import Inboxes, InboxSettings
 from dragoman.store.instances import Instances
@@ -36,7 +36,7 @@ class Stores:
                 dead_letters=phase2.dlq_enabled,
             ),
         )
-        self.letters = Letters(redis, keys, self.inboxes)
+        self.letters = InboxDeadLetters(redis, keys, self.inboxes)
         self.owners = Owners(redis, keys, int(phase2.owner_ttl_seconds * 1000))
         self.nodes = Nodes(redis, keys, int(phase2.node_snapshot.presence_ttl_seconds * 1000))
         self.jobs = Jobs(redis, keys)

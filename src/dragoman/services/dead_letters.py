@@ -2,9 +2,9 @@
 
 from typing import Protocol
 
-from dragoman.services.chat.dead_letters import ChatLetters
-from dragoman.store.dead_letters import Letter, Letters
-from dragoman.store.inbox import Push
+from dragoman.store.chat.dead_letters import ChatDeadLetters
+from dragoman.store.dead_letters import DeadLetter, InboxDeadLetters
+from dragoman.store.inbox import PushReply
 
 
 class DeadLetters(Protocol):
@@ -14,18 +14,18 @@ class DeadLetters(Protocol):
 
     async def counts(self) -> dict[str, int]: ...
 
-    async def list(self, instance: str, count: int = 100, after: str = "") -> list[Letter]: ...
+    async def list(self, instance: str, count: int = 100, after: str = "") -> list[DeadLetter]: ...
 
-    async def get(self, instance: str, id: str) -> Letter | None: ...
+    async def get(self, instance: str, id: str) -> DeadLetter | None: ...
 
-    async def replay(self, letter: Letter, otherwise: str) -> Push:
+    async def replay(self, letter: DeadLetter, otherwise: str) -> PushReply:
         """OK, or why it cannot be replayed now. Raises CannotReplay if it never can."""
 
     async def drop(self, instance: str, id: str) -> bool: ...
 
 
 class AllDeadLetters:
-    def __init__(self, inboxes: Letters, chat: ChatLetters) -> None:
+    def __init__(self, inboxes: InboxDeadLetters, chat: ChatDeadLetters) -> None:
         self._inboxes, self._chat = inboxes, chat
 
     def _of(self, name: str) -> DeadLetters:
@@ -37,13 +37,13 @@ class AllDeadLetters:
     async def counts(self) -> dict[str, int]:
         return {**await self._inboxes.counts(), **await self._chat.counts()}
 
-    async def list(self, instance: str, count: int = 100, after: str = "") -> list[Letter]:
+    async def list(self, instance: str, count: int = 100, after: str = "") -> list[DeadLetter]:
         return await self._of(instance).list(instance, count, after)
 
-    async def get(self, instance: str, id: str) -> Letter | None:
+    async def get(self, instance: str, id: str) -> DeadLetter | None:
         return await self._of(instance).get(instance, id)
 
-    async def replay(self, letter: Letter, otherwise: str) -> Push:
+    async def replay(self, letter: DeadLetter, otherwise: str) -> PushReply:
         return await self._of(letter.instance).replay(letter, otherwise)
 
     async def drop(self, instance: str, id: str) -> bool:

@@ -6,7 +6,7 @@ The instance that gets the request pushes it to the inbox of the owner, which ca
 from dragoman.protocol.peer import ChatKick, DrainInstance, DrainNode, EndSession, InboxMessage
 from dragoman.services.routing.router import Router
 from dragoman.store.chat.users import Users
-from dragoman.store.inbox import Push
+from dragoman.store.inbox import PushReply
 from dragoman.store.instances import Instances
 from dragoman.store.owners import Owners
 from dragoman.store.sessions import ResumableSessions
@@ -52,6 +52,6 @@ class Operations:
 
     async def _send(self, instance: str, message: InboxMessage) -> None:
         verdict = await self._router.push(instance, message)
-        if verdict is not Push.OK:
-            why = "its inbox is full" if verdict is Push.FULL else "it does not run any more"
+        if verdict is not PushReply.OK:
+            why = "its inbox is full" if verdict is PushReply.FULL else "it does not run any more"
             raise NotThere(f"the instance {instance} does not accept the request: {why}")

@@ -67,7 +67,7 @@ class Report:
     async def _instance_rows(self) -> list[dict[str, Any]]:
         present = await self._instances.all()
         answering = await self._instances.answering(present)
-        tallies = await asyncio.gather(*(self._inboxes.tally(name) for name in present))
+        tallies = await asyncio.gather(*(self._inboxes.counts(name) for name in present))
         waiting = await asyncio.gather(*(self._inboxes.oldest_ms(name) for name in present))
         return [
             {

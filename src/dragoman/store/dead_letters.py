@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from dragoman.protocol.errors import ProtocolError
 from dragoman.protocol.peer import decode_inbox
-from dragoman.store.inbox import Inboxes, Push
+from dragoman.store.inbox import Inboxes, PushReply
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 
@@ -23,7 +23,7 @@ class CannotReplay(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class DeadLetter:
     id: str
     instance: str
     kind: str
@@ -36,7 +36,7 @@ class Letter:
     data: bytes
 
     @classmethod
-    def parse(cls, instance: str, id: bytes, fields: Sequence[bytes]) -> "Letter":
+    def parse(cls, instance: str, id: bytes, fields: Sequence[bytes]) -> "DeadLetter":
         pairs = {k.decode(errors="replace"): v for k, v in zip(fields[::2], fields[1::2], strict=False)}
 
         def text(name: str) -> str:
@@ -59,7 +59,7 @@ class Letter:
         )
 
 
-class Letters:
+class InboxDeadLetters:
     def __init__(self, redis: Redis, keys: Keys, inboxes: Inboxes) -> None:
         self.redis, self.keys, self.inboxes = redis, keys, inboxes
 
@@ -76,32 +76,32 @@ class Letters:
                 await self._forget(name)
         return {name: int(count) for name, count in zip(names, found, strict=True) if count}
 
-    async def list(self, instance: str, count: int = 100, after: str = "") -> list[Letter]:
+    async def list(self, instance: str, count: int = 100, after: str = "") -> list[DeadLetter]:
         """The oldest ones, or the oldest after one; without their data."""
-        found: list[Letter] = []
+        found: list[DeadLetter] = []
         while len(found) < count:
             page, start = min(PAGE, count - len(found)), f"({after}" if after else "-"
             rows = await self.redis.call("XRANGE", self.keys.dlq(instance), start, "+", "COUNT", page)
-            found += (replace(Letter.parse(instance, id, fields), data=b"") for id, fields in rows)
+            found += (replace(DeadLetter.parse(instance, id, fields), data=b"") for id, fields in rows)
             if len(rows) < page:
                 break
             after = found[-1].id
         return found
 
-    async def get(self, instance: str, id: str) -> Letter | None:
+    async def get(self, instance: str, id: str) -> DeadLetter | None:
         rows = await self.redis.call("XRANGE", self.keys.dlq(instance), id, id)
-        return Letter.parse(instance, *rows[0]) if rows else None
+        return DeadLetter.parse(instance, *rows[0]) if rows else None
 
-    async def replay(self, letter: Letter, otherwise: str) -> Push:
+    async def replay(self, letter: DeadLetter, otherwise: str) -> PushReply:
         """Send it again, to its instance or `otherwise`; it is gone from the letters only when that is OK."""
         try:
             decode_inbox(letter.data)
         except ProtocolError as error:
             raise CannotReplay(error.message) from None
         verdict = await self.inboxes.push(letter.instance, letter.kind, letter.data, letter.trace_id)
-        if verdict is Push.GONE and otherwise != letter.instance:
+        if verdict is PushReply.GONE and otherwise != letter.instance:
             verdict = await self.inboxes.push(otherwise, letter.kind, letter.data, letter.trace_id)
-        if verdict is Push.OK:
+        if verdict is PushReply.OK:
             await self.drop(letter.instance, letter.id)
         return verdict
 

@@ -27,7 +27,7 @@ MAX_ENTRY_BYTES = 2 * 1024 * 1024
 VERSION = 1
 
 
-class Push(StrEnum):
+class PushReply(StrEnum):
     OK = "OK"
     GONE = "GONE"  # nobody reads there: re-resolve the owner
     FULL = "FULL"
@@ -35,7 +35,7 @@ class Push(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class InboxEntry:
     """One entry as it was read. `kind` is empty when it cannot be understood; `newer` when a later release wrote it."""
 
     id: str
@@ -46,7 +46,7 @@ class Entry:
     newer: bool = False
 
     @classmethod
-    def parse(cls, id: bytes, fields: Sequence[bytes] | None) -> "Entry":
+    def parse(cls, id: bytes, fields: Sequence[bytes] | None) -> "InboxEntry":
         pairs = dict(zip(fields[::2], fields[1::2], strict=False)) if fields else {}
         try:
             version, size = int(pairs.get(b"v", b"0")), int(pairs.get(b"size", b"0"))
@@ -65,7 +65,7 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class InboxCounts:
     added: int = 0
     done: int = 0
     dead: int = 0
@@ -92,13 +92,13 @@ class Inboxes:
     def __init__(self, redis: Redis, keys: Keys, settings: InboxSettings) -> None:
         self.redis, self.keys, self.settings = redis, keys, settings
 
-    async def push(self, instance: str, kind: str, data: bytes, trace_id: str = "") -> Push:
+    async def push(self, instance: str, kind: str, data: bytes, trace_id: str = "") -> PushReply:
         return (await self.put(instance, kind, data, trace_id))[0]
 
-    async def put(self, instance: str, kind: str, data: bytes, trace_id: str = "") -> tuple[Push, str]:
+    async def put(self, instance: str, kind: str, data: bytes, trace_id: str = "") -> tuple[PushReply, str]:
         """The same, and the id of the entry: one can `get` it until it is done."""
         if len(data) > MAX_ENTRY_BYTES:
-            return Push.TOO_LARGE, ""
+            return PushReply.TOO_LARGE, ""
         reply = await PUSH_ENTRY(
             self.redis,
             opened=self.keys.open(instance),
@@ -112,24 +112,24 @@ class Inboxes:
             data=data,
         )
         word, _, id = reply.decode().partition(" ")
-        return Push(word), id
+        return PushReply(word), id
 
     def reader(self, instance: str) -> Dedicated:
         return Dedicated(self.redis, self.keys.inbox(instance), "inbox-reader")
 
-    async def read(self, reader: Dedicated, instance: str, count: int, block_ms: int) -> list[Entry]:
+    async def read(self, reader: Dedicated, instance: str, count: int, block_ms: int) -> list[InboxEntry]:
         """New entries, waiting up to `block_ms` for the first."""
         inbox = self.keys.inbox(instance)
         command = ("XREADGROUP", "GROUP", self.settings.group, instance, "COUNT", count, "BLOCK", block_ms)
         reply = await reader.call(*command, "STREAMS", inbox, ">", patience_s=block_ms / 1000 + 5)
-        return [Entry.parse(id, fields) for id, fields in reply[0][1]] if reply else []
+        return [InboxEntry.parse(id, fields) for id, fields in reply[0][1]] if reply else []
 
-    async def own(self, instance: str, count: int) -> list[Entry]:
+    async def own(self, instance: str, count: int) -> list[InboxEntry]:
         """What this consumer was given before and has not finished, oldest first; for a takeover."""
         _, entries = await self._take_over(instance, "takeover", 0, "-", count)
         return entries
 
-    async def unread(self, instance: str, count: int) -> list[Entry]:
+    async def unread(self, instance: str, count: int) -> list[InboxEntry]:
         """What nobody was given yet; for a takeover, so it goes to the consumer `takeover`."""
         reader = Dedicated(self.redis, self.keys.inbox(instance), "takeover")
         try:
@@ -137,12 +137,12 @@ class Inboxes:
             reply = await reader.call(*command, "STREAMS", self.keys.inbox(instance), ">", patience_s=5)
         finally:
             await reader.close()
-        return [Entry.parse(id, fields) for id, fields in reply[0][1]] if reply else []
+        return [InboxEntry.parse(id, fields) for id, fields in reply[0][1]] if reply else []
 
-    async def done(self, instance: str, entries: Sequence[Entry]) -> int:
+    async def done(self, instance: str, entries: Sequence[InboxEntry]) -> int:
         return int(await self.finishing(instance, entries))
 
-    def finishing(self, instance: str, entries: Sequence[Entry]) -> "asyncio.Future[int]":
+    def finishing(self, instance: str, entries: Sequence[InboxEntry]) -> "asyncio.Future[int]":
         """The same, started: for who need not wait."""
         flat: list[Any] = []
         for entry in entries:
@@ -150,9 +150,9 @@ class Inboxes:
         keys = {"inbox": self.keys.inbox(instance), "counts": self.keys.counts(instance)}
         return FINISH_ENTRIES(self.redis, **keys, group=self.settings.group, entries=flat)
 
-    async def get(self, instance: str, id: str) -> Entry | None:
+    async def get(self, instance: str, id: str) -> InboxEntry | None:
         rows = await self.redis.call("XRANGE", self.keys.inbox(instance), id, id)
-        return Entry.parse(*rows[0]) if rows else None
+        return InboxEntry.parse(*rows[0]) if rows else None
 
     async def pending(self, instance: str, min_idle_ms: int, count: int, after: str = "") -> list[Pending]:
         """What was given to somebody and is not finished, oldest first, `count` at a time."""
@@ -165,19 +165,21 @@ class Inboxes:
         key, group = self.keys.inbox(instance), self.settings.group
         return bool(await self.redis.call("XCLAIM", key, group, instance, min_idle_ms, id, "JUSTID"))
 
-    async def reclaim(self, instance: str, min_idle_ms: int, count: int, start: str = "-") -> tuple[str, list[Entry]]:
+    async def reclaim(
+        self, instance: str, min_idle_ms: int, count: int, start: str = "-"
+    ) -> tuple[str, list[InboxEntry]]:
         """Entries that have been pending too long, for another try; and where to go on."""
         return await self._take_over(instance, instance, min_idle_ms, start, count)
 
     async def _take_over(
         self, instance: str, consumer: str, min_idle_ms: int, start: str, count: int
-    ) -> tuple[str, list[Entry]]:
+    ) -> tuple[str, list[InboxEntry]]:
         key, group = self.keys.inbox(instance), self.settings.group
         reply = await self.redis.call("XAUTOCLAIM", key, group, consumer, min_idle_ms, start, "COUNT", count)
         there = [row for row in reply[1] if row is not None]
         if len(there) < len(reply[1]):
             await self._acknowledge_deleted(key, consumer)
-        return reply[0].decode(), [Entry.parse(id, fields) for id, fields in there]
+        return reply[0].decode(), [InboxEntry.parse(id, fields) for id, fields in there]
 
     async def _acknowledge_deleted(self, key: str, consumer: str) -> None:
         """Entries deleted while they were pending: 6.2 hands them on for ever, as nil that does not say which."""
@@ -217,14 +219,14 @@ class Inboxes:
             if error.word != "BUSYGROUP":
                 raise
 
-    async def tally(self, instance: str) -> Tally:
+    async def counts(self, instance: str) -> InboxCounts:
         """The balance of an inbox. Read in two commands: exact only while nobody pushes."""
         flat, waiting = await asyncio.gather(
             self.redis.call("HGETALL", self.keys.counts(instance)),
             self.redis.call("XLEN", self.keys.inbox(instance)),
         )
         have = {name.decode(): int(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
-        return Tally(**{k: v for k, v in have.items() if k in Tally.__slots__}, waiting=int(waiting))
+        return InboxCounts(**{k: v for k, v in have.items() if k in InboxCounts.__slots__}, waiting=int(waiting))
 
     async def oldest_ms(self, instance: str) -> int | None:
         """Since when (ms of Redis) the oldest entry that was handed out is not done; None: there is none."""

@@ -77,6 +77,9 @@ class Jobs:
         """b'OK', or None when somebody is creating this request."""
         return self.redis.call("SET", self.keys.request_lock(request), job, "NX", "PX", LOCK_MS)
 
+    async def has_lock(self, request: str, job: str) -> bool:
+        return bool(await self.redis.call("GET", self.keys.request_lock(request)) == job.encode())
+
     def unlock(self, request: str, job: str) -> "asyncio.Future[bytes]":
         return DELETE_IF_EQUAL(self.redis, key=self.keys.request_lock(request), value=job)
 
@@ -168,6 +171,9 @@ class Jobs:
     def driven(self, instance: str, job: str, deadline_ms: int) -> "asyncio.Future[int]":
         """The same of a job that is recorded, whatever becomes of the instance."""
         return self.redis.call("ZADD", self.keys.jobs_of(instance), deadline_ms, job)
+
+    async def set_driver(self, job: str, instance: str) -> None:
+        await self.redis.call("HSET", self.keys.job(job), "driver", instance)
 
     def undriven(self, instance: str, job: str) -> "asyncio.Future[int]":
         return self.redis.call("ZREM", self.keys.jobs_of(instance), job)

@@ -53,6 +53,11 @@ class Storm:
         """A node that was paused did a job."""
         await self.redis.call("HDEL", self.keys.storm(node), "paused", "pauses")
 
+    async def now_ms(self, node: str) -> int:
+        """The time of the server that has the cool-downs of the node."""
+        seconds, micros = await self.redis.call_at(self.keys.storm(node), "TIME")
+        return int(seconds) * 1000 + int(micros) // 1000
+
     async def cooling(self, node: str) -> CoolDowns:
         flat = await self.redis.call("HGETALL", self.keys.storm(node))
         found = dict(zip(flat[::2], flat[1::2], strict=True))

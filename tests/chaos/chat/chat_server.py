@@ -23,7 +23,8 @@ from dragoman.archive import Stored
 from dragoman.archive.rows import COLUMNS, stored
 from dragoman.domain.chat.shards import shard_of, tag
 from dragoman.store.chat.cluster import WORKERS
-from dragoman.store.chat.shards import Names, Shards, Tally
+from dragoman.store.chat.entries import ShardStatus
+from dragoman.store.chat.shards import Shards, StreamNames
 from dragoman.store.errors import StoreError
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
@@ -51,7 +52,7 @@ class ChatServer:
         self.cluster, self.redis, self.database = cluster, redis, database
         self.keys = Keys(cluster.prefix)
         root = "" if cluster.prefix == "scheduler" else f"{cluster.prefix}:"
-        names = Names(
+        names = StreamNames(
             f"{root}im:stream:single_chat:accepted",
             f"{root}im:stream:single_chat:to_save",
             "im:cg:single_chat:deliver",
@@ -98,8 +99,8 @@ class ChatServer:
         """The instance that holds each shard, '' where none does."""
         return [tally.holder.partition("|")[0] for tally in await self.tallies()]
 
-    async def tallies(self) -> list[Tally]:
-        return [await self.shards.tally(shard) for shard in range(SHARDS)]
+    async def tallies(self) -> list[ShardStatus]:
+        return [await self.shards.status(shard) for shard in range(SHARDS)]
 
     async def switch(self, **switches: object) -> None:
         """For the whole cluster, while it runs."""

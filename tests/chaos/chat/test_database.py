@@ -7,7 +7,7 @@ import pytest
 
 from chaos.chat.chat_server import MODES, SAVE_FIRST, TIMEOUT_S, ChatServer, chat_server, of_shard
 from dragoman.domain.chat.shards import tag
-from dragoman.store.chat.shards import Entry
+from dragoman.store.chat.entries import ChatEntry
 from dragoman.tools.postgres import PostgresServer
 from dragoman.tools.verify.chat_ledger import ChatLedger
 from dragoman.tools.verify.chat_load import chat_load
@@ -101,7 +101,8 @@ async def test_unreadable_entry_becomes_a_dead_letter_and_its_absent_sender_is_n
     async with chat_server(redis_at, tmp_path, prefix) as server:
         uid = of_shard(0, 1)[0]
         good = [
-            Entry("", 4_194_304 * n, f"good-{n}", uid, 1, "TEXT", "hi", 1, 1, "test", "save_first") for n in (1, 2, 3)
+            ChatEntry("", 4_194_304 * n, f"good-{n}", uid, 1, "TEXT", "hi", 1, 1, "test", "save_first")
+            for n in (1, 2, 3)
         ]
         for entry in good[:2]:
             await server.shards.accept(entry, entry.client_msg_id, 100)

@@ -5,7 +5,8 @@ from pathlib import Path
 from chaos.chat.chat_server import DELIVER_FIRST, SAVE_FIRST, TIMEOUT_S, chat_server, of_shard
 from dragoman.archive import NewMessage, Status, open_archive
 from dragoman.domain.chat.shards import shard_of, tag
-from dragoman.store.chat.shards import ACCEPT_MESSAGE, CONSUMER, MOVE_TO_SAVE, Entry
+from dragoman.store.chat.entries import ChatEntry
+from dragoman.store.chat.shards import ACCEPT_MESSAGE, CONSUMER, MOVE_TO_SAVE
 from dragoman.tools.verify.tcp_proxy import proxied
 from support.redis_servers import RedisAt
 from support.waiting import wait_until
@@ -14,8 +15,8 @@ SENDER = of_shard(0, 1)[0]
 RECEIVER = 1
 
 
-def entry(number: int, mode: str = "save_first") -> Entry:
-    return Entry("", number << 22, f"m{number}", SENDER, RECEIVER, "TEXT", f"body {number}", 1, 1, "test", mode)
+def entry(number: int, mode: str = "save_first") -> ChatEntry:
+    return ChatEntry("", number << 22, f"m{number}", SENDER, RECEIVER, "TEXT", f"body {number}", 1, 1, "test", mode)
 
 
 async def test_a_failed_save_is_not_acknowledged_to_redis(redis_at: RedisAt, prefix: str, tmp_path: Path) -> None:
@@ -44,15 +45,15 @@ async def test_entries_that_a_reader_never_finished_are_read_again(
         await shards.ensure_groups(0)
         for number in (1, 2, 3, 4):
             await shards.accept(entry(number), f"digest {number}", 100)
-        fence = await shards.take(0, "dead", 0, 60_000)
+        fence = await shards.take_lease(0, "dead", 0, 60_000)
         reads = (shards.accepted(0), names.deliver_group, 3), (shards.to_save(0), names.save_group, 1)
         for stream, group, count in reads:
             command = ("XREADGROUP", "GROUP", group, CONSUMER, "COUNT", count, "STREAMS", stream, ">")
             ((_, given),) = await redis.call_at(stream, *command)
             if stream == shards.accepted(0):
                 moves = [(id.decode(), "") for id, _ in given[:2]]
-                assert await shards.moved(0, f"dead|{fence}", moves)
-        await shards.release(0, f"dead|{fence}")
+                assert await shards.move_to_save(0, f"dead|{fence}", moves)
+        await shards.release_lease(0, f"dead|{fence}")
         await server.instance(SAVE_FIRST)
         await wait_until(server.is_at_rest, TIMEOUT_S)
         assert [row.client_msg_id for row in sorted(await server.rows(), key=lambda row: row.seq)] == [

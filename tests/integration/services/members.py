@@ -17,7 +17,7 @@ from dragoman.services.routing.announcer import Announcer
 from dragoman.services.routing.inbox_reader import InboxReader, Reclaimer
 from dragoman.services.upkeep.presence import InstancePresence
 from dragoman.services.upkeep.takeover import Takeover
-from dragoman.store.inbox import Push
+from dragoman.store.inbox import PushReply
 from dragoman.store.instances import Presence
 
 Join = Callable[..., Awaitable["Member"]]
@@ -88,7 +88,7 @@ class Member:
 
     # -- the inbox -------------------------------------------------------------------------------
 
-    async def push(self, message: InboxMessage) -> Push:
+    async def push(self, message: InboxMessage) -> PushReply:
         return await self.stores.inboxes.push(self.name, kind_of(message), encode_peer(message), "trace")
 
     async def push_raw(self, *fields: Any) -> str:
@@ -100,7 +100,7 @@ class Member:
 
     async def balanced(self) -> bool:
         """added = done + pending + dead letters."""
-        return (await self.stores.inboxes.tally(self.name)).balanced
+        return (await self.stores.inboxes.counts(self.name)).balanced
 
     # -- recorders -------------------------------------------------------------------------------
 

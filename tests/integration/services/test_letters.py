@@ -4,12 +4,12 @@ import pytest
 
 from dragoman.instance.stores import Stores
 from dragoman.protocol.peer import encode_peer
-from dragoman.store.dead_letters import Letter
-from dragoman.store.inbox import InboxSettings, Push
+from dragoman.store.dead_letters import DeadLetter
+from dragoman.store.inbox import InboxSettings, PushReply
 from integration.services.members import Join, Member, jobs, said
 
 
-async def dead_letter(member: Member, job: str = "j", reason: str = "it had to be") -> Letter:
+async def dead_letter(member: Member, job: str = "j", reason: str = "it had to be") -> DeadLetter:
     """One letter of this member, by the way all of them take."""
     stores = member.stores
     await member.push(said(job))
@@ -81,7 +81,7 @@ async def test_an_instance_that_is_named_without_letters_is_not_named_for_long(j
 async def test_a_replay_goes_to_its_instance_and_is_handled_there(join: Join, stores: Stores) -> None:
     member, other = await join("a"), await join("b")
     letter = await dead_letter(member)
-    assert await stores.letters.replay(await _whole(stores, letter), "b") is Push.OK
+    assert await stores.letters.replay(await _whole(stores, letter), "b") is PushReply.OK
     for each in (member, other):
         await each.reader.run_once()
     assert (jobs(member.handled), jobs(other.handled)) == (["j"], [])
@@ -94,7 +94,7 @@ async def test_a_replay_for_the_dead_goes_to_a_living_instance(join: Join, store
     letter = await dead_letter(dead)
     await dead.die()
     await heir.takeover.run_once()
-    assert await stores.letters.replay(await _whole(stores, letter), "heir") is Push.OK
+    assert await stores.letters.replay(await _whole(stores, letter), "heir") is PushReply.OK
     await heir.reader.run_once()
     assert jobs(heir.handled) == ["j"]
 
@@ -103,10 +103,10 @@ async def test_a_replay_that_nobody_takes_keeps_the_letter(join: Join, stores: S
     member = await join("a")
     letter = await _whole(stores, await dead_letter(member))
     stores.inboxes.settings = InboxSettings(maxlen=0)
-    assert await stores.letters.replay(letter, "a") is Push.FULL
+    assert await stores.letters.replay(letter, "a") is PushReply.FULL
     stores.inboxes.settings = InboxSettings()
     await member.presence.close()
-    assert await stores.letters.replay(letter, "a") is Push.GONE
+    assert await stores.letters.replay(letter, "a") is PushReply.GONE
     assert await stores.letters.counts() == {"a": 1}
 
 
@@ -128,7 +128,7 @@ async def test_a_letter_with_strange_fields_can_still_be_read(stores: Stores) ->
     assert (letter.size, letter.kind, letter.deliveries) == (0, "\ufffd\ufffd", 0)
 
 
-async def _whole(stores: Stores, letter: Letter) -> Letter:
+async def _whole(stores: Stores, letter: DeadLetter) -> DeadLetter:
     found = await stores.letters.get(letter.instance, letter.id)
     assert found is not None
     return found

@@ -11,7 +11,7 @@ from dragoman.services.loops import every
 from dragoman.services.upkeep import presence as presence_module
 from dragoman.services.upkeep.presence import AlreadyRunning, TakeoverResult
 from dragoman.store.errors import RedisAway
-from dragoman.store.inbox import Push
+from dragoman.store.inbox import PushReply
 from dragoman.store.instances import Instances, Presence
 from integration.services.members import TTL_S, Join, Member, jobs, said
 from support.waiting import wait_until
@@ -21,13 +21,13 @@ QUICK_S, RENEW_S = 0.3, 0.05
 
 async def test_entering_opens_the_inbox_before_it_shows_presence(join: Join, stores: Stores) -> None:
     member = await join("a", present=False)
-    assert await member.push(said("j")) is Push.GONE
+    assert await member.push(said("j")) is PushReply.GONE
     await member.enter()
     told = await stores.instances.presence("a")
     assert told is not None
     assert told.incarnation == await stores.instances.holder("a") == member.presence.incarnation
     assert await stores.instances.all() == {"a": told}
-    assert await member.push(said("j")) is Push.OK
+    assert await member.push(said("j")) is PushReply.OK
 
 
 async def test_presence_lives_for_its_ttl_and_a_renewal_brings_it_back(join: Join, stores: Stores) -> None:
@@ -230,7 +230,7 @@ async def test_a_dead_predecessor_is_taken_over_before_its_successor_opens(join:
     await first.die()
     second = await join("a")
     assert (jobs(second.rehomed), second.adopted) == (["one", "two"], ["job"])
-    assert await second.push(said("new")) is Push.OK
+    assert await second.push(said("new")) is PushReply.OK
     await second.reader.run_once()
     assert jobs(second.handled) == ["new"]
 
@@ -243,7 +243,7 @@ async def test_a_successor_keeps_what_must_stay_in_the_inbox(join: Join, stores:
     await first.die()
     second = await join("a")
     assert jobs(second.rehomed) == ["known"]
-    assert (await stores.inboxes.tally("a")).waiting == 1
+    assert (await stores.inboxes.counts("a")).waiting == 1
     assert await stores.instances.holder("a") == second.presence.incarnation
     assert await second.balanced()
 
@@ -360,7 +360,7 @@ async def test_leaving_leaves_nothing_to_be_found(join: Join, stores: Stores) ->
     await member.presence.close()
     assert await stores.instances.all() == {}
     assert await stores.instances.presence("a") is None
-    assert await member.push(said("late")) is Push.GONE
+    assert await member.push(said("late")) is PushReply.GONE
 
 
 async def test_leaving_with_entries_in_the_inbox_leaves_them_to_others_at_once(join: Join, stores: Stores) -> None:

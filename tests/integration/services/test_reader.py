@@ -20,7 +20,7 @@ async def test_entries_are_handled_in_order_and_gone_when_done(join: Join, store
     for _ in range(3):
         await member.reader.run_once()
     assert jobs(member.handled) == names
-    tally = await stores.inboxes.tally("a")
+    tally = await stores.inboxes.counts("a")
     assert (tally.added, tally.done, tally.waiting, tally.bytes) == (25, 25, 0, 0)
 
 
@@ -104,7 +104,7 @@ async def test_entries_of_a_later_release_are_left(join: Join, stores: Stores) -
     await member.push_raw("v", "2", "type", "from_node", "size", "2", "data", "{}")
     await member.reader.run_once()
     assert (member.handled, await stores.letters.list("a")) == ([], [])
-    assert (await stores.inboxes.tally("a")).waiting == 1
+    assert (await stores.inboxes.counts("a")).waiting == 1
 
 
 async def test_a_lost_group_is_made_again_and_nothing_in_the_stream_is_lost(join: Join, stores: Stores) -> None:
@@ -140,7 +140,7 @@ async def test_entries_handled_before_a_redis_outage_are_acknowledged_after_it(
     monkeypatch.setattr(stores.inboxes, "dead_letter", away)
     with pytest.raises(RedisAway):
         await member.reader.run_once()
-    assert (await stores.inboxes.tally("a")).done == 1
+    assert (await stores.inboxes.counts("a")).done == 1
 
 
 async def test_handled_entry_is_not_handled_again_when_its_acknowledgement_was_lost(
@@ -167,7 +167,7 @@ async def test_handled_entry_is_not_handled_again_when_its_acknowledgement_was_l
 
 
 async def _is_done(stores: Stores, count: int) -> bool:
-    return (await stores.inboxes.tally("a")).done == count
+    return (await stores.inboxes.counts("a")).done == count
 
 
 async def test_an_entry_without_a_handler_is_not_acknowledged_and_becomes_a_dead_letter(
@@ -177,7 +177,7 @@ async def test_an_entry_without_a_handler_is_not_acknowledged_and_becomes_a_dead
     member.reader._handle = Handlers().handle
     await member.push(said("j"))
     await member.reader.run_once()
-    assert (await stores.inboxes.tally("a")).done == 0
+    assert (await stores.inboxes.counts("a")).done == 0
     for _ in range(4):
         await member.reclaimer.run_once()
     [letter] = await stores.letters.list("a")

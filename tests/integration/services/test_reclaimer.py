@@ -23,7 +23,7 @@ async def test_failed_entry_is_retried_and_done(join: Join, stores: Stores) -> N
     member.failing = None
     await member.reclaimer.run_once()
     assert jobs(member.handled) == ["j"]
-    assert (await stores.inboxes.tally("a")).done == 1
+    assert (await stores.inboxes.counts("a")).done == 1
 
 
 async def test_reclaimer_leaves_entries_that_are_pending_for_less_than_the_idle_time(
@@ -76,7 +76,7 @@ async def test_entries_of_a_later_release_are_never_dead_letters(join: Join, sto
     for _ in range(5):
         await member.reclaimer.run_once()
     assert await stores.letters.list("a") == []
-    assert (await stores.inboxes.tally("a")).waiting == 1
+    assert (await stores.inboxes.counts("a")).waiting == 1
 
 
 async def test_with_full_dead_letters_it_stays_pending_and_is_counted(join: Join, stores: Stores) -> None:
@@ -88,7 +88,7 @@ async def test_with_full_dead_letters_it_stays_pending_and_is_counted(join: Join
     await member.reader.run_once()
     for _ in range(5):
         await member.reclaimer.run_once()
-    tally = await stores.inboxes.tally("a")
+    tally = await stores.inboxes.counts("a")
     assert (tally.dead, tally.waiting, tally.balanced) == (1, 1, True)
     assert member.count("dragoman_dlq_full_total") >= 1
     stores.inboxes.settings = InboxSettings()
@@ -118,7 +118,7 @@ async def test_switched_off_it_only_tries_again(join: Join, stores: Stores) -> N
     await member.reader.run_once()
     for _ in range(5):
         await member.reclaimer.run_once()
-    assert (await stores.inboxes.tally("a")).waiting == 1
+    assert (await stores.inboxes.counts("a")).waiting == 1
     member.failing = None
     await member.reclaimer.run_once()
     assert jobs(member.handled) == ["j"]
@@ -145,7 +145,7 @@ async def test_reclaimer_does_not_repeat_entries_that_the_reader_handles(join: J
     await reading
     assert jobs(member.handled) == ["slow", "next"]
     assert await stores.letters.list("a") == []
-    assert (await stores.inboxes.tally("a")).done == 2
+    assert (await stores.inboxes.counts("a")).done == 2
 
 
 async def test_an_entry_deleted_while_pending_is_forgotten(join: Join, stores: Stores) -> None:
@@ -189,7 +189,7 @@ async def test_added_is_always_done_plus_pending_plus_dead_letters(join: Join, s
                 if letters:
                     await stores.letters.drop("a", rng.choice(letters).id)
         assert await member.balanced()
-    assert (await stores.inboxes.tally("a")).added > 0
+    assert (await stores.inboxes.counts("a")).added > 0
 
 
 async def _a_letter(member: Member) -> bool:

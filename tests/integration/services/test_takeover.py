@@ -13,7 +13,7 @@ from dragoman.instance.stores import Stores
 from dragoman.protocol.peer import Assign, Bounced, Evict, FromNode, InboxMessage, NodeLost
 from dragoman.services.upkeep.presence import TakeoverResult
 from dragoman.store.errors import RedisAway
-from dragoman.store.inbox import InboxSettings, Push
+from dragoman.store.inbox import InboxSettings, PushReply
 from dragoman.store.instances import Presence
 from dragoman.store.nodes import Snapshot
 from dragoman.store.redis import Redis
@@ -117,7 +117,7 @@ async def test_a_push_during_a_takeover_is_taken_over_and_one_after_it_is_told_g
     dead, heir = await join("dead"), await join("heir")
     await dead.push(said("early"))
     await dead.die()
-    verdicts: list[Push] = []
+    verdicts: list[PushReply] = []
 
     async def push_late() -> None:
         verdicts.append(await dead.push(said("late")))
@@ -125,15 +125,15 @@ async def test_a_push_during_a_takeover_is_taken_over_and_one_after_it_is_told_g
     after(stores.owners, "leave_node", push_late)
     await stores.owners.claim_node("n", "dead")
     assert await heir.takeover.run_once() == ["dead"]
-    assert verdicts == [Push.OK]
+    assert verdicts == [PushReply.OK]
     assert jobs(heir.rehomed) == ["early", "late"]
-    assert await dead.push(said("too late")) is Push.GONE
+    assert await dead.push(said("too late")) is PushReply.GONE
 
 
 async def test_pushes_that_race_with_a_takeover_are_either_taken_over_or_told_gone(join: Join) -> None:
     dead, heir = await join("dead"), await join("heir")
     await dead.die()
-    verdicts: dict[str, Push] = {}
+    verdicts: dict[str, PushReply] = {}
 
     async def keep_pushing() -> None:
         for number in range(60):
@@ -141,9 +141,9 @@ async def test_pushes_that_race_with_a_takeover_are_either_taken_over_or_told_go
 
     _, taken_over = await asyncio.gather(keep_pushing(), heir.takeover.run_once())
     assert taken_over == ["dead"]
-    assert jobs(heir.rehomed) == [job for job, verdict in verdicts.items() if verdict is Push.OK]
-    assert set(verdicts.values()) <= {Push.OK, Push.GONE}
-    assert await dead.push(said("late")) is Push.GONE
+    assert jobs(heir.rehomed) == [job for job, verdict in verdicts.items() if verdict is PushReply.OK]
+    assert set(verdicts.values()) <= {PushReply.OK, PushReply.GONE}
+    assert await dead.push(said("late")) is PushReply.GONE
 
 
 async def test_the_rest_is_taken_over_although_the_inbox_keeps_filling(join: Join, stores: Stores) -> None:
@@ -258,7 +258,7 @@ async def test_with_full_dead_letters_the_rest_is_taken_over_and_the_inbox_waits
     await dead.die()
     assert await heir.takeover.take_over("dead") is TakeoverResult.PARTIAL
     assert (jobs(heir.rehomed), heir.adopted) == (["good"], ["driven"])
-    assert (await stores.inboxes.tally("dead")).waiting == 2
+    assert (await stores.inboxes.counts("dead")).waiting == 2
     assert await dead.balanced()
     assert heir.count("dragoman_dlq_full_total") == 2
     stores.inboxes.settings = InboxSettings()
@@ -273,7 +273,7 @@ async def test_entries_of_a_later_release_wait_for_a_survivor_that_knows_it(join
     await dead.die()
     assert await heir.takeover.run_once() == []
     assert jobs(heir.rehomed) == ["known"]
-    assert (await stores.inboxes.tally("dead")).waiting == 1
+    assert (await stores.inboxes.counts("dead")).waiting == 1
     assert await stores.letters.list("dead") == []
     assert "dead" in await stores.instances.all()
 

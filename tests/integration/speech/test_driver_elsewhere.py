@@ -10,7 +10,7 @@ from dragoman.services.speech.job_request import JobRequest
 from dragoman.services.speech.turn_queue import TurnQueue
 from dragoman.services.upkeep.presence import TakeoverResult
 from dragoman.store.errors import RedisAway
-from dragoman.store.inbox import Push
+from dragoman.store.inbox import PushReply
 from dragoman.store.instances import Presence
 from dragoman.store.nodes import Snapshot
 from integration.speech.test_resumption import Client
@@ -249,7 +249,7 @@ async def test_a_node_is_told_that_its_job_is_cancelled_when_redis_is_back(
     await wait_until(lambda: b.knows("n"), TIMEOUT_S)
     mine, _ = await start(b, node)
 
-    async def away(*args: object) -> Push:
+    async def away(*args: object) -> PushReply:
         monkeypatch.undo()
         raise RedisAway("the connection was cut")
 
@@ -267,8 +267,8 @@ async def test_a_node_that_has_the_job_again_is_not_told_late_that_its_first_att
     await wait_until(lambda: b.knows("n"), TIMEOUT_S)
     inboxes, push = b.services.router.inboxes, b.services.router.inboxes.push
 
-    async def no_room_for_cancels(instance: str, kind: str, data: bytes, trace_id: str = "") -> Push:
-        return Push.FULL if kind == "cancel" else await push(instance, kind, data, trace_id)
+    async def no_room_for_cancels(instance: str, kind: str, data: bytes, trace_id: str = "") -> PushReply:
+        return PushReply.FULL if kind == "cancel" else await push(instance, kind, data, trace_id)
 
     monkeypatch.setattr(inboxes, "push", no_room_for_cancels)
     _, listener = await start(b, node)
@@ -285,7 +285,7 @@ async def test_a_node_that_has_the_job_again_is_not_told_late_that_its_first_att
 
 
 async def nothing_waits(instance: InProcessInstance) -> bool:
-    return (await instance.stores.inboxes.tally(instance.name)).waiting == 0
+    return (await instance.stores.inboxes.counts(instance.name)).waiting == 0
 
 
 async def test_every_driven_job_is_told_once_when_nodes_come_and_go(open_instance: OpenInstance) -> None:

@@ -11,7 +11,7 @@ from dragoman.protocol.peer import ForwardedUtterance, InboxMessage, ToSocket
 from dragoman.protocol.session import SessionInit, Utterance
 from dragoman.services.speech.session import Session
 from dragoman.store.errors import RedisAway, UnknownOutcome
-from dragoman.store.inbox import Push
+from dragoman.store.inbox import PushReply
 from integration.speech.test_session import OPUS, WHO
 from support.in_process import TIMEOUT_S, InProcessInstance, OpenInstance, RecordingSocket
 from support.waiting import wait_until
@@ -36,15 +36,15 @@ def utter(instance: InProcessInstance, session: Session, socket: RecordingSocket
 class Stumbling:
     """The push of a router that fails the first time it has a message of a kind."""
 
-    def __init__(self, instance: InProcessInstance, kind: type[InboxMessage], stumble: Exception | Push) -> None:
+    def __init__(self, instance: InProcessInstance, kind: type[InboxMessage], stumble: Exception | PushReply) -> None:
         self._router, self._kind = instance.services.router, kind
-        self._stumble: Exception | Push | None = stumble
-        self._push: Callable[..., Awaitable[Push]] = self._router.push
+        self._stumble: Exception | PushReply | None = stumble
+        self._push: Callable[..., Awaitable[PushReply]] = self._router.push
         self._router.push = self  # type: ignore[assignment,method-assign]
 
-    async def __call__(self, instance: str, message: InboxMessage, *more: Any) -> Push:
+    async def __call__(self, instance: str, message: InboxMessage, *more: Any) -> PushReply:
         stumble, self._stumble = (self._stumble, None) if isinstance(message, self._kind) else (None, self._stumble)
-        if isinstance(stumble, Push):
+        if isinstance(stumble, PushReply):
             return stumble
         if stumble is not None:
             raise stumble
@@ -54,10 +54,10 @@ class Stumbling:
 AWAY = RedisAway("for a moment")
 
 
-@pytest.mark.parametrize("stumble", [AWAY, Push.FULL])
+@pytest.mark.parametrize("stumble", [AWAY, PushReply.FULL])
 @pytest.mark.parametrize(("of", "kind"), [("a", ForwardedUtterance), ("b", ToSocket)])
 async def test_with_redis_away_for_a_moment_an_utterance_and_its_result_arrive_all_the_same(
-    open_instance: OpenInstance, of: str, kind: type[InboxMessage], stumble: Exception | Push
+    open_instance: OpenInstance, of: str, kind: type[InboxMessage], stumble: Exception | PushReply
 ) -> None:
     a, b, session, socket = await gateway(open_instance)
     Stumbling({"a": a, "b": b}[of], kind, stumble)

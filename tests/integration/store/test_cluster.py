@@ -13,7 +13,7 @@ from dragoman.embedded.engine import RedisServer, free_port
 from dragoman.store import cluster as cluster_module
 from dragoman.store.cluster import ClusterRedis
 from dragoman.store.errors import RedisAway, StoreError, UnknownOutcome
-from dragoman.store.inbox import Inboxes, InboxSettings, Push
+from dragoman.store.inbox import Inboxes, InboxSettings, PushReply
 from dragoman.store.instances import Instances
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Dedicated, Redis, Subscriber
@@ -117,15 +117,19 @@ async def test_scripts_of_several_keys_are_run_once_each_while_their_slot_moves(
                     told["away"] += 1
 
         pushers = [asyncio.create_task(pusher()) for _ in range(20)]
-        await wait_until(lambda: told[Push.OK] > 200, TIMEOUT_S)
+        await wait_until(lambda: told[PushReply.OK] > 200, TIMEOUT_S)
         await asyncio.to_thread(move_slot, cluster, key_slot(keys.inbox("i")))
-        before = told[Push.OK]
-        await wait_until(lambda: told[Push.OK] > before + 200, TIMEOUT_S)
+        before = told[PushReply.OK]
+        await wait_until(lambda: told[PushReply.OK] > before + 200, TIMEOUT_S)
         over.set()
         await asyncio.gather(*pushers)
-        assert set(told) <= {Push.OK, "away"}
-        tally = await inboxes.tally("i")
-        assert (tally.added, tally.waiting, tally.bytes) == (told[Push.OK], told[Push.OK], 4 * told[Push.OK])
+        assert set(told) <= {PushReply.OK, "away"}
+        tally = await inboxes.counts("i")
+        assert (tally.added, tally.waiting, tally.bytes) == (
+            told[PushReply.OK],
+            told[PushReply.OK],
+            4 * told[PushReply.OK],
+        )
 
 
 class Reading:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dragoman.store.dead_letters import Letters
+from dragoman.store.dead_letters import InboxDeadLetters
 from dragoman.store.errors import Refused
-from dragoman.store.inbox import MAX_ENTRY_BYTES, Entry, Inboxes, InboxSettings, Push, Tally
+from dragoman.store.inbox import MAX_ENTRY_BYTES, InboxCounts, InboxEntry, Inboxes, InboxSettings, PushReply
 from dragoman.store.instances import Instances
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Dedicated, Redis
@@ -33,12 +33,12 @@ def reader(runner: asyncio.Runner, inboxes: Inboxes) -> Iterator[Dedicated]:
     runner.run(made.close())
 
 
-async def read(inboxes: Inboxes, reader: Dedicated, count: int = 100) -> list[Entry]:
+async def read(inboxes: Inboxes, reader: Dedicated, count: int = 100) -> list[InboxEntry]:
     return await inboxes.read(reader, "i", count, block_ms=1)
 
 
-async def balance(inboxes: Inboxes) -> Tally:
-    tally = await inboxes.tally("i")
+async def balance(inboxes: Inboxes) -> InboxCounts:
+    tally = await inboxes.counts("i")
     assert tally.balanced, tally
     return tally
 
@@ -56,7 +56,7 @@ async def counted_by_hand(redis: Redis, keys: Keys, *fields: str | bytes) -> str
 async def test_pushed_entries_are_read_complete_and_in_order(inboxes: Inboxes, reader: Dedicated) -> None:
     bodies = [b"", b"\x00\xff", "ünï".encode(), b"x" * 100_000]
     for n, body in enumerate(bodies):
-        assert await inboxes.push("i", f"kind-{n}", body, trace_id=f"trace-{n}") is Push.OK
+        assert await inboxes.push("i", f"kind-{n}", body, trace_id=f"trace-{n}") is PushReply.OK
     entries = await read(inboxes, reader)
     assert [(entry.kind, entry.data, entry.trace_id, entry.size) for entry in entries] == [
         (f"kind-{n}", body, f"trace-{n}", len(body)) for n, body in enumerate(bodies)
@@ -66,8 +66,8 @@ async def test_pushed_entries_are_read_complete_and_in_order(inboxes: Inboxes, r
 
 
 async def test_nobody_there_is_told_gone(inboxes: Inboxes) -> None:
-    assert await inboxes.push("nobody", "kind", b"x") is Push.GONE
-    assert await inboxes.tally("nobody") == Tally()
+    assert await inboxes.push("nobody", "kind", b"x") is PushReply.GONE
+    assert await inboxes.counts("nobody") == InboxCounts()
 
 
 async def test_an_inbox_full_by_number_refuses_and_keeps_all_it_has(
@@ -76,31 +76,31 @@ async def test_an_inbox_full_by_number_refuses_and_keeps_all_it_has(
     other = Inboxes(await connect(), keys, SETTINGS)
     pushes = [(inboxes, other)[n % 2].push("i", "kind", b"x") for n in range(SETTINGS.maxlen + 50)]
     answers = await asyncio.gather(*pushes)
-    assert answers.count(Push.OK) == SETTINGS.maxlen
-    assert answers.count(Push.FULL) == 50
+    assert answers.count(PushReply.OK) == SETTINGS.maxlen
+    assert answers.count(PushReply.FULL) == 50
     first = await read(inboxes, reader, 1)
-    assert await inboxes.push("i", "kind", b"x") is Push.FULL, "what was given out is still there"
+    assert await inboxes.push("i", "kind", b"x") is PushReply.FULL, "what was given out is still there"
     await inboxes.done("i", first)
-    assert await inboxes.push("i", "kind", b"x") is Push.OK
+    assert await inboxes.push("i", "kind", b"x") is PushReply.OK
     assert (await balance(inboxes)).waiting == SETTINGS.maxlen
 
 
 async def test_an_inbox_full_by_bytes_refuses_until_some_are_done(inboxes: Inboxes, reader: Dedicated) -> None:
     body = b"x" * MAX_ENTRY_BYTES
-    assert [await inboxes.push("i", "kind", body) for _ in range(11)] == [Push.OK] * 10 + [Push.FULL]
-    assert await inboxes.push("i", "kind", b"") is Push.OK, "nothing takes no room"
-    assert (await inboxes.tally("i")).bytes == SETTINGS.max_bytes
+    assert [await inboxes.push("i", "kind", body) for _ in range(11)] == [PushReply.OK] * 10 + [PushReply.FULL]
+    assert await inboxes.push("i", "kind", b"") is PushReply.OK, "nothing takes no room"
+    assert (await inboxes.counts("i")).bytes == SETTINGS.max_bytes
     await inboxes.done("i", await read(inboxes, reader, 1))
-    assert await inboxes.push("i", "kind", body) is Push.OK
+    assert await inboxes.push("i", "kind", body) is PushReply.OK
     assert (await balance(inboxes)).bytes == SETTINGS.max_bytes
 
 
 async def test_an_entry_that_is_too_large_is_refused_to_who_made_it_and_never_sent(
     inboxes: Inboxes, redis: Redis
 ) -> None:
-    assert await inboxes.push("i", "kind", b"x" * MAX_ENTRY_BYTES) is Push.OK
+    assert await inboxes.push("i", "kind", b"x" * MAX_ENTRY_BYTES) is PushReply.OK
     asked = redis.ops["push_entry"].ok
-    assert await inboxes.push("i", "kind", b"x" * (MAX_ENTRY_BYTES + 1)) is Push.TOO_LARGE
+    assert await inboxes.push("i", "kind", b"x" * (MAX_ENTRY_BYTES + 1)) is PushReply.TOO_LARGE
     assert redis.ops["push_entry"].ok == asked
 
 
@@ -120,7 +120,7 @@ async def test_an_entry_is_done_once(inboxes: Inboxes, reader: Dedicated, connec
     entries = await read(inboxes, reader)
     counts = await asyncio.gather(*((inboxes, other)[n % 2].done("i", entries) for n in range(6)))
     assert sum(counts) == 10
-    assert await balance(inboxes) == Tally(added=10, done=10, dead=0, bytes=0, waiting=0)
+    assert await balance(inboxes) == InboxCounts(added=10, done=10, dead=0, bytes=0, waiting=0)
     assert await inboxes.pending("i", 0, 10) == []
 
 
@@ -130,12 +130,12 @@ async def test_entries_without_a_body_are_done_and_die_like_others(inboxes: Inbo
     first, second = await read(inboxes, reader)
     assert await inboxes.done("i", [first]) == 1
     assert await inboxes.dead_letter("i", second.id, "why", 6) == "OK"
-    assert await balance(inboxes) == Tally(added=2, done=1, dead=1)
+    assert await balance(inboxes) == InboxCounts(added=2, done=1, dead=1)
 
 
 async def test_done_of_nothing_changes_nothing(inboxes: Inboxes) -> None:
     assert await inboxes.done("i", []) == 0
-    assert await balance(inboxes) == Tally()
+    assert await balance(inboxes) == InboxCounts()
 
 
 # -- pending, reclaim -------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ async def test_a_reclaim_goes_on_where_it_stopped(inboxes: Inboxes, reader: Dedi
     for n in range(25):
         await inboxes.push("i", "kind", b"%d" % n)
     entries = await read(inboxes, reader)
-    found: list[Entry] = []
+    found: list[InboxEntry] = []
     cursor = "-"
     while cursor != "0-0":
         cursor, some = await inboxes.reclaim("i", 0, 10, cursor)
@@ -224,7 +224,7 @@ async def test_a_dead_letter_carries_what_a_person_needs(
         b"deliveries": b"6",
     }
     assert await redis.call("SMEMBERS", keys.dlq_instances) == [b"i"]
-    assert await balance(inboxes) == Tally(added=1, dead=1)
+    assert await balance(inboxes) == InboxCounts(added=1, dead=1)
     assert await inboxes.pending("i", 0, 10) == []
 
 
@@ -234,7 +234,7 @@ async def test_an_entry_dies_once(inboxes: Inboxes, reader: Dedicated) -> None:
     assert await inboxes.dead_letter("i", entry.id, "why", 6) == "OK"
     assert await inboxes.dead_letter("i", entry.id, "why", 6) == "NONE"
     assert await inboxes.done("i", [entry]) == 0
-    assert await balance(inboxes) == Tally(added=1, dead=1)
+    assert await balance(inboxes) == InboxCounts(added=1, dead=1)
 
 
 async def test_a_full_dead_letter_office_leaves_the_entry_pending(inboxes: Inboxes, reader: Dedicated) -> None:
@@ -244,13 +244,13 @@ async def test_a_full_dead_letter_office_leaves_the_entry_pending(inboxes: Inbox
     answers = [await inboxes.dead_letter("i", entry.id, "why", 6) for entry in entries]
     assert answers == ["OK"] * SETTINGS.dlq_maxlen + ["FULL"] * 2
     assert [row.id for row in await inboxes.pending("i", 0, 10)] == [entry.id for entry in entries[-2:]]
-    assert await balance(inboxes) == Tally(added=7, dead=5, bytes=2, waiting=2)
+    assert await balance(inboxes) == InboxCounts(added=7, dead=5, bytes=2, waiting=2)
 
 
 class Interrupted:
     """A client in whose calls somebody cleans up between the index of letters and the letter itself."""
 
-    def __init__(self, redis: Redis, letters: Letters) -> None:
+    def __init__(self, redis: Redis, letters: InboxDeadLetters) -> None:
         self._redis, self._letters = redis, letters
         self.evaluate, self._interrupted = redis.evaluate, False
 
@@ -270,7 +270,7 @@ async def test_a_letter_is_found_even_if_the_index_was_cleaned_up_just_before_it
 ) -> None:
     await inboxes.push("i", "kind", b"x")
     (entry,) = await read(inboxes, reader)
-    letters = Letters(redis, keys, inboxes)
+    letters = InboxDeadLetters(redis, keys, inboxes)
     hurried = Inboxes(Interrupted(redis, letters), keys, SETTINGS)  # type: ignore[arg-type]
     assert await hurried.dead_letter("i", entry.id, "why", 6) == "OK"
     assert await letters.counts() == {"i": 1}
@@ -293,7 +293,7 @@ async def test_unknown_entry_is_read_without_a_kind_and_can_become_a_dead_letter
     corrupt, fine = await read(inboxes, reader)
     assert (corrupt.kind, fine.kind) == ("", "kind")
     assert await inboxes.dead_letter("i", corrupt.id, "unreadable", 1) == "OK"
-    assert await balance(inboxes) == Tally(added=2, dead=1, waiting=1, bytes=4)
+    assert await balance(inboxes) == InboxCounts(added=2, dead=1, waiting=1, bytes=4)
 
 
 async def test_entry_of_a_later_release_is_recognised(
@@ -328,7 +328,7 @@ async def test_counts_balance_after_any_sequence_of_operations(
     for _ in range(30):
         bodies = [b"x" * rng.randrange(50) for _ in range(rng.randrange(1, 40))]
         pushes = await asyncio.gather(*(other.push("i", "kind", body) for body in bodies))
-        pushed += pushes.count(Push.OK)
+        pushed += pushes.count(PushReply.OK)
         entries = await read(inboxes, reader, rng.randrange(1, 40))
         rng.shuffle(entries)
         dying, finished = entries[:2], entries[2 : rng.randrange(2, 40)]
@@ -342,7 +342,7 @@ async def test_counts_balance_after_any_sequence_of_operations(
     assert dead == SETTINGS.dlq_maxlen
     while entries := [*(await inboxes.reclaim("i", 0, 1000))[1], *await read(inboxes, reader, 1000)]:
         done += await inboxes.done("i", entries)
-    assert await balance(inboxes) == Tally(added=pushed, done=done, dead=dead, bytes=0, waiting=0)
+    assert await balance(inboxes) == InboxCounts(added=pushed, done=done, dead=dead, bytes=0, waiting=0)
 
 
 async def test_many_pushers_and_one_reader_lose_and_double_nothing(
@@ -353,7 +353,7 @@ async def test_many_pushers_and_one_reader_lose_and_double_nothing(
 
     async def pusher(n: int) -> None:
         for turn in range(20):
-            assert await others[n % 2].push("i", "kind", b"%d-%d" % (n, turn)) is Push.OK
+            assert await others[n % 2].push("i", "kind", b"%d-%d" % (n, turn)) is PushReply.OK
 
     async def worker() -> None:
         while len(seen) < 40 * 20:
@@ -367,4 +367,4 @@ async def test_many_pushers_and_one_reader_lose_and_double_nothing(
     for n in range(40):
         mine = [data for data in seen if data.startswith(b"%d-" % n)]
         assert mine == [b"%d-%d" % (n, turn) for turn in range(20)], "in the order they were pushed"
-    assert await balance(inboxes) == Tally(added=800, done=800)
+    assert await balance(inboxes) == InboxCounts(added=800, done=800)

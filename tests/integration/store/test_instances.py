@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.store.inbox import Inboxes, InboxSettings, Push
+from dragoman.store.inbox import Inboxes, InboxSettings, PushReply
 from dragoman.store.instances import MARK, Instances, Presence
 from dragoman.store.keys import Keys
 from dragoman.store.owners import Owners
@@ -48,9 +48,9 @@ async def test_of_many_incarnations_that_start_at_once_exactly_one_opens(
 async def test_a_push_is_welcome_from_the_opening_on_and_gone_after_the_close(
     instances: Instances, inboxes: Inboxes
 ) -> None:
-    assert await inboxes.push("i", "kind", b"x") is Push.GONE
+    assert await inboxes.push("i", "kind", b"x") is PushReply.GONE
     await instances.open("i", "a", GROUP)
-    assert await inboxes.push("i", "kind", b"x") is Push.OK
+    assert await inboxes.push("i", "kind", b"x") is PushReply.OK
     assert await instances.close("i", "a") == "BUSY"
     (entry,) = await inboxes.unread("i", 10)
     assert await instances.close("i", "a") == "BUSY", "given to somebody is not done"
@@ -58,7 +58,7 @@ async def test_a_push_is_welcome_from_the_opening_on_and_gone_after_the_close(
     assert await instances.close("i", "b") == "OTHER"
     assert await instances.close("i", "a") == "OK"
     assert await instances.close("i", "a") == "NONE"
-    assert await inboxes.push("i", "kind", b"x") is Push.GONE
+    assert await inboxes.push("i", "kind", b"x") is PushReply.GONE
 
 
 async def test_closing_leaves_neither_stream_nor_counts(instances: Instances, redis: Redis, keys: Keys) -> None:
@@ -126,7 +126,7 @@ async def test_the_marked_cannot_open_again_until_they_are_taken_over(instances:
     await instances.mark_takeover("i", "a")
     assert await instances.open("i", "a", GROUP) == MARK + "a"
     assert await instances.open("i", "b", GROUP) == MARK + "a"
-    assert await inboxes.push("i", "kind", b"x") is Push.OK, "what comes now is for the survivor"
+    assert await inboxes.push("i", "kind", b"x") is PushReply.OK, "what comes now is for the survivor"
     (entry,) = await inboxes.unread("i", 10)
     await inboxes.done("i", [entry])
     assert await instances.close("i", MARK + "a") == "OK"

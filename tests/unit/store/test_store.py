@@ -11,10 +11,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from redis.crc import key_slot
 
 from dragoman.domain.fleet import Node
-from dragoman.store.chat.shards import Names, Shards
+from dragoman.store.chat.shards import Shards, StreamNames
 from dragoman.store.chat.users import Users
 from dragoman.store.errors import RedisAway, Refused, StoreError, UnknownOutcome
-from dragoman.store.inbox import Entry, Inboxes, InboxSettings, Tally
+from dragoman.store.inbox import InboxCounts, InboxEntry, Inboxes, InboxSettings
 from dragoman.store.instances import Instances, Presence
 from dragoman.store.jobs import Binding, Jobs
 from dragoman.store.keys import Keys
@@ -43,11 +43,11 @@ def test_a_refusal_knows_its_word() -> None:
 
 def test_an_entry_is_read_back_from_its_fields() -> None:
     fields = [b"v", b"1", b"type", b"job_assign", b"trace_id", b"t", b"size", b"4", b"data", b"\x00\xff{}"]
-    assert Entry.parse(b"5-0", fields) == Entry("5-0", "job_assign", b"\x00\xff{}", "t", 4)
+    assert InboxEntry.parse(b"5-0", fields) == InboxEntry("5-0", "job_assign", b"\x00\xff{}", "t", 4)
 
 
 def test_an_entry_of_a_later_release_says_so() -> None:
-    entry = Entry.parse(b"5-0", [b"v", b"2", b"type", b"job_assign", b"data", b"x"])
+    entry = InboxEntry.parse(b"5-0", [b"v", b"2", b"type", b"job_assign", b"data", b"x"])
     assert entry.newer
     assert entry.kind == "job_assign"
 
@@ -68,16 +68,16 @@ def test_an_entry_of_a_later_release_says_so() -> None:
     ],
 )
 def test_unreadable_entry_has_no_kind(fields: list[bytes] | None) -> None:
-    entry = Entry.parse(b"5-0", fields)
+    entry = InboxEntry.parse(b"5-0", fields)
     assert entry.kind == ""
     assert entry.id == "5-0"
     assert not entry.newer
 
 
 def test_a_tally_balances_when_all_that_came_is_done_dead_or_waiting() -> None:
-    assert Tally().balanced
-    assert Tally(added=6, done=3, dead=1, waiting=2).balanced
-    assert not Tally(added=6, done=3, dead=1, waiting=1).balanced
+    assert InboxCounts().balanced
+    assert InboxCounts(added=6, done=3, dead=1, waiting=2).balanced
+    assert not InboxCounts(added=6, done=3, dead=1, waiting=1).balanced
 
 
 def test_presence_carries_its_incarnation_and_survives_the_way_through_json() -> None:
@@ -292,7 +292,7 @@ def test_slots_agree_with_redis_py(key: str) -> None:
 
 
 KEYS = Keys("t")
-NAMES = Names("accepted", "to_save", "deliver", "save")
+NAMES = StreamNames("accepted", "to_save", "deliver", "save")
 
 
 class Away:
@@ -309,9 +309,9 @@ class Away:
 
 ASKING: dict[str, Callable[[Redis], Awaitable[object]]] = {
     "who is where": lambda redis: Users(redis, KEYS, 1000).owners([1, 2, 3]),
-    "the account of an inbox": lambda redis: Inboxes(redis, KEYS, InboxSettings()).tally("a"),
+    "the account of an inbox": lambda redis: Inboxes(redis, KEYS, InboxSettings()).counts("a"),
     "who lives": lambda redis: Instances(redis, KEYS).all(),
-    "what a shard has done": lambda redis: Shards(redis, KEYS, NAMES, 2, 1000).tally(0),
+    "what a shard has done": lambda redis: Shards(redis, KEYS, NAMES, 2, 1000).status(0),
 }
 
 

@@ -18,12 +18,13 @@ from dragoman.protocol.chat import Reason
 from dragoman.services.chat.delivery import Delivery, ResendNotBegun
 from dragoman.services.chat.feature_switches import FeatureSwitches
 from dragoman.services.chat.local_users import ChatUser
-from dragoman.services.chat.one_phase import Refusals, digest_of
+from dragoman.services.chat.one_phase import Refusals
 from dragoman.services.chat.perf import Perf
-from dragoman.services.chat.replicas import Replicas
 from dragoman.services.loops import ReadFirstTimeout
 from dragoman.services.metrics import Metrics
-from dragoman.store.chat.shards import Accepted, Entry, Shards
+from dragoman.store.chat.entries import AcceptReply, ChatEntry, digest_of
+from dragoman.store.chat.replicas import Replicas
+from dragoman.store.chat.shards import Shards
 from dragoman.store.errors import RedisAway, Refused, StoreError, UnknownOutcome
 
 log = structlog.get_logger(__name__)
@@ -91,7 +92,7 @@ class Acceptance:
         received_at: float,
         queued: int,
         verify: Callable[[ChatUser], Awaitable[None]],
-    ) -> Accepted:
+    ) -> AcceptReply:
         """Answer it by what Redis says; raises NotAccepted."""
         began = monotonic()
         if not self._gate.may_ask(began):
@@ -100,16 +101,16 @@ class Acceptance:
         self._gate.worked()
         wrote_s = monotonic() - began
         await self._answer(user, row, verdict, number)
-        if verdict is Accepted.OK:
+        if verdict is AcceptReply.OK:
             user.unsaved.accepted(row.id)
             self._perf.accepted(row, came_at=received_at, wrote_s=wrote_s, queue=queued)
-        elif verdict in (Accepted.DUPLICATE, Accepted.DUPLICATE_OTHER) and user.unsaved.count == 0:
+        elif verdict in (AcceptReply.DUPLICATE, AcceptReply.DUPLICATE_OTHER) and user.unsaved.count == 0:
             user.unsaved.lost_count()  # another instance accepted it after we counted, and it is on its way
         return verdict
 
     async def _append(
         self, user: ChatUser, row: NewMessage, path: Path, sent_ms: int, verify: Callable[[ChatUser], Awaitable[None]]
-    ) -> tuple[NewMessage, Accepted, int]:
+    ) -> tuple[NewMessage, AcceptReply, int]:
         share = max(self._switches.current.max_backlog // self._shards.count, 1)
         digest, timeout = digest_of(row.body), ReadFirstTimeout(self._timeout_s)
         try:
@@ -117,7 +118,7 @@ class Acceptance:
                 await self._verify(user, row, verify)
                 await self._resend_first(user, row)
                 verdict, number = await self._ask(row, path, sent_ms, digest, share)
-                while verdict is Accepted.STALE_ID:
+                while verdict is AcceptReply.STALE_ID:
                     row = replace(row, id=self._ids.draw(above=number))
                     verdict, number = await self._ask(row, path, sent_ms, digest, share)
         except TimeoutError:
@@ -154,17 +155,17 @@ class Acceptance:
                 raise RedisAway(str(error)) from None
             user.sender.must_resend.clear()
 
-    async def _ask(self, row: NewMessage, path: Path, sent_ms: int, digest: str, share: int) -> tuple[Accepted, int]:
+    async def _ask(self, row: NewMessage, path: Path, sent_ms: int, digest: str, share: int) -> tuple[AcceptReply, int]:
         shards, replicas = self._shards, self._switches.current.wait_replicas
-        entry = Entry(
+        entry = ChatEntry(
             "", row.id, row.client_msg_id, row.from_user, row.to_user, row.msg_type, row.body, sent_ms,
             row.created_ms, self._instance, path,
         )  # fmt: skip
         if not replicas:
             return await shards.accept(entry, digest, share)
         reply = await shards.accept(entry, digest, share, await self._replicas.redis())
-        if reply[0] in (Accepted.OK, Accepted.DUPLICATE):
-            await self._replicas.have_it(shards.accepted(shards.of(row.from_user)), replicas)
+        if reply[0] in (AcceptReply.OK, AcceptReply.DUPLICATE):
+            await self._replicas.wait(shards.accepted(shards.shard_of(row.from_user)), replicas)
         return reply
 
     def _failed(self, why: str, row: NewMessage, *, perhaps: bool = False) -> NotAccepted:
@@ -172,19 +173,19 @@ class Acceptance:
         self._metrics.chat_publish_fail.inc()
         return NotAccepted(why, row, perhaps=perhaps)
 
-    async def _answer(self, user: ChatUser, row: NewMessage, verdict: Accepted, number: int) -> None:
+    async def _answer(self, user: ChatUser, row: NewMessage, verdict: AcceptReply, number: int) -> None:
         match verdict:
-            case Accepted.OK:
+            case AcceptReply.OK:
                 user.accepted(row, row.id)
-            case Accepted.DUPLICATE:
+            case AcceptReply.DUPLICATE:
                 user.accepted(row, number)
-            case Accepted.SAVED:
+            case AcceptReply.SAVED:
                 user.accepted_and_saved(row, number)
-            case Accepted.DUPLICATE_OTHER | Accepted.SAVED_OTHER:
-                await self._answer_repeated(user, row, number, saved=verdict is Accepted.SAVED_OTHER)
-            case Accepted.MISMATCH:
+            case AcceptReply.DUPLICATE_OTHER | AcceptReply.SAVED_OTHER:
+                await self._answer_repeated(user, row, number, saved=verdict is AcceptReply.SAVED_OTHER)
+            case AcceptReply.MISMATCH:
                 user.error(Reason.DUPLICATE_MSG_ID_MISMATCH, row.client_msg_id)
-            case Accepted.OVER:
+            case AcceptReply.OVER:
                 self._refusals.over_quota(user, row)
             case _:
                 self._refusals.busy(user, row)

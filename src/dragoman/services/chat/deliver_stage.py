@@ -15,7 +15,8 @@ from dragoman.services.chat.failed_messages import FailedMessages
 from dragoman.services.chat.feature_switches import FeatureSwitches
 from dragoman.services.chat.shard_lease import ShardLease, wait_for_redis
 from dragoman.services.metrics import Metrics
-from dragoman.store.chat.shards import Entry, Shards, Unreadable
+from dragoman.store.chat.entries import ChatEntry, Unreadable
+from dragoman.store.chat.shards import Shards
 from dragoman.store.errors import StoreError
 from dragoman.store.redis import Dedicated
 
@@ -56,9 +57,9 @@ class DeliverStage:
             interrupting.cancel()
             await reader.close()
 
-    async def handle(self, lease: ShardLease, entries: list[Entry | Unreadable]) -> None:
+    async def handle(self, lease: ShardLease, entries: list[ChatEntry | Unreadable]) -> None:
         """One batch, in order."""
-        known = [entry for entry in entries if isinstance(entry, Entry)]
+        known = [entry for entry in entries if isinstance(entry, ChatEntry)]
         if len(known) < len(entries):
             await self._failed.unreadable(lease, entries, from_accepted=True)
         if not known:
@@ -69,11 +70,11 @@ class DeliverStage:
             for entry in known:
                 lease.early.moved(entry.sender, entry.to, entry.id, pushed_to.get(entry.id, ""))
             moves = [(entry.entry, pushed_to.get(entry.id, "")) for entry in known]
-            await lease.retry(lambda: self._shards.moved(lease.shard, lease.holder, moves, tried))
+            await lease.retry(lambda: self._shards.move_to_save(lease.shard, lease.holder, moves, tried))
             lease.more_to_save.set()
         self._metrics.chat_deliver.observe(monotonic() - began)
 
-    async def _push(self, lease: ShardLease, entries: list[Entry]) -> tuple[dict[int, str], set[str]]:
+    async def _push(self, lease: ShardLease, entries: list[ChatEntry]) -> tuple[dict[int, str], set[str]]:
         """The connection each was pushed to, by id, and the entries whose push was tried.
 
         The others go out when they are saved.
@@ -82,7 +83,7 @@ class DeliverStage:
         if not early:
             return {}, set()
         owners = await self._delivery.owners(early)
-        ready, waiting = list[Entry](), set[tuple[int, int]]()
+        ready, waiting = list[ChatEntry](), set[tuple[int, int]]()
         for entry in entries:
             pair, owner = (entry.sender, entry.to), owners.get(entry.to, "")
             if entry.mode == Path.DELIVER_FIRST and pair not in waiting and lease.early.may_push(*pair, owner):
@@ -101,7 +102,7 @@ async def _close_when_stopped(reader: Dedicated, lease: ShardLease) -> None:
     await reader.close()
 
 
-def _message_push(entry: Entry) -> MessagePush:
+def _message_push(entry: ChatEntry) -> MessagePush:
     frame = wire.chat(
         entry.sender, entry.to, entry.client_msg_id, entry.id, entry.msg_type, entry.body, entry.created_ms
     )

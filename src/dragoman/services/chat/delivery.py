@@ -40,7 +40,7 @@ from dragoman.services.chat.local_users import LocalUsers
 from dragoman.services.metrics import Metrics
 from dragoman.store.chat.users import Users
 from dragoman.store.errors import RedisAway, StoreError
-from dragoman.store.inbox import Inboxes, Push
+from dragoman.store.inbox import Inboxes, PushReply
 
 log = structlog.get_logger(__name__)
 
@@ -144,9 +144,9 @@ class Delivery:
             for part in _parts(pushes):
                 message = ChatPush([UserPush(one.user, one.id, one.sender, Raw(one.frame)) for one in part])
                 verdict = await self.put(instance, message)
-                if verdict is Push.GONE:  # and so are their sockets
+                if verdict is PushReply.GONE:  # and so are their sockets
                     return {one.id for one in left}
-                if verdict is not Push.OK:
+                if verdict is not PushReply.OK:
                     self._failed(instance, verdict, {one.user for one in left})
                     break
                 left = left[len(part) :]
@@ -154,7 +154,7 @@ class Delivery:
             self._state.not_pushed(instance, {one.user for one in left})
         return {one.id for one in left}
 
-    def _failed(self, instance: str, verdict: Push | None, users: Collection[int]) -> None:
+    def _failed(self, instance: str, verdict: PushReply | None, users: Collection[int]) -> None:
         if verdict is None:
             self._state.not_located(users)
         else:
@@ -231,9 +231,9 @@ class Delivery:
             except BaseException:  # cancelled before the answer
                 self._state.not_pushed(instance, users)
                 raise
-            if verdict is Push.OK:
+            if verdict is PushReply.OK:
                 self._state.requested(instance, entry, users)
-            elif verdict is Push.GONE:
+            elif verdict is PushReply.GONE:
                 self._asking.pop(instance, None)
             else:
                 self._failed(instance, verdict, users)
@@ -286,12 +286,12 @@ class Delivery:
                 [UserNotice(one.user, one.ended, Raw(one.frame), one.keep, one.saved) for one in part]
             )
             verdict = await self.put(instance, message)
-            if verdict is Push.OK:
+            if verdict is PushReply.OK:
                 continue
             for one in part:
                 if one.keep:
                     await self.users.keep_notice(one.user, one.frame)
-                elif verdict is not Push.GONE:  # then it connects elsewhere, and asks
+                elif verdict is not PushReply.GONE:  # then it connects elsewhere, and asks
                     self._pending_notices.append(one)
 
     async def _notify_again(self) -> None:
@@ -300,11 +300,11 @@ class Delivery:
         if pending:
             await self.notify(pending)
 
-    async def put(self, instance: str, message: InboxMessage) -> Push | None:
+    async def put(self, instance: str, message: InboxMessage) -> PushReply | None:
         """To the inbox of another instance; None: Redis is unavailable, so the outcome is not known."""
         return (await self._put(instance, message))[0]
 
-    async def _put(self, instance: str, message: InboxMessage) -> tuple[Push | None, str]:
+    async def _put(self, instance: str, message: InboxMessage) -> tuple[PushReply | None, str]:
         """The same, and the id of the entry."""
         try:
             verdict, id = await self.inboxes.put(instance, kind_of(message), encode_peer(message))
@@ -313,7 +313,7 @@ class Delivery:
             self.metrics.chat_deliver_fail.inc()
             return None, ""
         self.metrics.pushed.labels(verdict).inc()
-        if verdict is not Push.OK:
+        if verdict is not PushReply.OK:
             self.metrics.chat_deliver_fail.inc()
         return verdict, id
 

@@ -14,7 +14,8 @@ from dragoman.services.chat.delivery import Delivery, SenderNotice
 from dragoman.services.chat.inbound import now_ms
 from dragoman.services.chat.shard_lease import ShardLease
 from dragoman.services.metrics import Metrics
-from dragoman.store.chat.shards import Entry, Shards, Unreadable
+from dragoman.store.chat.entries import ChatEntry, Unreadable
+from dragoman.store.chat.shards import Shards
 
 log = structlog.get_logger(__name__)
 
@@ -24,18 +25,18 @@ class FailedMessages:
         self._shards, self._delivery, self._metrics = shards, delivery, metrics
 
     async def unreadable(
-        self, lease: ShardLease, entries: Sequence[Entry | Unreadable], *, from_accepted: bool = False
+        self, lease: ShardLease, entries: Sequence[ChatEntry | Unreadable], *, from_accepted: bool = False
     ) -> None:
         """Those of a batch that cannot be read. An entry of a later release stays for an instance of that release."""
         for entry in entries:
-            if isinstance(entry, Entry) or entry.newer:
+            if isinstance(entry, ChatEntry) or entry.newer:
                 continue
             log.error("a message cannot be read", shard=lease.shard, entry=entry.entry, why=entry.why)
             move = partial(self._shards.move_to_dead, from_accepted=from_accepted)
             await self._fail(partial(self._notify_unreadable, entry), move, lease, entry, entry.why, 1)
             self._metrics.chat_dead.inc()
 
-    async def not_saved(self, lease: ShardLease, entry: Entry, why: str, tries: int) -> None:
+    async def not_saved(self, lease: ShardLease, entry: ChatEntry, why: str, tries: int) -> None:
         """The database refused its row."""
         log.error("a message cannot be saved", shard=lease.shard, serverMsgId=entry.id, why=why, tries=tries)
         notify = partial(self._notify, entry, Reason.SAVE_FAILED)
@@ -43,7 +44,7 @@ class FailedMessages:
         self._metrics.chat_dead.inc()
         lease.early.ended(entry.sender, entry.to, entry.id)
 
-    async def mismatched(self, lease: ShardLease, entry: Entry, stored: int) -> None:
+    async def mismatched(self, lease: ShardLease, entry: ChatEntry, stored: int) -> None:
         """Its sender used the clientMsgId for another receiver before: it is dropped, not a dead letter."""
         why = f"clientMsgId is that of message {stored}, which has another receiver"
         about = {"user": entry.sender, "serverMsgId": entry.id, "why": why}
@@ -57,19 +58,19 @@ class FailedMessages:
         notify: Callable[[], Awaitable[None]],
         move_to_dead: Callable[..., Awaitable[int | None]],
         lease: ShardLease,
-        entry: Entry | Unreadable,
+        entry: ChatEntry | Unreadable,
         why: str,
         tries: int,
     ) -> None:
         """A sender that sends the message again between the two steps is notified again before the entry is moved."""
-        asked, notified = 0, False
-        while asked or not notified:
+        await notify()
+        repeats = 0
+        while repeats := await lease.retry(
+            partial(move_to_dead, lease.shard, lease.holder, entry, why, tries, notified=repeats)
+        ):
             await notify()
-            notified = True
-            step = partial(move_to_dead, lease.shard, lease.holder, entry, why, tries, asked=asked)
-            asked = await lease.retry(step)
 
-    async def _notify(self, entry: Entry, reason: Reason) -> None:
+    async def _notify(self, entry: ChatEntry, reason: Reason) -> None:
         frame = wire.error(reason, now_ms(), entry.client_msg_id, entry.id)
         await self._delivery.notify([SenderNotice(entry.sender, frame, entry.id, keep=True)])
 

@@ -8,7 +8,6 @@ sender sends after that can overtake it.
 
 from collections.abc import Callable
 from dataclasses import replace
-from hashlib import blake2b
 from time import monotonic
 from typing import assert_never
 
@@ -25,6 +24,7 @@ from dragoman.services.chat.local_users import ChatUser
 from dragoman.services.chat.perf import Perf
 from dragoman.services.loops import ReadFirstTimeout, Tasks, unawaited
 from dragoman.services.metrics import Metrics
+from dragoman.store.chat.entries import digest_of
 from dragoman.store.chat.shards import Shards
 from dragoman.store.errors import StoreError
 
@@ -174,7 +174,7 @@ class OnePhase:
             digest = digest_of(row.body)
             unawaited(self._shards.remember(row.from_user, row.client_msg_id, row.id, row.to_user, digest))
         else:
-            unawaited(self._shards.rise(row.from_user, row.id))
+            unawaited(self._shards.raise_last_id(row.from_user, row.id))
 
     def _spend(self, user: ChatUser, row: NewMessage) -> None:
         """Count its bytes. Nothing waits for that: what Redis has counted is known for one of the next messages."""
@@ -185,8 +185,3 @@ class OnePhase:
     async def _spent(self, user: ChatUser, row: NewMessage) -> None:
         used, left_s = await self._shards.spend(row.from_user, cost(row.body))
         user.bytes_per_day.learned(used, left_s, monotonic())
-
-
-def digest_of(body: str) -> str:
-    """Tells the body of a repeated clientMsgId from that of the first message."""
-    return blake2b(body.encode(), digest_size=8).hexdigest()

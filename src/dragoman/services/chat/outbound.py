@@ -27,7 +27,7 @@ from dragoman.services.chat.inbound import now_ms
 from dragoman.services.chat.local_users import ChatUser
 from dragoman.services.chat.one_phase import OnePhase
 from dragoman.services.loops import Tasks
-from dragoman.store.chat.shards import Accepted
+from dragoman.store.chat.entries import AcceptReply
 
 log = structlog.get_logger(__name__)
 
@@ -149,7 +149,7 @@ class Outbound:
             log.debug("not accepted", user=user.id, why=str(error))
             await self._without_redis(error, received_at)
             return error.perhaps
-        if verdict is Accepted.OK and user.unsaved.count != 1 and monotonic() - self._counted_at > RECOUNT_S:
+        if verdict is AcceptReply.OK and user.unsaved.count != 1 and monotonic() - self._counted_at > RECOUNT_S:
             await self._recount()
         return False
 

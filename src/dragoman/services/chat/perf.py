@@ -52,7 +52,7 @@ class Perf:
 
     async def _with_stream(self, sender: int, line: dict[str, Any]) -> None:
         try:
-            tally = await self._shards.tally(self._shards.of(sender))
+            tally = await self._shards.status(self._shards.shard_of(sender))
             line |= {"streamLen": tally.accepted_len, "pending": tally.accepted_pending}
         except StoreError:
             pass

@@ -9,10 +9,9 @@ from dragoman.archive import Archive, ArchiveError, Stored
 from dragoman.domain.history import QUANTILES
 from dragoman.services.chat.feature_switches import FeatureSwitches
 from dragoman.services.metrics import Metrics
-from dragoman.store.chat.shards import DAY_MS, Entry, Shards
+from dragoman.store.chat.dead_letters import ChatDeadLetters
+from dragoman.store.chat.shards import DAY_MS, Shards
 from dragoman.store.instances import Instances
-
-MAX_DEAD_READ = 1000
 
 
 class ChatReport:
@@ -21,30 +20,31 @@ class ChatReport:
         instance: str,
         shards: Shards,
         archive: Archive,
+        dead_letters: ChatDeadLetters,
         switches: FeatureSwitches,
         instances: Instances,
         metrics: Metrics,
     ) -> None:
-        self._instance, self._shards, self._archive = instance, shards, archive
+        self._instance, self._shards, self._archive, self._dead_letters = instance, shards, archive, dead_letters
         self._switches, self._instances, self._metrics = switches, instances, metrics
 
     # -- the whole -------------------------------------------------------------------------------
 
     async def status(self) -> dict[str, Any]:
         """The same from every instance."""
-        tallies = await asyncio.gather(*(self._shards.tally(shard) for shard in range(self._shards.count)))
-        keep = self._shards.keep_dead
+        statuses = await asyncio.gather(*(self._shards.status(shard) for shard in range(self._shards.count)))
+        limits = self._shards.dead_letter_limits
         return {
             "switches": msgspec.to_builtins(self._switches.current),
-            "backlog": sum(tally.backlog for tally in tallies),
+            "backlog": sum(status.backlog for status in statuses),
             "save_lag_ms": await self._save_lag(),
             "dead_letters": {
-                "kept": sum(tally.dead_len for tally in tallies),
-                "dropped": sum(tally.dropped for tally in tallies),
-                "max_per_shard": keep.letters,
-                "days": keep.ms / DAY_MS,
+                "kept": sum(status.dead_len for status in statuses),
+                "dropped": sum(status.dropped for status in statuses),
+                "max_per_shard": limits.max_letters,
+                "days": limits.max_age_ms / DAY_MS,
             },
-            "shards": [{"shard": shard, **msgspec.to_builtins(tally)} for shard, tally in enumerate(tallies)],
+            "shards": [{"shard": shard, **msgspec.to_builtins(status)} for shard, status in enumerate(statuses)],
         }
 
     async def _save_lag(self) -> dict[str, float | None]:
@@ -58,7 +58,7 @@ class ChatReport:
 
     async def find(self, sender: int, client_msg_id: str) -> dict[str, Any]:
         """`state` is accepted, saved, dead or unknown; the rest is what is known of the message."""
-        shard = self._shards.of(sender)
+        shard = self._shards.shard_of(sender)
         found: dict[str, Any] = {"from": str(sender), "clientMsgId": client_msg_id, "shard": shard}
         claim = await self._shards.claim(sender, client_msg_id)
         try:
@@ -68,25 +68,18 @@ class ChatReport:
         if row is not None:
             return {**found, "state": "saved", **_row(row)}
         if claim:
-            tally = await self._shards.tally(shard)
+            status = await self._shards.status(shard)
             state = "saved" if claim.get("saved") else "accepted"
             return {
-                **found, "state": state, "serverMsgId": claim.get("id"), "holder": tally.holder,
-                "backlog": tally.backlog,
+                **found, "state": state, "serverMsgId": claim.get("id"), "holder": status.holder,
+                "backlog": status.backlog,
             }  # fmt: skip
-        dead = await self._dead(shard, sender, client_msg_id)
-        return {**found, **(dead or {"state": "unknown"})}
-
-    async def _dead(self, shard: int, sender: int, client_msg_id: str) -> dict[str, Any] | None:
-        rows = await self._shards.redis.call("XREVRANGE", self._shards.dead(shard), "+", "-", "COUNT", MAX_DEAD_READ)
-        for id, fields in rows:
-            entry = Entry.parse(id, fields)
-            if isinstance(entry, Entry) and (entry.sender, entry.client_msg_id) == (sender, client_msg_id):
-                texts = dict(zip(fields[::2], fields[1::2], strict=False))
-                reason = texts.get(b"deadReason", b"").decode(errors="replace")
-                letter = f"chat-{shard}/{id.decode()}"
-                return {"state": "dead", "serverMsgId": str(entry.id), "letter": letter, "reason": reason}
-        return None
+        dead = await self._dead_letters.find(sender, client_msg_id)
+        if dead is None:
+            return {**found, "state": "unknown"}
+        letter, id = dead
+        name = f"{letter.instance}/{letter.id}"
+        return {**found, "state": "dead", "serverMsgId": str(id), "letter": name, "reason": letter.reason}
 
 
 def _row(row: Stored) -> dict[str, Any]:

@@ -29,7 +29,8 @@ from dragoman.services.chat.one_phase import Refusals
 from dragoman.services.chat.receipts import Receipts
 from dragoman.services.chat.shard_lease import LostShard, ShardLease, wait_for_redis
 from dragoman.services.metrics import Metrics
-from dragoman.store.chat.shards import Entry, SavedEntry, Shards, Unreadable
+from dragoman.store.chat.entries import ChatEntry, SavedEntry, Unreadable
+from dragoman.store.chat.shards import Shards
 from dragoman.store.errors import StoreError
 
 log = structlog.get_logger(__name__)
@@ -78,15 +79,15 @@ class SaveStage:
                 lease.nothing_to_save()
                 await _more_to_save(lease)
 
-    async def handle(self, lease: ShardLease, entries: list[Entry | Unreadable]) -> None:
+    async def handle(self, lease: ShardLease, entries: list[ChatEntry | Unreadable]) -> None:
         """One batch, in order."""
-        known = [entry for entry in entries if isinstance(entry, Entry)]
+        known = [entry for entry in entries if isinstance(entry, ChatEntry)]
         if len(known) < len(entries):
             await self._failed.unreadable(lease, entries)
         if known:
             await self._save(lease, known)
 
-    async def _save(self, lease: ShardLease, entries: list[Entry]) -> None:
+    async def _save(self, lease: ShardLease, entries: list[ChatEntry]) -> None:
         """Write them together, or find by halves what cannot be written."""
         try:
             outcomes = await self._commit(lease, entries)
@@ -100,7 +101,7 @@ class SaveStage:
             return
         await self._committed(lease, entries, outcomes)
 
-    async def _commit(self, lease: ShardLease, entries: list[Entry]) -> list[Outcome]:
+    async def _commit(self, lease: ShardLease, entries: list[ChatEntry]) -> list[Outcome]:
         rows = [_row(entry) for entry in entries]
         tries = 0
         while True:
@@ -120,7 +121,7 @@ class SaveStage:
                 if lease.stopping:
                     raise LostShard(f"shard {lease.shard} is released while the database is unavailable") from None
 
-    async def _retry_alone(self, lease: ShardLease, entry: Entry, why: str) -> None:
+    async def _retry_alone(self, lease: ShardLease, entry: ChatEntry, why: str) -> None:
         """A row that was refused by itself gets a few more tries, and then becomes a dead letter."""
         for tries in range(1, self._max_deliveries):
             await asyncio.sleep(BACK_OFF_S[min(tries - 1, 2)])
@@ -136,7 +137,7 @@ class SaveStage:
 
     # After the commit: notify the senders, push to the receivers, acknowledge to Redis.
 
-    async def _committed(self, lease: ShardLease, entries: list[Entry], outcomes: list[Outcome]) -> None:
+    async def _committed(self, lease: ShardLease, entries: list[ChatEntry], outcomes: list[Outcome]) -> None:
         ts = now_ms()
         pairs = list(zip(entries, outcomes, strict=True))
         good = [(entry, outcome) for entry, outcome in pairs if outcome.verdict is not Verdict.MISMATCH]
@@ -152,7 +153,7 @@ class SaveStage:
             if outcome.verdict is Verdict.MISMATCH:
                 await self._failed.mismatched(lease, entry, outcome.message.id)
 
-    def _saved_entry(self, entry: Entry, outcome: Outcome) -> SavedEntry:
+    def _saved_entry(self, entry: ChatEntry, outcome: Outcome) -> SavedEntry:
         """With the body that is stored: a repeated clientMsgId does not change the first message."""
         stored = outcome.message
         if stored.body == entry.body:
@@ -170,7 +171,7 @@ class SaveStage:
         await delivery.notify(notices, found)
         return owners
 
-    async def _push(self, lease: ShardLease, saved: list[tuple[Entry, Outcome]], owners: Mapping[int, str]) -> None:
+    async def _push(self, lease: ShardLease, saved: list[tuple[ChatEntry, Outcome]], owners: Mapping[int, str]) -> None:
         """To receivers that have not got it, or got it on a connection that is not theirs any more."""
         delivered = await self._apply_early(saved)
         pushes = [
@@ -203,7 +204,7 @@ class SaveStage:
             except StoreError:
                 await asyncio.sleep(BACK_OFF_S[1])
 
-    async def _apply_early(self, saved: list[tuple[Entry, Outcome]]) -> set[int]:
+    async def _apply_early(self, saved: list[tuple[ChatEntry, Outcome]]) -> set[int]:
         """Receipts that came before the row; only what was pushed before it was saved can have one.
 
         By its mode, not by the connection it was pushed to: an earlier holder may have pushed it and died.
@@ -219,12 +220,12 @@ class SaveStage:
         """Redis deletes the entries. A sender that sent a message again since it was notified is notified again first:
         otherwise it would wait for ever."""
         while rows:
-            asked = await lease.retry(partial(self._shards.saved, lease.shard, lease.holder, rows))
-            stay = {row.entry.entry for row in asked}
+            repeated = await lease.retry(partial(self._shards.finish_saved, lease.shard, lease.holder, rows))
+            stay = {row.entry.entry for row in repeated}
             for row in rows:
                 if row.entry.entry not in stay:
                     lease.early.ended(row.entry.sender, row.entry.to, row.entry.id)
-            rows = asked
+            rows = repeated
             if rows:
                 await self._delivery.notify([_saved_notice(row, now_ms()) for row in rows])
 
@@ -238,7 +239,7 @@ async def _more_to_save(lease: ShardLease) -> None:
         pass
 
 
-def _row(entry: Entry) -> NewMessage:
+def _row(entry: ChatEntry) -> NewMessage:
     return NewMessage(
         entry.id, entry.client_msg_id, entry.sender, entry.to, entry.msg_type, entry.body, entry.created_ms
     )

@@ -19,7 +19,8 @@ from dragoman.services.chat.save_stage import SaveStage
 from dragoman.services.chat.shard_lease import LostShard, ShardLease
 from dragoman.services.metrics import Metrics
 from dragoman.services.routing.announcer import Announcer
-from dragoman.store.chat.shards import Shards, Tally
+from dragoman.store.chat.entries import ShardStatus
+from dragoman.store.chat.shards import Shards
 from dragoman.store.errors import StoreError
 from dragoman.store.instances import Instances
 
@@ -81,7 +82,7 @@ class ShardAssigner:
         if owned is None:
             return
         sent = monotonic()
-        if await self._shards.keep(shard, owned.lease.holder, int(self._ttl_s * 1000)):
+        if await self._shards.renew_lease(shard, owned.lease.holder, int(self._ttl_s * 1000)):
             owned.lease.renew(sent + self._ttl_s)
         else:
             owned.lease.lose()
@@ -101,7 +102,7 @@ class ShardAssigner:
         """Gauges of the shards of this instance; together the instances show each shard once."""
         owned, metrics = self.owned, self._metrics
         for shard in self._measured.union(owned):
-            tally, label = await self._shards.tally(shard) if shard in owned else Tally(), str(shard)
+            tally, label = await self._shards.status(shard) if shard in owned else ShardStatus(), str(shard)
             metrics.chat_backlog.labels(label).set(tally.backlog)
             metrics.chat_dropped.labels(label).set(tally.dropped)
             metrics.chat_stream.labels("accepted", label).set(tally.accepted_len)
@@ -113,7 +114,7 @@ class ShardAssigner:
     async def tidy(self) -> None:
         """Delete the dead letters of our shards that are too old."""
         for shard in self.owned:
-            await self._shards.trim(shard)
+            await self._shards.trim_dead_letters(shard)
 
     async def _each(self, step: Callable[[int], Awaitable[None]], shards: Iterable[int]) -> None:
         """For all of them, even if one fails: in a Cluster one master may be unavailable."""
@@ -147,7 +148,9 @@ class ShardAssigner:
 
     async def _take(self, shard: int) -> None:
         sent = monotonic()
-        fence = await self._shards.take(shard, self.instance, await self._fence_in_sql(shard), int(self._ttl_s * 1000))
+        fence = await self._shards.take_lease(
+            shard, self.instance, await self._fence_in_sql(shard), int(self._ttl_s * 1000)
+        )
         if not fence:
             return
         holder = f"{self.instance}|{fence}"
@@ -216,7 +219,7 @@ class ShardAssigner:
     async def _release(self, shard: int, holder: str) -> None:
         """The lease, if it is ours; without Redis it expires."""
         try:
-            await self._shards.release(shard, holder)
+            await self._shards.release_lease(shard, holder)
         except StoreError as error:
             log.warning("the lease of a chat shard is left to expire", shard=shard, error=str(error), limited=True)
         else:

@@ -28,7 +28,7 @@ from dragoman.services.loops import unawaited
 from dragoman.services.metrics import Metrics
 from dragoman.services.upkeep.presence import InstancePresence
 from dragoman.store.errors import Refused, StoreError
-from dragoman.store.inbox import Entry, Inboxes, Pending
+from dragoman.store.inbox import InboxEntry, Inboxes, Pending
 from dragoman.store.redis import Dedicated
 
 log = structlog.get_logger(__name__)
@@ -72,11 +72,11 @@ class InboxReader:
             raise
         await self.work(entries)
 
-    async def work(self, entries: list[Entry]) -> None:
+    async def work(self, entries: list[InboxEntry]) -> None:
         """Handle a batch in order; the reclaimer calls this as well."""
         mine = [entry for entry in entries if entry.id not in self.in_hand]
         self.in_hand.update(entry.id for entry in mine)
-        incarnation, done = self.presence.incarnation, list[Entry]()
+        incarnation, done = self.presence.incarnation, list[InboxEntry]()
         try:
             for entry in mine:
                 await self.presence.wait_for_lease()
@@ -87,7 +87,7 @@ class InboxReader:
         finally:
             self._finish(mine, done)
 
-    def _finish(self, mine: list[Entry], done: list[Entry]) -> None:
+    def _finish(self, mine: list[InboxEntry], done: list[InboxEntry]) -> None:
         """Handled entries stay in hand until Redis has answered, so that the reclaimer does not take them."""
         if not done:
             self._put_down(mine)
@@ -97,7 +97,7 @@ class InboxReader:
         written.add_done_callback(lambda _: self._put_down(mine))
         unawaited(written)
 
-    def _acknowledged(self, done: list[Entry], answer: "asyncio.Future[int]") -> None:
+    def _acknowledged(self, done: list[InboxEntry], answer: "asyncio.Future[int]") -> None:
         if not answer.cancelled() and answer.exception() is None:
             for entry in done:
                 self._unconfirmed.pop(entry.id, None)
@@ -110,10 +110,10 @@ class InboxReader:
         """Whether the entry is in hand, or was handled and Redis did not confirm the acknowledgement."""
         return id in self.in_hand or id in self._unconfirmed
 
-    def _put_down(self, mine: list[Entry]) -> None:
+    def _put_down(self, mine: list[InboxEntry]) -> None:
         self.in_hand.difference_update(entry.id for entry in mine)
 
-    async def _one(self, entry: Entry) -> bool:
+    async def _one(self, entry: InboxEntry) -> bool:
         if entry.newer:
             self._failed(entry, "written by a later release; it stays for an instance of that release")
             return False
@@ -136,12 +136,12 @@ class InboxReader:
         self.metrics.inbox_done.labels(entry.kind).inc()
         return True
 
-    def _failed(self, entry: Entry, reason: str) -> None:
+    def _failed(self, entry: InboxEntry, reason: str) -> None:
         self.reasons[entry.id] = reason
         while len(self.reasons) > MAX_REASONS:
             self.reasons.popitem(last=False)
 
-    async def _unreadable(self, entry: Entry, why: str) -> None:
+    async def _unreadable(self, entry: InboxEntry, why: str) -> None:
         """A second attempt cannot help: the entry becomes a dead letter at once."""
         log.warning("inbox entry unreadable", entry=entry.id, why=why, limited=True)
         await move_to_dlq(self.inboxes, self.metrics, self.presence.instance, entry.id, why, 1)
@@ -175,7 +175,7 @@ class Reclaimer:
         while start != "0-0":
             start, entries = await self.inboxes.reclaim(instance, self.min_idle_ms, self.count, start)
             await self.reader.work(entries)
-        self.metrics.inbox_pending.set((await self.inboxes.tally(instance)).waiting)
+        self.metrics.inbox_pending.set((await self.inboxes.counts(instance)).waiting)
 
     async def _move_hopeless(self, instance: str) -> None:
         after = ""

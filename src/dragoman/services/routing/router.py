@@ -24,7 +24,7 @@ from dragoman.services.loops import retry
 from dragoman.services.metrics import Metrics
 from dragoman.services.routing.handlers import Handlers
 from dragoman.store.errors import StoreError
-from dragoman.store.inbox import Inboxes, Push
+from dragoman.store.inbox import Inboxes, PushReply
 from dragoman.store.jobs import Jobs
 from dragoman.store.owners import Owners
 
@@ -43,45 +43,45 @@ class Router:
         self.instance, self.inboxes, self.owners, self.jobs, self.metrics = instance, inboxes, owners, jobs, metrics
         self._handlers = handlers
 
-    async def push(self, instance: str, message: InboxMessage, trace_id: str = "") -> Push:
+    async def push(self, instance: str, message: InboxMessage, trace_id: str = "") -> PushReply:
         """To one instance; a message to this instance needs no Redis."""
         if instance == self.instance:
             await self._handlers.handle(message)
-            return Push.OK
+            return PushReply.OK
         verdict = await self.inboxes.push(instance, kind_of(message), encode_peer(message), trace_id)
         self.metrics.pushed.labels(verdict).inc()
         return verdict
 
-    async def to_node(self, owner: str, message: Assign | CancelJob) -> Push:
+    async def to_node(self, owner: str, message: Assign | CancelJob) -> PushReply:
         """To the owner of the node's socket: `owner`, and if its inbox is gone, the owner that Redis names."""
         verdict = await self.push(owner, message)
-        if verdict is not Push.GONE:
+        if verdict is not PushReply.GONE:
             return verdict
         found = await self.owners.node_owner(message.node_id)
-        return await self.push(found, message) if found is not None and found != owner else Push.GONE
+        return await self.push(found, message) if found is not None and found != owner else PushReply.GONE
 
-    async def to_driver(self, driver: str, message: FromNode | Bounced) -> Push:
+    async def to_driver(self, driver: str, message: FromNode | Bounced) -> PushReply:
         """To the driver of the job. If it died, the job's record names the instance that adopted the job."""
         verdict = await self.push(driver, message)
-        return verdict if verdict is not Push.GONE else await self.to_adopter(driver, message)
+        return verdict if verdict is not PushReply.GONE else await self.to_adopter(driver, message)
 
-    async def to_adopter(self, former: str, message: FromNode | Bounced) -> Push:
+    async def to_adopter(self, former: str, message: FromNode | Bounced) -> PushReply:
         """To the driver in the job's record, unless that is still `former`."""
         job = await self.jobs.get(message.job_id)
         adopter = job.get("driver") if job is not None else None
-        return await self.push(adopter, message) if adopter is not None and adopter != former else Push.GONE
+        return await self.push(adopter, message) if adopter is not None and adopter != former else PushReply.GONE
 
     async def bounce(self, message: Assign, timeout_s: float = 0.0) -> None:
         """Notify an assignment's driver that it did not reach its node. Raises NoRoom: the caller has to try again."""
         bounced = Bounced(message.node_id, message.epoch, message.job_id, message.attempt)
         await self.push_until(message.driver, lambda: self.to_driver(message.driver, bounced), timeout_s)
 
-    async def push_until(self, instance: str, push: Callable[[], Awaitable[Push]], timeout_s: float) -> Push:
+    async def push_until(self, instance: str, push: Callable[[], Awaitable[PushReply]], timeout_s: float) -> PushReply:
         """Repeat `push` while the inbox is full or Redis is unavailable. Raises NoRoom or Redis's last error."""
 
-        async def step() -> Push:
+        async def step() -> PushReply:
             verdict = await push()
-            if verdict is Push.FULL:
+            if verdict is PushReply.FULL:
                 raise NoRoom(f"the inbox of {instance} is full")
             return verdict
 
@@ -91,7 +91,7 @@ class Router:
 
     async def rehome_assign(self, message: Assign) -> None:
         owner = await self.owners.node_owner(message.node_id)
-        if owner is None or await self.push(owner, message) is not Push.OK:
+        if owner is None or await self.push(owner, message) is not PushReply.OK:
             await self.bounce(message, FULL_INBOX_TIMEOUT_S)
 
     async def rehome_cancel(self, message: CancelJob) -> None:
@@ -102,14 +102,14 @@ class Router:
     async def rehome_to_driver(self, message: FromNode | Bounced) -> None:
         job = await self.jobs.get(message.job_id)
         driver = job.get("driver") if job is not None else None
-        verdict = Push.GONE
+        verdict = PushReply.GONE
         if driver is not None:
             verdict = await self.push_until(driver, partial(self.push, driver, message), FULL_INBOX_TIMEOUT_S)
-        if verdict is not Push.OK:
+        if verdict is not PushReply.OK:
             await self._handlers.handle(message)  # no instance drives the job: we may watch it as an orphan
 
     async def rehome_to_session(self, message: JobEnded | JobMoved | ForwardedUtterance) -> None:
         owner = await self.owners.session_owner(message.session_id)
-        if owner is None or await self.push(owner, message) is not Push.OK:
+        if owner is None or await self.push(owner, message) is not PushReply.OK:
             # No instance owns the session: our handler parks the result, or answers that the session is gone.
             await self._handlers.handle(message)

@@ -26,7 +26,7 @@ from dragoman.services.speech.job_request import JobRequest, Listener
 from dragoman.services.speech.node_health import NodeHealth
 from dragoman.services.speech.orphans import Orphans
 from dragoman.services.speech.placer import Placer
-from dragoman.store.inbox import Push
+from dragoman.store.inbox import PushReply
 
 log = structlog.get_logger(__name__)
 
@@ -182,9 +182,9 @@ class Dispatcher:
         unclaimed = [one for one in received if not self._deliver(message.node_id, one)]
         if any(isinstance(one, JobResult) for one in unclaimed):
             verdict = await self._router.to_adopter(self.instance, message)
-            if verdict is Push.FULL:
+            if verdict is PushReply.FULL:
                 raise NoRoom(f"the inbox of the instance that adopted {message.job_id} is full")
-            if verdict is Push.OK:
+            if verdict is PushReply.OK:
                 return
         self._dropped(message.node_id, unclaimed)
 

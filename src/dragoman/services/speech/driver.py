@@ -38,7 +38,7 @@ from dragoman.services.speech.job_records import JobMetrics, JobRecords
 from dragoman.services.speech.job_request import JobRequest, Listener
 from dragoman.services.speech.node_health import NodeHealth
 from dragoman.store.errors import StoreError
-from dragoman.store.inbox import Push
+from dragoman.store.inbox import PushReply
 
 log = structlog.get_logger(__name__)
 
@@ -264,9 +264,9 @@ class Driver:
         if run.attempt == 1:
             self._placement.leave_send_order()
             self._records.unlock(request)
-        if verdict is Push.OK:
+        if verdict is PushReply.OK:
             return signals.Sent(sent_at, acks)
-        if verdict is Push.TOO_LARGE:
+        if verdict is PushReply.TOO_LARGE:
             return BareSignal.TOO_LARGE
         self.on_signal(signals.AttemptLost(f"assign_{verdict.lower()}", run.attempt, delivered=False))
         return None
@@ -388,7 +388,7 @@ class NodeTransport:
         node = self._view.fleet.get(node_id)
         return node is not None and NodeFeature.JOB_ACK in node.features
 
-    async def assign(self, choice: Assign, job_id: str, attempt: int, frame: bytes) -> Push:
+    async def assign(self, choice: Assign, job_id: str, attempt: int, frame: bytes) -> PushReply:
         node = self._view.fleet.get(choice.node_id)
         message = AssignMessage(
             node_id=choice.node_id,
@@ -401,7 +401,7 @@ class NodeTransport:
         try:
             return await self._router.to_node(node.instance if node is not None else "", message)
         except StoreError:
-            return Push.GONE
+            return PushReply.GONE
 
     def cancel(self, node_id: str, request: JobRequest, reason: str, *, unless: Callable[[], bool]) -> None:
         """Another job will get the slot soon, so the node should stop."""
@@ -412,8 +412,8 @@ class NodeTransport:
             self._tasks.spawn(self._cancel(node.instance, message, unless), "cancel")
 
     async def _cancel(self, owner: str, message: CancelJob, unless: Callable[[], bool]) -> None:
-        async def push() -> Push:
-            return Push.GONE if unless() else await self._router.to_node(owner, message)
+        async def push() -> PushReply:
+            return PushReply.GONE if unless() else await self._router.to_node(owner, message)
 
         try:
             await self._router.push_until(owner, push, CANCEL_TIMEOUT_S)

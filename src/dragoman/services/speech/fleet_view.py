@@ -143,8 +143,7 @@ class FleetView:
         found = await asyncio.gather(*(storm.cooling(node_id) for node_id in node_ids))
         for node_id, cooling in zip(node_ids, found, strict=True):
             if cooling.services or cooling.paused_until_ms:
-                seconds, micros = await storm.redis.call_at(storm.keys.storm(node_id), "TIME")
-                self._cool(node_id, cooling, int(seconds) * 1000 + int(micros) // 1000)
+                self._cool(node_id, cooling, await storm.now_ms(node_id))
             if not cooling.paused_until_ms:
                 self._resume(node_id)
 

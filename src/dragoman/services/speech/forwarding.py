@@ -23,7 +23,7 @@ from dragoman.services.metrics import Metrics
 from dragoman.services.routing.router import NoRoom, Router
 from dragoman.services.sockets import Socket
 from dragoman.store.errors import RedisAway, StoreError
-from dragoman.store.inbox import Push
+from dragoman.store.inbox import PushReply
 from dragoman.store.owners import Owners
 
 log = structlog.get_logger(__name__)
@@ -72,9 +72,9 @@ class UtteranceForwarder:
             if socket.closed or owner is None or owner == self._router.instance:
                 return False
             verdict = await self._router.push(owner, message)
-            if verdict is Push.FULL:
+            if verdict is PushReply.FULL:
                 raise NoRoom(f"the inbox of {owner} is full")
-            return verdict is Push.OK
+            return verdict is PushReply.OK
 
         # Not after UnknownOutcome: forwarded twice, the utterance's index would be used already.
         return await retry(step, until=monotonic() + self._timeout_s, on=(RedisAway, NoRoom))

@@ -204,8 +204,7 @@ class JobPlacement:
 
     async def _own_lock(self) -> bool:
         """A lock of ours from a try whose answer was lost."""
-        key = self._jobs.keys.request_lock(self._request.request_id)
-        return bool(await self._jobs.redis.call("GET", key) == self._request.job_id.encode())
+        return await self._jobs.has_lock(self._request.request_id, self._request.job_id)
 
     async def _lost_binding(self) -> Duplicate:
         jobs, request = self._jobs, self._request

@@ -33,7 +33,7 @@ from dragoman.services.routing.announcer import Announcer
 from dragoman.services.routing.router import Router
 from dragoman.services.sockets import Socket
 from dragoman.store.errors import StoreError
-from dragoman.store.inbox import Push
+from dragoman.store.inbox import PushReply
 from dragoman.store.nodes import Nodes, Snapshot
 from dragoman.store.owners import Owners, Standing
 
@@ -328,15 +328,15 @@ class LocalNodes:
         while True:
             try:
                 driver = driver or await self._driver_of(job_id, node.id)
-                verdict = await self.router.to_driver(driver, event) if driver is not None else Push.GONE
-                if verdict is not Push.FULL:
+                verdict = await self.router.to_driver(driver, event) if driver is not None else PushReply.GONE
+                if verdict is not PushReply.FULL:
                     break
             except StoreError:
-                verdict = Push.FULL
+                verdict = PushReply.FULL
             if monotonic() > give_up_at:
                 break
             await asyncio.sleep(FORWARD_PAUSE_S)
-        if verdict is not Push.OK:
+        if verdict is not PushReply.OK:
             reason = "no_driver" if driver is None else f"inbox_{verdict.lower()}"
             self.metrics.dropped.labels(reason).inc(len(frames))
 

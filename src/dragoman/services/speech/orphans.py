@@ -29,7 +29,7 @@ from dragoman.services.routing.router import Router
 from dragoman.services.speech.job_records import JobMetrics, JobRecords
 from dragoman.services.speech.messages import NO_FRAME
 from dragoman.services.speech.remote_listener import SessionResults
-from dragoman.store.inbox import Push
+from dragoman.store.inbox import PushReply
 from dragoman.store.jobs import Jobs
 from dragoman.store.reservations import ReleaseReply, Reservations
 
@@ -93,7 +93,7 @@ class Orphans:
         )
         # Added to our list before it is removed from the dead one's: it is always on a list.
         await self._jobs.driven(self.instance, job_id, 0)
-        await self._jobs.redis.call("HSET", self._jobs.keys.job(job_id), "driver", self.instance)
+        await self._jobs.set_driver(job_id, self.instance)
         await self._jobs.undriven(dead, job_id)
         orphan = self._orphans.setdefault(job_id, orphan)
         if state in (State.FINISHED, State.RELEASED):
@@ -163,7 +163,7 @@ class Orphans:
         cancel = JobCancel(job_id=orphan.job_id, trace_id=orphan.trace_id, reason="session_over")
         message = CancelJob(orphan.node_id, orphan.job_id, msgspec.Raw(encode(cancel)))
         owner = await retry(lambda: self._router.owners.node_owner(orphan.node_id))
-        if owner is not None and await retry(lambda: self._router.push(owner, message)) is not Push.OK:
+        if owner is not None and await retry(lambda: self._router.push(owner, message)) is not PushReply.OK:
             log.warning("job not cancelled at its node", node=orphan.node_id, job=orphan.job_id)
         await self._give_up(orphan)
 

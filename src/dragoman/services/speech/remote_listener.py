@@ -19,7 +19,7 @@ from dragoman.services.loops import Tasks, retry
 from dragoman.services.routing.router import Router
 from dragoman.services.speech.job_request import JobRequest
 from dragoman.services.speech.messages import ended_message
-from dragoman.store.inbox import Push
+from dragoman.store.inbox import PushReply
 from dragoman.store.sessions import ResumableSessions
 
 TIMEOUT_S = 30.0
@@ -83,7 +83,7 @@ class SessionResults:
         while True:
             owner = await self._router.owners.session_owner(message.session_id)
             may_have_it = may_be_local or owner != self._router.instance
-            if owner is not None and may_have_it and await self._router.push(owner, message) is Push.OK:
+            if owner is not None and may_have_it and await self._router.push(owner, message) is PushReply.OK:
                 return
             if isinstance(message, JobMoved):
                 return

@@ -22,7 +22,7 @@ from dragoman.services.routing.announcer import Announcer
 from dragoman.services.routing.inbox_reader import move_to_dlq
 from dragoman.services.upkeep.presence import TakeoverResult
 from dragoman.store.errors import StoreError
-from dragoman.store.inbox import Entry, Inboxes
+from dragoman.store.inbox import InboxEntry, Inboxes
 from dragoman.store.instances import LOST, MARK, Instances
 from dragoman.store.jobs import Jobs
 from dragoman.store.nodes import Nodes
@@ -162,7 +162,7 @@ class Takeover:
         Entries that are pushed meanwhile wait for the next round: pushes stop only when its nodes are announced lost.
         """
         await self._inboxes.ensure_group(dead)
-        waiting = (await self._inboxes.tally(dead)).waiting
+        waiting = (await self._inboxes.counts(dead)).waiting
         empty, start = True, "-"
         while start != "0-0":
             start, entries = await self._inboxes.reclaim(dead, 0, BATCH, start)
@@ -173,9 +173,9 @@ class Takeover:
             empty = await self._move_all(dead, entries) and empty
         return empty
 
-    async def _move_all(self, dead: str, entries: list[Entry]) -> bool:
+    async def _move_all(self, dead: str, entries: list[InboxEntry]) -> bool:
         """False if some must stay where they are."""
-        moved: list[Entry] = []
+        moved: list[InboxEntry] = []
         gone = 0
         try:
             for entry in entries:
@@ -194,7 +194,7 @@ class Takeover:
                 await self._inboxes.done(dead, moved)
         return len(moved) + gone == len(entries)
 
-    async def _move(self, dead: str, entry: Entry) -> Moved:
+    async def _move(self, dead: str, entry: InboxEntry) -> Moved:
         if entry.newer:
             return Moved.NOT
         try:
@@ -219,7 +219,7 @@ class Takeover:
                 await self._adopt(message.job_id, dead)
         await self._rehome(message)
 
-    async def _dead_letter(self, dead: str, entry: Entry, reason: str) -> Moved:
+    async def _dead_letter(self, dead: str, entry: InboxEntry, reason: str) -> Moved:
         verdict = await move_to_dlq(self._inboxes, self.metrics, dead, entry.id, reason, 1)
         return Moved.NOT if verdict == "STAYS" else Moved.DEAD
 

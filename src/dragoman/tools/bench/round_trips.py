@@ -13,7 +13,7 @@ from dragoman import logs
 from dragoman.instance.instance import Instance
 from dragoman.protocol.peer import Assign, CancelJob
 from dragoman.services.speech.job_request import JobRequest
-from dragoman.store.inbox import Push
+from dragoman.store.inbox import PushReply
 from dragoman.tools.bench.environment import configured
 from dragoman.tools.bench.speech_load import NodeLoad, SpeechLoad
 from dragoman.tools.load_process import serve
@@ -36,7 +36,7 @@ class Probe:
             self._cut_at = self._redis.flushes
             take(request, state_written)
 
-        async def sent(owner: str, message: Assign | CancelJob) -> Push:
+        async def sent(owner: str, message: Assign | CancelJob) -> PushReply:
             if isinstance(message, Assign):
                 self.counts.append(self._redis.flushes - self._cut_at)
             return await to_node(owner, message)

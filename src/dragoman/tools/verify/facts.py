@@ -23,7 +23,8 @@ from dragoman.archive.urls import sqlite_path
 from dragoman.domain.chat.shards import tag
 from dragoman.store import inbox
 from dragoman.store.chat import shards as chat
-from dragoman.store.dead_letters import Letters
+from dragoman.store.chat.entries import ShardStatus
+from dragoman.store.dead_letters import InboxDeadLetters
 from dragoman.store.errors import StoreError
 from dragoman.store.inbox import Inboxes, InboxSettings
 from dragoman.store.jobs import Jobs
@@ -79,10 +80,10 @@ class SessionFact:
 class Facts:
     rows: Sequence[Stored] = ()
     dead: Collection[Name] = ()  # messages that could not be saved
-    shards: Sequence[chat.Tally] = ()
+    shards: Sequence[ShardStatus] = ()
     unsaved: Mapping[int, int] = field(default_factory=dict)  # by sender: counted as unsaved, though none is there
     slots: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by node: the jobs that hold one
-    inboxes: Mapping[str, inbox.Tally] = field(default_factory=dict)  # by instance
+    inboxes: Mapping[str, inbox.InboxCounts] = field(default_factory=dict)  # by instance
     letters: Sequence[str] = ()  # dead letters of inboxes, in words
     driven: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by instance: jobs it has not done with
     jobs: Mapping[str, JobFact] = field(default_factory=dict)
@@ -149,7 +150,7 @@ class _Reader:
         self._redis, self._keys = stores.redis, Keys(stores.prefix)
         self._inboxes = Inboxes(stores.redis, self._keys, InboxSettings())
         stream = f"{self._keys.im}:stream:single_chat"
-        names = chat.Names(f"{stream}:accepted", f"{stream}:to_save", _DELIVER_GROUP, _SAVE_GROUP)
+        names = chat.StreamNames(f"{stream}:accepted", f"{stream}:to_save", _DELIVER_GROUP, _SAVE_GROUP)
         self._shards = chat.Shards(stores.redis, self._keys, names, stores.shards, _CLAIM_TTL_MS)
 
     async def read(self) -> Facts:
@@ -158,10 +159,10 @@ class _Reader:
         driven = {name: await Jobs(self._redis, self._keys).driven_by(name, 1000) for name in instances}
         return Facts(
             dead=await self._dead(),
-            shards=[await self._shards.tally(shard) for shard in range(self._place.shards)],
+            shards=[await self._shards.status(shard) for shard in range(self._place.shards)],
             unsaved=await self._unsaved(),
             slots=await self._slots(),
-            inboxes={name: await self._inboxes.tally(name) for name in instances},
+            inboxes={name: await self._inboxes.counts(name) for name in instances},
             letters=await self._letters(),
             driven={name: jobs for name, jobs in driven.items() if jobs},
             jobs=await self._jobs(),
@@ -196,7 +197,7 @@ class _Reader:
         return found
 
     async def _letters(self) -> list[str]:
-        letters = Letters(self._redis, self._keys, self._inboxes)
+        letters = InboxDeadLetters(self._redis, self._keys, self._inboxes)
         return [
             f"{letter.kind} to {name}: {letter.reason}"
             for name in await letters.instances()

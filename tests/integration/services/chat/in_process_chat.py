@@ -24,12 +24,12 @@ from dragoman.services.chat.one_phase import OnePhase, Refusals
 from dragoman.services.chat.outbound import MessageMaker, Outbound, Verify
 from dragoman.services.chat.perf import Perf
 from dragoman.services.chat.receipts import Receipts
-from dragoman.services.chat.replicas import Replicas
 from dragoman.services.chat.tokens import Tokens
 from dragoman.services.chat.undelivered import Resender, UndeliveredLookup
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
-from dragoman.store.chat.shards import Names, Shards
+from dragoman.store.chat.replicas import Replicas
+from dragoman.store.chat.shards import Shards, StreamNames
 from dragoman.store.chat.users import Users
 from dragoman.store.inbox import Inboxes, InboxSettings
 from dragoman.store.keys import Keys
@@ -95,7 +95,7 @@ class InProcessChat:
         metrics, self.tasks = Metrics(), Tasks()
         self.archive, self.users = SqliteArchive(database), users or Users(redis, keys, OWNER_TTL_MS)
         stream = f"{keys.im}:stream:single_chat"
-        names = Names(f"{stream}:accepted", f"{stream}:to_save", "deliver", "save")
+        names = StreamNames(f"{stream}:accepted", f"{stream}:to_save", "deliver", "save")
         self.shards = Shards(redis, keys, names, 1, 600_000)
         self.local = LocalUsers(metrics, self.tasks, 60.0)
         self.tokens = Tokens(["a secret of thirty-two characters"], "us", 600, 600)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from dragoman.protocol.chat import decode_frame
-from dragoman.store.chat.shards import Accepted, Shards
+from dragoman.store.chat.entries import AcceptReply
+from dragoman.store.chat.shards import Shards
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from integration.services.chat.in_process_chat import InProcessChat, Socket
@@ -25,7 +26,7 @@ async def test_message_that_redis_accepted_in_time_is_accepted_though_the_loop_w
     )
     accept = Shards.accept
 
-    async def accept_on_a_busy_loop(shards: Shards, *asked: Any) -> tuple[Accepted, int]:
+    async def accept_on_a_busy_loop(shards: Shards, *asked: Any) -> tuple[AcceptReply, int]:
         reply = asyncio.ensure_future(accept(shards, *asked))
         for _ in range(5):
             await asyncio.sleep(0)  # the question has left

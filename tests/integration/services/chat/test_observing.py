@@ -15,7 +15,8 @@ from dragoman.services.chat.shard_assigner import ShardAssigner
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.services.routing.announcer import Announcer
-from dragoman.store.chat.shards import Accepted, Entry, Names, Shards
+from dragoman.store.chat.entries import AcceptReply, ChatEntry
+from dragoman.store.chat.shards import Shards, StreamNames
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from integration.services.chat.in_process_chat import InProcessChat, Socket
@@ -27,17 +28,17 @@ ROW = NewMessage(5, "n", SENDER, RECEIVER, "TEXT", "hi", 1)
 async def at_work(redis: Redis, keys: Keys) -> Shards:
     """Three messages were accepted: one waits to be saved, one to be moved on, one to be read."""
     stream = f"{keys.im}:stream:single_chat"
-    made = Shards(redis, keys, Names(f"{stream}:accepted", f"{stream}:to_save", "deliver", "save"), 1, 600_000)
+    made = Shards(redis, keys, StreamNames(f"{stream}:accepted", f"{stream}:to_save", "deliver", "save"), 1, 600_000)
     await made.ensure_groups(0)
-    holder = f"i|{await made.take(0, 'i', 0, 600_000)}"
+    holder = f"i|{await made.take_lease(0, 'i', 0, 600_000)}"
     for id in (1, 2, 3):
-        entry = Entry("", id, f"m{id}", SENDER, RECEIVER, "TEXT", "hi", 1, 1, "i", "save_first")
-        assert (await made.accept(entry, "digest", 100))[0] is Accepted.OK
+        entry = ChatEntry("", id, f"m{id}", SENDER, RECEIVER, "TEXT", "hi", 1, 1, "i", "save_first")
+        assert (await made.accept(entry, "digest", 100))[0] is AcceptReply.OK
     reader = made.reader(0)
     read = await made.next_accepted(reader, 0, holder, ">", 2, 10)
     await reader.close()
     assert read is not None
-    await made.moved(0, holder, [(read[0].entry, "")])
+    await made.move_to_save(0, holder, [(read[0].entry, "")])
     await made.next_to_save(0, holder, ">", 1)
     return made
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from dragoman.embedded.engine import free_port
-from dragoman.services.chat.replicas import Replicas
+from dragoman.store.chat.replicas import Replicas
 from dragoman.store.cluster import ClusterRedis
 from dragoman.store.errors import RedisAway
 from dragoman.store.redis import Redis
@@ -42,12 +42,12 @@ async def test_redirected_write_is_confirmed_by_the_replicas_of_its_new_master(
         replicas = Replicas(connect, 1000)
         try:
             redis = await replicas.redis()
-            await replicas.have_it("k", 1)
+            await replicas.wait("k", 1)
             assert await redis.call("SET", "k", "v") == b"OK"
             if replicas_there:
-                await replicas.have_it("k", 1)
+                await replicas.wait("k", 1)
             else:
                 with pytest.raises(RedisAway, match="0 of 1 replicas"):
-                    await replicas.have_it("k", 1)
+                    await replicas.wait("k", 1)
         finally:
             await replicas.close()

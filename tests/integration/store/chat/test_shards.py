@@ -9,7 +9,8 @@ import pytest
 
 from dragoman.domain.limits.rates import cost
 from dragoman.store.chat import shards as chat_shards
-from dragoman.store.chat.shards import CONSUMER, Accepted, Entry, Keep, Names, SavedEntry, Shards, Tally, Unreadable
+from dragoman.store.chat.entries import AcceptReply, ChatEntry, SavedEntry, ShardStatus, Unreadable
+from dragoman.store.chat.shards import CONSUMER, DeadLetterLimits, Shards, StreamNames
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Dedicated, Redis
 from support.redis_servers import Connect
@@ -22,12 +23,14 @@ SENDER, OTHER = 7, 8
 LONG_MS, SHORT_MS = 20_000, 50
 
 
-def shards_of(redis: Redis, keys: Keys, count: int = 1, keep: Keep | None = None, bytes_per_day: int = 0) -> Shards:
+def shards_of(
+    redis: Redis, keys: Keys, count: int = 1, keep: DeadLetterLimits | None = None, bytes_per_day: int = 0
+) -> Shards:
     streams = f"{keys.im}:stream:single_chat"
     return Shards(
         redis,
         keys,
-        Names(f"{streams}:accepted", f"{streams}:to_save", "deliver", "save"),
+        StreamNames(f"{streams}:accepted", f"{streams}:to_save", "deliver", "save"),
         count,
         TTL_MS,
         keep,
@@ -40,20 +43,20 @@ def shards(redis: Redis, keys: Keys) -> Shards:
     return shards_of(redis, keys)
 
 
-def message(number: int, sender: int = SENDER, client_msg_id: str = "", body: str = "héllo") -> Entry:
+def message(number: int, sender: int = SENDER, client_msg_id: str = "", body: str = "héllo") -> ChatEntry:
     client_msg_id = client_msg_id or f"m-{number}"
-    return Entry("", ID + number, client_msg_id, sender, 9, "TEXT", body, 11, 12, "i1", "save_first")
+    return ChatEntry("", ID + number, client_msg_id, sender, 9, "TEXT", body, 11, 12, "i1", "save_first")
 
 
 async def accept(shards: Shards, *numbers: int, sender: int = SENDER) -> None:
     for number in numbers:
-        assert (await shards.accept(message(number, sender), "digest", SHARE))[0] is Accepted.OK
+        assert (await shards.accept(message(number, sender), "digest", SHARE))[0] is AcceptReply.OK
 
 
 async def take(shards: Shards, instance: str = "i1", shard: int = 0) -> str:
     """The lease, from whoever has it, and the groups."""
     await shards.redis.call("DEL", shards.keys.lease(shards._tags[shard]))
-    fence = await shards.take(shard, instance, 0, TTL_MS)
+    fence = await shards.take_lease(shard, instance, 0, TTL_MS)
     await shards.ensure_groups(shard)
     return f"{instance}|{fence}"
 
@@ -89,20 +92,20 @@ def ids(entries: list[Any]) -> list[int]:
 
 async def test_a_message_goes_from_accepted_to_saved_and_leaves_nothing_but_its_claim(shards: Shards) -> None:
     holder = await take(shards)
-    assert await shards.accept(message(1), "digest", SHARE) == (Accepted.OK, 1)
+    assert await shards.accept(message(1), "digest", SHARE) == (AcceptReply.OK, 1)
     assert await shards.unsaved(SENDER) == 1
     (read,) = await next_accepted(shards, holder)
-    assert read == Entry(read.entry, ID + 1, "m-1", SENDER, 9, "TEXT", "héllo", 11, 12, "i1", "save_first")
-    assert await shards.moved(0, holder, [(read.entry, "i2|c2")])
+    assert read == ChatEntry(read.entry, ID + 1, "m-1", SENDER, 9, "TEXT", "héllo", 11, 12, "i1", "save_first")
+    assert await shards.move_to_save(0, holder, [(read.entry, "i2|c2")])
     assert await shards.newest_to_save(0)
     (read,) = await next_to_save(shards, holder)
     assert (read.id, read.body, read.pushed_to) == (ID + 1, "héllo", "i2|c2")
-    assert await shards.saved(0, holder, [SavedEntry(read, read.id)]) == []
+    assert await shards.finish_saved(0, holder, [SavedEntry(read, read.id)]) == []
     assert await shards.unsaved(SENDER) == 0
     assert not await shards.newest_to_save(0)
     assert await shards.claim(SENDER, "m-1") == {"id": str(ID + 1), "to": "9", "digest": "digest", "saved": "1"}
-    assert await shards.tally(0) == Tally(accepted=1, saved=1, fence=1, holder=holder)
-    assert await shards.accept(message(2, client_msg_id="m-1"), "digest", SHARE) == (Accepted.SAVED, ID + 1)
+    assert await shards.status(0) == ShardStatus(accepted=1, saved=1, fence=1, holder=holder)
+    assert await shards.accept(message(2, client_msg_id="m-1"), "digest", SHARE) == (AcceptReply.SAVED, ID + 1)
 
 
 async def test_a_message_stays_until_who_asked_again_was_told_again(shards: Shards) -> None:
@@ -110,17 +113,17 @@ async def test_a_message_stays_until_who_asked_again_was_told_again(shards: Shar
     holder = await take(shards)
     await accept(shards, 1, 2)
     reads = await next_accepted(shards, holder)
-    await shards.moved(0, holder, [(read.entry, "") for read in reads])
+    await shards.move_to_save(0, holder, [(read.entry, "") for read in reads])
     saved, bad = await next_to_save(shards, holder)
     for number in (1, 2, 1, 2):
         word, _ = await shards.accept(message(3, client_msg_id=f"m-{number}"), "digest", SHARE)
-        assert word is Accepted.DUPLICATE
-    stays = SavedEntry(saved, saved.id, asked=2)
-    assert await shards.saved(0, holder, [SavedEntry(saved, saved.id)]) == [stays]
+        assert word is AcceptReply.DUPLICATE
+    stays = SavedEntry(saved, saved.id, repeats=2)
+    assert await shards.finish_saved(0, holder, [SavedEntry(saved, saved.id)]) == [stays]
     assert await shards.move_to_dead(0, holder, bad, "why", 5) == 2
     assert await shards.unsaved(SENDER) == 2
-    assert await shards.saved(0, holder, [stays]) == []
-    assert await shards.move_to_dead(0, holder, bad, "why", 5, asked=2) == 0
+    assert await shards.finish_saved(0, holder, [stays]) == []
+    assert await shards.move_to_dead(0, holder, bad, "why", 5, notified=2) == 0
     assert await shards.unsaved(SENDER) == 0
 
 
@@ -128,9 +131,9 @@ async def test_a_sender_stores_so_many_bytes_a_day_and_another_one_its_own(redis
     shards = shards_of(redis, keys, bytes_per_day=2 * cost("héllo"))
     await accept(shards, 1, 2)
     used = 2 * cost("héllo")
-    assert await shards.accept(message(3), "digest", SHARE) == (Accepted.OVER, used)
-    assert (await shards.accept(message(3, client_msg_id="m-1"), "digest", SHARE))[0] is Accepted.DUPLICATE
-    assert (await shards.accept(message(4), "digest", SHARE, free=True))[0] is Accepted.OK
+    assert await shards.accept(message(3), "digest", SHARE) == (AcceptReply.OVER, used)
+    assert (await shards.accept(message(3, client_msg_id="m-1"), "digest", SHARE))[0] is AcceptReply.DUPLICATE
+    assert (await shards.accept(message(4), "digest", SHARE, without_quota=True))[0] is AcceptReply.OK
     await accept(shards, 5, sender=OTHER)
     told, left_s = await shards.spent(SENDER)
     assert told == used
@@ -141,7 +144,7 @@ async def test_bytes_stored_past_accept_count_as_those_that_were_accepted(redis:
     shards = shards_of(redis, keys, bytes_per_day=10_000)
     assert await shards.spent(SENDER) == (0, 0.0)
     assert (await shards.spend(SENDER, 9_999))[0] == 9_999
-    assert (await shards.accept(message(1), "digest", SHARE))[0] is Accepted.OVER
+    assert (await shards.accept(message(1), "digest", SHARE))[0] is AcceptReply.OVER
     used, left_s = await shards.spend(SENDER, 1)
     assert used == 10_000
     assert 86_300 < left_s <= 86_400
@@ -155,26 +158,26 @@ async def buried(shards: Shards, holder: str, *numbers: int) -> None:
 
 async def dead_ids(shards: Shards) -> list[int]:
     rows = await shards.redis.call("XRANGE", shards.dead(0), "-", "+")
-    return [entry.id - ID for row in rows if isinstance(entry := Entry.parse(*row), Entry)]
+    return [entry.id - ID for row in rows if isinstance(entry := ChatEntry.parse(*row), ChatEntry)]
 
 
 async def test_a_shard_keeps_so_many_dead_letters_the_newest_and_counts_the_others(redis: Redis, keys: Keys) -> None:
-    shards = shards_of(redis, keys, keep=Keep(letters=3))
+    shards = shards_of(redis, keys, keep=DeadLetterLimits(max_letters=3))
     await buried(shards, await take(shards), *range(1, 6))
     assert await dead_ids(shards) == [3, 4, 5]
-    tally = await shards.tally(0)
+    tally = await shards.status(0)
     assert (tally.dead, tally.dead_len, tally.dropped) == (5, 3, 2)
 
 
 async def test_dead_letters_that_are_too_old_are_dropped_and_counted(redis: Redis, keys: Keys) -> None:
-    shards = shards_of(redis, keys, keep=Keep(ms=3_600_000))
+    shards = shards_of(redis, keys, keep=DeadLetterLimits(max_age_ms=3_600_000))
     holder = await take(shards)
     fields = message(1).fields()
     await redis.call("XADD", shards.dead(0), "1-1", *fields)  # in 1970
     await buried(shards, holder, 2)
     assert await dead_ids(shards) == [2]
-    assert (await shards.tally(0)).dropped == 1
-    assert await shards.trim(0) == 0
+    assert (await shards.status(0)).dropped == 1
+    assert await shards.trim_dead_letters(0) == 0
 
 
 async def test_a_message_that_its_sender_is_to_blame_for_is_dropped_and_the_books_balance(shards: Shards) -> None:
@@ -182,7 +185,7 @@ async def test_a_message_that_its_sender_is_to_blame_for_is_dropped_and_the_book
     await accept(shards, 1)
     (entry,) = await next_accepted(shards, holder)
     assert await shards.move_to_dead(0, holder, entry, "why", 1, from_accepted=True, keep=False) == 0
-    tally = await shards.tally(0)
+    tally = await shards.status(0)
     assert (tally.accepted, tally.dead, tally.backlog, tally.dead_len) == (1, 1, 0, 0)
     assert await shards.claim(SENDER, "m-1") == {}
 
@@ -195,7 +198,7 @@ async def test_body_of_an_unsaved_message_is_found_in_either_stream(
     await accept(shards, *range(1, 6))
     assert [await shards.unsaved_body(SENDER, ID + number) for number in (1, 5, 6)] == ["héllo", "héllo", None]
     entries = await next_accepted(shards, holder, count=3)
-    await shards.moved(0, holder, [(entry.entry, "") for entry in entries])
+    await shards.move_to_save(0, holder, [(entry.entry, "") for entry in entries])
     assert [await shards.unsaved_body(SENDER, ID + number) for number in (1, 3, 4)] == ["héllo"] * 3
     assert await shards.unsaved_body(SENDER, ID + 6) is None
 
@@ -216,7 +219,7 @@ async def test_the_fields_of_an_entry_have_the_names_others_read(shards: Shards,
     ((entry, fields),) = await redis.call("XRANGE", shards.accepted(0), "-", "+")
     assert [name.decode() for name in fields[::2]] == names
     await next_accepted(shards, holder)
-    await shards.moved(0, holder, [(entry.decode(), "")])
+    await shards.move_to_save(0, holder, [(entry.decode(), "")])
     ((_, fields),) = await redis.call("XRANGE", shards.to_save(0), "-", "+")
     assert [name.decode() for name in fields[::2]] == [*names, "pushedTo"]
 
@@ -226,7 +229,7 @@ async def test_time_of_the_delivery_attempt_is_noted_only_when_there_was_one(sha
     await accept(shards, 1, 2, 3)
     reached, missed, saved_first = [entry.entry for entry in await next_accepted(shards, holder)]
     moves = [(reached, "i1|1"), (missed, ""), (saved_first, "")]
-    await shards.moved(0, holder, moves, tried={reached, missed})
+    await shards.move_to_save(0, holder, moves, tried={reached, missed})
     rows = await redis.call("XRANGE", shards.to_save(0), "-", "+")
     assert [b"deliveredAttemptTs" in fields for _, fields in rows] == [True, True, False]
 
@@ -243,10 +246,10 @@ async def test_of_two_that_send_the_same_at_once_one_is_accepted(shards: Shards,
         *((shards if n % 2 else other).accept(message(n, client_msg_id="same"), "d", SHARE) for n in range(20))
     )
     words = [word for word, _ in replies]
-    assert words.count(Accepted.OK) == 1
-    assert words.count(Accepted.DUPLICATE) == 19
-    assert len({number for word, number in replies if word is Accepted.DUPLICATE}) == 1
-    assert (await shards.tally(0)).accepted == 1
+    assert words.count(AcceptReply.OK) == 1
+    assert words.count(AcceptReply.DUPLICATE) == 19
+    assert len({number for word, number in replies if word is AcceptReply.DUPLICATE}) == 1
+    assert (await shards.status(0)).accepted == 1
 
 
 async def test_ids_of_two_instances_rise_in_the_shard(shards: Shards, connect: Connect, keys: Keys) -> None:
@@ -255,26 +258,28 @@ async def test_ids_of_two_instances_rise_in_the_shard(shards: Shards, connect: C
 
     async def send(by: Shards, sender: int, number: int) -> None:
         at = 1
-        while (reply := await by.accept(message(at, sender, f"{sender}-{number}"), "d", SHARE))[0] is Accepted.STALE_ID:
+        while (reply := await by.accept(message(at, sender, f"{sender}-{number}"), "d", SHARE))[
+            0
+        ] is AcceptReply.STALE_ID:
             at = reply[1] - ID + 1
-        assert reply[0] is Accepted.OK
+        assert reply[0] is AcceptReply.OK
 
     await asyncio.gather(*(send(by, user, n) for by, user in ((shards, SENDER), (other, OTHER)) for n in range(25)))
     holder = await take(shards)
     for id in ids(await next_accepted(shards, holder)):
         assert id > last
         last = id
-    assert (await shards.tally(0)).backlog == 50
+    assert (await shards.status(0)).backlog == 50
 
 
 async def test_senders_are_accepted_in_the_slot_of_their_shard(redis: Redis, keys: Keys) -> None:
     shards = shards_of(redis, keys, 16)
     for sender in range(1, 101):
-        assert (await shards.accept(message(sender, sender), "d", SHARE))[0] is Accepted.OK
-    tallies = await asyncio.gather(*(shards.tally(shard) for shard in range(16)))
+        assert (await shards.accept(message(sender, sender), "d", SHARE))[0] is AcceptReply.OK
+    tallies = await asyncio.gather(*(shards.status(shard) for shard in range(16)))
     assert sum(tally.backlog for tally in tallies) == 100
     for shard, tally in enumerate(tallies):
-        assert tally.accepted == tally.accepted_len == sum(shards.of(sender) == shard for sender in range(1, 101))
+        assert tally.accepted == tally.accepted_len == sum(shards.shard_of(sender) == shard for sender in range(1, 101))
 
 
 # -- the holder, and those before it
@@ -297,19 +302,19 @@ async def test_an_overtaken_holder_reads_moves_saves_and_buries_nothing(shards: 
     first = await take(shards, "i1")
     await accept(shards, 1, 2, 3)
     old, _ = await next_accepted(shards, first, count=2)
-    await shards.moved(0, first, [(old.entry, "")])
+    await shards.move_to_save(0, first, [(old.entry, "")])
     (to_save,) = await next_to_save(shards, first)
     second = await take(shards, "i2")
-    before = await shards.tally(0)
+    before = await shards.status(0)
     async with reading(shards) as reader:
         assert await shards.next_accepted(reader, 0, first, ">", 10, SHORT_MS) is None
     assert await shards.next_to_save(0, first, "0", 10) is None
-    assert not await shards.moved(0, first, [(old.entry, "")])
-    assert await shards.saved(0, first, [SavedEntry(to_save, to_save.id)]) is None
+    assert not await shards.move_to_save(0, first, [(old.entry, "")])
+    assert await shards.finish_saved(0, first, [SavedEntry(to_save, to_save.id)]) is None
     assert await shards.move_to_dead(0, first, to_save, "why", 5) is None
-    assert not await shards.keep(0, first, TTL_MS)
-    await shards.release(0, first)
-    assert await shards.tally(0) == before
+    assert not await shards.renew_lease(0, first, TTL_MS)
+    await shards.release_lease(0, first)
+    assert await shards.status(0) == before
     assert before.holder == second
 
 
@@ -324,7 +329,7 @@ async def test_one_that_is_overtaken_while_it_waits_takes_nothing_with_it(
         second = await take(other, "i2")
         await accept(other, 1)
         assert await waiting is None
-    assert (await shards.tally(0)).accepted_pending == 0
+    assert (await shards.status(0)).accepted_pending == 0
     assert ids(await next_accepted(other, second)) == [1]
 
 
@@ -355,17 +360,19 @@ async def test_blocking_read_returns_nothing_after_its_timeout(shards: Shards) -
 
 
 async def test_a_lease_is_taken_when_nobody_has_it_and_its_fence_is_above_all(shards: Shards) -> None:
-    assert await shards.take(0, "i1", 41, TTL_MS) == 42
-    assert await shards.take(0, "i2", 99, TTL_MS) == 0
-    assert await shards.take(0, "i1", 0, TTL_MS) == 0, "not even by its own holder: it may have forgotten what it read"
-    assert await shards.keep(0, "i1|42", TTL_MS)
-    await shards.release(0, "i1|42")
-    assert await shards.take(0, "i2", 3, TTL_MS) == 43
+    assert await shards.take_lease(0, "i1", 41, TTL_MS) == 42
+    assert await shards.take_lease(0, "i2", 99, TTL_MS) == 0
+    assert await shards.take_lease(0, "i1", 0, TTL_MS) == 0, (
+        "not even by its own holder: it may have forgotten what it read"
+    )
+    assert await shards.renew_lease(0, "i1|42", TTL_MS)
+    await shards.release_lease(0, "i1|42")
+    assert await shards.take_lease(0, "i2", 3, TTL_MS) == 43
 
 
 async def test_of_many_that_want_a_lease_one_gets_it(shards: Shards, connect: Connect, keys: Keys) -> None:
     other = shards_of(await connect(), keys)
-    fences = await asyncio.gather(*((shards if n % 2 else other).take(0, f"i{n}", 0, TTL_MS) for n in range(20)))
+    fences = await asyncio.gather(*((shards if n % 2 else other).take_lease(0, f"i{n}", 0, TTL_MS) for n in range(20)))
     assert sorted(fences) == [0] * 19 + [1]
 
 
@@ -391,12 +398,12 @@ async def test_unreadable_entry_stays_until_it_is_moved_to_the_dead_letters(
     await accept(shards, 1)
     entry = (await redis.call("XADD", shards.accepted(0), "*", *fields)).decode()
     first, broken = await next_accepted(shards, holder)
-    assert isinstance(first, Entry)
+    assert isinstance(first, ChatEntry)
     assert isinstance(broken, Unreadable)
     assert (broken.entry, broken.newer) == (entry, False)
     assert "it cannot be read" in broken.why
     assert await shards.move_to_dead(0, holder, broken, broken.why, 1, from_accepted=True) == 0
-    tally = await shards.tally(0)
+    tally = await shards.status(0)
     assert (tally.accepted_len, tally.accepted_pending, tally.dead_len) == (1, 1, 1)
 
 
@@ -409,7 +416,7 @@ async def test_an_entry_of_a_later_release_is_told_as_such_and_one_with_more_fie
     newer, known = await next_accepted(shards, holder)
     assert isinstance(newer, Unreadable)
     assert newer.newer
-    assert isinstance(known, Entry)
+    assert isinstance(known, ChatEntry)
 
 
 async def test_an_entry_that_a_person_deleted_is_let_go(shards: Shards, redis: Redis) -> None:
@@ -420,7 +427,7 @@ async def test_an_entry_that_a_person_deleted_is_let_go(shards: Shards, redis: R
     (gone,) = await next_accepted(shards, holder, after="0")
     assert isinstance(gone, Unreadable)
     assert await shards.move_to_dead(0, holder, gone, gone.why, 1, from_accepted=True) == 0
-    tally = await shards.tally(0)
+    tally = await shards.status(0)
     assert (tally.accepted_pending, tally.dead_len) == (0, 0)
 
 
@@ -435,14 +442,14 @@ async def test_a_dead_letter_says_why_and_its_sender_may_try_anew(shards: Shards
     assert letter[b"deadMs"].isdigit()
     assert await shards.claim(SENDER, "m-1") == {}
     assert await shards.unsaved(SENDER) == 0
-    assert await shards.accept(message(2, client_msg_id="m-1"), "other", SHARE) == (Accepted.OK, 1)
+    assert await shards.accept(message(2, client_msg_id="m-1"), "other", SHARE) == (AcceptReply.OK, 1)
 
 
 # -- what can be seen
 
 
 async def test_a_shard_nobody_has_used_has_an_empty_tally(shards: Shards) -> None:
-    assert await shards.tally(0) == Tally()
+    assert await shards.status(0) == ShardStatus()
     assert not await shards.newest_to_save(0)
 
 
@@ -451,11 +458,11 @@ async def test_the_tally_counts_both_streams_what_is_pending_and_what_is_dead(sh
     await accept(shards, 1, 2, 3, 4, 5)
     one, two, three, _ = await next_accepted(shards, holder, count=4)
     assert await shards.move_to_dead(0, holder, one, "why", 5, from_accepted=True) == 0
-    assert await shards.moved(0, holder, [(two.entry, ""), (three.entry, "")])
+    assert await shards.move_to_save(0, holder, [(two.entry, ""), (three.entry, "")])
     (saved,) = await next_to_save(shards, holder, count=1)
-    assert await shards.saved(0, holder, [SavedEntry(saved, saved.id)]) == []
+    assert await shards.finish_saved(0, holder, [SavedEntry(saved, saved.id)]) == []
     await accept(shards, 6)
-    assert await shards.tally(0) == Tally(
+    assert await shards.status(0) == ShardStatus(
         backlog=4, accepted=6, saved=1, dead=1, fence=1, holder=holder, accepted_len=3, accepted_pending=1,
         to_save_len=1, to_save_pending=0, dead_len=1,
     )  # fmt: skip
@@ -464,7 +471,7 @@ async def test_the_tally_counts_both_streams_what_is_pending_and_what_is_dead(sh
 async def test_unknown_counters_of_a_later_release_are_ignored(shards: Shards, redis: Redis, keys: Keys) -> None:
     await accept(shards, 1)
     await redis.call("HSET", keys.shard(shards._tags[0]), "colour", "red")
-    assert (await shards.tally(0)).accepted == 1
+    assert (await shards.status(0)).accepted == 1
 
 
 async def test_all_instances_read_as_one_consumer(shards: Shards, redis: Redis) -> None:

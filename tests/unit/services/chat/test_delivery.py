@@ -13,7 +13,7 @@ from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.store.chat.users import Users
 from dragoman.store.errors import RedisAway
-from dragoman.store.inbox import Inboxes, Push
+from dragoman.store.inbox import Inboxes, PushReply
 
 RESEND = "resend"
 OWNERS = {1: "i0|1", 2: "i1|5", 3: "i1|6"}
@@ -39,19 +39,19 @@ class Table:
 
 class Boxes:
     def __init__(self) -> None:
-        self.answer: Push | None = Push.OK
+        self.answer: PushReply | None = PushReply.OK
         self.got: list[InboxMessage] = []
         self.busy = False  # nobody works what they hold
-        self.stuck: asyncio.Future[Push] | None = None  # what a word that somebody is behind will be answered
+        self.stuck: asyncio.Future[PushReply] | None = None  # what a word that somebody is behind will be answered
         self.asked = asyncio.Event()
 
-    async def put(self, instance: str, kind: str, data: bytes) -> tuple[Push, str]:
+    async def put(self, instance: str, kind: str, data: bytes) -> tuple[PushReply, str]:
         if self.stuck is not None and kind == "chat_resend":
             self.asked.set()
             return await self.stuck, "1-1"
         if self.answer is None:
             raise RedisAway("away")
-        if self.answer is Push.OK:
+        if self.answer is PushReply.OK:
             self.got.append(decode_inbox(data))
         return self.answer, "1-1"
 
@@ -82,9 +82,9 @@ class Env:
 
 async def test_receiver_gets_a_resend_before_the_next_push_after_its_inbox_was_full() -> None:
     env = Env()
-    env.boxes.answer = Push.FULL
+    env.boxes.answer = PushReply.FULL
     assert await env.push(10) == {10}
-    env.boxes.answer = Push.OK
+    env.boxes.answer = PushReply.OK
     assert await env.push(11) == set()
     assert env.arrived == [[2], [11]]
 
@@ -94,7 +94,7 @@ async def test_receiver_gets_a_resend_before_the_next_push_after_redis_was_lost(
     env.boxes.answer = None
     assert await env.push(10) == {10}
     assert await env.push(11) == {11}
-    env.boxes.answer = Push.OK
+    env.boxes.answer = PushReply.OK
     assert await env.push(12) == set()
     assert env.arrived == [[2], [12]]
 
@@ -160,19 +160,19 @@ async def test_resend_has_not_begun_while_the_inbox_has_no_room_for_the_request(
     env = Env()
     env.table.away = True
     await env.push(10)
-    env.table.away, env.boxes.answer = False, Push.FULL
+    env.table.away, env.boxes.answer = False, PushReply.FULL
     for _ in range(2):
         with pytest.raises(ResendNotBegun):
             await env.delivery.resend_first([2])
-    env.boxes.answer = Push.OK
+    env.boxes.answer = PushReply.OK
     await env.delivery.resend_first([2])
     assert env.arrived == [[2]]
 
 
 async def request_under_way(env: Env) -> "asyncio.Task[set[int]]":
-    env.boxes.answer = Push.FULL
+    env.boxes.answer = PushReply.FULL
     await env.push(10)
-    env.boxes.answer, env.boxes.stuck = Push.OK, asyncio.get_running_loop().create_future()
+    env.boxes.answer, env.boxes.stuck = PushReply.OK, asyncio.get_running_loop().create_future()
     pushing = asyncio.create_task(env.push(11))
     await env.boxes.asked.wait()
     return pushing
@@ -197,7 +197,7 @@ async def test_pushes_wait_while_a_resend_request_is_under_way() -> None:
     for _ in range(10):  # as far as it comes by itself
         await asyncio.sleep(0)
     assert env.boxes.stuck is not None
-    env.boxes.stuck.set_result(Push.FULL)
+    env.boxes.stuck.set_result(PushReply.FULL)
     env.boxes.stuck = None
     assert (await first, await second) == ({11}, set())
     assert env.arrived == [[2], [12]]
@@ -205,9 +205,9 @@ async def test_pushes_wait_while_a_resend_request_is_under_way() -> None:
 
 async def test_no_resend_is_pending_after_a_push_to_an_inbox_that_is_gone() -> None:
     env = Env()
-    env.boxes.answer = Push.GONE
+    env.boxes.answer = PushReply.GONE
     assert await env.push(10) == {10}
-    env.boxes.answer = Push.OK
+    env.boxes.answer = PushReply.OK
     assert await env.push(11) == set()
     assert env.arrived == [[11]]
 
@@ -272,7 +272,7 @@ async def test_error_for_a_remote_sender_is_marked_to_be_kept() -> None:
 
 async def test_error_that_cannot_be_sent_is_kept_for_the_next_auth() -> None:
     env = Env()
-    env.boxes.answer = Push.GONE
+    env.boxes.answer = PushReply.GONE
     await env.delivery.notify(
         [SenderNotice(2, b"bad", 1, keep=True), SenderNotice(3, b"good", 1), SenderNotice(4, b"worse", 1, keep=True)]
     )
@@ -293,12 +293,12 @@ async def test_notice_is_sent_when_redis_can_locate_its_sender_again() -> None:
     assert [(one.user, one.ended) for one in message.notices] == [(2, 1)]
 
 
-@pytest.mark.parametrize("answer", [Push.FULL, None])
-async def test_notice_is_sent_again_after_the_inbox_did_not_take_it(answer: Push | None) -> None:
+@pytest.mark.parametrize("answer", [PushReply.FULL, None])
+async def test_notice_is_sent_again_after_the_inbox_did_not_take_it(answer: PushReply | None) -> None:
     env = Env()
     env.boxes.answer = answer
     await env.delivery.notify([SenderNotice(2, b"{}", 1)])
-    env.boxes.answer = Push.OK
+    env.boxes.answer = PushReply.OK
     await env.delivery.run_once()
     await env.delivery.run_once()
     assert [type(message) for message in env.boxes.got] == [ChatNotices]

@@ -26,7 +26,7 @@ from dragoman.services.chat.perf import Perf
 from dragoman.services.chat.tokens import Access
 from dragoman.services.loops import ReadFirstTimeout, Tasks
 from dragoman.services.metrics import Metrics
-from dragoman.store.chat.shards import Accepted
+from dragoman.store.chat.entries import AcceptReply
 from dragoman.store.errors import RedisAway, Refused
 
 TIMEOUT_S = 0.02
@@ -45,7 +45,7 @@ class Store:
         self.bad = False
         self.away = False
         self.refuses = ""  # with these words
-        self.answer = Accepted.OK
+        self.answer = AcceptReply.OK
         self.saved: list[str] = []
         self.accepted: list[str] = []
         self.on_save: Callable[[], None] | None = None
@@ -59,7 +59,7 @@ class Store:
             raise RedisAway("away")
         return 0
 
-    async def accept(self, entry: Any, *_: object) -> tuple[Accepted, int]:
+    async def accept(self, entry: Any, *_: object) -> tuple[AcceptReply, int]:
         self.accepted.append(entry.client_msg_id)
         self.on_accept()
         time.sleep(self.stands_still_s)  # noqa: ASYNC251 - as a process that is stopped would
@@ -71,7 +71,7 @@ class Store:
             raise Refused(self.refuses)
         return self.answer, 1
 
-    def rise(self, user: int, id: int) -> asyncio.Future[None]:
+    def raise_last_id(self, user: int, id: int) -> asyncio.Future[None]:
         self.risen.append(id)
         return self.remember()
 
@@ -236,7 +236,7 @@ async def test_saved_that_arrives_before_the_answer_of_redis_is_sent_after_accep
 
 async def test_frames_of_a_message_have_rising_ts_although_the_clock_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     store, clock = Store(), iter([50, 40, 30])
-    store.answer = Accepted.SAVED
+    store.answer = AcceptReply.SAVED
     sender, _, heard = sending(store)
     monkeypatch.setattr(local_users, "now_ms", lambda: next(clock))
     await sender.handle(message("m1"), time.monotonic())
@@ -307,7 +307,7 @@ async def test_without_redis_nothing_is_saved_past_a_message_that_another_instan
     store = Store()
     sender, _, heard = sending(store)
     sender._user.unsaved.counted(0, 0)
-    store.answer = Accepted.DUPLICATE
+    store.answer = AcceptReply.DUPLICATE
     await sender.handle(message("m1"), time.monotonic())
     assert b'"accepted"' in heard[-1]
     store.away = True

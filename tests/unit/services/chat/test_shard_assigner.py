@@ -39,7 +39,7 @@ class Redis:
         if shard in self.away or what in self.failing:
             raise RedisAway("away")
 
-    async def take(self, shard: int, instance: str, fence: int, ttl_ms: int) -> int:
+    async def take_lease(self, shard: int, instance: str, fence: int, ttl_ms: int) -> int:
         self._ask(shard)
         if shard in self.leases:
             return 0
@@ -47,11 +47,11 @@ class Redis:
         self.leases[shard] = f"{instance}|{self.fence}"
         return self.fence
 
-    async def keep(self, shard: int, holder: str, ttl_ms: int) -> bool:
+    async def renew_lease(self, shard: int, holder: str, ttl_ms: int) -> bool:
         self._ask(shard)
         return self.leases.get(shard) == holder
 
-    async def release(self, shard: int, holder: str) -> None:
+    async def release_lease(self, shard: int, holder: str) -> None:
         self._ask(shard)
         if self.leases.get(shard) == holder:
             del self.leases[shard]

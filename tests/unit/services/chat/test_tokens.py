@@ -28,9 +28,9 @@ from dragoman.services.chat.shard_lease import ShardLease
 from dragoman.services.chat.tokens import Access, BadToken, Tokens
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
-from dragoman.store.chat.shards import Entry, SavedEntry
+from dragoman.store.chat.entries import ChatEntry, SavedEntry
 from dragoman.store.errors import RedisAway
-from dragoman.store.inbox import Push
+from dragoman.store.inbox import PushReply
 
 NOW = 1_700_000_000.5
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
@@ -313,9 +313,9 @@ class World:
             raise RedisAway("away")
         return [f"i1|{user}" for user in users]
 
-    async def put(self, instance: str, kind: str, data: bytes) -> tuple[Push, str]:
+    async def put(self, instance: str, kind: str, data: bytes) -> tuple[PushReply, str]:
         self.handed.append(decode_inbox(data))
-        return Push.OK, "1-1"
+        return PushReply.OK, "1-1"
 
     async def get(self, instance: str, id: str) -> None:
         return None
@@ -331,11 +331,13 @@ class World:
     async def keep_notice(self, user: int, frame: bytes) -> None:
         pass
 
-    async def saved(self, shard: int, holder: str, rows: Sequence[SavedEntry]) -> list[SavedEntry]:
+    async def finish_saved(self, shard: int, holder: str, rows: Sequence[SavedEntry]) -> list[SavedEntry]:
         return []
 
     async def work(self, *ids: int) -> None:
-        entries = [Entry("1-1", id, f"m{id}", SENDER, RECEIVER, "TEXT", "hi", 1, 1, "i0", "save_first") for id in ids]
+        entries = [
+            ChatEntry("1-1", id, f"m{id}", SENDER, RECEIVER, "TEXT", "hi", 1, 1, "i0", "save_first") for id in ids
+        ]
         await self.stage.handle(ShardLease(0, "i0", 1, inf), list(entries))
 
 

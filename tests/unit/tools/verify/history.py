@@ -11,7 +11,7 @@ from random import Random
 
 from dragoman.archive import Status, Stored
 from dragoman.store import inbox
-from dragoman.store.chat import shards
+from dragoman.store.chat import entries
 from dragoman.tools.verify import pieces
 from dragoman.tools.verify.chat_ledger import ChatLedger
 from dragoman.tools.verify.check import Tolerated, Verdict, judge
@@ -69,8 +69,8 @@ def flawless_history(seed: int = 1, sessions: int = 3, turns: int = 6, messages:
     rows = _chat(history.chat, messages, rng)
     history.facts = Facts(
         rows=rows,
-        shards=[shards.Tally(accepted=len(rows), saved=len(rows)), shards.Tally()],
-        inboxes={"a": inbox.Tally(added=7, done=7), "b": inbox.Tally(added=3, done=2, dead=1)},
+        shards=[entries.ShardStatus(accepted=len(rows), saved=len(rows)), entries.ShardStatus()],
+        inboxes={"a": inbox.InboxCounts(added=7, done=7), "b": inbox.InboxCounts(added=3, done=2, dead=1)},
         jobs=jobs,
         sessions=facts,
     )

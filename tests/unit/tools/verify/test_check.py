@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.store import inbox
-from dragoman.store.chat import shards
+from dragoman.store.chat import entries
 from dragoman.tools.verify.chat_ledger import Arrival, Name
 from dragoman.tools.verify.check import Disturbance, Rules, Tolerated
 from dragoman.tools.verify.facts import JobFact, SessionFact
@@ -208,19 +208,19 @@ def a_turn_left_its_key(history: History) -> None:
 
 
 def an_inbox_does_not_add_up(history: History) -> None:
-    with_facts(history, inboxes={**history.facts.inboxes, "a": inbox.Tally(added=7, done=6)})
+    with_facts(history, inboxes={**history.facts.inboxes, "a": inbox.InboxCounts(added=7, done=6)})
 
 
 def an_inbox_is_not_empty(history: History) -> None:
-    with_facts(history, inboxes={**history.facts.inboxes, "a": inbox.Tally(added=7, done=6, waiting=1)})
+    with_facts(history, inboxes={**history.facts.inboxes, "a": inbox.InboxCounts(added=7, done=6, waiting=1)})
 
 
 def a_shard_does_not_add_up(history: History) -> None:
-    with_facts(history, shards=[shards.Tally(accepted=5, saved=4)])
+    with_facts(history, shards=[entries.ShardStatus(accepted=5, saved=4)])
 
 
 def a_shard_is_not_empty(history: History) -> None:
-    with_facts(history, shards=[shards.Tally(accepted=5, saved=4, backlog=1, accepted_len=1)])
+    with_facts(history, shards=[entries.ShardStatus(accepted=5, saved=4, backlog=1, accepted_len=1)])
 
 
 def messages_are_counted_that_are_not_there(history: History) -> None:
@@ -374,8 +374,8 @@ def test_an_account_that_was_off_before_is_not_told_again() -> None:
     history = flawless_history()
     an_inbox_does_not_add_up(history)
     assert history.verdict(before=history.facts).ok
-    with_facts(history, inboxes={**history.facts.inboxes, "a": inbox.Tally(added=17, done=14)})
-    assert not history.verdict(before=replace(history.facts, inboxes={"a": inbox.Tally(added=7, done=6)})).ok
+    with_facts(history, inboxes={**history.facts.inboxes, "a": inbox.InboxCounts(added=17, done=14)})
+    assert not history.verdict(before=replace(history.facts, inboxes={"a": inbox.InboxCounts(added=7, done=6)})).ok
 
 
 def test_a_turn_may_leave_a_node_that_is_gone() -> None:

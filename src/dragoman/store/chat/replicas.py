@@ -1,12 +1,11 @@
-"""Waiting until replicas have what was accepted: one WAIT for all that was accepted meanwhile.
+"""Waits until replicas have what was accepted: one WAIT for all messages accepted since the last one.
 
-WAIT holds up its connection, so accepting has one of its own as soon as replicas count.
+WAIT blocks its connection, so with `chat.two_phase.wait_replicas` messages are accepted on a separate connection.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from dragoman.services.loops import unawaited
 from dragoman.store.errors import RedisAway
 from dragoman.store.redis import Redis
 
@@ -19,7 +18,7 @@ class Replicas:
         self._joined: dict[str, asyncio.Future[None]] = {}
 
     async def redis(self) -> Redis:
-        """The connection on which accepts and WAITs follow each other; who gives up waiting does not end the try."""
+        """The connection for accepts and WAITs. A caller that is cancelled does not cancel the connecting."""
         if self._redis is None:
             if self._connecting is None:
                 self._connecting = asyncio.ensure_future(self._connect())
@@ -36,13 +35,13 @@ class Replicas:
         if not done.cancelled() and done.exception() is None:
             self._redis = done.result()
 
-    async def have_it(self, key: str, replicas: int) -> None:
-        """Returns when so many replicas have what was written at `key`; RedisAway when they do not in time."""
+    async def wait(self, key: str, replicas: int) -> None:
+        """Until so many replicas have what was written at `key`; raises RedisAway after the time-out."""
         joined = self._joined.get(key)
         if joined is None:
             loop = asyncio.get_running_loop()
             joined = self._joined[key] = loop.create_future()
-            unawaited(joined)
+            joined.add_done_callback(lambda done: done.cancelled() or done.exception())  # also if nothing awaits it
             loop.call_soon(self._ask, key, replicas)
         await asyncio.shield(joined)
 
@@ -53,7 +52,7 @@ class Replicas:
 
         def answered(reply: "asyncio.Future[list[int]]") -> None:
             if reply.cancelled() or (error := reply.exception()) is not None:
-                joined.set_exception(error if not reply.cancelled() and error else RedisAway("the wait was given up"))
+                joined.set_exception(error if not reply.cancelled() and error else RedisAway("the wait was cancelled"))
             elif (having := min(map(int, reply.result()))) < replicas:
                 joined.set_exception(RedisAway(f"{having} of {replicas} replicas have it"))
             else:
