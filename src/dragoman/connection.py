@@ -4,19 +4,20 @@
 
 A `ClientWebSocket` is one connection and is never reopened. A `Connector` opens one after another: it rotates through
 the addresses, waits longer after each failure, and gives up when no server answers for too long or a server says that
-coming back is pointless. What is sent, and what is sent again after a reconnect, is the caller's business.
+reconnecting is pointless. The caller decides what to send, and what to resend after a reconnect.
 """
 
 import asyncio
 import os
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import cycle
 from logging import Logger
 from random import Random
 from ssl import SSLContext
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from picows import (
     WSCloseCode,
@@ -40,6 +41,41 @@ _REFUSED_STATUS = {401: "UNAUTHORIZED", 403: "FORBIDDEN"}
 
 OnMessage = Callable[[bytes], None]
 OnPong = Callable[[int], None]
+T = TypeVar("T")
+
+
+class ReceiveQueue(Generic[T]):
+    """Items between the callback of a socket, which cannot wait, and a reader. Each item is read once."""
+
+    def __init__(self) -> None:
+        self._items: deque[T] = deque()
+        self._changed = asyncio.Event()
+        self._ended = False
+        self._error: Exception | None = None
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def _add(self, item: T) -> None:
+        self._items.append(item)
+        self._changed.set()
+
+    def end(self, error: Exception | None = None) -> None:
+        """No more items follow. Readers get those that wait, then `error` is raised if there is one."""
+        if not self._ended:
+            self._ended, self._error = True, error
+        self._changed.set()
+
+    async def get(self) -> T | None:
+        """The next item; None at the end."""
+        while not self._items:
+            if self._ended:
+                if self._error is not None:
+                    raise self._error
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+        return self._items.popleft()
 
 
 class ServerUnreachable(Exception):
@@ -47,7 +83,7 @@ class ServerUnreachable(Exception):
 
 
 class ConnectionRefused(Exception):
-    """The server refused the connection for good: coming back does not help.
+    """The server refused the connection for good: reconnecting does not help.
 
     `code` is an HTTP status or a WebSocket close code, `name` its name in the protocol, `reason` the server's words.
     """

@@ -173,7 +173,7 @@ def test_a_second_server_is_told_that_the_data_directory_is_in_use(server: Drago
         assert second.exit_code() == 1
         [sentence] = second.err.splitlines()
     assert sentence.startswith(f"dragoman: The data directory {data} is in use by another server (pid ")
-    assert sentence.endswith("stop that one, or choose another in embedded.data_dir.")
+    assert sentence.endswith("stop that one, or set another embedded.data_dir.")
 
 
 def test_a_second_server_is_told_that_the_port_is_taken(server: Dragoman, tmp_path: Path) -> None:
@@ -181,8 +181,8 @@ def test_a_second_server_is_told_that_the_port_is_taken(server: Dragoman, tmp_pa
     code, out, err = answer(tmp_path, "serve", "--port", port)
     assert (code, out) == (1, "")
     assert err == (
-        f"dragoman: Port {port} on 127.0.0.1 is taken by another program: "
-        "stop that one, or choose another in server.port.\n"
+        f"dragoman: Port {port} on 127.0.0.1 is taken by another program. "
+        "Stop that program, or set another server.port.\n"
     )
 
 

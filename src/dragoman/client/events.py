@@ -3,10 +3,9 @@
 `index` is the number of the utterance in its session, from 0.
 """
 
-import asyncio
-from collections import deque
 from dataclasses import dataclass
 
+from dragoman.connection import ReceiveQueue
 from dragoman.protocol import audio
 from dragoman.protocol.codes import ErrorCode
 from dragoman.protocol.session import TranslationResult
@@ -151,51 +150,27 @@ class Renewed:
 Event = Partial | Result | Failed | Ended | Rejected | Progress | Throttled | Detected | Resumed | Renewed
 
 
-class EventQueue:
-    """Events between the socket, which cannot wait, and the reader. Each event is read once.
+class EventQueue(ReceiveQueue[Event]):
+    """Events that wait for the reader.
 
     When more than `max_unread` events wait, the oldest Partial or Progress is dropped. Other events are never dropped.
     """
 
     def __init__(self, max_unread: int = 4096) -> None:
+        super().__init__()
         self._max_unread = max_unread
-        self._events: deque[Event] = deque()
-        self._changed = asyncio.Event()
-        self._ended = False
-        self._error: BaseException | None = None
-
-    def __len__(self) -> int:
-        return len(self._events)
 
     def put(self, event: Event) -> None:
         if self._ended:
             return
-        self._events.append(event)
-        if len(self._events) > self._max_unread:
+        self._add(event)
+        if len(self._items) > self._max_unread:
             self._drop_one()
-        self._changed.set()
-
-    def end(self, error: BaseException | None = None) -> None:
-        """No more events follow. Readers get those that wait, then `error` is raised if there is one."""
-        if not self._ended:
-            self._ended, self._error = True, error
-        self._changed.set()
-
-    async def get(self) -> Event | None:
-        """The next event; None at the end."""
-        while not self._events:
-            if self._ended:
-                if self._error is not None:
-                    raise self._error
-                return None
-            self._changed.clear()
-            await self._changed.wait()
-        return self._events.popleft()
 
     def _drop_one(self) -> None:
-        for at, event in enumerate(self._events):
+        for at, event in enumerate(self._items):
             if isinstance(event, Partial | Progress):
-                del self._events[at]
+                del self._items[at]
                 return
 
 

@@ -1,5 +1,5 @@
-"""The private Redis of an instance that was given none.
+"""The private Redis of a server for which no Redis is configured.
 
-`binary` finds a server, `datadir` keeps its directory for one server alone, `engine` runs one,
-`parent_watch` ends every process started here when the process that started it ends. Knows nothing of Dragoman.
+`binary` finds a server program, `datadir` locks its data directory, `engine` runs it, `wire` sends it commands, and
+`parent_watch` ends a child process when its parent ends. The package knows nothing of Dragoman.
 """

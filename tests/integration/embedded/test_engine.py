@@ -110,7 +110,7 @@ def test_a_directory_in_use_refuses_a_second_server_and_names_the_first(
     server_binary: ServerBinary, tmp_path: Path
 ) -> None:
     with RedisServer(server_binary, tmp_path / "data") as first:
-        second = RedisServer(server_binary, tmp_path / "data", lock_patience_s=0.05)
+        second = RedisServer(server_binary, tmp_path / "data", lock_timeout_s=0.05)
         with pytest.raises(EngineError, match=rf"in use by another server \(pid {first.pid}\)"):
             second.start()
         second.stop()
@@ -124,7 +124,7 @@ def test_the_directory_stays_taken_while_a_server_outlives_its_killed_parent(
     os.kill(orphan, signal.SIGSTOP)
     parent.kill()
     parent.wait()
-    heir = RedisServer(server_binary, tmp_path / "data", lock_patience_s=0.05)
+    heir = RedisServer(server_binary, tmp_path / "data", lock_timeout_s=0.05)
     with pytest.raises(EngineError, match=rf"pid {orphan}"):
         heir.start()
     os.kill(orphan, signal.SIGCONT)
@@ -196,7 +196,7 @@ def test_a_record_without_data_binds_nobody(server_binary: ServerBinary, tmp_pat
 def test_a_directory_that_cannot_be_made_is_one_sentence(server_binary: ServerBinary, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for impossible in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/dragoman")):
-        with pytest.raises(EngineError, match=r"cannot be used .* choose another in embedded\.data_dir"):
+        with pytest.raises(EngineError, match=r"cannot be used .* set another embedded\.data_dir"):
             RedisServer(server_binary, impossible).start()
 
 
@@ -242,7 +242,7 @@ def test_a_server_that_never_answers_is_given_up(server_binary: ServerBinary, tm
     mute = tmp_path / "mute"
     mute.write_text("#!/bin/sh\nexec sleep 300\n")
     mute.chmod(0o755)
-    server = RedisServer(ServerBinary(mute, "redis", (7, 0, 0), "made up"), tmp_path / "data", start_patience_s=0.2)
+    server = RedisServer(ServerBinary(mute, "redis", (7, 0, 0), "made up"), tmp_path / "data", start_timeout_s=0.2)
     with pytest.raises(EngineError, match=r"did not answer within 0\.2 s"):
         server.start()
     assert not server.running
@@ -254,7 +254,7 @@ def test_loading_its_data_may_take_longer_than_the_patience(server_binary: Serve
         for number in range(400):
             connection.call("SET", f"key {number}", "x" * 100)
     slow = {"aof-use-rdb-preamble": "no", "key-load-delay": "2000", "loading-process-events-interval-bytes": "1024"}
-    with RedisServer(server_binary, tmp_path / "data", settings=slow, start_patience_s=0.3) as server:
+    with RedisServer(server_binary, tmp_path / "data", settings=slow, start_timeout_s=0.3) as server:
         assert server.call("DBSIZE") == 400
 
 

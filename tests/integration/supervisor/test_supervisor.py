@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dragoman.config import Config
-from dragoman.embedded.wire import Refused, wire
+from dragoman.embedded.wire import CommandFailed, wire
 from support.waiting import alive, wait_for
 
 Supervise = Callable[..., Any]
@@ -26,7 +26,7 @@ def answers(path: Path) -> bool:
     try:
         with wire(path) as connection:
             return bool(connection.call("PING") == "PONG")
-    except (OSError, Refused):
+    except (OSError, CommandFailed):
         return False
 
 
@@ -79,23 +79,23 @@ def test_a_worker_that_died_is_started_again_and_the_others_go_on(supervise: Sup
     assert supervisor.output.count("READY ") == 1
 
 
-def test_a_crash_loop_is_slowed_down_and_told(supervise: Supervise) -> None:
+def test_crash_loop_is_slowed_down_and_logged(supervise: Supervise) -> None:
     supervisor = supervise("ready-then-dies")
     supervisor.hello(1, 3)
 
-    def deaths() -> list[str]:
-        return [line for line in supervisor.output.splitlines() if "worker_died" in line]
+    def ends() -> list[str]:
+        return [line for line in supervisor.output.splitlines() if "worker_ended" in line]
 
-    wait_for(lambda: len(deaths()) >= 2, "two deaths in the log")
-    told = deaths()[:2]
-    for pause_s, line in zip(("0.0", "0.5"), told, strict=True):
+    wait_for(lambda: len(ends()) >= 2, "two ends in the log")
+    lines = ends()[:2]
+    for pause_s, line in zip(("0.0", "0.5"), lines, strict=True):
         assert f"again_in_s={pause_s}" in line
-    assert all("exit_code=7" in line for line in told)
+    assert all("exit_code=7" in line for line in lines)
     supervisor.send(signal.SIGTERM)
     assert supervisor.exit_code() == 0
 
 
-def test_a_redis_that_died_is_started_again_on_the_same_data(supervise: Supervise) -> None:
+def test_redis_is_restarted_on_the_same_data(supervise: Supervise) -> None:
     supervisor = supervise(embedded={"fsync": "always"})
     ready = supervisor.ready()
     with wire(redis_of(supervisor.folder)) as connection:
@@ -107,7 +107,7 @@ def test_a_redis_that_died_is_started_again_on_the_same_data(supervise: Supervis
         assert connection.call("GET", "kept") == "yes"
     assert alive(supervisor.hello(1, 1)["pid"])
     wait_for(lambda: supervisor.output.count("redis_ready") == 2, "the restart to be told")
-    assert "redis_died" in supervisor.output
+    assert "redis_ended" in supervisor.output
     assert str(supervisor.folder / "data" / "redis.log") in supervisor.output
 
 
@@ -212,13 +212,13 @@ def refused(supervisor: Any) -> str:
     return str(supervisor.output)
 
 
-def test_a_taken_port_is_one_sentence(supervise: Supervise) -> None:
+def test_port_in_use_is_reported_in_one_sentence(supervise: Supervise) -> None:
     with socket.create_server(("127.0.0.1", 0), reuse_port=True) as taken:
         port = taken.getsockname()[1]
         supervisor = supervise(server={"port": port})
         expected = (
-            f"dragoman: Port {port} on 127.0.0.1 is taken by another program: "
-            "stop that one, or choose another in server.port."
+            f"dragoman: Port {port} on 127.0.0.1 is taken by another program. "
+            "Stop that program, or set another server.port."
         )
         assert refused(supervisor).strip() == expected
     assert not (supervisor.folder / "data").exists()

@@ -293,7 +293,7 @@ def _parts(only: str) -> "tuple[Part, ...]":
 
 def _report(measure: "Callable[[OnStep], Report]", steps: int, json: Path | None) -> None:
     """Measure with a progress bar, show the tables, write the file; a failure is one sentence."""
-    from dragoman.embedded.errors import EngineError
+    from dragoman.embedded.engine import EngineError
     from dragoman.tools.processes import CannotRun
     from dragoman.tools.report import progress_bar
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.embedded.binary import ServerBinary, find_server
-from dragoman.embedded.errors import EngineError
+from dragoman.embedded.engine import EngineError
 from dragoman.tools.processes import CannotRun
 from dragoman.tools.report import machine
 from dragoman.tools.verify import results
