@@ -67,10 +67,9 @@ from dragoman.services.speech.node_health import NodeHealth
 from dragoman.services.speech.orphans import Orphans
 from dragoman.services.speech.placer import Placer, PlacerSettings
 from dragoman.services.speech.remote_listener import SessionResults
-from dragoman.services.speech.remote_results import RemoteResults
 from dragoman.services.speech.resumption import Resumption
 from dragoman.services.speech.session import SessionSettings
-from dragoman.services.speech.sessions import Sessions, SessionsSettings
+from dragoman.services.speech.sessions import Sessions
 from dragoman.services.upkeep.presence import InstancePresence
 from dragoman.services.upkeep.renewal import Renewer, Sweeper
 from dragoman.services.upkeep.takeover import Takeover
@@ -174,18 +173,13 @@ class Services:
 
     def _build_sessions(self, config: Config) -> None:
         stores, speech = self.stores, config.speech
-        settings = SessionsSettings(
-            _session_settings(config), speech.binary_frames, speech.resume_grace_s, speech.detached_session_s,
-            speech.placement_wait_ms / 1000, _session_limits(config),
-        )  # fmt: skip
         self.sessions = Sessions(
             self.name, stores.owners, stores.turns, stores.sessions, self.dispatcher, self.router, self.results,
-            self.metrics, self.tasks, settings, guard=self.presence.guard,
+            self.metrics, self.tasks, _session_settings(config), guard=self.presence.guard,
         )  # fmt: skip
-        self.remote_results = RemoteResults(self.sessions, stores.sessions, self.results, self.metrics, self.tasks)
         self.resumption = Resumption(
-            self.sessions, self.remote_results, stores.sessions, stores.jobs, stores.turns, stores.instances,
-            self.router, self.tasks, job_timeout_ms=speech.job_timeout_ms,
+            self.sessions, self.results, stores.sessions, stores.jobs, stores.turns, stores.instances,
+            self.router, self.metrics, self.tasks, job_timeout_ms=speech.job_timeout_ms,
         )  # fmt: skip
 
     def _build_upkeep(self, config: Config) -> None:
@@ -214,8 +208,8 @@ class Services:
         self.history = History(self.name, self.metrics, stores.samples, stores.instances)
         self.listings = Listings(stores.instances, stores.jobs, stores.sessions, stores.owners, stores.turns)
         self.report = Report(
-            self.name, stores.instances, stores.inboxes, self.letters, self.view, stores.nodes, stores.reservations,
-            config.speech.default_slots,
+            self.name, stores.instances, stores.inboxes, self.letters, self.view.fleet, stores.nodes,
+            stores.reservations, stores.storm, config.speech.default_slots,
         )  # fmt: skip
 
     # -- messages from other instances -------------------------------------------------------------
@@ -229,8 +223,8 @@ class Services:
         register(CancelJob, self.local_nodes.cancel, rehome=router.rehome_cancel)
         register(Evict, self.local_nodes.evict, rehome=drop)
         register(DrainNode, self.local_nodes.drain, rehome=drop)
-        register(JobEnded, self.remote_results.job_ended, rehome=router.rehome_to_session)
-        register(JobMoved, self.remote_results.job_moved, rehome=router.rehome_to_session)
+        register(JobEnded, self.resumption.job_ended, rehome=router.rehome_to_session)
+        register(JobMoved, self.resumption.job_moved, rehome=router.rehome_to_session)
         register(ForwardedUtterance, self.sessions.on_forwarded_utterance, rehome=router.rehome_to_session)
         register(SessionMoved, self.sessions.session_moved, rehome=drop)
         register(ToSocket, self.sessions.forwarder.reply, rehome=drop)
@@ -265,7 +259,7 @@ class Services:
             "orphans": every(slots_s, self.orphans.run_once, name="orphans"),
             "renewer": every(owner_s, self.renewer.run_once, name="renewer"),
             "session-renewal": every(owner_s, self.sessions.renew_all, name="session-renewal"),
-            "parked-results": every(owner_s, self.remote_results.collect_all, name="parked-results"),
+            "parked-results": every(owner_s, self.resumption.collect_all, name="parked-results"),
             "grace": every(GRACE_INTERVAL_S, self.resumption.end_overdue, name="grace"),
             "reservations": every(slots_s, self.dispatcher.renew, name="reservations"),
             "fleet-view": every(refresh_s, self.view.run_once, name="fleet-view"),
@@ -300,7 +294,8 @@ def _session_settings(config: Config) -> SessionSettings:
     segmenter = SegmenterSettings(**{name: getattr(speech, name) for name in names})
     return SessionSettings(
         segmenter, speech.release.ack_timeout_ms, speech.release.span, speech.reorder_ms, speech.close_wait_ms,
-        config.limits.open_jobs_per_session,
+        config.limits.open_jobs_per_session, speech.binary_frames, speech.resume_grace_s, speech.detached_session_s,
+        speech.placement_wait_ms / 1000, _session_limits(config),
     )  # fmt: skip
 
 

@@ -166,3 +166,9 @@ async def answers(*futures: "asyncio.Future[Any]") -> list[Any]:
 def unawaited(future: "asyncio.Future[Any]") -> None:
     """A reply that nothing waits for: if it is lost, a TTL, a renewal or a takeover repairs the effect."""
     future.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+
+def resolve(future: "asyncio.Future[None]") -> None:
+    """Wake what waits for it; for timers."""
+    if not future.done():
+        future.set_result(None)

@@ -5,14 +5,13 @@ from typing import Any
 
 import msgspec
 
-from dragoman.domain.fleet import Node
+from dragoman.domain.fleet import Fleet, Node
 from dragoman.services.dead_letters import DeadLetters
-from dragoman.services.speech.fleet_view import FleetView
 from dragoman.store.inbox import Inboxes
 from dragoman.store.instances import Instances
 from dragoman.store.nodes import Nodes
 from dragoman.store.reservations import Reservations
-from dragoman.store.storm import CoolDowns
+from dragoman.store.storm import Storm
 
 MAX_NODES = 1000
 MAX_GONE = 20
@@ -25,13 +24,15 @@ class Report:
         instances: Instances,
         inboxes: Inboxes,
         letters: DeadLetters,
-        view: FleetView,
+        fleet: Fleet,
         nodes: Nodes,
         reservations: Reservations,
+        storm: Storm,
         default_slots: int,
     ) -> None:
         self.instance, self._instances, self._inboxes, self._letters = instance, instances, inboxes, letters
-        self._view, self._nodes, self._reservations, self._default_slots = view, nodes, reservations, default_slots
+        self._fleet, self._nodes, self._reservations = fleet, nodes, reservations
+        self._storm, self._default_slots = storm, default_slots
 
     async def cluster(self) -> dict[str, Any]:
         """Instances with their durability and inboxes, nodes with their slots, dead letters."""
@@ -39,8 +40,8 @@ class Report:
             "reported_by": self.instance,
             "now_ms": await self._instances.now_ms(),
             "instances": await self._instance_rows(),
-            "nodes": await self._node_rows(self._fleet()[:MAX_NODES]),
-            "node_count": len(self._view.fleet),
+            "nodes": await self._node_rows(self._sorted_nodes()[:MAX_NODES]),
+            "node_count": len(self._fleet),
             "dead_letters": await self._letters.counts(),
         }
 
@@ -51,14 +52,14 @@ class Report:
             "now_ms": await self._instances.now_ms(),
             "instances": (present := await self._instance_rows()),
             "gone_instances": await self._gone_instances({row["instance"] for row in present}),
-            "node_count": len(self._view.fleet),
+            "node_count": len(self._fleet),
             "gone": await self._gone(),
             "dead_letters": await self._letters.counts(),
         }
 
     async def nodes(self, count: int, after: str = "", part: str = "") -> dict[str, Any]:
         """A page of the nodes whose id, instance or languages contain `part`; `next`: `after` of the next page."""
-        found = [node for node in self._fleet() if node.id > after and _has(node, part)]
+        found = [node for node in self._sorted_nodes() if node.id > after and _has(node, part)]
         return {
             "nodes": await self._node_rows(found[:count]),
             "next": found[count - 1].id if len(found) > count else "",
@@ -90,12 +91,12 @@ class Report:
         gone = await self._instances.gone()
         return [msgspec.to_builtins(one) for one in gone if one.instance not in present][:MAX_GONE]
 
-    def _fleet(self) -> list[Node]:
-        return sorted(self._view.fleet.nodes(), key=lambda node: node.id)
+    def _sorted_nodes(self) -> list[Node]:
+        return sorted(self._fleet.nodes(), key=lambda node: node.id)
 
     async def _node_rows(self, nodes: list[Node]) -> list[dict[str, Any]]:
         reserved = await self._reserved([node.id for node in nodes])
-        cooling = await asyncio.gather(*(self._cooling(node.id) for node in nodes))
+        cooling = await asyncio.gather(*(self._storm.cooling(node.id) for node in nodes))
         return [
             {
                 "node_id": node.id,
@@ -117,12 +118,9 @@ class Report:
 
     async def _gone(self) -> list[dict[str, Any]]:
         """Nodes that disconnected, the latest first. In Redis the connected ones come before them."""
-        fleet = self._view.fleet
+        fleet = self._fleet
         seen = await self._nodes.last_seen(len(fleet) + MAX_GONE)
         return [{"node_id": id, "last_ms": at_ms} for id, at_ms in seen if id not in fleet][:MAX_GONE]
-
-    async def _cooling(self, node: str) -> CoolDowns:
-        return await self._view.cool_downs(node)
 
     async def _reserved(self, nodes: list[str]) -> list[int]:
         """The reserved slots of each node, without expired reservations."""

@@ -44,7 +44,15 @@ class Site:
             "here",
             self.metrics.registry,
             Report(
-                "here", stores.instances, stores.inboxes, stores.letters, view, stores.nodes, stores.reservations, 4
+                "here",
+                stores.instances,
+                stores.inboxes,
+                stores.letters,
+                view.fleet,
+                stores.nodes,
+                stores.reservations,
+                stores.storm,
+                4,
             ),
             stores.letters,
             stores.jobs,

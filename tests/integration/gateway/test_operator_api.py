@@ -56,7 +56,15 @@ class Site:
         self.stores, metrics = stores, Metrics()
         self.view = FleetView(stores.nodes, stores.storm, metrics, presence_ttl_s=60)
         report = Report(
-            "here", stores.instances, stores.inboxes, stores.letters, self.view, stores.nodes, stores.reservations, 4
+            "here",
+            stores.instances,
+            stores.inboxes,
+            stores.letters,
+            self.view.fleet,
+            stores.nodes,
+            stores.reservations,
+            stores.storm,
+            4,
         )
         auditor = Auditor(stores.audit, "here")
         context = HttpContext(

@@ -18,7 +18,15 @@ def view(stores: Stores) -> FleetView:
 @pytest.fixture
 def report(stores: Stores, view: FleetView) -> Report:
     return Report(
-        "a", stores.instances, stores.inboxes, stores.letters, view, stores.nodes, stores.reservations, default_slots=4
+        "a",
+        stores.instances,
+        stores.inboxes,
+        stores.letters,
+        view.fleet,
+        stores.nodes,
+        stores.reservations,
+        stores.storm,
+        default_slots=4,
     )
 
 

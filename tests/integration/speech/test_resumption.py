@@ -253,7 +253,7 @@ async def test_a_job_driven_elsewhere_that_is_cancelled_is_told_failed(open_inst
     await client.resume(b)
     (one,) = client.at(b).remote_jobs.values()
     cancelled = JobEnded(client.session_id, 0, one.job_id, one.trace_id, Outcome.CANCELLED, "DUPLICATE_REQUEST")
-    await b.services.remote_results.job_ended(cancelled)
+    await b.services.resumption.job_ended(cancelled)
     (error,) = await wait_until(lambda: client.socket.of("error"), TIMEOUT_S)
     assert error["details"]["utterance_index"] == 0
 
@@ -330,7 +330,7 @@ async def test_result_parked_for_a_full_inbox_is_collected(open_instance: OpenIn
     node.answer(job)
     await wait_until(lambda: b.redis.call("LLEN", b.keys.session_parked(client.session_id)), TIMEOUT_S)
     inboxes.settings = limits
-    await b.services.remote_results.collect_all()
+    await b.services.resumption.collect_all()
     await client.hears(0)
 
 

@@ -29,7 +29,7 @@ from dragoman.protocol.codes import NodeFeature
 from dragoman.protocol.node import JobAck, JobCancel, JobResult, JobStarted, NodePartial
 from dragoman.protocol.peer import Assign as AssignMessage
 from dragoman.protocol.peer import CancelJob
-from dragoman.services.loops import Tasks
+from dragoman.services.loops import Tasks, resolve
 from dragoman.services.routing.router import NoRoom, Router
 from dragoman.services.speech import messages
 from dragoman.services.speech.fleet_view import FleetView
@@ -97,8 +97,8 @@ class Driver:
         elif isinstance(signal, signals.CancelRequested):
             run.cancel(signal.reason)
         self._queue.append(signal)
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+        if self._wake is not None:
+            resolve(self._wake)
 
     def unread(self) -> list[JobResult]:
         """What its node sent while the end of the job was being recorded."""
@@ -156,7 +156,7 @@ class Driver:
             deadline = self._run.deadline()
             timer = None
             if deadline is not None:
-                timer = loop.call_later(max(deadline - monotonic(), 0), _resolve, wake)
+                timer = loop.call_later(max(deadline - monotonic(), 0), resolve, wake)
             try:
                 await wake
             finally:
@@ -421,8 +421,3 @@ class NodeTransport:
             log.warning(
                 "job not cancelled at its node: its inbox is full", node=message.node_id, error=str(error), limited=True
             )
-
-
-def _resolve(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)

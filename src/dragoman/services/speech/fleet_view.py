@@ -25,6 +25,7 @@ from dragoman.protocol.peer import (
     SlotFreed,
     SwitchesChanged,
 )
+from dragoman.services.loops import resolve
 from dragoman.services.metrics import Metrics
 from dragoman.store.nodes import Nodes, Snapshot, parse_snapshot
 from dragoman.store.storm import CoolDowns, Storm
@@ -114,10 +115,6 @@ class FleetView:
         snapshot = self._snapshots.get(node_id)
         return snapshot.services.get(service_id, service_id) if snapshot is not None else service_id
 
-    async def cool_downs(self, node_id: str) -> CoolDowns:
-        """As Redis has them."""
-        return await self._storm.cooling(node_id)
-
     # -- refresh ---------------------------------------------------------------------------------
 
     async def run_once(self) -> None:
@@ -185,13 +182,8 @@ class FleetView:
         """Return at the next change, or after the timeout."""
         future = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
-        timer = asyncio.get_running_loop().call_later(max(timeout_s, 0), _resolve, future)
+        timer = asyncio.get_running_loop().call_later(max(timeout_s, 0), resolve, future)
         try:
             await future
         finally:
             timer.cancel()
-
-
-def _resolve(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)

@@ -3,8 +3,9 @@
     session_resume ─▶ one script: token, epoch + 1, owner ─▶ ack {resumed, next_index, audio_seq}
                    ─▶ the outbox after last_seq ─▶ parked results through the window
 
-Every open index gets one result or fails: the record of its job is read once, and the end of the job arrives by inbox
-or was parked. A session that is not resumed within its grace period is ended, and the keys of its turn are removed.
+Every open index gets one result or fails: the record of its job is read once. The instance that drives the job sends
+its end to the inbox of the session's owner (see `remote_listener`), or parks it while the session has no owner. A
+session that is not resumed within its grace period is ended, and the keys of its turn are removed.
 """
 
 import asyncio
@@ -23,19 +24,20 @@ from dragoman.domain.turn import Turn
 from dragoman.protocol.codec import encode
 from dragoman.protocol.codes import Close, ErrorCode
 from dragoman.protocol.errors import ProtocolError
-from dragoman.protocol.peer import SessionMoved
+from dragoman.protocol.peer import JobEnded, JobMoved, SessionMoved
 from dragoman.protocol.session import SessionInit, SessionResume
 from dragoman.services.loops import Tasks, retry
+from dragoman.services.metrics import Metrics
 from dragoman.services.routing.router import Router
 from dragoman.services.sockets import Socket
-from dragoman.services.speech.remote_listener import RemoteJob
-from dragoman.services.speech.remote_results import RemoteResults
+from dragoman.services.speech.remote_listener import RemoteJob, SessionResults, end_of, parked_message
 from dragoman.services.speech.session import Session, SessionState
 from dragoman.services.speech.sessions import Sessions
 from dragoman.store.errors import StoreError
 from dragoman.store.instances import Instances
 from dragoman.store.jobs import Jobs
 from dragoman.store.sessions import ResumableSessions, Resumed
+from dragoman.store.slices import in_slices
 from dragoman.store.turns import Turns
 
 log = structlog.get_logger(__name__)
@@ -63,18 +65,20 @@ class Resumption:
     def __init__(
         self,
         sessions: Sessions,
-        results: RemoteResults,
+        results: SessionResults,
         store: ResumableSessions,
         jobs: Jobs,
         turns: Turns,
         instances: Instances,
         router: Router,
+        metrics: Metrics,
         tasks: Tasks,
         *,
         job_timeout_ms: int,
     ) -> None:
         self._sessions, self._results, self._store, self._jobs = sessions, results, store, jobs
-        self._turns, self._instances, self._router, self._tasks = turns, instances, router, tasks
+        self._turns, self._instances, self._router = turns, instances, router
+        self._metrics, self._tasks = metrics, tasks
         self._job_timeout_s = job_timeout_ms / 1000
         self._resuming: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -167,7 +171,7 @@ class Resumption:
             return self._job_timeout_s if former_is_alive else 0.0
         if record["state"] in (State.FINISHED, State.RELEASED):
             # Its end is parked, in flight, or lost with its driver.
-            return self._sessions.settings.session.ack_timeout_ms / 1000
+            return self._sessions.settings.ack_timeout_ms / 1000
         return self._job_timeout_s
 
     async def _grant_grace(self, session_id: str, epoch: int) -> None:
@@ -214,11 +218,62 @@ class Resumption:
     async def _finish(self, session: Session, resumed: Resumed) -> None:
         await self._sessions.index(session)
         # After the session can be found by its owner key: from then on results arrive by inbox instead of being parked.
-        await self._results.collect(session)
+        await self.collect(session)
         session.set_timer()
         if resumed.former_owner not in ("", self._sessions.instance):
             await self._router.push(resumed.former_owner, SessionMoved(session.id, resumed.epoch))
         log.info("session resumed", session=session.id, epoch=resumed.epoch, former_owner=resumed.former_owner)
+
+    # -- ends of remote jobs ---------------------------------------------------------------------
+
+    async def job_ended(self, message: JobEnded) -> None:
+        """If the session is not local, or the local one is older than the job, the message is sent on or parked."""
+        session = self._sessions.find(message.session_id)
+        if session is not None and session.is_known(message.index):
+            self._deliver(session, message)
+            return
+        await self._results.redirect(message)
+        # A resume on this instance may have read the parked results before this one was added.
+        session = self._sessions.find(message.session_id)
+        if session is not None:
+            await self.collect(session)
+
+    def job_moved(self, message: JobMoved) -> None:
+        session = self._sessions.find(message.session_id)
+        if session is not None:
+            session.moved(message.index)
+
+    async def collect(self, session: Session) -> None:
+        """Pass the parked results of a session through its window. If Redis refuses, another instance owns it."""
+        outbox = session.outbox
+        if outbox is None or outbox.paused:  # the resume that paused it collects
+            return
+        epoch = outbox.epoch
+        parked = await self._store.parked(session.id, epoch)
+        if parked is not None:
+            for message in map(parked_message, parked):
+                if message is not None:
+                    self._deliver(session, message)
+            if parked:
+                self._tasks.spawn(self._unpark(session.id, epoch, parked, outbox.note({})), "unpark")
+        elif outbox.epoch == epoch and not outbox.paused:
+            self._sessions.moved_away(session)
+
+    async def collect_all(self) -> None:
+        """Results are also parked while the inbox of this instance is full."""
+        await in_slices((one for one in self._sessions.resumable_sessions() if one.remote_jobs), self.collect)
+
+    async def _unpark(self, session_id: str, epoch: int, parked: list[bytes], written: "asyncio.Future[bool]") -> None:
+        """After the outbox has written them: until then an instance that resumes the session must find them."""
+        if await written:
+            await self._store.unpark(session_id, epoch, parked)
+
+    def _deliver(self, session: Session, message: JobEnded) -> None:
+        about = session.remote_jobs.get(message.index)
+        if about is not None and about.job_id == message.job_id:
+            session.job_ended(about, end_of(message))
+        else:
+            self._metrics.dropped.labels("settled").inc()
 
     # -- expiry ----------------------------------------------------------------------------------
 

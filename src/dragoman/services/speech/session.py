@@ -10,7 +10,7 @@ instance may drive some of its jobs (remote jobs).
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, assert_never
 
@@ -18,7 +18,7 @@ import structlog
 
 from dragoman.domain.job import Outcome
 from dragoman.domain.job_signals import End
-from dragoman.domain.limits.sessions import Room, room_for_job
+from dragoman.domain.limits.sessions import Room, SessionLimits, room_for_job
 from dragoman.domain.placement import NoNode
 from dragoman.domain.release import Drop, ReleaseWindow, Settled
 from dragoman.domain.segmenter import Cut, Output, SegmenterSettings, TurnEnded, Withheld
@@ -65,6 +65,11 @@ class SessionSettings:
     reorder_ms: int = 300
     close_wait_ms: int = 5000
     open_jobs: int = 128
+    binary_frames: bool = False
+    resume_grace_s: float = 30.0
+    detached_session_s: float = 600.0
+    placement_wait_s: float = 2.0
+    limits: SessionLimits = field(default_factory=SessionLimits)
 
 
 @dataclass(frozen=True, slots=True)

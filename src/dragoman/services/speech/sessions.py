@@ -2,12 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 import structlog
 
-from dragoman.domain.limits.sessions import Holder, SessionGrant, SessionLimit, SessionLimits, SessionQuota
+from dragoman.domain.limits.sessions import Holder, SessionGrant, SessionLimit, SessionQuota
 from dragoman.protocol import ids
 from dragoman.protocol.codec import decode_client, encode
 from dragoman.protocol.codes import Close, ErrorCode, Platform
@@ -43,16 +42,6 @@ class InstanceFull(Exception):
     """The instance has as many sessions as it may have."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionsSettings:
-    session: SessionSettings
-    binary_frames: bool = False
-    resume_grace_s: float = 30.0
-    detached_session_s: float = 600.0
-    placement_wait_s: float = 2.0
-    limits: SessionLimits = field(default_factory=SessionLimits)
-
-
 class Sessions:
     def __init__(
         self,
@@ -65,7 +54,7 @@ class Sessions:
         results: SessionResults,
         metrics: Metrics,
         tasks: Tasks,
-        settings: SessionsSettings,
+        settings: SessionSettings,
         *,
         guard: Callable[..., bool],
     ) -> None:
@@ -161,7 +150,7 @@ class Sessions:
             init,
             self._dispatcher,
             self._metrics,
-            self.settings.session,
+            self.settings,
             SessionTurns(grant.session, self._turns, self._tasks),
             subject=grant.holder.owner,
             guard=self._guard,

@@ -3,7 +3,7 @@
 import asyncio
 
 from dragoman.domain.turn import Turn
-from dragoman.services.loops import Tasks, retry
+from dragoman.services.loops import Tasks, resolve, retry
 from dragoman.store.turns import Turns
 
 
@@ -36,8 +36,7 @@ class TurnPosition:
             await asyncio.shield(self._before)
 
     def release(self) -> None:
-        if not self._mine.done():
-            self._mine.set_result(None)
+        resolve(self._mine)
 
 
 class SessionTurns:
