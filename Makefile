@@ -65,7 +65,7 @@ test: $(READY) system-packages ## every test but the long ones, in parallel
 	$(BIN)/pytest -n 3 $(DISTRIBUTION) -m "not long" $(ARGS)
 
 test-all: $(READY) system-packages ## the long matrix as well, then unit and e2e tests on every other Python that is installed
-	$(BIN)/pytest -n 2 $(DISTRIBUTION) $(ARGS)
+	$(BIN)/pytest -n 2 $(DISTRIBUTION) --hypothesis-profile=long $(ARGS)
 	@$(BIN)/python tests/support/interpreters.py | while read -r python; do \
 	  echo "unit and e2e tests on $$python"; $(MAKE) --no-print-directory test-python PYTHON="$$python" || exit 1; done
 

@@ -18,11 +18,12 @@ import hypothesis
 import pytest
 import uvloop
 
-# How fast a machine draws examples says nothing about what is tested.
-hypothesis.settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
-hypothesis.settings.load_profile("any machine")
+# How fast a machine draws examples says nothing about what is tested. `make test-all` asks for the long profile.
+for profile, examples in (("normal", 100), ("long", 500)):
+    hypothesis.settings.register_profile(
+        profile, max_examples=examples, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+hypothesis.settings.load_profile("normal")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background by a shell, and every process the tests start would inherit it: Ctrl-C is tested too.

@@ -543,6 +543,9 @@ BUGS = {
 
 # These take the longest to be found: together more than all others.
 FOUND_LATE = {
+    "dropped, not counted",
+    "remembered, and its id forgotten",
+    "the claim of a later try removed",
     "the body of a later try for that of the row",
     "a fence that forgets what SQL knows",
     "saved twice by who comes late",

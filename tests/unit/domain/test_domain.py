@@ -4,7 +4,7 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.domain.history import POINT_MS, SAMPLE_MS, Sample, merge, quantile_ms
@@ -153,7 +153,6 @@ def test_auto_alone_asks_only_for_what_is_written() -> None:
     assert languages("auto", "en", lang_a="de") == (frozenset[str](), frozenset({"en"}))
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["add", "discard", "mark_full", "mark_free"]), st.sampled_from("abcdefg")),
@@ -351,7 +350,6 @@ def test_places_that_were_passed_are_not_remembered_for_ever() -> None:
     assert len(reorder._missing) <= 3 * 10
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     steps=st.lists(st.tuples(st.integers(0, 12), st.sampled_from([0.0, 0.125, 0.25, 0.5])), max_size=40),
     polls=st.booleans(),
@@ -467,7 +465,6 @@ class Ledger:
         return any(t <= now < t + self.rules.unavailable_ttl_s * 1000 for t in began)
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     rules=st.builds(
         StormSettings,

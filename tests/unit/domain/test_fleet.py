@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.domain import fleet as fleet_module
@@ -240,7 +240,6 @@ def able(one: Node, src: str, tgt: str, a: str | None, b: str | None, voice: boo
     return any(written == tgt for _, written in pairs)
 
 
-@settings(max_examples=120, deadline=None)
 @given(st.lists(st.tuples(CHANGE, st.sampled_from(QUERIES)), max_size=25))
 def test_every_pool_holds_just_the_nodes_that_serve_it(
     steps: list[tuple[tuple[str, str, frozenset[str], frozenset[str], frozenset[str], frozenset[str] | None], Query]],

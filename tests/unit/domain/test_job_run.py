@@ -6,7 +6,7 @@ from math import inf
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.domain import job_signals as signals
@@ -479,7 +479,6 @@ class Simulation:
         return ("n1", "n2", self.run.node_id or "n3")[self._draw(st.integers(0, 2))]
 
 
-@settings(max_examples=400, deadline=None)
 @given(data=st.data(), may_park=st.booleans(), acks=st.booleans())
 def test_job_ends_once_whatever_happens(data: st.DataObject, may_park: bool, acks: bool) -> None:
     here = Simulation(data.draw, may_park=may_park, acks=acks)

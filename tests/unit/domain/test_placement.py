@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.domain.fleet import WHOLE_NODE, Fleet, Node
@@ -552,7 +552,6 @@ def has_slot(one: Node, asked: Ask, fleet: Fleet, now: float) -> bool:
     return fleet.reserved(one.id) < slots and not fleet.full(one.id, now)
 
 
-@settings(max_examples=300, deadline=None)
 @given(fleet=fleets(), asks=st.lists(st.tuples(ASKS, SETS_OF_IDS, st.integers(0, 99)), min_size=1, max_size=4))
 def test_the_choice_is_one_the_specification_allows(fleet: Fleet, asks: list[tuple[Ask, frozenset[str], int]]) -> None:
     now = 10.0

@@ -3,7 +3,7 @@ from collections import Counter
 from collections.abc import Container
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.domain.release import Drop, ReleaseWindow, Send, Settled
@@ -315,7 +315,6 @@ def play(steps: list[tuple[str, int, float, set[int]]], span: int) -> None:
     assert len(book.went_out) == len(set(book.went_out))
 
 
-@settings(max_examples=400, deadline=None)
 @given(
     steps=st.lists(
         st.tuples(
@@ -351,7 +350,6 @@ def test_the_window_agrees_with_the_book_over_thousands_of_arrival_orders(seed: 
         play(steps, 1024)
 
 
-@settings(max_examples=150, deadline=None)
 @given(order=st.permutations(range(10)), gaps=st.lists(st.sampled_from([0.0, 0.5, 2.0, 6.0]), min_size=10, max_size=10))
 def test_every_index_ends_in_exactly_one_counted_state(order: list[int], gaps: list[float]) -> None:
     window, now, answers = ReleaseWindow(), 0.0, Counter[str]()

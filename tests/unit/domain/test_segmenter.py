@@ -3,7 +3,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count, pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.domain.segmenter import Cut, Output, Reason, Segmenter, SegmenterSettings, TurnEnded, Withheld
@@ -498,7 +498,6 @@ def run(steps: list[Step], rules: SegmenterSettings = RULES) -> tuple[list[Outpu
     return outputs, oracle, spoken
 
 
-@settings(max_examples=500, deadline=None)
 @given(STEPS, st.sampled_from([RULES, WITHHOLDING]))
 def test_cuts_and_turns_are_those_of_one_who_looks_at_every_tick(steps: list[Step], rules: SegmenterSettings) -> None:
     outputs, oracle, _ = run(steps, rules)
@@ -512,7 +511,6 @@ def test_cuts_and_turns_are_those_of_one_who_looks_at_every_tick(steps: list[Ste
     assert [cut.index for cut in cuts] == list(range(len(cuts)))
 
 
-@settings(max_examples=300, deadline=None)
 @given(STEPS)
 def test_no_audio_is_lost_or_doubled_and_indexes_have_no_holes(steps: list[Step]) -> None:
     outputs, _, spoken = run(steps)
@@ -522,7 +520,6 @@ def test_no_audio_is_lost_or_doubled_and_indexes_have_no_holes(steps: list[Step]
     assert [cut.index for cut in cuts] == list(range(len(cuts)))
 
 
-@settings(max_examples=300, deadline=None)
 @given(STEPS)
 def test_a_turn_begins_once_ends_once_and_is_not_interleaved_with_another(steps: list[Step]) -> None:
     outputs, _, _ = run(steps)

@@ -2,7 +2,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.protocol import chat
@@ -148,7 +148,6 @@ def test_every_text_passes_unchanged(body: str, client_msg_id: str, to: int) -> 
     assert (frame.body, frame.clientMsgId, frame.to, frame.msgType) == (body, client_msg_id, to, "TEXT")
 
 
-@settings(max_examples=300)
 @given(st.binary() | st.dictionaries(st.sampled_from(NAMES), values).map(lambda value: json.dumps(value).encode()))
 def test_any_bytes_are_a_frame_or_a_named_refusal(data: bytes) -> None:
     outcome = read(data)

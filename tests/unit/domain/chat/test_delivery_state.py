@@ -88,7 +88,7 @@ class Receivers(RuleBasedStateMachine):
 
 
 TestReceivers = Receivers.TestCase
-TestReceivers.settings = settings(max_examples=150, stateful_step_count=30)
+TestReceivers.settings = settings(stateful_step_count=30)
 
 
 def test_first_message_to_each_receiver_after_a_move_needs_a_resend() -> None:
@@ -206,7 +206,7 @@ class Receiver(RuleBasedStateMachine):
 
 
 TestReceiver = Receiver.TestCase
-TestReceiver.settings = settings(max_examples=150, stateful_step_count=30)
+TestReceiver.settings = settings(stateful_step_count=30)
 
 
 @given(extra=st.integers(1, 3))
