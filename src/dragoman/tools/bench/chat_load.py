@@ -1,7 +1,7 @@
 """Chat users in a process of their own: an open loop of messages, each timed from the moment it was due.
 
-Message `n` is due at `start + n / rate`, whether those before it were answered or not, and whoever is late pays for it:
-all latencies count from there, so a server that stalls is charged for what it kept waiting. Senders take turns in
+Message `n` is due at `start + n / rate`, whether the ones before it were answered or not. All latencies count from
+there, so a server that stalls is charged for every message that waits. Senders take turns in
 random order, receivers are drawn; receivers acknowledge each message at once. Clocks are those of one machine.
 
 Raw frames and one small decode: the clients share their cores with what is measured.
@@ -26,25 +26,25 @@ from dragoman.tools.bench.measure import percentile
 from dragoman.tools.load_process import serve
 
 OPENING = 20
-OPEN_PATIENCE_S = 60.0
+OPEN_TIMEOUT_S = 60.0
 FIRST_UID = 1_000_001
 TOKEN_S = 86_400
 PING_S = 20.0
-LOOK_S = 0.02
+POLL_S = 0.02
 TICK_S = 0.001
 BEHIND_S = 2.0  # that we may be when the time is over, and still send what was due
 SHARES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
-MOST_ERRORS = 5
+MAX_ERRORS = 5
 NEVER = 0.0
 
 _TEXT = WSMsgType.TEXT
-_SAY = b'{"type":"SINGLE_CHAT","clientMsgId":"%b-%d","to":"%d","msgType":"TEXT","body":"%b"}'
+_CHAT = b'{"type":"SINGLE_CHAT","clientMsgId":"%b-%d","to":"%d","msgType":"TEXT","body":"%b"}'
 _DELIVERED = b'{"type":"ACK","ackType":"delivered","serverMsgId":"%b","to":"%b"}'
 _PING = b'{"type":"PING"}'
 _BODY = b"Shall we meet at the station at seven? The train leaves at ten past."
 
 
-class Heard(msgspec.Struct, gc=False, rename={"from_": "from"}):
+class ServerMessage(msgspec.Struct, gc=False, rename={"from_": "from"}):
     type: str
     ackType: str = ""
     clientMsgId: str = ""
@@ -53,14 +53,14 @@ class Heard(msgspec.Struct, gc=False, rename={"from_": "from"}):
     reason: str = ""
 
 
-_decode = msgspec.json.Decoder(Heard).decode
+_decode = msgspec.json.Decoder(ServerMessage).decode
 
 
-class Crowd:
+class ChatLoad:
     """All users of this process."""
 
     def __init__(self) -> None:
-        self.users: list[User] = []
+        self.users: list[ChatUser] = []
         self.name = b""
         self._pacing: asyncio.Task[None] | None = None
         self._pinging: asyncio.Task[None] | None = None
@@ -76,15 +76,15 @@ class Crowd:
         self.late: list[int] = []  # that came after a later one of their sender
         self.failures: list[str] = []
 
-    # -- what the bench tells us to do -----------------------------------------------------------
+    # -- commands of the bench -------------------------------------------------------------------
 
     async def open(self, urls: list[str], count: int, secret: str, issuer: str) -> dict[str, Any]:
-        """Users dealt out to `urls`, all of them let in."""
+        """Users dealt out to `urls`, all of them accepted."""
         gate = asyncio.Semaphore(OPENING)
 
         async def one(number: int) -> None:
-            user = User(self, FIRST_UID + number, chat_token(FIRST_UID + number, secret, issuer))
-            async with gate, asyncio.timeout(OPEN_PATIENCE_S):
+            user = ChatUser(self, FIRST_UID + number, chat_token(FIRST_UID + number, secret, issuer))
+            async with gate, asyncio.timeout(OPEN_TIMEOUT_S):
                 await ws_connect(lambda: user, f"{urls[number % len(urls)]}/ws")
                 await user.opened
             self.users.append(user)
@@ -96,12 +96,12 @@ class Crowd:
         return {"users": len(self.users)}
 
     async def pace(self, per_s: float, seconds: float, name: str, in_time: bool = False) -> None:
-        """So many messages a second for so long, of which `result` is told; nothing of an earlier pace counts.
+        """So many messages a second for so long, of which `result` is figures; nothing of an earlier pace counts.
 
         `in_time`: what we did not manage to send while it lasted is left out, and counted as unsent.
         """
         for user in self.users:
-            user.forget()
+            user.restart_numbers()
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -112,13 +112,13 @@ class Crowd:
         self._pacing = asyncio.create_task(self._pace(self.planned, until))
 
     async def result(self, warmup_s: float, wait_s: float, expects_accepted: bool) -> dict[str, Any]:
-        """Wait until all was sent and answered, or patience is over; figures of what was due after the warm-up."""
+        """Wait until everything is sent and answered, at most `wait_s`; figures of what was due after the warm-up."""
         assert self._pacing is not None
         await self._pacing
-        for _ in range(int(wait_s / LOOK_S)):
+        for _ in range(int(wait_s / POLL_S)):
             if self._settled():
                 break
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
         if self.errors or self.failures:
             await asyncio.sleep(0.5)  # what else there is to hear
         return self._figures(int(warmup_s * self.rate), expects_accepted)
@@ -131,9 +131,9 @@ class Crowd:
         return _count(self.saved) + refused >= self.sent and _count(self.arrived) + refused >= self.sent
 
     async def _pace(self, count: int, until: float) -> None:
-        """Who is due is due, however late we wake."""
+        """A message that is due is sent, however late this wakes up."""
         rng, users = Random(1), list(self.users)
-        turn: list[User] = []
+        turn: list[ChatUser] = []
         while self.sent < count and monotonic() < until:
             due = min(int((monotonic() - self.start) * self.rate) + 1, count)
             while self.sent < due:
@@ -143,7 +143,7 @@ class Crowd:
                 receiver = rng.choice(users)
                 while receiver is sender:
                     receiver = rng.choice(users)
-                sender.say(self.sent, receiver.uid)
+                sender.send(self.sent, receiver.uid)
                 self.sent += 1
             # Less than the loop's millisecond would be none at all, and the clients would spin.
             await asyncio.sleep(max(self.start + self.sent / self.rate - monotonic(), TICK_S))
@@ -157,26 +157,28 @@ class Crowd:
     def _figures(self, first: int, expects_accepted: bool) -> dict[str, Any]:
         numbers = range(first, self.sent)
         due = [self.start + number / self.rate for number in numbers]
-        told: dict[str, Any] = {"sent": len(due), "unsent": self.planned - self.sent}
+        figures: dict[str, Any] = {"sent": len(due), "unsent": self.planned - self.sent}
         timed = {"saved": self.saved, "e2e": self.arrived} | ({"accepted": self.accepted} if expects_accepted else {})
         for name, at in timed.items():
-            told |= _latency(name, [at[number] - when for number, when in zip(numbers, due, strict=True) if at[number]])
+            figures |= _latency(
+                name, [at[number] - when for number, when in zip(numbers, due, strict=True) if at[number]]
+            )
         if expects_accepted:
             both = (number for number in numbers if self.saved[number] and self.accepted[number])
-            told |= _latency("save_lag", [max(self.saved[number] - self.accepted[number], 0.0) for number in both])
-            told["accepted_count"] = sum(1 for number in numbers if self.accepted[number])
-        told["saved_count"] = sum(1 for number in numbers if self.saved[number])
-        told["arrived_count"] = sum(1 for number in numbers if self.arrived[number])
-        told["took_s"] = max(max(self.saved), self.start + self.sent / self.rate) - (self.start + first / self.rate)
-        told |= {"duplicates": self.duplicates, "reorderByFrom": self.by_from, "reorderByServerMsgId": self.by_id}
-        told |= {"inversions": self.inversions, "delivered": self.delivered}
-        told["late_and_refused"] = len(set(self.late).intersection(self.busy))
-        told["server_busy"] = sum(1 for number in self.busy if number >= first)
-        return told | {"errors": dict(self.errors), "failures": self.failures[:MOST_ERRORS]}
+            figures |= _latency("save_lag", [max(self.saved[number] - self.accepted[number], 0.0) for number in both])
+            figures["accepted_count"] = sum(1 for number in numbers if self.accepted[number])
+        figures["saved_count"] = sum(1 for number in numbers if self.saved[number])
+        figures["arrived_count"] = sum(1 for number in numbers if self.arrived[number])
+        figures["took_s"] = max(max(self.saved), self.start + self.sent / self.rate) - (self.start + first / self.rate)
+        figures |= {"duplicates": self.duplicates, "reorderByFrom": self.by_from, "reorderByServerMsgId": self.by_id}
+        figures |= {"inversions": self.inversions, "delivered": self.delivered}
+        figures["late_and_refused"] = len(set(self.late).intersection(self.busy))
+        figures["server_busy"] = sum(1 for number in self.busy if number >= first)
+        return figures | {"errors": dict(self.errors), "failures": self.failures[:MAX_ERRORS]}
 
 
-class User(WSListener):
-    def __init__(self, all: Crowd, uid: int, token: str) -> None:
+class ChatUser(WSListener):
+    def __init__(self, all: ChatLoad, uid: int, token: str) -> None:
         self.uid = uid
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._all = all
@@ -186,13 +188,13 @@ class User(WSListener):
         self._last_id = 0
         self._closed = ""
 
-    def say(self, number: int, to: int) -> None:
-        self._transport.send(_TEXT, _SAY % (self._all.name, number, to, _BODY))
+    def send(self, number: int, to: int) -> None:
+        self._transport.send(_TEXT, _CHAT % (self._all.name, number, to, _BODY))
 
     def ping(self) -> None:
         self._transport.send(_TEXT, _PING)
 
-    def forget(self) -> None:
+    def restart_numbers(self) -> None:
         """Numbers begin anew."""
         self._last.clear()
 
@@ -207,62 +209,62 @@ class User(WSListener):
                 self._closed = f": {int.from_bytes(payload[:2], 'big')} {payload[2:].decode(errors='replace')}"
             return
         now = monotonic()
-        heard = _decode(frame.get_payload_as_bytes())
-        match heard.type:
+        message = _decode(frame.get_payload_as_bytes())
+        match message.type:
             case "ACK":
-                self._ack(heard, now)
+                self._ack(message, now)
             case "SINGLE_CHAT":
-                self._arrived(heard, now)
+                self._arrived(message, now)
             case "AUTH_OK":
                 self.opened.set_result(None)
             case "ERROR" | "AUTH_FAIL":
-                self._error(heard)
+                self._error(message)
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self._all.failures.append(f"a connection was closed{self._closed}")
         if not self.opened.done():
-            self.opened.set_exception(ConnectionError("a user was not let in"))
+            self.opened.set_exception(ConnectionError("a user was not accepted"))
 
-    def _ack(self, heard: Heard, now: float) -> None:
+    def _ack(self, message: ServerMessage, now: float) -> None:
         all = self._all
-        if heard.ackType in ("delivered", "read"):
+        if message.ackType in ("delivered", "read"):
             all.delivered += 1
-        elif (number := self._number(heard)) is not None:
-            times = all.saved if heard.ackType == "saved" else all.accepted
+        elif (number := self._number(message)) is not None:
+            times = all.saved if message.ackType == "saved" else all.accepted
             if times[number] == NEVER:
                 times[number] = now
 
-    def _arrived(self, heard: Heard, now: float) -> None:
+    def _arrived(self, message: ServerMessage, now: float) -> None:
         all = self._all
-        self._transport.send(_TEXT, _DELIVERED % (heard.serverMsgId.encode(), heard.from_.encode()))
-        number = self._number(heard)
+        self._transport.send(_TEXT, _DELIVERED % (message.serverMsgId.encode(), message.from_.encode()))
+        number = self._number(message)
         if number is None:
             return
         if all.arrived[number] != NEVER:
             all.duplicates += 1
             return
         all.arrived[number] = now
-        id = int(heard.serverMsgId)
-        last_number, last_id = self._last.get(heard.from_, (-1, 0))
+        id = int(message.serverMsgId)
+        last_number, last_id = self._last.get(message.from_, (-1, 0))
         if number < last_number:
             all.by_from += 1
             all.late.append(number)
         all.by_id += id < last_id
         all.inversions += id < self._last_id
-        self._last[heard.from_] = (max(number, last_number), max(id, last_id))
+        self._last[message.from_] = (max(number, last_number), max(id, last_id))
         self._last_id = max(id, self._last_id)
 
-    def _number(self, heard: Heard) -> int | None:
+    def _number(self, message: ServerMessage) -> int | None:
         """Of a message of this pace."""
-        name, _, number = heard.clientMsgId.rpartition("-")
+        name, _, number = message.clientMsgId.rpartition("-")
         return int(number) if name.encode() == self._all.name else None
 
-    def _error(self, heard: Heard) -> None:
-        self._all.errors[heard.reason] += 1
-        if heard.reason == "server_busy" and (number := self._number(heard)) is not None:
+    def _error(self, message: ServerMessage) -> None:
+        self._all.errors[message.reason] += 1
+        if message.reason == "server_busy" and (number := self._number(message)) is not None:
             self._all.busy.append(number)
         if not self.opened.done():
-            self.opened.set_exception(ConnectionError(f"a user was not let in: {heard.reason}"))
+            self.opened.set_exception(ConnectionError(f"a user was not accepted: {message.reason}"))
 
 
 def _latency(name: str, taken_s: list[float]) -> dict[str, float]:
@@ -283,7 +285,7 @@ def chat_token(uid: int, secret: str, issuer: str) -> str:
 
 
 def main() -> None:
-    all = Crowd()
+    all = ChatLoad()
     with suppress(KeyboardInterrupt):
         serve({"open": all.open, "pace": all.pace, "progress": all.progress, "result": all.result})
 

@@ -25,7 +25,7 @@ from dragoman.tools.bench.chat_load import FIRST_UID, chat_token
 from dragoman.tools.bench.idle_socket import IdleSocket, State
 from dragoman.tools.load_process import serve
 
-IDLE_UID = FIRST_UID + 10_000_000  # nobody who writes writes to these
+IDLE_UID = FIRST_UID + 10_000_000  # no other user writes to these
 EVENTS = 256  # handled at a time: the bench is to be answered in between
 TICK_S = 0.005
 SWEEP_S = 0.5
@@ -37,7 +37,7 @@ _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: gone at once, no TIME_WAIT that w
 _IN, _OUT, _BROKEN = select.EPOLLIN, select.EPOLLOUT, select.EPOLLERR | select.EPOLLHUP
 
 
-class InStep(Random):
+class WithoutJitter(Random):
     """Draws what everybody else draws: a storm without jitter."""
 
     def uniform(self, a: float, b: float) -> float:
@@ -45,23 +45,23 @@ class InStep(Random):
 
 
 class Client:
-    __slots__ = ("address", "backoff", "since", "sock", "source", "talk")
+    __slots__ = ("address", "backoff", "protocol", "since", "sock", "source")
 
-    def __init__(self, talk: IdleSocket, address: tuple[str, int], source: str) -> None:
-        self.talk, self.address, self.source = talk, address, source
+    def __init__(self, protocol: IdleSocket, address: tuple[str, int], source: str) -> None:
+        self.protocol, self.address, self.source = protocol, address, source
         self.sock: socket.socket | None = None
         self.since = 0.0
         self.backoff: Backoff | None = None
 
 
-class Idlers:
+class IdleLoad:
     """All of this process."""
 
     def __init__(self) -> None:
         self.clients: list[Client] = []
         self.closed: Counter[str] = Counter()  # that were in
-        self.refused: Counter[str] = Counter()  # that were not, by what they were told
-        self.let_in = self.resumed = 0
+        self.refused: Counter[str] = Counter()  # before they were accepted, by the reason
+        self.accepted = self.resumed = 0
         self._by_fd: dict[int, Client] = {}
         self._open = 0
         self._returning = False
@@ -76,7 +76,7 @@ class Idlers:
         self._loop, self._ticking = loop, False
         loop.call_later(SWEEP_S, self._sweep)
 
-    # -- what the bench tells us to do -----------------------------------------------------------
+    # -- commands of the bench -------------------------------------------------------------------
 
     async def open(
         self, urls: list[str], speech: int, chat: int, secret: str, issuer: str, opening: int, quiet_s: float
@@ -98,15 +98,15 @@ class Idlers:
             host, _, port = urls[number % len(urls)].rpartition("/")[2].rpartition(":")
             is_chat = number - len(self.clients) >= speech
             token = chat_token(IDLE_UID + number, secret, issuer).encode() if is_chat else b""
-            talk = IdleSocket(b"/ws" if is_chat else b"/ws/session", token)
-            yield Client(talk, (host, int(port)), f"127.0.0.{1 + number // PER_SOURCE}")
+            protocol = IdleSocket(b"/ws" if is_chat else b"/ws/session", token)
+            yield Client(protocol, (host, int(port)), f"127.0.0.{1 + number // PER_SOURCE}")
 
     async def drop(self, jitter: bool) -> None:
         """All at once, and back."""
-        self._returning, self._rng = True, Random(1) if jitter else InStep(1)
+        self._returning, self._rng = True, Random(1) if jitter else WithoutJitter(1)
         self._due.clear()
         self.refused.clear()
-        self.let_in = self.resumed = 0
+        self.accepted = self.resumed = 0
         self._dropped_at, self._all_back_at = monotonic(), 0.0
         for client in self.clients:
             self._cut(client)
@@ -115,9 +115,9 @@ class Idlers:
 
     async def count(self) -> dict[str, Any]:
         back_s = self._all_back_at - self._dropped_at if self._all_back_at else None
-        told = {"sockets": len(self.clients), "open": self._open, "closed": dict(self.closed)}
-        told |= {"refused": dict(self.refused), "let_in": self.let_in, "resumed": self.resumed}
-        return told | {"back_s": back_s}
+        counts = {"sockets": len(self.clients), "open": self._open, "closed": dict(self.closed)}
+        counts |= {"refused": dict(self.refused), "accepted": self.accepted, "resumed": self.resumed}
+        return counts | {"back_s": back_s}
 
     # -- one of them -----------------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ class Idlers:
         except OSError as error:  # no more files
             self._failed(client, errno.errorcode.get(error.errno or 0, "error"))
             return
-        client.talk.begin()
+        client.protocol.begin()
         client.since, client.sock = monotonic(), sock
         if client.source != "127.0.0.1":
             sock.setsockopt(socket.IPPROTO_IP, getattr(socket, "IP_BIND_ADDRESS_NO_PORT", 24), 1)
@@ -150,37 +150,37 @@ class Idlers:
                 self._lost(client, errno.errorcode.get(error.errno or 0, "error"))
 
     def _handle(self, client: Client, sock: socket.socket, events: int) -> None:
-        talk = client.talk
-        if talk.state is State.CONNECTING:
+        protocol = client.protocol
+        if protocol.state is State.CONNECTING:
             if code := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                 raise OSError(code, "")
             self._epoll.modify(sock.fileno(), _IN)
-            sock.send(talk.connected())
+            sock.send(protocol.connected())
             return
         if not events & (_IN | _BROKEN):
             return
-        was_open = talk.state is State.OPEN
+        was_open = protocol.state is State.OPEN
         data = sock.recv(READ_BYTES)
         if not data:
-            talk.lost()
-        elif answer := talk.receive(data):
+            protocol.lost()
+        elif answer := protocol.receive(data):
             sock.send(answer)  # small, and to a buffer that is empty
-        if talk.state is State.OVER:
-            self._lost(client, talk.why, was_open=was_open)
-        elif talk.state is State.OPEN and not was_open:
+        if protocol.state is State.OVER:
+            self._lost(client, protocol.why, was_open=was_open)
+        elif protocol.state is State.OPEN and not was_open:
             self._came_in(client)
 
     def _came_in(self, client: Client) -> None:
         self._open += 1
-        self.let_in += 1
-        self.resumed += client.talk.resumed
+        self.accepted += 1
+        self.resumed += client.protocol.resumed
         self._changed_at = monotonic()
         if self._open == len(self.clients) and self._returning and not self._all_back_at:
             self._all_back_at = self._changed_at
         self._open_next()
 
     def _lost(self, client: Client, why: str, was_open: bool | None = None) -> None:
-        if client.talk.state is State.OPEN if was_open is None else was_open:
+        if client.protocol.state is State.OPEN if was_open is None else was_open:
             self._open -= 1
             self.closed[why] += 1
         else:
@@ -201,9 +201,9 @@ class Idlers:
             self._open_next()
 
     def _cut(self, client: Client, was_counted: bool = False) -> None:
-        if client.talk.state is State.OPEN and not was_counted:
+        if client.protocol.state is State.OPEN and not was_counted:
             self._open -= 1
-        client.talk.state = State.OVER
+        client.protocol.state = State.OVER
         if client.sock is not None:
             self._by_fd.pop(client.sock.fileno(), None)
             client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
@@ -234,21 +234,21 @@ class Idlers:
             self._loop.call_later(min(max(self._due[0][0] - monotonic(), 0.0), TICK_S), self._tick)
 
     def _sweep(self) -> None:
-        """Who waits too long gives up this time."""
+        """A client that waits too long gives up this attempt."""
         self._loop.call_later(SWEEP_S, self._sweep)
         now = monotonic()
-        for client in [one for one in self._by_fd.values() if one.talk.state is not State.OPEN]:
-            patience_s = CONNECT_S + ANSWER_S if client.talk.state is State.GREETING else CONNECT_S
-            if now - client.since > patience_s:
-                self._lost(client, f"no answer while {client.talk.state.name.lower()}", was_open=False)
+        for client in [one for one in self._by_fd.values() if one.protocol.state is not State.OPEN]:
+            timeout_s = CONNECT_S + ANSWER_S if client.protocol.state is State.GREETING else CONNECT_S
+            if now - client.since > timeout_s:
+                self._lost(client, f"no answer while {client.protocol.state.name.lower()}", was_open=False)
 
 
 def main() -> None:
-    made: list[Idlers] = []
+    made: list[IdleLoad] = []
 
-    def all() -> Idlers:  # it needs the loop that runs
+    def all() -> IdleLoad:  # it needs the loop that runs
         if not made:
-            made.append(Idlers())
+            made.append(IdleLoad())
         return made[0]
 
     async def open(**options: Any) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """One client that says nothing, as bytes: what it sends, and what it makes of what it hears. No socket, no clock.
 
-    connected ─▶ upgrade ─▶ 101 ─▶ hello (session_init, session_resume or AUTH) ─▶ let in ─▶ answers pings
+    connected ─▶ upgrade ─▶ 101 ─▶ hello (session_init, session_resume or AUTH) ─▶ accepted ─▶ answers pings
 
 Ten thousand of them live in one process beside what is measured, so nothing is read that need not be: frames are told
 apart by how they begin. A speech session asks to be resumable, and comes back as the SDK does: by resuming, and by a
@@ -42,13 +42,13 @@ class Ack(msgspec.Struct, gc=False):
     seq: int | None = None
 
 
-class Said(msgspec.Struct, gc=False):
+class Refusal(msgspec.Struct, gc=False):
     code: str = ""
     reason: str = ""
 
 
 _ack = msgspec.json.Decoder(Ack).decode
-_said = msgspec.json.Decoder(Said).decode
+_refusal = msgspec.json.Decoder(Refusal).decode
 
 
 def frame(opcode: int, payload: bytes) -> bytes:
@@ -86,16 +86,16 @@ class IdleSocket:
             if not head.startswith(b"HTTP/1.1 101"):
                 return self._end(f"HTTP {head[9:12].decode(errors='replace')}")
             self._buffer, self.state = rest, State.GREETING
-            return self._hello() + self._frames()
+            return self._greeting() + self._frames()
         return self._frames()
 
     def lost(self) -> None:
         """The connection was closed without a word."""
-        self._end(self.why or ("closed" if self.state is State.OPEN else "closed before it was let in"))
+        self._end(self.why or ("closed" if self.state is State.OPEN else "closed before it was accepted"))
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _hello(self) -> bytes:
+    def _greeting(self) -> bytes:
         if self.token:
             return frame(_TEXT, _AUTH % self.token)
         if self._resume_token:
@@ -112,10 +112,10 @@ class IdleSocket:
             if len(self._buffer) < at + size:
                 break
             payload, self._buffer = self._buffer[at : at + size], self._buffer[at + size :]
-            out += self._heard(opcode, payload)
+            out += self._receive_frame(opcode, payload)
         return out
 
-    def _heard(self, opcode: int, payload: bytes) -> bytes:
+    def _receive_frame(self, opcode: int, payload: bytes) -> bytes:
         if opcode == _TEXT:
             return self._text(payload)
         if opcode == _PING:
@@ -130,22 +130,22 @@ class IdleSocket:
         if payload.startswith(b'{"type":"AUTH_OK"'):
             self.state = State.OPEN
         elif payload.startswith(b'{"type":"session_init_ack"'):
-            self._let_in(_ack(payload))
+            self._accepted(_ack(payload))
         elif payload.startswith((b'{"type":"error"', b'{"type":"ERROR"', b'{"type":"AUTH_FAIL"')):
-            return self._refused(_said(payload))
+            return self._refused(_refusal(payload))
         return b""
 
-    def _let_in(self, ack: Ack) -> None:
+    def _accepted(self, ack: Ack) -> None:
         self.resumed = bool(self._resume_token)
         self._session, self._seq = ack.session_id.encode(), ack.seq or self._seq
         self._resume_token = (ack.resume_token or "").encode() or self._resume_token
         self.state = State.OPEN
 
-    def _refused(self, said: Said) -> bytes:
-        if self.state is State.GREETING and self._resume_token and said.code == "INVALID_SESSION":
+    def _refused(self, refusal: Refusal) -> bytes:
+        if self.state is State.GREETING and self._resume_token and refusal.code == "INVALID_SESSION":
             self._session = self._resume_token = b""
-            return self._hello()
-        return self._end(said.code or said.reason)
+            return self._greeting()
+        return self._end(refusal.code or refusal.reason)
 
     def _end(self, why: str) -> bytes:
         self.state, self.why = State.OVER, why

@@ -29,7 +29,7 @@ def conclude(report: Report, parts: Sequence[Part]) -> None:
 
 
 def ratios(figures: Figures) -> dict[str, float]:
-    """What a job waits in a storm over what it waited before: from the cut, and from when it was said."""
+    """The wait of a job in a storm over that before it: from the cut, and from when it was sent."""
     found = {}
     for name in STORMS:
         for what in ("dispatch", "said"):
@@ -47,7 +47,7 @@ def wrong(figures: Figures, prefix: str) -> dict[str, float]:
 def notes(part: Part, figures: Figures, found: Mapping[str, float]) -> Iterator[str]:
     match part:
         case "messages":
-            yield f"{figures['messages_max_per_s']:,.0f} messages a second are kept up with."
+            yield f"{figures['messages_max_per_s']:,.0f} messages a second are sustained."
         case "jobs":
             yield f"{figures['jobs_max_per_s']:,.0f} jobs a second are managed."
         case "half" | "target":
@@ -68,14 +68,14 @@ def notes(part: Part, figures: Figures, found: Mapping[str, float]) -> Iterator[
         case "above":
             for name in OVERLOADS:
                 back = figures[f"above_{name}_recovery_s"]
-                soon = f"as before {number(back)} s after it" if back >= 0 else "not as before when patience was over"
+                soon = f"as before {number(back)} s after it" if back >= 0 else "not as before within the timeout"
                 yield f"Above, {name}: {_verdict(wrong(figures, f'above_{name}_'))} {soon.capitalize()}."
 
 
 def _verdict(met: Mapping[str, float]) -> str:
     if not met:
-        return "nothing lost, nothing doubled, nobody closed."
-    return "not as it should be: " + ", ".join(f"{what} {count:,.0f}" for what, count in met.items()) + "."
+        return "nothing lost, nothing duplicated, no client closed."
+    return "wrong: " + ", ".join(f"{what} {count:,.0f}" for what, count in met.items()) + "."
 
 
 def sockets_table(figures: Figures) -> Table:
@@ -101,9 +101,9 @@ def mixed_table(figures: Figures, part: str) -> Table:
     rows = [
         ["asked for", value("jobs_per_s"), value("messages_per_s"), value("sockets")],
         ["sent in all", value("jobs_said"), value("messages_sent"), "–"],
-        ["due, and more than the clients managed", "–", value("messages_unsent"), "–"],
+        ["due, but not sent by the clients", "–", value("messages_unsent"), "–"],
         ["answered, saved, closed", value("jobs_answered"), value("messages_saved"), value("sockets_closed")],
-        ["told to wait", value("backpressure"), value("server_busy"), "–"],
+        ["refused for now", value("backpressure"), value("server_busy"), "–"],
         ["failed, refused otherwise", value("jobs_failed"), value("messages_refused_otherwise"), "–"],
         ["lost", value("jobs_lost"), value("messages_lost"), "–"],
         ["doubled", value("jobs_doubled"), value("messages_doubled"), "–"],
@@ -133,7 +133,7 @@ def storm_table(figures: Figures, found: Mapping[str, float]) -> Table:
                 number(figures[f"{of}missing"]),
             ]
         )
-    columns = ["storm", "dispatch p99 before ms", "during", "ratio", "said ratio", "back s", "refusals", "missing"]
+    columns = ["storm", "dispatch p99 before ms", "during", "ratio", "sent ratio", "back s", "refusals", "missing"]
     return table("Sockets that are gone at once and come back", columns, rows)
 
 

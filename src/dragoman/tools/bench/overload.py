@@ -8,7 +8,7 @@ and their medians count; of what should not happen at all, the maximum counts.
 Above the most:
 
     chat     twice the sustained rate, on a backlog that is full within seconds: saved, or refused with `server_busy`
-    speech   twice the jobs that the instances can take: answered late, or told to slow down by `backpressure`
+    speech   twice the jobs that the instances can take: answered late, or slowed down by `backpressure`
     fleet    twice what the slots of the nodes allow: `backpressure`, and failed if no slot is free in time
 
 Idle healthy clients must not notice. *Before* is the worst of a few calm seconds. The overload is over in the first
@@ -68,21 +68,21 @@ async def _calm(running: Environment, seconds: float) -> Quantities:
 
 
 async def _one(running: Environment, settings: Settings, jitter: bool) -> Quantities:
-    """From the moment they are gone until all are back; those who are not after a while are counted as missing."""
+    """From the moment they are closed until all are back; those that are not back in time count as missing."""
     await running.loads["nodes"].call("time")
     async with sampling(running) as samples:
         until = monotonic() + settings.storm_timeout_s
         await running.loads["idle"].call("drop", jitter=jitter)
-        told = await running.loads["idle"].call("count")
-        while told["back_s"] is None and monotonic() < until:
+        counts = await running.loads["idle"].call("count")
+        while counts["back_s"] is None and monotonic() < until:
             await asyncio.sleep(POLL_S)
-            told = await running.loads["idle"].call("count")
+            counts = await running.loads["idle"].call("count")
     return {
         **await _dispatch(running),
-        "back_s": told["back_s"] if told["back_s"] is not None else settings.storm_timeout_s,
-        "missing": told["sockets"] - told["open"],
-        "refused": sum(told["refused"].values()),
-        "resumed": told["resumed"],
+        "back_s": counts["back_s"] if counts["back_s"] is not None else settings.storm_timeout_s,
+        "missing": counts["sockets"] - counts["open"],
+        "refused": sum(counts["refused"].values()),
+        "resumed": counts["resumed"],
         "lag_p99_ms": samples.lag_p99_ms,
         "cpu_share": samples.cpu_share,
     }
@@ -90,11 +90,11 @@ async def _one(running: Environment, settings: Settings, jitter: bool) -> Quanti
 
 async def _dispatch(running: Environment) -> Quantities:
     """From the cut, and from the moment the client spoke, to the node."""
-    told = await running.loads["nodes"].call("times")
-    found: Quantities = {"nodes_closed": sum(told["closed"].values())}
+    counts = await running.loads["nodes"].call("times")
+    found: Quantities = {"nodes_closed": sum(counts["closed"].values())}
     for start, name in (("cut", "dispatch"), ("sent", "said")):
-        if start in told:
-            found |= {f"{name}_{share}_ms": told[start][f"{share}_us"] / 1e3 for share in ("p50", "p99")}
+        if start in counts:
+            found |= {f"{name}_{share}_ms": counts[start][f"{share}_us"] / 1e3 for share in ("p50", "p99")}
     return found
 
 
@@ -123,8 +123,8 @@ async def chat(servers: Backend, settings: Settings, most_per_s: float, on_step:
             return await running.loads["chat"].call("result", **waits, expects_accepted=True)
 
         async def window() -> Latency:
-            told = await said(most_per_s * CALM_SHARE, WINDOW_S)
-            return told["accepted_p50_ms"], told["accepted_p99_ms"]
+            counts = await said(most_per_s * CALM_SHARE, WINDOW_S)
+            return counts["accepted_p50_ms"], counts["accepted_p99_ms"]
 
         before = await _before(window)
         async with sampling(running) as samples:

@@ -1,16 +1,16 @@
-"""The ledger of a chat: what clients were told and what arrived, written down by them, judged against the database.
+"""The ledger of a chat: what clients were promised and what arrived, recorded by them, compared with the database.
 
-    ledger = ChatLedger()                   # clients write: sent, accepted, saved, failed, arrived, acknowledged …
-    assert ledger.check(rows, dead) == []   # after the run: every broken promise in words
-    ledger = ledger.next()                  # the next part of the same run, judged by itself
+    ledger = ChatLedger()                   # clients record: sent, accepted, saved, failed, arrived, acknowledged …
+    assert ledger.check(rows, dead) == []   # after the run: every broken promise, one sentence each
+    ledger = ledger.next()                  # the next phase of the same run, judged by itself
 
-What is told of a message is written where it was sent, whichever ledger is told: an answer may come a part too late.
+An event of a message is recorded in the ledger of the phase in which it was sent: an answer may come a phase too late.
 
-Promises (one function each below, in this order): what was accepted is a row, a dead letter its sender knows of, or
-lost within the durability that was reported; what was saved is a row; no message twice; no row nobody sent;
-conversations without gaps; a sender's order kept at every receiver; every row arrived; what was acknowledged not sent
-again; no receipt nobody gave, no failure that is none; at most one `saved` for each request, after its `accepted`,
-with a `ts` that does not go back.
+Promises (one function each below, in this order): an accepted message is a row, a dead letter that its sender was
+notified of, or lost within the durability class of Redis; a saved one is a row; no duplicates; every row was sent by a
+client; conversations have no gaps; every receiver gets the messages of a sender in their order; every row arrives; an
+acknowledged message is not sent again; every receipt and every failure is true; at most one `saved` for each request,
+after its `accepted`, with a `ts` that does not go back.
 """
 
 import time
@@ -43,7 +43,7 @@ class Row(Protocol):
 
 
 class Name(NamedTuple):
-    """Who says it, and its clientMsgId: what makes two messages the same."""
+    """The identity of a message."""
 
     sender: int
     client_msg_id: str
@@ -108,14 +108,14 @@ class Entry:
     sent_at: float = 0.0
     accepted_at: float | None = None
     saved_at: float | None = None
-    ids: list[int] = field(default_factory=list)  # every serverMsgId it was told, the last one counts
+    ids: list[int] = field(default_factory=list)  # every serverMsgId that its sender got, the last one counts
     failed: str | None = None
     receipts: set[str] = field(default_factory=set)
     answers: Answers = field(default_factory=Answers)
 
     @property
     def promised_at(self) -> float | None:
-        """When its sender was first promised something: accepted, or saved where nobody told accepted before."""
+        """When it was first confirmed to its sender: as accepted, or as saved if that came first."""
         return self.saved_at if self.accepted_at is None else self.accepted_at
 
 
@@ -139,14 +139,13 @@ class ChatLedger:
         self.entries: dict[Name, Entry] = {}
         self.arrivals: dict[int, list[Arrival]] = defaultdict(list)  # by receiver, duplicates included
         self.acknowledged_at: dict[tuple[int, int], float] = {}  # (receiver, serverMsgId)
-        self.connected: list[tuple[int, float]] = []  # who has a connection, from when on
-        self.doubtful: set[tuple[int, int]] = (
-            set()
-        )  # acknowledged, and the connection broke before it can have mattered
-        self.again: list[tuple[Arrival, int, float]] = []  # of an earlier part: what, to whom, acknowledged when
-        self.lost: list[Entry] = []  # found by `check`: accepted, gone, within what durability promised
+        self.connected: list[tuple[int, float]] = []  # users, and when each was connected
+        # Acknowledged, and the connection broke before the server can have read that.
+        self.doubtful: set[tuple[int, int]] = set()
+        self.again: list[tuple[Arrival, int, float]] = []  # of an earlier phase: message, receiver, when acknowledged
+        self.lost: list[Entry] = []  # by `check`: accepted, and lost within the durability class
         self._numbers: Counter[int] = Counter() if before is None else before._numbers
-        # Shared by all parts of a run: which of them a message, or what arrived of it, belongs to.
+        # Shared by all phases of a run: the ledger of each message.
         self._home: dict[Name, ChatLedger] = {} if before is None else before._home
         self._home_of_id: dict[tuple[int, int], ChatLedger] = {} if before is None else before._home_of_id
 
@@ -176,7 +175,7 @@ class ChatLedger:
         self._entry(sender, client_msg_id).failed = reason
 
     def receipt(self, sender: int, client_msg_id: str, what: str) -> None:
-        """Delivered or read, as the sender was told."""
+        """Delivered or read, as the sender was notified."""
         self._entry(sender, client_msg_id).receipts.add(what)
 
     def requested(self, sender: int, client_msg_id: str, connection: int) -> None:
@@ -194,7 +193,7 @@ class ChatLedger:
     # -- written by receivers ----------------------------------------------------------------------
 
     def arrived(self, receiver: int, sender: int, client_msg_id: str, id: int) -> None:
-        """Every time it comes, also as a double."""
+        """Every time it arrives, also as a duplicate."""
         one = Arrival(Name(sender, client_msg_id), id, time.monotonic())
         home = self._home.get(one.name, self)
         home.arrivals[receiver].append(one)
@@ -211,7 +210,7 @@ class ChatLedger:
         home.acknowledged_at.setdefault((receiver, id), time.monotonic())
 
     def connection_lost(self, receiver: int, last_received_at: float, grace_s: float = ACK_GRACE_S) -> None:
-        """What was acknowledged after the server was last heard may never have been read."""
+        """The server may not have read acknowledgements that were sent after its last frame."""
         for home in {id(one): one for one in (self, *self._home.values())}.values():
             home.doubtful |= {
                 key
@@ -235,19 +234,19 @@ class ChatLedger:
 
     @property
     def duplicates(self) -> int:
-        """Arrivals of what had arrived: allowed until it is acknowledged, worth a look when they are many."""
+        """Repeated arrivals: allowed until the message is acknowledged, suspicious if there are many."""
         return sum(len(all) - len(self.first_sights(receiver)) for receiver, all in list(self.arrivals.items()))
 
     def count(self, what: Callable[[Entry], bool]) -> int:
         return sum(map(what, self.entries.values()))
 
     def kept(self, rows: Iterable[Row]) -> int:
-        """Messages of which something was told that are rows, or whose senders know that they never will be."""
+        """Confirmed messages that are rows, or whose senders were notified that they failed."""
         names = {Name(row.from_user, row.client_msg_id) for row in rows}
         return self.count(lambda one: one.promised_at is not None and (one.name in names or one.failed is not None))
 
     def summary(self) -> str:
-        told = {
+        counts = {
             "sent": len(self.entries),
             "accepted": self.count(lambda entry: entry.accepted_at is not None),
             "saved": self.count(lambda entry: entry.saved_at is not None),
@@ -256,7 +255,7 @@ class ChatLedger:
             "duplicates": self.duplicates,
             "lost": len(self.lost),
         }
-        return ", ".join(f"{count} {what}" for what, count in told.items())
+        return ", ".join(f"{count} {what}" for what, count in counts.items())
 
     # -- judged ------------------------------------------------------------------------------------
 
@@ -319,13 +318,13 @@ class ChatLedger:
             if entry.saved_at is not None and row is None:
                 yield f"false saved: {_who(entry)} is no row"
             elif entry.saved_at is not None and row is not None and entry.ids and entry.ids[-1] != row.id:
-                yield f"wrong id: {_who(entry)} was told {entry.ids[-1]}, the row is {row.id}"
+                yield f"wrong id: {_who(entry)} was confirmed as {entry.ids[-1]}, the row is {row.id}"
 
     def _rows_were_sent(self, rows: Iterable[Row]) -> Iterator[str]:
         for row in rows:
             entry = self.entries.get(Name(row.from_user, row.client_msg_id))
             if entry is None:
-                yield f"unknown origin: row {row.id} of {row.from_user} was sent by nobody"
+                yield f"unknown origin: row {row.id} of {row.from_user} was sent by no client"
             elif (entry.to, entry.body) != (row.to_user, row.body):
                 yield f"altered: {_who(entry)} is a row with another receiver or body"
 
@@ -380,12 +379,12 @@ class ChatLedger:
     def _receipts_are_true(self) -> Iterator[str]:
         for entry in self.entries.values():
             if entry.receipts and not any((entry.to, id) in self.acknowledged_at for id in entry.ids):
-                yield f"false receipt: {_who(entry)} is {'/'.join(entry.receipts)}, {entry.to} never said so"
+                yield f"false receipt: {_who(entry)} is {'/'.join(entry.receipts)}, {entry.to} never confirmed it"
 
     def _failures_are_true(self, rows: dict[Name, Row], dead: Collection[Name]) -> Iterator[str]:
         for entry in self.entries.values():
             if entry.failed is not None and entry.saved_at is None and entry.name in rows and entry.name not in dead:
-                yield f"false failure: {_who(entry)} is a row, its sender was told {entry.failed}"
+                yield f"false failure: {_who(entry)} is a row, its sender got {entry.failed}"
 
     def _answers_are_in_order(self) -> Iterator[str]:
         for entry in self.entries.values():

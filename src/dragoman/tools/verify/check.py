@@ -56,7 +56,7 @@ def judge(
 ) -> Verdict:
     """`before`: the stores at rest before this part began; without it, they are taken to have been in order."""
     tolerated, before, rules = tolerated or Tolerated(), before or Facts(), rules or Rules()
-    # Silence that no node had heard is not waited for, and may be cut after the stores were looked at.
+    # Silence that no node has processed is not waited for, and may be cut after the stores were read.
     late = {event.job for event in recorded if event.kind is Kind.GIVEN and event.at > facts.read_at}
     late -= {event.job for event in recorded if event.kind is Kind.GIVEN and event.at <= facts.read_at}
     seen = [event for event in recorded if not event.job or event.job not in late]
@@ -71,7 +71,7 @@ def judge(
     found += check_nodes.findings(recordings, jobs, tolerated, rules)
     found += store_findings(facts, before, speech, tolerated)
     if not chat.promised and not ends.promised:
-        found.append(Finding("nothing promised", "nobody was promised anything, so nothing was put to the test"))
+        found.append(Finding("nothing promised", "nothing was promised to any client, so nothing was tested"))
     return _counted(chat, speech, ends, facts, before, tolerated, found)
 
 
@@ -114,7 +114,9 @@ def _counted(
 def _notes(ends: Ends, speech: SpeechLedger, facts: Facts, before: Facts) -> list[str]:
     notes = [f"{ends.skipped} utterances were skipped"] * bool(ends.skipped)
     codes = Counter(failure.code for one in speech.sessions.values() for failure in one.failures)
-    notes += [f"{count} utterances failed with {code}, and their speakers were told" for code, count in codes.items()]
+    notes += [
+        f"{count} utterances failed with {code}, and their speakers were notified" for code, count in codes.items()
+    ]
     return notes + [f"dead letter: {letter}" for letter in facts.letters if letter not in before.letters]
 
 

@@ -48,11 +48,11 @@ def _started_once(recordings: Recordings) -> Iterator[Finding]:
 
 
 def _same_audio(recordings: Recordings) -> Iterator[Finding]:
-    heard: dict[str, set[str]] = defaultdict(set)
+    audio: dict[str, set[str]] = defaultdict(set)
     for one in recordings.attempts.values():
         if one.pieces is not None:
-            heard[one.job].add(one.pieces)
-    for job, versions in heard.items():
+            audio[one.job].add(one.pieces)
+    for job, versions in audio.items():
         if len(versions) > 1:
             yield Finding("altered", f"attempts of {job} were given different audio: {sorted(versions)}")
 
@@ -73,7 +73,7 @@ def _turns_stay(
 ) -> Iterator[Finding]:
     for first, *others in recordings.turns():
         if first.attempt != 1:
-            continue  # the node that its turn was bound to is one that nobody has heard from
+            continue  # the node that the turn was bound to recorded nothing of it
         for one in others:
             if one.node != first.node and one.attempt == 1:
                 yield from _strayed(first, one, recordings, found, tolerated, rules)

@@ -1,6 +1,6 @@
 """Promises to speakers: every utterance ends once, no word is lost or duplicated, results go out as they come.
 
-An utterance ends as sent, backfilled, empty, failed or skipped. Speakers are told of the first two and of failures.
+An utterance ends as sent, backfilled, empty, failed or skipped. Speakers are notified of the first two and of failures.
 That one was empty, its node recorded; that one was skipped follows from the window in the store, and is right only if
 a later one had been out for as long as the window lasts before the result came.
 
@@ -94,7 +94,7 @@ class SessionCheck:
     rules: Rules
     ends: Ends = field(default_factory=Ends)
     jobs: Mapping[str, JobFact] = field(default_factory=dict)
-    read_at: float = math.inf  # at the stores: what was first heard of later may be on its way
+    read_at: float = math.inf  # when the stores were read: later utterances may be under way
     silent: set[int] = field(default_factory=set)  # utterances that ended without a word to the speaker
     _answers: dict[int, list[Answer]] = field(default_factory=lambda: defaultdict(list))
     _failures: dict[int, list[Failure]] = field(default_factory=lambda: defaultdict(list))
@@ -129,9 +129,9 @@ class SessionCheck:
         answers, failures = self._answers.get(index, []), self._failures.get(index, [])
         if len(answers) + len(failures) > 1:
             self.ends.twice += 1
-            told = [f"a result of {one.job}" for one in answers]
-            told += [f"{one.code} of {one.job}" for one in failures]
-            yield Finding("duplicated" if len(answers) > 1 else "settled twice", f"{self._who(index)} got {told}")
+            got = [f"a result of {one.job}" for one in answers]
+            got += [f"{one.code} of {one.job}" for one in failures]
+            yield Finding("duplicated" if len(answers) > 1 else "settled twice", f"{self._who(index)} got {got}")
         elif failures:
             self.ends.failed += 1
         elif answers:
@@ -158,13 +158,13 @@ class SessionCheck:
 
     @property
     def _went_with_its_session(self) -> bool:
-        """Who stops reading for so long that more waits for it than is kept is told that the session is over."""
+        """The session of a speaker that does not read ends when too much waits for it."""
         return self.spoken.slow and self.spoken.lost_at is not None
 
     def _rightly_skipped(self, index: int) -> bool:
         """A later one of its node had been out for as long as the window lasts when its result came, if it ever did.
 
-        What other nodes answer starts no patience: a job that is alive elsewhere may take its time.
+        A result of another node starts no timeout: a job that runs elsewhere may take longer.
         """
         attempts = self.recordings.of(self.spoken.id, index)
         came = max(((at, one.node) for one in attempts if (at := one.ok_at) is not None), default=None)
@@ -211,7 +211,9 @@ class SessionCheck:
         given = {abs(piece) for one in self.spoken.given for piece in one.pieces}
         unknown = sorted(piece for piece in held if abs(piece) not in given)
         if unknown:
-            yield Finding("unknown origin", f"pieces {pieces.text(unknown)} of {self.spoken.id} were said by nobody")
+            yield Finding(
+                "unknown origin", f"pieces {pieces.text(unknown)} of {self.spoken.id} were sent by no speaker"
+            )
         yield from self._order_of_words(content)
         yield from self._numbered_as_given(content)
         lost = self.spoken.unanswered_pieces({index: content.get(index) for index in {*self.silent, *self._failures}})
@@ -222,11 +224,11 @@ class SessionCheck:
             yield Finding("lost", sentence)
 
     def _content(self) -> Iterator[tuple[int, list[int]]]:
-        """What each utterance held, by whoever knows."""
+        """The pieces of each utterance, by its answer or by its node."""
         answered = {one.index: one.pieces for one in self.spoken.answers}
         for index in sorted({*answered, *self.recordings.indexes(self.spoken.id)}):
-            heard = [one.pieces for one in self.recordings.of(self.spoken.id, index) if one.pieces is not None]
-            yield index, answered.get(index) or (pieces.of_text(heard[0]) if heard else [])
+            recorded = [one.pieces for one in self.recordings.of(self.spoken.id, index) if one.pieces is not None]
+            yield index, answered.get(index) or (pieces.of_text(recorded[0]) if recorded else [])
 
     def _order_of_words(self, content: dict[int, list[int]]) -> Iterator[Finding]:
         last = 0
@@ -239,12 +241,12 @@ class SessionCheck:
     def _numbered_as_given(self, content: dict[int, list[int]]) -> Iterator[Finding]:
         for one in self.spoken.given:
             if one.index is not None and content.get(one.index) and content[one.index] != list(one.pieces):
-                heard = pieces.text(content[one.index])
-                yield Finding("altered", f"{self._who(one.index)} was given as {one.pieces} and heard as {heard}")
+                got = pieces.text(content[one.index])
+                yield Finding("altered", f"{self._who(one.index)} was sent as {one.pieces} and arrived as {got}")
 
     def _pieces_may_be_lost(self, lost: list[int]) -> bool:
-        said = [one.at for one in self.spoken.given if not set(lost).isdisjoint(one.pieces)]
-        known = self._may_be_lost(-1) or any(map(self.tolerated.may_be_lost, said))
+        sent_at = [one.at for one in self.spoken.given if not set(lost).isdisjoint(one.pieces)]
+        known = self._may_be_lost(-1) or any(map(self.tolerated.may_be_lost, sent_at))
         self.ends.tolerated += known
         return known
 

@@ -1,9 +1,9 @@
-"""The stores when all is at rest: rows, dead letters, slots, inboxes, shards, jobs, sessions, and keys left over.
+"""The stores at rest: rows, dead letters, slots, inboxes, shards, jobs, sessions, and leaked keys.
 
     facts = await gather(Stores(redis, urls, prefix, database, …), sessions, timeout_s=30)
 
-Rest is waited for: a slot goes back and a lease is handed over a moment after the client was told. What has not come to
-rest when patience is over is in the facts like everything else, for the checker to name.
+`gather` waits for rest: a slot is released and a lease handed over a moment after the client has its answer. What is
+not at rest after the timeout is in the facts too, and the checker reports it.
 """
 
 import asyncio
@@ -117,7 +117,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """Where to look. `redis` and `urls` lead to the same servers, past whatever is between them and the instances."""
+    """`redis` and `urls` lead to the same servers, without the proxy."""
 
     redis: Redis
     urls: Sequence[str]
@@ -129,24 +129,24 @@ class Stores:
 
 
 async def gather(stores: Stores, sessions: Collection[str], since: float, timeout_s: float) -> Facts:
-    """The facts, when they are at rest or patience is over. `since`: jobs recorded before that moment are others'."""
+    """The facts, at rest or after the timeout; of jobs, those recorded `since` then."""
     deadline = time.monotonic() + timeout_s
     reader = _Reader(stores, sessions, since)
     while True:
-        patient = time.monotonic() < deadline
+        may_wait = time.monotonic() < deadline
         try:
             facts = await reader.read()
-            if not (patient and any(facts.unsettled())):
+            if not (may_wait and any(facts.unsettled())):
                 return replace(facts, rows=await _rows(stores.database))
         except NOT_THERE:  # not back yet, or not known to be
-            if not patient:
+            if not may_wait:
                 raise
         await asyncio.sleep(POLL_S)
 
 
 class _Reader:
     def __init__(self, stores: Stores, sessions: Collection[str], since: float) -> None:
-        self._place, self._sessions, self._since = stores, sessions, since
+        self._stores, self._sessions, self._since = stores, sessions, since
         self._redis, self._keys = stores.redis, Keys(stores.prefix)
         self._inboxes = Inboxes(stores.redis, self._keys, InboxSettings())
         stream = f"{self._keys.im}:stream:single_chat"
@@ -159,7 +159,7 @@ class _Reader:
         driven = {name: await Jobs(self._redis, self._keys).driven_by(name, 1000) for name in instances}
         return Facts(
             dead=await self._dead(),
-            shards=[await self._shards.status(shard) for shard in range(self._place.shards)],
+            shards=[await self._shards.status(shard) for shard in range(self._stores.shards)],
             unsaved=await self._unsaved(),
             slots=await self._slots(),
             inboxes={name: await self._inboxes.counts(name) for name in instances},
@@ -173,7 +173,7 @@ class _Reader:
 
     async def _dead(self) -> list[Name]:
         found = list[Name]()
-        for shard in range(self._place.shards):
+        for shard in range(self._stores.shards):
             for _, fields in await self._redis.call("XRANGE", self._shards.dead(shard), "-", "+"):
                 texts = dict(zip(fields[::2], fields[1::2], strict=True))
                 found.append(Name(int(texts[b"fromUserId"]), texts[b"clientMsgId"].decode()))
@@ -181,7 +181,7 @@ class _Reader:
 
     async def _unsaved(self) -> dict[int, int]:
         found = dict[int, int]()
-        for shard in range(self._place.shards):
+        for shard in range(self._stores.shards):
             flat = await self._redis.call("HGETALL", self._keys.unsaved(tag(shard)))
             found |= {int(sender): int(count) for sender, count in zip(flat[::2], flat[1::2], strict=True)}
         return found
@@ -189,7 +189,7 @@ class _Reader:
     async def _slots(self) -> dict[str, list[str]]:
         """Those that have not lapsed: what a dead driver held comes back by itself."""
         found = dict[str, list[str]]()
-        for node in self._place.nodes:
+        for node in self._stores.nodes:
             now_ms = int(time.time() * 1000)
             jobs = await self._redis.call("ZRANGEBYSCORE", self._keys.reserved(node), now_ms, "+inf")
             if jobs:
@@ -235,8 +235,8 @@ class _Reader:
         return found
 
     def _leaks(self) -> list[str]:
-        with closing(leftover_keys.client(self._place.urls[0], cluster=self._place.cluster)) as client:
-            return leftover_keys.leaks(leftover_keys.look(client, self._place.prefix), self._place.prefix)
+        with closing(leftover_keys.client(self._stores.urls[0], cluster=self._stores.cluster)) as client:
+            return leftover_keys.leaks(leftover_keys.look(client, self._stores.prefix), self._stores.prefix)
 
 
 def _session(state: Mapping[str, str]) -> SessionFact:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Finding(NamedTuple):
-    """One broken promise: which, and a sentence that says where to look."""
+    """One broken promise: its kind, and a sentence with the details."""
 
     kind: str
     sentence: str
@@ -29,9 +29,9 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """Something was broken from then to then: whoever used it may have been slow or passed over.
+    """A time in which something was broken: clients and nodes may have been slow or left out.
 
-    `ports` are those of the instances concerned; None: everybody was.
+    `ports` are those of the affected instances; None: all.
     """
 
     began: float
@@ -44,10 +44,10 @@ class Disturbance:
 
 @dataclass(frozen=True, slots=True)
 class Tolerated:
-    """What is no broken promise, because of what was done to the cluster.
+    """What does not count as a broken promise, because of the faults.
 
-    `lost_spans`: spans of time before a Redis was killed whose writes it may have lost by its durability class. What is
-    lost of them is counted apart.
+    `lost_spans`: times before a Redis was killed whose writes it may lose by its durability class. What is lost of them
+    is counted apart.
     """
 
     lost_spans: Sequence[tuple[float, float]] = ()
@@ -57,7 +57,7 @@ class Tolerated:
         return at is not None and any(began <= at <= ended for began, ended in self.lost_spans)
 
     def undisturbed(self, began: float, ended: float, port: int | None = None) -> bool:
-        """Whether nothing was broken then that an instance at `port` had to do with; without one, nothing at all."""
+        """Whether nothing was broken then that affected the instance at `port`; without a port, nothing at all."""
         return not any(
             one.overlaps(began, ended) and (port is None or one.ports is None or port in one.ports)
             for one in self.disturbed

@@ -1,8 +1,8 @@
-"""Audio whose every tenth of a second says which one it is, so that words can be accounted for.
+"""Audio in which every tenth of a second is numbered, so that every word can be accounted for.
 
-A *piece* is a chunk of five packets, each with the piece's number in it. Nobody on the way looks into packets, so what
-a node is given tells exactly which pieces came, in what order, and whether one came twice. Numbers of silence are
-negative: a node that hears nothing else has nothing to say.
+A *piece* is a chunk of five packets, each with the number of the piece in it. The server does not look into packets, so
+the audio of a job shows exactly which pieces arrived, in what order, and whether one arrived twice. Silent pieces have
+negative numbers: a node answers a job that has only those with an empty result.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,7 +25,7 @@ def sound(numbers: Iterable[int]) -> bytes:
 
 
 def decode(run: bytes) -> list[int]:
-    """The pieces that audio is made of. Half a piece, or one twice in a row, is told as a piece of its own."""
+    """The pieces of audio. Half a piece, or one twice in a row, counts as a piece of its own."""
     starts = range(2 + len(_TOC), len(run), _PACKET_BYTES)
     numbers = [_NUMBER.unpack_from(run, at)[0] for at in starts]
     found = list[int]()

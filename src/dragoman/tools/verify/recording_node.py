@@ -1,8 +1,8 @@
-"""A node that writes down everything it is given: `python -m dragoman.tools.verify.recording_node --help`.
+"""A node that records every job it gets: `python -m dragoman.tools.verify.recording_node --help`.
 
-It hears pieces (see `pieces`) and answers with their numbers, after a while that is drawn; some take long, so that
-later ones come back before them. Silence it answers with nothing. Its file is the other side of what clients were told:
-which node had which job when, and how often.
+It answers audio (see `pieces`) with the numbers of its pieces, after a random delay; some jobs take long, so that later
+ones are answered first. It answers silence with an empty result. Its file shows which node had which job when, and how
+often.
 """
 
 import argparse
@@ -78,7 +78,7 @@ class RecordingNode:
         usual_s = self._slow_s if self._random.random() < SLOW_SHARE else self._delay_s
         await asyncio.sleep(usual_s * self._random.uniform(0.2, 1.8))
         silent = all(word < 0 for word in words)
-        # Written before it is sent: what is told of a result must never be older than the result.
+        # Written before it is sent: no record of a result may be later than the result.
         self._write(Kind.ENDED, job.assign, outcome="empty" if silent else "ok")
         return None if silent else Result(text_asr=pieces.text(words), text_translated=pieces.text(words))
 

@@ -1,7 +1,7 @@
-"""What a verification is of, and how the instances in it are configured.
+"""The setup of a verification, and the configuration of its instances.
 
-Short lengths are for everyday: presences, graces and faults of a few seconds. Real ones are those of the settings as
-they are shipped: a database away for a minute, an instance paused for twenty seconds, a link cut for ten.
+Short lengths are for everyday use: presences, graces and faults of a few seconds. Real lengths go with the default
+settings: a database stopped for a minute, an instance paused for 20 seconds, a link cut for 10.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ MessagePath = Literal["save_first", "deliver_first", "off"]
 PATHS: tuple[MessagePath, ...] = get_args(MessagePath)
 SHARDS = 4
 PRESENCE = "scheduler.phase2.instance_presence_ttl_seconds"
-# Long enough for a process that a busy machine lets wait, short enough to be waited for.
+# Long enough for a process that waits for CPU on a busy machine, short enough to wait for.
 _SHORT: dict[str, object] = {
     PRESENCE: 3,
     "scheduler.phase2.owner_ttl_seconds": 20,
@@ -49,7 +49,7 @@ _LOAD: dict[str, object] = {
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """How long each fault lasts, in seconds; and the patience with which the end is waited for."""
+    """How long each fault lasts, and how long to wait for the end, in seconds."""
 
     database_s: float
     pause_s: float
@@ -65,7 +65,7 @@ REAL = Lengths(database_s=60.0, pause_s=20.0, link_s=10.0, reader_s=20.0, presen
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """One cluster, and who uses it."""
+    """One cluster and its clients."""
 
     redis: RedisMode = "single"
     database: Database = "sqlite"

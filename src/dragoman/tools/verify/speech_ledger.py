@@ -1,7 +1,7 @@
-"""The ledger of speech: what speakers gave and what they were told, written down by them, session by session.
+"""The ledger of speech: what speakers sent and received, recorded by them, session by session.
 
-Everything is in the order it happened, with times of `time.monotonic`. What became of an utterance nobody was told of
-(empty, skipped) is not in here: recordings and the stores know. Nothing is judged here but what a speaker can see.
+Everything is in the order in which it happened, with times of `time.monotonic`. The recordings of nodes and the stores
+show what became of utterances that a speaker gets no message about (empty, skipped).
 """
 
 import time
@@ -13,7 +13,7 @@ from dragoman.tools.verify import pieces
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Pieces of audio that were said; `index` where the client numbers its utterances itself."""
+    """Pieces of audio that were sent; `index` if the client numbers its utterances itself."""
 
     pieces: tuple[int, ...]
     at: float
@@ -30,7 +30,7 @@ class Answer:
 
     @property
     def pieces(self) -> list[int]:
-        """Those the node says it heard; none if it does not say so."""
+        """Those in the node's answer; none if it names none."""
         try:
             return pieces.of_text(self.text)
         except ValueError:
@@ -58,13 +58,13 @@ class SessionLedger:
     refusals: list[str] = field(default_factory=list)  # of what was sent, in the server's words
     seen: dict[int, float] = field(default_factory=dict)  # indexes the server spoke of in any way, and since when
     resumed_at: list[float] = field(default_factory=list)
-    missing: int = 0  # pieces that were too old to be said again after a resume
+    missing: int = 0  # pieces that were too old to be sent again after a resume
     slow: bool = False  # it has stopped reading at some time
     lost_at: float | None = None
     lost_why: str = ""
 
     def promised_at(self, index: int) -> list[float]:
-        """Every time its speaker was told of an end of this utterance."""
+        """Every time its speaker was notified of an end of this utterance."""
         return [one.at for one in self.answers if one.index == index] + [
             one.at for one in self.failures if one.index == index
         ]
@@ -75,9 +75,9 @@ class SessionLedger:
         `silent`: utterances that are known to have ended without an answer, with what they held, if that is known.
         """
         ended = {failure.index: None for failure in self.failures} | dict(silent or {})
-        heard = {piece for answer in self.answers for piece in answer.pieces}
-        heard |= {piece for held in ended.values() for piece in held or ()}
-        missing = [(one, piece) for one in self.given for piece in one.pieces if piece > 0 and piece not in heard]
+        answered = {piece for answer in self.answers for piece in answer.pieces}
+        answered |= {piece for held in ended.values() for piece in held or ()}
+        missing = [(one, piece) for one in self.given for piece in one.pieces if piece > 0 and piece not in answered]
         if self.numbered:
             over = ended.keys() | {answer.index for answer in self.answers}
             return [piece for one, piece in missing if one.index not in over]
@@ -97,7 +97,7 @@ class SpeechLedger:
     # -- written by speakers -----------------------------------------------------------------------
 
     def opened(self, session: str, speaker: str, *, numbered: bool) -> None:
-        """Told once or more: whoever speaks in it and whoever listens may be the first to know."""
+        """Called at least once: the sending or the receiving side may be the first to know."""
         self.sessions.setdefault(session, SessionLedger(session, speaker, numbered, time.monotonic()))
 
     def gave(self, session: str, numbers: Sequence[int], index: int | None = None) -> None:
@@ -107,7 +107,7 @@ class SpeechLedger:
         self.sessions[session].seen.setdefault(index, time.monotonic())
 
     def answered(self, session: str, index: int, job: str, text: str, *, backfilled: bool) -> None:
-        """Every time it is told."""
+        """Every time a result arrives."""
         self.mentioned(session, index)
         self.sessions[session].answers.append(Answer(index, time.monotonic(), job, backfilled, text))
 
@@ -127,14 +127,14 @@ class SpeechLedger:
         self.sessions[session].slow = True
 
     def lost(self, session: str, why: str) -> None:
-        """It cannot be had back; what was said in it and not answered never will be."""
+        """It cannot be resumed; what was not answered in it never will be."""
         one = self.sessions[session]
         one.lost_at, one.lost_why = one.lost_at or time.monotonic(), one.lost_why or why
 
     # -- seen by speakers --------------------------------------------------------------------------
 
     def outstanding(self) -> Iterator[str]:
-        """What somebody still waits for, in words."""
+        """What speakers still wait for, as sentences."""
         for one in self.sessions.values():
             waiting = [] if one.lost_at is not None else one.unanswered_pieces()
             if waiting:
@@ -142,7 +142,7 @@ class SpeechLedger:
 
     def summary(self) -> str:
         all = self.sessions.values()
-        told = {
+        counts = {
             "sessions": len(all),
             "pieces": sum(len(given.pieces) for one in all for given in one.given),
             "results": sum(len(one.answers) for one in all),
@@ -151,4 +151,4 @@ class SpeechLedger:
             "resumed": sum(len(one.resumed_at) for one in all),
             "lost sessions": sum(one.lost_at is not None for one in all),
         }
-        return ", ".join(f"{count} {what}" for what, count in told.items())
+        return ", ".join(f"{count} {what}" for what, count in counts.items())

@@ -82,7 +82,7 @@ def test_above_capacity_everything_is_answered_in_one_way_or_another() -> None:
 def test_the_command_runs_the_named_parts_and_writes_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("dragoman.tools.bench.load.QUICK", TINY)
+    monkeypatch.setattr("dragoman.tools.bench.mixed_load.QUICK", TINY)
     assert run(["bench", "load", "--quick", "--only", "target", "--json", str(tmp_path / "out.json")]) == 0
     found = json.loads((tmp_path / "out.json").read_text())
     assert list(found) == ["commit", "machine", "settings", "figures", "ratios"]

@@ -6,21 +6,21 @@ from typing import Any
 
 import pytest
 
-from dragoman.tools.bench.abuse.attack import Answers, Attack, Scene, good
+from dragoman.tools.bench.abuse.attack import Answers, Attack, Target, expected
 from dragoman.tools.bench.abuse.attacker import ATTACKS, BY_NAME
 from dragoman.tools.bench.abuse.bench import Finding, Settings, conclude, middle, steps
 from dragoman.tools.bench.abuse.environment import COUNTED, State
-from dragoman.tools.bench.abuse.healthy_clients import Course, HealthyClients, Told, User
+from dragoman.tools.bench.abuse.healthy_clients import HealthyClients, ServerMessage, Timeline, User
 from dragoman.tools.report import Report
 
 MIB = 1 << 20
 
 
-async def nothing(scene: Scene) -> Answers:
+async def nothing(target: Target) -> Answers:
     return Counter()
 
 
-ATTACK = Attack("push", "somebody pushes", nothing, good("closed 4006"), good("closed 4003"))
+ATTACK = Attack("push", "somebody pushes", nothing, expected("closed 4006"), expected("closed 4003"))
 REST = dict.fromkeys(COUNTED, 3)
 CALM = State(REST, 0, 100 * MIB)
 TOLD: dict[str, Any] = {"utterances": 10, "messages": 10, "lost": 0, "slowed": 0, "failures": []}
@@ -91,12 +91,12 @@ def test_a_slot_that_is_still_taken_is_found() -> None:
 
 def test_memory_that_does_not_come_back_is_found() -> None:
     assert concluded(last=State(REST, 0, 150 * MIB)).settings["wrong"] == []
-    assert concluded(last=State(REST, 0, 200 * MIB)).settings["wrong"] == ["100 MiB more than before are in use"]
+    assert concluded(last=State(REST, 0, 200 * MIB)).settings["wrong"] == ["100 MiB more memory than before"]
 
 
 def test_memory_that_the_last_run_of_an_attack_keeps_is_found() -> None:
     assert concluded(replace(FOUND, rss_after=109 * MIB)).settings["wrong"] == []
-    wrong = ["push: memory did not come back, 100 → 112 MiB"]
+    wrong = ["push: memory was not freed, 100 → 112 MiB"]
     assert concluded(replace(FOUND, rss_after=112 * MIB)).settings["wrong"] == wrong
     grew_once = replace(FOUND, rss_after=150 * MIB)
     found = middle([grew_once, replace(FOUND, rss_before=150 * MIB, rss_after=151 * MIB)])
@@ -128,15 +128,15 @@ def test_of_three_tries_the_times_of_the_middle_one_count_and_everything_they_fo
 
 def test_a_course_finds_what_comes_twice_or_was_never_begun() -> None:
     failures: list[str] = []
-    course = Course("message", failures)
+    kind = Timeline("message", failures)
     for _ in range(3):
-        course.begin(0.0)
-    course.done(0, 1.0)
-    course.done(0, 1.0)
-    course.done(9, 1.0)
+        kind.begin(0.0)
+    kind.done(0, 1.0)
+    kind.done(0, 1.0)
+    kind.done(9, 1.0)
     assert failures == ["message 0 came twice", "message 9 was never begun"]
-    assert course.missing() == 2
-    assert course.missing(0, 1) == 0
+    assert kind.missing() == 2
+    assert kind.missing(0, 1) == 0
 
 
 async def test_a_message_out_of_order_is_found() -> None:
@@ -146,4 +146,4 @@ async def test_a_message_out_of_order_is_found() -> None:
     user = User(all, b"")
     assert user._arrived(0, 1.0)
     assert not user._arrived(2, 1.0)
-    assert not user.told(Told("ERROR"), 1.0)
+    assert not user.receive(ServerMessage("ERROR"), 1.0)

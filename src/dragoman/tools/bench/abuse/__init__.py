@@ -1,11 +1,11 @@
-"""`dragoman bench abuse`: what it costs others when somebody misbehaves.
+"""`dragoman bench abuse`: what healthy clients notice when other clients misbehave.
 
-wire        a client made of bytes, that does what no library would
-scene       what an attack knows: where to, whom to pretend to be, how much of it
-attacks     one round each; what is wrong with it must be answered, and how is written beside it
-attacker    the process they run in, at a low priority: it stands for another machine
-healthy_clients
-            a process with a speech session, its node and two chat users, timed and missing nothing
-stage       two instances with a secret, the two processes, and what is left over when all is quiet
-abuse       the bench: each attack between two looks at the healthy clients, and the table
+raw_client       a client made of bytes, which can do what no library would
+attack           an attack, its expected answers, and the instances that it targets
+messages, frames, connections, accounts
+                 one round of each attack
+attacker         the process that they run in, at a low priority: it stands for another machine
+healthy_clients  a process with a speech session, its node and two chat users, timed and losing nothing
+environment      two instances with a secret, the two processes, and what is left when everything has settled
+bench            each attack between two measurements of the healthy clients, and the tables
 """

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import jwt
 
-from dragoman.tools.bench.abuse.raw_client import HOSTILE, Ended, Wire, websocket
+from dragoman.tools.bench.abuse.raw_client import HOSTILE, Disconnected, RawClient, websocket
 
 Answers = Counter[str]
 
@@ -22,19 +22,19 @@ _users = count(9_000_001)
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much of what can be had in any amount."""
+    """How many connections, frames and clients an attack uses."""
 
     strangers: int = 10_000
     frames: int = 1_000_000
     slow: int = 500
-    crowd: int = 100  # of whatever else there are many
+    many: int = 100  # of everything else
 
 
-QUICK = Scale(strangers=600, frames=30_000, slow=100, crowd=20)
+QUICK = Scale(strangers=600, frames=30_000, slow=100, many=20)
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class Target:
     ports: list[int]
     secret: str
     issuer: str
@@ -50,9 +50,9 @@ class Scene:
         return self.ports[0]
 
     def token(self, typ: str = "client", sub: str = "eve", *, secret: str = "", **claims: Any) -> str:
-        told = {"iss": self.issuer, "exp": int(time.time()) + 600, "typ": typ, "sub": sub, **claims}
-        kept = {name: value for name, value in told.items() if value is not None}
-        return jwt.encode(kept, secret or self.secret, algorithm="HS256")
+        payload = {"iss": self.issuer, "exp": int(time.time()) + 600, "typ": typ, "sub": sub, **claims}
+        present = {name: value for name, value in payload.items() if value is not None}
+        return jwt.encode(present, secret or self.secret, algorithm="HS256")
 
     def new_uid(self) -> int:
         """Of a chat user that no other attack has."""
@@ -60,36 +60,38 @@ class Scene:
 
     def user(self, uid: int | None = None, **claims: Any) -> str:
         """The token of a chat user, a new one unless it is named."""
-        told = {"uid": self.new_uid() if uid is None else uid, "typ": "access", "sv": 0, "iat": int(time.time())}
-        told |= {"iss": self.chat_issuer, "exp": int(time.time()) + 600, **claims}
-        return jwt.encode(told, self.secret, algorithm="HS256")
+        payload = {"uid": self.new_uid() if uid is None else uid, "typ": "access", "sv": 0, "iat": int(time.time())}
+        payload |= {"iss": self.chat_issuer, "exp": int(time.time()) + 600, **claims}
+        return jwt.encode(payload, self.secret, algorithm="HS256")
 
     def init(self, **fields: object) -> dict[str, object]:
-        told = {"client_version": "1", "platform": "web", "src_lang": "xx", "tgt_lang": "yy", "token": self.token()}
-        return {"type": "session_init", **told, **fields}
+        usual = {"client_version": "1", "platform": "web", "src_lang": "xx", "tgt_lang": "yy", "token": self.token()}
+        return {"type": "session_init", **usual, **fields}
 
     @asynccontextmanager
-    async def session(self, at: int = 0, *, source: str = HOSTILE, **fields: object) -> AsyncIterator[tuple[Wire, str]]:
-        async with websocket(self.ports[at], "/ws/session", source=source) as wire:
-            await wire.say(self.init(**fields))
-            told = await wire.until("session_init_ack")
-            if told["type"] == "closed":
-                raise Ended(f"closed {told['code']}")
-            yield wire, told["session_id"]
+    async def session(
+        self, at: int = 0, *, source: str = HOSTILE, **fields: object
+    ) -> AsyncIterator[tuple[RawClient, str]]:
+        async with websocket(self.ports[at], "/ws/session", source=source) as client:
+            await client.send(self.init(**fields))
+            answer = await client.wait_for("session_init_ack")
+            if answer["type"] == "closed":
+                raise Disconnected(f"closed {answer['code']}")
+            yield client, answer["session_id"]
 
     @asynccontextmanager
-    async def chatter(self, at: int = 0, uid: int | None = None, source: str = HOSTILE) -> AsyncIterator[Wire]:
-        async with websocket(self.ports[at], "/ws", source=source) as wire:
-            await wire.say({"type": "AUTH", "token": self.user(uid)})
-            told = await wire.until("AUTH_OK", "AUTH_FAIL")
-            if told["type"] != "AUTH_OK":
-                raise Ended(f"{told['type']} {told.get('reason', told.get('code'))}")
-            yield wire
+    async def chat_user(self, at: int = 0, uid: int | None = None, source: str = HOSTILE) -> AsyncIterator[RawClient]:
+        async with websocket(self.ports[at], "/ws", source=source) as client:
+            await client.send({"type": "AUTH", "token": self.user(uid)})
+            answer = await client.wait_for("AUTH_OK", "AUTH_FAIL")
+            if answer["type"] != "AUTH_OK":
+                raise Disconnected(f"{answer['type']} {answer.get('reason', answer.get('code'))}")
+            yield client
 
     def register(self, name: str, **fields: object) -> dict[str, object]:
-        """A node that hears xx and writes yy, which nobody else does."""
+        """The message of a node with the languages xx and yy, which no other node has."""
         languages = {f"{kind}_languages": ["xx", "yy"] for kind in ("asr", "tts", "semantic")}
-        told: dict[str, object] = {
+        message: dict[str, object] = {
             "type": "node_register",
             "node_id": name,
             "version": "1",
@@ -105,35 +107,35 @@ class Scene:
             "advanced_features": ["job_ack", "slots:64"],
             "token": self.token("node", name),
         }
-        return told | fields
+        return message | fields
 
-    def beat(self, name: str) -> dict[str, object]:
+    def heartbeat(self, name: str) -> dict[str, object]:
         ready = [{"type": kind, "ready": True} for kind in ("asr", "nmt", "tts", "semantic")]
         usage = {"cpu_percent": 0, "mem_percent": 0, "running_jobs": 0}
-        told = {"node_id": name, "timestamp": 1, "resource_usage": usage, "installed_services": []}
+        usual = {"node_id": name, "timestamp": 1, "resource_usage": usage, "installed_services": []}
         languages = {f"{kind}_languages": ["xx", "yy"] for kind in ("asr", "tts", "semantic")}
-        return {"type": "node_heartbeat", **told, "capability_by_type": ready, "language_capabilities": languages}
+        return {"type": "node_heartbeat", **usual, "capability_by_type": ready, "language_capabilities": languages}
 
     @asynccontextmanager
-    async def node(self, at: int = 0) -> AsyncIterator[tuple[Wire, str]]:
+    async def node(self, at: int = 0) -> AsyncIterator[tuple[RawClient, str]]:
         name = f"evil-{uuid4().hex[:8]}"
-        async with websocket(self.ports[at], "/ws/node") as wire:
-            await wire.say(self.register(name))
-            await wire.until("node_register_ack")
-            await wire.say(self.beat(name))
-            yield wire, name
+        async with websocket(self.ports[at], "/ws/node") as client:
+            await client.send(self.register(name))
+            await client.wait_for("node_register_ack")
+            await client.send(self.heartbeat(name))
+            yield client, name
 
 
 @dataclass(frozen=True, slots=True)
 class Attack:
     name: str
     title: str
-    run: Callable[[Scene], Awaitable[Answers]]
-    answers: frozenset[str]  # every one of them is seen, and no other
-    may: frozenset[str] = frozenset()  # further ones that depend on who is faster
+    run: Callable[[Target], Awaitable[Answers]]
+    answers: frozenset[str]  # each must be seen, and no other
+    may: frozenset[str] = frozenset()  # others that timing may cause
 
     def wrong(self, seen: Answers) -> list[str]:
-        """What is not as it should be, in words."""
+        """One sentence for each answer that is unexpected or missing."""
         if not seen:
             return ["no answer at all"]
         strange = [
@@ -142,10 +144,10 @@ class Attack:
         return strange + [f"never {answer}" for answer in sorted(self.answers - seen.keys())]
 
 
-# Who is being written to as fast as it can write, on a machine that does not let it read in time, may find the socket
-# gone before it has read why.
-CUT_OFF = frozenset({"cut off"})
+# A client that writes as fast as it can, on a machine that does not let it read in time, may lose the socket before it
+# has read the close frame.
+NO_CLOSE_FRAME = frozenset({"no close frame"})
 
 
-def good(*answers: str) -> frozenset[str]:
+def expected(*answers: str) -> frozenset[str]:
     return frozenset(answers)

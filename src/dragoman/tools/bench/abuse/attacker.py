@@ -11,15 +11,15 @@ from typing import Any
 
 from dragoman.instance.open_files import raise_file_limit
 from dragoman.tools.bench.abuse import accounts, connections, frames, messages
-from dragoman.tools.bench.abuse.attack import Answers, Attack, Scale, Scene
+from dragoman.tools.bench.abuse.attack import Answers, Attack, Scale, Target
 from dragoman.tools.load_process import serve
 from dragoman.tools.processes import run_when_idle
 
 ATTACKS: tuple[Attack, ...] = (
     *messages.ATTACKS,
-    *accounts.ATTACKS,
     *frames.ATTACKS,
     *connections.ATTACKS,
+    *accounts.ATTACKS,
 )
 BY_NAME = {attack.name: attack for attack in ATTACKS}
 
@@ -34,14 +34,14 @@ async def give_way() -> None:
 
 
 async def attack(name: str, seconds: float, scale: dict[str, int], **where: Any) -> dict[str, Any]:
-    """Rounds of one attack, and what was answered; `where` has the other fields of `Scene`."""
-    scene = Scene(scale=Scale(**scale), **where)
-    if not raise_file_limit(scene.scale.strangers + SPARE_FILES):
+    """Rounds of one attack, and what was answered; `where` has the other fields of `Target`."""
+    target = Target(scale=Scale(**scale), **where)
+    if not raise_file_limit(target.scale.strangers + SPARE_FILES):
         raise OSError("that many connections take more open files than the system allows (ulimit -Hn)")
     seen: Answers = Counter()
     began, rounds = time.monotonic(), 0
     while not rounds or time.monotonic() - began < seconds:
-        seen += await BY_NAME[name].run(scene)
+        seen += await BY_NAME[name].run(target)
         rounds += 1
         await asyncio.sleep(PAUSE_S)
     return {"answers": dict(seen), "rounds": rounds, "seconds": time.monotonic() - began}

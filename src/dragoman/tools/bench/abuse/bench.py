@@ -1,11 +1,11 @@
-"""`dragoman bench abuse`: what it costs others when somebody misbehaves, one way after the other.
+"""`dragoman bench abuse`: what healthy clients notice of attacks, one attack after the other.
 
-Before each attack the healthy clients are timed with nothing else going on, then during it; then everything the attack
-brought must be gone. The ratio of the two p99 is what it cost them. That the answers were good and that nothing was
-lost is checked too: a bench of something that does not work says nothing.
+The latency of healthy clients is measured before each attack and during it; the ratio of the two p99 is the cost of
+the attack. After it, nothing that it created may be left. The answers are checked, and no healthy client may lose
+anything.
 
-A p99 of some seconds is one utterance of a hundred, and the machine alone makes it three times of what it was now and
-then. So an attack that seems to cost that much is run twice more, and the middle of the three counts.
+A p99 of some seconds is one utterance of a hundred, and other load of the machine can triple it. So an attack whose
+ratio is above 3 is run twice more, and the median of the three counts.
 
 The allocator keeps part of the memory of a peak, once. A leak grows with every run. So an attack after which the
 instances have 10 % more memory than before is run again, and the last run counts.
@@ -33,12 +33,12 @@ from dragoman.tools.processes import CannotRun
 from dragoman.tools.report import OnStep, Report, number, table
 
 SPARE_FILES = 2500
-COURSES = ("speech", "chat")
+KINDS = ("speech", "chat")
 MIB = 1 << 20
 # Of both instances, over a whole run. The allocator keeps some of what it had at the peak: 10,000 sockets are 100 MiB.
 GROWTH_MIB = 64
-MOST_KEYS = 5
-AIM = 3.0  # times the p99 of before
+MAX_KEYS = 5
+MAX_RATIO = 3.0  # times the p99 of before
 GROWTH = 1.1  # times the memory of before
 TRIES = 3  # of what seems to cost more, or to keep memory
 
@@ -72,34 +72,34 @@ class Finding:
 
     @property
     def wrong(self) -> list[str]:
-        told = [f"{self.attack.name}: {what}" for what in self.attack.wrong(Counter(self.answers))]
-        told += [f"{self.attack.name}: {what} left" for what in self.left]
+        sentences = [f"{self.attack.name}: {what}" for what in self.attack.wrong(Counter(self.answers))]
+        sentences += [f"{self.attack.name}: {what} left" for what in self.left]
         if self.keeps_memory:
             kept = f"{self.rss_before / MIB:.0f} → {self.rss_after / MIB:.0f} MiB"
-            told.append(f"{self.attack.name}: memory did not come back, {kept}")
-        return told
+            sentences.append(f"{self.attack.name}: memory was not freed, {kept}")
+        return sentences
 
     @property
     def is_costly(self) -> bool:
-        return any(self.ratio(course) > AIM for course in COURSES)
+        return any(self.ratio(kind) > MAX_RATIO for kind in KINDS)
 
     @property
     def keeps_memory(self) -> bool:
         return self.rss_after > self.rss_before * GROWTH
 
-    def ratio(self, course: str) -> float:
-        return float(self.during[course]["p99_ms"] / self.before[course]["p99_ms"])
+    def ratio(self, kind: str) -> float:
+        return float(self.during[kind]["p99_ms"] / self.before[kind]["p99_ms"])
 
 
 def middle(tries: Sequence[Finding]) -> Finding:
     """What they found together; of the times, those of the try in the middle."""
-    chosen = {course: sorted(tries, key=lambda found: found.ratio(course))[len(tries) // 2] for course in COURSES}
+    chosen = {kind: sorted(tries, key=lambda found: found.ratio(kind))[len(tries) // 2] for kind in KINDS}
     return replace(
         tries[0],
         rounds=sum(found.rounds for found in tries),
         answers=sum((Counter(found.answers) for found in tries), Counter()),
-        before={course: found.before[course] for course, found in chosen.items()},
-        during={course: found.during[course] for course, found in chosen.items()},
+        before={kind: found.before[kind] for kind, found in chosen.items()},
+        during={kind: found.during[kind] for kind, found in chosen.items()},
         left=[what for found in tries for what in found.left],
         rss_before=tries[-1].rss_before,
         rss_after=tries[-1].rss_after,
@@ -134,12 +134,12 @@ async def _run(report: Report, settings: Settings, servers: Servers, folder: Pat
             while (tries[0].is_costly or tries[-1].keeps_memory) and len(tries) < TRIES:
                 tries.append(await _one(running, settings, attack, first))
             findings.append(middle(tries))
-        told = await running.healthy_clients.call("rest")
+        healthy = await running.healthy_clients.call("rest")
         last, _ = await running.settle(first)
-        wrong = [f"{key} left in Redis" for key in running.leaked_keys()[:MOST_KEYS]]
+        wrong = [f"{key} left in Redis" for key in running.leaked_keys()[:MAX_KEYS]]
         if logged := running.errors_in_the_log():
             wrong.append(f"an instance logged: {logged}")
-        conclude(report, findings, told, (first, last), wrong)
+        conclude(report, findings, healthy, (first, last), wrong)
 
 
 async def _open(running: AbuseEnvironment, settings: Settings) -> None:
@@ -162,10 +162,10 @@ async def _one(running: AbuseEnvironment, settings: Settings, attack: Attack, fi
     await asyncio.sleep(settings.seconds)
     before = await running.healthy_clients.call("look")
     await running.healthy_clients.call("mark")
-    told = await running.attack(attack.name, settings.seconds, settings.scale)
+    attacked = await running.attack(attack.name, settings.seconds, settings.scale)
     during = await running.healthy_clients.call("look")
     state, left = await running.settle(first)
-    return Finding(attack, told["rounds"], told["answers"], before, during, left, rss, state.rss_bytes)
+    return Finding(attack, attacked["rounds"], attacked["answers"], before, during, left, rss, state.rss_bytes)
 
 
 # -- what is concluded ---------------------------------------------------------------------------
@@ -174,7 +174,7 @@ async def _one(running: AbuseEnvironment, settings: Settings, attack: Attack, fi
 def conclude(
     report: Report,
     findings: Sequence[Finding],
-    told: Mapping[str, Any],
+    healthy: Mapping[str, Any],
     states: tuple[State, State],
     wrong_inside: Sequence[str] = (),
 ) -> None:
@@ -182,58 +182,59 @@ def conclude(
     first, last = states
     for found in findings:
         name = found.attack.name
-        for course in COURSES:
-            report.figures[f"{name}_{course}_p99_before_ms"] = found.before[course]["p99_ms"]
-            report.figures[f"{name}_{course}_p99_ms"] = found.during[course]["p99_ms"]
-            report.ratios[f"{name}_{course}_p99"] = found.ratio(course)
+        for kind in KINDS:
+            report.figures[f"{name}_{kind}_p99_before_ms"] = found.before[kind]["p99_ms"]
+            report.figures[f"{name}_{kind}_p99_ms"] = found.during[kind]["p99_ms"]
+            report.ratios[f"{name}_{kind}_p99"] = found.ratio(kind)
         report.figures[f"{name}_rounds"] = found.rounds
         report.figures[f"{name}_rss_mib"] = (found.rss_after - found.rss_before) / MIB
-    for course in COURSES:
-        report.ratios[f"worst_{course}_p99"] = max(found.ratio(course) for found in findings)
+    for kind in KINDS:
+        report.ratios[f"worst_{kind}_p99"] = max(found.ratio(kind) for found in findings)
     report.figures["rss_before_mib"], report.figures["rss_after_mib"] = first.rss_bytes / MIB, last.rss_bytes / MIB
-    report.figures["healthy_utterances"] = told["utterances"]
-    report.figures["healthy_messages"] = told["messages"]
-    report.figures["healthy_lost"], report.figures["healthy_slowed"] = told["lost"], told["slowed"]
+    report.figures["healthy_utterances"] = healthy["utterances"]
+    report.figures["healthy_messages"] = healthy["messages"]
+    report.figures["healthy_lost"], report.figures["healthy_slowed"] = healthy["lost"], healthy["slowed"]
     wrong = [what for found in findings for what in found.wrong]
-    wrong += [f"healthy clients: {what}" for what in told["failures"]]
-    wrong += [f"healthy clients: {told['lost']} lost"] if told["lost"] else []
+    wrong += [f"healthy clients: {what}" for what in healthy["failures"]]
+    wrong += [f"healthy clients: {healthy['lost']} lost"] if healthy["lost"] else []
     wrong += [f"{left} left at the end" for left in last.more_than(first)]
     grown = (last.rss_bytes - first.rss_bytes) / MIB
-    wrong += [f"{grown:.0f} MiB more than before are in use"] if grown > GROWTH_MIB else []
+    wrong += [f"{grown:.0f} MiB more memory than before"] if grown > GROWTH_MIB else []
     wrong += wrong_inside
     report.figures["wrong"] = len(wrong)
     report.settings["answers"] = {found.attack.name: dict(found.answers) for found in findings}
     report.settings["wrong"] = wrong
     report.tables = [answer_table(findings), cost_table(findings)]
-    report.notes = [_summary(report, told), *(f"Wrong: {what}" for what in wrong)]
+    report.notes = [_summary(report, healthy), *(f"Wrong: {what}" for what in wrong)]
 
 
-def _summary(report: Report, told: Mapping[str, Any]) -> str:
+def _summary(report: Report, healthy: Mapping[str, Any]) -> str:
     figures = report.figures
     return (
-        f"Healthy clients: {told['utterances']:,} utterances and {told['messages']:,} messages, {told['lost']} lost. "
+        f"Healthy clients: {healthy['utterances']:,} utterances and {healthy['messages']:,} messages, "
+        f"{healthy['lost']} lost. "
         f"Memory of both instances: {figures['rss_before_mib']:.0f} MiB before, {figures['rss_after_mib']:.0f} after."
     )
 
 
 def answer_table(findings: Sequence[Finding]) -> Table:
     rows = [[found.attack.title, f"{found.rounds:,}", ", ".join(sorted(found.answers))] for found in findings]
-    return table("What it is answered", ["", "rounds", "answers"], rows)
+    return table("Answers to the attacks", ["", "rounds", "answers"], rows)
 
 
 def cost_table(findings: Sequence[Finding]) -> Table:
     rows = [
         [
             found.attack.title,
-            *(text for course in COURSES for text in _compared(found, course)),
+            *(text for kind in KINDS for text in _compared(found, kind)),
             f"{found.rss_before / MIB:.0f} → {found.rss_after / MIB:.0f}",
         ]
         for found in findings
     ]
-    columns = ["p99 before → meanwhile, ms", "speech", "ratio", "chat", "ratio", "MiB"]
-    return table("What it costs others", columns, rows)
+    columns = ["p99 before → during, ms", "speech", "ratio", "chat", "ratio", "MiB"]
+    return table("Latency of healthy clients", columns, rows)
 
 
-def _compared(found: Finding, course: str) -> tuple[str, str]:
-    before, during = found.before[course]["p99_ms"], found.during[course]["p99_ms"]
-    return f"{number(before)} → {number(during)}", number(found.ratio(course), " ×")
+def _compared(found: Finding, kind: str) -> tuple[str, str]:
+    before, during = found.before[kind]["p99_ms"], found.during[kind]["p99_ms"]
+    return f"{number(before)} → {number(during)}", number(found.ratio(kind), " ×")

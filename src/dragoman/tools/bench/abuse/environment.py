@@ -30,7 +30,7 @@ ATTACK_TIMEOUT_S = 300.0
 SETTLE_TIMEOUT_S = 40.0
 POLL_S = 0.1
 # What must be again as it was before, by its name in /api/v1/stats.
-COUNTED = ("connections", "sessions", "local_nodes", "jobs", "chat_users", "tasks", "heads", "leaving")
+COUNTED = ("connections", "sessions", "local_nodes", "jobs", "chat_users", "tasks", "awaiting_head", "closing")
 SPARE_TASKS = 3  # loops of ours that are between two turns, or the request that asks
 
 
@@ -137,8 +137,8 @@ class AbuseEnvironment:
         return sum(int(node.call("ZCARD", key)) for key in node.call("KEYS", f"{self.prefix}:*reserved*"))
 
     async def _get(self, config: Config, path: str) -> dict[str, Any]:
-        told = {"iss": config.security.issuer, "exp": int(time.time()) + 600, "typ": "operator", "sub": "bench"}
-        headers = {"Authorization": f"Bearer {jwt.encode(told, SECRET, algorithm='HS256')}"}
+        payload = {"iss": config.security.issuer, "exp": int(time.time()) + 600, "typ": "operator", "sub": "bench"}
+        headers = {"Authorization": f"Bearer {jwt.encode(payload, SECRET, algorithm='HS256')}"}
         async with self.http.get(f"http://127.0.0.1:{config.server.port}{path}", headers=headers) as answer:
             if answer.status != 200:
                 raise CannotRun(f"An instance answered {path} with {answer.status}.")

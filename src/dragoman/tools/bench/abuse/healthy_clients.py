@@ -27,7 +27,7 @@ from dragoman.tools.load_process import serve
 _IDLE = ResourceUsage(0.0, 0.0, 0)
 FIRST_UID = 1_000_001
 TOKEN_S = 86_400
-OPEN_PATIENCE_S = 30.0
+OPEN_TIMEOUT_S = 30.0
 SETTLE_S = 20.0
 LOOK_S = 0.02
 HEARTBEAT_S = 10.0
@@ -49,8 +49,8 @@ _SAY = b'{"type":"SINGLE_CHAT","clientMsgId":"b-%d","to":"%d","body":"Shall we m
 _DELIVERED = b'{"type":"ACK","ackType":"delivered","serverMsgId":"%b","to":"%b"}'
 
 
-class Told(msgspec.Struct, gc=False, rename={"from_": "from"}):
-    """What any of them is told, as far as it matters."""
+class ServerMessage(msgspec.Struct, gc=False, rename={"from_": "from"}):
+    """The fields of any message from the server that are needed here."""
 
     type: str
     job_id: str = ""
@@ -64,10 +64,10 @@ class Told(msgspec.Struct, gc=False, rename={"from_": "from"}):
     from_: str = ""
 
 
-_decode = msgspec.json.Decoder(Told).decode
+_decode = msgspec.json.Decoder(ServerMessage).decode
 
 
-class Course:
+class Timeline:
     """One thing done again and again: when each was due, and when it had come to its end."""
 
     def __init__(self, name: str, failures: list[str]) -> None:
@@ -108,25 +108,25 @@ class Course:
 class HealthyClients:
     def __init__(self) -> None:
         self.failures: list[str] = []
-        self.speech, self.chat = Course("utterance", self.failures), Course("message", self.failures)
+        self.speech, self.chat = Timeline("utterance", self.failures), Timeline("message", self.failures)
         self.saved = self.slowed = 0
         self._marks = (0, 0)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self, urls: list[str], secret: str, issuer: str, chat_issuer: str) -> None:
         def token(typ: str, sub: str) -> str:
-            told = {"iss": issuer, "exp": int(time.time()) + TOKEN_S, "typ": typ, "sub": sub}
-            return jwt.encode(told, secret, algorithm="HS256")
+            payload = {"iss": issuer, "exp": int(time.time()) + TOKEN_S, "typ": typ, "sub": sub}
+            return jwt.encode(payload, secret, algorithm="HS256")
 
         def user(uid: int) -> bytes:
-            told = {"iss": chat_issuer, "exp": int(time.time()) + TOKEN_S, "typ": "access", "uid": uid, "sv": 0}
-            return b'{"type":"AUTH","token":"%b"}' % jwt.encode(told, secret, algorithm="HS256").encode()
+            payload = {"iss": chat_issuer, "exp": int(time.time()) + TOKEN_S, "typ": "access", "uid": uid, "sv": 0}
+            return b'{"type":"AUTH","token":"%b"}' % jwt.encode(payload, secret, algorithm="HS256").encode()
 
         self.node = Node(self, token("node", NODE))
         self.speaker = Speaker(self, token("client", "honest"))
         self.sender, self.receiver = User(self, user(FIRST_UID)), User(self, user(FIRST_UID + 1))
         places = ((self.node, urls[-1], "/ws/node"), (self.speaker, urls[0], "/ws/session"))
-        async with asyncio.timeout(OPEN_PATIENCE_S):
+        async with asyncio.timeout(OPEN_TIMEOUT_S):
             for who, url, path in (*places, (self.sender, urls[0], "/ws"), (self.receiver, urls[-1], "/ws")):
                 await ws_connect(lambda: who, f"{url}{path}")  # noqa: B023
                 await who.opened
@@ -170,8 +170,8 @@ class HealthyClients:
             await asyncio.sleep(max(due - monotonic(), 0))
             while max(self.speech.count - self.speech.ended, self.chat.count - self.chat.ended) >= IN_FLIGHT:  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_S)
-            self.speaker.say(self.speech.begin(due))
-            self.sender.say(self.chat.begin(due), FIRST_UID + 1)
+            self.speaker.send(self.speech.begin(due))
+            self.sender.send(self.chat.begin(due), FIRST_UID + 1)
 
     async def _beat(self) -> None:
         while True:
@@ -179,7 +179,7 @@ class HealthyClients:
             self.node.heartbeat()
 
 
-class _Guest(WSListener):
+class _HealthyClient(WSListener):
     def __init__(self, all: HealthyClients) -> None:
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._all = all
@@ -192,8 +192,8 @@ class _Guest(WSListener):
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         if frame.msg_type is _TEXT:
             payload = frame.get_payload_as_bytes()
-            if not self.told(_decode(payload), monotonic()):
-                self._all.failures.append(f"{type(self).__name__} was told {payload[:200].decode(errors='replace')}")
+            if not self.receive(_decode(payload), monotonic()):
+                self._all.failures.append(f"{type(self).__name__} received {payload[:200].decode(errors='replace')}")
         elif frame.msg_type is WSMsgType.CLOSE:
             payload = frame.get_payload_as_bytes()
             self._all.failures.append(f"{type(self).__name__} was closed: {int.from_bytes(payload[:2], 'big')}")
@@ -201,17 +201,17 @@ class _Guest(WSListener):
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self._all.failures.append(f"{type(self).__name__} lost its connection")
         if not self.opened.done():
-            self.opened.set_exception(ConnectionError(f"{type(self).__name__} was not let in"))
+            self.opened.set_exception(ConnectionError(f"{type(self).__name__} was not accepted"))
 
     def greet(self) -> None:
         raise NotImplementedError
 
-    def told(self, told: Told, now: float) -> bool:
+    def receive(self, message: ServerMessage, now: float) -> bool:
         """Whether that was to be expected."""
         raise NotImplementedError
 
 
-class Node(_Guest):
+class Node(_HealthyClient):
     def __init__(self, all: HealthyClients, token: str) -> None:
         super().__init__(all)
         self._token = token
@@ -223,49 +223,49 @@ class Node(_Guest):
     def heartbeat(self) -> None:
         self._transport.send(_TEXT, encode(self._capabilities.heartbeat(NODE, _IDLE, draining=False)))
 
-    def told(self, told: Told, now: float) -> bool:
-        if told.type == "node_register_ack":
+    def receive(self, message: ServerMessage, now: float) -> bool:
+        if message.type == "node_register_ack":
             self.heartbeat()
             self.opened.set_result(None)
-        elif told.type == "job_assign":
+        elif message.type == "job_assign":
             job = (
-                told.job_id.encode(),
-                told.attempt_id,
+                message.job_id.encode(),
+                message.attempt_id,
                 NODE.encode(),
-                told.session_id.encode(),
-                told.trace_id.encode(),
+                message.session_id.encode(),
+                message.trace_id.encode(),
             )
             self._transport.send(_TEXT, b'{"type":"job_ack",' + _ABOUT % job + b"}")
             self._transport.send(_TEXT, b'{"type":"job_started",' + _ABOUT % job + b"}")
-            self._transport.send(_TEXT, _RESULT % (*job, told.utterance_index))
-        return told.type in ("node_register_ack", "job_assign")
+            self._transport.send(_TEXT, _RESULT % (*job, message.utterance_index))
+        return message.type in ("node_register_ack", "job_assign")
 
 
-class Speaker(_Guest):
+class Speaker(_HealthyClient):
     def __init__(self, all: HealthyClients, token: str) -> None:
         super().__init__(all)
         self._token = token
         self._session = b""
 
     def greet(self) -> None:
-        told = {"type": "session_init", "client_version": "1", "platform": "web", "src_lang": "en", "tgt_lang": "es"}
-        self._transport.send(_TEXT, msgspec.json.encode(told | {"token": self._token}))
+        init = {"type": "session_init", "client_version": "1", "platform": "web", "src_lang": "en", "tgt_lang": "es"}
+        self._transport.send(_TEXT, msgspec.json.encode(init | {"token": self._token}))
 
-    def say(self, number: int) -> None:
+    def send(self, number: int) -> None:
         self._transport.send(_TEXT, _UTTERANCE % (self._session, number))
 
-    def told(self, told: Told, now: float) -> bool:
-        if told.type == "session_init_ack":
-            self._session = told.session_id.encode()
+    def receive(self, message: ServerMessage, now: float) -> bool:
+        if message.type == "session_init_ack":
+            self._session = message.session_id.encode()
             self.opened.set_result(None)
-        elif told.type == "translation_result":
-            self._all.speech.done(told.utterance_index, now)
-        elif told.type == "backpressure":
+        elif message.type == "translation_result":
+            self._all.speech.done(message.utterance_index, now)
+        elif message.type == "backpressure":
             self._all.slowed += 1
-        return told.type in ("session_init_ack", "translation_result", "ui_event", "backpressure")
+        return message.type in ("session_init_ack", "translation_result", "ui_event", "backpressure")
 
 
-class User(_Guest):
+class User(_HealthyClient):
     def __init__(self, all: HealthyClients, auth: bytes) -> None:
         super().__init__(all)
         self._auth = auth
@@ -273,18 +273,18 @@ class User(_Guest):
     def greet(self) -> None:
         self._transport.send(_TEXT, self._auth)
 
-    def say(self, number: int, to: int) -> None:
+    def send(self, number: int, to: int) -> None:
         self._transport.send(_TEXT, _SAY % (number, to))
 
-    def told(self, told: Told, now: float) -> bool:
-        if told.type == "AUTH_OK":
+    def receive(self, message: ServerMessage, now: float) -> bool:
+        if message.type == "AUTH_OK":
             self.opened.set_result(None)
-        elif told.type == "ACK":
-            self._all.saved += told.ackType == "saved"
-        elif told.type == "SINGLE_CHAT":
-            self._transport.send(_TEXT, _DELIVERED % (told.serverMsgId.encode(), told.from_.encode()))
-            return self._arrived(int(told.clientMsgId.partition("-")[2]), now)
-        return told.type in ("AUTH_OK", "ACK", "PING")
+        elif message.type == "ACK":
+            self._all.saved += message.ackType == "saved"
+        elif message.type == "SINGLE_CHAT":
+            self._transport.send(_TEXT, _DELIVERED % (message.serverMsgId.encode(), message.from_.encode()))
+            return self._arrived(int(message.clientMsgId.partition("-")[2]), now)
+        return message.type in ("AUTH_OK", "ACK", "PING")
 
     def _arrived(self, number: int, now: float) -> bool:
         chat = self._all.chat

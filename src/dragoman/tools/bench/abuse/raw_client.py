@@ -1,4 +1,4 @@
-"""A client made of bytes: it sends what no WebSocket library would, and reads when it is told to."""
+"""A client made of bytes: it sends what no WebSocket library would, and reads only on request."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 TEXT, BINARY, CONTINUATION, CLOSE, PING, PONG = 0x1, 0x2, 0x0, 0x8, 0x9, 0xA
 # Linux has all of 127/8 to itself: who attacks has another address than who must not notice.
 HOSTILE, HONEST = "127.0.0.66", "127.0.0.1"
@@ -51,16 +51,16 @@ def frame(
 _BIND_ADDRESS_NO_PORT = 24
 
 
-class Ended(Exception):
+class Disconnected(Exception):
     """The server closed the socket, and with it nothing else can be heard."""
 
 
-class Wire:
+class RawClient:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
 
     @classmethod
-    async def dial(cls, port: int, *, source: str = HOSTILE, receive_bytes: int | None = None) -> Self:
+    async def connect(cls, port: int, *, source: str = HOSTILE, receive_bytes: int | None = None) -> Self:
         """A TCP connection that has said nothing; with `receive_bytes` it takes little before it is read."""
         sock = socket.socket()
         sock.setsockopt(socket.IPPROTO_IP, _BIND_ADDRESS_NO_PORT, 1)  # else a port is taken from all destinations
@@ -83,78 +83,78 @@ class Wire:
         except ConnectionError:
             pass
 
-    async def say(self, message: dict[str, object] | str) -> None:
+    async def send(self, message: dict[str, object] | str) -> None:
         text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
         await self.write(frame(TEXT, text.encode(errors="surrogatepass")))
 
     async def head(self) -> tuple[int, str]:
         """Status and head of an HTTP answer."""
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             try:
                 head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             except (asyncio.IncompleteReadError, ConnectionError):
-                raise Ended("no answer") from None
+                raise Disconnected("no answer") from None
         return int(head.split(" ", 2)[1]), head
 
     async def json_answer(self) -> dict[str, Any]:
         """The body of an HTTP answer."""
         _, head = await self.head()
         length = re.search(r"content-length: (\d+)", head, re.IGNORECASE)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             return dict(json.loads(await self._reader.readexactly(int(length[1]) if length else 0) or b"{}"))
 
-    async def heard(self) -> tuple[int, bytes]:
+    async def receive_frame(self) -> tuple[int, bytes]:
         """The next frame."""
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 first, second = await self._reader.readexactly(2)
                 size = second & 0x7F
                 if size > 125:
                     size = int.from_bytes(await self._reader.readexactly(2 if size == 126 else 8), "big")
                 return first & 0xF, await self._reader.readexactly(size)
         except (asyncio.IncompleteReadError, ConnectionError):
-            raise Ended("cut off") from None
+            raise Disconnected("no close frame") from None
 
-    async def message(self) -> dict[str, Any]:
+    async def receive(self) -> dict[str, Any]:
         """The next message; of a close frame `{"type": "closed", "code": …}`."""
         while True:
-            opcode, payload = await self.heard()
+            opcode, payload = await self.receive_frame()
             if opcode == CLOSE:
                 return {"type": "closed", "code": int.from_bytes(payload[:2], "big")}
             if opcode in (TEXT, BINARY):
                 return dict(json.loads(payload))
 
-    async def until(self, *types: str) -> dict[str, Any]:
+    async def wait_for(self, *types: str) -> dict[str, Any]:
         """The first message of one of these types; a close counts as each."""
         while True:
-            told = await self.message()
-            if told["type"] in types or told["type"] == "closed":
-                return told
+            message = await self.receive()
+            if message["type"] in types or message["type"] == "closed":
+                return message
 
     async def closed(self) -> str:
         """Read on until the server closes; with which code."""
         try:
             while True:
-                told = await self.message()
-                if told["type"] == "closed":
-                    return f"closed {told['code']}"
-        except Ended as end:
+                message = await self.receive()
+                if message["type"] == "closed":
+                    return f"closed {message['code']}"
+        except Disconnected as end:
             return str(end)
 
-    async def lives(self) -> str:
+    async def is_open(self) -> str:
         """Whether a ping is answered."""
         await self.write(frame(PING, b"?"))
         try:
             while True:
-                opcode, payload = await self.heard()
+                opcode, payload = await self.receive_frame()
                 if opcode == PONG:
-                    return "lives on"
+                    return "stays open"
                 if opcode == CLOSE:
                     return f"closed {int.from_bytes(payload[:2], 'big')}"
-        except Ended as end:
+        except Disconnected as end:
             return str(end)
 
-    def drop(self) -> None:
+    def reset(self) -> None:
         """Reset it."""
         sock = self._writer.get_extra_info("socket")
         if sock is not None:
@@ -163,31 +163,31 @@ class Wire:
 
 
 @asynccontextmanager
-async def tcp(port: int, *, source: str = HOSTILE, receive_bytes: int | None = None) -> AsyncIterator[Wire]:
-    wire = await Wire.dial(port, source=source, receive_bytes=receive_bytes)
+async def tcp(port: int, *, source: str = HOSTILE, receive_bytes: int | None = None) -> AsyncIterator[RawClient]:
+    client = await RawClient.connect(port, source=source, receive_bytes=receive_bytes)
     try:
-        yield wire
+        yield client
     finally:
-        wire.drop()
+        client.reset()
 
 
 @asynccontextmanager
 async def websocket(
     port: int, path: str, *lines: str, source: str = HOSTILE, receive_bytes: int | None = None
-) -> AsyncIterator[Wire]:
-    async with tcp(port, source=source, receive_bytes=receive_bytes) as wire:
-        await wire.write(upgrade(path, *lines))
-        status, head = await wire.head()
+) -> AsyncIterator[RawClient]:
+    async with tcp(port, source=source, receive_bytes=receive_bytes) as client:
+        await client.write(upgrade(path, *lines))
+        status, head = await client.head()
         if status != 101:
-            raise Ended(f"HTTP {status}: {head[:200]}")
-        yield wire
+            raise Disconnected(f"HTTP {status}: {head[:200]}")
+        yield client
 
 
-async def asked(port: int, request: bytes, source: str = HOSTILE) -> str:
+async def http_status(port: int, request: bytes, source: str = HOSTILE) -> str:
     """One HTTP request on a connection of its own; the answer in a word."""
-    async with tcp(port, source=source) as wire:
-        await wire.write(request)
+    async with tcp(port, source=source) as client:
+        await client.write(request)
         try:
-            return f"HTTP {(await wire.head())[0]}"
-        except Ended as end:
+            return f"HTTP {(await client.head())[0]}"
+        except Disconnected as end:
             return str(end)
