@@ -76,7 +76,7 @@ async def test_the_page_says_that_a_chat_login_does_not_open_speech(
     await page.wait_for_selector("text=Your login is for writing only")
 
 
-async def test_the_page_tells_who_creates_accounts_if_registration_is_closed(
+async def test_page_says_who_creates_accounts_when_registration_is_closed(
     harness: BrowserHarness, windows: Windows, name: str
 ) -> None:
     instance = await reachable(harness, "closed")

@@ -164,7 +164,7 @@ async def test_a_long_id_is_short_and_copied_whole_by_a_click_and_terms_are_expl
     await page.wait_for_selector('th[title*="不间断"]')
 
 
-async def test_every_word_and_tip_of_the_console_is_there_in_both_languages(
+async def test_every_text_and_tip_of_the_console_exists_in_both_languages(
     harness: BrowserHarness, windows: Windows
 ) -> None:
     page = await console(windows, harness.first)

@@ -146,7 +146,7 @@ async def test_flood_of_logins_from_one_address_refuses_no_owner_of_an_account(s
     assert [task.result()["code"] for task in honest] == [0] * 12
 
 
-async def test_wrong_passwords_from_strangers_do_not_lock_an_owner_out(site: Site) -> None:
+async def test_wrong_passwords_from_other_addresses_do_not_lock_an_owner_out(site: Site) -> None:
     await site.add_account("lou")
     assert (await site.login("lou", PASSWORD, OWNER))["code"] == 0
     answers = [

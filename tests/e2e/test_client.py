@@ -243,7 +243,7 @@ async def test_draining_instance_hands_its_sessions_over(redis_server: RedisAt, 
             assert (result.index, audio_ms(result)) == (1, 400)
 
 
-async def test_session_ends_when_its_client_is_away_for_too_long(redis_server: RedisAt, tmp_path: Path) -> None:
+async def test_session_ends_when_its_client_does_not_return_in_time(redis_server: RedisAt, tmp_path: Path) -> None:
     async with environment(redis_server, tmp_path, speech__resume_grace_s=0.1) as (_, (here,)):
         async with session_at(here) as session:
             stay_away(session, here)

@@ -35,7 +35,7 @@ async def two(cluster: Cluster) -> tuple[Any, Any]:
     return await cluster.instance(), await cluster.instance()
 
 
-async def test_a_result_that_came_while_the_client_was_away_is_sent_after_its_resume(
+async def test_result_that_arrived_during_a_disconnect_is_sent_after_the_resume(
     redis_at: RedisAt, prefix: str, tmp_path: Path
 ) -> None:
     async with running(redis_at, tmp_path, prefix) as cluster:

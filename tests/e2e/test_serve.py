@@ -167,7 +167,7 @@ def test_a_snapshot_that_does_not_parse_is_one_warning(server: Dragoman) -> None
     assert server.get("/api/v1/cluster")[1]["nodes"] == []
 
 
-def test_a_second_server_is_told_that_the_data_directory_is_in_use(server: Dragoman, tmp_path: Path) -> None:
+def test_second_server_is_refused_with_data_directory_in_use(server: Dragoman, tmp_path: Path) -> None:
     data = server.folder / "data"
     with serve(tmp_path, "--set", f"embedded.data_dir={data}") as second:
         assert second.exit_code() == 1
@@ -176,7 +176,7 @@ def test_a_second_server_is_told_that_the_data_directory_is_in_use(server: Drago
     assert sentence.endswith("stop that one, or set another embedded.data_dir.")
 
 
-def test_a_second_server_is_told_that_the_port_is_taken(server: Dragoman, tmp_path: Path) -> None:
+def test_second_server_is_refused_with_port_in_use(server: Dragoman, tmp_path: Path) -> None:
     port = server.base.rpartition(":")[2]
     code, out, err = answer(tmp_path, "serve", "--port", port)
     assert (code, out) == (1, "")

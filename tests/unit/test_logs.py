@@ -141,7 +141,7 @@ def test_writer_neither_raises_nor_waits_when_the_pipe_is_closed(pipe: Pipe) -> 
     assert writer.dropped == 1
 
 
-def test_writer_drops_and_counts_lines_past_its_bound_while_nobody_reads(pipe: Pipe) -> None:
+def test_writer_drops_and_counts_lines_above_its_bound_while_the_pipe_is_not_read(pipe: Pipe) -> None:
     filled = pipe.fill()
     writer = Writer(pipe.write_end, max_bytes=30, dropped_line=lambda count: f"dropped {count}")
     writer.write("taken by the thread\n")

@@ -63,7 +63,7 @@ def test_a_server_that_is_not_there_is_one_sentence_without_the_password(capsys:
         assert "cannot be used" in told.out + told.err
 
 
-def test_a_database_of_a_newer_release_is_told_as_such(
+def test_database_of_a_newer_release_is_reported_as_such(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as newer:

@@ -50,7 +50,7 @@ async def test_several_that_open_an_empty_database_at_once_migrate_it_once(sql_u
     assert await ask(sql_url, f"SELECT count(*) FROM {schema.TABLE}") == [(len(NAMES),)]
 
 
-async def test_the_first_call_migrates_if_nobody_opened(sql_url: str) -> None:
+async def test_first_call_migrates_an_unopened_database(sql_url: str) -> None:
     archive = open_archive(sql_url)
     try:
         assert await archive.undelivered(1) == []
@@ -100,9 +100,7 @@ async def test_tables_made_by_another_file_are_refused(sql_url: str, monkeypatch
     await archive.close()
 
 
-async def test_a_database_is_known_by_an_id_that_all_who_use_it_see_and_no_other_has(
-    sql_url: str, tmp_path: Path
-) -> None:
+async def test_database_has_one_unique_id(sql_url: str, tmp_path: Path) -> None:
     archives = [open_archive(url) for url in (sql_url, sql_url, f"sqlite:///{tmp_path}/other.sqlite3")]
     try:
         seen = [await archive.identity() for archive in archives]

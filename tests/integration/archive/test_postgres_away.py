@@ -157,7 +157,7 @@ async def test_cancelled_call_leaves_no_open_transaction(archive: PostgresArchiv
     assert seqs == list(range(len(seqs), 0, -1))
 
 
-async def test_a_closed_archive_is_away(archive: PostgresArchive) -> None:
+async def test_closed_archive_is_unavailable(archive: PostgresArchive) -> None:
     await archive.open()
     await archive.close()
     with pytest.raises(ArchiveAway):

@@ -47,9 +47,7 @@ def asked(archive: PostgresArchive, row: NewMessage) -> asyncio.Task[list[Outcom
 
 
 @pytest.mark.parametrize("others", [1, 300])
-async def test_a_conversation_it_holds_keeps_nobody_else_waiting(
-    archive: PostgresArchive, url: str, others: int
-) -> None:
+async def test_locked_conversation_does_not_delay_others(archive: PostgresArchive, url: str, others: int) -> None:
     await archive.save([letter(1, 2), *(letter(number, 1000) for number in range(3, 3 + others))])
     async with frozen(url, HOLD):
         waiting = asked(archive, letter(1, 2))

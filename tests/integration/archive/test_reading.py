@@ -97,7 +97,7 @@ async def test_unread_is_counted_among_the_newest_messages_only(archive: Archive
     assert (mine.unread, theirs.unread) == (MAX_UNREAD // 2, MAX_UNREAD // 2)
 
 
-async def test_of_two_who_create_a_user_at_once_one_does(archive: Archive, sql_url: str) -> None:
+async def test_one_of_two_concurrent_user_creations_succeeds(archive: Archive, sql_url: str) -> None:
     other = open_archive(sql_url)
     try:
         made = await asyncio.gather(

@@ -50,7 +50,9 @@ async def test_the_folder_and_the_file_are_for_the_owner_alone(archive: SqliteAr
     assert [os.stat(place).st_mode & 0o077 for place in (path.parent, path)] == [0, 0]
 
 
-async def test_a_lock_held_too_long_is_away_and_nobody_waits_twice(archive: SqliteArchive, path: Path) -> None:
+async def test_database_locked_too_long_is_unavailable_and_no_call_waits_twice(
+    archive: SqliteArchive, path: Path
+) -> None:
     await archive.save([letter(1, 2)])
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -64,7 +66,7 @@ async def test_a_lock_held_too_long_is_away_and_nobody_waits_twice(archive: Sqli
     assert verdicts(await archive.save([letter(1, 2)])) == ["saved"]
 
 
-async def test_a_full_disk_is_away_until_there_is_room(archive: SqliteArchive, path: Path) -> None:
+async def test_full_disk_is_unavailable_until_there_is_room(archive: SqliteArchive, path: Path) -> None:
     await archive.save([letter(1, 2)])
     with no_file_larger_than(200_000):
         with pytest.raises(ArchiveAway):
@@ -86,7 +88,7 @@ async def test_a_path_that_leads_nowhere_is_tried_again(archive: SqliteArchive, 
     assert len(await archive.undelivered(2)) == 1
 
 
-async def test_a_file_that_is_no_database_is_away(archive: SqliteArchive, path: Path) -> None:
+async def test_file_that_is_no_database_is_unavailable(archive: SqliteArchive, path: Path) -> None:
     damage(path)
     with pytest.raises(ArchiveAway, match="not a database"):
         await archive.save([letter(1, 2)])

@@ -175,7 +175,9 @@ def test_the_record_names_what_wrote_the_data(server_binary: ServerBinary, tmp_p
 
 
 @pytest.mark.parametrize("record", [None, "", "[]", '{"kind": "redis"}', '{"kind": "redis", "version": "seven"}'])
-def test_data_that_nobody_signed_is_refused(server_binary: ServerBinary, tmp_path: Path, record: str | None) -> None:
+def test_data_directory_without_a_marker_is_refused(
+    server_binary: ServerBinary, tmp_path: Path, record: str | None
+) -> None:
     data = tmp_path / "data"
     data.mkdir(mode=0o700)
     (data / "dump.rdb").write_bytes(b"REDIS0009")
@@ -185,7 +187,7 @@ def test_data_that_nobody_signed_is_refused(server_binary: ServerBinary, tmp_pat
         RedisServer(server_binary, data).start()
 
 
-def test_a_record_without_data_binds_nobody(server_binary: ServerBinary, tmp_path: Path) -> None:
+def test_marker_without_data_is_ignored(server_binary: ServerBinary, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir(mode=0o700)
     (data / RECORD_FILE).write_text('{"kind": "redis", "version": "99.0.0"}')
@@ -200,7 +202,7 @@ def test_a_directory_that_cannot_be_made_is_one_sentence(server_binary: ServerBi
             RedisServer(server_binary, impossible).start()
 
 
-def test_a_directory_of_somebody_else_is_not_closed_to_him(server_binary: ServerBinary, tmp_path: Path) -> None:
+def test_permissions_of_a_foreign_directory_are_not_changed(server_binary: ServerBinary, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir(mode=0o755)
     (shared / "letter.txt").write_text("dear")
@@ -249,7 +251,7 @@ def test_a_server_that_never_answers_is_given_up(server_binary: ServerBinary, tm
     server.stop()
 
 
-def test_loading_its_data_may_take_longer_than_the_patience(server_binary: ServerBinary, tmp_path: Path) -> None:
+def test_loading_data_may_take_longer_than_the_start_timeout(server_binary: ServerBinary, tmp_path: Path) -> None:
     with RedisServer(server_binary, tmp_path / "data") as server, wire(server.socket_path) as connection:
         for number in range(400):
             connection.call("SET", f"key {number}", "x" * 100)
@@ -258,7 +260,7 @@ def test_loading_its_data_may_take_longer_than_the_patience(server_binary: Serve
         assert server.call("DBSIZE") == 400
 
 
-def test_a_port_that_is_taken_is_told_apart(server_binary: ServerBinary, tmp_path: Path) -> None:
+def test_port_in_use_is_a_distinct_error(server_binary: ServerBinary, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         server = RedisServer(server_binary, tmp_path / "data", port=taken.getsockname()[1])
         with pytest.raises(ServerEnded) as caught:
@@ -267,7 +269,7 @@ def test_a_port_that_is_taken_is_told_apart(server_binary: ServerBinary, tmp_pat
     assert caught.value.port_was_taken
 
 
-def test_a_chosen_port_that_was_snatched_away_is_exchanged(
+def test_chosen_port_that_was_taken_meanwhile_is_replaced(
     any_binary: ServerBinary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -89,7 +89,7 @@ def test_fragments_and_bytes_keep_their_place(run: Run) -> None:
 
 
 @pytest.mark.parametrize("leaves", [True, False], ids=["with a close", "without a word"])
-def test_all_that_was_said_before_leaving_is_heard(run: Run, leaves: bool) -> None:
+def test_frames_sent_before_a_disconnect_are_handled(run: Run, leaves: bool) -> None:
     async def main() -> None:
         ear = Ear()
         async with serving({"/ear": lambda: ear}) as listener:
@@ -150,7 +150,7 @@ def test_frames_before_a_close_are_still_paced(run: Run) -> None:
     run(main)
 
 
-def test_one_who_never_stops_is_not_read_without_end(run: Run) -> None:
+def test_endless_sender_is_read_in_bounded_turns(run: Run) -> None:
     async def main() -> None:
         ear = Ear()
         said = [b"%d" % number for number in range(20)]
@@ -163,7 +163,7 @@ def test_one_who_never_stops_is_not_read_without_end(run: Run) -> None:
     run(main)
 
 
-def test_nothing_is_heard_after_we_have_closed(run: Run) -> None:
+def test_no_frame_is_handled_after_the_close(run: Run) -> None:
     async def main() -> None:
         ear = Ear(at=b"20", do=lambda conn: conn.close(Close.TIMEOUT))
         async with serving({"/ear": lambda: ear}) as listener, websocket(listener, "/ear") as talker:
@@ -175,7 +175,7 @@ def test_nothing_is_heard_after_we_have_closed(run: Run) -> None:
     run(main)
 
 
-def test_an_endpoint_that_pauses_meanwhile_hears_the_rest_and_no_more_until_it_resumes(run: Run) -> None:
+def test_paused_endpoint_gets_the_rest_of_the_turn_and_then_nothing_until_it_resumes(run: Run) -> None:
     async def main() -> None:
         paused: list[Connection] = []
 

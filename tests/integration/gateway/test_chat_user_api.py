@@ -235,7 +235,7 @@ async def test_verify_says_why_a_token_is_not_good(tmp_path: Path, token: str | 
         assert told["data"] == {"ok": False, "reason": reason}
 
 
-async def test_with_redis_away_a_login_fails_and_a_token_is_still_good(tmp_path: Path) -> None:
+async def test_login_fails_and_tokens_stay_valid_during_a_redis_outage(tmp_path: Path) -> None:
     async with site(tmp_path) as here:
         here.redis_is_away = True
         told = await here.post("/auth/login", {"username": "alice", "password": "pw"}, 503)
@@ -353,7 +353,7 @@ async def test_messages_come_newest_first_and_strictly_below_the_cursor(tmp_path
         assert await page(lastSeq=0) == []
 
 
-async def test_nobody_sees_the_messages_of_others(tmp_path: Path) -> None:
+async def test_user_cannot_read_messages_of_other_users(tmp_path: Path) -> None:
     async with site(tmp_path) as here:
         await here.save((ALICE, BOB))
         assert len(await here.get("/single-chat/message/cursor", BOB, peerUserId=ALICE)) == 1
@@ -407,7 +407,7 @@ async def test_the_state_of_a_conversation(tmp_path: Path) -> None:
         assert state["peerLastReadMsgSeq"] >= 1
 
 
-async def test_there_is_no_state_of_a_conversation_nobody_began(tmp_path: Path) -> None:
+async def test_state_of_an_unknown_conversation_is_not_found(tmp_path: Path) -> None:
     async with site(tmp_path) as here:
         headers = {"Authorization": f"Bearer {here.token(ALICE)}"}
         response = await here.client.get("/single-chat/member/state?peerUserId=5", headers=headers)

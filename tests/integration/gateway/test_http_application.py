@@ -124,7 +124,7 @@ async def test_health_says_ok_and_ready_says_why_not(site: Site) -> None:
             assert (await client.get("/health/live")).status == 200
 
 
-async def test_metrics_are_told_in_both_forms_and_on_both_ports(site: Site, client: TestClient[Any, Any]) -> None:
+async def test_metrics_are_served_in_both_formats_and_on_both_ports(site: Site, client: TestClient[Any, Any]) -> None:
     site.metrics.dlq_moved.inc()
     async with site.admin() as admin:
         for each in (client, admin):
@@ -134,12 +134,12 @@ async def test_metrics_are_told_in_both_forms_and_on_both_ports(site: Site, clie
     assert (await told(await client.get("/api/v1/metrics")))["scheduler_phase2_dlq_moved_total"] == 1.0
 
 
-async def test_the_cluster_and_the_instance_are_told(client: TestClient[Any, Any]) -> None:
+async def test_api_reports_the_cluster_and_the_instance(client: TestClient[Any, Any]) -> None:
     assert (await told(await client.get("/api/v1/cluster")))["reported_by"] == "here"
     assert await told(await client.get("/api/v1/stats")) == {"instance": "here"}
 
 
-async def test_a_job_is_told_with_its_receipt(site: Site, client: TestClient[Any, Any]) -> None:
+async def test_job_report_has_its_placement_receipt(site: Site, client: TestClient[Any, Any]) -> None:
     await site.stores.jobs.create("j", {"driver": "a", "receipt": '{"chosen":"n"}'}, "n", 1)
     found = await told(await client.get("/api/v1/jobs/j"))
     assert (found["state"], found["receipt"]) == ("DISPATCHED", {"chosen": "n"})
@@ -149,7 +149,7 @@ async def test_a_job_is_told_with_its_receipt(site: Site, client: TestClient[Any
     assert await told(answer, 404) == {"error": "no such job, or it ended too long ago"}
 
 
-async def test_a_job_is_told_with_the_attempts_that_were_taken_back(site: Site, client: TestClient[Any, Any]) -> None:
+async def test_job_report_has_its_cancelled_attempts(site: Site, client: TestClient[Any, Any]) -> None:
     await site.stores.jobs.create("again", {"driver": "a"}, "n", 1)
     await site.stores.jobs.advance("again", Event.REASSIGN, attempt=1, code="ack_timeout")
     found = await told(await client.get("/api/v1/jobs/again"))
@@ -214,7 +214,7 @@ async def test_pages_of_other_hosts_change_nothing(site: Site, client: TestClien
     assert (await client.delete(f"/api/v1/dlq/a/{id}", headers={"Origin": own})).status == 200
 
 
-async def test_an_admin_port_that_others_can_reach_tells_strangers_no_more_than_health(site: Site) -> None:
+async def test_reachable_admin_port_serves_only_health_without_a_token(site: Site) -> None:
     async with site.admin(SECRET) as admin:
         assert (await admin.get("/health/ready")).status == 200
         assert (await admin.get("/metrics")).status == 401
@@ -222,7 +222,7 @@ async def test_an_admin_port_that_others_can_reach_tells_strangers_no_more_than_
         assert (await admin.get("/metrics", headers=token())).status == 200
 
 
-async def test_a_name_that_was_made_to_point_here_gets_no_answer_where_nobody_is_asked(site: Site) -> None:
+async def test_rebound_host_name_is_refused_where_no_token_is_required(site: Site) -> None:
     """DNS rebinding: to the browser the page is of our own origin."""
     app = application(site.context, Authenticator((), "us"), loopback_hosts_only=True)
     async with TestClient(TestServer(app)) as client:
@@ -235,7 +235,7 @@ async def test_a_name_that_was_made_to_point_here_gets_no_answer_where_nobody_is
         assert (await client.get("/api/v1/cluster", headers={"Host": "localhost:5010"})).status == 200
 
 
-async def test_the_admin_port_that_asks_nobody_for_a_token_answers_to_its_own_names_alone(site: Site) -> None:
+async def test_admin_port_without_tokens_answers_only_loopback_host_names(site: Site) -> None:
     async with site.admin() as admin:
         for path in ("/metrics", "/health", "/health/ready", "/nothing"):
             answer = await admin.get(path, headers={"Host": "evil.example:5111"})
@@ -246,7 +246,7 @@ async def test_the_admin_port_that_asks_nobody_for_a_token_answers_to_its_own_na
         assert (await admin.get("/metrics", headers={"Host": "metrics.example:5111", **token()})).status == 200
 
 
-async def test_strangers_are_not_told_which_instance_answers_for_health(site: Site) -> None:
+async def test_health_does_not_name_the_instance_without_a_token(site: Site) -> None:
     far = {"X-Forwarded-For": "203.0.113.7"}
     async with site.public(SECRET) as public, site.admin(SECRET) as admin:
         for client in (public, admin):
@@ -285,7 +285,7 @@ async def test_every_answer_tells_a_browser_to_show_it_nowhere_else(site: Site, 
                 assert not [name for name in answer.headers if name.startswith("Access-Control-")]
 
 
-async def test_a_browser_that_asks_whether_another_page_may_is_not_told_yes(site: Site) -> None:
+async def test_cors_preflight_of_another_origin_is_not_allowed(site: Site) -> None:
     async with site.public(SECRET) as client:
         asked = {"Origin": "https://evil.example", "Access-Control-Request-Method": "DELETE", **token()}
         answer = await client.options("/api/v1/dlq/a/1-1", headers=asked)
@@ -386,7 +386,7 @@ async def test_unreadable_dead_letter_cannot_be_replayed(site: Site, client: Tes
 # -- what goes wrong -----------------------------------------------------------------------------
 
 
-async def test_unknown_paths_and_methods_are_told_as_json(client: TestClient[Any, Any]) -> None:
+async def test_unknown_paths_and_methods_are_answered_with_json(client: TestClient[Any, Any]) -> None:
     assert await told(await client.get("/nothing"), 404) == {"error": "there is nothing at this path"}
     assert await told(await client.put("/api/v1/dlq"), 405) == {"error": "this path allows only GET, HEAD"}
 
@@ -402,7 +402,7 @@ async def test_redis_that_loads_its_data_is_named_as_such(
     assert sentence.startswith("Redis was restarted and is loading its data")
 
 
-async def test_redis_being_away_is_a_503_and_a_bug_a_500_without_its_inside(
+async def test_redis_outage_is_a_503_and_a_bug_a_500_without_details(
     site: Site, client: TestClient[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away() -> None:

@@ -189,7 +189,7 @@ async def test_connection_is_not_idle_while_its_request_is_answered() -> None:
         await until(lambda: len(listener.registry.idle_poller) == 2)
 
 
-async def test_the_end_of_who_sleeps_is_noticed_and_nobody_is_kept() -> None:
+async def test_closed_idle_connection_is_noticed_and_removed() -> None:
     async with serving() as listener:
         async with AsyncExitStack() as clients:
             for _ in range(20):

@@ -77,7 +77,7 @@ def test_write_to_an_idle_connection_leaves_it_idle(run: Run) -> None:
     run(main)
 
 
-def test_the_end_of_who_was_quiet_is_told_however_it_comes(run: Run) -> None:
+def test_end_of_an_idle_connection_is_reported(run: Run) -> None:
     async def main() -> None:
         endpoint = Echo()
         async with serving({"/one": lambda: endpoint}) as listener:
@@ -136,7 +136,7 @@ def test_idle_connection_gets_its_close_frame(run: Run) -> None:
     run(main)
 
 
-def test_of_thousands_that_end_together_a_few_are_woken_at_a_time_and_each_is_told_of_once(run: Run) -> None:
+def test_thousands_of_closed_idle_connections_are_handled_in_batches_and_once_each(run: Run) -> None:
     woken, told = [0], [0]
 
     def count() -> None:

@@ -59,7 +59,7 @@ def test_an_upgrade_at_an_unknown_path_is_not_found(run: Run) -> None:
         (upgrade().replace(b"HTTP/1.1", b"HTTP/1.0"), 400),
     ],
 )
-def test_a_wrong_upgrade_request_is_told_what_is_wrong(run: Run, head: bytes, status: int) -> None:
+def test_wrong_upgrade_request_gets_the_reason(run: Run, head: bytes, status: int) -> None:
     async def main() -> None:
         async with serving() as listener:
             assert (await _refusal(listener, head))[0] == status
@@ -125,7 +125,7 @@ def test_a_factory_that_raises_costs_only_its_connection(run: Run) -> None:
     run(main)
 
 
-def test_connections_past_the_limit_are_told_to_come_back_and_http_still_answers(run: Run) -> None:
+def test_connections_above_the_limit_get_try_again_later_and_http_still_answers(run: Run) -> None:
     async def main() -> None:
         async with serving(max_connections=2) as listener:
             async with websocket(listener), websocket(listener):
@@ -142,7 +142,7 @@ def test_connections_past_the_limit_are_told_to_come_back_and_http_still_answers
     run(main)
 
 
-def test_an_address_with_all_its_sockets_is_told_to_come_back_until_one_of_them_is_gone(run: Run) -> None:
+def test_address_at_its_limit_gets_try_again_later_until_a_socket_closes(run: Run) -> None:
     async def main() -> None:
         async with serving(max_per_address=2) as listener:
             listener.registry.addresses = PerAddressLimit(2, exempt=lambda address: False)  # loopback counts here
@@ -253,7 +253,7 @@ def test_a_taken_port_is_an_error_and_leaves_nothing_running(run: Run) -> None:
 # --- the end ---
 
 
-def test_after_stop_accepting_the_connected_stay_and_nobody_new_comes(run: Run) -> None:
+def test_stop_accepting_keeps_open_connections_and_refuses_new_ones(run: Run) -> None:
     async def main() -> None:
         async with serving() as listener, websocket(listener) as client:
             port = listener.port
@@ -266,7 +266,7 @@ def test_after_stop_accepting_the_connected_stay_and_nobody_new_comes(run: Run) 
     run(main)
 
 
-def test_close_tells_everyone_and_cuts_off_who_does_not_follow(run: Run) -> None:
+def test_close_sends_close_frames_and_aborts_clients_that_do_not_answer(run: Run) -> None:
     async def main() -> None:
         echo = Echo()
         async with serving({"/noted": lambda: echo}, close_timeout_s=0.1) as listener:

@@ -118,7 +118,7 @@ def names(page: dict[str, Any]) -> list[str]:
 # -- who may ask ---------------------------------------------------------------------------------
 
 
-async def test_the_files_are_for_anybody_and_the_facts_for_operators(site: Site) -> None:
+async def test_console_files_are_public_and_its_data_needs_an_operator(site: Site) -> None:
     page = await site.client.get("/console")
     assert page.status == 200
     assert "script-src 'self'" in page.headers["Content-Security-Policy"]
@@ -213,7 +213,7 @@ async def test_jobs_are_found_by_how_they_ended_where_they_were_and_whose_they_a
     assert names(await site.get("jobs", since=int(time.time() * 1000) + 60_000)) == []
 
 
-async def test_a_session_is_told_with_its_turn_and_what_is_released(site: Site) -> None:
+async def test_session_report_has_its_turn_and_release_window(site: Site) -> None:
     stores = site.stores
     await stores.redis.call("SADD", stores.keys.instances, "a")
     await stores.owners.claim_session("s1", "a")
@@ -279,7 +279,7 @@ async def test_an_instance_that_ended_long_ago_is_not_listed(site: Site) -> None
     assert 0 < await redis.call("PTTL", gone) <= GONE_MS
 
 
-async def test_a_node_that_went_is_told_and_so_is_one_that_cools_down(site: Site) -> None:
+async def test_report_lists_gone_nodes_and_nodes_in_cool_down(site: Site) -> None:
     stores = site.stores
     for name in ("n1", "n2"):
         await stores.nodes.heard(Snapshot(name, 1, "a", services={"asr-1": "asr"}))

@@ -142,7 +142,7 @@ def test_crowds_that_say_nothing_do_not_keep_others_out(run: Run) -> None:
     run(main)
 
 
-def test_a_tls_client_is_turned_away_at_once(run: Run) -> None:
+def test_tls_client_is_refused_at_once(run: Run) -> None:
     async def main() -> None:
         async with serving() as listener:
             context = ssl.create_default_context()

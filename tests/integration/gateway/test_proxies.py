@@ -193,7 +193,9 @@ def test_a_connection_of_a_trusted_proxy_without_its_header_is_refused(run: Run,
 
 @pytest.mark.parametrize("proxies", [PROTOCOL, TRUST, Proxies()], ids=["elsewhere", "off", "nobody trusted"])
 @pytest.mark.parametrize("header", [v1, v2])
-def test_the_header_of_somebody_else_is_refused(run: Run, proxies: Proxies, header: Callable[[str], bytes]) -> None:
+def test_proxy_header_of_an_untrusted_peer_is_refused(
+    run: Run, proxies: Proxies, header: Callable[[str], bytes]
+) -> None:
     async def main() -> None:
         async with serving(app=Site().app(), proxies=proxies) as listener:
             for request_head in (get(), upgrade()):

@@ -351,7 +351,7 @@ def test_the_client_closes_and_gets_its_code_back(run: Run) -> None:
     run(main)
 
 
-def test_a_connection_that_breaks_is_told_to_its_endpoint_once(run: Run) -> None:
+def test_endpoint_is_notified_once_of_a_broken_connection(run: Run) -> None:
     async def main() -> None:
         echo = Echo()
         async with serving({"/noted": lambda: echo}) as listener, websocket(listener, "/noted") as client:
@@ -365,7 +365,7 @@ def test_a_connection_that_breaks_is_told_to_its_endpoint_once(run: Run) -> None
     run(main)
 
 
-def test_a_closed_connection_is_told_at_once_though_its_peer_lingers(run: Run) -> None:
+def test_endpoint_is_notified_of_a_close_at_once_although_the_peer_lingers(run: Run) -> None:
     async def main() -> None:
         echo = Echo()
         async with serving({"/noted": lambda: echo}, close_timeout_s=0.2) as listener:

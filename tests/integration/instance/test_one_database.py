@@ -41,7 +41,7 @@ async def test_an_instance_with_a_database_of_its_own_does_not_start(
             pass
 
 
-async def test_the_database_of_the_cluster_is_remembered_when_nobody_is_there(
+async def test_database_of_the_cluster_is_remembered_without_instances(
     redis_at: RedisAt, prefix: str, sql_url: str, tmp_path: Path
 ) -> None:
     async with started(at(redis_at, prefix, "a", sql_url)):
@@ -79,7 +79,7 @@ async def test_an_instance_whose_database_comes_up_later_and_is_another_ends(
         await wait_until(lambda: told == ["b"], what="the instance to end")
 
 
-async def test_a_database_that_was_away_at_the_start_and_is_the_right_one_is_used(
+async def test_database_that_returns_after_the_start_is_used_if_it_is_the_right_one(
     redis_at: RedisAt, redis: Redis, keys: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = list[str]()

@@ -91,7 +91,9 @@ async def test_a_drained_node_gets_no_new_job_until_the_drain_is_taken_back(redi
 
 
 @pytest.mark.parametrize("resume", [False, True], ids=["plain", "resumable"])
-async def test_an_ended_session_is_told_so_and_cannot_be_resumed(redis_at: RedisAt, prefix: str, resume: bool) -> None:
+async def test_client_is_notified_of_an_ended_session_and_cannot_resume_it(
+    redis_at: RedisAt, prefix: str, resume: bool
+) -> None:
     async with two_instances(redis_at, prefix) as pair:
         speaker = Speaker(await pair.socket("/ws/session"))
         await speaker.init(resume=resume)
@@ -132,9 +134,7 @@ async def test_a_session_that_waits_for_its_client_is_ended(redis_at: RedisAt, p
         assert not await pair.here.redis.call("EXISTS", pair.here.keys.session_state("s-alone"))
 
 
-async def test_a_disconnected_chat_user_is_told_and_does_not_come_back_by_itself(
-    redis_at: RedisAt, prefix: str
-) -> None:
+async def test_disconnected_chat_user_is_notified_and_does_not_reconnect(redis_at: RedisAt, prefix: str) -> None:
     async with two_instances(redis_at, prefix) as pair:
         speaker = ChatSpeaker(7, await pair.socket("/ws"))
         await speaker.auth()

@@ -48,7 +48,7 @@ def ears(runner: asyncio.Runner, connect: Connect, stores: Stores) -> Iterator[l
     runner.run(tasks.cancel())
 
 
-async def test_every_announcement_reaches_everybody_and_ourselves_at_once(ears: list[Ear]) -> None:
+async def test_announcement_reaches_all_instances_including_the_own_one(ears: list[Ear]) -> None:
     here, there = ears
     for message in EVERY_KIND:
         here.announcer.announce(message)

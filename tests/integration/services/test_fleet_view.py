@@ -21,7 +21,7 @@ def ids(view: FleetView) -> list[str]:
     return sorted(node.id for node in view.fleet.nodes())
 
 
-async def test_a_refresh_finds_whatever_was_heard(view: FleetView, stores: Stores) -> None:
+async def test_refresh_finds_nodes_with_a_heartbeat(view: FleetView, stores: Stores) -> None:
     for node in ("n1", "n2"):
         await stores.nodes.heard(Snapshot(node, 1, "a", slots=3))
     await view.run_once()
@@ -46,7 +46,7 @@ async def test_a_node_whose_keys_are_gone_is_lost(stores: Stores) -> None:
     assert (ids(view), lost) == ([], [("n", 7)])
 
 
-async def test_a_node_that_fell_silent_is_lost_although_nobody_says_so(stores: Stores) -> None:
+async def test_silent_node_is_lost_without_an_announcement(stores: Stores) -> None:
     view = FleetView(stores.nodes, stores.storm, Metrics(), presence_ttl_s=0)
     await stores.nodes.heard(Snapshot("n", 7, "a"))
     await view.run_once()

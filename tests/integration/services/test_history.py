@@ -37,7 +37,7 @@ async def test_a_sample_has_what_was_counted_since_the_last_one(stores: Stores) 
     assert [sample.counters["ended"] for _, sample in await stores.samples.since(0)] == [4, 0, 3]
 
 
-async def test_the_history_is_told_merged_and_half_an_hour_long(stores: Stores) -> None:
+async def test_history_is_merged_and_covers_half_an_hour(stores: Stores) -> None:
     one = Counting("a", stores)
     one.metrics.jobs.labels("ok", "").inc(10)
     one.now = 5.0

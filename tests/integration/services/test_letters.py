@@ -99,7 +99,7 @@ async def test_a_replay_for_the_dead_goes_to_a_living_instance(join: Join, store
     assert jobs(heir.handled) == ["j"]
 
 
-async def test_a_replay_that_nobody_takes_keeps_the_letter(join: Join, stores: Stores) -> None:
+async def test_dead_letter_is_kept_when_its_replay_is_not_accepted(join: Join, stores: Stores) -> None:
     member = await join("a")
     letter = await _whole(stores, await dead_letter(member))
     stores.inboxes.settings = InboxSettings(maxlen=0)

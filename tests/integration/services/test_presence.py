@@ -131,7 +131,7 @@ async def test_a_return_that_fails_half_way_is_repeated_and_nothing_is_done_befo
     assert (done, member.returns) == ([1], 2)
 
 
-async def test_nobody_is_called_dead_until_one_ttl_after_the_first_renewal(join: Join) -> None:
+async def test_no_instance_is_declared_dead_within_one_ttl_after_the_first_renewal(join: Join) -> None:
     member = await join("a", ttl_s=QUICK_S)
     assert not member.presence.steady
     await wait_until(lambda: _renewed_and_steady(member))

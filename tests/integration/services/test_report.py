@@ -30,7 +30,7 @@ def report(stores: Stores, view: FleetView) -> Report:
     )
 
 
-async def test_an_empty_cluster_is_told_as_such(report: Report) -> None:
+async def test_report_of_an_empty_cluster_is_empty(report: Report) -> None:
     told = await report.cluster()
     assert told.pop("now_ms") > 0
     assert told == {
@@ -42,7 +42,7 @@ async def test_an_empty_cluster_is_told_as_such(report: Report) -> None:
     }
 
 
-async def test_instances_are_told_with_their_inboxes_living_or_dead(join: Join, report: Report) -> None:
+async def test_report_lists_living_and_dead_instances_with_their_inboxes(join: Join, report: Report) -> None:
     a, b = await join("a"), await join("b")
     await b.push(said("waits"))
     await a.push_raw("unreadable", "entry")
@@ -57,7 +57,7 @@ async def test_instances_are_told_with_their_inboxes_living_or_dead(join: Join, 
     assert told["dead_letters"] == {"a": 1}
 
 
-async def test_nodes_are_told_with_what_is_reserved_on_them(report: Report, view: FleetView, stores: Stores) -> None:
+async def test_report_lists_nodes_with_their_reservations(report: Report, view: FleetView, stores: Stores) -> None:
     view.seen(Snapshot("n2", 5, "b", slots=2, asr=["en", "de"], semantic=["es"], ready=["asr"], draining=True))
     view.seen(Snapshot("n1", 1, "a"))
     for job in ("j1", "j2"):
@@ -82,7 +82,7 @@ async def test_nodes_are_told_with_what_is_reserved_on_them(report: Report, view
     }
 
 
-async def test_nodes_that_cool_down_or_fail_are_told_with_the_time_they_are_out(
+async def test_report_lists_paused_nodes_with_the_remaining_time(
     report: Report, view: FleetView, stores: Stores
 ) -> None:
     view.seen(Snapshot("cool", 1, "a"))
@@ -97,7 +97,7 @@ async def test_nodes_that_cool_down_or_fail_are_told_with_the_time_they_are_out(
     assert failing["failing"]["paused_until_ms"] - told["now_ms"] <= 2000
 
 
-async def test_a_reservation_that_has_lapsed_is_not_told(report: Report, view: FleetView, stores: Stores) -> None:
+async def test_report_omits_expired_reservations(report: Report, view: FleetView, stores: Stores) -> None:
     """Nobody may have looked at the node since: expired ones go when the next is made."""
     view.seen(Snapshot("n", 1, "a", slots=2))
     for job in ("lapsed", "held"):

@@ -87,7 +87,7 @@ async def test_of_several_survivors_exactly_one_hands_each_entry_on(join: Join) 
     assert [jobs(heir.rehomed) for heir in heirs if heir.rehomed] == [names]
 
 
-async def test_nobody_is_taken_over_before_the_survivor_is_steady(join: Join, stores: Stores) -> None:
+async def test_takeover_waits_until_the_survivor_is_steady(join: Join, stores: Stores) -> None:
     dead, heir = await join("dead"), await join("heir")
     await dead.die()
     heir.sure = False
@@ -113,7 +113,7 @@ async def test_one_whose_presence_cannot_be_read_lives(join: Join, stores: Store
     assert await stores.instances.holder("living") == living.presence.incarnation
 
 
-async def test_a_push_during_a_takeover_is_taken_over_and_one_after_it_is_told_gone(join: Join, stores: Stores) -> None:
+async def test_push_during_a_takeover_is_moved_and_one_after_it_gets_gone(join: Join, stores: Stores) -> None:
     dead, heir = await join("dead"), await join("heir")
     await dead.push(said("early"))
     await dead.die()
@@ -130,7 +130,7 @@ async def test_a_push_during_a_takeover_is_taken_over_and_one_after_it_is_told_g
     assert await dead.push(said("too late")) is PushReply.GONE
 
 
-async def test_pushes_that_race_with_a_takeover_are_either_taken_over_or_told_gone(join: Join) -> None:
+async def test_pushes_that_race_with_a_takeover_are_moved_or_get_gone(join: Join) -> None:
     dead, heir = await join("dead"), await join("heir")
     await dead.die()
     verdicts: dict[str, PushReply] = {}
@@ -281,7 +281,7 @@ async def test_entries_of_a_later_release_wait_for_a_survivor_that_knows_it(join
 # -- jobs ----------------------------------------------------------------------------------------
 
 
-async def test_a_job_it_drove_is_taken_before_the_word_for_it_is_handed_on(join: Join, stores: Stores) -> None:
+async def test_takeover_claims_a_job_before_it_forwards_its_messages(join: Join, stores: Stores) -> None:
     dead, heir = await join("dead"), await join("heir")
     order: list[str] = []
     heir.takeover._adopt = _noting(order, "adopt", heir.takeover._adopt)
@@ -295,7 +295,7 @@ async def test_a_job_it_drove_is_taken_before_the_word_for_it_is_handed_on(join:
     assert order == ["adopt", "rehome", "adopt", "rehome"]
 
 
-async def test_a_job_that_nobody_can_take_does_not_stop_the_takeover(join: Join, stores: Stores) -> None:
+async def test_job_that_cannot_be_claimed_does_not_stop_the_takeover(join: Join, stores: Stores) -> None:
     dead, heir = await join("dead"), await join("heir")
     for job in ("broken", "good"):
         await stores.jobs.driven("dead", job, 1)
@@ -382,7 +382,7 @@ async def test_an_assignment_in_the_inbox_of_the_dead_goes_back_to_its_driver(
     assert delivered == [Bounced("n", 1, "j", 1)]
 
 
-async def test_a_word_for_a_job_of_the_dead_is_heard_by_whoever_took_the_job(
+async def test_message_for_a_job_of_a_dead_instance_reaches_its_new_driver(
     join: Join, whole: Services, stores: Stores
 ) -> None:
     dead, delivered = await join("dead"), _delivered(whole)
@@ -447,9 +447,7 @@ async def test_a_node_that_dialled_in_elsewhere_meanwhile_stays_there(join: Join
     assert await stores.nodes.online("moved")
 
 
-async def test_a_node_registered_elsewhere_but_not_heard_yet_loses_only_its_old_epoch(
-    join: Join, stores: Stores
-) -> None:
+async def test_node_registered_elsewhere_loses_only_its_old_epoch(join: Join, stores: Stores) -> None:
     dead, heir = await join("dead"), await join("heir")
     old = await stores.owners.claim_node("moving", "dead")
     await stores.nodes.heard(Snapshot("moving", old, "dead"))

@@ -267,7 +267,7 @@ async def test_a_turn_whose_first_job_was_ended_with_its_instance_leaves_nothing
     assert await heir.stores.turns.node_of("turn-1") is None
 
 
-async def test_an_utterance_that_waits_for_a_node_holds_up_nobody(open_instance: OpenInstance) -> None:
+async def test_utterance_that_waits_for_a_node_does_not_delay_others(open_instance: OpenInstance) -> None:
     instance = await open_instance("a", speech__placement_wait_ms=20_000)
     await instance.node("n", working=True)
     listener = RecordingListener()

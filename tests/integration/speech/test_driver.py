@@ -609,7 +609,7 @@ async def test_the_jobs_of_a_session_that_goes_are_cancelled_at_their_nodes(open
     assert await instance.reserved("n") == 0
 
 
-async def test_a_job_that_waits_for_a_node_when_its_session_goes_is_given_to_nobody(
+async def test_waiting_job_is_not_dispatched_after_its_session_ended(
     open_instance: OpenInstance,
 ) -> None:
     instance = await open_instance(speech__placement_wait_ms=20_000)
@@ -729,7 +729,7 @@ class Faulty(RecordingListener):
         raise RuntimeError("a bug")
 
 
-async def test_a_fault_nobody_planned_ends_the_job_and_tells_the_session(open_instance: OpenInstance) -> None:
+async def test_unexpected_error_ends_the_job_and_notifies_the_session(open_instance: OpenInstance) -> None:
     instance = await open_instance()
     node = await instance.node("n")
     listener = Faulty()
@@ -743,7 +743,7 @@ async def test_a_fault_nobody_planned_ends_the_job_and_tells_the_session(open_in
     assert len(node.jobs) == 1
 
 
-async def test_a_fault_in_the_choice_of_a_node_ends_the_job_and_tells_the_session(
+async def test_error_in_placement_ends_the_job_and_notifies_the_session(
     open_instance: OpenInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instance = await open_instance()

@@ -226,7 +226,7 @@ async def test_result_of_a_finished_job_is_dropped_by_its_driver(
     await wait_until(lambda: b.count("dragoman_results_dropped_total", reason="finished") == 1, TIMEOUT_S)
 
 
-async def test_a_node_is_told_that_its_job_is_cancelled_when_its_owners_inbox_has_room_again(
+async def test_node_gets_the_cancel_when_the_inbox_of_its_owner_has_room_again(
     open_instance: OpenInstance,
 ) -> None:
     a, b = await open_instance("a"), await open_instance("b")
@@ -241,7 +241,7 @@ async def test_a_node_is_told_that_its_job_is_cancelled_when_its_owners_inbox_ha
     await wait_until(lambda: node.cancelled == [mine.job_id], TIMEOUT_S)
 
 
-async def test_a_node_is_told_that_its_job_is_cancelled_when_redis_is_back(
+async def test_node_gets_the_cancel_when_redis_is_back(
     open_instance: OpenInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = await open_instance("a"), await open_instance("b")
@@ -258,7 +258,7 @@ async def test_a_node_is_told_that_its_job_is_cancelled_when_redis_is_back(
     await wait_until(lambda: node.cancelled == [mine.job_id], TIMEOUT_S)
 
 
-async def test_a_node_that_has_the_job_again_is_not_told_late_that_its_first_attempt_is_cancelled(
+async def test_late_cancel_of_a_first_attempt_is_not_sent_to_a_node_that_has_the_job_again(
     open_instance: OpenInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would drop the second: a cancelled job is named without its attempt."""
@@ -288,7 +288,7 @@ async def nothing_waits(instance: InProcessInstance) -> bool:
     return (await instance.stores.inboxes.counts(instance.name)).waiting == 0
 
 
-async def test_every_driven_job_is_told_once_when_nodes_come_and_go(open_instance: OpenInstance) -> None:
+async def test_every_job_ends_once_while_nodes_come_and_go(open_instance: OpenInstance) -> None:
     instance = await open_instance(speech__placement_wait_ms=5000)
     listener = RecordingListener()
     steady = await instance.node("steady", slots=100, features=ACKING, working=True)

@@ -56,7 +56,7 @@ AWAY = RedisAway("for a moment")
 
 @pytest.mark.parametrize("stumble", [AWAY, PushReply.FULL])
 @pytest.mark.parametrize(("of", "kind"), [("a", ForwardedUtterance), ("b", ToSocket)])
-async def test_with_redis_away_for_a_moment_an_utterance_and_its_result_arrive_all_the_same(
+async def test_forwarded_utterance_and_its_result_survive_a_short_redis_outage(
     open_instance: OpenInstance, of: str, kind: type[InboxMessage], stumble: Exception | PushReply
 ) -> None:
     a, b, session, socket = await gateway(open_instance)
@@ -68,7 +68,7 @@ async def test_with_redis_away_for_a_moment_an_utterance_and_its_result_arrive_a
     assert [message["event"] for message in socket.of("ui_event")] == steps, "in the order they were said"
 
 
-async def test_an_utterance_that_finds_no_redis_is_told_failed(open_instance: OpenInstance) -> None:
+async def test_forwarded_utterance_fails_during_a_redis_outage(open_instance: OpenInstance) -> None:
     a, _, session, socket = await gateway(open_instance, speech__placement_wait_ms=300)
 
     async def away(session: str) -> str:
@@ -89,7 +89,7 @@ async def test_an_utterance_that_may_have_been_handed_on_is_not_handed_on_twice(
     assert error["code"] == ErrorCode.SCHEDULER_DEPENDENCY_DOWN
 
 
-async def test_an_utterance_for_a_session_that_nobody_has_is_refused(open_instance: OpenInstance) -> None:
+async def test_utterance_for_an_unowned_session_is_refused(open_instance: OpenInstance) -> None:
     a, _, session, socket = await gateway(open_instance)
     known, session.id = session.id, "s-unknown"
     utter(a, session, socket)

@@ -147,7 +147,7 @@ STEPS = [("_jobs", "advance"), ("_results", "deliver"), ("_reservations", "relea
 @pytest.mark.parametrize("answer_lost", [False, True])
 @pytest.mark.parametrize(("part", "step"), STEPS)
 @pytest.mark.parametrize(("answers", "outcome"), [(True, "ok"), (False, "failed")])
-async def test_an_orphans_end_is_recorded_and_told_when_redis_is_back(
+async def test_end_of_an_orphan_is_recorded_and_reported_when_redis_is_back(
     open_instance: OpenInstance, part: str, step: str, answer_lost: bool, answers: bool, outcome: str
 ) -> None:
     heir, node, mine, about = await bereaved(open_instance)
@@ -176,7 +176,7 @@ async def test_a_job_that_is_lost_when_it_is_adopted_ends_when_redis_is_back(ope
     assert (record["outcome"], record["code"]) == ("failed", "INSTANCE_LOST")
 
 
-async def test_an_orphan_whose_node_heard_nothing_has_no_result(open_instance: OpenInstance) -> None:
+async def test_orphan_whose_node_recognised_nothing_has_no_result(open_instance: OpenInstance) -> None:
     """As if its driver lived: its session is sent nothing for it."""
     heir, node, mine, about = await bereaved(open_instance)
     told = heard_of(heir)

@@ -223,7 +223,7 @@ async def test_jobs_of_one_moment_spread_over_the_nodes_and_none_is_refused(open
     assert not any(instance.services.view.fleet.reserved(node) for node in nodes)
 
 
-async def test_a_reservation_nobody_renews_comes_back(open_instance: OpenInstance) -> None:
+async def test_reservation_that_is_not_renewed_expires(open_instance: OpenInstance) -> None:
     instance = await open_instance("a")
     await instance.node("n", slots=1)
     reserved = instance.keys.reserved("n")
@@ -268,7 +268,7 @@ async def test_a_job_of_a_known_request_holds_nothing_afterwards(open_instance: 
     await wait_until(lambda: one_is_driven(a, b), TIMEOUT_S)
 
 
-async def test_a_job_that_finds_nobody_is_recorded_with_the_reason(open_instance: OpenInstance) -> None:
+async def test_job_without_a_node_is_recorded_with_the_reason(open_instance: OpenInstance) -> None:
     instance = await open_instance("a", speech__placement_wait_ms=50)
     mine = job_request(tgt="xx")
     outcome = await place(instance, mine)
@@ -326,7 +326,7 @@ async def test_the_news_of_a_free_slot_may_overtake_the_refusal(
     assert isinstance(await place(instance, job_request()), Assign)
 
 
-async def test_a_job_of_a_turn_that_gives_the_last_slot_back_wakes_those_who_wait(open_instance: OpenInstance) -> None:
+async def test_last_released_slot_resumes_waiting_placements(open_instance: OpenInstance) -> None:
     """It was allowed beyond the slots; those who wait are not."""
     instance = await open_instance("a", speech__placement_wait_ms=20_000)
     await instance.node("n", slots=1)

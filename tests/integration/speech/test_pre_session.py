@@ -9,7 +9,7 @@ from support.in_process import OpenInstance, RecordingSocket
 
 
 @pytest.mark.parametrize(("per_address", "codes"), [(2000, [None, None, Close.OVERLOADED]), (0, [None, None, None])])
-async def test_behind_a_balancer_those_who_say_nothing_do_not_shut_out_everybody_who_shares_its_address(
+async def test_silent_connections_behind_a_balancer_do_not_block_other_clients_of_its_address(
     open_instance: OpenInstance, per_address: int, codes: list[int | None]
 ) -> None:
     instance = await open_instance(limits__pre_session_connections=8, limits__connections_per_address=per_address)

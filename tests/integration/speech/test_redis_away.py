@@ -106,7 +106,7 @@ async def test_a_result_that_cannot_be_recorded_is_kept_and_sent_when_redis_is_b
     assert record["outcome"] == "ok"
 
 
-async def test_a_cut_while_redis_is_away_fails_after_its_wait_and_the_next_one_works(
+async def test_utterance_cut_during_a_redis_outage_fails_after_its_wait_and_the_next_works(
     open_instance: OpenInstance, redis_at: RedisAt
 ) -> None:
     instance = await open_instance(**CALM, speech__placement_wait_ms=300)

@@ -109,7 +109,7 @@ def ends_handled(instance: InProcessInstance) -> float:
     return instance.count("dragoman_inbox_done_total", kind="job_ended")
 
 
-async def test_a_result_that_comes_while_its_session_is_being_restored_is_heard(open_instance: OpenInstance) -> None:
+async def test_result_that_arrives_during_a_restore_is_delivered(open_instance: OpenInstance) -> None:
     a, b, node, client = await two(open_instance)
     job = await client.spoken(a, node, 0)
     looking = Gate(b.services.resumption._jobs, "get")
@@ -123,7 +123,7 @@ async def test_a_result_that_comes_while_its_session_is_being_restored_is_heard(
     await client.hears(0)
 
 
-async def test_a_result_of_a_job_that_an_overtaken_owner_never_met_is_heard(open_instance: OpenInstance) -> None:
+async def test_result_of_a_job_unknown_to_the_former_owner_is_delivered(open_instance: OpenInstance) -> None:
     """B has the session from before that job was cut, and is about to have it again."""
     a, b, node, client = await two(open_instance)
     await client.resume(b)
@@ -140,7 +140,7 @@ async def test_a_result_of_a_job_that_an_overtaken_owner_never_met_is_heard(open
     await client.hears(0)
 
 
-async def test_a_result_that_is_parked_after_a_resume_has_looked_is_heard(open_instance: OpenInstance) -> None:
+async def test_result_parked_after_a_resume_checked_is_delivered(open_instance: OpenInstance) -> None:
     a, b, node, client = await two(open_instance)
     job = await client.spoken(a, node, 0)
     looking = Gate(b.services.resumption._jobs, "get")
@@ -156,7 +156,7 @@ async def test_a_result_that_is_parked_after_a_resume_has_looked_is_heard(open_i
     await client.hears(0)
 
 
-async def test_a_result_that_finds_nobody_is_not_parked_beside_who_has_resumed_since(
+async def test_result_is_not_parked_when_its_session_was_resumed_meanwhile(
     open_instance: OpenInstance,
 ) -> None:
     a, b, node, client = await two(open_instance)
@@ -211,7 +211,7 @@ async def test_of_two_connections_that_resume_at_once_the_later_one_has_the_sess
     await client.hears(0, 1)
 
 
-async def test_a_connection_that_is_gone_before_its_turn_takes_the_session_from_nobody(
+async def test_connection_closed_before_its_turn_takes_over_no_session(
     open_instance: OpenInstance,
 ) -> None:
     a, b, node, client = await two(open_instance)
@@ -247,7 +247,7 @@ async def test_restore_releases_a_session_that_was_resumed_elsewhere(
     await client.hears(0)
 
 
-async def test_a_job_driven_elsewhere_that_is_cancelled_is_told_failed(open_instance: OpenInstance) -> None:
+async def test_cancelled_job_of_another_driver_is_reported_failed(open_instance: OpenInstance) -> None:
     a, b, node, client = await two(open_instance)
     await client.spoken(a, node, 0)
     await client.resume(b)
@@ -455,7 +455,7 @@ async def test_closing_client_that_lost_its_connection_gets_outstanding_results_
     await wait_until(lambda: client.socket.of("session_close_ack"), TIMEOUT_S)
 
 
-async def test_a_client_that_comes_back_to_close_is_heard_once_more(open_instance: OpenInstance) -> None:
+async def test_client_can_reconnect_to_close_its_session(open_instance: OpenInstance) -> None:
     a, _, node, client = await two(open_instance)
     job = await client.spoken(a, node, 0)
     client.at(a).close()
@@ -472,7 +472,7 @@ async def test_a_client_that_comes_back_to_close_is_heard_once_more(open_instanc
 
 
 @pytest.mark.parametrize("connected", [True, False])
-async def test_the_last_words_of_a_closed_session_are_there_for_a_client_that_missed_them(
+async def test_last_messages_of_a_closed_session_are_kept_for_a_client_that_missed_them(
     open_instance: OpenInstance, connected: bool
 ) -> None:
     """Nobody can tell what was on the wire when it broke."""

@@ -210,7 +210,7 @@ async def test_a_client_is_not_asked_to_pause_for_a_short_wait(open_instance: Op
     assert not socket.of("backpressure")
 
 
-async def test_a_client_is_told_at_once_that_all_are_busy(open_instance: OpenInstance) -> None:
+async def test_client_gets_backpressure_at_once_when_all_nodes_are_busy(open_instance: OpenInstance) -> None:
     instance = await open_instance(speech__placement_wait_ms=5000)
     node = await instance.node("n", slots=1)
     session, socket = speak(instance)
@@ -311,7 +311,7 @@ async def test_a_session_that_cannot_go_elsewhere_makes_no_new_jobs_once_its_ins
     assert (socket.closed, socket.code, len(node.jobs)) == (True, Close.SHUTDOWN, 1)
 
 
-async def test_audio_that_is_cut_while_its_instance_drains_is_told_failed(open_instance: OpenInstance) -> None:
+async def test_utterances_cut_during_a_drain_fail(open_instance: OpenInstance) -> None:
     instance = await open_instance()
     node = await instance.node("n")
     session, socket = speak(instance)
@@ -330,7 +330,7 @@ async def test_audio_that_is_cut_while_its_instance_drains_is_told_failed(open_i
     assert len(node.jobs) == 1
 
 
-async def test_more_jobs_than_may_wait_are_told_failed_at_once_until_nodes_have_taken_some(
+async def test_jobs_above_the_queue_limit_fail_at_once_until_nodes_take_some(
     open_instance: OpenInstance,
 ) -> None:
     instance = await open_instance(
@@ -370,7 +370,7 @@ async def test_an_idle_client_is_sent_elsewhere_as_soon_as_its_instance_drains(o
     assert (socket.closed, socket.code) == (True, Close.SHUTDOWN)
 
 
-async def test_a_session_that_redis_cannot_be_told_of_is_not_left_waiting_for_its_opening(
+async def test_session_that_redis_cannot_record_is_refused_without_delay(
     open_instance: OpenInstance,
 ) -> None:
     instance, socket = await open_instance(), RecordingSocket()

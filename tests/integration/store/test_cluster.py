@@ -274,7 +274,7 @@ async def test_a_seed_that_is_not_there_is_passed_over(mortal_cluster: RedisAt) 
         await redis.close()
 
 
-async def test_before_any_node_was_reached_every_call_is_told_so() -> None:
+async def test_calls_fail_before_the_first_cluster_node_is_reached() -> None:
     redis = ClusterRedis(["redis://127.0.0.1:1"])
     try:
         with pytest.raises(RedisAway, match="no master of the Redis Cluster is known for slot"):
@@ -394,7 +394,7 @@ async def test_commands_redirected_with_a_slot_keep_their_order() -> None:
             await redis.close()
 
 
-async def test_nobody_waits_behind_a_call_that_was_given_up() -> None:
+async def test_cancelled_call_does_not_delay_later_ones() -> None:
     port, refused = free_port(), asyncio.Event()
 
     def refuse_the_first(_: int, command: list[bytes]) -> bytes:

@@ -65,7 +65,7 @@ async def test_pushed_entries_are_read_complete_and_in_order(inboxes: Inboxes, r
     assert await read(inboxes, reader) == [], "each is given once"
 
 
-async def test_nobody_there_is_told_gone(inboxes: Inboxes) -> None:
+async def test_push_to_a_missing_inbox_gets_gone(inboxes: Inboxes) -> None:
     assert await inboxes.push("nobody", "kind", b"x") is PushReply.GONE
     assert await inboxes.counts("nobody") == InboxCounts()
 
@@ -95,9 +95,7 @@ async def test_an_inbox_full_by_bytes_refuses_until_some_are_done(inboxes: Inbox
     assert (await balance(inboxes)).bytes == SETTINGS.max_bytes
 
 
-async def test_an_entry_that_is_too_large_is_refused_to_who_made_it_and_never_sent(
-    inboxes: Inboxes, redis: Redis
-) -> None:
+async def test_too_large_entry_is_refused_before_it_is_sent(inboxes: Inboxes, redis: Redis) -> None:
     assert await inboxes.push("i", "kind", b"x" * MAX_ENTRY_BYTES) is PushReply.OK
     asked = redis.ops["push_entry"].ok
     assert await inboxes.push("i", "kind", b"x" * (MAX_ENTRY_BYTES + 1)) is PushReply.TOO_LARGE
@@ -174,7 +172,7 @@ async def test_a_claim_takes_only_what_has_been_idle_long_enough(inboxes: Inboxe
     assert [row.deliveries for row in await inboxes.pending("i", 0, 10)] == [1], "looking is no delivery"
 
 
-async def test_entries_deleted_while_pending_are_acknowledged_and_hold_nobody_up(
+async def test_entries_deleted_while_pending_are_acknowledged(
     inboxes: Inboxes, reader: Dedicated, redis: Redis, keys: Keys
 ) -> None:
     for n in range(6):

@@ -70,7 +70,7 @@ async def test_closing_leaves_neither_stream_nor_counts(instances: Instances, re
 # -- presence ---------------------------------------------------------------------------------------
 
 
-async def test_presence_says_who_lives_and_lapses_by_itself(instances: Instances, redis: Redis, keys: Keys) -> None:
+async def test_presence_lists_living_instances_and_expires(instances: Instances, redis: Redis, keys: Keys) -> None:
     await instances.open("i", "a", GROUP)
     told = Presence("i", "a", host="h", pid=7, port=5100)
     assert await instances.renew(told, TTL_MS)
@@ -208,27 +208,27 @@ async def take_over(instances: Instances) -> bool:
     return False
 
 
-async def test_one_who_renews_before_the_survivor_marks_is_left_alone(instances: Instances) -> None:
+async def test_instance_that_renews_before_the_mark_is_not_taken_over(instances: Instances) -> None:
     await instances.open("i", "a", GROUP)
     assert await instances.renew(Presence("i", "a"), TTL_MS)
     assert not await take_over(instances)
     assert await instances.holder("i") == "a"
 
 
-async def test_one_who_renews_after_the_survivor_looked_knows_that_it_was_declared_dead(instances: Instances) -> None:
+async def test_instance_that_renews_after_the_takeover_learns_that_it_was_declared_dead(instances: Instances) -> None:
     await instances.open("i", "a", GROUP)
     assert await take_over(instances)
     assert not await instances.renew(Presence("i", "a"), TTL_MS)
 
 
-async def test_one_who_renews_between_the_mark_and_the_look_is_seen_and_sees(instances: Instances) -> None:
+async def test_renewal_between_mark_and_check_is_noticed_by_both_sides(instances: Instances) -> None:
     await instances.open("i", "a", GROUP)
     await instances.mark_takeover("i", "a")
     assert not await instances.renew(Presence("i", "a"), TTL_MS)
     assert await instances.presence("i") is not None
 
 
-async def test_a_survivor_who_comes_between_presence_and_look_sees_the_living(
+async def test_takeover_between_presence_and_check_sees_the_living_instance(
     instances: Instances, redis: Redis, keys: Keys
 ) -> None:
     await instances.open("i", "a", GROUP)
@@ -240,9 +240,7 @@ async def test_a_survivor_who_comes_between_presence_and_look_sees_the_living(
     assert await renewing
 
 
-async def test_a_survivor_who_marks_between_presence_and_look_is_seen(
-    instances: Instances, redis: Redis, keys: Keys
-) -> None:
+async def test_mark_between_presence_and_check_is_noticed(instances: Instances, redis: Redis, keys: Keys) -> None:
     await instances.open("i", "a", GROUP)
     held = Held(redis)
     renewing = asyncio.create_task(Instances(held, keys).renew(Presence("i", "a"), TTL_MS))  # type: ignore[arg-type]

@@ -70,7 +70,7 @@ async def test_a_crash_between_lock_and_binding_frees_the_request_when_the_lock_
     assert await create(other, "r", "next") == ("next", True)
 
 
-async def test_one_whose_lock_had_lapsed_loses_the_binding_and_frees_nobody_elses_lock(jobs: Jobs) -> None:
+async def test_expired_lock_loses_the_binding_and_releases_no_other_lock(jobs: Jobs) -> None:
     assert await jobs.lock("r", "slow") == b"OK"
     await jobs.redis.call("PEXPIRE", jobs.keys.request_lock("r"), 1)
     await wait_until(lambda: jobs.lock("r", "fast"))
@@ -161,7 +161,7 @@ async def test_a_reassigned_job_is_deaf_to_its_former_node(jobs: Jobs) -> None:
     assert await jobs.advance("j", Event.RESULT, attempt=2, node="n2") is Reply.OK
 
 
-async def test_of_many_who_release_one_job_one_does(jobs: Jobs, connect: Connect, keys: Keys) -> None:
+async def test_only_one_of_many_concurrent_releases_succeeds(jobs: Jobs, connect: Connect, keys: Keys) -> None:
     other = Jobs(await connect(), keys)
     await jobs.create("j", {}, node="n")
     ends = await asyncio.gather(*((jobs, other)[n % 2].advance("j", Event.EXPIRE, attempt=1) for n in range(20)))

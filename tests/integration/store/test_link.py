@@ -130,7 +130,7 @@ async def test_call_in_flight_when_the_server_is_killed_has_an_unknown_outcome(m
         assert "lost before the reply" in str(replies[0])
 
 
-async def test_while_the_server_is_gone_every_call_is_told_so_at_once(mortal: RedisAt) -> None:
+async def test_calls_fail_at_once_while_the_server_is_gone(mortal: RedisAt) -> None:
     server = own(mortal.server)
     async with connected(mortal) as redis:
         server.kill()
@@ -297,7 +297,7 @@ async def test_a_server_that_has_become_a_replica_is_left_for_the_one_its_name_l
         assert await redis.call("SET", "x", 1) == b"OK"
 
 
-async def test_an_answer_nobody_asked_for_ends_the_connection_but_not_the_client() -> None:
+async def test_unexpected_reply_ends_the_connection_but_not_the_client() -> None:
     def one_too_many(connection: int, command: list[bytes]) -> bytes:
         return OK + OK if connection == 1 and command[0] == b"SET" else OK
 

@@ -108,7 +108,7 @@ async def test_a_node_that_dialled_in_elsewhere_is_not_taken_offline_by_the_sock
     [b"{", b"\xff\xfe", msgspec.json.encode(Snapshot("bad", 1, "i", v=VERSION + 1))],
     ids=["json", "utf", "v"],
 )
-async def test_a_snapshot_nobody_can_read_is_reported_and_stops_nobody(
+async def test_unreadable_snapshot_is_reported_and_skipped(
     nodes: Nodes, redis: Redis, keys: Keys, garbage: bytes
 ) -> None:
     await nodes.heard(node("bad"))
@@ -122,7 +122,7 @@ async def test_a_snapshot_nobody_can_read_is_reported_and_stops_nobody(
     assert (await nodes.changed_since(0)).unreadable == [], "a heartbeat replaces it"
 
 
-async def test_nodes_not_heard_for_long_are_forgotten(nodes: Nodes, redis: Redis, keys: Keys) -> None:
+async def test_nodes_without_heartbeats_are_removed(nodes: Nodes, redis: Redis, keys: Keys) -> None:
     for id in ("old1", "old2", "new"):
         await nodes.heard(node(id))
     await redis.call("ZADD", keys.nodes_last_seen, 1000, "old1", 2000, "old2")

@@ -21,7 +21,7 @@ async def members(redis: Redis, key: str) -> set[str]:
     return {name.decode() for name in await redis.call("SMEMBERS", key)}
 
 
-async def test_a_node_is_owned_by_who_claimed_it_last(owners: Owners) -> None:
+async def test_last_claim_owns_the_node(owners: Owners) -> None:
     assert await owners.node_owner("n") is None
     first = await owners.claim_node("n", "i1")
     assert await owners.node_owner("n") == "i1"
@@ -65,7 +65,7 @@ async def test_owned_keys_are_listed_for_the_takeover(owners: Owners, redis: Red
     assert await members(redis, keys.sessions_of("i")) == set()
 
 
-async def test_a_closing_socket_takes_away_its_own_word_only(owners: Owners, redis: Redis, keys: Keys) -> None:
+async def test_closing_connection_deletes_only_its_own_owner_key(owners: Owners, redis: Redis, keys: Keys) -> None:
     await owners.claim_node("n", "i1")
     await owners.claim_session("s", "i1")
     await owners.claim_node("n", "i2")

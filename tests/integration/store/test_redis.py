@@ -45,7 +45,7 @@ async def test_a_user_of_the_servers_own_list_is_let_in(mortal: RedisAt) -> None
         await redis.close()
 
 
-async def test_a_wrong_password_is_told_to_every_caller(mortal: RedisAt) -> None:
+async def test_wrong_password_is_reported_to_every_caller(mortal: RedisAt) -> None:
     server = own(mortal.server)
     server.call("CONFIG", "SET", "requirepass", "right")
     redis = SingleRedis(f"redis://:wrong@127.0.0.1:{server.port}")
@@ -138,7 +138,7 @@ async def test_a_blocking_read_with_nothing_to_read_returns_nothing(redis: Redis
         await reader.close()
 
 
-async def test_a_blocking_read_past_its_patience_is_cut_and_the_next_one_works(redis: Redis, keys: Keys) -> None:
+async def test_blocking_read_is_aborted_after_its_timeout_and_the_next_works(redis: Redis, keys: Keys) -> None:
     stream = keys.inbox("i")
     reader = Dedicated(redis, stream, "reader")
     try:
@@ -185,7 +185,7 @@ async def test_a_reader_that_is_closed_while_it_is_about_to_read_says_that_its_c
             assert isinstance((await asyncio.gather(read, return_exceptions=True))[0], StoreError)
 
 
-async def test_a_blocking_read_is_told_when_its_server_dies_and_goes_on_when_it_is_back(mortal: RedisAt) -> None:
+async def test_blocking_read_fails_when_its_server_dies_and_works_again_afterwards(mortal: RedisAt) -> None:
     server = own(mortal.server)
     async with AsyncExitStack() as stack:
         redis = await stack.enter_async_context(connected(mortal))

@@ -116,7 +116,7 @@ async def test_the_token_itself_is_not_kept(sessions: ResumableSessions, redis: 
     assert b"token" not in (await redis.call("HGETALL", keys.session_state("s")))[1::2]
 
 
-async def test_a_session_that_is_not_there_is_told_so(sessions: ResumableSessions) -> None:
+async def test_unknown_session_is_reported_as_missing(sessions: ResumableSessions) -> None:
     assert await sessions.resume("nobody", "token", "user", 0, "b") == "NONE"
     assert await sessions.write("nobody", 1, 1, b"x") == b"FENCED"
     assert await sessions.park("nobody", b"x") == "NONE"
@@ -235,7 +235,7 @@ async def test_parked_results_are_had_in_order_until_they_are_settled(sessions: 
     assert await sessions.parked("s", taken.epoch) == [b"since"]
 
 
-async def test_parked_results_are_not_for_who_was_overtaken_by_another_resume(sessions: ResumableSessions) -> None:
+async def test_parked_results_are_refused_to_a_former_owner(sessions: ResumableSessions) -> None:
     overtaken = await resumed(sessions)
     taken = await resumed(sessions)
     await sessions.park("s", b"late", "b")
@@ -254,7 +254,7 @@ async def test_nothing_is_parked_beside_an_owner_that_was_not_asked(
     assert await sessions.parked("s", taken.epoch) == [b"x"]
 
 
-async def test_no_more_is_parked_than_anybody_will_read(sessions: ResumableSessions) -> None:
+async def test_number_of_parked_results_is_bounded(sessions: ResumableSessions) -> None:
     verdicts = await asyncio.gather(*(sessions.park("s", b"x", "a") for _ in range(MAX_PARKED + 2)))
     assert verdicts == ["OK"] * MAX_PARKED + ["FULL"] * 2
 
@@ -285,7 +285,7 @@ async def test_a_session_left_behind_is_overdue_when_its_grace_is_over(
     assert await hasty.overdue() == []
 
 
-async def test_grace_is_for_those_who_can_resume_and_whom_nobody_has(
+async def test_grace_applies_to_unowned_resumable_sessions(
     sessions: ResumableSessions, redis: Redis, keys: Keys
 ) -> None:
     assert await sessions.grant_grace("nobody", "dead") == "NONE"

@@ -41,7 +41,7 @@ async def test_a_node_that_keeps_on_reporting_cools_down_whole(storm: Storm) -> 
     assert cooling["*"] >= cooling["asr@1"]
 
 
-async def test_a_cool_down_is_told_in_redis_time(storm: Storm, redis: Redis, keys: Keys) -> None:
+async def test_cool_down_uses_the_clock_of_redis(storm: Storm, redis: Redis, keys: Keys) -> None:
     await storm.report("n", "asr@1")
     seconds, _ = await redis.call_at(keys.storm("n"), "TIME")
     until = (await storm.cooling("n")).services["asr@1"]

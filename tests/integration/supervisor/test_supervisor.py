@@ -30,7 +30,7 @@ def answers(path: Path) -> bool:
         return False
 
 
-def test_every_worker_is_told_all_it_needs_and_the_start_is_counted(supervise: Supervise) -> None:
+def test_worker_gets_its_settings_and_the_start_is_counted(supervise: Supervise) -> None:
     supervisor = supervise(server={"workers": 2, "drain_s": 3.5})
     ready = supervisor.ready()
     assert ready["workers"] == ["worker 1, life 1", "worker 2, life 1"]
@@ -266,7 +266,7 @@ def test_a_redis_that_cannot_be_used_is_one_sentence(supervise: Supervise) -> No
     )
 
 
-def test_a_redis_that_ends_while_starting_is_told_with_its_log(supervise: Supervise, tmp_path: Path) -> None:
+def test_redis_that_exits_while_starting_is_reported_with_its_log(supervise: Supervise, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.write_text(
         '#!/bin/sh\n[ "$1" = --version ] && echo "Redis server v=7.0.0 sha=0:0" && exit 0\necho "out of luck"\nexit 9\n'

@@ -26,7 +26,7 @@ async def test_load_process_reports_an_error_and_continues() -> None:
             await pinger.call("dance")
 
 
-async def test_one_that_cannot_begin_is_told() -> None:
+async def test_load_process_reports_a_failed_start() -> None:
     async with load_process("dragoman.tools.bench.no_such_module") as nobody:
         with pytest.raises(CannotRun, match=r"could not do `time`: it ended: .*No module named"):
             await nobody.call("time")

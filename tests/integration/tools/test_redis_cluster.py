@@ -49,7 +49,7 @@ def test_a_cluster_serves_every_third_and_survives_the_death_of_a_master(cluster
     wait_for(lambda: "role:slave" in dead.call("INFO", "replication"), "the old master to follow the new one")
 
 
-def test_a_node_whose_port_was_snatched_away_gets_another(
+def test_cluster_node_whose_port_was_taken_gets_another(
     server_binary: ServerBinary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the two ports that a node needs, the one of the bus is taken."""

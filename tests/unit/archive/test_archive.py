@@ -58,7 +58,7 @@ def test_read_again_takes_along_what_was_delivered_meanwhile() -> None:
     assert [(changed.id, changed.status) for changed in applied.changed] == [(1, READ)]
 
 
-def test_a_message_to_somebody_else_and_one_that_is_not_there_are_told_apart() -> None:
+def test_message_to_another_receiver_differs_from_a_missing_one() -> None:
     applied = ReceiptDecision([message(1, to=3)]).apply(Receipt(2, READ, (1, 9)))
     assert (applied.not_allowed, applied.missing, applied.changed) == ([1], [9], [])
 

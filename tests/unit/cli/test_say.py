@@ -335,17 +335,17 @@ def test_status_shows_languages_a_node_cannot_synthesise(tts: list[str], ready: 
     ("facts", "word"),
     [({"ready": None}, "unknown"), ({"ready": []}, "nothing"), ({"draining": True}, "n (draining)")],
 )
-def test_the_state_of_a_node_is_told(facts: dict[str, Any], word: str) -> None:
+def test_status_shows_the_state_of_a_node(facts: dict[str, Any], word: str) -> None:
     assert any(word in line for line in lines(cluster(instance("a"), nodes=[node("n", "a", **facts)])))
 
 
-def test_the_state_of_an_instance_is_told() -> None:
+def test_status_shows_the_state_of_an_instance() -> None:
     shown = lines(cluster(instance("a"), instance("b", draining=True), instance("c", alive=False)))
     states = {line.split()[1]: line.split()[2] for line in shown if line[:1].isdigit()}
     assert states == {"a": "alive", "b": "draining", "c": "dead"}
 
 
-def test_dead_letters_are_told_also_of_instances_that_are_gone() -> None:
+def test_status_shows_dead_letters_of_gone_instances() -> None:
     shown = lines(cluster(instance("a"), dead_letters={"a": 1, "gone": 2}))
     assert shown[-1] == "3 dead letters: see dragoman dlq list"
     assert [line.split()[-1] for line in shown if line.startswith("1 ")] == ["1"]

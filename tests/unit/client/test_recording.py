@@ -248,7 +248,7 @@ def test_one_piece_goes_every_half_second_while_the_server_is_busy(action: str) 
     assert throttle.wait_s(13.0) == 0
 
 
-def test_an_action_nobody_knows_changes_nothing() -> None:
+def test_unknown_action_changes_nothing() -> None:
     throttle = Throttle()
     throttle.press("DANCE", 5000, 10.0)
     assert throttle.wait_s(10.0) == 0

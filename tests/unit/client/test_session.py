@@ -62,7 +62,7 @@ def test_a_session_in_ten_lines(loop_factory: Callable[[], asyncio.AbstractEvent
         runner.run(main())
 
 
-async def test_a_session_says_who_it_is_and_what_it_wants() -> None:
+async def test_session_init_has_identity_and_languages() -> None:
     async with serving() as server:
         options = {"src": "auto", "tgt": "zh", "mode": "two_way_auto", "lang_a": "en", "lang_b": "zh"}
         features = {"emotion": True}
@@ -74,7 +74,7 @@ async def test_a_session_says_who_it_is_and_what_it_wants() -> None:
             assert (session.id, session.trace_id) == ("s-1", "trace-s-1")
 
 
-async def test_a_server_that_is_not_there_is_told_at_once() -> None:
+async def test_unreachable_server_is_reported_at_once() -> None:
     async with serving() as server:
         url = server.url
     with pytest.raises(Unreachable, match="not connected to ws"):
@@ -92,7 +92,7 @@ async def test_a_session_the_server_refuses_is_not_opened() -> None:
         await server.connections[0].gone.wait()
 
 
-async def test_a_token_that_is_not_taken_is_told() -> None:
+async def test_refused_token_is_reported() -> None:
     async with serving() as server:
         server.hangs_up_with = 4501
         with pytest.raises(SessionError) as error:
@@ -505,7 +505,7 @@ async def test_a_session_that_was_never_opened_can_be_closed() -> None:
     await Session("ws://127.0.0.1:1/ws/session", src="en", tgt="es").close()
 
 
-async def test_heartbeats_tell_what_was_heard() -> None:
+async def test_heartbeats_acknowledge_received_messages() -> None:
     async with serving() as server:
         async with session_at(server, timing=dataclasses.replace(QUICK, heartbeat_s=0.01)) as session:
             await session.utterance(run_of(1))

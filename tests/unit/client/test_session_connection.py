@@ -243,7 +243,7 @@ async def test_a_close_that_says_do_not_come_back_ends_the_session() -> None:
         assert len(server.connections) == 1
 
 
-async def test_a_server_that_stays_away_is_given_up_and_everybody_is_told() -> None:
+async def test_session_ends_and_all_callers_fail_when_the_server_stays_unreachable() -> None:
     async with serving() as server:
         async with session_at(server, timing=dataclasses.replace(QUICK, reconnect_s=0.1)) as session:
             speaking = asyncio.ensure_future(session.speak([run_of(5)] * 1000))
@@ -304,7 +304,7 @@ async def test_session_lost_while_closing_fails_its_unanswered_utterances() -> N
             assert await failures(session) == [1]
 
 
-async def test_utterances_a_session_lost_while_closing_had_not_answered_are_told_failed() -> None:
+async def test_utterances_unanswered_by_a_session_lost_while_closing_fail() -> None:
     async with serving() as server:
         server.answers = server.acks_close = False
         async with session_at(server) as session:
@@ -326,7 +326,7 @@ async def test_a_server_that_does_not_say_that_the_session_is_closed_is_not_take
             assert await failures(session) == [number]
 
 
-async def test_closing_while_the_connection_is_gone_ends_who_waits_to_speak() -> None:
+async def test_close_during_a_reconnect_ends_waiting_senders() -> None:
     async with serving() as server:
         async with session_at(server, timing=dataclasses.replace(QUICK, close_s=0.1)) as session:
             server.silent = True

@@ -100,7 +100,7 @@ async def test_error_is_raised_after_the_last_event() -> None:
             await queue.get()
 
 
-async def test_only_partials_are_dropped_when_nobody_reads() -> None:
+async def test_only_partials_are_dropped_without_a_reader() -> None:
     queue = EventQueue(max_unread=3)
     for index in range(4):
         queue.put(Detected("en", index))
@@ -151,7 +151,7 @@ def numbers(again: list[Chunk | Utterance]) -> list[int]:
 # ---------------------------------------------------------------- opening and resuming
 
 
-def test_the_first_word_is_session_init_and_after_that_session_resume() -> None:
+def test_first_message_is_session_init_and_later_ones_session_resume() -> None:
     state = SessionState(SessionInit("test", "web", "en", "es", token="t0ken", resume=True))
     assert state.hello() is state.opening
     state.opened(ack())
@@ -240,7 +240,7 @@ def test_the_ack_of_a_resume_does_not_hide_the_older_messages_behind_it() -> Non
     assert state.last_seq == 5
 
 
-def test_a_heartbeat_tells_what_was_heard() -> None:
+def test_heartbeat_acknowledges_received_messages() -> None:
     state = begun()
     state.receive(ServerHeartbeat(session_id="s-1", timestamp=1, seq=2))
     heartbeat = state.heartbeat(99)
@@ -270,7 +270,7 @@ def test_an_empty_final_has_a_frame_of_its_own() -> None:
     assert audio.parse_frame(frame.data) == (audio.FrameKind.FINAL, "s-1", 1, 5, True, b"")
 
 
-def test_an_utterance_has_the_languages_of_the_session_unless_told_otherwise() -> None:
+def test_utterance_has_the_languages_of_the_session_by_default() -> None:
     state = begun()
     first = state.utterance(run_of(3), "opus", 16000)
     second = state.utterance(bytes(4), "pcm16", 8000, tgt_lang="zh")
@@ -344,7 +344,7 @@ def test_no_answer_is_awaited_for_an_utterance_that_ended_without_one(how: str) 
     assert state.fail_unanswered("gone") == []
 
 
-def test_an_utterance_is_known_by_a_later_one_that_was_heard_of_first() -> None:
+def test_result_of_a_later_utterance_identifies_an_earlier_one() -> None:
     state = begun()
     state.chunk(run_of(1), False, 0)
     for message in (step("s-1", 1), result("s-1", 1)):

@@ -220,7 +220,7 @@ def test_a_proxy_that_is_neither_address_nor_network_is_named(proxy: str) -> Non
 
 
 @pytest.mark.parametrize("everybody", ["0.0.0.0/0", "::/0"])
-def test_everybody_is_not_trusted_as_a_proxy(everybody: str) -> None:
+def test_trusting_every_address_as_a_proxy_is_refused(everybody: str) -> None:
     assert "anybody can claim any address" in only(server__trusted_proxies=[everybody])
 
 

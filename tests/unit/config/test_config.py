@@ -167,7 +167,7 @@ def test_a_wrong_value_that_is_overridden_does_not_matter(config_file: Path) -> 
     assert load(config_file, {"DRAGOMAN_SPEECH__PAUSE_MS": "500"}).speech.pause_ms == 500
 
 
-def test_all_problems_are_told_together(config_file: Path) -> None:
+def test_all_problems_are_reported_together(config_file: Path) -> None:
     config_file.write_text("[server]\nprot = 1\nworkers = 0\n[speech]\nattempt_timeout_ms = 70000\n")
     with pytest.raises(ConfigError) as raised:
         load(config_file, {"DRAGOMAN_LOG__LEVEL": "loud"})

@@ -147,7 +147,7 @@ def test_files_of_secrets_are_not_committed() -> None:
     assert {"/deploy/.env", "/deploy/secrets/"} <= set((ROOT / ".gitignore").read_text(encoding="utf-8").splitlines())
 
 
-def test_the_password_of_redis_is_a_file_for_all_who_need_it_and_on_no_command_line() -> None:
+def test_redis_password_is_a_file_and_on_no_command_line() -> None:
     (name,) = COMPOSE["secrets"]
     assert COMPOSE["secrets"][name] == {"file": "./secrets/redis_password"}
     for each in (*INSTANCES, *REDIS, "redis-cluster"):
@@ -202,7 +202,7 @@ def test_one_port_is_published_and_leads_to_every_instance() -> None:
     assert set(re.findall(r"GET (\S+)", text)) <= set(HEALTH)
 
 
-def test_the_balancer_names_the_address_of_each_client_and_nobody_else_may() -> None:
+def test_only_the_balancer_may_name_the_address_of_a_client() -> None:
     server, balancer = config().server, SERVICES["balancer"]["networks"]["inside"]["ipv4_address"]
     assert (server.trusted_proxies, server.proxy_protocol) == ((balancer,), True)
     assert config().limits.connections_per_address > 0
@@ -294,7 +294,7 @@ def test_everything_copied_is_there_and_not_ignored() -> None:
     assert all((ROOT / path).exists() for path in copied)
 
 
-def test_the_image_runs_as_somebody_without_rights() -> None:
+def test_image_runs_as_an_unprivileged_user() -> None:
     user, group = last("USER").split(":")
     assert int(user) > 0
     assert int(group) > 0

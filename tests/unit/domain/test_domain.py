@@ -140,7 +140,7 @@ def test_a_lapsed_lease_is_valid_again_once_renewed() -> None:
 DE_EN = frozenset({"de", "en"})
 
 
-def test_a_pair_asks_for_one_language_heard_and_one_written() -> None:
+def test_language_pair_needs_one_source_and_one_target() -> None:
     assert languages("de", "en", lang_a="fr", lang_b="zh") == (frozenset({"de"}), frozenset({"en"}))
 
 
@@ -159,7 +159,7 @@ def test_auto_alone_asks_only_for_what_is_written() -> None:
         max_size=60,
     )
 )
-def test_the_open_nodes_are_in_front_and_nobody_is_lost_or_doubled(steps: list[tuple[str, str]]) -> None:
+def test_open_nodes_come_first_and_every_node_is_listed_once(steps: list[tuple[str, str]]) -> None:
     pool = Pool(frozenset(), frozenset(), "ab")
     members, shut = {"a", "b"}, set[str]()
     for step, node_id in steps:
@@ -296,7 +296,7 @@ def test_an_early_one_waits_for_the_one_before() -> None:
     assert reorder.deadline() is None
 
 
-def test_an_early_one_goes_alone_when_its_patience_is_over() -> None:
+def test_early_result_is_sent_alone_after_its_timeout() -> None:
     reorder: Reorder[str] = Reorder()
     reorder.offer(2, "c", 0.0)
     assert reorder.poll(0.29) == []
@@ -354,9 +354,7 @@ def test_places_that_were_passed_are_not_remembered_for_ever() -> None:
     steps=st.lists(st.tuples(st.integers(0, 12), st.sampled_from([0.0, 0.125, 0.25, 0.5])), max_size=40),
     polls=st.booleans(),
 )
-def test_every_index_goes_out_at_most_once_and_none_waits_past_its_patience(
-    steps: list[tuple[int, float]], polls: bool
-) -> None:
+def test_every_index_is_sent_at_most_once_and_within_its_timeout(steps: list[tuple[int, float]], polls: bool) -> None:
     reorder: Reorder[int] = Reorder(reorder_ms=250)
     now, gone, waiting = 0.0, list[int](), dict[int, float]()
     for index, passed in steps:

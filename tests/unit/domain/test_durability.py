@@ -103,7 +103,7 @@ def test_a_limit_that_refuses_writes_is_taken() -> None:
     assert assess(INFO, SETTINGS | {"maxmemory": "1048576"}).problems == []
 
 
-def test_every_problem_is_told_at_once() -> None:
+def test_every_durability_problem_is_reported() -> None:
     evicting = SETTINGS | {"maxmemory": "1", "maxmemory-policy": "allkeys-lru"}
     assert len(assess(INFO | {"redis_version": "5.0.0"}, evicting).problems) == 2
 

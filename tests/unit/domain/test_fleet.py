@@ -26,7 +26,7 @@ def fleet_of(*nodes: Node) -> Fleet:
     return fleet
 
 
-def test_a_node_serves_every_pair_of_what_it_hears_and_what_it_writes() -> None:
+def test_node_serves_every_pair_of_its_source_and_target_languages() -> None:
     fleet = fleet_of(node("a", asr="de fr", semantic="en zh"))
     assert all(list(fleet.pool(src, tgt)) == ["a"] for src in ("de", "fr") for tgt in ("en", "zh"))
     assert list(fleet.pool("en", "de")) == []

@@ -251,7 +251,7 @@ def test_keys_that_have_all_their_tries_again_are_forgotten() -> None:
     assert len(rate) == 1000
 
 
-def test_the_table_is_bounded_and_forgets_who_tried_longest_ago() -> None:
+def test_table_is_bounded_and_drops_the_oldest_address() -> None:
     rate = RatePerKey(1, max_keys=3)
     for key in "abcd":
         assert rate.take(key, 0.0)
@@ -391,7 +391,7 @@ def test_session_whose_socket_is_back_is_not_ended_for_others() -> None:
     assert (some.evictable(), some.detached) == (b, 1)
 
 
-def test_nothing_is_remembered_of_those_who_have_no_session() -> None:
+def test_clients_without_a_session_leave_no_state() -> None:
     some = quota()
     held = taken(some, ANN, BOB, GATEWAY, STRANGER, LAPTOP)
     for place in held:

@@ -100,7 +100,7 @@ def test_a_node_that_fails_a_filter_is_never_chosen(unfit: Node) -> None:
     assert chosen_of(ASK, fleet_of(unfit, node("a"))) == {"a"}
 
 
-def test_a_node_that_told_nothing_about_readiness_is_taken_at_its_word() -> None:
+def test_node_without_readiness_counts_as_ready() -> None:
     assert place(ASK, fleet_of(node("a", ready=None))) == "a"
 
 
@@ -380,7 +380,7 @@ def test_a_receipt_tells_pool_candidates_and_choice() -> None:
     assert not placed.receipt.names
 
 
-def test_when_nobody_is_found_the_receipt_counts_the_reasons_and_names_a_few() -> None:
+def test_receipt_without_a_node_counts_the_reasons_and_names_examples() -> None:
     fleet = fleet_of(*(node(f"d{n}", draining=True) for n in range(20)), *(node(f"f{n}", slots=1) for n in range(5)))
     for n in range(5):
         fleet.reserve_slot(f"f{n}")

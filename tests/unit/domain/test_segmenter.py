@@ -309,7 +309,7 @@ def test_short_quiet_final_makes_no_utterance_and_takes_no_number() -> None:
 
 
 @pytest.mark.parametrize("final_first", [False, True])
-def test_finals_of_the_silent_web_client_are_withheld_until_somebody_speaks(final_first: bool) -> None:
+def test_silent_finals_of_the_web_client_are_withheld_until_speech(final_first: bool) -> None:
     seg, outputs, now = segmenter(quiet_final_ms=600), list[Output](), 0.0
     for seq in range(0, 40, 2):
         now += 0.256
@@ -499,7 +499,7 @@ def run(steps: list[Step], rules: SegmenterSettings = RULES) -> tuple[list[Outpu
 
 
 @given(STEPS, st.sampled_from([RULES, WITHHOLDING]))
-def test_cuts_and_turns_are_those_of_one_who_looks_at_every_tick(steps: list[Step], rules: SegmenterSettings) -> None:
+def test_cuts_and_turns_equal_those_of_a_check_at_every_tick(steps: list[Step], rules: SegmenterSettings) -> None:
     outputs, oracle, _ = run(steps, rules)
     cuts = [cut for cut in outputs if isinstance(cut, Cut)]
     assert [(c.reason.value, c.audio, c.duration_ms, c.turn_id) for c in cuts] == [

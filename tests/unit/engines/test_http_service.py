@@ -146,14 +146,14 @@ async def test_its_pairs_are_those_it_lists_and_it_translates() -> None:
         await engine.close()
 
 
-async def test_one_that_is_not_there_is_told_with_what_helps() -> None:
+async def test_unreachable_service_is_reported_with_a_remedy() -> None:
     async with model_server() as server:
         pass
     with pytest.raises(Missing, match=r"No LibreTranslate answers at .* --translate-url"):
         await LibreTranslate(server.url).open()
 
 
-async def test_lists_and_answers_that_cannot_be_read_are_told() -> None:
+async def test_unreadable_answers_are_reported() -> None:
     async with model_server(faults=[Fault(200, body='{"languages": 3}'), Fault(200, body="[]")]) as server:
         engine = LibreTranslate(server.url)
         with pytest.raises(Missing, match="its list of languages cannot be read"):

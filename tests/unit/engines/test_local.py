@@ -73,14 +73,14 @@ async def test_the_local_ones_are_there_and_lack_nothing() -> None:
         assert "es" in engines.served.semantic & engines.served.tts
 
 
-async def test_everything_that_is_missing_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_missing_parts_are_reported_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     lacks = await local_lacks()
     assert lacks is not None
     assert lacks.remedy == "apt-get install espeak-ng apertium-eng-spa"
 
 
-async def test_a_program_that_is_there_but_broken_is_told_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_broken_program_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("espeak-ng", "apertium"):
         (tmp_path / name).write_text("#!/bin/sh\necho no such library >&2; exit 127\n")
         (tmp_path / name).chmod(0o755)
@@ -162,7 +162,7 @@ async def test_one_whose_process_died_fails_that_job_only() -> None:
     await engine.close()
 
 
-def test_nobody_is_quoted_with_rude_words(tmp_path: object) -> None:
+def test_rude_words_are_not_recognised(tmp_path: object) -> None:
     from pathlib import Path
 
     words = Path(str(tmp_path)) / "words"

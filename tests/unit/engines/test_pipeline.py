@@ -86,13 +86,13 @@ async def test_plain_functions_run_in_threads() -> None:
     assert threading.current_thread() not in threads
 
 
-async def test_nothing_heard_is_an_empty_result() -> None:
+async def test_recognition_without_text_is_an_empty_result() -> None:
     result = await result_of(Engines("  ").pipeline())
     assert result.is_empty
     assert result.extra == {"reason": "ASR_EMPTY"}
 
 
-async def test_steps_nobody_asked_for_are_left_out() -> None:
+async def test_unrequested_steps_are_skipped() -> None:
     engines = Engines()
     result = await result_of(engines.pipeline(), pipeline=Steps(True, False, False))
     assert (result.text_asr, result.text_translated, result.tts_audio) == ("hello", "", b"")
@@ -107,7 +107,7 @@ async def test_a_sentence_in_the_language_asked_for_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(("spoken", "target"), [("en", "es"), ("es", "en")])
-async def test_between_two_who_take_turns_it_goes_into_the_language_of_the_other(spoken: str, target: str) -> None:
+async def test_two_way_translation_uses_the_language_of_the_other_side(spoken: str, target: str) -> None:
     engines = Engines(Recognised("hello", spoken))
     both = {"src_lang": "auto", "tgt_lang": "es", "lang_a": "en", "lang_b": "es"}
     result = await result_of(engines.pipeline(), **both)

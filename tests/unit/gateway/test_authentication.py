@@ -117,7 +117,7 @@ def test_another_algorithm_is_refused_even_with_our_secret(keeper: Authenticator
     assert refusal(Authenticator((longer,), "us"), "operator", token(longer, "HS512")) == "the token is not valid"
 
 
-def test_an_expired_token_is_told_so_unless_the_leeway_covers_it(keeper: Authenticator) -> None:
+def test_expired_token_is_refused_as_expired_outside_the_leeway(keeper: Authenticator) -> None:
     late = token(exp=time.time() - 10)
     assert refusal(keeper, "operator", late) == "the token has expired"
     assert Authenticator((SECRET,), "us", leeway_s=60).identify("operator", late).subject == "olga"
@@ -135,7 +135,7 @@ def test_an_expired_token_is_told_so_unless_the_leeway_covers_it(keeper: Authent
     ],
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_token_of_ours_that_does_not_count_is_told_why(
+def test_own_token_that_is_not_valid_is_refused_with_the_reason(
     keeper: Authenticator, kind: Kind, claims: dict[str, Any], why: str
 ) -> None:
     assert refusal(keeper, kind, token(typ=kind, **claims)) == why
@@ -197,7 +197,7 @@ def test_malformed_token_is_refused_like_a_wrong_one(keeper: Authenticator, give
     assert refusal(keeper, "operator", given) == "the token is not valid"
 
 
-def test_without_a_token_nobody_comes_in(keeper: Authenticator) -> None:
+def test_connection_without_a_token_is_refused(keeper: Authenticator) -> None:
     for given in (None, ""):
         assert refusal(keeper, "client", given) == "a token is needed"
 
@@ -211,7 +211,7 @@ def test_anonymous_clients_and_nodes_may_be_allowed_but_no_operators() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_where_no_secret_is_set_everybody_is_local(kind: Kind) -> None:
+def test_clients_are_local_when_no_secret_is_set(kind: Kind) -> None:
     keeper = Authenticator(("", ""), "us")
     assert keeper.identify(kind, None) == keeper.identify(kind, "anything") == Principal(kind, LOCAL, anonymous=True)
 
@@ -242,7 +242,7 @@ def test_chat_user_may_open_a_speech_session_and_nothing_else() -> None:
     assert refusal(keeper, "operator", access)
 
 
-def test_a_chat_token_that_expired_or_only_refreshes_lets_nobody_speak() -> None:
+def test_expired_chat_tokens_and_refresh_tokens_open_no_speech_session() -> None:
     tokens = Tokens((SECRET,), "mini-im", 60, 60)
     keeper = Authenticator((SECRET,), "us", chat=tokens)
     assert refusal(keeper, "client", tokens.access(42, 0, time.time() - 61))

@@ -44,7 +44,7 @@ def _request(head: bytes = HEAD) -> Request:
         (b"GET / HTTP/1.1\r\nUpgrade: websockets", False),
     ],
 )
-def test_an_upgrade_to_websocket_is_told_from_other_requests(head: bytes, wanted: bool) -> None:
+def test_websocket_upgrade_is_distinguished_from_other_requests(head: bytes, wanted: bool) -> None:
     assert wants_websocket(head) is wanted
 
 

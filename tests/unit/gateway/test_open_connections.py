@@ -204,7 +204,7 @@ class Hall:
         self.room.remove(cast(Any, peer))
 
 
-async def test_when_all_places_are_taken_whoever_waited_longest_gives_way() -> None:
+async def test_oldest_waiting_connection_is_closed_when_all_slots_are_taken() -> None:
     hall = Hall(2)
     first, second, third = (hall.add(NEAR) for _ in range(3))
     assert (first.heard, second.heard, third.heard) == ([Close.OVERLOADED], [], [])
@@ -213,7 +213,7 @@ async def test_when_all_places_are_taken_whoever_waited_longest_gives_way() -> N
     assert (third.heard, len(hall.room)) == ([], 2)
 
 
-async def test_of_ten_thousand_strangers_none_keeps_out_one_that_says_who_it_is() -> None:
+async def test_ten_thousand_silent_connections_do_not_block_one_that_authenticates() -> None:
     hall = Hall(100)
     for number in range(10_000):
         hall.add(NEAR)

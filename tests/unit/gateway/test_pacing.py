@@ -49,7 +49,7 @@ def test_one_comes_in_at_a_time_in_the_order_they_came() -> None:
     assert came_in(0.0, 3) == [1, 2, 3]
 
 
-def test_when_others_are_busy_half_of_the_time_is_for_those_who_wait() -> None:
+def test_handshakes_get_half_of_the_time_of_a_busy_loop() -> None:
     assert came_in(20 * HANDSHAKE_S, 25) == [10, 20, 25]
 
 

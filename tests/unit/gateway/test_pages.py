@@ -64,7 +64,7 @@ async def test_the_page_comes_with_a_policy_that_allows_this_host_alone() -> Non
         (Registration("invite", private=False, min_password_length=12), "invite"),
     ],
 )
-async def test_the_page_is_told_who_may_create_an_account(registration: Registration, told: str) -> None:
+async def test_page_gets_the_registration_policy(registration: Registration, told: str) -> None:
     app = web.Application()
     app.add_routes(pages.routes(list, registration=registration))
     async with TestClient(TestServer(app)) as client, client.get("/") as answer:
@@ -153,7 +153,7 @@ def test_groups_stand_for_the_pairs_of_every_node_and_no_others() -> None:
         assert {a for group in groups(fleet) for a in group["from"]} == {a for a, _ in served}
 
 
-async def test_the_answer_to_anybody_is_not_longer_than_what_nodes_say() -> None:
+async def test_public_answer_lists_only_languages_of_nodes() -> None:
     codes = " ".join(f"language-{number:03}" for number in range(256))
     async with serving(node("a", codes, codes)) as client, client.get("/api/v1/public/languages") as answer:
         assert len(await answer.read()) < 3 * len(codes)
@@ -170,7 +170,7 @@ async def test_a_fleet_of_odd_nodes_does_not_make_the_answer_long_and_hides_no_u
     assert len(told) <= MAX_GROUPS
 
 
-def test_nodes_that_leave_or_are_not_for_everybody_offer_nothing() -> None:
+def test_draining_and_private_nodes_offer_no_language() -> None:
     assert (
         groups([node("a", "en", "es", draining=True), node("b", "en", "es", public=False), node("c", "en", "en")]) == []
     )
@@ -193,7 +193,7 @@ def a_voice(folder: Path, *lines: str) -> Samples:
     return Samples(str(program))
 
 
-async def test_a_sample_is_spoken_once_and_its_length_is_told(tmp_path: Path) -> None:
+async def test_sample_is_synthesised_once_and_has_its_length(tmp_path: Path) -> None:
     counted = tmp_path / "count"
     samples = a_voice(tmp_path, f"echo . >> {counted}", "head -c 100 /dev/zero")
     async with serving(samples=samples) as client:
@@ -211,7 +211,7 @@ async def test_only_the_sentences_that_are_known_are_spoken(tmp_path: Path) -> N
         assert answer.status == 404
 
 
-async def test_a_voice_that_fails_is_told_in_words(tmp_path: Path) -> None:
+async def test_failing_voice_is_reported_in_words(tmp_path: Path) -> None:
     async with serving(samples=a_voice(tmp_path, "exit 3")) as client, client.get("/sample.wav") as answer:
         assert answer.status == 503
         assert "espeak-ng" in (await answer.json())["error"]

@@ -87,7 +87,7 @@ def test_a_header_that_the_proxy_passes_on_unread_cannot_replace_the_one_it_sets
 
 
 @pytest.mark.parametrize("peer", [LIE, "2001:db8:2::1", "", "nonsense"])
-def test_nobody_else_is_believed(peer: str) -> None:
+def test_headers_of_untrusted_peers_are_ignored(peer: str) -> None:
     assert client(peer, x_forwarded_for=CLIENT, forwarded='for="') == Peer(peer, 7)
 
 
@@ -96,7 +96,7 @@ def test_a_trusted_proxy_may_come_as_ipv4_within_ipv6() -> None:
     assert (found.address, found.proxy) == (CLIENT, "::ffff:10.0.0.1")
 
 
-def test_where_nobody_is_trusted_no_header_is_looked_at() -> None:
+def test_headers_are_ignored_without_trusted_proxies() -> None:
     assert Proxies().peer(PROXY, 7, lambda name: pytest.fail(name)) == Peer(PROXY, 7)
 
 
@@ -214,7 +214,7 @@ def test_a_header_that_is_too_long_is_refused_before_it_has_arrived(data: bytes)
 
 
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n", b"P0", b"\r\n\r\nGET", b"\x16\x03\x01", b"proxy "])
-def test_a_connection_without_a_header_is_told_which_setting_asks_for_one(data: bytes) -> None:
+def test_connection_without_a_proxy_header_gets_the_setting_that_requires_it(data: bytes) -> None:
     with pytest.raises(BadProxyHeader, match=r"server\.proxy_protocol"):
         read_proxy_header(data)
 

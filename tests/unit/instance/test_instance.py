@@ -81,7 +81,7 @@ def test_the_log_warns_of_a_file_of_secrets_that_others_can_read_or_write(tmp_pa
     assert told == ([("warning", f"others can {why} it", str(file))] if why else [])
 
 
-def test_words_are_read_one_a_line(tmp_path: Path) -> None:
+def test_word_filter_reads_one_word_per_line(tmp_path: Path) -> None:
     file = tmp_path / "words.txt"
     file.write_bytes("\ufeffdarn\r\n\n  傻瓜 \nc++ now".encode())
     assert load_words(file) == ["darn", "傻瓜", "c++ now"]
@@ -99,14 +99,14 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
         load_words(file)
 
 
-def test_a_line_that_is_no_word_is_named(tmp_path: Path) -> None:
+def test_word_filter_names_a_line_that_is_no_word(tmp_path: Path) -> None:
     file = tmp_path / "words.txt"
     file.write_text("darn\n" + "x" * 65)
     with pytest.raises(CannotStart, match="line 2: a word may have 64 letters"):
         load_words(file)
 
 
-def test_too_many_words_are_refused(tmp_path: Path) -> None:
+def test_word_filter_refuses_too_many_words(tmp_path: Path) -> None:
     file = tmp_path / "words.txt"
     file.write_text("darn\n" * 100_001)
     with pytest.raises(CannotStart, match="100001 words"):

@@ -61,7 +61,7 @@ def test_a_node_that_cannot_speak_is_not_ready_for_tts() -> None:
     assert {service.type for service in register.installed_services or ()} == {"asr", "nmt", "semantic"}
 
 
-def test_services_and_readiness_may_be_told() -> None:
+def test_registration_may_have_services_and_readiness() -> None:
     services = [InstalledService("whisper", "asr", "gpu", "running", "3")]
     heartbeat = capabilities(services=services, ready={"asr": True, "tone": False}).heartbeat(
         "node-1", IDLE, draining=False
@@ -235,7 +235,7 @@ def test_the_recognised_language_goes_into_extra() -> None:
 
 
 @pytest.mark.parametrize("given", [None, Result(), Result(extra={"a": 1})])
-def test_nothing_heard_is_an_empty_result(given: Result | None) -> None:
+def test_recognition_without_text_is_an_empty_result(given: Result | None) -> None:
     told = decoded(encode_result(job(3), "node-1", given, 1))
     assert told.success
     assert codec.reason_of(told.extra) == "ASR_EMPTY"
@@ -391,7 +391,7 @@ def test_a_silent_node_answers_nothing_until_it_is_cancelled() -> None:
     run(scenario)
 
 
-def test_a_node_that_is_to_die_dies_without_a_word() -> None:
+def test_simulated_death_sends_nothing() -> None:
     async def scenario(fake: FakeScheduler) -> None:
         timing = Timing(backoff_first_s=0.01)
         mortal = dataclasses.replace(AT_ONCE, die_after=2)
@@ -462,7 +462,7 @@ async def test_call_cancelled_before_it_has_a_thread_never_runs() -> None:
     threads.close()
 
 
-async def test_threads_nobody_needs_any_more_end_and_take_nothing() -> None:
+async def test_idle_threads_end_and_take_no_call() -> None:
     threads = Threads(2, "test")
     mine = await asyncio.gather(threads.run(threading.current_thread), threads.run(threading.current_thread))
     threads.close()

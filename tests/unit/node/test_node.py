@@ -327,7 +327,7 @@ def test_a_job_goes_on_while_the_socket_is_down() -> None:
     run(scenario)
 
 
-def test_a_result_nobody_confirmed_is_sent_again() -> None:
+def test_unconfirmed_result_is_resent() -> None:
     async def scenario(fake: FakeScheduler) -> None:
         fake.answers_pings = False
         async with running(node_of(fake, timing=FORGETFUL)):
@@ -535,7 +535,7 @@ def test_a_node_that_dies_says_nothing() -> None:
 
 
 @pytest.mark.parametrize("code", [Close.UNAUTHORIZED, Close.REPLACED])
-def test_a_node_that_is_told_not_to_come_back_does_not(code: Close) -> None:
+def test_node_does_not_reconnect_after_a_final_close(code: Close) -> None:
     async def scenario(fake: FakeScheduler) -> None:
         async with running(node_of(fake)) as over:
             await fake.hears(NodeHeartbeat)
@@ -548,7 +548,7 @@ def test_a_node_that_is_told_not_to_come_back_does_not(code: Close) -> None:
 
 
 @pytest.mark.parametrize("code", [Close.SHUTDOWN, Close.SLOW_CONSUMER, 1001, 1011])
-def test_a_node_that_is_told_to_come_back_does(code: int) -> None:
+def test_node_reconnects_after_a_temporary_close(code: int) -> None:
     async def scenario(fake: FakeScheduler) -> None:
         async with running(node_of(fake)):
             await fake.hears(NodeHeartbeat)

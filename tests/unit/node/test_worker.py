@@ -180,7 +180,7 @@ def test_a_plain_function_that_lets_stop_iteration_out_fails_its_job_and_keeps_n
     run(scenario())
 
 
-def test_a_missing_model_is_told_and_no_error_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_model_is_reported_without_an_error_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async def handler(job: Job) -> Result:
             raise ModelNotAvailable("nmt", "2", "gone")
@@ -263,7 +263,7 @@ def test_a_job_cancelled_before_its_first_step_gives_its_slot_back() -> None:
     run(scenario())
 
 
-def test_a_handler_that_ignores_its_cancellation_is_not_heard() -> None:
+def test_result_of_a_handler_that_ignores_its_cancellation_is_dropped() -> None:
     async def scenario() -> None:
         begun, ended = asyncio.Event(), asyncio.Event()
 

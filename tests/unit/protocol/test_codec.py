@@ -204,7 +204,7 @@ def test_a_failure_is_final_by_its_code(code: str) -> None:
     ("details", "final"),
     [(b'{"final":true,"more":1}', True), (b'{"final":false}', False), (b'{"final":1}', False), (b"[]", False)],
 )
-def test_a_failure_is_final_if_its_node_says_so(details: bytes, final: bool) -> None:
+def test_failure_is_final_when_its_node_marks_it_final(details: bytes, final: bool) -> None:
     assert codec.is_final(JobError("PROCESSING_ERROR", "", msgspec.Raw(details))) is final
     assert not codec.is_final(JobError("PROCESSING_ERROR", ""))
 

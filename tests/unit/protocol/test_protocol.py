@@ -176,7 +176,7 @@ def test_a_node_that_says_no_sensible_number_says_none(features: list[str] | Non
     assert slots_of(features) is None
 
 
-def test_an_entry_of_a_type_nobody_knows_is_refused_in_a_short_sentence() -> None:
+def test_unknown_entry_type_is_refused_in_a_short_sentence() -> None:
     with pytest.raises(ProtocolError, match="Unknown message type: invalid value 'xxx") as refused:
         peer.decode_inbox(b'{"type":"%b"}' % (b"x" * 100_000))
     assert len(refused.value.message) < 300

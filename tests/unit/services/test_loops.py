@@ -47,7 +47,7 @@ async def test_a_step_is_repeated() -> None:
     assert await run_until(calls, 5, every(0, step, name="x")) == []
 
 
-async def test_redis_being_away_is_said_once_when_it_begins_and_once_when_it_ends() -> None:
+async def test_redis_outage_is_logged_once_at_its_start_and_once_at_its_end() -> None:
     calls, step = stepping(RedisAway("gone"), RedisAway("gone"), None, RedisAway("again"))
     told = await run_until(calls, 6, every(0, step, name="x"))
     assert told == ["waiting for Redis", "Redis is available again", "waiting for Redis", "Redis is available again"]
@@ -138,7 +138,7 @@ async def test_cancelling_ends_all_of_them_silently() -> None:
     assert (len(tasks), logged) == (0, [])
 
 
-async def test_a_reply_nobody_waits_for_may_fail() -> None:
+async def test_unawaited_reply_may_fail() -> None:
     future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     unawaited(future)
     future.set_exception(RedisAway("gone"))

@@ -137,7 +137,7 @@ async def test_a_missing_name_is_refused_by_name(missing: str) -> None:
     assert not redis.asked
 
 
-async def test_an_unknown_name_is_refused_and_the_known_ones_are_told() -> None:
+async def test_unknown_name_is_refused_with_the_known_ones() -> None:
     redis = Recorder()
     with pytest.raises(ScriptError, match=r"take has no \['slots'\]; it takes .*'limit'"):
         script()(redis, reserved="{n}:r", waiting="{n}:w", job="j", limit=4, others=[], slots=4)
@@ -172,7 +172,7 @@ def test_a_script_is_addressed_by_its_content() -> None:
     assert script().sha != script(TAKE.replace("'OK'", "'YES'")).sha
 
 
-def test_a_script_that_is_not_registered_is_loaded_by_nobody() -> None:
+def test_unregistered_script_is_not_loaded() -> None:
     unlisted = script()
     assert unlisted.name not in ALL
 

@@ -31,12 +31,12 @@ def test_all_that_can_go_wrong_is_one_tree() -> None:
     assert all(issubclass(error, StoreError) for error in (RedisAway, UnknownOutcome, Refused))
 
 
-def test_whether_it_may_have_happened_is_told_apart() -> None:
+def test_errors_say_whether_the_call_may_have_run() -> None:
     assert not issubclass(UnknownOutcome, RedisAway)
     assert not issubclass(RedisAway, UnknownOutcome)
 
 
-def test_a_refusal_knows_its_word() -> None:
+def test_refusal_has_its_error_code() -> None:
     assert Refused("WRONGTYPE Operation against a key").word == "WRONGTYPE"
     assert Refused("").word == ""
 
@@ -149,12 +149,12 @@ def test_an_address_is_named_by_its_path_or_by_host_and_port() -> None:
 
 
 @pytest.mark.parametrize("word", ["LOADING", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "TRYAGAIN", "BUSY"])
-def test_a_server_that_cannot_work_now_counts_as_away(word: str) -> None:
+def test_server_that_cannot_work_now_counts_as_an_outage(word: str) -> None:
     assert isinstance(refusal(ErrorReply(f"{word} for whatever reason")), RedisAway)
 
 
 @pytest.mark.parametrize("text", ["ERR unknown command", "WRONGTYPE Operation against …", "BUSYGROUP exists", "NOAUTH"])
-def test_any_other_error_is_a_refusal_with_its_word(text: str) -> None:
+def test_other_error_is_a_refusal_with_its_code(text: str) -> None:
     error = refusal(ErrorReply(text))
     assert isinstance(error, Refused)
     assert error.word == text.split(" ")[0]
@@ -316,7 +316,7 @@ ASKING: dict[str, Callable[[Redis], Awaitable[object]]] = {
 
 
 @pytest.mark.parametrize("what", ASKING)
-async def test_a_lost_connection_is_told_once(what: str) -> None:
+async def test_lost_connection_is_reported_once(what: str) -> None:
     forgotten = list[dict[str, Any]]()
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: forgotten.append(context))
     with pytest.raises(StoreError):
@@ -334,11 +334,11 @@ async def test_a_lost_connection_is_told_once(what: str) -> None:
         (b"FULL 0", Reserved(ReserveReply.FULL, 0)),
     ],
 )
-def test_a_verdict_is_a_word_and_the_time_until_a_slot_can_expire(reply: bytes, reserved: Reserved) -> None:
+def test_verdict_has_a_code_and_the_time_until_a_slot_can_expire(reply: bytes, reserved: Reserved) -> None:
     assert Reserved.parse(reply) == reserved
 
 
-def test_a_word_nobody_knows_is_an_error() -> None:
+def test_unknown_verdict_is_an_error() -> None:
     with pytest.raises(ValueError):
         Reserved.parse(b"MAYBE")
 

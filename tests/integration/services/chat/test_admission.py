@@ -233,7 +233,9 @@ class Cut:
         raise UnknownOutcome("the connection was lost")
 
 
-async def test_bad_news_is_told_once_whatever_answer_of_redis_is_lost(redis: Redis, keys: Keys, tmp_path: Path) -> None:
+async def test_failure_notice_is_sent_once_whichever_reply_of_redis_is_lost(
+    redis: Redis, keys: Keys, tmp_path: Path
+) -> None:
     async with chat_at(redis, keys, tmp_path) as (chat, users):
         for name in ("one", "two"):
             await users.keep_notice(SENDER, wire.error(wire.Reason.SAVE_FAILED, now_ms(), name, chat.ids.draw()))

@@ -79,7 +79,9 @@ class UsersAwayOnce(Users):
         raise RedisAway("not there")
 
 
-async def test_nor_if_nobody_knows_yet_where_it_comes_from(redis: Redis, keys: Keys, tmp_path: Path) -> None:
+async def test_unpushed_message_keeps_its_order_while_its_sender_is_not_located(
+    redis: Redis, keys: Keys, tmp_path: Path
+) -> None:
     async with two_instances(redis, keys, tmp_path, UsersAwayOnce(redis, keys, OWNER_TTL_MS)) as (cut_off, other):
         socket = Socket(1)
         await other.come_in(RECEIVER, socket)

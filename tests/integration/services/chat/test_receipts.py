@@ -146,7 +146,7 @@ async def test_a_receipt_that_rises_while_the_lower_one_is_written_stays(
         assert await here.users.early(RECEIVER, [ID]) == [(ID, Status.READ)]
 
 
-async def test_an_early_receipt_is_not_lost_because_redis_was_away(redis: Redis, keys: Keys, tmp_path: Path) -> None:
+async def test_early_receipt_survives_a_redis_outage(redis: Redis, keys: Keys, tmp_path: Path) -> None:
     """Its message would be sent again at the next AUTH, though the receiver has said that it has it."""
     async with receipts_env(redis, keys, tmp_path) as here:
         here.archive.go.set()

@@ -93,7 +93,7 @@ async def test_no_two_have_the_same_number(cluster: ChatCluster, connect: Connec
     assert all(0 <= number < WORKERS for number in numbers)
 
 
-async def test_when_all_numbers_are_taken_one_is_told_so_and_one_given_back_is_found(
+async def test_worker_numbers_run_out_and_a_released_one_is_reused(
     cluster: ChatCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chat_cluster, "WORKERS", 4)
@@ -105,9 +105,7 @@ async def test_when_all_numbers_are_taken_one_is_told_so_and_one_given_back_is_f
     assert await cluster.claim_worker("e") == numbers[2]
 
 
-async def test_a_number_is_kept_by_its_holder_and_by_nobody_else(
-    cluster: ChatCluster, redis: Redis, keys: Keys
-) -> None:
+async def test_only_its_holder_renews_a_worker_number(cluster: ChatCluster, redis: Redis, keys: Keys) -> None:
     number = await cluster.claim_worker("a")
     await redis.call("PEXPIRE", keys.worker(number), 5_000)
     assert not await cluster.keep_worker(number, "b")

@@ -108,7 +108,7 @@ async def test_a_message_goes_from_accepted_to_saved_and_leaves_nothing_but_its_
     assert await shards.accept(message(2, client_msg_id="m-1"), "digest", SHARE) == (AcceptReply.SAVED, ID + 1)
 
 
-async def test_a_message_stays_until_who_asked_again_was_told_again(shards: Shards) -> None:
+async def test_entry_stays_until_a_repeated_request_is_answered(shards: Shards) -> None:
     """However it ends: who asks between being told and the end would hear nothing more."""
     holder = await take(shards)
     await accept(shards, 1, 2)
@@ -359,7 +359,7 @@ async def test_blocking_read_returns_nothing_after_its_timeout(shards: Shards) -
     assert asyncio.get_running_loop().time() - began >= SHORT_MS / 1000 * 0.9
 
 
-async def test_a_lease_is_taken_when_nobody_has_it_and_its_fence_is_above_all(shards: Shards) -> None:
+async def test_free_lease_is_taken_with_a_higher_fence(shards: Shards) -> None:
     assert await shards.take_lease(0, "i1", 41, TTL_MS) == 42
     assert await shards.take_lease(0, "i2", 99, TTL_MS) == 0
     assert await shards.take_lease(0, "i1", 0, TTL_MS) == 0, (
@@ -407,7 +407,7 @@ async def test_unreadable_entry_stays_until_it_is_moved_to_the_dead_letters(
     assert (tally.accepted_len, tally.accepted_pending, tally.dead_len) == (1, 1, 1)
 
 
-async def test_an_entry_of_a_later_release_is_told_as_such_and_one_with_more_fields_is_read(
+async def test_entry_of_a_later_release_is_recognised_and_extra_fields_are_ignored(
     shards: Shards, redis: Redis
 ) -> None:
     holder = await take(shards)
@@ -448,7 +448,7 @@ async def test_a_dead_letter_says_why_and_its_sender_may_try_anew(shards: Shards
 # -- what can be seen
 
 
-async def test_a_shard_nobody_has_used_has_an_empty_tally(shards: Shards) -> None:
+async def test_unused_shard_has_an_empty_tally(shards: Shards) -> None:
     assert await shards.status(0) == ShardStatus()
     assert not await shards.newest_to_save(0)
 

@@ -27,7 +27,7 @@ async def life_ms(redis: Redis, key: str) -> int:
 # -- whose socket is where
 
 
-async def test_a_socket_is_where_it_was_opened_last_and_the_one_before_is_told(users: Users) -> None:
+async def test_newest_connection_owns_the_user_and_the_older_is_returned(users: Users) -> None:
     assert await users.owners([7]) == [""]
     assert await users.swap_owner(7, "i1|c1") == ""
     assert await users.swap_owner(7, "i2|c2") == "i1|c1"
@@ -35,7 +35,7 @@ async def test_a_socket_is_where_it_was_opened_last_and_the_one_before_is_told(u
     assert await users.owners([]) == []
 
 
-async def test_of_many_that_open_at_once_each_hears_of_the_one_before(
+async def test_each_of_many_concurrent_connections_gets_its_predecessor(
     users: Users, connect: Connect, keys: Keys
 ) -> None:
     other = Users(await connect(), keys, TTL_MS)
@@ -47,7 +47,7 @@ async def test_of_many_that_open_at_once_each_hears_of_the_one_before(
     assert sorted([*before, last]) == sorted(["", *owners])
 
 
-async def test_a_closing_socket_takes_away_its_own_word_only(users: Users) -> None:
+async def test_closing_connection_deletes_only_its_own_owner_key(users: Users) -> None:
     await users.swap_owner(7, "i1|c1")
     await users.swap_owner(7, "i2|c2")
     await users.disown(7, "i1|c1")
@@ -57,7 +57,7 @@ async def test_a_closing_socket_takes_away_its_own_word_only(users: Users) -> No
     assert await users.owners([7]) == [""]
 
 
-async def test_a_word_that_is_not_renewed_lapses(users: Users, redis: Redis, keys: Keys) -> None:
+async def test_owner_key_expires_when_it_is_not_renewed(users: Users, redis: Redis, keys: Keys) -> None:
     await users.swap_owner(7, "i1|c1")
     assert TTL_MS - 10_000 < await life_ms(redis, keys.user_owner(7)) <= TTL_MS
     await redis.call("PEXPIRE", keys.user_owner(7), 5_000)
@@ -178,7 +178,7 @@ async def test_early_receipts_lapse_an_hour_after_the_last(users: Users, redis: 
 # -- words for those away
 
 
-async def test_words_wait_in_their_order_until_they_are_dropped(users: Users) -> None:
+async def test_pending_notices_keep_their_order_until_they_are_dropped(users: Users) -> None:
     words = [b"one", b'{"two": "\xc3\xbc"}', b"\x00\xff"]
     assert await users.notices(7) == []
     for word in words:
@@ -192,21 +192,23 @@ async def test_words_wait_in_their_order_until_they_are_dropped(users: Users) ->
     assert await users.notices(7) == []
 
 
-async def test_words_lapse_a_week_after_the_last(users: Users, redis: Redis, keys: Keys) -> None:
+async def test_pending_notices_expire_a_week_after_the_last(users: Users, redis: Redis, keys: Keys) -> None:
     await users.keep_notice(7, b"one")
     await redis.call("PEXPIRE", keys.failed(7), 5_000)
     await users.keep_notice(7, b"two")
     assert NOTICE_TTL_MS - 10_000 < await life_ms(redis, keys.failed(7)) <= NOTICE_TTL_MS
 
 
-async def test_the_oldest_words_go_when_there_are_too_many(users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_oldest_pending_notices_are_dropped_above_the_limit(
+    users: Users, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(chat_users, "MAX_NOTICES", 3)
     for number in range(5):
         await users.keep_notice(7, b"%d" % number)
     assert await users.notices(7) == [b"2", b"3", b"4"]
 
 
-async def test_a_word_left_while_others_are_dropped_is_not_lost(users: Users, connect: Connect, keys: Keys) -> None:
+async def test_notice_added_during_a_drop_is_not_lost(users: Users, connect: Connect, keys: Keys) -> None:
     other = Users(await connect(), keys, TTL_MS)
     words = [b"%d" % number for number in range(200)]
 

@@ -51,7 +51,7 @@ def test_attacks_get_their_answers_and_no_other_client_loses_anything(kind: Any,
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_ten_thousand_strangers_and_a_million_frames_make_no_other_client_lose_anything(tmp_path: Path) -> None:
+def test_ten_thousand_connections_and_a_million_frames_make_no_other_client_lose_anything(tmp_path: Path) -> None:
     names = ("strangers", "tiny_frames", "huge_pieces")
     large = tuple(attack for attack in (*connections.ATTACKS, *frames.ATTACKS) if attack.name in names)
     is_clean(abused(tmp_path, large, "--seconds", "1"), large)

@@ -90,6 +90,6 @@ def test_the_command_runs_the_named_parts_and_writes_its_file(
     assert "Target: nothing lost, nothing doubled, nobody closed." in capsys.readouterr().out
 
 
-def test_a_part_nobody_knows_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "load", "--only", "sockets,ducks"]) != 0
     assert "'ducks'" in capsys.readouterr().err

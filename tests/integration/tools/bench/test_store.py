@@ -98,7 +98,7 @@ def test_an_interrupt_ends_it_and_leaves_neither_servers_nor_files(folder: Path)
 
 
 @pytest.mark.parametrize("place", ["", "no/such/folder/out.json"])
-def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
+def test_unwritable_output_file_is_reported_before_the_measurement(
     place: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["bench", "store", "--json", str(tmp_path / place)]) == 2
@@ -106,7 +106,7 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
     assert told == ("", f"dragoman: --json names {tmp_path / place}, which cannot be written.\n")
 
 
-def test_a_server_that_is_not_there_is_told_in_a_sentence(
+def test_unreachable_server_is_reported_in_one_sentence(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DRAGOMAN_EMBEDDED__REDIS_SERVER", "/nowhere/redis-server")

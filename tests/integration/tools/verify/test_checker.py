@@ -110,7 +110,7 @@ PLANTED: dict[Callable[[Run], Awaitable[None]], str] = {
 }
 
 
-async def test_a_run_without_faults_is_clean_until_somebody_has_been_at_it(
+async def test_healthy_run_is_clean_until_its_stores_are_manipulated(
     server_binary: ServerBinary, tmp_path: Path
 ) -> None:
     async with used(server_binary, tmp_path) as run:

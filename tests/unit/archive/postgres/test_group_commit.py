@@ -107,7 +107,7 @@ async def test_one_that_can_never_be_written_fails_alone() -> None:
     assert database.transactions == [[1, 2, 3], [1], [2], [3]]
 
 
-async def test_everybody_of_a_transaction_is_told_that_the_database_is_away_and_the_next_is_tried() -> None:
+async def test_all_calls_of_a_transaction_fail_in_an_outage_and_the_next_is_tried() -> None:
     database = Database()
     group_commit = _group_commit(database)
     tasks = await _begun(group_commit, _said(1), _said(2))
@@ -169,7 +169,7 @@ async def test_call_that_waits_too_long_for_another_writer_fails_and_the_next_is
     assert (await group_commit.save(_said(2))).message.id == 2
 
 
-async def test_new_conversations_are_made_apart_and_who_said_more_keeps_its_order() -> None:
+async def test_new_conversations_are_created_apart_and_senders_keep_their_order() -> None:
     database = Database()
     group_commit = _group_commit(database)
     database.going.set()

@@ -43,7 +43,7 @@ async def test_a_server_that_saves_while_we_wait_says_saved_alone() -> None:
         assert sent.saved
 
 
-async def test_receipts_of_the_receiver_are_told_also_before_saved() -> None:
+async def test_receipts_of_the_receiver_may_come_before_saved() -> None:
     calls, note = noted()
     async with chatting(on_receipt=note) as (_, peer, chat):
         sent = await chat.send(OTHER, "hi")
@@ -168,7 +168,7 @@ async def test_any_of_several_addresses_will_do() -> None:
         await chat.abort()
 
 
-async def test_no_word_that_a_message_is_saved_makes_it_be_sent_again() -> None:
+async def test_message_is_resent_when_saved_does_not_arrive() -> None:
     async with chatting(timing=replace(QUICK, resend_s=0.02)) as (_, peer, chat):
         sent = await chat.send(OTHER, "hi")
         first = await peer.take(10, ACCEPTED)
@@ -195,7 +195,7 @@ async def test_being_kicked_is_the_end() -> None:
 # -- who we are
 
 
-async def test_a_token_that_is_not_taken_is_told() -> None:
+async def test_refused_token_is_reported() -> None:
     async with serving() as server:
 
         async def refuse() -> None:
@@ -251,7 +251,7 @@ async def test_a_session_that_is_over_is_not_fought_for() -> None:
         assert server.waiting == 0
 
 
-async def test_nobody_there_is_told_at_once() -> None:
+async def test_missing_server_is_reported_at_once() -> None:
     with pytest.raises(Unreachable):
         await Chat("ws://127.0.0.1:1/ws", token="t", timing=QUICK).open()
 

@@ -285,7 +285,7 @@ def test_a_lost_connection_brings_everything_back_in_order() -> None:
     assert sent_now(box) == [2]
 
 
-def test_without_a_word_for_too_long_it_is_said_again() -> None:
+def test_message_is_resent_after_its_timeout() -> None:
     box = outbox(resend_s=20)
     add(box, 1)
     sent_now(box, 0.0)

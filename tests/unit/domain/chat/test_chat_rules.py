@@ -19,13 +19,13 @@ from dragoman.protocol.chat import Frame, Reason
 TIMES = st.floats(0, 1e9, allow_nan=False)
 
 
-def test_everybody_may_ask_while_all_is_well() -> None:
+def test_gate_is_open_without_failures() -> None:
     gate = Gate()
     assert gate.open
     assert all(gate.may_ask(now) for now in (0.0, 0.0, 1.0, 100.0))
 
 
-def test_after_a_failure_nobody_asks_for_a_while_and_then_one_tries() -> None:
+def test_gate_closes_after_a_failure_and_then_lets_one_call_through() -> None:
     gate = Gate()
     gate.failed(10.0)
     assert not gate.open
@@ -55,7 +55,7 @@ def test_the_one_that_tried_in_vain_closes_it_for_another_while() -> None:
     assert gate.may_ask(12.5 + REST_S)
 
 
-def test_one_that_tries_and_is_never_heard_of_holds_up_nobody_for_ever() -> None:
+def test_lost_trial_call_does_not_keep_the_gate_closed() -> None:
     gate = Gate()
     gate.failed(10.0)
     assert gate.may_ask(12.0)
@@ -182,7 +182,7 @@ def test_own_ids_are_recognised(worker: int, now_ms: int) -> None:
 
 
 @pytest.mark.parametrize("id", [-1, 0, 1, 999_999, (1 << 22) - 1, 1 << 63, 1 << 70])
-def test_numbers_that_nobody_can_have_made(id: int) -> None:
+def test_impossible_ids_are_recognised(id: int) -> None:
     assert not made_by_us(id)
 
 

@@ -78,12 +78,12 @@ def test_the_rollout_does_not_follow_the_shards() -> None:
 # -- who works which shard
 
 
-def test_without_instances_nobody_works() -> None:
+def test_no_shard_is_assigned_without_instances() -> None:
     assert assign(8, []) == {}
 
 
 @given(st.integers(1, 64), NAMES)
-def test_every_shard_is_worked_by_one_and_nobody_has_two_more_than_another(shards: int, names: set[str]) -> None:
+def test_every_shard_has_one_owner_and_shares_differ_by_at_most_one(shards: int, names: set[str]) -> None:
     found = assign(shards, names)
     assert sorted(found) == list(range(shards))
     counts = Counter(found.values())

@@ -132,12 +132,12 @@ def test_the_path_of_a_sender(user: int, percent: int, deliver_first: bool) -> N
 
 
 @given(USERS, st.integers(0, 100))
-def test_switched_off_it_is_off_for_everybody(user: int, percent: int) -> None:
+def test_disabled_switch_applies_to_all_users(user: int, percent: int) -> None:
     assert Switches(enabled=False, deliver_before_saved=True, rollout_percent=percent).path_of(user) is Path.OFF
 
 
 @given(USERS, st.integers(0, 100), st.integers(0, 100))
-def test_a_growing_rollout_takes_nobody_back(user: int, one: int, other: int) -> None:
+def test_growing_rollout_keeps_its_users(user: int, one: int, other: int) -> None:
     less, more = (Switches(enabled=True, rollout_percent=percent) for percent in sorted((one, other)))
     assert less.path_of(user) is Path.OFF or more.path_of(user) is Path.SAVE_FIRST
 

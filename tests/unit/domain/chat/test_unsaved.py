@@ -49,7 +49,7 @@ def test_one_of_an_earlier_connection_ends_once_as_well() -> None:
     assert unsaved.count == 1
 
 
-def test_the_word_of_one_is_a_word_of_all_before_it() -> None:
+def test_saved_message_confirms_all_before_it() -> None:
     """Also of those of an earlier connection: their ids are lower."""
     unsaved = known(before=3)
     for id in (5, 8, 9):
@@ -58,7 +58,7 @@ def test_the_word_of_one_is_a_word_of_all_before_it() -> None:
     assert unsaved.count == 1
 
 
-def test_a_word_that_comes_after_redis_was_asked_does_not_count_twice() -> None:
+def test_confirmation_after_the_query_is_not_counted_twice() -> None:
     unsaved = known()
     for id in (5, 8):
         unsaved.accepted(id)

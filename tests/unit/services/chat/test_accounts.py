@@ -150,7 +150,7 @@ async def test_a_hash_that_is_none_of_ours_matches_nothing(env: Env) -> None:
     assert (await env.denied(password="plain")).code is Code.UNAUTHORIZED
 
 
-async def test_of_two_who_create_a_name_the_second_needs_the_password_of_the_first(env: Env) -> None:
+async def test_second_creator_of_a_name_needs_the_password_of_the_first(env: Env) -> None:
     await env.login()
     env.table.hidden.add("alice")
     assert (await env.login(password="pw")).user_id == "1"
@@ -196,7 +196,7 @@ async def test_the_sixth_login_within_a_minute_is_one_too_many_for_that_user_and
     await env.login()
 
 
-async def test_tries_at_other_instances_count_and_who_is_told_to_wait_here_is_not_asked_about(
+async def test_attempts_at_other_instances_count_and_a_local_refusal_asks_no_redis(
     env: Env,
 ) -> None:
     env.tries_left = 2
@@ -211,7 +211,7 @@ async def test_tries_at_other_instances_count_and_who_is_told_to_wait_here_is_no
     assert len(env.tried) == 5
 
 
-async def test_with_redis_away_tries_are_counted_here(env: Env) -> None:
+async def test_attempts_are_counted_locally_during_a_redis_outage(env: Env) -> None:
     env.redis_is_away = True
     for _ in range(5):
         with pytest.raises(RedisAway):  # the session version could not be raised
@@ -442,7 +442,7 @@ async def test_a_removed_user_has_no_tokens_and_no_account(env: Env) -> None:
     assert await env.accounts.remove("alice") is None
 
 
-async def test_nothing_is_removed_while_redis_is_away(env: Env) -> None:
+async def test_account_is_not_removed_during_a_redis_outage(env: Env) -> None:
     await env.login()
     env.redis_is_away = True
     with pytest.raises(RedisAway):
@@ -517,13 +517,13 @@ async def test_a_token_of_a_user_that_never_logged_in_is_good(env: Env) -> None:
     assert isinstance(await env.accounts.identify(env.tokens.access(77, 0, env.now)), Access)
 
 
-async def test_a_redis_that_forgot_the_versions_locks_nobody_out(env: Env) -> None:
+async def test_tokens_stay_valid_when_redis_lost_the_versions(env: Env) -> None:
     login = await env.login()
     env.versions.clear()
     assert isinstance(await env.accounts.identify(login.access_token), Access)
 
 
-async def test_with_redis_away_tokens_count_and_logins_fail(env: Env) -> None:
+async def test_tokens_are_valid_and_logins_fail_during_a_redis_outage(env: Env) -> None:
     login = await env.login()
     env.redis_is_away = True
     assert isinstance(await env.accounts.identify(login.access_token), Access)

@@ -120,7 +120,7 @@ class AssignerEnv:
         return self.assigner._owned[shard].lease._valid_until
 
 
-async def test_a_part_of_redis_that_is_away_costs_the_shards_there_and_no_others() -> None:
+async def test_partial_redis_outage_affects_only_its_shards() -> None:
     env = AssignerEnv()
     env.redis.away = {0, 2}
     with pytest.raises(StoreError):
@@ -145,7 +145,7 @@ async def test_a_lease_that_was_lost_ends_the_work_under_it() -> None:
 
 
 @pytest.mark.parametrize("why", [LostShard("fenced by the database"), ValueError("a bug")])
-async def test_a_shard_whose_work_ended_is_given_up_so_that_somebody_can_go_on(why: Exception) -> None:
+async def test_shard_whose_stage_ended_is_released(why: Exception) -> None:
     env = AssignerEnv()
     await env.assigner.run_once()
     env.save.fail = why

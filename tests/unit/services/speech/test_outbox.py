@@ -121,7 +121,7 @@ async def test_unsent_write_is_dropped_when_the_session_ends() -> None:
     assert not desk.store.asked
 
 
-async def test_ends_of_jobs_that_were_fenced_go_to_whoever_has_the_session() -> None:
+async def test_fenced_job_ends_go_to_the_current_owner_of_the_session() -> None:
     desk = Desk()
     desk.post()
     desk.post(END)
@@ -130,7 +130,7 @@ async def test_ends_of_jobs_that_were_fenced_go_to_whoever_has_the_session() -> 
     assert (len(desk.delivered), desk.undelivered) == (1, [END])
 
 
-async def test_an_end_that_is_told_to_a_session_that_went_goes_to_whoever_has_it() -> None:
+async def test_job_end_for_a_released_session_goes_to_its_current_owner() -> None:
     desk = Desk()
     desk.outbox.stop()
     desk.post(END)

@@ -68,7 +68,7 @@ def session_of(client: Any, dispatcher: Any, **settings: Any) -> Session:
     )
 
 
-def test_an_utterance_for_which_there_is_no_room_is_told_failed_at_once_and_the_next_one_goes() -> None:
+def test_utterance_without_room_fails_at_once_and_the_next_is_sent() -> None:
     async def main() -> None:
         dispatcher: Any = Dispatcher()
         client: Any = Client()

@@ -148,7 +148,7 @@ def test_a_chat_user_authenticates_and_answers_pings_of_both_kinds() -> None:
     assert talk.receive(b"\x89\x02hi") == b"\x8a\x82" + bytes(4) + b"hi"
 
 
-def test_why_it_is_over_is_told() -> None:
+def test_end_of_the_bench_has_its_reason() -> None:
     refused = IdleSocket(b"/ws")
     refused.connected()
     refused.receive(b"HTTP/1.1 503 Service Unavailable\r\n\r\n")
@@ -277,7 +277,7 @@ def test_url_that_is_no_redis_is_refused_with_a_sentence(serve: Serve) -> None:
         ping("127.0.0.1", serve(b"-ERR what?\r\n"), 0.0)
 
 
-def test_nobody_there_is_told_in_a_sentence() -> None:
+def test_unreachable_server_is_one_sentence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     with pytest.raises(CannotRun, match=rf"^PING to 127\.0\.0\.1:{port} failed: .*\.$"):
@@ -348,7 +348,7 @@ async def test_a_peer_that_fails_is_left_out_of_that_case_by_name() -> None:
     assert len(told) == 9  # the bar reaches its end all the same
 
 
-async def test_an_error_without_words_is_told_by_its_kind() -> None:
+async def test_error_without_a_message_is_named_by_its_class() -> None:
     found = await in_turns([case("theirs", "them")], Log(theirs=[TimeoutError()]), 1)
     assert found.left_out == {"theirs": "them: TimeoutError"}
 
@@ -381,7 +381,7 @@ def test_the_file_holds_what_was_promised(report: Report, tmp_path: Path) -> Non
     }
 
 
-def test_a_file_that_cannot_be_written_is_told_in_a_sentence(report: Report, tmp_path: Path) -> None:
+def test_unwritable_file_is_one_sentence(report: Report, tmp_path: Path) -> None:
     with pytest.raises(CannotRun, match=r"^The results cannot be written to .*: Is a directory\.$"):
         report.write(tmp_path)
 
@@ -414,7 +414,7 @@ def test_four_digits_are_kept(value: float, kept: float) -> None:
     assert rounded(value) == kept
 
 
-def test_the_machine_is_told_without_its_name() -> None:
+def test_machine_is_described_without_its_name() -> None:
     told = machine()
     assert told.keys() == {"cpu", "cores", "memory_gib", "system", "python", "load_before"}
 
@@ -447,7 +447,7 @@ def test_a_changed_package_is_dirty(package: Path) -> None:
     assert re.fullmatch(r"[0-9a-f]{40}-dirty", commit())
 
 
-def test_an_installed_copy_in_somebody_elses_repository_has_no_commit(package: Path) -> None:
+def test_installed_copy_in_another_repository_has_no_commit(package: Path) -> None:
     git(package.parent, "rm", "-q", "--cached", "src/__init__.py")
     assert commit() == "unknown"
 

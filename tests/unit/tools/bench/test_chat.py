@@ -124,7 +124,7 @@ def test_cases_stand_in_the_order_of_comparison() -> None:
     assert title("postgres_slow_deliver_first") == "PostgreSQL, slow, deliver-first"
 
 
-def test_the_most_and_what_is_beyond_it_are_told() -> None:
+def test_maximum_and_the_step_above_it_are_reported() -> None:
     figures = found("sqlite_save_first") | {
         "max_per_s": 2500.0,
         "overload_per_s": 6250.0,

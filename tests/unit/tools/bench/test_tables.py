@@ -56,7 +56,7 @@ def test_growth_is_counted_from_the_smallest_size() -> None:
     assert found == pytest.approx({"nodes_100_vs_10": 1.0, "nodes_1000_vs_10": 1.1, "instances_2_vs_1": 1.2})
 
 
-def test_a_report_has_the_names_that_stay_and_says_who_was_left_out() -> None:
+def test_report_has_stable_names_and_lists_skipped_systems() -> None:
     report = Report({}, figures=OURS | tasks("taskiq", 800.0))
     conclude_speech(report, {"saq": "saq: it is not installed."})
     assert report.figures["cpu_ms_per_job"] == 0.6
@@ -78,7 +78,7 @@ def test_every_size_and_the_idle_session_are_shown() -> None:
     assert "An idle session takes 17.2 KB of the instance." in text
 
 
-def test_a_queue_whose_producer_was_too_slow_is_told() -> None:
+def test_queue_with_a_slow_producer_is_reported() -> None:
     report = Report({}, figures=OURS | tasks("streaq", 800.0, least_waiting=0))
     conclude_speech(report, {})
     assert "streaq ran out of tasks at times" in shown(report)
@@ -143,7 +143,7 @@ def test_latencies_are_compared_with_ping() -> None:
     assert found == {"single_call_vs_ping_p50": 2.0, "single_call_vs_ping_p99": 1.5}
 
 
-def test_a_reason_is_told_once_with_all_it_kept_out() -> None:
+def test_each_skip_reason_is_printed_once_with_its_cases() -> None:
     assert missing({"a": "redis-py: no hiredis.", "b": "redis-py: no hiredis.", "c": "redis-py: pool is full"}) == [
         "Left out of a, b: redis-py: no hiredis.",
         "Left out of c: redis-py: pool is full.",
@@ -210,7 +210,7 @@ def test_the_slope_of_memory_is_bytes_a_second() -> None:
     assert slope([(10.0, 100)]) == 0.0
 
 
-def test_a_part_that_needs_more_files_than_there_are_is_left_out_with_a_word() -> None:
+def test_part_that_needs_more_open_files_is_skipped_with_a_reason() -> None:
     settings, notes = fitting(Settings(), files=4096)
     assert settings.parts == tuple(part for part in PARTS if part not in ("target", "storm"))
     assert settings.max_sockets < 4096

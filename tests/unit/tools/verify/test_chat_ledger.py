@@ -88,7 +88,7 @@ def test_a_dead_letter_is_no_loss_when_its_sender_knows() -> None:
     assert ledger.check(rows, {Name(ALICE, "c9")}) == []
 
 
-def test_a_dead_letter_nobody_told_of_is_found() -> None:
+def test_dead_letter_without_a_notice_is_found() -> None:
     ledger, rows = good()
     ledger.sent(ALICE, "c9", BOB, "hi 9")
     ledger.accepted(ALICE, "c9", 109)
@@ -164,7 +164,7 @@ def test_message_resent_after_its_acknowledgement_is_found() -> None:
     assert ledger.check(rows) == []  # it may have been on its way
 
 
-def test_a_receipt_nobody_gave_is_found() -> None:
+def test_receipt_that_was_not_sent_is_found() -> None:
     ledger, rows = good()
     told(ledger, 4)
     ledger.arrived(BOB, ALICE, "c4", 104)
@@ -281,7 +281,7 @@ def test_message_acknowledged_in_an_earlier_part_and_resent_is_found() -> None:
     assert kinds(second.check(rows, ack_grace_s=0)) == {"sent again"}
 
 
-def test_an_acknowledgement_that_may_never_have_been_read_binds_nobody() -> None:
+def test_acknowledgement_that_may_be_unread_is_ignored() -> None:
     ledger, rows = good()
     ledger.connection_lost(BOB, time.monotonic())
     ledger.arrived(BOB, ALICE, "c3", 103)

@@ -293,7 +293,7 @@ def test_one_fault_is_found_on_any_day(seed: int, spoil: Spoil) -> None:
 # -- what is no broken promise ---------------------------------------------------------------------
 
 
-def test_a_day_on_which_nobody_was_told_anything_is_not_a_good_one() -> None:
+def test_day_without_any_message_is_not_clean() -> None:
     """Nothing was put to the test, and that must not look like a success."""
     verdict = flawless_history(1, 0, 0, 0).verdict()
     assert [finding.kind for finding in verdict.findings] == ["nothing promised"]
@@ -328,7 +328,7 @@ def test_the_end_of_a_job_that_came_while_the_stores_were_looked_at_counts() -> 
     assert history.verdict().findings == ()
 
 
-def test_a_message_that_is_confirmed_once_counts_as_told_and_kept_when_it_is_saved() -> None:
+def test_message_confirmed_once_counts_as_delivered_and_is_kept_when_saved() -> None:
     history = flawless_history(1, 0, 0, 5)
     for entry in history.chat.entries.values():
         entry.accepted_at = None
@@ -362,7 +362,7 @@ def test_a_session_that_redis_forgot_is_counted_apart() -> None:
     assert verdict.tolerated_lost >= 1
 
 
-def test_accounts_that_redis_forgot_are_told_as_such() -> None:
+def test_counters_that_redis_lost_are_reported_as_such() -> None:
     history = flawless_history()
     an_inbox_does_not_add_up(history)
     verdict = history.verdict(Tolerated(lost_spans=[(BEGIN, BEGIN + 2)]))
@@ -370,7 +370,7 @@ def test_accounts_that_redis_forgot_are_told_as_such() -> None:
     assert any("inbox of a" in note for note in verdict.notes)
 
 
-def test_an_account_that_was_off_before_is_not_told_again() -> None:
+def test_counter_that_was_off_before_is_not_reported_again() -> None:
     history = flawless_history()
     an_inbox_does_not_add_up(history)
     assert history.verdict(before=history.facts).ok
@@ -503,7 +503,7 @@ def test_a_session_that_was_lost_because_its_client_did_not_read_is_an_end_of_al
     assert verdict.ok, verdict.findings
 
 
-def test_a_failure_that_was_told_is_an_end() -> None:
+def test_reported_failure_is_an_end() -> None:
     history = flawless_history()
     one = spoken(history)
     answer = one.answers.pop()

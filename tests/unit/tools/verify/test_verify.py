@@ -72,7 +72,7 @@ def test_tolerated_loss_is_reported_apart_from_a_real_one() -> None:
     assert "every promise held" in text
 
 
-def test_a_broken_promise_is_on_the_page_in_words() -> None:
+def test_guarantees_page_describes_a_broken_promise() -> None:
     text = page([found(HELD, BROKEN)], 1)
     assert "1 rows with a broken promise" in text
     assert "- link to Redis cut: seed 4: lost: m1 of 7" in text
@@ -129,7 +129,7 @@ def test_pieces_joined_are_a_longer_run(some: list[int], more: list[int]) -> Non
     assert pieces.decode(joined) == some + more
 
 
-def test_a_piece_twice_is_heard_twice() -> None:
+def test_repeated_piece_is_recorded_twice() -> None:
     assert pieces.decode(pieces.sound([1, 2, 2, 3])) == [1, 2, 2, 3]
 
 
@@ -176,7 +176,7 @@ def test_a_node_that_died_idle_tells_nothing() -> None:
     assert recovered("node-kill", [Injection("n1", injected_at=10.0)], Record()) == {}
 
 
-def test_of_those_who_were_connected_the_last_to_be_answered_counts() -> None:
+def test_recovery_time_ends_with_the_last_answered_client() -> None:
     messages = [
         Message(1, 9.0, 9.1, 9.2),
         Message(1, 10.5, 10.75),
@@ -213,7 +213,7 @@ def test_a_database_that_is_back_counts_until_the_first_saved() -> None:
     assert recovered("database-stop", [Injection("SQLite", 10.0, 12.0)], Record(messages)) == {"first saved": 0.75}
 
 
-def test_a_mended_link_is_judged_by_those_who_were_behind_it() -> None:
+def test_recovery_of_a_link_is_measured_by_its_clients() -> None:
     messages = [Message(1, 11.0, 12.125), Message(2, 11.0, 13.0)]
     injection = Injection("v1", 10.0, 12.0, users=(2,))
     assert recovered("link-cut", [injection], Record(messages)) == {"first accepted through it": 1.0}
@@ -304,7 +304,7 @@ def new_ledger(*, numbered: bool = False) -> SpeechLedger:
     return ledger
 
 
-def test_words_are_owed_until_they_are_answered() -> None:
+def test_words_are_outstanding_until_they_are_answered() -> None:
     ledger = new_ledger()
     ledger.gave("s", [1, 2])
     assert ledger.sessions["s"].unanswered_pieces() == [1, 2]
@@ -313,7 +313,7 @@ def test_words_are_owed_until_they_are_answered() -> None:
     assert list(ledger.outstanding()) == []
 
 
-def test_nobody_waits_for_silence() -> None:
+def test_silence_is_not_outstanding() -> None:
     ledger = new_ledger()
     ledger.gave("s", [-1, -2])
     assert ledger.sessions["s"].unanswered_pieces() == []
@@ -377,7 +377,7 @@ def test_a_fault_is_a_line_and_its_recovery_is_in_it() -> None:
     assert " ".join(line.split()) == "node killed -9 2 10 10 0 0 0 0 its jobs on other nodes 0.25 s holds"
 
 
-def test_a_broken_promise_is_told_in_words_below_the_table_and_many_are_counted() -> None:
+def test_broken_promises_are_described_below_the_table_and_counted() -> None:
     text = printed(HELD_ROW, BROKEN_ROW)
     assert "BROKEN" in text
     assert "link to Redis cut: lost: m0" in text
