@@ -183,7 +183,7 @@ class ClientWebSocket(WSListener):
                     max_frame_size=_MAX_FRAME_BYTES,
                 )
         except BaseException:
-            # A handshake that nobody awaits any more may still succeed; `on_ws_connected` then closes the socket.
+            # A handshake that was abandoned may still succeed; `on_ws_connected` then closes the socket.
             socket._abandoned = True
             socket.abort()
             raise

@@ -1,4 +1,4 @@
-"""Text that others wrote, made safe to show on a terminal: what would steer it becomes a visible escape.
+"""Makes text from others safe for a terminal: characters that would control it become visible escapes.
 
 Escaped are the control characters C0 and C1 (ESC among them: colours, the cursor, the clipboard by OSC 52), DEL, the
 separators of lines and paragraphs, the characters that reverse or isolate the direction of text, invisible tags, and
@@ -15,12 +15,12 @@ _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def visible(text: object) -> str:
-    """One line, whatever was in it."""
+    """The text as one line, control characters escaped."""
     return _UNSAFE.sub(_escaped, str(text))
 
 
 def visible_lines(text: object) -> str:
-    """The same, but line feeds stay: for text of several lines whose parts from others have been made visible."""
+    """The same with line feeds kept, for text of several lines."""
     return "\n".join(map(visible, str(text).split("\n")))
 
 

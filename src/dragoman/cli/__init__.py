@@ -1,1 +1,1 @@
-"""What people type: `dragoman …`. One module a command; `main.py` lists them."""
+"""The command line: `dragoman …`. One module for each command; `main.py` lists them."""

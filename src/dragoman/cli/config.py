@@ -1,4 +1,4 @@
-"""`dragoman config`: is the configuration right, what is in effect, what could be set."""
+"""`dragoman config`: checks, shows and documents the settings."""
 
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated
@@ -21,14 +21,16 @@ def check(
     config: ConfigFile = None,
     override: Overrides = None,
     exposed: Annotated[
-        bool, typer.Option("--exposed", help="Also check that the settings are fit for a server on the internet.")
+        bool, typer.Option("--exposed", help="Also check the requirements for a server on the internet.")
     ] = False,
     url: Annotated[
         str | None,
-        typer.Option("--url", metavar="URL", help="With --exposed: also ask this running server.", show_default=False),
+        typer.Option(
+            "--url", metavar="URL", help="With --exposed: also check this running server.", show_default=False
+        ),
     ] = None,
 ) -> None:
-    """Say whether the settings are right, and where they come from."""
+    """Check the settings, and show where they come from."""
     from dragoman.cli.token import check_secrets
 
     loaded = settings(ctx, config, override)
@@ -39,11 +41,11 @@ def check(
     if exposed:
         _check_exposed(loaded, url)
     elif url:
-        raise Failure("--url goes with --exposed.", USAGE)
+        raise Failure("--url is only valid with --exposed.", USAGE)
 
 
 def _check_exposed(loaded: "Loaded", url: str | None) -> None:
-    """One line for each requirement; fails if one is not met."""
+    """Print one line for each requirement. Raises Failure if one is not met."""
     from http.client import HTTPException
 
     from dragoman.instance.exposed import check_configuration, probe
@@ -55,12 +57,12 @@ def _check_exposed(loaded: "Loaded", url: str | None) -> None:
         try:
             results += probe(url)
         except (OSError, HTTPException, ValueError) as error:
-            raise Failure(f"{url} cannot be asked: {error}.") from None
+            raise Failure(f"{url} does not answer: {error}.") from None
     for result in results:
         if not result.problems:
             output.line(f"ok       {result.name}: {result.requirement}")
         for problem in result.problems:
-            output.line(f"problem  {result.name}: {problem.what}. To do: {problem.remedy}.")
+            output.line(f"problem  {result.name}: {problem.what}. To fix it: {problem.remedy}.")
     wrong = sum(bool(result.problems) for result in results)
     if wrong:
         raise Failure(f"{wrong} of {len(results)} requirements for a server on the internet are not met.")
@@ -72,20 +74,20 @@ def show(
     ctx: typer.Context,
     config: ConfigFile = None,
     override: Overrides = None,
-    changed: Annotated[bool, typer.Option("--changed", help="Only what is not a default.")] = False,
+    changed: Annotated[bool, typer.Option("--changed", help="Only settings that are not at their default.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON: {key: {value, source, place}}.")] = False,
 ) -> None:
-    """Print every setting in effect and where it comes from, without secrets."""
+    """Print every setting and its source, without secrets."""
     loaded = settings(ctx, config, override)
     output.block(_json(loaded, changed) if as_json else _lines(loaded, changed))
 
 
 @app.command()
 def doc(
-    example: Annotated[bool, typer.Option("--example", help="An example file instead.")] = False,
-    limits: Annotated[bool, typer.Option("--limits", help="The table of all limits instead.")] = False,
+    example: Annotated[bool, typer.Option("--example", help="Print an example file instead.")] = False,
+    limits: Annotated[bool, typer.Option("--limits", help="Print the table of all limits instead.")] = False,
 ) -> None:
-    """Print the reference of all settings, as Markdown."""
+    """Print the reference of all settings as Markdown."""
     from dragoman.config import reference
 
     page = reference.example if example else reference.limits_markdown if limits else reference.markdown
@@ -102,7 +104,7 @@ def _origins(loaded: "Loaded") -> str:
 
 
 def _lines(loaded: "Loaded", changed: bool) -> str:
-    """Lines of valid TOML, the source behind each as a comment."""
+    """Lines of valid TOML, each with its source as a comment."""
     from dragoman.config import masked
     from dragoman.config.reference import toml_value
 

@@ -1,12 +1,12 @@
-"""Which settings a command runs with.
+"""The configuration of a command.
 
-`--config` and `--set` are understood before and after the name of a command. A command that needs settings takes both
-with the types below, and calls `settings` once:
+`--config` and `--set` are accepted before and after the name of a command. A command that needs the configuration
+declares both options with the types below, and calls `settings` once:
 
     def serve(ctx: typer.Context, config: ConfigFile = None, override: Overrides = None, port: … = None) -> None:
         loaded = settings(ctx, config, override, {"server.port": port})
 
-A wrong configuration ends the command with every problem told.
+An invalid configuration ends the command and lists every problem.
 """
 
 import os
@@ -19,18 +19,18 @@ import typer
 
 from dragoman.cli.output import USAGE, Failure
 
-if TYPE_CHECKING:  # loading the configuration costs more than showing a help text
+if TYPE_CHECKING:  # importing it takes longer than printing a help text
     from dragoman.config import Loaded
 
 VARIABLE = "DRAGOMAN_CONFIG"
-USUAL_FILE = Path("config.toml")
+DEFAULT_FILE = Path("config.toml")
 
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
         "--config",
         metavar="FILE",
-        help=f"Read settings from this file. [${VARIABLE}, or ./{USUAL_FILE} if there is one]",
+        help=f"Read settings from this file. [${VARIABLE}, or ./{DEFAULT_FILE} if there is one]",
         show_default=False,
     ),
 ]
@@ -42,7 +42,7 @@ Overrides = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What stood before the name of the command."""
+    """The options before the name of the command."""
 
     config: Path | None
     overrides: tuple[str, ...]
@@ -54,13 +54,13 @@ def settings(
     override: Sequence[str] | None = None,
     flags: Mapping[str, object] | None = None,
 ) -> "Loaded":
-    """The configuration and its sources; `flags` are the command's own options by dotted key, None = not given."""
+    """Load the configuration. `flags` are options of the command by the key of their setting; None is not given."""
     from dragoman.config import ConfigError, load_with_sources
 
     before = ctx.find_object(Before) or Before(None, ())
     chosen = _file(config or before.config, os.environ)
     given: dict[str, object] = dict(map(_pair, (*before.overrides, *(override or ()))))
-    _keep_secrets_off_the_command_line(given)
+    _refuse_secrets(given)
     given.update({key: value for key, value in (flags or {}).items() if value is not None})
     try:
         return load_with_sources(chosen, os.environ, given)
@@ -73,18 +73,18 @@ def _file(asked: Path | None, env: Mapping[str, str]) -> Path | None:
         return asked
     if env.get(VARIABLE):
         return Path(env[VARIABLE])
-    return USUAL_FILE if USUAL_FILE.is_file() else None
+    return DEFAULT_FILE if DEFAULT_FILE.is_file() else None
 
 
-def _keep_secrets_off_the_command_line(given: Mapping[str, object]) -> None:
-    """Everybody on the machine can read it there, and the history of the shell keeps it."""
+def _refuse_secrets(given: Mapping[str, object]) -> None:
+    """Every user of the machine can read a command line, and the history of the shell keeps it."""
     from dragoman.config.catalog import SETTINGS
 
     for setting in (SETTINGS[key] for key in given if key in SETTINGS):
         if setting.secret:
             raise Failure(
-                f"{setting.key} is not given with --set, where others can read it: put it into the configuration file, "
-                f"or into {setting.variable}.",
+                f"{setting.key} is not accepted with --set, where other users can read it. Put it into the "
+                f"configuration file, or into {setting.variable}.",
                 USAGE,
             )
 
@@ -92,5 +92,5 @@ def _keep_secrets_off_the_command_line(given: Mapping[str, object]) -> None:
 def _pair(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals:
-        raise Failure("--set wants KEY=VALUE, as in --set speech.pause_ms=2500.", USAGE)
+        raise Failure("--set takes KEY=VALUE, as in --set speech.pause_ms=2500.", USAGE)
     return key.strip(), value

@@ -1,4 +1,4 @@
-"""Settings: one frozen, typed tree, loaded once at start and handed to whoever needs a part of it.
+"""Settings: one frozen, typed tree, loaded once at start.
 
 `load` merges file, environment and flags and raises `ConfigError` with every problem it found. Nothing below this
 package reads the environment or a file for a setting. It imports nothing else of Dragoman.

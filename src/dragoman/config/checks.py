@@ -1,7 +1,6 @@
-"""What settings must agree on with each other. Every sentence names both keys and what would happen otherwise.
+"""Checks between settings. Each message names both keys and the consequence.
 
-Pure: a finished Config in, problems out. `ORDER` is a table because most agreements are of the same form; it is
-printed in the reference as well.
+Pure: a Config in, problems out. `ORDER` is a table because most checks have the same form; the reference prints it.
 """
 
 from collections.abc import Iterator
@@ -260,7 +259,7 @@ def _secrets(config: Config) -> Iterator[Problem]:
 
 
 def _exposure(config: Config) -> Iterator[Problem]:
-    """Nothing listens beyond loopback unless somebody is asked for a token, or somebody said that nobody is."""
+    """A server that others can reach needs a secret, unless anonymous access is allowed explicitly."""
     if has_secret(config) or config.security.insecure_allow_anonymous:
         return
     for key, host in (("server.host", config.server.host), ("server.admin_host", config.server.admin_host)):
@@ -274,7 +273,7 @@ def _exposure(config: Config) -> Iterator[Problem]:
 
 
 def _known_secret(config: Config) -> Iterator[Problem]:
-    """A secret that everybody knows protects nothing."""
+    """A server that others can reach must not use the publicly known development secret."""
     server, security = config.server, config.security
     hosts = (("server.host", server.host), ("server.admin_host", server.admin_host))
     secrets = (("security.secret", security.secret), ("security.previous_secret", security.previous_secret))

@@ -1,4 +1,4 @@
-"""Settings as a person may see them: no secret, no password inside a URL."""
+"""Settings for display: secrets and passwords in URLs are masked."""
 
 import re
 
@@ -29,7 +29,7 @@ def _shown(key: str, value: object) -> object:
 
 
 def masked_url(url: str) -> str:
-    """`redis://user:***@host`; what stands alone before the '@' could be a password as well and is masked too."""
+    """`redis://user:***@host`; a user name alone could be a password and is masked too."""
 
     def without_password(found: re.Match[str]) -> str:
         scheme, user = found[1] or "", found[2]

@@ -1,6 +1,6 @@
-"""What is wrong with a configuration, collected so that one start tells everything.
+"""The problems of a configuration, collected so that all are reported at once.
 
-A problem is a whole sentence for the operator. It names keys, kinds and limits; never a secret.
+A problem is a sentence for the operator. It names keys, types and limits, and never a secret.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """`keys` are the settings it is about: what is already known to be wrong is not compared with the rest."""
+    """`keys` are the settings that it concerns; checks between settings skip them."""
 
     keys: tuple[str, ...]
     sentence: str

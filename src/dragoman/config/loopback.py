@@ -1,10 +1,10 @@
-"""Which addresses only this machine can reach."""
+"""Tells whether only this machine can reach an address."""
 
 import ipaddress
 
 
 def is_loopback(host: str) -> bool:
-    """Only what is loopback for sure: a name that resolves to it today may not tomorrow."""
+    """True for localhost and loopback addresses; not for other names, because what they resolve to may change."""
     if host == "localhost":
         return True
     try:

@@ -1,12 +1,11 @@
-"""Which secrets sign and check tokens.
+"""The secrets that sign and verify tokens.
 
-They stand in the settings, or one a line in a file that running instances read again when it changes. The first one
-signs, all are accepted: two at a time, so that one can be replaced without anybody being thrown out.
+They are in the settings, or in a file, one per line, that running instances re-read when it changes. The first secret
+signs; all are accepted. Two at a time make it possible to replace a secret without logging users out.
 
-Chat has no anonymous users: a token says who one is. Where no secret is set, on a machine of one's own, tokens are
-signed with a word that everybody knows, so that clients can be tried without any setting. It is seen to here, for the
-file, and in checks.py, for the settings, that nobody else can reach an instance whose secret is that word, unless it
-was said that everybody is trusted.
+Chat has no anonymous users: a token identifies the user. If no secret is set, on a developer's machine, tokens are
+signed with a publicly known development secret, so that clients work without configuration. This module (for the file)
+and checks.py (for the settings) refuse that secret for an instance that others can reach.
 """
 
 import stat
@@ -19,23 +18,23 @@ from dragoman.config.schema import Config
 DEVELOPMENT_SECRET: Final = "change-me-please-change-me-please-change-me"
 # HS256 keys shorter than the digest weaken it (RFC 7518, 3.2).
 SECRET_BYTES: Final = 32
-MOST_SECRETS: Final = 2
+MAX_SECRETS: Final = 2
 MAX_FILE_BYTES: Final = 64 << 10
 
 Registration = Literal["open", "closed", "invite"]
 
 
 class BadSecrets(Exception):
-    """The file of secrets cannot be used; the sentence names it and never quotes it."""
+    """The file of secrets cannot be used. The message names the file and never quotes it."""
 
 
 def has_secret(config: Config) -> bool:
-    """Whether tokens are asked for."""
+    """Whether connections need a token."""
     return bool(config.security.secret or config.security.secret_file)
 
 
 def is_private(config: Config) -> bool:
-    """Whether only this machine can connect, and needs no token: the situation of a laptop."""
+    """Whether only this machine can connect, without a token, as on a laptop."""
     return not has_secret(config) and is_loopback(config.server.host)
 
 
@@ -47,7 +46,7 @@ def registration_of(config: Config) -> Registration:
 
 
 def secrets_of(config: Config) -> tuple[str, ...]:
-    """The secrets there are now, none where none is set; raises BadSecrets."""
+    """The current secrets; empty if none is set. Raises BadSecrets."""
     security = config.security
     if not security.secret_file:
         return tuple(secret for secret in (security.secret, security.previous_secret) if secret)
@@ -73,10 +72,10 @@ def read_secrets(path: Path) -> tuple[str, ...]:
     except UnicodeDecodeError:
         raise BadSecrets(f"security.secret_file {path} is not UTF-8 text.") from None
     found = tuple(line for line in lines if line)
-    if not 1 <= len(found) <= MOST_SECRETS:
+    if not 1 <= len(found) <= MAX_SECRETS:
         raise BadSecrets(
             f"security.secret_file {path} holds {len(found) or 'no'} secrets: write one a line, the first to sign "
-            f"with, and at most {MOST_SECRETS}."
+            f"with, and at most {MAX_SECRETS}."
         )
     if any(len(secret.encode()) < SECRET_BYTES for secret in found):
         raise BadSecrets(

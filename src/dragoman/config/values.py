@@ -1,7 +1,7 @@
-"""One value, as it was written, becomes one value of its setting's type, or a sentence that says what is allowed.
+"""Converts a given value to the type of its setting, or reports what is allowed.
 
 Text from the environment and the command line is parsed by the target type; values from a file have types already
-and are not bent: `port = "5010"` in TOML is a mistake. The value itself is shown only where it cannot be a secret.
+and are not converted: `port = "5010"` in TOML is a mistake. The value itself is shown only where it cannot be a secret.
 """
 
 import msgspec

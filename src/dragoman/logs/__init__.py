@@ -1,8 +1,8 @@
-"""Logs: text on a terminal, one JSON object a line otherwise. To stderr; stdout is for what a command answers.
+"""Logs to stderr: text on a terminal, one JSON object per line otherwise. Stdout is for the output of commands.
 
-What libraries say through `logging` becomes lines of the same kind. Import this before anything else that logs: see
-below. No log call waits or raises, whatever the reader of stderr does (`writer`); lines that come in floods are
-summarised (`limiter`).
+Lines that libraries log through `logging` get the same format. Import this module before any other that imports
+structlog: see below. A log call never blocks and never raises, whatever the reader of stderr does (`writer`); repeated
+lines are summarised (`limiter`).
 """
 
 import io
@@ -14,8 +14,8 @@ from functools import cache
 from typing import Any, TextIO, cast
 
 if "structlog" not in sys.modules and "rich" not in sys.modules:
-    # structlog takes rich for tracebacks where it finds it: a tenth of a second in every process, and those tracebacks
-    # show local variables, so tokens and audio.
+    # structlog uses rich for tracebacks if it is installed. That costs 0.1 s in every process, and such tracebacks show
+    # local variables, and with them tokens and audio.
     sys.modules["rich"] = None  # type: ignore[assignment]
     import structlog
 
@@ -28,11 +28,11 @@ from dragoman.logs.writer import Writer
 from dragoman.visible import visible, visible_lines
 
 LIBRARIES = logging.WARNING
-DROPPED = "log lines were dropped: what reads them is too slow or gone"
+DROPPED = "log lines were dropped: their reader is too slow or has ended"
 
 
 def configure(level: str, format: str, **bound: Any) -> None:
-    """`bound` goes into every line of this process, e.g. its instance."""
+    """Configure the logs of this process. `bound` is added to every line, such as the instance."""
     if sys.stderr is None:  # started with its descriptor closed
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process runs
     terminal = sys.stderr.isatty()
@@ -62,7 +62,7 @@ def configure(level: str, format: str, **bound: Any) -> None:
             sys.stderr.write(f"{renderer(None, line['level'], line)}\n")
         return limiter.next_due_s()
 
-    # Tracebacks of the interpreter and sentences of commands go to sys.stderr as well, and must not block either.
+    # Tracebacks of the interpreter and messages of commands are written to sys.stderr too, and must not block either.
     sys.stderr = _never_blocking(sys.stderr, dropped_line=dropped_line, tick=tick)
     structlog.configure(
         processors=[*shared, limiter, renderer],
@@ -70,13 +70,13 @@ def configure(level: str, format: str, **bound: Any) -> None:
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    _hear_libraries(shared, renderer)
-    # The SDKs log as libraries do; inside our own processes they are not strangers.
+    _capture_libraries(shared, renderer)
+    # The SDKs log as libraries do; in our own processes they get the configured level.
     logging.getLogger("dragoman").setLevel(level.upper())
 
 
 def _text_renderer(colors: bool) -> Any:
-    """Lines as text. What a client, a node or a library wrote cannot steer the terminal that shows them."""
+    """Renders lines as text, and escapes control characters in them."""
 
     def traceback(stream: TextIO, info: Any) -> None:
         plain = io.StringIO()
@@ -100,7 +100,7 @@ def _safe(name: str, value: Any) -> Any:
 
 
 def say(text: str) -> None:
-    """Print a line to stdout, if somebody reads it: neither a closed nor a full pipe stops a server."""
+    """Print a line to stdout. A closed or full pipe drops it instead of stopping the server."""
     if sys.stdout is not None:
         _never_blocking(sys.stdout).write(f"{text}\n")
 
@@ -112,7 +112,7 @@ def dropped() -> int:
 
 @cache
 def _never_blocking(stream: TextIO, **options: Any) -> TextIO:
-    """The same stream behind a `Writer`; one without a descriptor, as tests put in its place, stays what it is."""
+    """The stream behind a `Writer`. A stream without a descriptor, as in tests, is returned unchanged."""
     if isinstance(stream, Writer):
         return stream
     try:
@@ -121,7 +121,7 @@ def _never_blocking(stream: TextIO, **options: Any) -> TextIO:
         return stream
 
 
-def _hear_libraries(shared: list[Any], renderer: Any) -> None:
+def _capture_libraries(shared: list[Any], renderer: Any) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(

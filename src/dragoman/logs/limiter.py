@@ -1,10 +1,9 @@
-"""One line a second for what would otherwise be logged thousands of times.
+"""Limits repeated log lines to one a second.
 
-A line with `limited=True` is written when it is the first of its kind: its level and event, and with `each="<field>"`
-the value of that field too, such as the node it is about, so that one node hides no other. Those that follow are
-counted. A second later, and every second for as long as more come, one line stands for them: it is one of them, and
-`repeated` says how many it stands for. With `limited="<field>"` it is the one in which that field is largest, otherwise
-the last.
+The first line of its kind with `limited=True` is written at once. The kind is its level and event, and with
+`each="<field>"` also the value of that field, such as the id of a node. Further lines of the kind are counted, and once
+a second one of them is written, with their number as `repeated`: with `limited="<field>"` the line in which that field
+is largest, otherwise the last one.
 """
 
 import threading
@@ -15,7 +14,7 @@ from typing import Any
 from structlog import DropEvent
 
 WINDOW_S = 1.0
-MAX_KINDS = 1000  # beyond it, `each` makes no difference: lines about many nodes share a second
+MAX_KINDS = 1000  # beyond it, `each` is ignored
 
 Line = MutableMapping[str, Any]
 

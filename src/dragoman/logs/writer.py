@@ -1,8 +1,8 @@
 """Writes lines to a descriptor from a thread of its own: the caller never waits and never gets an error.
 
 The reader of a log pipe may be slow, stopped or dead. A blocking write would stop the event loop, and an error raised
-by a log call would end the work that was being logged. So lines wait in a bounded queue; past the bound they are
-dropped and counted, and the count is written once the descriptor takes lines again.
+by a log call would end the work that was being logged. So lines wait in a bounded queue; when it is full they are
+dropped and counted, and the count is written as soon as the descriptor accepts lines again.
 """
 
 import atexit
@@ -21,7 +21,7 @@ EXIT_S = 1.0  # how long the end of the process waits for lines that are still q
 class Writer(io.TextIOBase):
     """A text stream. Each call of `write` that ends a line becomes one write(2), so that processes may share a pipe.
 
-    `dropped_line` renders the line that tells how many were dropped. `tick` is called between writes; it returns the
+    `dropped_line` renders the line that reports how many were dropped. `tick` is called between writes; it returns the
     seconds after which it wants to be called again, or None.
     """
 
@@ -41,13 +41,13 @@ class Writer(io.TextIOBase):
         self._bytes = 0
         self._partial = ""
         self._writing = False
-        self._dropped = 0  # since the last line that told of it
+        self._dropped = 0  # since the last line that reported it
         self.dropped = 0
         self._changed = threading.Condition()
         threading.Thread(target=self._run, name=f"writer of descriptor {fd}", daemon=True).start()
         atexit.register(self.drain, EXIT_S)
 
-    # -- what a stream can do --------------------------------------------------------------------
+    # -- the interface of a stream ---------------------------------------------------------------
 
     def write(self, text: str) -> int:
         with self._changed:
@@ -57,7 +57,7 @@ class Writer(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """The thread writes as soon as it can; nobody waits for it."""
+        """Does nothing: the thread writes as soon as it can."""
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
@@ -73,7 +73,7 @@ class Writer(io.TextIOBase):
         return True
 
     def drain(self, limit_s: float) -> bool:
-        """Wait until everything is written, at most `limit_s`; whether it is."""
+        """Wait up to `limit_s` until everything is written. Returns whether it is."""
         until = time.monotonic() + limit_s
         with self._changed:
             if self._partial:
@@ -109,9 +109,9 @@ class Writer(io.TextIOBase):
                 self._bytes -= len(line)
                 self._writing = True
             if self._write(line):
-                self._tell_dropped()
+                self._report_dropped()
 
-    def _tell_dropped(self) -> None:
+    def _report_dropped(self) -> None:
         count = self._dropped
         if count and self._dropped_line and self._write(f"{self._dropped_line(count)}\n".encode()):
             with self._changed:
@@ -123,7 +123,7 @@ class Writer(io.TextIOBase):
             while rest:
                 try:
                     rest = rest[os.write(self._fd, rest) :]
-                except BlockingIOError:  # somebody who shares the descriptor has made it non-blocking
+                except BlockingIOError:  # another process that shares the descriptor made it non-blocking
                     select.select([], [self._fd], [])
         except (OSError, ValueError):
             with self._changed:

@@ -12,15 +12,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 import dragoman
 from dragoman.tools.processes import CannotRun
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Row = Sequence[str]
 OnStep = Callable[[str], None]
@@ -51,7 +54,7 @@ class Report:
     def write(self, path: Path) -> None:
         write(self.as_json(), path)
 
-    def show(self, console: Console) -> None:
+    def show(self, console: "Console") -> None:
         for table in self.tables:
             console.print(table)
         for note in self.notes:
@@ -138,7 +141,7 @@ def _cpu_model() -> str:
 
 
 @contextmanager
-def progress_bar(steps: int, console: Console) -> Iterator[OnStep]:
+def progress_bar(steps: int, console: "Console") -> Iterator[OnStep]:
     """A bar on a terminal, nothing elsewhere. Yields the function to call with the title of each step as it begins."""
     columns = (BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeElapsedColumn(), TimeRemainingColumn())
     # Drawn between measurements only: a thread that redraws it would use CPU time of the measured process.

@@ -26,7 +26,7 @@ def test_status_before_and_after_migrating(capsys: pytest.CaptureFixture[str], s
     assert run(["db", "migrate", *at]) == 0
     assert f"applied {NAMES[0]}" in capsys.readouterr().out
     assert run(["db", "migrate", *at]) == 0
-    assert "nothing was to be done" in capsys.readouterr().out
+    assert "The tables are up to date." in capsys.readouterr().out
     assert run(["db", "status", *at]) == 0
     told = capsys.readouterr().out
     assert re.search(rf"{NAMES[0]}  applied \d{{4}}-", told)

@@ -265,7 +265,7 @@ def test_exposed_check_prints_a_line_per_requirement_and_fails_if_one_is_not_met
 ) -> None:
     assert run(["config", "check", "--exposed"]) == 1
     out, err = capsys.readouterr()
-    assert "problem  secret: no secret is set: anybody can connect. To do: set security.secret_file" in out
+    assert "problem  secret: no secret is set: anybody can connect. To fix it: set security.secret_file" in out
     assert "ok       origins: Only named https pages may connect, or none but those of this host." in out
     assert "of 12 requirements for a server on the internet are not met." in err
 
@@ -280,12 +280,12 @@ def test_exposed_check_succeeds_if_all_requirements_are_met(
 
 def test_url_is_refused_without_exposed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["config", "check", "--url", "http://127.0.0.1:1"]) == 2
-    assert "--url goes with --exposed." in capsys.readouterr().err
+    assert "--url is only valid with --exposed." in capsys.readouterr().err
 
 
 def test_server_that_does_not_answer_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["config", "check", "--exposed", "--url", "http://127.0.0.1:1"]) == 1
-    assert "http://127.0.0.1:1 cannot be asked" in capsys.readouterr().err
+    assert "http://127.0.0.1:1 does not answer" in capsys.readouterr().err
 
 
 pytestmark = needs_wheels
@@ -500,7 +500,7 @@ def test_overrides_before_and_after_the_command_add_up(capsys: pytest.CaptureFix
 
 def test_an_override_without_a_value_is_refused_without_showing_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["config", "check", "--set", "hunter2"]) == 2
-    assert capsys.readouterr().err == "dragoman: --set wants KEY=VALUE, as in --set speech.pause_ms=2500.\n"
+    assert capsys.readouterr().err == "dragoman: --set takes KEY=VALUE, as in --set speech.pause_ms=2500.\n"
 
 
 def test_a_value_may_contain_an_equals_sign(capsys: pytest.CaptureFixture[str]) -> None:

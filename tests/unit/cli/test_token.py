@@ -134,7 +134,7 @@ def test_development_secret_is_used_only_when_requested(
 
 def test_secret_is_refused_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     output = refusal(capsys, "client", "--subject", "ann", "--set", f"security.secret={SECRET}")
-    assert "is not given with --set" in output
+    assert "is not accepted with --set" in output
     assert "DRAGOMAN_SECURITY__SECRET" in output
     assert SECRET not in output
 
