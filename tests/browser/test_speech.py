@@ -214,7 +214,7 @@ async def test_skipped_and_empty_utterances_are_shown_as_such_when_the_server_en
         await page.wait_for_selector(turn(2, "empty"))
         await page.wait_for_selector(turn(0, "failed"))
         note = await page.locator(f"{turn(0, 'failed')} .note").inner_text()
-        assert note == "Not translated: a later one was ready first, and this one did not come in time."
+        assert note == "Not translated: a later part was ready first, and this one did not arrive in time."
         await node.close()
 
 

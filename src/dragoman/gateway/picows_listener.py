@@ -1,18 +1,18 @@
-"""All that Dragoman knows of picows: a listener for a transport that we have accepted ourselves.
+"""Runs picows on a transport that the gateway has accepted itself. No other module depends on picows' internals.
 
 picows has no public way to take an accepted transport, so this module builds its `WSProtocol`, which is not exported.
-The version is pinned, and test_protocol_switch.py states what is relied on. docs/internals/adr/0007 lists what picows
-would have to offer instead. What must be known of its insides:
+The version is pinned, and test_protocol_switch.py tests what is relied on. docs/internals/adr/0007 lists what picows
+would have to offer instead. What one must know of its internals:
 
-- The upgrade request is judged and answered by `handshake`. picows is fed a fixed short one and its answer is thrown
-  away: it refuses browsers that send `Connection: keep-alive, Upgrade`, it would keep all headers for the connection's
-  life, and a large head would grow its read buffer for good.
-- It is lent the transport without its end (`_LentTransport`): on a protocol error picows drops the socket after 10 ms,
-  too early for the close frame to survive the data that is still coming in.
-- Its logger is the only place where it reports a protocol error before answering it (`_ErrorLog`).
-- Its read buffer grows and never shrinks: `adopt` again is how a connection gets a small one back.
-- Its `send` writes at once, and beyond 8 KB it queues a view of its header that the next message overwrites: frames are
-  written to the transport, with a header of our own (`frame_header`).
+- `handshake` checks and answers the upgrade request. picows gets a fixed short one, and its response is dropped: it
+  refuses browsers that send `Connection: keep-alive, Upgrade`, it would keep all headers for the life of the
+  connection, and a large head would grow its read buffer for good.
+- It gets the transport without `close` and `abort` (`_LentTransport`): on a protocol error picows drops the socket
+  after 10 ms, and the close frame would be lost while data still arrives.
+- Only its logger reports a protocol error before picows answers it (`_ErrorLog`).
+- Its read buffer grows and never shrinks: calling `adopt` again gives a connection a small one.
+- Its `send` writes at once, and beyond 8 KB it queues a view of its header that the next message overwrites. So frames
+  are written to the transport, with a header of our own (`frame_header`).
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class PicowsListener(WSListener, metaclass=ABCMeta):
 
 
 def frame_header(kind: WSMsgType, size: int) -> bytes:
-    """Of a whole, unmasked frame."""
+    """The header of a whole, unmasked frame."""
     first = 0x80 | kind  # type: ignore[operator]  # its stub hides that it is an IntEnum
     if size < 126:
         return bytes((first, size))
@@ -69,11 +69,16 @@ def frame_header(kind: WSMsgType, size: int) -> bytes:
 
 
 class _DroppedResponse(WSUpgradeResponse):
-    """The answer that is thrown away."""
+    """The response that is not sent."""
 
     def __init__(self) -> None:
-        usual = WSUpgradeResponse.create_101_response()
-        self.version, self.status, self.headers, self.body = usual.version, usual.status, usual.headers, usual.body
+        default = WSUpgradeResponse.create_101_response()
+        self.version, self.status, self.headers, self.body = (
+            default.version,
+            default.status,
+            default.headers,
+            default.body,
+        )
 
     def to_bytes(self) -> bytearray:
         return bytearray()
@@ -83,9 +88,9 @@ _SWITCHING = _DroppedResponse()
 
 
 def adopt(transport: asyncio.Transport, listener: PicowsListener) -> None:
-    """Let picows read `transport` for `listener` from here on, with a small buffer.
+    """Let picows read `transport` for `listener`, with a small buffer.
 
-    Called again, from a frame callback after the last byte that was read, it gives the listener a fresh buffer.
+    Called again, from a frame callback after the last byte that was read, it gives the listener a new small buffer.
     """
 
     def upgraded(request: WSUpgradeRequest) -> WSUpgradeResponseWithListener:
@@ -97,13 +102,13 @@ def adopt(transport: asyncio.Transport, listener: PicowsListener) -> None:
         False,  # is_client_side
         upgraded,
         _ErrorLog(listener),
-        True,  # disconnect_on_exception; listeners raise none
-        None,  # handshake time-out: the protocol switch had its own
-        False,  # auto-ping would be a task a connection; the sweep does it
+        True,  # disconnect_on_exception; listeners raise no exception
+        None,  # handshake timeout: the protocol switch has its own
+        False,  # auto-ping would be a task per connection; the sweep sends pings
         0,
         0,
         WSAutoPingStrategy.PING_WHEN_IDLE,
-        False,  # auto-pong would let a flood of pings pass uncounted
+        False,  # auto-pong would not count a flood of pings
         listener.max_frame_bytes,
         None,  # extra headers: clients only
         _READ_BUFFER_BYTES,
@@ -119,7 +124,7 @@ def feed(transport: asyncio.Transport, data: bytes) -> None:
     """Give `data` to the transport's protocol as if it had just been read."""
     rest = memoryview(data)
     while rest:
-        # Asked for each time: a callback may have put another protocol in its place.
+        # A callback may have replaced the protocol.
         protocol = cast(asyncio.BufferedProtocol, transport.get_protocol())
         room = memoryview(protocol.get_buffer(-1))
         size = min(len(room), len(rest))
@@ -133,11 +138,11 @@ def _swallow(data: bytes) -> None:
 
 
 class _LentTransport:
-    """A transport that picows can use but not end.
+    """A transport that picows can use but not close.
 
-    picows takes the `write` it will use for frames when it is given the transport, and looks it up again only for
-    its answer to the upgrade request: `write` is set in between. It cannot set options of the socket, nor read those it
-    would log: the accepted socket has inherited the options that matter, and each would be a system call.
+    picows looks up `write` for frames when it gets the transport, and again only for its response to the upgrade
+    request: `write` is replaced in between. It cannot set options of the socket, nor read those it would log: the
+    accepted socket has inherited the options that matter, and each would be a system call.
     """
 
     __slots__ = ("_transport", "write")
@@ -162,7 +167,7 @@ class _LentTransport:
 
 
 class _Descriptor:
-    """A socket that shows nothing but its number."""
+    """A socket of which only the file descriptor can be used."""
 
     __slots__ = ("_fd",)
 
@@ -187,8 +192,8 @@ class _ErrorLog:
     def __init__(self, listener: PicowsListener) -> None:
         self._listener = listener
 
-    def error(self, message: str, complaint: object) -> None:
-        match complaint:
+    def error(self, message: str, detail: object) -> None:
+        match detail:
             case (int(code), str()):
                 self._listener.on_protocol_error(int(code))
             case _:

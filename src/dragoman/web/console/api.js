@@ -1,18 +1,18 @@
-// The operators' API. The token lives in this tab and goes out in a header: never in an address, never to another host.
+// The operators' API. The token stays in this tab and is sent in a header: never in a URL, never to another host.
 
 const KEPT = "dragoman.operator", PATIENCE_MS = 10_000;
 let token = stored(), ahead = 0;
 
-/** A token is needed, or it was not a valid one; the message says which. */
+/** A token is missing or not valid; the message says which. */
 export class Denied extends Error {}
 
-/** The server answered with a no, in one sentence. */
+/** The server refused; the message is its sentence. */
 export class Refusal extends Error {}
 
-/** Nobody answered. */
+/** No answer. */
 export class Silence extends Error {}
 
-/** The server's time, in ms: the clock of this machine may be another one. */
+/** The server's time in ms: the clock of this machine may differ. */
 export const now = () => Date.now() + ahead;
 
 export const hasToken = () => token !== "";
@@ -23,7 +23,7 @@ export function useToken(text) {
     if (token) sessionStorage.setItem(KEPT, token);
     else sessionStorage.removeItem(KEPT);
   } catch {
-    // Kept in memory alone, then.
+    // Then it stays in memory only.
   }
 }
 
@@ -31,7 +31,7 @@ export const get = (path, query = {}) => ask("GET", path + asked(query));
 export const post = (path, body) => ask("POST", path, body);
 export const remove = (path) => ask("DELETE", path);
 
-/** One part of a path, whatever is in it. */
+/** One part of a path, escaped. */
 export const part = (text) => encodeURIComponent(text);
 
 async function ask(method, path, body) {
@@ -52,7 +52,7 @@ async function ask(method, path, body) {
   return told;
 }
 
-/** The header tells whole seconds: what is less than two may be nothing. */
+/** The header has whole seconds: a difference below two may be none. */
 function difference(date) {
   const found = Date.parse(date ?? "") - Date.now();
   return Math.abs(found) > 2000 ? found : 0;

@@ -1,4 +1,4 @@
-// What operators changed: who, when, what and on what.
+// The audit: who changed what, when, and on which target.
 
 import { get } from "./api.js";
 import { element, section } from "./elements.js";

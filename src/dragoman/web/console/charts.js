@@ -1,5 +1,5 @@
-// Rates and percentiles of the whole cluster over the last half hour: the instances keep them, so they are there when
-// the view is opened.
+// Rates and percentiles of the whole cluster over the last half hour. The instances store them, so the charts are full
+// when the view is opened.
 
 import { element, section } from "./elements.js";
 import { get } from "./api.js";
@@ -75,7 +75,7 @@ class Chart {
   }
 }
 
-/** Where nothing was counted, or nobody was there to count, the line breaks off. */
+/** The line breaks where nothing was counted. */
 function pathOf(points, name, { now, span, step }, highest) {
   let drawn = "", before = -Infinity;
   for (const { at, [name]: value } of points) {

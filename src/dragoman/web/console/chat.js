@@ -1,4 +1,4 @@
-// Chat: what waits to be saved on each shard, how late saving is, and the switches of the running cluster.
+// Chat: the unsaved messages of each shard, the save lag, and the switches of the running cluster.
 
 import { get, now, part, post, remove } from "./api.js";
 import { Actions, confirmed } from "./confirm.js";

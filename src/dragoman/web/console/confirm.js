@@ -1,11 +1,11 @@
-// Nothing is changed by one click: a second one, under a sentence that says what will happen.
+// Every change needs a second click, below a sentence that says what will happen.
 
 import { element } from "./elements.js";
 import { say } from "./words.js";
 
 const part = (name) => document.querySelector(`[data-part="${name}"]`);
 
-/** Resolves to whether the person went on. */
+/** Resolves to whether the operator confirmed. */
 export function confirmed(title, sentence, values, yes) {
   const dialog = part("confirm");
   say(part("confirm-title"), title, values);
@@ -25,7 +25,7 @@ export function confirmed(title, sentence, values, yes) {
 }
 
 /**
- * Actions of one view: each is a button with a question before it and a word about it after.
+ * Actions of one view: each is a button, a question before the change and a message after it.
  * `key` names the words: `key` (the button), `key.title`, `key.sentence` and `key.done`.
  */
 export class Actions {

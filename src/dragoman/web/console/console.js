@@ -1,4 +1,4 @@
-// The console: one view at a time, asked for again every second or faster for as long as somebody looks at it.
+// The console: one view at a time, refreshed every second or faster while the tab is visible.
 
 import { Denied, Refusal, hasToken, useToken } from "./api.js";
 import { AuditTrail } from "./audit.js";
@@ -66,7 +66,7 @@ class Console {
     this.refresh();
   }
 
-  /** Ask now, and from now on every second. */
+  /** Refresh now, and then every second. */
   async refresh() {
     clearTimeout(this.#timer);
     const turn = ++this.#turn, view = this.#view;
@@ -84,7 +84,7 @@ class Console {
     if (!part("gate").open) this.#timer = setTimeout(() => this.#again(), view.everyMs ?? EVERY_MS);
   }
 
-  /** Something that was asked for by a click; what goes wrong is told in `place`. */
+  /** Run what a click asked for; an error is shown in `place`. */
   async attempt(act, place) {
     try {
       place.dataset.mood = "";
@@ -97,7 +97,7 @@ class Console {
   }
 
   #again() {
-    // Nobody looks: the view is drawn again when somebody does.
+    // The tab is hidden: the view is drawn again when it is visible.
     if (document.visibilityState === "visible" && !this.#paused) this.refresh();
   }
 
@@ -132,7 +132,7 @@ class Console {
   }
 }
 
-/** An address that somebody typed may be anything. */
+/** The hash of the URL may be anything. */
 function decoded(text) {
   try {
     return decodeURIComponent(text);

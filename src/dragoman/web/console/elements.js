@@ -1,4 +1,4 @@
-// Elements in one expression. Text is always set as text: what is shown was written by somebody else.
+// Elements in one expression. Text is always set as text: other people wrote it.
 
 import { say, word } from "./words.js";
 
@@ -41,7 +41,7 @@ export function copier(of) {
   return made;
 }
 
-/** Browsers give the clipboard to https and to this machine only; elsewhere the old way is left. */
+/** Browsers give the clipboard to https and to localhost only; elsewhere the old way still works. */
 async function copy(value) {
   if (navigator.clipboard) return navigator.clipboard.writeText(value);
   const field = element("textarea", { "aria-hidden": "true" });

@@ -1,5 +1,5 @@
-// A table that is drawn again and again: a row stays the same element for as long as its key is there, so nothing
-// flickers, and what has the focus keeps it.
+// A table that is drawn every second: a row stays the same element while its key is there, so nothing flickers and the
+// focus stays.
 
 import { copier, element, text } from "./elements.js";
 import { short } from "./shown.js";

@@ -1,4 +1,4 @@
-// One job: when what happened, why it went where it went, and everything that is recorded of it.
+// One job: its timeline, why its node was chosen, and all recorded fields.
 
 import { Refusal, get, part } from "./api.js";
 import { element, section } from "./elements.js";
@@ -7,7 +7,7 @@ import { why } from "./receipt.js";
 import { clock, ms } from "./shown.js";
 import { named, say, word } from "./words.js";
 
-// The order of a life. What came before it was waited for under the same name.
+// The steps in their order. `wait.<step>` names what a job waited for before that step.
 const STEPS = ["cut", "created", "reassigned", "dispatched", "acked", "started", "finished", "released"];
 const OF_AN_ATTEMPT = new Set(["acked", "started"]);
 const SVG = "http://www.w3.org/2000/svg";
@@ -69,7 +69,7 @@ export class Job {
   }
 }
 
-/** In the order they happened. Of an attempt that was taken back, nothing is told but that it was. */
+/** In the order they happened. Of an earlier attempt only its end is shown. */
 function timeline(job) {
   const found = new Map(STEPS.filter((name) => `${name}_ms` in job).map((name) => [name, Number(job[`${name}_ms`])]));
   if (found.has("created") && job.waited_ms) found.set("cut", found.get("created") - Number(job.waited_ms));
@@ -85,7 +85,7 @@ function timeline(job) {
   });
 }
 
-/** Since the step before, as a part of the whole. */
+/** The time since the step before, as a part of the whole. */
 function drawSpan(place, { from, to }) {
   const picture = document.createElementNS(SVG, "svg"), bar = document.createElementNS(SVG, "rect");
   picture.setAttribute("aria-hidden", "true");

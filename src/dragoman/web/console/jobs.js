@@ -1,4 +1,4 @@
-// The last jobs, the newest first, by how they ended, where they were and whose they are.
+// The latest jobs, the newest first, filtered by outcome, node and session.
 
 import { get, now } from "./api.js";
 import { element, section } from "./elements.js";
@@ -43,7 +43,7 @@ export class Jobs {
     this.root = element("div", { class: "view" }, section("jobs.title", [filters], this.grid.root, this.pager.root));
   }
 
-  /** `#jobs/session/<id>` and `#jobs/node/<id>`: those alone. */
+  /** `#jobs/session/<id>` and `#jobs/node/<id>` set the filter. */
   enter(asked) {
     const [kind, ...rest] = asked.split("/");
     if (kind !== "session" && kind !== "node") return;

@@ -1,4 +1,4 @@
-// Dead letters: browse, look into one, replay, drop.
+// Dead letters: list, show, replay, delete.
 
 import { get, now, part, post, remove } from "./api.js";
 import { confirmed } from "./confirm.js";
@@ -42,7 +42,7 @@ export class Letters {
   async load() {
     const { dead_letters: counts } = await get("overview");
     this.#offer(counts);
-    // Pages are of one box: `after` is a letter of it. With one box alone there is nothing to choose.
+    // Paging needs one instance: `after` is a letter of it. With a single instance there is nothing to choose.
     const names = Object.keys(counts), of = this.of.value || (names.length === 1 ? names[0] : "");
     const letters = await get("dlq", { count: PAGE + 1, instance: of, after: of ? this.pager.start : "" });
     return { letters, of };

@@ -1,4 +1,4 @@
-// Instances and nodes, and which nodes went last.
+// Instances and nodes, and the nodes that disconnected last.
 
 import { get, part, post, remove } from "./api.js";
 import { Actions } from "./confirm.js";

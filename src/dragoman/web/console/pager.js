@@ -1,4 +1,4 @@
-// Forward and back through pages of which each names where the next begins. The way back is the way one came.
+// Forward and back through pages; each names where the next begins, and the earlier starts are remembered.
 
 import { button, element } from "./elements.js";
 import { say } from "./words.js";
@@ -15,7 +15,7 @@ export class Pager {
     this.told("");
   }
 
-  /** Where the page that is shown begins. */
+  /** Where the current page begins. */
   get start() {
     return this.#starts.at(-1);
   }

@@ -1,4 +1,4 @@
-// The receipt of a placement in sentences: who could have had the job, who was drawn, who got it, what was in the way.
+// The receipt of a placement in sentences: eligible nodes, candidates, the chosen node, obstacles.
 
 import { named, word } from "./words.js";
 
@@ -8,7 +8,7 @@ export function why(job) {
   return [...attempt(job, receipt), ...placement(receipt, `${job.src_lang ?? "?"} → ${job.tgt_lang ?? "?"}`)].join(" ");
 }
 
-/** Of which attempt the receipt is: of the last one, or of one before that was placed. */
+/** The attempt that the receipt belongs to: the last one, or the last one that found a node. */
 function attempt(job, receipt) {
   if (!("reassigned_ms" in job) || job.node_id) return [];
   return [word(receipt.chosen ? "why.before" : "why.attempt", { attempt: job.attempt })];
@@ -16,20 +16,20 @@ function attempt(job, receipt) {
 
 function placement(receipt, pair) {
   const { pool, chosen, affinity, drawn = [] } = receipt;
-  const told = [word(pool ? "why.pool" : "why.nobody", { pool, pair })];
-  if (affinity) told.push(word(`why.turn.${affinity}`, { chosen: chosen ?? "?" }));
-  if (!chosen) told.push(...obstacles(receipt));
+  const sentences = [word(pool ? "why.pool" : "why.nobody", { pool, pair })];
+  if (affinity) sentences.push(word(`why.turn.${affinity}`, { chosen: chosen ?? "?" }));
+  if (!chosen) sentences.push(...obstacles(receipt));
   else if (affinity !== "hit") {
-    told.push(word(drawn.length > 1 ? "why.drawn" : "why.chosen", { drawn: drawn.join(", "), chosen }));
+    sentences.push(word(drawn.length > 1 ? "why.drawn" : "why.chosen", { drawn: drawn.join(", "), chosen }));
   }
-  if (chosen && receipt.text_only) told.push(word("why.text_only", { chosen, language: pair.split(" ").pop() }));
-  return told;
+  if (chosen && receipt.text_only) sentences.push(word("why.text_only", { chosen, language: pair.split(" ").pop() }));
+  return sentences;
 }
 
 function obstacles({ counts = {}, names = {} }) {
-  const told = Object.entries(counts).map(([reason, count]) => {
+  const reasons = Object.entries(counts).map(([reason, count]) => {
     const who = Object.keys(names).filter((name) => names[name] === reason);
     return word("why.obstacle", { count, reason: named("obstacle", reason), who: who.length ? ` (${who.join(", ")})` : "" });
   });
-  return [...told, word("why.none")];
+  return [...reasons, word("why.none")];
 }

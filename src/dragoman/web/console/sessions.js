@@ -1,4 +1,4 @@
-// Sessions: who has them, their turn and its node, and how far their results are released.
+// Sessions: their owner, their turn and its node, and the release of their results.
 
 import { get, part, remove } from "./api.js";
 import { Actions } from "./confirm.js";
@@ -61,7 +61,7 @@ function languages({ src_lang: from, tgt_lang: to, resumable }) {
   return `${from || "?"} → ${to || "?"}`;
 }
 
-/** Everything below is settled; above that one mark for each utterance, with how it stands. */
+/** The number up to which all utterances are settled, then one mark with the state of each later one. */
 function drawWindow(place, { release, next_index: next }) {
   const sign = JSON.stringify([release, next]);
   if (place.dataset.sign === sign) return;

@@ -29,7 +29,7 @@ export function clock(at) {
 
 const LONGEST_ID = 20;
 
-/** Both ends of a long id: the beginning tells its kind, the end tells it from others. */
+/** Both ends of a long id: the beginning shows its kind, the end distinguishes it. */
 export const short = (id) => (id.length > LONGEST_ID ? `${id.slice(0, 10)}…${id.slice(-4)}` : id);
 
 export const few = (items, most = 8) =>

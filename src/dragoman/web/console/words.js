@@ -1,5 +1,5 @@
-// What the console says, in English and Chinese. An element remembers its word, so that the language can change at any
-// time; what is drawn again every second need not.
+// The texts of the console in English and Chinese. A static element keeps its key, so that the language can change at any
+// time; the others are drawn again every second.
 
 import { TIPS_EN } from "./tips_en.js";
 import { TIPS_ZH } from "./tips_zh.js";
@@ -19,7 +19,7 @@ export function word(key, values = {}) {
   return text.replace(/\{(\w+)\}/g, (_, name) => values[name] ?? "");
 }
 
-/** The word for something the server named, or that name itself. */
+/** The text for a name of the server, or that name itself. */
 export const named = (group, name) => (`${group}.${name}` in EN ? word(`${group}.${name}`) : name);
 
 export function say(element, key, values = {}) {
@@ -50,7 +50,7 @@ export function speak(code) {
   dispatchEvent(new Event("language"));
 }
 
-/** Every word below `root`. */
+/** Set every text below `root`. */
 export function translate(root) {
   for (const element of root.querySelectorAll("[data-word]")) {
     if (element.dataset.word) element.textContent = word(element.dataset.word, JSON.parse(element.dataset.values ?? "{}"));
@@ -66,7 +66,7 @@ export function choose(code) {
   try {
     localStorage.setItem(KEPT, code);
   } catch {
-    // A browser that keeps nothing asks again the next time.
+    // The browser stores nothing: the choice holds for this page only.
   }
   speak(code);
 }

@@ -1,10 +1,10 @@
-// Who chats: logging in, a token that is good, what was said before, and who somebody else is.
+// A chat account: login, access token, history, and the lookup of other users.
 
 const REFRESH_BEFORE_S = 60;
 const ANSWER_MS = 10000;
 
 export class Denied extends Error {
-  /** `code` as the server says it: 40100 wrong password, 42900 too often … ; 0: nobody answered. */
+  /** `code` of the server: 40100 wrong password, 42900 too many attempts, …; 0: no answer. */
   constructor(code, message) {
     super(message);
     this.code = code;
@@ -15,7 +15,7 @@ const told = document.querySelector('meta[name="dragoman-accounts"]');
 
 /**
  * Who may create an account, as the server says: `private`, `open`, `closed` or `invite`. `private`: only this machine can
- * connect. There everybody may have a password that everybody can guess: good to try it, and for nothing else.
+ * connect, so the page uses a password that everybody can guess: good for trying it, and for nothing else.
  */
 export const registration = told.content;
 export const isPrivate = registration === "private";
@@ -45,7 +45,7 @@ export class Account {
     this.goodUntil = performance.now() + this.lastsS * 1000;
   }
 
-  /** One that is good for a while. */
+  /** A token that does not expire soon. */
   async token(renew = false) {
     const leftS = (this.goodUntil - performance.now()) / 1000;
     if (renew || leftS < Math.min(REFRESH_BEFORE_S, this.lastsS / 2)) {
@@ -61,7 +61,7 @@ export class Account {
   }
 }
 
-/** The id of a user, or null if nobody of that name has logged in yet; `undefined` where only operators may ask. */
+/** The id of a user; null: no user of this name has logged in yet; `undefined`: only operators may ask. */
 export async function lookUp(name) {
   const answer = await fetch(`/api/v1/chat/users/${encodeURIComponent(name)}`);
   if (answer.status === 401) return undefined;

@@ -1,8 +1,8 @@
-// One user's chat over as many connections as it takes: no message is lost, none is sent twice, the order is kept.
+// One user's chat over any number of connections: no message is lost, none is sent twice, the order is kept.
 //
-// What is not known to be saved is sent again after every reconnect, and when nothing is heard of it for long, in order,
-// under the clientMsgId it always had; the next message goes out when the one before was accepted. What arrives twice is
-// shown once and confirmed again.
+// A message without the receipt `saved` is sent again after every reconnect, and when a receipt is overdue, in order,
+// with the same clientMsgId. The next message is sent when the one before was accepted. A message that arrives twice is
+// shown once and acknowledged again.
 
 import { Link } from "./link.js";
 
@@ -15,7 +15,7 @@ const FINAL = ["kicked", "session_invalid"];
 const BEFORE_CLOSING = ["auth_timeout", "token_expired"]; // by a code that says stay away; but nobody asked to leave
 
 export class Chat {
-  /** `on`: state(word), message(message), receipt(sent), over(reason). `unsent`: what an earlier chat of them left. */
+  /** `on`: state(word), message(message), receipt(sent), over(reason). `unsent`: messages that an earlier chat could not send. */
   constructor(account, on, unsent = []) {
     this.account = account;
     this.on = on;
@@ -59,7 +59,7 @@ export class Chat {
     return [...this.sent.values()].filter((one) => !one.saved);
   }
 
-  /** Once more, after it was refused. */
+  /** Send a refused message again. */
   again(sent) {
     Object.assign(sent, { failed: null, told: false, sentAt: -Infinity, tries: 0 });
     this.on.receipt(sent);
@@ -94,7 +94,7 @@ export class Chat {
     this.pump();
   }
 
-  /** The token is renewed in time, so that the connection outlives it. */
+  /** Renew the token before it expires: the connection outlives it. */
   async ping() {
     const before = this.account.current;
     try {

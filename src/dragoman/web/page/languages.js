@@ -1,4 +1,4 @@
-// The two menus: what the fleet translates now. What was chosen stays chosen while nobody serves it.
+// The two menus: the languages that the fleet translates now. A choice stays while no node serves it.
 
 import { nameOf } from "./words.js";
 
@@ -35,7 +35,7 @@ export class Languages {
       const answer = await fetch("/api/v1/public/languages", { cache: "no-store" });
       if (answer.ok) this.learn(await answer.json());
     } catch {
-      // Whoever speaks is told by the connection itself.
+      // The session reports a lost connection itself.
     }
     setTimeout(() => this.watch(), EVERY_MS);
   }
@@ -48,7 +48,7 @@ export class Languages {
     this.on.known();
   }
 
-  /** Every language that is translated into another one. */
+  /** Every language that can be translated into another one. */
   sources() {
     return [...new Set(this.groups.flatMap((group) => group.from))].sort();
   }

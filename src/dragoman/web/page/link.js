@@ -1,7 +1,7 @@
-// One WebSocket after another to this host: whoever is behind it answers. Whether to come back is told by the close code.
+// One WebSocket after another to this host, whichever instance answers. The close code says whether to reconnect.
 //
-// Waits double with full jitter, so that the pages of a dead instance do not arrive at the next one together; only a
-// connection that lasted counts as a success.
+// Waits double with full jitter, so that the clients of a dead instance do not reconnect at the same moment. Only a
+// connection that lasted resets them.
 
 const FIRST_MS = 250, LONGEST_MS = 5000, STEADY_MS = 5000;
 const PATIENCE_MS = 10000; // to connect
@@ -9,7 +9,7 @@ const SILENCE_MS = 25000; // of a server that is asked every few seconds
 const ASKED_MS = 10000; // of one that was asked just now
 
 export class Link {
-  /** `on`: open(), message(data), ask() for any answer, down(), over(code, reason); and if need be before() a dialling. */
+  /** `on`: open(), message(data), ask() to get any answer, down(), over(code, reason); optional: before() connecting. */
   constructor(path, on) {
     this.url = `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}${path}`;
     this.on = on;
@@ -31,7 +31,7 @@ export class Link {
     this.dial();
   }
 
-  /** Be gone; `on` hears nothing more. */
+  /** Close for good, without further callbacks. */
   stop() {
     this.wanted = false;
     removeEventListener("online", this.hurry);
@@ -41,7 +41,7 @@ export class Link {
     socket?.close(1000);
   }
 
-  /** Let go of this connection and make another. */
+  /** Drop this connection and open another. */
   drop() {
     const socket = this.socket;
     socket?.close(1000);
@@ -54,7 +54,7 @@ export class Link {
     return true;
   }
 
-  /** Only with everything in hand that is said first: a server does not wait long for it. */
+  /** Connect only when the first message is ready: a server does not wait long for it. */
   async dial() {
     clearTimeout(this.timer);
     const mine = (this.dialling = {});
@@ -88,7 +88,7 @@ export class Link {
     socket.onclose = (event) => this.lost(socket, event.code, event.reason);
   }
 
-  /** In a tab nobody looks at nothing is asked for a minute: a silent server is asked once more before it is left. */
+  /** A hidden tab sends nothing for a minute: a silent server is asked once more before the connection is dropped. */
   listen(socket) {
     this.watch(socket, SILENCE_MS, () => {
       this.watch(socket, ASKED_MS, () => this.drop());

@@ -1,4 +1,4 @@
-// The level of what is heard, as bars that move on; the loudest is at the top.
+// The input level as moving bars.
 
 const BARS = 56;
 
@@ -14,7 +14,7 @@ export class Meter {
     this.fit();
   }
 
-  /** Every 20 ms while something is heard. */
+  /** Called every 20 ms while there is input. */
   hear(level, speaking) {
     this.level = Math.max(this.level, level);
     if (++this.frames % 3 && level) return;

@@ -1,11 +1,11 @@
-// What the microphone hears, as 16 kHz samples.
+// The microphone as 16 kHz samples.
 
 import { Resampler } from "./resampler.js";
 
 const WANTED = { channelCount: 1, echoCancellation: true, noiseSuppression: true, autoGainControl: true };
 
 export class Microphone {
-  /** Raises what the browser says when it may not or cannot listen; `gone` if that happens later. */
+  /** Throws the browser's error if the microphone cannot be opened; calls `gone` if it is lost later. */
   static async open(heard, gone) {
     if (!navigator.mediaDevices) throw new DOMException("no microphone without https", "SecurityError");
     const stream = await navigator.mediaDevices.getUserMedia({ audio: WANTED });
@@ -29,7 +29,7 @@ export class Microphone {
     const resampler = new Resampler(context.sampleRate, 16000);
     const tap = new AudioWorkletNode(context, "tap");
     tap.port.onmessage = ({ data }) => this.stream && heard(resampler.push(data));
-    // A node that leads nowhere may not be run; the tap itself is silent.
+    // A node without a destination may not be run; the tap itself is silent.
     context.createMediaStreamSource(stream).connect(tap).connect(context.destination);
   }
 

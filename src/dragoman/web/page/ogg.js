@@ -15,7 +15,7 @@ const CRC = new Uint32Array(256).map((_, byte) => {
   return crc >>> 0;
 });
 
-/** The packets of a run; what is cut off at its end is left out. */
+/** The packets of a run, without a truncated one at its end. */
 export function packetsOf(run) {
   const packets = [];
   for (let at = 0; at + 2 <= run.length; ) {

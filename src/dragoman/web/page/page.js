@@ -17,7 +17,7 @@ const sides = alone ? [[alone, asked.get("to") ?? ""]] : [["alice", "bob"], ["bo
 const panes = sides.map(([name, peer]) => new Pane(part("pane"), { name, peer, people }));
 part("panes").append(...panes.map((pane) => pane.root));
 if (alone) {
-  // In a window of its own the chat comes first: what is not in view is not read.
+  // In its own window the chat comes first: a message counts as read only when it is visible.
   part("panes").classList.add("single");
   document.querySelector("main").prepend(part("chat"));
   say(part("chat-lead"), "chat.lead.single");
@@ -28,5 +28,5 @@ if (alone && asked.get("to")) {
   else panes[0].part("password").focus({ preventScroll: true });
 }
 
-// A chat login opens speech as well, if the server is configured so.
+// A chat login opens speech as well, if the server allows it.
 new Speech(part("speech"), () => panes.find((pane) => pane.token)?.token);

@@ -95,7 +95,7 @@ export class Pane {
     this.part("body").focus({ preventScroll: true });
   }
 
-  /** What the same person could not send to the same one before; nobody else gets to see it. */
+  /** The messages that the same user could not send to the same peer; no other user sees them. */
   takeUp() {
     const same = ({ by, to }) => by === this.account.id && to === this.peerName;
     const unsent = this.left.filter(same).flatMap((one) => one.unsent);
@@ -103,7 +103,7 @@ export class Pane {
     return unsent;
   }
 
-  /** Who the other one is: a number, somebody of this page, or a name to be looked up until it is known. */
+  /** Find the id of the peer: a number, a user of this page, or a name that is looked up until it has logged in. */
   async find(chat) {
     if (chat !== this.chat || this.peer) return;
     const name = this.peerName;
@@ -114,7 +114,7 @@ export class Pane {
     setTimeout(() => this.find(chat), LOOK_MS / (this.expected(name) ? 10 : 1));
   }
 
-  /** Somebody in the pane beside this one is about to be that person. */
+  /** Whether the other pane of this page is about to log in with this name. */
   expected(name) {
     const names = document.querySelectorAll('.pane [data-part="name"]');
     return [...names].some((field) => field !== this.part("name") && field.value.trim() === name);
@@ -128,7 +128,7 @@ export class Pane {
     try {
       for (const said of (await this.account.history(id)).reverse()) this.remember(said);
     } catch {
-      // What was said before is not needed to go on.
+      // The chat works without its history.
     }
   }
 
@@ -204,7 +204,7 @@ export class Pane {
     this.look();
   }
 
-  /** What is in view of somebody who is there has been read. */
+  /** A message counts as read when it is visible in a visible tab. */
   look() {
     if (document.visibilityState !== "visible") return;
     for (const row of this.rows.values()) {
@@ -226,7 +226,7 @@ export class Pane {
     item.append(text, foot);
     this.hint("");
     const list = this.part("messages");
-    // What was said before may be told after the first that is new.
+    // The history may arrive after the first new message.
     const later = quiet ? [...list.children].find((other) => Number(other.dataset.at) > when.getTime()) : null;
     list.insertBefore(item, later ?? null);
     list.scrollTop = list.scrollHeight;

@@ -1,4 +1,4 @@
-// Plays translated speech, one after another, and says when it begins and ends.
+// Plays translated speech, one result after another, and reports when each starts and ends.
 
 import { mux, packetsOf } from "./ogg.js";
 
@@ -10,7 +10,7 @@ export class Player {
     this.current = null;
   }
 
-  /** To be called when somebody clicks: before that a browser plays nothing. */
+  /** Call this in a click: before the first one a browser plays nothing. */
   async wake() {
     this.context ??= new AudioContext();
     if (this.context.state === "suspended") await this.context.resume();

@@ -1,9 +1,9 @@
-// A recording spoken at the pace of speech.
+// A recording, played at the pace of speech.
 
 const RATE = 16000, PIECE_MS = 100, TAIL_MS = 1000;
 
 export class Recording {
-  /** Whatever the browser can decode; raises if it cannot. */
+  /** Any file that the browser can decode; throws if it cannot. */
   static async decode(buffer) {
     const sound = await new OfflineAudioContext(1, 1, RATE).decodeAudioData(buffer);
     const samples = new Float32Array(sound.length + (RATE * TAIL_MS) / 1000);
@@ -18,7 +18,7 @@ export class Recording {
     this.samples = samples;
   }
 
-  /** `heard` gets pieces as time goes by, `done` is called at the end unless it was closed before. */
+  /** `heard` gets one piece after another in real time; `done` is called at the end, unless it was closed before. */
   play(heard, done) {
     const began = performance.now(), piece = (RATE * PIECE_MS) / 1000, length = this.samples.length;
     let at = 0;

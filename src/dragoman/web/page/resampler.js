@@ -13,7 +13,7 @@ export class Resampler {
     this.at = this.half; // of the next output, in `held`
   }
 
-  /** What can be told so far. */
+  /** The samples that are complete so far. */
   push(block) {
     const input = new Float32Array(this.held.length + block.length);
     input.set(this.held);

@@ -1,8 +1,8 @@
-// A speech session: audio out, results in, over as many connections as it takes.
+// A speech session: audio out, results in, over any number of connections.
 //
-// Chunks are numbered from 1 for as long as the session lives, and kept: after a resume the server says how far it has
-// them (`audio_seq`), and everything behind that goes out again. What the server sends is numbered as well; what was
-// heard before is not heard again. A session that cannot be had back is followed by a new one.
+// Chunks are numbered from 1 and kept: after a resume the server says which it has (`audio_seq`), and the later ones are
+// sent again. The messages of the server are numbered as well; one that was handled before is ignored. If a session
+// cannot be resumed, a new one is opened.
 
 import { decode, encode } from "./base64.js";
 import { Link } from "./link.js";
@@ -38,7 +38,7 @@ export class Session {
     this.link.start();
   }
 
-  /** Say goodbye and be gone. */
+  /** Close the session and the connection. */
   close(reason = "done") {
     if (this.ready) this.tell({ type: "session_close", session_id: this.id, reason });
     this.gone();
@@ -53,7 +53,7 @@ export class Session {
     this.link.stop();
   }
 
-  /** Let it say what it still has to say, and hear what becomes of it; then be gone. */
+  /** Send what is left, wait for the results, then close. */
   finish(reason) {
     if (this.nextSeq === 1) return this.close(reason);
     this.finishing = { reason, told: false };
@@ -159,7 +159,7 @@ export class Session {
     this.on.state("over", { code, reason });
   }
 
-  /** It cannot be had back. What was never sent goes into the next one. */
+  /** It cannot be resumed. Audio that was never sent goes into the next session. */
   lost() {
     const unsent = this.kept.filter((chunk) => chunk.seq > this.sentSeq);
     if (this.finishing && !unsent.length) return this.gone();

@@ -1,4 +1,4 @@
-// The upper half of the page: a source of sound, a session, what comes back.
+// The speech half of the page: a source of sound, a session, and its results.
 
 import { Languages } from "./languages.js";
 import { Meter } from "./meter.js";
@@ -14,7 +14,7 @@ const MAX_FILE_BYTES = 64 << 20;
 const BRIEFLY_MS = 4000;
 
 export class Speech {
-  /** `token()`: of somebody who has logged in, or nothing. */
+  /** `token()`: the token of a user who has logged in, or undefined. */
   constructor(root, token) {
     this.token = token;
     this.part = (name) => root.querySelector(`[data-part="${name}"]`);
@@ -93,7 +93,7 @@ export class Speech {
     });
   }
 
-  /** `open` begins to feed a voice, and gives what ends it. */
+  /** `open` starts to feed a voice, and returns the source to close. */
   async from(state, open) {
     this.stop();
     const mine = (this.source = { state, close: () => {} });
@@ -136,7 +136,7 @@ export class Speech {
     if (this.session) return;
     const { src, tgt } = this.languages;
     let part = this.transcript.begin(src, tgt);
-    // One that only finishes what was said before fills its part of the transcript; how it fares is not of interest.
+    // A session that only finishes earlier speech still fills its part of the transcript, but its state is not shown.
     const current = (tell) => (...told) => this.session === session && tell(...told);
     const session = (this.session = new Session({ src, tgt, token: this.token }, {
       state: current((name, detail) => this.connection(name, detail)),
@@ -156,7 +156,7 @@ export class Speech {
     session.open();
   }
 
-  /** Other languages, another session. */
+  /** Open another session for other languages. */
   restart() {
     this.session?.finish("languages changed");
     this.session = null;
@@ -201,7 +201,7 @@ export class Speech {
 
   // ---- what comes back
 
-  /** A turn keeps its sound as it came: decoded it is many times as large, and a conversation may be long. */
+  /** A turn keeps its sound encoded: decoded it is many times as large, and a conversation may be long. */
   async result(part, result) {
     const turn = this.transcript.result(part, result);
     if (!turn || !result.sound) return;

@@ -1,4 +1,4 @@
-// Runs where the sound is: hands blocks of the microphone to the page.
+// Runs in the audio thread: passes blocks of the microphone to the page.
 
 const BLOCK = 1024;
 

@@ -1,6 +1,6 @@
-// When the next piece of audio may go out. PAUSE holds everything until its time is over; BUSY and SLOW_DOWN let one
-// piece go every half second, and count as over two seconds after the last of them. After an empty final the next piece
-// is held back a little: a server counts what follows a final closely as part of it.
+// When the next piece of audio may be sent. PAUSE stops everything for its time; BUSY and SLOW_DOWN allow one piece every
+// half second, until two seconds after the last of them. After an empty final the next piece waits a little: the server
+// counts a piece that follows a final closely as part of it.
 
 const SLOW_MS = 500, LASTS_MS = 2000, AFTER_FINAL_MS = 100, INTERVAL_MS = 10;
 
@@ -20,7 +20,7 @@ export class Throttle {
     if (emptyFinal) this.pausedUntil = Math.max(this.pausedUntil, now + AFTER_FINAL_MS);
   }
 
-  /** 0: go. */
+  /** 0: now. */
   wait(now) {
     if (now < this.pausedUntil) return this.pausedUntil - now;
     const at = now < this.slowUntil ? Math.min(this.sentAt + SLOW_MS, this.slowUntil) : this.sentAt + INTERVAL_MS;

@@ -1,4 +1,4 @@
-// What was said and its translation, each in its place: by the number of the utterance, whenever it arrives.
+// Utterances and their translations, ordered by the number of the utterance, whenever they arrive.
 
 import { has, label, say, word } from "./words.js";
 
@@ -10,7 +10,7 @@ export class Transcript {
     this.sessions = 0;
   }
 
-  /** Utterances are counted from 0 again: what is heard in a session is told with what this gives for it. */
+  /** Start a part for a new session, whose utterances are counted from 0 again. */
   begin(src, tgt) {
     return { epoch: ++this.sessions, src, tgt };
   }
@@ -28,7 +28,7 @@ export class Transcript {
     this.show(turn);
   }
 
-  /** The turn, or null if there was one of this number or nothing in it. */
+  /** The turn; null: there is one of this number already, or it is empty. */
   result(session, result) {
     const turn = this.turn(session, result.utterance_index);
     if (!result.text_asr && !result.text_translated && !result.sound) return this.nothing(turn);
@@ -52,13 +52,13 @@ export class Transcript {
     this.live.textContent = turn.note.textContent;
   }
 
-  /** The server is done with an utterance; what was sent or failed is shown already. */
+  /** The server is done with an utterance; a result or failure is shown already. */
   ended(session, index, state) {
     if (state === "empty") this.nothing(this.turn(session, index));
     if (state === "skipped") this.failed(session, index, "SKIPPED");
   }
 
-  /** The session is lost, and with it every answer that has not come. */
+  /** The session is lost, with every result that has not arrived. */
   abandon({ epoch }) {
     const open = [...this.turns.values()].filter((turn) => turn.epoch === epoch && !turn.settled);
     for (const turn of open) if (turn.item.dataset.state !== "empty") this.failed({ epoch }, turn.index, "SESSION_CLOSED");

@@ -1,7 +1,7 @@
-// Finds speech in a stream of 16 kHz samples: what is said goes out in pieces of 200 ms, what is not said does not.
+// Finds speech in a stream of 16 kHz samples and sends it in pieces of 200 ms, without the silence.
 //
-// A server takes the absence of audio for a pause, so silence must not be sent. After `HANG_MS` of it the utterance is
-// cut by hand, which is quicker than waiting for the server to miss something. The noise floor follows the room.
+// The server takes the absence of audio for a pause, so silence must not be sent. After `HANG_MS` of silence the page
+// ends the utterance, which is quicker than the server's own time limit. The noise floor follows the room.
 
 const RATE = 16000;
 const FRAME = 320; // 20 ms
@@ -32,7 +32,7 @@ export class Voice {
     this.rest = input.slice(at);
   }
 
-  /** The end of what there is to hear. */
+  /** The input has ended. */
   end() {
     if (this.speaking) this.cut();
     this.frames = [];

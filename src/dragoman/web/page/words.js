@@ -1,4 +1,4 @@
-// What the page says, in English and Chinese. An element remembers its word, so that the language can change at any time.
+// The texts of the page in English and Chinese. An element keeps its key, so that the language can change at any time.
 
 import { EN } from "./words_en.js";
 import { ZH } from "./words_zh.js";
@@ -23,13 +23,13 @@ export function say(element, key, values = {}) {
   element.textContent = key ? word(key, values) : "";
 }
 
-/** For those who cannot see it, and for those who point at it. */
+/** As a label for screen readers and as a tooltip. */
 export function label(element, key) {
   element.dataset.label = key;
   element.setAttribute("aria-label", word(key));
 }
 
-/** What was chosen before, or what the browser asks for. */
+/** The language chosen before, or that of the browser. */
 export function preferred() {
   const asked = new URLSearchParams(location.search).get("lang") ?? stored() ?? navigator.language;
   return asked.toLowerCase().startsWith("zh") ? "zh" : "en";
@@ -47,7 +47,7 @@ export function choose(code) {
   try {
     localStorage.setItem(KEPT, code);
   } catch {
-    // A browser that keeps nothing asks again the next time.
+    // The browser stores nothing: the choice holds for this page only.
   }
   speak(code);
 }
@@ -60,7 +60,7 @@ export function translate(root) {
   for (const element of root.querySelectorAll("[data-hint]")) element.placeholder = word(element.dataset.hint);
 }
 
-/** What a language is called in the one that is spoken here. */
+/** The name of a language in the language of the page. */
 export function nameOf(code) {
   try {
     return new Intl.DisplayNames([chosen === "zh" ? "zh-CN" : "en"], { type: "language" }).of(code) ?? code;
