@@ -49,7 +49,7 @@ async def test_the_page_sends_no_login_without_a_password_if_a_secret_is_set(
     logins: list[str] = []
     page = await opened(windows, await reachable(harness, "open"), name, logins)
     await page.click('[data-part="enter"]')
-    await page.wait_for_selector(f"{WARNING} >> text=Please give a password")
+    await page.wait_for_selector(f"{WARNING} >> text=Enter a password")
     assert logins == []
 
 
@@ -73,7 +73,7 @@ async def test_the_page_says_that_a_chat_login_does_not_open_speech(
     await enter(page, LONG)
     await page.wait_for_selector('.pane[data-state="online"]')
     await page.click('[data-part="sample"]')
-    await page.wait_for_selector("text=Your login is for writing only")
+    await page.wait_for_selector("text=Your login is for chat only")
 
 
 async def test_page_says_who_creates_accounts_when_registration_is_closed(
@@ -82,7 +82,7 @@ async def test_page_says_who_creates_accounts_when_registration_is_closed(
     instance = await reachable(harness, "closed")
     page = await opened(windows, instance, name, [])
     await enter(page, LONG)
-    await page.wait_for_selector(f"{WARNING} >> text=An operator creates accounts here")
+    await page.wait_for_selector(f"{WARNING} >> text=Accounts are created by the operator")
     assert await page.locator(INVITE).is_hidden()
     await login(f"http://127.0.0.1:{harness.first.port}", name, LONG)  # the same database, open to this machine
     await enter(page, LONG)

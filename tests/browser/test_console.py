@@ -50,7 +50,7 @@ async def test_an_instance_that_dies_is_not_answering_within_a_second_and_stays_
     died_at = time.monotonic()
     await page.wait_for_selector('tr[data-key="dying"][data-state="silent"] >> text=not answering')
     assert time.monotonic() - died_at < 1
-    await page.wait_for_selector('tr[data-key="dying"][data-state="lost"] >> text=gone')
+    await page.wait_for_selector('tr[data-key="dying"][data-state="lost"] >> text=lost')
 
 
 async def test_a_dead_letter_is_replayed_by_two_clicks(harness: BrowserHarness, windows: Windows) -> None:
@@ -119,7 +119,7 @@ async def test_switch_is_changed_by_two_clicks_and_audited(harness: BrowserHarne
     await page.click('[href="#audit"]')
     assert "fail_open" in await page.inner_text('[data-action="chat.switch"]')
     await page.click('[href="#chat"]')
-    await page.click("text=Back to what is configured")
+    await page.click("text=Reset to the configuration")
     await page.click('[data-part="yes"]')
     await page.wait_for_selector(f'[data-switch="fail_open"][data-value="{before}"]')
 

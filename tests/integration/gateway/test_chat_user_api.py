@@ -207,7 +207,7 @@ async def test_a_login_that_cannot_be_read_is_a_bad_request_that_says_why(
         assert (told["code"], told["message"]) == (40000, message)
 
 
-async def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_body_that_does_not_arrive_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_requests, "BODY_TIMEOUT_S", 0.05)
     never = asyncio.Event()
 

@@ -192,7 +192,7 @@ async def test_an_unknown_path_is_not_found_whatever_the_token(site: Site, heade
         assert (await client.put("/metrics")).status == 401
 
 
-async def test_tokens_that_are_none_get_the_same_answer(site: Site) -> None:
+async def test_texts_that_are_no_tokens_get_the_same_answer(site: Site) -> None:
     async with site.public(SECRET) as client:
         for headers in ({"Authorization": "Bearer é"}, {"Authorization": "Bearer x.y.z"}):
             assert await told(await client.get("/metrics", headers=headers), 401) == {"error": "the token is not valid"}
@@ -272,7 +272,7 @@ async def test_no_answer_names_a_version(site: Site, request_line: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/health", "/metrics", "/api/v1/cluster", "/api/v1/dlq/a/x", "/nothing"])
-async def test_every_answer_tells_a_browser_to_show_it_nowhere_else(site: Site, path: str) -> None:
+async def test_every_response_has_the_security_headers(site: Site, path: str) -> None:
     async with site.public(SECRET) as public, site.admin(SECRET) as admin:
         for client in (public, admin):
             for headers in ({}, token(), {"Origin": "https://evil.example"}):
@@ -320,9 +320,7 @@ async def test_letters_of_all_are_listed_oldest_first(site: Site, client: TestCl
         ("instance=a&after=x", "'x' is not the id of a dead letter"),
     ],
 )
-async def test_a_wrong_question_is_answered_with_a_sentence(
-    client: TestClient[Any, Any], query: str, sentence: str
-) -> None:
+async def test_bad_request_is_answered_with_a_sentence(client: TestClient[Any, Any], query: str, sentence: str) -> None:
     assert await told(await client.get(f"/api/v1/dlq?{query}"), 400) == {"error": sentence}
 
 
@@ -342,7 +340,7 @@ async def test_a_letter_is_shown_without_its_audio(site: Site, client: TestClien
         b'{"frame": "what was said',
     ],
 )
-async def test_a_letter_is_shown_without_what_was_said(
+async def test_letter_is_shown_without_its_text(
     site: Site, client: TestClient[Any, Any], message: InboxMessage | bytes
 ) -> None:
     id = await site.letter(data=message if isinstance(message, bytes) else encode_peer(message))

@@ -25,29 +25,29 @@ def answering(listener: Listener) -> list[web.RequestHandler]:
     return server.connections
 
 
-async def ask_for_more_than_is_taken(deaf: RawClient, listener: Listener) -> web.RequestHandler:
+async def request_more_than_is_read(stalled: RawClient, listener: Listener) -> web.RequestHandler:
     """Until a little is left unread: not so much that aiohttp waits for it."""
-    await deaf.send(GET_SOME)
+    await stalled.send(GET_SOME)
     await until(lambda: bool(answering(listener)))
     (handler,) = answering(listener)
     transport = handler.transport
     assert transport is not None
     while not transport.get_write_buffer_size():
         asked = handler._request_count
-        await deaf.send(GET_SOME)
+        await stalled.send(GET_SOME)
         await until(lambda asked=asked: handler._request_count > asked and is_idle(handler))  # type: ignore[misc]
     assert not handler.writing_paused
     return handler
 
 
-async def newcomers_are_answered(listener: Listener) -> None:
+async def new_connections_are_answered(listener: Listener) -> None:
     for _ in range(3):
         async with connected(listener) as newcomer:
             await newcomer.send(GET)
             assert (await newcomer.answer()).status == 200
 
 
-async def test_one_that_only_stays_gives_its_place_to_one_that_asks() -> None:
+async def test_idle_connection_is_closed_for_a_new_one() -> None:
     async with serving(max_http_connections=3) as listener, asyncio.timeout(20):
         async with connected(listener) as first, connected(listener) as second, connected(listener) as third:
             for idle in (first, second, third):
@@ -62,7 +62,7 @@ async def test_one_that_only_stays_gives_its_place_to_one_that_asks() -> None:
                 assert (await still.answer()).status == 200
 
 
-async def test_one_that_is_being_answered_keeps_its_place() -> None:
+async def test_connection_with_a_request_in_progress_stays() -> None:
     async with serving(max_http_connections=1) as listener:
         async with connected(listener) as busy, connected(listener) as newcomer:
             await busy.send(b"POST /length HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab")
@@ -73,11 +73,11 @@ async def test_one_that_is_being_answered_keeps_its_place() -> None:
             assert (await busy.answer()).body == b'{"length": 5}'
 
 
-async def test_those_that_do_not_read_their_answers_give_their_places_to_those_that_ask() -> None:
+async def test_connections_that_do_not_read_are_closed_for_new_ones() -> None:
     async with serving(max_http_connections=2) as listener:
         async with connected(listener, 4096) as first, connected(listener, 4096) as second:
-            for deaf in (first, second):
-                await deaf.send(GET_LARGE)
+            for stalled in (first, second):
+                await stalled.send(GET_LARGE)
             await until(lambda: [handler.writing_paused for handler in answering(listener)] == [True, True])
             async with connected(listener) as one, connected(listener) as other:
                 for newcomer in (one, other):
@@ -89,18 +89,18 @@ async def test_those_that_do_not_read_their_answers_give_their_places_to_those_t
 @pytest.mark.parametrize(
     "last", [b"", GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")], ids=["stays", "leaves"]
 )
-async def test_one_that_has_not_read_all_and_asks_no_more_is_not_waited_for(last: bytes) -> None:
-    async with serving(max_http_connections=1) as listener, connected(listener, 4096) as deaf:
-        handler = await ask_for_more_than_is_taken(deaf, listener)
-        await deaf.send(last)
+async def test_connection_that_sends_no_more_and_does_not_read_is_closed_for_a_new_one(last: bytes) -> None:
+    async with serving(max_http_connections=1) as listener, connected(listener, 4096) as stalled:
+        handler = await request_more_than_is_read(stalled, listener)
+        await stalled.send(last)
         await until(lambda: not last or handler._task_handler is None)
-        await newcomers_are_answered(listener)
+        await new_connections_are_answered(listener)
         await until(lambda: handler not in answering(listener))
 
 
-async def test_one_that_reads_nothing_for_too_long_is_cut_off() -> None:
-    async with serving(out_queue_age_s=0.1) as listener, connected(listener, 4096) as deaf:
-        await deaf.send(GET_LARGE)
+async def test_connection_that_reads_nothing_for_too_long_is_aborted() -> None:
+    async with serving(out_queue_age_s=0.1) as listener, connected(listener, 4096) as stalled:
+        await stalled.send(GET_LARGE)
         await until(lambda: any(handler.writing_paused for handler in answering(listener)))
         await until(lambda: not answering(listener))
 
@@ -110,7 +110,7 @@ def count_loopback(listener: Listener, max_each: int) -> None:
     listener._http._addresses = PerAddressLimit(max_each, exempt=lambda address: False)
 
 
-async def test_one_address_cannot_have_all_the_places() -> None:
+async def test_one_address_cannot_use_all_http_connections() -> None:
     half = b"POST /length HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\na"
     async with serving(max_http_connections=4, max_http_per_address=2) as listener:
         count_loopback(listener, 2)
@@ -131,7 +131,7 @@ async def test_one_address_cannot_have_all_the_places() -> None:
                     assert (await served.answer()).body == b'{"length": 2}'
 
 
-async def test_this_machine_may_have_all_the_places() -> None:
+async def test_loopback_may_use_all_http_connections() -> None:
     async with serving(max_http_per_address=1) as listener:
         async with connected(listener) as one, connected(listener) as other:
             for client in (one, other, one):
@@ -142,7 +142,7 @@ async def test_this_machine_may_have_all_the_places() -> None:
 async def test_closed_connection_does_not_count_for_its_address() -> None:
     async with serving(max_http_per_address=1) as listener:
         count_loopback(listener, 1)
-        await newcomers_are_answered(listener)
+        await new_connections_are_answered(listener)
 
 
 async def test_closed_connection_keeps_its_slot_until_its_request_is_answered() -> None:
@@ -166,7 +166,7 @@ async def test_closed_connection_keeps_its_slot_until_its_request_is_answered() 
             assert (await newcomer.answer()).status == 503
         go_on.set()
         await until(lambda: not answering(listener))
-        await newcomers_are_answered(listener)
+        await new_connections_are_answered(listener)
 
 
 async def test_idle_keep_alive_connection_is_polled_and_its_next_request_answered() -> None:
@@ -201,14 +201,14 @@ async def test_closed_idle_connection_is_noticed_and_removed() -> None:
         assert len(listener.registry.idle_poller) == 0
 
 
-async def test_a_sleeper_whose_time_to_stay_is_over_is_not_watched_any_more() -> None:
+async def test_idle_http_connection_is_not_watched_after_its_keep_alive_time() -> None:
     async with serving(http_keepalive_s=0.3) as listener, connected(listener) as client:
         await client.send(GET)
         assert (await client.answer()).status == 200
         await until(lambda: len(listener.registry.idle_poller) == 1)
         assert await client.ended()
         await until(lambda: len(listener.registry.idle_poller) == 0)
-        await newcomers_are_answered(listener)
+        await new_connections_are_answered(listener)
 
 
 async def test_a_compressed_body_is_not_inflated() -> None:

@@ -35,7 +35,7 @@ def only(listener: Listener) -> WebSocket:
     return connection
 
 
-def fall_asleep(listener: Listener) -> WebSocket:
+def become_idle(listener: Listener) -> WebSocket:
     """As a sweep finds one that has said nothing since the last."""
     connection = only(listener)
     for _ in range(2):
@@ -48,7 +48,7 @@ def test_idle_connection_is_read_as_soon_as_bytes_arrive(run: Run) -> None:
     async def main() -> None:
         async with serving() as listener, websocket(listener) as client:
             for word in (b"one", b"two"):
-                fall_asleep(listener)
+                become_idle(listener)
                 await client.send(frame(TEXT, word))
                 assert await client.message() == word
                 assert len(listener.registry.idle_poller) == 0
@@ -70,7 +70,7 @@ def test_active_connection_stays_with_the_event_loop(run: Run) -> None:
 def test_write_to_an_idle_connection_leaves_it_idle(run: Run) -> None:
     async def main() -> None:
         async with serving() as listener, websocket(listener) as client:
-            fall_asleep(listener).send(b"are you there?")
+            become_idle(listener).send(b"are you there?")
             assert await client.message() == b"are you there?"
             assert len(listener.registry.idle_poller) == 1
 
@@ -84,7 +84,7 @@ def test_end_of_an_idle_connection_is_reported(run: Run) -> None:
             for linger in (WITHOUT, RESET):
                 endpoint.events.clear()
                 async with websocket(listener, "/one") as client:
-                    fall_asleep(listener)
+                    become_idle(listener)
                     client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
                 await until(lambda: not listener.connections)
                 assert endpoint.events == ["opened", "closed"]
@@ -97,7 +97,7 @@ def test_connection_lost_during_a_write_is_no_longer_polled(run: Run) -> None:
     async def main() -> None:
         async with serving() as listener:
             async with websocket(listener):
-                connection = fall_asleep(listener)
+                connection = become_idle(listener)
             connection._transport.abort()
             await until(lambda: not listener.connections)
             assert len(listener.registry.idle_poller) == 0
@@ -109,7 +109,7 @@ def test_idle_connection_with_paused_reading_is_read_after_resume(run: Run) -> N
     async def main() -> None:
         endpoint = Echo()
         async with serving({"/one": lambda: endpoint}) as listener, websocket(listener, "/one") as client:
-            connection = fall_asleep(listener)
+            connection = become_idle(listener)
             connection.pause_reading()
             assert len(listener.registry.idle_poller) == 0
             await client.send(frame(TEXT, b"wait"))
@@ -128,7 +128,7 @@ def test_idle_connection_with_paused_reading_is_read_after_resume(run: Run) -> N
 def test_idle_connection_gets_its_close_frame(run: Run) -> None:
     async def main() -> None:
         async with serving() as listener, websocket(listener) as client:
-            fall_asleep(listener).close(Close.IDLE, "too quiet")
+            become_idle(listener).close(Close.IDLE, "too quiet")
             assert await client.close_code() == Close.IDLE
             await until(lambda: not listener.connections)
             assert len(listener.registry.idle_poller) == 0

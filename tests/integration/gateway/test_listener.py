@@ -200,7 +200,7 @@ def test_connections_have_ids_of_their_own(run: Run) -> None:
 # --- sockets ---
 
 
-def test_the_kernel_holds_little_for_a_connection(run: Run) -> None:
+def test_socket_buffers_of_a_connection_are_small(run: Run) -> None:
     async def main() -> None:
         echo = Echo()
         async with serving({"/noted": lambda: echo}, socket_buffer_bytes=50_000) as listener:
@@ -241,7 +241,7 @@ def test_a_socket_that_is_already_bound_can_be_given(run: Run) -> None:
     run(main)
 
 
-def test_a_taken_port_is_an_error_and_leaves_nothing_running(run: Run) -> None:
+def test_port_in_use_is_an_error_and_leaves_nothing_running(run: Run) -> None:
     async def main() -> None:
         async with serving() as listener:
             with pytest.raises(OSError):

@@ -147,7 +147,7 @@ async def test_operator_api_refuses_unanswerable_requests_with_a_sentence(site: 
 # -- a large cluster -----------------------------------------------------------------------------
 
 
-async def test_a_thousand_nodes_come_in_pages_and_each_once(site: Site) -> None:
+async def test_thousand_nodes_are_listed_in_pages_each_once(site: Site) -> None:
     for number in range(1000):
         site.view.seen(Snapshot(f"n{number:04}", 1, "a", asr=["en"], semantic=["es"], seen_ms=1))
     seen: list[str] = []
@@ -161,7 +161,7 @@ async def test_a_thousand_nodes_come_in_pages_and_each_once(site: Site) -> None:
     assert (await site.get("overview"))["node_count"] == 1000
 
 
-async def test_ten_thousand_sessions_come_in_pages_and_quickly(site: Site) -> None:
+async def test_ten_thousand_sessions_are_listed_in_pages_quickly(site: Site) -> None:
     redis, keys = site.stores.redis, site.stores.keys
     await redis.call("SADD", keys.instances, "a", "b")
     for name in ("a", "b"):
@@ -177,7 +177,7 @@ async def test_ten_thousand_sessions_come_in_pages_and_quickly(site: Site) -> No
     assert (len(last["sessions"]), last["next"]) == (9, "")
 
 
-async def test_the_list_of_jobs_stays_short_and_comes_in_pages(site: Site) -> None:
+async def test_list_of_jobs_is_bounded_and_listed_in_pages(site: Site) -> None:
     jobs, redis, recent = site.stores.jobs, site.stores.redis, site.stores.keys.jobs_recent
     now = int(time.time() * 1000)
     # Those of one millisecond are split between pages as well.
@@ -200,7 +200,7 @@ async def test_the_list_of_jobs_stays_short_and_comes_in_pages(site: Site) -> No
 # -- what is told of each ------------------------------------------------------------------------
 
 
-async def test_jobs_are_found_by_how_they_ended_where_they_were_and_whose_they_are(site: Site) -> None:
+async def test_jobs_are_filtered_by_outcome_node_and_session(site: Site) -> None:
     jobs = site.stores.jobs
     await job(jobs, "j1", "n1", "s1", Outcome.OK)
     await job(jobs, "j2", "n2", "s1", Outcome.FAILED)
@@ -255,7 +255,7 @@ async def states(site: Site) -> dict[str, tuple[bool, bool]]:
     return {row["instance"]: (row["alive"], row["answering"]) for row in (await site.get("overview"))["instances"]}
 
 
-async def test_an_instance_that_ended_is_listed_as_gone_until_it_is_back(site: Site) -> None:
+async def test_stopped_instance_is_listed_as_gone_until_it_restarts(site: Site) -> None:
     instances = site.stores.instances
     await instances.open("b", "1", "g")
     await instances.forget("b", "1")
@@ -338,7 +338,7 @@ async def test_requests_without_operator_rights_write_no_audit_entry(site: Site)
     assert (await site.get("audit"))["entries"] == []
 
 
-async def test_the_audit_has_an_end(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_audit_is_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.store.audit.MAX_ENTRIES", 100)
     for number in range(400):
         await site.stores.audit.add("olga", "dlq.drop", str(number), "", "here")

@@ -64,7 +64,7 @@ def test_frames_in_one_segment_with_the_handshake_are_not_lost(run: Run, size: i
     run(main)
 
 
-def test_the_handshake_is_answered_by_the_book(run: Run) -> None:
+def test_handshake_is_answered_as_the_rfc_requires(run: Run) -> None:
     async def main() -> None:
         async with serving() as listener, connected(listener) as client:
             await client.send(upgrade(Sec_WebSocket_Extensions="permessage-deflate"))
@@ -80,7 +80,7 @@ def test_the_handshake_is_answered_by_the_book(run: Run) -> None:
     run(main)
 
 
-def test_a_browser_that_says_keep_alive_and_upgrade_is_let_in(run: Run) -> None:
+def test_browser_that_sends_keep_alive_and_upgrade_is_accepted(run: Run) -> None:
     async def main() -> None:
         async with serving() as listener, connected(listener) as client:
             await client.send(upgrade(Connection="keep-alive, Upgrade"))
@@ -128,7 +128,7 @@ def test_a_head_that_is_too_large_is_refused(run: Run) -> None:
     run(main)
 
 
-def test_crowds_that_say_nothing_do_not_keep_others_out(run: Run) -> None:
+def test_many_silent_connections_do_not_keep_others_out(run: Run) -> None:
     async def main() -> None:
         async with serving(max_heads=5) as listener:
             crowd = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(20)]
@@ -153,7 +153,7 @@ def test_tls_client_is_refused_at_once(run: Run) -> None:
     run(main)
 
 
-def test_a_client_that_leaves_before_asking_is_forgotten(run: Run) -> None:
+def test_client_that_disconnects_before_its_request_is_forgotten(run: Run) -> None:
     async def main() -> None:
         async with serving() as listener:
             async with connected(listener) as client:
@@ -279,7 +279,7 @@ def test_the_endpoint_of_a_later_upgrade_sees_its_request(run: Run) -> None:
     run(main)
 
 
-def test_a_later_upgrade_leaves_its_http_place_and_is_not_ended_by_the_keep_alive_timer(run: Run) -> None:
+def test_upgraded_connection_is_no_http_connection_and_survives_the_keep_alive_timer(run: Run) -> None:
     async def main() -> None:
         async with (
             serving(max_http_connections=1, http_keepalive_s=0.2) as listener,
@@ -399,7 +399,7 @@ def test_an_upgrade_that_arrives_just_before_aiohttp_waits_for_it_is_served(run:
     run(main)
 
 
-def test_a_client_that_leaves_after_a_later_upgrade_leaves_nothing_behind(run: Run) -> None:
+def test_client_that_disconnects_after_a_later_upgrade_leaves_nothing_behind(run: Run) -> None:
     async def main() -> None:
         echo = Echo()
         async with serving({"/noted": lambda: echo}) as listener:
@@ -419,11 +419,11 @@ def test_a_client_that_leaves_after_a_later_upgrade_leaves_nothing_behind(run: R
 # --- picows ---
 
 
-def test_picows_is_the_version_whose_insides_are_known() -> None:
+def test_picows_has_the_pinned_version() -> None:
     assert version("picows") == "2.3.1"
 
 
-def test_small_messages_are_sent_at_once_though_picows_may_not_say_so_to_the_socket(run: Run) -> None:
+def test_small_messages_are_sent_at_once_though_picows_cannot_set_socket_options(run: Run) -> None:
     async def main() -> None:
         echo = Echo()
         async with serving({"/echo": lambda: echo}) as listener, websocket(listener, "/echo"):

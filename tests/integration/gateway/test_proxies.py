@@ -128,7 +128,7 @@ def test_a_client_cannot_use_up_the_sockets_of_others_behind_its_proxy(run: Run)
     run(main)
 
 
-def test_a_client_cannot_use_up_the_places_for_http_of_others_behind_its_proxy(run: Run) -> None:
+def test_client_cannot_use_up_the_http_connections_of_others_behind_its_proxy(run: Run) -> None:
     async def main() -> None:
         site = Site()
         async with (
@@ -205,7 +205,7 @@ def test_proxy_header_of_an_untrusted_peer_is_refused(
     run(main)
 
 
-def test_a_proxy_that_sends_half_of_its_header_is_not_waited_for(run: Run) -> None:
+def test_proxy_that_sends_half_of_its_header_times_out(run: Run) -> None:
     async def main() -> None:
         async with serving(proxies=PROTOCOL, head_timeout_s=0.2) as listener:
             assert (await asked(listener, v2(ANN)[:20])).status == 408

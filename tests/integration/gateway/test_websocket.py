@@ -58,7 +58,7 @@ def test_text_may_be_sent_as_str(run: Run) -> None:
     run(main)
 
 
-def test_text_is_handed_on_as_it_came_even_if_it_is_not_utf8(run: Run) -> None:
+def test_text_is_delivered_unchanged_even_if_it_is_not_utf8(run: Run) -> None:
     async def main() -> None:
         async with serving() as listener, websocket(listener) as client:
             await client.send(frame(TEXT, b"\xff\xfe"))
@@ -106,7 +106,7 @@ def test_pong_counts_as_a_frame(run: Run) -> None:
         frame(CLOSE, (999).to_bytes(2, "big")),
     ],
 )
-def test_a_broken_frame_ends_the_connection_as_a_protocol_error(run: Run, wrong: bytes) -> None:
+def test_malformed_frame_closes_the_connection_with_a_protocol_error(run: Run, wrong: bytes) -> None:
     async def main() -> None:
         echo = Echo()
         async with serving({"/noted": lambda: echo}) as listener, websocket(listener, "/noted") as client:
@@ -237,7 +237,7 @@ class Flood(Echo):
                 return
 
 
-def test_a_client_that_never_reads_is_closed_while_another_works_on(run: Run) -> None:
+def test_client_that_never_reads_is_closed_while_another_is_served(run: Run) -> None:
     async def main() -> None:
         async with serving({"/flood": Flood}, out_queue_bytes=MB) as listener, websocket(listener) as other:
             async with _slow(listener) as slow:
@@ -298,7 +298,7 @@ def test_a_reader_that_falls_behind_and_catches_up_stays(run: Run) -> None:
     run(main)
 
 
-def test_a_half_closed_peer_that_does_not_read_is_cut_off(run: Run) -> None:
+def test_half_closed_peer_that_does_not_read_is_aborted(run: Run) -> None:
     async def main() -> None:
         async with serving({"/flood": Flood}, out_queue_bytes=100 * MB, out_queue_age_s=0.1) as listener:
             async with _slow(listener) as slow:
@@ -385,7 +385,7 @@ def test_endpoint_is_notified_of_a_close_at_once_although_the_peer_lingers(run: 
 
 
 @pytest.mark.parametrize("where", ["opened", "text", "binary"])
-def test_an_endpoint_that_raises_loses_its_own_connection_only(run: Run, where: str) -> None:
+def test_exception_in_an_endpoint_closes_only_its_connection(run: Run, where: str) -> None:
     class Faulty(Echo):
         def opened(self, conn: Connection) -> None:
             self.fault("opened")

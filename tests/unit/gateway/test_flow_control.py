@@ -133,7 +133,7 @@ async def test_nothing_more_is_read_while_too_much_waits(size: int, most: int) -
     assert too_much.transport.reading
 
 
-async def test_end_comes_after_what_waits_and_nothing_comes_after_it() -> None:
+async def test_close_is_handled_after_what_waits_and_nothing_after_it() -> None:
     conn = Connection()
     conn.read(*range(PER_TURN + 1))
     conn.queue.finish(lambda: conn.handled.append(-1))
@@ -143,7 +143,7 @@ async def test_end_comes_after_what_waits_and_nothing_comes_after_it() -> None:
     assert conn.handled == [*range(PER_TURN + 1), -1]
 
 
-def test_end_is_handled_at_once_if_nothing_waits() -> None:
+def test_close_is_handled_at_once_if_nothing_waits() -> None:
     conn = Connection()
     conn.queue.finish(lambda: conn.handled.append(-1))
     assert conn.handled == [-1]
@@ -171,7 +171,7 @@ async def test_message_that_closes_the_connection_is_the_last_one() -> None:
     assert conn.handled[-1] == -1
 
 
-def test_bytes_that_never_leave_grow_old() -> None:
+def test_unread_bytes_grow_old() -> None:
     backlog = Backlog(100, now=5.0)
     assert backlog.age(100, now=5.0) == 0.0
     backlog.grew(50)
@@ -187,7 +187,7 @@ def test_a_reader_that_keeps_up_is_never_old_though_something_always_waits() -> 
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 60)), max_size=60))
-def test_the_age_is_never_overstated_and_at_most_halved(steps: list[tuple[int, int]]) -> None:
+def test_age_of_the_backlog_is_never_overstated_and_at_most_halved(steps: list[tuple[int, int]]) -> None:
     waiting = deque([(10, 0)])  # (bytes, queued at)
     backlog, oldest_mark = Backlog(10, now=0.0), 0.0
     for now, (grown, sent) in enumerate(steps, start=1):

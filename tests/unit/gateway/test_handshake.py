@@ -156,7 +156,7 @@ def test_an_empty_host_is_not_the_host_of_a_page_without_one() -> None:
     "host",
     ["localhost", "localhost:5010", "LocalHost.:5010", "127.0.0.1", "127.0.0.1:80", "127.9.9.9", "[::1]:5010", ""],
 )
-def test_the_names_of_this_machine_are_ours(host: str) -> None:
+def test_names_of_this_machine_are_loopback_hosts(host: str) -> None:
     assert is_loopback_host(host)
 
 
@@ -171,7 +171,7 @@ def test_the_names_of_this_machine_are_ours(host: str) -> None:
         "[fe80::1]:1",
     ],
 )
-def test_a_name_that_points_here_is_not(host: str) -> None:
+def test_other_name_that_resolves_to_this_machine_is_no_loopback_host(host: str) -> None:
     assert not is_loopback_host(host)
     answer = loopback_hosts_only(Request("GET", "/ws", {}, {"host": host}, ("127.0.0.1", 1)))
     assert isinstance(answer, Reject)
@@ -179,7 +179,7 @@ def test_a_name_that_points_here_is_not(host: str) -> None:
     assert "security.secret" in answer.body
 
 
-def test_a_handshake_under_our_name_goes_on() -> None:
+def test_handshake_with_a_loopback_host_is_accepted() -> None:
     assert loopback_hosts_only(Request("GET", "/ws", {}, {"host": "localhost:5010"}, ("127.0.0.1", 1))) is None
 
 

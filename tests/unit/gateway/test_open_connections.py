@@ -25,82 +25,82 @@ class Item:
 
 def test_entries_expire_once_in_order_of_arrival() -> None:
     expired: list[Item] = []
-    patience: TimeLimit[Item] = TimeLimit(limit_s=10.0)
+    limit: TimeLimit[Item] = TimeLimit(limit_s=10.0)
     first, second, third = (Item(expired) for _ in range(3))
-    patience.add(first, now=0.0)
-    patience.add(second, now=1.0)
-    patience.add(third, now=5.0)
-    patience.expire(now=9.9)
+    limit.add(first, now=0.0)
+    limit.add(second, now=1.0)
+    limit.add(third, now=5.0)
+    limit.expire(now=9.9)
     assert expired == []
-    patience.expire(now=11.0)
+    limit.expire(now=11.0)
     assert expired == [first, second]
-    patience.expire(now=11.0)
-    assert (expired, list(patience)) == ([first, second], [third])
+    limit.expire(now=11.0)
+    assert (expired, list(limit)) == ([first, second], [third])
 
 
 def test_removed_entry_does_not_expire() -> None:
     expired: list[Item] = []
-    patience: TimeLimit[Item] = TimeLimit(limit_s=10.0)
+    limit: TimeLimit[Item] = TimeLimit(limit_s=10.0)
     item = Item(expired)
-    patience.add(item, now=0.0)
-    patience.discard(item)
-    patience.discard(item)
-    patience.expire(now=inf)
+    limit.add(item, now=0.0)
+    limit.discard(item)
+    limit.discard(item)
+    limit.expire(now=inf)
     assert expired == []
-    assert len(patience) == 0
+    assert len(limit) == 0
 
 
-def test_the_oldest_can_be_made_to_go() -> None:
+def test_oldest_item_can_be_expired_early() -> None:
     expired: list[Item] = []
-    patience: TimeLimit[Item] = TimeLimit(limit_s=10.0)
+    limit: TimeLimit[Item] = TimeLimit(limit_s=10.0)
     items = [Item(expired) for _ in range(3)]
     for item in items:
-        patience.add(item, now=0.0)
-    patience.expire_oldest()
+        limit.add(item, now=0.0)
+    limit.expire_oldest()
     assert expired == items[:1]
-    assert list(patience) == items[1:]
+    assert list(limit) == items[1:]
 
 
-def test_a_sweep_ends_heads_and_leavers_each_after_their_own_time() -> None:
+def test_sweep_expires_incomplete_requests_and_closing_connections_after_their_own_times() -> None:
     now = 0.0
     expired: list[Item] = []
     registry = OpenConnections(ConnectionLimits(head_timeout_s=10.0, close_timeout_s=2.0), lambda: now)
-    head, leaver = Item(expired), Item(expired)
+    head, connection = Item(expired), Item(expired)
     registry.awaiting_head.add(head, now)
-    registry.closing.add(leaver, now)
+    registry.closing.add(connection, now)
     now = 2.0
     registry.sweep()
-    assert expired == [leaver]
+    assert expired == [connection]
     now = 10.0
     registry.sweep()
-    assert expired == [leaver, head]
+    assert expired == [connection, head]
 
 
-def test_when_thousands_leave_at_once_others_have_their_turn_in_between() -> None:
-    class Leaver:
+def test_thousands_of_closed_connections_are_handled_a_few_per_turn() -> None:
+    class ClosedConnection:
         peer = ("127.0.0.1", 1)
 
         def notify_closed(self) -> None:
-            told.append(self)
+            notified.append(self)
 
-    told: list[Leaver] = []
-    told_by_turn: list[int] = [0]
+    notified: list[ClosedConnection] = []
+    notified_by_turn: list[int] = [0]
 
     async def main() -> None:
         registry = OpenConnections(ConnectionLimits(), lambda: 0.0)
-        leavers: list[Any] = [Leaver() for _ in range(3 * ENDS_AT_ONCE)]
-        for leaver in leavers:
-            registry.add(leaver)
-        for leaver in leavers:
-            registry.ended(leaver)
+        closed: list[Any] = [ClosedConnection() for _ in range(3 * ENDS_AT_ONCE)]
+        for connection in closed:
+            registry.add(connection)
+        for connection in closed:
+            registry.ended(connection)
         while registry.live:
             await asyncio.sleep(0)
-            if len(told) > told_by_turn[-1]:
-                told_by_turn.append(len(told))
-        assert (told, registry.empty.is_set()) == (leavers, True)
+            if len(notified) > notified_by_turn[-1]:
+                notified_by_turn.append(len(notified))
+        assert (notified, registry.empty.is_set()) == (closed, True)
 
     asyncio.run(main())
-    assert told_by_turn == [0, ENDS_AT_ONCE, 2 * ENDS_AT_ONCE, 3 * ENDS_AT_ONCE]
+    assert notified_by_turn == [0, ENDS_AT_ONCE, 2 * ENDS_AT_ONCE, 3 * ENDS_AT_ONCE]
 
 
 class Somebody:
@@ -121,8 +121,8 @@ def test_connections_are_counted_by_address_and_removed_once() -> None:
     assert len(registry.addresses) == 0
 
 
-def test_it_is_crowded_while_more_come_to_leave_than_are_seen_off() -> None:
-    class Leaver:
+def test_registry_is_crowded_while_connections_close_faster_than_they_are_handled() -> None:
+    class ClosedConnection:
         peer = ("127.0.0.1", 1)
 
         def notify_closed(self) -> None: ...
@@ -131,9 +131,9 @@ def test_it_is_crowded_while_more_come_to_leave_than_are_seen_off() -> None:
 
     async def main() -> None:
         registry = OpenConnections(ConnectionLimits(), lambda: 0.0)
-        some: list[Any] = [Leaver() for _ in range(9 * ENDS_AT_ONCE)]
-        for leaver in some:
-            registry.add(leaver)
+        some: list[Any] = [ClosedConnection() for _ in range(9 * ENDS_AT_ONCE)]
+        for connection in some:
+            registry.add(connection)
         for arriving in (4, 4, 1, 0):
             for _ in range(arriving * ENDS_AT_ONCE):
                 registry.ended(some.pop())
@@ -147,7 +147,7 @@ def test_it_is_crowded_while_more_come_to_leave_than_are_seen_off() -> None:
     assert crowded == [True, True, True, False, False]
 
 
-def test_the_pulse_of_thousands_is_felt_a_few_a_turn_and_each_once_a_round() -> None:
+def test_silence_of_thousands_is_checked_a_few_per_turn_and_each_once_per_round() -> None:
     class Silent:
         peer = ("127.0.0.1", 1)
 
@@ -189,9 +189,9 @@ class Peer:
         self.heard.append(code)
 
 
-class Hall:
-    def __init__(self, most: int, patience_s: float = 1000.0) -> None:
-        self.room = PreSession(patience_s, most)
+class PreSessionWithPeers:
+    def __init__(self, most: int, timeout_s: float = 1000.0) -> None:
+        self.room = PreSession(timeout_s, most)
         self.number = 0
 
     def add(self, address: str, last_frame: bytes = b"") -> Peer:
@@ -205,58 +205,58 @@ class Hall:
 
 
 async def test_oldest_waiting_connection_is_closed_when_all_slots_are_taken() -> None:
-    hall = Hall(2)
-    first, second, third = (hall.add(NEAR) for _ in range(3))
+    waiting = PreSessionWithPeers(2)
+    first, second, third = (waiting.add(NEAR) for _ in range(3))
     assert (first.heard, second.heard, third.heard) == ([Close.OVERLOADED], [], [])
-    hall.remove(second)
-    assert hall.add(NEAR).heard == []
-    assert (third.heard, len(hall.room)) == ([], 2)
+    waiting.remove(second)
+    assert waiting.add(NEAR).heard == []
+    assert (third.heard, len(waiting.room)) == ([], 2)
 
 
 async def test_ten_thousand_silent_connections_do_not_block_one_that_authenticates() -> None:
-    hall = Hall(100)
+    waiting = PreSessionWithPeers(100)
     for number in range(10_000):
-        hall.add(NEAR)
+        waiting.add(NEAR)
         if number % 50 == 0:
-            honest = hall.add(NEAR)
+            honest = waiting.add(NEAR)
             for _ in range(90):  # while it says so
-                hall.add(NEAR)
+                waiting.add(NEAR)
             assert honest.heard == []
-            hall.remove(honest)
-    assert len(hall.room) <= 100
+            waiting.remove(honest)
+    assert len(waiting.room) <= 100
 
 
-async def test_one_address_has_its_share_and_others_find_a_place() -> None:
-    hall = Hall(4 * SHARE_OF_ADDRESS)
-    mine = [hall.add(FAR) for _ in range(4)]
+async def test_address_has_its_share_and_others_find_room() -> None:
+    waiting = PreSessionWithPeers(4 * SHARE_OF_ADDRESS)
+    mine = [waiting.add(FAR) for _ in range(4)]
     assert [peer.heard for peer in mine] == [[]] * 4
-    assert hall.add(FAR).heard == [Close.OVERLOADED]
-    assert hall.add(FARTHER).heard == []
-    hall.remove(mine[0])
-    assert hall.add(FAR).heard == []
+    assert waiting.add(FAR).heard == [Close.OVERLOADED]
+    assert waiting.add(FARTHER).heard == []
+    waiting.remove(mine[0])
+    assert waiting.add(FAR).heard == []
 
 
 async def test_refused_connection_leaves_no_state() -> None:
-    hall = Hall(SHARE_OF_ADDRESS)
-    inside = hall.add(FAR)
+    waiting = PreSessionWithPeers(SHARE_OF_ADDRESS)
+    inside = waiting.add(FAR)
     for _ in range(100):
-        hall.remove(hall.add(FAR))
-    hall.remove(inside)
-    hall.remove(inside)
-    assert len(hall.room) == 0
-    assert hall.add(FAR).heard == []
+        waiting.remove(waiting.add(FAR))
+    waiting.remove(inside)
+    waiting.remove(inside)
+    assert len(waiting.room) == 0
+    assert waiting.add(FAR).heard == []
 
 
 async def test_connection_without_a_session_is_notified_and_closed_after_the_timeout() -> None:
-    hall = Hall(1, patience_s=0.0)
-    peer = hall.add(FAR, b"last_frame")
+    waiting = PreSessionWithPeers(1, timeout_s=0.0)
+    peer = waiting.add(FAR, b"last_frame")
     await wait_until(lambda: peer.heard, 10)
     assert peer.heard == [b"last_frame", Close.IDLE]
 
 
-async def test_thousands_that_came_together_go_a_few_in_each_turn_and_in_order() -> None:
-    hall = Hall(5000, patience_s=0.0)
-    crowd = [hall.add(NEAR) for _ in range(1000)]
+async def test_thousands_of_timeouts_are_handled_a_few_per_turn_and_in_order() -> None:
+    waiting = PreSessionWithPeers(5000, timeout_s=0.0)
+    crowd = [waiting.add(NEAR) for _ in range(1000)]
     gone, most = 0, 0
     while gone < len(crowd):
         await asyncio.sleep(0)
@@ -264,12 +264,12 @@ async def test_thousands_that_came_together_go_a_few_in_each_turn_and_in_order()
         assert all(peer.heard for peer in crowd[:now])
         gone, most = now, max(most, now - gone)
     assert 0 < most <= CLOSED_PER_TURN
-    assert len(hall.room) == 0
+    assert len(waiting.room) == 0
 
 
 async def test_connections_opened_during_shutdown_are_closed_too() -> None:
-    hall = Hall(10, patience_s=0.01)
+    waiting = PreSessionWithPeers(10, timeout_s=0.01)
     for _ in range(3):
-        peer = hall.add(NEAR)
+        peer = waiting.add(NEAR)
         await wait_until(lambda: peer.heard, 10)  # noqa: B023
     assert peer.heard == [Close.IDLE]

@@ -45,7 +45,7 @@ def came_in(busy_s: float, callers: int, *, crowded: bool = False) -> list[int]:
     return by_check[1:]
 
 
-def test_one_comes_in_at_a_time_in_the_order_they_came() -> None:
+def test_handshakes_are_done_one_at_a_time_in_order() -> None:
     assert came_in(0.0, 3) == [1, 2, 3]
 
 
@@ -53,11 +53,11 @@ def test_handshakes_get_half_of_the_time_of_a_busy_loop() -> None:
     assert came_in(20 * HANDSHAKE_S, 25) == [10, 20, 25]
 
 
-def test_while_thousands_are_leaving_one_comes_in_at_a_time_however_busy_that_makes_us() -> None:
+def test_one_handshake_at_a_time_is_done_while_connections_close_however_busy_the_loop_is() -> None:
     assert came_in(20 * HANDSHAKE_S, 3, crowded=True) == [1, 2, 3]
 
 
-def test_while_thousands_are_leaving_the_next_waits_for_longer() -> None:
+def test_pause_between_handshakes_is_longer_while_connections_close() -> None:
     pauses: list[float] = []
     inside: list[Caller] = []
 
@@ -100,7 +100,7 @@ def test_closed_connection_uses_no_turn() -> None:
     asyncio.run(main())
 
 
-def test_when_all_have_left_the_next_comes_in_as_the_first_did() -> None:
+def test_queue_starts_again_after_all_were_removed() -> None:
     inside: list[Caller] = []
 
     async def main() -> None:
@@ -117,7 +117,7 @@ def test_when_all_have_left_the_next_comes_in_as_the_first_did() -> None:
     asyncio.run(main())
 
 
-def test_in_a_hurry_all_do_handshake_at_once() -> None:
+def test_handle_all_does_all_handshakes_at_once() -> None:
     inside: list[Caller] = []
 
     async def main() -> None:
@@ -148,7 +148,7 @@ def looks() -> Iterator[list[int]]:
         gc.enable()
 
 
-def test_new_connections_are_looked_at_a_portion_at_a_time_however_many_leave_meanwhile() -> None:
+def test_garbage_collector_runs_on_a_portion_of_new_connections_at_a_time() -> None:
     with looks() as seen:
         gc_pacing = GcPacing()
         for _ in range(OBJECTS_PER_RUN // ACCEPTED - 1):

@@ -45,7 +45,7 @@ async def serving(
         yield client
 
 
-async def test_the_page_comes_with_a_policy_that_allows_this_host_alone() -> None:
+async def test_page_has_a_policy_that_allows_only_this_host() -> None:
     async with serving() as client, client.get("/") as answer:
         assert answer.status == 200
         assert answer.content_type == "text/html"
@@ -57,19 +57,19 @@ async def test_the_page_comes_with_a_policy_that_allows_this_host_alone() -> Non
 
 
 @pytest.mark.parametrize(
-    ("registration", "told"),
+    ("registration", "value"),
     [
         (Registration("open", private=True), "private"),
         (Registration("closed", private=False, min_password_length=12), "closed"),
         (Registration("invite", private=False, min_password_length=12), "invite"),
     ],
 )
-async def test_page_gets_the_registration_policy(registration: Registration, told: str) -> None:
+async def test_page_gets_the_registration_policy(registration: Registration, value: str) -> None:
     app = web.Application()
     app.add_routes(pages.routes(list, registration=registration))
     async with TestClient(TestServer(app)) as client, client.get("/") as answer:
         html = await answer.text()
-    shown = f'content="{told}" data-min-password="{registration.min_password_length}"'
+    shown = f'content="{value}" data-min-password="{registration.min_password_length}"'
     assert f'<meta name="dragoman-accounts" {shown}>' in html
     assert "{{" not in html
 
@@ -89,7 +89,7 @@ async def test_cached_file_is_not_sent_again() -> None:
 
 
 @pytest.mark.parametrize("path", ["/page/", "/page/nothing.js", "/page/../pages.py", "/page/index.html", "/index.html"])
-async def test_nothing_else_is_there(path: str) -> None:
+async def test_other_paths_are_not_found(path: str) -> None:
     async with serving() as client, client.get(path) as answer:
         assert answer.status == 404
 
@@ -117,7 +117,7 @@ def test_page_preloads_every_module() -> None:
     assert asked == {file.name for file in PAGE.glob("*.js")} - {worklet}
 
 
-def test_both_languages_say_everything_the_page_asks_for() -> None:
+def test_both_languages_have_every_text_of_the_page() -> None:
     english, chinese = (
         set(re.findall(r'^  "([\w.]+)":', (PAGE / f"words_{code}.js").read_text(encoding="utf-8"), re.M))
         for code in ("en", "zh")
@@ -164,10 +164,10 @@ async def test_a_fleet_of_odd_nodes_does_not_make_the_answer_long_and_hides_no_u
     usual = [node("a", "en", "es"), node("b", "en", "es")]
     async with serving(*odd, *usual) as client, client.get("/api/v1/public/languages") as answer:
         body = await answer.read()
-    told = json.loads(body)["groups"]
+    value = json.loads(body)["groups"]
     assert len(body) < 200_000
-    assert told[0] == {"from": ["en"], "to": ["es"]}
-    assert len(told) <= MAX_GROUPS
+    assert value[0] == {"from": ["en"], "to": ["es"]}
+    assert len(value) <= MAX_GROUPS
 
 
 def test_draining_and_private_nodes_offer_no_language() -> None:
@@ -206,7 +206,7 @@ async def test_sample_is_synthesised_once_and_has_its_length(tmp_path: Path) -> 
     assert counted.read_text().count(".") == 1
 
 
-async def test_only_the_sentences_that_are_known_are_spoken(tmp_path: Path) -> None:
+async def test_only_known_sentences_are_spoken(tmp_path: Path) -> None:
     async with serving(samples=a_voice(tmp_path, "exit 0")) as client, client.get("/sample.wav?lang=tlh") as answer:
         assert answer.status == 404
 
@@ -254,7 +254,7 @@ def test_console_preloads_every_module() -> None:
     assert asked == set(SCRIPTS)
 
 
-def test_both_languages_say_everything_that_is_asked_for() -> None:
+def test_both_languages_have_every_text_of_the_console() -> None:
     assert words("en") == words("zh")
     asked = set(re.findall(r'data-(?:word|label|hint)="([\w.]+)"', HTML))
     for script in SCRIPTS.values():

@@ -102,29 +102,29 @@ def test_headers_are_ignored_without_trusted_proxies() -> None:
 
 addresses = st.ip_addresses().map(str)
 trusted = st.ip_addresses(network="10.0.0.0/8").map(str)
-strangers = addresses.filter(lambda text: not PROXIES.trusts(text))
+untrusted = addresses.filter(lambda text: not PROXIES.trusts(text))
 whatever = st.text(st.characters(max_codepoint=255, exclude_categories=["Cc"]), max_size=60)
 
 
-@given(whatever, strangers, st.lists(trusted, max_size=MAX_HOPS - 2))
+@given(whatever, untrusted, st.lists(trusted, max_size=MAX_HOPS - 2))
 def test_header_entry_of_the_trusted_proxy_wins_over_those_of_the_client(
-    lie: str, stranger: str, hops: list[str]
+    forged: str, client_address: str, hops: list[str]
 ) -> None:
-    said = ", ".join([lie, stranger, *hops])
-    assert client(x_forwarded_for=said) == Peer(canonical(stranger), proxy=PROXY)
+    header = ", ".join([forged, client_address, *hops])
+    assert client(x_forwarded_for=header) == Peer(canonical(client_address), proxy=PROXY)
 
 
-@given(whatever, strangers, st.lists(trusted, max_size=MAX_HOPS - 2))
-def test_a_lie_in_forwarded_is_refused_or_has_no_effect(lie: str, stranger: str, hops: list[str]) -> None:
-    said = ", ".join([lie, *(f'for="[{hop}]"' for hop in [stranger, *hops])])
+@given(whatever, untrusted, st.lists(trusted, max_size=MAX_HOPS - 2))
+def test_forged_forwarded_header_is_refused_or_has_no_effect(forged: str, client_address: str, hops: list[str]) -> None:
+    header = ", ".join([forged, *(f'for="[{hop}]"' for hop in [client_address, *hops])])
     with suppress(BadForwarding):
-        assert client(forwarded=said).address == canonical(stranger)
+        assert client(forwarded=header).address == canonical(client_address)
 
 
-@given(st.lists(strangers, min_size=1), st.lists(trusted, max_size=MAX_HOPS - 1))
+@given(st.lists(untrusted, min_size=1), st.lists(trusted, max_size=MAX_HOPS - 1))
 def test_forwarded_is_read_from_the_right(before: list[str], hops: list[str]) -> None:
-    said = ", ".join(f'for="[{address}]";proto=https' for address in [*before, *hops])
-    assert client(forwarded=said) == Peer(canonical(before[-1]), proxy=PROXY)
+    header = ", ".join(f'for="[{address}]";proto=https' for address in [*before, *hops])
+    assert client(forwarded=header) == Peer(canonical(before[-1]), proxy=PROXY)
 
 
 @given(whatever, whatever)
@@ -136,7 +136,7 @@ def test_any_text_gives_an_address_or_a_refusal(one: str, other: str) -> None:
     assert str(ip_address(found.address)) == found.address
 
 
-def test_a_list_of_proxies_without_end_is_not_read_to_its_end() -> None:
+def test_long_list_of_proxies_is_not_read_to_its_end() -> None:
     assert client(x_forwarded_for=", ".join([CLIENT] + ["10.0.0.2"] * MAX_HOPS)).address == "10.0.0.2"
 
 

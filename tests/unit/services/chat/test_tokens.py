@@ -90,7 +90,7 @@ def test_tokens_of_the_previous_secret_are_accepted_and_never_made() -> None:
         Tokens((OLD,), "mini-im", 60, 600).read_access(TOKENS.access(42, 3, NOW), NOW)
 
 
-def test_secrets_that_are_changed_count_from_the_next_token_on() -> None:
+def test_changed_secrets_apply_to_the_next_token() -> None:
     tokens = Tokens((OLD,), "mini-im", 60, 600)
     before = tokens.access(42, 3, NOW)
     assert tokens.signing_keys.change((SECRET, OLD))
