@@ -19,7 +19,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from dragoman.archive import NewMessage, Outcome, Status, Stored, Verdict
+from dragoman.archive import NewMessage, SaveOutcome, SaveVerdict, Status, Stored
 from dragoman.archive.rows import Batch
 from model.explorer import Model, Step
 
@@ -473,8 +473,8 @@ def write(rows: tuple[Row, ...], messages: tuple[Message, ...]) -> tuple[tuple[R
     keys, ids = {one.key for one in messages}, {one.id for one in messages}
     there = [_stored(row.id, row.key, row.body) for row in rows if row.key in keys or row.id in ids]
     new = [_stored(row.id, row.client_msg_id, row.body) for row in batch.missing(there)]
-    outcomes: list[Outcome] = batch.outcomes(new, there)
-    fits = tuple((one.verdict is not Verdict.MISMATCH, one.message.id) for one in outcomes)
+    outcomes: list[SaveOutcome] = batch.outcomes(new, there)
+    fits = tuple((one.verdict is not SaveVerdict.MISMATCH, one.message.id) for one in outcomes)
     return tuple(Row(row.id, row.client_msg_id, row.body) for row in new), fits
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, TypeVar, cast
 
-from dragoman.archive import Archive, BadRow, NewMessage, Outcome
+from dragoman.archive import Archive, BadRow, NewMessage, SaveOutcome
 from dragoman.domain.chat.switches import Switches
 from dragoman.services.chat.deliver_stage import DeliverStage
 from dragoman.services.chat.delivery import Delivery, SenderNotice
@@ -123,7 +123,7 @@ class GatedArchive:
     def __init__(self, archive: Archive, gate: Gate) -> None:
         self._archive, self._gate = archive, gate
 
-    async def save(self, rows: Sequence[NewMessage], *, shard: int, fence: int) -> list[Outcome]:
+    async def save(self, rows: Sequence[NewMessage], *, shard: int, fence: int) -> list[SaveOutcome]:
         return await self._gate.through("save", lambda: self._archive.save(rows, shard=shard, fence=fence))
 
 

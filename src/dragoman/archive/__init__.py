@@ -1,7 +1,7 @@
 """Messages, conversations and accounts in SQL: SQLite or PostgreSQL, behind one interface.
 
-`archive` is the interface, `types` and `errors` what passes through it, `places` opens one by its URL. Knows nothing
-of Redis, sockets or the wire.
+`archive` is the interface, `types` its values and errors, `urls` opens an archive by its URL. It does not depend on
+Redis, sockets or the wire.
 """
 
 from dragoman.archive.archive import Archive
@@ -15,12 +15,12 @@ from dragoman.archive.types import (
     MemberState,
     Migration,
     NewMessage,
-    Outcome,
     Receipt,
+    SaveOutcome,
+    SaveVerdict,
     Status,
     Stored,
     User,
-    Verdict,
     WrongSchema,
 )
 from dragoman.archive.urls import archive_url, open_archive
@@ -36,12 +36,12 @@ __all__ = [
     "MemberState",
     "Migration",
     "NewMessage",
-    "Outcome",
     "Receipt",
+    "SaveOutcome",
+    "SaveVerdict",
     "Status",
     "Stored",
     "User",
-    "Verdict",
     "WrongSchema",
     "archive_url",
     "open_archive",

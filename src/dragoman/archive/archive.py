@@ -2,10 +2,10 @@
 
 - A method that returned has committed. One that raised ArchiveAway may have: every write may be repeated.
 - Losing the database is an operating state: calls raise ArchiveAway while it is away, within a bounded time, and the
-  first call after it came back works. Nobody has to reopen anything.
+  first call after it came back works. It need not be opened again.
 - Several processes use one database at once. Two writers of one conversation meet on its row.
 
-Who retries, and what becomes of a message that cannot be written, is left to the caller.
+Retries, and what becomes of a message that cannot be written, are left to the caller.
 """
 
 from abc import ABC, abstractmethod
@@ -17,8 +17,8 @@ from dragoman.archive.types import (
     MemberState,
     Migration,
     NewMessage,
-    Outcome,
     Receipt,
+    SaveOutcome,
     Stored,
     User,
 )
@@ -34,11 +34,11 @@ class Archive(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Finish what was asked and let go of the database."""
+        """Finish what was asked and close the database."""
 
     @abstractmethod
     async def identity(self) -> str:
-        """Which database this is: made with it, and the same for all who use it."""
+        """The id of the database, created with it and the same for all its users."""
 
     @abstractmethod
     async def save(
@@ -48,7 +48,7 @@ class Archive(ABC):
         shard: int | None = None,
         fence: int | None = None,
         on_begin: Callable[[], None] | None = None,
-    ) -> list[Outcome]:
+    ) -> list[SaveOutcome]:
         """Write messages in the given order, in one transaction; one outcome a row, in the same order.
 
         A row that is there already, or that stands earlier in `rows`, is not written again: EXISTS or MISMATCH.
@@ -104,7 +104,7 @@ class Archive(ABC):
 
     @abstractmethod
     async def create_user(self, name: str, password_hash: str) -> User:
-        """The user of that name. Of two who create it at once, one does and both get what that one wrote."""
+        """The user of that name. Of two concurrent calls one creates it, and both return its row."""
 
     @abstractmethod
     async def set_password(self, user: int, password_hash: str) -> bool:
@@ -115,7 +115,7 @@ class Archive(ABC):
         """Free the name and forget the password; False: there is no such user.
 
         The row stays under a name that nobody can log in with, so that its id, and with it the user's messages, never
-        becomes somebody else's.
+        belongs to another user.
         """
 
     @abstractmethod

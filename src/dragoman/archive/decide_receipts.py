@@ -75,7 +75,7 @@ class ReceiptDecision:
         unread = self._lanes[lane(message)]
         end = bisect_left(unread, message.seq, key=lambda number: self._now[number].seq)
         below = unread[:end]
-        # Looked at once: what stays behind is what was never delivered.
+        # Each is visited once: what stays was never delivered.
         unread[:end] = [number for number in below if self._now[number].status is Status.SAVED]
         return [self._set(number, Status.READ) for number in below if self._now[number].status is Status.DELIVERED]
 

@@ -1,4 +1,4 @@
-"""Rows of messages: as they lie in the table, what no database of ours can hold, and what is said twice.
+"""Rows of messages: their columns, what no database can hold, and rows that repeat.
 
 Both databases refuse the same data, whatever they would take by themselves: a message that one of them cannot hold is
 a dead letter on the other as well.
@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dragoman.archive.types import BadRow, NewMessage, Outcome, Status, Stored, Verdict
+from dragoman.archive.types import BadRow, NewMessage, SaveOutcome, SaveVerdict, Status, Stored
 
 INT64_MAX = 2**63 - 1
 # PostgreSQL refuses index entries of more than a third of a page.
@@ -110,7 +110,7 @@ class Batch:
             return self.firsts
         return [row for row in self.firsts if row.id not in ids and (row.from_user, row.client_msg_id) not in keys]
 
-    def outcomes(self, saved: Collection[Stored], there: Iterable[Stored]) -> list[Outcome]:
+    def outcomes(self, saved: Collection[Stored], there: Iterable[Stored]) -> list[SaveOutcome]:
         """One for each of `rows`, from what was written now and what was there before."""
         by_id = {stored.id: stored for stored in there}
         by_key = {(stored.from_user, stored.client_msg_id): stored for stored in (*by_id.values(), *saved)}
@@ -119,14 +119,14 @@ class Batch:
         for row in self.rows:
             stored = by_key.get((row.from_user, row.client_msg_id)) or by_id[row.id]
             if stored.id == row.id and row.id in fresh:
-                fresh.discard(row.id)  # said once more in the same batch, it is one that was there
-                outcomes.append(Outcome(Verdict.SAVED, stored))
+                fresh.discard(row.id)  # repeated in the same batch, it counts as existing
+                outcomes.append(SaveOutcome(SaveVerdict.SAVED, stored))
             else:
-                outcomes.append(Outcome(_compare(row, stored), stored))
+                outcomes.append(SaveOutcome(_compare(row, stored), stored))
         return outcomes
 
 
-def _compare(row: NewMessage, stored: Stored) -> Verdict:
-    said = (row.from_user, row.client_msg_id, row.to_user)
-    same = said == (stored.from_user, stored.client_msg_id, stored.to_user)
-    return Verdict.EXISTS if same else Verdict.MISMATCH
+def _compare(row: NewMessage, stored: Stored) -> SaveVerdict:
+    key = (row.from_user, row.client_msg_id, row.to_user)
+    same = key == (stored.from_user, stored.client_msg_id, stored.to_user)
+    return SaveVerdict.EXISTS if same else SaveVerdict.MISMATCH

@@ -1,7 +1,7 @@
 """Numbered migrations: plain SQL files, applied once and in order, and remembered with name and checksum.
 
 A database that has a migration we do not know was changed by a newer release, and one whose checksum differs was not
-made by our file: both are refused before anything is read or written. Who holds the lock while migrations run is left
+made by our file: both are refused before anything is read or written. The lock during migrations is left
 to the database's own module.
 """
 

@@ -26,7 +26,7 @@ class Status(IntEnum):
     READ = 2
 
 
-class Verdict(StrEnum):
+class SaveVerdict(StrEnum):
     SAVED = "saved"
     # The row was there: same sender, clientMsgId and receiver. Its body stands, also if it is another one.
     EXISTS = "exists"
@@ -63,10 +63,10 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SaveOutcome:
     """`message` is what is in the table now: for EXISTS and MISMATCH the row that was there before."""
 
-    verdict: Verdict
+    verdict: SaveVerdict
     message: Stored
 
 
@@ -83,7 +83,7 @@ class Receipt:
 class Applied:
     """What became of one receipt.
 
-    `missing`: there is no such row (yet). `not_allowed`: it was sent to somebody else. `changed`: what this receipt
+    `missing`: there is no such row (yet). `not_allowed`: it was sent to another user. `changed`: what this receipt
     raised, as it is now, by conversation and seq; a READ also raises earlier messages that were delivered.
     """
 

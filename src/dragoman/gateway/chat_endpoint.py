@@ -4,7 +4,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from time import monotonic, time
 
-from dragoman.domain.chat.rules import comes_later
+from dragoman.domain.chat.rules import is_planned
 from dragoman.domain.limits.frames import ChatFrameLimit
 from dragoman.gateway.authentication import Principal, chat_token_of
 from dragoman.gateway.connection import Connection
@@ -192,14 +192,14 @@ class ChatEndpoint:
                 assert self._outbound is not None, "it is set together with the user"
                 self._outbound.take(frame)
             case FrameType.ACK:
-                self._receipts.given(user, frame)
+                self._receipts.receive(user, frame)
             case FrameType.PING:
                 user.send(wire.pong(now_ms()))
             case FrameType.PONG:
                 pass
             case FrameType.AUTH:
                 self._reauth(conn, user, frame)
-            case _ if comes_later(frame.type):
+            case _ if is_planned(frame.type):
                 user.error(Reason.NOT_IMPLEMENTED, frame.clientMsgId)
             case _:
                 self._count_violation(conn, Reason.NOT_IMPLEMENTED)

@@ -21,7 +21,7 @@ MAX_WORDS: Final = 100_000
 
 
 def chat_tokens(config: Config, revoked: RevocationList | None = None) -> Tokens:
-    """Called once at start: it says so when everybody can make tokens. Raises CannotStart."""
+    """Called once at start: logs a warning if anyone can make tokens. Raises CannotStart."""
     try:
         secrets = chat_secrets(config)
     except BadSecrets as error:

@@ -112,7 +112,7 @@ def receipt_type(word: str) -> AckType | None:
 
 
 class Refused(Exception):
-    """A frame that cannot be read: the reason the client is told, and a sentence for the log that quotes no text."""
+    """A frame that cannot be read: the reason for the client, and a sentence for the log that quotes no text."""
 
     reason = Reason.BAD_JSON
 
@@ -134,7 +134,7 @@ class MissingType(Refused):
 
 
 class Frame(msgspec.Struct, gc=False):
-    """What a client said; every field but `type` may be missing."""
+    """A frame of a client; every field but `type` may be missing."""
 
     type: str
     clientMsgId: str | None = None
@@ -149,7 +149,7 @@ class Frame(msgspec.Struct, gc=False):
 
 
 class ServerFrame(Frame, gc=False):
-    """What the server said."""
+    """A frame of the server."""
 
     msgSeq: int | None = None
     reason: str | None = None
@@ -228,7 +228,7 @@ def decode_server_frame(data: bytes) -> ServerFrame:
 def _read(decoder: msgspec.json.Decoder[_S], data: bytes) -> tuple[_S, str]:
     try:
         if not data.isascii():
-            data.decode()  # of what it skips, the decoder does not look whether it is text
+            data.decode()  # the decoder does not check the fields that it skips
         sent = decoder.decode(data)
     except RecursionError:
         raise BadJson("The frame is nested too deeply.") from None
@@ -329,7 +329,7 @@ def stamped(frame: bytes, ts: int, *, duplicate: bool = False) -> bytes:
 
 
 def relay_ack(ack_type: AckType, acker: int, sender: int, server_msg_id: int, ts: int) -> bytes:
-    """To the sender of a message: what its receiver said of it."""
+    """To the sender of a message: the receipt of its receiver."""
     return b'{"type":"ACK","ackType":"%b","from":"%d","to":"%d","serverMsgId":"%d","ts":%d}' % (
         ack_type.encode(),
         acker,
@@ -396,5 +396,5 @@ def say(client_msg_id: str, to: int, body: str, msg_type: str = TEXT) -> bytes:
 
 
 def receipt(ack_type: AckType, server_msg_id: int, to: int) -> bytes:
-    """Delivered or read; `to` is who sent the message."""
+    """Delivered or read; `to` is the sender of the message."""
     return b'{"type":"ACK","ackType":"%b","serverMsgId":"%d","to":"%d"}' % (ack_type.encode(), server_msg_id, to)

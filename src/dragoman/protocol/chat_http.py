@@ -1,4 +1,4 @@
-"""The HTTP beside chat: codes, the envelope of every answer, what is asked and what is answered.
+"""The HTTP interface of chat: codes, the envelope of every answer, requests and responses.
 
 Every answer is `{"ok","code","message","data","ts"}`. Ids are strings, as in frames: they go beyond what a number of
 JavaScript can hold. On input either is accepted.

@@ -1,4 +1,4 @@
-"""Who changed what, when and on what: a stream of the last ten thousand changes that operators made, or tried to."""
+"""The audit log: a stream of the last 10,000 changes that operators made or tried to make."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -11,7 +11,7 @@ MAX_ENTRIES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AuditEntry:
     id: str
     who: str
     action: str
@@ -27,9 +27,9 @@ class Entry:
         return int(self.id.partition("-")[0])
 
     @classmethod
-    def parse(cls, id: bytes, told: Sequence[bytes]) -> "Entry":
+    def parse(cls, id: bytes, flat: Sequence[bytes]) -> "AuditEntry":
         pairs = {
-            k.decode(errors="replace"): v.decode(errors="replace") for k, v in zip(told[::2], told[1::2], strict=False)
+            k.decode(errors="replace"): v.decode(errors="replace") for k, v in zip(flat[::2], flat[1::2], strict=False)
         }
         return cls(id.decode(), *(pairs.get(field.name, "") for field in fields(cls)[1:]))
 
@@ -50,14 +50,14 @@ class Audit:
         result: str = "",
         address: str = "",
     ) -> str:
-        told: dict[str, Any] = {"who": who, "action": action, "target": target, "detail": detail, "instance": instance}
-        told |= {"tenant": tenant, "result": result, "address": address}
-        flat = [part for pair in told.items() for part in pair]
+        entry: dict[str, Any] = {"who": who, "action": action, "target": target, "detail": detail, "instance": instance}
+        entry |= {"tenant": tenant, "result": result, "address": address}
+        flat = [part for pair in entry.items() for part in pair]
         added = await self.redis.call("XADD", self.keys.audit, "MAXLEN", "~", MAX_ENTRIES, "*", "v", "1", *flat)
         return str(added.decode())
 
-    async def list(self, count: int, before: str = "") -> list[Entry]:
+    async def list(self, count: int, before: str = "") -> list[AuditEntry]:
         """The newest first, or those before one."""
         start = f"({before}" if before else "+"
         rows = await self.redis.call("XREVRANGE", self.keys.audit, start, "-", "COUNT", count)
-        return [Entry.parse(id, told) for id, told in rows]
+        return [AuditEntry.parse(id, flat) for id, flat in rows]

@@ -1,4 +1,4 @@
-"""A Redis Cluster: one multiplexed link a master, and a table of who has which slot.
+"""A Redis Cluster: one multiplexed link a master, and a table of the master of each slot.
 
 The table comes from CLUSTER SLOTS and is asked for again whenever something suggests it is old: a
 MOVED, a lost link, a master that cannot be reached. MOVED corrects the one slot; ASK is followed once
@@ -10,8 +10,8 @@ While a call is held back nothing that is called later on its slot goes before i
                refused  what had been sent behind it, and was refused as well
                later    what is called meanwhile
 
-What had been sent behind it and was not refused has been executed before it: who may not have that sends
-one after the other, or has a script that notices.
+A later call that was already sent and was not refused has been executed before it. A caller that depends on the order
+waits for each reply, or uses a script that checks.
 """
 
 import asyncio
@@ -68,7 +68,9 @@ class ClusterRedis(Redis):
         self._slots: list[Link | None] = [None] * SLOTS
         self._masters: set[Link] = set()
         self._held: dict[int, _Held] = {}
-        self._asked: dict[int, Link] = {}  # slot that is about to move → who was asked instead of its master
+        self._asked: dict[
+            int, Link
+        ] = {}  # slot that is about to move → the server that was asked instead of its master
         self._gone_flushes = self._gone_reconnects = 0
         self._stale = asyncio.Event()
         self._stale.set()
@@ -150,7 +152,7 @@ class ClusterRedis(Redis):
     def _try(self, held: _Held) -> None:
         """Send the first of them, as soon as its master's link is up."""
         if self._held.get(held.slot) is not held:
-            return  # whoever waited for it has given up
+            return  # its caller was cancelled
         call = held.first
         if call is None:
             call = held.first = held.refused.popleft()
@@ -203,7 +205,7 @@ class ClusterRedis(Redis):
             await asyncio.sleep(REFRESH_PAUSE_S * random.uniform(0.5, 1.5))
 
     async def _refresh(self) -> bool:
-        """Ask whoever answers; True once a table was taken over."""
+        """Ask the first server that answers; True if the table was renewed."""
         known = [link for link in self._links.values() if link.connected.is_set()]
         random.shuffle(known)
         for link in known or [self._link(seed.host, seed.port) for seed in self._seeds]:

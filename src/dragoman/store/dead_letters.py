@@ -1,4 +1,4 @@
-"""Dead letters for people: list, look, send again, throw away.
+"""Dead letters of inboxes, for operators: list, show, replay, drop.
 
 A replay is a push like any other: to the instance the letter was for if it still reads its inbox, otherwise
 to one that does and that re-resolves the owner. The letter goes when the push has succeeded, so a crash in
@@ -64,7 +64,7 @@ class InboxDeadLetters:
         self.redis, self.keys, self.inboxes = redis, keys, inboxes
 
     async def instances(self) -> list[str]:
-        """Whoever has letters, dead instances too."""
+        """The instances that have letters, dead ones included."""
         return sorted(name.decode() for name in await self.redis.call("SMEMBERS", self.keys.dlq_instances))
 
     async def counts(self) -> dict[str, int]:

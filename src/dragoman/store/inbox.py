@@ -29,7 +29,7 @@ VERSION = 1
 
 class PushReply(StrEnum):
     OK = "OK"
-    GONE = "GONE"  # nobody reads there: re-resolve the owner
+    GONE = "GONE"  # the inbox is closed: look up the owner again
     FULL = "FULL"
     TOO_LARGE = "TOO_LARGE"  # no retry can help
 
@@ -125,12 +125,12 @@ class Inboxes:
         return [InboxEntry.parse(id, fields) for id, fields in reply[0][1]] if reply else []
 
     async def own(self, instance: str, count: int) -> list[InboxEntry]:
-        """What this consumer was given before and has not finished, oldest first; for a takeover."""
+        """Entries that were delivered and are not done, oldest first; for a takeover."""
         _, entries = await self._take_over(instance, "takeover", 0, "-", count)
         return entries
 
     async def unread(self, instance: str, count: int) -> list[InboxEntry]:
-        """What nobody was given yet; for a takeover, so it goes to the consumer `takeover`."""
+        """Entries that were never delivered; for a takeover, so they go to the consumer `takeover`."""
         reader = Dedicated(self.redis, self.keys.inbox(instance), "takeover")
         try:
             command = ("XREADGROUP", "GROUP", self.settings.group, "takeover", "COUNT", count)
@@ -143,7 +143,7 @@ class Inboxes:
         return int(await self.finishing(instance, entries))
 
     def finishing(self, instance: str, entries: Sequence[InboxEntry]) -> "asyncio.Future[int]":
-        """The same, started: for who need not wait."""
+        """The same, started: for a caller that does not wait."""
         flat: list[Any] = []
         for entry in entries:
             flat += (entry.id, entry.size)
@@ -155,13 +155,13 @@ class Inboxes:
         return InboxEntry.parse(*rows[0]) if rows else None
 
     async def pending(self, instance: str, min_idle_ms: int, count: int, after: str = "") -> list[Pending]:
-        """What was given to somebody and is not finished, oldest first, `count` at a time."""
+        """Entries that were delivered and are not done, oldest first, `count` at a time."""
         key, group, start = self.keys.inbox(instance), self.settings.group, f"({after}" if after else "-"
         rows = await self.redis.call("XPENDING", key, group, "IDLE", min_idle_ms, start, "+", count)
         return [Pending(id.decode(), int(idle), int(deliveries)) for id, _, idle, deliveries in rows]
 
     async def claim(self, instance: str, id: str, min_idle_ms: int) -> bool:
-        """Take one entry for a closer look, unless somebody has just done so."""
+        """Claim one pending entry, unless it was claimed within `min_idle_ms`."""
         key, group = self.keys.inbox(instance), self.settings.group
         return bool(await self.redis.call("XCLAIM", key, group, instance, min_idle_ms, id, "JUSTID"))
 
@@ -185,14 +185,14 @@ class Inboxes:
         """Entries deleted while they were pending: 6.2 hands them on for ever, as nil that does not say which."""
         group = self.settings.group
         rows = await self.redis.call("XPENDING", key, group, "-", "+", self.settings.maxlen, consumer)
-        looks = [(id, self.redis.call("XRANGE", key, id, id)) for id, *_ in rows]
-        gone = [id for id, look in looks if not await look]
+        found = [(id, self.redis.call("XRANGE", key, id, id)) for id, *_ in rows]
+        gone = [id for id, row in found if not await row]
         if gone:
             await self.redis.call("XACK", key, group, *gone)
 
     async def dead_letter(self, instance: str, id: str, reason: str, deliveries: int) -> str:
         """Move one entry to the dead letters: 'OK', 'FULL' or 'NONE'."""
-        # Indexed first: a letter nobody can find would be as good as lost.
+        # Indexed first: a letter that is not in the index is never found.
         await self.redis.call("SADD", self.keys.dlq_instances, instance)
         reply = await MOVE_TO_DLQ(
             self.redis,
@@ -206,7 +206,7 @@ class Inboxes:
             deliveries=deliveries,
         )
         if reply == b"OK":
-            # And again: who found no letters meanwhile has taken the name off the index.
+            # And again: an operator that saw no letters meanwhile may have removed the name from the index.
             await self.redis.call("SADD", self.keys.dlq_instances, instance)
         return str(reply.decode())
 
@@ -220,7 +220,7 @@ class Inboxes:
                 raise
 
     async def counts(self, instance: str) -> InboxCounts:
-        """The balance of an inbox. Read in two commands: exact only while nobody pushes."""
+        """The balance of an inbox. Read in two commands: exact only while nothing is pushed."""
         flat, waiting = await asyncio.gather(
             self.redis.call("HGETALL", self.keys.counts(instance)),
             self.redis.call("XLEN", self.keys.inbox(instance)),
@@ -232,6 +232,6 @@ class Inboxes:
         """Since when (ms of Redis) the oldest entry that was handed out is not done; None: there is none."""
         try:
             found = await self.redis.call("XPENDING", self.keys.inbox(instance), self.settings.group)
-        except Refused:  # nobody reads there yet, or any more
+        except Refused:  # the group does not exist
             return None
         return int(found[1].partition(b"-")[0]) if found and found[0] else None

@@ -77,13 +77,13 @@ class Instances:
         self.redis, self.keys = redis, keys
 
     async def open(self, instance: str, incarnation: str, group: str) -> str:
-        """Open the inbox for `incarnation`; 'OK' or who has it."""
+        """Open the inbox for `incarnation`; 'OK', or the incarnation that has it."""
         await self.redis.call("SADD", self.keys.instances, instance)
         opened, inbox = self.keys.open(instance), self.keys.inbox(instance)
         return _word(await OPEN_INBOX(self.redis, opened=opened, inbox=inbox, incarnation=incarnation, group=group))
 
     async def renew(self, presence: Presence, ttl_ms: int) -> bool:
-        """Write presence, then read who has the inbox. False: the instance was declared dead."""
+        """Write presence, then read which incarnation has the inbox. False: the instance was declared dead."""
         data = msgspec.json.encode(presence)
         await asyncio.gather(
             self.redis.call("SET", self.keys.presence(presence.instance), data, "PX", ttl_ms),
@@ -207,8 +207,8 @@ class Instances:
         channels = {channel_of(self.keys, name).encode(): name for name in names}
         if not channels:
             return set()
-        told = await self.redis.on_each("PUBSUB", "NUMSUB", *channels)
-        return {channels[channel] for one in told for channel, many in zip(one[::2], one[1::2], strict=True) if many}
+        counted = await self.redis.on_each("PUBSUB", "NUMSUB", *channels)
+        return {channels[channel] for one in counted for channel, many in zip(one[::2], one[1::2], strict=True) if many}
 
     async def now_ms(self) -> int:
         """The time of Redis."""

@@ -124,11 +124,11 @@ class Redis(ABC):
     async def close(self) -> None: ...
 
     def doubt(self) -> None:
-        """Somebody was sent elsewhere: what is known of who holds which key may be old."""
+        """A command was redirected: the table of slots may be out of date."""
         return
 
     async def publish(self, channel: str, data: bytes) -> None:
-        """Tell whoever listens now; nobody may rely on it."""
+        """Publish to the current subscribers; delivery is not guaranteed."""
         await self.call("PUBLISH", channel, data)
 
 

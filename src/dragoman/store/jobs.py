@@ -2,7 +2,7 @@
 
 A request (session, utterance, target) is bound to one job however many instances create it at the same
 moment: a lock for the time of creation, then a binding that outlives the job. The lock's holder is named
-in it, so that a lapsed one cannot free somebody else's.
+in it, so that one whose lock has expired cannot release the lock of another.
 
 The last jobs are listed, for people: that list may miss one, and names jobs that are gone already.
 """
@@ -42,16 +42,16 @@ _OF_ATTEMPT = re.compile(r"attempt_(\d+)_(node_id|reason|dispatched_ms|ended_ms)
 
 def with_attempts(record: Mapping[str, str]) -> dict[str, Any]:
     """The record with `attempts`: where each attempt that was taken back went, when, and why it ended; in order."""
-    told: dict[str, Any] = {}
+    shown: dict[str, Any] = {}
     attempts: dict[int, dict[str, str]] = {}
     for name, value in record.items():
         if (found := _OF_ATTEMPT.fullmatch(name)) is not None:
             attempts.setdefault(int(found[1]), {"attempt": found[1]})[found[2]] = value
         else:
-            told[name] = value
+            shown[name] = value
     if attempts:
-        told["attempts"] = [attempts[number] for number in sorted(attempts)]
-    return told
+        shown["attempts"] = [attempts[number] for number in sorted(attempts)]
+    return shown
 
 
 class Binding(msgspec.Struct, frozen=True):
@@ -74,7 +74,7 @@ class Jobs:
         return self.redis.call("GET", self.keys.request_binding(request))
 
     def lock(self, request: str, job: str) -> "asyncio.Future[bytes | None]":
-        """b'OK', or None when somebody is creating this request."""
+        """b'OK', or None if another instance is creating this request."""
         return self.redis.call("SET", self.keys.request_lock(request), job, "NX", "PX", LOCK_MS)
 
     async def has_lock(self, request: str, job: str) -> bool:
@@ -133,7 +133,7 @@ class Jobs:
         code: str = "",
         **fields: Any,
     ) -> "asyncio.Future[bytes]":
-        """The same, started: for who need not wait, or has more to send in the same flush."""
+        """The same, started: for a caller that does not wait, or sends more in the same flush."""
         outcome = outcome or OUTCOME_OF.get(event)
         return ADVANCE_JOB(
             self.redis,
@@ -210,9 +210,9 @@ class Jobs:
             new = [(id, at_ms) for id, at_ms in rows if not (at_ms == at and id >= last)]
             found = await asyncio.gather(*(self.redis.call("HMGET", self.keys.job(id), *LISTED) for id, _ in new))
             for (id, at_ms), values in zip(new, found, strict=True):
-                told = {name: value.decode() for name, value in zip(LISTED, values, strict=True) if value is not None}
-                if told:
-                    yield f"{at_ms}|{id}", {"job_id": id, **told}
+                shown = {name: value.decode() for name, value in zip(LISTED, values, strict=True) if value is not None}
+                if shown:
+                    yield f"{at_ms}|{id}", {"job_id": id, **shown}
             if len(rows) < page:
                 return
             skipped += page

@@ -541,8 +541,8 @@ def _row(spec: Key) -> str:
 
 def _lives() -> str:
     used = {spec.life for spec in TABLE}
-    told = [f"| {life} | {meaning} |" for life, meaning in LIVES.items() if life in used]
-    return "\n".join(["## Lifetimes", "", "| life | duration |", "|---|---|", *told, ""])
+    rows = [f"| {life} | {meaning} |" for life, meaning in LIVES.items() if life in used]
+    return "\n".join(["## Lifetimes", "", "| life | duration |", "|---|---|", *rows, ""])
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ Invariants:
 - A lost socket settles everything in flight with UnknownOutcome; callers decide.
 
 A link reconnects for ever, with jitter. Redirection in a Cluster is left to `cluster.py`, which
-is told of every error reply through `on_error`.
+gets every error reply through `on_error`.
 """
 
 import asyncio
@@ -97,7 +97,7 @@ class Address:
 
 
 class Call:
-    """One command on its way: what was sent, who waits, and what a redirection needs to know."""
+    """One command on its way: what was sent, the future that waits for it, and what a redirection needs."""
 
     __slots__ = ("future", "op", "packed", "redirects", "script", "sent_at", "slot")
 

@@ -1,7 +1,7 @@
 """The fleet as Redis knows it: every heartbeat writes four keys, so a lost race with the clean-up heals itself.
 
     nodes:all        which ids there are          nodes:presence:<id>   the node is online
-    nodes:last_seen  when each was heard last     nodes:snapshot:<id>   what it can and how loaded it is
+    nodes:last_seen  its last heartbeat           nodes:snapshot:<id>   what it can and how loaded it is
 
 A reader asks `last_seen` for what changed since it last looked, not for the fleet.
 """
@@ -23,7 +23,7 @@ VERSION = 1
 
 
 class Snapshot(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A node as instances tell each other of it."""
+    """A node as instances see it."""
 
     id: str
     epoch: int
@@ -80,9 +80,9 @@ def parse_snapshot(data: bytes) -> Snapshot | None:
 @dataclass(frozen=True, slots=True)
 class Changes:
     seen: list[Snapshot]
-    gone: list[str]  # heard since, but neither present nor described any more
+    gone: list[str]  # with a heartbeat since then, and without presence or snapshot
     unreadable: list[str]
-    until_ms: int  # where the next look begins
+    until_ms: int  # where the next read begins
 
 
 class Nodes:
@@ -101,12 +101,12 @@ class Nodes:
             redis.call("SADD", keys.nodes_all, snapshot.id),
             redis.call("SET", keys.node_presence(snapshot.id), snapshot.epoch, "PX", ttl),
             redis.call("SET", keys.node_snapshot(snapshot.id), msgspec.json.encode(snapshot), "PX", ttl),
-            # Last: who finds the id here must find the rest.
+            # Last: an instance that finds the id here must find the other keys.
             MARK_NODE_SEEN(redis, last_seen=keys.nodes_last_seen, node=snapshot.id),
         )
 
     async def gone(self, node: str) -> None:
-        """The node's socket closed: offline at once, not when its keys lapse; unless somebody else has it now."""
+        """The node's socket closed: offline at once, not when its keys expire; unless another instance owns it now."""
         if await self.redis.call("EXISTS", self.keys.node_owner(node)):
             return
         await asyncio.gather(
@@ -116,7 +116,7 @@ class Nodes:
         )
 
     async def changed_since(self, since_ms: int, limit: int = 10_000) -> Changes:
-        """What was heard at or after `since_ms`, oldest first. Ties are read twice rather than missed."""
+        """Nodes with a heartbeat at or after `since_ms`, oldest first. Ties are read twice rather than missed."""
         redis, keys = self.redis, self.keys
         flat = await redis.call(
             "ZRANGEBYSCORE", keys.nodes_last_seen, since_ms, "+inf", "WITHSCORES", "LIMIT", 0, limit
@@ -148,7 +148,7 @@ class Nodes:
         return sorted(id.decode() for id in await self.redis.call("SMEMBERS", self.keys.nodes_all))
 
     async def forget(self, older_ms: int, limit: int = 1000) -> list[str]:
-        """Take nodes not heard for long out of the sets; a heartbeat that comes all the same writes them anew."""
+        """Remove nodes without a heartbeat for `older_ms`; a later heartbeat adds them again."""
         reply = await FORGET_NODES(self.redis, last_seen=self.keys.nodes_last_seen, older_ms=older_ms, limit=limit)
         ids = [id.decode() for id in reply]
         if ids:

@@ -1,6 +1,6 @@
 """What every Redis operation cost: counted and timed per operation and result.
 
-Plain integers and one bisect a call; the exposition format is made when somebody asks. At 100,000
+Plain integers and one bisect a call; the exposition format is made on request. At 100,000
 operations a second a metrics library's increment would be a tenth of the whole.
 """
 

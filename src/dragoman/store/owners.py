@@ -1,7 +1,7 @@
-"""Who holds whose socket: node → instance, session → instance.
+"""Owners: the instance that has the connection of a node, and the instance that has a session.
 
 An owner counts only while its instance's presence does; the TTL here merely clears what the dead left.
-A closing socket removes its own word and nobody else's.
+An instance that closes a connection deletes the owner key only if it names that instance.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ CLAIM_NODE = Script.beside(__file__, "claim_node")
 
 EPOCH_TTL_MS = 3_600_000
 
-Standing = Literal["token", "anonymous", "unasked"]  # of a node; unasked: nobody has to show a token
+Standing = Literal["token", "anonymous", "unasked"]  # of a node; unasked: no node has to show a token
 
 
 class NodeIdTaken(Exception):
@@ -30,7 +30,7 @@ class Owners:
         self.redis, self.keys, self.ttl_ms = redis, keys, ttl_ms
 
     async def claim_node(self, node: str, instance: str, standing: Standing = "unasked") -> int:
-        """Own a node's socket; returns the epoch that tells this connection from every other. Raises NodeIdTaken."""
+        """Own a node's socket; returns the epoch, which no other connection of the node has. Raises NodeIdTaken."""
         claimed = CLAIM_NODE(
             self.redis,
             owner=self.keys.node_owner(node),
@@ -63,7 +63,7 @@ class Owners:
         )
 
     async def index_session(self, session: str, instance: str) -> None:
-        """To be found when the instance dies. Who owns it was said by its resume: said again it could be too late."""
+        """So that a takeover finds it. Its resume has written the owner; a second write could overwrite a later owner."""
         await self.redis.call("SADD", self.keys.sessions_of(instance), session)
 
     async def leave_session(self, session: str, instance: str) -> None:

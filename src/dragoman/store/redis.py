@@ -92,7 +92,7 @@ class SingleRedis(Redis):
 class Dedicated:
     """A connection of one's own, for commands that block. Follows its key when a Cluster moves it."""
 
-    LOOK_S = 0.2
+    CHECK_ADDRESS_S = 0.2
 
     def __init__(self, redis: Redis, key: str, name: str) -> None:
         self._redis, self._key, self._name = redis, key, name
@@ -110,7 +110,7 @@ class Dedicated:
         except Refused as error:
             if error.word not in _ELSEWHERE:
                 raise
-            # Perhaps nobody else of this client calls on that slot: the next try must find the table renewed.
+            # This may be the only call to that slot: the next try must find the table renewed.
             self._redis.doubt()
             raise RedisAway(str(error)) from None
         except RedisAway as error:
@@ -127,7 +127,7 @@ class Dedicated:
         link.drop()
 
     async def _reach(self) -> Link:
-        """The link to where the key lives, up; looks again meanwhile, for its master may never come back."""
+        """The connected link to the server of the key; the address is read again meanwhile: its master may be gone."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._redis.timeout_s
         while True:
@@ -138,7 +138,7 @@ class Dedicated:
                 self._link = Link(address, timeout_s=None, name=f"{self._redis.name}-{self._name}")
             link = self._link
             try:
-                async with asyncio.timeout(self.LOOK_S):
+                async with asyncio.timeout(self.CHECK_ADDRESS_S):
                     await link.connected.wait()
             except TimeoutError:
                 if loop.time() > until:
@@ -155,7 +155,7 @@ class Dedicated:
 
 
 class Subscriber:
-    """Listens to channels for ever, on whichever server answers. What is said while it is away is missed."""
+    """Listens to channels on the first server that answers. Messages published while it is disconnected are missed."""
 
     CHECK_S = 2.0
 

@@ -1,4 +1,4 @@
-"""Slots of nodes: taken with an expiry, renewed by the job's driver, given back exactly once.
+"""Slots of nodes: taken with an expiry, renewed by the job's driver, released exactly once.
 
 Python chose the node on its own view; whether a slot is really free is decided here, by one script a
 node. What its driver stops renewing — because it died — comes back by itself.

@@ -33,7 +33,7 @@ _NOW = (
     "{name} = t[1] * 1000 + math.floor(t[2] / 1000) end"
 )
 
-LOOKS = 1000  # calls of a script whose keys are checked to share a slot
+CHECKED_CALLS = 1000  # calls of a script whose keys are checked to share a slot
 
 ALL: dict[str, "Script"] = {}
 """Every script that was loaded, by name: what a new connection loads before anything else."""
@@ -127,7 +127,7 @@ class Script:
         self._plain = tuple(arg for arg in self.arg_names if arg != self._rest)
         self._rest_of_keys = header.rest
         self._all = frozenset(self.key_names) | frozenset(self.arg_names) | ({header.rest} if header.rest else set())
-        self._looks = LOOKS
+        self._checks_left = CHECKED_CALLS
         # What callers give: only tests pass a `now`.
         self._usual = self._all - {arg for arg, kind in header.args if kind == "now"}
         if register:
@@ -147,12 +147,12 @@ class Script:
         args = [values.get(arg, "") for arg in self._plain]
         if self._rest:
             args += values[self._rest]
-        if self._looks:
-            self._looks -= 1
-            self._look_at(keys)
+        if self._checks_left:
+            self._checks_left -= 1
+            self._check_slots(keys)
         return redis.evaluate(self, keys, args)
 
-    def _look_at(self, keys: list[str]) -> None:
+    def _check_slots(self, keys: list[str]) -> None:
         """What is wrong about the tags of a script's keys is wrong from its first calls on, and costs time in each."""
         for key in keys[1:]:
             if tag_of(key) != tag_of(keys[0]):

@@ -2,7 +2,7 @@
 
     state   epoch, hash of the token, languages, next_index, audio_seq, the window with its open indexes
     outbox  every numbered message, before it is written to the socket; freed by the client's last_seq
-    parked  results that could be handed to nobody
+    parked  results that arrived while no owner could be reached
 
 All in the session's slot, together with its owner key. The epoch fences: whoever had the session before the
 last resume can write nothing any more.
@@ -72,15 +72,15 @@ def open_of(state: Mapping[str, str]) -> dict[int, tuple[str, str]]:
     """Job and trace of every index that was cut and is not settled."""
     expected, settled = window_of(state)
     left = {int(name[len(OPENED) :]): jobs for name, jobs in state.items() if name.startswith(OPENED)}
-    told = {index: job.partition(" ") for index, job in sorted(left.items())}
+    jobs = {index: job.partition(" ") for index, job in sorted(left.items())}
     # An index is settled a moment before it is no longer open.
     return {
-        index: (job, trace) for index, (job, _, trace) in told.items() if index >= expected and index not in settled
+        index: (job, trace) for index, (job, _, trace) in jobs.items() if index >= expected and index not in settled
     }
 
 
 def hashed(token: str) -> str:
-    """Tokens are not kept: who reads Redis cannot take sessions over."""
+    """Only hashes of tokens are stored: a reader of Redis cannot take sessions over."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -164,18 +164,18 @@ class ResumableSessions:
         return Resumed(int(epoch), before.decode(), state, missed)
 
     async def parked(self, session: str, epoch: int) -> list[bytes] | None:
-        """Results that nobody could be handed; None if somebody else resumed the session since."""
+        """Results that arrived while no owner could be reached; None if the session was resumed elsewhere since."""
         state, parked = self.keys.session_state(session), self.keys.session_parked(session)
         found = await READ_PARKED(self.redis, state=state, parked=parked, epoch=epoch)
         return None if found == b"FENCED" else found
 
     async def unpark(self, session: str, epoch: int, handled: list[bytes]) -> None:
-        """What became of these is written: nobody needs them any more."""
+        """Delete parked results whose outcome is written."""
         state, parked = self.keys.session_state(session), self.keys.session_parked(session)
         await DELETE_PARKED(self.redis, state=state, parked=parked, epoch=epoch, handled=handled)
 
     async def park(self, session: str, data: bytes, tried: str = "") -> str:
-        """A word: OK, OWNED (by another than was `tried`: ask again who has it), FULL, NONE."""
+        """A word: OK, OWNED (by another than was `tried`: look up the owner again), FULL, NONE."""
         keys = self.keys
         reply = await PARK_RESULT(
             self.redis,
@@ -234,12 +234,12 @@ class ResumableSessions:
         return epoch is not None and await self.end(session, int(epoch))
 
     async def leave_behind(self, session: str, epoch: int) -> None:
-        """Nobody owns it now. If nobody resumes it within its grace, somebody ends it."""
+        """It has no owner now. If it is not resumed within its grace period, an instance ends it."""
         await START_GRACE(self.redis, grace=self.keys.sessions_grace, member=f"{session}|{epoch}", after=self.grace_ms)
 
     async def grant_grace(self, session: str, dead: str) -> str:
         """Its owner died: leave it behind. A word: OK, OWNED (it goes on elsewhere), NONE (it cannot resume)."""
-        # Its epoch first: who resumes it after that is above it, and grace ends only the epoch it was granted to.
+        # The epoch is read first: a later resume raises it, and the grace period ends only this epoch.
         epoch = await self.epoch(session)
         owner = await self.redis.call("GET", self.keys.session_owner(session))
         if owner is not None and owner.decode() != dead:

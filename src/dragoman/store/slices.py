@@ -1,7 +1,6 @@
-"""What is done again and again for everybody who is connected: a slice at a time, so that nobody waits for all of it.
+"""Runs a call for each of many items, SLICE at a time: other tasks run between two slices.
 
-Ten thousand renewals in one turn of the loop are a second in which no job is placed and no message accepted. A slice is
-answered before the next is asked; whoever else has something to do does it in between.
+10,000 renewals in one turn of the event loop take a second, in which no job is placed and no message accepted.
 """
 
 import asyncio

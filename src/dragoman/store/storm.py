@@ -25,7 +25,7 @@ class Storm:
         self.redis, self.keys, self.settings = redis, keys, settings
 
     async def report(self, node: str, service: str) -> StormVerdict:
-        """A node said MODEL_NOT_AVAILABLE for `service` (id@version)."""
+        """A node answered MODEL_NOT_AVAILABLE for `service` (id@version)."""
         reply = await REPORT_UNAVAILABLE(
             self.redis,
             storm=self.keys.storm(node),

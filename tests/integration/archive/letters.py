@@ -2,7 +2,7 @@
 
 from itertools import count
 
-from dragoman.archive import NewMessage, Outcome, Stored
+from dragoman.archive import NewMessage, SaveOutcome, Stored
 
 _ids = count(1_700_000_000_000 << 22)
 CREATED_MS = 1_700_000_000_000
@@ -16,7 +16,7 @@ def letter(
     return NewMessage(number, client or f"c-{number}", sender, receiver, "TEXT", body, CREATED_MS)
 
 
-def verdicts(outcomes: list[Outcome]) -> list[str]:
+def verdicts(outcomes: list[SaveOutcome]) -> list[str]:
     return [outcome.verdict.value for outcome in outcomes]
 
 

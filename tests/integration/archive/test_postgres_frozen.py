@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import asyncpg  # type: ignore[import-untyped]
 import pytest
 
-from dragoman.archive import NewMessage, Outcome, Verdict
+from dragoman.archive import NewMessage, SaveOutcome, SaveVerdict
 from dragoman.archive.postgres import PostgresArchive
 from dragoman.tools.postgres import PostgresServer
 from integration.archive.letters import ids, letter, verdicts
@@ -42,7 +42,7 @@ async def frozen(url: str, sql: str) -> AsyncIterator[None]:
         await db.close()
 
 
-def asked(archive: PostgresArchive, row: NewMessage) -> asyncio.Task[list[Outcome]]:
+def asked(archive: PostgresArchive, row: NewMessage) -> asyncio.Task[list[SaveOutcome]]:
     return asyncio.create_task(archive.save([row]))
 
 
@@ -52,7 +52,7 @@ async def test_locked_conversation_does_not_delay_others(archive: PostgresArchiv
     async with frozen(url, HOLD):
         waiting = asked(archive, letter(1, 2))
         told = await asyncio.gather(*(archive.save([letter(number, 1000)]) for number in range(3, 3 + others)))
-        assert [outcomes[0].verdict for outcomes in told] == [Verdict.SAVED] * others
+        assert [outcomes[0].verdict for outcomes in told] == [SaveVerdict.SAVED] * others
         assert not waiting.done(), "and what waits for it is not given up meanwhile"
     assert verdicts(await waiting) == ["saved"]
 

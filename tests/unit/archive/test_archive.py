@@ -9,9 +9,9 @@ from dragoman.archive import (
     BadRow,
     NewMessage,
     Receipt,
+    SaveVerdict,
     Status,
     Stored,
-    Verdict,
     WrongSchema,
     archive_url,
     open_archive,
@@ -143,12 +143,12 @@ def test_every_row_gets_its_outcome() -> None:
     saved = [kept(row) for row in batch.missing(there)]
     outcomes = batch.outcomes(saved, there)
     assert [outcome.verdict for outcome in outcomes] == [
-        Verdict.SAVED,
-        Verdict.SAVED,
-        Verdict.EXISTS,
-        Verdict.EXISTS,
-        Verdict.EXISTS,
-        Verdict.MISMATCH,
+        SaveVerdict.SAVED,
+        SaveVerdict.SAVED,
+        SaveVerdict.EXISTS,
+        SaveVerdict.EXISTS,
+        SaveVerdict.EXISTS,
+        SaveVerdict.MISMATCH,
     ]
     assert [outcome.message.id for outcome in outcomes] == [1, 2, 1, 2, 90, 5]
 

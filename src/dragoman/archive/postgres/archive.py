@@ -14,8 +14,8 @@ from dragoman.archive.types import (
     MemberState,
     Migration,
     NewMessage,
-    Outcome,
     Receipt,
+    SaveOutcome,
     Stored,
     User,
 )
@@ -43,7 +43,7 @@ class PostgresArchive(Archive):
         shard: int | None = None,
         fence: int | None = None,
         on_begin: OnBegin | None = None,
-    ) -> list[Outcome]:
+    ) -> list[SaveOutcome]:
         if len(rows) == 1 and fence is None:
             return [await self._group_commit.save(rows[0], on_begin)]
         return await self._save(rows, on_begin, shard, fence)
@@ -54,7 +54,7 @@ class PostgresArchive(Archive):
         on_begin: OnBegin | None = None,
         shard: int | None = None,
         fence: int | None = None,
-    ) -> list[Outcome]:
+    ) -> list[SaveOutcome]:
         batch = Batch.of(rows)
         if not rows and fence is None:
             return []
@@ -65,7 +65,7 @@ class PostgresArchive(Archive):
                 lambda db: writes.save_and_create(db, batch, shard, fence, _now_ms()), on_begin
             )
 
-    async def _save_free(self, rows: Sequence[NewMessage], on_begin: OnBegin | None = None) -> list[Outcome | Left]:
+    async def _save_free(self, rows: Sequence[NewMessage], on_begin: OnBegin | None = None) -> list[SaveOutcome | Left]:
         batch = Batch.of(rows)
         return await self._server.write(lambda db: writes.save_free(db, batch, _now_ms()), on_begin)
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from dragoman.archive.rows import pair
-from dragoman.archive.types import ArchiveAway, BadRow, NewMessage, Outcome
+from dragoman.archive.types import ArchiveAway, BadRow, NewMessage, SaveOutcome
 
 
 class Left(Enum):
@@ -48,7 +48,7 @@ class Behind:
 
 
 OnBegin = Callable[[], None]
-Save = Callable[[Sequence[NewMessage], OnBegin], Awaitable[Sequence[Outcome | Left]]]
+Save = Callable[[Sequence[NewMessage], OnBegin], Awaitable[Sequence[SaveOutcome | Left]]]
 
 # Messages of one transaction: it locks conversations that others want to write to.
 MAX_GROUP = 256
@@ -59,11 +59,11 @@ RETRY_S = 0.01
 @dataclass(slots=True, eq=False)
 class PendingSave:
     row: NewMessage
-    outcome: asyncio.Future[Outcome]
+    outcome: asyncio.Future[SaveOutcome]
     on_begin: OnBegin | None = None
     locked_at: float | None = None
 
-    def succeed(self, outcome: Outcome) -> None:
+    def succeed(self, outcome: SaveOutcome) -> None:
         if not self.outcome.done():
             self.outcome.set_result(outcome)
 
@@ -82,7 +82,7 @@ class GroupCommit:
         self._creating: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()  # a message came, or a conversation was created
 
-    async def save(self, row: NewMessage, on_begin: OnBegin | None = None) -> Outcome:
+    async def save(self, row: NewMessage, on_begin: OnBegin | None = None) -> SaveOutcome:
         """Returns when it is committed. A caller that is cancelled does not know whether it was."""
         pending = PendingSave(row, asyncio.get_running_loop().create_future(), on_begin)
         self._waiting.append(pending)

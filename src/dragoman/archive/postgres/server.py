@@ -125,7 +125,7 @@ class PostgresServer:
         except (asyncpg.PostgresError, ArchiveError):
             raise
         except BaseException:
-            # Whoever left in the middle left a connection in an unknown state.
+            # A caller that was cancelled leaves the connection in an unknown state.
             db.terminate()
             raise
         finally:
@@ -153,7 +153,7 @@ class PostgresServer:
 
     @contextlib.asynccontextmanager
     async def _alone(self, limit_s: float) -> AsyncIterator[Connection]:
-        """A connection beside the pool, cut after `limit_s`."""
+        """A connection outside the pool, closed after `limit_s`."""
         db = await asyncpg.connect(self._url, timeout=self._timeout_s, server_settings=SETTINGS)
         limit = asyncio.get_running_loop().call_later(limit_s, db.terminate)
         try:

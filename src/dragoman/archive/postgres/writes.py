@@ -13,7 +13,7 @@ from dragoman.archive.postgres.group_commit import Behind, Left
 from dragoman.archive.postgres.reads import user_by_name
 from dragoman.archive.postgres.server import Connection
 from dragoman.archive.rows import COLUMNS, Batch, pair, stored
-from dragoman.archive.types import Applied, ArchiveError, Fenced, NewMessage, Outcome, Receipt, Status, Stored, User
+from dragoman.archive.types import Applied, ArchiveError, Fenced, NewMessage, Receipt, SaveOutcome, Status, Stored, User
 
 Pair = tuple[int, int]
 
@@ -128,13 +128,13 @@ class MissingConversations(ArchiveError):
     """
 
 
-async def save(db: Connection, batch: Batch, shard: int | None, fence: int | None, now_ms: int) -> list[Outcome]:
+async def save(db: Connection, batch: Batch, shard: int | None, fence: int | None, now_ms: int) -> list[SaveOutcome]:
     if shard is not None and fence is not None:
         await raise_fence(db, shard, fence)
     return await _write(db, batch, batch.firsts, await _lock(db, batch.firsts), now_ms)
 
 
-async def save_free(db: Connection, batch: Batch, now_ms: int) -> list[Outcome | Left]:
+async def save_free(db: Connection, batch: Batch, now_ms: int) -> list[SaveOutcome | Left]:
     """Without waiting for anybody: what another writer has, or what has no conversation yet, is left."""
     pairs = _pairs(batch.rows)
     free = _by_pair(await db.fetch(_LOCK_FREE, *_columns(pairs)))
@@ -148,7 +148,7 @@ async def save_free(db: Connection, batch: Batch, now_ms: int) -> list[Outcome |
 
 async def save_and_create(
     db: Connection, batch: Batch, shard: int | None, fence: int | None, now_ms: int
-) -> list[Outcome]:
+) -> list[SaveOutcome]:
     """The same for pairs of which some may be new. A message that is there already makes no conversation."""
     if shard is not None and fence is not None:
         await raise_fence(db, shard, fence)
@@ -159,7 +159,7 @@ async def save_and_create(
 
 async def _write(
     db: Connection, batch: Batch, rows: Sequence[NewMessage], conversations: Mapping[Pair, int], now_ms: int
-) -> list[Outcome]:
+) -> list[SaveOutcome]:
     """`conversations` are locked."""
     saved = await _insert(db, rows, conversations, now_ms) if rows else []
     written = {message.id for message in saved}

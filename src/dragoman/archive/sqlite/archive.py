@@ -19,8 +19,8 @@ from dragoman.archive.types import (
     MemberState,
     Migration,
     NewMessage,
-    Outcome,
     Receipt,
+    SaveOutcome,
     Stored,
     User,
 )
@@ -49,12 +49,12 @@ class SqliteArchive(Archive):
         shard: int | None = None,
         fence: int | None = None,
         on_begin: Callable[[], None] | None = None,
-    ) -> list[Outcome]:
+    ) -> list[SaveOutcome]:
         batch = Batch.of(rows)
         if not rows and fence is None:
             return []
 
-        def write(db: sqlite3.Connection) -> list[Outcome]:
+        def write(db: sqlite3.Connection) -> list[SaveOutcome]:
             if on_begin is not None:
                 on_begin()
             return writes.save(db, batch, shard, fence, _now_ms())

@@ -8,7 +8,7 @@ from dragoman.archive import decide_receipts
 from dragoman.archive.decide_receipts import Lane, ReceiptDecision
 from dragoman.archive.rows import COLUMNS, Batch, fitting, pair, stored
 from dragoman.archive.sqlite.reads import messages
-from dragoman.archive.types import Applied, Fenced, NewMessage, Outcome, Receipt, Status, Stored, User
+from dragoman.archive.types import Applied, Fenced, NewMessage, Receipt, SaveOutcome, Status, Stored, User
 
 _RAISE_FENCE = """
 INSERT INTO shard (id, fence) VALUES (?, ?)
@@ -62,7 +62,7 @@ _REMOVE_USER = (
 # -- messages ------------------------------------------------------------------------------------
 
 
-def save(db: sqlite3.Connection, batch: Batch, shard: int | None, fence: int | None, now_ms: int) -> list[Outcome]:
+def save(db: sqlite3.Connection, batch: Batch, shard: int | None, fence: int | None, now_ms: int) -> list[SaveOutcome]:
     if shard is not None and fence is not None:
         raise_fence(db, shard, fence)
     there = _there(db, batch.firsts)

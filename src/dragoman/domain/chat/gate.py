@@ -1,7 +1,7 @@
-"""Whether Redis is worth asking: after a failure nobody asks for a while, then one message tries.
+"""A circuit breaker for Redis: after a failure no message asks Redis for REST_S, then one message tries.
 
-A Redis that takes half a second to fail must not cost every message that half second. One that tries and never tells
-how it went (its connection was closed meanwhile) holds up nobody: after the same while another tries.
+If Redis takes half a second to fail, only one message a second pays for it. If the message that tries never reports how
+it went, because its connection was closed meanwhile, another one tries after REST_S.
 """
 
 REST_S = 1.0
@@ -12,7 +12,7 @@ class Gate:
         self._closed_until: float | None = None
 
     def may_ask(self, now: float) -> bool:
-        """True for everybody while all is well; after each rest for one."""
+        """Always while Redis works; after a failure once in REST_S."""
         if self._closed_until is None:
             return True
         if now < self._closed_until:

@@ -29,7 +29,7 @@ class MessageIds:
         if not 0 <= worker < WORKERS:
             raise ValueError(f"a worker is a number from 0 to {WORKERS - 1}, not {worker}")
         self._worker_bits = worker << _WORKER_SHIFT
-        # Of the last id. Time 0 is never given, so that a small number is no id of ours.
+        # Of the last id. Time 0 is never used, so that a small number is no id of ours.
         self._time, self._count = 1, -1
 
     def draw(self, now_ms: int, above: int = 0) -> int:

@@ -36,6 +36,6 @@ def utf16_units(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
-def comes_later(type_: str) -> bool:
+def is_planned(type_: str) -> bool:
     """Whether clients may know this type already: it is `not_implemented`, but no violation."""
     return type_.startswith(_LATER) or type_ == "FRIEND_REQUEST"

@@ -78,7 +78,7 @@ FREE_READS_PER_S = 100.0
 READ_BURST = 10.0
 
 
-class ReadPace:
+class ReadThrottle:
     """How long a shard that was just read waits until it is read again; one for all shards of an instance.
 
     A few messages are read at once. With many it is cheaper if those of a moment share a read, the pushes, the scripts

@@ -84,22 +84,22 @@ def _parse(name: str, text: str) -> bool | int:
 
 
 @dataclass(slots=True)
-class Course:
+class ConnectionPath:
     """The path one connection is on. `None` until its first message: then nothing of it is known to be on its way."""
 
     path: Path | None = None
     retry_at: float = 0.0
 
     def wants_change(self, wanted: Path, now: float) -> bool:
-        """Whether the sender's unsaved messages must be looked at before its next one goes."""
+        """Whether the sender's unsaved messages must be counted before its next one."""
         return wanted is not self.path and now >= self.retry_at
 
-    def waits(self, unsaved: int, asked_at: float, now: float) -> bool:
-        """Whether a message waits for what is under way to be saved. The first of a connection does not: who comes back
-        from a dead instance would wait for that one's shards to be taken over."""
+    def must_wait(self, unsaved: int, asked_at: float, now: float) -> bool:
+        """Whether the message waits until earlier ones are saved. The first of a connection does not: after a crash it
+        would wait until the shards of the dead instance are taken over."""
         return unsaved > 0 and self.path is not None and now < asked_at + WAIT_S
 
-    def settle(self, wanted: Path, unsaved: int, now: float) -> Path:
+    def decide(self, wanted: Path, unsaved: int, now: float) -> Path:
         """Take the wanted path if nothing is on its way, else stay and try again later."""
         if unsaved == 0:
             self.path, self.retry_at = wanted, 0.0

@@ -1,12 +1,11 @@
-"""Login, refresh and verify: from a name and a password to tokens, and from tokens to a user. And what operators do
-with accounts.
+"""Login, refresh and verify: from a name and a password to tokens, and from tokens to a user; accounts for operators.
 
-- `Registration` says whether a name that nobody has becomes an account: always, never, or with an invite code. A
+- `Registration` says whether an unknown name becomes an account: always, never, or with an invite code. A
   refused login costs one argon2 and has the same answer whether the name exists or not.
 - A login raises the user's session version: tokens of earlier ones are over. A token counts as over when its version
-  is below the present one; a Redis that forgot versions locks nobody out.
-- Attempts are counted here and, through Redis, for all instances (`LoginLimits`); with Redis away, here alone.
-- With Redis away a login fails, since older tokens could not be ended. Refresh and verify go by the token alone, as
+  is below the present one; a Redis that lost the versions locks no user out.
+- Attempts are counted here and, through Redis, for all instances (`LoginLimits`); while Redis is unavailable, here alone.
+- While Redis is unavailable a login fails, since older tokens could not be ended. Refresh and verify go by the token alone, as
   the connections do.
 
 Passwords and tokens are in no log line and in no exception.
@@ -23,9 +22,9 @@ from dragoman.domain.chat.registration import WRONG, Registration
 from dragoman.domain.limits.rates import RatePerKey
 from dragoman.protocol.chat import Reason
 from dragoman.protocol.chat_http import Code, LoginData, RefreshData, VerifyData
-from dragoman.services.chat.hashing import NOBODYS, Hashing, Overloaded
+from dragoman.services.chat.hashing import UNKNOWN_USER_HASH, Hashing, Overloaded
 from dragoman.services.chat.tokens import Access, BadToken, Tokens
-from dragoman.store.chat.logins import Verdict
+from dragoman.store.chat.logins import LoginVerdict
 from dragoman.store.errors import StoreError
 
 log = structlog.get_logger(__name__)
@@ -35,8 +34,8 @@ MAX_PASSWORD: Final = 256
 OPERATORS: Final = "operators"  # instead of an address, in the queue of hashes
 
 _TOO_OFTEN: Final = {
-    Verdict.ADDRESS: "too many logins of this user from this address: wait a minute",
-    Verdict.NAME: "too many failed logins of this user from addresses that never logged in as this user: wait some "
+    LoginVerdict.ADDRESS: "too many logins of this user from this address: wait a minute",
+    LoginVerdict.NAME: "too many failed logins of this user from addresses that never logged in as this user: wait some "
     "minutes, or log in from an address you have used before",
 }
 
@@ -64,7 +63,7 @@ class UserTable(Protocol):
 class LoginLimits(Protocol):
     """Attempts of the whole cluster; raises StoreError."""
 
-    async def take(self, address: str, name: str) -> Verdict: ...
+    async def take(self, address: str, name: str) -> LoginVerdict: ...
 
     async def succeeded(self, address: str, name: str) -> None: ...
 
@@ -136,13 +135,13 @@ class Accounts:
 
     async def _count_attempt(self, address: str, name: str) -> None:
         """Here first: an attempt that is refused here need not be counted in Redis."""
-        verdict = Verdict.OK if self._attempts.take((address, name), self._monotonic()) else Verdict.ADDRESS
-        if verdict is Verdict.OK and self._limits is not None:
+        verdict = LoginVerdict.OK if self._attempts.take((address, name), self._monotonic()) else LoginVerdict.ADDRESS
+        if verdict is LoginVerdict.OK and self._limits is not None:
             try:
                 verdict = await self._limits.take(address, name)
             except StoreError:
                 return
-        if verdict is not Verdict.OK:
+        if verdict is not LoginVerdict.OK:
             raise self._refused(verdict.value, Code.TOO_MANY_REQUESTS, _TOO_OFTEN[verdict])
 
     def _refused(self, reason: str, code: Code, message: str) -> Denied:
@@ -166,7 +165,7 @@ class Accounts:
         )
 
     async def verify(self, access_token: str | None) -> VerifyData:
-        """Whose token it is, or why it is nobody's."""
+        """The user of the token, or why it is not valid."""
         outcome = await self.identify(access_token)
         if isinstance(outcome, Reason):
             return VerifyData(ok=False, reason=outcome.value)
@@ -195,21 +194,21 @@ class Accounts:
         user = await self._users.user_by_name(name)
         if user is None and policy == "open":
             return await self._create(address, name, password)
-        hashed = user.password_hash if user is not None else NOBODYS
+        hashed = user.password_hash if user is not None else UNKNOWN_USER_HASH
         if await self._hashing.matches(address, hashed, password) and user is not None:
-            return self._let_in(user, name, password)
+            return self._not_guessable(user, name, password)
         if policy != "invite" or not invite or self._invites is None:
             raise self._refused("password", Code.UNAUTHORIZED, self._registration.refusal)
-        # Asked whether the name exists or not, so that the answer does not tell.
+        # Checked whether the name exists or not, so that the answer does not reveal it.
         if not await self._invites.exists(invite):
             raise self._refused("invite", Code.FORBIDDEN, "the invite code is not valid: it was used, or has expired")
         if user is not None:
             raise self._refused("password", Code.UNAUTHORIZED, WRONG)
         return await self._create_invited(address, name, password, invite)
 
-    def _let_in(self, user: User, name: str, password: str) -> User:
+    def _not_guessable(self, user: User, name: str, password: str) -> User:
         if self._registration.is_guessable(name, password):
-            sentence = "everybody can guess the password of this account: an operator has to set another"
+            sentence = "the password of this account can be guessed: an operator has to set another"
             raise self._refused("guessable", Code.FORBIDDEN, sentence)
         return user
 

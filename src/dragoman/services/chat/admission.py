@@ -164,7 +164,7 @@ class Admission:
         "former" does not mean older. But if a newer connection owns the user by now, it replaced this one and does not
         know of the former one.
         """
-        if before and await self._users.give_back(user.id, user.owner, before):
+        if before and await self._users.restore_owner(user.id, user.owner, before):
             self._delivery.must_resend(user.id)  # a push may have gone to the closed socket
         else:
             await self._end_former(user, before)

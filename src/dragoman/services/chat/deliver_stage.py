@@ -7,7 +7,7 @@ holder may push a message once more, never a new one out of order: receivers dro
 import asyncio
 from time import monotonic
 
-from dragoman.domain.chat.shards import ReadPace
+from dragoman.domain.chat.shards import ReadThrottle
 from dragoman.domain.chat.switches import Path
 from dragoman.protocol import chat as wire
 from dragoman.services.chat.delivery import Delivery, MessagePush
@@ -27,7 +27,7 @@ class DeliverStage:
     def __init__(self, shards: Shards, delivery: Delivery, switches: FeatureSwitches, metrics: Metrics) -> None:
         self._shards, self._delivery, self._switches, self._metrics = shards, delivery, switches, metrics
         self._failed = FailedMessages(shards, delivery, metrics)
-        self._pace = ReadPace()
+        self._pace = ReadThrottle()
 
     async def run(self, lease: ShardLease) -> None:
         """Until the shard is released or lost."""

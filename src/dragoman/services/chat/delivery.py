@@ -118,7 +118,7 @@ class Delivery:
 
     async def push(self, pushes: Sequence[MessagePush], owners: Mapping[int, str]) -> set[int]:
         """To receivers, in this order. Returns the ids of messages that, as far as is known, reached no socket."""
-        # Those of this push alone, and not while Redis is unavailable: a message must not cost what everybody missed.
+        # Those of this push alone, and not while Redis is unavailable: a message must not pay for what all receivers missed.
         if self._redis_answers and (unlocated := self._state.unlocated(owners)):
             await self._try_to_locate(unlocated)
         remote, unreached = dict[str, list[MessagePush]](), set[int]()
@@ -185,7 +185,7 @@ class Delivery:
         await self._locate(unlocated)
         await self._ask_instances()
         if self._state.unlocated(unlocated):
-            raise RedisAway("receivers could not be told that they missed something")
+            raise RedisAway("receivers that missed messages could not be asked to read the archive")
         if instance := self._state.unasked(asked):
             raise ResendNotBegun(f"the inbox of {instance} has no room for a resend request")
         if self._state.requests_to():  # one that has moved since has had its resend there

@@ -11,7 +11,7 @@ from time import monotonic
 import structlog
 
 from dragoman.domain.chat.gate import Gate
-from dragoman.domain.chat.switches import BadSwitch, Course, Path, Switches
+from dragoman.domain.chat.switches import BadSwitch, ConnectionPath, Path, Switches
 from dragoman.protocol.peer import Announcement, SwitchesChanged
 from dragoman.services.chat.local_users import ChatUser
 from dragoman.services.loops import ReadFirstTimeout, Tasks
@@ -88,15 +88,15 @@ class PathChooser:
     def fail_open(self) -> bool:
         return self._switches.current.fail_open
 
-    async def choose(self, user: ChatUser, course: Course) -> Path:
+    async def choose(self, user: ChatUser, current: ConnectionPath) -> Path:
         """Waits a little for unsaved messages if the way should change."""
         wanted, now = self._switches.current.path_of(user.id), monotonic()
-        if not course.wants_change(wanted, now):
-            assert course.path is not None
-            return course.path
-        while course.waits(unsaved := await self._unsaved(user), now, monotonic()):  # noqa: ASYNC110 - it is in Redis
+        if not current.wants_change(wanted, now):
+            assert current.path is not None
+            return current.path
+        while current.must_wait(unsaved := await self._unsaved(user), now, monotonic()):  # noqa: ASYNC110 - it is in Redis
             await asyncio.sleep(UNSAVED_POLL_S)
-        return course.settle(wanted, unsaved, monotonic())
+        return current.decide(wanted, unsaved, monotonic())
 
     async def _unsaved(self, user: ChatUser) -> int:
         """As Redis knows it; without Redis as we do. Unknown counts as some."""

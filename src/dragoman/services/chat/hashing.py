@@ -15,8 +15,10 @@ from dragoman.domain.limits.fair_queue import FairQueue
 
 # 19 MiB, two passes, one lane: tens of ms of one core.
 _hasher = PasswordHasher(time_cost=2, memory_cost=19456, parallelism=1)
-# Of a password that nobody knows. An unknown name is checked against it, so that it takes as long as a known one.
-NOBODYS: Final = "$argon2id$v=19$m=19456,t=2,p=1$0BzwWF4PZzo3UUPC+mvIAQ$EcQ3B9rnR9pVGxloaYWxgvTMyRAZ/kKiXrHRidKv0go"
+# Of an unknown password. An unknown name is checked against it, so that it takes as long as a known one.
+UNKNOWN_USER_HASH: Final = (
+    "$argon2id$v=19$m=19456,t=2,p=1$0BzwWF4PZzo3UUPC+mvIAQ$EcQ3B9rnR9pVGxloaYWxgvTMyRAZ/kKiXrHRidKv0go"
+)
 
 _T = TypeVar("_T")
 
@@ -39,12 +41,12 @@ class Hashing:
         """Raises Overloaded."""
         return await self._run(address, _matches, hashed, password)
 
-    async def _run(self, address: str, work: Callable[..., _T], *given: str) -> _T:
+    async def _run(self, address: str, work: Callable[..., _T], *args: str) -> _T:
         if self._busy:
             await self._wait(address)
         self._busy = True
         try:
-            return await asyncio.to_thread(work, *given)
+            return await asyncio.to_thread(work, *args)
         finally:
             self._next()
 

@@ -91,7 +91,7 @@ class Inbound:
         try:
             while self._state.next_pass() and not self.socket.closed:
                 await self._all_pages(again, pages)
-                again, pages = False, None  # who asked meanwhile asked for everything it was not sent
+                again, pages = False, None  # a resend requested meanwhile covers everything that was not sent
                 for frame in self._state.end_pass():
                     self._send_message(frame)
         finally:

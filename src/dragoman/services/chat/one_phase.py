@@ -13,7 +13,7 @@ from typing import assert_never
 
 import structlog
 
-from dragoman.archive import Archive, ArchiveError, BadRow, NewMessage, Status, Stored, Verdict
+from dragoman.archive import Archive, ArchiveError, BadRow, NewMessage, SaveVerdict, Status, Stored
 from dragoman.domain.chat.gate import Gate
 from dragoman.domain.chat.message_ids import IdMaker
 from dragoman.domain.limits.rates import RatePerKey, cost
@@ -112,9 +112,9 @@ class OnePhase:
             return False
         saved = monotonic()
         match verdict := outcome.verdict:
-            case Verdict.MISMATCH:
+            case SaveVerdict.MISMATCH:
                 user.error(Reason.DUPLICATE_MSG_ID_MISMATCH, row.client_msg_id)
-            case Verdict.EXISTS:
+            case SaveVerdict.EXISTS:
                 self._metrics.chat_dup_db.inc()
                 self._ids.rise(outcome.message.id)  # the instance that made it may be ahead of us, and dead since
                 row, duplicate = self._refusals.first(row, outcome.message.id, outcome.message.body)
@@ -122,7 +122,7 @@ class OnePhase:
                 # The instance that saved it may have died before the push; a receiver that has it drops the second.
                 await self._push(user, outcome.message, past_redis)
                 user.saved(row, outcome.message.id, duplicate=duplicate)
-            case Verdict.SAVED:
+            case SaveVerdict.SAVED:
                 await self._push(user, outcome.message, past_redis)
                 self._remember(row)
                 self._spend(user, row)

@@ -17,7 +17,7 @@ import structlog
 from dragoman.archive import NewMessage
 from dragoman.domain.chat.message_ids import IdMaker
 from dragoman.domain.chat.rules import check
-from dragoman.domain.chat.switches import Course, Path
+from dragoman.domain.chat.switches import ConnectionPath, Path
 from dragoman.domain.chat.word_filter import WordFilter
 from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import Frame, Reason
@@ -59,9 +59,9 @@ class Outbound:
 
     __slots__ = (
         "_counted_at",
-        "_course",
         "_messages",
         "_one_phase",
+        "_path",
         "_paths",
         "_paused",
         "_queue",
@@ -84,7 +84,7 @@ class Outbound:
     ) -> None:
         self._user, self._messages, self._paths, self._tasks, self._verify = user, messages, paths, tasks, verify
         self._one_phase, self._two_phase = one_phase, two_phase
-        self._course = Course()
+        self._path = ConnectionPath()
         self._queue: deque[tuple[Frame, float]] = deque()
         self._running = self._paused = False
         self._counted_at = 0.0
@@ -135,7 +135,7 @@ class Outbound:
             user.error(reason, frame.clientMsgId)
             return False
         row = self._messages.make(user.id, frame)
-        path, sent_ms = await self._paths.choose(user, self._course), frame.ts or row.created_ms
+        path, sent_ms = await self._paths.choose(user, self._path), frame.ts or row.created_ms
         if user.sender.is_first_since_move(row.to_user):
             await self._two_phase.resend_after_move(user, row.to_user, path)
         if path is Path.OFF:

@@ -44,7 +44,7 @@ class Perf:
         self._metrics.chat_accept_write.observe(wrote_s)
         self._metrics.chat_accept_ack.observe(acked_s)
         if acked_s > SLOW_S or self._is_sampled():
-            line = {**_names(row), "queue": queue, "acceptedWriteMs": _ms(wrote_s), "acceptedAckMs": _ms(acked_s)}
+            line = {**_ids_of(row), "queue": queue, "acceptedWriteMs": _ms(wrote_s), "acceptedAckMs": _ms(acked_s)}
             if self._look_ups.take("accept", now):
                 self._tasks.spawn(self._with_stream(row.from_user, line), "chat-perf")
             else:
@@ -64,7 +64,7 @@ class Perf:
         self._metrics.chat_db_queue.observe(began - asked)
         if now - came_at > SLOW_S or self._is_sampled():
             log.info(
-                "ws_perf single_chat", **_names(row), totalMs=_ms(now - came_at), queueMs=_ms(asked - came_at),
+                "ws_perf single_chat", **_ids_of(row), totalMs=_ms(now - came_at), queueMs=_ms(asked - came_at),
                 dbQueueMs=_ms(began - asked), saveMsgMs=_ms(saved - began), pushMs=_ms(now - saved), limited="totalMs",
             )  # fmt: skip
 
@@ -73,7 +73,7 @@ def _log_accept(line: dict[str, Any]) -> None:
     log.info("ws_perf single_chat_accept", **line, limited="acceptedAckMs")
 
 
-def _names(row: NewMessage) -> dict[str, int]:
+def _ids_of(row: NewMessage) -> dict[str, int]:
     return {"serverMsgId": row.id, "fromUserId": row.from_user}
 
 

@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 GATHER_S = 0.1
 BATCH = 512
-MOST_WAITING = 100_000
+MAX_WAITING = 100_000
 RETRY_S = 0.5
 
 Raised = Literal[Status.DELIVERED, Status.READ]
@@ -41,7 +41,7 @@ _KIND: dict[Status, AckType] = {status: kind for kind, status in _STATUS.items()
 
 
 @dataclass(slots=True)
-class _Given:
+class _Received:
     """One receipt; `user` is None for one that was parked: its receiver may be disconnected."""
 
     receipt: Receipt
@@ -52,13 +52,13 @@ class Receipts:
     def __init__(self, archive: Archive, users: Users, delivery: Delivery, metrics: Metrics, tasks: Tasks) -> None:
         self._archive, self._users, self._delivery, self._tasks = archive, users, delivery, tasks
         self._metrics = metrics
-        self._waiting: list[_Given] = []
-        self._unkept: list[_Given] = []  # there is no row yet, and Redis could not park them
+        self._waiting: list[_Received] = []
+        self._unparked: list[_Received] = []  # there is no row yet, and Redis could not park them
         self._working = False
 
     # -- from the socket -------------------------------------------------------------------------
 
-    def given(self, user: ChatUser, frame: Frame) -> None:
+    def receive(self, user: ChatUser, frame: Frame) -> None:
         """An ACK of a receiver; an invalid one is answered by an ERROR."""
         if not frame.ackType:
             user.error(Reason.MISSING_ACK_TYPE)
@@ -73,19 +73,21 @@ class Receipts:
             user.error(Reason.MISSING_SERVER_MSG_ID)
         elif not made_by_us(id):
             user.error(Reason.MESSAGE_NOT_FOUND, server_msg_id=id)
-        elif len(self._waiting) + len(self._unkept) < MOST_WAITING:  # else it is not taken, and the message comes again
-            self._add(_Given(Receipt(user.id, _STATUS[kind], user.inbound.acknowledge(id)), user))
+        elif (
+            len(self._waiting) + len(self._unparked) < MAX_WAITING
+        ):  # else it is not taken, and the message comes again
+            self._add(_Received(Receipt(user.id, _STATUS[kind], user.inbound.acknowledge(id)), user))
 
     async def apply_early(self, user: int, ids: Sequence[int] | None = None) -> set[int]:
         """Apply parked receipts of rows that have just been written, or all; returns the ids of their messages."""
         found = await self._users.early(user, ids)
         for id, status in found:
             raised: Raised = Status.READ if status == Status.READ else Status.DELIVERED
-            self._add(_Given(Receipt(user, raised, (id,)), None))
+            self._add(_Received(Receipt(user, raised, (id,)), None))
         return {id for id, _ in found}
 
-    def _add(self, given: _Given) -> None:
-        self._waiting.append(given)
+    def _add(self, received: _Received) -> None:
+        self._waiting.append(received)
         if not self._working:
             self._working = True
             self._tasks.spawn(self._work(), "chat-receipts")
@@ -95,10 +97,10 @@ class Receipts:
     async def _work(self) -> None:
         try:
             await asyncio.sleep(GATHER_S)
-            while self._waiting or self._unkept:
+            while self._waiting or self._unparked:
                 if not self._waiting:
                     await asyncio.sleep(RETRY_S)
-                    self._waiting, self._unkept = [*self._unkept, *self._waiting], []
+                    self._waiting, self._unparked = [*self._unparked, *self._waiting], []
                 batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
                 await self._apply(batch)
                 if len(self._waiting) < BATCH:
@@ -106,18 +108,22 @@ class Receipts:
         finally:
             self._working = False
 
-    async def _apply(self, batch: list[_Given]) -> None:
-        applied = await self._write([given.receipt for given in batch])
-        missing = [(given, tuple(one.missing)) for given, one in zip(batch, applied, strict=True) if one.missing]
+    async def _apply(self, batch: list[_Received]) -> None:
+        applied = await self._write([received.receipt for received in batch])
+        missing = [(received, tuple(one.missing)) for received, one in zip(batch, applied, strict=True) if one.missing]
         notices = _relays(applied)
-        for given, one in zip(batch, applied, strict=True):
-            if given.user is not None:
+        for received, one in zip(batch, applied, strict=True):
+            if received.user is not None:
                 for id in one.not_allowed:
-                    given.user.error(Reason.ACK_NOT_ALLOWED, server_msg_id=id)
+                    received.user.error(Reason.ACK_NOT_ALLOWED, server_msg_id=id)
         if missing:
             notices += await self._park(missing)
         await self._drop_parked(
-            [given.receipt for given, one in zip(batch, applied, strict=True) if given.user is None and not one.missing]
+            [
+                received.receipt
+                for received, one in zip(batch, applied, strict=True)
+                if received.user is None and not one.missing
+            ]
         )
         if notices:
             await self._delivery.notify(notices)
@@ -130,11 +136,11 @@ class Receipts:
         with suppress(StoreError):
             await asyncio.gather(*(self._users.drop_early(user, receipts) for user, receipts in by_user.items()))
 
-    async def _park(self, missing: list[tuple[_Given, tuple[int, ...]]]) -> list[SenderNotice]:
+    async def _park(self, missing: list[tuple[_Received, tuple[int, ...]]]) -> list[SenderNotice]:
         """Park what has no row yet; then ask SQL once more, because the row may have been written in between."""
         by_user: dict[int, list[tuple[int, int]]] = {}
-        for given, ids in missing:
-            by_user.setdefault(given.receipt.acker, []).extend((id, int(given.receipt.status)) for id in ids)
+        for received, ids in missing:
+            by_user.setdefault(received.receipt.acker, []).extend((id, int(received.receipt.status)) for id in ids)
         parking = (self._users.park_early(user, receipts) for user, receipts in by_user.items())
         done = await asyncio.gather(*parking, return_exceptions=True)
         failed = {user: error for user, error in zip(by_user, done, strict=True) if error is not None}
@@ -143,10 +149,10 @@ class Receipts:
                 raise error
             log.warning("early receipts wait for Redis", error=str(error), limited=True)
         applied = await self._write([Receipt(one.receipt.acker, one.receipt.status, ids) for one, ids in missing])
-        for (given, _), one in zip(missing, applied, strict=True):
-            if one.missing and given.receipt.acker in failed:
-                left = Receipt(given.receipt.acker, given.receipt.status, tuple(one.missing))
-                self._unkept.append(_Given(left, given.user))
+        for (received, _), one in zip(missing, applied, strict=True):
+            if one.missing and received.receipt.acker in failed:
+                left = Receipt(received.receipt.acker, received.receipt.status, tuple(one.missing))
+                self._unparked.append(_Received(left, received.user))
         return _relays(applied)
 
     async def _write(self, receipts: list[Receipt]) -> list[Applied]:

@@ -17,7 +17,7 @@ from time import monotonic
 import msgspec
 import structlog
 
-from dragoman.archive import Archive, ArchiveAway, BadRow, Fenced, NewMessage, Outcome, Status, Verdict
+from dragoman.archive import Archive, ArchiveAway, BadRow, Fenced, NewMessage, SaveOutcome, SaveVerdict, Status
 from dragoman.domain.chat.switches import Path
 from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import AckType
@@ -101,7 +101,7 @@ class SaveStage:
             return
         await self._committed(lease, entries, outcomes)
 
-    async def _commit(self, lease: ShardLease, entries: list[ChatEntry]) -> list[Outcome]:
+    async def _commit(self, lease: ShardLease, entries: list[ChatEntry]) -> list[SaveOutcome]:
         rows = [_row(entry) for entry in entries]
         tries = 0
         while True:
@@ -137,23 +137,23 @@ class SaveStage:
 
     # After the commit: notify the senders, push to the receivers, acknowledge to Redis.
 
-    async def _committed(self, lease: ShardLease, entries: list[ChatEntry], outcomes: list[Outcome]) -> None:
+    async def _committed(self, lease: ShardLease, entries: list[ChatEntry], outcomes: list[SaveOutcome]) -> None:
         ts = now_ms()
         pairs = list(zip(entries, outcomes, strict=True))
-        good = [(entry, outcome) for entry, outcome in pairs if outcome.verdict is not Verdict.MISMATCH]
+        good = [(entry, outcome) for entry, outcome in pairs if outcome.verdict is not SaveVerdict.MISMATCH]
         for entry, outcome in good:
             self._metrics.chat_save_lag.observe(max(ts - entry.created_ms, 0) / 1000)
-            if outcome.verdict is Verdict.EXISTS:
+            if outcome.verdict is SaveVerdict.EXISTS:
                 self._metrics.chat_dup_db.inc()
         rows = [self._saved_entry(entry, outcome) for entry, outcome in good]
         notices = [_saved_notice(row, ts) for row in rows]
         await self._push(lease, good, await self._notify(notices, [entry.to for entry, _ in good]))
         await self._acknowledge(lease, rows)
         for entry, outcome in pairs:
-            if outcome.verdict is Verdict.MISMATCH:
+            if outcome.verdict is SaveVerdict.MISMATCH:
                 await self._failed.mismatched(lease, entry, outcome.message.id)
 
-    def _saved_entry(self, entry: ChatEntry, outcome: Outcome) -> SavedEntry:
+    def _saved_entry(self, entry: ChatEntry, outcome: SaveOutcome) -> SavedEntry:
         """With the body that is stored: a repeated clientMsgId does not change the first message."""
         stored = outcome.message
         if stored.body == entry.body:
@@ -171,7 +171,9 @@ class SaveStage:
         await delivery.notify(notices, found)
         return owners
 
-    async def _push(self, lease: ShardLease, saved: list[tuple[ChatEntry, Outcome]], owners: Mapping[int, str]) -> None:
+    async def _push(
+        self, lease: ShardLease, saved: list[tuple[ChatEntry, SaveOutcome]], owners: Mapping[int, str]
+    ) -> None:
         """To receivers that have not got it, or got it on a connection that is not theirs any more."""
         delivered = await self._apply_early(saved)
         pushes = [
@@ -204,7 +206,7 @@ class SaveStage:
             except StoreError:
                 await asyncio.sleep(BACK_OFF_S[1])
 
-    async def _apply_early(self, saved: list[tuple[ChatEntry, Outcome]]) -> set[int]:
+    async def _apply_early(self, saved: list[tuple[ChatEntry, SaveOutcome]]) -> set[int]:
         """Receipts that came before the row; only what was pushed before it was saved can have one.
 
         By its mode, not by the connection it was pushed to: an earlier holder may have pushed it and died.

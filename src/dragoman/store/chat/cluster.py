@@ -1,4 +1,4 @@
-"""What all instances agree on about chat: layout, database, switches, and who makes ids with which number."""
+"""What all instances agree on about chat: layout, database, switches, and the worker numbers that ids are made with."""
 
 import random
 
@@ -10,7 +10,7 @@ from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 
 WORKERS = 1024
-# Longer than any outage one lives through without a restart: with Redis away messages still get ids.
+# Longer than any outage without a restart: while Redis is unavailable, messages still get ids.
 WORKER_TTL_MS = 3_600_000
 
 
@@ -30,13 +30,13 @@ class ChatCluster:
         self.redis, self.keys = redis, keys
 
     async def agree(self, layout: Layout) -> Layout:
-        """Record the layout if nobody has; answers the one that counts."""
+        """Record the layout if there is none; returns the recorded one."""
         key = self.keys.chat_layout
         await self.redis.call("SET", key, msgspec.json.encode(layout), "NX")
         return msgspec.json.decode(await self.redis.call("GET", key), type=Layout)
 
     async def agree_on_archive(self, identity: str) -> str:
-        """Record the database that messages and accounts are in if nobody has; answers the one that counts."""
+        """Record the database of messages and accounts if there is none; returns the recorded one."""
         key = self.keys.chat_archive
         await self.redis.call("SET", key, identity, "NX")
         counts: bytes = await self.redis.call("GET", key)
@@ -68,7 +68,7 @@ class ChatCluster:
         raise RuntimeError(f"all {WORKERS} worker numbers are taken")
 
     async def keep_worker(self, number: int, incarnation: str) -> bool:
-        """Prolong it, or write it again after Redis forgot; False when another has it by now."""
+        """Prolong it, or write it again after Redis forgot; False if another instance has it."""
         key = self.keys.worker(number)
         word = await RENEW_IF_EQUAL(self.redis, key=key, value=incarnation, ttl=WORKER_TTL_MS)
         if word == b"NONE":

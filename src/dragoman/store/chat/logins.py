@@ -23,7 +23,7 @@ REMEMBERED_MS = 90 * 86_400_000  # how long an address counts as one that the ow
 INVITE_BYTES = 16
 
 
-class Verdict(StrEnum):
+class LoginVerdict(StrEnum):
     """Whether an attempt is allowed, or which limit refuses it."""
 
     OK = "ok"
@@ -37,15 +37,15 @@ class Logins:
         self._interval_ms = max(WINDOW_MS // per_minute, 1)
         self._name_interval_ms = max(NAME_WINDOW_MS // per_name_per_hour, 1)
 
-    async def take(self, address: str, name: str) -> Verdict:
+    async def take(self, address: str, name: str) -> LoginVerdict:
         """Raises StoreError."""
         pair, alone = digest(f"{address}\0{name}"), digest(name)
         if not await self._take(self.keys.login_tries(pair), self._interval_ms, WINDOW_MS):
-            return Verdict.ADDRESS
+            return LoginVerdict.ADDRESS
         if await self.redis.call("EXISTS", self.keys.login_address(pair)):
-            return Verdict.OK
+            return LoginVerdict.OK
         taken = await self._take(self.keys.logins_of(alone), self._name_interval_ms, NAME_WINDOW_MS)
-        return Verdict.OK if taken else Verdict.NAME
+        return LoginVerdict.OK if taken else LoginVerdict.NAME
 
     async def succeeded(self, address: str, name: str) -> None:
         """From now on the limit of the name alone does not apply to this address; raises StoreError."""

@@ -146,7 +146,7 @@ class Shards:
         return int(await self.redis.call("HGET", self._fixed[self.shard_of(user)][2], user) or 0)
 
     async def last_id(self, user: int) -> int:
-        """The highest serverMsgId in the shard of this sender, as far as it was told of."""
+        """The highest serverMsgId in the shard of this sender, as far as Redis knows."""
         return int(await self.redis.call("HGET", self._fixed[self.shard_of(user)][1], "last_id") or 0)
 
     async def unsaved_body(self, sender: int, id: int) -> str | None:
@@ -209,7 +209,7 @@ class Shards:
     ) -> list[ChatEntry | Unreadable] | None:
         """New entries (after `>`), waiting for the first; or those left pending, after an id. None when fenced.
 
-        Who waits takes nothing, so that one whose lease lapses meanwhile goes away with empty hands.
+        Waiting takes no entry, so an instance whose lease expires meanwhile leaves none pending.
         """
         found, newest = await self._next(shard, 0, holder, after, count)
         if found == [] and after == ">":
@@ -229,8 +229,8 @@ class Shards:
     ) -> tuple[list[ChatEntry | Unreadable] | None, str]:
         stream, group = self._stages(shard)[stage]
         keys = {"lease": self.keys.lease(self._tags[shard]), "stream": stream}
-        said = {"holder": holder, "group": group, "consumer": CONSUMER, "after": after, "count": count}
-        match await READ_ENTRIES(self.redis, **keys, **said):
+        values = {"holder": holder, "group": group, "consumer": CONSUMER, "after": after, "count": count}
+        match await READ_ENTRIES(self.redis, **keys, **values):
             case [b"OK", entries]:
                 return [ChatEntry.parse(entry, fields) for entry, fields in entries], ""
             case [b"NONE", newest]:
@@ -252,9 +252,9 @@ class Shards:
         return int(reply[1]) if reply[0] == b"OK" else None
 
     async def finish_saved(self, shard: int, holder: str, rows: Sequence[SavedEntry]) -> list[SavedEntry] | None:
-        """Redis is done with them, but for those whose sender has asked again since it was told; None when fenced.
+        """Delete entries that are rows. Returns those whose sender has repeated the message since, or None if fenced.
 
-        Those that stay are answered with how often their senders have asked by now.
+        Those that stay have their current number of repeats.
         """
         name, keys = self._tags[shard], self.keys
         reply = await FINISH_SAVED(

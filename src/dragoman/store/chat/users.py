@@ -39,22 +39,22 @@ class Users:
     async def disown(self, user: int, owner: str) -> None:
         await DELETE_IF_EQUAL(self.redis, key=self.keys.user_owner(user), value=owner)
 
-    async def give_back(self, user: int, owner: str, former: str) -> bool:
+    async def restore_owner(self, user: int, owner: str, former: str) -> bool:
         """Undo `swap_owner`. False: a newer connection owns the user."""
         key = self.keys.user_owner(user)
         return bool(await RESTORE_OWNER(self.redis, owner=key, value=owner, former=former, ttl=self.ttl_ms) != b"OTHER")
 
     async def owners(self, users: Sequence[int]) -> list[str]:
         """`instance|connection` of each, '' for a user that is not connected."""
-        # Gathered: of replies awaited in turn, those behind one that is lost would be told as forgotten.
+        # Gathered: if one reply fails, asyncio would report the ones after it as never retrieved.
         found = await asyncio.gather(*(self.redis.call("GET", self.keys.user_owner(user)) for user in users))
         return [(owner or b"").decode() for owner in found]
 
     async def renew(self, owned: Iterable[tuple[int, str]]) -> tuple[list[int], list[int]]:
         """Renew each. Returns the users that are connected elsewhere by now, and those whose key is gone."""
-        held = list(owned)
-        words = await in_slices(held, lambda one: self._keep(*one))
-        found = [(user, word) for (user, _), word in zip(held, words, strict=True)]
+        pairs = list(owned)
+        words = await in_slices(pairs, lambda one: self._keep(*one))
+        found = [(user, word) for (user, _), word in zip(pairs, words, strict=True)]
         return [user for user, word in found if word == b"OTHER"], [user for user, word in found if word == b"NONE"]
 
     def _keep(self, user: int, owner: str) -> Awaitable[bytes]:

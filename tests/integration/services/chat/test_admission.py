@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
-from dragoman.archive import NewMessage, Verdict
+from dragoman.archive import NewMessage, SaveVerdict
 from dragoman.protocol import chat as wire
 from dragoman.protocol.peer import ChatKick, ChatResend, decode_inbox
 from dragoman.services.chat.inbound import ChatSocket, frame_of, now_ms
@@ -61,7 +61,7 @@ async def save(chat: InProcessChat, body: str) -> int:
     """By somebody who could not bring it here."""
     row = NewMessage(chat.ids.draw(), body, SENDER, RECEIVER, "TEXT", body, now_ms())
     (outcome,) = await chat.archive.save([row])
-    assert outcome.verdict is Verdict.SAVED
+    assert outcome.verdict is SaveVerdict.SAVED
     return row.id
 
 

@@ -151,7 +151,7 @@ async def test_early_receipt_survives_a_redis_outage(redis: Redis, keys: Keys, t
     async with receipts_env(redis, keys, tmp_path) as here:
         here.archive.go.set()
         here.users.away = True
-        here.receipts.given(cast(ChatUser, Giver()), Frame(type="ACK", ackType="delivered", serverMsgId=ID))
+        here.receipts.receive(cast(ChatUser, Giver()), Frame(type="ACK", ackType="delivered", serverMsgId=ID))
         await wait_until(lambda: here.archive.answers >= 2, what="both looks for the row")
         await here.archive.save([NewMessage(ID, "m", SENDER, RECEIVER, "TEXT", "hello", 0)])
         await here.tasks.settled()
@@ -162,7 +162,7 @@ async def test_an_early_receipt_is_parked_when_redis_is_back(redis: Redis, keys:
     async with receipts_env(redis, keys, tmp_path) as here:
         here.archive.go.set()
         here.users.away = True
-        here.receipts.given(cast(ChatUser, Giver()), Frame(type="ACK", ackType="read", serverMsgId=ID))
+        here.receipts.receive(cast(ChatUser, Giver()), Frame(type="ACK", ackType="read", serverMsgId=ID))
         await here.users.refused.wait()
         here.users.away = False
         await here.tasks.settled()
@@ -176,7 +176,7 @@ async def test_a_receipt_counts_however_far_ahead_the_clock_was_that_made_the_id
     async with receipts_env(redis, keys, tmp_path) as here:
         here.archive.go.set()
         await here.archive.save([NewMessage(FUTURE_ID, "m", SENDER, RECEIVER, "TEXT", "hello", 0)])
-        here.receipts.given(cast(ChatUser, Giver()), Frame(type="ACK", ackType="delivered", serverMsgId=FUTURE_ID))
+        here.receipts.receive(cast(ChatUser, Giver()), Frame(type="ACK", ackType="delivered", serverMsgId=FUTURE_ID))
         await here.tasks.settled()
         assert await here.status(FUTURE_ID) is Status.DELIVERED
 
@@ -186,6 +186,6 @@ async def test_an_early_receipt_for_such_an_id_is_parked_like_any_other(
 ) -> None:
     async with receipts_env(redis, keys, tmp_path) as here:
         here.archive.go.set()
-        here.receipts.given(cast(ChatUser, Giver()), Frame(type="ACK", ackType="read", serverMsgId=FUTURE_ID))
+        here.receipts.receive(cast(ChatUser, Giver()), Frame(type="ACK", ackType="read", serverMsgId=FUTURE_ID))
         await here.tasks.settled()
         assert await here.users.early(RECEIVER, [FUTURE_ID]) == [(FUTURE_ID, Status.READ)]

@@ -1,30 +1,30 @@
 """Tries to log in, counted across instances."""
 
-from dragoman.store.chat.logins import REMEMBERED_MS, Invites, Logins, Verdict
+from dragoman.store.chat.logins import REMEMBERED_MS, Invites, Logins, LoginVerdict
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 
 
 async def test_login_attempts_count_across_instances(redis: Redis, prefix: str) -> None:
     here, there = (Logins(redis, Keys(prefix), 5, 100) for _ in range(2))
-    assert [await each.take("::1", "alice") for each in (here, there, here, there, here)] == [Verdict.OK] * 5
-    assert await there.take("::1", "alice") is Verdict.ADDRESS
-    assert await here.take("::1", "alice") is Verdict.ADDRESS
-    assert await here.take("::1", "bob") is Verdict.OK
-    assert await there.take("203.0.113.7", "alice") is Verdict.OK
+    assert [await each.take("::1", "alice") for each in (here, there, here, there, here)] == [LoginVerdict.OK] * 5
+    assert await there.take("::1", "alice") is LoginVerdict.ADDRESS
+    assert await here.take("::1", "alice") is LoginVerdict.ADDRESS
+    assert await here.take("::1", "bob") is LoginVerdict.OK
+    assert await there.take("203.0.113.7", "alice") is LoginVerdict.OK
 
 
 async def test_a_name_and_an_address_cannot_be_shifted_into_one_another(redis: Redis, prefix: str) -> None:
     logins = Logins(redis, Keys(prefix), 1, 100)
-    assert await logins.take("ab", "c") is Verdict.OK
-    assert await logins.take("a", "bc") is Verdict.OK
-    assert await logins.take("ab", "c") is Verdict.ADDRESS
+    assert await logins.take("ab", "c") is LoginVerdict.OK
+    assert await logins.take("a", "bc") is LoginVerdict.OK
+    assert await logins.take("ab", "c") is LoginVerdict.ADDRESS
 
 
 async def test_login_keys_name_no_user_and_expire(redis: Redis, prefix: str) -> None:
     logins = Logins(redis, Keys(prefix), 5, 100)
     name = "al\nice{}" * 8
-    assert await logins.take("203.0.113.7", name) is Verdict.OK
+    assert await logins.take("203.0.113.7", name) is LoginVerdict.OK
     await logins.succeeded("203.0.113.7", name)
     found = [key.decode() for part in await redis.on_each("KEYS", f"{prefix}:*") for key in part]
     assert len(found) == 3
@@ -35,23 +35,23 @@ async def test_login_keys_name_no_user_and_expire(redis: Redis, prefix: str) -> 
 
 async def test_any_rate_can_be_configured(redis: Redis, prefix: str) -> None:
     logins = Logins(redis, Keys(prefix), 1_000_000, 1_000_000)
-    assert {await logins.take("::1", "alice") for _ in range(100)} == {Verdict.OK}
+    assert {await logins.take("::1", "alice") for _ in range(100)} == {LoginVerdict.OK}
 
 
 async def test_attempts_from_many_addresses_use_up_a_name_for_new_addresses_alone(redis: Redis, prefix: str) -> None:
     logins = Logins(redis, Keys(prefix), 5, 10)
     await logins.succeeded("192.0.2.1", "alice")
     guesses = [await logins.take(f"203.0.113.{n}", "alice") for n in range(12)]
-    assert guesses == [Verdict.OK] * 10 + [Verdict.NAME] * 2
-    assert await logins.take("192.0.2.1", "alice") is Verdict.OK
-    assert await logins.take("203.0.113.99", "bob") is Verdict.OK
+    assert guesses == [LoginVerdict.OK] * 10 + [LoginVerdict.NAME] * 2
+    assert await logins.take("192.0.2.1", "alice") is LoginVerdict.OK
+    assert await logins.take("203.0.113.99", "bob") is LoginVerdict.OK
 
 
 async def test_attempts_that_an_address_may_not_make_do_not_use_up_the_name(redis: Redis, prefix: str) -> None:
     logins = Logins(redis, Keys(prefix), 1, 3)
-    assert await logins.take("203.0.113.7", "alice") is Verdict.OK
-    assert {await logins.take("203.0.113.7", "alice") for _ in range(9)} == {Verdict.ADDRESS}
-    assert await logins.take("203.0.113.8", "alice") is Verdict.OK
+    assert await logins.take("203.0.113.7", "alice") is LoginVerdict.OK
+    assert {await logins.take("203.0.113.7", "alice") for _ in range(9)} == {LoginVerdict.ADDRESS}
+    assert await logins.take("203.0.113.8", "alice") is LoginVerdict.OK
 
 
 # -- invite codes

@@ -3,7 +3,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from dragoman.archive import ArchiveAway, BadRow, NewMessage, Outcome, Status, Stored, Verdict
+from dragoman.archive import ArchiveAway, BadRow, NewMessage, SaveOutcome, SaveVerdict, Status, Stored
 from dragoman.archive.postgres.group_commit import MAX_GROUP, Behind, GroupCommit, Left
 
 TIMEOUT_S = 60.0
@@ -21,7 +21,7 @@ class Database:
         self.held: set[int] = set()
         self.new: set[int] = set()
 
-    async def save_free(self, rows: Sequence[NewMessage], on_begin: Callable[[], None]) -> list[Outcome | Left]:
+    async def save_free(self, rows: Sequence[NewMessage], on_begin: Callable[[], None]) -> list[SaveOutcome | Left]:
         await self.going.wait()
         self.looked.set()
         lefts, behind = [self._left(row) for row in rows], Behind()
@@ -33,7 +33,7 @@ class Database:
         outcomes = self._write(rows, lefts)
         return [left or outcome for left, outcome in zip(lefts, outcomes, strict=True)]
 
-    async def save(self, rows: Sequence[NewMessage], on_begin: Callable[[], None]) -> list[Outcome]:
+    async def save(self, rows: Sequence[NewMessage], on_begin: Callable[[], None]) -> list[SaveOutcome]:
         await self.making.wait()
         self.new -= {row.to_user for row in rows}
         return self._write(rows, [None] * len(rows))
@@ -41,14 +41,14 @@ class Database:
     def _left(self, row: NewMessage) -> Left | None:
         return Left.LOCKED if row.to_user in self.held else Left.NEW if row.to_user in self.new else None
 
-    def _write(self, rows: Sequence[NewMessage], lefts: Sequence[Left | None]) -> list[Outcome]:
+    def _write(self, rows: Sequence[NewMessage], lefts: Sequence[Left | None]) -> list[SaveOutcome]:
         self.transactions.append([row.id for row in rows])
         if self.away:
             raise ArchiveAway("gone")
         if any(row.body == "bad" for row in rows):
             raise BadRow("bad")
         self.saved += [row.id for row, left in zip(rows, lefts, strict=True) if left is None]
-        return [Outcome(Verdict.SAVED, _stored(row)) for row in rows]
+        return [SaveOutcome(SaveVerdict.SAVED, _stored(row)) for row in rows]
 
     async def looks(self) -> None:
         """Until it was asked once more."""
@@ -68,7 +68,7 @@ def _group_commit(database: Database, timeout_s: float = TIMEOUT_S) -> GroupComm
     return GroupCommit(database.save_free, database.save, timeout_s)
 
 
-async def _begun(group_commit: GroupCommit, *rows: NewMessage) -> list[asyncio.Task[Outcome]]:
+async def _begun(group_commit: GroupCommit, *rows: NewMessage) -> list[asyncio.Task[SaveOutcome]]:
     tasks = [asyncio.create_task(group_commit.save(row)) for row in rows]
     await asyncio.sleep(0)
     return tasks
@@ -102,8 +102,8 @@ async def test_one_that_can_never_be_written_fails_alone() -> None:
     database.going.set()
     good, bad, later = await asyncio.gather(*tasks, return_exceptions=True)
     assert isinstance(bad, BadRow)
-    assert isinstance(good, Outcome)
-    assert isinstance(later, Outcome)
+    assert isinstance(good, SaveOutcome)
+    assert isinstance(later, SaveOutcome)
     assert database.transactions == [[1, 2, 3], [1], [2], [3]]
 
 
@@ -115,7 +115,7 @@ async def test_all_calls_of_a_transaction_fail_in_an_outage_and_the_next_is_trie
     database.going.set()
     assert all(isinstance(one, ArchiveAway) for one in await asyncio.gather(*tasks, return_exceptions=True))
     database.away = False
-    assert (await group_commit.save(_said(3))).verdict is Verdict.SAVED
+    assert (await group_commit.save(_said(3))).verdict is SaveVerdict.SAVED
 
 
 async def test_cancelled_caller_does_not_affect_others_and_close_waits_for_open_calls() -> None:

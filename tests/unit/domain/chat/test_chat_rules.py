@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from dragoman.domain.chat import sent_messages
 from dragoman.domain.chat.gate import REST_S, Gate
 from dragoman.domain.chat.message_ids import EPOCH_MS, WORKERS, MessageIds, made_by_us, time_of
-from dragoman.domain.chat.rules import VIOLATIONS, check, comes_later, utf16_units
+from dragoman.domain.chat.rules import VIOLATIONS, check, is_planned, utf16_units
 from dragoman.domain.chat.sent_messages import Notice, OpenRequests
-from dragoman.domain.chat.shards import FREE_READS_PER_S, READ_BURST, READ_INTERVAL_S, ReadPace
+from dragoman.domain.chat.shards import FREE_READS_PER_S, READ_BURST, READ_INTERVAL_S, ReadThrottle
 from dragoman.domain.chat.word_filter import MASK, WordFilter
 from dragoman.protocol.chat import Frame, Reason
 
@@ -186,9 +186,9 @@ def test_impossible_ids_are_recognised(id: int) -> None:
     assert not made_by_us(id)
 
 
-def pauses(every_s: float, reads: int, pace: ReadPace | None = None, start: float = 100.0) -> list[float]:
+def pauses(every_s: float, reads: int, pace: ReadThrottle | None = None, start: float = 100.0) -> list[float]:
     """Of reads that begin so often and take no time."""
-    pace = pace or ReadPace()
+    pace = pace or ReadThrottle()
     return [pace.pause(start + number * every_s, start + number * every_s) for number in range(reads)]
 
 
@@ -207,14 +207,14 @@ def test_many_share_their_reads() -> None:
 
 
 def test_the_time_a_read_took_is_part_of_the_pause() -> None:
-    pace = ReadPace()
+    pace = ReadThrottle()
     pauses(0.0, 100, pace)
     assert pace.pause(began=100.0, now=100.0 + READ_INTERVAL_S / 4) == pytest.approx(READ_INTERVAL_S * 3 / 4)
     assert pace.pause(began=100.0, now=100.0 + 2 * READ_INTERVAL_S) == 0.0
 
 
 def test_after_a_rush_it_is_forgotten_at_once_however_long_it_was() -> None:
-    pace = ReadPace()
+    pace = ReadThrottle()
     pauses(0.0, 100_000, pace)
     assert set(pauses(1 / FREE_READS_PER_S, 100, pace, start=100.0 + 2 * READ_BURST / FREE_READS_PER_S)) == {0.0}
 
@@ -266,12 +266,12 @@ def test_a_client_msg_id_has_up_to_64_characters() -> None:
 
 @pytest.mark.parametrize("type_", ["FRIEND_REQUEST", "GROUP_CHAT", "GROUP_X", "CALL_OFFER"])
 def test_types_that_come_later_are_no_violation(type_: str) -> None:
-    assert comes_later(type_)
+    assert is_planned(type_)
 
 
 @pytest.mark.parametrize("type_", ["NONSENSE", "group_chat", "GROUP", "AUTH_OK", "", "FRIEND_REQUESTS"])
 def test_other_unknown_types_are_violations(type_: str) -> None:
-    assert not comes_later(type_)
+    assert not is_planned(type_)
 
 
 def test_violations_are_what_clients_know_them_as() -> None:

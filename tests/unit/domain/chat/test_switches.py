@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dragoman.config.schema import TwoPhase
 from dragoman.domain.chat.shards import in_rollout
-from dragoman.domain.chat.switches import NAMES, STAY_S, WAIT_S, BadSwitch, Course, Path, Switches
+from dragoman.domain.chat.switches import NAMES, STAY_S, WAIT_S, BadSwitch, ConnectionPath, Path, Switches
 
 USERS = st.integers(1, 2**63 - 1)
 PATHS = st.sampled_from(Path)
@@ -147,52 +147,52 @@ def test_growing_rollout_keeps_its_users(user: int, one: int, other: int) -> Non
 
 def test_a_new_connection_takes_the_wanted_path_when_nothing_of_its_sender_is_under_way() -> None:
     for wanted in Path:
-        course = Course()
+        course = ConnectionPath()
         assert course.wants_change(wanted, 0.0)
-        assert course.settle(wanted, 0, 0.0) is wanted
+        assert course.decide(wanted, 0, 0.0) is wanted
         assert not course.wants_change(wanted, 0.0)
 
 
 def test_a_message_waits_a_bit_for_another_path_but_the_first_of_a_connection_does_not() -> None:
-    there = Course(Path.DELIVER_FIRST)
-    assert there.waits(3, 100.0, 100.0)
-    assert not there.waits(0, 100.0, 100.0)
-    assert not there.waits(3, 100.0, 100.0 + WAIT_S)
-    assert not Course().waits(3, 100.0, 100.0)
+    there = ConnectionPath(Path.DELIVER_FIRST)
+    assert there.must_wait(3, 100.0, 100.0)
+    assert not there.must_wait(0, 100.0, 100.0)
+    assert not there.must_wait(3, 100.0, 100.0 + WAIT_S)
+    assert not ConnectionPath().must_wait(3, 100.0, 100.0)
 
 
 @pytest.mark.parametrize("wanted", Path)
 def test_a_new_connection_that_finds_messages_under_way_goes_behind_them(wanted: Path) -> None:
-    course = Course()
-    assert course.settle(wanted, 3, 5.0) is Path.SAVE_FIRST
+    course = ConnectionPath()
+    assert course.decide(wanted, 3, 5.0) is Path.SAVE_FIRST
 
 
 def test_a_connection_changes_when_nothing_is_under_way_and_else_tries_again_later() -> None:
-    course = Course(Path.DELIVER_FIRST)
+    course = ConnectionPath(Path.DELIVER_FIRST)
     assert course.wants_change(Path.OFF, 100.0)
-    assert course.settle(Path.OFF, 1, 100.0) is Path.DELIVER_FIRST
+    assert course.decide(Path.OFF, 1, 100.0) is Path.DELIVER_FIRST
     assert not course.wants_change(Path.OFF, 100.0 + STAY_S - 0.01)
     assert course.wants_change(Path.OFF, 100.0 + STAY_S)
-    assert course.settle(Path.OFF, 0, 100.0 + STAY_S) is Path.OFF
+    assert course.decide(Path.OFF, 0, 100.0 + STAY_S) is Path.OFF
 
 
 def test_postponed_change_is_dropped_after_the_path_changed() -> None:
-    course = Course(Path.OFF)
-    course.settle(Path.SAVE_FIRST, 1, 100.0)
-    course.settle(Path.SAVE_FIRST, 0, 101.0)
+    course = ConnectionPath(Path.OFF)
+    course.decide(Path.SAVE_FIRST, 1, 100.0)
+    course.decide(Path.SAVE_FIRST, 0, 101.0)
     assert course.wants_change(Path.OFF, 101.0)
 
 
 @given(st.lists(st.tuples(PATHS, st.integers(0, 2), st.floats(0, 15)), max_size=40))
 def test_a_connection_never_leaves_its_path_while_something_is_under_way(steps: list[tuple[Path, int, float]]) -> None:
-    course, now = Course(), 0.0
+    course, now = ConnectionPath(), 0.0
     for wanted, unsaved, later in steps:
         now += later
         before = course.path
         if not course.wants_change(wanted, now):
             assert wanted is before or now < course.retry_at
             continue
-        path = course.settle(wanted, unsaved, now)
+        path = course.decide(wanted, unsaved, now)
         assert path is course.path
         if unsaved == 0:
             assert path is wanted

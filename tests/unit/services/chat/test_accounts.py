@@ -14,7 +14,7 @@ from dragoman.protocol.chat_http import Code, LoginData
 from dragoman.services.chat import hashing as module
 from dragoman.services.chat.accounts import Accounts, Denied
 from dragoman.services.chat.tokens import Access, Tokens
-from dragoman.store.chat.logins import Verdict
+from dragoman.store.chat.logins import LoginVerdict
 from dragoman.store.errors import RedisAway
 
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
@@ -74,7 +74,7 @@ class Env:
         self.now, self.table = 1_700_000_000.0, Table()
         self.versions: Counter[int] = Counter()
         self.redis_is_away = False
-        self.refusing = Verdict.ADDRESS
+        self.refusing = LoginVerdict.ADDRESS
         self.tried: list[tuple[str, str]] = []
         self.tries_left = 1000
         self.succeeded_at: list[tuple[str, str]] = []
@@ -100,12 +100,12 @@ class Env:
             raise RedisAway("not connected")
         return self.versions[uid]
 
-    async def take(self, address: str, name: str) -> Verdict:
+    async def take(self, address: str, name: str) -> LoginVerdict:
         if self.redis_is_away:
             raise RedisAway("not connected")
         self.tried.append((address, name))
         self.tries_left -= 1
-        return Verdict.OK if self.tries_left >= 0 else self.refusing
+        return LoginVerdict.OK if self.tries_left >= 0 else self.refusing
 
     async def succeeded(self, address: str, name: str) -> None:
         self.succeeded_at.append((address, name))
@@ -337,8 +337,8 @@ async def test_an_unknown_name_costs_as_much_as_a_known_one_if_registration_is_c
 
     monkeypatch.setattr(module, "_matches", matches)
     await env.denied("nobody", PASSWORD)
-    assert checked == [module.NOBODYS]
-    assert not module._hasher.check_needs_rehash(module.NOBODYS)
+    assert checked == [module.UNKNOWN_USER_HASH]
+    assert not module._hasher.check_needs_rehash(module.UNKNOWN_USER_HASH)
 
 
 async def test_a_new_account_beyond_loopback_needs_a_password_that_is_long_and_not_well_known() -> None:
@@ -401,7 +401,7 @@ async def test_there_are_no_invite_codes_where_they_are_not_used(policy: str) ->
 async def test_a_name_that_is_guessed_from_many_addresses_is_refused_with_its_own_sentence(
     env: Env,
 ) -> None:
-    env.tries_left, env.refusing = 0, Verdict.NAME
+    env.tries_left, env.refusing = 0, LoginVerdict.NAME
     denied = await env.denied()
     assert denied.code is Code.TOO_MANY_REQUESTS
     assert "from an address you have used before" in denied.message

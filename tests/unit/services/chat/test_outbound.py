@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from dragoman.archive import BadRow, Outcome, Status, Stored, Verdict
+from dragoman.archive import BadRow, SaveOutcome, SaveVerdict, Status, Stored
 from dragoman.domain.chat.gate import Gate
 from dragoman.domain.chat.message_ids import IdMaker
 from dragoman.domain.chat.switches import Switches
@@ -92,7 +92,7 @@ class Store:
         id = self.has.get(row.client_msg_id, row.id)
         self.ids.append(id)
         kept = Stored(id, 1, 1, row.from_user, row.to_user, "TEXT", row.body, row.client_msg_id, Status.SAVED, 5, 6)
-        return [Outcome(Verdict.EXISTS if row.client_msg_id in self.has else Verdict.SAVED, kept)]
+        return [SaveOutcome(SaveVerdict.EXISTS if row.client_msg_id in self.has else SaveVerdict.SAVED, kept)]
 
 
 class Pushes:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from dragoman.archive import BadRow, NewMessage, Outcome, Status, Stored, Verdict
+from dragoman.archive import BadRow, NewMessage, SaveOutcome, SaveVerdict, Status, Stored
 from dragoman.domain.chat.switches import Switches
 from dragoman.protocol.chat import MAX_ID
 from dragoman.protocol.peer import ChatNotices, ChatPush, InboxMessage, decode_inbox
@@ -320,10 +320,10 @@ class World:
     async def get(self, instance: str, id: str) -> None:
         return None
 
-    async def save(self, rows: Sequence[NewMessage], *, shard: int, fence: int) -> list[Outcome]:
+    async def save(self, rows: Sequence[NewMessage], *, shard: int, fence: int) -> list[SaveOutcome]:
         if any(row.id in self.bad for row in rows):
             raise BadRow("one of them cannot be written")
-        return [Outcome(Verdict.SAVED, _stored(row)) for row in rows]
+        return [SaveOutcome(SaveVerdict.SAVED, _stored(row)) for row in rows]
 
     async def move_to_dead(self, *args: object, **more: object) -> int:
         return 0
