@@ -63,7 +63,7 @@ class Owners:
         )
 
     async def index_session(self, session: str, instance: str) -> None:
-        """So that a takeover finds it. Its resume has written the owner; a second write could overwrite a later owner."""
+        """So that a takeover finds it. The resume has written the owner; a second write could overwrite a later one."""
         await self.redis.call("SADD", self.keys.sessions_of(instance), session)
 
     async def leave_session(self, session: str, instance: str) -> None:
