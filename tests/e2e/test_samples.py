@@ -10,10 +10,12 @@ import sys
 import textwrap
 import wave
 from asyncio.subprocess import PIPE
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from dragoman.client import Result, Session
@@ -151,6 +153,28 @@ async def test_session_without_the_sdk_receives_the_messages_of_its_transcript(
     )
     assert set(received) == {(type, event or None) for type, event in shown}
     assert received[-1] == ("session_close_ack", None)
+
+
+async def test_errors_of_the_protocol_page_are_those_of_the_server(redis_at: RedisAt, tmp_path: Path) -> None:
+    page = (ROOT / "docs/reference/speech-protocol.md").read_text(encoding="utf-8")
+    shown = re.findall(r'^< \{"type":"error","code":"\w+","message":"([^"]+)"', page, re.M)
+    opening = {"type": "session_init", "client_version": "1", "platform": "web", "src_lang": "en", "tgt_lang": "es"}
+    spoken = {"payload": b64encode(opus_run([SPOKEN_PACKET] * 50)).decode(), "seq": 0, "is_final": True}
+    async with serving(redis_at, tmp_path, node=False) as instance, aiohttp.ClientSession() as http:
+        async with http.ws_connect(f"ws://127.0.0.1:{instance.port}/ws/session") as ws, asyncio.timeout(TIMEOUT_S):
+            await ws.send_json(opening)
+            id = (await ws.receive_json())["session_id"]
+            await ws.send_json({"type": "audio_chunk", "session_id": id, **spoken})
+            utterance = {"type": "utterance", "session_id": id, "utterance_index": 0, "manual_cut": True}
+            audio = {"audio": spoken["payload"], "audio_format": "opus", "sample_rate": 16_000}
+            await ws.send_json({**utterance, **audio, "src_lang": "en", "tgt_lang": "es"})
+            await ws.send_json({"type": "sing"})
+            await ws.send_json({"type": "audio_chunk", "session_id": "s-nobody", **spoken})
+            received: set[str] = set()
+            while len(received) < len(shown):
+                message = await ws.receive_json()
+                received |= {message["message"]} if message["type"] == "error" else set()
+    assert received == set(shown)
 
 
 async def test_node_of_the_readme_translates(redis_at: RedisAt, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from dragoman.protocol.chat import Frame, FrameType, decode_frame, decode_server_frame
 from dragoman.protocol.node import NodeMessage, ToNode
 from dragoman.protocol.session import ClientMessage, ServerMessage
 from support.tables import for_each
@@ -60,3 +61,11 @@ def test_there_are_transcripts_of_both_kinds_of_peers() -> None:
         "job_assign",
         "job_result",
     } <= types
+
+
+@for_each(re.findall(r"^([→←]) (\{.*\})$", (REFERENCE / "chat-protocol.md").read_text(encoding="utf-8"), re.M))
+def test_a_frame_of_chat_has_fields_that_exist(direction: str, line: str) -> None:
+    frame = line.replace(":…", ":0")
+    decoded: Frame = decode_frame(frame.encode()) if direction == "→" else decode_server_frame(frame.encode())
+    assert decoded.type in set(FrameType)
+    assert all(getattr(decoded, name.replace("from", "from_")) is not None for name in json.loads(frame))
