@@ -65,7 +65,7 @@ def test_there_are_transcripts_of_both_kinds_of_peers() -> None:
 
 @for_each(re.findall(r"^([→←]) (\{.*\})$", (REFERENCE / "chat-protocol.md").read_text(encoding="utf-8"), re.M))
 def test_a_frame_of_chat_has_fields_that_exist(direction: str, line: str) -> None:
-    frame = line.replace(":…", ":0")
+    frame = line.replace(":…", ":1")
     decoded: Frame = decode_frame(frame.encode()) if direction == "→" else decode_server_frame(frame.encode())
     assert decoded.type in set(FrameType)
     assert all(getattr(decoded, name.replace("from", "from_")) is not None for name in json.loads(frame))
