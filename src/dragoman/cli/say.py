@@ -27,40 +27,46 @@ UTTERANCE_MS = 5000
 UTTERANCE_BYTES = 700_000
 INTERRUPTED = 130
 
+File = Annotated[
+    str | None,
+    typer.Argument(
+        help="WAV (pcm16, mono), a sequence of Opus packets, or - for raw pcm16 at 16 kHz on standard input. "
+        "Without a file: three sentences spoken by espeak-ng if it is installed, else tones.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+
+Urls = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="URL",
+        help="Address of a server; may be repeated. [ws://server.host:server.port]",
+        show_default=False,
+    ),
+]
+
+ClientToken = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TOKEN",
+        envvar="DRAGOMAN_CLIENT_TOKEN",
+        help="Client token, needed if security.secret is set. [$DRAGOMAN_CLIENT_TOKEN]",
+        show_default=False,
+        show_envvar=False,
+    ),
+]
+
 
 def say(
     ctx: typer.Context,
-    file: Annotated[
-        str | None,
-        typer.Argument(
-            help="WAV (pcm16, mono), a sequence of Opus packets, or - for raw pcm16 at 16 kHz on standard input. "
-            "Without a file: three sentences spoken by espeak-ng if it is installed, else tones.",
-            metavar="FILE",
-            show_default=False,
-        ),
-    ] = None,
+    file: File = None,
     config: ConfigFile = None,
     override: Overrides = None,
     src: Annotated[str, typer.Option("--from", help="Language of the recording.")] = "en",
     tgt: Annotated[str, typer.Option("--to", help="Language to translate into.")] = "es",
-    url: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="URL",
-            help="Address of a server; may be repeated. [ws://server.host:server.port]",
-            show_default=False,
-        ),
-    ] = None,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TOKEN",
-            envvar="DRAGOMAN_CLIENT_TOKEN",
-            help="Client token, needed if security.secret is set. [$DRAGOMAN_CLIENT_TOKEN]",
-            show_default=False,
-            show_envvar=False,
-        ),
-    ] = None,
+    url: Urls = None,
+    token: ClientToken = None,
     sample: Annotated[bool, typer.Option("--sample", help="Send tones instead of a file.")] = False,
     utterances: Annotated[
         bool, typer.Option("--utterances", help="Send numbered utterances of 5 s instead of a stream.")
