@@ -200,7 +200,7 @@ class Visitor:
     async def socket(self, name: str, path: str) -> aiohttp.ClientWebSocketResponse:
         return await self.http.ws_connect(f"ws://127.0.0.1:{self.up.ports[name]}{path}")
 
-    async def chatter(self, name: str, uid: int) -> ChatSpeaker:
+    async def chat_user(self, name: str, uid: int) -> ChatSpeaker:
         speaker = ChatSpeaker(uid, await self.socket(name, "/ws"))
         await speaker.auth(chat_token(uid, secret=SECRET))
         return speaker
@@ -263,7 +263,7 @@ async def test_the_balancer_is_answered_with_its_header_and_not_without(up: Depl
 
 async def test_a_message_crosses_from_one_instance_to_another(up: Deployment) -> None:
     async with new_scenario(up) as visitor:
-        alice, bob = await visitor.chatter("dragoman-1", 1001), await visitor.chatter("dragoman-3", 1002)
+        alice, bob = await visitor.chat_user("dragoman-1", 1001), await visitor.chat_user("dragoman-3", 1002)
         name = await alice.chat(bob.uid, "across")
         await alice.expect("ACK", ackType="accepted", clientMsgId=name)
         id = await alice.saved(name)

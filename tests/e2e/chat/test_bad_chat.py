@@ -247,16 +247,16 @@ async def test_client_that_never_reads_is_closed_and_gets_its_messages_later(har
             assert (await bob.expect("SINGLE_CHAT"))["clientMsgId"] == f"n{number}"
 
 
-# -- crowds ----------------------------------------------------------------------------------------
+# -- many clients ----------------------------------------------------------------------------------
 
 
 async def test_two_thousand_silent_connections_are_closed_and_block_no_other_client(harness: Harness) -> None:
     async with with_healthy_client(harness) as scenario:
-        crowd: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        others: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
         async def come() -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", harness.port)
-            crowd.append((reader, writer))
+            others.append((reader, writer))
             writer.write(upgrade("/ws"))
             await reader.readuntil(b"\r\n\r\n")
 
@@ -265,8 +265,8 @@ async def test_two_thousand_silent_connections_are_closed_and_block_no_other_cli
         latecomer = await scenario.user()
         assert await latecomer.so_far() == []
         async with asyncio.timeout(TIMEOUT_S):
-            close_frames = await asyncio.gather(*(reader.read() for reader, _ in crowd))
+            close_frames = await asyncio.gather(*(reader.read() for reader, _ in others))
         assert all(b"auth_timeout" in close_frame for close_frame in close_frames)
         assert await latecomer.so_far() == []
-        for _, writer in crowd:
+        for _, writer in others:
             writer.close()

@@ -131,12 +131,12 @@ def test_a_head_that_is_too_large_is_refused(run: Run) -> None:
 def test_many_silent_connections_do_not_keep_others_out(run: Run) -> None:
     async def main() -> None:
         async with serving(max_heads=5) as listener:
-            crowd = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(20)]
+            silent = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(20)]
             async with websocket(listener) as client:
                 await client.send(frame(TEXT, b"still open"))
                 assert await client.message() == b"still open"
             assert listener.counters.heads_dropped >= 15
-            for _, writer in crowd:
+            for _, writer in silent:
                 writer.close()
 
     run(main)

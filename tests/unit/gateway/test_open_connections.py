@@ -256,12 +256,12 @@ async def test_connection_without_a_session_is_notified_and_closed_after_the_tim
 
 async def test_thousands_of_timeouts_are_handled_a_few_per_turn_and_in_order() -> None:
     waiting = PreSessionWithPeers(5000, timeout_s=0.0)
-    crowd = [waiting.add(NEAR) for _ in range(1000)]
+    peers = [waiting.add(NEAR) for _ in range(1000)]
     gone, most = 0, 0
-    while gone < len(crowd):
+    while gone < len(peers):
         await asyncio.sleep(0)
-        now = sum(1 for peer in crowd if peer.heard)
-        assert all(peer.heard for peer in crowd[:now])
+        now = sum(1 for peer in peers if peer.heard)
+        assert all(peer.heard for peer in peers[:now])
         gone, most = now, max(most, now - gone)
     assert 0 < most <= CLOSED_PER_TURN
     assert len(waiting.room) == 0

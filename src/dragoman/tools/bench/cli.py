@@ -3,7 +3,7 @@
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -12,10 +12,7 @@ from dragoman.cli.output import USAGE, Failure
 from dragoman.cli.settings import settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from dragoman.tools.bench.mixed_load import Part
-    from dragoman.tools.report import OnStep, Report
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed, with peers beside us in the same run.")
 
@@ -75,7 +72,6 @@ def store(
     json: JsonFile = None,
 ) -> None:
     """The Redis layer beside redis-py, and the Redis cost of one job, on private Redis servers."""
-    from dragoman.embedded.binary import find_server
     from dragoman.tools.bench import store as bench_store
 
     chosen = bench_store.Settings(
@@ -83,12 +79,7 @@ def store(
         seconds=seconds or (QUICK_SECONDS if quick else SECONDS),
         rounds=QUICK_ROUNDS if quick else ROUNDS,
     )
-    server = settings(ctx).config.embedded.redis_server
-
-    def measure(on_step: "OnStep") -> "Report":
-        return bench_store.run(chosen, find_server(server), on_step)
-
-    _report(measure, bench_store.steps(chosen), json)
+    _run(ctx, bench_store, chosen, json)
 
 
 @app.command()
@@ -106,7 +97,6 @@ def speech(
     json: JsonFile = None,
 ) -> None:
     """Complete jobs per second of one instance, beside the no-op tasks of task queues on the same Redis."""
-    from dragoman.embedded.binary import find_server
     from dragoman.tools.bench import speech as bench_speech
 
     chosen = bench_speech.Settings(
@@ -121,12 +111,7 @@ def speech(
         scale_out=scale_out,
         idle_sessions=(100 if quick else 10_000) if idle else 0,
     )
-    server = settings(ctx).config.embedded.redis_server
-
-    def measure(on_step: "OnStep") -> "Report":
-        return bench_speech.run(chosen, find_server(server), on_step)
-
-    _report(measure, bench_speech.steps(chosen), json)
+    _run(ctx, bench_speech, chosen, json)
 
 
 @app.command()
@@ -139,7 +124,6 @@ def dispatch(
     json: JsonFile = None,
 ) -> None:
     """From the cut of an utterance to its job_assign at the node, beside PING under the same load."""
-    from dragoman.embedded.binary import find_server
     from dragoman.tools.bench import dispatch as bench_dispatch
 
     chosen = bench_dispatch.Settings(
@@ -148,12 +132,7 @@ def dispatch(
         rounds=QUICK_ROUNDS if quick else ROUNDS,
         per_s=rate,
     )
-    server = settings(ctx).config.embedded.redis_server
-
-    def measure(on_step: "OnStep") -> "Report":
-        return bench_dispatch.run(chosen, find_server(server), on_step)
-
-    _report(measure, bench_dispatch.steps(chosen), json)
+    _run(ctx, bench_dispatch, chosen, json)
 
 
 @app.command()
@@ -175,7 +154,6 @@ def chat(
     json: JsonFile = None,
 ) -> None:
     """Messages of two instances at a steady rate: accepted, saved and received, timed from when each was due."""
-    from dragoman.embedded.binary import find_server
     from dragoman.tools.bench import chat as bench_chat
     from dragoman.tools.bench.chat import PATHS
 
@@ -190,12 +168,7 @@ def chat(
         slow=slow,
         max=most,
     )
-    server = settings(ctx).config.embedded.redis_server
-
-    def measure(on_step: "OnStep") -> "Report":
-        return bench_chat.run(chosen, find_server(server), on_step)
-
-    _report(measure, bench_chat.steps(chosen), json)
+    _run(ctx, bench_chat, chosen, json)
 
 
 @app.command()
@@ -218,7 +191,6 @@ def abuse(
     json: JsonFile = None,
 ) -> None:
     """What healthy clients notice of attacks by others, and whether anything is left of the attacks."""
-    from dragoman.embedded.binary import find_server
     from dragoman.tools.bench.abuse import bench as bench_abuse
     from dragoman.tools.bench.abuse.attack import QUICK, Scale
     from dragoman.tools.bench.abuse.attacker import BY_NAME
@@ -231,12 +203,7 @@ def abuse(
         give_way=not quick,
         only=tuple(only or ()),
     )
-    server = settings(ctx).config.embedded.redis_server
-
-    def measure(on_step: "OnStep") -> "Report":
-        return bench_abuse.run(chosen, find_server(server), on_step)
-
-    _report(measure, bench_abuse.steps(chosen), json)
+    _run(ctx, bench_abuse, chosen, json)
 
 
 @app.command()
@@ -262,7 +229,6 @@ def load(
     json: JsonFile = None,
 ) -> None:
     """The most sockets, messages and jobs; all of them together; a storm of reconnects; and an overload."""
-    from dragoman.embedded.binary import find_server
     from dragoman.tools.bench import load as bench_load
     from dragoman.tools.bench.mixed_load import QUICK, Settings
 
@@ -273,12 +239,7 @@ def load(
         share=share,
         first_rate=min(first_rate, chosen.first_rate) if quick else first_rate,
     )
-    server = settings(ctx).config.embedded.redis_server
-
-    def measure(on_step: "OnStep") -> "Report":
-        return bench_load.run(chosen, find_server(server), on_step)
-
-    _report(measure, bench_load.steps(chosen), json)
+    _run(ctx, bench_load, chosen, json)
 
 
 def _parts(only: str) -> "tuple[Part, ...]":
@@ -291,17 +252,20 @@ def _parts(only: str) -> "tuple[Part, ...]":
     return tuple(part for part in PARTS if part in named) if named else PARTS
 
 
-def _report(measure: "Callable[[OnStep], Report]", steps: int, json: Path | None) -> None:
-    """Measure with a progress bar, show the tables, write the file; a failure is one sentence."""
-    from dragoman.embedded.engine import EngineError
+def _run(ctx: typer.Context, bench: Any, chosen: object, json: Path | None) -> None:
+    """Measure with a progress bar, show the tables, write the file; a failure is one sentence.
+
+    `bench`: a module with `run(settings, binary, on_step)` and `steps(settings)`.
+    """
+    from dragoman.embedded.binary import EngineError, find_server
     from dragoman.tools.processes import CannotRun
     from dragoman.tools.report import progress_bar
 
     if json is not None and not _writable(json):
         raise Failure(f"--json names {json}, which cannot be written.", USAGE)
     try:
-        with progress_bar(steps, output.console(stderr=True)) as on_step:
-            report = measure(on_step)
+        with progress_bar(bench.steps(chosen), output.console(stderr=True)) as on_step:
+            report = bench.run(chosen, find_server(settings(ctx).config.embedded.redis_server), on_step)
         report.show(output.console())
         if json is not None:
             report.write(json)

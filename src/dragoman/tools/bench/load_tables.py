@@ -111,7 +111,7 @@ def mixed_table(figures: Figures, part: str) -> Table:
     ]
     about = (
         f"{part.capitalize()}: loop lag p99 ≤ {value('lag_p99_ms')} ms, {value('rss_mb')} MB, "
-        f"{figures[f'{part}_rss_growth_kb_per_min']:+,.0f} KB a minute, {value('blocks')} pieces of memory, "
+        f"{figures[f'{part}_rss_growth_kb_per_min']:+,.0f} KB a minute, {value('blocks')} memory blocks, "
         f"{figures[f'{part}_blocks_growth_per_min']:+,.0f} a minute, {figures[f'{part}_cpu_share']:.0%} of a core"
     )
     return table(about, ["", "jobs", "messages", "sockets"], rows)

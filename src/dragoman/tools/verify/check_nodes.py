@@ -86,7 +86,7 @@ def _strayed(
     port = recordings.port_of(first.node, at, rules.settle_s)
     if port is None or not tolerated.undisturbed(at - rules.settle_s, at, port):
         return
-    slots = max(burden.event.slots for burden in found if burden.event.node == first.node)
+    slots = max(assignment.event.slots for assignment in found if assignment.event.node == first.node)
     # Jobs that were placed and had not reached the node yet held a slot as well: nearly full may have been full.
     if max_jobs(found, first.node, at, rules.slack_s) >= slots + rules.overcommit - 2:
         return

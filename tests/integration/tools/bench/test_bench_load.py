@@ -87,7 +87,7 @@ def test_the_command_runs_the_named_parts_and_writes_its_file(
     found = json.loads((tmp_path / "out.json").read_text())
     assert list(found) == ["commit", "machine", "settings", "figures", "ratios"]
     assert found["settings"]["parts"] == ["target"]
-    assert "Target: nothing lost, nothing doubled, nobody closed." in capsys.readouterr().out
+    assert "Target: nothing lost, nothing duplicated, no client closed." in capsys.readouterr().out
 
 
 def test_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

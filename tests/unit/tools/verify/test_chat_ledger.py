@@ -74,7 +74,7 @@ def test_a_loss_within_the_durability_is_counted_instead() -> None:
     assert [entry.name for entry in ledger.lost] == [Name(ALICE, "c9")]
 
 
-def test_saved_is_never_forgiven() -> None:
+def test_loss_of_a_saved_message_is_never_tolerated() -> None:
     ledger, rows = good()
     told(ledger, 9)
     assert "false saved" in kinds(ledger.check(rows, tolerated=lambda entry: True))

@@ -23,7 +23,7 @@ from dragoman.tools.verify.speech_ledger import SpeechLedger
 from dragoman.tools.verify.tcp_proxy import complete, renamed
 
 
-def burden_event(at: float, kind: Kind, job: str) -> NodeEvent:
+def node_event(at: float, kind: Kind, job: str) -> NodeEvent:
     return NodeEvent(at, kind, "n", 1, slots=1, job=job, attempt=1, session="s", turn=job)
 
 
@@ -34,16 +34,17 @@ def others(*events: NodeEvent) -> list[int]:
 
 def test_a_job_that_is_called_back_before_it_was_begun_takes_no_slot() -> None:
     """It was late, and had been given up: whoever was given its slot may come before the word that calls it back."""
-    given, late = burden_event(1.0, Kind.GIVEN, "a"), burden_event(1.0, Kind.GIVEN, "late")
-    assert others(late, given, burden_event(1.01, Kind.CANCELLED, "late")) == [0]
+    given, late = node_event(1.0, Kind.GIVEN, "a"), node_event(1.0, Kind.GIVEN, "late")
+    assert others(late, given, node_event(1.01, Kind.CANCELLED, "late")) == [0]
 
 
 def test_a_job_that_was_begun_or_is_called_back_much_later_takes_one() -> None:
-    begun, given = burden_event(1.0, Kind.GIVEN, "begun"), burden_event(1.0, Kind.GIVEN, "a")
-    assert others(
-        begun, burden_event(1.0, Kind.STARTED, "begun"), given, burden_event(1.01, Kind.CANCELLED, "begun")
-    ) == [0, 1]
-    assert others(begun, given, burden_event(2.5, Kind.CANCELLED, "begun")) == [0, 1]
+    begun, given = node_event(1.0, Kind.GIVEN, "begun"), node_event(1.0, Kind.GIVEN, "a")
+    assert others(begun, node_event(1.0, Kind.STARTED, "begun"), given, node_event(1.01, Kind.CANCELLED, "begun")) == [
+        0,
+        1,
+    ]
+    assert others(begun, given, node_event(2.5, Kind.CANCELLED, "begun")) == [0, 1]
 
 
 HELD = Row("node-kill", "node killed -9", 3, 100, 100, recovery={"its jobs on other nodes": 0.314})
