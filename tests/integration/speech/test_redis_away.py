@@ -77,7 +77,7 @@ async def test_a_slot_that_cannot_be_given_back_does_not_end_its_job(
     await wait_until(lambda: node.jobs, TIMEOUT_S)
     (driver,) = instance.services.dispatcher._driven.values()
     await kill(redis_at, instance)
-    await wait_until(lambda: driver._run.deadline() is None, TIMEOUT_S)  # the slot's time is over
+    await wait_until(lambda: driver.run.deadline() is None, TIMEOUT_S)  # the slot's time is over
     assert not listener.ends
     await restart(redis_at, instance)
     node.answer(node.jobs[0])

@@ -107,7 +107,7 @@ class Dispatcher:
         finally:
             driver.close()
             self._forget(request)
-            self._dropped(driver.node_id, driver.unread())
+            self._dropped(driver.run.node_id, driver.unread())
 
     def _forget(self, request: JobRequest) -> None:
         self._waiting.discard(request.job_id)
@@ -127,8 +127,8 @@ class Dispatcher:
         for driver in self._of_session(request.session_id):
             earlier = driver.request
             same_turn = earlier.turn_queue is request.turn_queue and earlier.index < request.index
-            if earlier.may_park and same_turn and driver.node_id == node_id:
-                driver.on_signal(Overtaken(driver.attempt))
+            if earlier.may_park and same_turn and driver.run.node_id == node_id:
+                driver.on_signal(Overtaken(driver.run.attempt))
 
     def _of_session(self, session_id: str) -> Iterable[Driver]:
         return [self._driven[job_id] for job_id in self._by_session.get(session_id, ())]
@@ -162,7 +162,7 @@ class Dispatcher:
     def is_elsewhere(self, job_id: str, node_id: str | None) -> bool:
         """Whether an unfinished job waits for a node, or is on another than `node_id`."""
         driver = self._driven.get(job_id)
-        return driver is not None and not driver.ended and driver.node_id != node_id
+        return driver is not None and not driver.ended and driver.run.node_id != node_id
 
     def waits_for_slot(self, job_id: str) -> bool:
         driver = self._driven.get(job_id)
@@ -212,16 +212,18 @@ class Dispatcher:
 
     def bounced(self, message: Bounced) -> None:
         driver = self._driven.get(message.job_id)
-        if driver is not None and driver.attempt == message.attempt and driver.node_id == message.node_id:
+        if driver is not None and driver.run.attempt == message.attempt and driver.run.node_id == message.node_id:
             driver.on_signal(AttemptLost("assign_bounced", message.attempt, delivered=False))
         # The owner does not have the node at this epoch, whatever it announced.
         self._view.lost(message.node_id, message.epoch)
 
     def node_lost(self, node_id: str, epoch: int) -> None:
         grace_s = self._grace_s(node_id)
-        lost = [driver for driver in self._driven.values() if driver.node_id == node_id and driver.epoch <= epoch]
+        lost = [
+            driver for driver in self._driven.values() if driver.run.node_id == node_id and driver.run.epoch <= epoch
+        ]
         for driver in lost:
-            driver.on_signal(AttemptLost("node_lost", driver.attempt, grace_s))
+            driver.on_signal(AttemptLost("node_lost", driver.run.attempt, grace_s))
         if lost:
             self._health.lost(node_id, epoch)
         self._orphans.node_lost(node_id, epoch)

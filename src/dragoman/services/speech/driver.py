@@ -58,8 +58,8 @@ class Driver:
         tasks: Tasks,
         wait_for_lease: Callable[[], Awaitable[None]],
     ) -> None:
-        self.request, self.ended = request, False
-        self._run, self._placement, self._listener = run, placement, request.listener
+        self.request, self.run, self.ended = request, run, False
+        self._placement, self._listener = placement, request.listener
         self._nodes, self._records, self._health, self._metrics = nodes, records, health, metrics
         self._tasks, self._wait_for_lease = tasks, wait_for_lease
         self._frame = b""  # job_assign, of the attempt under way
@@ -67,18 +67,6 @@ class Driver:
         self._unwritten: Event | None = None  # progress to be written at the end of this turn of the loop
         self._queue: deque[JobMessage | OutsideSignal] = deque()
         self._wake: asyncio.Future[None] | None = None
-
-    @property
-    def node_id(self) -> str:
-        return self._run.node_id
-
-    @property
-    def epoch(self) -> int:
-        return self._run.epoch
-
-    @property
-    def attempt(self) -> int:
-        return self._run.attempt
 
     @property
     def slot_at(self) -> str | None:
@@ -89,7 +77,7 @@ class Driver:
 
     def on_signal(self, signal: JobMessage | OutsideSignal) -> None:
         """Progress changes nothing that the task waits for, so it does not wake the task."""
-        run = self._run
+        run = self.run
         if isinstance(signal, JobAck | JobStarted | NodePartial):
             if run.takes_progress and not self._queue and not self.ended:
                 self._progress(signal)
@@ -153,7 +141,7 @@ class Driver:
         if not self._queue:
             loop = asyncio.get_running_loop()
             self._wake = wake = loop.create_future()
-            deadline = self._run.deadline()
+            deadline = self.run.deadline()
             timer = None
             if deadline is not None:
                 timer = loop.call_later(max(deadline - monotonic(), 0), resolve, wake)
@@ -174,12 +162,12 @@ class Driver:
         """Execute the steps that the signal leads to; the result of the last is a signal again."""
         following: Signal | None = signal
         while following is not None:
-            todo, following = self._run.on(following, monotonic()), None
+            todo, following = self.run.on(following, monotonic()), None
             for step in todo:
                 following = await self._execute(step)
 
     async def _execute(self, step: Step) -> StepResult | None:
-        run, request = self._run, self.request
+        run, request = self.run, self.request
         match step:
             case BareStep.RESULT_RECEIVED:
                 self._metrics.stage("result", request)
@@ -230,7 +218,7 @@ class Driver:
     # -- placing and sending (Waiter) ------------------------------------------------------------
 
     def is_wanted(self) -> bool:
-        return self._run.cancelled is None
+        return self.run.cancelled is None
 
     def waits(self, why: NoNode) -> None:
         self._listener.job_waits(self.request, why)
@@ -252,7 +240,7 @@ class Driver:
 
     async def _send(self, choice: Assign) -> StepResult | None:
         """The attempt is recorded: send it. Whatever keeps it from the node counts as a lost node."""
-        run, request = self._run, self.request
+        run, request = self.run, self.request
         self._placement.sent_to(choice.node_id)
         usual_ms = run.clock.attempt_limit_ms
         run.clock.limit_attempt(self._health.attempt_limit_ms(choice.node_id, request))
@@ -272,7 +260,7 @@ class Driver:
         return None
 
     def _write_frame(self, text_only: bool) -> None:
-        clock = self._run.clock
+        clock = self.run.clock
         left_ms = clock.attempt_ms(monotonic())
         assignment = msgspec.structs.replace(self.request.assignment, attempt_id=clock.attempt, deadline_ms=left_ms)
         self._frame = encode(messages.without_voice(assignment) if text_only else assignment)
@@ -280,7 +268,7 @@ class Driver:
     # -- progress --------------------------------------------------------------------------------
 
     def _progress(self, message: JobAck | JobStarted | NodePartial) -> None:
-        for step in self._run.on(message, monotonic()):
+        for step in self.run.on(message, monotonic()):
             if isinstance(step, steps.NoteProgress):
                 self._note_progress(step)
             elif isinstance(step, steps.ForwardPartial):
@@ -298,8 +286,8 @@ class Driver:
     def _write_progress(self) -> None:
         """Nodes send ack and started in one write: one step then does for both."""
         event, self._unwritten = self._unwritten, None
-        if event is not None and not self.ended and self.node_id:
-            self._records.progress(self.request.job_id, event, self.attempt, self.node_id)
+        if event is not None and not self.ended and self.run.node_id:
+            self._records.progress(self.request.job_id, event, self.run.attempt, self.run.node_id)
 
     # -- another node ----------------------------------------------------------------------------
 
@@ -311,7 +299,7 @@ class Driver:
 
     async def _signal_another(self, step: steps.WaitForNode) -> None:
         def waits() -> bool:
-            return not self.ended and self._run.waits_for_node(step.attempt)
+            return not self.ended and self.run.waits_for_node(step.attempt)
 
         if await self._placement.when_another_is_free(step.until, waits):
             self.on_signal(signals.AnotherNodeFree(step.attempt))
@@ -319,13 +307,13 @@ class Driver:
     def _end_attempt(self, step: steps.EndAttempt) -> None:
         request, reason = self.request, step.reason
         self._metrics.failover(reason)
-        log.info("failover", job=request.job_id, trace_id=request.trace_id, node=self.node_id, reason=reason)
+        log.info("failover", job=request.job_id, trace_id=request.trace_id, node=self.run.node_id, reason=reason)
         if step.cancel:
             self._cancel_at_node(reason)
 
     async def _reassign(self, step: steps.Reassign) -> StepResult:
         if step.failed:
-            self._placement.failed_on(self.node_id)
+            self._placement.failed_on(self.run.node_id)
         try:
             reply = await self._records.reassign(self.request.job_id, step.attempt, step.reason)
             await self._placement.release_slot()
@@ -350,7 +338,7 @@ class Driver:
             log.warning("slot not released: no Redis", job=self.request.job_id, error=str(error), limited=True)
 
     def _cancel_at_node(self, reason: str) -> None:
-        node_id, attempt, run = self.node_id, self.attempt, self._run
+        node_id, attempt, run = self.run.node_id, self.run.attempt, self.run
         if node_id:
             # Not if the node has the next attempt by now: it would cancel that one.
             self._nodes.cancel(

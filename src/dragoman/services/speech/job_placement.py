@@ -139,7 +139,7 @@ class JobPlacement:
         self._choice, self._recording = choice, Recording(self._placer, request, choice)
         self._reservation = None
         if isinstance(choice, Assign):
-            self._reservation = self._placer.reserve(request.job_id, choice)
+            self._reservation = Reservation(self._placer, request.job_id, choice)
             self._placer.sending.enter(request.session_id, request.job_id, request.index)
         return choice
 
@@ -246,7 +246,7 @@ class JobPlacement:
             choice = await self._wait_for_node(waiter, refused, deadline)
             if isinstance(choice, Wait):
                 return choice
-            if not await self._confirm(self._placer.reserve(self._request.job_id, choice), refused):
+            if not await self._confirm(Reservation(self._placer, self._request.job_id, choice), refused):
                 continue
             advanced = await self._jobs.advance(
                 self._request.job_id,

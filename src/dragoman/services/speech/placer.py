@@ -60,9 +60,6 @@ class Placer:
 
     # -- slots -----------------------------------------------------------------------------------
 
-    def reserve(self, job_id: str, choice: Assign) -> "Reservation":
-        return Reservation(self, job_id, choice)
-
     def ask_for_slot(self, job_id: str, choice: Assign) -> "asyncio.Future[bytes]":
         """The slot counts in the view from now on: the jobs of one moment would otherwise all choose the same node."""
         self.view.fleet.reserve_slot(choice.node_id)

@@ -4,27 +4,23 @@ Numbered messages of a session that can resume go through its outbox. The outbox
 socket and not to the session, so a session that ended is freed without the garbage collector.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dragoman.domain.job_signals import End
 from dragoman.domain.release import Settled
 from dragoman.protocol.codec import encode
-from dragoman.protocol.codes import Close, UiEventName
+from dragoman.protocol.codes import UiEventName
 from dragoman.protocol.extra import detected_language
 from dragoman.protocol.fields import Message, Numbered
 from dragoman.protocol.node import JobResult, NodePartial
-from dragoman.protocol.peer import JobEnded
 from dragoman.protocol.session import AsrPartial, LanguageDetected, SessionInit, UtteranceEnd
-from dragoman.services.loops import Tasks
 from dragoman.services.sockets import Attachment, Socket
 from dragoman.services.speech import messages
 from dragoman.services.speech.job_request import JobRequest
 from dragoman.services.speech.messages import About
 from dragoman.services.speech.outbox import Outbox
 from dragoman.services.speech.session_input import SessionInput
-from dragoman.store.sessions import ResumableSessions
 
 State = Callable[[], Mapping[str, Any]]  # the state of the session, as another instance needs it
 
@@ -35,38 +31,20 @@ class SessionOutput:
     ) -> None:
         self.outbox: Outbox | None = None  # of a session that can resume
         self._session_id, self._init, self._trace_id, self._input = session_id, init, trace_id, source
-        self._attachment = Attachment(socket)
+        self.attachment = Attachment(socket)
         self._reply_to: dict[int, Socket] = {}  # index → the socket at which the utterance arrived
         self._last_language = ""  # detected, that the client was sent
 
     @property
     def socket(self) -> Socket | None:
-        return self._attachment.socket
+        return self.attachment.socket
 
     def attach(self, socket: Socket | None) -> None:
-        self._attachment.attach(socket)
+        self.attachment.attach(socket)
 
-    def make_resumable(
-        self,
-        store: ResumableSessions,
-        tasks: Tasks,
-        *,
-        epoch: int,
-        seq: int,
-        version: int,
-        on_fenced: Callable[[str, Sequence[JobEnded]], None],
-    ) -> None:
-        self.outbox = Outbox(
-            store,
-            self._session_id,
-            epoch,
-            seq,
-            tasks,
-            version=version,
-            deliver=self._attachment.send,
-            on_fenced=partial(on_fenced, self._session_id),
-            on_full=partial(self._attachment.close, Close.OVERLOADED, "too much is waiting for this client"),
-        )
+    def use_outbox(self, outbox: Outbox) -> None:
+        """From now on numbered messages go through the outbox."""
+        self.outbox = outbox
 
     # -- sockets of single utterances ------------------------------------------------------------
 
@@ -88,8 +66,8 @@ class SessionOutput:
         """To the session's own socket."""
         if self.outbox is not None and isinstance(message, Numbered):
             self.outbox.post([message])
-        elif self._attachment.socket is not None:
-            self._attachment.socket.send(encode(message))
+        elif self.attachment.socket is not None:
+            self.attachment.socket.send(encode(message))
 
     def event(self, about: About, name: UiEventName, **error: str | None) -> None:
         self._reply(about.index, messages.event(self._session_id, self._trace_of(about), about, name, **error))

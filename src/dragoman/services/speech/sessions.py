@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 import msgspec
 import structlog
@@ -20,6 +21,7 @@ from dragoman.services.sockets import Socket
 from dragoman.services.speech import messages
 from dragoman.services.speech.dispatcher import Dispatcher
 from dragoman.services.speech.forwarding import NO_SUCH_SESSION, RemoteSocket, UtteranceForwarder
+from dragoman.services.speech.outbox import Outbox
 from dragoman.services.speech.remote_listener import RemoteListener, SessionResults
 from dragoman.services.speech.session import Session, SessionSettings, SessionState
 from dragoman.services.speech.turn_queue import SessionTurns
@@ -163,9 +165,19 @@ class Sessions:
 
     def make_resumable(self, session: Session, *, epoch: int, seq: int = 0, version: int = 0) -> None:
         """From now on the numbered messages of the session go through an outbox."""
-        session.output.make_resumable(
-            self.resumable, self._tasks, epoch=epoch, seq=seq, version=version, on_fenced=self._fenced
+        attachment = session.output.attachment
+        outbox = Outbox(
+            self.resumable,
+            session.id,
+            epoch,
+            seq,
+            self._tasks,
+            version=version,
+            deliver=attachment.send,
+            on_fenced=partial(self._fenced, session.id),
+            on_full=partial(attachment.close, Close.OVERLOADED, "too much is waiting for this client"),
         )
+        session.output.use_outbox(outbox)
 
     def ack(self, session: Session) -> SessionInitAck:
         source, binary = session.input, self.settings.binary_frames
@@ -305,7 +317,7 @@ class Sessions:
         if owned:
             session.end(reason)
         else:
-            self._moved_away(session, undelivered)
+            self.moved_away(session, undelivered)
 
     def _forget(self, session: Session) -> SessionGrant:
         """Remove the session from all tables. The caller decides what happens to its grant."""
@@ -330,20 +342,18 @@ class Sessions:
         if session is not None and session.outbox is not None and session.outbox.epoch < message.epoch:
             self.moved_away(session)
 
-    def moved_away(self, session: Session) -> None:
-        """Another instance owns the session: stop here."""
-        self._moved_away(session, session.outbox.undelivered() if session.outbox is not None else ())
-
     def _fenced(self, session_id: str, undelivered: Sequence[JobEnded]) -> None:
         session = self._sessions.get(session_id)
         if session is not None and session.outbox is not None and session.outbox.stopped:
-            self._moved_away(session, undelivered)
+            self.moved_away(session, undelivered)
         else:  # the outbox belonged to a session that was stopped before Redis answered
             for message in undelivered:
                 self._results.send(message)
 
-    def _moved_away(self, session: Session, undelivered: Sequence[JobEnded]) -> None:
-        """Its jobs continue here, and their ends are sent to the instance that resumed it."""
+    def moved_away(self, session: Session, undelivered: Sequence[JobEnded] | None = None) -> None:
+        """Another instance owns the session. Its jobs continue here, and their ends are sent to its owner."""
+        if undelivered is None:
+            undelivered = session.outbox.undelivered() if session.outbox is not None else ()
         self._release(session, undelivered, Close.REPLACED, "the session was resumed on another instance")
 
     def _release(self, session: Session, undelivered: Sequence[JobEnded], code: Close, why: str) -> None:
