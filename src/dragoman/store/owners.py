@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from typing import Literal
 
 from dragoman.store.instances import DELETE_IF_EQUAL, RENEW_IF_EQUAL
+from dragoman.store.interface import in_slices
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.script import Script
-from dragoman.store.slices import in_slices
 
 CLAIM_NODE = Script.beside(__file__, "claim_node")
 

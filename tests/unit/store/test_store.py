@@ -16,6 +16,7 @@ from dragoman.store.chat.users import Users
 from dragoman.store.errors import RedisAway, Refused, StoreError, UnknownOutcome
 from dragoman.store.inbox import InboxCounts, InboxEntry, Inboxes, InboxSettings
 from dragoman.store.instances import Instances, Presence
+from dragoman.store.interface import SLICE, in_slices
 from dragoman.store.jobs import Binding, Jobs
 from dragoman.store.keys import Keys
 from dragoman.store.link import Address, ErrorReply, refusal
@@ -24,7 +25,6 @@ from dragoman.store.ops import BOUNDS_S, Ops
 from dragoman.store.owners import Owners
 from dragoman.store.redis import Redis, slot_of
 from dragoman.store.reservations import Reserved, ReserveReply
-from dragoman.store.slices import SLICE, in_slices
 
 
 def test_all_that_can_go_wrong_is_one_tree() -> None:

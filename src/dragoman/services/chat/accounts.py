@@ -4,9 +4,9 @@
   refused login costs one argon2 and has the same answer whether the name exists or not.
 - A login raises the user's session version: tokens of earlier ones are over. A token counts as over when its version
   is below the present one; a Redis that lost the versions locks no user out.
-- Attempts are counted here and, through Redis, for all instances (`LoginLimits`); while Redis is unavailable, here alone.
-- While Redis is unavailable a login fails, since older tokens could not be ended. Refresh and verify go by the token alone, as
-  the connections do.
+- Attempts are counted here and, through Redis, for all instances (`LoginLimits`).
+- While Redis is unavailable attempts are counted here alone, and a login fails, since older tokens could not be ended.
+  Refresh and verify go by the token alone, as the connections do.
 
 Passwords and tokens are in no log line and in no exception.
 """
@@ -35,8 +35,8 @@ OPERATORS: Final = "operators"  # instead of an address, in the queue of hashes
 
 _TOO_OFTEN: Final = {
     LoginVerdict.ADDRESS: "too many logins of this user from this address: wait a minute",
-    LoginVerdict.NAME: "too many failed logins of this user from addresses that never logged in as this user: wait some "
-    "minutes, or log in from an address you have used before",
+    LoginVerdict.NAME: "too many failed logins of this user from addresses that never logged in as this user: wait "
+    "some minutes, or log in from an address you have used before",
 }
 
 

@@ -29,7 +29,7 @@ from dragoman.services.loops import ReadFirstTimeout, Tasks, answers
 from dragoman.store.chat.shards import Shards
 from dragoman.store.chat.users import Users
 from dragoman.store.errors import StoreError
-from dragoman.store.slices import in_slices
+from dragoman.store.interface import in_slices
 
 log = structlog.get_logger(__name__)
 

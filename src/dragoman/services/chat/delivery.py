@@ -118,7 +118,7 @@ class Delivery:
 
     async def push(self, pushes: Sequence[MessagePush], owners: Mapping[int, str]) -> set[int]:
         """To receivers, in this order. Returns the ids of messages that, as far as is known, reached no socket."""
-        # Those of this push alone, and not while Redis is unavailable: a message must not pay for what all receivers missed.
+        # Only those of this push, and not while Redis is unavailable: a message must not pay for what others missed.
         if self._redis_answers and (unlocated := self._state.unlocated(owners)):
             await self._try_to_locate(unlocated)
         remote, unreached = dict[str, list[MessagePush]](), set[int]()

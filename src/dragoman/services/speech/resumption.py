@@ -35,9 +35,9 @@ from dragoman.services.speech.session import Session, SessionState
 from dragoman.services.speech.sessions import Sessions
 from dragoman.store.errors import StoreError
 from dragoman.store.instances import Instances
+from dragoman.store.interface import in_slices
 from dragoman.store.jobs import Jobs
 from dragoman.store.sessions import ResumableSessions, Resumed
-from dragoman.store.slices import in_slices
 from dragoman.store.turns import Turns
 
 log = structlog.get_logger(__name__)

@@ -26,9 +26,9 @@ from dragoman.services.speech.remote_listener import RemoteListener, SessionResu
 from dragoman.services.speech.session import Session, SessionSettings, SessionState
 from dragoman.services.speech.turn_queue import SessionTurns
 from dragoman.store.errors import StoreError
+from dragoman.store.interface import in_slices
 from dragoman.store.owners import Owners
 from dragoman.store.sessions import ResumableSessions
-from dragoman.store.slices import in_slices
 from dragoman.store.turns import Turns
 
 log = structlog.get_logger(__name__)

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
 
 from dragoman.store.instances import DELETE_IF_EQUAL, RENEW_IF_EQUAL
+from dragoman.store.interface import in_slices
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.script import Script
-from dragoman.store.slices import in_slices
 
 PARK_EARLY_RECEIPTS = Script.beside(__file__, "park_early_receipts")
 DROP_EARLY_RECEIPTS = Script.beside(__file__, "drop_early_receipts")
