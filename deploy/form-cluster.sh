@@ -8,13 +8,13 @@ export REDISCLI_AUTH
 host=${1%:*}
 port=${1##*:}
 
-told() {
+reports() {
     valkey-cli -h "$host" -p "$port" cluster info | tr -d '\r' | grep -q "^$1\$"
 }
 
-if told cluster_known_nodes:1; then
+if reports cluster_known_nodes:1; then
     valkey-cli --cluster create "$@" --cluster-replicas 1 --cluster-yes
 fi
-until told cluster_state:ok; do
+until reports cluster_state:ok; do
     sleep 1
 done

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Starts a server that asks for the password in /run/secrets/redis_password. Arguments: options of the server.
+# Starts a server that requires the password in /run/secrets/redis_password. Arguments: options of the server.
 #
-# The password goes by standard input, because a command line can be read by everybody who lists processes.
+# The password is passed on standard input, because every user can read command lines.
 set -eu
 password=$(cat "${REDIS_PASSWORD_FILE:-/run/secrets/redis_password}")
 test -n "$password"
