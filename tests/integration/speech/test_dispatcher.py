@@ -12,6 +12,7 @@ from dragoman.protocol.codes import Close
 from dragoman.services.speech.job_placement import Recorded
 from dragoman.services.speech.turn_queue import TurnQueue
 from support.in_process import (
+    LEASE,
     TIMEOUT_S,
     InProcessInstance,
     InProcessNode,
@@ -171,7 +172,7 @@ async def test_a_newer_connection_of_a_node_replaces_the_older_one_here(open_ins
 
 
 async def test_slots_of_running_jobs_are_renewed_before_they_expire(open_instance: OpenInstance) -> None:
-    instance = await open_instance("a", speech__reservation_ttl_ms=3500)
+    instance = await open_instance("a", speech__reservation_ttl_ms=3500, **{LEASE: 3})  # it must be the shorter one
     node = await instance.node("n", slots=1)
     listener = RecordingListener()
     instance.services.dispatcher.take(job_request(listener=listener))
