@@ -68,7 +68,7 @@ class Report:
     async def _instance_rows(self) -> list[dict[str, Any]]:
         present = await self._instances.all()
         answering = await self._instances.answering(present)
-        tallies = await asyncio.gather(*(self._inboxes.counts(name) for name in present))
+        counts = await asyncio.gather(*(self._inboxes.counts(name) for name in present))
         waiting = await asyncio.gather(*(self._inboxes.oldest_ms(name) for name in present))
         return [
             {
@@ -76,15 +76,15 @@ class Report:
                 "alive": presence is not None,
                 "answering": name in answering,
                 "inbox": {
-                    "waiting": tally.waiting,
-                    "bytes": tally.bytes,
-                    "added": tally.added,
-                    "done": tally.done,
-                    "dead": tally.dead,
+                    "waiting": count.waiting,
+                    "bytes": count.bytes,
+                    "added": count.added,
+                    "done": count.done,
+                    "dead": count.dead,
                     "oldest_ms": oldest,
                 },
             }
-            for (name, presence), tally, oldest in zip(present.items(), tallies, waiting, strict=True)
+            for (name, presence), count, oldest in zip(present.items(), counts, waiting, strict=True)
         ]
 
     async def _gone_instances(self, present: set[str]) -> list[dict[str, Any]]:
