@@ -106,10 +106,6 @@ class DeliveryState:
     def instances_to_ask(self) -> list[str]:
         return list(self._remote)
 
-    def must_ask(self, instance: str) -> bool:
-        """Whether a user of this instance must be sent something from the archive before the next push to it."""
-        return instance in self._remote
-
     def unasked(self, users: Collection[int]) -> str:
         """An instance that does not know that one of these users needs a resend; '' if there is none."""
         return next((instance for instance, theirs in self._remote.items() if not theirs.isdisjoint(users)), "")
