@@ -113,6 +113,7 @@ class Answers:
         self._fd, self.childs_fd = os.pipe()
         self._lines: asyncio.StreamReader | None = None
         self._transport: asyncio.ReadTransport | None = None
+        self._closed = False
 
     async def line(self, timeout_s: float) -> str:
         """The next line, '' at the end. Raises TimeoutError."""
@@ -127,6 +128,9 @@ class Answers:
 
     def close(self) -> None:
         """The loop closes the pipe itself, one turn later; closed before that, it would abort the process."""
+        if self._closed:
+            return
+        self._closed = True
         if self._transport is not None:
             self._transport.close()
         elif self._lines is None:
@@ -161,6 +165,8 @@ class InstanceProcess(Process):
             line = await self._answers.line(START_TIMEOUT_S)
         except TimeoutError:
             line = "failed it took too long"
+        self._answers.close()  # here: this loop may be closed before the process is
+        await asyncio.sleep(0)
         word, _, text = line.strip().partition(" ")
         if word != "ready":
             raise CannotRun(f"An instance did not start: {text or 'it died'}\n{self.log_tail()}")
