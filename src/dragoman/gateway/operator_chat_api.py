@@ -1,4 +1,4 @@
-"""What operators ask and change of chat: shards and backlog, the switches, accounts, and where a message is."""
+"""The operators' API of chat: shards and backlog, switches, accounts, and where a message is."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -25,13 +25,13 @@ from dragoman.services.chat.report import ChatReport
 from dragoman.services.operations import NotThere
 
 MAX_INVITE_S = 365 * 86_400
-NO_SUCH_USER = "there is no account of this name"
+NO_SUCH_USER = "there is no account with this name"
 
 Disconnect = Callable[[int], Awaitable[None]]
 _B = TypeVar("_B")
 
 
-class ChatSeen(Protocol):
+class ChatServices(Protocol):
     """What the handlers need of chat."""
 
     switches: FeatureSwitches
@@ -40,7 +40,7 @@ class ChatSeen(Protocol):
     accounts: Accounts
 
 
-def routes(chat: ChatSeen, auditor: Auditor, disconnect: Disconnect) -> list[web.RouteDef]:
+def routes(chat: ChatServices, auditor: Auditor, disconnect: Disconnect) -> list[web.RouteDef]:
     """`disconnect` ends the connection of a user, wherever it is."""
     api, accounts = _Api(chat, auditor), _Accounts(chat.accounts, auditor, disconnect)
     return [
@@ -58,7 +58,7 @@ def routes(chat: ChatSeen, auditor: Auditor, disconnect: Disconnect) -> list[web
 
 
 class _Api:
-    def __init__(self, chat: ChatSeen, auditor: Auditor) -> None:
+    def __init__(self, chat: ChatServices, auditor: Auditor) -> None:
         self._chat, self._auditor = chat, auditor
 
     async def status(self, _: web.Request) -> web.Response:
@@ -95,13 +95,13 @@ class _Api:
     async def message(self, request: web.Request) -> web.Response:
         sender = request.match_info["sender"]
         if not (sender.isascii() and sender.isdecimal() and len(sender) <= 19):
-            raise BadRequest("the sender is not a user id")
+            raise BadRequest("the sender is not a user id (a number)")
         return json(await self._chat.report.find(int(sender), request.match_info["id"]))
 
     async def user(self, request: web.Request) -> web.Response:
         found = await self._chat.archive.user_by_name(request.match_info["name"])
         if found is None:
-            return error("nobody of that name has logged in yet", 404)
+            return error("no user with this name has logged in yet", 404)
         return json({"userId": str(found.id), "username": found.name})
 
 
@@ -119,7 +119,7 @@ class NewInvite(msgspec.Struct):
 
 
 class _Accounts:
-    """Accounts, as operators change them. A password is in no answer, no log line and no entry of the audit."""
+    """Accounts. A password is in no response, no log line and no audit entry."""
 
     def __init__(self, accounts: Accounts, auditor: Auditor, disconnect: Disconnect) -> None:
         self._accounts, self._auditor, self._disconnect = accounts, auditor, disconnect
@@ -128,7 +128,7 @@ class _Accounts:
         new = await json_body(request, NewUser)
         user = await _allowed(self._accounts.add(new.username, new.password))
         if user is None:
-            return error("this name is taken", 409)
+            return error("an account with this name exists already", 409)
         await self._auditor.note(request, "chat.user.add", user.name, f"user {user.id}")
         return json({"userId": str(user.id), "username": user.name})
 
@@ -161,7 +161,7 @@ class _Accounts:
         return json({"invite": code, "expiresInSeconds": ttl_s})
 
     async def _end_connection(self, user: int) -> None:
-        """Its tokens are over already: a connection that cannot be reached now closes with its next frame."""
+        """The tokens are invalid already: a connection that cannot be reached now is closed at its next frame."""
         with suppress(NotThere):
             await self._disconnect(user)
 
@@ -176,11 +176,11 @@ async def _allowed(doing: Awaitable[_B]) -> _B:
 
 
 def decode_switches(data: bytes) -> dict[str, str]:
-    """Switches by name, each as a text; whether there are such ones is not looked at here."""
+    """Switches by name, each as a text; the names are checked later."""
     try:
         given = msgspec.json.decode(data, type=dict[str, bool | int | str])
     except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
         raise BadRequest(f"the body is not a JSON object of switches: {wrong}") from None
     if not given:
-        raise BadRequest("no switch was given")
+        raise BadRequest("the body names no switch")
     return {name: str(value).lower() for name, value in given.items()}

@@ -51,7 +51,7 @@ _TYPES: Final = {
 
 
 class SampleFailed(Exception):
-    """espeak-ng did not do it; `str()` says why."""
+    """espeak-ng could not speak the sample; `str()` says why."""
 
 
 class Samples:
@@ -108,7 +108,7 @@ def _with_length(wav: bytes) -> bytes:
 def routes(
     nodes: Callable[[], Iterable[Node]], samples: Samples | None = None, registration: Registration = LAPTOP
 ) -> list[web.RouteDef]:
-    """For anybody: nothing here tells who is there or what is said."""
+    """For anybody: the routes show no user and no message."""
     samples = samples or Samples()
     api = _Api(nodes, samples)
     accounts = "private" if registration.private else registration.policy
@@ -121,7 +121,7 @@ def routes(
 def static(folder: str, *, at: str, values: Mapping[str, object] | None = None) -> list[web.RouteDef]:
     """The files of a folder of `dragoman.web` under its name, and its index at a path of its own.
 
-    `values` fill the places `{{name}}` of the index; what they hold is ours, and not escaped.
+    `values` replace `{{name}}` in the index. They come from the server itself and are not escaped.
     """
     found = [file for file in files("dragoman.web").joinpath(folder).iterdir() if _suffix(file) in _TYPES]
     return [
@@ -156,19 +156,21 @@ def _suffix(file: Traversable) -> str:
 class _Api:
     def __init__(self, nodes: Callable[[], Iterable[Node]], samples: Samples) -> None:
         self._nodes, self._samples = nodes, samples
-        self._told = b""
+        self._languages = b""
         self._good_until = float("-inf")
 
     async def languages(self, _: web.Request) -> web.Response:
         now = monotonic()
         if now >= self._good_until:
-            self._told, self._good_until = self._encoded(), now + LANGUAGES_S
-        return web.Response(body=self._told, content_type="application/json", headers={"Cache-Control": "no-store"})
+            self._languages, self._good_until = self._encoded(), now + LANGUAGES_S
+        return web.Response(
+            body=self._languages, content_type="application/json", headers={"Cache-Control": "no-store"}
+        )
 
     def _encoded(self) -> bytes:
-        told = groups(self._nodes())
-        spoken = sorted({language for group in told for language in group["from"] if language in self._samples})
-        return msgspec.json.encode({"groups": told, "samples": spoken})
+        served = groups(self._nodes())
+        spoken = sorted({language for group in served for language in group["from"] if language in self._samples})
+        return msgspec.json.encode({"groups": served, "samples": spoken})
 
     async def sample(self, request: web.Request) -> web.Response:
         language = request.query.get("lang", "en")

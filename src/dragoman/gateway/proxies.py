@@ -33,7 +33,7 @@ class BadForwarding(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is at the other end. `proxy`: the trusted proxy whose header named the address."""
+    """The client of a connection or request. `proxy`: the trusted proxy whose header named the address."""
 
     address: str
     port: int = 0
@@ -117,9 +117,11 @@ def _elements(value: str) -> list[str]:
         pair = _PAIR.match(value, at)
         if pair is None:
             raise BadForwarding("the Forwarded header is malformed")
-        name, said, end = pair.groups()
+        name, value_of_pair, end = pair.groups()
         if name.lower() == "for":
-            client = _bare(re.sub(r"\\(.)", r"\1", said[1:-1]) if said.startswith('"') else said)
+            client = _bare(
+                re.sub(r"\\(.)", r"\1", value_of_pair[1:-1]) if value_of_pair.startswith('"') else value_of_pair
+            )
         if end != ";":
             found.append(client)
             client = ""

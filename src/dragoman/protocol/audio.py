@@ -21,8 +21,8 @@ PCM16 = "pcm16"
 OPUS_PACKET_MS = 20
 # CELT, 20 ms, mono, nothing to say: the shortest packet every Opus decoder plays as silence.
 SILENCE_PACKET = b"\xf8\xff\xfe"
-# Counting packets is a loop on the event loop. A message of 1 MB can hold 350,000 packets of one byte, which would hold
-# up everybody else for 60 ms, so the count ends at a bound: 5 minutes for an utterance, 1 minute for a chunk.
+# Counting packets blocks the event loop. A message of 1 MB can hold 350,000 packets of one byte, which would delay all
+# other clients for 60 ms, so the count is bounded: 5 minutes for an utterance, 1 minute for a chunk.
 MAX_PACKETS = 15_000
 MAX_CHUNK_PACKETS = 3_000
 
@@ -68,13 +68,13 @@ def pcm16_rms(data: bytes) -> float:
 
 
 def decode_base64(raw: Raw) -> bytes:
-    """The bytes of a base64 JSON string that was kept as Raw; of an absent one, none."""
+    """The bytes of a base64 JSON string in a Raw; empty if it is absent."""
     try:
         return pybase64.b64decode(memoryview(raw)[1:-1], validate=True)
     except ValueError:
         pass
     try:
-        # Some encoders write / as \\/ and = as \\u003d: worth a second look, not worth a scan of every chunk.
+        # Some encoders escape / as \\/ and = as \\u003d: worth a second attempt, not a scan of every chunk.
         return pybase64.b64decode(json.decode(raw, type=str), validate=True)
     except ValueError:
         raise BadAudio("The audio is not valid base64.") from None

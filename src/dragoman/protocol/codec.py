@@ -1,8 +1,8 @@
-"""Bytes to messages and back, once each way.
+"""Decodes bytes into messages and encodes messages into bytes.
 
-decode_* raise ProtocolError(INVALID_MESSAGE) with a sentence that names the field, and nothing else, whatever the
-peer sent. They take `bytes` or `str`, never a view of a buffer that will be used again: Raw fields point into it.
-What msgspec cannot check in a Raw is checked here: that it is UTF-8, its first character, and its length.
+Whatever the peer sent, decode_* raise only ProtocolError(INVALID_MESSAGE), with a sentence that names the field. They
+take `bytes` or `str`, never a view of a buffer that is used again: Raw fields point into it. msgspec does not check a
+Raw, so this module checks its UTF-8, its first character and its length.
 """
 
 import re
@@ -42,13 +42,13 @@ def _raw_fields(message_type: type[msgspec.Struct]) -> Iterator[_RawField]:
             if isinstance(part, type) and issubclass(part, Part):
                 yield from (inner._replace(part=field.name) for inner in _raw_fields(part))
         if get_origin(hint) is not None and get_args(hint)[0] is Raw:
-            said = get_args(hint)[1].extra
-            opens = ord(said["opens"]) if said["opens"] else 0
-            yield _RawField(field.name, opens, said["max_bytes"], not field.required)
+            bounds = get_args(hint)[1].extra
+            opens = ord(bounds["opens"]) if bounds["opens"] else 0
+            yield _RawField(field.name, opens, bounds["max_bytes"], not field.required)
 
 
 class _Decoder(Generic[T]):
-    """One side of one socket: a decoder of a union of messages."""
+    """Decodes the messages of one direction of one endpoint."""
 
     def __init__(self, union: Any) -> None:
         self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(union)
@@ -93,7 +93,7 @@ def _invalid(sentence: str) -> ProtocolError:
 
 
 def sentence_of(error: Exception) -> str:
-    """msgspec's words turned into a sentence for the author of the message, bounded: they quote a type not known."""
+    """Turn the text of msgspec into a sentence for the author of the message. It is cut: it quotes an unknown type."""
     text = str(error)
     if not isinstance(error, msgspec.ValidationError):
         return f"The message is not valid JSON: {text}."[:_SENTENCE_LENGTH]
@@ -127,7 +127,7 @@ def raw(value: Any) -> Raw:
     return Raw(_encoder.encode(value))
 
 
-# ---------------------------------------------------------------- looking into what passes through
+# ---------------------------------------------------------------- single values of raw fields
 
 
 class _Extra(msgspec.Struct):
@@ -163,7 +163,7 @@ def reason_of(extra: Raw) -> str | None:
 
 
 def unavailable_model(error: JobError) -> ModelDetails | None:
-    """Which model a MODEL_NOT_AVAILABLE is about; None where the node does not say."""
+    """The missing model of a MODEL_NOT_AVAILABLE; None: the node does not name it."""
     if not error.details:
         return None
     try:
@@ -173,7 +173,7 @@ def unavailable_model(error: JobError) -> ModelDetails | None:
 
 
 def is_final(error: JobError) -> bool:
-    """Whether a failure lies in the job itself: by its code, or because the node says `details.final`."""
+    """Whether any node would fail: by the code, or because the node sets `details.final`."""
     if error.code in FINAL_CODES:
         return True
     try:

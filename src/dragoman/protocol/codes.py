@@ -1,7 +1,7 @@
-"""The fixed words of the protocol: error codes, close codes, event names.
+"""The fixed values of the protocol: error codes, close codes, event names.
 
-Fields that carry these words are plain `str` in the messages, because an unknown value of a peer is ignored
-and never refused. The enums are for what we send and compare with.
+Fields with these values are plain `str` in the messages, because an unknown value of a peer is ignored and never
+refused. The enums are for values that the server sends or compares with.
 """
 
 from enum import IntEnum, StrEnum
@@ -34,7 +34,7 @@ class ErrorCode(StrEnum):
     LIMIT_EXCEEDED = "LIMIT_EXCEEDED"
 
 
-# Codes of a failed job_result that another node would answer as well: such a job is not tried again.
+# Codes of a failed job_result that every node would return: such a job is not tried again.
 FINAL_CODES = frozenset({ErrorCode.INVALID_MESSAGE, ErrorCode.INVALID_SESSION, ErrorCode.SESSION_CLOSED})
 
 
@@ -47,7 +47,7 @@ class RoomErrorCode(StrEnum):
 
 
 class EmptyReason(StrEnum):
-    """Values of `extra.reason` in a job_result that mean: nothing was said, nothing will come."""
+    """Values of `extra.reason` in a job_result without speech: there will be no text."""
 
     ASR_EMPTY = "ASR_EMPTY"
     NO_TEXT_ASSIGNED = "NO_TEXT_ASSIGNED"
@@ -87,11 +87,11 @@ class Mode(StrEnum):
 class CancelReason(StrEnum):
     """Why a job was cancelled while its session goes on: the code of the job, and `reason` of its job_cancel."""
 
-    SKIPPED = "SKIPPED"  # the release window gave its utterance up
+    SKIPPED = "SKIPPED"  # its utterance was skipped by the release window
 
 
 class NodeFeature(StrEnum):
-    """Words of `advanced_features`; `slots:N` is the only one with an argument."""
+    """Values of `advanced_features`; only `slots:N` has an argument."""
 
     JOB_ACK = "job_ack"
     RESUME = "resume"
@@ -100,7 +100,7 @@ class NodeFeature(StrEnum):
 
 
 class Close(IntEnum):
-    """WebSocket close codes of ours. 4000-4499: come back. 4500-4999: do not."""
+    """Close codes of the server. 4000-4499: the client should reconnect. 4500-4999: it should not."""
 
     SHUTDOWN = 4000
     SLOW_CONSUMER = 4001
@@ -120,5 +120,5 @@ class Close(IntEnum):
 
 
 def may_come_back(close_code: int) -> bool:
-    """Whether a peer closed with this code should connect again; codes that are not ours say yes."""
+    """Whether a peer closed with this code should reconnect; with codes of others it should."""
     return not 4500 <= close_code <= 4999

@@ -1,10 +1,10 @@
-"""The one exception of this package: what a peer sent is not what the protocol says."""
+"""The exception of this package: a message of a peer breaks the protocol."""
 
 from dragoman.protocol.codes import ErrorCode
 
 
 class ProtocolError(Exception):
-    """Carries what the peer is told: a code of the protocol and a sentence for a human."""
+    """The answer to the peer: an error code and a sentence for a person."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -13,7 +13,7 @@ class ProtocolError(Exception):
 
 
 class BadAudio(ProtocolError):
-    """Audio that cannot be what its format says."""
+    """Audio that does not match its format."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.INVALID_MESSAGE, message)

@@ -1,7 +1,7 @@
-"""`extra` of a job_result: what the server reads of it, and what clients get.
+"""`extra` of a job_result: the values that the server reads, and those that clients get.
 
-Nodes put into it what they like, diagnostics and names of their services among it. Clients get CLIENT_KEYS alone. What
-a node sends is not trusted: a value of the wrong type counts as missing.
+Nodes may put anything into it, such as diagnostics and names of their services. Clients get only CLIENT_KEYS. Nodes are
+not trusted: a value of the wrong type counts as missing.
 """
 
 import re

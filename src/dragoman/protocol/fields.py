@@ -1,11 +1,11 @@
-"""What the message types are made of: two kinds of Struct and the types of their fields.
+"""The building blocks of message types: base classes and field types.
 
 A field that only passes through is a `Raw`: the bytes of its JSON value, never parsed. An optional Raw that is not
 there is the object ABSENT, found by identity when encoding: a Raw made from b"" would encode to broken JSON.
-A Raw points into the whole message it came with; who keeps one longer than the message takes `keep(raw)`.
+A Raw points into the whole message it came with; `keep(raw)` makes a copy that may outlive the message.
 
-Every text, list and Raw that a client or a node sends is bounded here, so that none of them can make the server keep
-more than its share; a test compares. Text for a log line or a record is cut further where it is written.
+Every text, list and Raw that a client or a node sends is bounded here, so that no peer can fill the memory of the
+server; a test checks this. Text for a log line or a record is cut further where it is written.
 """
 
 from typing import Annotated, Final
@@ -17,7 +17,7 @@ ABSENT: Final = Raw()
 
 
 def keep(raw: Raw) -> Raw:
-    """A copy that does not hold the message it came with."""
+    """A copy that does not keep the rest of the message in memory."""
     return raw.copy() if raw else ABSENT
 
 
@@ -26,7 +26,7 @@ class Message(msgspec.Struct, tag_field="type", omit_defaults=True, gc=False):
 
 
 class Numbered(Message, omit_defaults=True, gc=False, kw_only=True):
-    """A server message that counts: `seq` is set only in sessions that asked to resume."""
+    """A numbered server message: `seq` is set only in sessions that can be resumed."""
 
     seq: "Count | None" = None
 
@@ -49,7 +49,7 @@ ClaimedNodeId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}\Z")]
 Word = Annotated[str, Meta(max_length=64)]  # one of a few words: a platform, a mode, a code
 Name = Annotated[str, Meta(max_length=200)]  # of a model, a service, a person
 Sentence = Annotated[str, Meta(max_length=4096)]  # a reason
-Text = Annotated[str, Meta(max_length=65_536)]  # what was said; the message of a failure, which may be a traceback
+Text = Annotated[str, Meta(max_length=65_536)]  # speech as text; the message of a failure, which may be a traceback
 Token = Annotated[str, Meta(max_length=4096)]
 
 MAX_ENTRIES = 256  # of a list

@@ -1,6 +1,6 @@
-"""Ids made by the server, in the literal shapes clients and nodes know.
+"""Ids made by the server, in the formats that clients and nodes know.
 
-Everything that must not be guessed (session, resume token) comes from `secrets`.
+Ids that must not be guessed (session, resume token) come from `secrets`.
 """
 
 import os
@@ -42,7 +42,7 @@ def group_id(session: str, index: int) -> str:
 
 
 def request_id(session: str, index: int, tgt: str) -> str:
-    """What makes two requests the same one, however often and wherever it is asked."""
+    """Equal for equal requests, on every instance and for every attempt."""
     return f"{session}:{index}:{tgt}"
 
 

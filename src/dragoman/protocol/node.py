@@ -1,7 +1,7 @@
 """Messages between compute nodes and the server, on /ws/node.
 
 Fields without a default are required; every other one may be missing or null. What nodes report about themselves is
-taken leniently (most of it optional): a node must not be refused for a detail nobody reads.
+checked leniently (most of it is optional): a node must not be refused for a detail that is not used.
 """
 
 import re
@@ -34,7 +34,7 @@ from dragoman.protocol.fields import (
 )
 from dragoman.protocol.session import Error, Pipeline
 
-# ---------------------------------------------------------------- what a node can
+# ---------------------------------------------------------------- capabilities of a node
 
 
 class Gpu(Part):
@@ -124,7 +124,7 @@ class NodeHeartbeat(Message, tag="node_heartbeat"):
 
 
 class JobAck(Message, tag="job_ack"):
-    """Taken into the node's queue."""
+    """The job is in the node's queue."""
 
     job_id: Id
     attempt_id: Count
@@ -134,7 +134,7 @@ class JobAck(Message, tag="job_ack"):
 
 
 class JobStarted(Message, tag="job_started"):
-    """Really begun."""
+    """The node works on the job."""
 
     job_id: Id
     attempt_id: Count
@@ -246,18 +246,18 @@ class NodeControl(Message, tag="node_control"):
 
 ToNode = NodeRegisterAck | JobAssign | JobCancel | NodeControl | Error
 
-# ---------------------------------------------------------------- words with an argument
+# ---------------------------------------------------------------- features with an argument
 
 _SLOTS = re.compile(r"slots:([1-9][0-9]{0,5})")
 
 
 def advanced_features(slots: int) -> list[str]:
-    """What our own nodes say they can more than the old ones."""
+    """The features of nodes that use the SDK; older nodes have none."""
     return [*NodeFeature, f"slots:{slots}"]
 
 
 def slots_of(features: list[str] | None) -> int | None:
-    """N of `slots:N`; None where the node does not say, or says what is no sensible number."""
+    """N of `slots:N`; None: the node does not say, or it is not a sensible number."""
     for feature in features or ():
         if match := _SLOTS.fullmatch(feature):
             return int(match[1])

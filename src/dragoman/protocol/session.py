@@ -72,7 +72,7 @@ class AudioChunk(Message, tag="audio_chunk"):
 
 
 class Pipeline(Part, omit_defaults=False):
-    """Which steps a job asks for. To nodes all five are always written."""
+    """The steps of a job. A message to a node always has all five."""
 
     use_asr: bool
     use_nmt: bool

@@ -118,7 +118,7 @@ async def test_status_of_an_unsaved_message_is_accepted(harness: Harness, dragom
 async def test_unknown_message_is_reported_and_its_sender_must_be_named(harness: Harness, dragoman: Command) -> None:
     assert (await dragoman("chat", "status", "none", "--from", "7", code=1)).startswith("No message of that sender")
     assert "--from USER" in await dragoman("chat", "status", "none", code=2)
-    assert "nobody of that name" in await dragoman("chat", "status", "none", "--from", "Nobody Ever", code=1)
+    assert "no user with this name" in await dragoman("chat", "status", "none", "--from", "Nobody Ever", code=1)
 
 
 # -- switches
@@ -217,14 +217,14 @@ async def test_an_operator_adds_a_user_and_sets_its_password(
     ada = await logged_in(harness, "ada", "the first password")
     assert told == f"ada is user {ada.user_id}.\n"
     entering(monkeypatch, "another")
-    assert "this name is taken" in await dragoman("chat", "user", "add", "ada", code=1)
+    assert "an account with this name exists already" in await dragoman("chat", "user", "add", "ada", code=1)
     entering(monkeypatch, "the second password")
     assert "must log in again" in await dragoman("chat", "user", "passwd", "ada", at=1)
     with pytest.raises(AccessDenied, match="unauthorized"):
         await logged_in(harness, "ada", "the first password", at=1)
     assert (await logged_in(harness, "ada", "the second password")).user_id == ada.user_id
     entering(monkeypatch, "whatever")
-    assert "there is no account of this name" in await dragoman("chat", "user", "passwd", "nobody at all", code=1)
+    assert "there is no account with this name" in await dragoman("chat", "user", "passwd", "nobody at all", code=1)
     entering(monkeypatch, "")
     assert "No password was given" in await dragoman("chat", "user", "add", "eve", code=2)
     audit = await dragoman("audit")
