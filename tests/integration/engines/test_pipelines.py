@@ -122,6 +122,6 @@ async def test_the_command_takes_its_key_from_the_environment_and_never_tells_it
         assert (done.text_asr, done.text_translated) == ("we need a doctor", "Necesitamos un médico.")
         assert f"Bearer {KEY}" in server.authorizations
         told = (tmp_path / "log").read_text()
-        assert f"Know that speech is sent to {server.v1}." in told
+        assert f"Note: speech is sent to {server.v1}." in told
         assert "HTTP 401" in told
         assert KEY not in told
