@@ -93,6 +93,7 @@ INBOX: Final[Sequence[peer.InboxMessage]] = (
     peer.ChatPush([peer.UserPush(1, 2, 3, _FRAME)]),
     peer.ChatNotices([peer.UserNotice(1, 2, _FRAME, True), peer.UserNotice(1, 2, _FRAME)]),
     peer.ChatKick(1, 2),
+    peer.ChatOwnerCheck(1, 2, "i1|3"),
     peer.ChatResend([1, 2, 3]),
     peer.DrainInstance(),
     peer.DrainNode("n", True),

@@ -22,7 +22,7 @@ from dragoman.domain.revocation import RevocationList
 from dragoman.instance.chat_settings import chat_tokens, stream_names, word_filter
 from dragoman.instance.redis_check import CannotStart
 from dragoman.protocol.codes import Close
-from dragoman.protocol.peer import ChatKick, ChatNotices, ChatPush, ChatResend, UserNotice
+from dragoman.protocol.peer import ChatKick, ChatNotices, ChatOwnerCheck, ChatPush, ChatResend, UserNotice
 from dragoman.services.chat.acceptance import Acceptance
 from dragoman.services.chat.accounts import Accounts
 from dragoman.services.chat.admission import Admission
@@ -55,7 +55,7 @@ from dragoman.store.redis import Redis
 
 log = structlog.get_logger(__name__)
 
-ChatMessage = ChatPush | ChatNotices | ChatKick | ChatResend
+ChatMessage = ChatPush | ChatNotices | ChatKick | ChatOwnerCheck | ChatResend
 ASSIGN_S = 1.0
 ARCHIVE_CHECK_S = 1.0
 TIDY_S = 60.0
@@ -249,11 +249,13 @@ class Chat:
         that: its sender must not be able to send something newer there."""
         for user in self.local:
             user.pause_reading()
-        for _ in range(CLOSE_RESENDS):
-            await self.delivery.run_once()
-            if not self.delivery.resends_pending:
-                break
-        self.local.close_all(Close.LEASE_LOST)
+        try:
+            for _ in range(CLOSE_RESENDS):
+                await self.delivery.run_once()
+                if not self.delivery.resends_pending:
+                    break
+        finally:  # a connection that is not read must not stay open
+            self.local.close_all(Close.LEASE_LOST)
 
     # -- from other instances --------------------------------------------------------------------
 
@@ -267,6 +269,8 @@ class Chat:
                     await self.delivery.notify([_notice(one) for one in remote])
             case ChatKick():
                 self.local.on_kick(message)
+            case ChatOwnerCheck():
+                await self.admission.on_owner_check(message)
             case ChatResend():
                 self.local.on_resend_request(message)
             case _:

@@ -34,6 +34,7 @@ from dragoman.protocol.peer import (
     CancelJob,
     ChatKick,
     ChatNotices,
+    ChatOwnerCheck,
     ChatPush,
     ChatResend,
     DrainInstance,
@@ -232,6 +233,7 @@ class Services:
         register(ChatPush, self.chat.handle, rehome=self.chat.rehome)
         register(ChatNotices, self.chat.handle, rehome=self.chat.rehome)
         register(ChatKick, self.chat.handle, rehome=self.chat.rehome)
+        register(ChatOwnerCheck, self.chat.handle, rehome=self.chat.rehome)
         register(ChatResend, self.chat.handle, rehome=self.chat.rehome)
         register(DrainInstance, lambda _: on_drain(), rehome=drop)
 

@@ -151,6 +151,15 @@ class ChatKick(Peer, tag="chat_kick", frozen=True):
     connection: int
 
 
+class ChatOwnerCheck(Peer, tag="chat_owner_check", frozen=True):
+    """To the instance that the owner key of a user names: is that connection open? The connection of the user that
+    asks, `owner`, is ended if it is."""
+
+    user: int
+    connection: int
+    owner: str
+
+
 class ChatResend(Peer, tag="chat_resend", frozen=True):
     """To the instance of these receivers: messages were not pushed; resend what the archive has for them."""
 
@@ -188,6 +197,7 @@ InboxMessage = (
     | ChatPush
     | ChatNotices
     | ChatKick
+    | ChatOwnerCheck
     | ChatResend
     | DrainInstance
     | DrainNode

@@ -18,7 +18,7 @@ from dragoman.domain.chat.message_ids import IdMaker
 from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import Reason
 from dragoman.protocol.codes import Close
-from dragoman.protocol.peer import ChatKick
+from dragoman.protocol.peer import ChatKick, ChatOwnerCheck
 from dragoman.services.chat.delivery import Delivery
 from dragoman.services.chat.inbound import ChatSocket, Undelivered, now_ms
 from dragoman.services.chat.local_users import ChatUser, LocalUsers
@@ -29,6 +29,7 @@ from dragoman.services.loops import ReadFirstTimeout, Tasks, answers
 from dragoman.store.chat.shards import Shards
 from dragoman.store.chat.users import Users
 from dragoman.store.errors import StoreError
+from dragoman.store.inbox import PushReply
 from dragoman.store.interface import in_slices
 
 log = structlog.get_logger(__name__)
@@ -238,19 +239,35 @@ class Admission:
             await (self._arrived(user, before) if connected else self._closed_before_admission(user, before))
 
     async def renew(self) -> None:
-        """Renew the owner keys. A user that has a newer connection elsewhere is kicked, in case that kick was lost."""
+        """Renew the owner keys."""
         owned = {user.id: user for user in self._local if user.verified}
         elsewhere, forgotten = await self._users.renew((user.id, user.owner) for user in owned.values())
-        for id in elsewhere:
-            self._replaced(owned[id])
+        for id, other in zip(elsewhere, await self._users.owners(elsewhere), strict=True):
+            await self._check_other_owner(owned[id], other)
         await in_slices(forgotten, lambda id: self._own_again(owned[id]))
 
     async def _own_again(self, user: ChatUser) -> None:
-        if self._local.get(user.id) is not user:  # disconnected, and its key deleted
-            return
-        if not await self._with_resend(user, self._users.own_again(user.id, user.owner)):
-            self._replaced(user)
+        """If another connection writes the key first, the next renewal finds that."""
+        if self._local.get(user.id) is user:  # else it is disconnected, and its key deleted
+            await self._with_resend(user, self._users.own_again(user.id, user.owner))
 
-    def _replaced(self, user: ChatUser) -> None:
-        if self._local.remove(user):
-            user.end(Reason.KICKED, Close.REPLACED)
+    async def _check_other_owner(self, user: ChatUser, other: str) -> None:
+        """The key names another connection. Either that one is newer, and the kick for ours was lost; or it is closed,
+        and Redis executed the write of its key late. Only its instance knows."""
+        instance, _, connection = other.rpartition("|")
+        if not instance or other == user.owner:
+            return
+        check = ChatOwnerCheck(user.id, int(connection), user.owner)
+        if instance == self.instance:
+            await self.on_owner_check(check)
+        elif await self._delivery.put(instance, check) is PushReply.GONE:
+            await self._users.disown(user.id, other)
+            await self._own_again(user)
+
+    async def on_owner_check(self, check: ChatOwnerCheck) -> None:
+        """Without that connection its key is deleted, and the connection that asked owns the user again."""
+        user = self._local.admitting(check.connection) or self._local.get(check.user)
+        if user is not None and (user.id, user.socket.id) == (check.user, check.connection) and not user.socket.closed:
+            await self._end_former(user, check.owner)
+        else:
+            await self._users.disown(check.user, f"{self.instance}|{check.connection}")

@@ -196,6 +196,10 @@ class LocalUsers:
         """It is about to be added: a later connection of the user, on another instance, can end it already."""
         self._expected[user.socket.id] = user
 
+    def admitting(self, connection: int) -> ChatUser | None:
+        """The user of a connection that is about to be added."""
+        return self._expected.get(connection)
+
     def expect_no_more(self, user: ChatUser) -> None:
         self._expected.pop(user.socket.id, None)
 

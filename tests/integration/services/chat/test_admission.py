@@ -6,9 +6,11 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
 from dragoman.archive import NewMessage, SaveVerdict
 from dragoman.protocol import chat as wire
-from dragoman.protocol.peer import ChatKick, ChatResend, decode_inbox
+from dragoman.protocol.peer import ChatKick, ChatOwnerCheck, ChatResend, decode_inbox
 from dragoman.services.chat.inbound import ChatSocket, frame_of, now_ms
 from dragoman.store.chat.users import Users
 from dragoman.store.errors import RedisAway, UnknownOutcome
@@ -212,6 +214,53 @@ async def test_user_whose_owner_key_redis_lost_gets_saved_messages_before_pushed
         await save_and_push(chat, "newer")
         await chat.tasks.settled()
         assert socket.messages == ["older", "newer"]
+
+
+async def test_owner_key_of_a_connection_that_died_with_its_instance_does_not_end_a_live_one(
+    redis: Redis, keys: Keys, tmp_path: Path
+) -> None:
+    """Redis executed the write of an instance that was killed after that of the instance the client moved to."""
+    async with chat_at(redis, keys, tmp_path) as (chat, users):
+        socket = Socket(1)
+        await chat.come_in(RECEIVER, socket)
+        await users.swap_owner(RECEIVER, "dead|7")
+        await save(chat, "pushed to nobody")
+        await chat.admission.renew()
+        await chat.tasks.settled()
+        assert not socket.closed
+        assert await users.owners([RECEIVER]) == ["i1|1"]
+        assert socket.messages == ["pushed to nobody"]
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+async def test_only_an_open_connection_that_the_owner_key_names_ends_another(
+    redis: Redis, keys: Keys, tmp_path: Path, is_open: bool
+) -> None:
+    """Open: it is the newer one, and its kick was lost. Closed: its key was written late."""
+    async with chat_at(redis, keys, tmp_path) as (chat, users):
+        elsewhere = InProcessChat("i2", 2, redis, keys, tmp_path / "chat.sqlite3")
+        inboxes = chat.delivery.inboxes
+        for name in ("i1", "i2"):
+            await Instances(redis, keys).open(name, "incarnation", inboxes.settings.group)
+        asking, other = Socket(1), Socket(2)
+        await chat.come_in(RECEIVER, asking)
+        if is_open:
+            await elsewhere.come_in(RECEIVER, other)
+            (lost,) = await inboxes.unread("i1", 10)
+            assert isinstance(decode_inbox(lost.data), ChatKick)
+        else:
+            await users.swap_owner(RECEIVER, "i2|2")
+        await chat.admission.renew()
+        (entry,) = await inboxes.unread("i2", 10)
+        check = decode_inbox(entry.data)
+        assert isinstance(check, ChatOwnerCheck)
+        await elsewhere.admission.on_owner_check(check)
+        kicks = [decode_inbox(entry.data) for entry in await inboxes.unread("i1", 10)]
+        assert kicks == [ChatKick(RECEIVER, 1)] * is_open
+        await chat.admission.renew()
+        assert await users.owners([RECEIVER]) == ["i2|2" if is_open else "i1|1"]
+        assert not other.closed
+        await elsewhere.close()
 
 
 class Cut:
