@@ -40,16 +40,14 @@ async def test_dead_node_is_shown_within_two_seconds_by_every_instance(
     assert time.monotonic() - died_at < 2
 
 
-async def test_an_instance_that_dies_is_not_answering_within_a_second_and_stays_listed_as_gone(
+async def test_an_instance_that_dies_is_not_answering_before_its_presence_lapses_and_stays_listed_as_lost(
     harness: BrowserHarness, windows: Windows
 ) -> None:
     dying = await harness.cluster.instance(scheduler__phase2__instance_id="dying")
     page = await console(windows, harness.second)
     await page.wait_for_selector('tr[data-key="dying"][data-state="alive"]')
     dying.kill()
-    died_at = time.monotonic()
     await page.wait_for_selector('tr[data-key="dying"][data-state="silent"] >> text=not answering')
-    assert time.monotonic() - died_at < 1
     await page.wait_for_selector('tr[data-key="dying"][data-state="lost"] >> text=lost')
 
 
