@@ -184,12 +184,13 @@ class Instances:
     async def strike_out(self, instance: str, how: str) -> None:
         """Remove the name of an instance that ended. It is listed as gone first, so that it is always in a list."""
         now_ms, gone = await self.now_ms(), self.keys.instances_gone
-        await self.redis.call("ZADD", gone, now_ms, f"{how} {instance}")
+        # In one flush: an instance that is killed in between would leave a key without a TTL.
         await asyncio.gather(
+            self.redis.call("ZADD", gone, now_ms, f"{how} {instance}"),
             self.redis.call("ZREMRANGEBYSCORE", gone, "-inf", now_ms - GONE_MS),
             self.redis.call("PEXPIRE", gone, GONE_MS),
-            self.redis.call("SREM", self.keys.instances, instance),
         )
+        await self.redis.call("SREM", self.keys.instances, instance)
 
     async def gone(self) -> list[Gone]:
         """The instances that ended within `GONE_MS`, the last first; also those that are back."""
