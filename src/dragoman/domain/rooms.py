@@ -1,0 +1,105 @@
+"""Rooms: several people, several languages, one log.
+
+Everything that is shown to a member is an entry of the room's log. An entry has the next number of the room, `seq`, from 1
+and without gaps. A member that has received the log up to a number has received everything up to it that concerns it;
+joining late, resuming and changing the language are all "read the log from here".
+
+`RoomDelivery` decides, for the members on one instance, which entries may be delivered now: only number + 1. Whatever
+arrives too early waits until the log was read.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+
+AUTO = "auto"
+MAX_EARLY = 1024  # entries of one room that wait for an earlier one
+
+
+class Role(StrEnum):
+    HOST = "host"
+    SPEAKER = "speaker"
+    LISTENER = "listener"
+
+
+class EntryKind(StrEnum):
+    ORIGINAL = "original"
+    TRANSLATION = "translation"
+    UNTRANSLATED = "untranslated"  # the end of a planned language without a text; `text` is the reason
+    LOST = "lost"  # an utterance that failed; `text` is the reason
+
+
+class Member(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A session in a room, as the room's hash `members` has it."""
+
+    session: str
+    instance: str
+    epoch: int  # of the session's last resume; 0 if it cannot resume
+    name: str
+    speaks: str
+    hears: str
+    principal: str
+    role: Role = Role.SPEAKER
+    joined_ms: int = 0
+    voice: bool = False
+    originals: bool = True
+    muted: bool = False
+    existing: bool = False  # a client that knows only translation_result
+
+    @property
+    def may_speak(self) -> bool:
+        return self.role is not Role.LISTENER and not self.muted
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of the log. `about` is JSON: who said an original, and when."""
+
+    seq: int
+    kind: EntryKind
+    caption: str
+    lang: str
+    text: str
+    about: bytes = b""
+
+    def concerns(self, member: Member) -> bool:
+        if self.kind is EntryKind.ORIGINAL or self.kind is EntryKind.LOST:
+            return member.originals
+        return self.lang == member.hears
+
+
+class RoomDelivery:
+    """The entries that the members on one instance have received: all up to `delivered`."""
+
+    def __init__(self, delivered: int) -> None:
+        self.delivered = delivered
+        self._early: dict[int, Entry] = {}
+
+    @property
+    def has_hole(self) -> bool:
+        """Whether an entry waits for one that was not pushed: the log must be read."""
+        return bool(self._early)
+
+    def receive(self, entries: Iterable[Entry]) -> list[Entry]:
+        """The entries that may be delivered now, in order. Known ones are dropped; early ones wait."""
+        for entry in entries:
+            if entry.seq > self.delivered and len(self._early) < MAX_EARLY:
+                self._early[entry.seq] = entry
+        ready: list[Entry] = []
+        while (following := self._early.pop(self.delivered + 1, None)) is not None:
+            ready.append(following)
+            self.delivered = following.seq
+        return ready
+
+    def skip_to(self, seq: int) -> None:
+        """The log does not reach back to what is missing: continue behind it."""
+        if seq > self.delivered:
+            self.delivered = seq
+            self._early = {early: entry for early, entry in self._early.items() if early > seq}
+
+
+def languages_to_translate(heard: Mapping[str, int], spoken: str) -> list[str]:
+    """The languages that a caption is translated into: those that members hear, but not the spoken one."""
+    return sorted(lang for lang, members in heard.items() if members > 0 and lang != spoken)
