@@ -19,7 +19,7 @@ from dragoman.gateway.authentication import Authenticator, Unauthorized
 from dragoman.gateway.http_requests import BadRequest
 from dragoman.gateway.proxies import BadForwarding, Proxies
 from dragoman.services.chat.accounts import Denied
-from dragoman.services.chat.tokens import BadToken, Tokens
+from dragoman.services.chat.credentials import BadToken, Tokens
 from fuzz.mutate import MARK, ODD, BytesMutator, Case, JsonMutator, bytes_mutated, compact
 from fuzz.refusal import is_good_refusal
 from fuzz.search import Target

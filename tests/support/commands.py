@@ -22,8 +22,7 @@ from typing import Any, Self
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
 
-from dragoman.embedded.engine import free_port
-from dragoman.embedded.wire import Wire, wire
+from dragoman.embedded.engine import Wire, free_port, wire
 from support.waiting import Descendants, alive, wait_for
 
 READY = "Dragoman is ready after"

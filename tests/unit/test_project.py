@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.cli.main import install_command
-from dragoman.instance.open_files import raise_file_limit
+from dragoman.instance.process import raise_file_limit
 from dragoman.visible import visible, visible_lines
 
 REPOSITORY = Path(__file__).parents[2]

@@ -100,7 +100,7 @@ def _location(config: "Config") -> str:
     """The database, without its password."""
     from dragoman.archive import archive_url
     from dragoman.archive.urls import sqlite_path
-    from dragoman.config.display import masked_url
+    from dragoman.config.reference import masked_url
 
     url = archive_url(config)
     return str(sqlite_path(url)) if url.startswith("sqlite:") else masked_url(url)

@@ -144,7 +144,7 @@ def _for_demo(loaded: "Loaded", engine: str) -> "Config":
     """The settings of the demo: two receipts in chat, and long timeouts for a small machine, unless configured."""
     from msgspec.structs import replace
 
-    from dragoman.config.sources import DEFAULT
+    from dragoman.config.load import DEFAULT
 
     config = loaded.config
     if loaded.sources["chat.two_phase.enabled"] == DEFAULT:

@@ -268,7 +268,7 @@ class _Issuer:
 
     def chat(self, user_id: int) -> None:
         from dragoman.protocol.chat import MAX_ID
-        from dragoman.services.chat.tokens import Tokens
+        from dragoman.services.chat.credentials import Tokens
 
         if user_id > MAX_ID:
             raise Failure(f"--user-id must not be above {MAX_ID}.", USAGE)

@@ -16,6 +16,7 @@ from dragoman.client.events import (
     Ended,
     Event,
     Failed,
+    Line,
     Partial,
     Progress,
     Rejected,
@@ -26,6 +27,7 @@ from dragoman.client.events import (
     SessionError,
     SessionLost,
     Throttled,
+    Transcript,
     Unreachable,
 )
 from dragoman.client.pacing import Throttle
@@ -33,7 +35,6 @@ from dragoman.client.recording import Recording, UnsupportedAudio
 from dragoman.client.session import Session, SessionOptions
 from dragoman.client.session_connection import Timing
 from dragoman.client.session_state import UtteranceOptions
-from dragoman.client.transcript import Line, Transcript
 
 __all__ = [
     "Detected",

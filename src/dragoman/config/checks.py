@@ -1,9 +1,10 @@
-"""Checks between settings. Each message names both keys and the consequence.
+"""The problems of a configuration, and the checks between settings. Each message names both keys and the consequence.
 
-Pure: a Config in, problems out. `ORDER` is a table because most checks have the same form; the reference prints it.
+A problem is a sentence for the operator; it never quotes a secret. Pure: a Config in, problems out. `ORDER` is a table
+because most checks have the same form; the reference prints it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from ipaddress import ip_network
@@ -12,10 +13,32 @@ from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
 from dragoman.config.catalog import plain
-from dragoman.config.errors import Problem
-from dragoman.config.loopback import is_loopback
 from dragoman.config.schema import Config
-from dragoman.config.secrets import DEVELOPMENT_SECRET, SECRET_BYTES, has_secret
+from dragoman.config.secrets import DEVELOPMENT_SECRET, SECRET_BYTES, has_secret, is_loopback
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """`keys` are the settings that it concerns; checks between settings skip them."""
+
+    keys: tuple[str, ...]
+    sentence: str
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used. `sentences` holds every reason found."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        self.sentences = tuple(problem.sentence for problem in self.problems)
+        super().__init__(self.sentences)
+
+    def __str__(self) -> str:
+        if len(self.sentences) == 1:
+            return self.sentences[0]
+        listed = "".join(f"\n  - {sentence}" for sentence in self.sentences)
+        return f"the configuration has {len(self.sentences)} problems:{listed}"
+
 
 # The largest inbox entry. What crosses from one instance to another must fit with the fields around it.
 INBOX_ENTRY_BYTES = 2 * 1024 * 1024

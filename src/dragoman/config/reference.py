@@ -1,14 +1,17 @@
-"""The reference for operators, made from the types: docs/reference/configuration.md and config.example.toml.
+"""Settings for readers: the values in effect with secrets masked, and the reference that is made from the types.
 
-`dragoman config doc` prints what these return; tests keep the two files equal to it.
+`dragoman config doc` prints docs/reference/configuration.md, limits.md and config.example.toml; tests keep the files
+equal to it.
 """
 
 import json
+import re
 import textwrap
 from collections.abc import Iterator
 
 from dragoman.config.catalog import MOVED, RETIRED, SECTIONS, SETTINGS, Setting, plain
-from dragoman.config.checks import INBOX_ENTRY_BYTES, ORDER
+from dragoman.config.checks import INBOX_ENTRY_BYTES, ORDER, value_at
+from dragoman.config.schema import Config
 from dragoman.config.secrets import SECRET_BYTES
 
 _INTRODUCTION = """\
@@ -149,3 +152,35 @@ def _moved() -> str:
 def _retired() -> str:
     rows = "".join(f"- `{name}`: {reason}.\n" for name, reason in RETIRED.items())
     return f"## Retired names\n\nThese are refused in every source.\n\n{rows}"
+
+
+MASK = "***"
+# Up to the last '@', so that a password with an unescaped '@' or '/' is masked whole.
+_CREDENTIALS = re.compile(r"^([^:@/]*://)?(?:([^:@/]*):)?.*@", re.DOTALL)
+_PASSWORD_PARAMETER = re.compile(r"([?&](?:ssl)?password=)[^&]*", re.IGNORECASE)
+
+
+def masked(config: Config) -> dict[str, object]:
+    """Every setting by its dotted key, in the order of the schema, with secrets masked."""
+    return {key: _shown(key, value_at(config, key)) for key in SETTINGS}
+
+
+def _shown(key: str, value: object) -> object:
+    setting = SETTINGS[key]
+    if setting.secret and value:
+        return MASK
+    if setting.url and isinstance(value, tuple):
+        return [masked_url(url) for url in value]
+    if setting.url:
+        return masked_url(str(value))
+    return list(value) if isinstance(value, tuple) else value
+
+
+def masked_url(url: str) -> str:
+    """`redis://user:***@host`; a user name alone could be a password and is masked too."""
+
+    def without_password(found: re.Match[str]) -> str:
+        scheme, user = found[1] or "", found[2]
+        return f"{scheme}{MASK}@" if user is None else f"{scheme}{user}:{MASK}@"
+
+    return _PASSWORD_PARAMETER.sub(rf"\g<1>{MASK}", _CREDENTIALS.sub(without_password, url))

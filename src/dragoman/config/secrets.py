@@ -8,12 +8,23 @@ signed with a publicly known development secret, so that clients work without co
 and checks.py (for the settings) refuse that secret for an instance that others can reach.
 """
 
+import ipaddress
 import stat
 from pathlib import Path
 from typing import Final, Literal
 
-from dragoman.config.loopback import is_loopback
 from dragoman.config.schema import Config
+
+
+def is_loopback(host: str) -> bool:
+    """True for localhost and loopback addresses; not for other names, because what they resolve to may change."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
 
 DEVELOPMENT_SECRET: Final = "change-me-please-change-me-please-change-me"
 # HS256 keys shorter than the digest weaken it (RFC 7518, 3.2).

@@ -13,18 +13,18 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
-from dragoman.embedded.binary import EngineError, ServerBinary, ServerEnded, find_server
+import hiredis
+
+from dragoman.embedded.binary import EngineError, ServerBinary, ServerEnded
 from dragoman.embedded.datadir import DataDirectory
 from dragoman.embedded.parent_watch import Child
-from dragoman.embedded.wire import CommandFailed, wire
-
-__all__ = ["EngineError", "RedisServer", "ServerBinary", "ServerEnded", "find_server", "free_port"]
 
 LOG_FILE = "redis.log"
 SOCKET_FILE = "redis.sock"
@@ -294,3 +294,49 @@ class RedisServer:
     def _close_child(self) -> None:
         if self._child is not None:
             self._child.close()
+
+
+# -- wire ------------------------------------------------------------------------------------------
+#
+# A blocking connection to the Unix socket of a server: to ping it, and to build a Cluster.
+#
+# The product itself uses the asynchronous connections of `dragoman.store`.
+
+
+class CommandFailed(Exception):
+    """The server answered with an error."""
+
+
+class Wire:
+    def __init__(self, path: Path, timeout_s: float = 10.0) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(timeout_s)
+        self._reader = hiredis.Reader(encoding="utf-8", errors="replace")
+        try:
+            self._socket.connect(str(path))
+        except OSError:
+            self._socket.close()
+            raise
+
+    def call(self, *command: str | bytes | int | float) -> Any:
+        self._socket.sendall(hiredis.pack_command(command))  # type: ignore[arg-type]  # its stub takes one word only
+        while (reply := self._reader.gets()) is False:
+            data = self._socket.recv(65536)
+            if not data:
+                raise ConnectionError("the server closed the connection")
+            self._reader.feed(data)
+        if isinstance(reply, hiredis.ReplyError):
+            raise CommandFailed(str(reply))
+        return reply
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@contextmanager
+def wire(path: Path, timeout_s: float = 10.0) -> Iterator[Wire]:
+    connection = Wire(path, timeout_s)
+    try:
+        yield connection
+    finally:
+        connection.close()

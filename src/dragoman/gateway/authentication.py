@@ -18,7 +18,7 @@ import jwt
 
 from dragoman.domain.revocation import CHAT_OWNER, RevocationList, token_name, user_name
 from dragoman.domain.signing_keys import SigningKeys
-from dragoman.services.chat.tokens import Access, BadToken, Tokens
+from dragoman.services.chat.credentials import Access, BadToken, Tokens
 
 Kind = Literal["client", "node", "operator"]
 # An owner is written as tenant/subject: a tenant with a slash in it could pass for another one.

@@ -14,11 +14,11 @@ from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import Frame, FrameType, Reason
 from dragoman.protocol.codes import Close
 from dragoman.services.chat.admission import Admission
+from dragoman.services.chat.credentials import BadToken, Tokens
 from dragoman.services.chat.inbound import now_ms
 from dragoman.services.chat.local_users import ChatUser
 from dragoman.services.chat.outbound import Outbound
 from dragoman.services.chat.receipts import Receipts
-from dragoman.services.chat.tokens import BadToken, Tokens
 from dragoman.services.loops import Tasks
 
 PATH = "/ws"

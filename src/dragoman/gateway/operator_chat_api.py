@@ -19,8 +19,8 @@ from dragoman.gateway.http_requests import (
 )
 from dragoman.gateway.operator_api import Auditor
 from dragoman.services.chat.accounts import Accounts, Denied
+from dragoman.services.chat.credentials import Overloaded
 from dragoman.services.chat.feature_switches import FeatureSwitches
-from dragoman.services.chat.hashing import Overloaded
 from dragoman.services.chat.report import ChatReport
 from dragoman.services.operations import NotThere
 

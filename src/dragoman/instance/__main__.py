@@ -15,7 +15,7 @@ import uvloop
 from dragoman import logs
 from dragoman.config import Config
 from dragoman.instance.instance import Instance
-from dragoman.instance.open_files import raise_file_limit
+from dragoman.instance.process import raise_file_limit
 from dragoman.instance.redis_check import CannotStart
 
 log = structlog.get_logger(__name__)

@@ -14,10 +14,9 @@ import structlog
 from dragoman.archive import Archive, ArchiveAway, ArchiveError, archive_url, open_archive
 from dragoman.config import Config
 from dragoman.config.secrets import is_private, registration_of
-from dragoman.domain.chat.gate import Gate
 from dragoman.domain.chat.message_ids import IdMaker
 from dragoman.domain.chat.registration import Registration
-from dragoman.domain.chat.switches import Switches
+from dragoman.domain.chat.switches import Gate, Switches
 from dragoman.domain.revocation import RevocationList
 from dragoman.instance.chat_settings import chat_tokens, stream_names, word_filter
 from dragoman.instance.redis_check import CannotStart
@@ -33,9 +32,8 @@ from dragoman.services.chat.inbound import now_ms
 from dragoman.services.chat.local_users import ChatUser, LocalUsers
 from dragoman.services.chat.one_phase import OnePhase, Refusals
 from dragoman.services.chat.outbound import MessageMaker, Outbound, Verify
-from dragoman.services.chat.perf import Perf
 from dragoman.services.chat.receipts import Receipts
-from dragoman.services.chat.report import ChatReport
+from dragoman.services.chat.report import ChatReport, Perf
 from dragoman.services.chat.save_stage import SaveStage
 from dragoman.services.chat.shard_assigner import ShardAssigner
 from dragoman.services.chat.undelivered import Resender, UndeliveredLookup

@@ -1,5 +1,7 @@
-"""What the settings of chat mean: tokens, the names of the streams, and the words that are masked."""
+"""What the settings of chat mean: tokens and their secrets, the names of the streams, and the words that are masked."""
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -7,10 +9,11 @@ import structlog
 
 from dragoman.config import Config
 from dragoman.config.secrets import DEVELOPMENT_SECRET, BadSecrets, chat_secrets, exposure_of, has_secret
-from dragoman.domain.chat.word_filter import WordFilter
+from dragoman.domain.chat.rules import WordFilter
 from dragoman.domain.revocation import RevocationList
+from dragoman.domain.signing_keys import SigningKeys
 from dragoman.instance.redis_check import CannotStart
-from dragoman.services.chat.tokens import Tokens
+from dragoman.services.chat.credentials import Tokens
 from dragoman.store.chat.shards import StreamNames
 from dragoman.store.keys import DEFAULT_PREFIX
 
@@ -78,3 +81,36 @@ def load_words(path: str | Path) -> list[str]:
     if len(words) > MAX_WORDS:
         raise CannotStart(f"{name} has {len(words)} words; {MAX_WORDS} are allowed.")
     return words
+
+
+# -- secret rotation -------------------------------------------------------------------------------
+#
+# Reads the file of secrets again when it has changed, so that secrets can be rotated without a restart.
+#
+# From the next token on, the first secret of the file signs and all of them are accepted; open connections stay. If the
+# file is missing, incomplete or invalid, nothing changes, and the log says why once. The log names each secret by a few
+# characters of a digest, which show which instances have which secrets.
+
+POLL_S = 1.0
+
+
+class SecretRotation:
+    def __init__(self, keys: SigningKeys, read: Callable[[], tuple[str, ...]]) -> None:
+        """`read` returns the present secrets; raises BadSecrets."""
+        self._keys, self._read = keys, read
+        self._last_error = ""
+
+    async def run_once(self) -> None:
+        try:
+            # In a thread: the file may be on a slow disk.
+            found = await asyncio.to_thread(self._read)
+        except BadSecrets as error:
+            if str(error) != self._last_error:
+                log.warning("secrets not changed", why=str(error), accepted=self._keys.names())
+            self._last_error = str(error)
+            return
+        self._last_error = ""
+        before = self._keys.names()
+        if self._keys.change(found):
+            now = self._keys.names()
+            log.info("secrets changed", signs=now[0], accepted=now, before=before)

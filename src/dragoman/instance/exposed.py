@@ -15,12 +15,12 @@ from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
 from dragoman.config import Loaded
-from dragoman.config.loopback import is_loopback
 from dragoman.config.secrets import (
     DEVELOPMENT_SECRET,
     BadSecrets,
     exposure_of,
     has_secret,
+    is_loopback,
     registration_of,
     secrets_of,
 )

@@ -16,10 +16,9 @@ from dragoman.config import Config
 from dragoman.domain.durability import Assessment, DurabilityClass
 from dragoman.gateway.operator_api import Auditor, HttpContext
 from dragoman.instance.ports import Ports
+from dragoman.instance.process import machine, start_ticks
 from dragoman.instance.redis_check import CannotStart, check_redis, connected, unsafe
-from dragoman.instance.same_host import machine, start_ticks
-from dragoman.instance.services import Services
-from dragoman.instance.stores import Stores
+from dragoman.instance.services import Services, Stores
 from dragoman.protocol.codes import Close
 from dragoman.services.routing.handlers import NoHandler
 from dragoman.services.upkeep.presence import AlreadyRunning

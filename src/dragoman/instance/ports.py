@@ -7,8 +7,7 @@ import structlog
 from aiohttp import web
 
 from dragoman.config import Config
-from dragoman.config.loopback import is_loopback
-from dragoman.config.secrets import has_secret, is_private
+from dragoman.config.secrets import has_secret, is_loopback, is_private
 from dragoman.domain.limits.connections import ConnectionLimits, share_of_address
 from dragoman.domain.limits.frames import ChatFrameLimit
 from dragoman.gateway import (

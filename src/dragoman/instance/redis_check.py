@@ -8,9 +8,8 @@ from pathlib import Path
 import structlog
 
 from dragoman.config import Config
-from dragoman.config.loopback import is_loopback
 from dragoman.config.schema import Redis as RedisSettings
-from dragoman.config.secrets import exposure_of
+from dragoman.config.secrets import exposure_of, is_loopback
 from dragoman.domain.durability import Assessment, DurabilityClass, assess
 from dragoman.store.errors import Refused
 from dragoman.store.link import NO_CREDENTIALS, Address, Credentials

@@ -23,11 +23,11 @@ from dragoman.domain.history import SAMPLE_MS
 from dragoman.domain.limits.sessions import SessionLimits
 from dragoman.domain.revocation import RevocationList
 from dragoman.domain.segmenter import SegmenterSettings
+from dragoman.domain.storm import StormSettings
 from dragoman.instance.chat import Chat
-from dragoman.instance.same_host import is_dead
-from dragoman.instance.secret_rotation import POLL_S as SECRETS_POLL_S
-from dragoman.instance.secret_rotation import SecretRotation
-from dragoman.instance.stores import Stores
+from dragoman.instance.chat_settings import POLL_S as SECRETS_POLL_S
+from dragoman.instance.chat_settings import SecretRotation
+from dragoman.instance.process import is_dead
 from dragoman.protocol.peer import (
     Assign,
     Bounced,
@@ -74,8 +74,55 @@ from dragoman.services.speech.sessions import Sessions
 from dragoman.services.upkeep.presence import InstancePresence
 from dragoman.services.upkeep.renewal import Renewer, Sweeper
 from dragoman.services.upkeep.takeover import Takeover
-from dragoman.store.instances import Presence
+from dragoman.store.audit import Audit
+from dragoman.store.dead_letters import InboxDeadLetters
+from dragoman.store.history import Samples
+from dragoman.store.inbox import Inboxes, InboxSettings
+from dragoman.store.instances import Instances, Presence
+from dragoman.store.jobs import Jobs
+from dragoman.store.keys import Keys
+from dragoman.store.nodes import Nodes
+from dragoman.store.owners import Owners
 from dragoman.store.redis import Redis
+from dragoman.store.reservations import Reservations
+from dragoman.store.revocations import Revocations
+from dragoman.store.sessions import ResumableSessions
+from dragoman.store.storm import Storm
+from dragoman.store.turns import Turns
+
+
+class Stores:
+    def __init__(self, config: Config, redis: Redis) -> None:
+        phase2, speech = config.scheduler.phase2, config.speech
+        self.redis = redis
+        keys = self.keys = Keys(phase2.redis.key_prefix)
+        self.instances = Instances(redis, keys)
+        self.inboxes = Inboxes(
+            redis,
+            keys,
+            InboxSettings(
+                phase2.stream_group,
+                phase2.stream_maxlen,
+                phase2.stream_max_bytes,
+                phase2.dlq_maxlen,
+                dead_letters=phase2.dlq_enabled,
+            ),
+        )
+        self.letters = InboxDeadLetters(redis, keys, self.inboxes)
+        self.owners = Owners(redis, keys, int(phase2.owner_ttl_seconds * 1000))
+        self.nodes = Nodes(redis, keys, int(phase2.node_snapshot.presence_ttl_seconds * 1000))
+        self.jobs = Jobs(redis, keys)
+        self.turns = Turns(redis, keys)
+        self.sessions = ResumableSessions(
+            redis, keys, owner_ttl_ms=self.owners.ttl_ms, grace_ms=int(speech.resume_grace_s * 1000)
+        )
+        self.reservations = Reservations(redis, keys, speech.reservation_ttl_ms)
+        storm = StormSettings(speech.debounce_window_s, speech.unavailable_ttl_s, first_pause_s=speech.failure_pause_s)
+        self.storm = Storm(redis, keys, storm)
+        self.audit = Audit(redis, keys)
+        self.revocations = Revocations(redis, keys)
+        self.samples = Samples(redis, keys)
+
 
 LAG_INTERVAL_S = 0.25
 NODE_HEARTBEAT_S = 15.0

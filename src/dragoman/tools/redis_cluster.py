@@ -14,9 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from dragoman.embedded.binary import ServerBinary
-from dragoman.embedded.engine import EngineError, RedisServer, ServerEnded, free_port
-from dragoman.embedded.wire import CommandFailed, Wire, wire
+from dragoman.embedded.binary import EngineError, ServerBinary, ServerEnded
+from dragoman.embedded.engine import CommandFailed, RedisServer, Wire, free_port, wire
 
 MASTERS = 3
 SLOTS = 16384

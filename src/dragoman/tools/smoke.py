@@ -61,7 +61,8 @@ def smoke(
 
 
 async def _run(folder: Path, redis_url: str | None) -> int:
-    from dragoman.embedded.engine import CHOOSE_PORT, EngineError, RedisServer, find_server, free_port
+    from dragoman.embedded.binary import EngineError, find_server
+    from dragoman.embedded.engine import CHOOSE_PORT, RedisServer, free_port
 
     children: list[Child] = []
     engine: RedisServer | None = None

@@ -10,7 +10,8 @@ import sys
 import threading
 from pathlib import Path
 
-from dragoman.embedded.engine import RedisServer, find_server
+from dragoman.embedded.binary import find_server
+from dragoman.embedded.engine import RedisServer
 from dragoman.embedded.parent_watch import Child
 
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.embedded import binary as binaries
-from dragoman.embedded.binary import ServerBinary, find_server
-from dragoman.embedded.engine import EngineError
+from dragoman.embedded.binary import EngineError, ServerBinary, find_server
 
 
 def program(path: Path, says: str) -> Path:

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from dragoman.embedded import engine
-from dragoman.embedded.binary import ServerBinary, dotted
+from dragoman.embedded.binary import EngineError, ServerBinary, ServerEnded, dotted
 from dragoman.embedded.datadir import RECORD_FILE
-from dragoman.embedded.engine import CHOOSE_PORT, EngineError, RedisServer, ServerEnded
-from dragoman.embedded.wire import wire
+from dragoman.embedded.engine import CHOOSE_PORT, RedisServer, wire
 from support.waiting import StartParent, alive, wait_for
 
 

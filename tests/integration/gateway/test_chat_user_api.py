@@ -22,7 +22,7 @@ from dragoman.gateway.chat_user_api import routes
 from dragoman.gateway.http_application import application
 from dragoman.gateway.operator_api import Auditor, HttpContext
 from dragoman.services.chat.accounts import Accounts
-from dragoman.services.chat.tokens import Tokens
+from dragoman.services.chat.credentials import Tokens
 from dragoman.services.metric_types import Value
 from dragoman.store.errors import RedisAway
 

@@ -18,7 +18,7 @@ from dragoman.domain.job import Event
 from dragoman.gateway.authentication import Authenticator
 from dragoman.gateway.http_application import admin_application, application
 from dragoman.gateway.operator_api import Auditor, HttpContext
-from dragoman.instance.stores import Stores
+from dragoman.instance.services import Stores
 from dragoman.protocol.peer import Bounced, ChatPush, FromNode, InboxMessage, ToSocket, UserPush, encode_peer
 from dragoman.services.metrics import Metrics
 from dragoman.services.report import Report

@@ -18,7 +18,7 @@ from dragoman.gateway import operator_api
 from dragoman.gateway.authentication import Authenticator
 from dragoman.gateway.http_application import application
 from dragoman.gateway.operator_api import Auditor, HttpContext
-from dragoman.instance.stores import Stores
+from dragoman.instance.services import Stores
 from dragoman.services.history import History
 from dragoman.services.listings import Listings
 from dragoman.services.loops import Tasks

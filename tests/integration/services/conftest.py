@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.instance.stores import Stores
+from dragoman.instance.services import Stores
 from dragoman.store.redis import Redis
 from integration.services.members import Join, Member
 from support.cluster import config

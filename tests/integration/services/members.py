@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.instance.stores import Stores
+from dragoman.instance.services import Stores
 from dragoman.protocol.peer import Announcement, FromNode, InboxMessage, encode_peer, kind_of
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics

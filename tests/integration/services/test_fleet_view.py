@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from dragoman.instance.stores import Stores
+from dragoman.instance.services import Stores
 from dragoman.protocol.peer import CoolingDown, NodeLost, NodeSeen, SlotFreed
 from dragoman.services.metrics import Metrics
 from dragoman.services.speech.fleet_view import FleetView

@@ -1,7 +1,7 @@
 """The history for the charts: what two instances counted, merged, and bounded in Redis."""
 
 from dragoman.domain.history import KEPT_MS, POINT_MS, SAMPLE_MS
-from dragoman.instance.stores import Stores
+from dragoman.instance.services import Stores
 from dragoman.services.history import History
 from dragoman.services.metrics import Metrics
 

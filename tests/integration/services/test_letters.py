@@ -2,7 +2,7 @@
 
 import pytest
 
-from dragoman.instance.stores import Stores
+from dragoman.instance.services import Stores
 from dragoman.protocol.peer import encode_peer
 from dragoman.store.dead_letters import DeadLetter
 from dragoman.store.inbox import InboxSettings, PushReply

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.instance.stores import Stores
+from dragoman.instance.services import Stores
 from dragoman.services.loops import every
 from dragoman.services.upkeep import presence as presence_module
 from dragoman.services.upkeep.presence import AlreadyRunning, TakeoverResult

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from dragoman.instance.stores import Stores
+from dragoman.instance.services import Stores
 from dragoman.protocol.peer import InboxMessage, encode_peer
 from dragoman.services.routing.handlers import Handlers
 from dragoman.store.errors import RedisAway

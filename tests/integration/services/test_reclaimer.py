@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from dragoman.instance.stores import Stores
+from dragoman.instance.services import Stores
 from dragoman.protocol.peer import InboxMessage
 from dragoman.store.errors import RedisAway
 from dragoman.store.inbox import InboxSettings

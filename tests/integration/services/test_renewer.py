@@ -1,6 +1,6 @@
 """Owner keys are written again before they lapse; what has another owner by now is left to it."""
 
-from dragoman.instance.stores import Stores
+from dragoman.instance.services import Stores
 from dragoman.services.upkeep.renewal import Renewer
 
 

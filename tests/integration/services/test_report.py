@@ -2,7 +2,7 @@
 
 import pytest
 
-from dragoman.instance.stores import Stores
+from dragoman.instance.services import Stores
 from dragoman.services.metrics import Metrics
 from dragoman.services.report import Report
 from dragoman.services.speech.fleet_view import FleetView

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from dragoman.domain.job import Event, Outcome
-from dragoman.instance.services import Services
-from dragoman.instance.stores import Stores
+from dragoman.instance.services import Services, Stores
 from dragoman.protocol.peer import Assign, Bounced, Evict, FromNode, InboxMessage, NodeLost
 from dragoman.services.upkeep.presence import TakeoverResult
 from dragoman.store.errors import RedisAway

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dragoman.config import Config
-from dragoman.embedded.wire import CommandFailed, wire
+from dragoman.embedded.engine import CommandFailed, wire
 from support.waiting import alive, wait_for
 
 Supervise = Callable[..., Any]

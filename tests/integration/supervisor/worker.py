@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from dragoman.embedded.wire import Wire
+from dragoman.embedded.engine import Wire
 
 
 def reach(url: str) -> Wire:

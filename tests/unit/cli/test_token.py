@@ -8,7 +8,7 @@ import pytest
 from dragoman.cli.main import run
 from dragoman.config.secrets import DEVELOPMENT_SECRET
 from dragoman.gateway.authentication import Authenticator, Kind, Principal
-from dragoman.services.chat.tokens import Tokens
+from dragoman.services.chat.credentials import Tokens
 
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
 OTHER = "another-secret-of-more-than-thirty-two-bytes"

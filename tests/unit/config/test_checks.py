@@ -5,8 +5,7 @@ import pytest
 from dragoman.config import Config, ConfigError, load
 from dragoman.config.catalog import SETTINGS
 from dragoman.config.checks import ORDER, Below, check
-from dragoman.config.loopback import is_loopback
-from dragoman.config.secrets import DEVELOPMENT_SECRET
+from dragoman.config.secrets import DEVELOPMENT_SECRET, is_loopback
 
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
 REDIS = "scheduler.phase2.redis"

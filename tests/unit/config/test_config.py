@@ -7,10 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dragoman.config import Config, ConfigError, Redis, Security, Source, load, load_with_sources, masked, masked_url
+from dragoman.config import Config, ConfigError, Source, load, load_with_sources, masked, masked_url
 from dragoman.config.catalog import MOVED, RETIRED, SECTIONS, SETTINGS, Setting, nearest, plain
-from dragoman.config.errors import Problem
+from dragoman.config.checks import Problem
 from dragoman.config.reference import example, limits_markdown, markdown, toml_value
+from dragoman.config.schema import Redis, Security
 from dragoman.config.secrets import DEVELOPMENT_SECRET, BadSecrets, chat_secrets, has_secret, secrets_of
 from dragoman.config.section import Limit
 from dragoman.gateway.counters import Counters

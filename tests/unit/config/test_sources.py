@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.config.catalog import SETTINGS
-from dragoman.config.errors import Problem
-from dragoman.config.sources import FLAG, Given, Source, from_env, from_file, from_flags
-from dragoman.config.values import typed
+from dragoman.config.checks import Problem
+from dragoman.config.load import FLAG, Given, Source, from_env, from_file, from_flags, typed
 
 
 def sentences_of_file(tmp_path: Path, text: str) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from dragoman.domain.revocation import Revocation, RevocationList
 from dragoman.domain.signing_keys import SigningKeys
 from dragoman.gateway.authentication import LOCAL, REVOKED, Authenticator, Kind, Principal, Unauthorized, token_of
-from dragoman.services.chat.tokens import Tokens
+from dragoman.services.chat.credentials import Tokens
 
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
 OLD = "the-secret-before-that-one-was-long-too"

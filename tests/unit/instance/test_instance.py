@@ -19,12 +19,10 @@ from structlog.testing import capture_logs
 from dragoman.config import Loaded, load, load_with_sources
 from dragoman.config.secrets import DEVELOPMENT_SECRET, read_secrets
 from dragoman.domain.signing_keys import SigningKeys, name_of
-from dragoman.instance.chat_settings import chat_tokens, load_words
+from dragoman.instance.chat_settings import SecretRotation, chat_tokens, load_words
 from dragoman.instance.exposed import CHECKLIST, check_configuration
-from dragoman.instance.open_files import raise_file_limit
+from dragoman.instance.process import is_dead, machine, raise_file_limit, start_ticks
 from dragoman.instance.redis_check import CannotStart, credentials_of, unsafe
-from dragoman.instance.same_host import is_dead, machine, start_ticks
-from dragoman.instance.secret_rotation import SecretRotation
 from dragoman.store.instances import Presence
 from dragoman.store.link import Address
 from support.waiting import wait_for

@@ -6,8 +6,7 @@ import pytest
 
 from dragoman.domain.limits.connections import ConnectionLimits
 from dragoman.instance.instance import REDIS_TIMEOUT_S
-from dragoman.supervisor.main import GRACE_S, MAX_DELAY_S, STABLE_S, RestartDelay
-from dragoman.supervisor.port import PortError, probe_port
+from dragoman.supervisor.main import GRACE_S, MAX_DELAY_S, STABLE_S, PortError, RestartDelay, probe_port
 
 
 def test_restart_delay_is_zero_first_and_then_doubles_up_to_ten_seconds() -> None:

@@ -11,9 +11,8 @@ from ssl import SSLContext
 from types import TracebackType
 
 from dragoman.client.chat.chat_connection import ChatConnection, OnConnection, OnExchange, Timing, Token
-from dragoman.client.chat.inbox import Inbox
 from dragoman.client.chat.messages import ChatClosed, Message, Sent
-from dragoman.client.chat.outbox import Outbox
+from dragoman.client.chat.outbox import Inbox, Outbox
 from dragoman.client.pacing import RateLimit
 from dragoman.connection import ClientWebSocket, Connector
 from dragoman.protocol.chat import MAX_BODY_UNITS, MAX_CLIENT_MSG_ID, TEXT, AckType

@@ -19,7 +19,6 @@ from typing import Any
 
 import msgspec
 
-from dragoman.client.chat.inbox import Inbox, Put
 from dragoman.client.chat.messages import (
     AccessDenied,
     ChatClosed,
@@ -29,7 +28,7 @@ from dragoman.client.chat.messages import (
     Sent,
     Unreachable,
 )
-from dragoman.client.chat.outbox import Outbox, PendingReceipts, SentReceipts
+from dragoman.client.chat.outbox import Inbox, Outbox, PendingReceipts, Put, SentReceipts
 from dragoman.client.pacing import RateLimit
 from dragoman.connection import (
     Backoff,

@@ -1,4 +1,4 @@
-"""What can be switched while a cluster runs, and which way a sender's next message goes.
+"""What can be switched while a cluster runs, which way a sender's next message goes, and whether it may ask Redis.
 
     OFF            save, ACK saved, deliver — while the sender waits
     SAVE_FIRST     accepted → save → ACK saved → deliver
@@ -109,3 +109,37 @@ class ConnectionPath:
             self.path = self.path if self.path is not None else Path.SAVE_FIRST
             self.retry_at = now + STAY_S
         return self.path
+
+
+# -- gate ------------------------------------------------------------------------------------------
+#
+# A circuit breaker for Redis: after a failure no message asks Redis for REST_S, then one message tries.
+#
+# If Redis takes half a second to fail, only one message a second pays for it. If the message that tries never reports
+# how it went, because its connection was closed meanwhile, another one tries after REST_S.
+
+REST_S = 1.0
+
+
+class Gate:
+    def __init__(self) -> None:
+        self._closed_until: float | None = None
+
+    def may_ask(self, now: float) -> bool:
+        """Always while Redis works; after a failure once in REST_S."""
+        if self._closed_until is None:
+            return True
+        if now < self._closed_until:
+            return False
+        self._closed_until = now + REST_S
+        return True
+
+    def failed(self, now: float) -> None:
+        self._closed_until = now + REST_S
+
+    def worked(self) -> None:
+        self._closed_until = None
+
+    @property
+    def open(self) -> bool:
+        return self._closed_until is None

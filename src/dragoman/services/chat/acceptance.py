@@ -11,15 +11,14 @@ from time import monotonic
 import structlog
 
 from dragoman.archive import Archive, ArchiveError, NewMessage
-from dragoman.domain.chat.gate import Gate
 from dragoman.domain.chat.message_ids import IdMaker
-from dragoman.domain.chat.switches import Path
+from dragoman.domain.chat.switches import Gate, Path
 from dragoman.protocol.chat import Reason
 from dragoman.services.chat.delivery import Delivery, ResendNotBegun
 from dragoman.services.chat.feature_switches import FeatureSwitches
 from dragoman.services.chat.local_users import ChatUser
 from dragoman.services.chat.one_phase import Refusals
-from dragoman.services.chat.perf import Perf
+from dragoman.services.chat.report import Perf
 from dragoman.services.loops import ReadFirstTimeout
 from dragoman.services.metrics import Metrics
 from dragoman.store.chat.entries import AcceptReply, ChatEntry, digest_of

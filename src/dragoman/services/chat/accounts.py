@@ -22,8 +22,7 @@ from dragoman.domain.chat.registration import WRONG, Registration
 from dragoman.domain.limits.rates import RatePerKey
 from dragoman.protocol.chat import Reason
 from dragoman.protocol.chat_http import Code, LoginData, RefreshData, VerifyData
-from dragoman.services.chat.hashing import UNKNOWN_USER_HASH, Hashing, Overloaded
-from dragoman.services.chat.tokens import Access, BadToken, Tokens
+from dragoman.services.chat.credentials import UNKNOWN_USER_HASH, Access, BadToken, Hashing, Overloaded, Tokens
 from dragoman.store.chat.logins import LoginVerdict
 from dragoman.store.errors import StoreError
 

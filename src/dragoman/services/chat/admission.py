@@ -19,12 +19,12 @@ from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import Reason
 from dragoman.protocol.codes import Close
 from dragoman.protocol.peer import ChatKick, ChatOwnerCheck
+from dragoman.services.chat.credentials import BadToken, Tokens
 from dragoman.services.chat.delivery import Delivery
 from dragoman.services.chat.inbound import ChatSocket, Undelivered, now_ms
 from dragoman.services.chat.local_users import ChatUser, LocalUsers
 from dragoman.services.chat.outbound import Outbound, Verify
 from dragoman.services.chat.receipts import Receipts
-from dragoman.services.chat.tokens import BadToken, Tokens
 from dragoman.services.loops import ReadFirstTimeout, Tasks, answers
 from dragoman.store.chat.shards import Shards
 from dragoman.store.chat.users import Users

@@ -10,8 +10,7 @@ from time import monotonic
 
 import structlog
 
-from dragoman.domain.chat.gate import Gate
-from dragoman.domain.chat.switches import BadSwitch, ConnectionPath, Path, Switches
+from dragoman.domain.chat.switches import BadSwitch, ConnectionPath, Gate, Path, Switches
 from dragoman.protocol.peer import Announcement, SwitchesChanged
 from dragoman.services.chat.local_users import ChatUser
 from dragoman.services.loops import ReadFirstTimeout, Tasks

@@ -11,8 +11,8 @@ from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import AckType, Reason
 from dragoman.protocol.codes import Close
 from dragoman.protocol.peer import ChatKick, ChatNotices, ChatPush, ChatResend, UserNotice
+from dragoman.services.chat.credentials import Access
 from dragoman.services.chat.inbound import ChatSocket, Inbound, Undelivered, now_ms
-from dragoman.services.chat.tokens import Access
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
 

@@ -14,14 +14,14 @@ from typing import assert_never
 import structlog
 
 from dragoman.archive import Archive, ArchiveError, BadRow, NewMessage, SaveVerdict, Status, Stored
-from dragoman.domain.chat.gate import Gate
 from dragoman.domain.chat.message_ids import IdMaker
+from dragoman.domain.chat.switches import Gate
 from dragoman.domain.limits.rates import RatePerKey, cost
 from dragoman.protocol.chat import Reason
 from dragoman.services.chat.delivery import Delivery, MessagePush
 from dragoman.services.chat.feature_switches import FeatureSwitches
 from dragoman.services.chat.local_users import ChatUser
-from dragoman.services.chat.perf import Perf
+from dragoman.services.chat.report import Perf
 from dragoman.services.loops import ReadFirstTimeout, Tasks, unawaited
 from dragoman.services.metrics import Metrics
 from dragoman.store.chat.entries import digest_of

@@ -16,9 +16,8 @@ import structlog
 
 from dragoman.archive import NewMessage
 from dragoman.domain.chat.message_ids import IdMaker
-from dragoman.domain.chat.rules import check
+from dragoman.domain.chat.rules import WordFilter, check
 from dragoman.domain.chat.switches import ConnectionPath, Path
-from dragoman.domain.chat.word_filter import WordFilter
 from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import Frame, Reason
 from dragoman.services.chat.acceptance import Acceptance, NotAccepted

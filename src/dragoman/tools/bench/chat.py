@@ -25,7 +25,7 @@ from uuid import uuid4
 import uvloop
 
 from dragoman.embedded.binary import ServerBinary
-from dragoman.instance.open_files import raise_file_limit
+from dragoman.instance.process import raise_file_limit
 from dragoman.store.link import Address
 from dragoman.tools.bench.chat_tables import conclude
 from dragoman.tools.bench.environment import (

@@ -18,7 +18,7 @@ from typing import Any
 import uvloop
 
 from dragoman.embedded.binary import ServerBinary
-from dragoman.instance.open_files import raise_file_limit
+from dragoman.instance.process import raise_file_limit
 from dragoman.tools.bench import overload
 from dragoman.tools.bench.chat import Setup, chat_environment, climb
 from dragoman.tools.bench.environment import Backend, backend, environment

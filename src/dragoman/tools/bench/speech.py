@@ -24,7 +24,7 @@ import uvloop
 from rich.table import Table
 
 from dragoman.embedded.binary import ServerBinary
-from dragoman.instance.open_files import raise_file_limit
+from dragoman.instance.process import raise_file_limit
 from dragoman.tools.bench import task_queues
 from dragoman.tools.bench.environment import Environment, Servers, environment, running
 from dragoman.tools.bench.measure import Case, Quantities, in_turns

@@ -108,8 +108,7 @@ def _chosen(faults: str | None, only: str | None) -> "tuple[Load | None, list[Fa
 
 
 def _run(order: "Order", server: str, json: Path | None) -> int:
-    from dragoman.embedded.binary import find_server
-    from dragoman.embedded.engine import EngineError
+    from dragoman.embedded.binary import EngineError, find_server
     from dragoman.tools.processes import CannotRun
     from dragoman.tools.report import machine, progress_bar
     from dragoman.tools.verify import results

@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dragoman.embedded.binary import ServerBinary, find_server
-from dragoman.embedded.engine import EngineError
+from dragoman.embedded.binary import EngineError, ServerBinary, find_server
 from dragoman.tools.processes import CannotRun
 from dragoman.tools.report import machine
 from dragoman.tools.verify import results

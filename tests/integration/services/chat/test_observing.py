@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from dragoman.archive import Archive, NewMessage
 from dragoman.protocol.chat import decode_frame
-from dragoman.services.chat.perf import Perf
+from dragoman.services.chat.report import Perf
 from dragoman.services.chat.shard_assigner import ShardAssigner
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics

@@ -10,9 +10,8 @@ import pytest
 from aiohttp import web
 
 from dragoman.client.chat import AccessDenied, Account, ChatError, Unreachable, login
-from dragoman.client.chat.inbox import Inbox, Put
 from dragoman.client.chat.messages import ChatClosed, Message, SendFailed, Sent
-from dragoman.client.chat.outbox import Outbox, PendingReceipts, SentReceipts
+from dragoman.client.chat.outbox import Inbox, Outbox, PendingReceipts, Put, SentReceipts
 from dragoman.connection import Backoff
 from dragoman.protocol.chat import AckType, receipt
 

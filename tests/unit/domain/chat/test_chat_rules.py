@@ -8,12 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.domain.chat import sent_messages
-from dragoman.domain.chat.gate import REST_S, Gate
 from dragoman.domain.chat.message_ids import EPOCH_MS, WORKERS, MessageIds, made_by_us, time_of
-from dragoman.domain.chat.rules import VIOLATIONS, check, is_planned, utf16_units
+from dragoman.domain.chat.rules import MASK, VIOLATIONS, WordFilter, check, is_planned, utf16_units
 from dragoman.domain.chat.sent_messages import Notice, OpenRequests
 from dragoman.domain.chat.shards import FREE_READS_PER_S, READ_BURST, READ_INTERVAL_S, ReadThrottle
-from dragoman.domain.chat.word_filter import MASK, WordFilter
+from dragoman.domain.chat.switches import REST_S, Gate
 from dragoman.protocol.chat import Frame, Reason
 
 TIMES = st.floats(0, 1e9, allow_nan=False)

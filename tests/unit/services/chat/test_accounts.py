@@ -11,9 +11,9 @@ from dragoman.archive.types import User
 from dragoman.domain.chat.registration import Registration, well_known
 from dragoman.protocol.chat import Reason
 from dragoman.protocol.chat_http import Code, LoginData
-from dragoman.services.chat import hashing as module
+from dragoman.services.chat import credentials as module
 from dragoman.services.chat.accounts import Accounts, Denied
-from dragoman.services.chat.tokens import Access, Tokens
+from dragoman.services.chat.credentials import Access, Tokens
 from dragoman.store.chat.logins import LoginVerdict
 from dragoman.store.errors import RedisAway
 

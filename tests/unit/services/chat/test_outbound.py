@@ -10,20 +10,19 @@ from typing import Any, cast
 import pytest
 
 from dragoman.archive import BadRow, SaveOutcome, SaveVerdict, Status, Stored
-from dragoman.domain.chat.gate import Gate
 from dragoman.domain.chat.message_ids import IdMaker
-from dragoman.domain.chat.switches import Switches
+from dragoman.domain.chat.switches import Gate, Switches
 from dragoman.protocol.chat import AckType, Frame, Reason, ack
 from dragoman.services.chat import local_users
 from dragoman.services.chat.acceptance import Acceptance
+from dragoman.services.chat.credentials import Access
 from dragoman.services.chat.delivery import MessagePush, ResendNotBegun
 from dragoman.services.chat.feature_switches import PathChooser
 from dragoman.services.chat.inbound import now_ms
 from dragoman.services.chat.local_users import ChatUser
 from dragoman.services.chat.one_phase import OnePhase, Refusals
 from dragoman.services.chat.outbound import MessageMaker, Outbound
-from dragoman.services.chat.perf import Perf
-from dragoman.services.chat.tokens import Access
+from dragoman.services.chat.report import Perf
 from dragoman.services.loops import ReadFirstTimeout, Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.store.chat.entries import AcceptReply

@@ -19,13 +19,13 @@ from dragoman.domain.chat.switches import Switches
 from dragoman.protocol.chat import MAX_ID
 from dragoman.protocol.peer import ChatNotices, ChatPush, InboxMessage, decode_inbox
 from dragoman.services.chat import inbound, save_stage
+from dragoman.services.chat.credentials import Access, BadToken, Tokens
 from dragoman.services.chat.delivery import Delivery
 from dragoman.services.chat.inbound import ChatSocket, Inbound, frame_of
 from dragoman.services.chat.local_users import LocalUsers
 from dragoman.services.chat.one_phase import Refusals
 from dragoman.services.chat.save_stage import SaveStage
 from dragoman.services.chat.shard_lease import ShardLease
-from dragoman.services.chat.tokens import Access, BadToken, Tokens
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.store.chat.entries import ChatEntry, SavedEntry

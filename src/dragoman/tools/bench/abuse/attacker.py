@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from dragoman.instance.open_files import raise_file_limit
+from dragoman.instance.process import raise_file_limit
 from dragoman.tools.bench.abuse import accounts, connections, frames, messages
 from dragoman.tools.bench.abuse.attack import Answers, Attack, Scale, Target
 from dragoman.tools.load_process import serve

@@ -23,7 +23,7 @@ import uvloop
 from rich.table import Table
 
 from dragoman.embedded.binary import ServerBinary
-from dragoman.instance.open_files import raise_file_limit
+from dragoman.instance.process import raise_file_limit
 from dragoman.tools.bench.abuse.attack import Attack, Scale
 from dragoman.tools.bench.abuse.attacker import ATTACKS
 from dragoman.tools.bench.abuse.environment import SECRET, AbuseEnvironment, State, environment

@@ -1,4 +1,4 @@
-"""Checks whether the process that wrote a presence is dead, if it ran under the kernel of this process.
+"""This process and others: its limit of open files, and whether the process that wrote a presence is dead.
 
 A process is identified by the boot of its machine, its PID namespace, its PID and its start time in clock ticks since
 the boot; no two processes have all four in common. If this process runs in the same boot and namespace, it can
@@ -7,6 +7,7 @@ run), a process that cannot be inspected, and every process of another machine o
 """
 
 import os
+import resource
 from pathlib import Path
 
 from dragoman.store.instances import Presence
@@ -47,3 +48,24 @@ def is_dead(presence: Presence) -> bool:
         pass
     now_running = start_ticks(presence.pid)
     return now_running not in (0, presence.start_ticks)
+
+
+# -- open files ------------------------------------------------------------------------------------
+#
+# Raises the limit of open files, and so of sockets, to what the system allows.
+#
+# The usual soft limit of 1024 is used up by a thousand clients; then not even Redis could be reached again.
+
+MACOS = 10_240  # macOS reports no hard limit, and refuses a soft limit above this
+
+
+def raise_file_limit(wanted: int = 0) -> bool:
+    """Set the soft limit to the hard limit; children inherit it. False: it is below `wanted`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (MACOS, hard))
+            return wanted <= MACOS
+    return hard == resource.RLIM_INFINITY or hard >= wanted
