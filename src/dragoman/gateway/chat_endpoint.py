@@ -66,11 +66,12 @@ class ChatEndpoint:
         pre_session: PreSession,
         frame_limit: ChatFrameLimit,
         draining: Callable[[], bool],
+        starting_over: Callable[[], bool],
         authenticated: AuthenticatedConnections,
     ) -> None:
         self._authenticated = authenticated
         self._admission, self._receipts, self._tasks, self._pre_session = admission, receipts, tasks, pre_session
-        self._frame_limit, self._draining = frame_limit, draining
+        self._frame_limit, self._draining, self._starting_over = frame_limit, draining, starting_over
         self._state = State.NEW
         self._user: ChatUser | None = None
         self._outbound: Outbound | None = None
@@ -127,6 +128,9 @@ class ChatEndpoint:
     # -- authentication --------------------------------------------------------------------------
 
     def _authenticate(self, conn: Connection, token: str | None) -> None:
+        if self._starting_over():  # its inbox is taken over: what is sent to a user here would not arrive
+            conn.close(Close.LEASE_LOST, "the server starts over; connect again")
+            return
         self._state = State.AUTHENTICATING
         self._tasks.spawn(self._admit(conn, token), "chat-admission")
 

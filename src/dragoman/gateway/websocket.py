@@ -10,6 +10,7 @@ frame, control frames too, takes a token of the rate limit. What waits for a slo
 import asyncio
 from functools import partial
 from itertools import count
+from secrets import randbits
 
 import structlog
 
@@ -41,7 +42,8 @@ _FLUSH_BYTES = 256 << 10
 # A read buffer that held this much is replaced by a small one after `grown_buffer_s` without need.
 _GROWN_BYTES = 64 << 10
 
-_ids = count(1)
+# Other instances name a connection by this number and the instance id, which the next process may have as well.
+_ids = count(randbits(48))
 _log = structlog.get_logger(__name__)
 
 

@@ -82,7 +82,7 @@ class Chat:
     ) -> None:
         self.config, self.instance, self.redis, self.metrics, self.tasks = config, instance, redis, metrics, tasks
         chat, two_phase = config.chat, config.chat.two_phase
-        self._incarnation = uuid4().hex
+        self._instances, self._incarnation = instances, uuid4().hex
         self._worker: int | None = None
         self._archive_checked = False  # it is known to be the one of the cluster
         self._on_wrong_archive = on_wrong_archive
@@ -275,9 +275,17 @@ class Chat:
                 assert_never(message)
 
     async def rehome(self, message: ChatMessage) -> None:
-        """From a dead instance's inbox. Messages are in the archive, or will be; notices follow their users."""
+        """From a dead instance's inbox. Messages are in the archive, or will be; notices follow their users.
+
+        A user whose owner key names an instance without presence is not connected: in the inbox of the dead instance
+        its notice would come back to us.
+        """
         if isinstance(message, ChatNotices):
-            await self.delivery.notify([_notice(one) for one in message.notices])
+            owners = await self.delivery.look_up(list({one.user for one in message.notices}))
+            instances = {owner.partition("|")[0] for owner in owners.values()}
+            living = {name for name in instances if await self._instances.is_present(name)}
+            connected = {user: owner for user, owner in owners.items() if owner.partition("|")[0] in living}
+            await self.delivery.notify([_notice(one) for one in message.notices], connected)
 
 
 def _notice(one: UserNotice) -> SenderNotice:

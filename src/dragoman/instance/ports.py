@@ -189,8 +189,9 @@ class Ports:
         def endpoint() -> ChatEndpoint:
             frame_limit = ChatFrameLimit(per_s, 2 * per_s)
             return ChatEndpoint(
-                chat.admission, chat.receipts, tasks, pre_session, frame_limit, self._draining, self._authenticated
-            )
+                chat.admission, chat.receipts, tasks, pre_session, frame_limit, self._draining,
+                lambda: self._services.presence.starting_over, self._authenticated,
+            )  # fmt: skip
 
         return endpoint
 

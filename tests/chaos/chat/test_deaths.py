@@ -7,7 +7,10 @@ import pytest
 
 from chaos.chat.chat_server import DELIVER_FIRST, IN_TURN, MODES, SAVE_FIRST, TIMEOUT_S, chat_server, until_told
 from dragoman.archive import Fenced, NewMessage, open_archive
+from dragoman.protocol.peer import ChatKick, encode_peer, kind_of
 from dragoman.store.chat.shards import FINISH_SAVED, MOVE_TO_SAVE
+from dragoman.store.chat.users import Users
+from dragoman.store.inbox import Inboxes, InboxSettings, PushReply
 from dragoman.tools.verify.chat_ledger import ChatLedger
 from dragoman.tools.verify.chat_load import chat_load
 from dragoman.tools.verify.tcp_proxy import proxied
@@ -140,3 +143,26 @@ async def test_stopped_instance_hands_its_shards_over_at_once_and_leaves_no_key(
         last.signal(signal.SIGTERM)
         await wait_until(lambda: all(one.process.poll() is not None for one in (a, b, last)), TIMEOUT_S)
         assert await server.left_over() == []
+
+
+async def test_kick_for_a_connection_of_a_killed_process_does_not_end_one_of_the_next_process(
+    redis_at: RedisAt, prefix: str, tmp_path: Path
+) -> None:
+    """The client was on another instance in between, whose kick comes late. The process has the same instance id."""
+    async with chat_server(redis_at, tmp_path, prefix) as server:
+        named = {"scheduler__phase2__instance_id": "again"}
+        users, inboxes = Users(server.redis, server.keys, 0), Inboxes(server.redis, server.keys, InboxSettings())
+        first = await server.instance(SAVE_FIRST | named)
+        await server.speaker(first, 7)
+        (owner,) = await users.owners([7])
+        first.kill()
+        speaker = await server.speaker(await server.instance(SAVE_FIRST | named), 7)
+        kick = ChatKick(7, int(owner.partition("|")[2]))
+        verdict, entry = await inboxes.put("again", kind_of(kick), encode_peer(kick))
+        assert verdict is PushReply.OK
+
+        async def is_handled() -> bool:
+            return await inboxes.get("again", entry) is None
+
+        await wait_until(is_handled, TIMEOUT_S)
+        assert await speaker.so_far() == []

@@ -220,7 +220,8 @@ class LocalUsers:
         return True
 
     def close_all(self, code: int) -> None:
-        for user in self:
+        """Also those that are about to be added."""
+        for user in (*self, *self._expected.values()):
             user.socket.close(code)
 
     async def ping_idle(self) -> None:

@@ -72,7 +72,7 @@ class InstancePresence:
         self.lease = SelfLease(ttl_s)
         self.steady_at = float("inf")  # from then on this instance may declare others dead
         self._reconnects = -1  # of Redis, at our last renewal
-        self._lost = False  # declared dead, and not yet back as a new incarnation
+        self.starting_over = False  # declared dead, and not yet back as a new incarnation
         self._describe, self._on_return, self._is_dead = describe, on_return, is_dead
         self._on_declared_dead = on_declared_dead
         self._waiting: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
@@ -167,7 +167,7 @@ class InstancePresence:
                 await self._start_over()
                 return
             self.steady_at = monotonic() + self.ttl_s
-        self._reconnects, self._lost = reconnects, False
+        self._reconnects, self.starting_over = reconnects, False
         self.lease.renewed(sent)
         await self._resume()
 
@@ -190,8 +190,8 @@ class InstancePresence:
 
     async def _start_over(self) -> None:
         """Others took over while our lease was expired: nothing that we had is ours any more."""
-        if not self._lost:
-            self._lost = True
+        if not self.starting_over:
+            self.starting_over = True
             self.metrics.lease_lost.inc()
             log.warning("declared dead: closing every socket, to continue as a new incarnation", instance=self.instance)
         self._waiting.clear()

@@ -10,6 +10,7 @@ import pytest
 
 from dragoman.archive import NewMessage, SaveVerdict
 from dragoman.protocol import chat as wire
+from dragoman.protocol.codes import Close
 from dragoman.protocol.peer import ChatKick, ChatOwnerCheck, ChatResend, decode_inbox
 from dragoman.services.chat.inbound import ChatSocket, frame_of, now_ms
 from dragoman.store.chat.users import Users
@@ -181,6 +182,23 @@ async def test_a_closed_connection_whose_owner_key_is_written_late_does_not_end_
         assert await users.owners([RECEIVER]) == ["i2|2"]
         assert newer.messages == ["sent to the closed connection"]
         await elsewhere.close()
+
+
+async def test_a_connection_whose_auth_is_under_way_is_closed_with_all_others(
+    redis: Redis, keys: Keys, tmp_path: Path
+) -> None:
+    """The instance starts over: nobody it knew before may stay."""
+    async with chat_at(redis, keys, tmp_path) as (chat, users):
+        users.answer.clear()
+        socket, token = Socket(1), chat.tokens.access(RECEIVER, 0, now_ms() / 1000)
+        coming = asyncio.ensure_future(chat.admission.admit(cast(ChatSocket, socket), token))
+        await users.written.wait()
+        chat.local.close_all(Close.LEASE_LOST)
+        users.answer.set()
+        await coming
+        assert socket.closed
+        assert chat.local.get(RECEIVER) is None
+        assert await users.owners([RECEIVER]) == [""]
 
 
 async def test_a_connection_that_is_dead_does_not_end_the_one_its_user_has_elsewhere(
