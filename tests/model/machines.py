@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 import dragoman.store
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
-from dragoman.store.script import Script
+from dragoman.store.script import Script, read_sources
 
 START_MS = 1_700_000_000_000  # as large as real ones: numbers must survive Lua
 SLACK_MS = 60_000  # what one example may take at most
@@ -89,7 +89,8 @@ def _settings(examples: int, steps: int, *phases: Phase) -> settings:
 
 
 def with_bug(name: str, right: str, wrong: str) -> Script:
-    """A script of ours with one thing wrong in it; `name` may have its folder before it."""
-    source = (Path(dragoman.store.__file__).parent / f"{name}.lua").read_text(encoding="utf-8")
-    assert source.count(right) == 1, f"{name}.lua does not say {right!r} once"
-    return Script(Path(name).name, source.replace(right, wrong), register=False)
+    """A script of ours with one thing wrong in it, or in what it uses; `name` may have its folder before it."""
+    sources = read_sources(Path(dragoman.store.__file__).parent / f"{name}.lua")
+    assert sum(source.count(right) for source in sources) == 1, f"{name}.lua does not say {right!r} once"
+    *uses, source = (source.replace(right, wrong) for source in sources)
+    return Script(Path(name).name, source, uses=uses, register=False)

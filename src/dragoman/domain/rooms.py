@@ -1,8 +1,8 @@
 """Rooms: several people, several languages, one log.
 
-Everything that is shown to a member is an entry of the room's log. An entry has the next number of the room, `seq`, from 1
-and without gaps. A member that has received the log up to a number has received everything up to it that concerns it;
-joining late, resuming and changing the language are all "read the log from here".
+Everything that is shown to a member is an entry of the room's log. An entry has the next number of the room, `seq`,
+from 1 and without gaps. A member that has received the log up to a number has received everything up to it that
+concerns it; joining late, resuming and changing the language are all "read the log from here".
 
 `RoomDelivery` decides, for the members on one instance, which entries may be delivered now: only number + 1. Whatever
 arrives too early waits until the log was read.

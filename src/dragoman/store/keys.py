@@ -471,6 +471,110 @@ class Keys:
         "chat/users",
         "errors for a sender that was not connected",
     )
+    room_info = KeyOf(
+        "P:v1:rooms:{room:<id>}:info",
+        "hash",
+        "TTL room",
+        "rooms/rooms",
+        "rooms/rooms",
+        "code, tenant, settings, log_epoch, next seq, version of the members, times, closed",
+    )
+    room_members = KeyOf(
+        "P:v1:rooms:{room:<id>}:members",
+        "hash",
+        "TTL room",
+        "rooms/rooms",
+        "rooms/rooms",
+        "JSON of each member, by session",
+    )
+    room_seniority = KeyOf(
+        "P:v1:rooms:{room:<id>}:seniority",
+        "zset",
+        "TTL room",
+        "rooms/rooms",
+        "rooms/rooms",
+        "sessions in the order in which they become host",
+    )
+    room_counts = KeyOf(
+        "P:v1:rooms:{room:<id>}:counts",
+        "hash",
+        "TTL room",
+        "rooms/rooms",
+        "rooms/rooms",
+        "members by instance, by language heard and by language wanted as voice; hosts",
+    )
+    room_log = KeyOf(
+        "P:v1:rooms:{room:<id>}:log",
+        "stream",
+        "TTL room",
+        "rooms/rooms",
+        "rooms/rooms",
+        "entries: kind, caption, language, text, about; the id is the seq",
+    )
+    room_captions = KeyOf(
+        "P:v1:rooms:{room:<id>}:captions",
+        "hash",
+        "TTL room",
+        "rooms/rooms",
+        "rooms/rooms",
+        "JSON of each caption: seq, language, state of each planned language",
+    )
+    room_recent = KeyOf(
+        "P:v1:rooms:{room:<id>}:recent",
+        "list",
+        "TTL room",
+        "rooms/rooms",
+        "rooms/rooms",
+        "seq of the last 1000 captions",
+    )
+    room_pending = KeyOf(
+        "P:v1:rooms:{room:<id>}:pending",
+        "zset",
+        "TTL room",
+        "rooms/rooms",
+        "rooms/rooms",
+        "languages of captions that wait for their translation, by deadline, ms",
+    )
+    room_removed = KeyOf(
+        "P:v1:rooms:{room:<id>}:removed",
+        "set",
+        "TTL room",
+        "rooms/rooms",
+        "rooms/rooms",
+        "principals that stay out",
+    )
+    room_code = KeyOf(
+        "P:v1:rooms:code:<code>",
+        "string",
+        "TTL room",
+        "rooms/rooms",
+        "rooms/rooms",
+        "id of the room with this code",
+    )
+    rooms_due = FixedKey(
+        "P:v1:rooms:{due}:visits",
+        "zset",
+        "until the room is closed",
+        "rooms/rooms",
+        "rooms/rooms",
+        "rooms by their next visit, ms",
+    )
+    rooms_announced = FixedKey(
+        "P:v1:rooms:{due}:announced",
+        "zset",
+        "TTL announced",
+        "rooms/rooms",
+        "rooms/rooms",
+        "rooms by the time of a visit that must not be left out, ms",
+    )
+    session_room = KeyOf(
+        "P:v1:sessions:{session:<id>}:room",
+        "string",
+        "TTL membership",
+        "rooms/rooms",
+        "rooms/rooms",
+        "room that the session is in, and the epoch with which it joined",
+    )
     turn = KeyOf("scheduler:turn:<turn>", "hash", "until the turn ends", "turns", "turns", "affinity_node_id")
     session_turn = KeyOf(
         "scheduler:session:<session>", "hash", "until the turn ends", "turns", "turns", "current_turn_id"
@@ -506,6 +610,10 @@ LIVES = {
     "TTL 90 d": "ninety days after the last login",
     "TTL of the invite": "`--lifetime` of `dragoman chat invite`",
     "TTL 7 d": "seven days after the last error",
+    "TTL room": "`rooms.idle_s` and `rooms.transcript_hours`, renewed by joins, captions and visits; 30 days if it is "
+    "persistent; `rooms.transcript_hours` after its end",
+    "TTL announced": "one hour after the last caption",
+    "TTL membership": "one hour, renewed while the session is in the room",
     "TTL 2 s": "two seconds, or until the job is recorded",
 }
 

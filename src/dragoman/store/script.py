@@ -16,17 +16,22 @@ count cannot drift between the two sides. Kinds of arguments: `str`, `int` (tonu
 left out: Redis TIME in ms), `list` (last one only: the rest of ARGV as a table). A last key of type `keys`
 is the rest of KEYS as a table.
 
+`-- USES  room` puts room.lua of the same folder before the script: its keys and arguments come first, then its locals
+and functions. So scripts share code, and each is still one text.
+
 Scripts are addressed by content (EVALSHA), so two releases can run side by side on one Redis.
 """
 
 import asyncio
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 _HEADER_LINE = re.compile(r"^--\s(?P<kind>KEYS|ARGV|    )\s\s?(?P<name>[a-z_]+)\s+(?P<type>[a-z]+)\b")
+_USES = re.compile(r"^--\sUSES\s\s(?P<name>[a-z_]+)$", re.MULTILINE)
 _KINDS = {"str", "int", "now", "list"}
 _NOW = (
     "local {name} = tonumber(ARGV[{i}]) if not {name} then local t = redis.call('TIME') "
@@ -54,6 +59,26 @@ class Header:
     keys: tuple[str, ...]
     args: tuple[tuple[str, str], ...]  # (name, kind)
     rest: str = ""  # the key that stands for the rest of KEYS
+
+
+def read_sources(path: Path) -> list[str]:
+    """The text of a Lua file after the texts that it uses."""
+    source = path.read_text(encoding="utf-8")
+    found = _USES.search(source)
+    return [*(read_sources(path.with_stem(found["name"])) if found else []), source]
+
+
+def parse_headers(sources: Sequence[str], name: str) -> Header:
+    """One header for a script and what it uses."""
+    headers = [parse_header(source, name) for source in sources]
+    keys = tuple(key for header in headers for key in header.keys)
+    return Header(keys, tuple(arg for header in headers for arg in header.args), headers[-1].rest)
+
+
+def on_one_line(source: str) -> str:
+    """Without comments, so that it can stand before the first line of the script that uses it."""
+    lines = (line.strip() for line in source.splitlines())
+    return " ".join(line for line in lines if line and not line.startswith("--"))
 
 
 def parse_header(source: str, name: str) -> Header:
@@ -116,10 +141,10 @@ def tag_of(key: str) -> str:
 class Script:
     """One .lua file, callable by the names in its header."""
 
-    def __init__(self, name: str, source: str, *, register: bool = True) -> None:
-        header = parse_header(source, name)
+    def __init__(self, name: str, source: str, *, uses: Sequence[str] = (), register: bool = True) -> None:
+        header = parse_headers([*uses, source], name)
         self.name = name
-        self.source = f"{prologue(header)} {source}"
+        self.source = " ".join([prologue(header), *map(on_one_line, uses), source])
         self.sha = hashlib.sha1(self.source.encode()).hexdigest()
         self.key_names = header.keys
         self.arg_names = tuple(arg for arg, _ in header.args)
@@ -136,7 +161,8 @@ class Script:
     @classmethod
     def beside(cls, module_file: str, name: str) -> "Script":
         """The script `name`.lua in the folder of the module that uses it."""
-        return cls(name, (Path(module_file).parent / f"{name}.lua").read_text(encoding="utf-8"))
+        *uses, source = read_sources(Path(module_file).parent / f"{name}.lua")
+        return cls(name, source, uses=uses)
 
     def __call__(self, redis: Evaluator, **values: Any) -> "asyncio.Future[Any]":
         if values.keys() != self._usual:

@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 import dragoman.store
-from dragoman.store.script import ALL, Header, Script, ScriptError, parse_header, prologue, tag_of
+from dragoman.store.script import (
+    ALL,
+    Header,
+    Script,
+    ScriptError,
+    parse_header,
+    parse_headers,
+    prologue,
+    read_sources,
+    tag_of,
+)
 from support.tables import for_each
 
 TAKE = """\
@@ -115,6 +125,19 @@ def test_the_locals_stand_on_the_first_line_so_that_line_numbers_in_errors_are_t
     assert script().source.splitlines()[1:] == TAKE.splitlines()[1:]
 
 
+def test_a_script_has_the_keys_arguments_and_functions_of_what_it_uses(tmp_path: Path) -> None:
+    shared = "-- KEYS  info  hash\n-- ARGV  now  now\n-- of a room\nlocal function half(x)\n    return x / 2\nend\n"
+    (tmp_path / "room.lua").write_text(shared)
+    (tmp_path / "more.lua").write_text("-- USES  room\n-- ARGV  limit  int\nlocal y = 2\n")
+    (tmp_path / "join.lua").write_text("-- USES  more\n-- ARGV  session  str\nreturn half(limit)\n")
+    *uses, source = read_sources(tmp_path / "join.lua")
+    made = Script("join", source, uses=uses, register=False)
+    assert (made.key_names, made.arg_names) == (("info",), ("now", "limit", "session"))
+    first, *others = made.source.splitlines()
+    assert first.endswith("local function half(x) return x / 2 end local y = 2 -- USES  more")
+    assert others == source.splitlines()[1:], "line numbers in errors are those of the script's own file"
+
+
 async def test_values_are_put_where_the_header_says_whatever_order_they_come_in() -> None:
     redis = Recorder()
     script()(redis, others=["a", "b"], limit=4, job="j", waiting="{n}:w", reserved="{n}:r", now=7)
@@ -183,9 +206,10 @@ def lua_files() -> list[Path]:
 
 @for_each(lua_files(), lambda path: path.stem)
 def test_every_lua_file_opens_with_its_contract(path: Path) -> None:
-    lines = path.read_text(encoding="utf-8").splitlines()
+    sources = read_sources(path)
+    lines = sources[-1].splitlines()
     told = [line for line in lines if line.startswith("--")]
-    assert parse_header("\n".join(lines), path.stem).keys, "no KEYS: it would have no place in a Cluster"
+    assert parse_headers(sources, path.stem).keys, "no KEYS: it would have no place in a Cluster"
     assert any(line.startswith("-- Returns ") for line in told)
     assert len(lines) <= 60
 
@@ -194,7 +218,9 @@ def test_every_lua_file_opens_with_its_contract(path: Path) -> None:
 def test_every_name_in_a_header_is_used_by_its_script(path: Path) -> None:
     source = path.read_text(encoding="utf-8")
     header = parse_header(source, path.stem)
-    body = "\n".join(line for line in source.splitlines() if not line.lstrip().startswith("--"))
+    users = [sources for other in path.parent.glob("*.lua") if source in (sources := read_sources(other))]
+    lines = (line for sources in users for text in sources for line in text.splitlines())
+    body = "\n".join(line for line in lines if not line.lstrip().startswith("--"))
     names = (*header.keys, *filter(None, [header.rest]), *(arg for arg, _ in header.args))
     assert [name for name in names if name not in body] == []
 
