@@ -101,8 +101,8 @@ class WebSocket(PicowsListener):
         self._ws: WSTransport | None = None
         self._partial: bytearray | None = None
         self._kind = _TEXT
-        self._tokens: float = limits.burst_frames
         self._bucket = FrameBucket(limits.max_frames_per_s, limits.burst_frames, now)
+        self._tokens = 0.0
         self._frames = self._frames_before = 0
         self._active_at = now
         self._pinged_at: float | None = None
@@ -224,7 +224,7 @@ class WebSocket(PicowsListener):
         counters.bytes_in += size
         self._frames += 1
         self._tokens -= 1
-        if self._tokens < 0 and not self._refill():
+        if self._tokens < 0 and not self._take_tokens():
             self._refuse(Close.RATE, "too many frames a second")
             return
         kind = frame.msg_type
@@ -346,8 +346,8 @@ class WebSocket(PicowsListener):
     def refund(self) -> None:
         self._tokens += 1
 
-    def _refill(self) -> bool:
-        self._tokens = self._bucket.refill(self._registry.clock()) - 1
+    def _take_tokens(self) -> bool:
+        self._tokens += self._bucket.portion(self._registry.clock())
         return self._tokens >= 0
 
     def _return_grown_buffer(self, size: int, tail: int) -> None:

@@ -155,9 +155,47 @@ def test_no_key_has_more_than_its_share_beside_one_that_was_refused(steps: list[
         assert len(queue) == sum(waiting.values()) <= size
 
 
-def test_refill_gives_what_has_accumulated_up_to_the_burst() -> None:
-    bucket = FrameBucket(per_s=10, burst=5, now=100.0)
-    assert [bucket.refill(now) for now in (100.2, 100.25, 200.0, 200.0)] == pytest.approx([2.0, 0.5, 5.0, 0.0])
+class FrameSender:
+    """Counts its portions down, as a connection does."""
+
+    def __init__(self, per_s: float, burst: int, now: float) -> None:
+        self._bucket, self._tokens = FrameBucket(per_s, burst, now), 0.0
+
+    def admitted(self, frames: int, now: float) -> int:
+        """How many of these frames are admitted before the first one too many."""
+        for sent in range(frames):
+            self._tokens -= 1
+            if self._tokens < 0:
+                self._tokens += self._bucket.portion(now)
+                if self._tokens < 0:
+                    return sent
+        return frames
+
+
+@pytest.mark.parametrize("burst", [1, 5, 8, 20, 400])
+def test_a_new_connection_may_send_its_burst_at_once(burst: int) -> None:
+    assert FrameSender(burst / 2, burst, 100.0).admitted(1000, 100.0) == burst
+
+
+@pytest.mark.parametrize("before", [0, 1, 30, 49, 50, 51, 399])
+def test_a_connection_that_was_idle_may_send_its_burst_and_no_more(before: int) -> None:
+    sender = FrameSender(200, 400, 100.0)
+    assert sender.admitted(before, 100.0) == before
+    assert 350 <= sender.admitted(1000, 200.0) <= 400
+
+
+def test_frames_at_the_rate_are_never_too_many() -> None:
+    sender = FrameSender(200, 400, 100.0)
+    assert all(sender.admitted(1, 100.0 + number / 200) for number in range(10_000))
+
+
+@given(st.integers(1, 60), st.lists(st.floats(0, 3), max_size=60))
+def test_a_connection_sends_no_more_than_its_burst_and_its_rate(burst: int, pauses: list[float]) -> None:
+    sender, now, frames = FrameSender(10, burst, 50.0), 50.0, 0
+    for pause in pauses:
+        now += pause
+        frames += sender.admitted(7, now)
+    assert frames <= burst + 10 * (now - 50.0) + 1e-6
 
 
 def test_the_fourth_violation_within_ten_seconds_is_one_too_many() -> None:

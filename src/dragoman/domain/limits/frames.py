@@ -7,24 +7,29 @@ TOLERATED_VIOLATIONS: Final = 3  # within the window; the next one closes the co
 VIOLATION_WINDOW_S: Final = 10.0
 ACKS_PER_MESSAGE: Final = 2
 MAX_ACK_CREDIT: Final = 40_000
+PORTIONS: Final = 8
 
 
 class FrameBucket:
-    """A token bucket that is refilled only when it is empty.
+    """A token bucket that gives out its tokens in portions.
 
-    The caller counts the tokens of a refill down by itself, so a frame costs a subtraction: no call and no clock.
+    The caller counts a portion down by itself, so a frame costs a subtraction: no call and no clock. A caller that was
+    idle may still have a portion, so the bucket fills up only to the burst less one portion.
     """
 
-    __slots__ = ("_burst", "_filled_at", "_per_s")
+    __slots__ = ("_filled_at", "_full", "_left", "_per_s", "_portion")
 
-    def __init__(self, per_s: float, burst: float, now: float) -> None:
-        """`per_s` frames per second on average; `burst` is the size of the bucket, which is full at first."""
-        self._per_s, self._burst, self._filled_at = per_s, float(burst), now
+    def __init__(self, per_s: float, burst: int, now: float) -> None:
+        """`per_s` frames per second on average, `burst` at once; the bucket is full at first."""
+        self._per_s, self._left, self._filled_at = per_s, float(burst), now
+        self._portion = max(burst // PORTIONS, 1)
+        self._full = burst - self._portion
 
-    def refill(self, now: float) -> float:
-        """The tokens that have accumulated since the last refill. With less than 1 the frame is one too many."""
-        tokens = min((now - self._filled_at) * self._per_s, self._burst)
-        self._filled_at = now
+    def portion(self, now: float) -> float:
+        """Tokens for the next frames. With less than 1 the frame is one too many."""
+        filled = min(self._left + (now - self._filled_at) * self._per_s, self._full)
+        tokens = min(max(self._left, filled), self._portion)
+        self._left, self._filled_at = max(self._left, filled) - tokens, now
         return tokens
 
 
