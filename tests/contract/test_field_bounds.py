@@ -3,6 +3,7 @@
 import json
 import tracemalloc
 from collections.abc import Iterator
+from copy import copy
 from typing import Any, NamedTuple, get_args
 
 import msgspec
@@ -44,9 +45,11 @@ def nested(
         yield from fields(side, kind, type_, path)
         return
     yield Field(side, kind, path, type_, extra)
-    if isinstance(type_, inspect.ListType):
-        for item, said in leaves(type_.item_type, {}):
-            yield from nested(side, kind, item, said, (*path, 0))
+    if isinstance(type_, inspect.ListType | inspect.TupleType):
+        items = type_.item_types if isinstance(type_, inspect.TupleType) else (type_.item_type,)
+        for at, each in enumerate(items):
+            for item, said in leaves(each, {}):
+                yield from nested(side, kind, item, said, (*path, at))
 
 
 def leaves(type_: inspect.Type, extra: dict[str, Any]) -> Iterator[tuple[inspect.Type, dict[str, Any]]]:
@@ -96,6 +99,7 @@ LEAST: dict[str, Any] = {
     "gpus": {"name": "g"},
     "error": {"code": "c", "message": "m"},
     "language_capabilities": {},
+    "text_pairs": ["en", "es"],
 }
 
 
@@ -105,7 +109,7 @@ def message_with(field: Field, size: int) -> bytes:
     at: Any = message
     for step, after in zip(field.path, field.path[1:], strict=False):
         if isinstance(step, str) and not at.get(step):
-            at[step] = [dict(LEAST.get(step, {}))] if isinstance(after, int) else dict(LEAST[step])
+            at[step] = [copy(LEAST.get(step, {}))] if isinstance(after, int) else copy(LEAST[step])
         at = at[step]
     at[field.path[-1]] = value_of(field, size)
     return json.dumps(message, separators=(",", ":")).encode()

@@ -133,7 +133,7 @@ def test_a_required_field_of_the_wrong_type_is_named(side: str, kind: type[Messa
 # What a node may leave out of what it tells of itself: the server needs none of it to register the node.
 OPTIONAL_OF_NODES = {
     "node_register": "node_id installed_models installed_services capability_by_type features_supported "
-    "advanced_features language_capabilities token",
+    "advanced_features language_capabilities text_pairs token",
     "node_heartbeat": "installed_models installed_services capability_by_type language_capabilities rerun_metrics "
     "asr_metrics processing_metrics",
 }

@@ -19,7 +19,7 @@ from dragoman.instance.instance import Instance
 from dragoman.protocol import ids
 from dragoman.protocol.audio import SILENCE_PACKET, encode_base64, opus_run
 from dragoman.protocol.codec import decode_node, encode, raw
-from dragoman.protocol.codes import ErrorCode
+from dragoman.protocol.codes import ErrorCode, TextKind
 from dragoman.protocol.node import (
     Capability,
     Hardware,
@@ -40,6 +40,7 @@ from dragoman.services.speech.job_placement import JobPlacement
 from dragoman.services.speech.job_request import JobRequest
 from dragoman.services.speech.local_nodes import LocalNode
 from dragoman.services.speech.messages import needs_of
+from dragoman.services.speech.text_jobs import TextRequest
 from dragoman.services.speech.turn_queue import TurnQueue
 from support.cluster import config
 from support.redis_servers import RedisAt
@@ -201,6 +202,7 @@ class InProcessInstance:
         languages: Iterable[str] = ("en", "es"),
         features: Iterable[str] = OUR_FEATURES,
         kinds: Iterable[str] = KINDS,
+        text: Iterable[tuple[str, str]] = (),
         working: bool = False,
     ) -> InProcessNode:
         node = InProcessNode(self, working)
@@ -218,10 +220,18 @@ class InProcessInstance:
             node_id=id,
             advanced_features=[*features, f"slots:{slots}"],
             language_capabilities=LanguageCapabilities(spoken, spoken, spoken),
+            text_pairs=list(text),
         )
         node.local = await self.services.local_nodes.register(node.socket, register)
         await node.beat()
         return node
+
+    async def text_node(self, id: str, *pairs: str, **options: Any) -> InProcessNode:
+        """A node that only translates text; pairs as in `en-es`."""
+        found = [(src, tgt) for src, _, tgt in (pair.partition("-") for pair in pairs)]
+        features = (*OUR_FEATURES, "text_jobs")
+        told = {"languages": (), "features": features, "kinds": ("nmt",), "text": found} | options
+        return await self.node(id, **told)
 
     def knows(self, *nodes: str) -> bool:
         return all(node in self.services.view.fleet for node in nodes)
@@ -325,6 +335,29 @@ def out_of_time(ms: int) -> dict[str, int]:
     """Every time-out of a job at once."""
     names = ("job_ack_timeout_ms", "attempt_timeout_ms", "job_timeout_ms")
     return {f"speech__{name}": ms for name in names} | {"speech__placement_wait_ms": ms - 1}
+
+
+@dataclass
+class TextAsker:
+    """What asked for text jobs, and the ends of its jobs by request."""
+
+    ends: dict[str, End] = field(default_factory=dict)
+
+    def ask(self, instance: InProcessInstance, **changed: Any) -> str:
+        """The id of the job."""
+        usual: dict[str, Any] = {
+            "request_id": ids.trace_id(), "asker": "room-1", "kind": TextKind.ROOM, "text": "Good morning.",
+            "src_lang": "en", "tgt_lang": "es", "timeout_ms": 600_000,
+        }  # fmt: skip
+        return instance.services.text_jobs.translate(TextRequest(**usual | changed), self._ended)
+
+    async def end(self, number: int = 1) -> End:
+        await wait_until(lambda: len(self.ends) >= number, TIMEOUT_S)
+        return list(self.ends.values())[number - 1]
+
+    def _ended(self, request: TextRequest, end: End) -> None:
+        assert request.request_id not in self.ends, "notified twice"
+        self.ends[request.request_id] = end
 
 
 async def given(node: InProcessNode, number: int = 1) -> dict[str, object]:

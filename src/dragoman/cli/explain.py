@@ -66,6 +66,7 @@ OBSTACLES = {
     "cooling_down": "cooling down after reporting a missing model",
     "failing": "paused after failing several jobs in a row",
     "refused": "full when the slot was requested",
+    "kept_free": "with one free slot, which is left to speech",
     "full": "full",
 }
 
@@ -133,6 +134,8 @@ def _pair(job: Mapping[str, Any]) -> str:
 
 def _what(job: Mapping[str, Any]) -> str:
     of = f"utterance {job.get('utterance_index', '?')} of session {job.get('session_id', '?')}"
+    if kind := job.get("text_kind"):
+        of = "a text of chat" if kind == "chat" else f"a text of {kind} {job.get('session_id', '?')}"
     return f"{job.get('job_id', 'The job')}: {of}, {_pair(job)}; driven by instance {job.get('driver', '?')}."
 
 

@@ -154,6 +154,15 @@ def _seconds(ms: int) -> str:
 
 
 def _languages(node: dict[str, Any]) -> str:
+    """The languages of its speech, and the pairs of its text jobs; a server of 0.1 does not report those."""
+    text = [f"{src}→{tgt}" for src, tgt in node["languages"].get("text") or ()]
+    if not text:
+        return _speech(node)
+    parts = [_speech(node)] if node["languages"]["asr"] else []
+    return "; ".join([*parts, f"text {_few(text)}"])
+
+
+def _speech(node: dict[str, Any]) -> str:
     heard, written = node["languages"]["asr"], node["languages"]["semantic"]
     pairs = _few(heard) if heard == written else f"{_few(heard)} → {_few(written)}"
     has_voice = node["ready"] is None or "tts" in node["ready"]

@@ -5,7 +5,8 @@ long, the job takes too long. The first two may lead to another attempt; the thi
 
 How long an attempt may take depends on its node: a small GPU may need 20 s for 4 s of audio. `attempt_limit_ms` allows
 three times what the node recently needed for as much audio (see `track_record`), and 2 s; at least
-`attempt_timeout_ms`, at most 0.6 of the job's time, so that another attempt is possible.
+`attempt_timeout_ms`, at most 0.6 of the job's time, so that another attempt is possible. An attempt of a text job gets
+half of the time that its job has left.
 
 The exception is a *parked* job. An old node, one that does not acknowledge, keeps the audio of a max-duration job in
 its buffer until the turn continues or ends. Such a job has no deadline while its turn is open. It ends one attempt's
@@ -133,6 +134,9 @@ class JobClock:
         """How long an attempt that begins now may take."""
         left_ms = max(int((self.job_deadline - now) * 1000), 0)
         return min(self.attempt_limit_ms, left_ms)
+
+    def half_left_ms(self, now: float) -> int:
+        return max(int((self.job_deadline - now) * 500), 0)
 
     def work_s(self, now: float) -> float | None:
         """How long the node has had the attempt; None if no node has it, or it is parked."""

@@ -1,8 +1,8 @@
 """This instance's view of the nodes: their capabilities, their pools, and what is known of their load.
 
-A node serves every ordered pair of a language it recognises and one it translates into. A pool is built when its
-languages are first asked for, and updated when a node comes, changes or goes: placing a job costs the same with ten
-nodes and with a thousand.
+A node serves every ordered pair of a language it recognises and one it translates into. For text jobs it names its
+pairs; with the source `auto` it serves every source. A pool is built when its languages are first asked for, and
+updated when a node comes, changes or goes: placing a job costs the same with ten nodes and with a thousand.
 
 Redis alone knows the slots. `reserved` counts the slots of this instance's jobs, `load` adds the jobs of other
 instances by the node's own count, `full_until` remembers a refusal. They only rank candidates and rule them out.
@@ -13,8 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf
+from typing import TypeVar
 
-from dragoman.domain.pool import AUTO, Pool, languages
+from dragoman.domain.pool import AUTO, Pool, TextPair, languages
+
+T = TypeVar("T")
 
 WHOLE_NODE = "*"  # the service name under which a node cools down for everything
 VOICE = "tts"  # the service type of speech synthesis
@@ -39,6 +42,7 @@ class Node:
     public: bool = True
     tenant: str = "default"
     seen_ms: int = 0
+    text: frozenset[TextPair] = frozenset()  # the pairs of its text jobs
 
     @property
     def has_voice(self) -> bool:
@@ -50,9 +54,24 @@ class Node:
         """The languages it has a voice for now."""
         return self.tts if self.has_voice else frozenset()
 
+    @property
+    def languages(self) -> tuple[frozenset[str], frozenset[str], frozenset[str], frozenset[TextPair]]:
+        """What decides on its pools."""
+        return self.asr, self.semantic, self.spoken, self.text
+
     def serves(self, asr: frozenset[str], semantic: frozenset[str], spoken: frozenset[str] = frozenset()) -> bool:
         # A node without recognition serves nothing, not even a request for no language in particular.
         return bool(self.asr) and asr <= self.asr and semantic <= self.semantic and spoken <= self.spoken
+
+    def belongs_to(self, pool: Pool) -> bool:
+        if pool.text is None:
+            return self.serves(pool.asr, pool.semantic, pool.spoken)
+        return not self.text.isdisjoint(_wanted(pool.text)) and pool.spoken <= self.spoken
+
+
+def _wanted(text: TextPair) -> tuple[TextPair, ...]:
+    """The pairs with which a node serves this one."""
+    return (text,) if text[0] == AUTO else (text, (AUTO, text[1]))
 
 
 class Fleet:
@@ -61,7 +80,8 @@ class Fleet:
         # Dicts as ordered sets: draws by a seeded generator must not depend on how strings hash today.
         self._by_asr: dict[str, dict[str, None]] = {}
         self._by_semantic: dict[str, dict[str, None]] = {}
-        self._pools: dict[tuple[str, str, str, str, bool], Pool] = {}
+        self._by_text: dict[TextPair, dict[str, None]] = {}
+        self._pools: dict[tuple[str | bool, ...], Pool] = {}  # of speech by five parts, of text by three
         self._reserved: dict[str, int] = {}
         self._foreign: dict[str, int] = {}
         self._marked_full: set[str] = set()
@@ -92,7 +112,7 @@ class Fleet:
         self._nodes[node.id] = node
         # Its count is as old as its heartbeat: only what exceeds our own jobs is of other instances.
         self._foreign[node.id] = max(0, node.running - self.reserved(node.id))
-        if old is None or (old.asr, old.semantic, old.spoken) != (node.asr, node.semantic, node.spoken):
+        if old is None or old.languages != node.languages:
             self._reindex(node.id, old, node)
         if old is None or node.epoch > old.epoch or node.slots != old.slots:
             self.freed(node.id)
@@ -133,11 +153,33 @@ class Fleet:
         pool = self._pools.get(key)
         if pool is None:
             pool = self._build(*languages(src, tgt, lang_a, lang_b), voice)
-            if pool is not None:
-                if len(self._pools) >= MAX_POOLS:
-                    del self._pools[next(iter(self._pools))]
-                self._pools[key] = pool
+            self._keep(key, pool)
         return pool
+
+    def find_text(self, src: str, tgt: str, voice: bool = False) -> Pool | None:
+        """The pool for text jobs of this pair; None if no node serves it. With `voice` as in `find`."""
+        key = (src, tgt, voice)
+        pool = self._pools.get(key)
+        if pool is None:
+            known = [ids for pair in _wanted((src, tgt)) if (ids := self._by_text.get(pair)) is not None]
+            if known:
+                pool = Pool(frozenset(), frozenset(), spoken=frozenset((tgt,) if voice else ()), text=(src, tgt))
+                for node_id in (node_id for ids in known for node_id in ids):
+                    if self._nodes[node_id].belongs_to(pool):
+                        pool.add(node_id)
+            self._keep(key, pool)
+        return pool
+
+    def serves_text(self, src: str, tgt: str) -> bool:
+        """Whether some node takes text jobs of this pair and is not draining."""
+        pool = self.find_text(src, tgt)
+        return pool is not None and any(not self._nodes[node_id].draining for node_id in pool.ids)
+
+    def _keep(self, key: tuple[str | bool, ...], pool: Pool | None) -> None:
+        if pool is not None:
+            if len(self._pools) >= MAX_POOLS:
+                del self._pools[next(iter(self._pools))]
+            self._pools[key] = pool
 
     def _build(self, asr: frozenset[str], semantic: frozenset[str], voice: bool) -> Pool | None:
         members = [self._by_asr.get(lang) for lang in sorted(asr)]
@@ -151,18 +193,12 @@ class Fleet:
 
     def _reindex(self, node_id: str, old: Node | None, new: Node | None) -> None:
         nothing: frozenset[str] = frozenset()
-        for index, before, after in (
-            (self._by_asr, old.asr if old else nothing, new.asr if new else nothing),
-            (self._by_semantic, old.semantic if old else nothing, new.semantic if new else nothing),
-        ):
-            for lang in before - after:
-                del index[lang][node_id]
-                if not index[lang]:
-                    del index[lang]
-            for lang in after - before:
-                index.setdefault(lang, {})[node_id] = None
+        no_pair: frozenset[TextPair] = frozenset()
+        _update(self._by_asr, node_id, old.asr if old else nothing, new.asr if new else nothing)
+        _update(self._by_semantic, node_id, old.semantic if old else nothing, new.semantic if new else nothing)
+        _update(self._by_text, node_id, old.text if old else no_pair, new.text if new else no_pair)
         for pool in self._pools.values():
-            if new is not None and new.serves(pool.asr, pool.semantic, pool.spoken):
+            if new is not None and new.belongs_to(pool):
                 pool.add(node_id)
             else:
                 pool.discard(node_id)
@@ -279,3 +315,12 @@ class Fleet:
 
     def on_probation(self, node_id: str, now: float) -> bool:
         return self._paused.get(node_id, inf) <= now
+
+
+def _update(index: dict[T, dict[str, None]], node_id: str, before: frozenset[T], after: frozenset[T]) -> None:
+    for key in before - after:
+        del index[key][node_id]
+        if not index[key]:
+            del index[key]
+    for key in after - before:
+        index.setdefault(key, {})[node_id] = None

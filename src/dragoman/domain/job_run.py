@@ -116,7 +116,7 @@ class JobRun:
             case BareSignal.DRIVER_FAILED:
                 return self._give_up(ErrorCode.INTERNAL_ERROR, "the scheduler failed on this job", until=now)
             case BareSignal.TOO_LARGE:
-                why = "the utterance is too large to be sent to its node"
+                why = "the job is too large to be sent to its node"
                 return self._give_up(ErrorCode.INVALID_MESSAGE, why)
             case BareSignal.REASSIGNED:
                 return self._find_another(now)
@@ -172,7 +172,7 @@ class JobRun:
         result = answer.result
         if not belongs_to(result, self.node_id, self.attempt):
             return (BareStep.DROP_STALE,)
-        end = end_by(result, self.node_id, self._ack_ms)
+        end = end_by(result, self.node_id, self._ack_ms, is_text=self._assignment.text is not None)
         if result.success:
             node: Step = steps.NodeWorked(self.clock.work_s(now))
         elif result.error is not None and result.error.code == ErrorCode.MODEL_NOT_AVAILABLE:

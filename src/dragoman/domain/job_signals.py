@@ -38,12 +38,14 @@ def belongs_to(result: JobResult, node_id: str, attempt: int) -> bool:
     return result.attempt_id == attempt or reason_of(result.extra) == EmptyReason.NO_TEXT_ASSIGNED
 
 
-def end_by(result: JobResult, node_id: str, ack_ms: float | None = None) -> End:
+def end_by(result: JobResult, node_id: str, ack_ms: float | None = None, *, is_text: bool = False) -> End:
+    """`is_text`: of a text job, which is empty without a translation, whatever else the node sends."""
     if not result.success:
         code = result.error.code if result.error is not None else ErrorCode.PROCESSING_ERROR
         why = result.error.message[:MAX_REASON] if result.error is not None else "the node gave no reason"
         return End(Outcome.FAILED, code, why, result, node_id, ack_ms=ack_ms)
-    silent = not (result.text_asr or result.text_translated or len(result.tts_audio) > 2)
+    heard = not is_text and (result.text_asr or len(result.tts_audio) > 2)
+    silent = not (heard or result.text_translated)
     outcome = Outcome.EMPTY if silent or reason_of(result.extra) in EMPTY_REASONS else Outcome.OK
     return End(outcome, "", "", result, node_id, ack_ms=ack_ms)
 

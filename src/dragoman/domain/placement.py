@@ -11,6 +11,9 @@ slot is released. If the draws find no node, the free part of the pool is scanne
 
 If the listener wants audio, nodes that have a voice for the target language come first. If none of them can take the
 job now, any node of the pool may: a translation without audio is better than none.
+
+A text job goes to a node that serves its pair by text. One that `yields` leaves speech a free slot on each node that
+also serves speech; on a node with one slot it runs only while no speech waits for a node.
 """
 
 from collections import Counter
@@ -43,10 +46,11 @@ class Obstacle(StrEnum):
     COOLING_DOWN = auto()  # a model is missing there
     FAILING = auto()  # it failed several jobs in a row, and is paused
     REFUSED = auto()
+    KEPT_FREE = auto()  # its last free slot is left to speech
     FULL = auto()
 
 
-_NO_SLOT = frozenset({Obstacle.REFUSED, Obstacle.FULL})
+_NO_SLOT = frozenset({Obstacle.REFUSED, Obstacle.KEPT_FREE, Obstacle.FULL})
 _COOL = frozenset({Obstacle.COOLING_DOWN, Obstacle.FAILING})
 
 
@@ -65,6 +69,9 @@ class Ask:
     later: frozenset[str] = frozenset()  # nodes that had a later index of the session: old ones do not translate then
     default_slots: int = 4
     turn_overcommit: int = 4
+    text: bool = False  # a text job
+    yields: bool = False  # it leaves a free slot to speech
+    speech_waits: bool = False  # some job of speech waits for a node
 
 
 @dataclass(slots=True)
@@ -88,6 +95,7 @@ class Assign:
     affinity: AffinityResult | None
     receipt: Receipt
     text_only: bool = False  # audio is wanted, and the node says that it has none
+    kept_free: int = 0  # slots that the limit leaves to speech
 
 
 @dataclass(slots=True)
@@ -123,7 +131,7 @@ class _Placement:
     def select(self) -> Assign | Wait:
         ask, fleet = self.ask, self.fleet
         fleet.expire_refusals(self.now)
-        pool = fleet.find(ask.src, ask.tgt, ask.lang_a, ask.lang_b) or _EMPTY_POOL
+        pool = self._pool()
         by_turn = AffinityResult.FIRST if ask.turn_bound else None
         if ask.turn_node is not None:
             mine = fleet.get(ask.turn_node)
@@ -148,8 +156,13 @@ class _Placement:
         )
 
     def _with_voice(self) -> Pool:
-        ask = self.ask
-        return self.fleet.find(ask.src, ask.tgt, ask.lang_a, ask.lang_b, voice=True) or _EMPTY_POOL
+        return self._pool(voice=True)
+
+    def _pool(self, voice: bool = False) -> Pool:
+        ask, fleet = self.ask, self.fleet
+        if ask.text:
+            return fleet.find_text(ask.src, ask.tgt, voice) or _EMPTY_POOL
+        return fleet.find(ask.src, ask.tgt, ask.lang_a, ask.lang_b, voice) or _EMPTY_POOL
 
     def _find(self, pool: Pool) -> tuple[list[Node], dict[str, int], dict[str, str]]:
         """Up to two nodes that can take the job; or none, and the obstacles."""
@@ -226,7 +239,9 @@ class _Placement:
 
     def _assign(self, node: Node, overcommit: int, by_turn: AffinityResult | None, pool: Pool) -> Assign:
         receipt = Receipt(len(pool), self.drawn, node.id, by_turn)
-        assign = Assign(node.id, node.epoch, self._slots(node) + overcommit, by_turn, receipt)
+        kept_free = self._kept_free(node)
+        limit = self._slots(node) + overcommit - kept_free
+        assign = Assign(node.id, node.epoch, limit, by_turn, receipt, kept_free=kept_free)
         if self.ask.voice:
             cooling = self.fleet.cooling(node.id, VOICE, self.now)
             assign.text_only = cooling or not node.has_voice
@@ -258,11 +273,18 @@ class _Placement:
             return Obstacle.REFUSED
         if node.id in self.ask.seen:
             return Obstacle.SEEN
-        return Obstacle.FULL if self.fleet.full(node.id, self.now) or self._free(node) <= 0 else None
+        if self.fleet.full(node.id, self.now) or (free := self._free(node)) <= 0:
+            return Obstacle.FULL
+        return Obstacle.KEPT_FREE if self.ask.yields and free <= self._kept_free(node) else None
 
     def _free(self, node: Node) -> int:
         """An upper bound of the free slots: other instances may have reserved some."""
         return self._slots(node) - self.fleet.reserved(node.id)
+
+    def _kept_free(self, node: Node) -> int:
+        if not self.ask.yields or not node.asr:
+            return 0
+        return 1 if self._slots(node) > 1 else int(self.ask.speech_waits)
 
     def _slots(self, node: Node) -> int:
         return 1 if self.fleet.on_probation(node.id, self.now) else node.slots or self.ask.default_slots

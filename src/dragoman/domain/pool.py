@@ -1,4 +1,4 @@
-"""A pool: the nodes that serve certain languages, the full ones separated.
+"""A pool: the nodes that serve certain languages, by speech or by text, the full ones separated.
 
 The ids are in one list, those with free slots in front. Drawing a random node, adding, removing and marking one cost
 the same for any number of nodes. Full nodes stay in the pool, but are not drawn.
@@ -7,6 +7,7 @@ the same for any number of nodes. Full nodes stay in the pool, but are not drawn
 from collections.abc import Iterable
 
 AUTO = "auto"
+TextPair = tuple[str, str]  # source and target
 
 
 def languages(
@@ -22,7 +23,7 @@ def languages(
 
 
 class Pool:
-    __slots__ = ("_at", "asr", "free", "ids", "semantic", "spoken")
+    __slots__ = ("_at", "asr", "free", "ids", "semantic", "spoken", "text")
 
     def __init__(
         self,
@@ -31,10 +32,12 @@ class Pool:
         ids: Iterable[str] = (),
         *,
         spoken: frozenset[str] = frozenset(),
+        text: TextPair | None = None,
     ) -> None:
         self.asr = asr
         self.semantic = semantic
         self.spoken = spoken  # languages its nodes have a voice for
+        self.text = text  # of text jobs: source and target
         self.ids = list(ids)  # to read and to draw from; changed only here
         self.free = len(self.ids)  # how many of them, from the front, may have a free slot
         self._at = {node_id: at for at, node_id in enumerate(self.ids)}

@@ -1,6 +1,7 @@
 """Builds every service of one instance, and lists its loops.
 
 speech     sessions ─▶ dispatcher ─▶ placer, driver         the path of an utterance
+           text jobs ─▶ dispatcher                          the path of a text
            local nodes, fleet view, orphans
 routing    handlers, router, inbox reader, reclaimer,       messages between instances
            announcer
@@ -71,6 +72,7 @@ from dragoman.services.speech.remote_listener import SessionResults
 from dragoman.services.speech.resumption import Resumption
 from dragoman.services.speech.session import SessionSettings
 from dragoman.services.speech.sessions import Sessions
+from dragoman.services.speech.text_jobs import TextJobs
 from dragoman.services.upkeep.presence import InstancePresence
 from dragoman.services.upkeep.renewal import Renewer, Sweeper
 from dragoman.services.upkeep.takeover import Takeover
@@ -211,6 +213,7 @@ class Services:
             wait_for_lease=self.presence.wait_for_lease,
         )  # fmt: skip
         self.view.on_lost(self.dispatcher.node_lost)
+        self.text_jobs = TextJobs(self.dispatcher)
         snapshots = config.scheduler.phase2.node_snapshot
         self.local_nodes = LocalNodes(
             name, stores.owners, stores.nodes, self.router, self.announcer, self.metrics, self.tasks,

@@ -97,6 +97,14 @@ class NodeFeature(StrEnum):
     RESUME = "resume"
     REATTEMPT = "reattempt"
     DRAIN = "drain"
+    TEXT_JOBS = "text_jobs"  # it takes jobs with `text` instead of audio, for the pairs in `text_pairs`
+
+
+class TextKind(StrEnum):
+    """What asked for a text job. Text of chat leaves nodes that also serve speech one free slot."""
+
+    ROOM = "room"
+    CHAT = "chat"
 
 
 class Close(IntEnum):

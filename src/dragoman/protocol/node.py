@@ -13,6 +13,7 @@ from dragoman.protocol.codes import NodeFeature
 from dragoman.protocol.fields import (
     ABSENT,
     MAX_ENTRIES,
+    MAX_PAIRS,
     Base64,
     ClaimedNodeId,
     Count,
@@ -21,6 +22,7 @@ from dragoman.protocol.fields import (
     JsonAny,
     JsonArray,
     JsonObject,
+    LangPair,
     Langs,
     Message,
     Name,
@@ -107,6 +109,8 @@ class NodeRegister(Message, tag="node_register"):
     features_supported: JsonObject = ABSENT
     advanced_features: Names | None = None
     language_capabilities: LanguageCapabilities | None = None
+    # Source and target of text jobs; the source `auto`: the node detects the language.
+    text_pairs: Annotated[list[LangPair], Meta(max_length=MAX_PAIRS)] | None = None
     token: Token | None = None
 
 
@@ -228,6 +232,8 @@ class JobAssign(Message, tag="job_assign"):
     padding_ms: Count | None = None
     turn_id: Id | None = None
     deadline_ms: Count | None = None  # time left for this attempt when the message was sent
+    text: str | None = None  # of a text job, which has no audio
+    vocabulary: list[str] | None = None  # names and terms that the text may contain
     is_manual_cut: bool | None = False
     is_timeout_triggered: bool | None = False
     is_max_duration_triggered: bool | None = False
@@ -251,9 +257,10 @@ ToNode = NodeRegisterAck | JobAssign | JobCancel | NodeControl | Error
 _SLOTS = re.compile(r"slots:([1-9][0-9]{0,5})")
 
 
-def advanced_features(slots: int) -> list[str]:
+def advanced_features(slots: int, *, text_jobs: bool = False) -> list[str]:
     """The features of nodes that use the SDK; older nodes have none."""
-    return [*NodeFeature, f"slots:{slots}"]
+    features = [feature for feature in NodeFeature if text_jobs or feature is not NodeFeature.TEXT_JOBS]
+    return [*features, f"slots:{slots}"]
 
 
 def slots_of(features: list[str] | None) -> int | None:

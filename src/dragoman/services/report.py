@@ -107,7 +107,12 @@ class Report:
                 "reserved": jobs,
                 "running": node.running,
                 "draining": node.draining,
-                "languages": {"asr": sorted(node.asr), "semantic": sorted(node.semantic), "tts": sorted(node.tts)},
+                "languages": {
+                    "asr": sorted(node.asr),
+                    "semantic": sorted(node.semantic),
+                    "tts": sorted(node.tts),
+                    "text": sorted(node.text),
+                },
                 "ready": sorted(node.ready) if node.ready is not None else None,
                 "cooling_until_ms": cools.services,
                 # Until then it gets no job, after that one at a time until one succeeds.
@@ -131,4 +136,5 @@ class Report:
 
 
 def _has(node: Node, part: str) -> bool:
-    return not part or part in node.id or part in node.instance or part in node.asr or part in node.semantic
+    languages = node.asr.union(node.semantic, *node.text)
+    return not part or part in node.id or part in node.instance or part in languages

@@ -34,6 +34,7 @@ TRIM_EVERY = 128
 LISTED = (
     "state", "outcome", "code", "attempt", "node_id", "session_id", "utterance_index", "turn_id", "src_lang",
     "tgt_lang", "driver", "created_ms", "dispatched_ms", "finished_ms", "waited_ms", "tenant", "release_state",
+    "text_kind",
 )  # fmt: skip
 
 

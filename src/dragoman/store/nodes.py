@@ -33,6 +33,7 @@ class Snapshot(msgspec.Struct, frozen=True, omit_defaults=True):
     asr: list[str] = []
     semantic: list[str] = []
     tts: list[str] = []
+    text: list[tuple[str, str]] = []  # the pairs of its text jobs
     ready: list[str] | None = None
     features: list[str] = []
     services: dict[str, str] = {}  # service id → its type
@@ -62,6 +63,7 @@ class Snapshot(msgspec.Struct, frozen=True, omit_defaults=True):
             public=self.public,
             tenant=self.tenant,
             seen_ms=self.seen_ms,
+            text=frozenset(self.text),
         )
 
 

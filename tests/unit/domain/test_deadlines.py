@@ -187,3 +187,15 @@ def test_the_work_of_a_node_is_timed_from_the_dispatch_unless_the_job_lies_in_it
         each.dispatched(1.0, acks=False)
     assert job.work_s(4.5) == 3.5
     assert parked.work_s(4.5) is None
+
+
+def test_attempts_of_a_text_job_get_half_of_what_is_left_each() -> None:
+    job = JobClock(DeadlineSettings(job_timeout_ms=4000), created_at=0.0)
+    job.limit_attempt(job.half_left_ms(0.0))
+    job.dispatched(0.0, acks=False)
+    assert job.next_deadline() == 2.0
+    job.reassigned()
+    job.limit_attempt(job.half_left_ms(3.0))
+    job.dispatched(3.0, acks=False)
+    assert job.next_deadline() == 3.5
+    assert job.half_left_ms(5.0) == 0

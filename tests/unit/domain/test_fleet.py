@@ -256,3 +256,81 @@ def test_every_pool_holds_just_the_nodes_that_serve_it(
         assert sorted(fleet.pool(*query)) == sorted(n.id for n in alive.values() if able(n, *query))
     for query in QUERIES:
         assert sorted(fleet.pool(*query)) == sorted(n.id for n in alive.values() if able(n, *query))
+
+
+# -- text jobs -------------------------------------------------------------------------------------
+
+
+def text_node(node_id: str, *pairs: str, **changed: object) -> Node:
+    """A node that only translates text; pairs as in `en-es`."""
+    found = [(src, tgt) for src, _, tgt in (pair.partition("-") for pair in pairs)]
+    return replace(node(node_id, asr="", semantic=""), **{"text": frozenset(found)} | changed)  # type: ignore[arg-type]
+
+
+def text_pool(fleet: Fleet, src: str, tgt: str, voice: bool = False) -> list[str]:
+    pool = fleet.find_text(src, tgt, voice)
+    return [] if pool is None else sorted(pool.ids)
+
+
+def test_text_pool_has_the_nodes_of_the_pair_and_those_that_detect_the_source() -> None:
+    fleet = fleet_of(
+        text_node("pair", "en-es"), text_node("detects", "auto-es"), text_node("back", "es-en"), node("whole")
+    )
+    assert text_pool(fleet, "en", "es") == ["detects", "pair"]
+    assert text_pool(fleet, "auto", "es") == ["detects"]
+    assert text_pool(fleet, "es", "en") == ["back"]
+    assert text_pool(fleet, "de", "en") == []
+
+
+def test_text_only_node_is_in_no_pool_of_speech() -> None:
+    fleet = fleet_of(text_node("a", "de-en", "auto-en"))
+    assert list(fleet.pool("de", "en")) == []
+    assert list(fleet.pool("auto", "en")) == []
+
+
+def test_text_pool_follows_the_nodes_that_come_go_and_change() -> None:
+    fleet = fleet_of(text_node("a", "en-es"))
+    assert text_pool(fleet, "en", "es") == ["a"]
+    fleet.upsert(text_node("b", "auto-es"))
+    assert text_pool(fleet, "en", "es") == ["a", "b"]
+    fleet.upsert(text_node("a", "en-fr"))
+    assert text_pool(fleet, "en", "es") == ["b"]
+    assert text_pool(fleet, "en", "fr") == ["a"]
+    fleet.remove("b")
+    assert text_pool(fleet, "en", "es") == []
+
+
+def test_text_pool_with_a_voice_has_the_nodes_that_speak_the_target() -> None:
+    speaks = text_node("speaks", "en-es", tts=frozenset({"es"}))
+    fleet = fleet_of(speaks, text_node("mute", "en-es"), text_node("other", "en-es", tts=frozenset({"en"})))
+    assert text_pool(fleet, "en", "es", voice=True) == ["speaks"]
+    fleet.upsert(replace(speaks, ready=frozenset({"nmt"})))
+    assert text_pool(fleet, "en", "es", voice=True) == []
+
+
+def test_text_is_served_while_a_node_of_the_pair_is_not_draining() -> None:
+    fleet = fleet_of(text_node("a", "en-es"))
+    assert fleet.serves_text("en", "es")
+    assert not fleet.serves_text("auto", "es")
+    assert not fleet.serves_text("es", "en")
+    fleet.upsert(text_node("a", "en-es", draining=True))
+    assert not fleet.serves_text("en", "es")
+    fleet.upsert(text_node("b", "auto-es"))
+    assert fleet.serves_text("en", "es")
+
+
+PAIRS = st.frozensets(st.tuples(st.sampled_from(["auto", "de", "en"]), st.sampled_from(["en", "fr"])), max_size=4)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), PAIRS | st.none()), max_size=30))
+def test_text_pools_that_are_kept_equal_pools_that_are_built_anew(changes: list[tuple[str, object]]) -> None:
+    asked = [(src, tgt, voice) for src in ("auto", "de", "en") for tgt in ("en", "fr") for voice in (False, True)]
+    kept = Fleet()
+    for node_id, pairs in changes:
+        if pairs is None:
+            kept.remove(node_id)
+        else:
+            kept.upsert(text_node(node_id, text=pairs, tts=frozenset({"fr"} if node_id == "a" else ())))
+        anew = fleet_of(*kept.nodes())
+        for src, tgt, voice in asked:
+            assert text_pool(kept, src, tgt, voice) == text_pool(anew, src, tgt, voice)

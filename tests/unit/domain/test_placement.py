@@ -624,3 +624,80 @@ def check_reason(waits: Wait, asked: Ask, fleet: Fleet, refused: frozenset[str],
         assert waits.reason is NoNode.ALL_COOLING_DOWN
     else:
         assert waits.reason is NoNode.NO_NODE_IN_POOL
+
+
+# -- text jobs -------------------------------------------------------------------------------------
+
+TEXT = Ask("de", "en", needs=frozenset({"nmt"}), text=True)
+CHAT = replace(TEXT, yields=True)
+PAIR = frozenset({("de", "en")})
+NOTHING = frozenset[str]()
+
+
+def text_only(node_id: str, **changed: object) -> Node:
+    return replace(node(node_id, asr=NOTHING, semantic=NOTHING, text=PAIR), **changed)  # type: ignore[arg-type]
+
+
+def test_text_job_goes_to_a_node_that_serves_its_pair_by_text() -> None:
+    fleet = fleet_of(node("whole"), text_only("text"), node("both", text=PAIR), text_only("other", text=frozenset()))
+    assert chosen_of(TEXT, fleet) == {"text", "both"}
+    assert chosen_of(ASK, fleet) == {"whole", "both"}
+
+
+def test_text_job_without_a_node_of_its_pair_has_an_empty_pool() -> None:
+    placed = select_node(TEXT, fleet_of(node("whole")), 0.0, random.Random(0), "here")
+    assert isinstance(placed, Wait)
+    assert (placed.reason, placed.receipt.pool) == (NoNode.NO_NODE_IN_POOL, 0)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"draining": True}, {"ready": frozenset({"tts"})}],
+)
+def test_text_job_goes_past_a_node_that_cannot_take_it(changed: dict[str, object]) -> None:
+    assert place(TEXT, fleet_of(text_only("a", **changed))) == NoNode.NO_NODE_IN_POOL
+
+
+def test_text_job_waits_for_a_node_that_is_full_cooling_down_or_paused() -> None:
+    full, cooling, paused = (fleet_of(text_only("a", slots=1)) for _ in range(3))
+    take(full, "a", 1)
+    cooling.cool("a", "nmt", 5.0)
+    paused.pause("a", 5.0)
+    assert place(TEXT, full) == NoNode.ALL_FULL
+    assert [place(TEXT, each) for each in (cooling, paused)] == [NoNode.ALL_COOLING_DOWN] * 2
+
+
+def test_text_job_with_a_voice_prefers_a_node_that_speaks_the_target() -> None:
+    fleet = fleet_of(text_only("mute"), text_only("speaks", tts=DE_EN))
+    assert chosen_of(replace(TEXT, voice=True), fleet) == {"speaks"}
+    take(fleet, "speaks", 4)
+    assert chosen_of(replace(TEXT, voice=True), fleet) == {"mute"}
+
+
+def test_text_job_that_yields_leaves_one_slot_of_a_node_of_speech_free() -> None:
+    fleet = fleet_of(node("both", slots=3, text=PAIR))
+    take(fleet, "both", 1)
+    placed = select_node(CHAT, fleet, 0.0, random.Random(0), "here")
+    assert isinstance(placed, Assign)
+    assert (placed.limit, placed.kept_free) == (2, 1)
+    take(fleet, "both", 1)
+    assert place(CHAT, fleet) == NoNode.ALL_FULL
+    # The node is not full for anybody else.
+    assert place(TEXT, fleet) == "both"
+    assert place(ASK, fleet) == "both"
+
+
+def test_text_job_that_yields_uses_every_slot_of_a_node_without_speech() -> None:
+    fleet = fleet_of(text_only("text", slots=2))
+    take(fleet, "text", 1)
+    assert place(replace(CHAT, speech_waits=True), fleet) == "text"
+
+
+def test_text_job_that_yields_uses_the_only_slot_of_a_node_of_speech_while_no_speech_waits() -> None:
+    fleet = fleet_of(node("both", slots=1, text=PAIR))
+    assert place(CHAT, fleet) == "both"
+    waits = replace(CHAT, speech_waits=True)
+    assert place(waits, fleet) == NoNode.ALL_FULL
+    placed = select_node(waits, fleet, 0.0, random.Random(0), "here")
+    assert isinstance(placed, Wait)
+    assert placed.receipt.names == {"both": "kept_free"}

@@ -3,6 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from time import monotonic
 
 import structlog
@@ -73,9 +74,12 @@ class Dispatcher:
 
     def take(self, request: JobRequest, state_written: "asyncio.Future[bool] | None" = None) -> None:
         """`state_written`: of a session that can resume, whether Redis knows that this index is used."""
+        deadlines = self._deadlines
+        if request.timeout_ms is not None:
+            deadlines = replace(deadlines, job_timeout_ms=request.timeout_ms)
         driver = Driver(
             request,
-            JobRun(self._deadlines, monotonic(), request.assignment, may_park=request.may_park),
+            JobRun(deadlines, monotonic(), request.assignment, may_park=request.may_park),
             JobPlacement(self._placer, request, state_written),
             self._nodes,
             self._records,
@@ -99,7 +103,7 @@ class Dispatcher:
             await driver.place()
             self._waiting.discard(request.job_id)
             answered_by = await driver.watch()
-            if answered_by is not None:
+            if answered_by is not None and not request.is_text:
                 self._answered(request, answered_by)
         except Exception:
             log.exception("driver failed", job=request.job_id, trace_id=request.trace_id)

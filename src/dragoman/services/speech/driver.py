@@ -19,13 +19,13 @@ import structlog
 
 from dragoman.domain import job_signals as signals
 from dragoman.domain import job_steps as steps
-from dragoman.domain.job import Event, Reply
+from dragoman.domain.job import Event, Outcome, Reply
 from dragoman.domain.job_run import JobRun
 from dragoman.domain.job_signals import BareSignal, End, JobMessage, OutsideSignal, Signal, StepResult
 from dragoman.domain.job_steps import BareStep, Step
 from dragoman.domain.placement import Assign, NoNode, Wait
 from dragoman.protocol.codec import encode
-from dragoman.protocol.codes import NodeFeature
+from dragoman.protocol.codes import ErrorCode, NodeFeature
 from dragoman.protocol.node import JobAck, JobCancel, JobResult, JobStarted, NodePartial
 from dragoman.protocol.peer import Assign as AssignMessage
 from dragoman.protocol.peer import CancelJob
@@ -98,7 +98,11 @@ class Driver:
             self._listener = listener
 
     def abandon(self) -> None:
-        """Another instance has taken over the job: do nothing more."""
+        """Another instance has taken over the job: do nothing more. The session ended with the lease; what asked for a
+        text job did not."""
+        if self.request.is_text and not self.ended:
+            end = End(Outcome.FAILED, ErrorCode.INSTANCE_LOST, "its instance was declared dead")
+            asyncio.get_running_loop().call_soon(self._notify_end, end)
         self.ended = True
 
     # -- the job ---------------------------------------------------------------------------------
@@ -243,7 +247,11 @@ class Driver:
         run, request = self.run, self.request
         self._placement.sent_to(choice.node_id)
         usual_ms = run.clock.attempt_limit_ms
-        run.clock.limit_attempt(self._health.attempt_limit_ms(choice.node_id, request))
+        run.clock.limit_attempt(
+            run.clock.half_left_ms(monotonic())
+            if request.is_text
+            else self._health.attempt_limit_ms(choice.node_id, request)
+        )
         if run.attempt > 1 or choice.text_only or run.clock.attempt_limit_ms != usual_ms:
             self._write_frame(choice.text_only)
         sent_at, acks = monotonic(), self._nodes.acknowledges(choice.node_id)

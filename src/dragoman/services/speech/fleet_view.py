@@ -54,6 +54,7 @@ class FleetView:
         self._unreadable: set[str] = set()
         self._times_freed: dict[str, int] = {}  # node → how often a free slot was announced
         self._snapshots: dict[str, Snapshot] = {}  # also of a node just lost: listeners need its features
+        self._speech_waits = 0
 
     def on_lost(self, listener: Callable[[str, int], None]) -> None:
         """`listener` is called with the id and epoch of each lost connection of a node."""
@@ -114,6 +115,10 @@ class FleetView:
         """The type of a node's service, which is what pipelines need; the id itself if it is unknown."""
         snapshot = self._snapshots.get(node_id)
         return snapshot.services.get(service_id, service_id) if snapshot is not None else service_id
+
+    def serves_text(self, src: str, tgt: str) -> bool:
+        """Whether some node takes text jobs of this pair now; with the source `auto`, one that detects the language."""
+        return self.fleet.serves_text(src, tgt)
 
     # -- refresh ---------------------------------------------------------------------------------
 
@@ -177,6 +182,19 @@ class FleetView:
         for future in waiting:
             if not future.done():
                 future.set_result(None)
+
+    @property
+    def speech_waits(self) -> bool:
+        """Whether some job of speech of this instance waits for a node."""
+        return self._speech_waits > 0
+
+    async def wait_for_speech(self, timeout_s: float) -> None:
+        """As `wait_for_change`, of a job that text jobs yield to."""
+        self._speech_waits += 1
+        try:
+            await self.wait_for_change(timeout_s)
+        finally:
+            self._speech_waits -= 1
 
     async def wait_for_change(self, timeout_s: float) -> None:
         """Return at the next change, or after the timeout."""

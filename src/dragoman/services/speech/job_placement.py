@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from functools import partial
+from math import inf
 from time import monotonic
 from typing import Any, Protocol, TypeVar
 
@@ -23,6 +24,7 @@ import structlog
 from dragoman.domain.job import Event, Outcome, Reply
 from dragoman.domain.job_signals import BareSignal, Duplicate, PlacementResult
 from dragoman.domain.placement import Ask, Assign, NoNode, Wait
+from dragoman.protocol.codes import TextKind
 from dragoman.services.loops import answers, retry, unawaited
 from dragoman.services.speech.job_request import JobRequest
 from dragoman.services.speech.placer import Placer, Reservation
@@ -36,6 +38,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 LOCK_POLL_S = 0.02
+YIELDING_POLL_S = 0.2  # no announcement says that a node has two free slots again
 REDIS_PAUSE_S = 0.05
 
 
@@ -66,7 +69,7 @@ class JobPlacement:
         """`state_written`: False if the session was resumed elsewhere, so that this index is not ours to use."""
         self.slot: Assign | None = None  # where the job has a slot now
         self._placer, self._jobs, self._request, self._state_written = placer, placer.jobs, request, state_written
-        self._timeout_s = placer.settings.placement_wait_ms / 1000
+        self._timeout_s = min(placer.settings.placement_wait_ms, request.timeout_ms or inf) / 1000
         self._deadline = 0.0
         self._seen = set[str]()  # nodes that had the job
         self._failed_on = set[str]()  # nodes that failed the job: never asked for it again
@@ -291,19 +294,32 @@ class JobPlacement:
         return self._placer.select(self._ask(), refused or ())
 
     async def _wait_for_node(self, waiter: Waiter, refused: set[str], deadline: float) -> Assign | Wait:
-        """A candidate, waiting for one if there is none; not for nodes that all cool down beyond the deadline."""
-        view = self._placer.view
+        """A candidate, waiting for one if there is none; not for nodes that all cool down beyond the deadline.
+
+        A text job waits for a slot, but not for a node that serves its pair: its listener can do without.
+        """
+        view, is_text = self._placer.view, self._request.is_text
         while True:
             choice, now = self.select(refused), monotonic()
             if isinstance(choice, Assign) or now >= deadline:
                 return choice
             if choice.reason is NoNode.ALL_COOLING_DOWN and choice.until > deadline:
                 return choice
+            if choice.reason is NoNode.NO_NODE_IN_POOL and is_text:
+                return choice
             waiter.waits(choice.reason)
-            await view.wait_for_change(min(deadline, choice.until, view.fleet.next_expiry()) - now)
+            wait_s = min(deadline, choice.until, view.fleet.next_expiry()) - now
+            if is_text:
+                await view.wait_for_change(min(wait_s, YIELDING_POLL_S) if self._yields else wait_s)
+            else:
+                await view.wait_for_speech(wait_s)
             if not waiter.is_wanted():
                 return choice
             refused.clear()
+
+    @property
+    def _yields(self) -> bool:
+        return self._request.text_kind is TextKind.CHAT
 
     def _ask(self, *also_failed: str) -> Ask:
         request, settings = self._request, self._placer.settings
@@ -323,6 +339,9 @@ class JobPlacement:
             later=request.latest.nodes_after(request.index),
             default_slots=settings.default_slots,
             turn_overcommit=settings.turn_overcommit,
+            text=request.is_text,
+            yields=self._yields,
+            speech_waits=self._placer.view.speech_waits,
         )
 
     # -- the slot --------------------------------------------------------------------------------
@@ -390,6 +409,7 @@ class Recording:
             # The record begins when the job has a node: how long that took is written beside it.
             "waited_ms": int((monotonic() - request.cut_at) * 1000),
             "receipt": msgspec.json.encode(self._choice.receipt),
+            **({"text_kind": request.text_kind.value} if request.text_kind is not None else {}),
         }
 
 

@@ -1,4 +1,4 @@
-"""What a session asks for: one utterance into one language; and the interface by which it is notified.
+"""What a session asks for: one utterance, or one text, into one language; and the interface by which it is notified.
 
 The session is the listener. Drivers know nothing else of it, so a member of a room can be a listener, too.
 """
@@ -9,6 +9,7 @@ from typing import Protocol
 from dragoman.domain.job_signals import End
 from dragoman.domain.placement import NoNode
 from dragoman.protocol.audio import decode_base64, duration_ms
+from dragoman.protocol.codes import TextKind
 from dragoman.protocol.errors import BadAudio
 from dragoman.protocol.node import JobAssign, NodePartial
 from dragoman.services.speech.turn_queue import TurnPosition, TurnQueue
@@ -64,6 +65,8 @@ class JobRequest:
     tenant: str = "default"
     latest: LatestIndexes = field(default_factory=LatestIndexes)  # the session's
     client_lag_ms: float | None = None  # from the client to this instance, of its last chunk
+    text_kind: TextKind | None = None  # of a text job: what asked for it
+    timeout_ms: int | None = None  # of the whole job; None: as configured
     release_state: str = ""  # how the release window settled its index, or why it dropped the result
     # Copies from the assignment: a job asks for them some forty times.
     session_id: str = field(init=False)
@@ -77,6 +80,10 @@ class JobRequest:
     def settled(self, release_state: str) -> None:
         """The state is written with the last step of the job."""
         self.release_state = release_state
+
+    @property
+    def is_text(self) -> bool:
+        return self.text_kind is not None
 
     @property
     def audio_s(self) -> float:

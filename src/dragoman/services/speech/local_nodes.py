@@ -347,12 +347,14 @@ class LocalNodes:
 
 
 def _described(message: NodeRegister, node_id: str, epoch: int, instance: str, tenant: str) -> Snapshot:
+    features = [feature for feature in NodeFeature if feature in (message.advanced_features or ())]
     return Snapshot(
         id=node_id,
         epoch=epoch,
         instance=instance,
         slots=slots_of(message.advanced_features) or 0,
-        features=sorted(feature.value for feature in NodeFeature if feature in (message.advanced_features or ())),
+        features=sorted(feature.value for feature in features),
+        text=sorted(set(message.text_pairs or ())) if NodeFeature.TEXT_JOBS in features else [],
         public=message.accept_public_jobs,
         tenant=tenant,
         version=message.version,

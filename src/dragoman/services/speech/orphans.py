@@ -3,8 +3,9 @@
 An orphan keeps its attempt while its node is known. Its result is recorded. If none comes, because the node is lost
 too or its time is over, the job ends failed with INSTANCE_LOST: its audio was in the dead driver's memory, so there is
 nothing to send to another node. If its session is over as well, the job ends at once and its node is sent a
-cancellation. No other instance watches it: if Redis is unavailable, its end is retried until it is recorded and the
-session notified, and only then the orphan is forgotten.
+cancellation; a text job always ends so, because what asked for it was on the dead instance. No other instance watches
+an orphan: if Redis is unavailable, its end is retried until it is recorded and the session notified, and only then the
+orphan is forgotten.
 """
 
 from collections.abc import Awaitable, Callable
@@ -46,6 +47,7 @@ class Orphan:
     session_id: str
     index: int
     trace_id: str
+    is_text: bool  # what asked for it died with the driver
 
 
 class Orphans:
@@ -90,6 +92,7 @@ class Orphans:
             record.get("session_id", ""),
             int(record.get("utterance_index") or 0),
             record.get("trace_id", ""),
+            "text_kind" in record,
         )
         # Added to our list before it is removed from the dead one's: it is always on a list.
         await self._jobs.driven(self.instance, job_id, 0)
@@ -100,6 +103,8 @@ class Orphans:
             await self._end(orphan, partial(self._close, orphan))
         elif not node_id or not self._knows(node_id):
             await self._end(orphan, partial(self._give_up, orphan))
+        elif orphan.is_text:
+            await self._end(orphan, partial(self._abandon, orphan))
 
     async def _record_unrecorded(self, job_id: str) -> dict[str, str]:
         """Its driver had not recorded it yet. A driver that was only paused then finds a record that has ended."""
@@ -181,8 +186,9 @@ class Orphans:
         await self._close(orphan)
 
     async def _notify(self, orphan: Orphan, end: End) -> None:
-        """The session may be on any instance, or not be resumed yet. A job that was never recorded has no session."""
-        if not orphan.session_id:
+        """The session may be on any instance, or not be resumed yet. A job that was never recorded has no
+        session, a text job never has one."""
+        if not orphan.session_id or orphan.is_text:
             return
         await self._results.deliver(
             JobEnded(

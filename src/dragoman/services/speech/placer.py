@@ -71,6 +71,8 @@ class Placer:
             if self.view.times_freed(choice.node_id) != reservation.times_freed:
                 return False  # a slot was released meanwhile: try again at once
             refused.add(choice.node_id)
+            if choice.kept_free:
+                return False  # speech may still have a slot there
             self.view.fleet.full_until(choice.node_id, monotonic() + max(reserved.free_in_ms, 1) / 1000)
             return False
         if choice.affinity is not None:

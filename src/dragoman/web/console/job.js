@@ -60,13 +60,17 @@ export class Job {
     if (job.error) return say(this.end, "status.refused", { why: job.error });
     say(this.end, job.outcome ? "job.ended" : "job.runs", {
       outcome: named("outcome", job.outcome ?? ""), state: job.state, node: job.node_id || "–", tries: job.attempt,
-      code: job.code ? ` (${job.code})` : "", session: job.session_id, index: job.utterance_index, driver: job.driver,
+      code: job.code ? ` (${job.code})` : "", what: what(job), driver: job.driver,
     });
     this.why.textContent = why(job);
     this.line.draw(timeline(job));
     const fields = Object.entries(job).filter(([, value]) => value !== "").sort(([a], [b]) => (a < b ? -1 : 1));
     this.fields.draw(fields.map(([name, value]) => ({ name, value: typeof value === "string" ? value : JSON.stringify(value) })));
   }
+}
+
+function what({ text_kind: kind, session_id: session, utterance_index: index }) {
+  return kind ? word("job.text", { kind, session: kind === session ? "" : session }) : word("job.utterance", { session, index });
 }
 
 /** In the order they happened. Of an earlier attempt only its end is shown. */

@@ -153,7 +153,10 @@ function shownNodeActions(place, row) {
   undrain.hidden = Boolean(row.gone || !row.draining);
 }
 
-function spoken({ asr, semantic }) {
+function spoken({ asr, semantic, text = [] }) {
   const heard = few(asr), said = few(semantic);
-  return heard === said ? heard : `${heard} → ${said}`;
+  const speech = heard === said ? heard : `${heard} → ${said}`;
+  if (!text.length) return speech;
+  const pairs = `${word("nodes.text")} ${few(text.map(([from, to]) => `${from}→${to}`))}`;
+  return asr.length ? `${speech}; ${pairs}` : pairs;
 }
