@@ -58,7 +58,8 @@ async def test_report_lists_living_and_dead_instances_with_their_inboxes(join: J
 
 
 async def test_report_lists_nodes_with_their_reservations(report: Report, view: FleetView, stores: Stores) -> None:
-    view.seen(Snapshot("n2", 5, "b", slots=2, asr=["en", "de"], semantic=["es"], ready=["asr"], draining=True))
+    can = {"asr": ["en", "de"], "semantic": ["es"], "text": [("en", "es")], "ready": ["asr"]}
+    view.seen(Snapshot("n2", 5, "b", slots=2, draining=True, **can))
     view.seen(Snapshot("n1", 1, "a"))
     for job in ("j1", "j2"):
         await stores.reservations.reserve("n2", job, 2)
@@ -74,7 +75,7 @@ async def test_report_lists_nodes_with_their_reservations(report: Report, view: 
         "reserved": 2,
         "running": 0,
         "draining": True,
-        "languages": {"asr": ["de", "en"], "semantic": ["es"], "tts": []},
+        "languages": {"asr": ["de", "en"], "semantic": ["es"], "tts": [], "text": [("en", "es")]},
         "ready": ["asr"],
         "tenant": "default",
         "cooling_until_ms": {},
