@@ -58,8 +58,10 @@ async def test_report_lists_living_and_dead_instances_with_their_inboxes(join: J
 
 
 async def test_report_lists_nodes_with_their_reservations(report: Report, view: FleetView, stores: Stores) -> None:
-    can = {"asr": ["en", "de"], "semantic": ["es"], "text": [("en", "es")], "ready": ["asr"]}
-    view.seen(Snapshot("n2", 5, "b", slots=2, draining=True, **can))
+    text = [("en", "es")]
+    view.seen(
+        Snapshot("n2", 5, "b", slots=2, asr=["en", "de"], semantic=["es"], text=text, ready=["asr"], draining=True)
+    )
     view.seen(Snapshot("n1", 1, "a"))
     for job in ("j1", "j2"):
         await stores.reservations.reserve("n2", job, 2)
