@@ -151,11 +151,18 @@ class Kept:
 
 
 async def in_slices(items: Iterable[T], ask: Callable[[T], Awaitable[R]]) -> list[R]:
-    """The answers, in order, SLICE calls at a time; an error ends it, and later slices are not asked.
+    """The answers, in order, SLICE calls at a time. Raises the first error after all calls: in a Cluster one master may
+    be unavailable.
 
     10,000 renewals in one turn of the event loop take a second, in which no job is placed and no message accepted.
     """
-    rest, found = iter(items), list[R]()
+    rest, found, errors = iter(items), list[R](), list[BaseException]()
     while some := list(islice(rest, SLICE)):
-        found += await asyncio.gather(*(ask(one) for one in some))
+        for answer in await asyncio.gather(*(ask(one) for one in some), return_exceptions=True):
+            if isinstance(answer, BaseException):
+                errors.append(answer)
+            else:
+                found.append(answer)
+    if errors:
+        raise errors[0]
     return found

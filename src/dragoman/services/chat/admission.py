@@ -84,7 +84,7 @@ class Admission:
         finally:
             self._local.expect_no_more(user)
         if socket.closed:
-            await self._closed_before_admission(user, before)
+            await self._undo_own(user, before)
             return Reason.AUTH_TIMEOUT
         # Nothing is awaited since it owns the user: of two connections at once, the later owner is added later.
         self._local.add(user)
@@ -158,8 +158,8 @@ class Admission:
         else:
             await self._delivery.put(instance, kick)
 
-    async def _closed_before_admission(self, user: ChatUser, before: str) -> None:
-        """Its socket closed while Redis wrote its owner key.
+    async def _undo_own(self, user: ChatUser, before: str) -> None:
+        """The connection closed while Redis wrote its owner key, with AUTH or later.
 
         The former owner gets the key back: the client may have reconnected to it while our write was under way, so
         "former" does not mean older. But if a newer connection owns the user by now, it replaced this one and does not
@@ -212,11 +212,8 @@ class Admission:
 
     async def run_once(self) -> None:
         """Do what could not be done while Redis was unavailable."""
-        for user in self._local:
-            if not user.verified:
-                await self._verify_if_there(user)
-            elif user.notices_due:
-                await self._send_notices(user)
+        due = [user for user in self._local if user.notices_due or not user.verified]
+        await in_slices(due, lambda user: self._send_notices(user) if user.verified else self._verify_if_there(user))
 
     async def _verify_if_there(self, user: ChatUser) -> None:
         """It has to answer a ping first: the user of a dead connection may have connected elsewhere since, and would be
@@ -236,15 +233,19 @@ class Admission:
         if await self._still_valid(user):
             before = await self._own(user)
             connected = self._local.get(user.id) is user
-            await (self._arrived(user, before) if connected else self._closed_before_admission(user, before))
+            await (self._arrived(user, before) if connected else self._undo_own(user, before))
 
     async def renew(self) -> None:
         """Renew the owner keys."""
-        owned = {user.id: user for user in self._local if user.verified}
-        elsewhere, forgotten = await self._users.renew((user.id, user.owner) for user in owned.values())
-        for id, other in zip(elsewhere, await self._users.owners(elsewhere), strict=True):
-            await self._check_other_owner(owned[id], other)
-        await in_slices(forgotten, lambda id: self._own_again(owned[id]))
+        await in_slices((user for user in self._local if user.verified), self._renew)
+
+    async def _renew(self, user: ChatUser) -> None:
+        match await self._users.renew(user.id, user.owner):
+            case "OTHER":
+                (other,) = await self._users.owners([user.id])
+                await self._check_other_owner(user, other)
+            case "NONE":
+                await self._own_again(user)
 
     async def _own_again(self, user: ChatUser) -> None:
         """If another connection writes the key first, the next renewal finds that."""

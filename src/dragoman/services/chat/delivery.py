@@ -267,7 +267,7 @@ class Delivery:
                 owners, known = self._owners_here(asked), False
         remote: dict[str, list[SenderNotice]] = {}
         for one in notices:
-            instance = owners.get(one.user, "").partition("|")[0]
+            instance, _, connection = owners.get(one.user, "").partition("|")
             user = self.local.get(one.user) if instance == self.instance else None
             if user is not None:
                 user.notified(one.frame, one.ended, one.saved)
@@ -275,7 +275,7 @@ class Delivery:
                 remote.setdefault(instance, []).append(one)
             elif one.keep:
                 await self.users.keep_notice(one.user, one.frame)
-            elif not known:
+            elif not known or (connection and self.local.admitting(int(connection))):
                 self._pending_notices.append(one)
         for instance, theirs in remote.items():
             await self._notify_remote(instance, theirs)

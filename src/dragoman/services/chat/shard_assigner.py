@@ -79,7 +79,9 @@ class ShardAssigner:
 
     async def _renew(self, shard: int) -> None:
         owned = self._owned.get(shard)
-        if owned is None:
+        if (
+            owned is None or owned.lease.stopping
+        ):  # if its stages hang, another instance takes it when the lease expires
             return
         sent = monotonic()
         if await self._shards.renew_lease(shard, owned.lease.holder, int(self._ttl_s * 1000)):
@@ -192,19 +194,19 @@ class ShardAssigner:
             for stage in stages:
                 stage.cancel()
             await asyncio.gather(*stages, return_exceptions=True)
-        if not lease.stopping:
             # While the lease is ours no instance can go on with the shard, not even this one.
             await self._release(lease.shard, lease.holder)
+        if not lease.stopping:
             await asyncio.sleep(RETAKE_S)
 
     def _ended(self, lease: ShardLease) -> None:
         owned = self._owned.get(lease.shard)
-        if owned is not None and owned.lease is lease and not lease.stopping:
+        if owned is not None and owned.lease is lease:
             del self._owned[lease.shard]
             self.wake.set()
 
     async def _hand_over(self, shard: int) -> None:
-        """Let the stages finish their batch, then release the lease."""
+        """Let the stages finish their batch and release the lease; also if this is cancelled meanwhile."""
         owned = self._owned.get(shard)
         if owned is None:
             return
@@ -213,7 +215,6 @@ class ShardAssigner:
         owned.work.cancel()
         await asyncio.gather(owned.work, return_exceptions=True)
         self._owned.pop(shard, None)
-        await self._release(shard, owned.lease.holder)
         log.debug("released a chat shard", shard=shard)
 
     async def _release(self, shard: int, holder: str) -> None:

@@ -1,10 +1,9 @@
 """Chat users in Redis: owner keys, session versions, early receipts, and notices for users that are not connected."""
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Sequence
 
 from dragoman.store.instances import DELETE_IF_EQUAL, RENEW_IF_EQUAL
-from dragoman.store.interface import in_slices
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.script import Script
@@ -50,15 +49,10 @@ class Users:
         found = await asyncio.gather(*(self.redis.call("GET", self.keys.user_owner(user)) for user in users))
         return [(owner or b"").decode() for owner in found]
 
-    async def renew(self, owned: Iterable[tuple[int, str]]) -> tuple[list[int], list[int]]:
-        """Renew each. Returns the users that are connected elsewhere by now, and those whose key is gone."""
-        pairs = list(owned)
-        words = await in_slices(pairs, lambda one: self._keep(*one))
-        found = [(user, word) for (user, _), word in zip(pairs, words, strict=True)]
-        return [user for user, word in found if word == b"OTHER"], [user for user, word in found if word == b"NONE"]
-
-    def _keep(self, user: int, owner: str) -> Awaitable[bytes]:
-        return RENEW_IF_EQUAL(self.redis, key=self.keys.user_owner(user), value=owner, ttl=self.ttl_ms)
+    async def renew(self, user: int, owner: str) -> str:
+        """'OK', 'OTHER' (the user is connected elsewhere by now) or 'NONE' (the key is gone)."""
+        key = self.keys.user_owner(user)
+        return str((await RENEW_IF_EQUAL(self.redis, key=key, value=owner, ttl=self.ttl_ms)).decode())
 
     async def own_again(self, user: int, owner: str) -> bool:
         """Write a key that is gone. False: the user is connected elsewhere by now."""

@@ -12,6 +12,7 @@ from dragoman.archive import NewMessage, SaveVerdict
 from dragoman.protocol import chat as wire
 from dragoman.protocol.codes import Close
 from dragoman.protocol.peer import ChatKick, ChatOwnerCheck, ChatResend, decode_inbox
+from dragoman.services.chat.delivery import SenderNotice
 from dragoman.services.chat.inbound import ChatSocket, frame_of, now_ms
 from dragoman.store.chat.users import Users
 from dragoman.store.errors import RedisAway, UnknownOutcome
@@ -31,15 +32,21 @@ class FailingUsers(Users):
     def __init__(self, redis: Redis, keys: Keys) -> None:
         super().__init__(redis, keys, OWNER_TTL_MS)
         self.away = False
+        self.unreachable = set[int]()  # users whose master is away
         self.write, self.written, self.answer = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.asked = asyncio.Event()
         self.write.set()
         self.answer.set()
 
     async def swap_owner(self, user: int, owner: str) -> str:
-        if self.away:
+        if self.away or user in self.unreachable:
             raise RedisAway("not there")
         return await asyncio.shield(self._swap_owner(user, owner))  # once it is sent, nobody can take it back
+
+    async def renew(self, user: int, owner: str) -> str:
+        if user in self.unreachable:
+            raise RedisAway("not there")
+        return await super().renew(user, owner)
 
     async def _swap_owner(self, user: int, owner: str) -> str:
         self.asked.set()
@@ -234,6 +241,32 @@ async def test_user_whose_owner_key_redis_lost_gets_saved_messages_before_pushed
         assert socket.messages == ["older", "newer"]
 
 
+async def test_users_of_other_masters_are_verified_while_one_master_is_away(
+    redis: Redis, keys: Keys, tmp_path: Path
+) -> None:
+    async with chat_at(redis, keys, tmp_path) as (chat, users):
+        users.away = True
+        first, second = await chat.come_in(SENDER, Socket(1)), await chat.come_in(RECEIVER, Socket(2))
+        users.away, users.unreachable = False, {SENDER}
+        await chat.admission.run_once()
+        with pytest.raises(RedisAway):
+            await chat.admission.run_once()
+        assert (first.verified, second.verified) == (False, True)
+
+
+async def test_owner_keys_on_other_masters_are_renewed_while_one_master_is_away(
+    redis: Redis, keys: Keys, tmp_path: Path
+) -> None:
+    async with chat_at(redis, keys, tmp_path) as (chat, users):
+        await chat.come_in(SENDER, Socket(1))
+        await chat.come_in(RECEIVER, Socket(2))
+        await redis.call("DEL", keys.user_owner(RECEIVER))
+        users.unreachable = {SENDER}
+        with pytest.raises(RedisAway):
+            await chat.admission.renew()
+        assert await users.owners([RECEIVER]) == ["i1|2"]
+
+
 async def test_owner_key_of_a_connection_that_died_with_its_instance_does_not_end_a_live_one(
     redis: Redis, keys: Keys, tmp_path: Path
 ) -> None:
@@ -279,6 +312,26 @@ async def test_only_an_open_connection_that_the_owner_key_names_ends_another(
         assert await users.owners([RECEIVER]) == ["i2|2" if is_open else "i1|1"]
         assert not other.closed
         await elsewhere.close()
+
+
+async def test_notice_for_a_user_whose_auth_is_under_way_is_sent_after_auth_ok(
+    redis: Redis, keys: Keys, tmp_path: Path
+) -> None:
+    async with chat_at(redis, keys, tmp_path) as (chat, users):
+        users.answer.clear()
+        socket, token = Socket(1), chat.tokens.access(SENDER, 0, now_ms() / 1000)
+        coming = asyncio.ensure_future(chat.admission.admit(cast(ChatSocket, socket), token))
+        await users.written.wait()
+        saved = wire.ack(wire.AckType.SAVED, SENDER, "sent before", 5, now_ms())
+        await chat.delivery.notify([SenderNotice(SENDER, saved, 5, saved="sent before")])
+        assert socket.heard == []
+        users.answer.set()
+        await coming
+        await chat.delivery.run_once()
+        assert [(frame["type"], frame.get("clientMsgId")) for frame in socket.heard] == [
+            ("AUTH_OK", None),
+            ("ACK", "sent before"),
+        ]
 
 
 class Cut:

@@ -61,7 +61,7 @@ async def test_owner_key_expires_when_it_is_not_renewed(users: Users, redis: Red
     await users.swap_owner(7, "i1|c1")
     assert TTL_MS - 10_000 < await life_ms(redis, keys.user_owner(7)) <= TTL_MS
     await redis.call("PEXPIRE", keys.user_owner(7), 5_000)
-    assert await users.renew([(7, "i1|c1")]) == ([], [])
+    assert await users.renew(7, "i1|c1") == "OK"
     assert await life_ms(redis, keys.user_owner(7)) > 5_000
 
 
@@ -72,18 +72,18 @@ async def test_renewing_tells_what_is_elsewhere_and_what_was_forgotten_which_can
     await users.swap_owner(2, "i1|b")
     await users.swap_owner(3, "i2|c")
     await redis.call("DEL", keys.user_owner(2))
-    assert await users.renew([(1, "i1|a"), (2, "i1|b"), (3, "i1|c")]) == ([3], [2])
+    renewed = [await users.renew(id, owner) for id, owner in ((1, "i1|a"), (2, "i1|b"), (3, "i1|c"))]
+    assert renewed == ["OK", "NONE", "OTHER"]
     assert await users.own_again(2, "i1|b")
     assert await users.owners([1, 2, 3]) == ["i1|a", "i1|b", "i2|c"]
     assert await life_ms(redis, keys.user_owner(2)) > 0
-    assert await users.renew([]) == ([], [])
 
 
 async def test_a_socket_opened_elsewhere_while_a_forgotten_one_is_written_again_stays(
     users: Users,
 ) -> None:
     """Redis forgot; in the same moment the user came to another instance."""
-    assert await users.renew([(7, "i1|c1")]) == ([], [7])
+    assert await users.renew(7, "i1|c1") == "NONE"
     await users.swap_owner(7, "i2|c2")
     assert not await users.own_again(7, "i1|c1")
     assert await users.owners([7]) == ["i2|c2"]

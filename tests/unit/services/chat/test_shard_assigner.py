@@ -72,17 +72,22 @@ class Others:
 
 
 class IdleStage:
-    """Waits until it is stopped, or is told to fail."""
+    """Waits until it is stopped and has ended its batch, or is told to fail."""
 
     def __init__(self) -> None:
         self.fail: Exception | None = None
+        self.leases: list[ShardLease] = []
+        self.batch = asyncio.Event()  # set while no batch is under way
+        self.batch.set()
 
     async def run(self, lease: ShardLease) -> None:
+        self.leases.append(lease)
         while not lease.stopping:
             if self.fail is not None:
                 error, self.fail = self.fail, None
                 raise error
             await asyncio.sleep(0.001)
+        await self.batch.wait()
 
 
 class Quiet:
@@ -172,6 +177,24 @@ async def test_assigner_hands_over_shards_above_its_share() -> None:
     await env.assigner.run_once()
     assert len(env.assigner.owned) == len(env.redis.leases) == 2
     await env.assigner.release_all()
+
+
+async def test_a_handover_that_is_cancelled_leaves_no_lease_that_is_renewed() -> None:
+    """A drain that times out. The stages finish their batch meanwhile, and the lease is released after that."""
+    env = AssignerEnv()
+    await env.assigner.run_once()
+    env.save.batch.clear()
+    draining = asyncio.create_task(env.assigner.release_all())
+    await wait_until(lambda: all(lease.stopping for lease in env.save.leases))
+    draining.cancel()
+    await asyncio.wait([draining])
+    before = env.lease_of(0)
+    await env.assigner.renew()
+    assert env.lease_of(0) == before
+    env.save.batch.set()
+    await wait_until(lambda: env.redis.leases == {})
+    assert len(env.announcer.told) == 4
+    await wait_until(lambda: env.assigner.owned == [])
 
 
 async def test_stopping_assigner_takes_no_shard_and_does_not_wait_for_idle_ones() -> None:
