@@ -56,6 +56,10 @@ class ReceiveQueue(Generic[T]):
     def __len__(self) -> int:
         return len(self._items)
 
+    @property
+    def has_ended(self) -> bool:
+        return self._ended
+
     def _add(self, item: T) -> None:
         self._items.append(item)
         self._changed.set()

@@ -16,6 +16,7 @@ from dragoman.client.events import (
     Ended,
     Event,
     Failed,
+    InRoom,
     Line,
     Partial,
     Progress,
@@ -32,6 +33,7 @@ from dragoman.client.events import (
 )
 from dragoman.client.pacing import Throttle
 from dragoman.client.recording import Recording, UnsupportedAudio
+from dragoman.client.room import Room, RoomCaption, RoomRefused
 from dragoman.client.session import Session, SessionOptions
 from dragoman.client.session_connection import Timing
 from dragoman.client.session_state import UtteranceOptions
@@ -41,6 +43,7 @@ __all__ = [
     "Ended",
     "Event",
     "Failed",
+    "InRoom",
     "Line",
     "Partial",
     "Progress",
@@ -49,6 +52,9 @@ __all__ = [
     "Renewed",
     "Result",
     "Resumed",
+    "Room",
+    "RoomCaption",
+    "RoomRefused",
     "Session",
     "SessionClosed",
     "SessionError",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from dragoman.connection import ReceiveQueue
 from dragoman.protocol import audio
 from dragoman.protocol.codes import ErrorCode
+from dragoman.protocol.rooms import RoomMessage
 from dragoman.protocol.session import TranslationResult
 
 # ---------------------------------------------------------------- events
@@ -148,7 +149,14 @@ class Renewed:
     old_session_id: str
 
 
-Event = Partial | Result | Failed | Ended | Rejected | Progress | Throttled | Detected | Resumed | Renewed
+@dataclass(frozen=True, slots=True)
+class InRoom:
+    """A message of the room that the session is in. `Room` makes captions of them."""
+
+    message: RoomMessage
+
+
+Event = Partial | Result | Failed | Ended | Rejected | Progress | Throttled | Detected | Resumed | Renewed | InRoom
 
 
 class EventQueue(ReceiveQueue[Event]):

@@ -24,7 +24,7 @@ from dragoman.client.session_state import UtteranceOptions
 from dragoman.connection import ClientWebSocket, Connector
 from dragoman.protocol import audio, codec
 from dragoman.protocol.codes import ErrorCode, Platform
-from dragoman.protocol.fields import ABSENT
+from dragoman.protocol.fields import ABSENT, Message
 from dragoman.protocol.session import SessionInit, TtsPlayEnded, TtsStarted
 
 log = logging.getLogger("dragoman.client")
@@ -262,6 +262,12 @@ class Session:
                 await asyncio.sleep(max(0.0, began + spoken_ms / 1000 - time.monotonic()))
             await self.send(chunk)
         await self.cut()
+
+    async def send_message(self, message: Message) -> None:
+        """Send a message of the protocol that has no method of its own, as soon as the session is connected. If the
+        connection is lost at the same moment, so is the message."""
+        await self._connection.ready.wait()
+        self._connection.send(message)
 
     def tts_started(self, result: Result) -> None:
         """Report that the audio of a result is playing: until `tts_play_ended`, silence does not cut an utterance."""

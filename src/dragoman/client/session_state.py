@@ -14,6 +14,7 @@ from dragoman.client.events import (
     Ended,
     Event,
     Failed,
+    InRoom,
     Partial,
     Progress,
     Rejected,
@@ -25,6 +26,21 @@ from dragoman.client.events import (
 from dragoman.connection import Frame
 from dragoman.protocol import audio, codec
 from dragoman.protocol.codes import ErrorCode
+from dragoman.protocol.fields import Numbered
+from dragoman.protocol.rooms import (
+    Caption,
+    CaptionLost,
+    CaptionTranslation,
+    RoomCreateAck,
+    RoomError,
+    RoomExpired,
+    RoomJoined,
+    RoomMembers,
+    RoomOk,
+    WebrtcAnswer,
+    WebrtcIce,
+    WebrtcOffer,
+)
 from dragoman.protocol.session import (
     AsrPartial,
     AudioChunk,
@@ -32,10 +48,6 @@ from dragoman.protocol.session import (
     ClientHeartbeat,
     Error,
     LanguageDetected,
-    RoomCreateAck,
-    RoomError,
-    RoomExpired,
-    RoomMembers,
     ServerHeartbeat,
     ServerMessage,
     SessionClose,
@@ -47,9 +59,6 @@ from dragoman.protocol.session import (
     UiEvent,
     Utterance,
     UtteranceEnd,
-    WebrtcAnswer,
-    WebrtcIce,
-    WebrtcOffer,
 )
 
 # A server cuts after 1.5 MB of audio at the latest; the rest is audio that it has not read yet.
@@ -270,7 +279,7 @@ class SessionState:
 
     def receive(self, message: ServerMessage) -> Event | None:
         """The event for the user; None if there is none, or if the message was received before."""
-        seq = None if isinstance(message, AsrPartial) else message.seq
+        seq = message.seq if isinstance(message, Numbered) else None
         if seq is not None:
             if seq <= self.last_seq:
                 return None
@@ -296,8 +305,10 @@ class SessionState:
                 return Detected(message.lang, message.confidence)
             case SessionInitAck() | SessionCloseAck() | ServerHeartbeat():
                 return None
-            case RoomCreateAck() | RoomMembers() | RoomError() | RoomExpired():
-                return None
+            case Caption() | CaptionTranslation() | CaptionLost() | RoomMembers():
+                return InRoom(message)
+            case RoomCreateAck() | RoomJoined() | RoomOk() | RoomError() | RoomExpired():
+                return InRoom(message)
             case WebrtcOffer() | WebrtcAnswer() | WebrtcIce():
                 return None
             case _:

@@ -17,6 +17,7 @@ from msgspec import Meta
 
 from dragoman.config.schema_chat import Archive, Chat, TwoPhase, TwoPhaseGroups, TwoPhaseStreams
 from dragoman.config.schema_limits import Limits
+from dragoman.config.schema_rooms import Rooms
 from dragoman.config.schema_speech import Release, Speech
 from dragoman.config.section import NAME, NAME_IN_WORDS, Section, quota
 
@@ -31,6 +32,7 @@ __all__ = [
     "Phase2",
     "Redis",
     "Release",
+    "Rooms",
     "Scheduler",
     "Section",
     "Security",
@@ -361,6 +363,7 @@ class Config(Section, frozen=True):
     scheduler: Scheduler = Scheduler()
     embedded: Embedded = Embedded()
     speech: Speech = Speech()
+    rooms: Rooms = Rooms()
     chat: Chat = Chat()
     archive: Archive = Archive()
     security: Security = Security()

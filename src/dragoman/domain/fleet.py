@@ -175,6 +175,10 @@ class Fleet:
         pool = self.find_text(src, tgt)
         return pool is not None and any(not self._nodes[node_id].draining for node_id in pool.ids)
 
+    def text_targets(self) -> set[str]:
+        """The languages that some node translates texts into."""
+        return {tgt for _, tgt in self._by_text}
+
     def _keep(self, key: tuple[str | bool, ...], pool: Pool | None) -> None:
         if pool is not None:
             if len(self._pools) >= MAX_POOLS:

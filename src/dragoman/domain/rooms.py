@@ -64,10 +64,13 @@ class Entry:
     text: str
     about: bytes = b""
 
+    @property
+    def is_original(self) -> bool:
+        return self.kind is EntryKind.ORIGINAL or self.kind is EntryKind.LOST
+
     def concerns(self, member: Member) -> bool:
-        if self.kind is EntryKind.ORIGINAL or self.kind is EntryKind.LOST:
-            return member.originals
-        return self.lang == member.hears
+        """A member without originals still gets those in its own language."""
+        return self.lang == member.hears or (self.is_original and member.originals)
 
 
 class RoomDelivery:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from time import monotonic, time
-from typing import assert_never
 
 import structlog
 from msgspec import structs
@@ -18,7 +17,9 @@ from dragoman.protocol.codec import decode_client, encode
 from dragoman.protocol.codes import BackpressureAction, Close, ErrorCode
 from dragoman.protocol.errors import ProtocolError
 from dragoman.protocol.fields import keep
+from dragoman.protocol.rooms import RoomCommand
 from dragoman.services.loops import Tasks
+from dragoman.services.rooms.commands import RoomCommands
 from dragoman.services.speech.resumption import Resumption
 from dragoman.services.speech.session import PAUSE_INTERVAL_S, Session
 from dragoman.services.speech.sessions import InstanceFull, Sessions
@@ -27,7 +28,6 @@ from dragoman.store.errors import StoreError
 log = structlog.get_logger(__name__)
 
 RESUME_AFTER_MS = 2000
-ROOMS_UNSUPPORTED = "Rooms are not served yet."
 INSTANCE_FULL = "too many sessions; connect again later"
 
 
@@ -36,6 +36,7 @@ class SessionEndpoint:
         self,
         sessions: Sessions,
         resumption: Resumption,
+        rooms: RoomCommands,
         tasks: Tasks,
         authenticator: Authenticator,
         guard: Callable[..., bool],
@@ -45,12 +46,8 @@ class SessionEndpoint:
     ) -> None:
         self._opened: list[Session] = []  # by this connection
         self._sessions, self._authenticator, self._guard, self._draining = sessions, authenticator, guard, draining
-        self._resumption, self._tasks, self._pre_session, self._authenticated = (
-            resumption,
-            tasks,
-            pre_session,
-            authenticated,
-        )
+        self._resumption, self._rooms, self._tasks = resumption, rooms, tasks
+        self._pre_session, self._authenticated = pre_session, authenticated
         self._session: Session | None = None
         self._principal: Principal | None = None
         self._paused_at = float("-inf")
@@ -123,12 +120,19 @@ class SessionEndpoint:
                 self._get(conn, message.session_id).close()
             case wire.SessionResume():
                 self._resume(conn, message)
-            case wire.RoomCreate() | wire.RoomJoin() | wire.RoomLeave() | wire.RoomRawVoicePreference():
-                conn.send(encode(wire.RoomError(code=ErrorCode.UNSUPPORTED_FEATURE, message=ROOMS_UNSUPPORTED)))
-            case wire.WebrtcOffer() | wire.WebrtcAnswer() | wire.WebrtcIce():
-                raise ProtocolError(ErrorCode.UNSUPPORTED_FEATURE, ROOMS_UNSUPPORTED)
             case _:
-                assert_never(message)
+                self._room(conn, message)
+
+    def _room(self, conn: Connection, message: RoomCommand) -> None:
+        """For the session that it names, or the one that this connection opened or resumed last."""
+        named = getattr(message, "session_id", None)
+        session = self._get(conn, named) if named is not None else self._session
+        if session is None or session.socket is not conn:
+            # A session that is being resumed has its socket before it is ours.
+            session = next(iter(self._sessions.of_socket(conn)), None) if named is None else None
+        if session is None or session.over:
+            raise ProtocolError(ErrorCode.INVALID_SESSION, "Open a session first: rooms consist of sessions.")
+        self._rooms.take(session, conn, message)
 
     def _identify(self, conn: Connection, token: str | None = None) -> Principal | None:
         """The principal of the connection; None: it was closed, because a token is bad or names another principal."""

@@ -144,6 +144,7 @@ class Ports:
             return SessionEndpoint(
                 services.sessions,
                 services.resumption,
+                services.rooms.commands,
                 services.tasks,
                 self._authenticator,
                 guard,

@@ -6,6 +6,7 @@ speech     sessions ─▶ dispatcher ─▶ placer, driver         the path of 
 routing    handlers, router, inbox reader, reclaimer,       messages between instances
            announcer
 upkeep     presence, takeover, renewer, sweeper             the cluster
+rooms      in its own file                                  the path of a caption
 chat       in its own file                                  the path of a message
 """
 
@@ -29,6 +30,7 @@ from dragoman.instance.chat import Chat
 from dragoman.instance.chat_settings import POLL_S as SECRETS_POLL_S
 from dragoman.instance.chat_settings import SecretRotation
 from dragoman.instance.process import is_dead
+from dragoman.instance.rooms import Rooms
 from dragoman.protocol.peer import (
     Assign,
     Bounced,
@@ -172,6 +174,9 @@ class Services:
         self.router = Router(name, self.handlers, stores.inboxes, stores.owners, stores.jobs, metrics)
         self.results = SessionResults(self.router, stores.sessions, tasks)
         self._build_jobs(config)
+        self.rooms = Rooms(
+            config, name, stores.redis, stores.keys, self.view, self.text_jobs, self.router, metrics, tasks
+        )
         self._build_sessions(config)
         self.chat = Chat(
             config, name, stores.redis, stores.keys, stores.instances, stores.inboxes, self.announcer, metrics, tasks,
@@ -227,10 +232,12 @@ class Services:
         self.sessions = Sessions(
             self.name, stores.owners, stores.turns, stores.sessions, self.dispatcher, self.router, self.results,
             self.metrics, self.tasks, _session_settings(config), guard=self.presence.guard,
+            on_ended=self.rooms.commands.session_ended, on_moved=self.rooms.commands.session_moved,
         )  # fmt: skip
         self.resumption = Resumption(
             self.sessions, self.results, stores.sessions, stores.jobs, stores.turns, stores.instances,
             self.router, self.metrics, self.tasks, job_timeout_ms=speech.job_timeout_ms,
+            session_over=self.rooms.commands.session_over,
         )  # fmt: skip
 
     def _build_upkeep(self, config: Config) -> None:
@@ -249,7 +256,7 @@ class Services:
             self.announcer, self.metrics,
             lock_ms=int(phase2.instance_presence_ttl_seconds * 1000),
             steady=lambda: self.presence.steady, rehome=self.handlers.rehome, adopt=self.orphans.adopt,
-            leave_behind=stores.sessions.grant_grace, session_over=self.orphans.session_over,
+            leave_behind=stores.sessions.grant_grace, session_over=self._session_lost,
         )  # fmt: skip
         self.renewer = Renewer(
             stores.owners, self.name, self.local_nodes.ids, self.sessions.ids, self.local_nodes.named
@@ -285,7 +292,13 @@ class Services:
         register(ChatKick, self.chat.handle, rehome=self.chat.rehome)
         register(ChatOwnerCheck, self.chat.handle, rehome=self.chat.rehome)
         register(ChatResend, self.chat.handle, rehome=self.chat.rehome)
+        self.rooms.register(self.handlers)
         register(DrainInstance, lambda _: on_drain(), rehome=drop)
+
+    async def _session_lost(self, session_id: str) -> None:
+        """A session that cannot resume ended with its instance."""
+        await self.orphans.session_over(session_id)
+        await self.rooms.commands.session_over(session_id, 0)
 
     async def _returned(self) -> None:
         """Redis was unavailable, or the lease expired: write again what this instance owns."""
@@ -321,6 +334,7 @@ class Services:
             "revocations": every(POLL_S, self.revocations.run_once, name="revocations"),
             "history": every(SAMPLE_MS / 1000, self.history.run_once, name="history"),
             **self._secret_rotation(config),
+            **self.rooms.loops(),
             **self.chat.loops(),
         }
 

@@ -29,6 +29,18 @@ def turn_id() -> str:
     return _uuid4()
 
 
+def room_id() -> str:
+    return _uuid4()
+
+
+def room_code() -> str:
+    return str(100_000 + secrets.randbelow(900_000))
+
+
+def log_epoch() -> str:
+    return secrets.token_hex(8)
+
+
 def trace_id() -> str:
     return _uuid4()
 

@@ -183,6 +183,53 @@ class EndSession(Peer, tag="end_session", frozen=True):
     session_id: str
 
 
+class RoomEntry(msgspec.Struct, array_like=True, frozen=True):
+    """An entry of a room's log, as `domain.rooms.Entry`."""
+
+    seq: int
+    kind: str
+    caption: str
+    lang: str
+    text: str
+    about: str = ""
+
+
+class RoomEntries(Peer, tag="room_entries", frozen=True):
+    """To an instance with members of the room: deliver these. What is missed is read from the log."""
+
+    room_id: str
+    entries: list[RoomEntry]
+
+
+class RoomChanged(Peer, tag="room_changed", frozen=True):
+    """To an instance with members of the room: its members or settings changed; the room has this version now."""
+
+    room_id: str
+    version: int
+
+
+class RoomMemberRemoved(Peer, tag="room_member_removed", frozen=True):
+    """To the instance of a member: the host has removed it."""
+
+    room_id: str
+    session_id: str
+
+
+class RoomEnded(Peer, tag="room_ended", frozen=True):
+    """To an instance with members of the room: the room is closed."""
+
+    room_id: str
+    reason: str
+
+
+class RoomSignal(Peer, tag="room_signal", frozen=True):
+    """To the instance of a member: write this frame of another member (webrtc_*) to its socket."""
+
+    room_id: str
+    session_id: str
+    frame: msgspec.Raw
+
+
 InboxMessage = (
     Assign
     | CancelJob
@@ -202,6 +249,11 @@ InboxMessage = (
     | DrainInstance
     | DrainNode
     | EndSession
+    | RoomEntries
+    | RoomChanged
+    | RoomMemberRemoved
+    | RoomEnded
+    | RoomSignal
 )
 
 # -- announced: may be missed --------------------------------------------------------------------

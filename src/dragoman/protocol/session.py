@@ -1,7 +1,7 @@
 """Messages between clients and the server, on /ws/session.
 
 Fields without a default are required; every other one may be missing or null. Order in a file is order of a
-session's life: open, speak, listen, close, then rooms.
+session's life: open, speak, listen, close. Messages about rooms are in `rooms.py`.
 """
 
 from typing import Any
@@ -29,6 +29,7 @@ from dragoman.protocol.fields import (
     UnixMs,
     Word,
 )
+from dragoman.protocol.rooms import RoomCommand, RoomMessage, WebrtcMessage
 
 # ---------------------------------------------------------------- client → server
 
@@ -131,49 +132,6 @@ class SessionClose(Message, tag="session_close"):
     reason: Sentence
 
 
-class RoomCreate(Message, tag="room_create"):
-    client_ts: UnixMs
-    display_name: Name | None = None
-    preferred_lang: OptionalLang = None
-
-
-class RoomJoin(Message, tag="room_join"):
-    room_code: Id
-    display_name: Name | None = None
-    preferred_lang: OptionalLang = None
-
-
-class RoomLeave(Message, tag="room_leave"):
-    room_code: Id
-
-
-class RoomRawVoicePreference(Message, tag="room_raw_voice_preference"):
-    room_code: Id
-    target_session_id: Id
-    receive_raw_voice: bool
-
-
-# The webrtc messages go both ways; the server puts the sender's session id into `to`.
-
-
-class WebrtcOffer(Numbered, tag="webrtc_offer"):
-    room_code: Id
-    to: Id
-    sdp: JsonAny
-
-
-class WebrtcAnswer(Numbered, tag="webrtc_answer"):
-    room_code: Id
-    to: Id
-    sdp: JsonAny
-
-
-class WebrtcIce(Numbered, tag="webrtc_ice"):
-    room_code: Id
-    to: Id
-    candidate: JsonAny
-
-
 ClientMessage = (
     SessionInit
     | SessionResume
@@ -183,13 +141,7 @@ ClientMessage = (
     | TtsStarted
     | TtsPlayEnded
     | SessionClose
-    | RoomCreate
-    | RoomJoin
-    | RoomLeave
-    | RoomRawVoicePreference
-    | WebrtcOffer
-    | WebrtcAnswer
-    | WebrtcIce
+    | RoomCommand
 )
 
 # ---------------------------------------------------------------- server → client
@@ -303,35 +255,6 @@ class SessionCloseAck(Numbered, tag="session_close_ack"):
     session_id: Id
 
 
-class RoomCreateAck(Numbered, tag="room_create_ack"):
-    room_code: Id
-    room_id: Id
-
-
-class RoomMember(Part):
-    participant_id: Id
-    session_id: Id
-    raw_voice_preferences: dict[str, bool]
-    joined_at: str
-    display_name: str | None = None
-    preferred_lang: str | None = None
-
-
-class RoomMembers(Numbered, tag="room_members"):
-    room_code: Id
-    members: list[RoomMember]
-
-
-class RoomError(Numbered, tag="room_error"):
-    code: str
-    message: str | None = None
-
-
-class RoomExpired(Numbered, tag="room_expired"):
-    room_code: Id
-    message: str
-
-
 class Error(Numbered, tag="error"):
     """Also sent to nodes. To clients `trace_id` is always that of session_init_ack, the job's goes into `details`."""
 
@@ -351,12 +274,7 @@ ServerMessage = (
     | Backpressure
     | LanguageDetected
     | SessionCloseAck
-    | RoomCreateAck
-    | RoomMembers
-    | RoomError
-    | RoomExpired
-    | WebrtcOffer
-    | WebrtcAnswer
-    | WebrtcIce
+    | RoomMessage
+    | WebrtcMessage
     | Error
 )

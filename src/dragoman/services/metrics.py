@@ -56,6 +56,18 @@ class Metrics:
             "Utterances by end: sent, backfilled, empty, failed, skipped; dropped results: late, duplicate, ahead",
             ["state"],
         )
+        self.rooms = make.gauge("dragoman_rooms", "Rooms that have members on this instance")
+        self.room_members = make.gauge("dragoman_room_members", "Members of rooms on this instance")
+        self.room_captions = make.counter("dragoman_room_captions_total", "Captions that this instance appended")
+        self.room_translations = make.counters(
+            "dragoman_room_translations_total",
+            "Languages of captions by end: translated, no_node, timeout, failed, empty",
+            ["end"],
+        )
+        self.room_delivery = make.histogram(
+            "dragoman_room_delivery_seconds", "From the append of an entry to its delivery on the same instance"
+        )
+        self.room_refused = make.counters("dragoman_room_refused_total", "Refused room commands", ["reason"])
         self.withheld = make.counter("dragoman_quiet_finals_total", "Finals without speech, which made no job")
         self.sessions = make.gauge("dragoman_sessions", "Open sessions")
         self.detached = make.gauge(

@@ -16,7 +16,9 @@ def test_client_is_paused_with_all_its_sessions_when_its_messages_wait_for_the_l
     sessions, conn = Mock(), Mock()
     sessions.of_socket = lambda socket: [Mock(client_paused=paused.append)] * 2 if socket is conn else []
     unused: Any = None
-    endpoint = SessionEndpoint(sessions, unused, unused, unused, lambda *work: False, lambda: False, unused, unused)
+    endpoint = SessionEndpoint(
+        sessions, unused, unused, unused, unused, lambda *work: False, lambda: False, unused, unused
+    )
     endpoint.text(conn, b"{}")
     endpoint.binary(conn, b"")
     (frame,) = [call.args[0] for call in conn.send.call_args_list]
@@ -33,7 +35,15 @@ def test_session_is_counted_for_the_address_of_its_connection_unless_that_is_thi
     conn.peer, conn.headers, conn.query = (address, 1), {}, {}
     authenticator.identify = lambda kind, token: Principal(kind, "ann", "acme", gateway=True)
     endpoint = SessionEndpoint(
-        sessions, unused, unused, authenticator, lambda work, *args: work(*args) is None, lambda: False, unused, unused
+        sessions,
+        unused,
+        unused,
+        unused,
+        authenticator,
+        lambda work, *args: work(*args) is None,
+        lambda: False,
+        unused,
+        unused,
     )
     init = {"type": "session_init", "client_version": "t", "platform": "web", "src_lang": "en", "tgt_lang": "es"}
     endpoint.text(conn, json.dumps(init).encode())

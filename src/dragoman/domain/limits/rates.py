@@ -22,15 +22,21 @@ class RatePerKey:
     def __len__(self) -> int:
         return len(self._full_at)
 
+    def has(self, key: Hashable, now: float) -> bool:
+        """Whether `key` may be used now; asking costs nothing."""
+        return self._after_use(key, now) - now <= 60.0 + 1e-6
+
     def take(self, key: Hashable, now: float) -> bool:
         """Whether `key` may be used now; a refused use costs nothing."""
-        full_at = max(self._full_at.get(key, now), now) + self._interval_s
-        if full_at - now > 60.0 + 1e-6:
+        if not self.has(key, now):
             return False
-        self._full_at[key] = full_at
+        self._full_at[key] = self._after_use(key, now)
         self._full_at.move_to_end(key)
         self._forget(now)
         return True
+
+    def _after_use(self, key: Hashable, now: float) -> float:
+        return max(self._full_at.get(key, now), now) + self._interval_s
 
     def _forget(self, now: float) -> None:
         """The oldest keys that are full again, two at a time so that the table shrinks, and the oldest of too many."""

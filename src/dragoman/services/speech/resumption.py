@@ -9,7 +9,7 @@ session that is not resumed within its grace period is ended, and the keys of it
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from time import monotonic
 from weakref import WeakValueDictionary
@@ -75,7 +75,10 @@ class Resumption:
         tasks: Tasks,
         *,
         job_timeout_ms: int,
+        session_over: Callable[[str, int], Awaitable[None]],
     ) -> None:
+        """`session_over` is called for a session that was not resumed in time, with its epoch."""
+        self._session_over = session_over
         self._sessions, self._results, self._store, self._jobs = sessions, results, store, jobs
         self._turns, self._instances, self._router = turns, instances, router
         self._metrics, self._tasks = metrics, tasks
@@ -282,4 +285,5 @@ class Resumption:
         for session_id, epoch in await self._store.overdue():
             if await self._store.end(session_id, epoch):
                 await self._turns.end_current(session_id)
+                await self._session_over(session_id, epoch)
             await self._store.settled(session_id, epoch)

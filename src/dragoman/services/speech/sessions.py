@@ -59,7 +59,11 @@ class Sessions:
         settings: SessionSettings,
         *,
         guard: Callable[..., bool],
+        on_ended: Callable[[Session], None],
+        on_moved: Callable[[Session], None],
     ) -> None:
+        """`on_ended` and `on_moved` are called when a session is over, or continues on another instance."""
+        self._on_ended, self._on_moved = on_ended, on_moved
         self.instance, self.settings, self.resumable = instance, settings, resumable
         self._owners, self._turns, self._dispatcher, self._router = owners, turns, dispatcher, router
         self._results, self._metrics, self._tasks, self._guard = results, metrics, tasks, guard
@@ -288,7 +292,7 @@ class Sessions:
         grant = self._forget(session)
         self.quota.close(grant)
         asyncio.get_running_loop().call_later(self.settings.resume_grace_s, self.quota.release, grant)
-        session.end("closed")
+        self._end(session, "closed")
         self._tasks.spawn(self._disown(session.id, session.outbox.epoch), "release-session")
 
     async def _disown(self, session_id: str, epoch: int) -> None:
@@ -299,7 +303,7 @@ class Sessions:
     def _remove(self, session: Session, reason: str) -> None:
         self.quota.release(self._forget(session))
         if session.outbox is None:
-            session.end(reason)
+            self._end(session, reason)
             self._tasks.spawn(self._owners.leave_session(session.id, self.instance), "release-session")
             return
         undelivered = session.outbox.undelivered()
@@ -312,12 +316,16 @@ class Sessions:
             await self._owners.leave_session(session.id, self.instance)
             owned = await self.resumable.end(session.id, epoch)
         except StoreError:
-            session.end(reason)
+            self._end(session, reason)
             raise
         if owned:
-            session.end(reason)
+            self._end(session, reason)
         else:
             self.moved_away(session, undelivered)
+
+    def _end(self, session: Session, reason: str) -> None:
+        session.end(reason)
+        self._on_ended(session)
 
     def _forget(self, session: Session) -> SessionGrant:
         """Remove the session from all tables. The caller decides what happens to its grant."""
@@ -361,6 +369,7 @@ class Sessions:
             self._results.send(message)
         self._dispatcher.redirect(session.id, session, RemoteListener(self._results))
         session.stop()
+        self._on_moved(session)
         if self._sessions.get(session.id) is session:
             self.quota.release(self._forget(session))
             if session.socket is not None:
@@ -403,6 +412,7 @@ class Sessions:
             for message in session.outbox.undelivered() if session.outbox is not None else ():
                 self._results.send(message)
             session.stop()
+            self._on_moved(session)
             if session.socket is not None:
                 session.socket.close(code)
 

@@ -282,8 +282,8 @@ class Rooms:
     async def set_field(
         self, room: str, session: str, epoch: int, field: str, value: bool | bytes
     ) -> Changed | Refusal:
-        """The host sets `locked`, `paused` or `settings`."""
-        if field not in ("locked", "paused", "settings"):
+        """The host sets `locked`, `paused`, `persistent` or `settings`."""
+        if field not in ("locked", "paused", "persistent", "settings"):
             raise ValueError(f"a host cannot set {field}")
         given = int(value) if isinstance(value, bool) else value
         return _changed(await self._run(SET_ROOM_FIELD, room, session=session, epoch=epoch, field=field, value=given))
@@ -346,6 +346,21 @@ class Rooms:
         last = f"{upto}-0" if upto else "+"
         rows = await self.redis.call("XRANGE", self.keys.room_log(room), f"{after + 1}-0", last, "COUNT", count)
         return [_entry(id, fields) for id, fields in rows]
+
+    async def original(self, room: str, caption: str) -> Entry | None:
+        """None: the log does not have it, or not any more."""
+        row = await self.redis.call("HGET", self.keys.room_captions(room), caption)
+        if row is None:
+            return None
+        seq = int(msgspec.json.decode(row)["seq"])
+        found = await self.read(room, seq - 1, 1, seq)
+        return found[0] if found else None
+
+    async def pending(self, room: str) -> list[tuple[str, str]]:
+        """Caption and language of everything that is planned and has no end yet."""
+        members = await self.redis.call("ZRANGE", self.keys.room_pending(room), 0, -1)
+        pairs = (member.decode().partition("|") for member in members)
+        return [(caption, lang) for lang, _, caption in pairs]
 
     async def last(self, room: str, captions: int) -> int:
         """The seq after which the last `captions` captions lie, 1000 at most."""

@@ -16,6 +16,7 @@ from dragoman.client import (
     Ended,
     Event,
     Failed,
+    InRoom,
     Partial,
     Progress,
     Rejected,
@@ -177,7 +178,7 @@ class SpeakerLoad:
             case Renewed():
                 ledger.lost(event.old_session_id, "the server does not know it any more")
                 ledger.opened(event.session_id, self.name, numbered=self._numbered)
-            case Throttled() | Detected():
+            case Throttled() | Detected() | InRoom():
                 pass
             case _:
                 assert_never(event)

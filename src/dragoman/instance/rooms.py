@@ -1,0 +1,78 @@
+"""Builds the services of rooms, and lists their loops and the inbox messages they handle."""
+
+from collections.abc import Coroutine
+from typing import Any
+
+from dragoman.config import Config
+from dragoman.protocol.peer import RoomChanged, RoomEnded, RoomEntries, RoomMemberRemoved, RoomSignal
+from dragoman.services.loops import Tasks, every
+from dragoman.services.metrics import Metrics
+from dragoman.services.rooms.captions import Captions
+from dragoman.services.rooms.commands import RoomCommands
+from dragoman.services.rooms.local_rooms import LocalRooms
+from dragoman.services.rooms.upkeep import DUE_S, NOTES_S, POLL_S, RoomUpkeep
+from dragoman.services.routing.handlers import Handlers, drop
+from dragoman.services.routing.router import Router
+from dragoman.services.speech.fleet_view import FleetView
+from dragoman.services.speech.text_jobs import TextJobs
+from dragoman.store.keys import Keys
+from dragoman.store.redis import Redis
+from dragoman.store.rooms.rooms import RoomBounds
+from dragoman.store.rooms.rooms import Rooms as RoomStore
+
+
+class Rooms:
+    def __init__(
+        self,
+        config: Config,
+        instance: str,
+        redis: Redis,
+        keys: Keys,
+        view: FleetView,
+        text_jobs: TextJobs,
+        router: Router,
+        metrics: Metrics,
+        tasks: Tasks,
+    ) -> None:
+        settings = config.rooms
+        self.store = RoomStore(redis, keys, _bounds(config))
+        self.local = LocalRooms(self.store, metrics, tasks)
+        self.captions = Captions(
+            instance, self.store, self.local, text_jobs, router, metrics, tasks,
+            translate_timeout_ms=settings.translate_timeout_ms,
+        )  # fmt: skip
+        self.commands = RoomCommands(
+            instance, self.store, self.local, self.captions, view, metrics, tasks,
+            history=settings.history, join_by_code=settings.join_by_code,
+            captions_per_minute=settings.captions_per_minute,
+        )  # fmt: skip
+        self.upkeep = RoomUpkeep(self.store, self.local, self.captions, self.commands, metrics)
+
+    def register(self, handlers: Handlers) -> None:
+        """Nothing is sent elsewhere if its instance is dead: members read the log when they have joined again."""
+        handlers.register(RoomEntries, self.captions.on_entries, rehome=drop)
+        handlers.register(RoomChanged, self.commands.on_changed, rehome=drop)
+        handlers.register(RoomMemberRemoved, self.commands.on_member_removed, rehome=drop)
+        handlers.register(RoomEnded, self.commands.on_ended, rehome=drop)
+        handlers.register(RoomSignal, self.commands.on_signal, rehome=drop)
+
+    def loops(self) -> dict[str, Coroutine[Any, Any, None]]:
+        return {
+            "due-rooms": every(DUE_S, self.upkeep.visit_due, name="due-rooms"),
+            "local-rooms": every(POLL_S, self.upkeep.poll_local, name="local-rooms"),
+            "room-notes": every(NOTES_S, self.upkeep.renew_notes, name="room-notes"),
+        }
+
+
+def _bounds(config: Config) -> RoomBounds:
+    rooms = config.rooms
+    return RoomBounds(
+        max_members=rooms.max_members,
+        max_languages=rooms.max_languages,
+        max_entries=rooms.max_entries,
+        translate_timeout_ms=rooms.translate_timeout_ms,
+        empty_grace_ms=int(rooms.empty_grace_s * 1000),
+        idle_ms=int(rooms.idle_s * 1000),
+        transcript_ms=int(rooms.transcript_hours * 3_600_000),
+        persistent_ms=int(rooms.persistent_days * 86_400_000),
+    )

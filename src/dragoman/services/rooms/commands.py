@@ -1,0 +1,552 @@
+"""What clients ask of rooms: create, join, write, leave, and what only a host may.
+
+The commands of one session are executed one after another, each by its own scripts. A refusal is answered with
+`room_error` and changes nothing.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from time import monotonic, time
+from typing import Any, assert_never
+
+import msgspec
+import structlog
+
+from dragoman.domain.limits.connections import is_loopback
+from dragoman.domain.limits.rates import RatePerKey
+from dragoman.domain.rooms import AUTO, Member
+from dragoman.protocol import ids
+from dragoman.protocol import rooms as wire
+from dragoman.protocol.codec import encode
+from dragoman.protocol.codes import RoomErrorCode
+from dragoman.protocol.peer import RoomChanged, RoomEnded, RoomMemberRemoved, RoomSignal
+from dragoman.services.loops import Tasks, retry
+from dragoman.services.metrics import Metrics
+from dragoman.services.rooms.captions import Captions
+from dragoman.services.rooms.local_rooms import About, LocalMember, LocalRoom, LocalRooms
+from dragoman.services.sockets import Socket
+from dragoman.services.speech.fleet_view import FleetView
+from dragoman.services.speech.session import Session
+from dragoman.store.errors import StoreError
+from dragoman.store.rooms.rooms import Changed, Closed, Done, Joined, Left, Planned, Refusal, Rooms, Updated
+
+log = structlog.get_logger(__name__)
+
+MAX_WAITING = 64  # commands of one session
+CODE_TRIES = 20
+WRONG_CODES_PER_MINUTE = 10
+CLOSED_BY_HOST = "The host has closed the room."
+REMOVED = "The host has removed you from the room."
+
+_REFUSED: dict[Refusal, tuple[RoomErrorCode, str]] = {
+    Refusal.NONE: (RoomErrorCode.ROOM_NOT_FOUND, "There is no such room."),
+    Refusal.FULL: (RoomErrorCode.ROOM_FULL, "The room has as many members as it may have."),
+    Refusal.LOCKED: (RoomErrorCode.ROOM_LOCKED, "The host has locked the room."),
+    Refusal.REMOVED: (RoomErrorCode.REMOVED, "The host has removed you from this room."),
+    Refusal.LANGUAGES: (
+        RoomErrorCode.TOO_MANY_LANGUAGES,
+        "The room has as many languages as it may have: choose one that another member hears.",
+    ),
+    Refusal.STALE: (RoomErrorCode.NOT_IN_ROOM, "The session was resumed elsewhere."),
+    Refusal.FENCED: (RoomErrorCode.NOT_IN_ROOM, "The session was resumed elsewhere."),
+    Refusal.NOT_MEMBER: (RoomErrorCode.NOT_IN_ROOM, "You are not in this room: join it first."),
+    Refusal.NOT_HOST: (RoomErrorCode.NOT_HOST, "Only the host may do this."),
+    Refusal.PAUSED: (RoomErrorCode.ROOM_PAUSED, "The host has paused the room."),
+}
+
+
+class RoomRefused(Exception):
+    def __init__(self, code: RoomErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code, self.message = code, message
+
+
+def refused(word: Refusal) -> RoomRefused:
+    code, message = _REFUSED.get(word, (RoomErrorCode.INTERNAL_ERROR, f"The room refused this: {word}."))
+    return RoomRefused(code, message)
+
+
+class RoomSettings(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the host of a room has decided; `settings` of the room's info."""
+
+    guests: bool = True
+    vocabulary: tuple[str, ...] = ()
+
+
+def settings_of(room: LocalRoom) -> RoomSettings:
+    try:
+        return msgspec.json.decode(room.info.settings, type=RoomSettings)
+    except msgspec.DecodeError:
+        return RoomSettings()
+
+
+class RoomCommands:
+    def __init__(
+        self,
+        instance: str,
+        store: Rooms,
+        local: LocalRooms,
+        captions: Captions,
+        view: FleetView,
+        metrics: Metrics,
+        tasks: Tasks,
+        *,
+        history: int,
+        join_by_code: bool,
+        captions_per_minute: int,
+    ) -> None:
+        self._instance, self._store, self._local, self._captions = instance, store, local, captions
+        self._view, self._metrics, self._tasks = view, metrics, tasks
+        self._history, self._join_by_code = history, join_by_code
+        self._waiting: dict[str, deque[Callable[[], Any]]] = {}
+        self._wrong_codes = RatePerKey(WRONG_CODES_PER_MINUTE)
+        self._caption_rate = RatePerKey(captions_per_minute) if captions_per_minute else None
+
+    # -- one after another -----------------------------------------------------------------------
+
+    def take(self, session: Session, socket: Socket, command: wire.RoomCommand) -> None:
+        self._queue(session.id, lambda: self._answer(session, socket, command), socket)
+
+    def _queue(self, session_id: str, step: Callable[[], Any], socket: Socket | None = None) -> None:
+        waiting = self._waiting.get(session_id)
+        if waiting is None:
+            waiting = self._waiting[session_id] = deque()
+            self._tasks.spawn(self._work(session_id, waiting), "room-commands")
+        elif socket is not None and len(waiting) >= MAX_WAITING:
+            too_many = "Too many commands are waiting: wait for an answer, then send the next."
+            socket.send(encode(wire.RoomError(RoomErrorCode.LIMIT_EXCEEDED, too_many)))
+            self._metrics.room_refused.labels(RoomErrorCode.LIMIT_EXCEEDED).inc()
+            return
+        waiting.append(step)
+
+    async def _work(self, session_id: str, waiting: deque[Callable[[], Any]]) -> None:
+        try:
+            while waiting:
+                await waiting.popleft()()
+        finally:
+            del self._waiting[session_id]
+
+    async def _answer(self, session: Session, socket: Socket, command: wire.RoomCommand) -> None:
+        request_id = command.request_id if isinstance(command, wire.RoomRequest) else None
+        try:
+            await self._execute(session, socket, command)
+        except RoomRefused as error:
+            code, why = error.code, error.message
+        except StoreError:
+            code, why = RoomErrorCode.SCHEDULER_DEPENDENCY_DOWN, "Redis is unavailable: try again in a moment."
+        except Exception:
+            log.exception("a room command failed", command=type(command).__name__, session=session.id)
+            code, why = RoomErrorCode.INTERNAL_ERROR, "The command failed; the log of the server says why."
+        else:
+            if request_id is not None:
+                socket.send(encode(wire.RoomOk(request_id)))
+            return
+        self._metrics.room_refused.labels(code).inc()
+        socket.send(encode(wire.RoomError(code, why, request_id)))
+
+    async def _execute(self, session: Session, socket: Socket, command: wire.RoomCommand) -> None:
+        match command:
+            case wire.RoomText():
+                await self._write(session, command)
+            case wire.RoomJoin():
+                await self._join(session, socket, command)
+            case wire.RoomCreate():
+                await self._create(session, socket, command)
+            case wire.RoomUpdate():
+                await self._update(session, command)
+            case wire.RoomTranslate():
+                await self._translate(session, command)
+            case wire.RoomLeave():
+                await self._leave(session)
+            case wire.RoomLock(locked):
+                await self._set(session, "locked", locked)
+            case wire.RoomPause(paused):
+                await self._set(session, "paused", paused)
+            case wire.RoomChangeSettings(settings):
+                await self._change_settings(session, settings)
+            case wire.RoomRemove(target):
+                await self._remove(session, target)
+            case wire.RoomTransfer(target):
+                await self._transfer(session, target)
+            case wire.RoomClose():
+                await self._close(session)
+            case wire.RoomRawVoicePreference():
+                self._prefer_raw_voice(session, command)
+            case wire.WebrtcOffer() | wire.WebrtcAnswer() | wire.WebrtcIce():
+                await self._signal(session, command)
+            case _:
+                assert_never(command)
+
+    # -- creating and joining --------------------------------------------------------------------
+
+    async def _create(self, session: Session, socket: Socket, command: wire.RoomCreate) -> None:
+        self._require_no_room(session)
+        wanted = command.settings or wire.RoomSettings()
+        settings = RoomSettings(wanted.guests is not False, tuple(wanted.vocabulary or ()))
+        room_id = await self.open_room(
+            tenant=ids.tenant_of(session.subject),
+            creator=principal_of(session),
+            settings=settings,
+            persistent=bool(wanted.persistent),
+            locked=bool(wanted.locked),
+        )
+        existing = (command.speaks, command.hears, command.voice, command.settings) == (None, None, None, None)
+        member = self._member(session, command, existing=existing)
+        joined, room = await self._enter(session, room_id, member)
+        code = room.info.code
+        socket.send(encode(wire.RoomCreateAck(code, room_id, None if existing else f"/room/{room_id}")))
+        self._admit(session, socket, room, joined, joined.seq)
+
+    async def open_room(
+        self, *, tenant: str, creator: str, settings: RoomSettings, persistent: bool, locked: bool = False
+    ) -> str:
+        """A new room without members; it closes if nobody joins it in time."""
+        room_id = ids.room_id()
+        for _ in range(CODE_TRIES):
+            code = ids.room_code()
+            if await self._store.claim_code(code, room_id):
+                break
+        else:
+            raise RoomRefused(RoomErrorCode.LIMIT_EXCEEDED, "No room code is free: try again later.")
+        await self._store.create(
+            room_id,
+            code,
+            tenant=tenant,
+            creator=creator,
+            settings=msgspec.json.encode(settings),
+            log_epoch=ids.log_epoch(),
+            persistent=persistent,
+            locked=locked,
+        )
+        return room_id
+
+    async def _join(self, session: Session, socket: Socket, command: wire.RoomJoin) -> None:
+        room_id = command.room_id or await self._room_of_code(socket, command.room_code)
+        current = self._local.of_session(session.id)
+        if current is not None and current.id != room_id:
+            raise RoomRefused(RoomErrorCode.ALREADY_IN_ROOM, "The session is in another room: leave it first.")
+        asked = (command.speaks, command.hears, command.voice, command.originals, command.last_room_seq)
+        member = self._member(session, command, existing=asked == (None,) * len(asked))
+        joined, room = await self._enter(session, room_id, member)
+        if member.existing:
+            socket.send(encode(wire.RoomCreateAck(room.info.code, room_id)))
+            cursor = joined.seq
+        else:
+            cursor, complete = await self._cursor(room, joined, command)
+            socket.send(encode(self._joined(room, joined, complete)))
+        await self._local.send_from(room, self._add(session, socket, room, joined), cursor)
+        self._announce_change(room, joined.version, joined.instances)
+
+    def _admit(self, session: Session, socket: Socket, room: LocalRoom, joined: Joined, cursor: int) -> None:
+        """A member for whom the log is empty."""
+        if not joined.member.existing:
+            socket.send(encode(self._joined(room, joined, complete=True)))
+        room.go_live(self._add(session, socket, room, joined))
+        self._announce_change(room, joined.version, joined.instances)
+
+    async def _enter(self, session: Session, room_id: str, member: Member) -> tuple[Joined, LocalRoom]:
+        """Into the room's members. The room is noted with the session first: whatever happens, it is left again."""
+        await self._store.note_session(session.id, room_id, member.epoch)
+        joined = await self._store.join(room_id, member)
+        if isinstance(joined, Refusal):
+            if self._local.of_session(session.id) is None:
+                await self._store.forget_session(session.id)
+            raise refused(joined)
+        room = await self._local.open(room_id, joined.seq)
+        if room is None or session.over:
+            await self.session_over(session.id, member.epoch)
+            raise refused(Refusal.NONE)
+        return joined, room
+
+    def _add(self, session: Session, socket: Socket, room: LocalRoom, joined: Joined) -> LocalMember:
+        member = LocalMember(joined.member, socket, session.trace_id, room.members.get(session.id))
+        self._local.add(room, member)
+        return member
+
+    async def _cursor(self, room: LocalRoom, joined: Joined, command: wire.RoomJoin) -> tuple[int, bool]:
+        """From where the member reads the log, and whether that is everything it has asked for."""
+        oldest, last = joined.first_seq - 1, command.last_room_seq
+        if last is None:
+            known = room.after_captions(self._history)
+            return max(known, oldest), True
+        same_log = command.log_epoch in (None, joined.log_epoch) and last <= joined.seq
+        return (max(last, oldest), last >= oldest) if same_log else (oldest, False)
+
+    def _joined(self, room: LocalRoom, joined: Joined, complete: bool) -> wire.RoomJoined:
+        member = joined.member
+        return wire.RoomJoined(
+            room_id=room.id,
+            room_code=room.info.code,
+            you=member.session,
+            role=member.role.value,
+            log_epoch=joined.log_epoch,
+            room_seq=joined.seq,
+            complete=complete,
+            unserved=None if member.hears in self._view.fleet.text_targets() else member.hears,
+        )
+
+    def _member(self, session: Session, command: wire.RoomCreate | wire.RoomJoin, *, existing: bool) -> Member:
+        init = session.init
+        preferred = command.preferred_lang or None
+        speaks = command.speaks or preferred or init.src_lang
+        own = speaks if speaks != AUTO else init.tgt_lang
+        return Member(
+            session=session.id,
+            instance=self._instance,
+            epoch=epoch_of(session),
+            name=clean_name(command.display_name) or f"Guest {session.id[-4:]}",
+            speaks=speaks,
+            hears=command.hears or preferred or own,
+            principal=principal_of(session),
+            voice=bool(command.voice),
+            originals=command.originals is not False if isinstance(command, wire.RoomJoin) else True,
+            existing=existing,
+        )
+
+    async def _room_of_code(self, socket: Socket, code: str | None) -> str:
+        """10 wrong codes a minute for a connection and for an address: a code has six digits only."""
+        if not code:
+            raise RoomRefused(RoomErrorCode.INVALID_ROOM_CODE, "Name the room by `room_id` or `room_code`.")
+        if not self._join_by_code:
+            raise RoomRefused(RoomErrorCode.INVALID_ROOM_CODE, "Codes are switched off here: use the link of the room.")
+        now, address = monotonic(), socket.peer[0]
+        keys = [("connection", socket.id), *([] if is_loopback(address) else [("address", address)])]
+        if not all(self._wrong_codes.has(key, now) for key in keys):
+            raise RoomRefused(RoomErrorCode.LIMIT_EXCEEDED, "Too many wrong codes: wait a minute.")
+        found = await self._store.room_of_code(code) if code.isascii() and code.isdigit() else None
+        if found is None:
+            for key in keys:
+                self._wrong_codes.take(key, now)
+            raise RoomRefused(RoomErrorCode.INVALID_ROOM_CODE, "No room has this code.")
+        return found
+
+    # -- members ---------------------------------------------------------------------------------
+
+    async def _update(self, session: Session, command: wire.RoomUpdate) -> None:
+        room, _ = self._require_room(session)
+        names = ("speaks", "hears", "voice", "originals", "muted")
+        changes = {name: value for name in names if (value := getattr(command, name)) is not None and value != ""}
+        if name := clean_name(command.display_name):
+            changes["name"] = name
+        if not changes:
+            return
+        updated = await self._store.update(room.id, session.id, epoch_of(session), changes)
+        if not isinstance(updated, Updated):
+            raise refused(updated)
+        room.changed(updated.member)
+        self._announce_change(room, updated.version, updated.instances)
+
+    async def _leave(self, session: Session) -> None:
+        room, _ = self._require_room(session)
+        await self._end_membership(room.id, session.id, epoch_of(session))
+
+    async def session_over(self, session_id: str, epoch: int) -> None:
+        """The session has ended, here or with its instance: so has its membership."""
+        noted = await retry(lambda: self._store.session_room(session_id))
+        if noted is not None:
+            await retry(lambda: self._end_membership(noted[0], session_id, epoch))
+
+    async def _end_membership(self, room_id: str, session_id: str, epoch: int) -> None:
+        removed = self._local.remove(session_id)
+        left = await self._store.leave(room_id, session_id, epoch)
+        if isinstance(left, Left):
+            self._changed_elsewhere(room_id, left)
+        if left is not Refusal.STALE:
+            await self._store.forget_session(session_id)
+        if removed is not None and not removed[1].socket.closed:
+            self._local.changed(removed[0])
+
+    def _changed_elsewhere(self, room_id: str, left: Left) -> None:
+        self._captions.push(left.instances, RoomChanged(room_id, left.version))
+        if (room := self._local.find(room_id)) is not None:
+            self._local.changed(room)
+
+    def session_ended(self, session: Session) -> None:
+        """A session of this instance is over. A session that can resume may have joined on another instance."""
+        if self._local.of_session(session.id) is not None or session.outbox is not None:
+            epoch = epoch_of(session)
+            self._queue(session.id, lambda: self.session_over(session.id, epoch))
+
+    def session_moved(self, session: Session) -> None:
+        """Another instance owns the session: its membership goes on there when the client has joined again."""
+        self._local.remove(session.id)
+
+    def drop_all(self) -> None:
+        """Other instances own the sessions of this one."""
+        self._local.drop_all()
+
+    def _announce_change(self, room: LocalRoom, version: int, instances: list[str]) -> None:
+        self._local.changed(room)
+        self._captions.push(instances, RoomChanged(room.id, version))
+
+    def on_changed(self, message: RoomChanged) -> None:
+        room = self._local.find(message.room_id)
+        if room is not None and room.info.version < message.version:
+            self._local.changed(room)
+
+    # -- captions --------------------------------------------------------------------------------
+
+    async def _write(self, session: Session, command: wire.RoomText) -> None:
+        room, member = self._require_room(session)
+        text = command.text.strip()
+        if not text:
+            raise RoomRefused(RoomErrorCode.NOT_ALLOWED, "Field `text`: there is nothing in it.")
+        if not member.info.may_speak:
+            raise RoomRefused(RoomErrorCode.NOT_ALLOWED, "You may read in this room, not write.")
+        if self._caption_rate is not None and not self._caption_rate.take(session.id, monotonic()):
+            raise RoomRefused(RoomErrorCode.LIMIT_EXCEEDED, "Too many captions in a minute: wait a moment.")
+        about = About(session.id, member.info.name, "text", int(time() * 1000))
+        word = await self._captions.append(
+            room.id,
+            f"{session.id}:t{command.client_msg_id}",
+            session.id,
+            member.info.epoch,
+            lang=command.lang or member.info.speaks,
+            text=text,
+            about=msgspec.json.encode(about),
+            context=" ".join(member.said),
+            vocabulary=settings_of(room).vocabulary,
+            tenant=room.info.tenant,
+        )
+        if word is not None:
+            raise refused(word)
+        member.said.append(text)
+
+    async def _translate(self, session: Session, command: wire.RoomTranslate) -> None:
+        room, member = self._require_room(session)
+        await self._captions.announce(room.id)
+        found = await self._store.plan(room.id, command.caption_id, command.lang)
+        if found is Refusal.NONE:
+            raise RoomRefused(RoomErrorCode.CAPTION_NOT_FOUND, "The room has no such caption.")
+        if isinstance(found, Planned):
+            original = room.original(command.caption_id) or await self._store.original(room.id, command.caption_id)
+            if original is not None:
+                vocabulary = settings_of(room).vocabulary
+                self._captions.translate(room.id, original, found, vocabulary, room.info.tenant)
+        elif isinstance(found, Done):
+            # The asker alone gets the entry again, outside its cursor.
+            entries = await self._store.read(room.id, found.seq - 1, 1)
+            room.send(member, entries)
+
+    # -- the host --------------------------------------------------------------------------------
+
+    async def _set(self, session: Session, field: str, value: bool | bytes) -> None:
+        room, _ = self._require_room(session)
+        changed = await self._store.set_field(room.id, session.id, epoch_of(session), field, value)
+        if not isinstance(changed, Changed):
+            raise refused(changed)
+        self._announce_change(room, changed.version, changed.instances)
+
+    async def _change_settings(self, session: Session, wanted: wire.RoomSettings) -> None:
+        room, _ = self._require_room(session)
+        before = settings_of(room)
+        settings = RoomSettings(
+            before.guests if wanted.guests is None else wanted.guests,
+            before.vocabulary if wanted.vocabulary is None else tuple(wanted.vocabulary),
+        )
+        await self._set(session, "settings", msgspec.json.encode(settings))
+        for field in ("locked", "persistent"):
+            if (value := getattr(wanted, field)) is not None:
+                await self._set(session, field, value)
+
+    async def _remove(self, session: Session, target: str) -> None:
+        room, _ = self._require_room(session)
+        left = await self._store.remove(room.id, session.id, epoch_of(session), target)
+        if not isinstance(left, Left):
+            raise refused(left)
+        self.on_member_removed(RoomMemberRemoved(room.id, target))
+        self._captions.push(left.instances, RoomMemberRemoved(room.id, target))
+        self._announce_change(room, left.version, left.instances)
+
+    def on_member_removed(self, message: RoomMemberRemoved) -> None:
+        room = self._local.of_session(message.session_id)
+        if room is not None and room.id == message.room_id:
+            found = self._local.remove(message.session_id)
+            if found is not None:
+                found[1].send(wire.RoomExpired(room.info.code, REMOVED, room.id))
+
+    async def _transfer(self, session: Session, target: str) -> None:
+        room, _ = self._require_room(session)
+        changed = await self._store.transfer(room.id, session.id, epoch_of(session), target)
+        if not isinstance(changed, Changed):
+            raise refused(changed)
+        self._announce_change(room, changed.version, changed.instances)
+
+    async def _close(self, session: Session) -> None:
+        room, _ = self._require_room(session)
+        # The script decides who is the host.
+        changed = await self._store.set_field(room.id, session.id, epoch_of(session), "locked", True)
+        if not isinstance(changed, Changed):
+            raise refused(changed)
+        await self.close_room(room.id, CLOSED_BY_HOST)
+
+    async def close_room(self, room_id: str, reason: str, *, only_if_over: bool = False) -> bool:
+        """Close a room and inform its members; False if there is none, or it is not over."""
+        closed = await self._store.close(room_id, reason, only_if_over=only_if_over)
+        if not isinstance(closed, Closed):
+            return False
+        await self._store.release_code(closed.code, room_id)
+        await self._store.forget_due(room_id)
+        self._local.end(room_id, reason)
+        self._captions.push(closed.instances, RoomEnded(room_id, reason))
+        return True
+
+    def on_ended(self, message: RoomEnded) -> None:
+        self._local.end(message.room_id, message.reason)
+
+    # -- between members -------------------------------------------------------------------------
+
+    def _prefer_raw_voice(self, session: Session, command: wire.RoomRawVoicePreference) -> None:
+        room, _ = self._require_room(session)
+        target, wanted = command.target_session_id, command.receive_raw_voice
+        self._local.preferences.set(room.id, session.id, target, wanted)
+        self._local.changed(room)
+
+    async def _signal(self, session: Session, command: wire.WebrtcMessage) -> None:
+        """To the member that `to` names, on whichever instance it is, with the sender in its place."""
+        room, _ = self._require_room(session)
+        frame = encode(msgspec.structs.replace(command, to=session.id))
+        if not self._deliver_signal(room.id, command.to, frame):
+            message = RoomSignal(room.id, command.to, msgspec.Raw(frame))
+            found = next((one for one in await self._store.members(room.id) if one.session == command.to), None)
+            if found is None:
+                raise RoomRefused(RoomErrorCode.NOT_IN_ROOM, f"`to`: {command.to} is not in this room.")
+            self._captions.push([found.instance], message)
+
+    def _deliver_signal(self, room_id: str, session_id: str, frame: bytes) -> bool:
+        room = self._local.find(room_id)
+        member = room.members.get(session_id) if room is not None else None
+        if member is not None:
+            member.socket.send(frame)
+        return member is not None
+
+    def on_signal(self, message: RoomSignal) -> None:
+        self._deliver_signal(message.room_id, message.session_id, bytes(message.frame))
+
+    # -- helpers ---------------------------------------------------------------------------------
+
+    def _require_room(self, session: Session) -> tuple[LocalRoom, LocalMember]:
+        room = self._local.of_session(session.id)
+        member = room.members.get(session.id) if room is not None else None
+        if room is None or member is None:
+            raise refused(Refusal.NOT_MEMBER)
+        return room, member
+
+    def _require_no_room(self, session: Session) -> None:
+        if self._local.of_session(session.id) is not None:
+            raise RoomRefused(RoomErrorCode.ALREADY_IN_ROOM, "The session is in a room: leave it first.")
+
+
+def epoch_of(session: Session) -> int:
+    """0 for a session that cannot resume."""
+    return session.outbox.epoch if session.outbox is not None else 0
+
+
+def principal_of(session: Session) -> str:
+    """Clients without a token share one principal, so each of their sessions counts for itself."""
+    return f"{session.subject}#{session.id}" if session.subject.startswith("~anonymous/") else session.subject
+
+
+def clean_name(name: str | None) -> str:
+    """Without control characters and surrounding space."""
+    return "".join(char for char in name or "" if char.isprintable()).strip()[:80]

@@ -1,0 +1,482 @@
+"""The rooms that have members on this instance: who they are, and what they are sent.
+
+    push of another instance ─┐
+    own append ───────────────┼─▶ RoomDelivery: number + 1 ─▶ one frame per kind and language ─▶ sockets
+    read of the log ──────────┘
+
+An entry that is missing is read from the log: at once if a later one was pushed, and otherwise by the poll that looks
+once a second. A member that has just joined reads the log from its cursor first and is *live* when it has reached what
+the others have. The socket of a member is the one by which it joined: after a resume nothing is sent to it until it
+joins again.
+"""
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from time import time
+
+import msgspec
+import structlog
+
+from dragoman.domain.rooms import Entry, EntryKind, Member, Role, RoomDelivery
+from dragoman.protocol.audio import NO_AUDIO, PCM16
+from dragoman.protocol.codec import encode
+from dragoman.protocol.fields import Message
+from dragoman.protocol.rooms import (
+    Caption,
+    CaptionLost,
+    CaptionTranslation,
+    RoomExpired,
+    RoomMember,
+    RoomMembers,
+    Speaker,
+)
+from dragoman.protocol.session import TranslationResult
+from dragoman.services.loops import Tasks
+from dragoman.services.metrics import Metrics
+from dragoman.services.sockets import Socket
+from dragoman.store.rooms.rooms import RoomInfo, Rooms
+
+log = structlog.get_logger(__name__)
+
+RECENT = 1000  # entries of a room that joiners get without a read of the log
+READ = 500  # entries of one read of the log
+MAX_ORIGINALS = 512  # captions of a room whose text is known here
+FIRST_FOREIGN_INDEX = 1_000_000_000  # of utterances of others, for clients that know only translation_result
+CONTEXT_SENTENCES = 2  # of a speaker, which nodes get with the next one
+LARGE_ROOM = 200  # members above which only the speakers are listed
+MEMBERS_S, LARGE_MEMBERS_S = 0.25, 1.0  # between two lists of members
+
+
+class About(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who said an original, and how: `about` of its entry."""
+
+    session: str
+    name: str
+    source: str
+    started_ms: int
+    index: int | None = None
+    duration_ms: int | None = None
+    backfilled: bool | None = None
+
+
+_decode_about = msgspec.json.Decoder(About).decode
+_UNKNOWN = About("", "", "text", 0)
+
+
+def about_of(entry: Entry) -> About:
+    try:
+        return _decode_about(entry.about)
+    except msgspec.DecodeError:
+        return _UNKNOWN
+
+
+def message_of(room_id: str, entry: Entry, original: str) -> Message:
+    """The message for members. `original`: the text of the caption, which stands for a missing translation."""
+    if entry.kind is EntryKind.TRANSLATION or entry.kind is EntryKind.UNTRANSLATED:
+        missing = entry.kind is EntryKind.UNTRANSLATED
+        text, reason = (original, entry.text) if missing else (entry.text, None)
+        return CaptionTranslation(room_id, entry.seq, entry.caption, entry.lang, text, reason)
+    about = about_of(entry)
+    speaker = Speaker(about.session, about.name)
+    if entry.kind is EntryKind.LOST:
+        return CaptionLost(room_id, entry.seq, entry.caption, speaker, entry.text)
+    return Caption(
+        room_id=room_id,
+        room_seq=entry.seq,
+        caption_id=entry.caption,
+        speaker=speaker,
+        lang=entry.lang,
+        text=entry.text,
+        source=about.source,
+        started_at_ms=about.started_ms,
+        utterance_index=about.index,
+        duration_ms=about.duration_ms,
+        backfilled=about.backfilled,
+    )
+
+
+class LocalMember:
+    """A member whose session is on this instance."""
+
+    __slots__ = ("info", "live", "next_index", "said", "socket", "trace_id")
+
+    def __init__(self, info: Member, socket: Socket, trace_id: str, before: "LocalMember | None") -> None:
+        """`before`: the same member, if it has joined again."""
+        self.info, self.socket, self.trace_id = info, socket, trace_id
+        self.live = False  # it has received what the others have
+        self.next_index: int = before.next_index if before is not None else FIRST_FOREIGN_INDEX
+        self.said: deque[str] = before.said if before is not None else deque(maxlen=CONTEXT_SENTENCES)
+
+    def update(self, info: Member) -> None:
+        self.info = info
+
+    def go_live(self) -> None:
+        self.live = True
+
+    def send(self, message: Message) -> None:
+        self.socket.send(encode(message))
+
+    def result(self, room_id: str, entry: Entry, original: Entry) -> None:
+        """The caption as a client receives it that knows only translation_result: one per caption, in its language."""
+        about = about_of(original)
+        if about.session == self.info.session:
+            return  # in a room a speaker gets no result of its own
+        index, self.next_index = self.next_index, self.next_index + 1
+        translated = entry.text if entry.kind is EntryKind.TRANSLATION else original.text
+        self.send(
+            TranslationResult(
+                session_id=about.session,
+                utterance_index=index,
+                job_id=entry.caption,
+                trace_id=self.trace_id,
+                text_asr=original.text,
+                text_translated=translated,
+                tts_audio=NO_AUDIO,
+                tts_format=PCM16,
+                scheduler_sent_at_ms=int(time() * 1000),
+            )
+        )
+
+
+class LocalRoom:
+    def __init__(self, info: RoomInfo, seq: int) -> None:
+        self.id, self.info = info.room, info
+        self.members: dict[str, LocalMember] = {}
+        self.delivery = RoomDelivery(seq)
+        self._recent: deque[Entry] = deque(maxlen=RECENT)  # without gaps, up to the last that was delivered
+        self._originals: OrderedDict[str, Entry] = OrderedDict()
+        self._hearing: dict[str, list[LocalMember]] | None = None  # live members by language
+        self._with_originals: list[LocalMember] = []
+        self._existing: dict[str, list[LocalMember]] = {}
+
+    # -- members ---------------------------------------------------------------------------------
+
+    def add(self, member: LocalMember) -> None:
+        self.members[member.info.session] = member
+        self._hearing = None
+
+    def remove(self, session_id: str) -> LocalMember | None:
+        self._hearing = None
+        return self.members.pop(session_id, None)
+
+    def changed(self, info: Member) -> None:
+        member = self.members.get(info.session)
+        if member is not None:
+            member.update(info)
+            self._hearing = None
+
+    def go_live(self, member: LocalMember) -> None:
+        member.go_live()
+        self._hearing = None
+
+    def _group(self) -> dict[str, list[LocalMember]]:
+        """Live members by the language they hear. Made once per change, so that a delivery is a loop over sockets."""
+        hearing: dict[str, list[LocalMember]] = {}
+        existing: dict[str, list[LocalMember]] = {}
+        with_originals: list[LocalMember] = []
+        for member in self.members.values():
+            if not member.live:
+                continue
+            group = existing if member.info.existing else hearing
+            group.setdefault(member.info.hears, []).append(member)
+            if member.info.originals and not member.info.existing:
+                with_originals.append(member)
+        self._hearing, self._existing, self._with_originals = hearing, existing, with_originals
+        return hearing
+
+    # -- entries ---------------------------------------------------------------------------------
+
+    def start(self, entries: Iterable[Entry]) -> None:
+        """What was in the log before the first member joined here."""
+        for entry in entries:
+            if entry.seq <= self.delivery.delivered:
+                self._keep(entry)
+
+    def receive(self, entries: Iterable[Entry]) -> None:
+        for entry in self.delivery.receive(entries):
+            self._keep(entry)
+            self._deliver(entry)
+
+    def recent_after(self, seq: int) -> list[Entry] | None:
+        """The delivered entries after `seq`; None if some are not in memory."""
+        if seq >= self.delivery.delivered:
+            return []
+        if not self._recent or self._recent[0].seq > seq + 1:
+            return None
+        return [entry for entry in self._recent if entry.seq > seq]
+
+    def after_captions(self, captions: int) -> int:
+        """The number after which the last `captions` captions lie, as far as they are in memory."""
+        for entry in reversed(self._recent):
+            if entry.is_original:
+                captions -= 1
+                if captions <= 0:
+                    return entry.seq - 1
+        return self._recent[0].seq - 1 if self._recent else self.delivery.delivered
+
+    def send(self, member: LocalMember, entries: Iterable[Entry]) -> None:
+        """Entries that the others have already: those that concern the member."""
+        for entry in entries:
+            if entry.is_original:
+                self._keep_original(entry)
+            if entry.concerns(member.info) and not member.info.existing:
+                member.send(message_of(self.id, entry, self._text_of(entry)))
+
+    def _keep(self, entry: Entry) -> None:
+        if self._recent and self._recent[-1].seq + 1 != entry.seq:
+            self._recent.clear()
+        self._recent.append(entry)
+        if entry.is_original:
+            self._keep_original(entry)
+
+    def _keep_original(self, entry: Entry) -> None:
+        self._originals[entry.caption] = entry
+        if len(self._originals) > MAX_ORIGINALS:
+            self._originals.popitem(last=False)
+
+    def original(self, caption: str) -> Entry | None:
+        return self._originals.get(caption)
+
+    def _text_of(self, entry: Entry) -> str:
+        original = self._originals.get(entry.caption)
+        return original.text if original is not None else ""
+
+    def _deliver(self, entry: Entry) -> None:
+        hearing = self._hearing if self._hearing is not None else self._group()
+        members = hearing.get(entry.lang, ())
+        if entry.is_original:
+            others = (one for one in members if not one.info.originals)
+            receivers: Iterable[LocalMember] = (*self._with_originals, *others)
+        else:
+            receivers = members
+        frame = b""
+        for member in receivers:
+            if not frame:
+                frame = encode(message_of(self.id, entry, self._text_of(entry)))
+            member.socket.send(frame)
+        if entry.kind is not EntryKind.LOST and (existing := self._existing.get(entry.lang)):
+            self._deliver_results(entry, existing)
+
+    def _deliver_results(self, entry: Entry, members: list[LocalMember]) -> None:
+        original = self._originals.get(entry.caption)
+        if original is not None:
+            for member in members:
+                member.result(self.id, entry, original)
+
+    # -- the list of members ---------------------------------------------------------------------
+
+    def list_members(self, info: RoomInfo, members: list[Member], preferences: "RawVoicePreferences") -> None:
+        """What the room is now, to all of its local members."""
+        self.info = info
+        for one in members:
+            self.changed(one)
+        large = len(members) > LARGE_ROOM
+        listed = [one for one in members if not large or one.role is not Role.LISTENER][:LARGE_ROOM]
+        message = RoomMembers(
+            room_code=self.info.code,
+            members=[_listed(one, preferences.of(self.id, one.session)) for one in listed],
+            count=len(members),
+            locked=self.info.locked or None,
+            paused=self.info.paused or None,
+        )
+        frame = encode(message)
+        for member in self.members.values():
+            member.socket.send(frame)
+
+    def end(self, text: str) -> None:
+        frame = encode(RoomExpired(self.info.code, text, self.id))
+        for member in self.members.values():
+            member.socket.send(frame)
+        self.members.clear()
+        self._hearing = None
+
+
+class RawVoicePreferences:
+    """Whose raw voice a member wants to hear, as the room's members on this instance have said. Clients exchange raw
+    voice by themselves; the preference is only shown to the others."""
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[str, str], dict[str, bool]] = {}
+
+    def of(self, room_id: str, session_id: str) -> dict[str, bool]:
+        return self._of.get((room_id, session_id), {})
+
+    def set(self, room_id: str, session_id: str, target: str, wanted: bool) -> None:
+        self._of.setdefault((room_id, session_id), {})[target] = wanted
+
+    def forget(self, room_id: str, session_id: str) -> None:
+        self._of.pop((room_id, session_id), None)
+
+
+def _listed(member: Member, preferences: dict[str, bool]) -> RoomMember:
+    joined = datetime.fromtimestamp(member.joined_ms / 1000, UTC)
+    return RoomMember(
+        participant_id=member.session,
+        session_id=member.session,
+        raw_voice_preferences=preferences,
+        joined_at=joined.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        display_name=member.name,
+        preferred_lang=member.hears,
+        speaks=member.speaks,
+        hears=member.hears,
+        voice=member.voice,
+        role=member.role.value,
+        muted=member.muted or None,
+    )
+
+
+class LocalRooms:
+    """Finds local rooms and members, and repairs what a room has missed."""
+
+    def __init__(self, store: Rooms, metrics: Metrics, tasks: Tasks) -> None:
+        self._store, self._metrics, self._tasks = store, metrics, tasks
+        self.preferences = RawVoicePreferences()
+        self._rooms: dict[str, LocalRoom] = {}
+        self._opening: dict[str, asyncio.Future[None]] = {}
+        self._of_session: dict[str, LocalRoom] = {}
+        self._repairing: set[str] = set()
+        self._lists: dict[str, asyncio.TimerHandle] = {}  # rooms whose members are to be listed
+
+    def __iter__(self) -> Iterator[LocalRoom]:
+        return iter(list(self._rooms.values()))
+
+    def __len__(self) -> int:
+        return len(self._rooms)
+
+    def find(self, room_id: str) -> LocalRoom | None:
+        return self._rooms.get(room_id)
+
+    def of_session(self, session_id: str) -> LocalRoom | None:
+        return self._of_session.get(session_id)
+
+    def sessions(self) -> list[tuple[str, str, int]]:
+        """Session, room and epoch of every member."""
+        return [
+            (session, room.id, room.members[session].info.epoch)
+            for session, room in self._of_session.items()
+            if session in room.members
+        ]
+
+    async def open(self, room_id: str, seq: int) -> LocalRoom | None:
+        """The local room; None if it is gone. The first member on this instance waits until the log was read."""
+        while (opening := self._opening.get(room_id)) is not None:
+            await opening
+        room = self._rooms.get(room_id)
+        if room is not None:
+            return room
+        opening = self._opening[room_id] = asyncio.get_running_loop().create_future()
+        try:
+            reading = self._store.read(room_id, max(seq - RECENT, 0), RECENT + READ)
+            info, entries = await asyncio.gather(self._store.info(room_id), reading)
+            if info is None:
+                return None
+            room = self._rooms[room_id] = LocalRoom(info, seq)
+            room.start(entries)
+            room.receive(entries)
+            return room
+        finally:
+            del self._opening[room_id]
+            opening.set_result(None)
+
+    def add(self, room: LocalRoom, member: LocalMember) -> None:
+        room.add(member)
+        self._rooms[room.id] = room
+        self._of_session[member.info.session] = room
+        self._count()
+
+    def remove(self, session_id: str) -> tuple[LocalRoom, LocalMember] | None:
+        room = self._of_session.pop(session_id, None)
+        member = room.remove(session_id) if room is not None else None
+        if room is None or member is None:
+            return None
+        self.preferences.forget(room.id, session_id)
+        if not room.members and self._rooms.get(room.id) is room:
+            del self._rooms[room.id]
+            self._cancel_list(room)
+        self._count()
+        return room, member
+
+    def end(self, room_id: str, text: str) -> None:
+        """The room is over."""
+        room = self._rooms.pop(room_id, None)
+        if room is not None:
+            for session_id in room.members:
+                self._of_session.pop(session_id, None)
+                self.preferences.forget(room_id, session_id)
+            self._cancel_list(room)
+            room.end(text)
+            self._count()
+
+    def drop_all(self) -> None:
+        for room in self:
+            for session_id in list(room.members):
+                self.remove(session_id)
+
+    def _count(self) -> None:
+        self._metrics.rooms.set(len(self._rooms))
+        self._metrics.room_members.set(len(self._of_session))
+
+    # -- entries ---------------------------------------------------------------------------------
+
+    def receive(self, room_id: str, entries: Iterable[Entry]) -> None:
+        room = self._rooms.get(room_id)
+        if room is not None:
+            room.receive(entries)
+            if room.delivery.has_hole:
+                self._tasks.spawn(self.repair(room), "room-repair")
+
+    async def repair(self, room: LocalRoom) -> None:
+        """Read the log from the last delivered entry on."""
+        if room.id in self._repairing:
+            return
+        self._repairing.add(room.id)
+        try:
+            while True:
+                entries = await self._store.read(room.id, room.delivery.delivered, READ)
+                if entries and entries[0].seq > room.delivery.delivered + 1:
+                    room.delivery.skip_to(entries[0].seq - 1)  # the log no longer reaches back
+                before = room.delivery.delivered
+                room.receive(entries)
+                if room.delivery.delivered == before or len(entries) < READ:
+                    return
+        finally:
+            self._repairing.discard(room.id)
+
+    async def send_from(self, room: LocalRoom, member: LocalMember, cursor: int) -> None:
+        """Send what the log has after `cursor`; then the member is live, in the same step of the loop."""
+        while (known := room.recent_after(cursor)) is None:
+            entries = await self._store.read(room.id, cursor, READ)
+            if not entries:
+                known = []
+                break
+            upto = min(entries[-1].seq, room.delivery.delivered)
+            room.send(member, [entry for entry in entries if entry.seq <= upto])
+            cursor = max(upto, cursor)
+        room.send(member, known)
+        room.go_live(member)
+
+    # -- the list of members ---------------------------------------------------------------------
+
+    def changed(self, room: LocalRoom) -> None:
+        """List the members soon: changes that come together are listed once."""
+        if room.id not in self._lists:
+            pause_s = LARGE_MEMBERS_S if len(room.members) > LARGE_ROOM else MEMBERS_S
+            self._lists[room.id] = asyncio.get_running_loop().call_later(pause_s, self._start_list, room)
+
+    def _start_list(self, room: LocalRoom) -> None:
+        self._tasks.spawn(self._list_members(room), "room-members")
+
+    async def _list_members(self, room: LocalRoom) -> None:
+        self._lists.pop(room.id, None)
+        info = await self._store.info(room.id)
+        if info is None:
+            return
+        members = sorted(await self._store.members(room.id), key=lambda one: (one.joined_ms, one.session))
+        room.list_members(info, members, self.preferences)
+
+    def _cancel_list(self, room: LocalRoom) -> None:
+        due = self._lists.pop(room.id, None)
+        if due is not None:
+            due.cancel()

@@ -1,0 +1,72 @@
+"""Keeps rooms going when nobody does anything: ends what is overdue, closes rooms that are over, finds what was missed.
+
+Every instance polls the index of due rooms; the one that claims a room visits it. So the end of an instance needs no
+hand-over: a language that it had planned is ended here, `rooms.translate_timeout_ms` after the caption at the latest
+plus one poll.
+"""
+
+import structlog
+
+from dragoman.services.metrics import Metrics
+from dragoman.services.rooms.captions import Captions
+from dragoman.services.rooms.commands import RoomCommands
+from dragoman.services.rooms.local_rooms import LocalRoom, LocalRooms
+from dragoman.store.interface import in_slices
+from dragoman.store.rooms.rooms import Refusal, Rooms
+
+log = structlog.get_logger(__name__)
+
+DUE_S = 0.5  # between two polls of the index
+POLL_S = 1.0  # between two looks at the log of a local room
+NOTES_S = 600.0  # between two renewals of the notes which room a session is in
+BATCH = 200
+CLAIM_MS = 3000
+OVER = {"empty": "The room was empty.", "idle": "Nothing was said in the room for a long time."}
+GONE = "The room does not exist any more."
+
+
+class RoomUpkeep:
+    def __init__(
+        self, store: Rooms, local: LocalRooms, captions: Captions, commands: RoomCommands, metrics: Metrics
+    ) -> None:
+        self._store, self._local, self._captions = store, local, captions
+        self._commands, self._metrics = commands, metrics
+
+    async def visit_due(self) -> None:
+        while due := await self._store.claim_due(BATCH, CLAIM_MS):
+            await in_slices(due, self._visit)
+            if len(due) < BATCH:
+                return
+
+    async def _visit(self, room_id: str) -> None:
+        visited = await self._store.expire_pending(room_id)
+        if isinstance(visited, Refusal):
+            await self._store.forget_due(room_id)
+            return
+        if visited.expired:
+            self._metrics.room_translations.labels("timeout").inc(len(visited.expired))
+            self._captions.distribute(room_id, visited.expired, visited.instances)
+        if visited.over and await self._commands.close_room(
+            room_id, OVER.get(visited.over, visited.over), only_if_over=True
+        ):
+            log.info("room closed", room=room_id, reason=visited.over)
+            return
+        await self._store.schedule(room_id, visited.next_ms)
+
+    async def poll_local(self) -> None:
+        """What a lost push has not brought: entries, and changes of members and settings."""
+        await in_slices(list(self._local), self._poll)
+
+    async def _poll(self, room: LocalRoom) -> None:
+        found = await self._store.version(room.id)
+        if found is None:
+            self._local.end(room.id, GONE)
+            return
+        version, seq = found
+        if seq > room.delivery.delivered:
+            await self._local.repair(room)
+        if version > room.info.version:
+            self._local.changed(room)
+
+    async def renew_notes(self) -> None:
+        await in_slices(self._local.sessions(), lambda noted: self._store.note_session(*noted))
