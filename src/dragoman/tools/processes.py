@@ -1,7 +1,10 @@
-"""Instances, nodes and other children as processes that can be killed, paused and asked for their state.
+"""A process that makes load: it takes one command a line and answers each with one line.
 
-Each ends with the process that started it, however that ends, and is started as its users start it: an instance as
-a supervisor would, a node by its command. Its output goes to a file.
+    parent   nodes = await LoadProcess.start("dragoman.tools.bench.speech_load", log)     {"command": "open_nodes", …}
+             await nodes.call("open_nodes", count=20)                          {"done": {…}} or {"failed": "sentence"}
+    child    serve({"open_nodes": open_nodes, …})
+
+One command at a time. A load process ends with its parent, however that ends, and when its stdin does.
 """
 
 import asyncio
@@ -11,15 +14,24 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, Signals
 from typing import Any, Self
 
 import aiohttp
+import uvloop
 
 from dragoman.config import Config
 from dragoman.embedded.parent_watch import Child
+
+# -- processes -------------------------------------------------------------------------------------
+#
+# Instances, nodes and other children as processes that can be killed, paused and asked for their state.
+#
+# Each ends with the process that started it, however that ends, and is started as its users start it: an instance as
+# a supervisor would, a node by its command. Its output goes to a file.
+
 
 LOG_TAIL = 2000
 START_TIMEOUT_S = 90.0
@@ -251,3 +263,62 @@ def run_when_idle() -> None:
     A low priority is not enough: a process that becomes runnable meanwhile waits for the scheduler's next tick, 4 ms.
     """
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+CALL_TIMEOUT_S = 60.0
+
+Command = Callable[..., Awaitable[Mapping[str, Any] | None]]
+
+
+class LoadProcess(Process):
+    """The parent's side. Start it from the main thread, so that the kernel binds it to this process."""
+
+    def __init__(self, module: str, log: Path) -> None:
+        self.module, self._answers = module, Answers()
+        childs_fd = self._answers.childs_fd
+        try:
+            super().__init__(["-m", module, str(childs_fd)], log, stdin=subprocess.PIPE, pass_fds=(childs_fd,))
+        finally:
+            os.close(childs_fd)
+
+    async def call(self, command: str, /, timeout_s: float = CALL_TIMEOUT_S, **arguments: Any) -> dict[str, Any]:
+        try:
+            self.write_line({"command": command, **arguments})
+            line = await self._answers.line(timeout_s)
+        except (BrokenPipeError, TimeoutError) as error:
+            raise CannotRun(f"{self.module} did not do `{command}`: {str(error) or 'no answer in time'}.") from error
+        answer: dict[str, Any] = json.loads(line) if line else {"failed": f"it ended: {last_line(self.log)}"}
+        if "failed" in answer:
+            raise CannotRun(f"{self.module} could not do `{command}`: {answer['failed']}.")
+        return answer["done"] or {}
+
+    def close(self) -> None:
+        self._answers.close()
+        super().close()
+
+
+def serve(commands: Mapping[str, Command]) -> None:
+    """The child's side: execute commands until stdin ends."""
+    uvloop.run(_serve(commands, int(sys.argv[1])))
+
+
+async def _serve(commands: Mapping[str, Command], answers: int) -> None:
+    lines = asyncio.StreamReader()
+    stdin = os.fdopen(0, "rb", buffering=0)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), stdin)
+    with os.fdopen(answers, "wb", buffering=0) as out:
+        while line := await lines.readline():
+            arguments = json.loads(line)
+            answer: dict[str, object]
+            try:
+                answer = {"done": await commands[arguments.pop("command")](**arguments)}
+            except Exception as error:  # the parent reports it, whatever it is
+                answer = {"failed": _reason(error)}
+            out.write(json.dumps(answer).encode() + b"\n")
+
+
+def _reason(error: BaseException) -> str:
+    """Of a group, that of the first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error).rstrip(".") or type(error).__name__

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.tools.load_process import LoadProcess
-from dragoman.tools.processes import CannotRun
+from dragoman.tools.processes import CannotRun, LoadProcess
 from support.waiting import alive, wait_for
 
 

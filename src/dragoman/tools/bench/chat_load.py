@@ -23,7 +23,7 @@ import msgspec
 from picows import WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
 
 from dragoman.tools.bench.measure import percentile
-from dragoman.tools.load_process import serve
+from dragoman.tools.processes import serve
 
 OPENING = 20
 OPEN_TIMEOUT_S = 60.0

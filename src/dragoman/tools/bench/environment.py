@@ -21,9 +21,8 @@ from dragoman.config import Config, load
 from dragoman.config.secrets import chat_secrets
 from dragoman.embedded.binary import ServerBinary
 from dragoman.embedded.engine import CHOOSE_PORT, RedisServer, free_port
-from dragoman.tools.load_process import LoadProcess
 from dragoman.tools.postgres import PostgresServer
-from dragoman.tools.processes import CannotRun, InstanceProcess, cpu_s, rss_bytes
+from dragoman.tools.processes import CannotRun, InstanceProcess, LoadProcess, cpu_s, rss_bytes
 from dragoman.tools.redis_cluster import MASTERS, RedisCluster
 
 Mode = Literal["single", "cluster"]

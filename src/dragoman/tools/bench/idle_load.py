@@ -1,40 +1,56 @@
-"""Clients that say nothing, by the ten thousand, in one process: opened, held, cut off all at once, coming back.
+"""Clients that send nothing, by the ten thousand, in one process: opened, held, cut off all at once, coming back.
 
-One epoll set watched by the loop, and no task, transport or buffer a socket: what shares the machine with the load must
-not be its largest part. They come back as the SDK does: after a delay that doubles with each failure and is drawn from
-all of it (`jitter`), or after exactly that delay, the first time at once. Everything that did not let one of them in is
-counted by its name.
+    connect ─▶ hello (session_init, session_resume or AUTH) ─▶ accepted ─▶ answers pings
+
+A speech session asks to be resumable, and comes back as the SDK does: by resuming, and by a new session where that one
+is over. They come back after a delay that doubles with each failure and is drawn from all of it (`jitter`), or after
+exactly that delay, the first time at once. Everything that kept one of them out is counted by its name. Frames are told
+apart by how they begin: the clients share the machine with what is measured.
 """
 
 import asyncio
 import errno
-import heapq
 import os
-import select
 import socket
 import struct
 from collections import Counter
-from collections.abc import Iterator
-from itertools import count
 from random import Random
 from time import monotonic
 from typing import Any
 
+import msgspec
+from picows import WSError, WSFrame, WSInvalidStatusError, WSListener, WSMsgType, WSTransport, ws_connect
+
 from dragoman.connection import Backoff
 from dragoman.tools.bench.chat_load import FIRST_UID, chat_token
-from dragoman.tools.bench.idle_socket import IdleSocket, State
-from dragoman.tools.load_process import serve
+from dragoman.tools.processes import serve
 
 IDLE_UID = FIRST_UID + 10_000_000  # no other user writes to these
-EVENTS = 256  # handled at a time: the bench is to be answered in between
-TICK_S = 0.005
-SWEEP_S = 0.5
 CONNECT_S, ANSWER_S = 10.0, 10.0  # as patient as the SDK
 PER_SOURCE = 10_000  # sockets of one source address; it has some 28,000 ports
-READ_BYTES = 16_384
+READ_BUFFER_BYTES = 1024  # they receive little
 NICE = 15  # they would be on machines of their own: whatever is measured beside them comes first
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: gone at once, no TIME_WAIT that would keep the port
-_IN, _OUT, _BROKEN = select.EPOLLIN, select.EPOLLOUT, select.EPOLLERR | select.EPOLLHUP
+_TEXT = WSMsgType.TEXT
+_INIT = (
+    b'{"type":"session_init","client_version":"bench","platform":"web","src_lang":"en","tgt_lang":"es","resume":true}'
+)
+_RESUME = b'{"type":"session_resume","session_id":"%b","resume_token":"%b","last_seq":%d}'
+_AUTH = b'{"type":"AUTH","token":"%b"}'
+_REFUSALS = (b'{"type":"error"', b'{"type":"ERROR"', b'{"type":"AUTH_FAIL"')
+
+
+class Answer(msgspec.Struct, gc=False):
+    """To session_init, session_resume and AUTH: of an ack, or of a refusal."""
+
+    session_id: str = ""
+    resume_token: str | None = None
+    seq: int | None = None
+    code: str = ""
+    reason: str = ""
+
+
+_decode = msgspec.json.Decoder(Answer).decode
 
 
 class WithoutJitter(Random):
@@ -44,37 +60,126 @@ class WithoutJitter(Random):
         return b
 
 
-class Client:
-    __slots__ = ("address", "backoff", "protocol", "since", "sock", "source")
+class Refused(Exception):
+    """The server did not accept a client; `str()` is the reason: a status, a close code, a code."""
 
-    def __init__(self, protocol: IdleSocket, address: tuple[str, int], source: str) -> None:
-        self.protocol, self.address, self.source = protocol, address, source
-        self.sock: socket.socket | None = None
-        self.since = 0.0
-        self.backoff: Backoff | None = None
+
+class IdleClient(WSListener):
+    """One client, over all its connections. With a token it is a chat user, without one a speech session."""
+
+    def __init__(self, all: "IdleLoad", url: str, source: str, token: bytes) -> None:
+        self._all, self._url, self._source, self._token = all, url, source, token
+        self._session = self._resume_token = b""
+        self._seq = 0
+        self._why = "closed"
+        self._transport: WSTransport | None = None
+        self._accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.is_open = self.resumed = False
+
+    async def connect(self) -> None:
+        """Returns when the server has accepted it. Raises Refused."""
+        self._accepted = asyncio.get_running_loop().create_future()
+        self._why = "closed before it was accepted"
+        try:
+            async with asyncio.timeout(CONNECT_S + ANSWER_S):
+                await ws_connect(
+                    lambda: self, self._url, socket_factory=self._socket, websocket_handshake_timeout=CONNECT_S,
+                    read_buffer_init_size=READ_BUFFER_BYTES,
+                )  # fmt: skip
+                await self._accepted
+        except TimeoutError:
+            self.cut()
+            raise Refused("no answer") from None
+        except WSInvalidStatusError as error:
+            raise Refused(f"HTTP {int(error.response.status) if error.response is not None else 0}") from None
+        except (OSError, WSError) as error:
+            raise Refused(errno.errorcode.get(getattr(error, "errno", 0) or 0, "error")) from None
+
+    def cut(self) -> None:
+        """Gone at once, without a close frame."""
+        self.is_open, transport, self._transport = False, self._transport, None
+        if transport is not None:
+            transport.disconnect(graceful=False)
+
+    def _socket(self, _: object) -> socket.socket:
+        made = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        if self._source != "127.0.0.1":
+            made.setsockopt(socket.IPPROTO_IP, getattr(socket, "IP_BIND_ADDRESS_NO_PORT", 24), 1)
+            made.bind((self._source, 0))
+        return made
+
+    def _hello(self) -> bytes:
+        if self._token:
+            return _AUTH % self._token
+        return _RESUME % (self._session, self._resume_token, self._seq) if self._resume_token else _INIT
+
+    # -- callbacks of picows -----------------------------------------------------------------------
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        self._transport = transport
+        transport.send(_TEXT, self._hello())
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        payload = frame.get_payload_as_bytes()
+        if frame.msg_type is WSMsgType.CLOSE:
+            self._why = str(int.from_bytes(payload[:2], "big") or 1005)
+        else:
+            self.receive(transport, payload)
+
+    def on_ws_disconnected(self, transport: WSTransport) -> None:
+        if transport is not self._transport:  # it was cut, and may have another one by now
+            return
+        self._transport = None
+        if self.is_open:
+            self.is_open = False
+            self._all.lost(self, self._why)
+        elif not self._accepted.done():
+            self._accepted.set_exception(Refused(self._why))
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    def receive(self, transport: WSTransport, payload: bytes) -> None:
+        if payload.startswith(b'{"type":"PING"'):
+            transport.send(_TEXT, b'{"type":"PONG"}')
+        elif payload.startswith((b'{"type":"AUTH_OK"', b'{"type":"session_init_ack"')):
+            self._opened(_decode(payload))
+        elif payload.startswith(_REFUSALS):
+            self._refused(transport, _decode(payload))
+
+    def _opened(self, ack: Answer) -> None:
+        self.resumed = bool(self._resume_token)
+        self._session, self._seq = ack.session_id.encode(), ack.seq or self._seq
+        self._resume_token = (ack.resume_token or "").encode() or self._resume_token
+        self._why, self.is_open = "closed", True
+        if not self._accepted.done():
+            self._accepted.set_result(None)
+
+    def _refused(self, transport: WSTransport, refusal: Answer) -> None:
+        if not self.is_open and self._resume_token and refusal.code == "INVALID_SESSION":
+            self._session = self._resume_token = b""
+            transport.send(_TEXT, self._hello())
+        else:
+            self._why = refusal.code or refusal.reason
+            transport.disconnect(graceful=False)
 
 
 class IdleLoad:
     """All of this process."""
 
     def __init__(self) -> None:
-        self.clients: list[Client] = []
+        self.clients: list[IdleClient] = []
         self.closed: Counter[str] = Counter()  # that were in
         self.refused: Counter[str] = Counter()  # before they were accepted, by the reason
         self.accepted = self.resumed = 0
-        self._by_fd: dict[int, Client] = {}
-        self._open = 0
         self._returning = False
         self._rng = Random(1)
-        self._due: list[tuple[float, int, Client]] = []
-        self._order = count()
-        self._waiting: Iterator[Client] = iter(())  # to be opened for the first time
+        self._tasks: set[asyncio.Task[None]] = set()
         self._dropped_at = self._all_back_at = self._changed_at = 0.0
-        self._epoll = select.epoll()
-        loop = asyncio.get_running_loop()
-        loop.add_reader(self._epoll.fileno(), self._ready)
-        self._loop, self._ticking = loop, False
-        loop.call_later(SWEEP_S, self._sweep)
+
+    @property
+    def _open(self) -> int:
+        return sum(one.is_open for one in self.clients)
 
     # -- commands of the bench -------------------------------------------------------------------
 
@@ -82,36 +187,33 @@ class IdleLoad:
         self, urls: list[str], speech: int, chat: int, secret: str, issuer: str, opening: int, quiet_s: float
     ) -> dict[str, Any]:
         """So many more, `opening` at a time, dealt out to `urls`; returns when no more come in."""
-        new = list(self._made(urls, speech, chat, secret, issuer))
-        self.clients += new
-        self._waiting = iter(new)
-        for _ in range(opening):
-            self._open_next()
-        until = self._changed_at = monotonic()
-        while self._open < len(self.clients) and self._changed_at + quiet_s > until:
-            await asyncio.sleep(TICK_S)
-            until = monotonic()
-        return await self.count()
+        gate, first = asyncio.Semaphore(opening), len(self.clients)
 
-    def _made(self, urls: list[str], speech: int, chat: int, secret: str, issuer: str) -> Iterator[Client]:
-        for number in range(len(self.clients), len(self.clients) + speech + chat):
-            host, _, port = urls[number % len(urls)].rpartition("/")[2].rpartition(":")
-            is_chat = number - len(self.clients) >= speech
-            token = chat_token(IDLE_UID + number, secret, issuer).encode() if is_chat else b""
-            protocol = IdleSocket(b"/ws" if is_chat else b"/ws/session", token)
-            yield Client(protocol, (host, int(port)), f"127.0.0.{1 + number // PER_SOURCE}")
+        async def opened(client: IdleClient) -> None:
+            async with gate:
+                await self._connect(client)
+
+        for number in range(first, first + speech + chat):
+            token = chat_token(IDLE_UID + number, secret, issuer).encode() if number - first >= speech else b""
+            url = f"{urls[number % len(urls)]}{'/ws' if token else '/ws/session'}"
+            self.clients.append(IdleClient(self, url, f"127.0.0.{1 + number // PER_SOURCE}", token))
+        self._changed_at = monotonic()
+        tasks = {asyncio.create_task(opened(client)) for client in self.clients[first:]}
+        while tasks and self._changed_at + quiet_s > monotonic():
+            _, tasks = await asyncio.wait(tasks, timeout=quiet_s / 10)
+        for task in tasks:
+            task.cancel()
+        return await self.count()
 
     async def drop(self, jitter: bool) -> None:
         """All at once, and back."""
         self._returning, self._rng = True, Random(1) if jitter else WithoutJitter(1)
-        self._due.clear()
         self.refused.clear()
         self.accepted = self.resumed = 0
         self._dropped_at, self._all_back_at = monotonic(), 0.0
         for client in self.clients:
-            self._cut(client)
-            client.backoff = Backoff(rng=self._rng)
-            self._later(client, client.backoff.delay_s() if jitter else 0.0)
+            client.cut()
+            self._bring_back(client, at_once=not jitter)
 
     async def count(self) -> dict[str, Any]:
         back_s = self._all_back_at - self._dropped_at if self._all_back_at else None
@@ -121,148 +223,38 @@ class IdleLoad:
 
     # -- one of them -----------------------------------------------------------------------------
 
-    def _connect(self, client: Client) -> None:
-        try:
-            sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        except OSError as error:  # no more files
-            self._failed(client, errno.errorcode.get(error.errno or 0, "error"))
-            return
-        client.protocol.begin()
-        client.since, client.sock = monotonic(), sock
-        if client.source != "127.0.0.1":
-            sock.setsockopt(socket.IPPROTO_IP, getattr(socket, "IP_BIND_ADDRESS_NO_PORT", 24), 1)
-            sock.bind((client.source, 0))
-        code = sock.connect_ex(client.address)
-        if code not in (0, errno.EINPROGRESS):
-            self._failed(client, errno.errorcode.get(code, "error"))
-            return
-        self._by_fd[sock.fileno()] = client
-        self._epoll.register(sock.fileno(), _IN | _OUT)
-
-    def _ready(self) -> None:
-        for fd, events in self._epoll.poll(0, EVENTS):
-            client = self._by_fd.get(fd)
-            if client is None or client.sock is None:
-                continue
-            try:
-                self._handle(client, client.sock, events)
-            except OSError as error:
-                self._lost(client, errno.errorcode.get(error.errno or 0, "error"))
-
-    def _handle(self, client: Client, sock: socket.socket, events: int) -> None:
-        protocol = client.protocol
-        if protocol.state is State.CONNECTING:
-            if code := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-                raise OSError(code, "")
-            self._epoll.modify(sock.fileno(), _IN)
-            sock.send(protocol.connected())
-            return
-        if not events & (_IN | _BROKEN):
-            return
-        was_open = protocol.state is State.OPEN
-        data = sock.recv(READ_BYTES)
-        if not data:
-            protocol.lost()
-        elif answer := protocol.receive(data):
-            sock.send(answer)  # small, and to a buffer that is empty
-        if protocol.state is State.OVER:
-            self._lost(client, protocol.why, was_open=was_open)
-        elif protocol.state is State.OPEN and not was_open:
-            self._came_in(client)
-
-    def _came_in(self, client: Client) -> None:
-        self._open += 1
-        self.accepted += 1
-        self.resumed += client.protocol.resumed
-        self._changed_at = monotonic()
-        if self._open == len(self.clients) and self._returning and not self._all_back_at:
-            self._all_back_at = self._changed_at
-        self._open_next()
-
-    def _lost(self, client: Client, why: str, was_open: bool | None = None) -> None:
-        if client.protocol.state is State.OPEN if was_open is None else was_open:
-            self._open -= 1
-            self.closed[why] += 1
-        else:
-            self.refused[why] += 1
-        self._cut(client, was_counted=True)
-        self._again(client)
-
-    def _failed(self, client: Client, why: str) -> None:
-        self.refused[why] += 1
-        self._cut(client)
-        self._again(client)
-
-    def _again(self, client: Client) -> None:
+    def lost(self, client: IdleClient, why: str) -> None:
+        self.closed[why] += 1
         if self._returning:
-            backoff = client.backoff = client.backoff or Backoff(rng=self._rng)
-            self._later(client, backoff.delay_s())
-        else:
-            self._open_next()
+            self._bring_back(client)
 
-    def _cut(self, client: Client, was_counted: bool = False) -> None:
-        if client.protocol.state is State.OPEN and not was_counted:
-            self._open -= 1
-        client.protocol.state = State.OVER
-        if client.sock is not None:
-            self._by_fd.pop(client.sock.fileno(), None)
-            client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-            client.sock.close()
-            client.sock = None
+    async def _connect(self, client: IdleClient) -> None:
+        try:
+            await client.connect()
+        except Refused as why:
+            self.refused[str(why)] += 1
+            return
+        self.accepted += 1
+        self.resumed += client.resumed
+        self._changed_at = monotonic()
+        if self._returning and not self._all_back_at and self.accepted >= len(self.clients) == self._open:
+            self._all_back_at = self._changed_at
 
-    # -- when ------------------------------------------------------------------------------------
+    def _bring_back(self, client: IdleClient, at_once: bool = False) -> None:
+        async def come_back() -> None:
+            backoff = Backoff(rng=self._rng)
+            await asyncio.sleep(0.0 if at_once else backoff.delay_s())
+            while not client.is_open:
+                await self._connect(client)
+                if not client.is_open:
+                    await asyncio.sleep(backoff.delay_s())
 
-    def _open_next(self) -> None:
-        client = next(self._waiting, None)
-        if client is not None:
-            self._later(client, 0.0)
-
-    def _later(self, client: Client, delay_s: float) -> None:
-        heapq.heappush(self._due, (monotonic() + delay_s, next(self._order), client))
-        if not self._ticking:
-            self._ticking = True
-            self._loop.call_soon(self._tick)
-
-    def _tick(self) -> None:
-        now = monotonic()
-        for _ in range(EVENTS):
-            if not self._due or self._due[0][0] > now:
-                break
-            self._connect(heapq.heappop(self._due)[2])
-        self._ticking = bool(self._due)
-        if self._ticking:
-            self._loop.call_later(min(max(self._due[0][0] - monotonic(), 0.0), TICK_S), self._tick)
-
-    def _sweep(self) -> None:
-        """A client that waits too long gives up this attempt."""
-        self._loop.call_later(SWEEP_S, self._sweep)
-        now = monotonic()
-        for client in [one for one in self._by_fd.values() if one.protocol.state is not State.OPEN]:
-            timeout_s = CONNECT_S + ANSWER_S if client.protocol.state is State.GREETING else CONNECT_S
-            if now - client.since > timeout_s:
-                self._lost(client, f"no answer while {client.protocol.state.name.lower()}", was_open=False)
-
-
-def main() -> None:
-    made: list[IdleLoad] = []
-
-    def all() -> IdleLoad:  # it needs the loop that runs
-        if not made:
-            made.append(IdleLoad())
-        return made[0]
-
-    async def open(**options: Any) -> dict[str, Any]:
-        return await all().open(**options)
-
-    async def drop(jitter: bool) -> None:
-        await all().drop(jitter)
-
-    async def count() -> dict[str, Any]:
-        return await all().count()
-
-    os.nice(NICE)
-    serve({"open": open, "drop": drop, "count": count})
+        task = asyncio.create_task(come_back())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 if __name__ == "__main__":
-    main()
+    os.nice(NICE)
+    load = IdleLoad()
+    serve({"open": load.open, "drop": load.drop, "count": load.count})

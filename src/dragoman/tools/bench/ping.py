@@ -13,8 +13,7 @@ from time import perf_counter, sleep
 from typing import Any
 
 from dragoman.tools.bench.measure import Quantities, latency
-from dragoman.tools.load_process import serve
-from dragoman.tools.processes import CannotRun
+from dragoman.tools.processes import CannotRun, serve
 
 _PING, _PONG = b"PING\r\n", b"+PONG\r\n"
 _TIMEOUT_S = 10.0

@@ -29,8 +29,7 @@ from dragoman.tools.bench import task_queues
 from dragoman.tools.bench.environment import Environment, Servers, environment, running
 from dragoman.tools.bench.measure import Case, Quantities, in_turns
 from dragoman.tools.bench.task_queues import CONCURRENCY, DISTRIBUTIONS, release
-from dragoman.tools.load_process import LoadProcess
-from dragoman.tools.processes import CannotRun
+from dragoman.tools.processes import CannotRun, LoadProcess
 from dragoman.tools.report import OnStep, Report, number, table
 
 PROBED_JOBS = 50
@@ -98,7 +97,7 @@ async def _run(report: Report, bench: Bench, on_step: OnStep) -> None:
 async def _round_trips(servers: Servers) -> float:
     with (
         tempfile.TemporaryDirectory(prefix="dragoman-bench-") as folder,
-        LoadProcess("dragoman.tools.bench.round_trips", Path(folder) / "round_trips.log") as probe,
+        LoadProcess("dragoman.tools.bench.job_life", Path(folder) / "round_trips.log") as probe,
     ):
         found = await probe.call("measure", redis_url=servers.urls[0], jobs=PROBED_JOBS)
     return float(found["before_assign"])

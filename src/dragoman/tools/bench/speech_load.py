@@ -27,7 +27,7 @@ from dragoman.protocol.audio import encode_base64, opus_run
 from dragoman.protocol.codec import encode
 from dragoman.protocol.node import ResourceUsage
 from dragoman.tools.bench.measure import latency
-from dragoman.tools.load_process import Command, serve
+from dragoman.tools.processes import Command, serve
 
 PACKET_BYTES = 40  # 16 kbit/s
 PACKETS = 50  # of 20 ms

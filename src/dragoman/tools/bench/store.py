@@ -1,4 +1,4 @@
-"""`dragoman bench store`: our Redis layer beside redis-py, coredis and valkey-glide, and the cost of a job.
+"""`dragoman bench store`: our Redis layer beside redis-py, and the cost of a job.
 
     command   SET and GET by turns
     script    a small script
@@ -6,20 +6,20 @@
     call      one GET at a time by one caller, timed, beside PING by a bare socket
     job       everything that one job asks of Redis (see `job_life`)
 
-With 1, 100 and 1,000 callers, on a single server and on a Cluster (there beside redis-py only). All clients run in this
-process, on the same loop, over TCP; CPU time includes the threads of a client. Answers are checked: a client that is
-refused quickly is not fast.
+With 1, 100 and 1,000 callers, on a single server and on a Cluster. Both clients run in this process, on the same loop,
+over TCP. Answers are checked: a client that is refused quickly is not fast.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from time import perf_counter
 from typing import Any
 
 import uvloop
+from rich.table import Table
 
 from dragoman.embedded.binary import ServerBinary
 from dragoman.store.errors import StoreError
@@ -32,17 +32,18 @@ from dragoman.tools.bench.environment import Mode, Servers, running
 from dragoman.tools.bench.job_life import NODES, RESERVATION_TTL_MS, SLOTS, JobLife, live, round_trips
 from dragoman.tools.bench.measure import Body, Case, Findings, Going, Quantities, drive, in_turns, latency
 from dragoman.tools.bench.ping import ping
-from dragoman.tools.bench.redis_clients import (
-    CONNECTIONS,
-    MULTIPLEXING,
-    Client,
-    connect_multiplexing,
-    connect_redis_py,
-    releases,
-)
-from dragoman.tools.bench.store_tables import CALLERS, OURS, PEER, PEERS, conclude
+from dragoman.tools.bench.redis_clients import CONNECTIONS, REDIS_PY, Client, connect_redis_py
 from dragoman.tools.processes import CannotRun
-from dragoman.tools.report import OnStep, Report
+from dragoman.tools.report import OnStep, Report, number, table
+
+OURS, PEER = "dragoman", "redis_py"
+CLIENTS = {OURS: "", PEER: REDIS_PY}  # by the name in figures; the name of a peer
+CALLERS = (1, 100, 1000)
+MOST = CALLERS[-1]
+COMPARED = tuple(
+    f"{mode}_{calls}_{MOST}_vs_redis_py" for mode in ("single", "cluster") for calls in ("command", "script")
+)
+SMALLEST = f"vs_redis_py_{MOST}"
 
 CALL_SHARE = 0.3  # of the time of a measurement: a latency needs less
 WARM_UP_S = 0.1
@@ -122,15 +123,13 @@ class Bench:
     seconds: float
     keys: Keys
     ours: Redis
-    peers: dict[str, Client] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)  # why a peer cannot run
+    peer: Client | Exception  # redis-py, or why it cannot run
 
     def client(self, who: str) -> Client:
-        if who == OURS:
-            return self.ours
-        if who not in self.peers:
-            raise CannotRun(self.missing.get(who, "it is not there"))
-        return self.peers[who]
+        client = self.ours if who == OURS else self.peer
+        if isinstance(client, Exception):
+            raise client
+        return client
 
     async def load(self, body: Body, callers: int) -> Quantities:
         self.servers.clear()
@@ -159,7 +158,7 @@ def run(settings: Settings, binary: ServerBinary, on_step: OnStep) -> Report:
             "callers": list(CALLERS),
             "server": str(binary),
             "loop": f"uvloop {version('uvloop')}",
-            "peers": releases(),
+            "peers": {REDIS_PY: version("redis")},
         }
     )
     left_out: dict[str, str] = {}
@@ -189,36 +188,25 @@ async def _measure(servers: Servers, settings: Settings, on_step: OnStep) -> Fin
 @asynccontextmanager
 async def _connected(servers: Servers, seconds: float) -> AsyncIterator[Bench]:
     ours = await connect(servers.urls, cluster=servers.clustered, name="dragoman-bench")
-    bench = Bench(servers, seconds, Keys("bench"), ours)
+    peer: Client | Exception
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             await ours.wait_connected()
-        for who in peers_of(servers.mode):
-            try:
-                bench.peers[who] = await _peer_client(who, servers)
-            except Exception as error:  # whatever it is: a peer that cannot run is left out
-                bench.missing[who] = str(error) or type(error).__name__
-        yield bench
+        try:
+            peer = await connect_redis_py(servers.urls, cluster=servers.clustered, scripts=SCRIPTS)
+        except Exception as error:  # whatever it is: a peer that cannot run is left out
+            peer = error
+        yield Bench(servers, seconds, Keys("bench"), ours, peer)
+        if not isinstance(peer, Exception):
+            await peer.close()
     finally:
-        for client in bench.peers.values():
-            await client.close()
         await ours.close()
-
-
-async def _peer_client(who: str, servers: Servers) -> Client:
-    if who == PEER:
-        return await connect_redis_py(servers.urls, cluster=servers.clustered, scripts=SCRIPTS)
-    return await connect_multiplexing(who, servers.urls, SCRIPTS)
-
-
-def peers_of(mode: Mode) -> tuple[str, ...]:
-    return (PEER, *MULTIPLEXING) if mode == "single" else (PEER,)
 
 
 async def _warm_up(bench: Bench) -> None:
     """Open the connections and run everything once: what a process does only once is not measured."""
     shortly = replace(bench, seconds=min(WARM_UP_S, bench.seconds))
-    for who in (OURS, *peers_of(bench.servers.mode)):
+    for who in CLIENTS:
         for name, (workload, _) in WORKLOADS.items():
             warm = _load(bench.servers.mode, name, workload, CONNECTIONS, who)
             # A peer that fails here fails again where it is measured, and is left out there.
@@ -237,12 +225,12 @@ def cases(mode: Mode) -> list[Case[Bench]]:
 
     return [
         Case(f"{mode}_ping", f"{mode}: PING", pinged),
-        *(_call(mode, who) for who in (OURS, *peers_of(mode))),
+        *(_call(mode, who) for who in CLIENTS),
         *(
             _load(mode, name, workload, callers, who)
             for name, (workload, counts) in WORKLOADS.items()
             for callers in counts
-            for who in (OURS, *peers_of(mode))
+            for who in CLIENTS
         ),
         *(_jobs(mode, concurrent) for concurrent in CALLERS),
     ]
@@ -252,7 +240,7 @@ def _call(mode: Mode, who: str) -> Case[Bench]:
     async def run(bench: Bench) -> Quantities:
         return await one_by_one(bench.client(who), bench.seconds * CALL_SHARE)
 
-    return Case(f"{mode}_call_{who}", f"{mode}: one GET at a time, {_peer(who) or who}", run, _peer(who))
+    return Case(f"{mode}_call_{who}", f"{mode}: one GET at a time, {CLIENTS[who] or who}", run, CLIENTS[who])
 
 
 def _load(mode: Mode, name: str, workload: Workload, callers: int, who: str) -> Case[Bench]:
@@ -260,8 +248,8 @@ def _load(mode: Mode, name: str, workload: Workload, callers: int, who: str) -> 
         client = bench.client(who)
         return await bench.load(lambda caller, going: workload(client, caller, going), callers)
 
-    title = f"{mode}: {name}, {callers:,} at a time, {_peer(who) or who}"
-    return Case(f"{mode}_{name}_{callers}_{who}", title, run, _peer(who))
+    title = f"{mode}: {name}, {callers:,} at a time, {CLIENTS[who] or who}"
+    return Case(f"{mode}_{name}_{callers}_{who}", title, run, CLIENTS[who])
 
 
 def _jobs(mode: Mode, concurrent: int) -> Case[Bench]:
@@ -279,5 +267,100 @@ def _jobs(mode: Mode, concurrent: int) -> Case[Bench]:
     return Case(f"{mode}_job_{concurrent}", f"{mode}: {concurrent:,} jobs at a time", run)
 
 
-def _peer(who: str) -> str:
-    return PEERS.get(who, "")
+# -- store tables ----------------------------------------------------------------------------------
+#
+# What `bench store` concludes from its figures: ratios, tables, and a sentence for a peer that was left out.
+
+
+Figures = Mapping[str, float]
+
+
+def conclude(report: Report, modes: Sequence[Mode], left_out: Mapping[str, str]) -> None:
+    report.settings["left_out"] = dict(left_out)
+    report.ratios = ratios(report.figures)
+    for mode in modes:
+        report.tables += [
+            calls_table(mode, report.figures, report.ratios),
+            latency_table(mode, report.figures),
+            job_table(mode, report.figures),
+        ]
+    report.notes += [*missing(left_out), verdict(report.ratios)]
+
+
+def ratios(figures: Figures) -> dict[str, float]:
+    """Our throughput over the peer's, the peer's CPU time over ours, our latency over that of PING."""
+    found: dict[str, float] = {}
+    for name, ours in figures.items():
+        if name.endswith(f"_{OURS}_per_s"):
+            case = name.removesuffix(f"_{OURS}_per_s")
+            if theirs := figures.get(f"{case}_{PEER}_per_s"):
+                found[f"{case}_vs_redis_py"] = ours / theirs
+        if name.endswith(f"_{OURS}_client_us"):
+            case = name.removesuffix(f"_{OURS}_client_us")
+            if theirs := figures.get(f"{case}_{PEER}_client_us"):
+                found[f"{case}_client_cpu_vs_{PEER}"] = theirs / ours
+        for share in ("p50", "p99"):
+            if name.endswith(f"_call_{OURS}_{share}_us"):
+                mode = name.removesuffix(f"_call_{OURS}_{share}_us")
+                found[f"{mode}_call_vs_ping_{share}"] = ours / figures[f"{mode}_ping_{share}_us"]
+    # The smallest of some would pass for the smallest of all.
+    if all(name in found for name in COMPARED):
+        found[SMALLEST] = min(found[name] for name in COMPARED)
+    return found
+
+
+def calls_table(mode: Mode, figures: Figures, found: Figures) -> Table:
+    rows = []
+    for calls in ("command", "script", "reserve"):
+        for callers in CALLERS:
+            ours, peer = (f"{mode}_{calls}_{callers}_{who}" for who in (OURS, PEER))
+            if f"{ours}_per_s" not in figures:
+                continue
+            rows.append(
+                [
+                    f"{calls}, {callers:,}",
+                    *(number(figures.get(f"{who}_per_s")) for who in (ours, peer)),
+                    number(found.get(f"{mode}_{calls}_{callers}_vs_redis_py"), " ×"),
+                    *(number(figures.get(f"{who}_{cpu}_us")) for cpu in ("client", "server") for who in (ours, peer)),
+                ]
+            )
+    columns = ["calls, callers", "Dragoman/s", f"{REDIS_PY}/s", "ratio"]
+    columns += ["client µs", f"({REDIS_PY})", "server µs", f"({REDIS_PY})"]
+    return table(f"{mode}: calls per second, and the CPU time of one on either side", columns, rows)
+
+
+def latency_table(mode: Mode, figures: Figures) -> Table:
+    names = {"PING, bare socket": "ping", "GET, Dragoman": f"call_{OURS}", f"GET, {REDIS_PY}": f"call_{PEER}"}
+    rows = [
+        [title, *(number(figures.get(f"{mode}_{name}_{share}_us")) for share in ("p50", "p99"))]
+        for title, name in names.items()
+    ]
+    return table(f"{mode}: one call at a time", ["", "p50 µs", "p99 µs"], rows)
+
+
+def job_table(mode: Mode, figures: Figures) -> Table:
+    quantities = ("per_s", "client_us", "server_us", "writes", "assign_p50_us", "assign_p99_us")
+    rows = [
+        [f"{concurrent:,}", *(number(figures.get(f"{mode}_job_{concurrent}_{quantity}")) for quantity in quantities)]
+        for concurrent in CALLERS
+    ]
+    columns = ["jobs at a time", "jobs/s", "client µs", "server µs", "writes", "until assigned, p50 µs", "p99 µs"]
+    before, whole = (number(figures.get(f"{mode}_{name}")) for name in ("round_trips_before_assign", "round_trips"))
+    return table(f"{mode}: a whole job, {before} round trips before it is assigned and {whole} in all", columns, rows)
+
+
+def missing(left_out: Mapping[str, str]) -> list[str]:
+    """One sentence a reason."""
+    cases: dict[str, list[str]] = {}
+    for case, reason in left_out.items():
+        cases.setdefault(reason, []).append(case)
+    return [f"Left out of {', '.join(names)}: {reason.rstrip('.')}." for reason, names in cases.items()]
+
+
+def verdict(found: Figures) -> str:
+    parts = [f"{name.split('_')[0]} {name.split('_')[1]} {found[name]:.1f} ×" for name in COMPARED if name in found]
+    if SMALLEST in found:
+        return f"With {MOST:,} callers at least {found[SMALLEST]:.1f} × {REDIS_PY} ({', '.join(parts)})."
+    if parts:
+        return f"With {MOST:,} callers, beside {REDIS_PY}: {', '.join(parts)}; the rest was not measured."
+    return f"There is nothing to compare: {REDIS_PY} was left out."

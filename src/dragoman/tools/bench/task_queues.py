@@ -16,8 +16,7 @@ from typing import Any
 
 from dragoman.tools.bench.environment import Servers
 from dragoman.tools.bench.measure import Quantities
-from dragoman.tools.load_process import LoadProcess, serve
-from dragoman.tools.processes import CannotRun, cpu_s
+from dragoman.tools.processes import CannotRun, LoadProcess, cpu_s, serve
 
 MODULE = "dragoman.tools.bench.task_queues"
 CONCURRENCY = 100

@@ -26,9 +26,8 @@ from dragoman.store.chat.users import Users
 from dragoman.store.errors import StoreError
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis, connect
-from dragoman.tools.load_process import LoadProcess
 from dragoman.tools.postgres import CARELESS, PostgresServer
-from dragoman.tools.processes import CannotRun, InstanceProcess, Process, until
+from dragoman.tools.processes import CannotRun, InstanceProcess, LoadProcess, Process, until
 from dragoman.tools.redis_cluster import MASTERS, RedisCluster
 from dragoman.tools.verify import recording_node, tcp_proxy
 from dragoman.tools.verify.chat_load import FIRST_UID

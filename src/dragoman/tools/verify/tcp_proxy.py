@@ -26,7 +26,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from dragoman.tools.load_process import serve
+from dragoman.tools.processes import serve
 
 CHUNK = 1 << 16
 _HOST = b"127.0.0.1"

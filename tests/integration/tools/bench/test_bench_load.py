@@ -9,7 +9,7 @@ import pytest
 from dragoman.cli.main import run
 from dragoman.embedded.binary import find_server
 from dragoman.tools.bench import load
-from dragoman.tools.bench.load_tables import OVERLOADS
+from dragoman.tools.bench.load import OVERLOADS
 from dragoman.tools.bench.mixed_load import QUICK, WRONG, Part, Settings
 from dragoman.tools.report import Report
 

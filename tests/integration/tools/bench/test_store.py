@@ -39,7 +39,7 @@ def names(mode: str) -> set[str]:
     loads = [f"{calls}_{callers}" for calls in ("command", "script") for callers in (1, 100, 1000)] + ["reserve_1000"]
     cost = ("per_s", "client_us", "server_us")
     whole = (*cost, "writes", "assign_p50_us", "assign_p99_us")
-    clients = ("dragoman", "redis_py", *(("coredis", "valkey_glide") if mode == "single" else ()))
+    clients = ("dragoman", "redis_py")
     found = {f"{load}_{who}_{each}" for load in loads for who in clients for each in cost}
     calls = ("ping", *(f"call_{who}" for who in clients))
     found |= {f"{who}_{share}_us" for who in calls for share in ("p50", "p99")}

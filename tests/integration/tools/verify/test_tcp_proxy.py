@@ -8,7 +8,7 @@ import pytest
 
 from dragoman.store.errors import StoreError
 from dragoman.store.redis import Redis, connect
-from dragoman.tools.load_process import LoadProcess
+from dragoman.tools.processes import LoadProcess
 from dragoman.tools.verify import tcp_proxy
 from support.redis_servers import CLUSTER, RedisAt
 from support.waiting import wait_until

@@ -22,7 +22,7 @@ from dragoman.tools.bench import measure
 from dragoman.tools.bench.chat import is_sustained, overloaded
 from dragoman.tools.bench.dispatch import Settings, latency_table, ratios
 from dragoman.tools.bench.environment import cpu_seconds
-from dragoman.tools.bench.idle_socket import IdleSocket, State
+from dragoman.tools.bench.idle_load import IdleClient, IdleLoad
 from dragoman.tools.bench.measure import Case, Going, Quantities, drive, in_turns, latency, medians, percentile
 from dragoman.tools.bench.ping import ping
 from dragoman.tools.processes import NO_OUTPUT, CannotRun, cpu_s, last_line, rss_bytes
@@ -82,83 +82,65 @@ def test_the_table_has_a_row_for_every_case_and_share() -> None:
     ]
 
 
-SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n"
+class RecordingTransport:
+    """The client's end of a connection: what was sent, and whether it was cut."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+        self.cut = False
+
+    def send(self, _: object, data: bytes) -> None:
+        self.sent.append(json.loads(data))
+
+    def disconnect(self, graceful: bool = True) -> None:
+        self.cut = True
 
 
-def told(**message: Any) -> bytes:
-    payload = json.dumps(message, separators=(",", ":")).encode()
-    size = len(payload)
-    return (bytes((0x81, size)) if size < 126 else bytes((0x81, 126)) + size.to_bytes(2, "big")) + payload
+def connected(client: IdleClient) -> Any:
+    transport: Any = RecordingTransport()
+    client.on_ws_connected(transport)
+    return transport
 
 
-def said(data: bytes) -> Any:
-    """One masked frame, its key of zeros."""
-    at = 2 if data[1] & 0x7F < 126 else 4
-    assert data[at : at + 4] == bytes(4)
-    return json.loads(data[at + 4 :])
+def told(client: IdleClient, transport: Any, **message: Any) -> None:
+    client.receive(transport, json.dumps(message, separators=(",", ":")).encode())
 
 
-def opened(talk: IdleSocket, ack: bytes) -> None:
-    talk.connected()
-    talk.receive(SWITCHING)
-    talk.receive(ack)
-    assert talk.state is State.OPEN
+async def test_an_idle_session_that_comes_back_resumes() -> None:
+    client = IdleClient(IdleLoad(), "ws://127.0.0.1:1/ws/session", "127.0.0.1", b"")
+    first = connected(client)
+    assert first.sent[0]["type"] == "session_init"
+    told(client, first, type="session_init_ack", session_id="s-1", resume_token="t", seq=3)
+    client.cut()
+    assert (first.cut, client.is_open) == (True, False)
+    second = connected(client)
+    client.on_ws_disconnected(first)
+    assert second.sent == [{"type": "session_resume", "session_id": "s-1", "resume_token": "t", "last_seq": 3}]
+    told(client, second, type="session_init_ack", session_id="s-1")
+    assert (client.is_open, client.resumed) == (True, True)
 
 
-def test_a_session_is_opened_however_the_bytes_are_cut() -> None:
-    talk = IdleSocket(b"/ws/session")
-    assert talk.connected().startswith(b"GET /ws/session HTTP/1.1\r\n")
-    out = b"".join(talk.receive(bytes((byte,))) for byte in SWITCHING)
-    assert said(out)["type"] == "session_init"
-    for byte in told(type="session_init_ack", session_id="s-1", resume_token="t", message="m" * 100):
-        assert talk.state is State.GREETING
-        talk.receive(bytes((byte,)))
-    assert talk.state is State.OPEN
+async def test_an_idle_session_that_is_over_opens_another() -> None:
+    client = IdleClient(IdleLoad(), "ws://127.0.0.1:1/ws/session", "127.0.0.1", b"")
+    told(client, connected(client), type="session_init_ack", session_id="s-1", resume_token="t")
+    client.cut()
+    again = connected(client)
+    told(client, again, type="error", code="INVALID_SESSION", message="It is over.")
+    assert again.sent[-1]["type"] == "session_init"
+    told(client, again, type="session_init_ack", session_id="s-2", resume_token="u")
+    assert (client.is_open, client.resumed) == (True, False)
 
 
-def test_one_that_comes_back_resumes() -> None:
-    talk = IdleSocket(b"/ws/session")
-    opened(talk, told(type="session_init_ack", session_id="s-1", resume_token="t", seq=3))
-    talk.begin()
-    talk.connected()
-    resume = said(talk.receive(SWITCHING))
-    assert resume == {"type": "session_resume", "session_id": "s-1", "resume_token": "t", "last_seq": 3}
-    talk.receive(told(type="session_init_ack", session_id="s-1"))
-    assert (talk.state, talk.resumed) == (State.OPEN, True)
-
-
-def test_one_whose_session_is_over_opens_another() -> None:
-    talk = IdleSocket(b"/ws/session")
-    opened(talk, told(type="session_init_ack", session_id="s-1", resume_token="t"))
-    talk.begin()
-    talk.connected()
-    talk.receive(SWITCHING)
-    again = said(talk.receive(told(type="error", code="INVALID_SESSION", message="It is over.")))
-    assert again["type"] == "session_init"
-    talk.receive(told(type="session_init_ack", session_id="s-2", resume_token="u"))
-    assert (talk.state, talk.resumed) == (State.OPEN, False)
-
-
-def test_a_chat_user_authenticates_and_answers_pings_of_both_kinds() -> None:
-    talk = IdleSocket(b"/ws", b"token")
-    talk.connected()
-    assert said(talk.receive(SWITCHING)) == {"type": "AUTH", "token": "token"}
-    talk.receive(told(type="AUTH_OK"))
-    assert said(talk.receive(told(type="PING", ts=1))) == {"type": "PONG"}
-    assert talk.receive(b"\x89\x02hi") == b"\x8a\x82" + bytes(4) + b"hi"
-
-
-def test_end_of_the_bench_has_its_reason() -> None:
-    refused = IdleSocket(b"/ws")
-    refused.connected()
-    refused.receive(b"HTTP/1.1 503 Service Unavailable\r\n\r\n")
-    closed = IdleSocket(b"/ws", b"token")
-    opened(closed, told(type="AUTH_OK"))
-    closed.receive(b"\x88\x02" + (4003).to_bytes(2, "big"))
-    silent = IdleSocket(b"/ws", b"token")
-    opened(silent, told(type="AUTH_OK"))
-    silent.lost()
-    assert [one.why for one in (refused, closed, silent)] == ["HTTP 503", "4003", "closed"]
+async def test_an_idle_chat_user_authenticates_answers_pings_and_is_counted_when_it_is_closed() -> None:
+    load = IdleLoad()
+    client = IdleClient(load, "ws://127.0.0.1:1/ws", "127.0.0.1", b"token")
+    transport = connected(client)
+    told(client, transport, type="AUTH_OK")
+    told(client, transport, type="PING", ts=1)
+    assert transport.sent == [{"type": "AUTH", "token": "token"}, {"type": "PONG"}]
+    told(client, transport, type="ERROR", reason="kicked")
+    client.on_ws_disconnected(transport)
+    assert (transport.cut, load.closed) == (True, {"kicked": 1})
 
 
 async def asked_again(caller: int, going: Going) -> int:

@@ -7,9 +7,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from dragoman.tools.bench.load import fitting, steps
-from dragoman.tools.bench.load_tables import ratios as pressure_ratios
-from dragoman.tools.bench.load_tables import wrong
+from dragoman.tools.bench.load import fitting, steps, wrong
+from dragoman.tools.bench.load import ratios as pressure_ratios
 from dragoman.tools.bench.mixed_load import PARTS, Settings, buckets, quantile, slope
 from dragoman.tools.bench.overload import combined
 from dragoman.tools.bench.speech import (
@@ -21,7 +20,7 @@ from dragoman.tools.bench.speech import (
 from dragoman.tools.bench.speech import (
     verdict as speech_verdict,
 )
-from dragoman.tools.bench.store_tables import conclude, missing, ratios, verdict
+from dragoman.tools.bench.store import conclude, missing, ratios, verdict
 from dragoman.tools.processes import CannotRun
 from dragoman.tools.report import Report, progress_bar
 

@@ -12,8 +12,7 @@ from typing import Any
 from dragoman.instance.process import raise_file_limit
 from dragoman.tools.bench.abuse import accounts, connections, frames, messages
 from dragoman.tools.bench.abuse.attack import Answers, Attack, Scale, Target
-from dragoman.tools.load_process import serve
-from dragoman.tools.processes import run_when_idle
+from dragoman.tools.processes import run_when_idle, serve
 
 ATTACKS: tuple[Attack, ...] = (
     *messages.ATTACKS,

@@ -21,8 +21,7 @@ from dragoman.config import Config
 from dragoman.tools import leftover_keys
 from dragoman.tools.bench.abuse.attack import Scale
 from dragoman.tools.bench.environment import Servers, configured
-from dragoman.tools.load_process import LoadProcess
-from dragoman.tools.processes import NO_OUTPUT, CannotRun, InstanceProcess, last_line, rss_bytes
+from dragoman.tools.processes import NO_OUTPUT, CannotRun, InstanceProcess, LoadProcess, last_line, rss_bytes
 
 INSTANCES = 2
 SECRET = "abuse-abuse-abuse-abuse-abuse-abuse-abuse"

@@ -22,7 +22,7 @@ from dragoman.protocol.node import ResourceUsage
 from dragoman.tools.bench.abuse.attack import NODE
 from dragoman.tools.bench.measure import percentile
 from dragoman.tools.bench.speech_load import AUDIO
-from dragoman.tools.load_process import serve
+from dragoman.tools.processes import serve
 
 _IDLE = ResourceUsage(0.0, 0.0, 0)
 FIRST_UID = 1_000_001
