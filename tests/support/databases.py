@@ -18,7 +18,7 @@ import asyncpg  # type: ignore[import-untyped]
 import pytest
 
 from dragoman.archive import Archive, open_archive
-from dragoman.archive.urls import sqlite_path
+from dragoman.archive.archive import sqlite_path
 from dragoman.tools.postgres import CARELESS, NoPostgres, PostgresServer
 
 KINDS = ("sqlite", "postgres")

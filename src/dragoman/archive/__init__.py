@@ -1,10 +1,10 @@
 """Messages, conversations and accounts in SQL: SQLite or PostgreSQL, behind one interface.
 
-`archive` is the interface, `types` its values and errors, `urls` opens an archive by its URL. It does not depend on
+`archive` is the interface and opens an archive by its URL, `types` has its values and errors. It does not depend on
 Redis, sockets or the wire.
 """
 
-from dragoman.archive.archive import Archive
+from dragoman.archive.archive import Archive, archive_url, open_archive
 from dragoman.archive.types import (
     Applied,
     ArchiveAway,
@@ -23,7 +23,6 @@ from dragoman.archive.types import (
     User,
     WrongSchema,
 )
-from dragoman.archive.urls import archive_url, open_archive
 
 __all__ = [
     "Applied",

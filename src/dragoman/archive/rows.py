@@ -23,10 +23,21 @@ COLUMNS = (
 ClientKey = tuple[int, str]
 
 
+def qualified(table: str) -> str:
+    """COLUMNS of a table that has another name in its statement."""
+    return ", ".join(f"{table}.{name}" for name in COLUMNS.split(", "))
+
+
 def stored(row: Sequence[Any]) -> Stored:
     """A row of COLUMNS."""
     fields = (*row[:8], Status(row[8]), *row[9:])
     return Stored(*fields)
+
+
+def saved(row: NewMessage, conversation: int, seq: int, now_ms: int) -> Stored:
+    """A message as it is stored when it is saved."""
+    about = (row.from_user, row.to_user, row.msg_type, row.body, row.client_msg_id)
+    return Stored(row.id, conversation, seq, *about, Status.SAVED, row.created_ms, now_ms)
 
 
 def fits(number: int) -> bool:

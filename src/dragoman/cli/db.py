@@ -99,7 +99,7 @@ def _verdict(config: "Config", found: "list[Migration]") -> str:
 def _location(config: "Config") -> str:
     """The database, without its password."""
     from dragoman.archive import archive_url
-    from dragoman.archive.urls import sqlite_path
+    from dragoman.archive.archive import sqlite_path
     from dragoman.config.reference import masked_url
 
     url = archive_url(config)

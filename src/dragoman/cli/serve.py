@@ -97,7 +97,7 @@ def addresses(config: "Config", ready: "Ready") -> str:
 
 def _archive(config: "Config") -> str:
     """The database of the messages, without its password."""
-    from dragoman.archive.urls import archive_url, sqlite_path
+    from dragoman.archive.archive import archive_url, sqlite_path
 
     url = archive_url(config)
     if url.startswith("sqlite:"):

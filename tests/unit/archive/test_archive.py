@@ -16,12 +16,12 @@ from dragoman.archive import (
     archive_url,
     open_archive,
 )
+from dragoman.archive.archive import sqlite_path
 from dragoman.archive.decide_receipts import ReceiptDecision, reach
 from dragoman.archive.postgres import PostgresArchive
 from dragoman.archive.rows import Batch, check, fitting, pair, storable, stored
 from dragoman.archive.schema import Mark, Script, overview, pending, scripts
 from dragoman.archive.sqlite import SqliteArchive
-from dragoman.archive.urls import sqlite_path
 from dragoman.config.schema import Archive, Config, Embedded
 
 SAVED, DELIVERED, READ = Status.SAVED, Status.DELIVERED, Status.READ

@@ -10,14 +10,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dragoman.archive import decide_receipts
 from dragoman.archive.decide_receipts import ReceiptDecision
 from dragoman.archive.postgres.group_commit import Behind, Left
-from dragoman.archive.postgres.reads import user_by_name
 from dragoman.archive.postgres.server import Connection
-from dragoman.archive.rows import COLUMNS, Batch, pair, stored
-from dragoman.archive.types import Applied, ArchiveError, Fenced, NewMessage, Receipt, SaveOutcome, Status, Stored, User
+from dragoman.archive.rows import COLUMNS, Batch, pair, qualified, saved, stored
+from dragoman.archive.types import Applied, ArchiveError, Fenced, NewMessage, Receipt, SaveOutcome, Stored
 
 Pair = tuple[int, int]
 
-_QUALIFIED = ", ".join(f"m.{name.strip()}" for name in COLUMNS.split(","))
+_QUALIFIED = qualified("m")
+MESSAGES = f"SELECT {COLUMNS} FROM message WHERE id = ANY($1::bigint[])"
 
 _RAISE_FENCE = """
 INSERT INTO shard (id, fence) VALUES ($1, $2)
@@ -70,7 +70,7 @@ WITH fresh AS (
 SELECT id, msg_seq FROM written
 """
 _THERE = f"""
-SELECT {COLUMNS} FROM message WHERE id = ANY($1::bigint[])
+{MESSAGES}
 UNION ALL
 SELECT {_QUALIFIED} FROM unnest($2::bigint[], $3::text[]) AS said(sender, client)
 JOIN message AS m ON m.from_user_id = said.sender AND m.client_msg_id = said.client
@@ -82,7 +82,7 @@ JOIN member AS m ON m.user_id = lane.reader AND m.conversation_id = lane.convers
 ORDER BY m.conversation_id, m.user_id FOR NO KEY UPDATE OF m
 """
 _UNREAD = f"""
-SELECT {COLUMNS} FROM message WHERE id = ANY($1::bigint[])
+{MESSAGES}
 UNION ALL
 SELECT {_QUALIFIED}
 FROM unnest($2::bigint[], $3::bigint[], $4::bigint[]) AS lane(conversation, reader, upto)
@@ -110,12 +110,6 @@ FROM unnest($1::bigint[], $2::bigint[]) AS lane(conversation, reader)
 JOIN conversation AS c ON c.id = lane.conversation
 WHERE member.user_id = lane.reader AND member.conversation_id = lane.conversation
 """
-_NEW_USER = 'INSERT INTO "user" (name, password_hash, created_ms) VALUES ($1, $2, $3) ON CONFLICT (name) DO NOTHING'
-_SET_PASSWORD = "UPDATE \"user\" SET password_hash = $2 WHERE id = $1 AND password_hash <> ''"
-# No name of a login holds a control character.
-_REMOVE_USER = (
-    "UPDATE \"user\" SET name = chr(31) || 'removed:' || id, password_hash = '' WHERE id = $1 AND password_hash <> ''"
-)
 
 
 # -- messages ------------------------------------------------------------------------------------
@@ -161,10 +155,10 @@ async def _write(
     db: Connection, batch: Batch, rows: Sequence[NewMessage], conversations: Mapping[Pair, int], now_ms: int
 ) -> list[SaveOutcome]:
     """`conversations` are locked."""
-    saved = await _insert(db, rows, conversations, now_ms) if rows else []
-    written = {message.id for message in saved}
-    there = await _there(db, [row for row in batch.firsts if row.id not in written])
-    return batch.outcomes(saved, there)
+    written = await _insert(db, rows, conversations, now_ms) if rows else []
+    ids = {message.id for message in written}
+    there = await _there(db, [row for row in batch.firsts if row.id not in ids])
+    return batch.outcomes(written, there)
 
 
 async def raise_fence(db: Connection, shard: int, fence: int) -> None:
@@ -219,23 +213,7 @@ async def _insert(
         now_ms,
     )
     seqs: dict[int, int] = dict(said)
-    return [
-        Stored(
-            row.id,
-            conversations[pair(row)],
-            seqs[row.id],
-            row.from_user,
-            row.to_user,
-            row.msg_type,
-            row.body,
-            row.client_msg_id,
-            Status.SAVED,
-            row.created_ms,
-            now_ms,
-        )
-        for row in rows
-        if row.id in seqs
-    ]
+    return [saved(row, conversations[pair(row)], seqs[row.id], now_ms) for row in rows if row.id in seqs]
 
 
 async def _there(db: Connection, rows: Sequence[NewMessage]) -> list[Stored]:
@@ -278,21 +256,3 @@ def _columns(pairs: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:
         firsts.append(first)
         seconds.append(second)
     return firsts, seconds
-
-
-# -- users ---------------------------------------------------------------------------------------
-
-
-async def create_user(db: Connection, name: str, password_hash: str, now_ms: int) -> User:
-    await db.execute(_NEW_USER, name, password_hash, now_ms)
-    found = await user_by_name(db, name)
-    assert found is not None
-    return found
-
-
-async def set_password(db: Connection, user: int, password_hash: str) -> bool:
-    return bool(await db.execute(_SET_PASSWORD, user, password_hash) == "UPDATE 1")
-
-
-async def remove_user(db: Connection, user: int) -> bool:
-    return bool(await db.execute(_REMOVE_USER, user) == "UPDATE 1")

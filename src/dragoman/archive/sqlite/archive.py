@@ -3,30 +3,29 @@
 History therefore never waits for a commit. A reader sees what was committed when its statement began.
 """
 
+import json
 import sqlite3
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from dragoman.archive.archive import Archive
-from dragoman.archive.rows import Batch, check_key, check_text, fits, fitting, storable
-from dragoman.archive.sqlite import reads, writes
+from dragoman.archive.archive import Archive, conversations_by, now_ms
+from dragoman.archive.rows import Batch
+from dragoman.archive.sqlite import writes
 from dragoman.archive.sqlite.file import SqliteFile
 from dragoman.archive.sqlite.threads import Reader, Writer
-from dragoman.archive.types import (
-    Applied,
-    Conversation,
-    MemberState,
-    Migration,
-    NewMessage,
-    Receipt,
-    SaveOutcome,
-    Stored,
-    User,
-)
+from dragoman.archive.types import Applied, Migration, NewMessage, Receipt, SaveOutcome
+
+_UNDELIVERED_USERS = """
+SELECT value FROM json_each($1) WHERE EXISTS
+    (SELECT 1 FROM message WHERE to_user_id = value AND status = 0 AND saved_ms < $2)
+"""
+_CONVERSATIONS = conversations_by("CROSS JOIN")
 
 
 class SqliteArchive(Archive):
+    _messages, _undelivered_users, _conversations = writes.MESSAGES, _UNDELIVERED_USERS, _CONVERSATIONS
+
     def __init__(self, path: Path, *, busy_ms: int = 5000) -> None:
         self._file = SqliteFile(path, busy_ms=busy_ms)
         self._writer = Writer(self._file)
@@ -38,9 +37,6 @@ class SqliteArchive(Archive):
     async def close(self) -> None:
         await self._writer.close()
         await self._reader.close()
-
-    async def identity(self) -> str:
-        return await self._reader.do(reads.identity)
 
     async def save(
         self,
@@ -57,55 +53,12 @@ class SqliteArchive(Archive):
         def write(db: sqlite3.Connection) -> list[SaveOutcome]:
             if on_begin is not None:
                 on_begin()
-            return writes.save(db, batch, shard, fence, _now_ms())
+            return writes.save(db, batch, shard, fence, now_ms())
 
         return await self._writer.do(write)
 
-    async def fence(self, shard: int) -> int:
-        return await self._reader.do(lambda db: reads.fence(db, shard))
-
-    async def find(self, from_user: int, client_msg_id: str) -> Stored | None:
-        if not (fits(from_user) and storable(client_msg_id)):
-            return None
-        return await self._reader.do(lambda db: reads.find(db, from_user, client_msg_id))
-
-    async def messages(self, ids: Sequence[int]) -> dict[int, Stored]:
-        return await self._reader.do(lambda db: reads.messages(db, fitting(ids)))
-
     async def receipts(self, given: Sequence[Receipt]) -> list[Applied]:
         return await self._writer.do(lambda db: writes.receipts(db, given)) if given else []
-
-    async def undelivered(self, user: int, after: int = 0, limit: int = 100) -> list[Stored]:
-        return await self._reader.do(lambda db: reads.undelivered(db, user, after, limit))
-
-    async def undelivered_users(self, users: Sequence[int], saved_before_ms: int) -> set[int]:
-        return await self._reader.do(lambda db: reads.undelivered_users(db, fitting(users), saved_before_ms))
-
-    async def history(
-        self, me: int, peer: int, *, limit: int, below_seq: int | None = None, below_id: int | None = None
-    ) -> list[Stored]:
-        return await self._reader.do(lambda db: reads.history(db, me, peer, limit, below_seq, below_id))
-
-    async def conversations(self, me: int, *, limit: int, before: tuple[int, int] | None = None) -> list[Conversation]:
-        return await self._reader.do(lambda db: reads.conversations(db, me, limit, before))
-
-    async def member_state(self, me: int, peer: int) -> MemberState | None:
-        return await self._reader.do(lambda db: reads.member_state(db, me, peer))
-
-    async def user_by_name(self, name: str) -> User | None:
-        return await self._reader.do(lambda db: reads.user_by_name(db, name)) if storable(name) else None
-
-    async def create_user(self, name: str, password_hash: str) -> User:
-        check_key(name, "The name")
-        check_text(password_hash, "The password hash")
-        return await self._writer.do(lambda db: writes.create_user(db, name, password_hash, _now_ms()))
-
-    async def set_password(self, user: int, password_hash: str) -> bool:
-        check_text(password_hash, "The password hash")
-        return fits(user) and await self._writer.do(lambda db: writes.set_password(db, user, password_hash))
-
-    async def remove_user(self, user: int) -> bool:
-        return fits(user) and await self._writer.do(lambda db: writes.remove_user(db, user))
 
     async def migrate(self) -> list[str]:
         before = await self.migrations()
@@ -115,6 +68,15 @@ class SqliteArchive(Archive):
     async def migrations(self) -> list[Migration]:
         return await self._reader.migrations()
 
+    async def _rows(self, statement: str, *values: Any) -> list[Sequence[Any]]:
+        return await self._reader.do(lambda db: _execute(db, statement, values).fetchall())
 
-def _now_ms() -> int:
-    return int(time.time() * 1000)
+    async def _change(self, statement: str, *values: Any) -> int:
+        return await self._writer.do(lambda db: _execute(db, statement, values).rowcount)
+
+
+def _execute(db: sqlite3.Connection, statement: str, values: Sequence[Any]) -> sqlite3.Cursor:
+    """SQLite writes ?1 for $1, and takes a list as JSON."""
+    return db.execute(
+        statement.replace("$", "?"), [json.dumps(one) if isinstance(one, list) else one for one in values]
+    )

@@ -24,12 +24,36 @@ Work = Callable[[sqlite3.Connection], T]
 _PIECES = 256
 
 
-class Reader:
-    def __init__(self, file: SqliteFile) -> None:
-        self._file = file
-        self._thread = ThreadPoolExecutor(1, "archive reader")
+class _Connected:
+    """Has a connection that is made when it is needed, by the one thread that uses it."""
+
+    def __init__(self, file: SqliteFile, *settings: str) -> None:
+        self._file, self._settings = file, settings
         self._db: sqlite3.Connection | None = None
         self._inode = 0
+
+    def _connection(self) -> sqlite3.Connection:
+        """The open connection, unless the file is not the one it was opened on."""
+        if self._db is not None and self._file.inode() != self._inode:
+            self._drop()
+        if self._db is None:
+            self._db = self._file.connect()
+            for setting in self._settings:
+                self._db.execute(f"PRAGMA {setting}")
+            self._inode = self._file.inode()
+        return self._db
+
+    def _drop(self) -> None:
+        if self._db is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._db.close()
+            self._db = None
+
+
+class Reader(_Connected):
+    def __init__(self, file: SqliteFile) -> None:
+        super().__init__(file, "query_only = ON")
+        self._thread = ThreadPoolExecutor(1, "archive reader")
         self._closed = False
 
     async def do(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -66,22 +90,6 @@ class Reader:
         db = self._connection()
         return self._file.retry_while_locked(lambda: work(db))
 
-    def _connection(self) -> sqlite3.Connection:
-        """The open connection, unless the file is not the one it was opened on."""
-        if self._db is not None and self._file.inode() != self._inode:
-            self._drop()
-        if self._db is None:
-            self._db = self._file.connect()
-            self._db.execute("PRAGMA query_only = ON")
-            self._inode = self._file.inode()
-        return self._db
-
-    def _drop(self) -> None:
-        if self._db is not None:
-            with contextlib.suppress(sqlite3.Error):
-                self._db.close()
-            self._db = None
-
 
 @dataclass(slots=True, eq=False)
 class Piece(Generic[T]):
@@ -100,15 +108,13 @@ class Piece(Generic[T]):
             self.future.set_result(cast(T, self.result))
 
 
-class Writer:
+class Writer(_Connected):
     def __init__(self, file: SqliteFile) -> None:
-        self._file = file
+        super().__init__(file)
         self._waiting: deque[Piece[Any]] = deque()
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closing = False
-        self._db: sqlite3.Connection | None = None
-        self._inode = 0
 
     async def do(self, work: Work[T]) -> T:
         """Run `work` on the connection, inside a transaction; return when that is committed."""
@@ -183,21 +189,6 @@ class Writer:
                 self._db.execute("ROLLBACK")
         if not (isinstance(error, sqlite3.Error) and is_locked(error)):
             self._drop()
-
-    def _connection(self) -> sqlite3.Connection:
-        """The open connection, unless the file is not the one it was opened on."""
-        if self._db is not None and self._file.inode() != self._inode:
-            self._drop()
-        if self._db is None:
-            self._db = self._file.connect()
-            self._inode = self._file.inode()
-        return self._db
-
-    def _drop(self) -> None:
-        if self._db is not None:
-            with contextlib.suppress(sqlite3.Error):
-                self._db.close()
-            self._db = None
 
 
 def _answer(group: list[Piece[Any]]) -> None:

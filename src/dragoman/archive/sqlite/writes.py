@@ -3,22 +3,24 @@
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from operator import attrgetter
 
 from dragoman.archive import decide_receipts
 from dragoman.archive.decide_receipts import Lane, ReceiptDecision
-from dragoman.archive.rows import COLUMNS, Batch, fitting, pair, stored
-from dragoman.archive.sqlite.reads import messages
-from dragoman.archive.types import Applied, Fenced, NewMessage, Receipt, SaveOutcome, Status, Stored, User
+from dragoman.archive.rows import COLUMNS, Batch, fitting, pair, qualified, saved, stored
+from dragoman.archive.types import Applied, Fenced, NewMessage, Receipt, SaveOutcome, Stored
 
+MESSAGES = f"SELECT {COLUMNS} FROM message WHERE id IN (SELECT value FROM json_each(?1))"
 _RAISE_FENCE = """
 INSERT INTO shard (id, fence) VALUES (?, ?)
 ON CONFLICT (id) DO UPDATE SET fence = excluded.fence WHERE fence <= excluded.fence
 """
 # The join is forced to go from the list to the index, never through the whole table.
 _THERE = f"""
-SELECT {COLUMNS} FROM message WHERE id IN (SELECT value FROM json_each(?1))
+{MESSAGES}
 UNION
-SELECT {", ".join(f"m.{name.strip()}" for name in COLUMNS.split(","))}
+SELECT {qualified("m")}
 FROM json_each(?2) AS said CROSS JOIN message AS m
   ON m.from_user_id = json_extract(said.value, '$[0]') AND m.client_msg_id = json_extract(said.value, '$[1]')
 """
@@ -51,12 +53,6 @@ UPDATE member SET
         (SELECT next_msg_seq - 1 FROM conversation WHERE id = ?1)))
 WHERE user_id = ?2 AND conversation_id = ?1
 """
-_NEW_USER = 'INSERT INTO "user" (name, password_hash, created_ms) VALUES (?, ?, ?) ON CONFLICT (name) DO NOTHING'
-_SET_PASSWORD = "UPDATE \"user\" SET password_hash = ? WHERE id = ? AND password_hash <> ''"
-# No name of a login holds a control character.
-_REMOVE_USER = (
-    "UPDATE \"user\" SET name = char(31) || 'removed:' || id, password_hash = '' WHERE id = ? AND password_hash <> ''"
-)
 
 
 # -- messages ------------------------------------------------------------------------------------
@@ -66,9 +62,9 @@ def save(db: sqlite3.Connection, batch: Batch, shard: int | None, fence: int | N
     if shard is not None and fence is not None:
         raise_fence(db, shard, fence)
     there = _there(db, batch.firsts)
-    saved = _number(db, batch.missing(there), now_ms)
-    db.executemany(_INSERT, map(_columns, saved))
-    return batch.outcomes(saved, there)
+    written = _number(db, batch.missing(there), now_ms)
+    db.executemany(_INSERT, map(_columns, written))
+    return batch.outcomes(written, there)
 
 
 def raise_fence(db: sqlite3.Connection, shard: int, fence: int) -> None:
@@ -90,21 +86,7 @@ def _number(db: sqlite3.Connection, rows: Sequence[NewMessage], now_ms: int) -> 
     numbered = []
     for row in rows:
         conversation = conversations[pair(row)]
-        numbered.append(
-            Stored(
-                row.id,
-                conversation,
-                following[conversation],
-                row.from_user,
-                row.to_user,
-                row.msg_type,
-                row.body,
-                row.client_msg_id,
-                Status.SAVED,
-                row.created_ms,
-                now_ms,
-            )
-        )
+        numbered.append(saved(row, conversation, following[conversation], now_ms))
         following[conversation] += 1
     db.executemany(_ADVANCE, [(seq, now_ms, conversation) for conversation, seq in following.items()])
     return numbered
@@ -128,27 +110,15 @@ def _conversations(
     return found, following
 
 
-def _columns(message: Stored) -> tuple[object, ...]:
-    return (
-        message.id,
-        message.conversation,
-        message.seq,
-        message.from_user,
-        message.to_user,
-        message.msg_type,
-        message.body,
-        message.client_msg_id,
-        int(message.status),
-        message.created_ms,
-        message.saved_ms,
-    )
+_columns = attrgetter(*(field.name for field in fields(Stored)))  # in the order of COLUMNS
 
 
 # -- receipts ------------------------------------------------------------------------------------
 
 
 def receipts(db: sqlite3.Connection, given: Sequence[Receipt]) -> list[Applied]:
-    named = messages(db, fitting(number for receipt in given for number in receipt.ids))
+    ids = json.dumps(fitting(number for receipt in given for number in receipt.ids))
+    named = {row[0]: stored(row) for row in db.execute(MESSAGES, (ids,))}
     decision = ReceiptDecision((named | _unread(db, decide_receipts.reach(given, named).read_upto)).values())
     applied = [decision.apply(receipt) for receipt in given]
     raised = decision.raised
@@ -165,19 +135,3 @@ def _unread(db: sqlite3.Connection, upto: Mapping[Lane, int]) -> dict[int, Store
             for row in db.execute(_UNREAD, (conversation, user, seq)):
                 found[row[0]] = stored(row)
     return found
-
-
-# -- users ---------------------------------------------------------------------------------------
-
-
-def create_user(db: sqlite3.Connection, name: str, password_hash: str, now_ms: int) -> User:
-    db.execute(_NEW_USER, (name, password_hash, now_ms))
-    return User(*db.execute('SELECT id, name, password_hash FROM "user" WHERE name = ?', (name,)).fetchone())
-
-
-def set_password(db: sqlite3.Connection, user: int, password_hash: str) -> bool:
-    return db.execute(_SET_PASSWORD, (password_hash, user)).rowcount == 1
-
-
-def remove_user(db: sqlite3.Connection, user: int) -> bool:
-    return db.execute(_REMOVE_USER, (user,)).rowcount == 1

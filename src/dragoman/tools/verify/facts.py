@@ -18,8 +18,8 @@ import asyncpg  # type: ignore[import-untyped]
 import redis
 
 from dragoman.archive import Stored
+from dragoman.archive.archive import sqlite_path
 from dragoman.archive.rows import COLUMNS, stored
-from dragoman.archive.urls import sqlite_path
 from dragoman.domain.chat.shards import tag
 from dragoman.store import inbox
 from dragoman.store.chat import shards as chat

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from signal import SIGCONT, SIGSTOP
 
-from dragoman.archive.urls import sqlite_path
+from dragoman.archive.archive import sqlite_path
 from dragoman.tools.processes import CannotRun, until
 from dragoman.tools.redis_cluster import MASTERS
 from dragoman.tools.verify import HEALTHY as HEALTHY_NAME

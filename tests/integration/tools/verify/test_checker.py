@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from dragoman.archive.urls import sqlite_path
+from dragoman.archive.archive import sqlite_path
 from dragoman.embedded.binary import ServerBinary
 from dragoman.tools.verify.check import Verdict, judge
 from dragoman.tools.verify.clients import Clients, Ledgers
