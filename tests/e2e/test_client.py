@@ -15,17 +15,7 @@ import jwt
 import msgspec
 import pytest
 
-from dragoman.client import (
-    Failed,
-    Renewed,
-    Result,
-    Resumed,
-    Session,
-    SessionError,
-    SessionLost,
-    Timing,
-    Transcript,
-)
+from dragoman.client import Failed, Renewed, Result, Resumed, Session, SessionError, SessionLost, Timing, Transcript
 from dragoman.protocol.audio import opus_run
 from dragoman.tools.processes import InstanceProcess
 from support.cluster import SPOKEN_PACKET, Cluster, running

@@ -130,7 +130,7 @@ def test_dlq_drop_is_a_dry_run_without_yes(server: Dragoman, dlq: Dlq) -> None:
 def test_dlq_replay_all_goes_on_after_a_failure(
     server: Dragoman, dlq: Dlq, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.cli.dlq.PAGE", 2)
+    monkeypatch.setattr("dragoman.cli.operate.PAGE", 2)
     names = [letter(server), letter(server, b"{"), letter(server), letter(server, instance="other")]
     assert run(["dlq", "replay", "all", "--yes", "--url", server.base]) == 1
     out, err = capsys.readouterr()

@@ -10,17 +10,7 @@ import pytest
 from dragoman.protocol.codes import Close
 from dragoman.store.keys import Keys
 from support.redis_servers import KeyInspector, RedisAt
-from support.speech import (
-    SECRET,
-    TIMEOUT_S,
-    Harness,
-    Scenario,
-    Talker,
-    closed_with,
-    new_scenario,
-    start_harness,
-    token,
-)
+from support.speech import SECRET, TIMEOUT_S, Harness, Scenario, Talker, closed_with, new_scenario, start_harness, token
 
 OPERATOR = {"Authorization": f"Bearer {token('operator', 'olga', tenant='acme', exp=int(time.time()) + 3600)}"}
 

@@ -10,15 +10,7 @@ from random import Random
 import pytest
 from picows import WSFrame, WSListener, WSMsgType, WSTransport, ws_create_server
 
-from dragoman.connection import (
-    Backoff,
-    ClientWebSocket,
-    Closed,
-    ConnectionRefused,
-    Connector,
-    Frame,
-    ServerUnreachable,
-)
+from dragoman.connection import Backoff, ClientWebSocket, Closed, ConnectionRefused, Connector, Frame, ServerUnreachable
 from dragoman.embedded.engine import free_port
 from dragoman.protocol.codes import Close
 from unit.client.fake_server import serving

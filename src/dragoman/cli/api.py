@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from functools import update_wrapper
 from http.client import HTTPException
-from inspect import Parameter, Signature, signature
+from inspect import Signature, signature
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
@@ -13,9 +13,8 @@ from urllib.request import OpenerDirector, ProxyHandler, Request, build_opener
 import typer
 
 from dragoman.cli import output
-from dragoman.cli.address import authority, http_url, is_loopback
 from dragoman.cli.output import Failure
-from dragoman.cli.settings import ConfigFile, Overrides, settings
+from dragoman.cli.settings import ConfigFile, Overrides, authority, http_url, is_loopback, option, settings
 from dragoman.visible import visible
 
 if TYPE_CHECKING:
@@ -23,23 +22,19 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 10.0
 NOT_CHANGED = "Nothing was changed. Repeat the command with --yes to do it."
+A = TypeVar("A")
 R = TypeVar("R")
 
 Url = Annotated[
-    str | None,
-    typer.Option(
-        "--url", metavar="URL", help="Address of the server. [http://server.host:server.port]", show_default=False
-    ),
+    str | None, option("--url", metavar="URL", help="Address of the server. [http://server.host:server.port]")
 ]
 Token = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--token",
         metavar="TOKEN",
         envvar="DRAGOMAN_OPERATOR_TOKEN",
         help="Operator token, needed if security.secret is set. [$DRAGOMAN_OPERATOR_TOKEN]",
-        show_default=False,
-        show_envvar=False,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the API's answer as JSON.")]
@@ -118,27 +113,37 @@ def segment(name: str) -> str:
     return quote(name, safe="")
 
 
-def with_api(command: Callable[..., R]) -> Callable[..., R]:
-    """Pass an `Api` to a command as its first argument, and add the options --config, --set, --url and --token."""
+def passing(make: Callable[..., A]) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """Pass what `make` returns to a command as its first argument. The options of `make` follow the command's own."""
 
-    def run(
-        ctx: typer.Context,
-        config: ConfigFile = None,
-        override: Overrides = None,
-        url: Url = None,
-        token: Token = None,
-        **own: Any,
-    ) -> R:
-        return command(Api(settings(ctx, config, override).config, url, token), **own)
+    def decorate(command: Callable[..., R]) -> Callable[..., R]:
+        context, *common = signature(make).parameters.values()
+        _, *own = signature(command).parameters.values()
+        names = [one.name for one in common]
 
-    context, *common = signature(run).parameters.values()
-    _, *own = signature(command).parameters.values()
-    parameters = [context, *own, *(one for one in common if one.kind is not Parameter.VAR_KEYWORD)]
-    update_wrapper(run, command)
-    # typer reads both.
-    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
-    return run
+        def run(ctx: typer.Context, **given: Any) -> R:
+            return command(make(ctx, **{name: given.pop(name) for name in names}), **given)
+
+        parameters = [context, *own, *common]
+        update_wrapper(run, command)
+        # typer reads both.
+        run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        return run
+
+    return decorate
+
+
+@passing
+def with_api(
+    ctx: typer.Context,
+    config: ConfigFile = None,
+    override: Overrides = None,
+    url: Url = None,
+    token: Token = None,
+) -> Api:
+    """Decorates a command that gets an `Api`, and has the options --config, --set, --url and --token."""
+    return Api(settings(ctx, config, override).config, url, token)
 
 
 def change(yes: bool, action: str, send: Callable[[], object], done: str) -> None:

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from dragoman.cli import output
-from dragoman.cli.address import authority, http_url, is_loopback
 from dragoman.cli.api import Token, segment
 from dragoman.cli.chat_admin import disconnect, invite, status, two_phase, users
 from dragoman.cli.output import USAGE, Failure
-from dragoman.cli.settings import ConfigFile, Overrides, settings
+from dragoman.cli.settings import ConfigFile, Overrides, authority, http_url, is_loopback, option, settings
 from dragoman.domain.chat.registration import well_known
 from dragoman.visible import visible
 
@@ -57,26 +56,13 @@ def chat(
     config: ConfigFile = None,
     override: Overrides = None,
     me: Annotated[str | None, typer.Option("--as", metavar="NAME", help="Your user name.", show_default=False)] = None,
-    to: Annotated[
-        str | None,
-        typer.Option("--to", metavar="NAME", help="The user to write to: a name or a user id.", show_default=False),
-    ] = None,
+    to: Annotated[str | None, option("--to", metavar="NAME", help="The user to write to: a name or a user id.")] = None,
     url: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="URL",
-            help="Address of a server; may be repeated. [http://server.host:server.port]",
-            show_default=False,
-        ),
+        option(metavar="URL", help="Address of a server; may be repeated. [http://server.host:server.port]"),
     ] = None,
-    ask: Annotated[
-        bool,
-        typer.Option("--password", help=f"Prompt for your password. [${PASSWORD_VARIABLE}]"),
-    ] = False,
-    code: Annotated[
-        str,
-        typer.Option("--invite", metavar="CODE", help="Invite code that creates your account."),
-    ] = "",
+    ask: Annotated[bool, typer.Option("--password", help=f"Prompt for your password. [${PASSWORD_VARIABLE}]")] = False,
+    code: Annotated[str, typer.Option("--invite", metavar="CODE", help="Invite code that creates your account.")] = "",
     token: Token = None,
 ) -> int:
     """Chat in the terminal: dragoman chat --as alice --to bob. Without a terminal, each line of input is a message."""

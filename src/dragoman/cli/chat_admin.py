@@ -15,6 +15,7 @@ import typer
 from dragoman.cli import output
 from dragoman.cli.api import Api, AsJson, Yes, change, segment, with_api
 from dragoman.cli.output import USAGE, Failure
+from dragoman.cli.settings import option
 from dragoman.cli.token import seconds
 
 users = typer.Typer(no_args_is_help=True, help="Add and remove chat users, and set their passwords.")
@@ -32,12 +33,10 @@ STATES = {
 def status(
     api: Api,
     message: Annotated[
-        str | None,
-        typer.Argument(help="clientMsgId of one message; without it, the state of chat.", metavar="MESSAGE"),
+        str | None, typer.Argument(help="clientMsgId of one message; without it, the state of chat.", metavar="MESSAGE")
     ] = None,
     sender: Annotated[
-        str | None,
-        typer.Option("--from", metavar="USER", help="Sender of the message: a user id or a name.", show_default=False),
+        str | None, option("--from", metavar="USER", help="Sender of the message: a user id or a name.")
     ] = None,
     as_json: AsJson = False,
 ) -> int:

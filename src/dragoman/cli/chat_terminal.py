@@ -17,8 +17,7 @@ from signal import SIGINT, SIGTERM, SIGWINCH, Signals
 from typing import TYPE_CHECKING
 
 from dragoman.cli import output
-from dragoman.cli.chat_editor import END, Editor
-from dragoman.cli.chat_screen import NOTE, Line, Screen, clock, history_line, legend, now
+from dragoman.cli.chat_screen import END, NOTE, Editor, Line, Screen, clock, history_line, legend, now
 from dragoman.cli.terminal_io import STDIN_FD, read_stdin, signal_handlers
 
 if TYPE_CHECKING:

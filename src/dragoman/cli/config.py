@@ -7,7 +7,7 @@ import typer
 
 from dragoman.cli import output
 from dragoman.cli.output import USAGE, Failure
-from dragoman.cli.settings import ConfigFile, Overrides, settings
+from dragoman.cli.settings import ConfigFile, Overrides, option, settings
 
 if TYPE_CHECKING:
     from dragoman.config import Loaded
@@ -24,10 +24,7 @@ def check(
         bool, typer.Option("--exposed", help="Also check the requirements for a server on the internet.")
     ] = False,
     url: Annotated[
-        str | None,
-        typer.Option(
-            "--url", metavar="URL", help="With --exposed: also check this running server.", show_default=False
-        ),
+        str | None, option("--url", metavar="URL", help="With --exposed: also check this running server.")
     ] = None,
 ) -> None:
     """Check the settings, and show where they come from."""

@@ -37,14 +37,14 @@ class Command:
 MODULE_OF_EXTRA = {"client": "aiohttp", "node": "uvloop", "server": "hiredis", "tools": "redis"}
 COMMANDS: tuple[Command, ...] = (
     Command("serve", "dragoman.cli.serve:serve", "Run Dragoman: a supervisor and its instances.", "server"),
-    Command("demo", "dragoman.cli.demo:demo", "Run Dragoman with local nodes.", "server"),
+    Command("demo", "dragoman.cli.serve:demo", "Run Dragoman with local nodes.", "server"),
     Command("node", "dragoman.cli.node:node", "Run a node.", "node"),
     Command("say", "dragoman.cli.say:say", "Send a recording and show its translation.", "client"),
     Command("chat", "dragoman.cli.chat:app", "Chat in the terminal.", "client"),
     Command("smoke", "dragoman.tools.smoke:smoke", "Send a result across two instances and show its path.", "tools"),
     Command("status", "dragoman.cli.status:status", "Show instances, durability, inboxes and nodes."),
     Command("explain", "dragoman.cli.explain:explain", "Show why a job went to its node, and how it ended."),
-    Command("dlq", "dragoman.cli.dlq:app", "List, show, replay and drop dead letters."),
+    Command("dlq", "dragoman.cli.operate:app", "List, show, replay and drop dead letters."),
     Command(
         "drain", "dragoman.cli.operate:drain", "Drain an instance or a node: it finishes its work and gets no new work."
     ),

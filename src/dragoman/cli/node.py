@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dragoman.cli import output
-from dragoman.cli.address import parse
 from dragoman.cli.output import USAGE, Failure
+from dragoman.cli.settings import parse
 
 if TYPE_CHECKING:
     from dragoman.engines.catalog import OpenEngines, Setup, Step

@@ -1,36 +1,37 @@
-"""`dragoman serve`: runs the supervisor with its workers and prints the addresses."""
+"""`dragoman serve` and `dragoman demo`: run the supervisor with its workers, and print the addresses."""
 
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from signal import SIGTERM
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
-IMPORTED = time.monotonic()
+import typer
 
-import typer  # noqa: E402
-
-from dragoman.cli import output  # noqa: E402
-from dragoman.cli.address import authority  # noqa: E402
-from dragoman.cli.settings import ConfigFile, Overrides, settings  # noqa: E402
+from dragoman.cli import output
+from dragoman.cli.output import USAGE, Failure
+from dragoman.cli.settings import ConfigFile, Overrides, authority, option, settings
 
 if TYPE_CHECKING:
-    from dragoman.config import Config
+    from dragoman.config import Config, Loaded
+    from dragoman.embedded.parent_watch import Child
     from dragoman.supervisor import Ready
 
+
+IMPORTED = time.monotonic()
+
 Port = Annotated[
-    int | None,
-    typer.Option(
-        min=0,
-        max=65535,
-        metavar="PORT",
-        help="Port to listen on; 0 chooses a free one. [server.port]",
-        show_default=False,
-    ),
+    int | None, option(min=0, max=65535, metavar="PORT", help="Port to listen on; 0 chooses a free one. [server.port]")
 ]
 
 Workers = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", help="Number of instances behind the port. [server.workers]", show_default=False),
+    int | None, option(min=1, metavar="N", help="Number of instances behind the port. [server.workers]")
 ]
 
 
@@ -38,9 +39,7 @@ def serve(
     ctx: typer.Context,
     config: ConfigFile = None,
     override: Overrides = None,
-    host: Annotated[
-        str | None, typer.Option(metavar="HOST", help="Address to listen on. [server.host]", show_default=False)
-    ] = None,
+    host: Annotated[str | None, option(metavar="HOST", help="Address to listen on. [server.host]")] = None,
     port: Port = None,
     workers: Workers = None,
 ) -> int:
@@ -104,3 +103,170 @@ def _archive(config: "Config") -> str:
         return f"SQLite, {sqlite_path(url)}"
     parts = urlsplit(url)
     return f"PostgreSQL, {parts.hostname or 'local'}{parts.path}"
+
+
+# -- demo ------------------------------------------------------------------------------------------
+#
+# `dragoman demo`, which `make run` starts: a server on its embedded engine, and local nodes.
+#
+# The nodes use the offline engines if these are installed or can be installed, and are simulated otherwise. The output
+# says which, and why.
+
+
+NODE_STOP_S = 5.0  # then a node is killed
+TOKEN_LIFETIME_S = 365 * 86_400
+LOCAL_SLOTS = 2
+LOCAL_ATTEMPT_MS = 25_000
+INSTALL_TIMEOUT_S = 90.0
+_APT_GET = "apt-get install "
+AUTO, LOCAL, SIM = "auto", "local", "sim"
+
+
+def demo(
+    ctx: typer.Context,
+    config: ConfigFile = None,
+    override: Overrides = None,
+    port: Port = None,
+    workers: Workers = None,
+    nodes: Annotated[int, typer.Option(min=0, max=50, help="Number of nodes.")] = 2,
+    engine: Annotated[
+        str,
+        typer.Option(
+            metavar="ENGINE",
+            help="Engine of the nodes. local: offline, English to Spanish, demo quality. sim: simulated. "
+            "auto: local if it is installed or can be installed, else sim.",
+        ),
+    ] = AUTO,
+    install_engines: Annotated[
+        bool | None,
+        typer.Option(
+            help="Install missing packages of local with apt-get, as root. Without this option, the command asks if "
+            "standard input is a terminal, and installs nothing otherwise."
+        ),
+    ] = None,
+) -> int:
+    """Run Dragoman with local nodes and print its addresses. Ctrl-C ends everything."""
+    from dragoman import logs  # first: see its docstring
+    from dragoman.supervisor import run
+
+    loaded = settings(ctx, config, override, {"server.port": port, "server.workers": workers})
+    logs.configure(loaded.config.log.level, loaded.config.log.format)
+    chosen = _choose(engine, install_engines) if nodes else Choice(SIM, "")
+    demo_config = _for_demo(loaded, chosen.engine)
+    children: list[Child] = []
+
+    def on_ready(ready: "Ready") -> None:
+        children.extend(_start_node(demo_config, ready.port, chosen.engine, number) for number in range(1, nodes + 1))
+        count = f"{nodes} {chosen.kind} node{'' if nodes == 1 else 's'}"
+        output.server_text(
+            f"{addresses(demo_config, ready)}  {count}: {chosen.why}.\n"
+            f"{_what_to_try(authority(demo_config.server.host, ready.port))}  Ctrl-C ends everything.\n"
+        )
+
+    try:
+        return run(demo_config, on_ready=on_ready, started=process_started())
+    finally:
+        _end(children)
+
+
+def _what_to_try(address: str) -> str:
+    """Commands for a second terminal: those of the checkout if it is the working directory."""
+    program = ".venv/bin/dragoman" if Path(".venv/bin/dragoman").is_file() else "dragoman"
+    commands = ("say", "chat --as alice --to bob", "status --watch")
+    lines = "".join(f"    {program} {command} --url {address}\n" for command in commands)
+    return f"  In a second terminal, in this folder:\n{lines}"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The engine of the nodes, and the reason to print."""
+
+    engine: str
+    why: str
+
+    @property
+    def kind(self) -> str:
+        return "simulated" if self.engine == SIM else self.engine
+
+
+def _choose(engine: str, may_install: bool | None) -> Choice:
+    """Choose the engine of the nodes. Raises Failure if `local` is requested and not installed."""
+    if engine not in (AUTO, LOCAL, SIM):
+        raise Failure(f"--engine {engine!r} is unknown. Choose one of: {AUTO}, {LOCAL}, {SIM}.", USAGE)
+    if engine == SIM:
+        return Choice(SIM, "no real translation, as requested by --engine sim")
+    from dragoman.engines.catalog import local_lacks
+
+    lacks = asyncio.run(local_lacks())
+    not_installed = ""
+    if lacks is not None and lacks.remedy.startswith(_APT_GET):
+        not_installed = _install(lacks.remedy.removeprefix(_APT_GET).split(), may_install)
+        lacks = asyncio.run(local_lacks())
+    if lacks is None:
+        return Choice(LOCAL, "offline, English → Spanish, demo quality")
+    tried = f" ({not_installed})" if not_installed else ""
+    if engine == LOCAL:
+        raise Failure(f"{lacks.what}{tried}. To fix it: {lacks.remedy}", 1)
+    return Choice(SIM, f"no real translation. {lacks.what}{tried}. To fix it: {lacks.remedy}")
+
+
+def _install(packages: list[str], may_install: bool | None) -> str:
+    """Install the packages if the user agrees. Returns why they were not installed, or an empty string."""
+    if may_install is None:
+        if not (_can_install() and sys.stdin.isatty()):
+            return ""
+        may_install = typer.confirm(f"Install {' '.join(packages)} with apt-get, so that the nodes really translate?")
+    if not may_install:
+        return ""
+    command = [sys.executable, "-m", "dragoman.tools.debian", "--timeout", f"{INSTALL_TIMEOUT_S:g}", *packages]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
+
+
+def _can_install() -> bool:
+    return os.geteuid() == 0 and shutil.which("apt-get") is not None
+
+
+def _for_demo(loaded: "Loaded", engine: str) -> "Config":
+    """The settings of the demo: two receipts in chat, and long timeouts for a small machine, unless configured."""
+    from msgspec.structs import replace
+
+    from dragoman.config.load import DEFAULT
+
+    config = loaded.config
+    if loaded.sources["chat.two_phase.enabled"] == DEFAULT:
+        config = replace(config, chat=replace(config.chat, two_phase=replace(config.chat.two_phase, enabled=True)))
+    times = ("speech.attempt_timeout_ms", "speech.job_timeout_ms")
+    if engine == LOCAL and all(loaded.sources[time] == DEFAULT for time in times):
+        config = replace(config, speech=replace(config.speech, attempt_timeout_ms=LOCAL_ATTEMPT_MS))
+    return config
+
+
+def _start_node(config: "Config", port: int, engine: str, number: int) -> "Child":
+    from dragoman.config.secrets import has_secret
+    from dragoman.embedded.parent_watch import Child
+
+    name = f"{engine}-{number}"
+    if has_secret(config):
+        # In the environment: every user of the machine can read a command line.
+        os.environ["DRAGOMAN_NODE_TOKEN"] = _token(config, name)
+    url = f"ws://{authority(config.server.host, port)}/ws/node"
+    options = ["--quiet", "--url", url, "--engine", engine, "--node-id", name]
+    if engine == LOCAL:
+        options += ["--slots", str(LOCAL_SLOTS)]
+    return Child([sys.executable, "-m", "dragoman.cli.main", "node", *options], dies_by=SIGTERM)
+
+
+def _token(config: "Config", node_id: str) -> str:
+    from dragoman.cli.token import signed_token
+
+    return signed_token(config, "node", node_id, TOKEN_LIFETIME_S)
+
+
+def _end(children: "list[Child]") -> None:
+    for child in children:
+        child.signal(SIGTERM)
+    for child in children:
+        if child.wait(NODE_STOP_S) is None:
+            child.process.kill()
+            child.wait()
+        child.close()

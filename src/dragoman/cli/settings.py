@@ -1,4 +1,4 @@
-"""The configuration of a command.
+"""The configuration of a command, and the addresses of servers.
 
 `--config` and `--set` are accepted before and after the name of a command. A command that needs the configuration
 declares both options with the types below, and calls `settings` once:
@@ -13,30 +13,35 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import SplitResult, urlsplit
 
 import typer
 
 from dragoman.cli.output import USAGE, Failure
 
-if TYPE_CHECKING:  # importing it takes longer than printing a help text
+if TYPE_CHECKING:
     from dragoman.config import Loaded
+
+
+def option(*names: str, metavar: str | None = None, help: str, **more: Any) -> Any:
+    """An option whose help text says what its default is, if it has one."""
+    return typer.Option(*names, metavar=metavar, help=help, show_default=False, show_envvar=False, **more)
+
 
 VARIABLE = "DRAGOMAN_CONFIG"
 DEFAULT_FILE = Path("config.toml")
 
 ConfigFile = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--config",
         metavar="FILE",
         help=f"Read settings from this file. [${VARIABLE}, or ./{DEFAULT_FILE} if there is one]",
-        show_default=False,
     ),
 ]
 Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override one setting; may be repeated.", show_default=False),
+    list[str] | None, option("--set", metavar="KEY=VALUE", help="Override one setting; may be repeated.")
 ]
 
 
@@ -94,3 +99,48 @@ def _pair(text: str) -> tuple[str, str]:
     if not equals:
         raise Failure("--set takes KEY=VALUE, as in --set speech.pause_ms=2500.", USAGE)
     return key.strip(), value
+
+
+# -- address ---------------------------------------------------------------------------------------
+#
+# Addresses of a server: where a command finds the configured one, and how it reads `--url`.
+
+
+ALL_INTERFACES: Final = ("0.0.0.0", "::", "")
+LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+HTTP: Final = {"": "http", "http": "http", "https": "https", "ws": "http", "wss": "https"}
+WEBSOCKET: Final = {"": "ws", "ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}
+
+
+def authority(host: str, port: int) -> str:
+    """`host:port` for a URL on this machine: a server on all interfaces is reached on the loopback."""
+    reachable = "127.0.0.1" if host in ALL_INTERFACES else host
+    return f"[{reachable}]:{port}" if ":" in reachable else f"{reachable}:{port}"
+
+
+def is_loopback(url: str) -> bool:
+    return urlsplit(url).hostname in LOOPBACK
+
+
+def http_url(url: str) -> str:
+    """The base of the HTTP API, from `host:port`, an HTTP URL or the URL of the chat's WebSocket."""
+    parts = parse(url, HTTP, "http://127.0.0.1:5010")
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/ws')}"
+
+
+def session_url(url: str) -> str:
+    """The WebSocket for speech, from `host:port`, an HTTP URL or a WebSocket URL; without a path, the usual one."""
+    parts = parse(url, WEBSOCKET, "ws://127.0.0.1:5010")
+    return parts._replace(path=parts.path if parts.path.strip("/") else "/ws/session", fragment="").geturl()
+
+
+def parse(url: str, schemes: dict[str, str], example: str) -> SplitResult:
+    """The parts of `--url`. `schemes` maps the accepted schemes to the one to use; "" accepts `host:port`."""
+    try:
+        parts = urlsplit(url if "//" in url else f"//{url}")
+        valid = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid or not url.isprintable() or " " in url:
+        raise Failure(f"--url {url!r} is not an address like {example}.", USAGE)
+    return parts._replace(scheme=schemes[parts.scheme])

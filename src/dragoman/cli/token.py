@@ -8,6 +8,7 @@ can read.
 import re
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -15,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from dragoman.cli import output
-from dragoman.cli.api import Api, AsJson, segment, with_api
+from dragoman.cli.api import Api, AsJson, passing, segment, with_api
 from dragoman.cli.output import USAGE, Failure
-from dragoman.cli.settings import ConfigFile, Overrides, settings
+from dragoman.cli.settings import ConfigFile, Overrides, option, settings
 
 if TYPE_CHECKING:
     from dragoman.config import Config
@@ -41,30 +42,94 @@ Tenant = Annotated[
 ]
 SecretFile = Annotated[
     Path | None,
-    typer.Option(
-        "--secret-file",
-        metavar="FILE",
-        help="Sign with the first line of this file instead of the configured secret.",
-        show_default=False,
+    option(
+        "--secret-file", metavar="FILE", help="Sign with the first line of this file instead of the configured secret."
     ),
 ]
 Development = Annotated[
     bool,
     typer.Option(
-        "--insecure-development-secret",
-        help="If no secret is set, sign with the publicly known development secret.",
+        "--insecure-development-secret", help="If no secret is set, sign with the publicly known development secret."
     ),
 ]
 
 
-@app.command()
-def client(
+@dataclass(frozen=True, slots=True)
+class _Issuer:
+    """Creates tokens, and prints them."""
+
+    config: "Config"
+    secret_file: Path | None
+    development: bool
+
+    def principal(self, kind: str, subject: str, tenant: str, lifetime: str, *, gateway: bool = False) -> None:
+        from dragoman.gateway.authentication import MAX_SUBJECT, NODE_ID, TENANT
+
+        lifetime_s, secret = seconds(lifetime), self._secret()
+        if kind == "node" and not NODE_ID.fullmatch(subject):
+            raise Failure("--node-id must be 1 to 64 letters, digits or any of . _ -", USAGE)
+        if tenant and not TENANT.fullmatch(tenant):
+            raise Failure(f"--tenant {tenant!r} must be 1 to 64 letters, digits or any of . _ : -", USAGE)
+        if not subject.strip() or not subject.isprintable() or len(subject) > MAX_SUBJECT:
+            raise Failure(f"The name must be 1 to {MAX_SUBJECT} printable characters.", USAGE)
+        token = signed_token(self.config, kind, subject, lifetime_s, tenant, secret, gateway=gateway)
+        _print(token, lifetime_s, f"{'gateway' if gateway else kind} {subject!r} of tenant {tenant or 'default'!r}")
+
+    def chat(self, user_id: int, lifetime: str) -> None:
+        from dragoman.protocol.chat import MAX_ID
+        from dragoman.services.chat.credentials import Tokens
+
+        lifetime_s, secret = seconds(lifetime), self._secret()
+        if user_id > MAX_ID:
+            raise Failure(f"--user-id must not be above {MAX_ID}.", USAGE)
+        tokens = Tokens((secret,), self.config.chat.issuer, lifetime_s, lifetime_s)
+        _print(tokens.access(user_id, 0, time.time()), lifetime_s, f"chat user {user_id}")
+
+    def _secret(self) -> str:
+        from dragoman.config.secrets import DEVELOPMENT_SECRET
+
+        secret = signing_secret(self.config, self.secret_file)
+        if not secret and not self.development:
+            raise Failure(
+                "No secret is set, so a token cannot be signed. A server for this machine alone needs no tokens. "
+                "Otherwise set security.secret_file, or set DRAGOMAN_SECURITY__SECRET to the output of `openssl rand -hex 32`.",
+                USAGE,
+            )
+        if secret == DEVELOPMENT_SECRET and not self.development:
+            raise Failure(
+                "The secret is the publicly known development secret. Set another one, or give "
+                "--insecure-development-secret if only this machine can reach the server.",
+                USAGE,
+            )
+        if secret and self.development and secret != DEVELOPMENT_SECRET:
+            raise Failure("A secret is set. Leave out --insecure-development-secret.", USAGE)
+        return secret or DEVELOPMENT_SECRET
+
+
+@passing
+def with_issuer(
     ctx: typer.Context,
+    secret_file: SecretFile = None,
+    insecure_development_secret: Development = False,
+    config: ConfigFile = None,
+    override: Overrides = None,
+) -> _Issuer:
+    """Decorates a command that gets an `_Issuer`, and has the options of its secret."""
+    return _Issuer(settings(ctx, config, override).config, secret_file, insecure_development_secret)
+
+
+def _print(token: str, lifetime_s: int, principal: str) -> None:
+    ends = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() + lifetime_s))
+    output.error(f"Token for {principal}, valid until {ends}. Keep it secret: whoever has it acts as this principal.")
+    output.line(token)
+
+
+@app.command()
+@with_issuer
+def client(
+    issuer: _Issuer,
     subject: Annotated[
-        str,
-        typer.Option(
-            "--subject", metavar="NAME", help="Name of the client; its sessions belong to it.", show_default=False
-        ),
+        str, option("--subject", metavar="NAME", help="Name of the client; its sessions belong to it.")
     ] = "",
     user_id: Annotated[
         int | None,
@@ -87,10 +152,6 @@ def client(
     ] = False,
     tenant: Tenant = "",
     lifetime: Lifetime = "1h",
-    secret_file: SecretFile = None,
-    insecure_development_secret: Development = False,
-    config: ConfigFile = None,
-    override: Overrides = None,
 ) -> None:
     """Create a token for a speech client, or with --user-id for a chat user.
 
@@ -102,53 +163,44 @@ def client(
         raise Failure("--tenant cannot be combined with --user-id: chat users belong to no tenant.", USAGE)
     if user_id is not None and gateway:
         raise Failure("--gateway cannot be combined with --user-id: a chat user is not a gateway.", USAGE)
-    issuer = _Issuer(settings(ctx, config, override).config, secret_file, insecure_development_secret, lifetime)
     if user_id is not None:
-        issuer.chat(user_id)
+        issuer.chat(user_id, lifetime)
     else:
-        issuer.principal("client", subject, tenant, gateway=gateway)
+        issuer.principal("client", subject, tenant, lifetime, gateway=gateway)
 
 
 @app.command()
+@with_issuer
 def node(
-    ctx: typer.Context,
+    issuer: _Issuer,
     node_id: Annotated[
         str, typer.Option("--node-id", metavar="ID", help="Id of the node; the token is valid for this id only.")
     ],
     tenant: Tenant = "",
     lifetime: Lifetime = "30d",
-    secret_file: SecretFile = None,
-    insecure_development_secret: Development = False,
-    config: ConfigFile = None,
-    override: Overrides = None,
 ) -> None:
     """Create a token for one node.
 
     Example: DRAGOMAN_NODE_TOKEN=$(dragoman token node --node-id gpu-1) dragoman node --node-id gpu-1
     """
-    issuer = _Issuer(settings(ctx, config, override).config, secret_file, insecure_development_secret, lifetime)
-    issuer.principal("node", node_id, tenant)
+    issuer.principal("node", node_id, tenant, lifetime)
 
 
 @app.command()
+@with_issuer
 def operator(
-    ctx: typer.Context,
+    issuer: _Issuer,
     subject: Annotated[
         str, typer.Option("--subject", metavar="NAME", help="Name of the operator, as the audit shows it.")
     ],
     tenant: Tenant = "",
     lifetime: Lifetime = "8h",
-    secret_file: SecretFile = None,
-    insecure_development_secret: Development = False,
-    config: ConfigFile = None,
-    override: Overrides = None,
 ) -> None:
     """Create a token for an operator: console, API, metrics, dead letters, switches.
 
     Example: export DRAGOMAN_OPERATOR_TOKEN=$(dragoman token operator --subject olga)
     """
-    issuer = _Issuer(settings(ctx, config, override).config, secret_file, insecure_development_secret, lifetime)
-    issuer.principal("operator", subject, tenant)
+    issuer.principal("operator", subject, tenant, lifetime)
 
 
 @app.command()
@@ -169,9 +221,7 @@ def revoke(
             show_default=False,
         ),
     ] = "",
-    jti: Annotated[
-        str, typer.Option("--jti", metavar="ID", help="The token with this `jti` claim.", show_default=False)
-    ] = "",
+    jti: Annotated[str, option("--jti", metavar="ID", help="The token with this `jti` claim.")] = "",
     lifetime: Annotated[
         str,
         typer.Option(
@@ -243,65 +293,6 @@ def _until(until_ms: int) -> str:
 
 def _time(ms: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1000))
-
-
-class _Issuer:
-    """Creates tokens with one secret and lifetime, and prints them."""
-
-    def __init__(self, config: "Config", file: Path | None, development: bool, lifetime: str) -> None:
-        self._config, self._lifetime_s = config, seconds(lifetime)
-        self._secret = _secret(config, file, development)
-
-    def principal(self, kind: str, subject: str, tenant: str, *, gateway: bool = False) -> None:
-        from dragoman.gateway.authentication import MAX_SUBJECT, NODE_ID, TENANT
-
-        if kind == "node" and not NODE_ID.fullmatch(subject):
-            raise Failure("--node-id must be 1 to 64 letters, digits or any of . _ -", USAGE)
-        if tenant and not TENANT.fullmatch(tenant):
-            raise Failure(f"--tenant {tenant!r} must be 1 to 64 letters, digits or any of . _ : -", USAGE)
-        if not subject.strip() or not subject.isprintable() or len(subject) > MAX_SUBJECT:
-            raise Failure(f"The name must be 1 to {MAX_SUBJECT} printable characters.", USAGE)
-        self._print(
-            signed_token(self._config, kind, subject, self._lifetime_s, tenant, self._secret, gateway=gateway),
-            f"{'gateway' if gateway else kind} {subject!r} of tenant {tenant or 'default'!r}",
-        )
-
-    def chat(self, user_id: int) -> None:
-        from dragoman.protocol.chat import MAX_ID
-        from dragoman.services.chat.credentials import Tokens
-
-        if user_id > MAX_ID:
-            raise Failure(f"--user-id must not be above {MAX_ID}.", USAGE)
-        tokens = Tokens((self._secret,), self._config.chat.issuer, self._lifetime_s, self._lifetime_s)
-        self._print(tokens.access(user_id, 0, time.time()), f"chat user {user_id}")
-
-    def _print(self, token: str, principal: str) -> None:
-        ends = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() + self._lifetime_s))
-        output.error(
-            f"Token for {principal}, valid until {ends}. Keep it secret: whoever has it acts as this principal."
-        )
-        output.line(token)
-
-
-def _secret(config: "Config", file: Path | None, development: bool) -> str:
-    from dragoman.config.secrets import DEVELOPMENT_SECRET
-
-    secret = signing_secret(config, file)
-    if not secret and not development:
-        raise Failure(
-            "No secret is set, so a token cannot be signed. A server for this machine alone needs no tokens. Otherwise "
-            "set security.secret_file, or set DRAGOMAN_SECURITY__SECRET to the output of `openssl rand -hex 32`.",
-            USAGE,
-        )
-    if secret == DEVELOPMENT_SECRET and not development:
-        raise Failure(
-            "The secret is the publicly known development secret. Set another one, or give "
-            "--insecure-development-secret if only this machine can reach the server.",
-            USAGE,
-        )
-    if secret and development and secret != DEVELOPMENT_SECRET:
-        raise Failure("A secret is set. Leave out --insecure-development-secret.", USAGE)
-    return secret or DEVELOPMENT_SECRET
 
 
 def seconds(lifetime: str) -> int:

@@ -17,15 +17,7 @@ from dragoman.archive import ArchiveAway
 from dragoman.gateway import operator_api
 from dragoman.gateway.authentication import Authenticator, Principal, Unauthorized, token_of
 from dragoman.gateway.handshake import ADMIN_HOST_REFUSED, HOST_REFUSED, PROXIED_REFUSED, is_local, is_loopback_host
-from dragoman.gateway.http_requests import (
-    OPERATOR,
-    BadRequest,
-    Handler,
-    error,
-    json,
-    peer_of,
-    redis_error,
-)
+from dragoman.gateway.http_requests import OPERATOR, BadRequest, Handler, error, json, peer_of, redis_error
 from dragoman.gateway.operator_api import HttpContext
 from dragoman.store.errors import Refused, StoreError
 

@@ -9,14 +9,7 @@ from aiohttp import web
 
 from dragoman.archive import Archive
 from dragoman.domain.chat.switches import BadSwitch, Switches
-from dragoman.gateway.http_requests import (
-    BadBody,
-    BadRequest,
-    error,
-    json,
-    json_body,
-    read_body,
-)
+from dragoman.gateway.http_requests import BadBody, BadRequest, error, json, json_body, read_body
 from dragoman.gateway.operator_api import Auditor
 from dragoman.services.chat.accounts import Accounts, Denied
 from dragoman.services.chat.credentials import Overloaded

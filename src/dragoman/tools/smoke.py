@@ -15,6 +15,7 @@ import typer
 
 from dragoman.cli import output
 from dragoman.cli.output import Failure
+from dragoman.cli.settings import option
 
 if TYPE_CHECKING:
     from dragoman.embedded.parent_watch import Child
@@ -42,8 +43,7 @@ level = "warning"
 
 def smoke(
     redis: Annotated[
-        str | None,
-        typer.Option("--redis", metavar="URL", help="Use this Redis; without, a private one.", show_default=False),
+        str | None, option("--redis", metavar="URL", help="Use this Redis; without, a private one.")
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the two configuration files where they are.")] = False,
 ) -> int:

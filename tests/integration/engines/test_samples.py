@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from dragoman.cli.say_input import spoken_sample
+from dragoman.cli.say import spoken_sample
 from dragoman.domain.sample_sentences import SENTENCES
 from dragoman.engines import Sound
 from dragoman.engines.pocketsphinx import PocketSphinx

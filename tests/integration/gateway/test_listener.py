@@ -10,19 +10,7 @@ import pytest
 from dragoman.domain.limits.connections import PerAddressLimit
 from dragoman.gateway import Endpoint, Listener, OriginAllowList, Reject, Request
 from dragoman.protocol.codes import Close
-from support.gateway import (
-    TEXT,
-    Echo,
-    RawClient,
-    Run,
-    connected,
-    frame,
-    http_app,
-    serving,
-    until,
-    upgrade,
-    websocket,
-)
+from support.gateway import TEXT, Echo, RawClient, Run, connected, frame, http_app, serving, until, upgrade, websocket
 
 
 async def _refusal(listener: Listener, head: bytes) -> tuple[int, dict[str, str]]:

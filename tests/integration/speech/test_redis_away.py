@@ -12,14 +12,7 @@ from dragoman.embedded.binary import ServerBinary
 from dragoman.embedded.engine import CHOOSE_PORT, RedisServer
 from dragoman.protocol.codes import ErrorCode
 from dragoman.services.speech.turn_queue import TurnQueue
-from support.in_process import (
-    TIMEOUT_S,
-    InProcessInstance,
-    OpenInstance,
-    RecordingListener,
-    job_request,
-    missing_model,
-)
+from support.in_process import TIMEOUT_S, InProcessInstance, OpenInstance, RecordingListener, job_request, missing_model
 from support.redis_servers import RedisAt, own
 from support.waiting import wait_until
 

@@ -12,8 +12,19 @@ import pytest
 
 from dragoman.cli import chat_terminal, output
 from dragoman.cli.chat import websocket_url
-from dragoman.cli.chat_editor import END, Editor
-from dragoman.cli.chat_screen import ASCII, NOTE, UNICODE, Line, Screen, clock, history_line, marks_of, printed
+from dragoman.cli.chat_screen import (
+    ASCII,
+    END,
+    NOTE,
+    UNICODE,
+    Editor,
+    Line,
+    Screen,
+    clock,
+    history_line,
+    marks_of,
+    printed,
+)
 from dragoman.cli.chat_terminal import Conversation, TerminalChat
 from dragoman.cli.main import run
 from dragoman.cli.output import USAGE

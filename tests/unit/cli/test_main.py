@@ -13,14 +13,13 @@ import pytest
 import typer
 
 from dragoman import __version__
-from dragoman.cli import demo
 from dragoman.cli import main as cli
-from dragoman.cli.address import authority, http_url, session_url
-from dragoman.cli.demo import Choice, _choose, _for_demo
+from dragoman.cli import serve
 from dragoman.cli.main import COMMANDS, Command, imported, run
 from dragoman.cli.node import _chosen, _setup, _step
 from dragoman.cli.output import USAGE, Failure
-from dragoman.cli.serve import IMPORTED, process_started
+from dragoman.cli.serve import IMPORTED, Choice, _choose, _for_demo, process_started
+from dragoman.cli.settings import authority, http_url, session_url
 from dragoman.config import load_with_sources
 from dragoman.config.catalog import SETTINGS
 from dragoman.config.reference import example, markdown
@@ -304,7 +303,7 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch, keys: str, *, root: bool = Tr
     typed = io.StringIO(keys)
     monkeypatch.setattr(typed, "isatty", lambda: terminal)
     monkeypatch.setattr("sys.stdin", typed)
-    monkeypatch.setattr(demo, "_can_install", lambda: root)
+    monkeypatch.setattr(serve, "_can_install", lambda: root)
 
 
 @pytest.mark.usefixtures("bare")

@@ -12,7 +12,7 @@ from rich.console import Console
 from dragoman.cli import output
 from dragoman.cli.main import run
 from dragoman.cli.output import USAGE, Failure
-from dragoman.cli.say_input import Speech, _stdin_pieces, sample, spoken_sample
+from dragoman.cli.say import Speech, _stdin_pieces, sample, spoken_sample
 from dragoman.cli.say_output import JsonOutput, LineOutput, ScreenOutput
 from dragoman.cli.status import tables
 from dragoman.client import Detected, Ended, Failed, Partial, Rejected, Renewed, Result, Resumed, Throttled

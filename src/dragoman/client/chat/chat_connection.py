@@ -19,26 +19,10 @@ from typing import Any
 
 import msgspec
 
-from dragoman.client.chat.messages import (
-    AccessDenied,
-    ChatClosed,
-    Kicked,
-    Message,
-    SendFailed,
-    Sent,
-    Unreachable,
-)
+from dragoman.client.chat.messages import AccessDenied, ChatClosed, Kicked, Message, SendFailed, Sent, Unreachable
 from dragoman.client.chat.outbox import Inbox, Outbox, PendingReceipts, Put, SentReceipts
 from dragoman.client.pacing import RateLimit
-from dragoman.connection import (
-    Backoff,
-    ClientWebSocket,
-    Closed,
-    ConnectionRefused,
-    Connector,
-    Frame,
-    ServerUnreachable,
-)
+from dragoman.connection import Backoff, ClientWebSocket, Closed, ConnectionRefused, Connector, Frame, ServerUnreachable
 from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import AckType, FrameType, Reason, ServerFrame
 

@@ -28,14 +28,7 @@ from dragoman.embedded.binary import ServerBinary
 from dragoman.instance.process import raise_file_limit
 from dragoman.store.link import Address
 from dragoman.tools.bench.chat_tables import conclude
-from dragoman.tools.bench.environment import (
-    UNLIMITED,
-    Backend,
-    Database,
-    Environment,
-    backend,
-    environment,
-)
+from dragoman.tools.bench.environment import UNLIMITED, Backend, Database, Environment, backend, environment
 from dragoman.tools.bench.instance_variants import COMMIT_MS, SLOWED
 from dragoman.tools.bench.measure import Case, Quantities, in_turns
 from dragoman.tools.processes import CannotRun

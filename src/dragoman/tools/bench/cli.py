@@ -9,7 +9,7 @@ import typer
 
 from dragoman.cli import output
 from dragoman.cli.output import USAGE, Failure
-from dragoman.cli.settings import settings
+from dragoman.cli.settings import option, settings
 
 if TYPE_CHECKING:
     from dragoman.tools.bench.mixed_load import Part
@@ -22,35 +22,23 @@ WARMUP_S, QUICK_WARMUP_S = 5.0, 0.5
 ROUNDS, QUICK_ROUNDS = 3, 1
 ABUSE_SECONDS, QUICK_ABUSE_SECONDS = 4.0, 0.5
 
-JsonFile = Annotated[
-    Path | None,
-    typer.Option("--json", metavar="FILE", help="Also write the results to this file.", show_default=False),
-]
+JsonFile = Annotated[Path | None, option("--json", metavar="FILE", help="Also write the results to this file.")]
 Seconds = Annotated[
     float | None,
-    typer.Option(
-        min=0.01,
-        max=60,
-        help=f"Seconds of each measurement. [{SECONDS:g}, with --quick {QUICK_SECONDS:g}]",
-        show_default=False,
-    ),
+    option(min=0.01, max=60, help=f"Seconds of each measurement. [{SECONDS:g}, with --quick {QUICK_SECONDS:g}]"),
 ]
 LongSeconds = Annotated[
     float | None,
-    typer.Option(
-        min=0.1,
-        max=600,
-        help=f"Seconds of each measurement. [{LONG_SECONDS:g}, with --quick {QUICK_LONG_SECONDS:g}]",
-        show_default=False,
+    option(
+        min=0.1, max=600, help=f"Seconds of each measurement. [{LONG_SECONDS:g}, with --quick {QUICK_LONG_SECONDS:g}]"
     ),
 ]
 Warmup = Annotated[
     float | None,
-    typer.Option(
+    option(
         min=0.0,
         max=600,
         help=f"Warm-up before each measurement, in seconds. [{WARMUP_S:g}, with --quick {QUICK_WARMUP_S:g}]",
-        show_default=False,
     ),
 ]
 Quick = Annotated[bool, typer.Option("--quick", help="One short round instead of three, to see that it runs.")]
@@ -176,16 +164,14 @@ def abuse(
     ctx: typer.Context,
     seconds: Annotated[
         float | None,
-        typer.Option(
+        option(
             min=0.1,
             max=600,
             help=f"Seconds of each attack, at least. [{ABUSE_SECONDS:g}, with --quick {QUICK_ABUSE_SECONDS:g}]",
-            show_default=False,
         ),
     ] = None,
     only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ATTACK", help="Only this attack; can be given more than once.", show_default=False),
+        list[str] | None, option(metavar="ATTACK", help="Only this attack; can be given more than once.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Short and with fewer clients, to see that it runs.")] = False,
     json: JsonFile = None,
@@ -210,20 +196,17 @@ def abuse(
 def load(
     ctx: typer.Context,
     minutes: Annotated[
-        float | None,
-        typer.Option(min=0.01, max=600, help="Minutes of the part `half`. [10, with --quick 0.1]", show_default=False),
+        float | None, option(min=0.01, max=600, help="Minutes of the part `half`. [10, with --quick 0.1]")
     ] = None,
     share: Annotated[
-        float,
-        typer.Option(min=0.01, max=1, help="The share for the part `half`; the load itself needs CPU too."),
+        float, typer.Option(min=0.01, max=1, help="The share for the part `half`; the load itself needs CPU too.")
     ] = 0.5,
     only: Annotated[
-        str,
-        typer.Option(metavar="PARTS", help="Only some of sockets,messages,jobs,half,target,storm,above."),
+        str, typer.Option(metavar="PARTS", help="Only some of sockets,messages,jobs,half,target,storm,above.")
     ] = "",
     instances: Annotated[int, typer.Option(min=1, max=16, help="Instances in all parts except `sockets`.")] = 2,
     first_rate: Annotated[
-        float, typer.Option(min=1, max=100_000, help="The first rate of messages per second.", show_default=True)
+        float, typer.Option(min=1, max=100000, help="The first rate of messages per second.", show_default=True)
     ] = 800.0,
     quick: Annotated[bool, typer.Option("--quick", help="Small numbers and short times, to see that it runs.")] = False,
     json: JsonFile = None,

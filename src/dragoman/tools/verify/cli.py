@@ -8,7 +8,7 @@ import typer
 
 from dragoman.cli import output
 from dragoman.cli.output import USAGE, Failure
-from dragoman.cli.settings import settings
+from dragoman.cli.settings import option, settings
 from dragoman.tools.verify import TITLES
 
 if TYPE_CHECKING:
@@ -38,19 +38,15 @@ def verify(
     ] = 1,
     seconds: Annotated[
         float | None,
-        typer.Option(
-            min=1,
-            help="Seconds of load, shared by all faults; each gets at least what one injection needs. [one each]",
-            show_default=False,
+        option(
+            min=1, help="Seconds of load, shared by all faults; each gets at least what one injection needs. [one each]"
         ),
     ] = None,
     faults: Annotated[
-        str | None,
-        typer.Option(metavar="NAME,NAME…", help="Only these faults; --list shows their names.", show_default=False),
+        str | None, option(metavar="NAME,NAME…", help="Only these faults; --list shows their names.")
     ] = None,
     only: Annotated[
-        str | None,
-        typer.Option(metavar="speech|chat|NAME", help="Only this load, or only this one fault.", show_default=False),
+        str | None, option(metavar="speech|chat|NAME", help="Only this load, or only this one fault.")
     ] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Rounds, each with the next seed.")] = 1,
     redis: Annotated[Literal["single", "cluster"], typer.Option(help="One Redis, or a Cluster of six.")] = "single",
@@ -61,10 +57,7 @@ def verify(
         bool,
         typer.Option("--real-lengths", help="Default settings and long faults: database 60 s, pause 20 s, link 10 s."),
     ] = False,
-    json: Annotated[
-        Path | None,
-        typer.Option("--json", metavar="FILE", help="Also write the results to this file.", show_default=False),
-    ] = None,
+    json: Annotated[Path | None, option("--json", metavar="FILE", help="Also write the results to this file.")] = None,
     names: Annotated[bool, typer.Option("--list", help="List the names of all faults, and exit.")] = False,
 ) -> int:
     from dragoman.tools.verify.settings import Setup

@@ -11,15 +11,9 @@ from dragoman.tools.bench.load import fitting, steps, wrong
 from dragoman.tools.bench.load import ratios as pressure_ratios
 from dragoman.tools.bench.mixed_load import PARTS, Settings, buckets, quantile, slope
 from dragoman.tools.bench.overload import combined
-from dragoman.tools.bench.speech import (
-    conclude as conclude_speech,
-)
-from dragoman.tools.bench.speech import (
-    ratios as speech_ratios,
-)
-from dragoman.tools.bench.speech import (
-    verdict as speech_verdict,
-)
+from dragoman.tools.bench.speech import conclude as conclude_speech
+from dragoman.tools.bench.speech import ratios as speech_ratios
+from dragoman.tools.bench.speech import verdict as speech_verdict
 from dragoman.tools.bench.store import conclude, missing, ratios, verdict
 from dragoman.tools.processes import CannotRun
 from dragoman.tools.report import Report, progress_bar
