@@ -92,7 +92,8 @@ class _Issuer:
         if not secret and not self.development:
             raise Failure(
                 "No secret is set, so a token cannot be signed. A server for this machine alone needs no tokens. "
-                "Otherwise set security.secret_file, or set DRAGOMAN_SECURITY__SECRET to the output of `openssl rand -hex 32`.",
+                "Otherwise set security.secret_file, or set DRAGOMAN_SECURITY__SECRET to the output of "
+                "`openssl rand -hex 32`.",
                 USAGE,
             )
         if secret == DEVELOPMENT_SECRET and not self.development:
