@@ -1,10 +1,12 @@
 """How many speech sessions one client may have, and that the others have room whatever it does."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from dragoman.domain.limits.sessions import WORK_AT_ONCE
 from dragoman.protocol.codes import Close
 from support.redis_servers import KeyInspector, RedisAt
 from support.speech import (
@@ -22,6 +24,7 @@ from support.speech import (
 )
 from support.waiting import wait_until
 
+PER_S = 20
 INIT: dict[str, object] = {"client_version": "t", "platform": "web", "src_lang": "en", "tgt_lang": "es"}
 
 
@@ -32,6 +35,7 @@ def shared(
     """Two instances with a secret, where a client may have three sessions and a gateway five."""
     flags: dict[str, object] = {"security__secret": SECRET}
     flags |= {"limits__sessions_per_principal": 3, "limits__sessions_per_gateway": 5}
+    flags |= {"limits__utterances_per_s": PER_S}
     operator = {"Authorization": f"Bearer {token('operator', 'olga')}"}
     with start_harness(
         redis_server, tmp_path_factory.mktemp("shared"), key_inspector, flags, flags, headers=operator
@@ -156,6 +160,21 @@ async def test_sessions_of_a_gateway_outlive_their_connections_up_to_a_limit_of_
             sender.session_id = answers[0]["session_id"]
             await scenario.say_utterance(sender, at)
             assert await sender.result(at, TIMEOUT_S)
+
+
+async def test_client_makes_no_more_work_with_more_connections_and_is_only_slowed_down(shared: Harness) -> None:
+    async with with_healthy_client(shared) as scenario:
+        await scenario.node(features=ACKING, token=token("node", "of-ivan"), node_id="of-ivan")
+        slowed, began = await limited(scenario, "work"), time.monotonic()
+        talkers = [await scenario.talker(token=token(sub="ivan")) for _ in range(3)]
+        for talker in talkers:
+            for index in range(20):
+                await scenario.say_utterance(talker, index)
+        for talker in talkers:
+            for index in range(20):
+                assert await talker.result(index, TIMEOUT_S)
+        assert time.monotonic() - began >= (3 + 3 * 20 - WORK_AT_ONCE - 3) / PER_S
+        assert await limited(scenario, "work") > slowed
 
 
 async def test_oldest_sessions_without_a_connection_end_when_others_need_their_room(laptop: Harness) -> None:

@@ -209,6 +209,30 @@ class Limits(Section, frozen=True):
             metric='dragoman_session_limits_total{limit="detached"}',
         ),
     ] = 0.5
+    utterances_per_s: Annotated[
+        int,
+        quota(
+            0,
+            1000000,
+            "Utterances per second of one principal on average, through all its connections and sessions; 16 at once. "
+            "Opening or resuming a session counts as an utterance, any other message as a 32nd of one. Clients without "
+            "a token are counted by address. 0 is any number.",
+            per="principal and instance",
+            answer="its next message is handled later; close 4006 if that were more than 5 s later",
+            metric='dragoman_session_limits_total{limit="work"}',
+        ),
+    ] = 50
+    gateway_utterances_per_s: Annotated[
+        int,
+        quota(
+            0,
+            1000000,
+            "The same for a principal whose token says `gateway`. 0 is any number.",
+            per="gateway and instance",
+            answer="its next message is handled later; close 4006 if that were more than 5 s later",
+            metric='dragoman_session_limits_total{limit="work"}',
+        ),
+    ] = 500
     open_jobs_per_session: Annotated[
         int,
         quota(
@@ -220,12 +244,35 @@ class Limits(Section, frozen=True):
             metric='dragoman_session_limits_total{limit="jobs"}',
         ),
     ] = 128
+    open_jobs_per_principal: Annotated[
+        int,
+        quota(
+            0,
+            1000000,
+            "The same for all sessions of one principal together; clients without a token are counted by address. 0 is "
+            "any number.",
+            per="principal and instance",
+            answer="`backpressure` PAUSE; beyond twice as many the utterance fails with LIMIT_EXCEEDED",
+            metric='dragoman_session_limits_total{limit="jobs"}',
+        ),
+    ] = 512
+    open_jobs_per_gateway: Annotated[
+        int,
+        quota(
+            0,
+            1000000,
+            "The same for a principal whose token says `gateway`. 0 is any number.",
+            per="gateway and instance",
+            answer="`backpressure` PAUSE; beyond twice as many the utterance fails with LIMIT_EXCEEDED",
+            metric='dragoman_session_limits_total{limit="jobs"}',
+        ),
+    ] = 5000
     waiting_jobs: Annotated[
         int,
         quota(
             1,
             1000000,
-            "Jobs of one instance that wait for a node.",
+            "Jobs of one instance that wait for a node. Their principals take turns when a slot is free.",
             per="instance",
             answer="`backpressure`; the utterance fails with NODE_OVERLOADED",
             metric='dragoman_jobs_total{code="NODE_OVERLOADED"}',

@@ -59,6 +59,9 @@ class Connection(Protocol):
 
     def resume_reading(self) -> None: ...
 
+    def hold(self, seconds: float) -> None:
+        """Deliver nothing more for so long; the peer notices only that its messages are handled later."""
+
     def refund(self) -> None:
         """Do not count the message that was delivered last against the frames per second."""
 

@@ -26,6 +26,7 @@ class Pause:
     ENDPOINT: Final = 1  # its endpoint asked for it
     QUEUE: Final = 2  # too many messages wait for their turn, or the last one does
     IDLE: Final = 4  # the idle poller watches the socket
+    HOLD: Final = 8  # its client has to wait before its next message is handled
 
 
 class ReadGate:
@@ -60,24 +61,25 @@ class ReadGate:
 
 
 class InboundQueue:
-    __slots__ = ("_bytes", "_gate", "_in_read", "_waiting", "has_ended")
+    __slots__ = ("_bytes", "_gate", "_held", "_in_read", "_waiting", "has_ended")
 
     def __init__(self, gate: ReadGate) -> None:
         self._gate = gate
         self._in_read = 0  # messages so far of one read
         self._waiting: deque[Step] | None = None  # None: nothing waits
         self._bytes = 0
+        self._held: asyncio.TimerHandle | None = None
         self.has_ended = False  # the last message waits: what arrives after it is ignored
 
     @property
     def is_empty(self) -> bool:
-        return self._waiting is None
+        return self._waiting is None and self._held is None
 
     def admits(self, *, is_last_read: bool) -> bool:
         """Count one message, and tell whether to handle it at once. If not, it must be added. `is_last_read`: it is the
         last message of one read."""
         self._in_read += 1
-        at_once = self._waiting is None and self._in_read <= _PER_TURN
+        at_once = self.is_empty and self._in_read <= _PER_TURN
         if is_last_read:
             self._in_read = 0
         return at_once
@@ -89,7 +91,8 @@ class InboundQueue:
         if self._waiting is None:
             self._waiting = deque()
             self._bytes = 0
-            asyncio.get_running_loop().call_soon(self._handle_some)
+            if self._held is None:
+                asyncio.get_running_loop().call_soon(self._handle_some)
         self._waiting.append(step)
         self._bytes += size + _BYTES_PER_MESSAGE
         if self._bytes > _MAX_WAITING_BYTES:
@@ -97,32 +100,51 @@ class InboundQueue:
 
     def in_turn(self, step: Step) -> None:
         """Handle after what waits: now, if nothing does."""
-        if self._waiting is None:
+        if self.is_empty:
             step()
         else:
             self.add(step)
 
     def finish(self, step: Step) -> None:
         """Like `in_turn`; what arrives later is ignored."""
-        if self._waiting is not None:
+        if not self.is_empty:
             self.has_ended = True
             self._gate.pause(Pause.QUEUE)
         self.in_turn(step)
 
+    def hold(self, seconds: float) -> None:
+        """Handle nothing more for so long, and do not read meanwhile."""
+        if self._held is None:
+            self._gate.pause(Pause.HOLD)
+        else:
+            self._held.cancel()
+        self._held = asyncio.get_running_loop().call_later(seconds, self._release)
+
+    def _release(self) -> None:
+        self._held = None
+        self._gate.resume(Pause.HOLD)
+        if self._waiting is not None:
+            self._handle_some()
+
     def handle_all(self) -> None:
-        """Handle what waits now."""
-        while self._waiting:
+        """Handle what waits now, unless the client has to wait: what it sent is lost with its connection then."""
+        while self._waiting and self._held is None:
             self._waiting.popleft()()
-        self._waiting = None
+        self.clear()
 
     def clear(self) -> None:
         """Drop what waits; a step that is being handled may call this."""
         self._waiting = None
+        if self._held is not None:
+            self._held.cancel()
+            self._held = None
 
     def _handle_some(self) -> None:
         for _ in range(_PER_TURN):
-            if self._waiting:
+            if self._waiting and self._held is None:
                 self._waiting.popleft()()
+        if self._held is not None:
+            return
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._handle_some)
         elif self._waiting is not None:

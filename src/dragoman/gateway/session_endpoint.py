@@ -7,7 +7,7 @@ import structlog
 from msgspec import structs
 
 from dragoman.domain.limits.connections import is_loopback
-from dragoman.domain.limits.sessions import Holder
+from dragoman.domain.limits.sessions import MAX_WAIT_S, UTTERANCE, Holder
 from dragoman.gateway.authentication import Authenticator, Principal, Unauthorized, token_of
 from dragoman.gateway.connection import Connection
 from dragoman.gateway.open_connections import AuthenticatedConnections, PreSession
@@ -29,6 +29,8 @@ log = structlog.get_logger(__name__)
 
 RESUME_AFTER_MS = 2000
 INSTANCE_FULL = "too many sessions; connect again later"
+NOBODY = Holder("", anonymous=True)
+TOO_MUCH_WORK = "the connections of this client send too much; connect again later"
 
 
 class SessionEndpoint:
@@ -50,6 +52,7 @@ class SessionEndpoint:
         self._pre_session, self._authenticated = pre_session, authenticated
         self._session: Session | None = None
         self._principal: Principal | None = None
+        self._holder = NOBODY
         self._paused_at = float("-inf")
 
     # -- callbacks of the connection --------------------------------------------------------------
@@ -60,10 +63,22 @@ class SessionEndpoint:
     def text(self, conn: Connection, data: bytes) -> None:
         if not self._guard(self._text, conn, data):
             self._pause(conn)
+        self._slow_down(conn)
 
     def binary(self, conn: Connection, data: bytes) -> None:
         if not self._guard(self._binary, conn, data):
             self._pause(conn)
+        self._slow_down(conn)
+
+    def _slow_down(self, conn: Connection) -> None:
+        """Handle the next message later if the connections of this client, all together, have made too much work."""
+        if self._holder is NOBODY:
+            self._holder = _holder(conn, Principal("client", "", anonymous=True))  # until its token is known
+        wait_s = self._sessions.count_message(self._holder)
+        if wait_s > MAX_WAIT_S:
+            conn.close(Close.RATE, TOO_MUCH_WORK)
+        elif wait_s:
+            conn.hold(wait_s)
 
     def closed(self, conn: Connection) -> None:
         self._pre_session.remove(conn)
@@ -145,7 +160,7 @@ class SessionEndpoint:
         except Unauthorized as error:
             conn.close(Close.UNAUTHORIZED, str(error))
             return None
-        self._principal = found
+        self._principal, self._holder = found, _holder(conn, found)
         self._authenticated.add(conn, found)
         return found
 
@@ -163,6 +178,7 @@ class SessionEndpoint:
             return
         if self._sessions.find(message.session_id) is None:
             self._sessions.forwarder.forward(conn, message, principal.owner, principal.tenant, data)
+            self._sessions.count_work(self._holder, UTTERANCE)
         else:
             self._sessions.get(message.session_id, principal.owner).utterance(message, conn)
         self._pre_session.remove(conn)
@@ -181,6 +197,7 @@ class SessionEndpoint:
         principal = self._identify(conn, message.token)
         if principal is None:
             return
+        self._sessions.count_work(self._holder, UTTERANCE)
         if message.audio_format not in (None, "opus", "pcm16"):
             raise ProtocolError(ErrorCode.INVALID_MESSAGE, "Field `audio_format`: use opus or pcm16.")
         self._pre_session.remove(conn)
@@ -189,7 +206,7 @@ class SessionEndpoint:
         # The session keeps the message: without the token, and without the buffer that `features` points into.
         kept = structs.replace(message, token=None, features=keep(message.features))
         try:
-            self._session = self._sessions.open(conn, kept, _holder(conn, principal))
+            self._session = self._sessions.open(conn, kept, self._holder)
         except InstanceFull:
             conn.close(Close.OVERLOADED, INSTANCE_FULL)
             return
@@ -202,7 +219,8 @@ class SessionEndpoint:
         principal = self._identify(conn, message.token)
         if principal is not None:
             self._pre_session.remove(conn)
-            self._tasks.spawn(self._resumed(conn, message, _holder(conn, principal)), "resume")
+            self._sessions.count_work(self._holder, UTTERANCE)
+            self._tasks.spawn(self._resumed(conn, message, self._holder), "resume")
 
     async def _resumed(self, conn: Connection, message: wire.SessionResume, holder: Holder) -> None:
         try:

@@ -146,6 +146,13 @@ class WebSocket(PicowsListener):
         if not self.closed:
             self._gate.resume(Pause.ENDPOINT)
 
+    def hold(self, seconds: float) -> None:
+        if self._transport.is_closing():
+            self._queue.clear()  # what the peer sent before it left is not handled at once instead
+        elif not self.closed:
+            self.resume()
+            self._queue.hold(seconds)
+
     def close(self, code: int, reason: str = "") -> None:
         if self._ws is None:
             self._queue.clear()  # nothing more is delivered
@@ -267,7 +274,7 @@ class WebSocket(PicowsListener):
     def check_silence(self, now: float) -> None:
         if self.closed:
             return
-        if self._frames != self._frames_before or self._gate.is_paused(Pause.ENDPOINT):
+        if self._frames != self._frames_before or self._gate.is_paused(Pause.ENDPOINT | Pause.HOLD):
             self._frames_before = self._frames
             self._active_at = now
             self._pinged_at = None

@@ -35,7 +35,11 @@ UNLIMITED: Final = (
     "sessions_per_principal",
     "sessions_per_gateway",
     "sessions_per_address",
+    "utterances_per_s",
+    "gateway_utterances_per_s",
     "open_jobs_per_session",
+    "open_jobs_per_principal",
+    "open_jobs_per_gateway",
     "chat_bytes_per_day",
     "chat_history_per_minute",
 )

@@ -374,4 +374,8 @@ def _session_limits(config: Config) -> SessionLimits:
         per_connection=limits.sessions_per_connection,
         instance=limits.sessions,
         detached_share=limits.detached_share,
+        utterances_per_s=limits.utterances_per_s,
+        gateway_utterances_per_s=limits.gateway_utterances_per_s,
+        open_jobs_per_principal=limits.open_jobs_per_principal,
+        open_jobs_per_gateway=limits.open_jobs_per_gateway,
     )

@@ -126,7 +126,7 @@ class Close(IntEnum):
     OVERLOADED = 4003
     LEASE_LOST = 4004
     NOT_REGISTERED = 4005
-    RATE = 4006  # too many frames a second
+    RATE = 4006  # too many frames a second, or too much work
     TIMEOUT = 4007  # no answer to a ping
 
     BAD_MESSAGE = 4500

@@ -5,9 +5,10 @@ A service is a `run_once` and an interval; tests call `run_once` and never start
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from time import monotonic
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import structlog
 
@@ -107,6 +108,37 @@ class Tasks:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class PacedQueue(Generic[T]):
+    """Handles items a few at a time, with a pause after them in which others are served: an end of everything at once
+    must not delay those that go on. The first few are handled at once."""
+
+    AT_ONCE, PAUSE_S = 4, 0.001
+
+    def __init__(self, handle: Callable[[T], object]) -> None:
+        self._handle = handle
+        self._waiting: deque[T] = deque()
+        self._handled = 0  # since the last pause
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, item: T) -> None:
+        self._waiting.append(item)
+        if self._handled < self.AT_ONCE:
+            self._handle_some()
+
+    def _handle_some(self) -> None:
+        if not self._handled and self._waiting:
+            asyncio.get_running_loop().call_later(self.PAUSE_S, self._pause_ended)
+        while self._waiting and self._handled < self.AT_ONCE:
+            self._handled += 1
+            self._handle(self._waiting.popleft())
+
+    def _pause_ended(self) -> None:
+        self._handled = 0
+        self._handle_some()
 
 
 class ReadFirstTimeout:

@@ -75,8 +75,8 @@ class Metrics:
         )
         self.session_limits = make.counters(
             "dragoman_session_limits_total",
-            "Sessions refused (principal, gateway, address, connection, instance), utterances failed (jobs) and "
-            "sessions ended (detached) by a limit",
+            "Sessions refused (principal, gateway, address, connection, instance), utterances failed (jobs), sessions "
+            "ended (detached) and messages of clients that were slowed down (work) by a limit",
             ["limit"],
         )
         self.nodes = make.gauge("dragoman_nodes", "Nodes connected to this instance")

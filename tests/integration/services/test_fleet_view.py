@@ -1,6 +1,7 @@
 """The local view of the fleet, refreshed from what changed in Redis."""
 
 import asyncio
+from functools import partial
 
 import msgspec
 import pytest
@@ -80,14 +81,21 @@ async def test_a_snapshot_that_cannot_be_read_hides_one_node_only_and_is_replace
 
 async def test_waiting_placement_resumes_when_a_node_or_a_slot_is_free(view: FleetView, stores: Stores) -> None:
     await stores.nodes.heard(Snapshot("n", 1, "a"))
-    waiting = asyncio.create_task(view.wait_for_change(60))
-    await asyncio.sleep(0)
+    waiting = view.next_change("default/ann")
     await view.run_once()
     await waiting
-    waiting = asyncio.create_task(view.wait_for_change(60))
-    await asyncio.sleep(0)
+    waiting = view.next_change("default/ann")
     view.on_announcement(SlotFreed("n"))
     await waiting
+
+
+async def test_clients_take_turns_for_a_free_slot(view: FleetView) -> None:
+    order: list[str] = []
+    for job in ("eve-1", "eve-2", "eve-3", "ann-1", "eve-4", "bob-1"):
+        view.next_change(job.partition("-")[0]).add_done_callback(partial(lambda name, _: order.append(name), job))
+    view.on_announcement(SlotFreed("n"))
+    await asyncio.sleep(0)
+    assert order == ["eve-1", "ann-1", "bob-1", "eve-2", "eve-3", "eve-4"]
 
 
 async def test_announced_node_is_usable_before_a_refresh(view: FleetView) -> None:

@@ -182,7 +182,7 @@ async def test_a_session_that_went_on_elsewhere_takes_no_job_with_it_when_its_co
     a.services.sessions.socket_closed(old_wire)
     await client.resume(b)
     ending = Gate(a.stores.sessions, "end", after=True)
-    a.services.sessions._expire(stale)
+    a.services.sessions._end_detached(stale, "grace period over")
     await ending.reached()
     ending.open()
     node.answer(job)

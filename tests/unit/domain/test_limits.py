@@ -17,7 +17,7 @@ from dragoman.domain.limits.frames import (
     ChatFrameLimit,
     FrameBucket,
 )
-from dragoman.domain.limits.rates import DAY_S, ROW_BYTES, BytesPerDay, RatePerKey, cost
+from dragoman.domain.limits.rates import DAY_S, ROW_BYTES, BytesPerDay, RatePerKey, WorkPerKey, cost
 from dragoman.domain.limits.sessions import (
     Holder,
     Room,
@@ -25,6 +25,7 @@ from dragoman.domain.limits.sessions import (
     SessionLimit,
     SessionLimits,
     SessionQuota,
+    WorkQuota,
     room_for_job,
 )
 
@@ -444,3 +445,71 @@ def test_session_with_many_open_jobs_is_paused_first_and_refused_at_twice_as_man
     rooms = [room_for_job(open_jobs, 2) for open_jobs in range(1, 7)]
     assert rooms == [Room.ENOUGH] * 2 + [Room.LITTLE] * 2 + [Room.NONE] * 2
     assert room_for_job(10_000, 0) is Room.ENOUGH
+
+
+# -- work ----------------------------------------------------------------------------------------
+
+
+def test_work_is_done_at_once_up_to_the_burst_and_then_at_the_rate() -> None:
+    work = WorkPerKey(per_s=10, burst=3, max_wait_s=5)
+    assert [work.done("eve", 1, 100.0) for _ in range(5)] == pytest.approx([0, 0, 0, 0.1, 0.2])
+    assert work.done("ann", 1, 100.0) == 0
+    assert work.done("eve", 1, 100.2) == pytest.approx(0.1)
+    assert [work.done("eve", 1, 200.0) for _ in range(4)] == pytest.approx([0, 0, 0, 0.1])
+
+
+def test_key_that_works_on_instead_of_waiting_waits_no_longer_than_the_maximum() -> None:
+    work = WorkPerKey(per_s=10, burst=3, max_wait_s=5)
+    waits = [work.done("eve", 1, 100.0) for _ in range(100)]
+    assert waits[52] == pytest.approx(5.0)
+    assert waits[53:] == pytest.approx([5.1] * 47)
+    assert work.done("eve", 0, 105.0) == pytest.approx(0.0)
+
+
+@given(st.lists(st.tuples(st.floats(0, 2), st.floats(0, 3)), max_size=50))
+def test_client_that_waits_does_no_more_than_its_rate_and_one_piece_beyond_the_burst(
+    steps: list[tuple[float, float]],
+) -> None:
+    work, now, total, largest = WorkPerKey(per_s=5, burst=4, max_wait_s=5), 50.0, 0.0, 0.0
+    for pause, size in steps:
+        now += pause
+        total, largest = total + size, max(largest, size)
+        assert total <= 4 + largest + 5 * (now - 50.0) + 1e-6
+        now += work.done("eve", size, now)
+
+
+def test_keys_that_have_all_their_work_again_are_forgotten() -> None:
+    work = WorkPerKey(per_s=10, burst=3, max_wait_s=5)
+    for number in range(100):
+        work.done(number, 1, 100.0)
+    for number in range(100):
+        work.done("eve", 1, 200.0 + number)
+    assert len(work) <= 2
+
+
+def test_work_of_a_client_is_counted_over_all_its_connections_and_addresses() -> None:
+    work = WorkQuota(SessionLimits(utterances_per_s=10, gateway_utterances_per_s=100))
+    for address in ("192.0.2.1", "192.0.2.2"):
+        for _ in range(8):
+            assert work.done(Holder("default/ann", address), 1, 100.0) == 0
+    assert work.done(ANN, 1, 100.0) == pytest.approx(0.1)
+    assert work.done(BOB, 1, 100.0) == 0
+
+
+def test_clients_without_a_token_share_the_work_of_their_address() -> None:
+    work = WorkQuota(SessionLimits(utterances_per_s=10))
+    assert work.done(STRANGER, 17, 100.0) == pytest.approx(0.1)
+    assert work.done(Holder("default/local", "192.0.2.2", anonymous=True), 1, 100.0) == 0
+
+
+def test_gateway_may_do_more_and_this_machine_without_a_secret_anything() -> None:
+    work = WorkQuota(SessionLimits(utterances_per_s=10, gateway_utterances_per_s=100))
+    assert work.done(GATEWAY, 17, 100.0) == pytest.approx(0.01)
+    assert work.done(LAPTOP, 10_000, 100.0) == 0
+    unlimited = WorkQuota(SessionLimits(utterances_per_s=0, gateway_utterances_per_s=0))
+    assert [unlimited.done(holder, 10_000, 100.0) for holder in (ANN, GATEWAY)] == [0, 0]
+
+
+def test_open_jobs_are_limited_by_principal_and_by_gateway_and_not_on_this_machine() -> None:
+    limits = SessionLimits(open_jobs_per_principal=5, open_jobs_per_gateway=50)
+    assert [limits.open_jobs_of(holder) for holder in (ANN, STRANGER, GATEWAY, LAPTOP)] == [5, 5, 50, 0]

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.gateway.flow_control import Backlog, InboundQueue, Pause, ReadGate
+from support.waiting import wait_until
 
-REASONS = (Pause.ENDPOINT, Pause.QUEUE, Pause.IDLE)
+REASONS = (Pause.ENDPOINT, Pause.QUEUE, Pause.IDLE, Pause.HOLD)
 PER_TURN = 16
 MAX_SMALL = 512  # of the smallest messages may wait before reading stops
 
@@ -169,6 +170,39 @@ async def test_message_that_closes_the_connection_is_the_last_one() -> None:
     conn.queue.add(lambda: conn.handled.append(-2))
     await a_turn()
     assert conn.handled[-1] == -1
+
+
+async def test_message_that_must_wait_is_handled_later_and_in_order() -> None:
+    conn = Connection()
+    conn.queue.hold(60)
+    conn.read(0)
+    conn.queue.in_turn(lambda: conn.handled.append(1))
+    conn.queue.finish(lambda: conn.handled.append(2))
+    await a_turn()
+    assert (conn.handled, conn.transport.reading, conn.queue.is_empty) == ([], False, False)
+    conn.queue.hold(0)
+    await wait_until(lambda: conn.queue.is_empty)
+    assert (conn.handled, conn.transport.reading) == ([0, 1, 2], True)
+
+
+async def test_message_that_makes_others_wait_is_the_last_of_its_turn() -> None:
+    conn = Connection()
+    conn.read(*range(PER_TURN))
+    conn.queue.add(lambda: conn.queue.hold(0))
+    conn.queue.add(lambda: conn.handled.append(-1))
+    await a_turn()
+    assert conn.handled == list(range(PER_TURN))
+    await wait_until(lambda: conn.queue.is_empty)
+    assert conn.handled[-1] == -1
+
+
+@pytest.mark.parametrize("end", ["handle_all", "clear"])
+async def test_messages_of_a_client_that_has_to_wait_are_lost_with_its_connection(end: str) -> None:
+    conn = Connection()
+    conn.queue.hold(60)
+    conn.read(*range(5))
+    getattr(conn.queue, end)()
+    assert (conn.handled, conn.queue.is_empty) == ([], True)
 
 
 def test_unread_bytes_grow_old() -> None:

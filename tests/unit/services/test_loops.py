@@ -9,7 +9,7 @@ import uvloop
 from structlog.testing import capture_logs
 
 from dragoman.services import loops
-from dragoman.services.loops import ReadFirstTimeout, Tasks, every, retry, unawaited
+from dragoman.services.loops import PacedQueue, ReadFirstTimeout, Tasks, every, retry, unawaited
 from dragoman.store.errors import RedisAway, Refused
 from support.waiting import wait_until
 
@@ -235,3 +235,32 @@ async def test_retry_repeats_for_the_named_errors_only() -> None:
     with pytest.raises(RedisAway):
         await retry(step, pause_s=0.0, on=(KeyError, IndexError))
     assert calls[0] == 2
+
+
+async def test_paced_queue_handles_few_items_at_once_and_the_rest_in_order_after_pauses() -> None:
+    handled: list[int] = []
+    queue, count = PacedQueue(handled.append), 3 * PacedQueue.AT_ONCE + 1
+    turns: list[int] = []
+
+    async def others() -> None:
+        while len(handled) < count:
+            turns.append(len(handled))
+            await asyncio.sleep(0)
+
+    for number in range(count):
+        queue.add(number)
+    assert handled == list(range(PacedQueue.AT_ONCE))
+    await others()
+    assert handled == list(range(count))
+    assert len(set(turns)) > 2, "others are served between the portions"
+    assert not queue
+
+
+async def test_paced_queue_handles_an_item_at_once_after_its_pause() -> None:
+    handled: list[int] = []
+    queue = PacedQueue(handled.append)
+    for number in range(3 * PacedQueue.AT_ONCE):
+        queue.add(number)
+    await wait_until(lambda: queue._handled == 0)
+    queue.add(-1)
+    assert handled[-1] == -1

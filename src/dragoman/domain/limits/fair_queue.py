@@ -1,4 +1,4 @@
-"""A bounded queue that several keys share fairly.
+"""A queue that several keys share fairly.
 
 The keys take turns, so an entry waits for at most one entry of each other key, however many those have. A key may use
 the whole queue while it is alone. When the queue is full, a new entry displaces the newest entry of the key that has
@@ -7,13 +7,14 @@ most, unless its own key would then have as many: no key can fill the queue for 
 
 from collections import OrderedDict, deque
 from collections.abc import Hashable
+from math import inf
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
 
 class FairQueue(Generic[T]):
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: float = inf) -> None:
         self._size, self._count = size, 0
         self._waiting: OrderedDict[Hashable, deque[T]] = OrderedDict()  # the key whose turn is next comes first
 

@@ -1,26 +1,48 @@
-"""What one key may use within a time: a rate per minute, and bytes per day."""
+"""What one key may use within a time: a rate per minute, work per second, and bytes per day."""
 
 from collections import OrderedDict
 from collections.abc import Hashable
+from itertools import islice
 from typing import Final
 
 DAY_S: Final = 86_400.0
 ROW_BYTES: Final = 256  # what a message costs besides its text: its row and its index entries
 
 
-class RatePerKey:
-    """A rate per key, in a table of bounded size.
+class _Keys:
+    """When each key has all its uses again, in a table of bounded size.
 
-    A key that was not used for a minute may be used `per_minute` times at once; then one use comes back in each part of
-    a minute. A full table forgets the key whose last use is oldest: that key has most of its uses back anyway.
+    A full table forgets the key whose last use is oldest: that key has most of its uses back anyway.
     """
 
-    def __init__(self, per_minute: int, max_keys: int = 100_000) -> None:
-        self._interval_s, self._max_keys = 60.0 / per_minute, max_keys
-        self._full_at: OrderedDict[Hashable, float] = OrderedDict()  # when a key has all its uses again
+    def __init__(self, max_keys: int) -> None:
+        self._max_keys = max_keys
+        self._full_at: OrderedDict[Hashable, float] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._full_at)
+
+    def full_at(self, key: Hashable, now: float) -> float:
+        return max(self._full_at.get(key, now), now)
+
+    def set(self, key: Hashable, full_at: float, now: float) -> None:
+        self._full_at[key] = full_at
+        self._full_at.move_to_end(key)
+        # The oldest keys that are full again, two at a time so that the table shrinks, and the oldest of too many.
+        for oldest in tuple(islice(self._full_at, 2)):
+            if self._full_at[oldest] <= now or len(self._full_at) > self._max_keys:
+                del self._full_at[oldest]
+
+
+class RatePerKey:
+    """A key that was not used for a minute may be used `per_minute` times at once; then one use comes back in each part
+    of a minute."""
+
+    def __init__(self, per_minute: int, max_keys: int = 100_000) -> None:
+        self._interval_s, self._keys = 60.0 / per_minute, _Keys(max_keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
 
     def has(self, key: Hashable, now: float) -> bool:
         """Whether `key` may be used now; asking costs nothing."""
@@ -30,20 +52,33 @@ class RatePerKey:
         """Whether `key` may be used now; a refused use costs nothing."""
         if not self.has(key, now):
             return False
-        self._full_at[key] = self._after_use(key, now)
-        self._full_at.move_to_end(key)
-        self._forget(now)
+        self._keys.set(key, self._after_use(key, now), now)
         return True
 
     def _after_use(self, key: Hashable, now: float) -> float:
-        return max(self._full_at.get(key, now), now) + self._interval_s
+        return self._keys.full_at(key, now) + self._interval_s
 
-    def _forget(self, now: float) -> None:
-        """The oldest keys that are full again, two at a time so that the table shrinks, and the oldest of too many."""
-        for _ in range(2):
-            key, full_at = next(iter(self._full_at.items()))
-            if full_at <= now or len(self._full_at) > self._max_keys:
-                del self._full_at[key]
+
+class WorkPerKey:
+    """Spreads the work of each key over time: after a burst, a key has to wait between two pieces of work.
+
+    Work is counted after it was done, so a piece of any size is possible. What a key does instead of waiting makes it
+    wait longer, but not longer than `max_wait_s`: then more is not counted.
+    """
+
+    def __init__(self, per_s: float, burst: float, max_wait_s: float, max_keys: int = 100_000) -> None:
+        self._interval_s, self._burst_s, self._max_wait_s = 1 / per_s, burst / per_s, max_wait_s
+        self._keys = _Keys(max_keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def done(self, key: Hashable, work: float, now: float) -> float:
+        """Count work of `key`; returns the seconds until it may do more."""
+        full_at = self._keys.full_at(key, now) + work * self._interval_s
+        wait_s = full_at - now - self._burst_s
+        self._keys.set(key, min(full_at, now + self._burst_s + self._max_wait_s), now)
+        return max(wait_s, 0.0)
 
 
 def cost(body: str) -> int:

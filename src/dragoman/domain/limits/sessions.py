@@ -4,11 +4,17 @@ A session counts from the moment it is opened until nothing of it is left: also 
 while it is closed but can still be resumed. Sessions are counted by owner and by address. Anonymous clients share one
 owner, so only their address counts. A gateway acts for many clients, often from one address: it has a limit of its
 own instead. Detached sessions may fill the instance; beyond their share the oldest is evicted for another client.
+
+Work and open jobs are counted for all sessions of a client together, too: otherwise it would get more of both with
+every session and connection that it opens.
 """
 
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum, auto
+from typing import Final
+
+from dragoman.domain.limits.rates import WorkPerKey
 
 
 class SessionLimit(StrEnum):
@@ -30,6 +36,16 @@ class SessionLimits:
     per_address: int = 2000
     instance: int = 40_000
     detached_share: float = 0.5  # of `instance`
+    utterances_per_s: int = 50
+    gateway_utterances_per_s: int = 500
+    open_jobs_per_principal: int = 512
+    open_jobs_per_gateway: int = 5000
+
+    def open_jobs_of(self, holder: "Holder") -> int:
+        """The limit of open jobs of all its sessions together."""
+        if not holder.account:
+            return 0
+        return self.open_jobs_per_gateway if holder.gateway else self.open_jobs_per_principal
 
 
 class Room(StrEnum):
@@ -41,8 +57,8 @@ class Room(StrEnum):
 
 
 def room_for_job(open_jobs: int, limit: int) -> Room:
-    """For a session with this many open jobs, including the new one; a `limit` of 0 is any number. A client that was
-    asked to pause may have more in flight, or ignore it: so an utterance fails only at twice the limit."""
+    """With this many open jobs, including the new one; a `limit` of 0 is any number. A client that was asked to pause
+    may have more in flight, or ignore it: so an utterance fails only at twice the limit."""
     if limit == 0 or open_jobs <= limit:
         return Room.ENOUGH
     return Room.LITTLE if open_jobs <= 2 * limit else Room.NONE
@@ -56,6 +72,38 @@ class Holder:
     address: str = ""  # "" is not counted
     anonymous: bool = False
     gateway: bool = False  # its sessions may outlive their sockets
+
+    @property
+    def account(self) -> str:
+        """Under which its work and its jobs are counted: the principal, or the address of clients without a token. ""
+        is not counted."""
+        return self.address if self.anonymous else self.owner
+
+
+UTTERANCE: Final = 1.0  # the work of one; opening or resuming a session is as much
+MESSAGE: Final = 1 / 32  # the work of any message
+WORK_AT_ONCE: Final = 16  # takes an instance about 15 ms
+MAX_WAIT_S: Final = 5.0
+
+
+class WorkQuota:
+    """The work that one client makes for an instance, through all its connections and sessions.
+
+    A client that makes too much is slowed down, not refused: its next message is handled later. So others are served
+    in between, and a client that sends what it has collected loses nothing.
+    """
+
+    def __init__(self, limits: SessionLimits) -> None:
+        self._principals, self._gateways = [
+            WorkPerKey(per_s, WORK_AT_ONCE, MAX_WAIT_S) if per_s else None
+            for per_s in (limits.utterances_per_s, limits.gateway_utterances_per_s)
+        ]
+
+    def done(self, holder: Holder, work: float, now: float) -> float:
+        """Count work; returns the seconds until the next message of the holder may be handled. With more than
+        MAX_WAIT_S it has too many connections that send."""
+        quota, account = self._gateways if holder.gateway else self._principals, holder.account
+        return quota.done(account, work, now) if quota is not None and account else 0.0
 
 
 @dataclass(eq=False, slots=True)

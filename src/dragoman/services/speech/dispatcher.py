@@ -1,7 +1,7 @@
 """All jobs that this instance drives: starts a driver for each request, and passes messages of nodes to it."""
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from time import monotonic
@@ -16,7 +16,7 @@ from dragoman.protocol.codec import decode_node
 from dragoman.protocol.codes import NodeFeature
 from dragoman.protocol.node import JobResult
 from dragoman.protocol.peer import Bounced, FromNode
-from dragoman.services.loops import Tasks
+from dragoman.services.loops import PacedQueue, Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.services.routing.router import NoRoom, Router
 from dragoman.services.speech.driver import Driver, NodeTransport
@@ -61,6 +61,8 @@ class Dispatcher:
         self._idle = asyncio.Event()
         self._idle.set()
         self._by_session: dict[str, set[str]] = defaultdict(set)
+        self._by_account: Counter[str] = Counter()  # open jobs
+        self._cancelling: PacedQueue[tuple[str, str]] = PacedQueue(lambda cancelled: self.cancel(*cancelled))
 
     def __len__(self) -> int:
         return len(self._driven)
@@ -71,6 +73,10 @@ class Dispatcher:
     def is_full(self) -> bool:
         """Whether so many jobs wait that the next one is refused at once."""
         return len(self._waiting) >= self._max_waiting
+
+    def open_jobs(self, account: str) -> int:
+        """Of all sessions of this client on this instance."""
+        return self._by_account[account]
 
     def take(self, request: JobRequest, state_written: "asyncio.Future[bool] | None" = None) -> None:
         """`state_written`: of a session that can resume, whether Redis knows that this index is used."""
@@ -94,6 +100,7 @@ class Dispatcher:
         self._driven[job_id] = driver
         self._idle.clear()
         self._by_session[request.session_id].add(job_id)
+        self._by_account[request.account] += 1
         self._metrics.driven.set(len(self._driven))
         self._running[job_id] = self._tasks.spawn(self._drive(driver), "driver")
 
@@ -115,8 +122,11 @@ class Dispatcher:
 
     def _forget(self, request: JobRequest) -> None:
         self._waiting.discard(request.job_id)
-        self._driven.pop(request.job_id, None)
         self._running.pop(request.job_id, None)
+        if self._driven.pop(request.job_id, None) is not None:
+            self._by_account[request.account] -= 1
+            if not self._by_account[request.account]:
+                del self._by_account[request.account]
         if not self._driven:
             self._idle.set()
         jobs = self._by_session.get(request.session_id)
@@ -138,15 +148,13 @@ class Dispatcher:
         return [self._driven[job_id] for job_id in self._by_session.get(session_id, ())]
 
     def cancel_session(self, session_id: str, reason: str) -> None:
-        for driver in self._of_session(session_id):
-            driver.on_signal(CancelRequested(reason))
-        self._view.wake()  # some of them may wait for a node
+        for job_id in list(self._by_session.get(session_id, ())):
+            self._cancelling.add((job_id, reason))
 
     def cancel(self, job_id: str, reason: str) -> None:
         driver = self._driven.get(job_id)
         if driver is not None:
             driver.on_signal(CancelRequested(reason))
-            self._view.wake()  # it may wait for a node
 
     def remote_job_settled(self, job_id: str, state: Settled | Drop) -> None:
         """A session of this instance settled an index whose job was created for an earlier owner of the session."""
@@ -268,5 +276,6 @@ class Dispatcher:
         self._driven.clear()
         self._running.clear()
         self._by_session.clear()
+        self._by_account.clear()
         self._idle.set()
         self._view.fleet.release_all_slots()

@@ -84,6 +84,7 @@ class Driver:
                 return
         elif isinstance(signal, signals.CancelRequested):
             run.cancel(signal.reason)
+            self._placement.stop_waiting()
         self._queue.append(signal)
         if self._wake is not None:
             resolve(self._wake)

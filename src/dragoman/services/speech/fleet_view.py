@@ -7,7 +7,6 @@ Jobs that wait for a node are woken when a node came or a slot was released.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from time import monotonic
 from typing import assert_never
@@ -15,6 +14,7 @@ from typing import assert_never
 import structlog
 
 from dragoman.domain.fleet import WHOLE_NODE, Fleet
+from dragoman.domain.limits.fair_queue import FairQueue
 from dragoman.protocol.peer import (
     Announcement,
     CoolingDown,
@@ -50,7 +50,7 @@ class FleetView:
         self._lost_listeners: list[Callable[[str, int], None]] = []
         self._since_ms = 0
         self._seen_at: dict[str, float] = {}
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
         self._unreadable: set[str] = set()
         self._times_freed: dict[str, int] = {}  # node → how often a free slot was announced
         self._snapshots: dict[str, Snapshot] = {}  # also of a node just lost: listeners need its features
@@ -177,31 +177,26 @@ class FleetView:
     # -- waiting ---------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Something changed: every job that waits looks for a node again."""
-        waiting, self._waiting = self._waiting, deque()
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
+        """Something changed: every job that waits looks for a node again. The clients take turns, so the jobs of one
+        client do not take all free slots while others wait."""
+        waiting, self._waiting = self._waiting, FairQueue()
+        while (future := waiting.pop()) is not None:
+            resolve(future)
 
     @property
     def speech_waits(self) -> bool:
         """Whether some job of speech of this instance waits for a node."""
         return self._speech_waits > 0
 
-    async def wait_for_speech(self, timeout_s: float) -> None:
-        """As `wait_for_change`, of a job that text jobs yield to."""
-        self._speech_waits += 1
-        try:
-            await self.wait_for_change(timeout_s)
-        finally:
-            self._speech_waits -= 1
+    def next_change(self, account: str, *, is_speech: bool = False) -> "asyncio.Future[None]":
+        """Done at the next change; the caller may resolve it earlier. `account`: whose job it is that waits. Text jobs
+        yield to a job of speech."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.push(account, future)
+        if is_speech:
+            self._speech_waits += 1
+            future.add_done_callback(self._speech_waited)
+        return future
 
-    async def wait_for_change(self, timeout_s: float) -> None:
-        """Return at the next change, or after the timeout."""
-        future = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
-        timer = asyncio.get_running_loop().call_later(max(timeout_s, 0), resolve, future)
-        try:
-            await future
-        finally:
-            timer.cancel()
+    def _speech_waited(self, _: "asyncio.Future[None]") -> None:
+        self._speech_waits -= 1

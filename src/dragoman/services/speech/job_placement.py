@@ -25,7 +25,7 @@ from dragoman.domain.job import Event, Outcome, Reply
 from dragoman.domain.job_signals import BareSignal, Duplicate, PlacementResult
 from dragoman.domain.placement import Ask, Assign, NoNode, Wait
 from dragoman.protocol.codes import TextKind
-from dragoman.services.loops import answers, retry, unawaited
+from dragoman.services.loops import answers, resolve, retry, unawaited
 from dragoman.services.speech.job_request import JobRequest
 from dragoman.services.speech.placer import Placer, Reservation
 from dragoman.store.errors import RedisAway, StoreError
@@ -77,6 +77,7 @@ class JobPlacement:
         self._reservation: Reservation | None = None
         self._recording: Recording
         self._asked: list[asyncio.Future[Any]] = []
+        self._changes: set[asyncio.Future[None]] = set()  # of the fleet, for which the job waits
 
     # -- the first node --------------------------------------------------------------------------
 
@@ -281,8 +282,13 @@ class JobPlacement:
         while waits() and (left_s := until - monotonic()) > 0:
             if self.another_is_free():
                 return True
-            await self._placer.view.wait_for_change(left_s)
+            await self._wait_for_change(left_s)
         return False
+
+    def stop_waiting(self) -> None:
+        """The job was cancelled: if it waits for a node, it looks again now."""
+        for change in self._changes:
+            resolve(change)
 
     def may_retry(self, failed_on: str) -> bool:
         """Whether another node could take the job, now or when it has a free slot again."""
@@ -309,10 +315,7 @@ class JobPlacement:
                 return choice
             waiter.waits(choice.reason)
             wait_s = min(deadline, choice.until, view.fleet.next_expiry()) - now
-            if is_text:
-                await view.wait_for_change(min(wait_s, YIELDING_POLL_S) if self._yields else wait_s)
-            else:
-                await view.wait_for_speech(wait_s)
+            await self._wait_for_change(min(wait_s, YIELDING_POLL_S) if self._yields else wait_s, is_speech=not is_text)
             if not waiter.is_wanted():
                 return choice
             refused.clear()
@@ -320,6 +323,17 @@ class JobPlacement:
     @property
     def _yields(self) -> bool:
         return self._request.text_kind is TextKind.CHAT
+
+    async def _wait_for_change(self, timeout_s: float, *, is_speech: bool = False) -> None:
+        """Return at the next change of the fleet, after the timeout, or when the job is cancelled."""
+        change = self._placer.view.next_change(self._request.account, is_speech=is_speech)
+        self._changes.add(change)
+        timer = asyncio.get_running_loop().call_later(max(timeout_s, 0), resolve, change)
+        try:
+            await change
+        finally:
+            timer.cancel()
+            self._changes.discard(change)
 
     def _ask(self, *also_failed: str) -> Ask:
         request, settings = self._request, self._placer.settings

@@ -63,6 +63,7 @@ class JobRequest:
     may_park: bool = False  # cut by length: an old node keeps it until the next job of its turn
     needs: frozenset[str] = frozenset()
     tenant: str = "default"
+    account: str = ""  # whose job it is
     latest: LatestIndexes = field(default_factory=LatestIndexes)  # the session's
     client_lag_ms: float | None = None  # from the client to this instance, of its last chunk
     text_kind: TextKind | None = None  # of a text job: what asked for it

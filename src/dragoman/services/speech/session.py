@@ -18,7 +18,7 @@ import structlog
 
 from dragoman.domain.job import Outcome
 from dragoman.domain.job_signals import End
-from dragoman.domain.limits.sessions import Room, SessionLimits, room_for_job
+from dragoman.domain.limits.sessions import Holder, Room, SessionLimits, room_for_job
 from dragoman.domain.placement import NoNode
 from dragoman.domain.release import Drop, ReleaseWindow, Settled
 from dragoman.domain.segmenter import Cut, Output, SegmenterSettings, TurnEnded, Withheld
@@ -53,8 +53,8 @@ SHUTTING_DOWN = "this instance is shutting down; connect again"
 CLOSED_EARLY = "the session was closed before there was an answer"
 TOO_LATE = "a later utterance was sent, and this one was not answered in time"
 OVERLOADED = "this instance has too many jobs waiting"
-MANY_OPEN = "many utterances of this session wait for their results"
-TOO_MANY_OPEN = "too many utterances of this session wait for their results: wait for some, then send it again"
+MANY_OPEN = "many utterances of this client wait for their results"
+TOO_MANY_OPEN = "too many utterances of this client wait for their results: wait for some, then send it again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,8 @@ class Session:
         settings: SessionSettings,
         turns: SessionTurns,
         *,
-        subject: str,
+        holder: Holder,
+        count_job: Callable[[], object],
         guard: Callable[..., bool],
         on_closed: Callable[["Session"], None],
         restored: SessionState | None = None,
@@ -105,7 +106,7 @@ class Session:
         """`restored`: of a session that another instance owned before."""
         now = monotonic()
         state = restored or SessionState(init.trace_id or ids.trace_id(), None, None, 0, 0, {}, (), None)
-        self.id, self.init, self.subject, self.trace_id = id, init, subject, state.trace_id
+        self.id, self.init, self.subject, self.trace_id = id, init, holder.owner, state.trace_id
         self.closing = self.over = self.draining = False
         self.input = SessionInput(
             settings.segmenter,
@@ -116,7 +117,8 @@ class Session:
             next_index=state.next_index,
             numbered=state.numbered,
             cut_seq=state.cut_seq,
-            tenant=ids.tenant_of(subject),
+            tenant=ids.tenant_of(holder.owner),
+            account=holder.account,
         )
         self.remote_jobs = {job.index: job for job in state.open_jobs}
         self.window = ReleaseWindow.restore(
@@ -128,7 +130,7 @@ class Session:
             turns.open(state.turn)
             self.input.segmenter.resume_turn(state.turn.id, now)
         self._dispatcher, self._metrics, self._settings = dispatcher, metrics, settings
-        self._guard, self._on_closed = guard, on_closed
+        self._holder, self._count_job, self._guard, self._on_closed = holder, count_job, guard, on_closed
         self._requests: dict[int, JobRequest] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._close_by: float | None = None
@@ -290,6 +292,7 @@ class Session:
     def _dispatch(self, request: JobRequest) -> None:
         queue = request.turn_queue
         self._requests[request.index] = request
+        self._count_job()
         if (refused := self._refusal()) is not None:
             request.position.release()
             self.job_ended(request, refused)
@@ -310,13 +313,18 @@ class Session:
         return None if self._has_room() else End(Outcome.FAILED, ErrorCode.LIMIT_EXCEEDED, TOO_MANY_OPEN)
 
     def _has_room(self) -> bool:
-        """Whether the job that was just added is within the limit; near the limit the client is asked to pause."""
-        room = room_for_job(len(self._requests) + len(self.remote_jobs), self._settings.open_jobs)
-        if room is not Room.ENOUGH:
+        """Whether the job that was just added is within the limits of the session and of its client; near a limit the
+        client is asked to pause."""
+        settings, holder = self._settings, self._holder
+        rooms = (
+            room_for_job(len(self._requests) + len(self.remote_jobs), settings.open_jobs),
+            room_for_job(self._dispatcher.open_jobs(holder.account) + 1, settings.limits.open_jobs_of(holder)),
+        )
+        if rooms != (Room.ENOUGH, Room.ENOUGH):
             self._ask_to_pause(MANY_OPEN)
-        if room is Room.NONE:
+        if Room.NONE in rooms:
             self._metrics.session_limits.labels("jobs").inc()
-        return room is not Room.NONE
+        return Room.NONE not in rooms
 
     def _end_turn(self, queue: TurnQueue) -> None:
         self._turns.end(queue)

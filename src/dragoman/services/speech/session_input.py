@@ -36,6 +36,7 @@ class SessionInput:
         init: SessionInit,
         *,
         tenant: str,
+        account: str,
         next_index: int = 0,
         numbered: bool | None = None,
         cut_seq: int | None = None,
@@ -46,7 +47,7 @@ class SessionInput:
         self.received_seq: int | None = None  # of the last chunk
         self.cut_seq = cut_seq  # of the last chunk that is in a cut, or was withheld
         self.client_lag_ms: float | None = None  # of the last chunk
-        self._session_id, self._init, self._tenant = session_id, init, tenant
+        self._session_id, self._init, self._tenant, self._account = session_id, init, tenant, account
         self._latest = LatestIndexes()
         self.segmenter = Segmenter(settings, ids.turn_id, next_index, self.audio_format)
         self.reorder: Reorder[NumberedUtterance] = Reorder(reorder_ms, span, next_index)
@@ -107,6 +108,7 @@ class SessionInput:
             may_park=bool(assignment.is_max_duration_triggered),
             needs=messages.needs_of(assignment.pipeline),
             tenant=self._tenant,
+            account=self._account,
             latest=self._latest,
             client_lag_ms=None if self.numbered else self.client_lag_ms,
         )

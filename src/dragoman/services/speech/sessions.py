@@ -3,18 +3,27 @@
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from time import monotonic
 
 import msgspec
 import structlog
 
-from dragoman.domain.limits.sessions import Holder, SessionGrant, SessionLimit, SessionQuota
+from dragoman.domain.limits.sessions import (
+    MESSAGE,
+    UTTERANCE,
+    Holder,
+    SessionGrant,
+    SessionLimit,
+    SessionQuota,
+    WorkQuota,
+)
 from dragoman.protocol import ids
 from dragoman.protocol.codec import decode_client, encode
 from dragoman.protocol.codes import Close, ErrorCode, Platform
 from dragoman.protocol.errors import ProtocolError
 from dragoman.protocol.peer import EndSession, ForwardedUtterance, JobEnded, SessionMoved
 from dragoman.protocol.session import Error, SessionInit, SessionInitAck, Utterance
-from dragoman.services.loops import Tasks
+from dragoman.services.loops import PacedQueue, Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.services.routing.router import Router
 from dragoman.services.sockets import Socket
@@ -69,11 +78,12 @@ class Sessions:
         self._results, self._metrics, self._tasks, self._guard = results, metrics, tasks, guard
         self.forwarder = UtteranceForwarder(owners, router, metrics, tasks, timeout_s=settings.placement_wait_s)
         self._sessions: dict[str, Session] = {}
-        self.quota = SessionQuota(settings.limits)
+        self.quota, self._work = SessionQuota(settings.limits), WorkQuota(settings.limits)
         self._grants: dict[str, SessionGrant] = {}  # by session
         self._of_socket: dict[int, set[str]] = {}
         self._expiry: dict[str, asyncio.TimerHandle] = {}
         self._drained: dict[str, int] = {}  # sessions closed by the drain → their epoch
+        self._ending: PacedQueue[tuple[Session, str]] = PacedQueue(lambda ending: guard(self._end_detached, *ending))
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -144,6 +154,16 @@ class Sessions:
             self._remove(self._sessions[evicted.session], "evicted")
         return self.quota.admit(session_id, holder)
 
+    def count_work(self, holder: Holder, work: float) -> float:
+        return self._work.done(holder, work, monotonic())
+
+    def count_message(self, holder: Holder) -> float:
+        """Called after each message of a client; returns the seconds until the next one may be handled."""
+        wait_s = self.count_work(holder, MESSAGE)
+        if wait_s:
+            self._metrics.session_limits.labels("work").inc()
+        return wait_s
+
     def release_unused(self, grant: SessionGrant) -> None:
         """Release the grant of a session that was not built."""
         if self._grants.get(grant.session) is not grant:
@@ -158,7 +178,8 @@ class Sessions:
             self._metrics,
             self.settings,
             SessionTurns(grant.session, self._turns, self._tasks),
-            subject=grant.holder.owner,
+            holder=grant.holder,
+            count_job=partial(self.count_work, grant.holder, UTTERANCE),
             guard=self._guard,
             on_closed=self._closed,
             restored=restored,
@@ -267,11 +288,12 @@ class Sessions:
         elif self._is_gateway(session) and not session.closing:
             grace_s = self.settings.detached_session_s
         else:
-            self._remove(session, "socket closed")
+            session.output.attach(None)
+            self._ending.add((session, "socket closed"))
             return
         session.output.attach(None)
         loop = asyncio.get_running_loop()
-        self._expiry[session.id] = loop.call_later(grace_s, self._guard, self._expire, session)
+        self._expiry[session.id] = loop.call_later(grace_s, self._ending.add, (session, "grace period over"))
         self.quota.detach(self._grants[session.id])
         self._metrics.detached.set(self.quota.detached)
 
@@ -279,9 +301,9 @@ class Sessions:
         """The client's own claim is not enough: sessions without a connection count against the instance."""
         return session.init.platform == Platform.API_GATEWAY and self._grants[session.id].holder.gateway
 
-    def _expire(self, session: Session) -> None:
+    def _end_detached(self, session: Session, reason: str) -> None:
         if self._sessions.get(session.id) is session and session.socket is None:
-            self._remove(session, "grace period over")
+            self._remove(session, reason)
 
     def _closed(self, session: Session) -> None:
         """The last message is written, but the client may not have received it: a session that can resume has its grace

@@ -10,6 +10,7 @@ import pytest
 
 from dragoman.domain.job import Outcome
 from dragoman.domain.job_signals import End
+from dragoman.domain.limits.sessions import Holder, SessionLimits
 from dragoman.domain.segmenter import SegmenterSettings
 from dragoman.protocol.audio import SILENCE_PACKET, opus_run
 from dragoman.protocol.codec import decode_client
@@ -28,6 +29,10 @@ class Dispatcher:
 
     def __init__(self) -> None:
         self.orders: list[JobRequest] = []
+        self.open = 0
+
+    def open_jobs(self, account: str) -> int:
+        return self.open
 
     def take(self, order: JobRequest, state_written: object = None) -> None:
         self.orders.append(order)
@@ -62,7 +67,8 @@ def session_of(client: Any, dispatcher: Any, **settings: Any) -> Session:
         Metrics(),
         SessionSettings(SegmenterSettings(), **settings),
         SessionTurns("s-1", Mock(), Mock()),
-        subject="somebody",
+        holder=Holder("default/somebody"),
+        count_job=lambda: None,
         guard=lambda work, *args: True,
         on_closed=lambda session: None,
     )
@@ -161,6 +167,21 @@ def test_closing_session_fails_the_remaining_utterances_and_then_reports_its_clo
         assert [one["type"] for one in told] == ["error", "error", "error", "session_close_ack"]
         assert [one["details"]["utterance_index"] for one in told[:3]] == [0, 1, 2]
         assert {one["code"] for one in told[:3]} == {"SESSION_CLOSED"}
+        session.stop()
+
+    asyncio.run(main())
+
+
+def test_open_jobs_of_a_client_are_counted_over_all_its_sessions() -> None:
+    async def main() -> None:
+        dispatcher: Any = Dispatcher()
+        client: Any = Client()
+        session = session_of(client, dispatcher, limits=SessionLimits(open_jobs_per_principal=2))
+        for dispatcher.open in (1, 2, 4):  # of other sessions
+            session.utterance(said(session.input.next_index), client)
+        assert [order.index for order in dispatcher.orders] == [0, 1]
+        heard = [one.get("action") or one["code"] for one in client.heard if one["type"] != "ui_event"]
+        assert heard == ["PAUSE", "LIMIT_EXCEEDED"]
         session.stop()
 
     asyncio.run(main())

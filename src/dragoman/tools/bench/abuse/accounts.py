@@ -156,7 +156,7 @@ def stands(answer: dict[str, Any], first: str) -> str:
 
 
 OF_ONE_CONNECTION = 64
-CONNECTIONS = 17  # so many that one client wants more sessions than it may have
+CONNECTIONS = 2  # so many that one client wants more sessions than it may have
 BATCHES = 6
 
 

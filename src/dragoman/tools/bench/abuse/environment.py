@@ -1,8 +1,8 @@
 """Everything that `bench abuse` has running: two instances on one Redis, healthy clients and an attacker.
 
 Some times of the instances are shorter than the defaults, so that the bench is shorter: for connections without a
-session, slow readers, sessions that can be resumed and claims of message ids. A session may have fewer open utterances,
-a name fewer wrong logins, a chat user fewer bytes and fewer requests for history.
+session, slow readers, sessions that can be resumed and claims of message ids. A client may have fewer sessions, a
+session fewer open utterances, a name fewer wrong logins, a chat user fewer bytes and fewer requests for history.
 """
 
 import asyncio
@@ -39,7 +39,8 @@ def settings(archive_url: str) -> dict[str, object]:
         "limits.out_queue_bytes": 2_097_152,
         "limits.out_queue_age_s": 2.0,
         "speech.resume_grace_s": 2.0,
-        "limits.open_jobs_per_session": 64,
+        "limits.sessions_per_principal": 100,
+        "limits.open_jobs_per_session": 32,
         "limits.login_attempts_per_name_per_hour": 20,
         "limits.chat_bytes_per_day": 12 * 1024 * 1024,
         "limits.chat_history_per_minute": 120,
