@@ -72,6 +72,31 @@ async def test_text_is_translated_by_another_node_when_its_node_dies(harness: Ha
         assert [job["attempt_id"] for job in good.jobs] == [2]
 
 
+async def test_text_is_translated_by_another_process_when_that_of_its_node_is_killed(harness: Harness) -> None:
+    """`dragoman node` without a recogniser; the first one is slow, and killed at work."""
+    asker = TextAsker()
+    async with new_scenario(harness) as scenario, other_instance(harness) as asks:
+        doomed = await scenario.sim_node(recognise="none", engine="sim", node_id="doomed", delay_ms=600_000)
+        pair = {"src_lang": scenario.src, "tgt_lang": scenario.tgt}
+        await wait_until(lambda: asks.knows("doomed"), TIMEOUT_S)
+        job_id = asker.ask(asks, **pair, voice=True)
+        await wait_until(lambda: is_started(scenario, job_id), TIMEOUT_S)
+        await scenario.sim_node(recognise="none", engine="sim", node_id="good", delay_ms=0)
+        await wait_until(lambda: asks.knows("good"), TIMEOUT_S)
+        doomed.kill()
+        end = await asker.end()
+        assert (end.outcome, end.node_id) == (Outcome.OK, "good")
+        assert end.result is not None
+        assert end.result.text_translated == f"[{scenario.tgt}] Good morning."
+        assert len(end.result.tts_audio) > 2
+        record = await wait_until(lambda: scenario.released(job_id), TIMEOUT_S)
+        assert [one["node_id"] for one in record["attempts"]] == ["doomed"]
+
+
+async def is_started(scenario: Scenario, job_id: str) -> bool:
+    return "started_ms" in await scenario.job(job_id)
+
+
 async def test_text_fails_at_once_when_its_only_node_dies(harness: Harness) -> None:
     asker = TextAsker()
     async with new_scenario(harness) as scenario, other_instance(harness) as asks:

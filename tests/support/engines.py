@@ -142,8 +142,12 @@ class ModelServer:
         return web.json_response([{"code": code, "name": code, "targets": targets} for code, targets in known.items()])
 
     async def translate(self, request: web.Request) -> web.Response:
-        self.asked.append((request.path, await request.json()))
-        return web.json_response({"translatedText": self.translation})
+        asked = await request.json()
+        self.asked.append((request.path, asked))
+        found = (
+            {"detectedLanguage": {"language": self.detected, "confidence": 90}} if asked.get("source") == "auto" else {}
+        )
+        return web.json_response({"translatedText": self.translation} | found)
 
 
 @asynccontextmanager

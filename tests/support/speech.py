@@ -164,11 +164,12 @@ class Scenario:
 
     async def sim_node(self, at: int = 0, **options: object) -> NodeProcess:
         """A `dragoman node`, in a process of its own."""
-        spoken = {"languages": f"{self.src},{self.tgt}", "jitter_ms": 0, "node_id": f"sim-{self.src}"}
-        log = self.harness.folder / f"{spoken['node_id']}.log"
-        node = NodeProcess([self.harness.instances[at].port], log, **spoken | options)
+        usual = {"languages": f"{self.src},{self.tgt}", "jitter_ms": 0, "node_id": f"sim-{self.src}"}
+        told = usual | options
+        log = self.harness.folder / f"{told['node_id']}.log"
+        node = NodeProcess([self.harness.instances[at].port], log, **told)
         self._stack.callback(node.close)
-        await wait_until(lambda: self.knows(str(spoken["node_id"]), at), TIMEOUT_S, "the simulated node")
+        await wait_until(lambda: self.knows(str(told["node_id"]), at), TIMEOUT_S, "the simulated node")
         return node
 
     async def nodes(self, count: int, **options: Any) -> list[RawNode]:

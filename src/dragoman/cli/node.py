@@ -22,6 +22,8 @@ DEFAULT_URL = "ws://127.0.0.1:5010/ws/node"
 SIM = "sim"
 SIM_LANGUAGES = "en,es,zh"
 SLOTS = 4
+NONE = "none"
+SHOWN_PAIRS = 8
 STEPS = ("recognise", "translate", "synthesise")
 API_KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "libretranslate": "LIBRETRANSLATE_API_KEY"}
 
@@ -69,7 +71,10 @@ EngineName = Annotated[
         show_default=SIM,
     ),
 ]
-Recogniser = Annotated[str | None, _text("NAME", "Recogniser, instead of the engine's: pocketsphinx, openai.")]
+Recogniser = Annotated[
+    str | None,
+    _text("NAME", "Recogniser, instead of the engine's: pocketsphinx, openai, none (the node translates text only)."),
+]
 Translator = Annotated[
     str | None, _text("NAME", "Translator, instead of the engine's: apertium, openai, libretranslate.")
 ]
@@ -134,10 +139,11 @@ def node(
     engine = engine or ("local" if any(names) else SIM)
     codes = _language_codes(languages)
     if engine == SIM:
-        if any(names):
+        text_only = recognise == NONE
+        if any(names[text_only:]):
             raise Failure("--engine sim simulates all three steps. Leave it out to choose their engines.", USAGE)
         settings = _sim_settings(delay_ms, jitter_ms, failure, empty, silence, die_after, seed)
-        runner.run(runner.simulated(settings, codes or SIM_LANGUAGES.split(","), slots or SLOTS))
+        runner.run(runner.simulated(settings, codes or SIM_LANGUAGES.split(","), slots or SLOTS, text_only))
     else:
         urls = (recognise_url, translate_url, synthesise_url)
         models = (recognise_model, translate_model, synthesise_model)
@@ -173,7 +179,7 @@ class Runner:
         except KeyboardInterrupt:  # while the engines were opening
             raise typer.Exit(130) from None
 
-    async def simulated(self, settings: "SimSettings", languages: list[str], slots: int) -> None:
+    async def simulated(self, settings: "SimSettings", languages: list[str], slots: int, text_only: bool) -> None:
         from dragoman.node import run_sim_node
 
         await run_sim_node(
@@ -181,6 +187,7 @@ class Runner:
             settings,
             languages=languages,
             slots=slots,
+            text_only=text_only,
             node_id=self.node_id,
             token=self.token,
             signals=True,
@@ -202,7 +209,9 @@ class Runner:
         from dragoman.node import Capabilities, Node
 
         asr, semantic, tts = map(sorted, engines.served)
-        capabilities = Capabilities(asr, semantic, tts, setup.slots, services=engines.services)
+        capabilities = Capabilities(
+            asr, semantic, tts, setup.slots, services=engines.services, text_pairs=engines.text_pairs
+        )
         return Node(self.urls, engines.pipeline, capabilities, node_id=self.node_id, token=self.token)
 
 
@@ -210,6 +219,12 @@ def _introduction(setup: "Setup", engines: "OpenEngines") -> str:
     """The languages, the engines and the quality of the node."""
     sources, targets, _ = map(sorted, engines.served)
     steps = [setup.recognise.engine, setup.translate.engine, setup.synthesise.engine]
+    if not sources:
+        pairs = [f"{source} → {target}" for source, target in engines.text_pairs]
+        more = f" and {len(pairs) - SHOWN_PAIRS} more" if len(pairs) > SHOWN_PAIRS else ""
+        used = [name for name in steps if name != NONE]
+        shown = ", ".join(pairs[:SHOWN_PAIRS])
+        return f"Text {shown}{more} with {' → '.join(used)}. Note: {'; '.join(engines.remarks)}."
     by = " → ".join(steps) if engines.pipeline.has_voice else f"{' → '.join(steps[:2])}, text only"
     return f"{', '.join(sources)} → {', '.join(targets)} with {by}. Note: {'; '.join(engines.remarks)}."
 

@@ -155,11 +155,15 @@ def _seconds(ms: int) -> str:
 
 def _languages(node: dict[str, Any]) -> str:
     """The languages of its speech, and the pairs of its text jobs; a server of 0.1 does not report those."""
-    text = [f"{src}→{tgt}" for src, tgt in node["languages"].get("text") or ()]
-    if not text:
+    languages = node["languages"]
+    pairs = languages.get("text") or ()
+    if not pairs:
         return _speech(node)
-    parts = [_speech(node)] if node["languages"]["asr"] else []
-    return "; ".join([*parts, f"text {_few(text)}"])
+    heard, written = {"auto", *languages["asr"]}, languages["semantic"]
+    if all(source in heard and target in written for source, target in pairs):
+        return f"{_speech(node)}, text jobs"
+    text = f"text {_few([f'{source}→{target}' for source, target in pairs])}"
+    return f"{_speech(node)}; {text}" if languages["asr"] else text
 
 
 def _speech(node: dict[str, Any]) -> str:

@@ -13,13 +13,17 @@ TextPair = tuple[str, str]  # source and target
 def languages(
     src: str, tgt: str, lang_a: str | None = None, lang_b: str | None = None
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """The languages a node must recognise and translate into: one pair, both ways for `auto` of two, `auto` of any."""
+    """The languages a node must recognise and translate into: one pair, both ways for `auto` of two, `auto` of any.
+
+    An empty `tgt`: the node need not translate.
+    """
+    into = frozenset((tgt,) if tgt else ())
     if src != AUTO:
-        return frozenset((src,)), frozenset((tgt,))
+        return frozenset((src,)), into
     if lang_a and lang_b:
         both = frozenset((lang_a, lang_b))
         return both, both
-    return frozenset(), frozenset((tgt,))
+    return frozenset(), into
 
 
 class Pool:

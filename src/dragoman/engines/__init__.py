@@ -8,8 +8,18 @@ The three are functions, plain or async: see `dragoman.engines.engine`. Each eng
 module, and imports what it needs only when it is opened. `dragoman.node` connects to the server.
 """
 
-from dragoman.engines.engine import EngineFailed, EngineTimeout, Missing, Recognised
+from dragoman.engines.engine import EngineFailed, EngineTimeout, Hints, Missing, Recognised, Translated, hints
 from dragoman.engines.pipeline import Pipeline
 from dragoman.engines.sound import Sound
 
-__all__ = ["EngineFailed", "EngineTimeout", "Missing", "Pipeline", "Recognised", "Sound"]
+__all__ = [
+    "EngineFailed",
+    "EngineTimeout",
+    "Hints",
+    "Missing",
+    "Pipeline",
+    "Recognised",
+    "Sound",
+    "Translated",
+    "hints",
+]

@@ -11,13 +11,13 @@ import re
 from pathlib import Path
 
 from dragoman.engines.engine import EngineFailed
-from dragoman.engines.languages import SHORT
+from dragoman.engines.languages import code_of
 from dragoman.engines.processes import end, found, output, started
 
 PACKAGE = "apertium-eng-spa"
 MODES = Path("/usr/share/apertium/modes")
 SENTENCE_S = 5.0
-_MODE = re.compile(r"([a-z]{3})-([a-z]{3})")
+_MODE = re.compile(r"([a-z]{2,3})-([a-z]{2,3})([_@]\w+)?")  # the last part is a variant, as in spa-eng_US
 _SPECIAL = re.compile(r"([\\^$\[\]{}<>/@])")
 _ESCAPED = re.compile(r"\\(.)")
 # The end of a sentence and an empty blank, as the deformatter writes it: otherwise the last words are not printed.
@@ -29,6 +29,7 @@ _CHAIN = 'exec bash <(apertium-wblank-mode -z "$1") -n ""'
 
 class Apertium:
     name = "apertium"
+    detects = False
     remark = "Apertium translates by rules, and leaves words that it does not know"
 
     def __init__(self, modes: Path = MODES) -> None:
@@ -41,10 +42,10 @@ class Apertium:
     async def open(self) -> None:
         self._command = found("apertium", PACKAGE)
         listed = (await output(self._command, "-l")).decode()
-        for mode in listed.split():
-            match = _MODE.fullmatch(mode)
-            if match and match[1] in SHORT and match[2] in SHORT:
-                self._modes[SHORT[match[1]], SHORT[match[2]]] = mode
+        for match in sorted(filter(None, map(_MODE.fullmatch, listed.split())), key=lambda match: match[3] or ""):
+            source, target = code_of(match[1]), code_of(match[2])
+            if source is not None and target is not None:
+                self._modes.setdefault((source, target), match[0])  # a variant only if there is nothing else
         found("bash", "bash")
         self.pairs = frozenset(self._modes)
 

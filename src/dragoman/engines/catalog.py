@@ -1,7 +1,8 @@
 """The engines by name, and the pipeline of three of them.
 
-`Setup` is the operator's choice. `open_engines` opens its three engines, checks that everything is installed, finds the
-languages that they serve together, and closes them at the end of its block.
+`Setup` is the operator's choice. `open_engines` opens its engines, checks that everything is installed, finds the
+languages that they serve together, and closes them at the end of its block. Without a recogniser the node serves text
+jobs only; with one it serves them, too.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -17,7 +18,7 @@ from dragoman.engines.libretranslate import DEFAULT_URL as LIBRETRANSLATE_URL
 from dragoman.engines.libretranslate import LibreTranslate
 from dragoman.engines.openai import DEFAULT_URL as OPENAI_URL
 from dragoman.engines.openai import OpenAIRecogniser, OpenAISynthesiser, OpenAITranslator
-from dragoman.engines.pipeline import Pipeline
+from dragoman.engines.pipeline import AUTO, Pipeline
 from dragoman.engines.pocketsphinx import PocketSphinx
 from dragoman.protocol.node import InstalledService
 
@@ -50,11 +51,12 @@ PRESETS: Mapping[str, tuple[str, str, str]] = {
     "local": ("pocketsphinx", "apertium", "espeak"),
     "openai": ("openai", "openai", "openai"),
 }
-RECOGNISERS: Mapping[str, Callable[[Step, int], Recogniser]] = {
+RECOGNISERS: Mapping[str, Callable[[Step, int], Recogniser | None]] = {
     "pocketsphinx": lambda step, slots: PocketSphinx(slots),
     "openai": lambda step, slots: OpenAIRecogniser(
         step.url or OPENAI_URL, step.model or "whisper-1", step.key, step.stream
     ),
+    "none": lambda step, slots: None,  # text jobs only
 }
 TRANSLATORS: Mapping[str, Callable[[Step], Translator]] = {
     "apertium": lambda step: Apertium(),
@@ -66,7 +68,7 @@ SYNTHESISERS: Mapping[str, Callable[[Step], Synthesiser | None]] = {
     "openai": lambda step: OpenAISynthesiser(
         step.url or OPENAI_URL, step.model or "tts-1", step.voice or "alloy", step.key
     ),
-    "none": lambda step: None,  # text only
+    "none": lambda step: None,  # no audio
 }
 
 
@@ -76,31 +78,39 @@ class OpenEngines:
 
     pipeline: Pipeline
     served: Served
+    text_pairs: tuple[tuple[str, str], ...]
     services: tuple[InstalledService, ...]
     remarks: tuple[str, ...]
 
 
 @asynccontextmanager
 async def open_engines(setup: Setup) -> AsyncIterator[OpenEngines]:
-    """Open the three engines. Raises Missing."""
+    """Open the engines. Raises Missing."""
     recogniser = RECOGNISERS[setup.recognise.engine](setup.recognise, setup.slots)
     translator = TRANSLATORS[setup.translate.engine](setup.translate)
     synthesiser = SYNTHESISERS[setup.synthesise.engine](setup.synthesise)
-    kinds: dict[str, Engine] = {"asr": recogniser, "nmt": translator, "semantic": translator}
+    kinds: dict[str, Engine] = {"nmt": translator}
+    if recogniser is not None:
+        kinds = {"asr": recogniser, "nmt": translator, "semantic": translator}
     if synthesiser is not None:
         kinds["tts"] = synthesiser
     async with AsyncExitStack() as stack:
         # The recogniser last: if another engine is missing, its model need not be loaded.
-        await _open(dict.fromkeys(reversed(kinds.values())), stack)
+        with_sound = recogniser is not None or synthesiser is not None
+        await _open(dict.fromkeys(reversed(kinds.values())), stack, with_sound)
         voices = synthesiser.languages if synthesiser is not None else frozenset[str]()
-        languages = served(recogniser.languages, translator.pairs, voices, setup.languages)
-        if not languages.asr:
+        spoken = recogniser.languages if recogniser is not None else frozenset[str]()
+        languages = served(spoken, translator.pairs, voices, setup.languages)
+        text_pairs = pairs_of(translator, setup.languages)
+        if recogniser is not None and not languages.asr:
             raise Missing(
                 f"{translator.name} translates no language that {recogniser.name} recognises",
                 "choose other engines or other --languages",
             )
+        if not text_pairs:
+            raise Missing(f"{translator.name} translates none of these languages", "choose other --languages")
         pipeline = Pipeline(
-            recogniser.recognise,
+            recogniser.recognise if recogniser is not None else None,
             translator.translate,
             synthesiser.synthesise if synthesiser is not None else None,
             asr_languages=languages.asr,
@@ -109,9 +119,22 @@ async def open_engines(setup: Setup) -> AsyncIterator[OpenEngines]:
             threads=setup.slots + 1,
         )
         services = tuple(InstalledService(f"{one.name}-{kind}", kind, "cpu", "running") for kind, one in kinds.items())
+        written = languages.semantic.union(target for _, target in text_pairs)
         yield OpenEngines(
-            pipeline, languages, services, tuple(dict.fromkeys(engine.remark for engine in kinds.values()))
+            pipeline,
+            languages._replace(tts=written & voices),
+            text_pairs,
+            services,
+            tuple(dict.fromkeys(engine.remark for engine in kinds.values())),
         )
+
+
+def pairs_of(translator: Translator, only: frozenset[str]) -> tuple[tuple[str, str], ...]:
+    """The pairs of text jobs, in order; of languages `only`, unless that is empty."""
+    pairs = {pair for pair in translator.pairs if pair[0] != pair[1] and (not only or only.issuperset(pair))}
+    if translator.detects:  # from any language
+        pairs = {(AUTO, target) for _, target in pairs}
+    return tuple(sorted(pairs))
 
 
 async def local_lacks() -> Missing | None:
@@ -128,10 +151,11 @@ async def local_lacks() -> Missing | None:
     return None
 
 
-async def _open(engines: Iterable[Engine], stack: AsyncExitStack) -> None:
+async def _open(engines: Iterable[Engine], stack: AsyncExitStack, with_sound: bool = True) -> None:
     missing: list[Missing] = []
     try:
-        need_module("av")
+        if with_sound:
+            need_module("av")
     except Missing as error:
         missing.append(error)
     for engine in engines:

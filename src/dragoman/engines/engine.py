@@ -66,19 +66,36 @@ class Recognised:
     language: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """A translation; and the language of the text, if the engine had to detect it."""
+
+    text: str
+    language: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What helps to translate a text."""
+
+    context_text: str = ""  # what was said before
+    vocabulary: tuple[str, ...] = ()  # names and terms that it may contain
+
+
 Partial = Callable[[str], None]
 # Plain functions (run in a thread) or async ones. If the language is None, the engine detects it. `partial` shows the
 # speaker what has been recognised so far.
 Recognise = Callable[[Sound, str | None, Partial], str | Recognised | Awaitable[str | Recognised]]
-Translate = Callable[[str, str, str], str | Awaitable[str]]
+Translate = Callable[[str, str, str], str | Translated | Awaitable[str | Translated]]
 Synthesise = Callable[[str, str], Sound | Awaitable[Sound]]
 
 
-# ---------------------------------------------------------------- the deadline of a job
+# ---------------------------------------------------------------- the deadline and the hints of a job
 #
-# In a context variable, so that an engine knows it without every function passing it on.
+# In context variables, so that an engine knows them without every function passing them on.
 
 _deadline: ContextVar[float | None] = ContextVar("dragoman_engines_deadline", default=None)
+_hints: ContextVar[Hints] = ContextVar("dragoman_engines_hints", default=Hints())  # noqa: B039  # it is immutable
 
 
 @contextmanager
@@ -88,6 +105,16 @@ def deadline_in(seconds: float) -> Iterator[None]:
         yield
     finally:
         _deadline.reset(token)
+
+
+def give_hints(given: Hints) -> None:
+    """For the rest of the job."""
+    _hints.set(given)
+
+
+def hints() -> Hints:
+    """The hints of the job that calls."""
+    return _hints.get()
 
 
 def left_s() -> float:
@@ -126,7 +153,11 @@ class Translator(Engine, Protocol):
     def pairs(self) -> frozenset[tuple[str, str]]:
         """All (source, target) that it translates."""
 
-    async def translate(self, text: str, source: str, target: str) -> str: ...
+    @property
+    def detects(self) -> bool:
+        """Whether the source may be `auto`, and any language."""
+
+    async def translate(self, text: str, source: str, target: str) -> str | Translated: ...
 
 
 class Synthesiser(Engine, Protocol):

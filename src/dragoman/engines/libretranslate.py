@@ -2,16 +2,18 @@
 
 from typing import Any
 
-from dragoman.engines.engine import EngineFailed, Missing, deadline_in
+from dragoman.engines.engine import EngineFailed, Missing, Translated, deadline_in
 from dragoman.engines.http_service import HttpService
 from dragoman.node import ModelNotAvailable
 
 DEFAULT_URL = "http://127.0.0.1:5000"
 LIST_S = 10.0
+AUTO = "auto"
 
 
 class LibreTranslate:
     name = "libretranslate"
+    detects = True
 
     def __init__(self, url: str = DEFAULT_URL, key: str = "") -> None:
         self.pairs: frozenset[tuple[str, str]] = frozenset()
@@ -21,7 +23,7 @@ class LibreTranslate:
 
     @property
     def remark(self) -> str:
-        return f"recognised text is sent to {self._service.url}"
+        return f"text is sent to {self._service.url}"
 
     async def open(self) -> None:
         await self._service.open()
@@ -38,15 +40,19 @@ class LibreTranslate:
     async def close(self) -> None:
         await self._service.close()
 
-    async def translate(self, text: str, source: str, target: str) -> str:
-        body = {"q": text, "source": source, "target": target, "format": "text"}
+    async def translate(self, text: str, source: str, target: str) -> Translated:
+        """It detects a language that it does not list."""
+        known = any(source == each for each, _ in self.pairs)
+        body = {"q": text, "source": source if known else AUTO, "target": target, "format": "text"}
         if self._key:
             body["api_key"] = self._key
         answer = await self._service.json("POST", "/translate", lambda: {"json": body})
         translated = answer.get("translatedText") if isinstance(answer, dict) else None
         if not isinstance(translated, str):
             raise EngineFailed("LibreTranslate answered without a translation.")
-        return translated
+        detected = answer.get("detectedLanguage")
+        language = detected.get("language") if isinstance(detected, dict) else None
+        return Translated(translated, language if isinstance(language, str) else None)
 
 
 def _pairs(listed: Any) -> frozenset[tuple[str, str]]:

@@ -2,7 +2,10 @@
 
 The time for a job is the server's deadline for the attempt minus the time that the answer needs to arrive: the reason
 of a failure then reaches the server before its timeout. If the synthesis fails, or does not know the language, the
-result has no audio. A pipeline may have no synthesis at all.
+result has no audio.
+
+A pipeline may have no synthesis: its results have no audio. Without recognition it does text jobs only; without
+translation it recognises only.
 """
 
 import asyncio
@@ -10,19 +13,23 @@ import inspect
 import logging
 import time
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any
 
 from dragoman.engines.engine import (
     EngineFailed,
     EngineTimeout,
+    Hints,
     Recognise,
     Recognised,
     Synthesise,
     Translate,
+    Translated,
     deadline_in,
+    give_hints,
 )
 from dragoman.engines.sound import Sound
-from dragoman.node import Job, Result
+from dragoman.node import Job, ModelNotAvailable, Result
 from dragoman.node.threads import Threads
 from dragoman.protocol.codes import EmptyReason
 
@@ -45,14 +52,16 @@ class Pipeline:
         def translate(text: str, source: str, target: str) -> str
         def synthesise(text: str, language: str) -> Sound
 
-    Without `synthesise`, results have no audio. `asr_languages` and `tts_languages`: what the recogniser and the voice
-    know, if that must be checked; empty: any language. `job_s`: a limit for each job, below the server's deadline.
+    One of the first two is needed. A text job needs only `translate`, and `synthesise` if it asks for audio; its source
+    is `auto` only if the node registered such a pair. `hints()` has the vocabulary of a job and what was said before.
+    `asr_languages` and `tts_languages`: what the recogniser and the voice know, if that must be checked; empty: any
+    language. `job_s`: a limit for each job, below the server's deadline.
     """
 
     def __init__(
         self,
-        recognise: Recognise,
-        translate: Translate,
+        recognise: Recognise | None = None,
+        translate: Translate | None = None,
         synthesise: Synthesise | None = None,
         *,
         asr_languages: frozenset[str] = frozenset(),
@@ -60,6 +69,8 @@ class Pipeline:
         job_s: float | None = None,
         threads: int = THREADS,
     ) -> None:
+        if recognise is None and translate is None:
+            raise ValueError("a pipeline needs a function that recognises or one that translates")
         self._recognise, self._translate, self._synthesise = recognise, translate, synthesise
         self._asr_languages, self._tts_languages = asr_languages, tts_languages
         self._job_s = job_s
@@ -69,14 +80,23 @@ class Pipeline:
     def has_voice(self) -> bool:
         return self._synthesise is not None
 
+    @property
+    def recognises(self) -> bool:
+        return self._recognise is not None
+
+    @property
+    def translates_text(self) -> bool:
+        return self._translate is not None
+
     async def __call__(self, job: Job) -> Result | None:
         steps, time_s = StepTimer(), self._time_s(job)
         if time_s <= 0:
             raise EngineTimeout("The job waited in the queue of the node until its deadline had passed.")
+        give_hints(Hints(job.context_text or "", tuple(job.vocabulary)))
         with deadline_in(time_s):
             try:
                 async with asyncio.timeout(time_s + GRACE_S):
-                    return await self._interpret(job, steps)
+                    return await (self._translate_text if job.is_text else self._interpret)(job, steps)
             except TimeoutError:
                 raise EngineTimeout(f"The {steps.current} was not done within {time_s:.3g} s.") from None
 
@@ -85,6 +105,16 @@ class Pipeline:
             return self._job_s or JOB_S
         time_s = job.left_s - min(ANSWER_S, job.left_s / 10)
         return min(time_s, self._job_s or time_s)
+
+    async def _translate_text(self, job: Job, steps: "StepTimer") -> Result:
+        text = job.text.strip()
+        translated = Translated(text)
+        if text and job.src_lang != job.tgt_lang:
+            translated = await self._translated(text, job.src_lang, job.tgt_lang, steps)
+        result = Result("", translated.text, extra=steps.took_ms, language=translated.language)
+        if job.pipeline.use_tts and translated.text and self._synthesise is not None:
+            await self._speak(self._synthesise, translated.text, job.tgt_lang, result, steps)
+        return result
 
     async def _interpret(self, job: Job, steps: "StepTimer") -> Result | None:
         with steps.step("decoding"):
@@ -99,8 +129,7 @@ class Pipeline:
         target = self._target(job, source)
         translated = text
         if job.pipeline.use_nmt and source != target:
-            with steps.step("translation"):
-                translated = (await self._call(self._translate, text, source, target)).strip()
+            translated = (await self._translated(text, source, target, steps)).text
         result = Result(
             text, translated if job.pipeline.use_nmt else "", extra=steps.took_ms, language=recognised.language
         )
@@ -110,8 +139,18 @@ class Pipeline:
         return result
 
     async def _recognise_speech(self, sound: Sound, language: str | None, job: Job) -> Recognised:
+        if self._recognise is None:
+            raise ModelNotAvailable("asr", reason="this node does not recognise speech")
         recognised = await self._call(self._recognise, sound, language, job.partial)
         return recognised if isinstance(recognised, Recognised) else Recognised(recognised)
+
+    async def _translated(self, text: str, source: str, target: str, steps: "StepTimer") -> Translated:
+        if self._translate is None:
+            raise ModelNotAvailable("nmt", reason="this node does not translate")
+        with steps.step("translation"):
+            given = await self._call(self._translate, text, source, target)
+        translated = given if isinstance(given, Translated) else Translated(given)
+        return Translated(translated.text.strip(), translated.language)
 
     async def _speak(
         self, synthesise: Synthesise, text: str, language: str, result: Result, steps: "StepTimer"
@@ -147,7 +186,7 @@ class Pipeline:
     async def _call(self, function: Callable[..., Any], *args: Any) -> Any:
         if inspect.iscoroutinefunction(function):
             return await function(*args)
-        given = await self._in_thread(function, *args)
+        given = await self._in_thread(copy_context().run, function, *args)
         return await given if inspect.isawaitable(given) else given
 
     async def _in_thread(self, function: Callable[..., Any], *args: Any) -> Any:

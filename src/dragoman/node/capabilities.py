@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dragoman.protocol import codec
+from dragoman.protocol.fields import MAX_PAIRS
 from dragoman.protocol.node import (
     Capability,
     Hardware,
@@ -35,7 +36,8 @@ def usage_of_this_machine() -> ResourceUsage:
 class Capabilities:
     """What a node can do; the server reads it at every registration and heartbeat.
 
-    A server assumes that a node serves *every* pair of a language in `asr` and a language in `semantic`.
+    A server assumes that a node serves *every* pair of a language in `asr` and a language in `semantic`. For text jobs
+    it counts only on the pairs in `text_pairs`. A node may serve either, or both.
     """
 
     asr: Sequence[str] = ()  # languages it recognises
@@ -46,16 +48,26 @@ class Capabilities:
     services: Sequence[InstalledService] | None = None  # None: one service for each type that is ready
     ready: Mapping[str, bool] | None = None  # by type: asr, nmt, semantic, tts; None: derived from the languages
     public: bool = True  # takes jobs of every tenant
+    # Source and target of text jobs; source `auto`: the node detects it. None: what the handler can do, see Node.
+    text_pairs: Sequence[tuple[str, str]] | None = None
 
     @classmethod
     def of(cls, languages: Sequence[str], slots: int = 1) -> "Capabilities":
         """Every pair of these languages, with a voice for each."""
         return cls(languages, languages, languages, slots)
 
+    def __post_init__(self) -> None:
+        if len(self.text_pairs or ()) > MAX_PAIRS:
+            raise ValueError(f"text_pairs has more than {MAX_PAIRS} pairs: leave some out")
+
     @property
     def summary(self) -> str:
+        text = f"text {_few([f'{src} → {tgt}' for src, tgt in self.text_pairs or ()])}"
+        if not self.asr and self.text_pairs:
+            return f"{text}; {self.slots} slots"
         voice = "" if self.tts else ", text only"
-        return f"{_few(self.asr)} → {_few(self.semantic)}{voice}; {self.slots} slots"
+        speech = f"{_few(self.asr)} → {_few(self.semantic)}{voice}"
+        return f"{speech}; {text}; {self.slots} slots" if self.text_pairs else f"{speech}; {self.slots} slots"
 
     def register(self, node_id: str | None, token: str | None, draining: bool) -> NodeRegister:
         return NodeRegister(
@@ -69,8 +81,9 @@ class Capabilities:
             features_supported=codec.raw({}),
             accept_public_jobs=self.public,
             node_id=node_id,
-            advanced_features=advanced_features(self.slots),
+            advanced_features=advanced_features(self.slots, text_jobs=bool(self.text_pairs)),
             language_capabilities=self._languages(),
+            text_pairs=list(self.text_pairs) if self.text_pairs else None,
             token=token,
         )
 
@@ -87,8 +100,8 @@ class Capabilities:
     def _types(self) -> dict[str, bool]:
         if self.ready is not None:
             return dict(self.ready)
-        translates = bool(self.semantic)
-        return {"asr": bool(self.asr), "nmt": translates, "semantic": translates, "tts": bool(self.tts)}
+        speech, text = bool(self.semantic), bool(self.text_pairs)
+        return {"asr": bool(self.asr), "nmt": speech or text, "semantic": speech, "tts": bool(self.tts)}
 
     def _capabilities(self, draining: bool) -> list[Capability]:
         # Every server, also an old one, gives no jobs to a node that is ready for nothing.

@@ -56,7 +56,7 @@ class Result:
 
 
 class Job:
-    """One utterance to translate into one language. `assign` is the whole message of the server."""
+    """One utterance, or one text, to translate into one language. `assign` is the whole message of the server."""
 
     def __init__(
         self,
@@ -71,7 +71,12 @@ class Job:
         self._audio: bytes | None = None
 
     def __repr__(self) -> str:
-        return f"<{self.job_id} attempt {self.attempt_id}: utterance {self.utterance_index} of {self.session_id}>"
+        return f"<{self.job_id} attempt {self.attempt_id}: {self.what}>"
+
+    @property
+    def what(self) -> str:
+        """What is to be translated, without what was said."""
+        return f"{'text' if self.is_text else f'utterance {self.utterance_index}'} of {self.session_id}"
 
     def cancel(self) -> None:
         """Called by the node when the server cancels the job."""
@@ -110,8 +115,8 @@ class Job:
 
     @property
     def lane(self) -> tuple[str, str]:
-        """Jobs of one lane run one after another."""
-        return self.assign.session_id, self.assign.tgt_lang
+        """Jobs of one lane run one after another. Text jobs do not wait for each other."""
+        return self.assign.job_id if self.is_text else self.assign.session_id, self.assign.tgt_lang
 
     @property
     def job_id(self) -> str:
@@ -158,5 +163,20 @@ class Job:
         return self.assign.sample_rate
 
     @property
+    def is_text(self) -> bool:
+        """Whether `text` is to be translated. There is no audio then."""
+        return self.assign.text is not None
+
+    @property
+    def text(self) -> str:
+        return self.assign.text or ""
+
+    @property
     def context_text(self) -> str | None:
+        """What was said before."""
         return self.assign.context_text
+
+    @property
+    def vocabulary(self) -> list[str]:
+        """Names and terms that the text may contain."""
+        return self.assign.vocabulary or []

@@ -24,7 +24,7 @@ from dragoman.node.results import ResultOutbox, encode_draining
 from dragoman.node.worker import Handler, Worker
 from dragoman.protocol import codec
 from dragoman.protocol.errors import ProtocolError
-from dragoman.protocol.fields import Message
+from dragoman.protocol.fields import MAX_PAIRS, Message
 from dragoman.protocol.node import (
     JobAssign,
     JobCancel,
@@ -114,10 +114,11 @@ class Node:
 
     `url`: one address or several; when one fails, the next is tried.
     `handler`: takes a Job, returns a Result or None (nothing was said). An async function, or a plain one, which runs
-    in a thread. If it has an attribute `has_voice` that is False, as a Pipeline without a synthesise function has, the
-    node serves text only.
+    in a thread. It may have the attributes of a Pipeline, which say what it can do: `recognises` and `has_voice`
+    (True, unless it says otherwise) and `translates_text` (False, unless it says otherwise).
     `capabilities`: what the node can do, if that is more than `languages` and `slots` say: the node recognises,
-    translates into and speaks each of `languages`, and takes `slots` jobs at a time.
+    translates into and speaks each of `languages`, and takes `slots` jobs at a time. A handler that translates text
+    also gets text jobs, between the same languages unless `text_pairs` names others.
     `node_id`: the id to register with; None takes the one that the server assigns, and keeps it.
     `token`: needed if the server has a secret.
     `usage`: measures the load that heartbeats report.
@@ -358,11 +359,26 @@ class Node:
 
 
 def _checked(capabilities: Capabilities, handler: Handler, short_form: bool) -> Capabilities:
-    if getattr(handler, "has_voice", True) or not capabilities.tts:
-        return capabilities
-    if short_form:
-        return dataclasses.replace(capabilities, tts=())
-    raise ValueError("tts names languages, but the handler has no voice: leave tts out, or give it a synthesiser")
+    """The capabilities without what the handler cannot do; raises ValueError if they were given so."""
+    text_pairs = capabilities.text_pairs
+    if text_pairs is None and getattr(handler, "translates_text", False):
+        text_pairs = _pairs(capabilities.asr, capabilities.semantic)
+    left_out: dict[str, Any] = {}
+    if not getattr(handler, "has_voice", True) and capabilities.tts:
+        left_out["tts"] = ()
+    if not getattr(handler, "recognises", True) and capabilities.asr:
+        left_out |= {"asr": (), "semantic": ()}
+    if left_out and not short_form:
+        lacks = "voice: leave tts out, or give it a synthesiser" if "tts" in left_out else "recogniser: leave asr out"
+        raise ValueError(f"{next(iter(left_out))} names languages, but the handler has no {lacks}")
+    return dataclasses.replace(capabilities, text_pairs=text_pairs, **left_out)
+
+
+def _pairs(sources: Sequence[str], targets: Sequence[str]) -> list[tuple[str, str]]:
+    pairs = [(source, target) for source in sources for target in targets if source != target]
+    if len(pairs) > MAX_PAIRS:
+        log.warning("text jobs for %d of %d pairs only: set text_pairs to choose them", MAX_PAIRS, len(pairs))
+    return pairs[:MAX_PAIRS]
 
 
 def _log_to_stderr() -> None:

@@ -27,7 +27,7 @@ def encode_result(job: Job, node_id: str, given: Result | None, took_ms: float) 
     extra = dict(given.extra or {})
     detected = {"language": given.language, "language_probability": given.language_probability}
     extra |= {name: value for name, value in detected.items() if value is not None}
-    if given.is_empty:
+    if given.is_empty and not job.is_text:
         extra.setdefault("reason", EmptyReason.ASR_EMPTY)
     message = _job_result(job.assign, node_id, success=True)
     message.text_asr = given.text_asr

@@ -1,6 +1,6 @@
 """A simulated node: needs no models, and fails on request. For tests, benchmarks and a first try.
 
-Its results name the utterance and the session, so that a test can check them.
+Its results name the utterance and the session, or repeat the text, so that a test can check them.
 """
 
 import asyncio
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+from dragoman.node.capabilities import Capabilities
 from dragoman.node.job import Job, Result
 from dragoman.node.node import Node, Timing
 from dragoman.protocol import audio
@@ -53,13 +54,14 @@ class SimEngine:
             await asyncio.Event().wait()
         draw = self._random.random()
         delay_s = max(0.0, settings.delay_ms + self._random.uniform(-1, 1) * settings.jitter_ms) / 1000
-        text = f"utterance {job.utterance_index} of {job.session_id}"
-        for part in range(settings.partials):
-            await asyncio.sleep(delay_s / (settings.partials + 1))
-            job.partial(text[: len(text) * (part + 1) // (settings.partials + 1)])
-        await asyncio.sleep(delay_s / (settings.partials + 1))
+        text = job.text if job.is_text else f"utterance {job.utterance_index} of {job.session_id}"
+        partials = 0 if job.is_text else settings.partials
+        for part in range(partials):
+            await asyncio.sleep(delay_s / (partials + 1))
+            job.partial(text[: len(text) * (part + 1) // (partials + 1)])
+        await asyncio.sleep(delay_s / (partials + 1))
         if draw < settings.failure:
-            raise SimulatedFailure(f"as requested, on {text}")
+            raise SimulatedFailure(f"as requested, on {job.what}")
         if draw < settings.failure + settings.empty:
             return None
         if draw < settings.failure + settings.empty + settings.silence:
@@ -69,10 +71,10 @@ class SimEngine:
     def _result(self, job: Job, text: str) -> Result:
         packets = self._settings.tts_ms // audio.OPUS_PACKET_MS if job.pipeline.use_tts else 0
         return Result(
-            text_asr=text,
+            text_asr="" if job.is_text else text,
             text_translated=f"[{job.tgt_lang}] {text}" if job.pipeline.use_nmt else "",
             tts_audio=audio.opus_run([audio.SILENCE_PACKET] * packets),
-            extra={"audio_ms": job.duration_ms},
+            extra=None if job.is_text else {"audio_ms": job.duration_ms},
         )
 
 
@@ -82,14 +84,20 @@ async def run_sim_node(
     *,
     languages: Sequence[str] = ("en", "es", "zh"),
     slots: int = 4,
+    text_only: bool = False,
     node_id: str | None = None,
     token: str | None = None,
     signals: bool = False,
     timing: Timing | None = None,
 ) -> None:
-    """Run a simulated node until it is drained, stopped, cancelled, or dead by `die_after`."""
+    """Run a simulated node until it is drained, stopped, cancelled, or dead by `die_after`.
+
+    It also serves text jobs, from any language into each of `languages`; if `text_only`, nothing else.
+    """
     engine = SimEngine(settings or SimSettings())
-    node = Node(url, engine, languages=languages, slots=slots, node_id=node_id, token=token, timing=timing)
+    speech = () if text_only else languages
+    capabilities = Capabilities(speech, speech, languages, slots, text_pairs=[("auto", one) for one in languages])
+    node = Node(url, engine, capabilities, node_id=node_id, token=token, timing=timing)
     loop = asyncio.get_running_loop()
     dying = loop.create_task(engine.died.wait())
     dying.add_done_callback(lambda task: None if task.cancelled() else node.die())

@@ -23,7 +23,7 @@ from dragoman.protocol.node import JobAck, JobAssign, JobStarted, NodePartial
 
 log = logging.getLogger("dragoman.node")
 
-_ABOUT = "utterance %d of %s, %s → %s"
+_ABOUT = "%s, %s → %s"
 
 Handler = Callable[[Job], Awaitable[Result | None]] | Callable[[Job], Result | None]
 
@@ -204,7 +204,7 @@ class Worker:
             given = await self._call(job)
             took_ms = _ms_since(began)
             data = encode_result(job, self._node_id(), given, took_ms)
-            empty = "" if given is not None and not given.is_empty else ", nothing said"
+            empty = "" if given is not None and not given.is_empty else ", empty" if job.is_text else ", nothing said"
             log.info(f"%s done%s: {_ABOUT}, %d ms", job.job_id, empty, *_about(job), took_ms)
             return data
         except asyncio.CancelledError as error:
@@ -259,7 +259,7 @@ def _is_async(handler: Handler) -> bool:
 
 def _about(job: Job) -> tuple[object, ...]:
     """The values of `_ABOUT`."""
-    return job.utterance_index, job.session_id, job.src_lang, job.tgt_lang
+    return job.what, job.src_lang, job.tgt_lang
 
 
 def _ms_since(began: float) -> float:

@@ -55,7 +55,7 @@ Token = Annotated[str, Meta(max_length=4096)]
 MAX_ENTRIES = 256  # of a list
 Langs = Annotated[list[Lang], Meta(max_length=MAX_ENTRIES)]
 LangPair = tuple[Lang, Lang]
-MAX_PAIRS = 1024
+MAX_PAIRS = 4096
 Names = Annotated[list[Name], Meta(max_length=MAX_ENTRIES)]
 
 # `opens` is the first byte the value must have, `max_bytes` its length as JSON; the codec checks both, since Raw itself

@@ -12,7 +12,9 @@ from dragoman.engines.catalog import PRESETS, Setup, Step, open_engines
 from dragoman.node import Capabilities, Node, Timing
 from dragoman.protocol.audio import decode_base64, encode_base64
 from dragoman.protocol.codes import ErrorCode
+from dragoman.protocol.extra import detected_language
 from dragoman.protocol.node import JobResult, NodeHeartbeat, NodePartial, NodeRegister
+from dragoman.protocol.session import Pipeline as Steps
 from support.engines import KEY, Fault, beep, english, model_server, needs_apertium, needs_espeak, needs_wheels
 from unit.node.fake_scheduler import FakeScheduler, running, scheduler
 
@@ -77,6 +79,45 @@ async def test_all_of_it_on_servers() -> None:
         result = await served(setup, fake, beep())
         assert (result.text_asr, result.text_translated) == ("we need a doctor", "Necesitamos un médico.")
         assert Sound.of_wire(decode_base64(result.tts_audio), "opus", 16_000).loudness > 500
+
+
+async def translated(setup: Setup, fake: FakeScheduler, text: str, **fields: object) -> JobResult:
+    """What a node with these engines, which needs no recogniser, makes of a text."""
+    async with open_engines(setup) as engines:
+        _, _, speaks = map(sorted, engines.served)
+        capabilities = Capabilities(tts=speaks, services=engines.services, text_pairs=engines.text_pairs)
+        async with running(Node(fake.url, engines.pipeline, capabilities)):
+            await fake.hears(NodeHeartbeat)
+            asked = {"text": text, "audio": encode_base64(b""), "pipeline": Steps(False, True, False)} | fields
+            fake.assigns(1, **asked)
+            return await fake.hears(JobResult)
+
+
+@needs_apertium
+@needs_espeak
+async def test_local_node_without_a_recogniser_translates_and_speaks_text_in_both_directions() -> None:
+    setup = Setup(Step("none"), TRANSLATE, SPEAK)
+    async with scheduler() as fake:
+        result = await translated(setup, fake, "We need a doctor.", pipeline=Steps(False, True, True))
+        registered = next(message for message in fake.received if isinstance(message, NodeRegister))
+        assert {("en", "es"), ("es", "en")} <= set(registered.text_pairs or ())
+        assert (result.text_asr, result.text_translated) == ("", "Necesitamos un doctor.")
+        assert Sound.of_wire(decode_base64(result.tts_audio), "opus", 16_000).loudness > 500
+    async with scheduler() as fake:
+        back = {"src_lang": "es", "tgt_lang": "en"}
+        assert "doctor" in str((await translated(setup, fake, "Necesitamos un doctor.", **back)).text_translated)
+
+
+@pytest.mark.parametrize("name", ["openai", "libretranslate"])
+async def test_server_translates_text_of_any_language(name: str) -> None:
+    async with scheduler() as fake, model_server(detected="en") as server:
+        step = Step(name, server.v1 if name == "openai" else server.url, key=KEY)
+        setup = Setup(Step("none"), step, Step("none"), languages=frozenset(("en", "es")))
+        result = await translated(setup, fake, "we need a doctor", src_lang="auto")
+        registered = next(message for message in fake.received if isinstance(message, NodeRegister))
+        assert registered.text_pairs == [("auto", "en"), ("auto", "es")]
+        assert result.text_translated == "Necesitamos un médico."
+        assert detected_language(result.extra) == (None if name == "openai" else ("en", 1.0))
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,10 @@ from dragoman.domain.job_signals import BareSignal, Duplicate
 from dragoman.domain.placement import Assign, NoNode, Wait
 from dragoman.domain.turn import AffinityResult, Turn
 from dragoman.protocol.peer import SlotFreed
+from dragoman.protocol.session import Pipeline
 from dragoman.services.speech.job_placement import Recorded
 from dragoman.services.speech.job_request import JobRequest
+from dragoman.services.speech.messages import needs_of
 from dragoman.services.speech.turn_queue import TurnQueue
 from dragoman.store.errors import RedisAway
 from dragoman.store.jobs import LOCK_MS
@@ -379,3 +381,17 @@ async def test_nothing_goes_to_a_node_before_dispatched_is_recorded_with_its_rec
     record = await instance.job(mine.job_id)
     assert (record["state"], record["node_id"], record["attempt"]) == (State.DISPATCHED, "n", "1")
     assert '"chosen":"n"' in record["receipt"]
+
+
+async def test_job_that_only_recognises_goes_to_a_node_that_does_not_translate_into_its_target(
+    open_instance: OpenInstance,
+) -> None:
+    instance = await open_instance()
+    await instance.node("hears", languages=["en"], kinds=["asr"])
+    assert isinstance(await place(instance, job_request("whole")), Wait)
+    mine = job_request("recognise-only")
+    mine.assignment.pipeline = Pipeline(use_asr=True, use_nmt=False, use_tts=False)
+    mine.needs = needs_of(mine.assignment.pipeline)
+    placed = await place(instance, mine)
+    assert isinstance(placed, Assign)
+    assert placed.node_id == "hears"

@@ -41,6 +41,12 @@ def test_explain_names_the_job_its_utterance_and_its_languages() -> None:
     assert lines_of("What") == "job-1: utterance 3 of session s-1, en → es; driven by instance i0."
 
 
+@pytest.mark.parametrize(("kind", "session", "what"), [("room", "r-1", "room r-1"), ("chat", "chat", "chat")])
+def test_explain_names_what_asked_for_a_text(kind: str, session: str, what: str) -> None:
+    said = lines_of("What", text_kind=kind, session_id=session)
+    assert said == f"job-1: a text of {what}, en → es; driven by instance i0."
+
+
 def test_where_names_the_candidates_and_the_chosen_node() -> None:
     where = lines_of("Where")
     assert where.startswith("5 nodes could serve en → es. Candidates: n1, n2 (2 random of 5). Chosen: n1, ")

@@ -373,7 +373,7 @@ def test_demo_raises_timeouts_for_local_nodes_unless_configured() -> None:
         (("--url", "nonsense"), "--url 'nonsense' is not an address like ws://127.0.0.1"),
         (("--url", "ws://127.0.0.1:99999/ws/node"), "--url 'ws://127.0.0.1:99999/ws/node' is not an address"),
         (("--engine", "whisper"), "--engine 'whisper' is unknown. Choose one of: sim, local, openai."),
-        (("--recognise", "whisper"), "--recognise 'whisper' is unknown. Choose one of: pocketsphinx, openai."),
+        (("--recognise", "whisper"), "--recognise 'whisper' is unknown. Choose one of: pocketsphinx, openai, none."),
         (("--translate", "nllb"), "--translate 'nllb' is unknown. Choose one of: apertium, openai, libretranslate."),
         (
             ("--engine", "sim", "--synthesise", "espeak"),

@@ -332,6 +332,20 @@ def test_status_shows_languages_a_node_cannot_synthesise(tts: list[str], ready: 
 
 
 @pytest.mark.parametrize(
+    ("asr", "pairs", "shown"),
+    [
+        (["en"], [["en", "es"], ["auto", "es"]], "en → es, text jobs asr"),
+        (["en"], [["es", "en"]], "en → es; text es→en asr"),
+        ([], [["en", "es"], ["es", "en"]], "0/4 text en→es es→en asr"),
+    ],
+)
+def test_status_shows_the_text_pairs_of_a_node(asr: list[str], pairs: list[list[str]], shown: str) -> None:
+    languages = {"asr": asr, "semantic": ["es"] if asr else [], "tts": ["es"], "text": pairs}
+    nodes = [node("n", "a", languages=languages, ready=["asr", "nmt", "tts"], reserved=0)]
+    assert shown in " ".join(" ".join(lines(cluster(instance("a"), nodes=nodes), width=120)).split())
+
+
+@pytest.mark.parametrize(
     ("facts", "word"),
     [({"ready": None}, "unknown"), ({"ready": []}, "nothing"), ({"draining": True}, "n (draining)")],
 )

@@ -38,6 +38,12 @@ def test_auto_between_two_languages_wants_both_directions() -> None:
     assert list(fleet.pool("auto", "en", "en", "de")) == ["both"]
 
 
+def test_job_without_a_target_wants_only_the_source() -> None:
+    fleet = fleet_of(node("hears", asr="de", semantic=""), node("other", asr="fr"))
+    assert list(fleet.pool("de", "")) == ["hears"]
+    assert list(fleet.pool("de", "de")) == []
+
+
 def test_auto_alone_wants_the_target_from_any_source() -> None:
     fleet = fleet_of(node("a", asr="fr"), node("b", asr="zh"), node("deaf", asr=""), node("c", semantic="fr"))
     assert sorted(fleet.pool("auto", "en")) == ["a", "b"]

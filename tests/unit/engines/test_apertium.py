@@ -35,6 +35,32 @@ async def test_apertium_processes_are_reused(said: str, translated: str) -> None
     assert before.returncode is not None
 
 
+async def test_every_installed_direction_is_a_pair() -> None:
+    engine = Apertium()
+    await engine.open()
+    assert {("en", "es"), ("es", "en")} <= engine.pairs
+    assert "doctor" in await engine.translate("Necesitamos un doctor", "es", "en")
+    await engine.close()
+
+
+async def test_modes_of_any_code_are_pairs_and_variants_only_if_there_is_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = "eng-spa spa-eng_US spa-eng es-ast eng-cat_valencia eng-cat@other xxx-eng eng-spa-tagger"
+    command = tmp_path / "apertium"
+    command.write_text(f"#!/bin/sh\necho {listed}\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    engine = Apertium()
+    await engine.open()
+    assert engine._modes == {
+        ("en", "es"): "eng-spa",
+        ("es", "en"): "spa-eng",
+        ("es", "ast"): "es-ast",
+        ("en", "ca"): "eng-cat@other",
+    }
+
+
 async def test_sentences_said_at_once_do_not_get_each_others_translation() -> None:
     engine = Apertium()
     await engine.open()

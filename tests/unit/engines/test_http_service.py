@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from dragoman.engines import EngineFailed, Missing, Recognised
-from dragoman.engines.engine import deadline_in
+from dragoman.engines import EngineFailed, Hints, Missing, Recognised, Translated
+from dragoman.engines.engine import deadline_in, give_hints
 from dragoman.engines.http_service import TRIES, HttpService, retry_after_s
 from dragoman.engines.libretranslate import LibreTranslate
 from dragoman.engines.openai import OpenAIRecogniser, OpenAISynthesiser, OpenAITranslator
@@ -139,10 +139,20 @@ async def test_its_pairs_are_those_it_lists_and_it_translates() -> None:
         await engine.open()
         assert {("en", "es"), ("es", "en"), ("de", "en")} <= engine.pairs
         assert ("de", "es") not in engine.pairs
-        assert (await engine.translate("we need a doctor", "en", "es")).strip() == "Necesitamos un médico."
+        assert await engine.translate("we need a doctor", "en", "es") == Translated(server.translation)
         asked = {"q": "we need a doctor", "source": "en", "target": "es", "format": "text", "api_key": KEY}
         assert server.last("/translate") == asked
         assert server.authorizations == [None, None]
+        await engine.close()
+
+
+@pytest.mark.parametrize("source", ["auto", "xx"])
+async def test_libretranslate_detects_a_source_that_it_does_not_list(source: str) -> None:
+    async with model_server(detected="de") as server:
+        engine = LibreTranslate(server.url)
+        await engine.open()
+        assert (await engine.translate("wir brauchen einen Arzt", source, "en")).language == "de"
+        assert server.last("/translate")["source"] == "auto"
         await engine.close()
 
 
@@ -208,6 +218,20 @@ async def test_the_file_is_sent_whole_when_it_is_asked_again() -> None:
         engine = OpenAIRecogniser(server.v1)
         await engine.recognise(beep(300), "en", nobody)
         assert server.last("/v1/audio/transcriptions")["sound"] == beep(300)
+        await engine.close()
+
+
+async def test_openai_translator_gets_the_hints_of_the_job_as_data() -> None:
+    async with model_server() as server:
+        engine = OpenAITranslator(server.v1, "some-model", KEY)
+        await engine.open()
+        give_hints(Hints('He said "stop".', ("dragoman", "Kraków")))
+        await engine.translate("we need a doctor", "auto", "es")
+        system, user = server.last("/v1/chat/completions")["messages"]
+        assert "says into Spanish" in system["content"]
+        assert '["dragoman", "Kraków"]' in system["content"]
+        assert r'"He said \"stop\"."' in system["content"]
+        assert user["content"] == "we need a doctor"
         await engine.close()
 
 

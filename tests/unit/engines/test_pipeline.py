@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.engines import EngineFailed, Pipeline, Recognised, Sound
+from dragoman.engines import EngineFailed, Hints, Pipeline, Recognised, Sound, Translated, hints
 from dragoman.engines.engine import left_s
 from dragoman.node import Job, ModelNotAvailable, Result
 from dragoman.protocol.audio import encode_base64
@@ -206,3 +206,78 @@ async def test_a_pipeline_without_a_voice_gives_text() -> None:
 async def test_audio_that_is_none_fails_the_job() -> None:
     with pytest.raises(BadAudio):
         await result_of(Engines().pipeline(), audio=encode_base64(b"abc"))
+
+
+# -- text jobs -------------------------------------------------------------------------------------
+
+TEXT = {"text": " Good morning. ", "audio": encode_base64(b""), "pipeline": Steps(False, True, False)}
+
+
+async def test_text_job_is_translated_without_a_recogniser() -> None:
+    engines = Engines()
+    pipeline = Pipeline(translate=engines.translate)
+    result = await result_of(pipeline, **TEXT)
+    assert (result.text_asr, result.text_translated, result.tts_audio) == ("", "Good morning. in es", b"")
+    assert engines.languages == [("en", "es")]
+    assert set(result.extra or ()) == {"nmt_ms"}
+    assert (pipeline.recognises, pipeline.translates_text, pipeline.has_voice) == (False, True, False)
+
+
+async def test_text_job_that_asks_for_audio_is_spoken() -> None:
+    engines = Engines()
+    result = await result_of(engines.pipeline(), **TEXT | {"pipeline": Steps(False, True, True)})
+    assert Sound.of_wire(result.tts_audio, "opus", 16_000).loudness > 1000
+    assert engines.languages == [("en", "es"), "es"]
+
+
+async def test_text_in_the_language_asked_for_stays_as_it_is() -> None:
+    engines = Engines()
+    assert (await result_of(engines.pipeline(), **TEXT, src_lang="es")).text_translated == "Good morning."
+    assert engines.languages == []
+
+
+async def test_language_that_the_translator_detected_is_in_the_result() -> None:
+    async def translate(text: str, source: str, target: str) -> Translated:
+        return Translated(f"{text} from {source}", "en")
+
+    result = await result_of(Pipeline(translate=translate), **TEXT, src_lang="auto")
+    assert (result.text_translated, result.language) == ("Good morning. from auto", "en")
+
+
+async def test_function_in_a_thread_knows_the_hints_and_the_time_of_its_job() -> None:
+    known: list[object] = []
+
+    def translate(text: str, source: str, target: str) -> str:
+        known.extend((hints(), left_s() <= 2))
+        return "hola"
+
+    asked = TEXT | {"context_text": "Hello.", "vocabulary": ["dragoman"], "deadline_ms": 2000}
+    await result_of(Pipeline(translate=translate), **asked)
+    assert known == [Hints("Hello.", ("dragoman",)), True]
+    await result_of(Pipeline(translate=translate), **TEXT)
+    assert known[2] == Hints()
+
+
+async def test_pipeline_without_translation_recognises() -> None:
+    pipeline = Pipeline(Engines().recognise)
+    result = await result_of(pipeline, pipeline=Steps(True, False, False))
+    assert (result.text_asr, result.text_translated) == ("hello", "")
+    assert not pipeline.translates_text
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "fields"),
+    [
+        (Pipeline(translate=Engines().translate), {}),
+        (Pipeline(Engines().recognise), {}),
+        (Pipeline(Engines().recognise), TEXT),
+    ],
+)
+async def test_job_that_needs_a_missing_part_goes_to_another_node(pipeline: Pipeline, fields: dict[str, Any]) -> None:
+    with pytest.raises(ModelNotAvailable):
+        await result_of(pipeline, **fields)
+
+
+def test_pipeline_needs_a_recogniser_or_a_translator() -> None:
+    with pytest.raises(ValueError, match="recognises or one that translates"):
+        Pipeline(synthesise=Engines().synthesise)

@@ -23,6 +23,7 @@ from dragoman.protocol.node import (
     JobStarted,
     NodeHeartbeat,
     NodePartial,
+    NodeRegister,
     ResourceUsage,
     slots_of,
 )
@@ -133,6 +134,18 @@ def test_a_job_knows_how_much_of_the_servers_time_is_left() -> None:
 
 def test_a_job_of_a_server_that_sets_no_deadline_has_none() -> None:
     assert job(1).left_s is None
+
+
+def test_text_job_has_a_text_and_no_audio() -> None:
+    asked = job(0, text="Good morning.", vocabulary=["dragoman"], context_text="Hello.", audio=audio.encode_base64(b""))
+    assert asked.is_text
+    assert (asked.text, asked.vocabulary, asked.context_text) == ("Good morning.", ["dragoman"], "Hello.")
+    assert asked.audio == b""
+    assert (job(0).is_text, job(0).text, job(0).vocabulary) == (False, "", [])
+
+
+def test_text_jobs_of_one_asker_do_not_share_a_lane() -> None:
+    assert job(0, job_id="job-a", text="a").lane != job(0, job_id="job-b", text="b").lane
 
 
 def test_jobs_of_one_session_and_language_share_a_lane() -> None:
@@ -469,3 +482,21 @@ async def test_idle_threads_end_and_take_no_call() -> None:
     await wait_until(lambda: not any(thread.is_alive() for thread in mine))
     with pytest.raises(RuntimeError, match="closed"):
         await threads.run(divmod, 7, 2)
+
+
+def test_simulated_node_translates_text_with_a_mark() -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        node = asyncio.create_task(run_sim_node(fake.url, AT_ONCE, languages=["en", "es"], text_only=True))
+        register = await fake.hears(NodeRegister)
+        assert register.text_pairs == [("auto", "en"), ("auto", "es")]
+        assert "text_jobs" in (register.advanced_features or ())
+        assert (can := register.language_capabilities) is not None
+        assert (can.asr_languages, can.semantic_languages, can.tts_languages) == ([], [], ["en", "es"])
+        await fake.hears(NodeHeartbeat)
+        fake.assigns(0, text="Good morning.", pipeline=Pipeline(False, True, False))
+        result = await fake.hears(JobResult)
+        assert (result.text_asr, result.text_translated) == ("", "[es] Good morning.")
+        node.cancel()
+        await asyncio.gather(node, return_exceptions=True)
+
+    run(scenario)

@@ -108,6 +108,69 @@ def test_a_node_that_promises_a_voice_its_handler_does_not_have_is_refused_at_on
         Node("ws://127.0.0.1:1/ws/node", Captions(), Capabilities(["en"], ["es"], tts=["es"]))
 
 
+class Texts:
+    """A handler that translates text, and recognises or speaks nothing."""
+
+    recognises = has_voice = False
+    translates_text = True
+
+    async def __call__(self, job: Job) -> Result:
+        return Result("", f"{job.text} in {job.tgt_lang}")
+
+
+class Everything(Texts):
+    recognises = has_voice = True
+
+
+@pytest.mark.parametrize(
+    ("handler", "asr", "pairs"),
+    [
+        (Texts(), [], [("en", "es"), ("es", "en")]),
+        (Everything(), ["en", "es"], [("en", "es"), ("es", "en")]),
+        (translate, ["en", "es"], None),  # a plain function knows audio only
+    ],
+)
+def test_node_registers_for_what_its_handler_can_do(
+    handler: Any, asr: list[str], pairs: list[tuple[str, str]] | None
+) -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        async with running(node_of(fake, handler)):
+            register = await fake.hears(NodeRegister)
+            assert register.text_pairs == pairs
+            assert ("text_jobs" in (register.advanced_features or ())) is (pairs is not None)
+            assert register.language_capabilities is not None
+            assert register.language_capabilities.asr_languages == asr
+            ready = {one.type: one.ready for one in register.capability_by_type or ()}
+            assert (ready["asr"], ready["nmt"]) == (bool(asr), True)
+
+    run(scenario)
+
+
+def test_named_text_pairs_are_registered_for_any_handler() -> None:
+    async def scenario(fake: FakeScheduler) -> None:
+        capabilities = Capabilities(text_pairs=[("auto", "es")], slots=2)
+        async with running(Node(fake.url, translate, capabilities, timing=QUICK)):
+            register = await fake.hears(NodeRegister)
+            assert register.text_pairs == [("auto", "es")]
+            assert "slots:2" in (register.advanced_features or ())
+
+    run(scenario)
+
+
+def test_node_does_not_register_more_pairs_than_a_server_accepts(caplog: pytest.LogCaptureFixture) -> None:
+    many = [f"l{number}" for number in range(100)]
+    node = Node("ws://127.0.0.1:1/ws/node", Texts(), languages=many)
+    assert len(node._capabilities.text_pairs or ()) == 4096
+    assert "text jobs for 4096 of 9900 pairs only" in caplog.text
+    with pytest.raises(ValueError, match="more than 4096 pairs"):
+        Capabilities(text_pairs=[("auto", "es")] * 4097)
+
+
+def test_node_that_promises_recognition_its_handler_does_not_have_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="asr names languages, but the handler has no recogniser"):
+        Node("ws://127.0.0.1:1/ws/node", Texts(), Capabilities(["en"], ["es"]))
+
+
 @pytest.mark.parametrize("loop_factory", [None, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def test_a_node_registers_says_it_is_alive_and_answers_a_job(
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None,

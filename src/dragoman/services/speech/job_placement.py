@@ -338,13 +338,15 @@ class JobPlacement:
     def _ask(self, *also_failed: str) -> Ask:
         request, settings = self._request, self._placer.settings
         assignment, turn = request.assignment, request.turn_queue.turn
+        pipeline = assignment.pipeline
         return Ask(
             src=assignment.src_lang,
-            tgt=assignment.tgt_lang,
+            # Any node that recognises the language can do no more than that.
+            tgt=assignment.tgt_lang if pipeline.use_nmt or pipeline.use_tts else "",
             lang_a=assignment.lang_a,
             lang_b=assignment.lang_b,
             needs=request.needs,
-            voice=assignment.pipeline.use_tts,
+            voice=pipeline.use_tts,
             # A later attempt goes elsewhere: the turn's node had its chance.
             turn_node=turn.node_id if turn.node_id not in self._seen else None,
             turn_bound=turn.node_id is not None or not request.ends_turn,
