@@ -191,6 +191,9 @@ class ClientWebSocket(WSListener):
             socket._abandoned = True
             socket.abort()
             raise
+        if socket._transport is None and not socket.closed.done():
+            # picows returns as after a success, and calls neither `on_ws_connected` nor `on_ws_disconnected`.
+            raise ConnectionResetError("the server closed the connection during the handshake")
         return socket
 
     def send(self, frame: Frame) -> None:

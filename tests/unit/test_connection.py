@@ -241,6 +241,18 @@ async def test_next_address_is_tried_when_one_does_not_answer() -> None:
         assert len(server.connections) == 1
 
 
+async def test_next_address_is_tried_when_a_server_ends_during_the_handshake() -> None:
+    async def end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    ending = await asyncio.start_server(end, "127.0.0.1", 0)
+    async with ending, serving() as server, asyncio.timeout(10):
+        url = f"ws://127.0.0.1:{ending.sockets[0].getsockname()[1]}/"
+        await connect_once(connector(url, server.url))
+        assert len(server.connections) == 1
+
+
 async def test_each_address_is_tried_once_before_the_first_success() -> None:
     first, second = nowhere(), nowhere()
     with pytest.raises(ServerUnreachable, match=f"not connected to {second}: connection refused"):
