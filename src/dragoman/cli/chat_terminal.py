@@ -93,7 +93,7 @@ class TerminalChat(ChatInterface):
         if up and self._running:
             self._note("reconnected")
         elif not up:
-            self._note(f"offline: {why.rstrip('.')}; messages are sent after the connection is restored")
+            self._note(f"offline: {why}")
 
     def _note(self, text: str) -> None:
         self._screen.add(Line(NOTE, text, now()))

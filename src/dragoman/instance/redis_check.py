@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import structlog
@@ -11,7 +11,6 @@ from dragoman.config import Config
 from dragoman.config.schema import Redis as RedisSettings
 from dragoman.config.secrets import exposure_of, is_loopback
 from dragoman.domain.durability import Assessment, DurabilityClass, assess
-from dragoman.store.errors import Refused
 from dragoman.store.link import NO_CREDENTIALS, Address, Credentials
 from dragoman.store.redis import Redis, connect
 
@@ -84,18 +83,9 @@ def unsafe(config: Config) -> Iterator[str]:
 
 async def check_redis(redis: Redis) -> Assessment:
     """What this Redis guarantees; raises CannotStart if it cannot be used."""
-    assessments = []
-    infos = await redis.on_each("INFO")
-    try:
-        settings = await redis.on_each("CONFIG", "GET", "*")
-    except Refused:
-        settings = [None] * len(infos)
-    for info, setting in zip(infos, settings, strict=True):
-        lines = (line.partition(":") for line in info.decode().splitlines() if ":" in line)
-        pairs = None
-        if setting is not None:
-            pairs = {k.decode(): v.decode() for k, v in zip(setting[::2], setting[1::2], strict=True)}
-        assessments.append(assess({key: value for key, _, value in lines}, pairs))
+    infos = await redis.info()
+    settings: Sequence[dict[str, str] | None] = await redis.server_settings() or [None] * len(infos)
+    assessments = [assess(*server) for server in zip(infos, settings, strict=True)]
     for assessment in assessments:
         if assessment.problems:
             raise CannotStart("; ".join(assessment.problems))

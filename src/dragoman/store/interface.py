@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from dragoman.store import script as scripts
+from dragoman.store.errors import Refused
 from dragoman.store.link import Address, Call, pack
 from dragoman.store.ops import Ops
 from dragoman.store.script import Script, tag_of
@@ -124,6 +125,19 @@ class Redis(ABC):
     @abstractmethod
     async def on_each(self, *command: Any) -> list[Any]:
         """A command without a key, on every server that holds data."""
+
+    async def info(self) -> list[dict[str, str]]:
+        """INFO of every server that holds data."""
+        found = [text.decode().splitlines() for text in await self.on_each("INFO")]
+        return [dict(line.split(":", 1) for line in lines if ":" in line) for lines in found]
+
+    async def server_settings(self) -> list[dict[str, str]] | None:
+        """All settings of every server that holds data; None if Redis does not show them to this client."""
+        try:
+            found = await self.on_each("CONFIG", "GET", "*")
+        except Refused:
+            return None
+        return [{k.decode(): v.decode() for k, v in zip(each[::2], each[1::2], strict=True)} for each in found]
 
     @abstractmethod
     async def close(self) -> None: ...

@@ -154,8 +154,8 @@ class ChatConnection:
             await socket.close()
             self.outbox.lost()
             self.pending_receipts.lost()
-            if was_ready and not self.over:
-                self._on_connection(False, _why(socket.closed.result()))
+            if was_ready and (self.error is not None or not self.over):  # else its user closed it
+                self._on_connection(False, str(self.error or _why(socket.closed.result())))
 
     async def _keep_alive(self, socket: ClientWebSocket) -> None:
         """Send pings and renew the token for as long as the connection lasts."""

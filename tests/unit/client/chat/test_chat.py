@@ -178,7 +178,8 @@ async def test_message_is_resent_when_saved_does_not_arrive() -> None:
 
 
 async def test_being_kicked_is_the_end() -> None:
-    async with chatting() as (server, peer, chat):
+    reported: list[tuple[bool, str]] = []
+    async with chatting(on_connection=lambda up, why: reported.append((up, why))) as (server, peer, chat):
         unknown = await chat.send(OTHER, "hi")
         await peer.hear("SINGLE_CHAT")
         await peer.say(wire.error(Reason.KICKED, TS))
@@ -190,6 +191,16 @@ async def test_being_kicked_is_the_end() -> None:
             await chat.send(OTHER, "again")
         await peer.gone()
         assert server.waiting == 0
+        await wait_until(lambda: len(reported) == 2)
+    assert reported == [(True, ""), (False, "this user is connected elsewhere now (kicked)")]
+
+
+async def test_chat_that_its_user_closes_is_not_reported_as_a_lost_connection() -> None:
+    reported: list[bool] = []
+    async with chatting(on_connection=lambda up, why: reported.append(up)) as (_, peer, chat):
+        await chat.abort()
+        await peer.gone()
+    assert reported == [True]
 
 
 # -- who we are

@@ -8,6 +8,7 @@ the same again or out of order, is a failure; that they are asked to slow down i
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from array import array
 from time import monotonic
 from typing import Any
@@ -179,7 +180,7 @@ class HealthyClients:
             self.node.heartbeat()
 
 
-class _HealthyClient(WSListener):
+class _HealthyClient(WSListener, ABC):
     def __init__(self, all: HealthyClients) -> None:
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._all = all
@@ -203,12 +204,13 @@ class _HealthyClient(WSListener):
         if not self.opened.done():
             self.opened.set_exception(ConnectionError(f"{type(self).__name__} was not accepted"))
 
+    @abstractmethod
     def greet(self) -> None:
-        raise NotImplementedError
+        """Send the first message."""
 
+    @abstractmethod
     def receive(self, message: ServerMessage, now: float) -> bool:
         """Whether that was to be expected."""
-        raise NotImplementedError
 
 
 class Node(_HealthyClient):
