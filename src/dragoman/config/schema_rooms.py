@@ -64,7 +64,7 @@ class Rooms(Section, frozen=True):
             "Entries of the log of one room.",
             per="room",
             answer="the oldest entry is dropped; late readers get `complete: false`",
-            metric="none",
+            metric="dragoman_room_captions_total",
         ),
     ] = 20000
     captions_per_minute: Annotated[

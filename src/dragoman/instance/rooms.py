@@ -10,7 +10,7 @@ from dragoman.services.metrics import Metrics
 from dragoman.services.rooms.captions import Captions
 from dragoman.services.rooms.commands import RoomCommands
 from dragoman.services.rooms.local_rooms import LocalRooms
-from dragoman.services.rooms.upkeep import DUE_S, NOTES_S, POLL_S, RoomUpkeep
+from dragoman.services.rooms.upkeep import DUE_S, POLL_S, RENEW_S, RoomUpkeep
 from dragoman.services.routing.handlers import Handlers, drop
 from dragoman.services.routing.router import Router
 from dragoman.services.speech.fleet_view import FleetView
@@ -60,7 +60,7 @@ class Rooms:
         return {
             "due-rooms": every(DUE_S, self.upkeep.visit_due, name="due-rooms"),
             "local-rooms": every(POLL_S, self.upkeep.poll_local, name="local-rooms"),
-            "room-notes": every(NOTES_S, self.upkeep.renew_notes, name="room-notes"),
+            "room-renewal": every(RENEW_S, self.upkeep.renew, name="room-renewal"),
         }
 
 

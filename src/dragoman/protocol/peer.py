@@ -199,6 +199,7 @@ class RoomEntries(Peer, tag="room_entries", frozen=True):
 
     room_id: str
     entries: list[RoomEntry]
+    appended_at: float = 0.0  # unix time, by the clock of the sender
 
 
 class RoomChanged(Peer, tag="room_changed", frozen=True):

@@ -65,7 +65,8 @@ class Metrics:
             ["end"],
         )
         self.room_delivery = make.histogram(
-            "dragoman_room_delivery_seconds", "From the append of an entry to its delivery on the same instance"
+            "dragoman_room_delivery_seconds",
+            "From the append of an entry to its delivery, by the clocks of both instances",
         )
         self.room_refused = make.counters("dragoman_room_refused_total", "Refused room commands", ["reason"])
         self.withheld = make.counter("dragoman_quiet_finals_total", "Finals without speech, which made no job")

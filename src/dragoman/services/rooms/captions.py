@@ -11,7 +11,7 @@ and the end of this instance do no harm: what this instance does not finish, the
 from collections import OrderedDict
 from collections.abc import Iterable
 from functools import partial
-from time import monotonic
+from time import monotonic, time
 
 import structlog
 
@@ -30,6 +30,7 @@ from dragoman.store.rooms.rooms import Appended, Planned, Refusal, Rooms
 log = structlog.get_logger(__name__)
 
 MAX_ANNOUNCED = 10_000
+MAX_LAG_S = 60.0
 DUPLICATE = "DUPLICATE_REQUEST"
 
 
@@ -147,9 +148,10 @@ class Captions:
 
     def distribute(self, room_id: str, entries: list[Entry], instances: Iterable[str]) -> None:
         """To the members on every instance. A push that fails costs a moment: the other instance reads the log."""
-        self._local.receive(room_id, entries)
+        appended_at = time()
+        self._deliver(room_id, entries, appended_at)
         wire = [RoomEntry(one.seq, one.kind, one.caption, one.lang, one.text, one.about.decode()) for one in entries]
-        self.push(instances, RoomEntries(room_id, wire))
+        self.push(instances, RoomEntries(room_id, wire, appended_at))
 
     def push(self, instances: Iterable[str], message: InboxMessage) -> None:
         """To the other ones of these instances."""
@@ -161,11 +163,17 @@ class Captions:
         await self._router.push(instance, message)
 
     def on_entries(self, message: RoomEntries) -> None:
-        entries = (
+        entries = [
             Entry(one.seq, EntryKind(one.kind), one.caption, one.lang, one.text, one.about.encode())
             for one in message.entries
-        )
-        self._local.receive(message.room_id, entries)
+        ]
+        self._deliver(message.room_id, entries, message.appended_at)
+
+    def _deliver(self, room_id: str, entries: list[Entry], appended_at: float) -> None:
+        self._local.receive(room_id, entries)
+        lag_s = time() - appended_at
+        if 0 <= lag_s < MAX_LAG_S:  # beyond it the clocks of two machines differ
+            self._metrics.room_delivery.observe(lag_s)
 
 
 def reason_of(end: End) -> str:

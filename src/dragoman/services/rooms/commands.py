@@ -208,6 +208,8 @@ class RoomCommands:
                 break
         else:
             raise RoomRefused(RoomErrorCode.LIMIT_EXCEEDED, "No room code is free: try again later.")
+        if persistent:
+            await self._store.renew_code(code, room_id, self._store.bounds.ttl_ms(persistent))
         await self._store.create(
             room_id,
             code,
@@ -370,10 +372,6 @@ class RoomCommands:
     def session_moved(self, session: Session) -> None:
         """Another instance owns the session: its membership goes on there when the client has joined again."""
         self._local.remove(session.id)
-
-    def drop_all(self) -> None:
-        """Other instances own the sessions of this one."""
-        self._local.drop_all()
 
     def _announce_change(self, room: LocalRoom, version: int, instances: list[str]) -> None:
         self._local.changed(room)

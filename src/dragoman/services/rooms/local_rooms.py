@@ -409,11 +409,6 @@ class LocalRooms:
             room.end(text)
             self._count()
 
-    def drop_all(self) -> None:
-        for room in self:
-            for session_id in list(room.members):
-                self.remove(session_id)
-
     def _count(self) -> None:
         self._metrics.rooms.set(len(self._rooms))
         self._metrics.room_members.set(len(self._of_session))

@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 DUE_S = 0.5  # between two polls of the index
 POLL_S = 1.0  # between two looks at the log of a local room
-NOTES_S = 600.0  # between two renewals of the notes which room a session is in
+RENEW_S = 600.0
 BATCH = 200
 CLAIM_MS = 3000
 OVER = {"empty": "The room was empty.", "idle": "Nothing was said in the room for a long time."}
@@ -68,5 +68,10 @@ class RoomUpkeep:
         if version > room.info.version:
             self._local.changed(room)
 
-    async def renew_notes(self) -> None:
+    async def renew(self) -> None:
+        """What has a TTL and is written only once: the code of a room, and the note which room a session is in."""
         await in_slices(self._local.sessions(), lambda noted: self._store.note_session(*noted))
+        await in_slices(list(self._local), self._renew_code)
+
+    async def _renew_code(self, room: LocalRoom) -> None:
+        await self._store.renew_code(room.info.code, room.id, self._store.bounds.ttl_ms(room.info.persistent))

@@ -1,0 +1,131 @@
+"""Rooms while instances are killed: nothing that was said is lost, and every language ends."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import permutations
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from dragoman.client import Room
+from dragoman.store.keys import Keys
+from dragoman.tools.processes import InstanceProcess
+from support.cluster import Cluster, running
+from support.raw_node import RawNode, Work, silent
+from support.redis_servers import CLUSTER, FIXTURE_OF, RedisAt, connected
+from support.rooms import FEATURES, Member, store_of, translates, translation
+from support.speech import TIMEOUT_S
+from support.waiting import wait_until
+
+TRANSLATE_TIMEOUT_MS = 2000
+
+
+@pytest.fixture(params=["single", pytest.param(CLUSTER, marks=pytest.mark.long)])
+def redis(request: pytest.FixtureRequest) -> RedisAt:
+    found: RedisAt = request.getfixturevalue(FIXTURE_OF[request.param])
+    return found
+
+
+class Conversation:
+    """Members and nodes on the instances of a cluster, which a test may kill."""
+
+    def __init__(self, cluster: Cluster, stack: AsyncExitStack, http: aiohttp.ClientSession) -> None:
+        self.cluster, self._stack, self._http = cluster, stack, http
+
+    async def instance(self) -> InstanceProcess:
+        return await self.cluster.instance(
+            rooms__translate_timeout_ms=TRANSLATE_TIMEOUT_MS, rooms__captions_per_minute=0
+        )
+
+    async def node(self, instance: InstanceProcess, *langs: str, work: Work = translates) -> RawNode:
+        pairs = [list(pair) for pair in permutations(langs, 2)]
+        node = await RawNode.dial(
+            self._http, instance.port, languages=(), work=work, features=FEATURES, text_pairs=pairs
+        )
+        self._stack.push_async_callback(node.close)
+        return node
+
+    async def member(self, speaks: str, *instances: InstanceProcess, room: str = "") -> Member:
+        urls = [f"ws://127.0.0.1:{one.port}/ws/session" for one in instances]
+        member = Member(Room(urls, room=room, name=speaks, speaks=speaks, from_start=bool(room)), speaks)
+        await member.room.join()
+        reading = asyncio.get_running_loop().create_task(member.read())
+        self._stack.push_async_callback(_finish, member, reading)
+        return member
+
+    async def serves(self, instance: InstanceProcess, node: RawNode) -> bool:
+        async with self._http.get(f"http://127.0.0.1:{instance.port}/api/v1/cluster") as answer:
+            return any(one["node_id"] == node.id for one in (await answer.json())["nodes"])
+
+
+async def _finish(member: Member, reading: "asyncio.Task[None]") -> None:
+    await member.room.leave()
+    await asyncio.gather(reading, return_exceptions=True)
+
+
+@asynccontextmanager
+async def conversation(redis: RedisAt, folder: Path) -> AsyncIterator[Conversation]:
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(running(redis, folder))
+        no_reuse = aiohttp.TCPConnector(force_close=True)
+        http = await stack.enter_async_context(aiohttp.ClientSession(connector=no_reuse))
+        yield Conversation(cluster, stack, http)
+
+
+async def test_reader_whose_instance_is_killed_continues_elsewhere_without_hole_or_duplicate(
+    redis: RedisAt, tmp_path: Path
+) -> None:
+    async with conversation(redis, tmp_path) as talk:
+        a, b = await talk.instance(), await talk.instance()
+        node = await talk.node(a, "en", "es")
+        await wait_until(lambda: talk.serves(b, node), TIMEOUT_S)
+        ann = await talk.member("en", a)
+        berta = await talk.member("es", b, a, room=ann.room.id)
+        for number in range(20):
+            await ann.room.write(f"sentence {number}")
+            if number == 10:
+                b.kill()
+        await berta.shows(translation("es", "sentence 19"))
+        async with connected(redis) as connection:
+            store = store_of(connection, Keys(talk.cluster.prefix))
+            log = await store.read(ann.room.id, 0, 1000)
+            assert berta.numbers == [entry.seq for entry in log]
+            # The takeover ends no membership that continues: its session was resumed.
+            await wait_until(lambda: _members(store, ann.room.id, 2), TIMEOUT_S)
+
+
+async def _members(store: object, room: str, count: int) -> bool:
+    return len(await store.members(room)) == count  # type: ignore[attr-defined]
+
+
+async def test_language_ends_as_untranslated_when_the_driving_instance_is_killed_before_its_translation(
+    redis: RedisAt, tmp_path: Path
+) -> None:
+    async with conversation(redis, tmp_path) as talk:
+        a, b = await talk.instance(), await talk.instance()
+        node = await talk.node(b, "en", "es", work=silent)
+        await wait_until(lambda: talk.serves(a, node), TIMEOUT_S)
+        berta = await talk.member("es", b)
+        ann = await talk.member("en", a, b, room=berta.room.id)
+        await ann.room.write("hello")
+        await node.job()
+        a.kill()
+        seen = await berta.until(lambda caption: bool(caption.untranslated))
+        assert (seen.text, seen.untranslated) == ("hello", "timeout")
+        await ann.until(lambda caption: caption.original == "hello")
+
+
+async def test_member_whose_session_cannot_resume_leaves_when_its_instance_is_killed(
+    redis: RedisAt, tmp_path: Path
+) -> None:
+    async with conversation(redis, tmp_path) as talk:
+        a, b = await talk.instance(), await talk.instance()
+        berta = await talk.member("es", b)
+        old = await talk.cluster.speaker(a, src_lang="en")
+        await old.say("room_join", room_id=berta.room.id, room_code=berta.room.code, display_name="Old")
+        await old.until(lambda message: message["type"] == "room_create_ack", TIMEOUT_S)
+        await wait_until(lambda: berta.room.count == 2, TIMEOUT_S)
+        a.kill()
+        await wait_until(lambda: berta.room.count == 1, TIMEOUT_S)
