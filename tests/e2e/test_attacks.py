@@ -19,7 +19,7 @@ from dragoman.domain.limits.rates import cost
 from dragoman.protocol.audio import encode_base64
 from dragoman.tools.postgres import PostgresServer
 from dragoman.tools.processes import InstanceProcess
-from dragoman.tools.verify.chat_load import token as chat_token
+from dragoman.tools.verify.clients import token as chat_token
 from support.chat import ChatSpeaker, url
 from support.cluster import Speaker
 from support.databases import ask

@@ -8,7 +8,7 @@ import pytest
 
 from dragoman.client.chat import AccessDenied, Chat, Kicked, SendFailed, login
 from dragoman.tools.processes import InstanceProcess
-from dragoman.tools.verify.chat_load import LOAD_TIMING, token
+from dragoman.tools.verify.clients import LOAD_TIMING, token
 from support.cluster import running
 from support.redis_servers import RedisAt
 from support.waiting import wait_until

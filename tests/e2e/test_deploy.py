@@ -27,7 +27,7 @@ from dragoman.embedded.binary import ServerBinary
 from dragoman.embedded.engine import free_port
 from dragoman.gateway.proxies import V2_SIGNATURE
 from dragoman.tools.postgres import PostgresServer
-from dragoman.tools.verify.chat_load import token as chat_token
+from dragoman.tools.verify.clients import token as chat_token
 from support.chat import ChatSpeaker
 from support.cluster import Speaker
 from support.deployment import DEPLOY, INSTANCES, REDIS, SECRETS, SERVICES, environment, last

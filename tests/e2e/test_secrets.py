@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from dragoman.config.secrets import DEVELOPMENT_SECRET
-from dragoman.domain.signing_keys import name_of
+from dragoman.domain.revocation import name_of
 from dragoman.protocol.codes import Close
 from support.chat import ChatSpeaker
 from support.cluster import Speaker

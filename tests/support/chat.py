@@ -22,7 +22,7 @@ from dragoman.domain.chat.shards import shard_of, tag
 from dragoman.store.chat.users import Users
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
-from dragoman.tools.verify.chat_load import token
+from dragoman.tools.verify.clients import token
 from support.redis_servers import KeyInspector, RedisAt, connected
 from support.speech import Harness, start_harness
 

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from dragoman.logs.limiter import MAX_KINDS, Limiter
-from dragoman.logs.writer import Writer
+from dragoman.logs import MAX_KINDS, Limiter, Writer
 from support.waiting import wait_for
 
 SCRIPT = """

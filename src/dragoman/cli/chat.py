@@ -20,7 +20,7 @@ from dragoman.cli.api import Token, segment
 from dragoman.cli.chat_admin import disconnect, invite, status, two_phase, users
 from dragoman.cli.output import USAGE, Failure
 from dragoman.cli.settings import ConfigFile, Overrides, authority, http_url, is_loopback, option, settings
-from dragoman.domain.chat.registration import well_known
+from dragoman.domain.chat.rules import well_known
 from dragoman.visible import visible
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Which tokens and principals are revoked, and the names they are revoked by.
+"""Tokens: the keys that sign them, which of them and which principals are revoked, and the names for that.
 
 A token has the name `token:<jti>`; one without a usable `jti` has that of a digest. A principal is named by its class,
 tenant and subject (`client:default/ann`, `node:default/gpu-1`, `operator:default/olga`), a chat user by its id
@@ -8,7 +8,7 @@ Every instance has a copy of the list. The version counts the changes of the lis
 misses one is read anew.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
@@ -89,3 +89,44 @@ class RevocationList:
 
     def replace(self, version: int, entries: Iterable[tuple[str, Revocation]]) -> None:
         self.version, self._entries = version, dict(entries)
+
+
+# -- signing keys ----------------------------------------------------------------------------------
+#
+# The secrets of tokens: the first one signs, all of them are accepted.
+#
+# They can be changed while they are in use: every holder of the object uses the new secrets from the next token on. An
+# empty object means that no token is needed.
+
+
+class SigningKeys:
+    __slots__ = ("_secrets",)
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self._secrets = tuple(secret for secret in secrets if secret)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._secrets)
+
+    def __len__(self) -> int:
+        return len(self._secrets)
+
+    @property
+    def signing(self) -> str:
+        return self._secrets[0]
+
+    def change(self, secrets: Iterable[str]) -> bool:
+        """Replace the secrets; False if they are the same, in the same order, or if there are none."""
+        fresh = tuple(secret for secret in secrets if secret)
+        if not fresh or fresh == self._secrets:
+            return False
+        self._secrets = fresh
+        return True
+
+    def names(self) -> list[str]:
+        """A short digest of each secret, for the log."""
+        return [name_of(secret) for secret in self._secrets]
+
+
+def name_of(secret: str) -> str:
+    return sha256(b"dragoman secret " + secret.encode()).hexdigest()[:8]

@@ -16,8 +16,7 @@ from typing import Any, Final, Literal
 
 import jwt
 
-from dragoman.domain.revocation import CHAT_OWNER, RevocationList, token_name, user_name
-from dragoman.domain.signing_keys import SigningKeys
+from dragoman.domain.revocation import CHAT_OWNER, RevocationList, SigningKeys, token_name, user_name
 from dragoman.services.chat.credentials import Access, BadToken, Tokens
 
 Kind = Literal["client", "node", "operator"]

@@ -17,11 +17,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from dragoman.gateway import pages
 from dragoman.gateway.http_requests import OPERATOR, BadRequest, Handler, count_of, error, json, peer_of, text_of
-from dragoman.services.dead_letters import DeadLetters
 from dragoman.services.history import History
-from dragoman.services.listings import Listings
-from dragoman.services.operations import NotThere, Operations
-from dragoman.services.report import Report
+from dragoman.services.operations import DeadLetters, NotThere, Operations
+from dragoman.services.report import Listings, Report
 from dragoman.store.audit import Audit
 from dragoman.store.dead_letters import CannotReplay, DeadLetter
 from dragoman.store.errors import StoreError

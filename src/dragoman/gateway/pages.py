@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from dragoman.domain.chat.registration import Registration
+from dragoman.domain.chat.rules import Registration
 from dragoman.domain.fleet import Node
 from dragoman.domain.sample_sentences import SENTENCES, WORDS_A_MINUTE
 from dragoman.gateway.http_requests import error

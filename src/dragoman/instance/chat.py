@@ -15,7 +15,7 @@ from dragoman.archive import Archive, ArchiveAway, ArchiveError, archive_url, op
 from dragoman.config import Config
 from dragoman.config.secrets import is_private, registration_of
 from dragoman.domain.chat.message_ids import IdMaker
-from dragoman.domain.chat.registration import Registration
+from dragoman.domain.chat.rules import Registration
 from dragoman.domain.chat.switches import Gate, Switches
 from dragoman.domain.revocation import RevocationList
 from dragoman.instance.chat_settings import chat_tokens, stream_names, word_filter
@@ -39,11 +39,10 @@ from dragoman.services.chat.shard_assigner import ShardAssigner
 from dragoman.services.chat.undelivered import Resender, UndeliveredLookup
 from dragoman.services.loops import Tasks, every
 from dragoman.services.metrics import Metrics
-from dragoman.services.routing.announcer import Announcer
-from dragoman.store.chat.cluster import ChatCluster, Layout
+from dragoman.services.routing.router import Announcer
+from dragoman.store.chat.cluster import ChatCluster, Layout, Replicas
 from dragoman.store.chat.dead_letters import ChatDeadLetters
 from dragoman.store.chat.logins import Invites, Logins
-from dragoman.store.chat.replicas import Replicas
 from dragoman.store.chat.shards import DAY_MS, DeadLetterLimits, Shards
 from dragoman.store.chat.users import Users
 from dragoman.store.inbox import Inboxes

@@ -10,8 +10,7 @@ import structlog
 from dragoman.config import Config
 from dragoman.config.secrets import DEVELOPMENT_SECRET, BadSecrets, chat_secrets, exposure_of, has_secret
 from dragoman.domain.chat.rules import WordFilter
-from dragoman.domain.revocation import RevocationList
-from dragoman.domain.signing_keys import SigningKeys
+from dragoman.domain.revocation import RevocationList, SigningKeys
 from dragoman.instance.redis_check import CannotStart
 from dragoman.services.chat.credentials import Tokens
 from dragoman.store.chat.shards import StreamNames
@@ -91,7 +90,7 @@ def load_words(path: str | Path) -> list[str]:
 # file is missing, incomplete or invalid, nothing changes, and the log says why once. The log names each secret by a few
 # characters of a digest, which show which instances have which secrets.
 
-POLL_S = 1.0
+SECRETS_POLL_S = 1.0
 
 
 class SecretRotation:

@@ -17,7 +17,6 @@ from dragoman.gateway import (
     chat_user_api,
     operator_api,
     operator_chat_api,
-    operator_revocation_api,
     pages,
 )
 from dragoman.gateway.authentication import Authenticator
@@ -68,7 +67,7 @@ class Ports:
         operator_routes = [
             *operator_chat_api.routes(chat, context.auditor, self._services.operations.disconnect),
             *operator_api.console_routes(self._services, context.auditor),
-            *operator_revocation_api.routes(
+            *operator_chat_api.revocation_routes(
                 self._services.revocations, self._authenticator, chat.archive.user_by_name, context.auditor
             ),
         ]

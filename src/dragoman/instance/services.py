@@ -27,8 +27,7 @@ from dragoman.domain.revocation import RevocationList
 from dragoman.domain.segmenter import SegmenterSettings
 from dragoman.domain.storm import StormSettings
 from dragoman.instance.chat import Chat
-from dragoman.instance.chat_settings import POLL_S as SECRETS_POLL_S
-from dragoman.instance.chat_settings import SecretRotation
+from dragoman.instance.chat_settings import SECRETS_POLL_S, SecretRotation
 from dragoman.instance.process import is_dead
 from dragoman.instance.rooms import Rooms
 from dragoman.protocol.peer import (
@@ -51,18 +50,15 @@ from dragoman.protocol.peer import (
     SessionMoved,
     ToSocket,
 )
-from dragoman.services.dead_letters import AllDeadLetters
 from dragoman.services.history import History
-from dragoman.services.listings import Listings
 from dragoman.services.loops import Tasks, every
 from dragoman.services.metrics import Metrics
-from dragoman.services.operations import Operations
-from dragoman.services.report import Report
+from dragoman.services.operations import AllDeadLetters, Operations
+from dragoman.services.report import Listings, Report
 from dragoman.services.revocations import POLL_S, RevocationService
-from dragoman.services.routing.announcer import Announcer
 from dragoman.services.routing.handlers import INBOX_KINDS, Handlers, drop
 from dragoman.services.routing.inbox_reader import InboxReader, Reclaimer
-from dragoman.services.routing.router import Router
+from dragoman.services.routing.router import Announcer, Router
 from dragoman.services.speech.dispatcher import Dispatcher
 from dragoman.services.speech.fleet_view import FleetView
 from dragoman.services.speech.job_records import JobMetrics, JobRecords
@@ -75,8 +71,7 @@ from dragoman.services.speech.resumption import Resumption
 from dragoman.services.speech.session import SessionSettings
 from dragoman.services.speech.sessions import Sessions
 from dragoman.services.speech.text_jobs import TextJobs
-from dragoman.services.upkeep.presence import InstancePresence
-from dragoman.services.upkeep.renewal import Renewer, Sweeper
+from dragoman.services.upkeep.presence import InstancePresence, Renewer, Sweeper
 from dragoman.services.upkeep.takeover import Takeover
 from dragoman.store.audit import Audit
 from dragoman.store.dead_letters import InboxDeadLetters

@@ -14,7 +14,7 @@ import structlog
 from dragoman.domain.revocation import Revocation, RevocationList
 from dragoman.protocol.peer import Announcement, RevocationChanged
 from dragoman.services.loops import Tasks
-from dragoman.services.routing.announcer import Announcer
+from dragoman.services.routing.router import Announcer
 from dragoman.store.revocations import Revocations
 
 log = structlog.get_logger(__name__)

@@ -30,7 +30,7 @@ from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.tools.processes import InstanceProcess
 from dragoman.tools.verify.chat_ledger import ChatLedger, Name, Tolerated, nothing
-from dragoman.tools.verify.chat_load import ChatLoad
+from dragoman.tools.verify.clients import ChatLoad
 from support.chat import ChatSpeaker
 from support.cluster import Cluster, running
 from support.redis_servers import RedisAt, connected

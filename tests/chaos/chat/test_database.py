@@ -10,7 +10,7 @@ from dragoman.domain.chat.shards import tag
 from dragoman.store.chat.entries import ChatEntry
 from dragoman.tools.postgres import PostgresServer
 from dragoman.tools.verify.chat_ledger import ChatLedger
-from dragoman.tools.verify.chat_load import chat_load
+from dragoman.tools.verify.clients import chat_load
 from support.databases import ask
 from support.redis_servers import RedisAt
 from support.waiting import wait_until

@@ -12,7 +12,7 @@ from dragoman.store.chat.shards import FINISH_SAVED, MOVE_TO_SAVE
 from dragoman.store.chat.users import Users
 from dragoman.store.inbox import Inboxes, InboxSettings, PushReply
 from dragoman.tools.verify.chat_ledger import ChatLedger
-from dragoman.tools.verify.chat_load import chat_load
+from dragoman.tools.verify.clients import chat_load
 from dragoman.tools.verify.tcp_proxy import proxied
 from support.redis_servers import RedisAt
 from support.waiting import wait_until

@@ -10,7 +10,7 @@ import pytest
 from chaos.chat.chat_server import MODES, SAVE_FIRST, ChatServer, chat_server, flap, until_told
 from dragoman.tools.postgres import PostgresServer
 from dragoman.tools.verify.chat_ledger import ChatLedger
-from dragoman.tools.verify.chat_load import chat_load
+from dragoman.tools.verify.clients import chat_load
 from support.redis_servers import CLUSTER, RedisAt
 from support.waiting import wait_until
 

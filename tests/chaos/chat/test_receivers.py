@@ -6,7 +6,7 @@ import pytest
 
 from chaos.chat.chat_server import IN_TURN, MODES, OFF, chat_server, flap, until_told
 from dragoman.tools.verify.chat_ledger import ChatLedger
-from dragoman.tools.verify.chat_load import chat_load
+from dragoman.tools.verify.clients import chat_load
 from support.redis_servers import RedisAt
 
 FLAPS = 8

@@ -17,7 +17,7 @@ from dragoman.embedded.binary import ServerBinary
 from dragoman.embedded.engine import CHOOSE_PORT, RedisServer
 from dragoman.tools.redis_cluster import RedisCluster
 from dragoman.tools.verify.chat_ledger import ChatLedger, Entry
-from dragoman.tools.verify.chat_load import chat_load
+from dragoman.tools.verify.clients import chat_load
 from dragoman.tools.verify.tcp_proxy import proxied
 from support.chat import ChatSpeaker
 from support.redis_servers import RedisAt

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from dragoman.protocol.codes import Close
-from dragoman.tools.verify.chat_load import token
+from dragoman.tools.verify.clients import token
 from support.chat import SAVE_FIRST, ChatScenario, ChatSpeaker, chat_harness, new_chat_scenario
 from support.gateway import CLOSE, RawClient, frame, upgrade
 from support.redis_servers import KeyInspector, RedisAt

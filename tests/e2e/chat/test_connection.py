@@ -9,7 +9,7 @@ import jwt
 import pytest
 
 from dragoman.protocol.codes import Close
-from dragoman.tools.verify.chat_load import DEVELOPMENT_SECRET, token
+from dragoman.tools.verify.clients import DEVELOPMENT_SECRET, token
 from support.chat import SAVE_FIRST, TIMEOUT_S, ChatScenario, ChatSpeaker, chat_harness, new_chat_scenario
 from support.redis_servers import KeyInspector, RedisAt
 from support.speech import Harness, after

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman.archive import Status
-from dragoman.tools.verify.chat_load import token
+from dragoman.tools.verify.clients import token
 from support.chat import (
     DELIVER_FIRST,
     SAVE_FIRST,

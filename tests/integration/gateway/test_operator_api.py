@@ -20,12 +20,11 @@ from dragoman.gateway.http_application import application
 from dragoman.gateway.operator_api import Auditor, HttpContext
 from dragoman.instance.services import Stores
 from dragoman.services.history import History
-from dragoman.services.listings import Listings
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.services.operations import Operations
-from dragoman.services.report import Report
-from dragoman.services.routing.announcer import Announcer
+from dragoman.services.report import Listings, Report
+from dragoman.services.routing.router import Announcer
 from dragoman.services.speech.fleet_view import FleetView
 from dragoman.store.instances import GONE_MS, LOST, Presence
 from dragoman.store.jobs import MAX_RECENT, TRIM_EVERY, Jobs

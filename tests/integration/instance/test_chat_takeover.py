@@ -12,7 +12,7 @@ from dragoman.protocol import chat as wire
 from dragoman.protocol.codes import Close
 from dragoman.protocol.peer import ChatNotices, UserNotice, encode_peer, kind_of
 from dragoman.services.upkeep.presence import TakeoverResult
-from dragoman.tools.verify.chat_load import token
+from dragoman.tools.verify.clients import token
 from support.chat import ChatSpeaker
 from support.in_process import SELDOM_RENEWED, TIMEOUT_S, InProcessInstance
 from support.redis_servers import RedisAt

@@ -19,7 +19,7 @@ from dragoman.domain.revocation import Revocation
 from dragoman.embedded.binary import ServerBinary
 from dragoman.embedded.engine import CHOOSE_PORT, RedisServer
 from dragoman.protocol.codes import Close
-from dragoman.tools.verify.chat_load import token as chat_token
+from dragoman.tools.verify.clients import token as chat_token
 from support.in_process import TIMEOUT_S, InProcessInstance
 from support.raw_node import SAMPLES
 from support.redis_servers import RedisAt

@@ -13,8 +13,8 @@ from dragoman.instance.services import Stores
 from dragoman.protocol.peer import Announcement, FromNode, InboxMessage, encode_peer, kind_of
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
-from dragoman.services.routing.announcer import Announcer
 from dragoman.services.routing.inbox_reader import InboxReader, Reclaimer
+from dragoman.services.routing.router import Announcer
 from dragoman.services.upkeep.presence import InstancePresence
 from dragoman.services.upkeep.takeover import Takeover
 from dragoman.store.inbox import PushReply

@@ -10,7 +10,7 @@ from dragoman.instance.services import Stores
 from dragoman.protocol.peer import Announcement, CoolingDown, NodeLost, NodeSeen, SlotFreed
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
-from dragoman.services.routing.announcer import Announcer
+from dragoman.services.routing.router import Announcer
 from dragoman.services.speech.fleet_view import FleetView
 from dragoman.store.nodes import Snapshot
 from support.redis_servers import Connect

@@ -1,7 +1,7 @@
 """Owner keys are written again before they lapse; what has another owner by now is left to it."""
 
 from dragoman.instance.services import Stores
-from dragoman.services.upkeep.renewal import Renewer
+from dragoman.services.upkeep.presence import Renewer
 
 
 async def test_renewer_extends_owned_keys(stores: Stores) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from dragoman.instance.services import Stores
-from dragoman.services.upkeep.renewal import Sweeper
+from dragoman.services.upkeep.presence import Sweeper
 from dragoman.store.nodes import Snapshot
 from dragoman.store.redis import Redis
 

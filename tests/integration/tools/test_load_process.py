@@ -12,7 +12,7 @@ from support.waiting import alive, wait_for
 
 
 @asynccontextmanager
-async def load_process(module: str = "dragoman.tools.bench.ping") -> AsyncIterator[LoadProcess]:
+async def load_process(module: str = "dragoman.tools.bench.measure") -> AsyncIterator[LoadProcess]:
     with tempfile.TemporaryDirectory() as folder, LoadProcess(module, Path(folder) / "log") as started:
         yield started
 

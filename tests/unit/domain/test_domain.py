@@ -11,8 +11,7 @@ from dragoman.domain.history import POINT_MS, SAMPLE_MS, Sample, merge, quantile
 from dragoman.domain.lease import SelfLease
 from dragoman.domain.pool import Pool, languages
 from dragoman.domain.reorder import IndexRefused, Reorder
-from dragoman.domain.revocation import Revocation, RevocationList, token_name
-from dragoman.domain.signing_keys import SigningKeys, name_of
+from dragoman.domain.revocation import Revocation, RevocationList, SigningKeys, name_of, token_name
 from dragoman.domain.storm import StormGuard, StormSettings, StormVerdict
 from dragoman.domain.track_record import MAX_NODES, RECENT, TrackRecord
 

@@ -6,8 +6,7 @@ from typing import Any
 import jwt
 import pytest
 
-from dragoman.domain.revocation import Revocation, RevocationList
-from dragoman.domain.signing_keys import SigningKeys
+from dragoman.domain.revocation import Revocation, RevocationList, SigningKeys
 from dragoman.gateway.authentication import LOCAL, REVOKED, Authenticator, Kind, Principal, Unauthorized, token_of
 from dragoman.services.chat.credentials import Tokens
 

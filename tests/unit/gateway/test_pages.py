@@ -14,14 +14,14 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from dragoman.domain.chat.registration import Registration
+from dragoman.domain.chat.rules import Registration
 from dragoman.domain.chat.switches import NAMES
 from dragoman.domain.fleet import Node
 from dragoman.domain.job import Outcome
 from dragoman.domain.release import Settled
 from dragoman.domain.sample_sentences import SENTENCES
 from dragoman.domain.turn import AffinityResult
-from dragoman.gateway import operator_api, operator_chat_api, operator_revocation_api, pages
+from dragoman.gateway import operator_api, operator_chat_api, pages
 from dragoman.gateway.authentication import Authenticator
 from dragoman.gateway.http_application import application
 from dragoman.gateway.operator_api import ACTIONS, Auditor, HttpContext
@@ -280,7 +280,7 @@ def operators_application() -> web.Application:
     operators = [
         *operator_chat_api.routes(Mock(), auditor, nothing),
         *operator_api.console_routes(Mock(), auditor),
-        *operator_revocation_api.routes(nothing, nothing, nothing, auditor),
+        *operator_chat_api.revocation_routes(nothing, nothing, nothing, auditor),
     ]
     return application(stage, Authenticator((), "us"), (), operators)
 

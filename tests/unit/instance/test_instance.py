@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 
 from dragoman.config import Loaded, load, load_with_sources
 from dragoman.config.secrets import DEVELOPMENT_SECRET, read_secrets
-from dragoman.domain.signing_keys import SigningKeys, name_of
+from dragoman.domain.revocation import SigningKeys, name_of
 from dragoman.instance.chat_settings import SecretRotation, chat_tokens, load_words
 from dragoman.instance.exposed import CHECKLIST, check_configuration
 from dragoman.instance.process import is_dead, machine, raise_file_limit, start_ticks

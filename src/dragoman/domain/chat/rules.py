@@ -1,11 +1,12 @@
-"""Which chat frames the server accepts, and which words it masks.
+"""Which chat frames the server accepts, which words it masks, and who may create an account.
 
 `check` looks at one message, in the order clients rely on: if several fields are missing, it names the first. How many
 frames a connection may send is in `domain/limits/frames.py`.
 """
 
 from collections.abc import Iterable
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Literal
 
 from dragoman.protocol.chat import MAX_BODY_UNITS, MAX_CLIENT_MSG_ID, Frame, Reason
 
@@ -95,3 +96,54 @@ def _lower(text: str) -> str:
     if len(lower) == len(text):
         return lower
     return "".join(letter.lower() if len(letter.lower()) == 1 else letter for letter in text)
+
+
+# -- registration ----------------------------------------------------------------------------------
+#
+# Who may create a chat account, and with which password.
+#
+# On a laptop (loopback without a secret) every name has a password that everybody can guess, so that chat can be tried
+# without typing one. Anywhere else such a password creates no account and opens none.
+
+
+Policy = Literal["open", "closed", "invite"]
+
+WRONG = "wrong username or password"
+_REFUSALS: dict[Policy, str] = {
+    "open": WRONG,
+    "closed": f"{WRONG}; here only an operator creates accounts (chat.registration is closed)",
+    "invite": f"{WRONG}; a new account needs an invite code of an operator (chat.registration is invite)",
+}
+
+
+def well_known(name: str) -> str:
+    """The password that the page and `dragoman chat` use where none is given, on a laptop."""
+    return f"{name}-of-this-machine"
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """`private`: only this machine can connect, and needs no token."""
+
+    policy: Policy = "open"
+    private: bool = True
+    min_password_length: int = 10
+
+    @property
+    def refusal(self) -> str:
+        """The answer to a wrong password and to an unknown name: it does not tell which names exist."""
+        return _REFUSALS[self.policy]
+
+    def is_guessable(self, name: str, password: str) -> bool:
+        """Whether this password opens nothing here, even if it is the right one."""
+        return not self.private and password == well_known(name)
+
+    def objection(self, name: str, password: str) -> str | None:
+        """Why a new account may not have this password; None if it may."""
+        if self.private:
+            return None
+        if len(password) < self.min_password_length:
+            return f"a new password needs at least {self.min_password_length} characters"
+        if password == well_known(name) or password.casefold() == name.casefold():
+            return "everybody can guess this password: choose another"
+        return None

@@ -21,8 +21,8 @@ from dragoman.services.chat.one_phase import Refusals
 from dragoman.services.chat.report import Perf
 from dragoman.services.loops import ReadFirstTimeout
 from dragoman.services.metrics import Metrics
+from dragoman.store.chat.cluster import Replicas
 from dragoman.store.chat.entries import AcceptReply, ChatEntry, digest_of
-from dragoman.store.chat.replicas import Replicas
 from dragoman.store.chat.shards import Shards
 from dragoman.store.errors import RedisAway, Refused, StoreError, UnknownOutcome
 

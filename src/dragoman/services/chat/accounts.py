@@ -18,7 +18,7 @@ from typing import Final, Protocol
 import structlog
 
 from dragoman.archive.types import User
-from dragoman.domain.chat.registration import WRONG, Registration
+from dragoman.domain.chat.rules import WRONG, Registration
 from dragoman.domain.limits.rates import RatePerKey
 from dragoman.protocol.chat import Reason
 from dragoman.protocol.chat_http import Code, LoginData, RefreshData, VerifyData

@@ -21,8 +21,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from dragoman.domain.limits.fair_queue import FairQueue
-from dragoman.domain.revocation import RevocationList, token_name, user_name
-from dragoman.domain.signing_keys import SigningKeys
+from dragoman.domain.revocation import RevocationList, SigningKeys, token_name, user_name
 from dragoman.protocol.chat import MAX_ID
 
 AHEAD_S: Final = 60.0

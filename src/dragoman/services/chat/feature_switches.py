@@ -14,7 +14,7 @@ from dragoman.domain.chat.switches import BadSwitch, ConnectionPath, Gate, Path,
 from dragoman.protocol.peer import Announcement, SwitchesChanged
 from dragoman.services.chat.local_users import ChatUser
 from dragoman.services.loops import ReadFirstTimeout, Tasks
-from dragoman.services.routing.announcer import Announcer
+from dragoman.services.routing.router import Announcer
 from dragoman.store.chat.cluster import ChatCluster
 from dragoman.store.chat.shards import Shards
 from dragoman.store.errors import StoreError

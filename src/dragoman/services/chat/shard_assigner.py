@@ -18,7 +18,7 @@ from dragoman.services.chat.deliver_stage import DeliverStage
 from dragoman.services.chat.save_stage import SaveStage
 from dragoman.services.chat.shard_lease import LostShard, ShardLease
 from dragoman.services.metrics import Metrics
-from dragoman.services.routing.announcer import Announcer
+from dragoman.services.routing.router import Announcer
 from dragoman.store.chat.entries import ShardStatus
 from dragoman.store.chat.shards import Shards
 from dragoman.store.errors import StoreError

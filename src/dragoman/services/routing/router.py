@@ -8,7 +8,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from time import monotonic
 
+import structlog
+
 from dragoman.protocol.peer import (
+    Announcement,
     Assign,
     Bounced,
     CancelJob,
@@ -17,16 +20,20 @@ from dragoman.protocol.peer import (
     InboxMessage,
     JobEnded,
     JobMoved,
+    decode_announcement,
     encode_peer,
     kind_of,
 )
-from dragoman.services.loops import retry
+from dragoman.services.loops import Tasks, retry
 from dragoman.services.metrics import Metrics
 from dragoman.services.routing.handlers import Handlers
 from dragoman.store.errors import StoreError
 from dragoman.store.inbox import Inboxes, PushReply
+from dragoman.store.instances import channel_of
 from dragoman.store.jobs import Jobs
+from dragoman.store.keys import Keys
 from dragoman.store.owners import Owners
+from dragoman.store.redis import Redis, Subscriber
 
 FULL_INBOX_TIMEOUT_S = 2.0
 RETRY_PAUSE_S = 0.05
@@ -113,3 +120,45 @@ class Router:
         if owner is None or await self.push(owner, message) is not PushReply.OK:
             # No instance owns the session: our handler parks the result, or answers that the session is gone.
             await self._handlers.handle(message)
+
+
+# -- announcer -------------------------------------------------------------------------------------
+#
+# Publishes hints to all instances and passes theirs to the subscribers. Nothing relies on them.
+#
+# A missed announcement costs time, not correctness: the fleet view is refreshed from the keys, waiting jobs try again
+# when a reservation may have expired, cool-downs are read when a node connects again.
+
+
+log = structlog.get_logger(__name__)
+
+
+class Announcer:
+    def __init__(self, redis: Redis, keys: Keys, tasks: Tasks, instance: str | None = None) -> None:
+        self._redis, self._channel, self._tasks = redis, keys.announcements, tasks
+        self._listeners: list[Callable[[Announcement], None]] = []
+        own = (channel_of(keys, instance),) if instance is not None else ()
+        self.subscriber = Subscriber(redis, self._channel, self._received, *own)
+
+    def subscribe(self, listener: Callable[[Announcement], None]) -> None:
+        self._listeners.append(listener)
+
+    def announce(self, message: Announcement) -> None:
+        """To all instances. The subscribers of this instance get it at once, without Redis."""
+        self._dispatch(message)
+        self._tasks.spawn(self._redis.publish(self._channel, encode_peer(message)), "announce")
+
+    async def run(self) -> None:
+        await self.subscriber.run()
+
+    def _received(self, data: bytes) -> None:
+        message = decode_announcement(data)
+        if message is not None:
+            self._dispatch(message)
+
+    def _dispatch(self, message: Announcement) -> None:
+        for listener in self._listeners:
+            try:
+                listener(message)
+            except Exception:
+                log.exception("announcement failed", message=type(message).__name__)

@@ -29,8 +29,7 @@ from dragoman.protocol.node import (
 from dragoman.protocol.peer import Assign, CancelJob, DrainNode, Evict, FromNode, NodeLost, NodeSeen
 from dragoman.services.loops import Tasks, unawaited
 from dragoman.services.metrics import Metrics
-from dragoman.services.routing.announcer import Announcer
-from dragoman.services.routing.router import Router
+from dragoman.services.routing.router import Announcer, Router
 from dragoman.services.sockets import Socket
 from dragoman.store.errors import StoreError
 from dragoman.store.inbox import PushReply

@@ -18,7 +18,7 @@ from dragoman.protocol.node import JobError
 from dragoman.protocol.peer import CoolingDown
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
-from dragoman.services.routing.announcer import Announcer
+from dragoman.services.routing.router import Announcer
 from dragoman.services.speech.fleet_view import FleetView
 from dragoman.services.speech.job_request import JobRequest
 from dragoman.store.errors import StoreError

@@ -25,8 +25,7 @@ from dragoman.protocol.codes import ErrorCode
 from dragoman.protocol.node import JobCancel, JobResult
 from dragoman.protocol.peer import CancelJob, JobEnded, SlotFreed
 from dragoman.services.loops import Tasks, retry
-from dragoman.services.routing.announcer import Announcer
-from dragoman.services.routing.router import Router
+from dragoman.services.routing.router import Announcer, Router
 from dragoman.services.speech.job_records import JobMetrics, JobRecords
 from dragoman.services.speech.messages import NO_FRAME
 from dragoman.services.speech.remote_listener import SessionResults

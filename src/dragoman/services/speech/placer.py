@@ -15,7 +15,7 @@ from dragoman.domain.turn import AffinityResult
 from dragoman.protocol.peer import SlotFreed
 from dragoman.services.loops import Tasks, retry, unawaited
 from dragoman.services.metrics import Metrics
-from dragoman.services.routing.announcer import Announcer
+from dragoman.services.routing.router import Announcer
 from dragoman.services.speech.fleet_view import FleetView
 from dragoman.store.errors import StoreError
 from dragoman.store.jobs import Jobs

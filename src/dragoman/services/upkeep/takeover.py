@@ -18,8 +18,8 @@ import structlog
 from dragoman.protocol.errors import ProtocolError
 from dragoman.protocol.peer import Bounced, FromNode, InboxMessage, NodeLost, decode_inbox
 from dragoman.services.metrics import Metrics
-from dragoman.services.routing.announcer import Announcer
 from dragoman.services.routing.inbox_reader import move_to_dlq
+from dragoman.services.routing.router import Announcer
 from dragoman.services.upkeep.presence import TakeoverResult
 from dragoman.store.errors import StoreError
 from dragoman.store.inbox import InboxEntry, Inboxes

@@ -33,7 +33,7 @@ _MODULES: dict[LoadName, str] = {
     "speakers": "speech_load",
     "chat": "chat_load",
     "idle": "idle_load",
-    "ping": "ping",
+    "ping": "measure",
 }
 SPEECH: tuple[LoadName, ...] = ("nodes", "speakers")
 SLOTS = 256  # more than the speakers can fill: a full node is not measured here

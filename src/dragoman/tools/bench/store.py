@@ -30,8 +30,7 @@ from dragoman.store.redis import Redis, connect
 from dragoman.store.reservations import RELEASE_SLOT, RESERVE_SLOT
 from dragoman.tools.bench.environment import Mode, Servers, running
 from dragoman.tools.bench.job_life import NODES, RESERVATION_TTL_MS, SLOTS, JobLife, live, round_trips
-from dragoman.tools.bench.measure import Body, Case, Findings, Going, Quantities, drive, in_turns, latency
-from dragoman.tools.bench.ping import ping
+from dragoman.tools.bench.measure import Body, Case, Findings, Going, Quantities, drive, in_turns, latency, ping
 from dragoman.tools.bench.redis_clients import CONNECTIONS, REDIS_PY, Client, connect_redis_py
 from dragoman.tools.processes import CannotRun
 from dragoman.tools.report import OnStep, Report, number, table

@@ -16,8 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from dragoman.tools.verify import pieces
-from dragoman.tools.verify.facts import JobFact, SessionFact
-from dragoman.tools.verify.findings import Finding, Rules, Tolerated
+from dragoman.tools.verify.facts import Finding, JobFact, Rules, SessionFact, Tolerated
 from dragoman.tools.verify.recordings import Attempt, Recordings
 from dragoman.tools.verify.speech_ledger import Answer, Failure, SessionLedger
 

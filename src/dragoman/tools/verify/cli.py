@@ -14,10 +14,10 @@ from dragoman.tools.verify import TITLES
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from dragoman.tools.verify.environment import Load
     from dragoman.tools.verify.faults import Fault
     from dragoman.tools.verify.results import Row
     from dragoman.tools.verify.run import Order, Outcome
-    from dragoman.tools.verify.settings import Load
 
 BROKEN = 1
 PIPE_WIDTH = 150
@@ -60,7 +60,7 @@ def verify(
     json: Annotated[Path | None, option("--json", metavar="FILE", help="Also write the results to this file.")] = None,
     names: Annotated[bool, typer.Option("--list", help="List the names of all faults, and exit.")] = False,
 ) -> int:
-    from dragoman.tools.verify.settings import Setup
+    from dragoman.tools.verify.environment import Setup
 
     if names:
         return _list()

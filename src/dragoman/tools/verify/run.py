@@ -23,15 +23,24 @@ from typing import TypeVar
 from dragoman.embedded.binary import ServerBinary
 from dragoman.tools.processes import CannotRun, until
 from dragoman.tools.verify import TITLES, pieces
-from dragoman.tools.verify.check import Disturbance, Tolerated, judge
+from dragoman.tools.verify.check import judge
 from dragoman.tools.verify.clients import Clients, Ledgers
-from dragoman.tools.verify.environment import Environment
-from dragoman.tools.verify.facts import Facts, gather
-from dragoman.tools.verify.faults import BY_NAME, HEALTHY, Fault, FaultContext
+from dragoman.tools.verify.environment import Environment, Fsync, Setup
+from dragoman.tools.verify.facts import Disturbance, Facts, Tolerated, gather
+from dragoman.tools.verify.faults import (
+    BY_NAME,
+    HEALTHY,
+    QUESTIONS,
+    Connection,
+    Fault,
+    FaultContext,
+    Injection,
+    Message,
+    Record,
+    recovered,
+)
 from dragoman.tools.verify.recordings import NodeEvent, read
-from dragoman.tools.verify.recovery import QUESTIONS, Connection, Injection, Message, Record, recovered
 from dragoman.tools.verify.results import Row, merged
-from dragoman.tools.verify.settings import Fsync, Setup
 from dragoman.tools.verify.speech_ledger import SpeechLedger
 
 SILENCE_TIMEOUT_S = 5.0

@@ -18,10 +18,10 @@ from dragoman.embedded.binary import EngineError, ServerBinary, find_server
 from dragoman.tools.processes import CannotRun
 from dragoman.tools.report import machine
 from dragoman.tools.verify import results
+from dragoman.tools.verify.environment import Setup
 from dragoman.tools.verify.faults import FAULTS
 from dragoman.tools.verify.results import COLUMNS, Row, merged
 from dragoman.tools.verify.run import Order, Outcome, settings_of, until_ended, verify
-from dragoman.tools.verify.settings import Setup
 
 KINDS = (
     Setup("single", "sqlite"),

@@ -27,7 +27,7 @@ from dragoman.services.chat.report import Perf
 from dragoman.services.chat.undelivered import Resender, UndeliveredLookup
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
-from dragoman.store.chat.replicas import Replicas
+from dragoman.store.chat.cluster import Replicas
 from dragoman.store.chat.shards import Shards, StreamNames
 from dragoman.store.chat.users import Users
 from dragoman.store.inbox import Inboxes, InboxSettings

@@ -14,7 +14,7 @@ from dragoman.services.chat.report import Perf
 from dragoman.services.chat.shard_assigner import ShardAssigner
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
-from dragoman.services.routing.announcer import Announcer
+from dragoman.services.routing.router import Announcer
 from dragoman.store.chat.entries import AcceptReply, ChatEntry
 from dragoman.store.chat.shards import Shards, StreamNames
 from dragoman.store.keys import Keys

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from dragoman.embedded.engine import free_port
-from dragoman.store.chat.replicas import Replicas
+from dragoman.store.chat.cluster import Replicas
 from dragoman.store.cluster import ClusterRedis
 from dragoman.store.errors import RedisAway
 from dragoman.store.redis import Redis

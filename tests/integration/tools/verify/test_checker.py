@@ -12,10 +12,9 @@ from dragoman.archive.archive import sqlite_path
 from dragoman.embedded.binary import ServerBinary
 from dragoman.tools.verify.check import Verdict, judge
 from dragoman.tools.verify.clients import Clients, Ledgers
-from dragoman.tools.verify.environment import Environment
+from dragoman.tools.verify.environment import Environment, Setup
 from dragoman.tools.verify.facts import gather
 from dragoman.tools.verify.recordings import EventFile, Kind, read
-from dragoman.tools.verify.settings import Setup
 from support.waiting import wait_until
 
 TIMEOUT_S = 60.0

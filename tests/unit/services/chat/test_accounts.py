@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from dragoman.archive import ArchiveAway
 from dragoman.archive.types import User
-from dragoman.domain.chat.registration import Registration, well_known
+from dragoman.domain.chat.rules import Registration, well_known
 from dragoman.protocol.chat import Reason
 from dragoman.protocol.chat_http import Code, LoginData
 from dragoman.services.chat import credentials as module

@@ -15,7 +15,7 @@ from dragoman.services.chat.shard_lease import LostShard, ShardLease
 from dragoman.services.chat.undelivered import UndeliveredLookup
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
-from dragoman.services.routing.announcer import Announcer
+from dragoman.services.routing.router import Announcer
 from dragoman.store.chat.shards import Shards
 from dragoman.store.errors import RedisAway, StoreError
 from dragoman.store.instances import Instances, Presence

@@ -23,8 +23,7 @@ from dragoman.tools.bench.chat import is_sustained, overloaded
 from dragoman.tools.bench.dispatch import Settings, latency_table, ratios
 from dragoman.tools.bench.environment import cpu_seconds
 from dragoman.tools.bench.idle_load import IdleClient, IdleLoad
-from dragoman.tools.bench.measure import Case, Going, Quantities, drive, in_turns, latency, medians, percentile
-from dragoman.tools.bench.ping import ping
+from dragoman.tools.bench.measure import Case, Going, Quantities, drive, in_turns, latency, medians, percentile, ping
 from dragoman.tools.processes import NO_OUTPUT, CannotRun, cpu_s, last_line, rss_bytes
 from dragoman.tools.report import Report, commit, machine, number, rounded, table
 

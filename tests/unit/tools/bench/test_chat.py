@@ -6,8 +6,19 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from dragoman.tools.bench.chat import PATHS, Settings, Setup, cases, quantities, refuse, steps
-from dragoman.tools.bench.chat_tables import conclude, measured, ratios, title
+from dragoman.tools.bench.chat import (
+    PATHS,
+    Settings,
+    Setup,
+    cases,
+    conclude,
+    measured,
+    quantities,
+    ratios,
+    refuse,
+    steps,
+    title,
+)
 from dragoman.tools.processes import CannotRun
 from dragoman.tools.report import Report
 

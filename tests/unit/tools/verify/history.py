@@ -14,8 +14,8 @@ from dragoman.store import inbox
 from dragoman.store.chat import entries
 from dragoman.tools.verify import pieces
 from dragoman.tools.verify.chat_ledger import ChatLedger
-from dragoman.tools.verify.check import Tolerated, Verdict, judge
-from dragoman.tools.verify.facts import Facts, JobFact, SessionFact
+from dragoman.tools.verify.check import Verdict, judge
+from dragoman.tools.verify.facts import Facts, JobFact, SessionFact, Tolerated
 from dragoman.tools.verify.recordings import Kind, NodeEvent
 from dragoman.tools.verify.speech_ledger import Answer, Given, SessionLedger, SpeechLedger
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from dragoman.store import inbox
 from dragoman.store.chat import entries
 from dragoman.tools.verify.chat_ledger import Arrival, Name
-from dragoman.tools.verify.check import Disturbance, Rules, Tolerated
-from dragoman.tools.verify.facts import JobFact, SessionFact
+from dragoman.tools.verify.facts import Disturbance, JobFact, Rules, SessionFact, Tolerated
 from dragoman.tools.verify.recordings import Kind, NodeEvent
 from dragoman.tools.verify.speech_ledger import Answer, Failure, Given, SessionLedger
 from unit.tools.verify.history import BEGIN, SLOTS, History, changed, flawless_history, with_facts

@@ -12,12 +12,11 @@ from rich.console import Console
 from dragoman.domain.chat.shards import shard_of
 from dragoman.protocol import audio
 from dragoman.tools.verify import pieces, results
-from dragoman.tools.verify.faults import BY_NAME
+from dragoman.tools.verify.environment import SHARDS, Setup
+from dragoman.tools.verify.faults import BY_NAME, QUESTIONS, Connection, Injection, Message, Record, recovered
 from dragoman.tools.verify.recordings import EventFile, Kind, NodeEvent, Recordings, assignments, read
-from dragoman.tools.verify.recovery import QUESTIONS, Connection, Injection, Message, Record, recovered
 from dragoman.tools.verify.results import COLUMNS, Row, as_json, merged
 from dragoman.tools.verify.run import AFTER_S, BEFORE_S, Order, Outcome, phase, phases, settings_of
-from dragoman.tools.verify.settings import SHARDS, Setup
 from dragoman.tools.verify.soak import page
 from dragoman.tools.verify.speech_ledger import SpeechLedger
 from dragoman.tools.verify.tcp_proxy import complete, renamed
