@@ -266,7 +266,4 @@ def _end(children: "list[Child]") -> None:
     for child in children:
         child.signal(SIGTERM)
     for child in children:
-        if child.wait(NODE_STOP_S) is None:
-            child.process.kill()
-            child.wait()
-        child.close()
+        child.wait_or_kill(NODE_STOP_S)

@@ -85,6 +85,13 @@ class Child:
         except subprocess.TimeoutExpired:
             return None
 
+    def wait_or_kill(self, timeout_s: float) -> None:
+        """Wait for its end, kill it if it still runs after `timeout_s`, and close it."""
+        if self.wait(timeout_s) is None:
+            self.process.kill()
+            self.wait()
+        self.close()
+
     async def until_ended(self) -> int:
         """The exit code, once there is one; a thread waits, which costs the same everywhere and needs no SIGCHLD."""
         loop = asyncio.get_running_loop()

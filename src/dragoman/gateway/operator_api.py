@@ -163,7 +163,7 @@ def console_routes(services: ConsoleServices, auditor: Auditor) -> list[web.Rout
     return [
         web.post("/api/v1/instances/{instance}/drain", actions.drain_instance),
         web.post("/api/v1/nodes/{node}/drain", actions.drain_node),
-        web.delete("/api/v1/nodes/{node}/drain", actions.undrain_node),
+        web.delete("/api/v1/nodes/{node}/drain", actions.drain_node),
         web.delete("/api/v1/sessions/{session}", actions.end_session),
         web.delete("/api/v1/chat/users/{user}/connection", actions.disconnect),
         web.get("/api/v1/overview", api.overview),
@@ -272,14 +272,10 @@ class _Actions:
         return await self._do(request, "instance.drain", name, self._operations.drain_instance(name), draining=True)
 
     async def drain_node(self, request: web.Request) -> web.Response:
-        node = request.match_info["node"]
-        change = self._operations.drain_node(node, draining=True)
-        return await self._do(request, "node.drain", node, change, draining=True)
-
-    async def undrain_node(self, request: web.Request) -> web.Response:
-        node = request.match_info["node"]
-        change = self._operations.drain_node(node, draining=False)
-        return await self._do(request, "node.undrain", node, change, draining=False)
+        """POST drains it, DELETE ends that."""
+        node, draining = request.match_info["node"], request.method == "POST"
+        change = self._operations.drain_node(node, draining=draining)
+        return await self._do(request, "node.drain" if draining else "node.undrain", node, change, draining=draining)
 
     async def end_session(self, request: web.Request) -> web.Response:
         session = request.match_info["session"]

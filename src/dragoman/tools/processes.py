@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, Signals
 from typing import Any, Self
@@ -295,6 +295,21 @@ class LoadProcess(Process):
     def close(self) -> None:
         self._answers.close()
         super().close()
+
+
+async def open_all(
+    numbers: Iterable[int], at_a_time: int, timeout_s: float, one: Callable[[int], Awaitable[None]]
+) -> None:
+    """Open connections, so many at a time, each within the timeout. The first that fails ends it, with its error."""
+    gate = asyncio.Semaphore(at_a_time)
+
+    async def opened(number: int) -> None:
+        async with gate, asyncio.timeout(timeout_s):
+            await one(number)
+
+    async with asyncio.TaskGroup() as group:
+        for number in numbers:
+            group.create_task(opened(number))
 
 
 def serve(commands: Mapping[str, Command]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich.box import SIMPLE_HEAD
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 
 Row = Sequence[str]
 OnStep = Callable[[str], None]
+
+
+def described(settings: Any, **more: object) -> dict[str, object]:
+    """The settings of a bench, a dataclass with slots, and what else a report says about them."""
+    return {name: getattr(settings, name) for name in settings.__slots__} | more
 
 
 @dataclass(slots=True)
@@ -80,6 +85,11 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Row]) -> Table:
     for row in rows:
         shown.add_row(*row)
     return shown
+
+
+def figure_rows(figures: Mapping[str, float], rows: Mapping[str, str], names: Sequence[str]) -> list[Row]:
+    """For each title and prefix of `rows`, the figures of these names."""
+    return [[title, *(number(figures.get(f"{prefix}{name}")) for name in names)] for title, prefix in rows.items()]
 
 
 def number(value: float | None, unit: str = "") -> str:

@@ -5,21 +5,29 @@ that instances find each other before anybody builds on it.
 """
 
 import asyncio
+import shutil
 import sys
 import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from signal import SIGTERM
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import aiohttp
 import typer
 
 from dragoman.cli import output
 from dragoman.cli.output import Failure
 from dragoman.cli.settings import option
+from dragoman.client import Result, Session
+from dragoman.embedded.binary import EngineError, find_server
+from dragoman.embedded.engine import CHOOSE_PORT, RedisServer, free_port
+from dragoman.embedded.parent_watch import Child
+from dragoman.protocol.audio import SILENCE_PACKET, opus_run
+from dragoman.tools.processes import until
 
-if TYPE_CHECKING:
-    from dragoman.embedded.parent_watch import Child
-
+END_S = 10.0
 READY_PATIENCE_S = 30.0
 LANGUAGES = "en,es"
 
@@ -50,55 +58,38 @@ def smoke(
     """Start two instances with a node on one and a session on the other, and show the way of the result."""
     folder = Path(tempfile.mkdtemp(prefix="dragoman-smoke-"))
     try:
-        return asyncio.run(_run(folder, redis))
+        with ExitStack() as stack:
+            return asyncio.run(_run(stack, folder, redis))
+    except EngineError as error:
+        raise Failure(f"{error}", 1) from None
     finally:
         if keep:
             output.line(f"configurations: {folder}")
         else:
-            import shutil
-
             shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _run(folder: Path, redis_url: str | None) -> int:
-    from dragoman.embedded.binary import EngineError, find_server
-    from dragoman.embedded.engine import CHOOSE_PORT, RedisServer, free_port
-
-    children: list[Child] = []
-    engine: RedisServer | None = None
-    try:
-        if redis_url is None:
-            engine = RedisServer(find_server(), folder / "redis", port=CHOOSE_PORT)
-            await asyncio.to_thread(engine.start)
-            redis_url = engine.tcp_url
-        ports = {"smoke-a": free_port(), "smoke-b": free_port()}
-        prefix = f"smoke-{folder.name[-8:]}"
-        for name, port in ports.items():
-            file = folder / f"{name}.toml"
-            file.write_text(CONFIG.format(name=name, port=port, redis=redis_url, prefix=prefix))
-            children.append(_start(folder, "--config", str(file), "serve"))
-            output.line(f"{name}: {file}, port {port}")
-        a, b = ports["smoke-a"], ports["smoke-b"]
-        await asyncio.gather(*(_until(port, "/health/ready", lambda told: told["ready"]) for port in (a, b)))
-        node = f"ws://127.0.0.1:{a}/ws/node"
-        children.append(
-            _start(folder, "node", "--quiet", "--url", node, "--languages", LANGUAGES, "--node-id", "smoke-node")
-        )
-        await _until(b, "/api/v1/cluster", lambda told: told["node_count"] > 0)
-        output.line("the node dialled in to smoke-a; smoke-b knows it")
-        return await _speak(a, b)
-    except EngineError as error:
-        raise Failure(f"{error}", 1) from None
-    finally:
-        await asyncio.to_thread(_end, children)
-        if engine is not None:
-            await asyncio.to_thread(engine.stop)
+async def _run(stack: ExitStack, folder: Path, redis_url: str | None) -> int:
+    """What is started ends with `stack`, in reverse order."""
+    if redis_url is None:
+        redis_url = stack.enter_context(RedisServer(find_server(), folder / "redis", port=CHOOSE_PORT)).tcp_url
+    ports = {"smoke-a": free_port(), "smoke-b": free_port()}
+    prefix = f"smoke-{folder.name[-8:]}"
+    for name, port in ports.items():
+        file = folder / f"{name}.toml"
+        file.write_text(CONFIG.format(name=name, port=port, redis=redis_url, prefix=prefix))
+        _start(stack, folder, "--config", str(file), "serve")
+        output.line(f"{name}: {file}, port {port}")
+    a, b = ports["smoke-a"], ports["smoke-b"]
+    await asyncio.gather(*(_until(port, "/health/ready", lambda told: told["ready"]) for port in (a, b)))
+    node = ("--url", f"ws://127.0.0.1:{a}/ws/node", "--languages", LANGUAGES, "--node-id", "smoke-node")
+    _start(stack, folder, "node", "--quiet", *node)
+    await _until(b, "/api/v1/cluster", lambda told: told["node_count"] > 0)
+    output.line("the node dialled in to smoke-a; smoke-b knows it")
+    return await _speak(a, b)
 
 
 async def _speak(a: int, b: int) -> int:
-    from dragoman.client import Result, Session
-    from dragoman.protocol.audio import SILENCE_PACKET, opus_run
-
     async with Session(f"ws://127.0.0.1:{b}/ws/session", src="en", tgt="es") as session:
         await session.utterance(opus_run([SILENCE_PACKET] * 50))
         result = None
@@ -124,46 +115,29 @@ async def _speak(a: int, b: int) -> int:
     return 0 if crossed else 1
 
 
-def _start(folder: Path, *arguments: str) -> "Child":
-    from dragoman.embedded.parent_watch import Child
-
+def _start(stack: ExitStack, folder: Path, *arguments: str) -> None:
     with (folder / "smoke.log").open("ab") as output:
-        return Child([sys.executable, "-m", "dragoman.cli.main", *arguments], dies_by=SIGTERM, output=output)
-
-
-def _end(children: "list[Child]") -> None:
-    for child in reversed(children):
-        child.signal(SIGTERM)
-        if child.wait(10.0) is None:
-            child.process.kill()
-            child.wait()
-        child.close()
+        child = Child([sys.executable, "-m", "dragoman.cli.main", *arguments], dies_by=SIGTERM, output=output)
+    stack.callback(child.wait_or_kill, END_S)
+    stack.callback(child.signal, SIGTERM)  # first
 
 
 async def _get(port: int, path: str) -> Any:
-    import aiohttp
-
     async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{port}{path}") as answer:
         return await answer.json()
 
 
-async def _until(port: int, path: str, wanted: Any) -> None:
+async def _until(port: int, path: str, wanted: Callable[[Any], bool]) -> None:
     """Ask until the answer is wanted."""
-    import aiohttp
 
-    try:
-        async with asyncio.timeout(READY_PATIENCE_S):
-            while True:
-                try:
-                    if wanted(await _get(port, path)):
-                        return
-                except aiohttp.ClientError:
-                    pass
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        raise Failure(
-            f"http://127.0.0.1:{port}{path} did not become what it should in {READY_PATIENCE_S:g} s.", 1
-        ) from None
+    async def met() -> bool:
+        try:
+            return wanted(await _get(port, path))
+        except aiohttp.ClientError:
+            return False
+
+    if not await until(met, READY_PATIENCE_S):
+        raise Failure(f"http://127.0.0.1:{port}{path} did not become what it should in {READY_PATIENCE_S:g} s.", 1)
 
 
 async def _done(port: int) -> int:

@@ -32,7 +32,7 @@ from dragoman.tools.bench.environment import UNLIMITED, Backend, Database, Envir
 from dragoman.tools.bench.instance_variants import COMMIT_MS, SLOWED
 from dragoman.tools.bench.measure import Case, Quantities, in_turns
 from dragoman.tools.processes import CannotRun
-from dragoman.tools.report import OnStep, Report, number, table
+from dragoman.tools.report import OnStep, Report, described, number, table
 
 MessagePath = Literal["off", "save_first", "deliver_first"]
 PATHS: tuple[MessagePath, ...] = ("off", "save_first", "deliver_first")
@@ -102,8 +102,7 @@ def steps(settings: Settings) -> int:
 def run(settings: Settings, binary: ServerBinary, on_step: OnStep) -> Report:
     if not raise_file_limit(settings.users + SPARE_FILES):
         raise CannotRun(f"{settings.users:,} users take more open files than the system allows (ulimit -Hn).")
-    shown: dict[str, object] = {name: getattr(settings, name) for name in settings.__slots__}
-    report = Report(shown | {"redis": str(binary)})
+    report = Report(described(settings, redis=str(binary)))
     with backend(binary) as servers:
         uvloop.run(_run(report, Bench(servers, settings), on_step))
     return report

@@ -23,7 +23,7 @@ import msgspec
 from picows import WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
 
 from dragoman.tools.bench.measure import percentile
-from dragoman.tools.processes import serve
+from dragoman.tools.processes import open_all, serve
 
 OPENING = 20
 OPEN_TIMEOUT_S = 60.0
@@ -80,18 +80,14 @@ class ChatLoad:
 
     async def open(self, urls: list[str], count: int, secret: str, issuer: str) -> dict[str, Any]:
         """Users dealt out to `urls`, all of them accepted."""
-        gate = asyncio.Semaphore(OPENING)
 
         async def one(number: int) -> None:
             user = ChatUser(self, FIRST_UID + number, chat_token(FIRST_UID + number, secret, issuer))
-            async with gate, asyncio.timeout(OPEN_TIMEOUT_S):
-                await ws_connect(lambda: user, f"{urls[number % len(urls)]}/ws")
-                await user.opened
+            await ws_connect(lambda: user, f"{urls[number % len(urls)]}/ws")
+            await user.opened
             self.users.append(user)
 
-        async with asyncio.TaskGroup() as group:
-            for number in range(count):
-                group.create_task(one(number))
+        await open_all(range(count), OPENING, OPEN_TIMEOUT_S, one)
         self._pinging = asyncio.create_task(self._ping())
         return {"users": len(self.users)}
 

@@ -18,10 +18,10 @@ from rich.table import Table
 
 from dragoman.embedded.binary import ServerBinary
 from dragoman.store.link import Address
-from dragoman.tools.bench.environment import SPEECH, Environment, Servers, environment, running
+from dragoman.tools.bench.environment import SPEECH, Bench, Environment, environment, running
 from dragoman.tools.bench.instance_variants import STAMPED
 from dragoman.tools.bench.measure import Case, Quantities, in_turns
-from dragoman.tools.report import OnStep, Report, number, table
+from dragoman.tools.report import OnStep, Report, described, number, table
 
 Where = Literal["same", "across"]
 WHERE: tuple[Where, ...] = ("same", "across")
@@ -40,21 +40,12 @@ class Settings:
     nodes: int = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """The context of the cases."""
-
-    servers: Servers
-    settings: Settings
-
-
 def steps(settings: Settings) -> int:
     return len(WHERE) * settings.rounds
 
 
 def run(settings: Settings, binary: ServerBinary, on_step: OnStep) -> Report:
-    shown: dict[str, object] = {name: getattr(settings, name) for name in settings.__slots__}
-    report = Report(shown | {"redis": str(binary)})
+    report = Report(described(settings, redis=str(binary)))
     with running("single", binary) as servers:
         cases = [_case(where) for where in WHERE]
         findings = uvloop.run(in_turns(cases, Bench(servers, settings), settings.rounds, on_step))
@@ -64,8 +55,8 @@ def run(settings: Settings, binary: ServerBinary, on_step: OnStep) -> Report:
     return report
 
 
-def _case(where: Where) -> Case[Bench]:
-    async def run(bench: Bench) -> Quantities:
+def _case(where: Where) -> Case[Bench[Settings]]:
+    async def run(bench: Bench[Settings]) -> Quantities:
         settings = bench.settings
         instances = 1 if where == "same" else 2
         async with environment(bench.servers, instances, (*SPEECH, "ping"), module=STAMPED) as speech:

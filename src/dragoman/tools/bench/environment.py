@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 from uuid import uuid4
 
 from dragoman.config import Config, load
@@ -25,6 +25,7 @@ from dragoman.tools.postgres import PostgresServer
 from dragoman.tools.processes import CannotRun, InstanceProcess, LoadProcess, cpu_s, rss_bytes
 from dragoman.tools.redis_cluster import MASTERS, RedisCluster
 
+S = TypeVar("S")
 Mode = Literal["single", "cluster"]
 Database = Literal["sqlite", "postgres"]
 LoadName = Literal["nodes", "speakers", "chat", "idle", "ping"]
@@ -82,6 +83,14 @@ class Servers:
 def cpu_seconds(info: str) -> float:
     wanted = ("used_cpu_sys:", "used_cpu_user:")
     return sum(float(line.partition(":")[2]) for line in info.splitlines() if line.startswith(wanted))
+
+
+@dataclass(frozen=True, slots=True)
+class Bench(Generic[S]):
+    """The context of the cases of a bench that needs nothing but a Redis: its settings."""
+
+    servers: Servers
+    settings: S
 
 
 @contextmanager

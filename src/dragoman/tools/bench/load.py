@@ -14,7 +14,6 @@ import asyncio
 import resource
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import uvloop
 from rich.table import Table
@@ -28,7 +27,7 @@ from dragoman.tools.bench.measure import Quantities
 from dragoman.tools.bench.mixed_load import WRONG, Mix, Part, Settings, load_environment, run_mix, sampling
 from dragoman.tools.bench.overload import STORMS, storm
 from dragoman.tools.processes import CannotRun
-from dragoman.tools.report import OnStep, Report, number, table
+from dragoman.tools.report import OnStep, Report, described, number, table
 
 SPARE_FILES = 300  # of a process with many sockets, for everything else
 
@@ -104,8 +103,7 @@ def run(settings: Settings, binary: ServerBinary, on_step: OnStep) -> Report:
     raise_file_limit(settings.max_sockets)
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     settings, notes = fitting(settings, files if files != resource.RLIM_INFINITY else settings.max_sockets * 2)
-    shown: dict[str, Any] = {name: getattr(settings, name) for name in settings.__slots__}
-    report = Report(shown | {"redis": str(binary), "open_files": files}, notes=notes)
+    report = Report(described(settings, redis=str(binary), open_files=files), notes=notes)
     with backend(binary) as servers:
         uvloop.run(_run(report, servers, settings, on_step))
     return report

@@ -26,11 +26,11 @@ from rich.table import Table
 from dragoman.embedded.binary import ServerBinary
 from dragoman.instance.process import raise_file_limit
 from dragoman.tools.bench import task_queues
-from dragoman.tools.bench.environment import Environment, Servers, environment, running
+from dragoman.tools.bench.environment import Bench, Environment, Servers, environment, running
 from dragoman.tools.bench.measure import Case, Quantities, in_turns
 from dragoman.tools.bench.task_queues import CONCURRENCY, DISTRIBUTIONS, release
 from dragoman.tools.processes import CannotRun, LoadProcess
-from dragoman.tools.report import OnStep, Report, number, table
+from dragoman.tools.report import OnStep, Report, described, number, table
 
 PROBED_JOBS = 50
 SPARE_FILES = 1000
@@ -65,14 +65,6 @@ class Settings:
         return max(self.sessions, self.idle_sessions, *self.growth_sessions, *self.growth_nodes) + SPARE_FILES
 
 
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """The context of the cases."""
-
-    servers: Servers
-    settings: Settings
-
-
 def steps(settings: Settings) -> int:
     return len(cases(settings)) * settings.rounds + 1
 
@@ -80,13 +72,14 @@ def steps(settings: Settings) -> int:
 def run(settings: Settings, binary: ServerBinary, on_step: OnStep) -> Report:
     if not raise_file_limit(settings.open_files):
         raise CannotRun(f"This takes {settings.open_files:,} open files, more than the system allows (ulimit -Hn).")
-    report = Report(_described(settings, binary))
+    peers = {name: release(name) for name in DISTRIBUTIONS}
+    report = Report(described(settings, redis=str(binary), concurrency=CONCURRENCY, peers=peers))
     with running("single", binary) as servers:
         uvloop.run(_run(report, Bench(servers, settings), on_step))
     return report
 
 
-async def _run(report: Report, bench: Bench, on_step: OnStep) -> None:
+async def _run(report: Report, bench: Bench[Settings], on_step: OnStep) -> None:
     on_step("round trips of one job")
     report.figures["round_trips_before_assign"] = await _round_trips(bench.servers)
     findings = await in_turns(cases(bench.settings), bench, bench.settings.rounds, on_step)
@@ -103,19 +96,10 @@ async def _round_trips(servers: Servers) -> float:
     return float(found["before_assign"])
 
 
-def _described(settings: Settings, binary: ServerBinary) -> dict[str, object]:
-    shown: dict[str, object] = {name: getattr(settings, name) for name in settings.__slots__}
-    return shown | {
-        "redis": str(binary),
-        "concurrency": CONCURRENCY,
-        "peers": {name: release(name) for name in DISTRIBUTIONS},
-    }
-
-
 # -- the cases ---------------------------------------------------------------------------------
 
 
-def cases(settings: Settings) -> list[Case[Bench]]:
+def cases(settings: Settings) -> list[Case[Bench[Settings]]]:
     """Compared cases stand side by side."""
     return [
         Case("jobs", "jobs of Dragoman", _jobs),
@@ -127,7 +111,7 @@ def cases(settings: Settings) -> list[Case[Bench]]:
     ]
 
 
-async def _jobs(bench: Bench) -> Quantities:
+async def _jobs(bench: Bench[Settings]) -> Quantities:
     settings = bench.settings
     async with environment(bench.servers) as speech:
         await speech.add_nodes(settings.nodes)
@@ -139,28 +123,28 @@ async def _jobs(bench: Bench) -> Quantities:
     return {"per_s": used.per_s, "cpu_ms": used.cpu_ms_per_job, "redis_cpu_ms": used.redis_cpu_ms_per_job}
 
 
-def _tasks(name: str) -> Callable[[Bench], Awaitable[Quantities]]:
-    async def run(bench: Bench) -> Quantities:
+def _tasks(name: str) -> Callable[[Bench[Settings]], Awaitable[Quantities]]:
+    async def run(bench: Bench[Settings]) -> Quantities:
         return await task_queues.measure(name, bench.servers, bench.settings.warmup_s, bench.settings.seconds)
 
     return run
 
 
-def _grown(name: str, title: str, **size: int) -> Case[Bench]:
-    async def run(bench: Bench) -> Quantities:
+def _grown(name: str, title: str, **size: int) -> Case[Bench[Settings]]:
+    async def run(bench: Bench[Settings]) -> Quantities:
         return await at_size(bench.servers, bench.settings.span, bench.settings.growth_per_s, **size)
 
     return Case(name, title, run)
 
 
-def _spread(instances: int) -> Case[Bench]:
-    async def run(bench: Bench) -> Quantities:
+def _spread(instances: int) -> Case[Bench[Settings]]:
+    async def run(bench: Bench[Settings]) -> Quantities:
         return await spread(bench.servers, bench.settings.span, instances)
 
     return Case(f"instances_{instances}", "one instance" if instances == 1 else "two instances", run)
 
 
-async def _idle(bench: Bench) -> Quantities:
+async def _idle(bench: Bench[Settings]) -> Quantities:
     return await idle(bench.servers, bench.settings.idle_sessions)
 
 

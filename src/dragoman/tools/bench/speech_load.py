@@ -27,7 +27,7 @@ from dragoman.protocol.audio import encode_base64, opus_run
 from dragoman.protocol.codec import encode
 from dragoman.protocol.node import ResourceUsage
 from dragoman.tools.bench.measure import latency
-from dragoman.tools.processes import Command, serve
+from dragoman.tools.processes import Command, open_all, serve
 
 PACKET_BYTES = 40  # 16 kbit/s
 PACKETS = 50  # of 20 ms
@@ -103,19 +103,15 @@ class NodeLoad:
     ) -> dict[str, Any]:
         """`count` more nodes, spread over `urls`; each hears English and writes one of `languages` in turn."""
         self.work_s = work_s
-        gate = asyncio.Semaphore(OPENING)
 
         async def one(number: int) -> None:
             writes = [languages[number % len(languages)]]
             node = SimulatedNode(self, f"node-{number:05d}", Capabilities(["en"], writes, writes, slots, "bench"))
-            async with gate, asyncio.timeout(OPEN_TIMEOUT_S):
-                await ws_connect(lambda: node, f"{urls[number % len(urls)]}/ws/node")
-                await node.registered
+            await ws_connect(lambda: node, f"{urls[number % len(urls)]}/ws/node")
+            await node.registered
             self.nodes.append(node)
 
-        async with asyncio.TaskGroup() as group:
-            for number in range(len(self.nodes), len(self.nodes) + count):
-                group.create_task(one(number))
+        await open_all(range(len(self.nodes), len(self.nodes) + count), OPENING, OPEN_TIMEOUT_S, one)
         if self._heartbeats is None:
             self._heartbeats = asyncio.create_task(self._send_heartbeats())
         return {"nodes": len(self.nodes)}
@@ -221,19 +217,15 @@ class SpeechLoad:
 
     async def open(self, urls: list[str], count: int, languages: list[str]) -> None:
         """`count` more sessions, spread over `urls`, and at each of them over the languages."""
-        gate = asyncio.Semaphore(OPENING)
 
         async def one(number: int) -> None:
             client = SpeechClient(self, languages[number // len(urls) % len(languages)].encode())
-            async with gate, asyncio.timeout(OPEN_TIMEOUT_S):
-                url = f"{urls[number % len(urls)]}/ws/session"
-                await ws_connect(lambda: client, url, read_buffer_init_size=READ_BUFFER_BYTES)
-                await client.opened
+            url = f"{urls[number % len(urls)]}/ws/session"
+            await ws_connect(lambda: client, url, read_buffer_init_size=READ_BUFFER_BYTES)
+            await client.opened
             self.sessions.append(client)
 
-        async with asyncio.TaskGroup() as group:
-            for number in range(len(self.sessions), len(self.sessions) + count):
-                group.create_task(one(number))
+        await open_all(range(len(self.sessions), len(self.sessions) + count), OPENING, OPEN_TIMEOUT_S, one)
 
     async def loop(self) -> None:
         self.looping = True

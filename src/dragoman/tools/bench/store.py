@@ -33,7 +33,7 @@ from dragoman.tools.bench.job_life import NODES, RESERVATION_TTL_MS, SLOTS, JobL
 from dragoman.tools.bench.measure import Body, Case, Findings, Going, Quantities, drive, in_turns, latency, ping
 from dragoman.tools.bench.redis_clients import CONNECTIONS, REDIS_PY, Client, connect_redis_py
 from dragoman.tools.processes import CannotRun
-from dragoman.tools.report import OnStep, Report, number, table
+from dragoman.tools.report import OnStep, Report, figure_rows, number, table
 
 OURS, PEER = "dragoman", "redis_py"
 CLIENTS = {OURS: "", PEER: REDIS_PY}  # by the name in figures; the name of a peer
@@ -329,20 +329,14 @@ def calls_table(mode: Mode, figures: Figures, found: Figures) -> Table:
 
 
 def latency_table(mode: Mode, figures: Figures) -> Table:
-    names = {"PING, bare socket": "ping", "GET, Dragoman": f"call_{OURS}", f"GET, {REDIS_PY}": f"call_{PEER}"}
-    rows = [
-        [title, *(number(figures.get(f"{mode}_{name}_{share}_us")) for share in ("p50", "p99"))]
-        for title, name in names.items()
-    ]
+    of = {"PING, bare socket": "ping", "GET, Dragoman": f"call_{OURS}", f"GET, {REDIS_PY}": f"call_{PEER}"}
+    rows = figure_rows(figures, {title: f"{mode}_{name}_" for title, name in of.items()}, ("p50_us", "p99_us"))
     return table(f"{mode}: one call at a time", ["", "p50 µs", "p99 µs"], rows)
 
 
 def job_table(mode: Mode, figures: Figures) -> Table:
     quantities = ("per_s", "client_us", "server_us", "writes", "assign_p50_us", "assign_p99_us")
-    rows = [
-        [f"{concurrent:,}", *(number(figures.get(f"{mode}_job_{concurrent}_{quantity}")) for quantity in quantities)]
-        for concurrent in CALLERS
-    ]
+    rows = figure_rows(figures, {f"{count:,}": f"{mode}_job_{count}_" for count in CALLERS}, quantities)
     columns = ["jobs at a time", "jobs/s", "client µs", "server µs", "writes", "until assigned, p50 µs", "p99 µs"]
     before, whole = (number(figures.get(f"{mode}_{name}")) for name in ("round_trips_before_assign", "round_trips"))
     return table(f"{mode}: a whole job, {before} round trips before it is assigned and {whole} in all", columns, rows)
