@@ -11,12 +11,14 @@ import signal
 import sys
 import threading
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from typing import cast
 
 import hypothesis
 import pytest
 import uvloop
+
+from support.waiting import Enter
 
 # How fast a machine draws examples says nothing about what is tested. `make test-all` asks for the long profile.
 for profile, examples in (("normal", 100), ("long", 500)):
@@ -76,10 +78,19 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.fixture
 def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner]:
-    made = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    """On uvloop, unless the test is parametrised with `ON_BOTH_LOOPS` of `support.waiting`."""
+    on_asyncio = getattr(request, "param", "uvloop") == "asyncio"
+    made = asyncio.Runner(loop_factory=asyncio.new_event_loop if on_asyncio else uvloop.new_event_loop)
     yield made
     with end_process_after(CLOSE_TIMEOUT_S, request.node, "its event loop cannot be closed"):
         made.close()
+
+
+@pytest.fixture
+def enter(runner: asyncio.Runner) -> Iterator[Enter]:
+    stack = AsyncExitStack()
+    yield lambda context: runner.run(stack.enter_async_context(context))
+    runner.run(stack.aclose())
 
 
 @contextmanager

@@ -1,7 +1,5 @@
 """What peers may make an instance keep has an end, and who runs into it is told."""
 
-import json
-from collections.abc import Iterator
 from time import monotonic
 from typing import Any
 
@@ -12,42 +10,39 @@ import redis
 from dragoman.protocol.codes import Close
 from dragoman.protocol.fields import MAX_ENTRIES
 from dragoman.services.speech.local_nodes import PUBLISH_INTERVAL_S
-from support.raw_node import SAMPLES, Message, RawNode
-from support.redis_servers import KeyInspector, RedisAt
-from support.speech import TIMEOUT_S, Harness, closed_with, new_scenario, start_harness, with_healthy_client
+from support.raw_node import Message, RawNode
+from support.speech import (
+    TIMEOUT_S,
+    Harness,
+    Scenario,
+    closed_with,
+    module_harness,
+    new_scenario,
+    scenario_on_harness,
+    with_healthy_client,
+)
 from support.waiting import wait_until
 
 MAX_SESSIONS = 64  # limits.sessions_per_connection
 
 
-@pytest.fixture(scope="module")
-def harness(
-    redis_server: RedisAt, key_inspector: KeyInspector, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Harness]:
-    with start_harness(redis_server, tmp_path_factory.mktemp("bounds"), key_inspector, {}) as up:
-        yield up
+harness = module_harness({})
+scenario = scenario_on_harness(with_healthy_client)
 
 
-@pytest.fixture(scope="module")
-def narrow(
-    redis_server: RedisAt, key_inspector: KeyInspector, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Harness]:
-    """Room for four sessions, and one page that is not its own."""
-    flags: dict[str, object] = {"limits__sessions": 4, "server__allowed_origins": ["https://app.example.com"]}
-    with start_harness(redis_server, tmp_path_factory.mktemp("narrow"), key_inspector, flags) as up:
-        yield up
+# Room for four sessions, and one page that is not its own.
+narrow = module_harness({"limits__sessions": 4, "server__allowed_origins": ["https://app.example.com"]})
 
 
-async def test_connection_has_a_limit_of_sessions_and_may_open_another_after_one_ends(harness: Harness) -> None:
-    async with with_healthy_client(harness) as scenario:
-        talker = await scenario.talker()
-        for _ in range(MAX_SESSIONS - 1):
-            await talker.init()
-        await talker.say("session_init", client_version="t", platform="web", src_lang="en", tgt_lang="es")
-        assert f"has {MAX_SESSIONS} sessions open" in (await talker.refused())["message"]
-        await talker.say("session_close", session_id=talker.session_id, reason="done")
-        await talker.until(lambda m: m["type"] == "session_close_ack", TIMEOUT_S)
-        assert (await talker.init())["session_id"]
+async def test_connection_has_a_limit_of_sessions_and_may_open_another_after_one_ends(scenario: Scenario) -> None:
+    talker = await scenario.talker()
+    for _ in range(MAX_SESSIONS - 1):
+        await talker.init()
+    await talker.say("session_init", client_version="t", platform="web", src_lang="en", tgt_lang="es")
+    assert f"has {MAX_SESSIONS} sessions open" in (await talker.refused())["message"]
+    await talker.say("session_close", session_id=talker.session_id, reason="done")
+    await talker.until(lambda m: m["type"] == "session_close_ack", TIMEOUT_S)
+    assert (await talker.init())["session_id"]
 
 
 async def test_limit_of_sessions_counts_detached_sessions(narrow: Harness) -> None:
@@ -61,157 +56,94 @@ async def test_limit_of_sessions_counts_detached_sessions(narrow: Harness) -> No
 
 
 @pytest.mark.parametrize("field", ["features", "dialect", "pairing_code", "client_version", "auto_langs", "token"])
-async def test_session_init_with_a_long_field_is_refused_and_names_the_field(harness: Harness, field: str) -> None:
+async def test_session_init_with_a_long_field_is_refused_and_names_the_field(scenario: Scenario, field: str) -> None:
     long: dict[str, Any] = {"features": {"x" * 5000: True}, "auto_langs": ["en"] * 5000}
-    async with with_healthy_client(harness) as scenario:
-        talker = await scenario.bare_talker()
-        said = {"client_version": "t", "platform": "web", "src_lang": "en", "tgt_lang": "es"}
-        await talker.say("session_init", **said | {field: long.get(field, "x" * 5000)})
-        assert f"Field `{field}`" in (await talker.refused())["message"]
-        await talker.init()
-
-
-async def test_utterance_may_have_long_audio_but_not_long_features(harness: Harness) -> None:
-    async with with_healthy_client(harness) as scenario:
-        await scenario.node()
-        talker = await scenario.talker()
-        await scenario.say_utterance(talker, 0, features={"x" * 5000: True})
-        assert "Field `features`" in (await talker.refused())["message"]
-        await scenario.say_utterance(talker, 0, 2000)
-        assert await talker.result(0, TIMEOUT_S)
-
-
-def boasts() -> dict[str, dict[str, Any]]:
-    languages = SAMPLES["node_register"]["language_capabilities"]
-    service = SAMPLES["node_register"]["installed_services"][0]
-    return {
-        "languages": {"language_capabilities": languages | {"asr_languages": ["en"] * (MAX_ENTRIES + 1)}},
-        "a language": {"language_capabilities": languages | {"tts_languages": ["x" * 36]}},
-        "services": {"installed_services": [service] * (MAX_ENTRIES + 1)},
-        "a service": {"installed_services": [service | {"service_id": "x" * 201}]},
-    }
-
-
-@pytest.mark.parametrize("what", boasts())
-async def test_node_register_and_heartbeat_have_size_limits(harness: Harness, what: str) -> None:
-    async with with_healthy_client(harness) as scenario:
-        boaster = await scenario.socket(path="/ws/node")
-        await boaster.send_str(json.dumps(SAMPLES["node_register"] | {"node_id": "boaster"} | boasts()[what]))
-        told = await boaster.receive(timeout=TIMEOUT_S)
-        assert json.loads(told.data)["code"] == "INVALID_MESSAGE"
-        node = await scenario.node(node_id="modest")
-        await node.ws.send_str(json.dumps(SAMPLES["node_heartbeat"] | {"node_id": "modest"} | boasts()[what]))
-        assert (await node.until("error"))["code"] == "INVALID_MESSAGE"
+    talker = await scenario.bare_talker()
+    said = {"client_version": "t", "platform": "web", "src_lang": "en", "tgt_lang": "es"}
+    await talker.say("session_init", **said | {field: long.get(field, "x" * 5000)})
+    assert f"Field `{field}`" in (await talker.refused())["message"]
+    await talker.init()
 
 
 LONG = "x" * 200
 
 
-async def test_snapshot_of_a_node_in_redis_is_small_whatever_the_node_sends(harness: Harness) -> None:
+async def test_snapshot_of_a_node_in_redis_is_small_whatever_the_node_sends(scenario: Scenario) -> None:
     names = [f"{n}{LONG}"[:200] for n in range(MAX_ENTRIES)]
-    async with with_healthy_client(harness) as scenario:
-        node = await scenario.node(node_id="wordy", advanced_features=names)
-        languages = [f"{scenario.src}-{n:025}" for n in range(MAX_ENTRIES)]
-        await node.beat(
-            languages,
-            installed_services=[{"service_id": name, "type": LONG} for name in names],
-            capability_by_type=[{"type": name, "ready": True} for name in names],
-        )
+    node = await scenario.node(node_id="wordy", advanced_features=names)
+    languages = [f"{scenario.src}-{n:025}" for n in range(MAX_ENTRIES)]
+    await node.beat(
+        languages,
+        installed_services=[{"service_id": name, "type": LONG} for name in names],
+        capability_by_type=[{"type": name, "ready": True} for name in names],
+    )
 
-        async def kept() -> bytes:
-            return bytes(await scenario.redis.call("GET", scenario.keys.node_snapshot(node.id)) or b"")
+    async def kept() -> bytes:
+        return bytes(await scenario.redis.call("GET", scenario.keys.node_snapshot(node.id)) or b"")
 
-        async def known() -> bool:
-            return languages[-1].encode() in await kept()
+    async def known() -> bool:
+        return languages[-1].encode() in await kept()
 
-        await wait_until(known, TIMEOUT_S)
-        assert len(await kept()) < 100_000
+    await wait_until(known, TIMEOUT_S)
+    assert len(await kept()) < 100_000
 
 
-async def test_long_service_name_is_stored_nowhere(harness: Harness) -> None:
+async def test_long_service_name_is_stored_nowhere(scenario: Scenario) -> None:
     async def lacks(node: RawNode, job: Message) -> None:
         await node.lacks(job, "x" * 60_000)
 
-    async with with_healthy_client(harness) as scenario:
-        node = await scenario.node(work=lacks)
-        talker = await scenario.talker()
-        await scenario.say_utterance(talker, 0)
-        assert await talker.failed(0)
-        kept = await scenario.redis.call("HGETALL", scenario.keys.storm(node.id))
-        assert kept
-        assert max(map(len, kept)) < 1000
+    node = await scenario.node(work=lacks)
+    talker = await scenario.talker()
+    await scenario.say_utterance(talker, 0)
+    assert await talker.failed(0)
+    kept = await scenario.redis.call("HGETALL", scenario.keys.storm(node.id))
+    assert kept
+    assert max(map(len, kept)) < 1000
 
 
-async def test_fast_heartbeats_are_announced_as_one(harness: Harness) -> None:
-    async with with_healthy_client(harness) as scenario:
-        node = await scenario.node(node_id="hasty")
-        with redis.Redis.from_url(harness.redis.urls[0], protocol=2) as client, client.pubsub() as key_inspector:
-            key_inspector.subscribe(scenario.keys.announcements)
-            began = monotonic()
-            for number in range(300):
-                services = [{"service_id": f"s{number}", "type": "asr"}]
-                await node.beat((scenario.src, scenario.tgt), installed_services=services)
+async def test_fast_heartbeats_are_announced_as_one(scenario: Scenario) -> None:
+    node = await scenario.node(node_id="hasty")
+    with redis.Redis.from_url(scenario.harness.redis.urls[0], protocol=2) as client, client.pubsub() as key_inspector:
+        key_inspector.subscribe(scenario.keys.announcements)
+        began = monotonic()
+        for number in range(300):
+            services = [{"service_id": f"s{number}", "type": "asr"}]
+            await node.beat((scenario.src, scenario.tgt), installed_services=services)
 
-            async def latest() -> bool:
-                return b'"s299"' in (await scenario.redis.call("GET", scenario.keys.node_snapshot(node.id)) or b"")
+        async def latest() -> bool:
+            return b'"s299"' in (await scenario.redis.call("GET", scenario.keys.node_snapshot(node.id)) or b"")
 
-            await wait_until(latest, TIMEOUT_S)
-            most = (monotonic() - began) / PUBLISH_INTERVAL_S + 2
-            told = 0
-            while (message := key_inspector.get_message(timeout=0.2)) is not None:
-                told += message["type"] == "message" and b"hasty" in message["data"]
-        assert 0 < told <= most
-
-
-async def test_unknown_error_codes_of_a_node_do_not_become_metrics(harness: Harness) -> None:
-    async def fails(node: RawNode, job: Message) -> None:
-        await node.fail(job, f"MADE_UP_{job['utterance_index']}")
-
-    async with with_healthy_client(harness) as scenario:
-        await scenario.node(work=fails)
-        talker = await scenario.talker()
-        for index in range(5):
-            await scenario.say_utterance(talker, index)
-            assert await talker.failed(index)
-        told = await scenario.get("/api/v1/metrics")
-        assert [name for name in told if name.startswith("dragoman_jobs_total") and "outcome=failed" in name]
-        assert "MADE_UP" not in json.dumps(told)
+        await wait_until(latest, TIMEOUT_S)
+        most = (monotonic() - began) / PUBLISH_INTERVAL_S + 2
+        told = 0
+        while (message := key_inspector.get_message(timeout=0.2)) is not None:
+            told += message["type"] == "message" and b"hasty" in message["data"]
+    assert 0 < told <= most
 
 
-async def test_server_accepts_no_compression(harness: Harness) -> None:
+async def test_server_accepts_no_compression(scenario: Scenario) -> None:
     """A small frame could inflate to any size."""
-    async with new_scenario(harness) as scenario:
-        for path in ("/ws/session", "/ws/node", "/ws"):
-            ws = await scenario.socket(path=path, compress=15)
-            assert ws.compress == 0
-            assert "Sec-WebSocket-Extensions" not in ws._response.headers
+    for path in ("/ws/session", "/ws/node", "/ws"):
+        ws = await scenario.socket(path=path, compress=15)
+        assert ws.compress == 0
+        assert "Sec-WebSocket-Extensions" not in ws._response.headers
 
 
 @pytest.mark.parametrize("path", ["/ws/session", "/ws/node", "/ws"])
 @pytest.mark.parametrize(
     "origin", ["https://evil.example", "null", "https://127.0.0.1.evil.example", "http://localhost.evil.example"]
 )
-async def test_page_of_an_unlisted_origin_opens_no_socket(harness: Harness, path: str, origin: str) -> None:
-    async with new_scenario(harness) as scenario:
-        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
-            await scenario.socket(path=path, headers={"Origin": origin})
-        assert refused.value.status == 403
-        own = await scenario.socket(path=path, headers={"Origin": f"http://127.0.0.1:{harness.port}"})
-        assert not own.closed
+async def test_page_of_an_unlisted_origin_opens_no_socket(scenario: Scenario, path: str, origin: str) -> None:
+    with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+        await scenario.socket(path=path, headers={"Origin": origin})
+    assert refused.value.status == 403
+    own = await scenario.socket(path=path, headers={"Origin": f"http://127.0.0.1:{scenario.harness.port}"})
+    assert not own.closed
 
 
 @pytest.mark.parametrize("path", ["/ws/session", "/ws/node", "/ws"])
-async def test_rebound_host_name_opens_no_socket_where_no_token_is_needed(harness: Harness, path: str) -> None:
-    async with new_scenario(harness) as scenario:
-        evil = {"Host": "evil.example:5010", "Origin": "http://evil.example:5010"}
-        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
-            await scenario.socket(path=path, headers=evil)
-        assert refused.value.status == 421
-
-
-async def test_listed_origin_opens_a_socket_and_a_similar_one_does_not(narrow: Harness) -> None:
-    async with new_scenario(narrow) as scenario:
-        listed = await scenario.socket(headers={"Origin": "https://app.example.com"})
-        assert not listed.closed
-        with pytest.raises(aiohttp.WSServerHandshakeError):
-            await scenario.socket(headers={"Origin": "https://app.example.com.evil.example"})
+async def test_rebound_host_name_opens_no_socket_where_no_token_is_needed(scenario: Scenario, path: str) -> None:
+    evil = {"Host": "evil.example:5010", "Origin": "http://evil.example:5010"}
+    with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+        await scenario.socket(path=path, headers=evil)
+    assert refused.value.status == 421

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.client.chat import AccessDenied, Chat, Kicked, SendFailed, login
+from dragoman.client.chat import AccessDenied, Chat, SendFailed, login
 from dragoman.tools.processes import InstanceProcess
 from dragoman.tools.verify.clients import LOAD_TIMING, token
 from support.cluster import running
@@ -57,17 +57,6 @@ async def test_every_receipt_comes_across_two_instances(
             assert [message.server_msg_id for message in heard] == [sent.server_msg_id for sent in sents]
 
 
-async def test_message_to_an_absent_user_waits_for_it(redis_at: RedisAt, prefix: str, tmp_path: Path) -> None:
-    async with served(redis_at, tmp_path, prefix) as (here,):
-        async with chat(ANN, here, in_flight=50) as ann:
-            sents = [await ann.send(BEN, f"message {number}") for number in range(250)]
-            await ann.flush()
-            async with chat(BEN, here) as ben:
-                messages = ben.messages()
-                heard = [(await anext(messages)).body for _ in range(250)]
-            assert heard == [sent.body for sent in sents]
-
-
 async def test_a_chat_goes_on_at_the_next_instance_when_one_is_killed(
     redis_at: RedisAt, prefix: str, tmp_path: Path
 ) -> None:
@@ -81,17 +70,6 @@ async def test_a_chat_goes_on_at_the_next_instance_when_one_is_killed(
             messages = ben.messages()
             heard = [(await anext(messages)).body for _ in range(11)]
             assert heard == ["before", *(sent.body for sent in sents)]
-
-
-async def test_newer_connection_of_a_user_replaces_the_older_one(
-    redis_at: RedisAt, prefix: str, tmp_path: Path
-) -> None:
-    async with served(redis_at, tmp_path, prefix, 2) as (first, second):
-        async with chat(ANN, first) as ann:
-            async with chat(ANN, second) as again:
-                with pytest.raises(Kicked):
-                    await anext(ann.messages())
-                await (await again.send(BEN, "still here")).saved
 
 
 async def test_account_is_created_has_history_and_is_removed(redis_at: RedisAt, prefix: str, tmp_path: Path) -> None:

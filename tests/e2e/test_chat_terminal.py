@@ -85,14 +85,3 @@ def test_account_with_a_password_needs_it(server: str) -> None:
     assert "Set DRAGOMAN_CHAT_PASSWORD to the password of gus." in refused.stderr
     wrong = script(server, "gus", str(10**9), "hi\n", DRAGOMAN_CHAT_PASSWORD="yours")
     assert "The password is wrong" in wrong.stderr
-
-
-def test_chat_ends_when_the_same_user_connects_elsewhere(server: str, tmp_path: Path) -> None:
-    script(server, "ida", str(10**9), "")
-    with terminal(tmp_path, server, "hal", "ida") as first:
-        first.until("hal (user")
-        with terminal(tmp_path / "again", server, "hal", "ida") as second:
-            second.until("hal (user")
-            assert first.exit_code() == 1
-            first.until("elsewhere")
-            assert second.end() == 0

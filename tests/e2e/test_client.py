@@ -149,16 +149,6 @@ async def test_client_gets_an_error_for_a_pair_that_no_node_serves(here: Instanc
         assert (error.value.index, error.value.code) == (0, "NO_AVAILABLE_NODE")
 
 
-async def test_client_gets_an_error_for_audio_that_the_server_cannot_read(here: InstanceProcess) -> None:
-    async with session_at(here, audio_format="pcm16") as session:
-        session._connection.send_audio(session._connection.state.chunk(b"odd", True, 0))
-        with pytest.raises(SessionError, match="an odd number of bytes") as error:
-            await anext(session.results())
-        assert (error.value.index, error.value.code) == (None, "INVALID_MESSAGE")
-        await session.send(b"\0\x10" * 1600, final=True)
-        assert audio_ms(await anext(session.results())) == 100
-
-
 async def test_a_token_is_needed_where_a_secret_is_set(redis_server: RedisAt, tmp_path: Path) -> None:
     secret = "an open secret of thirty-two bytes"
     claims = {"iss": "dragoman", "exp": int(time.time()) + 600, "typ": "client", "sub": "alice"}

@@ -55,19 +55,6 @@ def test_demo_uses_real_engines_where_they_are_installed_and_says_so(tmp_path: P
         assert demo.end() == 0
 
 
-def test_demo_simulates_engines_and_says_why_where_they_are_missing(tmp_path: Path) -> None:
-    bare = {"PATH": str(tmp_path / "nothing-here")}
-    with serve(tmp_path, "--nodes", "1", "--install-engines", command="demo", env=bare) as demo:
-        demo.until("Ctrl-C ends everything.")
-        assert "1 simulated node: no real translation." in demo.out
-        assert "there is no apt-get" in demo.out
-        assert "apt-get install espeak-ng apertium-eng-spa" in demo.out
-        assert demo.end() == 0
-    code, _, err = answer(tmp_path / "local", "demo", "--engine", "local", "--no-install-engines", env=bare)
-    assert code == 1
-    assert err.startswith("dragoman: The program espeak-ng is not installed; the program apertium is not installed.")
-
-
 @pytest.mark.parametrize("signals", [1, 2])
 def test_local_node_leaves_no_process_when_it_ends(tmp_path: Path, signals: int) -> None:
     with Dragoman(tmp_path, "node", "--engine", "local", "--url", "ws://127.0.0.1:1/ws/node") as node:

@@ -10,7 +10,6 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from dragoman.config.secrets import DEVELOPMENT_SECRET
 from dragoman.domain.revocation import name_of
 from dragoman.protocol.codes import Close
 from support.chat import ChatSpeaker
@@ -149,41 +148,6 @@ async def _status(base: str, operator: str) -> set[int]:
 
 
 # -- what never listens ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("where", ["server.host", "server.admin_host"])
-@pytest.mark.parametrize(
-    ("env", "sentence"),
-    [
-        ({}, "security.secret is not set: set it (for example DRAGOMAN_SECURITY__SECRET=$(openssl rand -hex 32))"),
-        ({"DRAGOMAN_SECURITY__SECRET": "short"}, "too short to be safe"),
-        ({"DRAGOMAN_SECURITY__SECRET": DEVELOPMENT_SECRET}, "the development secret, which everybody knows"),
-        (
-            {"DRAGOMAN_SECURITY__SECRET": NEW, "DRAGOMAN_SECURITY__PREVIOUS_SECRET": DEVELOPMENT_SECRET},
-            "security.previous_secret is the development secret",
-        ),
-        ({"DRAGOMAN_SECURITY__SECRET_FILE": "gone"}, "gone cannot be read"),
-        ({"DRAGOMAN_SECURITY__SECRET_FILE": "known"}, "known holds the development secret"),
-        ({"DRAGOMAN_SECURITY__SECRET_FILE": "empty"}, "empty holds no secrets"),
-    ],
-)
-def test_serve_refuses_a_public_address_without_a_secret(
-    tmp_path: Path, where: str, env: dict[str, str], sentence: str, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    from dragoman.cli.main import run
-
-    monkeypatch.chdir(tmp_path)
-    for name, value in env.items():
-        monkeypatch.setenv(name, value)
-    (tmp_path / "known").write_text(DEVELOPMENT_SECRET)
-    (tmp_path / "empty").write_text("\n")
-    assert run(["serve", "--port", "0", "--set", f"{where}=0.0.0.0"]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert sentence in err
-    assert DEVELOPMENT_SECRET not in err
-    assert not (tmp_path / "data").exists(), "nothing was begun"
 
 
 def test_exposed_check_reports_what_a_running_server_answers_without_a_token(

@@ -1,23 +1,18 @@
 """`dragoman serve` as an operator has it: it serves, says where, ends by Ctrl-C, and refuses in one sentence."""
 
-import asyncio
 import json
 import re
 import signal
-import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-import jwt
 import pytest
 
-from dragoman.embedded.binary import ServerBinary, wheel_server
-from dragoman.embedded.engine import CHOOSE_PORT, RedisServer, free_port
-from support.commands import Dragoman, answer, serve
-from support.redis_servers import RedisAt
+from dragoman.embedded.binary import wheel_server
+from dragoman.embedded.engine import free_port
+from support.commands import Dragoman, serve
 from support.waiting import wait_for
 
 INBOX = "dragoman:streams:{instance:%s}:inbox"
@@ -54,12 +49,6 @@ def test_serve_prints_its_addresses(server: Dragoman) -> None:
         f"data in {server.folder}/data",
     ):
         assert line in server.out
-
-
-def test_health_needs_no_token(server: Dragoman) -> None:
-    assert server.get("/health") == server.get("/health/live") == (200, "OK")
-    status, told = server.get("/health/ready")
-    assert (status, told["ready"], told["reason"]) == (200, True, None)
 
 
 def test_metrics_have_the_documented_names(server: Dragoman) -> None:
@@ -124,14 +113,6 @@ async def test_counters_of_the_gateway_are_metrics(server: Dragoman) -> None:
     assert "dragoman_gateway_endpoint_errors_total 0.0" in server.get("/metrics", admin)[1]
 
 
-async def test_clients_and_nodes_connect_to_the_same_port(server: Dragoman) -> None:
-    async with aiohttp.ClientSession() as http:
-        async with http.ws_connect(f"ws://{server.base}/ws/session") as client:
-            await client.send_json({"type": "session_init", "client_version": "t", "platform": "web",
-                                    "src_lang": "en", "tgt_lang": "es"})  # fmt: skip
-            assert (await client.receive_json())["type"] == "session_init_ack"
-
-
 def test_an_instance_may_open_as_many_files_as_the_system_allows(server: Dragoman) -> None:
     """Shells begin with 1,024, which are used up by a thousand clients."""
     for row in instances(server):
@@ -144,46 +125,6 @@ def test_logs_are_json_where_there_is_no_terminal(server: Dragoman) -> None:
     lines = [json.loads(line) for line in server.err.splitlines()]
     assert all({"event", "level", "timestamp"} <= line.keys() for line in lines)
     assert {line["worker"] for line in lines if line["event"] == "instance ready"} == {1, 2}
-
-
-def test_a_corrupt_entry_in_an_inbox_becomes_a_dead_letter_and_nothing_else_happens(server: Dragoman) -> None:
-    name = instances(server)[0]["instance"]
-    with server.redis() as redis:
-        redis.call("XADD", INBOX % name, "*", "rub", "bish")
-    wait_for(lambda: server.get("/api/v1/dlq")[1], "the dead letter")
-    [letter] = server.get("/api/v1/dlq")[1]
-    assert (letter["instance"], letter["reason"]) == (name, "the entry has no type or no data")
-    assert server.get("/health/ready")[0] == 200
-
-
-def test_a_snapshot_that_does_not_parse_is_one_warning(server: Dragoman) -> None:
-    with server.redis() as redis:
-        now_ms = int(redis.call("TIME")[0]) * 1000 + 999
-        redis.call("SET", "dragoman:v1:nodes:presence:odd", "1", "PX", 60_000)
-        redis.call("SET", "dragoman:v1:nodes:snapshot:odd", "}rubbish{", "PX", 60_000)
-        redis.call("ZADD", "dragoman:v1:nodes:last_seen", now_ms, "odd")
-    server.until("unreadable node snapshot")
-    assert server.get("/health/ready")[0] == 200
-    assert server.get("/api/v1/cluster")[1]["nodes"] == []
-
-
-def test_second_server_is_refused_with_data_directory_in_use(server: Dragoman, tmp_path: Path) -> None:
-    data = server.folder / "data"
-    with serve(tmp_path, "--set", f"embedded.data_dir={data}") as second:
-        assert second.exit_code() == 1
-        [sentence] = second.err.splitlines()
-    assert sentence.startswith(f"dragoman: The data directory {data} is in use by another server (pid ")
-    assert sentence.endswith("stop that one, or set another embedded.data_dir.")
-
-
-def test_second_server_is_refused_with_port_in_use(server: Dragoman, tmp_path: Path) -> None:
-    port = server.base.rpartition(":")[2]
-    code, out, err = answer(tmp_path, "serve", "--port", port)
-    assert (code, out) == (1, "")
-    assert err == (
-        f"dragoman: Port {port} on 127.0.0.1 is taken by another program. "
-        "Stop that program, or set another server.port.\n"
-    )
 
 
 # -- how it ends ---------------------------------------------------------------------------------
@@ -227,13 +168,6 @@ def test_logs_are_text_on_a_terminal_and_ctrl_c_ends_serve(tmp_path: Path) -> No
         assert "chat shard" not in server.out  # one line a shard would hide the rest
         assert not [line for line in server.out.splitlines() if line.startswith("{")]
         assert "Traceback" not in server.out
-
-
-def test_ctrl_c_ends_serve_before_it_is_ready(tmp_path: Path) -> None:
-    with serve(tmp_path) as server:
-        wait_for(server.below, "the first child")
-        assert server.end() == 0
-        _calmly(server)
 
 
 def _calmly(server: Dragoman) -> None:
@@ -287,114 +221,3 @@ def test_a_redis_that_cannot_be_reached_is_one_sentence(tmp_path: Path) -> None:
         sentence = it.err.splitlines()[-1]
     assert sentence.startswith("dragoman: Redis cannot be reached (")
     assert sentence.endswith("): start it, or change scheduler.phase2.redis.url")
-
-
-def test_a_redis_that_may_evict_is_refused(server_binary: ServerBinary, tmp_path: Path) -> None:
-    settings = {"maxmemory": "100mb", "maxmemory-policy": "allkeys-lru"}
-    with RedisServer(server_binary, tmp_path / "redis", port=CHOOSE_PORT, settings=settings) as redis:
-        options = ("--set", "scheduler.phase2.enabled=true", "--set", f"scheduler.phase2.redis.url={redis.tcp_url}")
-        with serve(tmp_path / "run", *options) as refused:
-            assert refused.exit_code() == 1
-            sentence = refused.err.splitlines()[-1]
-    assert "maxmemory-policy allkeys-lru" in sentence
-    assert sentence.endswith("set maxmemory-policy to noeviction.")
-
-
-def test_taken_instance_id_is_refused_and_names_its_owner(redis_server: RedisAt, tmp_path: Path) -> None:
-    options = [
-        part
-        for setting in (
-            "scheduler.phase2.enabled=true",
-            f"scheduler.phase2.redis.url={redis_server.url}",
-            f"scheduler.phase2.redis.key_prefix=t-{time.time_ns()}",
-            f"archive.url=sqlite:///{tmp_path / 'chat.sqlite3'}",
-            "scheduler.phase2.instance_id=paris",
-            "scheduler.phase2.instance_presence_ttl_seconds=3",
-        )
-        for part in ("--set", setting)
-    ]
-    with serve(tmp_path / "first", *options) as first:
-        [paris] = instances(first)
-        with serve(tmp_path / "second", *options) as second:
-            assert second.exit_code() == 1
-            sentence = second.err.splitlines()[-1]
-        assert sentence.startswith(
-            "dragoman: another instance with scheduler.phase2.instance_id = 'paris' is alive (pid "
-        )
-        assert f"(pid {paris['pid']} on {socket.gethostname()})" in sentence
-        assert first.get("/health/ready")[0] == 200
-        assert first.end() == 0
-
-
-# -- who may come in -----------------------------------------------------------------------------
-
-SECRET, BEFORE = "a-secret-of-more-than-thirty-two-bytes", "the-one-before-was-just-as-long-as-that"
-
-
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dragoman]:
-    """A server with two secrets, which come by the environment."""
-    env = {"DRAGOMAN_SECURITY__SECRET": SECRET, "DRAGOMAN_SECURITY__PREVIOUS_SECRET": BEFORE}
-    with serve(tmp_path_factory.mktemp("guarded"), env=env) as running:
-        yield running.until("Dragoman is ready after")
-
-
-def token(secret: str = SECRET, algorithm: str = "HS256", **claims: Any) -> str:
-    told = {"iss": "dragoman", "exp": time.time() + 600, "typ": "operator", "sub": "somebody"} | claims
-    return jwt.encode(told, secret, algorithm)
-
-
-def test_the_api_and_the_metrics_need_an_operator(guarded: Dragoman) -> None:
-    for path in ("/api/v1/cluster", "/api/v1/stats", "/api/v1/metrics", "/api/v1/dlq", "/metrics"):
-        assert guarded.get(path) == (401, {"error": "a token is needed"})
-        for good in (token(), token(BEFORE)):
-            assert guarded.get(path, Authorization=f"Bearer {good}")[0] == 200
-    assert guarded.get("/health/ready")[0] == 200
-    assert SECRET not in guarded.out + guarded.err
-
-
-BAD_TOKENS = {
-    "none": None,
-    "nonsense": "x.y.z",
-    "unsigned": token("", "none"),
-    "wrongly signed": token("somebody-elses-secret-of-enough-bytes"),
-    "expired": token(exp=time.time() - 3600, typ="client"),
-    "of another kind": token(),
-}
-
-
-@pytest.mark.parametrize("bad", BAD_TOKENS.values(), ids=BAD_TOKENS)
-@pytest.mark.parametrize("path", ["/ws/session", "/ws/node"])
-async def test_sockets_close_4501_without_a_valid_token(guarded: Dragoman, path: str, bad: str | None) -> None:
-    first = {"/ws/session": SESSION_INIT, "/ws/node": NODE_REGISTER}[path]
-    assert await _closed(guarded, path, {**first, **({"token": bad} if bad else {})}) == 4501
-
-
-async def test_sockets_with_a_valid_token_are_accepted(guarded: Dragoman) -> None:
-    for path, first, kind, wanted in (
-        ("/ws/session", SESSION_INIT, "client", "session_init_ack"),
-        ("/ws/node", NODE_REGISTER, "node", "node_register_ack"),
-    ):
-        for secret in (SECRET, BEFORE):
-            async with aiohttp.ClientSession() as http, http.ws_connect(f"ws://{guarded.base}{path}") as ws:
-                await ws.send_json({**first, "token": token(secret, typ=kind)})
-                assert (await ws.receive_json())["type"] == wanted
-
-
-SESSION_INIT: dict[str, Any] = {
-    "type": "session_init", "client_version": "t", "platform": "web", "src_lang": "en", "tgt_lang": "es",
-}  # fmt: skip
-NODE_REGISTER: dict[str, Any] = {
-    "type": "node_register", "version": "1", "capability_schema_version": "2.0", "platform": "linux",
-    "hardware": {"cpu_cores": 1, "memory_gb": 1}, "installed_models": [], "installed_services": [],
-    "capability_by_type": [], "features_supported": {}, "accept_public_jobs": True,
-}  # fmt: skip
-
-
-async def _closed(server: Dragoman, path: str, first: dict[str, Any]) -> int | None:
-    async with aiohttp.ClientSession() as http, http.ws_connect(f"ws://{server.base}{path}") as ws:
-        await ws.send_json(first)
-        async with asyncio.timeout(10):
-            message = await ws.receive()
-        assert message.type is aiohttp.WSMsgType.CLOSE, message
-        return ws.close_code

@@ -2,15 +2,10 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
-
-from support.cluster import running
 from support.raw_node import thorough
-from support.redis_servers import CLUSTER, FIXTURE_OF, KeyInspector, RedisAt
-from support.speech import ACKING, TIMEOUT_S, Harness, new_scenario, start_harness
+from support.redis_servers import CLUSTER
+from support.speech import ACKING, TIMEOUT_S, Scenario, module_harness
 from support.waiting import wait_until
 
 A, B = 0, 1
@@ -21,94 +16,55 @@ FLAGS: dict[str, object] = {
 }
 
 
-@pytest.fixture(scope="module", params=["single", CLUSTER])
-def harness(
-    request: pytest.FixtureRequest, key_inspector: KeyInspector, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Harness]:
-    redis = request.getfixturevalue(FIXTURE_OF[request.param])
-    with start_harness(redis, tmp_path_factory.mktemp("across"), key_inspector, FLAGS, FLAGS) as up:
-        yield up
+harness = module_harness(FLAGS, FLAGS, on=("single", CLUSTER))
 
 
-async def test_a_turn_on_one_instance_stays_on_its_node_on_the_other(harness: Harness) -> None:
-    async with new_scenario(harness) as scenario:
-        nodes = [await scenario.node(A, features=ACKING, work=thorough) for _ in range(4)]
-        talker = await scenario.talker(B)
-        for _ in range(3):
-            await talker.speak(500)
-        await talker.speak(5, final=True)
-        for index in range(4):
+async def test_a_turn_on_one_instance_stays_on_its_node_on_the_other(scenario: Scenario) -> None:
+    nodes = [await scenario.node(A, features=ACKING, work=thorough) for _ in range(4)]
+    talker = await scenario.talker(B)
+    for _ in range(3):
+        await talker.speak(500)
+    await talker.speak(5, final=True)
+    for index in range(4):
+        assert await talker.result(index, TIMEOUT_S)
+    assert sorted(len(node.jobs) for node in nodes) == [0, 0, 0, 4]
+
+
+async def test_sessions_on_both_instances_share_the_nodes_of_both(scenario: Scenario) -> None:
+    nodes = [await scenario.node(at, features=(*ACKING, "slots:2"), work=thorough) for at in (A, B)]
+    talkers = [await scenario.talker(at) for at in (A, B) for _ in range(5)]
+    for index in range(10):
+        for talker in talkers:
+            await scenario.say_utterance(talker, index)
+        for talker in talkers:
             assert await talker.result(index, TIMEOUT_S)
-        assert sorted(len(node.jobs) for node in nodes) == [0, 0, 0, 4]
+    assert sum(len(node.jobs) for node in nodes) == 100
+    assert all(node.jobs for node in nodes)
+    await wait_until(lambda: scenario.all_free(nodes), TIMEOUT_S)
+    await wait_until(lambda: scenario.inboxes_are_done(), TIMEOUT_S)
 
 
-async def test_sessions_on_both_instances_share_the_nodes_of_both(harness: Harness) -> None:
-    async with new_scenario(harness) as scenario:
-        nodes = [await scenario.node(at, features=(*ACKING, "slots:2"), work=thorough) for at in (A, B)]
-        talkers = [await scenario.talker(at) for at in (A, B) for _ in range(5)]
-        for index in range(10):
-            for talker in talkers:
-                await scenario.say_utterance(talker, index)
-            for talker in talkers:
-                assert await talker.result(index, TIMEOUT_S)
-        assert sum(len(node.jobs) for node in nodes) == 100
-        assert all(node.jobs for node in nodes)
-        await wait_until(lambda: scenario.all_free(nodes), TIMEOUT_S)
-        await wait_until(lambda: scenario.inboxes_are_done(), TIMEOUT_S)
+async def test_large_utterance_reaches_the_other_instance_unchanged(scenario: Scenario) -> None:
+    node = await scenario.node(A, features=ACKING)
+    talker = await scenario.talker(B)
+    audio = "AAAA" * 250_000  # one million characters, close to what a frame may have
+    told = {"src_lang": scenario.src, "tgt_lang": scenario.tgt, "audio_format": "pcm16", "sample_rate": 16000}
+    await talker.say("utterance", session_id=talker.session_id, utterance_index=0, manual_cut=True, audio=audio, **told)
+    await talker.result(0, TIMEOUT_S)
+    assert node.jobs[0]["audio"] == audio
 
 
-async def test_large_utterance_reaches_the_other_instance_unchanged(harness: Harness) -> None:
-    async with new_scenario(harness) as scenario:
-        node = await scenario.node(A, features=ACKING)
-        talker = await scenario.talker(B)
-        audio = "AAAA" * 250_000  # one million characters, close to what a frame may have
-        told = {"src_lang": scenario.src, "tgt_lang": scenario.tgt, "audio_format": "pcm16", "sample_rate": 16000}
-        await talker.say(
-            "utterance", session_id=talker.session_id, utterance_index=0, manual_cut=True, audio=audio, **told
-        )
-        await talker.result(0, TIMEOUT_S)
-        assert node.jobs[0]["audio"] == audio
-
-
-async def test_utterance_from_another_socket_is_answered_there_on_either_instance(harness: Harness) -> None:
+async def test_utterance_from_another_socket_is_answered_there_on_either_instance(scenario: Scenario) -> None:
     """As API gateways do it: one socket opens the session and goes, others bring the utterances."""
-    async with new_scenario(harness) as scenario:
-        await scenario.node(A, features=ACKING)
-        opener = await scenario.talker(A, platform="api-gateway")
-        await opener.ws.close()
-        for index, at in enumerate((A, B, A, B)):
-            sender = await scenario.bare_talker(at)
-            sender.session_id = opener.session_id
-            await scenario.say_utterance(sender, index)
-            result = await sender.result(index, TIMEOUT_S)
-            assert (result["session_id"], result["utterance_index"]) == (opener.session_id, index)
-
-
-async def test_utterance_is_translated_by_a_node(redis_server: RedisAt, tmp_path: Path) -> None:
-    async with running(redis_server, tmp_path) as cluster:
-        here = await cluster.instance()
-        cluster.node(here)
-        await wait_until(here.node_count, timeout_s=30)
-        speaker = await cluster.speaker(here)
-        await speaker.utterance(0)
-        result = await speaker.result(0)
-        assert result["text_translated"].startswith("[es]")
-        assert result["group_id"] == f"group_{speaker.session_id}_0"
-        job = await here.get(f"/api/v1/jobs/{result['job_id']}")
-        assert (job["outcome"], job["attempt"]) == ("ok", "1")
-        assert job["receipt"]["chosen"] == job["node_id"]
-
-
-async def test_a_node_on_one_instance_serves_a_session_on_another(redis_server: RedisAt, tmp_path: Path) -> None:
-    async with running(redis_server, tmp_path) as cluster:
-        a, b = await cluster.instance(), await cluster.instance()
-        cluster.node(a)
-        await wait_until(b.node_count, timeout_s=30)
-        speaker = await cluster.speaker(b)
-        for index in range(5):
-            await speaker.utterance(index)
-        for index in range(5):
-            assert (await speaker.result(index))["utterance_index"] == index
+    await scenario.node(A, features=ACKING)
+    opener = await scenario.talker(A, platform="api-gateway")
+    await opener.ws.close()
+    for index, at in enumerate((A, B, A, B)):
+        sender = await scenario.bare_talker(at)
+        sender.session_id = opener.session_id
+        await scenario.say_utterance(sender, index)
+        result = await sender.result(index, TIMEOUT_S)
+        assert (result["session_id"], result["utterance_index"]) == (opener.session_id, index)
 
 
 def test_smoke_shows_the_path_of_a_result_across_two_instances() -> None:

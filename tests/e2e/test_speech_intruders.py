@@ -1,9 +1,7 @@
 """Who has no token, or somebody else's, stays outside, and a healthy session does not notice."""
 
-import asyncio
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +10,14 @@ import pytest
 
 from dragoman.protocol.codes import Close
 from support.raw_node import SAMPLES as NODE_SAMPLES
-from support.redis_servers import KeyInspector, RedisAt
 from support.speech import (
     SECRET,
     TIMEOUT_S,
-    Harness,
+    Scenario,
     Talker,
     closed_with,
-    ending,
-    start_harness,
+    module_harness,
+    scenario_on_harness,
     token,
     with_healthy_client,
 )
@@ -31,15 +28,12 @@ CLIENT_SAMPLES: dict[str, dict[str, Any]] = json.loads(
 )["client"]
 
 
-@pytest.fixture(scope="module")
-def guarded(
-    redis_server: RedisAt, key_inspector: KeyInspector, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Harness]:
-    """A server that lets nobody in without a token."""
-    headers = {"Authorization": f"Bearer {token('operator', 'op')}"}
-    flags: dict[str, object] = {"security__secret": SECRET, "server__pre_session_s": 2.0}
-    with start_harness(redis_server, tmp_path_factory.mktemp("guarded"), key_inspector, flags, headers=headers) as up:
-        yield up
+# A server that lets nobody in without a token.
+harness = module_harness(
+    {"security__secret": SECRET, "server__pre_session_s": 2.0},
+    headers={"Authorization": f"Bearer {token('operator', 'op')}"},
+)
+scenario = scenario_on_harness(with_healthy_client)
 
 
 def unsigned(typ: str) -> str:
@@ -73,98 +67,81 @@ def bad_tokens(typ: str) -> dict[str, str | None]:
 
 
 @pytest.mark.parametrize("name", bad_tokens("client"))
-async def test_client_without_a_valid_token_is_refused(guarded: Harness, name: str) -> None:
-    async with with_healthy_client(guarded) as scenario:
-        ws = await scenario.socket()
-        init = {"type": "session_init", "client_version": "1", "platform": "web", "src_lang": "en", "tgt_lang": "es"}
-        await ws.send_str(json.dumps(init | {"token": bad_tokens("client")[name]}))
-        assert await closed_with(ws) == Close.UNAUTHORIZED
+async def test_client_without_a_valid_token_is_refused(scenario: Scenario, name: str) -> None:
+    ws = await scenario.socket()
+    init = {"type": "session_init", "client_version": "1", "platform": "web", "src_lang": "en", "tgt_lang": "es"}
+    await ws.send_str(json.dumps(init | {"token": bad_tokens("client")[name]}))
+    assert await closed_with(ws) == Close.UNAUTHORIZED
 
 
 @pytest.mark.parametrize("name", bad_tokens("node"))
-async def test_node_without_a_valid_token_is_refused(guarded: Harness, name: str) -> None:
-    async with with_healthy_client(guarded) as scenario:
-        ws = await scenario.socket(path="/ws/node")
-        await ws.send_str(json.dumps(NODE_SAMPLES["node_register"] | {"token": bad_tokens("node")[name]}))
-        assert await closed_with(ws) == Close.UNAUTHORIZED
+async def test_node_without_a_valid_token_is_refused(scenario: Scenario, name: str) -> None:
+    ws = await scenario.socket(path="/ws/node")
+    await ws.send_str(json.dumps(NODE_SAMPLES["node_register"] | {"token": bad_tokens("node")[name]}))
+    assert await closed_with(ws) == Close.UNAUTHORIZED
 
 
-async def test_token_is_read_from_the_first_message_the_header_or_the_query(guarded: Harness) -> None:
-    async with with_healthy_client(guarded) as scenario:
-        told = {"client_version": "1", "platform": "web", "src_lang": "en", "tgt_lang": "es"}
-        for ws, fields in (
-            (await scenario.socket(), {"token": token()}),
-            (await scenario.socket(headers={"Authorization": f"Bearer {token()}"}), {}),
-            (await scenario.socket(path=f"/ws/session?token={token()}"), {}),
-        ):
-            await ws.send_str(json.dumps({"type": "session_init", **told, **fields}))
-            assert json.loads((await ws.receive(timeout=TIMEOUT_S)).data)["type"] == "session_init_ack"
+async def test_token_is_read_from_the_first_message_the_header_or_the_query(scenario: Scenario) -> None:
+    told = {"client_version": "1", "platform": "web", "src_lang": "en", "tgt_lang": "es"}
+    for ws, fields in (
+        (await scenario.socket(), {"token": token()}),
+        (await scenario.socket(headers={"Authorization": f"Bearer {token()}"}), {}),
+        (await scenario.socket(path=f"/ws/session?token={token()}"), {}),
+    ):
+        await ws.send_str(json.dumps({"type": "session_init", **told, **fields}))
+        assert json.loads((await ws.receive(timeout=TIMEOUT_S)).data)["type"] == "session_init_ack"
 
 
-async def test_node_that_claims_the_id_of_another_is_refused(guarded: Harness) -> None:
-    async with with_healthy_client(guarded) as scenario:
-        victim = await scenario.node(token=token("node", "victim"), node_id="victim")
-        ws = await scenario.socket(path="/ws/node")
-        claim = NODE_SAMPLES["node_register"] | {"node_id": "victim", "token": token("node", "villain")}
-        await ws.send_str(json.dumps(claim))
-        assert await closed_with(ws) == Close.NODE_ID_CONFLICT
-        talker = await scenario.talker(token=token())
-        await scenario.say_utterance(talker, 0)
-        assert await talker.result(0, TIMEOUT_S)
-        assert len(victim.jobs) == 1
+async def test_node_that_claims_the_id_of_another_is_refused(scenario: Scenario) -> None:
+    victim = await scenario.node(token=token("node", "victim"), node_id="victim")
+    ws = await scenario.socket(path="/ws/node")
+    claim = NODE_SAMPLES["node_register"] | {"node_id": "victim", "token": token("node", "villain")}
+    await ws.send_str(json.dumps(claim))
+    assert await closed_with(ws) == Close.NODE_ID_CONFLICT
+    talker = await scenario.talker(token=token())
+    await scenario.say_utterance(talker, 0)
+    assert await talker.result(0, TIMEOUT_S)
+    assert len(victim.jobs) == 1
 
 
-async def test_a_node_gets_the_id_its_token_is_for(guarded: Harness) -> None:
-    async with with_healthy_client(guarded) as scenario:
-        node = await scenario.node(token=token("node", "by-token"))
-        assert node.id == "by-token"
+async def test_a_node_gets_the_id_its_token_is_for(scenario: Scenario) -> None:
+    node = await scenario.node(token=token("node", "by-token"))
+    assert node.id == "by-token"
 
 
 @pytest.mark.parametrize("type", ["audio_chunk", "utterance", "client_heartbeat", "tts_started", "session_close"])
 @pytest.mark.parametrize("who", ["another subject", "another tenant", "nobody"])
-async def test_session_of_another_principal_cannot_be_used(guarded: Harness, type: str, who: str) -> None:
+async def test_session_of_another_principal_cannot_be_used(scenario: Scenario, type: str, who: str) -> None:
     others = {"another subject": token(sub="eve"), "another tenant": token(tenant="evil"), "nobody": None}
-    async with with_healthy_client(guarded) as scenario:
-        await scenario.node(token=token("node", "n"), node_id="n")
-        victim = await scenario.talker(token=token())
-        if others[who] is None:
-            villain = Talker(await scenario.socket())
-        else:
-            villain = await scenario.talker(token=others[who])
-        forged = next(s for s in CLIENT_SAMPLES.values() if s["type"] == type) | {"session_id": victim.session_id}
-        await villain.ws.send_str(json.dumps(forged))
-        if others[who] is None:
-            assert await closed_with(villain.ws) == Close.UNAUTHORIZED
-        else:
-            assert (await villain.refused())["code"] == "INVALID_SESSION"
-            assert await villain.pong()
-        await scenario.say_utterance(victim, 0)
-        assert await victim.result(0, TIMEOUT_S)
+    await scenario.node(token=token("node", "n"), node_id="n")
+    victim = await scenario.talker(token=token())
+    if others[who] is None:
+        villain = Talker(await scenario.socket())
+    else:
+        villain = await scenario.talker(token=others[who])
+    forged = next(s for s in CLIENT_SAMPLES.values() if s["type"] == type) | {"session_id": victim.session_id}
+    await villain.ws.send_str(json.dumps(forged))
+    if others[who] is None:
+        assert await closed_with(villain.ws) == Close.UNAUTHORIZED
+    else:
+        assert (await villain.refused())["code"] == "INVALID_SESSION"
+        assert await villain.pong()
+    await scenario.say_utterance(victim, 0)
+    assert await victim.result(0, TIMEOUT_S)
 
 
-async def test_same_principal_may_use_its_session_on_another_socket(guarded: Harness) -> None:
-    async with with_healthy_client(guarded) as scenario:
-        await scenario.node(token=token("node", "n"), node_id="n")
-        owner = await scenario.talker(token=token())
-        sender = Talker(await scenario.socket(headers={"Authorization": f"Bearer {token()}"}))
-        sender.session_id = owner.session_id
-        await scenario.say_utterance(sender, 0)
-        assert await sender.result(0, TIMEOUT_S)
-
-
-async def test_hundreds_of_connections_without_a_token_are_closed_in_time(guarded: Harness) -> None:
-    async with with_healthy_client(guarded) as scenario:
-        idle = [await ending(scenario, path) for path in ("/ws/session", "/ws/node") for _ in range(100)]
-        said = '{"type": "client_heartbeat", "session_id": "s-1", "timestamp": 1}'
-        pushy = [await ending(scenario, "/ws/session", said) for _ in range(100)]
-        assert set(await asyncio.gather(*pushy)) == {int(Close.UNAUTHORIZED)}
-        assert set(await asyncio.gather(*idle)) <= {int(Close.IDLE), int(Close.NOT_REGISTERED)}
+async def test_same_principal_may_use_its_session_on_another_socket(scenario: Scenario) -> None:
+    await scenario.node(token=token("node", "n"), node_id="n")
+    owner = await scenario.talker(token=token())
+    sender = Talker(await scenario.socket(headers={"Authorization": f"Bearer {token()}"}))
+    sender.session_id = owner.session_id
+    await scenario.say_utterance(sender, 0)
+    assert await sender.result(0, TIMEOUT_S)
 
 
 @pytest.mark.parametrize("path", ["/api/v1/cluster", "/api/v1/stats", "/metrics", "/api/v1/dlq"])
-async def test_operator_apis_refuse_other_tokens(guarded: Harness, path: str) -> None:
-    async with with_healthy_client(guarded) as scenario:
-        for given in (None, token("client"), token("node"), unsigned("operator"), token("operator", exp=1)):
-            headers = {"Authorization": f"Bearer {given}"} if given else {}
-            async with scenario.http.get(f"http://127.0.0.1:{guarded.port}{path}", headers=headers) as answer:
-                assert answer.status == 401
+async def test_operator_apis_refuse_other_tokens(scenario: Scenario, path: str) -> None:
+    for given in (None, token("client"), token("node"), unsigned("operator"), token("operator", exp=1)):
+        headers = {"Authorization": f"Bearer {given}"} if given else {}
+        async with scenario.http.get(f"http://127.0.0.1:{scenario.harness.port}{path}", headers=headers) as answer:
+            assert answer.status == 401

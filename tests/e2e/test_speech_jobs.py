@@ -3,13 +3,11 @@
 Two instances with short times; sessions are on the first, nodes on either.
 """
 
-from collections.abc import Iterator
-
 import pytest
 
 from support.raw_node import Message, RawNode, at_once, silent
-from support.redis_servers import FIXTURE_OF, LONG_CLUSTER, KeyInspector
-from support.speech import ACKING, TIMEOUT_S, Harness, Scenario, Talker, new_scenario, start_harness
+from support.redis_servers import LONG_CLUSTER
+from support.speech import ACKING, TIMEOUT_S, Scenario, Talker, module_harness
 from support.waiting import wait_until
 
 QUICK: dict[str, object] = {
@@ -21,13 +19,7 @@ QUICK: dict[str, object] = {
 }
 
 
-@pytest.fixture(scope="module", params=["single", LONG_CLUSTER])
-def harness(
-    request: pytest.FixtureRequest, key_inspector: KeyInspector, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Harness]:
-    redis = request.getfixturevalue(FIXTURE_OF[request.param])
-    with start_harness(redis, tmp_path_factory.mktemp("jobs"), key_inspector, QUICK, QUICK) as up:
-        yield up
+harness = module_harness(QUICK, QUICK, on=("single", LONG_CLUSTER))
 
 
 async def ack_only(node: RawNode, job: Message) -> None:
@@ -46,260 +38,140 @@ async def speak(scenario: Scenario, first: RawNode) -> Talker:
     return talker
 
 
-async def moved_to(scenario: Scenario, talker: Talker, node: RawNode) -> dict[str, str]:
-    """The record of utterance 0, which was answered by `node` in a second attempt."""
-    result = await talker.result(0, TIMEOUT_S)
-    record = await wait_until(lambda: scenario.released(result["job_id"]), TIMEOUT_S)
-    assert (record["node_id"], record["attempt"], record["outcome"]) == (node.id, "2", "ok")
-    return dict(record)
-
-
 # -- failover --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("at", [0, 1], ids=["same instance", "across"])
-async def test_a_job_that_is_not_acknowledged_goes_to_another_node(harness: Harness, at: int) -> None:
-    async with new_scenario(harness) as scenario:
-        deaf = await scenario.node(at, features=ACKING, work=silent)
-        talker = await speak(scenario, deaf)
-        good = await scenario.node(at, features=ACKING)
-        record = await moved_to(scenario, talker, good)
-        await wait_until(lambda: deaf.cancelled == [record["job_id"]], TIMEOUT_S)
-        assert await scenario.reserved(deaf) == 0
-        assert [job["attempt_id"] for job in good.jobs] == [2]
-
-
-@pytest.mark.parametrize("at", [0, 1], ids=["same instance", "across"])
-async def test_an_attempt_that_takes_too_long_goes_to_another_node_and_its_late_result_is_dropped(
-    harness: Harness, at: int
-) -> None:
-    async with new_scenario(harness) as scenario:
-        stuck = await scenario.node(at, features=ACKING, work=ack_only)
-        talker = await speak(scenario, stuck)
-        assert await talker.event("NODE_ACCEPTED")
-        good = await scenario.node(at, features=ACKING, work=silent)
-        again = await good.job()
-        assert again["attempt_id"] == 2
-        dropped = await scenario.count("dragoman_results_dropped_total{reason=no_driver}", at)
-        await stuck.answer(stuck.jobs[0], text_translated="late")
-        await good.ack(again)
-        await good.answer(again, text_translated="in time")
-        result = await talker.result(0, TIMEOUT_S)
-        assert result["text_translated"] == "in time"
-
-        async def counted() -> bool:
-            return await scenario.count("dragoman_results_dropped_total{reason=no_driver}", at) == dropped + 1
-
-        await wait_until(counted, TIMEOUT_S)
-        await talker.pong()
-        assert not [m for m in talker.heard if m["type"] == "translation_result"]
-
-
-@pytest.mark.parametrize("at", [0, 1], ids=["same instance", "across"])
-async def test_a_job_whose_node_dies_is_run_by_another_at_once(harness: Harness, at: int) -> None:
-    async with new_scenario(harness) as scenario:
-        doomed = await scenario.node(at, features=ACKING, work=ack_only)
-        talker = await speak(scenario, doomed)
-        good = await scenario.node(at, features=ACKING)
-        before = await scenario.count("dragoman_failovers_total{reason=node_lost}")
-        doomed.die()
-        await moved_to(scenario, talker, good)
-        assert await scenario.count("dragoman_failovers_total{reason=node_lost}") == before + 1
-
-
-async def test_node_that_reconnects_in_time_delivers_its_finished_results(harness: Harness) -> None:
-    async with new_scenario(harness) as scenario:
-        features = (*ACKING, "resume")
-        node = await scenario.node(features=features, work=ack_only)
-        talker = await speak(scenario, node)
-        assert await talker.event("NODE_ACCEPTED")
-        node.die()
-        back = await RawNode.dial(
-            scenario.http,
-            harness.port,
-            languages=(scenario.src, scenario.tgt),
-            node_id=node.id,
-            features=features,
-            work=silent,
-        )
-        await back.answer(node.jobs[0])
-        result = await talker.result(0, TIMEOUT_S)
-        assert (await scenario.job(result["job_id"]))["attempt"] == "1"
-        await back.close()
-
-
-async def test_a_job_whose_model_is_missing_goes_elsewhere_and_the_node_cools_down_for_all_instances(
-    harness: Harness,
-) -> None:
-    async with new_scenario(harness) as scenario:
-        bare = await scenario.node(0, features=ACKING, work=lacking)
-        talker = await speak(scenario, bare)
-        result = await talker.failed()
-        assert result["code"] == "MODEL_NOT_AVAILABLE"  # nobody else was there
-        good = await scenario.node(0, features=ACKING)
-        there = await scenario.talker(1)
-        for index in range(8):
-            await scenario.say_utterance(there, index)
-        for index in range(8):
-            assert await there.result(index, TIMEOUT_S)
-        assert len(bare.jobs) == 1
-        assert len(good.jobs) == 8
-
-
-async def test_a_job_whose_model_is_missing_is_tried_again_on_another_node(harness: Harness) -> None:
-    async with new_scenario(harness) as scenario:
-        bare = await scenario.node(work=silent)
-        talker = await speak(scenario, bare)
-        good = await scenario.node()
-        await bare.lacks(bare.jobs[0])
-        await moved_to(scenario, talker, good)
+async def test_node_that_reconnects_in_time_delivers_its_finished_results(scenario: Scenario) -> None:
+    features = (*ACKING, "resume")
+    node = await scenario.node(features=features, work=ack_only)
+    talker = await speak(scenario, node)
+    assert await talker.event("NODE_ACCEPTED")
+    node.die()
+    back = await RawNode.dial(
+        scenario.http,
+        scenario.harness.port,
+        languages=(scenario.src, scenario.tgt),
+        node_id=node.id,
+        features=features,
+        work=silent,
+    )
+    await back.answer(node.jobs[0])
+    result = await talker.result(0, TIMEOUT_S)
+    assert (await scenario.job(result["job_id"]))["attempt"] == "1"
+    await back.close()
 
 
 # -- ends without an answer ------------------------------------------------------------------------
 
 
-async def test_expired_job_gets_an_error_with_the_trace_of_the_session(harness: Harness) -> None:
-    async with new_scenario(harness) as scenario:
-        nodes = await scenario.nodes(3, work=silent)  # old ones: their job runs into its attempt's time-out
-        talker = Talker(await scenario.socket())
-        ack = await talker.init(src_lang=scenario.src, tgt_lang=scenario.tgt, trace_id="trace-of-the-session")
-        await scenario.say_utterance(talker, 0, trace_id="trace-of-the-job")
-        told = await talker.event("ERROR")
-        error = await talker.failed()
-        assert (told["status"], told["error_code"], told["trace_id"]) == ("error", "JOB_TIMEOUT", "trace-of-the-job")
-        assert (error["code"], error["trace_id"]) == ("JOB_TIMEOUT", ack["trace_id"])
-        assert error["details"] == {
-            "job_id": told["job_id"],
-            "utterance_index": 0,
-            "trace_id": "trace-of-the-job",
-        }
-        record = await wait_until(lambda: scenario.released(told["job_id"]), TIMEOUT_S)
-        assert record["code"] == "JOB_TIMEOUT"
-        assert record["outcome"] in ("expired", "failed")
-        given = [node for node in nodes if node.jobs]
-        assert len(given) >= 2
-        for node in given:
-            await wait_until(lambda: node.cancelled == [told["job_id"]], TIMEOUT_S)  # noqa: B023
-        await wait_until(lambda: scenario.all_free(nodes), TIMEOUT_S)
+async def test_expired_job_gets_an_error_with_the_trace_of_the_session(scenario: Scenario) -> None:
+    nodes = await scenario.nodes(3, work=silent)  # old ones: their job runs into its attempt's time-out
+    talker = Talker(await scenario.socket())
+    ack = await talker.init(src_lang=scenario.src, tgt_lang=scenario.tgt, trace_id="trace-of-the-session")
+    await scenario.say_utterance(talker, 0, trace_id="trace-of-the-job")
+    told = await talker.event("ERROR")
+    error = await talker.failed()
+    assert (told["status"], told["error_code"], told["trace_id"]) == ("error", "JOB_TIMEOUT", "trace-of-the-job")
+    assert (error["code"], error["trace_id"]) == ("JOB_TIMEOUT", ack["trace_id"])
+    assert error["details"] == {
+        "job_id": told["job_id"],
+        "utterance_index": 0,
+        "trace_id": "trace-of-the-job",
+    }
+    record = await wait_until(lambda: scenario.released(told["job_id"]), TIMEOUT_S)
+    assert record["code"] == "JOB_TIMEOUT"
+    assert record["outcome"] in ("expired", "failed")
+    given = [node for node in nodes if node.jobs]
+    assert len(given) >= 2
+    for node in given:
+        await wait_until(lambda: node.cancelled == [told["job_id"]], TIMEOUT_S)  # noqa: B023
+    await wait_until(lambda: scenario.all_free(nodes), TIMEOUT_S)
 
 
-async def test_a_job_without_a_node_fails_after_its_wait_and_the_next_cut_works(harness: Harness) -> None:
-    async with new_scenario(harness) as scenario:
-        talker = await scenario.talker()
-        await talker.speak(5, final=True)
-        told = await talker.event("ERROR")
-        error = await talker.failed()
-        assert (told["error_code"], error["code"]) == ("NO_AVAILABLE_NODE", "NO_AVAILABLE_NODE")
-        assert "no node in pool" in error["message"]
-        await scenario.node(features=ACKING)
-        await talker.speak(5, final=True)
-        assert await talker.result(1, TIMEOUT_S)
+async def test_a_job_without_a_node_fails_after_its_wait_and_the_next_cut_works(scenario: Scenario) -> None:
+    talker = await scenario.talker()
+    await talker.speak(5, final=True)
+    told = await talker.event("ERROR")
+    error = await talker.failed()
+    assert (told["error_code"], error["code"]) == ("NO_AVAILABLE_NODE", "NO_AVAILABLE_NODE")
+    assert "no node in pool" in error["message"]
+    await scenario.node(features=ACKING)
+    await talker.speak(5, final=True)
+    assert await talker.result(1, TIMEOUT_S)
 
 
-async def test_session_is_paused_and_then_gets_an_error_when_all_nodes_are_full(harness: Harness) -> None:
-    async with new_scenario(harness) as scenario:
-        await scenario.node(features=(*ACKING, "slots:1"), work=ack_only)
-        holder, waiting = await scenario.talker(), await scenario.talker()
-        await scenario.say_utterance(holder, 0)
-        assert await holder.event("NODE_ACCEPTED")
-        await scenario.say_utterance(waiting, 0)
-        pressed = await waiting.until(lambda m: m["type"] == "backpressure", TIMEOUT_S)
-        assert (pressed["action"], pressed["resume_after_ms"]) == ("PAUSE", 1000)
-        error = await waiting.failed()
-        assert error["code"] == "NO_AVAILABLE_NODE"
-        assert "all full" in error["message"]
-
-
-async def test_error_of_a_node_reaches_the_client_with_its_message(harness: Harness) -> None:
-    async with new_scenario(harness) as scenario:
-        node = await scenario.node(work=silent)
-        talker = await speak(scenario, node)
-        await node.fail(node.jobs[0], "PROCESSING_ERROR", "Opus decoding failed")
-        told, error = await talker.event("ERROR"), await talker.failed()
-        assert (told["error_code"], told["hint"]) == ("PROCESSING_ERROR", "Opus decoding failed")
-        assert (error["code"], error["message"]) == ("PROCESSING_ERROR", "Opus decoding failed")
-        await scenario.say_utterance(talker, 1)
-        await node.answer(await node.job(2))
-        assert await talker.result(1, TIMEOUT_S)
+async def test_error_of_a_node_reaches_the_client_with_its_message(scenario: Scenario) -> None:
+    node = await scenario.node(work=silent)
+    talker = await speak(scenario, node)
+    await node.fail(node.jobs[0], "PROCESSING_ERROR", "Opus decoding failed")
+    told, error = await talker.event("ERROR"), await talker.failed()
+    assert (told["error_code"], told["hint"]) == ("PROCESSING_ERROR", "Opus decoding failed")
+    assert (error["code"], error["message"]) == ("PROCESSING_ERROR", "Opus decoding failed")
+    await scenario.say_utterance(talker, 1)
+    await node.answer(await node.job(2))
+    assert await talker.result(1, TIMEOUT_S)
 
 
 @pytest.mark.parametrize("at", [0, 1], ids=["same instance", "across"])
-async def test_jobs_of_an_ended_session_are_cancelled_at_their_node(harness: Harness, at: int) -> None:
-    async with new_scenario(harness) as scenario:
-        node = await scenario.node(at, features=ACKING, work=ack_only)
-        talker = await speak(scenario, node)
-        await talker.ws.close()
-        await wait_until(lambda: node.cancelled == [node.jobs[0]["job_id"]], TIMEOUT_S)
-        record = await wait_until(lambda: scenario.released(node.jobs[0]["job_id"]), TIMEOUT_S)
-        assert record["outcome"] == "cancelled"
-        assert await scenario.reserved(node) == 0
+async def test_jobs_of_an_ended_session_are_cancelled_at_their_node(scenario: Scenario, at: int) -> None:
+    node = await scenario.node(at, features=ACKING, work=ack_only)
+    talker = await speak(scenario, node)
+    await talker.ws.close()
+    await wait_until(lambda: node.cancelled == [node.jobs[0]["job_id"]], TIMEOUT_S)
+    record = await wait_until(lambda: scenario.released(node.jobs[0]["job_id"]), TIMEOUT_S)
+    assert record["outcome"] == "cancelled"
+    assert await scenario.reserved(node) == 0
 
 
-async def test_the_events_of_an_utterance_come_in_order(harness: Harness) -> None:
+async def test_the_events_of_an_utterance_come_in_order(scenario: Scenario) -> None:
     async def work(node: RawNode, job: Message) -> None:
         await node.ack(job)
         await node.start(job)
         await node.partial(job, "said")
         await node.answer(job)
 
-    async with new_scenario(harness) as scenario:
-        await scenario.node(features=ACKING, work=work)
-        talker = await scenario.talker()
-        await scenario.say_utterance(talker, 0)
-        result = await talker.result(0, TIMEOUT_S)
-        order = [m["event"] if m["type"] == "ui_event" else m["type"] for m in talker.heard]
-        assert order == ["DISPATCHED", "NODE_ACCEPTED", "asr_partial", "ASR_FINAL", "NMT_DONE"]
-        assert {m["job_id"] for m in talker.heard} == {result["job_id"]}
-        assert {m["trace_id"] for m in talker.heard} == {result["trace_id"]}
+    await scenario.node(features=ACKING, work=work)
+    talker = await scenario.talker()
+    await scenario.say_utterance(talker, 0)
+    result = await talker.result(0, TIMEOUT_S)
+    order = [m["event"] if m["type"] == "ui_event" else m["type"] for m in talker.heard]
+    assert order == ["DISPATCHED", "NODE_ACCEPTED", "asr_partial", "ASR_FINAL", "NMT_DONE"]
+    assert {m["job_id"] for m in talker.heard} == {result["job_id"]}
+    assert {m["trace_id"] for m in talker.heard} == {result["trace_id"]}
 
 
-async def test_many_jobs_on_both_instances_all_end_and_leave_no_slot_taken(harness: Harness) -> None:
+async def test_many_jobs_on_both_instances_all_end_and_leave_no_slot_taken(scenario: Scenario) -> None:
     """Half the nodes answer; the others fail in every way there is."""
     ways = (lacking, silent, ack_only)
 
-    async with new_scenario(harness) as scenario:
-        good = [await scenario.node(at, features=(*ACKING, "slots:100")) for at in (0, 1)]
-        bad = [await scenario.node(number % 2, features=ACKING, work=way) for number, way in enumerate(ways)]
-        talkers = [await scenario.talker(number % 2) for number in range(10)]
-        for index in range(10):
-            for talker in talkers:
-                await scenario.say_utterance(talker, index)
-        bad[2].die()
+    good = [await scenario.node(at, features=(*ACKING, "slots:100")) for at in (0, 1)]
+    bad = [await scenario.node(number % 2, features=ACKING, work=way) for number, way in enumerate(ways)]
+    talkers = [await scenario.talker(number % 2) for number in range(10)]
+    for index in range(10):
         for talker in talkers:
-            for index in range(10):
-                assert await talker.result(index, TIMEOUT_S)
-        assert sum(len(node.jobs) for node in good) == 100
-        await wait_until(lambda: scenario.all_free([*good, *bad]), TIMEOUT_S)
-
-
-async def test_a_node_that_is_not_ready_for_a_step_is_not_asked_for_it(harness: Harness) -> None:
-    async with new_scenario(harness) as scenario:
-        hears = await scenario.node()
-        await ready_only_for(scenario, hears, ["asr", "tts"])
-        talker = await scenario.talker()
-        pipeline = {"use_asr": True, "use_nmt": False, "use_tts": False}
-        await scenario.say_utterance(talker, 0, pipeline=pipeline)
-        assert await talker.result(0, TIMEOUT_S)
-        await scenario.say_utterance(talker, 1)
-        assert (await talker.failed(1))["code"] == "NO_AVAILABLE_NODE"
-        assert len(hears.jobs) == 1
-
-
-async def test_node_without_speech_synthesis_serves_text_when_no_other_node_can(harness: Harness) -> None:
-    async with new_scenario(harness) as scenario:
-        mute = await scenario.node(features=ACKING)
-        await ready_only_for(scenario, mute, ["asr", "nmt"])
-        talker = await scenario.talker()
-        await scenario.say_utterance(talker, 0)
-        result = await talker.result(0, TIMEOUT_S)
-        assert result["text_translated"]
-        assert result["tts_audio"] == ""
-        assert mute.jobs[0]["pipeline"]["use_tts"] is False
-        speaks = await scenario.node(features=ACKING)
-        for index in range(1, 6):
             await scenario.say_utterance(talker, index)
+    bad[2].die()
+    for talker in talkers:
+        for index in range(10):
             assert await talker.result(index, TIMEOUT_S)
-        assert [job["pipeline"]["use_tts"] for job in speaks.jobs] == [True] * 5
+    assert sum(len(node.jobs) for node in good) == 100
+    await wait_until(lambda: scenario.all_free([*good, *bad]), TIMEOUT_S)
+
+
+async def test_node_without_speech_synthesis_serves_text_when_no_other_node_can(scenario: Scenario) -> None:
+    mute = await scenario.node(features=ACKING)
+    await ready_only_for(scenario, mute, ["asr", "nmt"])
+    talker = await scenario.talker()
+    await scenario.say_utterance(talker, 0)
+    result = await talker.result(0, TIMEOUT_S)
+    assert result["text_translated"]
+    assert result["tts_audio"] == ""
+    assert mute.jobs[0]["pipeline"]["use_tts"] is False
+    speaks = await scenario.node(features=ACKING)
+    for index in range(1, 6):
+        await scenario.say_utterance(talker, index)
+        assert await talker.result(index, TIMEOUT_S)
+    assert [job["pipeline"]["use_tts"] for job in speaks.jobs] == [True] * 5
 
 
 async def ready_only_for(scenario: Scenario, node: RawNode, kinds: list[str]) -> None:
@@ -313,18 +185,17 @@ async def is_ready_for(scenario: Scenario, node: RawNode, kinds: list[str]) -> b
     return any(one["node_id"] == node.id and one["ready"] == kinds for one in told)
 
 
-async def test_two_way_sessions_need_a_node_for_both_directions(harness: Harness) -> None:
-    async with new_scenario(harness) as scenario:
-        one_way = await scenario.node(languages=(scenario.src,), work=at_once)
-        talker = await scenario.talker(src_lang="auto", mode="two_way_auto", lang_a=scenario.src, lang_b=scenario.tgt)
-        await talker.speak(5, final=True)
-        assert (await talker.failed(0))["code"] == "NO_AVAILABLE_NODE"
-        both = await scenario.node()
-        await talker.speak(5, final=True)
-        assert await talker.result(1, TIMEOUT_S)
-        assert (len(one_way.jobs), len(both.jobs)) == (0, 1)
-        assert (both.jobs[0]["src_lang"], both.jobs[0]["lang_a"], both.jobs[0]["lang_b"]) == (
-            "auto",
-            scenario.src,
-            scenario.tgt,
-        )
+async def test_two_way_sessions_need_a_node_for_both_directions(scenario: Scenario) -> None:
+    one_way = await scenario.node(languages=(scenario.src,), work=at_once)
+    talker = await scenario.talker(src_lang="auto", mode="two_way_auto", lang_a=scenario.src, lang_b=scenario.tgt)
+    await talker.speak(5, final=True)
+    assert (await talker.failed(0))["code"] == "NO_AVAILABLE_NODE"
+    both = await scenario.node()
+    await talker.speak(5, final=True)
+    assert await talker.result(1, TIMEOUT_S)
+    assert (len(one_way.jobs), len(both.jobs)) == (0, 1)
+    assert (both.jobs[0]["src_lang"], both.jobs[0]["lang_a"], both.jobs[0]["lang_b"]) == (
+        "auto",
+        scenario.src,
+        scenario.tgt,
+    )

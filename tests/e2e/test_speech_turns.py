@@ -1,14 +1,13 @@
 """A turn stays on one node, and nothing of it outlives it: long speech, many turns, interruptions, a dying node."""
 
 import asyncio
-from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections import defaultdict
 
 import pytest
 
-from support.raw_node import Message, RawNode, silent
-from support.redis_servers import FIXTURE_OF, LONG_CLUSTER, KeyInspector
-from support.speech import ACKING, TIMEOUT_S, Harness, Scenario, Talker, new_scenario, start_harness
+from support.raw_node import Message, RawNode
+from support.redis_servers import LONG_CLUSTER
+from support.speech import ACKING, TIMEOUT_S, Scenario, Talker, module_harness
 from support.waiting import wait_until
 
 CHUNK_PACKETS = 13  # 260 ms, about what a web client sends
@@ -16,14 +15,7 @@ LONG = 500  # packets: ten seconds, which are cut at once
 PAUSE_MS = 1500
 
 
-@pytest.fixture(scope="module", params=["single", LONG_CLUSTER])
-def harness(
-    request: pytest.FixtureRequest, key_inspector: KeyInspector, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Harness]:
-    redis = request.getfixturevalue(FIXTURE_OF[request.param])
-    flags = {"speech__pause_ms": PAUSE_MS}
-    with start_harness(redis, tmp_path_factory.mktemp("turns"), key_inspector, flags) as up:
-        yield up
+harness = module_harness({"speech__pause_ms": PAUSE_MS}, on=("single", LONG_CLUSTER))
 
 
 async def given(nodes: list[RawNode], count: int) -> list[tuple[RawNode, Message]]:
@@ -45,197 +37,91 @@ async def is_gone(scenario: Scenario, turn: str, session: str) -> bool:
     )
 
 
-async def test_45_seconds_without_a_pause_make_five_jobs_on_one_of_ten_nodes(harness: Harness) -> None:
-    async with new_scenario(harness) as scenario:
-        nodes = await scenario.nodes(10, features=ACKING)
-        talker = await scenario.talker()
-        for _ in range(45_000 // 260):
-            await talker.speak(CHUNK_PACKETS)
-        jobs = await given(nodes, 4)
-        (turn,) = {job["turn_id"] for _, job in jobs}
-        (node,) = {node.id for node, _ in jobs}
-        assert await literal(scenario, f"scheduler:turn:{turn}") == {"affinity_node_id": node}
-        assert await literal(scenario, f"scheduler:session:{talker.session_id}") == {"current_turn_id": turn}
-        await talker.speak(2, final=True)
-        jobs = await given(nodes, 5)
-        assert {job["turn_id"] for _, job in jobs} == {turn}
-        assert {node.id for node, _ in jobs} == {node}
-        assert [job["utterance_index"] for _, job in jobs] == [0, 1, 2, 3, 4]
-        assert [job.get("is_max_duration_triggered") for _, job in jobs] == [True] * 4 + [None]
-        assert [job.get("is_manual_cut") for _, job in jobs] == [None] * 4 + [True]
-        assert [job["padding_ms"] for _, job in jobs] == [220] * 4 + [280]
-        for index in range(5):
-            assert await talker.result(index, TIMEOUT_S)
-        await wait_until(lambda: is_gone(scenario, turn, talker.session_id), TIMEOUT_S)
-        assert await scenario.count("dragoman_affinity_total{result=hit}") >= 4
+async def test_45_seconds_without_a_pause_make_five_jobs_on_one_of_ten_nodes(scenario: Scenario) -> None:
+    nodes = await scenario.nodes(10, features=ACKING)
+    talker = await scenario.talker()
+    for _ in range(45_000 // 260):
+        await talker.speak(CHUNK_PACKETS)
+    jobs = await given(nodes, 4)
+    (turn,) = {job["turn_id"] for _, job in jobs}
+    (node,) = {node.id for node, _ in jobs}
+    assert await literal(scenario, f"scheduler:turn:{turn}") == {"affinity_node_id": node}
+    assert await literal(scenario, f"scheduler:session:{talker.session_id}") == {"current_turn_id": turn}
+    await talker.speak(2, final=True)
+    jobs = await given(nodes, 5)
+    assert {job["turn_id"] for _, job in jobs} == {turn}
+    assert {node.id for node, _ in jobs} == {node}
+    assert [job["utterance_index"] for _, job in jobs] == [0, 1, 2, 3, 4]
+    assert [job.get("is_max_duration_triggered") for _, job in jobs] == [True] * 4 + [None]
+    assert [job.get("is_manual_cut") for _, job in jobs] == [None] * 4 + [True]
+    assert [job["padding_ms"] for _, job in jobs] == [220] * 4 + [280]
+    for index in range(5):
+        assert await talker.result(index, TIMEOUT_S)
+    await wait_until(lambda: is_gone(scenario, turn, talker.session_id), TIMEOUT_S)
+    assert await scenario.count("dragoman_affinity_total{result=hit}") >= 4
 
 
-async def test_select_node_turn_affinity_contract(harness: Harness) -> None:
+async def test_select_node_turn_affinity_contract(scenario: Scenario) -> None:
     """The literal names that other tools read: two keys, one field each, no TTL, written once."""
-    async with new_scenario(harness) as scenario:
-        await scenario.nodes(3, features=ACKING)
-        talker = await scenario.talker()
+    await scenario.nodes(3, features=ACKING)
+    talker = await scenario.talker()
+    await talker.speak(LONG)
+    first = await talker.result(0, TIMEOUT_S)
+    record = await scenario.job(first["job_id"])
+    turn, session = record["turn_id"], talker.session_id
+    assert record["receipt"]["affinity"] == "first"
+    turn_key, session_key = f"scheduler:turn:{turn}", f"scheduler:session:{session}"
+    assert await literal(scenario, turn_key) == {"affinity_node_id": record["node_id"]}
+    assert await literal(scenario, session_key) == {"current_turn_id": turn}
+    assert [await scenario.redis.call("PTTL", key) for key in (turn_key, session_key)] == [-1, -1]
+    await talker.speak(LONG)
+    second = await scenario.job((await talker.result(1, TIMEOUT_S))["job_id"])
+    assert (second["receipt"]["affinity"], second["node_id"]) == ("hit", record["node_id"])
+    assert await literal(scenario, turn_key) == {"affinity_node_id": record["node_id"]}
+    await talker.speak(1, final=True)
+    third = await scenario.job((await talker.result(2, TIMEOUT_S))["job_id"])
+    assert (third["receipt"]["affinity"], third["node_id"]) == ("hit", record["node_id"])
+    await wait_until(lambda: is_gone(scenario, turn, session), TIMEOUT_S)
+
+
+async def test_timeout_cut_removes_the_affinity_and_the_next_turn_may_use_any_node(scenario: Scenario) -> None:
+    nodes = await scenario.nodes(4, features=ACKING)
+    talker = await scenario.talker()
+    for index in (0, 2):
         await talker.speak(LONG)
-        first = await talker.result(0, TIMEOUT_S)
-        record = await scenario.job(first["job_id"])
-        turn, session = record["turn_id"], talker.session_id
-        assert record["receipt"]["affinity"] == "first"
-        turn_key, session_key = f"scheduler:turn:{turn}", f"scheduler:session:{session}"
-        assert await literal(scenario, turn_key) == {"affinity_node_id": record["node_id"]}
-        assert await literal(scenario, session_key) == {"current_turn_id": turn}
-        assert [await scenario.redis.call("PTTL", key) for key in (turn_key, session_key)] == [-1, -1]
-        await talker.speak(LONG)
-        second = await scenario.job((await talker.result(1, TIMEOUT_S))["job_id"])
-        assert (second["receipt"]["affinity"], second["node_id"]) == ("hit", record["node_id"])
-        assert await literal(scenario, turn_key) == {"affinity_node_id": record["node_id"]}
-        await talker.speak(1, final=True)
-        third = await scenario.job((await talker.result(2, TIMEOUT_S))["job_id"])
-        assert (third["receipt"]["affinity"], third["node_id"]) == ("hit", record["node_id"])
-        await wait_until(lambda: is_gone(scenario, turn, session), TIMEOUT_S)
-
-
-async def test_manual_cuts_let_many_turns_use_every_node(harness: Harness) -> None:
-    async with new_scenario(harness) as scenario:
-        nodes = await scenario.nodes(10, features=ACKING)
-        talker = await scenario.talker()
-        for turn in range(200):
-            await talker.speak(LONG)
-            await talker.speak(1, final=True)
-            await talker.result(2 * turn + 1, TIMEOUT_S)
-        jobs = await given(nodes, 400)
-        of_turn = defaultdict(set)
-        for node, job in jobs:
-            of_turn[job["turn_id"]].add(node.id)
-        assert len(of_turn) == 200
-        assert all(len(used) == 1 for used in of_turn.values())
-        assert set.union(*of_turn.values()) == {node.id for node in nodes}
-
-
-async def test_timeout_cut_removes_the_affinity_and_the_next_turn_may_use_any_node(harness: Harness) -> None:
-    async with new_scenario(harness) as scenario:
-        nodes = await scenario.nodes(4, features=ACKING)
-        talker = await scenario.talker()
-        for index in (0, 2):
-            await talker.speak(LONG)
-            await talker.speak(5)  # and then a pause
-            await talker.result(index + 1, TIMEOUT_S)
-        jobs = [job for _, job in await given(nodes, 4)]
-        assert [job.get("is_timeout_triggered") for job in jobs] == [None, True, None, True]
-        first, second = jobs[0]["turn_id"], jobs[2]["turn_id"]
-        assert [job["turn_id"] for job in jobs] == [first, first, second, second]
-        records = [await scenario.job(job["job_id"]) for job in jobs]
-        assert [record["receipt"]["affinity"] for record in records] == ["first", "hit", "first", "hit"]
-        for turn in (first, second):
-            await wait_until(lambda: is_gone(scenario, turn, talker.session_id), TIMEOUT_S)  # noqa: B023
-
-
-async def test_turn_ended_by_an_empty_final_leaves_no_key(harness: Harness) -> None:
-    async with new_scenario(harness) as scenario:
-        await scenario.node(features=ACKING)
-        talker = await scenario.talker()
-        await talker.speak(LONG)
-        turn = (await scenario.job((await talker.result(0, TIMEOUT_S))["job_id"]))["turn_id"]
-        assert not await is_gone(scenario, turn, talker.session_id)
-        await talker.speak(0, final=True)
-        await wait_until(lambda: is_gone(scenario, turn, talker.session_id), TIMEOUT_S)
-        await talker.speak(1, final=True)  # the empty final took no index
-        assert await talker.result(1, TIMEOUT_S)
-
-
-async def test_session_that_ends_in_mid_turn_removes_the_keys_of_its_turn(harness: Harness) -> None:
-    async with new_scenario(harness) as scenario:
-        await scenario.node(features=ACKING)
-        talker = await scenario.talker()
-        await talker.speak(LONG)
-        turn = (await scenario.job((await talker.result(0, TIMEOUT_S))["job_id"]))["turn_id"]
-        await talker.ws.close()
-        await wait_until(lambda: is_gone(scenario, turn, talker.session_id), TIMEOUT_S)
-
-
-async def test_two_sessions_that_interrupt_each_other_share_no_turn(harness: Harness) -> None:
-    async with new_scenario(harness) as scenario:
-        nodes = await scenario.nodes(5, features=ACKING)
-        speakers = [await scenario.talker(), await scenario.talker()]
-        for turn in range(10):
-            for speaker in speakers:
-                await speaker.speak(LONG)  # both are in the middle of a turn now
-            for speaker in speakers:
-                await speaker.speak(1, final=True)
-            for speaker in speakers:
-                await speaker.result(2 * turn + 1, TIMEOUT_S)
-        jobs = await given(nodes, 40)
-        turns: dict[str, list[tuple[str, str]]] = defaultdict(list)
-        for node, job in jobs:
-            turns[job["turn_id"]].append((job["session_id"], node.id))
-        assert len(turns) == 20
-        assert all(len(set(pairs)) == 1 and len(pairs) == 2 for pairs in turns.values())
-        by_turn = [await scenario.job(job["job_id"]) for _, job in jobs]
-        assert Counter(record["receipt"]["affinity"] for record in by_turn) == {"first": 20, "hit": 20}
-
-
-async def test_one_speaker_interrupted_by_another_on_the_same_session_begins_a_new_turn(harness: Harness) -> None:
-    """One microphone, two people: a manual cut in the middle ends the turn of the first."""
-    async with new_scenario(harness) as scenario:
-        nodes = await scenario.nodes(4, features=ACKING)
-        talker = await scenario.talker()
-        await talker.speak(LONG)
-        await talker.speak(3, final=True)
-        await talker.speak(LONG)
-        await talker.speak(3, final=True)
-        jobs = [job for _, job in await given(nodes, 4)]
-        assert jobs[0]["turn_id"] == jobs[1]["turn_id"] != jobs[2]["turn_id"] == jobs[3]["turn_id"]
-        third = await scenario.job(jobs[2]["job_id"])
-        assert third["receipt"]["affinity"] == "first"
+        await talker.speak(5)  # and then a pause
+        await talker.result(index + 1, TIMEOUT_S)
+    jobs = [job for _, job in await given(nodes, 4)]
+    assert [job.get("is_timeout_triggered") for job in jobs] == [None, True, None, True]
+    first, second = jobs[0]["turn_id"], jobs[2]["turn_id"]
+    assert [job["turn_id"] for job in jobs] == [first, first, second, second]
+    records = [await scenario.job(job["job_id"]) for job in jobs]
+    assert [record["receipt"]["affinity"] for record in records] == ["first", "hit", "first", "hit"]
+    for turn in (first, second):
+        await wait_until(lambda: is_gone(scenario, turn, talker.session_id), TIMEOUT_S)  # noqa: B023
 
 
 @pytest.mark.parametrize("features", [(), ACKING], ids=["old", "acking"])
 async def test_when_the_node_dies_in_mid_turn_the_next_job_is_placed_at_once_elsewhere(
-    harness: Harness, features: tuple[str, ...]
+    scenario: Scenario, features: tuple[str, ...]
 ) -> None:
-    async with new_scenario(harness) as scenario:
-        nodes = await scenario.nodes(2, features=features)
-        talker = await scenario.talker()
-        await talker.speak(LONG)
-        await talker.result(0, TIMEOUT_S)
-        ((doomed, first),) = await given(nodes, 1)
-        other = next(node for node in nodes if node is not doomed)
-        doomed.die()
-        await wait_until(lambda: scenario.forgot(doomed.id), TIMEOUT_S)
-        await talker.speak(LONG)
-        await talker.speak(1, final=True)
-        for index in (1, 2):
-            result = await talker.result(index, TIMEOUT_S)
-            record = await scenario.job(result["job_id"])
-            assert (record["node_id"], record["attempt"]) == (other.id, "1")
-            assert record["receipt"]["affinity"] == "offline"
-            assert record["turn_id"] == first["turn_id"]
-        await wait_until(lambda: is_gone(scenario, first["turn_id"], talker.session_id), TIMEOUT_S)
-
-
-async def test_a_job_that_was_on_the_node_when_it_died_in_mid_turn_is_run_by_another(harness: Harness) -> None:
-    async with new_scenario(harness) as scenario:
-        doomed = await scenario.node(features=ACKING, work=silent)
-        talker = await scenario.talker()
-        await talker.speak(LONG)
-        await doomed.job()
-        other = await scenario.node(features=ACKING)
-        doomed.die()
-        record = await scenario.job((await talker.result(0, TIMEOUT_S))["job_id"])
-        assert (record["node_id"], record["attempt"]) == (other.id, "2")
-        await talker.speak(1, final=True)
-        assert await talker.result(1, TIMEOUT_S)
-
-
-async def test_jobs_of_a_turn_are_placed_in_order_when_the_first_finds_no_node(harness: Harness) -> None:
-    async with new_scenario(harness) as scenario:
-        talker = await scenario.talker()
-        for _ in range(2):
-            await talker.speak(LONG)
-        await talker.speak(1, final=True)
-        late = await scenario.node(features=ACKING)
-        for index in range(3):
-            assert await talker.result(index, TIMEOUT_S)
-        assert [job["utterance_index"] for job in late.jobs] == [0, 1, 2]
+    nodes = await scenario.nodes(2, features=features)
+    talker = await scenario.talker()
+    await talker.speak(LONG)
+    await talker.result(0, TIMEOUT_S)
+    ((doomed, first),) = await given(nodes, 1)
+    other = next(node for node in nodes if node is not doomed)
+    doomed.die()
+    await wait_until(lambda: scenario.forgot(doomed.id), TIMEOUT_S)
+    await talker.speak(LONG)
+    await talker.speak(1, final=True)
+    for index in (1, 2):
+        result = await talker.result(index, TIMEOUT_S)
+        record = await scenario.job(result["job_id"])
+        assert (record["node_id"], record["attempt"]) == (other.id, "1")
+        assert record["receipt"]["affinity"] == "offline"
+        assert record["turn_id"] == first["turn_id"]
+    await wait_until(lambda: is_gone(scenario, first["turn_id"], talker.session_id), TIMEOUT_S)
 
 
 async def speak_turns(talker: Talker, turns: int) -> None:
@@ -244,17 +130,16 @@ async def speak_turns(talker: Talker, turns: int) -> None:
         await talker.speak(1, final=True)
 
 
-async def test_many_speakers_at_once_keep_every_turn_together(harness: Harness) -> None:
-    async with new_scenario(harness) as scenario:
-        nodes = await scenario.nodes(5, features=(*ACKING, "slots:50"))
-        talkers = [await scenario.talker() for _ in range(20)]
-        await asyncio.gather(*(speak_turns(talker, 5) for talker in talkers))
-        jobs = await given(nodes, 200)
-        used = defaultdict(set)
-        for node, job in jobs:
-            used[job["turn_id"]].add(node.id)
-        assert len(used) == 100
-        assert all(len(ids) == 1 for ids in used.values())
-        for talker in talkers:
-            for index in range(10):
-                assert await talker.result(index, TIMEOUT_S)
+async def test_many_speakers_at_once_keep_every_turn_together(scenario: Scenario) -> None:
+    nodes = await scenario.nodes(5, features=(*ACKING, "slots:50"))
+    talkers = [await scenario.talker() for _ in range(20)]
+    await asyncio.gather(*(speak_turns(talker, 5) for talker in talkers))
+    jobs = await given(nodes, 200)
+    used = defaultdict(set)
+    for node, job in jobs:
+        used[job["turn_id"]].add(node.id)
+    assert len(used) == 100
+    assert all(len(ids) == 1 for ids in used.values())
+    for talker in talkers:
+        for index in range(10):
+            assert await talker.result(index, TIMEOUT_S)

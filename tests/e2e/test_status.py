@@ -3,10 +3,8 @@
 import json
 import re
 import socket
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import jwt
@@ -15,7 +13,6 @@ import pytest
 from dragoman.cli.main import run
 from dragoman.embedded.engine import free_port
 from support.commands import Dragoman, answer, serve
-from support.redis_servers import RedisAt
 from support.waiting import wait_for
 
 
@@ -54,13 +51,6 @@ def test_status_explains_how_to_start_a_node_when_there_is_none(
     assert "1 instance, 0 nodes, durability process" in shown
     assert "No node is connected. Start one: dragoman node --engine sim" in shown
     assert "dead letter" not in shown
-
-
-def test_status_takes_an_address_in_every_form(server: Dragoman, capsys: pytest.CaptureFixture[str]) -> None:
-    port = server.base.rpartition(":")[2]
-    for url in (f"http://127.0.0.1:{port}/", f"localhost:{port}"):
-        assert "1 instance" in told(capsys, "--url", url)
-    assert "1 instance" in told(capsys, "--set", f"server.port={port}")
 
 
 def test_status_json_is_the_answer_of_the_api(server: Dragoman, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,39 +92,6 @@ def test_status_without_a_server_prints_one_sentence(tmp_path: Path) -> None:
         f"dragoman: Dragoman does not answer at {url} ([Errno 111] Connection refused). "
         "Start it, or give its address with --url.\n"
     )
-
-
-@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://x", "http://", "a b", "localhost:99999", "http://[::1"])
-def test_status_of_an_invalid_address_prints_one_sentence(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    sentence = refused(capsys, 2, "--url", url)
-    assert sentence == f"dragoman: --url {url!r} is not an address like http://127.0.0.1:5010."
-
-
-@pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"hello": "world"}', b'{"instances": 7}', b"\xff"])
-def test_status_recognises_a_server_that_is_not_dragoman(body: bytes, capsys: pytest.CaptureFixture[str]) -> None:
-    class Stranger(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None: ...
-
-    with HTTPServer(("127.0.0.1", 0), Stranger) as stranger:
-        thread = threading.Thread(target=stranger.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            assert "not Dragoman" in refused(capsys, 1, "--url", f"127.0.0.1:{stranger.server_port}")
-        finally:
-            stranger.shutdown()
-            thread.join()
-
-
-def test_status_of_a_server_without_http_prints_one_sentence(
-    redis_server: RedisAt, capsys: pytest.CaptureFixture[str]
-) -> None:
-    url = redis_server.url.replace("redis://", "http://")
-    assert refused(capsys, 1, "--url", url).startswith(f"dragoman: Dragoman does not answer at {url} (")
 
 
 def test_status_gives_up_on_a_server_that_does_not_answer(

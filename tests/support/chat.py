@@ -9,13 +9,14 @@ import json
 import random
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import aiohttp
+import pytest
 
 from dragoman.archive import Archive, Status, open_archive
 from dragoman.domain.chat.shards import shard_of, tag
@@ -160,6 +161,23 @@ def chat_harness(
     each: Mapping[str, object] = {**UNHURRIED, "archive__url": url(folder), **flags}
     with start_harness(place, folder, key_inspector, *[each] * instances) as harness:
         yield harness
+
+
+def module_chat_harness(flags: Mapping[str, object], instances: int = 1, modes: Sequence[str] = ("off",)) -> Any:
+    """The fixture `harness` of a module: its tests share the instances, in each of these modes of `PATHS`."""
+
+    @pytest.fixture(scope="module", params=modes)
+    def harness(
+        request: pytest.FixtureRequest,
+        redis_server: RedisAt,
+        key_inspector: KeyInspector,
+        tmp_path_factory: pytest.TempPathFactory,
+    ) -> Iterator[Harness]:
+        mine = {**PATHS[request.param], **flags}
+        with chat_harness(redis_server, tmp_path_factory.mktemp("chat"), key_inspector, mine, instances) as up:
+            yield up
+
+    return harness
 
 
 def url(folder: Path) -> str:

@@ -7,13 +7,14 @@ lasts long enough for a process that a busy machine lets wait.
 import asyncio
 import json
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import aiohttp
+import pytest
 
 from dragoman.config import Config, load
 from dragoman.embedded.engine import free_port
@@ -170,3 +171,11 @@ async def running(redis: RedisAt, folder: Path, prefix: str | None = None) -> As
         yield cluster
     finally:
         await cluster.close()
+
+
+@pytest.fixture
+def cluster(runner: asyncio.Runner, redis_at: RedisAt, prefix: str, tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster of this test, ended before its keys are looked at; for the conftest of a folder."""
+    stack = AsyncExitStack()
+    yield runner.run(stack.enter_async_context(running(redis_at, tmp_path, prefix)))
+    runner.run(stack.aclose())

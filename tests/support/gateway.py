@@ -3,10 +3,10 @@
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from aiohttp import web
 
@@ -18,8 +18,6 @@ TIMEOUT_S = 60.0
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 
 TEXT, BINARY, CONTINUATION, CLOSE, PING, PONG = 0x1, 0x2, 0x0, 0x8, 0x9, 0xA
-
-Run = Callable[[Callable[[], Awaitable[None]]], None]
 
 
 async def until(fact: Callable[[], bool]) -> None:
@@ -174,9 +172,16 @@ class RawClient:
             return True
 
 
+class Port(Protocol):
+    """A listener, or a harness."""
+
+    @property
+    def port(self) -> int: ...
+
+
 @asynccontextmanager
 async def connected(
-    listener: Listener, receive_bytes: int | None = None, come_from: str = "127.0.0.1"
+    listener: Port, receive_bytes: int | None = None, come_from: str = "127.0.0.1"
 ) -> AsyncIterator[RawClient]:
     """A TCP connection that has sent nothing yet; with `receive_bytes` it takes little before it is read."""
     sock = socket.socket()
@@ -190,12 +195,15 @@ async def connected(
         async with asyncio.timeout(TIMEOUT_S):
             yield RawClient(reader, writer)
     finally:
-        writer.close()
+        if receive_bytes is None:
+            writer.close()
+        else:
+            writer.transport.abort()  # what is still to be written would keep it
 
 
 @asynccontextmanager
-async def websocket(listener: Listener, path: str = "/echo") -> AsyncIterator[RawClient]:
-    async with connected(listener) as client:
+async def websocket(listener: Port, path: str = "/echo", receive_bytes: int | None = None) -> AsyncIterator[RawClient]:
+    async with connected(listener, receive_bytes) as client:
         await client.send(upgrade(path))
         assert (await client.answer()).status == 101
         yield client

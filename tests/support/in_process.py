@@ -4,12 +4,15 @@ Its loops run and its inbox is read; tests reach into its services. Nodes are re
 their socket being a list of what was sent; what they answer is decided by the test.
 """
 
+import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from time import monotonic
 from typing import Any
+
+import pytest
 
 from dragoman.domain.job import Outcome, State
 from dragoman.domain.job_signals import End, PlacementResult
@@ -193,6 +196,10 @@ class InProcessInstance:
     @property
     def name(self) -> str:
         return self.instance.name
+
+    @property
+    def base(self) -> str:
+        return f"http://127.0.0.1:{self.instance.ports.listener.port}"
 
     async def node(
         self,
@@ -389,3 +396,21 @@ async def start(
     instance.services.dispatcher.take(mine)
     await given(first)
     return mine, listener
+
+
+@pytest.fixture
+def open_instance(runner: asyncio.Runner, redis_at: RedisAt, prefix: str) -> Iterator[OpenInstance]:
+    """Starts instances in this process under the prefix of the test, and closes them afterwards; for a conftest."""
+    opened: list[InProcessInstance] = []
+
+    async def open_one(name: str = "a", **flags: object) -> InProcessInstance:
+        one = await InProcessInstance.open(redis_at, prefix, name, **flags)
+        opened.append(one)
+        return one
+
+    async def close_all() -> None:
+        for one in reversed(opened):
+            await one.close()
+
+    yield open_one
+    runner.run(close_all())

@@ -6,8 +6,8 @@ only its nodes serve its languages, so tests do not disturb each other.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import aiohttp
 import jwt
+import pytest
 import redis
 
 from dragoman.embedded.engine import free_port
@@ -26,8 +27,8 @@ from dragoman.tools.leftover_keys import leaks
 from dragoman.tools.processes import InstanceProcess, NodeProcess
 from support.cluster import Speaker, config
 from support.raw_node import RawNode, Work, at_once
-from support.redis_servers import KeyInspector, RedisAt, connected
-from support.waiting import wait_for, wait_until
+from support.redis_servers import FIXTURE_OF, KeyInspector, RedisAt, connected
+from support.waiting import Enter, wait_for, wait_until
 
 TIMEOUT_S = 60.0
 ACKING = ("job_ack",)
@@ -81,6 +82,32 @@ def start_harness(
             process.close()
         left = key_inspector.remove_keys(place, harness.prefix)
     assert not leaks(left, harness.prefix)
+
+
+def module_harness(
+    *flags: Mapping[str, object], on: Sequence[Any] = ("single",), headers: dict[str, str] | None = None
+) -> Any:
+    """The fixture `harness` of a module: its tests share the instances, on each of these kinds of Redis."""
+
+    @pytest.fixture(scope="module", params=on)
+    def harness(
+        request: pytest.FixtureRequest, key_inspector: KeyInspector, tmp_path_factory: pytest.TempPathFactory
+    ) -> Iterator[Harness]:
+        place = request.getfixturevalue(FIXTURE_OF[request.param])
+        with start_harness(place, tmp_path_factory.mktemp("harness"), key_inspector, *flags, headers=headers) as up:
+            yield up
+
+    return harness
+
+
+def scenario_on_harness(opened: Callable[[Harness], AbstractAsyncContextManager[Any]]) -> Any:
+    """The fixture `scenario`: what `opened` makes of the harness of the module, for one test."""
+
+    @pytest.fixture
+    def scenario(enter: Enter, harness: Harness) -> Any:
+        return enter(opened(harness))
+
+    return scenario
 
 
 def _listeners(place: RedisAt, channel: str) -> int:

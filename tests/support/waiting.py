@@ -8,13 +8,24 @@ import inspect
 import subprocess
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar, overload
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol, TypeVar, overload
 
 import psutil  # type: ignore[import-untyped]  # its stubs are a package of their own
+import pytest
 
 T = TypeVar("T")
 StartParent = Callable[..., tuple["subprocess.Popen[str]", int]]
 TIMEOUT_S = 60.0
+
+
+class Enter(Protocol):
+    """The fixture `enter`: enters a context on the loop of the test; it is left when the test is over."""
+
+    def __call__(self, context: AbstractAsyncContextManager[T]) -> T: ...
+
+
+ON_BOTH_LOOPS = pytest.mark.parametrize("runner", ["uvloop", "asyncio"], indirect=True)
 
 
 @overload

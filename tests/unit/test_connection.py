@@ -13,6 +13,7 @@ from picows import WSFrame, WSListener, WSMsgType, WSTransport, ws_create_server
 from dragoman.connection import Backoff, ClientWebSocket, Closed, ConnectionRefused, Connector, Frame, ServerUnreachable
 from dragoman.embedded.engine import free_port
 from dragoman.protocol.codes import Close
+from support.waiting import wait_until
 from unit.client.fake_server import serving
 
 # ---------------------------------------------------------------- backoff
@@ -263,8 +264,7 @@ async def test_keep_trying_waits_for_a_server_that_is_not_there_yet() -> None:
     async with serving() as server:
         server.refuses_with = HTTPStatus.SERVICE_UNAVAILABLE
         connecting = asyncio.ensure_future(connect_once(connector(nowhere(), server.url, keep_trying=True)))
-        while server.refused < 2:  # noqa: ASYNC110 - a fact is not an event
-            await asyncio.sleep(0.001)
+        await wait_until(lambda: server.refusals >= 2)
         server.refuses_with = None
         await connecting
 

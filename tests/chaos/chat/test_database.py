@@ -21,19 +21,16 @@ async def waiting(server: ChatServer, count: int) -> bool:
 
 
 @pytest.mark.parametrize("mode", ["save_first", pytest.param("deliver_first", marks=pytest.mark.long)])
-async def test_a_sqlite_that_is_locked_makes_messages_wait_and_loses_none(
-    redis_at: RedisAt, prefix: str, tmp_path: Path, mode: str
-) -> None:
+async def test_a_sqlite_that_is_locked_makes_messages_wait_and_loses_none(server: ChatServer, mode: str) -> None:
     ledger = ChatLedger()
-    async with chat_server(redis_at, tmp_path, prefix) as server:
-        await server.two(MODES[mode])
-        async with chat_load(server.ports, ledger, 8, in_flight=8) as load:
-            with server.database_locked():
-                await load.send(400)
-                await wait_until(lambda: waiting(server, 400), TIMEOUT_S, "messages to pile up")
-                assert ledger.count(lambda entry: entry.saved_at is not None) == 0
-            await load.stop_and_settle()
-        await server.passes(ledger, order="accepted")
+    await server.two(MODES[mode])
+    async with chat_load(server.ports, ledger, 8, in_flight=8) as load:
+        with server.database_locked():
+            await load.send(400)
+            await wait_until(lambda: waiting(server, 400), TIMEOUT_S, "messages to pile up")
+            assert ledger.count(lambda entry: entry.saved_at is not None) == 0
+        await load.stop_and_settle()
+    await server.passes(ledger, order="accepted")
 
 
 async def test_a_postgresql_that_is_killed_makes_messages_wait_and_loses_none(
@@ -50,21 +47,6 @@ async def test_a_postgresql_that_is_killed_makes_messages_wait_and_loses_none(
             await asyncio.to_thread(own_postgres.start)
             await load.stop_and_settle()
         await server.passes(ledger, order="accepted")
-
-
-async def test_shard_refuses_messages_above_its_share_of_the_backlog(
-    redis_at: RedisAt, prefix: str, tmp_path: Path
-) -> None:
-    async with chat_server(redis_at, tmp_path, prefix) as server:
-        here = await server.instance(SAVE_FIRST, chat__two_phase__max_backlog=8)
-        sender = await server.speaker(here, of_shard(0, 1)[0])
-        with server.database_locked():
-            names = [await sender.chat(1) for _ in range(3)]
-            await sender.refused("server_busy", clientMsgId=names[2])
-        for name in names[:2]:
-            await sender.saved(name)
-        again = await sender.chat(1, name=names[2])
-        assert await sender.saved(again)
 
 
 async def test_a_row_the_database_refuses_is_a_dead_letter_and_its_neighbours_are_saved_in_order(
@@ -96,27 +78,25 @@ async def test_a_row_the_database_refuses_is_a_dead_letter_and_its_neighbours_ar
 
 
 async def test_unreadable_entry_becomes_a_dead_letter_and_its_absent_sender_is_notified_at_its_next_auth(
-    redis_at: RedisAt, prefix: str, tmp_path: Path
+    server: ChatServer,
 ) -> None:
-    async with chat_server(redis_at, tmp_path, prefix) as server:
-        uid = of_shard(0, 1)[0]
-        good = [
-            ChatEntry("", 4_194_304 * n, f"good-{n}", uid, 1, "TEXT", "hi", 1, 1, "test", "save_first")
-            for n in (1, 2, 3)
-        ]
-        for entry in good[:2]:
-            await server.shards.accept(entry, entry.client_msg_id, 100)
-        bad = [str(part) for part in good[2].fields()]
-        bad[bad.index("toUserId") + 1] = "nobody"
-        bad[bad.index("clientMsgId") + 1] = "bad"
-        await server.redis.call("XADD", server.shards.accepted(0), "*", *bad)
-        await server.shards.accept(good[2], "good-3", 100)
-        here = await server.instance(SAVE_FIRST)
+    uid = of_shard(0, 1)[0]
+    good = [
+        ChatEntry("", 4_194_304 * n, f"good-{n}", uid, 1, "TEXT", "hi", 1, 1, "test", "save_first") for n in (1, 2, 3)
+    ]
+    for entry in good[:2]:
+        await server.shards.accept(entry, entry.client_msg_id, 100)
+    bad = [str(part) for part in good[2].fields()]
+    bad[bad.index("toUserId") + 1] = "nobody"
+    bad[bad.index("clientMsgId") + 1] = "bad"
+    await server.redis.call("XADD", server.shards.accepted(0), "*", *bad)
+    await server.shards.accept(good[2], "good-3", 100)
+    here = await server.instance(SAVE_FIRST)
 
-        async def all_done() -> bool:
-            return len(await server.rows()) == 3 and await server.dead() == [(uid, "bad")]
+    async def all_done() -> bool:
+        return len(await server.rows()) == 3 and await server.dead() == [(uid, "bad")]
 
-        await wait_until(all_done, TIMEOUT_S)
-        assert [row.client_msg_id for row in await server.rows()] == ["good-1", "good-2", "good-3"]
-        sender = await server.speaker(here, uid)
-        await sender.refused("save_failed", clientMsgId="bad")
+    await wait_until(all_done, TIMEOUT_S)
+    assert [row.client_msg_id for row in await server.rows()] == ["good-1", "good-2", "good-3"]
+    sender = await server.speaker(here, uid)
+    await sender.refused("save_failed", clientMsgId="bad")

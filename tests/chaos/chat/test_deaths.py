@@ -1,11 +1,20 @@
 """Instances of a chat server die, are paused and leave, under load; a ledger decides whether anything was lost."""
 
 import signal
-from pathlib import Path
 
 import pytest
 
-from chaos.chat.chat_server import DELIVER_FIRST, IN_TURN, MODES, SAVE_FIRST, TIMEOUT_S, chat_server, until_told
+from chaos.chat.chat_server import (
+    DELIVER_FIRST,
+    IN_TURN,
+    MODES,
+    OFF,
+    SAVE_FIRST,
+    TIMEOUT_S,
+    ChatServer,
+    flap,
+    until_told,
+)
 from dragoman.archive import Fenced, NewMessage, open_archive
 from dragoman.protocol.peer import ChatKick, encode_peer, kind_of
 from dragoman.store.chat.shards import FINISH_SAVED, MOVE_TO_SAVE
@@ -24,29 +33,26 @@ TAKE_OVER_S = 15.0
 
 
 @pytest.mark.parametrize("mode", IN_TURN)
-async def test_an_instance_killed_under_load_loses_nothing(
-    redis_at: RedisAt, prefix: str, tmp_path: Path, mode: str
-) -> None:
+async def test_an_instance_killed_under_load_loses_nothing(server: ChatServer, mode: str) -> None:
     ledger = ChatLedger()
-    async with chat_server(redis_at, tmp_path, prefix) as server:
-        a, _ = await server.two(MODES[mode])
-        async with chat_load(server.ports, ledger, 8, in_flight=4) as load:
-            load.start(per_s=120)
-            await until_told(ledger, "saved", 100)
-            a.kill()
-            server.instances.remove(a)
-            await wait_until(server.is_shared, TIMEOUT_S, "the survivor to hold every shard")
-            await load.stop_and_settle()
-        await server.passes(ledger, order="accepted", ack_grace_s=TAKE_OVER_S)
+    a, _ = await server.two(MODES[mode])
+    async with chat_load(server.ports, ledger, 8, in_flight=4) as load:
+        load.start(per_s=120)
+        await until_told(ledger, "saved", 100)
+        a.kill()
+        server.instances.remove(a)
+        await wait_until(server.is_shared, TIMEOUT_S, "the survivor to hold every shard")
+        await load.stop_and_settle()
+    await server.passes(ledger, order="accepted", ack_grace_s=TAKE_OVER_S)
 
 
 @pytest.mark.parametrize("stage", ["save", "deliver"])
 async def test_batch_of_a_dead_holder_is_finished_by_the_next_holder(
-    redis_at: RedisAt, prefix: str, tmp_path: Path, stage: str
+    server: ChatServer, redis_at: RedisAt, stage: str
 ) -> None:
     """The save stage between commit and XACK, the deliver stage between push and XACK: what tells Redis is held up."""
     ledger, script = ChatLedger(), FINISH_SAVED if stage == "save" else MOVE_TO_SAVE
-    async with chat_server(redis_at, tmp_path, prefix) as server, proxied(redis_at.url) as proxy:
+    async with proxied(redis_at.url) as proxy:
         doomed = await server.instance(DELIVER_FIRST, scheduler__phase2__redis__url=proxy.url)
         await server.instance(DELIVER_FIRST)
         await wait_until(server.is_shared, TIMEOUT_S)
@@ -66,10 +72,10 @@ async def test_batch_of_a_dead_holder_is_finished_by_the_next_holder(
         await server.passes(ledger, order="accepted", ack_grace_s=TAKE_OVER_S)
 
 
-async def test_former_holder_of_a_shard_writes_nothing(redis_at: RedisAt, prefix: str, tmp_path: Path) -> None:
+async def test_former_holder_of_a_shard_writes_nothing(server: ChatServer, redis_at: RedisAt) -> None:
     """Its script for Redis is under way while its lease lapses; its transaction would come with the old fence."""
     ledger = ChatLedger()
-    async with chat_server(redis_at, tmp_path, prefix) as server, proxied(redis_at.url) as proxy:
+    async with proxied(redis_at.url) as proxy:
         await server.instance(SAVE_FIRST, scheduler__phase2__redis__url=proxy.url)
         await server.instance(SAVE_FIRST)
         await wait_until(server.is_shared, TIMEOUT_S)
@@ -99,70 +105,106 @@ async def test_former_holder_of_a_shard_writes_nothing(redis_at: RedisAt, prefix
 
 
 @pytest.mark.parametrize("mode", IN_TURN[:2])
-async def test_instance_paused_past_its_leases_does_no_harm_when_it_resumes(
-    redis_at: RedisAt, prefix: str, tmp_path: Path, mode: str
-) -> None:
+async def test_instance_paused_past_its_leases_does_no_harm_when_it_resumes(server: ChatServer, mode: str) -> None:
     ledger = ChatLedger()
-    async with chat_server(redis_at, tmp_path, prefix) as server:
-        a, _ = await server.two(MODES[mode])
-        async with chat_load(server.ports, ledger, 8, in_flight=4) as load:
-            load.start(per_s=120)
-            await until_told(ledger, "saved", 100)
-            a.signal(signal.SIGSTOP)
+    a, _ = await server.two(MODES[mode])
+    async with chat_load(server.ports, ledger, 8, in_flight=4) as load:
+        load.start(per_s=120)
+        await until_told(ledger, "saved", 100)
+        a.signal(signal.SIGSTOP)
 
-            async def overtaken() -> bool:
-                return all(name == "i1" for name in await server.holders())
+        async def overtaken() -> bool:
+            return all(name == "i1" for name in await server.holders())
 
-            await wait_until(overtaken, TIMEOUT_S)
-            a.signal(signal.SIGCONT)
-            await wait_until(server.is_shared, TIMEOUT_S)
-            await load.stop_and_settle()
-        await server.passes(ledger, order="accepted", ack_grace_s=TAKE_OVER_S)
+        await wait_until(overtaken, TIMEOUT_S)
+        a.signal(signal.SIGCONT)
+        await wait_until(server.is_shared, TIMEOUT_S)
+        await load.stop_and_settle()
+    await server.passes(ledger, order="accepted", ack_grace_s=TAKE_OVER_S)
 
 
-async def test_stopped_instance_hands_its_shards_over_at_once_and_leaves_no_key(
-    redis_at: RedisAt, prefix: str, tmp_path: Path
-) -> None:
+async def test_stopped_instance_hands_its_shards_over_at_once_and_leaves_no_key(server: ChatServer) -> None:
     """Leases of this length do not lapse within the test: who has a shard was given it."""
     ledger = ChatLedger()
     long: dict[str, object] = {"scheduler__phase2__instance_presence_ttl_seconds": 100, **LASTING}
-    async with chat_server(redis_at, tmp_path, prefix) as server:
-        a, b = await server.two(SAVE_FIRST, **long)
-        await server.instance(SAVE_FIRST, **long)
-        await wait_until(server.is_shared, TIMEOUT_S, "three instances to share four shards")
-        async with chat_load(server.ports, ledger, 9, in_flight=4) as load:
-            load.start(per_s=120)
-            await until_told(ledger, "saved", 50)
-            for leaving in (a, b):
-                leaving.signal(signal.SIGTERM)
-                server.instances.remove(leaving)
-                await wait_until(server.is_shared, TIMEOUT_S, "those who stay to hold every shard")
-            await load.stop_and_settle()
-        await server.passes(ledger, order="accepted", ack_grace_s=TAKE_OVER_S)
-        last = server.instances[0]
-        last.signal(signal.SIGTERM)
-        await wait_until(lambda: all(one.process.poll() is not None for one in (a, b, last)), TIMEOUT_S)
-        assert await server.left_over() == []
+    a, b = await server.two(SAVE_FIRST, **long)
+    await server.instance(SAVE_FIRST, **long)
+    await wait_until(server.is_shared, TIMEOUT_S, "three instances to share four shards")
+    async with chat_load(server.ports, ledger, 9, in_flight=4) as load:
+        load.start(per_s=120)
+        await until_told(ledger, "saved", 50)
+        for leaving in (a, b):
+            leaving.signal(signal.SIGTERM)
+            server.instances.remove(leaving)
+            await wait_until(server.is_shared, TIMEOUT_S, "those who stay to hold every shard")
+        await load.stop_and_settle()
+    await server.passes(ledger, order="accepted", ack_grace_s=TAKE_OVER_S)
+    last = server.instances[0]
+    last.signal(signal.SIGTERM)
+    await wait_until(lambda: all(one.process.poll() is not None for one in (a, b, last)), TIMEOUT_S)
+    assert await server.left_over() == []
 
 
 async def test_kick_for_a_connection_of_a_killed_process_does_not_end_one_of_the_next_process(
-    redis_at: RedisAt, prefix: str, tmp_path: Path
+    server: ChatServer,
 ) -> None:
     """The client was on another instance in between, whose kick comes late. The process has the same instance id."""
-    async with chat_server(redis_at, tmp_path, prefix) as server:
-        named = {"scheduler__phase2__instance_id": "again"}
-        users, inboxes = Users(server.redis, server.keys, 0), Inboxes(server.redis, server.keys, InboxSettings())
-        first = await server.instance(SAVE_FIRST | named)
-        await server.speaker(first, 7)
-        (owner,) = await users.owners([7])
-        first.kill()
-        speaker = await server.speaker(await server.instance(SAVE_FIRST | named), 7)
-        kick = ChatKick(7, int(owner.partition("|")[2]))
-        verdict, entry = await inboxes.put("again", kind_of(kick), encode_peer(kick))
-        assert verdict is PushReply.OK
+    named = {"scheduler__phase2__instance_id": "again"}
+    users, inboxes = Users(server.redis, server.keys, 0), Inboxes(server.redis, server.keys, InboxSettings())
+    first = await server.instance(SAVE_FIRST | named)
+    await server.speaker(first, 7)
+    (owner,) = await users.owners([7])
+    first.kill()
+    speaker = await server.speaker(await server.instance(SAVE_FIRST | named), 7)
+    kick = ChatKick(7, int(owner.partition("|")[2]))
+    verdict, entry = await inboxes.put("again", kind_of(kick), encode_peer(kick))
+    assert verdict is PushReply.OK
 
-        async def is_handled() -> bool:
-            return await inboxes.get("again", entry) is None
+    async def is_handled() -> bool:
+        return await inboxes.get("again", entry) is None
 
-        await wait_until(is_handled, TIMEOUT_S)
-        assert await speaker.so_far() == []
+    await wait_until(is_handled, TIMEOUT_S)
+    assert await speaker.so_far() == []
+
+
+FLAPS = 8
+FLIPS: list[dict[str, object]] = [
+    {"enabled": True},
+    {"deliver_before_saved": True},
+    {"rollout_percent": 40},
+    {"deliver_before_saved": False, "rollout_percent": 100},
+    {"enabled": False},
+    {"enabled": True, "deliver_before_saved": True, "batch_size": 3},
+    {"enabled": False, "fail_open": False},
+]
+
+
+@pytest.mark.parametrize("mode", IN_TURN)
+async def test_receivers_that_flap_between_two_instances_get_everything_once_and_in_order(
+    server: ChatServer, mode: str
+) -> None:
+    ledger = ChatLedger()
+    await server.two(MODES[mode])
+    async with chat_load(server.ports, ledger, 6, in_flight=4) as load:
+        load.start(per_s=250)
+        for number in range(FLAPS):
+            await until_told(ledger, "saved", 40 * (number + 1))
+            flap(load, [one.uid for one in load.users[number % 2 :: 2]])
+        await load.stop_and_settle()
+    await server.passes(ledger, order="accepted")
+
+
+async def test_switches_flipped_under_load_lose_double_and_reorder_nothing(server: ChatServer) -> None:
+    ledger = ChatLedger()
+    await server.two(OFF)
+    async with chat_load(server.ports, ledger, 8, in_flight=4) as load:
+        load.start(per_s=200)
+        for number, flip in enumerate(FLIPS):
+            await until_told(ledger, "saved", 40 * (number + 1))
+            await server.switch(**flip)
+            if number % 2:
+                flap(load, [one.uid for one in load.users[:3]])
+        await until_told(ledger, "saved", 40 * (len(FLIPS) + 1))
+        await load.stop_and_settle()
+    assert ledger.count(lambda entry: entry.accepted_at is not None and entry.saved_at is not None) > 0
+    await server.passes(ledger, order="accepted")

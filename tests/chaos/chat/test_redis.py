@@ -12,7 +12,16 @@ from typing import Any
 
 import pytest
 
-from chaos.chat.chat_server import DELIVER_FIRST, IN_TURN, MODES, SAVE_FIRST, TIMEOUT_S, chat_server, until_told
+from chaos.chat.chat_server import (
+    DELIVER_FIRST,
+    IN_TURN,
+    MODES,
+    SAVE_FIRST,
+    TIMEOUT_S,
+    ChatServer,
+    chat_server,
+    until_told,
+)
 from dragoman.embedded.binary import ServerBinary
 from dragoman.embedded.engine import CHOOSE_PORT, RedisServer
 from dragoman.tools.redis_cluster import RedisCluster
@@ -163,10 +172,10 @@ async def _until_saved(sender: ChatSpeaker, to: int, body: str, name: str) -> No
 
 @pytest.mark.parametrize("mode", IN_TURN)
 async def test_instances_cut_off_from_redis_under_load_fail_open_and_keep_every_order(
-    redis_at: RedisAt, prefix: str, tmp_path: Path, mode: str
+    server: ChatServer, redis_at: RedisAt, mode: str
 ) -> None:
     ledger = ChatLedger()
-    async with chat_server(redis_at, tmp_path, prefix) as server, proxied(redis_at.url) as proxy:
+    async with proxied(redis_at.url) as proxy:
         a = await server.instance(MODES[mode], scheduler__phase2__redis__url=proxy.url, **LOAD_TIMING)
         b = await server.instance(MODES[mode], scheduler__phase2__redis__url=proxy.url, **LOAD_TIMING)
         await wait_until(server.is_shared, TIMEOUT_S)
@@ -186,10 +195,10 @@ async def test_instances_cut_off_from_redis_under_load_fail_open_and_keep_every_
 
 @pytest.mark.long
 async def test_messages_saved_without_redis_keep_their_order_when_their_senders_reconnect_elsewhere(
-    redis_at: RedisAt, prefix: str, tmp_path: Path
+    server: ChatServer, redis_at: RedisAt
 ) -> None:
     """Cut off past its presence it is buried, and sends its clients away as soon as it hears of it."""
-    async with chat_server(redis_at, tmp_path, prefix) as server, proxied(redis_at.url) as proxy:
+    async with proxied(redis_at.url) as proxy:
         a = await server.instance(SAVE_FIRST, scheduler__phase2__redis__url=proxy.url)
         b = await server.instance(SAVE_FIRST)
         await wait_until(server.is_shared, TIMEOUT_S)

@@ -5,18 +5,16 @@ In every test two healthy users go on chatting meanwhile: each message is saved,
 
 import asyncio
 import json
-import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
 from dragoman.protocol.codes import Close
 from dragoman.tools.verify.clients import token
-from support.chat import SAVE_FIRST, ChatScenario, ChatSpeaker, chat_harness, new_chat_scenario
-from support.gateway import CLOSE, RawClient, frame, upgrade
-from support.redis_servers import KeyInspector, RedisAt
-from support.speech import TIMEOUT_S, Harness, after
+from support.chat import SAVE_FIRST, ChatScenario, ChatSpeaker, module_chat_harness, new_chat_scenario
+from support.gateway import CLOSE, RawClient, frame, upgrade, websocket
+from support.speech import TIMEOUT_S, Harness, after, scenario_on_harness
 from support.waiting import wait_until
 
 ODD = "a\x1b[31m\r\n\t\x7f\u2028\ufeff\U0001f600\U0010ffff\"\\'${7*7}<b>"
@@ -24,19 +22,15 @@ PACE_S = 0.05
 STRANGERS = 2000
 
 
-@pytest.fixture(scope="module")
-def harness(
-    redis_server: RedisAt, key_inspector: KeyInspector, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Harness]:
-    flags = {
+harness = module_chat_harness(
+    {
         **SAVE_FIRST,
         "chat__auth_timeout_s": 5.0,
         "limits__out_queue_bytes": 2_097_152,
         "limits__out_queue_age_s": 60.0,
         "limits__pre_session_connections": STRANGERS + 100,
     }
-    with chat_harness(redis_server, tmp_path_factory.mktemp("bad-chat"), key_inspector, flags) as up:
-        yield up
+)
 
 
 async def chat_on(alice: ChatSpeaker, bob: ChatSpeaker, said: list[int]) -> None:
@@ -69,21 +63,7 @@ async def with_healthy_client(harness: Harness) -> AsyncIterator[ChatScenario]:
         assert isinstance(done[0], asyncio.CancelledError), done[0]
 
 
-@asynccontextmanager
-async def wired(harness: Harness) -> AsyncIterator[RawClient]:
-    """A client made of bytes, that takes little before it is read."""
-    sock = socket.socket()
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    sock.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", harness.port))
-    reader, writer = await asyncio.open_connection(sock=sock, limit=4096)
-    client = RawClient(reader, writer)
-    try:
-        await client.send(upgrade("/ws"))
-        assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
-        yield client
-    finally:
-        writer.transport.abort()
+scenario = scenario_on_harness(with_healthy_client)
 
 
 async def until_close(client: RawClient) -> tuple[list[bytes], int]:
@@ -139,72 +119,55 @@ NONSENSE: list[tuple[bytes, str]] = [
 ]
 
 
-async def test_invalid_frame_is_answered_and_the_connection_stays_open(harness: Harness) -> None:
-    async with with_healthy_client(harness) as scenario:
-        for data, reason in NONSENSE:
-            async with wired(harness) as client:
-                await client.send(frame(1, json.dumps({"type": "AUTH", "token": token(scenario.uid())}).encode()))
-                assert b"AUTH_OK" in await client.message()
-                await client.send(frame(1, data))
-                told = json.loads(await client.message())
-                assert (told["type"], told["reason"]) == ("ERROR", reason), data[:80]
-                await client.send(frame(1, b'{"type":"PING"}'))
-                assert b"PONG" in await client.message()
+async def test_invalid_frame_is_answered_and_the_connection_stays_open(scenario: ChatScenario) -> None:
+    for data, reason in NONSENSE:
+        async with websocket(scenario.harness, "/ws", receive_bytes=4096) as client:
+            await client.send(frame(1, json.dumps({"type": "AUTH", "token": token(scenario.uid())}).encode()))
+            assert b"AUTH_OK" in await client.message()
+            await client.send(frame(1, data))
+            told = json.loads(await client.message())
+            assert (told["type"], told["reason"]) == ("ERROR", reason), data[:80]
+            await client.send(frame(1, b'{"type":"PING"}'))
+            assert b"PONG" in await client.message()
 
 
-async def test_odd_characters_do_no_harm_and_arrive_unchanged(harness: Harness) -> None:
-    async with with_healthy_client(harness) as scenario:
-        alice, bob = await scenario.pair()
-        await alice.say("SINGLE_CHAT", clientMsgId=ODD, to=str(bob.uid), body=ODD, msgType=ODD, token=ODD, ackType=ODD)
-        got = await bob.expect("SINGLE_CHAT")
-        assert (got["clientMsgId"], got["body"], got["msgType"]) == (ODD, ODD, ODD)
-        id = await alice.saved(ODD)
-        await alice.chat(scenario.uid(), "other", ODD)
-        assert (await alice.refused("duplicate_msg_id_mismatch"))["clientMsgId"] == ODD
-        await bob.ack(ODD)
-        await bob.refused("missing_server_msg_id")
-        await bob.ack(str(id), ODD)
-        await bob.refused("unknown_ack_type")
-        await alice.say("SINGLE_CHAT", clientMsgId="n", to=ODD, body="x")
-        await alice.refused("missing_to")
-        await alice.say(ODD)
-        await alice.refused("not_implemented")
-        await alice.say("REAUTH", token=ODD)
-        await alice.expect("AUTH_FAIL", reason="invalid_token")
-        await bob.ack(str(id))
-        assert await bob.so_far() == []
+async def test_odd_characters_do_no_harm_and_arrive_unchanged(scenario: ChatScenario) -> None:
+    alice, bob = await scenario.pair()
+    await alice.say("SINGLE_CHAT", clientMsgId=ODD, to=str(bob.uid), body=ODD, msgType=ODD, token=ODD, ackType=ODD)
+    got = await bob.expect("SINGLE_CHAT")
+    assert (got["clientMsgId"], got["body"], got["msgType"]) == (ODD, ODD, ODD)
+    id = await alice.saved(ODD)
+    await alice.chat(scenario.uid(), "other", ODD)
+    assert (await alice.refused("duplicate_msg_id_mismatch"))["clientMsgId"] == ODD
+    await bob.ack(ODD)
+    await bob.refused("missing_server_msg_id")
+    await bob.ack(str(id), ODD)
+    await bob.refused("unknown_ack_type")
+    await alice.say("SINGLE_CHAT", clientMsgId="n", to=ODD, body="x")
+    await alice.refused("missing_to")
+    await alice.say(ODD)
+    await alice.refused("not_implemented")
+    await alice.say("REAUTH", token=ODD)
+    await alice.expect("AUTH_FAIL", reason="invalid_token")
+    await bob.ack(str(id))
+    assert await bob.so_far() == []
 
 
 @pytest.mark.parametrize("bad", [ODD, "a.b.c", "." * 10_000, "e30.e30.", "x" * 60_000], ids=range(5))
-async def test_invalid_tokens_are_refused(harness: Harness, bad: str) -> None:
-    async with with_healthy_client(harness) as scenario:
-        speaker = await scenario.stranger()
-        await speaker.say("AUTH", token=bad)
-        await speaker.expect("AUTH_FAIL", reason="invalid_token")
-        assert await speaker.until_closed() == Close.UNAUTHORIZED
+async def test_invalid_tokens_are_refused(scenario: ChatScenario, bad: str) -> None:
+    speaker = await scenario.stranger()
+    await speaker.say("AUTH", token=bad)
+    await speaker.expect("AUTH_FAIL", reason="invalid_token")
+    assert await speaker.until_closed() == Close.UNAUTHORIZED
 
 
 # -- sizes and speeds ------------------------------------------------------------------------------
 
 
-async def test_frame_of_a_hundred_megabytes_is_refused_at_its_header(harness: Harness) -> None:
-    async with with_healthy_client(harness), wired(harness) as client:
-        await client.send(frame(1, b"", announce=100_000_000))
-        assert (await until_close(client))[1] == Close.TOO_BIG
-
-
-async def test_a_message_of_a_hundred_megabytes_in_pieces_is_refused(harness: Harness) -> None:
-    async with with_healthy_client(harness), wired(harness) as client:
-        piece = bytes(60_000)
-        sending = asyncio.create_task(pour(client, [frame(1, piece, fin=False), *[frame(0, piece, fin=False)] * 1700]))
-        assert (await until_close(client))[1] == Close.TOO_BIG
-        await stop(sending)
-
-
 @pytest.mark.parametrize("known", [True, False], ids=["a user", "a stranger"])
 @pytest.mark.parametrize("data", [b"{}", b'{"type":"PING"}'], ids=["nonsense", "pings"])
-async def test_a_million_tiny_frames_close_the_connection(harness: Harness, known: bool, data: bytes) -> None:
-    async with with_healthy_client(harness) as scenario, wired(harness) as client:
+async def test_a_million_tiny_frames_close_the_connection(scenario: ChatScenario, known: bool, data: bytes) -> None:
+    async with websocket(scenario.harness, "/ws", receive_bytes=4096) as client:
         if known:
             await client.send(frame(1, json.dumps({"type": "AUTH", "token": token(scenario.uid())}).encode()))
             assert b"AUTH_OK" in await client.message()
@@ -215,22 +178,22 @@ async def test_a_million_tiny_frames_close_the_connection(harness: Harness, know
         await stop(sending)
 
 
-async def test_a_million_websocket_pings_close_the_connection(harness: Harness) -> None:
-    async with with_healthy_client(harness), wired(harness) as client:
+async def test_a_million_websocket_pings_close_the_connection(scenario: ChatScenario) -> None:
+    async with websocket(scenario.harness, "/ws", receive_bytes=4096) as client:
         sending = asyncio.create_task(pour(client, [frame(9, b"") * 1000] * 1000))
         assert (await until_close(client))[1] == Close.RATE
         await stop(sending)
 
 
-async def test_client_that_never_reads_is_closed_and_gets_its_messages_later(harness: Harness) -> None:
-    async with with_healthy_client(harness) as scenario, wired(harness) as client:
+async def test_client_that_never_reads_is_closed_and_gets_its_messages_later(scenario: ChatScenario) -> None:
+    async with websocket(scenario.harness, "/ws", receive_bytes=4096) as client:
         uid = scenario.uid()
         await client.send(frame(1, json.dumps({"type": "AUTH", "token": token(uid)}).encode()))
         assert b"AUTH_OK" in await client.message()
         alice = await scenario.user()
 
         async def cut_off() -> bool:
-            owner = await scenario.redis.call("EXISTS", f"{harness.prefix}:users:owner:{{user:{uid}}}")
+            owner = await scenario.redis.call("EXISTS", f"{scenario.harness.prefix}:users:owner:{{user:{uid}}}")
             return not owner
 
         sent = 0
@@ -250,23 +213,22 @@ async def test_client_that_never_reads_is_closed_and_gets_its_messages_later(har
 # -- many clients ----------------------------------------------------------------------------------
 
 
-async def test_two_thousand_silent_connections_are_closed_and_block_no_other_client(harness: Harness) -> None:
-    async with with_healthy_client(harness) as scenario:
-        others: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+async def test_two_thousand_silent_connections_are_closed_and_block_no_other_client(scenario: ChatScenario) -> None:
+    others: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
-        async def come() -> None:
-            reader, writer = await asyncio.open_connection("127.0.0.1", harness.port)
-            others.append((reader, writer))
-            writer.write(upgrade("/ws"))
-            await reader.readuntil(b"\r\n\r\n")
+    async def come() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", scenario.harness.port)
+        others.append((reader, writer))
+        writer.write(upgrade("/ws"))
+        await reader.readuntil(b"\r\n\r\n")
 
-        for _ in range(STRANGERS // 100):
-            await asyncio.gather(*(come() for _ in range(100)))
-        latecomer = await scenario.user()
-        assert await latecomer.so_far() == []
-        async with asyncio.timeout(TIMEOUT_S):
-            close_frames = await asyncio.gather(*(reader.read() for reader, _ in others))
-        assert all(b"auth_timeout" in close_frame for close_frame in close_frames)
-        assert await latecomer.so_far() == []
-        for _, writer in others:
-            writer.close()
+    for _ in range(STRANGERS // 100):
+        await asyncio.gather(*(come() for _ in range(100)))
+    latecomer = await scenario.user()
+    assert await latecomer.so_far() == []
+    async with asyncio.timeout(TIMEOUT_S):
+        close_frames = await asyncio.gather(*(reader.read() for reader, _ in others))
+    assert all(b"auth_timeout" in close_frame for close_frame in close_frames)
+    assert await latecomer.so_far() == []
+    for _, writer in others:
+        writer.close()

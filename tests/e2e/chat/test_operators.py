@@ -3,7 +3,6 @@
 import asyncio
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +12,11 @@ from dragoman.cli.main import run
 from dragoman.client.chat import AccessDenied, Account, login
 from dragoman.client.chat.accounts import ask
 from dragoman.domain.chat.shards import shard_of, tag
-from support.chat import SAVE_FIRST, SHARDS, ChatScenario, chat_harness, new_chat_scenario
-from support.redis_servers import KeyInspector, RedisAt
+from support.chat import SAVE_FIRST, SHARDS, ChatScenario, module_chat_harness, new_chat_scenario
 from support.speech import Harness
 from support.waiting import wait_until
 
-
-@pytest.fixture(scope="module")
-def harness(
-    redis_server: RedisAt, key_inspector: KeyInspector, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Harness]:
-    with chat_harness(redis_server, tmp_path_factory.mktemp("chat-operators"), key_inspector, SAVE_FIRST, 2) as up:
-        yield up
+harness = module_chat_harness(SAVE_FIRST, instances=2)
 
 
 class Command:
@@ -94,25 +86,23 @@ async def test_status_shows_the_save_lag_of_all_instances_together(harness: Harn
     await wait_until(agree, 30)
 
 
-async def test_status_of_a_message_names_where_it_is(harness: Harness, dragoman: Command) -> None:
-    async with new_chat_scenario(harness) as scenario:
-        a, b = await scenario.pair(0, 1)
+async def test_status_of_a_message_names_where_it_is(scenario: ChatScenario, dragoman: Command) -> None:
+    a, b = await scenario.pair(0, 1)
+    name = await a.chat(b.uid)
+    await a.expect("ACK", ackType="saved")
+    told = await dragoman("chat", "status", name, "--from", str(a.uid))
+    assert told.startswith("The message is saved.")
+    where = await dragoman.json("chat", "status", name, "--from", str(a.uid), at=1)
+    assert (where["state"], where["to"], where["msgSeq"]) == ("saved", str(b.uid), 1)
+
+
+async def test_status_of_an_unsaved_message_is_accepted(scenario: ChatScenario, dragoman: Command) -> None:
+    a, b = await scenario.pair()
+    with scenario.database_away():
         name = await a.chat(b.uid)
-        await a.expect("ACK", ackType="saved")
-        told = await dragoman("chat", "status", name, "--from", str(a.uid))
-        assert told.startswith("The message is saved.")
-        where = await dragoman.json("chat", "status", name, "--from", str(a.uid), at=1)
-        assert (where["state"], where["to"], where["msgSeq"]) == ("saved", str(b.uid), 1)
-
-
-async def test_status_of_an_unsaved_message_is_accepted(harness: Harness, dragoman: Command) -> None:
-    async with new_chat_scenario(harness) as scenario:
-        a, b = await scenario.pair()
-        with scenario.database_away():
-            name = await a.chat(b.uid)
-            await a.expect("ACK", ackType="accepted")
-            assert (await dragoman("chat", "status", name, "--from", str(a.uid))).startswith("The message is accepted")
-        await a.expect("ACK", ackType="saved")
+        await a.expect("ACK", ackType="accepted")
+        assert (await dragoman("chat", "status", name, "--from", str(a.uid))).startswith("The message is accepted")
+    await a.expect("ACK", ackType="saved")
 
 
 async def test_unknown_message_is_reported_and_its_sender_must_be_named(harness: Harness, dragoman: Command) -> None:
@@ -157,44 +147,42 @@ async def test_unknown_switch_is_a_usage_error(harness: Harness, dragoman: Comma
 # -- dead letters
 
 
-async def test_dead_letter_of_a_message_hides_its_text(harness: Harness, dragoman: Command) -> None:
-    async with new_chat_scenario(harness) as scenario:
-        letter = await letter_of(scenario, scenario.uid(), scenario.uid())
-        listed = await dragoman("dlq", "list")
-        assert letter in listed
-        assert "the row cannot be written" in listed
-        shown = await dragoman("dlq", "show", letter)
-        assert "dead-1" in shown
-        assert "a secret" not in shown
-        await dragoman("dlq", "drop", letter, "--yes")
-        assert letter not in await dragoman("dlq", "list")
+async def test_dead_letter_of_a_message_hides_its_text(scenario: ChatScenario, dragoman: Command) -> None:
+    letter = await letter_of(scenario, scenario.uid(), scenario.uid())
+    listed = await dragoman("dlq", "list")
+    assert letter in listed
+    assert "the row cannot be written" in listed
+    shown = await dragoman("dlq", "show", letter)
+    assert "dead-1" in shown
+    assert "a secret" not in shown
+    await dragoman("dlq", "drop", letter, "--yes")
+    assert letter not in await dragoman("dlq", "list")
 
 
-async def test_replayed_dead_letter_is_accepted_saved_and_delivered(harness: Harness, dragoman: Command) -> None:
-    async with new_chat_scenario(harness) as scenario:
-        a, b = await scenario.pair(0, 1)
-        letter = await letter_of(scenario, a.uid, b.uid)
-        await dragoman("dlq", "replay", letter, "--yes")
-        assert (await b.expect("SINGLE_CHAT"))["body"] == "a secret"
-        assert (await a.expect("ACK", ackType="saved"))["clientMsgId"] == "dead-1"
-        assert letter not in await dragoman("dlq", "list")
+async def test_replayed_dead_letter_is_accepted_saved_and_delivered(scenario: ChatScenario, dragoman: Command) -> None:
+    a, b = await scenario.pair(0, 1)
+    letter = await letter_of(scenario, a.uid, b.uid)
+    await dragoman("dlq", "replay", letter, "--yes")
+    assert (await b.expect("SINGLE_CHAT"))["body"] == "a secret"
+    assert (await a.expect("ACK", ackType="saved"))["clientMsgId"] == "dead-1"
+    assert letter not in await dragoman("dlq", "list")
 
 
-async def test_dead_letter_whose_id_was_reused_can_only_be_dropped(harness: Harness, dragoman: Command) -> None:
-    async with new_chat_scenario(harness) as scenario:
-        a, b = await scenario.pair()
-        await a.chat(b.uid, "another text", "dead-1")
-        await a.expect("ACK", ackType="saved")
-        letter = await letter_of(scenario, a.uid, b.uid)
-        assert "only dropped" in await dragoman("dlq", "replay", letter, "--yes", code=1)
-        await dragoman("dlq", "drop", letter, "--yes")
+async def test_dead_letter_whose_id_was_reused_can_only_be_dropped(scenario: ChatScenario, dragoman: Command) -> None:
+    a, b = await scenario.pair()
+    await a.chat(b.uid, "another text", "dead-1")
+    await a.expect("ACK", ackType="saved")
+    letter = await letter_of(scenario, a.uid, b.uid)
+    assert "only dropped" in await dragoman("dlq", "replay", letter, "--yes", code=1)
+    await dragoman("dlq", "drop", letter, "--yes")
 
 
-async def test_unreadable_dead_letter_is_shown_and_can_only_be_dropped(harness: Harness, dragoman: Command) -> None:
-    async with new_chat_scenario(harness) as scenario:
-        letter = await letter_of(scenario, scenario.uid(), scenario.uid(), fromUserId="nobody")
-        assert "only dropped" in await dragoman("dlq", "replay", letter, "--yes", code=1)
-        await dragoman("dlq", "drop", letter, "--yes")
+async def test_unreadable_dead_letter_is_shown_and_can_only_be_dropped(
+    scenario: ChatScenario, dragoman: Command
+) -> None:
+    letter = await letter_of(scenario, scenario.uid(), scenario.uid(), fromUserId="nobody")
+    assert "only dropped" in await dragoman("dlq", "replay", letter, "--yes", code=1)
+    await dragoman("dlq", "drop", letter, "--yes")
 
 
 # -- accounts

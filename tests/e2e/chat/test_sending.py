@@ -1,13 +1,21 @@
 """Sending, on each of the three ways a message can go, on a running server of two instances."""
 
 import asyncio
-import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from support.chat import PATHS, ChatSpeaker, Heard, bodies, chat_harness, new_chat_scenario
+from support.chat import (
+    PATHS,
+    ChatScenario,
+    ChatSpeaker,
+    Heard,
+    bodies,
+    chat_harness,
+    module_chat_harness,
+    new_chat_scenario,
+)
 from support.redis_servers import KeyInspector, RedisAt
 from support.speech import Harness
 from support.waiting import wait_until
@@ -51,54 +59,52 @@ async def told(speaker: ChatSpeaker, count: int) -> list[Heard]:
 
 
 @pytest.mark.parametrize("there", [0, 1], ids=["on one instance", "across"])
-async def test_sender_and_receiver_get_exactly_these_frames(harness: Harness, there: int) -> None:
-    async with new_chat_scenario(harness) as scenario:
-        alice, bob = await scenario.pair(0, there)
-        await alice.chat(bob.uid, "hello", "n1")
-        heard = await told(alice, len(acks(harness)))
-        assert [frame["ackType"] for frame in heard] == acks(harness)
-        for frame in heard:
-            assert set(frame) - {"body"} == {"type", "ackType", "from", "clientMsgId", "serverMsgId", "ts"}
-            assert (frame["type"], frame["from"], frame["clientMsgId"]) == ("ACK", str(alice.uid), "n1")
-            assert frame.get("body", "hello") == "hello"
-        (id,) = {frame["serverMsgId"] for frame in heard}
-        got = await bob.next()
-        assert {k: got[k] for k in ("type", "from", "to", "clientMsgId", "serverMsgId", "msgType", "body")} == {
-            "type": "SINGLE_CHAT",
-            "from": str(alice.uid),
-            "to": str(bob.uid),
-            "clientMsgId": "n1",
-            "serverMsgId": id,
-            "msgType": "TEXT",
-            "body": "hello",
-        }
-        assert set(got) <= CLIENTS_FIELDS
-        assert got.get("msgSeq", 1) == 1
-        # Delivered first it is mostly without; a shard that has just changed hands delivers when it has saved.
-        assert "msgSeq" in got or path_of(harness) == "deliver first"
-        assert scenario.rows(alice.uid) == [(int(id), "n1", "hello")]
-        assert await alice.so_far() == await bob.so_far() == []
+async def test_sender_and_receiver_get_exactly_these_frames(scenario: ChatScenario, there: int) -> None:
+    alice, bob = await scenario.pair(0, there)
+    await alice.chat(bob.uid, "hello", "n1")
+    heard = await told(alice, len(acks(scenario.harness)))
+    assert [frame["ackType"] for frame in heard] == acks(scenario.harness)
+    for frame in heard:
+        assert set(frame) - {"body"} == {"type", "ackType", "from", "clientMsgId", "serverMsgId", "ts"}
+        assert (frame["type"], frame["from"], frame["clientMsgId"]) == ("ACK", str(alice.uid), "n1")
+        assert frame.get("body", "hello") == "hello"
+    (id,) = {frame["serverMsgId"] for frame in heard}
+    got = await bob.next()
+    assert {k: got[k] for k in ("type", "from", "to", "clientMsgId", "serverMsgId", "msgType", "body")} == {
+        "type": "SINGLE_CHAT",
+        "from": str(alice.uid),
+        "to": str(bob.uid),
+        "clientMsgId": "n1",
+        "serverMsgId": id,
+        "msgType": "TEXT",
+        "body": "hello",
+    }
+    assert set(got) <= CLIENTS_FIELDS
+    assert got.get("msgSeq", 1) == 1
+    # Delivered first it is mostly without; a shard that has just changed hands delivers when it has saved.
+    assert "msgSeq" in got or path_of(scenario.harness) == "deliver first"
+    assert scenario.rows(alice.uid) == [(int(id), "n1", "hello")]
+    assert await alice.so_far() == await bob.so_far() == []
 
 
-async def test_message_goes_as_far_as_its_mode_allows_while_the_database_is_down(harness: Harness) -> None:
-    async with new_chat_scenario(harness) as scenario:
-        alice, bob = await scenario.pair(0, 1)
-        await alice.saved(await alice.chat(bob.uid))  # both have been heard of
-        await bob.expect("SINGLE_CHAT")
-        await alice.so_far()
-        with scenario.database_away():
-            await alice.chat(bob.uid, "now", "n")
-            first = await alice.next()
-            if path_of(harness) == "off":
-                assert first["reason"] == "server_busy"
-                return
-            assert first["ackType"] == "accepted"
-            if path_of(harness) == "deliver first":
-                assert (await bob.next())["body"] == "now"
-            assert await alice.so_far() == await bob.so_far() == []
-        assert await alice.saved("n") == int(first["serverMsgId"])
-        if path_of(harness) == "save first":
+async def test_message_goes_as_far_as_its_mode_allows_while_the_database_is_down(scenario: ChatScenario) -> None:
+    alice, bob = await scenario.pair(0, 1)
+    await alice.saved(await alice.chat(bob.uid))  # both have been heard of
+    await bob.expect("SINGLE_CHAT")
+    await alice.so_far()
+    with scenario.database_away():
+        await alice.chat(bob.uid, "now", "n")
+        first = await alice.next()
+        if path_of(scenario.harness) == "off":
+            assert first["reason"] == "server_busy"
+            return
+        assert first["ackType"] == "accepted"
+        if path_of(scenario.harness) == "deliver first":
             assert (await bob.next())["body"] == "now"
+        assert await alice.so_far() == await bob.so_far() == []
+    assert await alice.saved("n") == int(first["serverMsgId"])
+    if path_of(scenario.harness) == "save first":
+        assert (await bob.next())["body"] == "now"
 
 
 CHECKS: list[tuple[str, dict[str, Any]]] = [
@@ -119,100 +125,41 @@ CHECKS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-async def test_first_failed_check_gives_the_reason_and_the_connection_stays_open(harness: Harness) -> None:
-    async with new_chat_scenario(harness) as scenario:
-        alice = await scenario.user()
-        for reason, changed in CHECKS:
-            fields = {"clientMsgId": "n", "to": "7", "body": "hello"} | changed
-            if fields["to"] == "me":
-                fields["to"] = str(alice.uid)
-            await alice.say("SINGLE_CHAT", **{name: value for name, value in fields.items() if value is not None})
-            frame = await alice.next()
-            assert (frame["type"], frame["reason"]) == ("ERROR", reason), changed
-            if reason != "missing_msg_id":
-                assert frame["clientMsgId"] == "n"
-        assert await alice.so_far() == []
-        assert scenario.rows(alice.uid) == []
+async def test_first_failed_check_gives_the_reason_and_the_connection_stays_open(scenario: ChatScenario) -> None:
+    alice = await scenario.user()
+    for reason, changed in CHECKS:
+        fields = {"clientMsgId": "n", "to": "7", "body": "hello"} | changed
+        if fields["to"] == "me":
+            fields["to"] = str(alice.uid)
+        await alice.say("SINGLE_CHAT", **{name: value for name, value in fields.items() if value is not None})
+        frame = await alice.next()
+        assert (frame["type"], frame["reason"]) == ("ERROR", reason), changed
+        if reason != "missing_msg_id":
+            assert frame["clientMsgId"] == "n"
+    assert await alice.so_far() == []
+    assert scenario.rows(alice.uid) == []
 
 
-async def test_filtered_words_are_starred_for_sender_and_receiver(harness: Harness) -> None:
-    async with new_chat_scenario(harness) as scenario:
-        alice, bob = await scenario.pair()
-        await alice.chat(bob.uid, "oh Heck and DARN it", "n")
-        assert (await bob.expect("SINGLE_CHAT"))["body"] == "oh *** and *** it"
-        await alice.saved("n")
-        assert scenario.rows(alice.uid)[0][2] == "oh *** and *** it"
-
-
-BODIES = {
-    "as long as may be": "x" * 4096,
-    "as long as may be, of four bytes each": "\U0001f600" * 2048,
-    "control characters": "".join(map(chr, range(1, 32))) + "\x7f\x80\x9f\u2028\u2029\ufeff\ufffe",
-    "signs that mean something elsewhere": "\"\\'${7*7}<b>%s{}\r\n\t',--;",
-    "beyond the first plane": "\U0010ffff\U0001f468\u200d\U0001f469 ا\u202eabc",
-}
-
-
-async def test_every_text_arrives_unchanged(harness: Harness) -> None:
-    async with new_chat_scenario(harness) as scenario:
-        alice, bob = await scenario.pair(0, 1)
-        for name, body in BODIES.items():
-            await alice.chat(bob.uid, body, name)
-            assert (await bob.expect("SINGLE_CHAT"))["body"] == body, name
-            await alice.saved(name)
-        assert [row[2] for row in scenario.rows(alice.uid)] == list(BODIES.values())
-
-
-async def test_length_of_a_body_is_counted_in_utf_16_units(harness: Harness) -> None:
-    async with new_chat_scenario(harness) as scenario:
-        alice = await scenario.user()
-        await alice.chat(scenario.uid(), "\U0001f600" * 2048 + "x", "n")
-        await alice.refused("body_too_long", clientMsgId="n")
-
-
-@pytest.mark.parametrize("field", ["body", "clientMsgId", "msgType"])
-async def test_lone_surrogate_is_refused(harness: Harness, field: str) -> None:
-    async with new_chat_scenario(harness) as scenario:
-        alice = await scenario.user()
-        for half in ("\\ud800", "\\udc00", "\\ud83dx"):
-            frame = {"type": "SINGLE_CHAT", "clientMsgId": "n", "to": "7", "body": "b", field: "HALF"}
-            await alice.text(json.dumps(frame).replace("HALF", half))
-            await alice.refused("bad_json")
-        assert await alice.so_far() == []
-
-
-async def test_user_that_never_connected_can_be_written_to(harness: Harness) -> None:
-    async with new_chat_scenario(harness) as scenario:
-        alice, nobody = await scenario.user(), scenario.uid()
-        await alice.saved(await alice.chat(nobody, "for later"))
-        bob = await scenario.user(1, nobody)
-        assert (await bob.expect("SINGLE_CHAT"))["body"] == "for later"
+async def test_filtered_words_are_starred_for_sender_and_receiver(scenario: ChatScenario) -> None:
+    alice, bob = await scenario.pair()
+    await alice.chat(bob.uid, "oh Heck and DARN it", "n")
+    assert (await bob.expect("SINGLE_CHAT"))["body"] == "oh *** and *** it"
+    await alice.saved("n")
+    assert scenario.rows(alice.uid)[0][2] == "oh *** and *** it"
 
 
 # -- ids and order ---------------------------------------------------------------------------------
 
 
-async def test_ids_of_a_sender_rise_across_instances_and_reconnects(harness: Harness) -> None:
-    async with new_chat_scenario(harness) as scenario:
-        uid, to, ids = scenario.uid(), scenario.uid(), []
-        for turn in range(6):
-            alice = await scenario.user(turn % 2, uid)
-            for _ in range(5):
-                ids.append(await alice.saved(await alice.chat(to)))
-        assert ids == sorted(set(ids))
-        assert ids[-1] < 2**63
-        assert [row[0] for row in scenario.rows(uid)] == ids
-
-
-async def test_two_senders_number_their_conversation_together_without_gaps(harness: Harness) -> None:
-    async with new_chat_scenario(harness) as scenario:
-        alice, bob = await scenario.pair(0, 1)
-        names = []
-        for _ in range(20):
-            names += [(alice, await alice.chat(bob.uid)), (bob, await bob.chat(alice.uid))]
-        ids = [await speaker.saved(name) for speaker, name in names]
-        rows = await scenario.archive.messages(ids)
-        assert sorted(row.seq for row in rows.values()) == list(range(1, 41))
+async def test_ids_of_a_sender_rise_across_instances_and_reconnects(scenario: ChatScenario) -> None:
+    uid, to, ids = scenario.uid(), scenario.uid(), []
+    for turn in range(6):
+        alice = await scenario.user(turn % 2, uid)
+        for _ in range(5):
+            ids.append(await alice.saved(await alice.chat(to)))
+    assert ids == sorted(set(ids))
+    assert ids[-1] < 2**63
+    assert [row[0] for row in scenario.rows(uid)] == ids
 
 
 async def many(harness: Harness, count: int) -> None:
@@ -256,120 +203,100 @@ async def test_ten_thousand_messages_at_full_speed_arrive_in_order_on_another_in
 # -- the same again --------------------------------------------------------------------------------
 
 
-async def test_a_repeated_message_has_the_same_id_and_reaches_its_receiver_once(harness: Harness) -> None:
-    async with new_chat_scenario(harness) as scenario:
-        alice, bob = await scenario.pair(0, 1)
-        id = await alice.saved(await alice.chat(bob.uid, "once", "n"))
-        await alice.so_far()
-        await alice.chat(bob.uid, "once", "n")
-        again = await told(alice, len(acks(harness)))
-        assert [frame["ackType"] for frame in again] == acks(harness)
-        assert {int(frame["serverMsgId"]) for frame in again} == {id}
-        await alice.saved(await alice.chat(bob.uid, "next", "m"))
-        assert [(await bob.next())["body"] for _ in range(2)] == ["once", "next"]
-        assert await bob.so_far() == []
-        assert len(scenario.rows(alice.uid)) == 2
+async def test_a_repeated_message_has_the_same_id_and_reaches_its_receiver_once(scenario: ChatScenario) -> None:
+    alice, bob = await scenario.pair(0, 1)
+    id = await alice.saved(await alice.chat(bob.uid, "once", "n"))
+    await alice.so_far()
+    await alice.chat(bob.uid, "once", "n")
+    again = await told(alice, len(acks(scenario.harness)))
+    assert [frame["ackType"] for frame in again] == acks(scenario.harness)
+    assert {int(frame["serverMsgId"]) for frame in again} == {id}
+    await alice.saved(await alice.chat(bob.uid, "next", "m"))
+    assert [(await bob.next())["body"] for _ in range(2)] == ["once", "next"]
+    assert await bob.so_far() == []
+    assert len(scenario.rows(alice.uid)) == 2
 
 
-async def test_a_repetition_on_another_instance_is_recognised(harness: Harness) -> None:
-    async with new_chat_scenario(harness) as scenario:
-        alice, bob = await scenario.pair(0, 0)
-        id = await alice.saved(await alice.chat(bob.uid, "once", "n"))
-        elsewhere = await scenario.user(1, alice.uid)
-        await elsewhere.chat(bob.uid, "once", "n")
-        assert await elsewhere.saved("n") == id
-        assert len(scenario.rows(alice.uid)) == 1
+async def test_a_repetition_on_another_instance_is_recognised(scenario: ChatScenario) -> None:
+    alice, bob = await scenario.pair(0, 0)
+    id = await alice.saved(await alice.chat(bob.uid, "once", "n"))
+    elsewhere = await scenario.user(1, alice.uid)
+    await elsewhere.chat(bob.uid, "once", "n")
+    assert await elsewhere.saved("n") == id
+    assert len(scenario.rows(alice.uid)) == 1
 
 
 @pytest.mark.parametrize("body", ["once", "other"])
-async def test_repeated_id_for_another_receiver_is_refused(harness: Harness, body: str) -> None:
-    async with new_chat_scenario(harness) as scenario:
-        alice, bob = await scenario.pair()
-        await alice.saved(await alice.chat(bob.uid, "once", "n"))
-        await alice.so_far()
-        await alice.chat(scenario.uid(), body, "n")
-        assert (await alice.next())["reason"] == "duplicate_msg_id_mismatch"
-        assert await alice.so_far() == []
-        assert [row[2] for row in scenario.rows(alice.uid)] == ["once"]
+async def test_repeated_id_for_another_receiver_is_refused(scenario: ChatScenario, body: str) -> None:
+    alice, bob = await scenario.pair()
+    await alice.saved(await alice.chat(bob.uid, "once", "n"))
+    await alice.so_far()
+    await alice.chat(scenario.uid(), body, "n")
+    assert (await alice.next())["reason"] == "duplicate_msg_id_mismatch"
+    assert await alice.so_far() == []
+    assert [row[2] for row in scenario.rows(alice.uid)] == ["once"]
 
 
-async def test_repeated_id_with_another_body_is_answered_with_the_first_message(harness: Harness) -> None:
-    async with new_chat_scenario(harness) as scenario:
-        alice, bob = await scenario.pair()
-        before = await scenario.other_bodies()
-        id = await alice.saved(await alice.chat(bob.uid, "once", "n"))
-        await alice.so_far()
-        for _ in range(2):
-            await alice.chat(bob.uid, "other", "n")
-            saved = await alice.expect("ACK", ackType="saved")
-            acks = [*await alice.so_far(), saved]
-            assert len(acks) == (1 if path_of(harness) == "off" else 2)
-            assert {(ack["serverMsgId"], ack["body"], ack["duplicate"]) for ack in acks} == {(str(id), "once", True)}
-        assert [row[2] for row in scenario.rows(alice.uid)] == ["once"]
-        assert bodies(await bob.so_far()) == ["once"]
-        assert await scenario.other_bodies() == before + 2
-        await alice.chat(bob.uid, "once", "n")
-        assert "duplicate" not in await alice.expect("ACK", ackType="saved")
-
-
-async def test_the_same_id_of_another_sender_is_another_message(harness: Harness) -> None:
-    async with new_chat_scenario(harness) as scenario:
-        alice, bob = await scenario.pair()
-        one, other = await alice.saved(await alice.chat(7, name="n")), await bob.saved(await bob.chat(7, name="n"))
-        assert one != other
-
-
-async def test_repetition_before_the_save_is_answered_after_the_save(harness: Harness) -> None:
-    if path_of(harness) == "off":
-        pytest.skip("does not apply: off, so there is nothing between sent and saved")
-    async with new_chat_scenario(harness) as scenario:
-        alice, bob = await scenario.pair()
-        with scenario.database_away():
-            await alice.chat(bob.uid, "once", "n")
-            first = await alice.expect("ACK", ackType="accepted")
-            await alice.chat(bob.uid, "once", "n")
-            again = await alice.expect("ACK", ackType="accepted")
-            assert again["serverMsgId"] == first["serverMsgId"]
-            await alice.chat(bob.uid, "other", "n")
-            other = await alice.expect("ACK", ackType="accepted", duplicate=True)
-            assert (other["serverMsgId"], other["body"]) == (first["serverMsgId"], "once")
-            await alice.chat(scenario.uid(), "once", "n")
-            await alice.refused("duplicate_msg_id_mismatch", clientMsgId="n")
-            assert not [frame for frame in await alice.so_far() if frame.get("ackType") == "saved"]
+async def test_repeated_id_with_another_body_is_answered_with_the_first_message(scenario: ChatScenario) -> None:
+    alice, bob = await scenario.pair()
+    before = await scenario.other_bodies()
+    id = await alice.saved(await alice.chat(bob.uid, "once", "n"))
+    await alice.so_far()
+    for _ in range(2):
+        await alice.chat(bob.uid, "other", "n")
         saved = await alice.expect("ACK", ackType="saved")
-        assert (saved["serverMsgId"], saved["body"], saved["duplicate"]) == (first["serverMsgId"], "once", True)
-        assert (await bob.expect("SINGLE_CHAT"))["body"] == "once"
-        assert len(scenario.rows(alice.uid)) == 1
+        acks = [*await alice.so_far(), saved]
+        assert len(acks) == (1 if path_of(scenario.harness) == "off" else 2)
+        assert {(ack["serverMsgId"], ack["body"], ack["duplicate"]) for ack in acks} == {(str(id), "once", True)}
+    assert [row[2] for row in scenario.rows(alice.uid)] == ["once"]
+    assert bodies(await bob.so_far()) == ["once"]
+    assert await scenario.other_bodies() == before + 2
+    await alice.chat(bob.uid, "once", "n")
+    assert "duplicate" not in await alice.expect("ACK", ackType="saved")
 
 
-async def test_repetition_on_a_new_connection_gets_saved_there(harness: Harness) -> None:
-    if path_of(harness) == "off":
+async def test_repetition_before_the_save_is_answered_after_the_save(scenario: ChatScenario) -> None:
+    if path_of(scenario.harness) == "off":
         pytest.skip("does not apply: off, so there is nothing between sent and saved")
-    async with new_chat_scenario(harness) as scenario:
-        alice, to = await scenario.user(), scenario.uid()
-        with scenario.database_away():
-            await alice.chat(to, "once", "n")
-            first = await alice.expect("ACK", ackType="accepted")
-            elsewhere = await scenario.user(1, alice.uid)
-            await elsewhere.chat(to, "once", "n")
-            await elsewhere.expect("ACK", ackType="accepted", serverMsgId=first["serverMsgId"])
-        assert await elsewhere.saved("n") == int(first["serverMsgId"])
+    alice, bob = await scenario.pair()
+    with scenario.database_away():
+        await alice.chat(bob.uid, "once", "n")
+        first = await alice.expect("ACK", ackType="accepted")
+        await alice.chat(bob.uid, "once", "n")
+        again = await alice.expect("ACK", ackType="accepted")
+        assert again["serverMsgId"] == first["serverMsgId"]
+        await alice.chat(bob.uid, "other", "n")
+        other = await alice.expect("ACK", ackType="accepted", duplicate=True)
+        assert (other["serverMsgId"], other["body"]) == (first["serverMsgId"], "once")
+        await alice.chat(scenario.uid(), "once", "n")
+        await alice.refused("duplicate_msg_id_mismatch", clientMsgId="n")
+        assert not [frame for frame in await alice.so_far() if frame.get("ackType") == "saved"]
+    saved = await alice.expect("ACK", ackType="saved")
+    assert (saved["serverMsgId"], saved["body"], saved["duplicate"]) == (first["serverMsgId"], "once", True)
+    assert (await bob.expect("SINGLE_CHAT"))["body"] == "once"
+    assert len(scenario.rows(alice.uid)) == 1
+
+
+async def test_repetition_on_a_new_connection_gets_saved_there(scenario: ChatScenario) -> None:
+    if path_of(scenario.harness) == "off":
+        pytest.skip("does not apply: off, so there is nothing between sent and saved")
+    alice, to = await scenario.user(), scenario.uid()
+    with scenario.database_away():
+        await alice.chat(to, "once", "n")
+        first = await alice.expect("ACK", ackType="accepted")
+        elsewhere = await scenario.user(1, alice.uid)
+        await elsewhere.chat(to, "once", "n")
+        await elsewhere.expect("ACK", ackType="accepted", serverMsgId=first["serverMsgId"])
+    assert await elsewhere.saved("n") == int(first["serverMsgId"])
 
 
 # -- beyond the claim, and beyond what may wait ----------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=["save first", "deliver first"])
-def forgetful(
-    request: pytest.FixtureRequest,
-    redis_server: RedisAt,
-    key_inspector: KeyInspector,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Harness]:
-    """Redis forgets soon, and little may wait for the database."""
-    flags = {**PATHS[request.param], "chat__idempotency_ttl_s": 1.0, "chat__two_phase__max_backlog": 40}
-    with chat_harness(redis_server, tmp_path_factory.mktemp("chat-forgetful"), key_inspector, flags) as up:
-        yield up
+# Redis forgets soon, and little may wait for the database.
+forgetful = module_chat_harness(
+    {"chat__idempotency_ttl_s": 1.0, "chat__two_phase__max_backlog": 40}, modes=("save first", "deliver first")
+)
 
 
 async def test_a_repetition_after_the_claim_has_lapsed_makes_no_second_row(forgetful: Harness) -> None:

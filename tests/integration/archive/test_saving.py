@@ -1,15 +1,20 @@
-"""What `save` promises, on both databases."""
+"""What saving and receipts promise, on both databases."""
 
 import asyncio
+import json
+import sys
+from collections import Counter
+from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import asyncpg  # type: ignore[import-untyped]
 import pytest
 
-from dragoman.archive import Archive, BadRow, Fenced, NewMessage, Status, open_archive
+from dragoman.archive import Archive, BadRow, Fenced, NewMessage, Receipt, Status, Stored, open_archive
 from dragoman.archive.postgres import PostgresArchive
 from dragoman.tools.postgres import PostgresServer
-from integration.archive.letters import CREATED_MS, letter, verdicts
+from integration.archive.letters import CREATED_MS, ids, letter, verdicts
 from support.databases import ask
 
 
@@ -30,16 +35,6 @@ async def test_a_saved_message_is_read_as_it_was_given(archive: Archive) -> None
     assert await archive.messages([given.id, 5]) == {given.id: message}
     assert await archive.find(1, given.client_msg_id) == message
     assert await archive.find(2, given.client_msg_id) is None
-
-
-async def test_both_directions_of_a_conversation_are_numbered_group_commit_in_the_given_order(archive: Archive) -> None:
-    given = [letter(1, 2), letter(3, 1), letter(2, 1), letter(1, 2), letter(1, 3)]
-    stored = [outcome.message for outcome in await archive.save(given)]
-    assert [message.seq for message in stored] == [1, 1, 2, 3, 2]
-    assert stored[0].conversation == stored[2].conversation == stored[3].conversation
-    assert stored[1].conversation == stored[4].conversation != stored[0].conversation
-    [following] = await archive.save([letter(2, 1)])
-    assert following.message.seq == 4
 
 
 async def test_saving_says_when_the_database_begins(archive: Archive) -> None:
@@ -88,15 +83,6 @@ async def test_a_message_saved_twice_is_one_row(archive: Archive) -> None:
     assert again.message == first.message
 
 
-async def test_a_repeated_client_id_under_another_number_meets_the_row_that_is_there(archive: Archive) -> None:
-    first = letter(1, 2, client="mine")
-    await archive.save([first])
-    outcomes = await archive.save([letter(1, 2, client="mine"), letter(3, 2, client="mine")])
-    assert verdicts(outcomes) == ["exists", "saved"]
-    assert outcomes[0].message.id == first.id
-    assert await archive.messages([outcomes[1].message.id]) != {}
-
-
 @pytest.mark.parametrize(
     ("receiver", "body", "verdict"), [(2, "other", "exists"), (3, "hello", "mismatch"), (3, "other", "mismatch")]
 )
@@ -116,26 +102,6 @@ async def test_a_number_that_is_taken_by_another_message_is_a_mismatch(archive: 
     [outcome] = await archive.save([letter(5, 6, client="other", number=first.id)])
     assert verdicts([outcome]) == ["mismatch"]
     assert outcome.message.from_user == 1
-
-
-async def test_within_one_batch_the_first_of_a_client_id_wins(archive: Archive) -> None:
-    first = letter(1, 2, client="mine")
-    outcomes = await archive.save(
-        [first, first, letter(1, 2, client="mine"), letter(1, 2, "x", client="mine"), letter(1, 3, client="mine")]
-    )
-    assert verdicts(outcomes) == ["saved", "exists", "exists", "exists", "mismatch"]
-    assert {outcome.message.id for outcome in outcomes} == {first.id}
-    [following] = await archive.save([letter(1, 2)])
-    assert following.message.seq == 2
-
-
-async def test_new_messages_in_a_batch_of_old_ones_get_the_next_numbers(archive: Archive) -> None:
-    old = [letter(1, 2) for _ in range(3)]
-    await archive.save(old)
-    mixed = [old[0], letter(1, 2), old[2], letter(2, 1)]
-    outcomes = await archive.save(mixed)
-    assert verdicts(outcomes) == ["exists", "saved", "exists", "saved"]
-    assert [outcome.message.seq for outcome in outcomes] == [1, 4, 3, 5]
 
 
 async def test_a_batch_of_hundreds_over_many_conversations_is_saved_in_order(archive: Archive) -> None:
@@ -236,3 +202,98 @@ async def test_of_the_same_message_saved_at_once_one_is_new(archive: Archive, sq
     finally:
         await other.close()
     assert await ask(sql_url, "SELECT count(*) FROM message") == [(10,)]
+
+
+DELIVERED, READ = Status.DELIVERED, Status.READ
+
+
+async def saved(archive: Archive, *rows: NewMessage) -> list[Stored]:
+    return [outcome.message for outcome in await archive.save(rows)]
+
+
+async def cursors(url: str, user: int) -> tuple[int, int]:
+    [(delivered, read)] = await ask(url, f"SELECT delivered_seq, read_seq FROM member WHERE user_id = {user}")
+    return delivered, read
+
+
+async def statuses(archive: Archive, messages: list[Stored]) -> list[int]:
+    now = await archive.messages([message.id for message in messages])
+    return [int(now[message.id].status) for message in messages]
+
+
+async def test_receipt_of_an_unknown_id_is_missing(archive: Archive) -> None:
+    [message] = await saved(archive, letter(1, 2))
+    [applied] = await archive.receipts([Receipt(2, READ, (5, 2**70, -(2**70), message.id))])
+    assert applied.missing == [5, 2**70, -(2**70)]
+    assert [changed.id for changed in applied.changed] == [message.id]
+
+
+async def test_hundreds_of_receipts_are_one_call(archive: Archive) -> None:
+    messages = await saved(archive, *(letter(number % 5, 100 + number % 40) for number in range(500)))
+    told = await archive.receipts([Receipt(message.to_user, DELIVERED, (message.id,)) for message in messages])
+    assert [applied.changed[0].id for applied in told] == [message.id for message in messages]
+    assert set(await statuses(archive, messages)) == {1}
+
+
+async def test_receipts_and_messages_at_once_lose_nothing(archive: Archive, sql_url: str) -> None:
+    messages = await saved(archive, *(letter(1, 2) for _ in range(60)))
+
+    async def acknowledge(message: Stored) -> None:
+        await archive.receipts([Receipt(2, READ if message.seq % 3 == 0 else DELIVERED, (message.id,))])
+
+    await asyncio.gather(
+        *(acknowledge(message) for message in reversed(messages)), *(archive.save([letter(1, 2)]) for _ in range(20))
+    )
+    newest = await archive.history(1, 2, limit=20)
+    assert ids(await archive.undelivered(2, limit=1000)) == sorted(ids(newest))
+    await archive.receipts([Receipt(2, READ, (messages[-1].id,))])
+    assert await cursors(sql_url, 2) == (60, 60)
+
+
+async def test_no_receipts_are_no_work(archive: Archive) -> None:
+    assert await archive.receipts([]) == []
+
+
+PROGRAM = Path(__file__).with_name("writing_process.py")
+MESSAGES, SHARED = 900, 60
+
+
+async def write(url: str, name: int) -> dict[str, Any]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, PROGRAM, url, str(name), str(MESSAGES), str(SHARED), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        printed, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode == 0
+    told: dict[str, Any] = json.loads(printed)
+    return told
+
+
+async def test_processes_that_write_the_same_conversations_leave_no_gap_no_double_and_every_sender_in_order(
+    sql_url: str,
+) -> None:
+    told = await asyncio.gather(*(write(sql_url, name) for name in (1, 2, 3)))
+
+    rows = await ask(sql_url, "SELECT conversation_id, msg_seq, from_user_id, id FROM message ORDER BY 1, 2")
+    assert len(rows) == 3 * MESSAGES + SHARED
+    seqs: dict[int, list[int]] = {}
+    senders: dict[tuple[int, int], list[int]] = {}
+    for conversation, seq, sender, number in rows:
+        seqs.setdefault(conversation, []).append(seq)
+        if sender >= 100:
+            senders.setdefault((conversation, sender), []).append(number)
+    assert all(found == list(range(1, len(found) + 1)) for found in seqs.values())
+    assert all(numbers == sorted(numbers) for numbers in senders.values())
+
+    following = await ask(sql_url, "SELECT id, next_msg_seq FROM conversation ORDER BY 1")
+    assert following == [(conversation, len(found) + 1) for conversation, found in sorted(seqs.items())]
+    members = await ask(sql_url, "SELECT conversation_id, count(*) FROM member GROUP BY 1")
+    assert {count for _, count in members} == {2}
+
+    common = Counter(
+        verdict for verdicts in told for client, verdict in verdicts.items() if client.startswith("common")
+    )
+    assert common == {"saved": SHARED, "exists": 2 * SHARED}

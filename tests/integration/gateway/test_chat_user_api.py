@@ -25,6 +25,7 @@ from dragoman.services.chat.accounts import Accounts
 from dragoman.services.chat.credentials import Tokens
 from dragoman.services.metric_types import Value
 from dragoman.store.errors import RedisAway
+from support.waiting import Enter
 
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
 ALICE, BOB, CAROL = 9_007_199_254_740_993, 102, 103  # the first is beyond what a JavaScript number can hold
@@ -123,6 +124,11 @@ async def site(directory: Path, history_per_minute: int = 0) -> AsyncIterator[Si
     await archive.close()
 
 
+@pytest.fixture
+def here(enter: Enter, tmp_path: Path) -> Site:
+    return enter(site(tmp_path))
+
+
 @pytest.mark.parametrize("path", PAGES)
 async def test_a_user_asks_for_history_so_often_a_minute_and_others_do_not_notice(tmp_path: Path, path: str) -> None:
     async with site(tmp_path, history_per_minute=3) as here:
@@ -138,48 +144,21 @@ async def test_a_user_asks_for_history_so_often_a_minute_and_others_do_not_notic
 # ---------------------------------------------------------------- accounts
 
 
-async def test_login_refresh_verify(tmp_path: Path) -> None:
-    async with site(tmp_path) as here:
-        login = (await here.post("/auth/login", {"username": "alice", "password": "pw"}))["data"]
-        assert list(login) == [
-            "userId",
-            "accessToken",
-            "refreshToken",
-            "accessTokenExpiresInSeconds",
-            "refreshTokenExpiresInSeconds",
-        ]
-        assert (login["accessTokenExpiresInSeconds"], login["refreshTokenExpiresInSeconds"]) == (60, 600)
-        again = (await here.post("/auth/refresh", {"refreshToken": login["refreshToken"]}))["data"]
-        assert list(again) == ["userId", "accessToken", "accessTokenExpiresInSeconds"]
-        verdict = (await here.post("/auth/verify", {"accessToken": again["accessToken"]}))["data"]
-        assert verdict == {"ok": True, "userId": login["userId"]}
-        assert login["userId"] == again["userId"]
-
-
-async def test_an_unknown_user_is_created_and_a_wrong_password_is_unauthorized(tmp_path: Path) -> None:
-    async with site(tmp_path) as here:
-        await here.post("/auth/login", {"username": "alice", "password": "pw"})
-        told = await here.post("/auth/login", {"username": "alice", "password": "other"}, 401)
-        assert (told["code"], told["message"], told["data"]) == (40100, "wrong username or password", None)
-
-
-async def test_the_sixth_login_in_a_minute_is_one_too_many(tmp_path: Path) -> None:
-    async with site(tmp_path) as here:
-        for _ in range(5):
-            await here.post("/auth/login", {"username": "alice", "password": "pw"})
-        told = await here.post("/auth/login", {"username": "alice", "password": "pw"}, 429)
-        assert told["code"] == 42900
-        await here.post("/auth/login", {"username": "bob", "password": "pw"})
-
-
-async def test_a_login_ends_older_tokens(tmp_path: Path) -> None:
-    async with site(tmp_path) as here:
-        first = (await here.post("/auth/login", {"username": "alice", "password": "pw"}))["data"]
-        await here.post("/auth/login", {"username": "alice", "password": "pw"})
-        verdict = (await here.post("/auth/verify", {"accessToken": first["accessToken"]}))["data"]
-        assert verdict == {"ok": False, "reason": "session_invalid"}
-        told = await here.post("/auth/refresh", {"refreshToken": first["refreshToken"]}, 401)
-        assert told["code"] == 40100
+async def test_login_refresh_verify(here: Site) -> None:
+    login = (await here.post("/auth/login", {"username": "alice", "password": "pw"}))["data"]
+    assert list(login) == [
+        "userId",
+        "accessToken",
+        "refreshToken",
+        "accessTokenExpiresInSeconds",
+        "refreshTokenExpiresInSeconds",
+    ]
+    assert (login["accessTokenExpiresInSeconds"], login["refreshTokenExpiresInSeconds"]) == (60, 600)
+    again = (await here.post("/auth/refresh", {"refreshToken": login["refreshToken"]}))["data"]
+    assert list(again) == ["userId", "accessToken", "accessTokenExpiresInSeconds"]
+    verdict = (await here.post("/auth/verify", {"accessToken": again["accessToken"]}))["data"]
+    assert verdict == {"ok": True, "userId": login["userId"]}
+    assert login["userId"] == again["userId"]
 
 
 @pytest.mark.parametrize(
@@ -200,14 +179,13 @@ async def test_a_login_ends_older_tokens(tmp_path: Path) -> None:
     ],
 )
 async def test_a_login_that_cannot_be_read_is_a_bad_request_that_says_why(
-    tmp_path: Path, body: bytes, message: str
+    here: Site, body: bytes, message: str
 ) -> None:
-    async with site(tmp_path) as here:
-        told = await here.post("/auth/login", body, 400)
-        assert (told["code"], told["message"]) == (40000, message)
+    told = await here.post("/auth/login", body, 400)
+    assert (told["code"], told["message"]) == (40000, message)
 
 
-async def test_body_that_does_not_arrive_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_body_that_does_not_arrive_is_refused(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_requests, "BODY_TIMEOUT_S", 0.05)
     never = asyncio.Event()
 
@@ -215,255 +193,221 @@ async def test_body_that_does_not_arrive_is_refused(tmp_path: Path, monkeypatch:
         yield b"{"
         await never.wait()
 
-    async with site(tmp_path) as here:
-        told = await opened(await here.client.post("/auth/login", data=slow()), 400)
-        assert told["message"] == "the body did not come in time"
+    told = await opened(await here.client.post("/auth/login", data=slow()), 400)
+    assert told["message"] == "the body did not come in time"
 
 
-async def test_refresh_refuses_tokens_of_other_kinds(tmp_path: Path) -> None:
-    async with site(tmp_path) as here:
-        assert (await here.post("/auth/refresh", {}, 400))["message"] == "refreshToken is missing"
-        assert (await here.post("/auth/refresh", {"refreshToken": "x"}, 401))["code"] == 40100
-        access = here.token(ALICE)
-        assert (await here.post("/auth/refresh", {"refreshToken": access}, 401))["code"] == 40100
-
-
-@pytest.mark.parametrize(("token", "reason"), [(None, "missing_token"), ("x", "invalid_token")])
-async def test_verify_says_why_a_token_is_not_good(tmp_path: Path, token: str | None, reason: str) -> None:
-    async with site(tmp_path) as here:
-        told = await here.post("/auth/verify", {"accessToken": token})
-        assert told["data"] == {"ok": False, "reason": reason}
-
-
-async def test_login_fails_and_tokens_stay_valid_during_a_redis_outage(tmp_path: Path) -> None:
-    async with site(tmp_path) as here:
-        here.redis_is_away = True
-        told = await here.post("/auth/login", {"username": "alice", "password": "pw"}, 503)
-        assert (told["code"], told["message"]) == (50000, "Redis is away: try again in a moment")
-        assert await here.get("/single-chat/conversation/cursor") == []
+async def test_login_fails_and_tokens_stay_valid_during_a_redis_outage(here: Site) -> None:
+    here.redis_is_away = True
+    told = await here.post("/auth/login", {"username": "alice", "password": "pw"}, 503)
+    assert (told["code"], told["message"]) == (50000, "Redis is away: try again in a moment")
+    assert await here.get("/single-chat/conversation/cursor") == []
 
 
 # ---------------------------------------------------------------- who may look
 
 
 @pytest.mark.parametrize("path", PAGES)
-async def test_history_needs_an_access_token(tmp_path: Path, path: str) -> None:
-    async with site(tmp_path) as here:
-        good, refresh = here.token(BOB), here.tokens.refresh(BOB, 0, time())
-        expired = here.tokens.access(BOB, 0, 1.0)
-        here.versions[CAROL] = 1
-        over = here.token(CAROL)
-        for query, headers, reason in (
-            ("", {}, "missing_token"),
-            ("", {"Authorization": "Bearer nonsense"}, "invalid_token"),
-            ("", {"Authorization": f"Basic {good}"}, "missing_token"),
-            ("", {"Authorization": f"Bearer {refresh}"}, "invalid_token"),
-            ("", {"Authorization": f"Bearer {expired}"}, "token_expired"),
-            ("", {"Authorization": f"Bearer {over}"}, "session_invalid"),
-            ("?token=nonsense", {}, "invalid_token"),
-        ):
-            told = await opened(await here.client.get(path + query, headers=headers), 401)
-            assert (told["code"], told["message"]) == (40100, f"unauthorized: {reason}")
+async def test_history_needs_an_access_token(here: Site, path: str) -> None:
+    good, refresh = here.token(BOB), here.tokens.refresh(BOB, 0, time())
+    expired = here.tokens.access(BOB, 0, 1.0)
+    here.versions[CAROL] = 1
+    over = here.token(CAROL)
+    for query, headers, reason in (
+        ("", {}, "missing_token"),
+        ("", {"Authorization": "Bearer nonsense"}, "invalid_token"),
+        ("", {"Authorization": f"Basic {good}"}, "missing_token"),
+        ("", {"Authorization": f"Bearer {refresh}"}, "invalid_token"),
+        ("", {"Authorization": f"Bearer {expired}"}, "token_expired"),
+        ("", {"Authorization": f"Bearer {over}"}, "session_invalid"),
+        ("?token=nonsense", {}, "invalid_token"),
+    ):
+        told = await opened(await here.client.get(path + query, headers=headers), 401)
+        assert (told["code"], told["message"]) == (40100, f"unauthorized: {reason}")
 
 
 @pytest.mark.parametrize("query", ["token", "accessToken"])
-async def test_an_access_token_may_stand_in_the_query(tmp_path: Path, query: str) -> None:
-    async with site(tmp_path) as here:
-        path = "/single-chat/conversation/cursor"
-        told = await opened(await here.client.get(path, params={query: here.token(BOB)}), 200)
-        assert told["data"] == []
+async def test_an_access_token_may_stand_in_the_query(here: Site, query: str) -> None:
+    path = "/single-chat/conversation/cursor"
+    told = await opened(await here.client.get(path, params={query: here.token(BOB)}), 200)
+    assert told["data"] == []
 
 
-async def test_the_rest_of_the_port_stays_for_operators(tmp_path: Path) -> None:
-    async with site(tmp_path) as here:
-        operators, nobody = ("/metrics", "/api/v1/cluster"), ("/auth", "/auth/login/x", "/single-chat")
-        for path, status in [*((path, 401) for path in operators), *((path, 404) for path in nobody)]:
-            response = await here.client.get(path, headers={"Authorization": f"Bearer {here.token(BOB)}"})
-            assert response.status == status, path
-            assert "error" in await response.json()
+async def test_the_rest_of_the_port_stays_for_operators(here: Site) -> None:
+    operators, nobody = ("/metrics", "/api/v1/cluster"), ("/auth", "/auth/login/x", "/single-chat")
+    for path, status in [*((path, 401) for path in operators), *((path, 404) for path in nobody)]:
+        response = await here.client.get(path, headers={"Authorization": f"Bearer {here.token(BOB)}"})
+        assert response.status == status, path
+        assert "error" in await response.json()
 
 
-async def test_pages_of_other_hosts_cannot_log_in(tmp_path: Path) -> None:
-    async with site(tmp_path) as here:
-        body, headers = b'{"username":"alice","password":"pw"}', {"Origin": "https://evil.example"}
-        assert (await here.client.post("/auth/login", data=body, headers=headers)).status == 403
+async def test_pages_of_other_hosts_cannot_log_in(here: Site) -> None:
+    body, headers = b'{"username":"alice","password":"pw"}', {"Origin": "https://evil.example"}
+    assert (await here.client.post("/auth/login", data=body, headers=headers)).status == 403
 
 
 @pytest.mark.parametrize(("method", "allowed", "paths"), [("POST", "GET", PAGES), ("GET", "POST", POSTS)])
 async def test_another_method_is_refused_in_the_envelope(
-    tmp_path: Path, method: str, allowed: str, paths: list[str]
+    here: Site, method: str, allowed: str, paths: list[str]
 ) -> None:
-    async with site(tmp_path) as here:
-        for path in paths:
-            response = await here.client.request(method, path)
-            assert response.headers["Allow"] == allowed
-            assert (await opened(response, 405))["code"] == 40000
+    for path in paths:
+        response = await here.client.request(method, path)
+        assert response.headers["Allow"] == allowed
+        assert (await opened(response, 405))["code"] == 40000
 
 
 # ---------------------------------------------------------------- history
 
 
-async def test_a_message_has_all_its_fields(tmp_path: Path) -> None:
-    async with site(tmp_path) as here:
-        (id,) = await here.save((ALICE, BOB))
-        (message,) = await here.get("/single-chat/message/cursor", peerUserId=BOB)
-        assert list(message) == MESSAGE_FIELDS.split()
-        (stored,) = (await here.archive.messages([id])).values()
-        assert message == {
-            "id": str(id),
-            "chatType": "SINGLE",
-            "singleChatId": str(stored.conversation),
-            "fromUserId": str(ALICE),
-            "toUserId": str(BOB),
-            "msgType": "TEXT",
-            "status": "SAVED",
-            "msgSeq": 1,
-            "clientMsgId": stored.client_msg_id,
-            "serverMsgId": str(id),
-            "createdAt": 1_700_000_000_000,
-            "updatedAt": stored.saved_ms,
-            "content": "message 0 😀",
-        }
+async def test_a_message_has_all_its_fields(here: Site) -> None:
+    (id,) = await here.save((ALICE, BOB))
+    (message,) = await here.get("/single-chat/message/cursor", peerUserId=BOB)
+    assert list(message) == MESSAGE_FIELDS.split()
+    (stored,) = (await here.archive.messages([id])).values()
+    assert message == {
+        "id": str(id),
+        "chatType": "SINGLE",
+        "singleChatId": str(stored.conversation),
+        "fromUserId": str(ALICE),
+        "toUserId": str(BOB),
+        "msgType": "TEXT",
+        "status": "SAVED",
+        "msgSeq": 1,
+        "clientMsgId": stored.client_msg_id,
+        "serverMsgId": str(id),
+        "createdAt": 1_700_000_000_000,
+        "updatedAt": stored.saved_ms,
+        "content": "message 0 😀",
+    }
 
 
-async def test_the_status_of_a_message_rises(tmp_path: Path) -> None:
-    async with site(tmp_path) as here:
-        one, two, _ = await here.save(*[(ALICE, BOB)] * 3)
-        await here.archive.receipts([Receipt(BOB, Status.DELIVERED, (one, two)), Receipt(BOB, Status.READ, (one,))])
-        found = await here.get("/single-chat/message/cursor", peerUserId=BOB)
-        assert [message["status"] for message in found] == ["SAVED", "DELIVERED", "READ"]
+async def test_the_status_of_a_message_rises(here: Site) -> None:
+    one, two, _ = await here.save(*[(ALICE, BOB)] * 3)
+    await here.archive.receipts([Receipt(BOB, Status.DELIVERED, (one, two)), Receipt(BOB, Status.READ, (one,))])
+    found = await here.get("/single-chat/message/cursor", peerUserId=BOB)
+    assert [message["status"] for message in found] == ["SAVED", "DELIVERED", "READ"]
 
 
-async def test_messages_come_newest_first_and_strictly_below_the_cursor(tmp_path: Path) -> None:
-    async with site(tmp_path) as here:
-        ids = await here.save(*[(ALICE, BOB), (BOB, ALICE)] * 15, (ALICE, CAROL))
+async def test_messages_come_newest_first_and_strictly_below_the_cursor(here: Site) -> None:
+    ids = await here.save(*[(ALICE, BOB), (BOB, ALICE)] * 15, (ALICE, CAROL))
 
-        async def page(**query: Any) -> list[int]:
-            found = await here.get("/single-chat/message/cursor", peerUserId=BOB, **query)
-            return [message["msgSeq"] for message in found]
+    async def page(**query: Any) -> list[int]:
+        found = await here.get("/single-chat/message/cursor", peerUserId=BOB, **query)
+        return [message["msgSeq"] for message in found]
 
-        assert await page() == list(range(30, 10, -1))
-        assert await page(limit=100) == list(range(30, 0, -1))
-        assert await page(limit=3) == [30, 29, 28]
-        assert await page(limit=3, lastSeq=28) == [27, 26, 25]
-        assert await page(limit=3, lastId=ids[27]) == [27, 26, 25]
-        assert await page(limit=3, lastSeq=28, lastId=ids[1]) == [27, 26, 25]
-        assert await page(limit=3, lastSeq="", lastId="") == [30, 29, 28]
-        assert await page(lastSeq=1) == []
-        assert await page(lastSeq=0) == []
-
-
-async def test_user_cannot_read_messages_of_other_users(tmp_path: Path) -> None:
-    async with site(tmp_path) as here:
-        await here.save((ALICE, BOB))
-        assert len(await here.get("/single-chat/message/cursor", BOB, peerUserId=ALICE)) == 1
-        assert await here.get("/single-chat/message/cursor", CAROL, peerUserId=ALICE) == []
-        assert await here.get("/single-chat/conversation/cursor", CAROL) == []
+    assert await page() == list(range(30, 10, -1))
+    assert await page(limit=100) == list(range(30, 0, -1))
+    assert await page(limit=3) == [30, 29, 28]
+    assert await page(limit=3, lastSeq=28) == [27, 26, 25]
+    assert await page(limit=3, lastId=ids[27]) == [27, 26, 25]
+    assert await page(limit=3, lastSeq=28, lastId=ids[1]) == [27, 26, 25]
+    assert await page(limit=3, lastSeq="", lastId="") == [30, 29, 28]
+    assert await page(lastSeq=1) == []
+    assert await page(lastSeq=0) == []
 
 
-async def test_conversations_have_all_their_fields(tmp_path: Path) -> None:
-    async with site(tmp_path) as here:
-        ids = await here.save((ALICE, BOB), (BOB, ALICE), (BOB, ALICE))
-        await here.archive.receipts([Receipt(ALICE, Status.READ, (ids[1],))])
-        (found,) = await here.get("/single-chat/conversation/cursor")
-        last = found.pop("lastMessage")
-        assert list(last) == MESSAGE_FIELDS.split()
-        assert (last["id"], last["msgSeq"], last["content"]) == (str(ids[2]), 3, "message 2 😀")
-        assert list(found) == [
-            "singleChatId",
-            "peerUserId",
-            "updatedAt",
-            "unreadCount",
-            "myLastReadMsgSeq",
-            "peerLastReadMsgSeq",
-        ]
-        assert (found["peerUserId"], found["unreadCount"]) == (str(BOB), 1)
-        assert (found["myLastReadMsgSeq"], found["peerLastReadMsgSeq"]) == (2, 0)
+async def test_user_cannot_read_messages_of_other_users(here: Site) -> None:
+    await here.save((ALICE, BOB))
+    assert len(await here.get("/single-chat/message/cursor", BOB, peerUserId=ALICE)) == 1
+    assert await here.get("/single-chat/message/cursor", CAROL, peerUserId=ALICE) == []
+    assert await here.get("/single-chat/conversation/cursor", CAROL) == []
 
 
-async def test_conversations_are_paged_by_their_last_change(tmp_path: Path) -> None:
-    async with site(tmp_path) as here:
-        await here.save(*[(ALICE, peer) for peer in range(1, 31)])
-        seen: list[str] = []
-        query: dict[str, Any] = {}
-        while page := await here.get("/single-chat/conversation/cursor", limit=7, **query):
-            seen += [found["peerUserId"] for found in page]
-            query = {"lastUpdatedAt": page[-1]["updatedAt"], "lastId": page[-1]["singleChatId"]}
-        assert sorted(map(int, seen)) == list(range(1, 31))
+async def test_conversations_have_all_their_fields(here: Site) -> None:
+    ids = await here.save((ALICE, BOB), (BOB, ALICE), (BOB, ALICE))
+    await here.archive.receipts([Receipt(ALICE, Status.READ, (ids[1],))])
+    (found,) = await here.get("/single-chat/conversation/cursor")
+    last = found.pop("lastMessage")
+    assert list(last) == MESSAGE_FIELDS.split()
+    assert (last["id"], last["msgSeq"], last["content"]) == (str(ids[2]), 3, "message 2 😀")
+    assert list(found) == [
+        "singleChatId",
+        "peerUserId",
+        "updatedAt",
+        "unreadCount",
+        "myLastReadMsgSeq",
+        "peerLastReadMsgSeq",
+    ]
+    assert (found["peerUserId"], found["unreadCount"]) == (str(BOB), 1)
+    assert (found["myLastReadMsgSeq"], found["peerLastReadMsgSeq"]) == (2, 0)
 
 
-async def test_the_state_of_a_conversation(tmp_path: Path) -> None:
-    async with site(tmp_path) as here:
-        (id, _) = await here.save((ALICE, BOB), (BOB, ALICE))
-        await here.archive.receipts([Receipt(BOB, Status.READ, (id,))])
-        state = await here.get("/single-chat/member/state", peerUserId=BOB)
-        (conversation,) = await here.get("/single-chat/conversation/cursor")
-        assert state == {
-            "singleChatId": conversation["singleChatId"],
-            "peerUserId": str(BOB),
-            "myLastReadMsgSeq": conversation["myLastReadMsgSeq"],
-            "peerLastReadMsgSeq": conversation["peerLastReadMsgSeq"],
-        }
-        assert state["peerLastReadMsgSeq"] >= 1
+async def test_conversations_are_paged_by_their_last_change(here: Site) -> None:
+    await here.save(*[(ALICE, peer) for peer in range(1, 31)])
+    seen: list[str] = []
+    query: dict[str, Any] = {}
+    while page := await here.get("/single-chat/conversation/cursor", limit=7, **query):
+        seen += [found["peerUserId"] for found in page]
+        query = {"lastUpdatedAt": page[-1]["updatedAt"], "lastId": page[-1]["singleChatId"]}
+    assert sorted(map(int, seen)) == list(range(1, 31))
 
 
-async def test_state_of_an_unknown_conversation_is_not_found(tmp_path: Path) -> None:
-    async with site(tmp_path) as here:
-        headers = {"Authorization": f"Bearer {here.token(ALICE)}"}
-        response = await here.client.get("/single-chat/member/state?peerUserId=5", headers=headers)
-        told = await opened(response, 404)
-        assert (told["code"], told["message"]) == (40400, "there is no conversation with this user yet")
+async def test_the_state_of_a_conversation(here: Site) -> None:
+    (id, _) = await here.save((ALICE, BOB), (BOB, ALICE))
+    await here.archive.receipts([Receipt(BOB, Status.READ, (id,))])
+    state = await here.get("/single-chat/member/state", peerUserId=BOB)
+    (conversation,) = await here.get("/single-chat/conversation/cursor")
+    assert state == {
+        "singleChatId": conversation["singleChatId"],
+        "peerUserId": str(BOB),
+        "myLastReadMsgSeq": conversation["myLastReadMsgSeq"],
+        "peerLastReadMsgSeq": conversation["peerLastReadMsgSeq"],
+    }
+    assert state["peerLastReadMsgSeq"] >= 1
+
+
+async def test_state_of_an_unknown_conversation_is_not_found(here: Site) -> None:
+    headers = {"Authorization": f"Bearer {here.token(ALICE)}"}
+    response = await here.client.get("/single-chat/member/state?peerUserId=5", headers=headers)
+    told = await opened(response, 404)
+    assert (told["code"], told["message"]) == (40400, "there is no conversation with this user yet")
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "101", "1.5", "x", " 1", "١", "9" * 400, "1" * 20])
 @pytest.mark.parametrize("path", PAGES[:2])
-async def test_a_limit_is_a_number_from_1_to_100(tmp_path: Path, path: str, value: str) -> None:
-    async with site(tmp_path) as here:
-        assert await here.refusal(path, peerUserId=BOB, limit=value) == "limit is not a number from 1 to 100"
+async def test_a_limit_is_a_number_from_1_to_100(here: Site, path: str, value: str) -> None:
+    assert await here.refusal(path, peerUserId=BOB, limit=value) == "limit is not a number from 1 to 100"
 
 
-async def test_bad_parameters_are_named(tmp_path: Path) -> None:
-    async with site(tmp_path) as here:
-        messages, conversations, state = PAGES
-        for path in (messages, state):
-            assert await here.refusal(path) == "peerUserId is missing"
-            for value in ("0", "bob", "-1", 2**63):
-                assert (await here.refusal(path, peerUserId=value)).startswith("peerUserId is not a number from 1 to")
-        for name in ("lastSeq", "lastId"):
-            assert (await here.refusal(messages, peerUserId=BOB, **{name: "x"})).startswith(f"{name} is not a number")
-        assert "lastId is missing" in await here.refusal(conversations, lastUpdatedAt=5)
-        assert "lastUpdatedAt is missing" in await here.refusal(conversations, lastId=5)
-        assert "lastUpdatedAt is not a number" in await here.refusal(conversations, lastUpdatedAt="now", lastId=5)
+async def test_bad_parameters_are_named(here: Site) -> None:
+    messages, conversations, state = PAGES
+    for path in (messages, state):
+        assert await here.refusal(path) == "peerUserId is missing"
+        for value in ("0", "bob", "-1", 2**63):
+            assert (await here.refusal(path, peerUserId=value)).startswith("peerUserId is not a number from 1 to")
+    for name in ("lastSeq", "lastId"):
+        assert (await here.refusal(messages, peerUserId=BOB, **{name: "x"})).startswith(f"{name} is not a number")
+    assert "lastId is missing" in await here.refusal(conversations, lastUpdatedAt=5)
+    assert "lastUpdatedAt is missing" in await here.refusal(conversations, lastId=5)
+    assert "lastUpdatedAt is not a number" in await here.refusal(conversations, lastUpdatedAt="now", lastId=5)
 
 
 # ---------------------------------------------------------------- what goes wrong
 
 
-async def test_without_the_database_the_answer_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_database_the_answer_says_so(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     async def away(*_: object, **__: object) -> None:
         raise ArchiveAway("not reachable")
 
-    async with site(tmp_path) as here:
-        for name in ("history", "conversations", "member_state", "user_by_name"):
-            monkeypatch.setattr(here.archive, name, away)
-        headers = {"Authorization": f"Bearer {here.token(ALICE)}"}
-        answers = [await here.client.get(f"{path}?peerUserId=5", headers=headers) for path in PAGES]
-        answers.append(await here.client.post("/auth/login", data=b'{"username":"alice","password":"pw"}'))
-        for response in answers:
-            told = await opened(response, 503)
-            assert (told["code"], told["message"]) == (50000, "the database is away: try again in a moment")
+    for name in ("history", "conversations", "member_state", "user_by_name"):
+        monkeypatch.setattr(here.archive, name, away)
+    headers = {"Authorization": f"Bearer {here.token(ALICE)}"}
+    answers = [await here.client.get(f"{path}?peerUserId=5", headers=headers) for path in PAGES]
+    answers.append(await here.client.post("/auth/login", data=b'{"username":"alice","password":"pw"}'))
+    for response in answers:
+        told = await opened(response, 503)
+        assert (told["code"], told["message"]) == (50000, "the database is away: try again in a moment")
 
 
 async def test_unexpected_error_is_logged_and_answered_without_details(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("of the tables")
 
-    async with site(tmp_path) as here:
-        monkeypatch.setattr(here.archive, "user_by_name", broken)
-        with capture_logs() as logs:
-            told = await here.post("/auth/login", {"username": "alice", "password": "very-secret-word"}, 500)
-        assert (told["code"], told["message"]) == (50000, "internal error")
-        assert [line["event"] for line in logs] == ["a chat request failed"]
-        assert "very-secret-word" not in repr(logs)
+    monkeypatch.setattr(here.archive, "user_by_name", broken)
+    with capture_logs() as logs:
+        told = await here.post("/auth/login", {"username": "alice", "password": "very-secret-word"}, 500)
+    assert (told["code"], told["message"]) == (50000, "internal error")
+    assert [line["event"] for line in logs] == ["a chat request failed"]
+    assert "very-secret-word" not in repr(logs)

@@ -358,23 +358,6 @@ async def test_a_letter_that_is_not_there_is_not_found(
     assert await told(answer, 404) == {"error": "no such dead letter"}
 
 
-@pytest.mark.parametrize("id", ["x", "5", "-", "+", "1-1-1", "99999999999999999999999-0"])
-@pytest.mark.parametrize(("method", "tail"), [("GET", ""), ("DELETE", ""), ("POST", "/replay")])
-async def test_unknown_dead_letter_is_not_found(client: TestClient[Any, Any], method: str, tail: str, id: str) -> None:
-    answer = await client.request(method, f"/api/v1/dlq/a/{id}{tail}")
-    assert await told(answer, 400) == {"error": f"{id!r} is not the id of a dead letter"}
-
-
-async def test_a_replay_goes_to_an_open_inbox_and_the_letter_is_gone(site: Site, client: TestClient[Any, Any]) -> None:
-    id = await site.letter()
-    path = f"/api/v1/dlq/a/{id}/replay"
-    assert await told(await client.post(path), 409) == {"error": "it cannot be replayed now: nobody reads that inbox"}
-    await site.stores.instances.open("a", "incarnation", "scheduler")
-    assert await told(await client.post(path)) == {"replayed": True, "verdict": "OK"}
-    assert await told(await client.get("/api/v1/dlq")) == []
-    assert [entry.data for entry in await site.stores.inboxes.unread("a", 10)] == [MESSAGE]
-
-
 async def test_unreadable_dead_letter_cannot_be_replayed(site: Site, client: TestClient[Any, Any]) -> None:
     id = await site.letter(data=b"{")
     error = (await told(await client.post(f"/api/v1/dlq/a/{id}/replay"), 409))["error"]

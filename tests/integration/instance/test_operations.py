@@ -10,9 +10,14 @@ import aiohttp
 import pytest
 
 from dragoman.domain.fleet import Fleet
+from dragoman.instance import services
+from dragoman.instance.instance import Instance
+from dragoman.instance.redis_check import CannotStart
 from dragoman.protocol.codes import Close
+from dragoman.protocol.peer import Peer
+from dragoman.services.routing.handlers import INBOX_KINDS
 from support.chat import ChatSpeaker
-from support.cluster import Speaker
+from support.cluster import Speaker, config
 from support.in_process import TIMEOUT_S, InProcessInstance
 from support.redis_servers import RedisAt
 from support.waiting import wait_until
@@ -164,3 +169,15 @@ async def test_operation_on_an_unknown_target_is_refused_and_audited(
         first, second = await pair.audited()
         assert second == (action, target, f"refused: {why}")
         assert first[0] == action
+
+
+class Unhandled(Peer, tag="unhandled", frozen=True):
+    """A kind that a later change added without a handler."""
+
+
+async def test_an_instance_without_a_handler_for_a_kind_does_not_start(
+    redis_at: RedisAt, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(services, "INBOX_KINDS", (*INBOX_KINDS, Unhandled))
+    with pytest.raises(CannotStart, match="no handler for these kinds of inbox message: Unhandled"):
+        await Instance.start(config(redis_at, prefix, server__port=0))

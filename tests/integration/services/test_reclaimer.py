@@ -1,9 +1,6 @@
 """Second chances and last rites: what fails is tried again, and what fails too often becomes a dead letter."""
 
 import asyncio
-import random
-
-import pytest
 
 from dragoman.instance.services import Stores
 from dragoman.protocol.peer import InboxMessage
@@ -146,50 +143,6 @@ async def test_reclaimer_does_not_repeat_entries_that_the_reader_handles(join: J
     assert jobs(member.handled) == ["slow", "next"]
     assert await stores.letters.list("a") == []
     assert (await stores.inboxes.counts("a")).done == 2
-
-
-async def test_an_entry_deleted_while_pending_is_forgotten(join: Join, stores: Stores) -> None:
-    member = await join("a")
-    await member.push(said("j"))
-    member.failing = REFUSAL
-    await member.reader.run_once()
-    [pending] = await stores.inboxes.pending("a", 0, 10)
-    await stores.redis.call("XDEL", stores.keys.inbox("a"), pending.id)
-    for _ in range(4):
-        await member.reclaimer.run_once()
-    assert await stores.inboxes.pending("a", 0, 10) == []
-    assert await stores.letters.list("a") == []
-
-
-async def test_the_gauge_tells_how_many_wait(join: Join) -> None:
-    member = await join("a")
-    for name in ("one", "two"):
-        await member.push(said(name))
-    await member.reclaimer.run_once()
-    assert member.count("scheduler_phase2_inbox_pending") == 2
-
-
-@pytest.mark.parametrize("seed", range(3))
-async def test_added_is_always_done_plus_pending_plus_dead_letters(join: Join, stores: Stores, seed: int) -> None:
-    stores.inboxes.settings = InboxSettings(dlq_maxlen=4)
-    member, rng = await join("a"), random.Random(seed)
-    for number in range(60):
-        match rng.randrange(6):
-            case 0 | 1:
-                await member.push(said(f"j{number}"))
-            case 2:
-                await member.push_raw("v", rng.choice("12x"), "type", "from_node", "size", "2", "data", "{}")
-            case 3:
-                member.failing = rng.choice([None, REFUSAL])
-                await member.reader.run_once()
-            case 4:
-                await member.reclaimer.run_once()
-            case 5:
-                letters = await stores.letters.list("a")
-                if letters:
-                    await stores.letters.drop("a", rng.choice(letters).id)
-        assert await member.balanced()
-    assert (await stores.inboxes.counts("a")).added > 0
 
 
 async def _a_letter(member: Member) -> bool:

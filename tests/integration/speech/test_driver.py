@@ -7,7 +7,6 @@ import pytest
 
 from dragoman.domain.job import Outcome, State
 from dragoman.domain.turn import Turn
-from dragoman.protocol.codec import raw
 from dragoman.protocol.codes import ErrorCode
 from dragoman.protocol.node import JobError
 from dragoman.services.speech.job_request import JobRequest, LatestIndexes
@@ -15,7 +14,6 @@ from dragoman.services.speech.turn_queue import TurnQueue
 from dragoman.store.jobs import with_attempts
 from support.in_process import (
     ACKING,
-    OLD,
     QUICK,
     TIMEOUT_S,
     InProcessInstance,
@@ -25,7 +23,6 @@ from support.in_process import (
     RecordingSocket,
     end_of,
     given,
-    in_state,
     job_request,
     missing_model,
     out_of_time,
@@ -59,19 +56,6 @@ async def test_a_job_that_is_not_acknowledged_goes_to_another_node(open_instance
     assert (await instance.reserved("deaf"), await instance.reserved("good")) == (0, 0)
 
 
-async def test_an_attempt_that_takes_too_long_goes_to_another_node(open_instance: OpenInstance) -> None:
-    instance = await open_instance(**QUICK)
-    stuck = await instance.node("stuck", features=ACKING)
-    mine, listener = await start(instance, stuck)
-    stuck.ack(stuck.jobs[0])
-    stuck.start(stuck.jobs[0])
-    good = await instance.node("good", features=ACKING, working=True)
-    assert await end_of(listener) is Outcome.OK
-    assert stuck.cancelled == [mine.job_id]
-    assert [job["attempt_id"] for job in good.jobs] == [2]
-    assert instance.count("dragoman_failovers_total", reason="attempt_timeout") == 1
-
-
 async def test_a_late_result_of_an_old_attempt_is_dropped(open_instance: OpenInstance) -> None:
     instance = await open_instance(**QUICK)
     deaf = await instance.node("deaf", features=ACKING)
@@ -91,20 +75,6 @@ async def test_a_late_result_of_an_old_attempt_is_dropped(open_instance: OpenIns
     assert result is not None
     assert result.text_translated == "in time"
     assert not listener.partials
-
-
-async def test_a_node_that_is_gone_loses_its_jobs_at_once(open_instance: OpenInstance) -> None:
-    instance = await open_instance()
-    doomed = await instance.node("doomed", features=ACKING)
-    mine, listener = await start(instance, doomed)
-    good = await instance.node("good", features=ACKING, working=True)
-    doomed.disconnect()
-    assert await end_of(listener) is Outcome.OK
-    assert [job["attempt_id"] for job in good.jobs] == [2]
-    assert instance.count("dragoman_failovers_total", reason="node_lost") == 1
-    record = await wait_until(lambda: instance.released(mine.job_id), TIMEOUT_S)
-    assert record["node_id"] == "good"
-    assert await instance.reserved("doomed") == 0
 
 
 async def test_a_job_is_for_text_only_at_a_node_without_a_voice_and_not_at_the_next_one(
@@ -207,31 +177,6 @@ async def test_a_job_whose_model_is_missing_is_run_by_another_node_and_the_first
     assert instance.count("dragoman_storm_total", verdict="MARKED") == 1
 
 
-async def test_a_model_that_is_missing_everywhere_ends_the_job_with_that_code(open_instance: OpenInstance) -> None:
-    instance = await open_instance(speech__placement_wait_ms=200)
-    nodes = [await instance.node(f"n{number}") for number in range(2)]
-    listener = RecordingListener()
-    instance.services.dispatcher.take(job_request(listener=listener))
-    answered: list[InProcessNode] = []
-    for _ in nodes:
-        found = await wait_until(lambda: [n for n in nodes if n.jobs and n not in answered], TIMEOUT_S)
-        answered.append(asked := found[0])
-        asked.answer(asked.jobs[0], success=False, error=missing_model())
-    assert await end_of(listener) is Outcome.FAILED
-    assert listener.ends[0].code == ErrorCode.MODEL_NOT_AVAILABLE
-    assert "cooling down" in listener.ends[0].message
-
-
-async def test_attempts_are_not_endless(open_instance: OpenInstance) -> None:
-    instance = await open_instance(**QUICK, speech__max_attempts=2, speech__placement_wait_ms=300)
-    nodes = [await instance.node(f"n{number}", features=ACKING) for number in range(4)]
-    listener = RecordingListener()
-    instance.services.dispatcher.take(job_request(listener=listener))
-    assert await end_of(listener) is Outcome.FAILED
-    assert sorted(len(node.jobs) for node in nodes) == [0, 0, 1, 1]
-    assert listener.ends[0].code == ErrorCode.JOB_TIMEOUT
-
-
 async def test_why_no_other_node_was_found_is_recorded(open_instance: OpenInstance) -> None:
     instance = await open_instance(**QUICK, speech__placement_wait_ms=100)
     node = await instance.node("n", features=ACKING)
@@ -282,13 +227,6 @@ async def test_a_job_that_waits_for_a_node_gets_the_one_that_comes(open_instance
     await wait_until(lambda: listener.waits, TIMEOUT_S)
     await instance.node("n", working=True)
     assert await end_of(listener) is Outcome.OK
-
-
-async def test_job_assign_tells_the_node_how_long_its_attempt_may_take(open_instance: OpenInstance) -> None:
-    instance = await open_instance()
-    node = await instance.node("n")
-    await start(instance, node)
-    assert node.jobs[0]["deadline_ms"] == 12_000
 
 
 async def test_a_node_that_was_slow_gets_more_time_for_its_next_jobs(open_instance: OpenInstance) -> None:
@@ -356,59 +294,6 @@ async def test_a_job_that_failed_waits_for_another_node_that_is_busy_and_is_not_
     assert len(bad.jobs) == 1
 
 
-async def given_to(nodes: list[InProcessNode], attempt: int) -> InProcessNode:
-    found = await wait_until(
-        lambda: [node for node in nodes for job in node.jobs if job["attempt_id"] == attempt], TIMEOUT_S
-    )
-    return found[0]
-
-
-async def test_a_job_that_failed_is_tried_on_one_other_node_only(open_instance: OpenInstance) -> None:
-    instance = await open_instance()
-    nodes = [await instance.node(f"n{number}") for number in range(3)]
-    listener = RecordingListener()
-    instance.services.dispatcher.take(job_request(listener=listener))
-    for attempt in (1, 2):
-        node = await given_to(nodes, attempt)
-        node.answer(node.jobs[0], success=False, error=JobError("PROCESSING_ERROR", f"failure {attempt}"))
-    assert await end_of(listener) is Outcome.FAILED
-    assert (listener.ends[0].code, listener.ends[0].message) == ("PROCESSING_ERROR", "failure 2")
-    assert sorted(len(node.jobs) for node in nodes) == [0, 1, 1]
-
-
-@pytest.mark.parametrize(
-    "error",
-    [JobError("INVALID_MESSAGE", "no audio"), JobError("PROCESSING_ERROR", "no audio", raw({"final": True}))],
-    ids=["by its code", "by the node's word"],
-)
-async def test_a_job_that_failed_for_a_final_reason_is_not_tried_again(
-    open_instance: OpenInstance, error: JobError
-) -> None:
-    instance = await open_instance()
-    node = await instance.node("n")
-    _, listener = await start(instance, node)
-    other = await instance.node("other", working=True)
-    node.answer(node.jobs[0], success=False, error=error)
-    assert await end_of(listener) is Outcome.FAILED
-    assert (listener.ends[0].code, listener.ends[0].message) == (error.code, "no audio")
-    assert not other.jobs
-
-
-async def test_a_job_whose_retry_found_no_free_node_ends_with_the_reason_of_the_failure(
-    open_instance: OpenInstance,
-) -> None:
-    instance = await open_instance(speech__placement_wait_ms=100)
-    bad = await instance.node("bad", slots=1)
-    _, listener = await start(instance, bad)
-    busy = await instance.node("busy", slots=1)
-    instance.services.dispatcher.take(job_request(session="s-2", listener=RecordingListener()))
-    await given(busy)
-    bad.answer(bad.jobs[0], success=False, error=BROKEN)
-    assert await end_of(listener) is Outcome.FAILED
-    assert listener.ends[0].code == "PROCESSING_ERROR"
-    assert listener.ends[0].message == "RuntimeError: the model is broken (no other node for this job: all full)"
-
-
 async def test_a_retry_prefers_a_node_that_had_no_later_utterance_of_the_session(open_instance: OpenInstance) -> None:
     instance = await open_instance()
     bad = await instance.node("bad", slots=1)
@@ -452,27 +337,6 @@ async def test_text_without_its_translation_from_a_node_that_had_a_later_utteran
     assert instance.count("dragoman_failovers_total", reason="untranslated") == 1
 
 
-async def test_text_without_its_translation_is_delivered_when_the_retry_fails(open_instance: OpenInstance) -> None:
-    instance, node, listener = await overtaken(open_instance)
-    other = await instance.node("other")
-    node.answer(node.jobs[0], text_translated="")
-    other.answer(await given(other), success=False, error=BROKEN)
-    assert await end_of(listener) is Outcome.OK
-    result = listener.ends[0].result
-    assert result is not None
-    assert (result.text_asr, result.text_translated) == ("heard", "")
-
-
-async def test_text_without_its_translation_is_delivered_when_its_node_had_no_later_utterance(
-    open_instance: OpenInstance,
-) -> None:
-    instance, node, listener = await overtaken(open_instance)
-    other = await instance.node("other", working=True)
-    node.answer(node.jobs[1], text_translated="")
-    assert await end_of(listener, 1) is Outcome.OK
-    assert not other.jobs
-
-
 # -- nodes that fail or cool down ------------------------------------------------------------------
 
 LONG_PAUSE = {"speech__failure_pause_s": 600, "speech__unavailable_ttl_s": 600}
@@ -514,18 +378,6 @@ async def test_a_node_that_fails_three_jobs_in_a_row_gets_no_more_on_any_instanc
     assert instance.count("dragoman_node_pauses_total") == 1
 
 
-async def test_a_success_between_failures_keeps_a_node_from_being_paused(open_instance: OpenInstance) -> None:
-    instance = await open_instance(**LONG_PAUSE)
-    node = await instance.node("n")
-    for _ in range(2):
-        await fail(instance, node, 2)
-        listener, before = RecordingListener(), len(node.jobs)
-        instance.services.dispatcher.take(job_request(session=f"s-{before}", listener=listener))
-        node.answer(await given(node, before + 1))
-        assert await end_of(listener) is Outcome.OK
-    assert instance.count("dragoman_node_pauses_total") == 0
-
-
 async def test_a_node_gets_one_job_after_its_pause_and_more_once_that_succeeded(open_instance: OpenInstance) -> None:
     instance = await open_instance(speech__failure_pause_s=0.1, speech__placement_wait_ms=20_000)
     node = await instance.node("n")
@@ -540,15 +392,6 @@ async def test_a_node_gets_one_job_after_its_pause_and_more_once_that_succeeded(
     node.answer(probe)
     await wait_until(lambda: len(node.jobs) == 6, TIMEOUT_S)
     assert not instance.services.view.fleet.has_failed("n")
-
-
-async def test_a_node_whose_first_job_after_a_pause_fails_is_paused_again(open_instance: OpenInstance) -> None:
-    instance = await open_instance(speech__failure_pause_s=0.1, speech__placement_wait_ms=20_000)
-    node = await instance.node("n")
-    await fail(instance, node, 3)
-    await paused(instance, node)
-    await fail(instance, node, 1)
-    await wait_until(lambda: instance.count("dragoman_node_pauses_total") == 2, TIMEOUT_S)
 
 
 async def test_a_node_that_is_lost_with_each_job_is_paused(open_instance: OpenInstance) -> None:
@@ -626,23 +469,6 @@ async def test_waiting_job_is_not_dispatched_after_its_session_ended(
     assert await instance.driven() == 0
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        {"text_asr": "", "text_translated": ""},
-        {"text_asr": "x", "extra": raw({"reason": "ASR_EMPTY"})},
-        {"text_asr": "", "text_translated": "", "extra": raw({"reason": "NO_TEXT_ASSIGNED"}), "attempt_id": 7},
-    ],
-    ids=["all empty", "told so", "the attempt of another job"],
-)
-async def test_a_result_with_nothing_in_it_is_empty(open_instance: OpenInstance, said: dict[str, object]) -> None:
-    instance = await open_instance()
-    node = await instance.node("n", features=OLD)
-    _, listener = await start(instance, node)
-    node.answer(node.jobs[0], **said)
-    assert await end_of(listener) is Outcome.EMPTY
-
-
 async def test_a_failure_has_the_nodes_own_code(open_instance: OpenInstance) -> None:
     instance = await open_instance()
     node = await instance.node("n")
@@ -684,18 +510,6 @@ async def test_a_result_of_a_finished_job_is_counted_and_not_delivered(open_inst
     node.answer(node.jobs[0])
     await wait_until(lambda: instance.count("dragoman_results_dropped_total", reason="finished") == 1, TIMEOUT_S)
     assert listener.order_of_ends == [0]
-
-
-async def test_a_first_partial_says_that_an_old_node_has_begun(open_instance: OpenInstance) -> None:
-    instance = await open_instance()
-    node = await instance.node("n", features=OLD)
-    mine, listener = await start(instance, node)
-    node.partial(node.jobs[0], "he")
-    await wait_until(lambda: listener.partials == ["he"], TIMEOUT_S)
-    assert listener.taken == [0]
-    await wait_until(lambda: in_state(instance, mine, State.RUNNING), TIMEOUT_S)
-    node.answer(node.jobs[0])
-    assert await end_of(listener) is Outcome.OK
 
 
 async def test_messages_that_arrive_together_are_recorded_with_each_time(open_instance: OpenInstance) -> None:

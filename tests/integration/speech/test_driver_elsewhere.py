@@ -211,21 +211,6 @@ async def test_result_sent_to_a_restarted_instance_reaches_the_new_driver_of_the
     assert (record["driver"], record["outcome"]) == ("b", "ok")
 
 
-async def test_result_of_a_finished_job_is_dropped_by_its_driver(
-    open_instance: OpenInstance,
-) -> None:
-    a, b = await open_instance("a"), await open_instance("b")
-    node = await a.node("n")
-    await wait_until(lambda: b.knows("n"), TIMEOUT_S)
-    listener = RecordingListener()
-    b.services.dispatcher.take(job_request(listener=listener))
-    job = await given(node)
-    for _ in range(2):
-        node.answer(job)
-        assert await end_of(listener) is Outcome.OK
-    await wait_until(lambda: b.count("dragoman_results_dropped_total", reason="finished") == 1, TIMEOUT_S)
-
-
 async def test_node_gets_the_cancel_when_the_inbox_of_its_owner_has_room_again(
     open_instance: OpenInstance,
 ) -> None:

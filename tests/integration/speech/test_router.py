@@ -1,17 +1,26 @@
-"""What was in a dead instance's inbox goes where it belongs; what finds no room there is not lost without a word."""
+"""Messages between instances that find no room, wait, or are not to be sent."""
 
 import asyncio
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from dragoman.protocol.codec import encode
+from dragoman.protocol.codes import Close
 from dragoman.protocol.node import JobCancel
-from dragoman.protocol.peer import Assign, Bounced, CancelJob, FromNode
+from dragoman.protocol.peer import Assign, Bounced, CancelJob, FromNode, JobEnded
+from dragoman.protocol.session import Backpressure
+from dragoman.services.loops import Tasks
 from dragoman.services.routing import router
 from dragoman.services.routing.handlers import drop
+from dragoman.services.speech.outbox import Outbox
+from dragoman.store.errors import RedisAway
 from dragoman.store.inbox import InboxSettings
-from support.in_process import TIMEOUT_S, InProcessInstance, OpenInstance
+from dragoman.store.keys import Keys
+from dragoman.store.redis import Redis
+from dragoman.store.sessions import ResumableSessions, Resumed
+from support.in_process import TIMEOUT_S, InProcessInstance, OpenInstance, RecordingSocket
 from support.waiting import wait_until
 
 ASSIGN = Assign("nobody", 1, "job", 1, "a", msgspec.Raw(b"{}"))
@@ -72,3 +81,49 @@ async def test_a_cancelled_job_waits_for_room_in_the_inbox_of_its_node_s_owner(o
     b.services.router.inboxes.settings = before
     await handing
     await wait_until(lambda: node.cancelled == ["job"], TIMEOUT_S)
+
+
+class Stumbling(ResumableSessions):
+    """Redis refuses the first write, as it does when it has no memory left for a moment, and takes the next ones."""
+
+    refused = False
+
+    def write(self, *told: Any, **more: Any) -> "asyncio.Future[bytes]":
+        if self.refused:
+            return super().write(*told, **more)
+        self.refused = True
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        answer.set_exception(RedisAway("OOM command not allowed"))
+        return answer
+
+
+async def test_a_message_that_was_refused_is_not_missing_before_those_that_followed_it(
+    redis: Redis, keys: Keys
+) -> None:
+    store = Stumbling(redis, keys, owner_ttl_ms=45_000, grace_ms=30_000)
+    await store.open("s", "token", "user", {})
+    delivered, fenced, tasks = list[bytes](), list[JobEnded](), Tasks()
+    outbox = Outbox(store, "s", 1, 0, tasks, deliver=delivered.append, on_fenced=fenced.extend, on_full=lambda: None)
+    outbox.post([Backpressure(action="BUSY")], {"next_index": 1})
+    outbox.post([Backpressure(action="BUSY")], {"next_index": 2})
+    noted = outbox.note({"next_index": 3})
+    assert await noted
+    await wait_until(lambda: len(delivered) == 2, TIMEOUT_S)
+    await tasks.settled()
+    taken = await store.resume("s", "token", "user", 0, "b")
+    assert isinstance(taken, Resumed)
+    assert taken.outbox == delivered
+    assert (taken.state["next_index"], fenced) == ("3", [])
+
+
+@pytest.mark.parametrize(("per_address", "codes"), [(2000, [None, None, Close.OVERLOADED]), (0, [None, None, None])])
+async def test_silent_connections_behind_a_balancer_do_not_block_other_clients_of_its_address(
+    open_instance: OpenInstance, per_address: int, codes: list[int | None]
+) -> None:
+    instance = await open_instance(limits__pre_session_connections=8, limits__connections_per_address=per_address)
+    room = instance.instance.ports._pre_session(1000)
+    visitors = [RecordingSocket() for _ in range(3)]  # two are the share of one address
+    for visitor in visitors:
+        visitor.peer = ("203.0.113.7", 1)
+        room.add(cast(Any, visitor), Close.IDLE, "why")
+    assert [visitor.code for visitor in visitors] == codes

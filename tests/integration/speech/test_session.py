@@ -311,25 +311,6 @@ async def test_a_session_that_cannot_go_elsewhere_makes_no_new_jobs_once_its_ins
     assert (socket.closed, socket.code, len(node.jobs)) == (True, Close.SHUTDOWN, 1)
 
 
-async def test_utterances_cut_during_a_drain_fail(open_instance: OpenInstance) -> None:
-    instance = await open_instance()
-    node = await instance.node("n")
-    session, socket = speak(instance)
-    session.chunk(opus_run([SPOKEN_PACKET]), True, 1)
-    await wait_until(lambda: node.jobs, TIMEOUT_S)
-    session.chunk(opus_run([SPOKEN_PACKET]), False, 2)
-    draining = asyncio.ensure_future(instance.instance.drain())
-    await wait_until(lambda: socket.of("backpressure"), TIMEOUT_S)
-    session.chunk(b"", True, 3)
-    (error,) = await wait_until(
-        lambda: [one for one in socket.of("error") if one["code"] == "SESSION_CLOSED"], TIMEOUT_S
-    )
-    assert error["details"]["utterance_index"] == 1
-    node.answer(node.jobs[0])
-    await draining
-    assert len(node.jobs) == 1
-
-
 async def test_jobs_above_the_queue_limit_fail_at_once_until_nodes_take_some(
     open_instance: OpenInstance,
 ) -> None:

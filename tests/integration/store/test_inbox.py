@@ -1,19 +1,16 @@
 """The inbox: nothing is trimmed, each entry is done once or becomes a dead letter, and the books balance."""
 
 import asyncio
-import random
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from dragoman.store.dead_letters import InboxDeadLetters
-from dragoman.store.errors import Refused
 from dragoman.store.inbox import MAX_ENTRY_BYTES, InboxCounts, InboxEntry, Inboxes, InboxSettings, PushReply
 from dragoman.store.instances import Instances
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Dedicated, Redis
-from support.redis_servers import Connect
 
 TIMEOUT_S = 60.0
 SETTINGS = InboxSettings(maxlen=1000, max_bytes=10 * MAX_ENTRY_BYTES, dlq_maxlen=5)
@@ -43,13 +40,6 @@ async def balance(inboxes: Inboxes) -> InboxCounts:
     return tally
 
 
-async def counted_by_hand(redis: Redis, keys: Keys, *fields: str | bytes) -> str:
-    """An entry that no push has made, but counted as if it had."""
-    id: bytes = await redis.call("XADD", keys.inbox("i"), "*", *fields)
-    await redis.call("HINCRBY", keys.counts("i"), "added", 1)
-    return id.decode()
-
-
 # -- pushing ----------------------------------------------------------------------------------------
 
 
@@ -63,36 +53,6 @@ async def test_pushed_entries_are_read_complete_and_in_order(inboxes: Inboxes, r
     ]
     assert not any(entry.newer for entry in entries)
     assert await read(inboxes, reader) == [], "each is given once"
-
-
-async def test_push_to_a_missing_inbox_gets_gone(inboxes: Inboxes) -> None:
-    assert await inboxes.push("nobody", "kind", b"x") is PushReply.GONE
-    assert await inboxes.counts("nobody") == InboxCounts()
-
-
-async def test_an_inbox_full_by_number_refuses_and_keeps_all_it_has(
-    inboxes: Inboxes, reader: Dedicated, connect: Connect, keys: Keys
-) -> None:
-    other = Inboxes(await connect(), keys, SETTINGS)
-    pushes = [(inboxes, other)[n % 2].push("i", "kind", b"x") for n in range(SETTINGS.maxlen + 50)]
-    answers = await asyncio.gather(*pushes)
-    assert answers.count(PushReply.OK) == SETTINGS.maxlen
-    assert answers.count(PushReply.FULL) == 50
-    first = await read(inboxes, reader, 1)
-    assert await inboxes.push("i", "kind", b"x") is PushReply.FULL, "what was given out is still there"
-    await inboxes.done("i", first)
-    assert await inboxes.push("i", "kind", b"x") is PushReply.OK
-    assert (await balance(inboxes)).waiting == SETTINGS.maxlen
-
-
-async def test_an_inbox_full_by_bytes_refuses_until_some_are_done(inboxes: Inboxes, reader: Dedicated) -> None:
-    body = b"x" * MAX_ENTRY_BYTES
-    assert [await inboxes.push("i", "kind", body) for _ in range(11)] == [PushReply.OK] * 10 + [PushReply.FULL]
-    assert await inboxes.push("i", "kind", b"") is PushReply.OK, "nothing takes no room"
-    assert (await inboxes.counts("i")).bytes == SETTINGS.max_bytes
-    await inboxes.done("i", await read(inboxes, reader, 1))
-    assert await inboxes.push("i", "kind", body) is PushReply.OK
-    assert (await balance(inboxes)).bytes == SETTINGS.max_bytes
 
 
 async def test_too_large_entry_is_refused_before_it_is_sent(inboxes: Inboxes, redis: Redis) -> None:
@@ -109,26 +69,6 @@ async def test_a_read_waits_for_the_first_entry(inboxes: Inboxes, reader: Dedica
 
 
 # -- done -------------------------------------------------------------------------------------------
-
-
-async def test_an_entry_is_done_once(inboxes: Inboxes, reader: Dedicated, connect: Connect, keys: Keys) -> None:
-    other = Inboxes(await connect(), keys, SETTINGS)
-    for _ in range(10):
-        await inboxes.push("i", "kind", b"four")
-    entries = await read(inboxes, reader)
-    counts = await asyncio.gather(*((inboxes, other)[n % 2].done("i", entries) for n in range(6)))
-    assert sum(counts) == 10
-    assert await balance(inboxes) == InboxCounts(added=10, done=10, dead=0, bytes=0, waiting=0)
-    assert await inboxes.pending("i", 0, 10) == []
-
-
-async def test_entries_without_a_body_are_done_and_die_like_others(inboxes: Inboxes, reader: Dedicated) -> None:
-    for _ in range(2):
-        await inboxes.push("i", "kind", b"")
-    first, second = await read(inboxes, reader)
-    assert await inboxes.done("i", [first]) == 1
-    assert await inboxes.dead_letter("i", second.id, "why", 6) == "OK"
-    assert await balance(inboxes) == InboxCounts(added=2, done=1, dead=1)
 
 
 async def test_done_of_nothing_changes_nothing(inboxes: Inboxes) -> None:
@@ -226,25 +166,6 @@ async def test_a_dead_letter_carries_what_a_person_needs(
     assert await inboxes.pending("i", 0, 10) == []
 
 
-async def test_an_entry_dies_once(inboxes: Inboxes, reader: Dedicated) -> None:
-    await inboxes.push("i", "kind", b"x")
-    (entry,) = await read(inboxes, reader)
-    assert await inboxes.dead_letter("i", entry.id, "why", 6) == "OK"
-    assert await inboxes.dead_letter("i", entry.id, "why", 6) == "NONE"
-    assert await inboxes.done("i", [entry]) == 0
-    assert await balance(inboxes) == InboxCounts(added=1, dead=1)
-
-
-async def test_a_full_dead_letter_office_leaves_the_entry_pending(inboxes: Inboxes, reader: Dedicated) -> None:
-    for _ in range(SETTINGS.dlq_maxlen + 2):
-        await inboxes.push("i", "kind", b"x")
-    entries = await read(inboxes, reader)
-    answers = [await inboxes.dead_letter("i", entry.id, "why", 6) for entry in entries]
-    assert answers == ["OK"] * SETTINGS.dlq_maxlen + ["FULL"] * 2
-    assert [row.id for row in await inboxes.pending("i", 0, 10)] == [entry.id for entry in entries[-2:]]
-    assert await balance(inboxes) == InboxCounts(added=7, dead=5, bytes=2, waiting=2)
-
-
 class Interrupted:
     """A client in whose calls somebody cleans up between the index of letters and the letter itself."""
 
@@ -274,95 +195,4 @@ async def test_a_letter_is_found_even_if_the_index_was_cleaned_up_just_before_it
     assert await letters.counts() == {"i": 1}
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        ("type", "job_assign", "data", "x"),
-        ("v", "one", "type", "job_assign", "data", "x"),
-        ("v", "1", "type", b"\xff", "data", "x"),
-        ("some", "thing"),
-    ],
-)
-async def test_unknown_entry_is_read_without_a_kind_and_can_become_a_dead_letter(
-    inboxes: Inboxes, reader: Dedicated, redis: Redis, keys: Keys, fields: tuple[str | bytes, ...]
-) -> None:
-    await counted_by_hand(redis, keys, *fields)
-    await inboxes.push("i", "kind", b"fine")
-    corrupt, fine = await read(inboxes, reader)
-    assert (corrupt.kind, fine.kind) == ("", "kind")
-    assert await inboxes.dead_letter("i", corrupt.id, "unreadable", 1) == "OK"
-    assert await balance(inboxes) == InboxCounts(added=2, dead=1, waiting=1, bytes=4)
-
-
-async def test_entry_of_a_later_release_is_recognised(
-    inboxes: Inboxes, reader: Dedicated, redis: Redis, keys: Keys
-) -> None:
-    await counted_by_hand(redis, keys, "v", "2", "type", "kind", "data", "x")
-    (entry,) = await read(inboxes, reader)
-    assert entry.newer
-
-
 # -- the whole --------------------------------------------------------------------------------------
-
-
-async def test_a_lost_group_is_made_again_and_misses_nothing(
-    inboxes: Inboxes, reader: Dedicated, redis: Redis, keys: Keys
-) -> None:
-    await inboxes.push("i", "kind", b"1")
-    await redis.call_at(keys.inbox("i"), "XGROUP", "DESTROY", keys.inbox("i"), SETTINGS.group)
-    with pytest.raises(Refused) as refused:
-        await read(inboxes, reader)
-    assert refused.value.word == "NOGROUP"
-    await inboxes.ensure_group("i")
-    await inboxes.ensure_group("i")
-    assert [entry.data for entry in await read(inboxes, reader)] == [b"1"]
-
-
-async def test_counts_balance_after_any_sequence_of_operations(
-    inboxes: Inboxes, reader: Dedicated, connect: Connect, keys: Keys
-) -> None:
-    other, rng = Inboxes(await connect(), keys, SETTINGS), random.Random(7)
-    pushed = dead = done = 0
-    for _ in range(30):
-        bodies = [b"x" * rng.randrange(50) for _ in range(rng.randrange(1, 40))]
-        pushes = await asyncio.gather(*(other.push("i", "kind", body) for body in bodies))
-        pushed += pushes.count(PushReply.OK)
-        entries = await read(inboxes, reader, rng.randrange(1, 40))
-        rng.shuffle(entries)
-        dying, finished = entries[:2], entries[2 : rng.randrange(2, 40)]
-        both = asyncio.gather(inboxes.done("i", finished), other.done("i", finished))
-        letters = await asyncio.gather(*(other.dead_letter("i", entry.id, "why", 6) for entry in dying))
-        done += sum(await both)
-        dead += letters.count("OK")
-        assert (await balance(inboxes)).done == done
-    tally = await balance(inboxes)
-    assert (tally.added, tally.done, tally.dead) == (pushed, done, dead)
-    assert dead == SETTINGS.dlq_maxlen
-    while entries := [*(await inboxes.reclaim("i", 0, 1000))[1], *await read(inboxes, reader, 1000)]:
-        done += await inboxes.done("i", entries)
-    assert await balance(inboxes) == InboxCounts(added=pushed, done=done, dead=dead, bytes=0, waiting=0)
-
-
-async def test_many_pushers_and_one_reader_lose_and_double_nothing(
-    inboxes: Inboxes, reader: Dedicated, connect: Connect, keys: Keys
-) -> None:
-    others = [Inboxes(await connect(), keys, SETTINGS) for _ in range(2)]
-    seen: list[bytes] = []
-
-    async def pusher(n: int) -> None:
-        for turn in range(20):
-            assert await others[n % 2].push("i", "kind", b"%d-%d" % (n, turn)) is PushReply.OK
-
-    async def worker() -> None:
-        while len(seen) < 40 * 20:
-            entries = await inboxes.read(reader, "i", 64, block_ms=1000)
-            seen.extend(entry.data for entry in entries)
-            await inboxes.done("i", entries)
-
-    async with asyncio.timeout(TIMEOUT_S):
-        await asyncio.gather(worker(), *(pusher(n) for n in range(40)))
-    assert sorted(seen) == sorted(b"%d-%d" % (n, turn) for n in range(40) for turn in range(20))
-    for n in range(40):
-        mine = [data for data in seen if data.startswith(b"%d-" % n)]
-        assert mine == [b"%d-%d" % (n, turn) for turn in range(20)], "in the order they were pushed"
-    assert await balance(inboxes) == InboxCounts(added=800, done=800)

@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
-from dragoman.store.inbox import Inboxes, InboxSettings, PushReply
-from dragoman.store.instances import MARK, Instances, Presence
+from dragoman.store.inbox import Inboxes, InboxSettings
+from dragoman.store.instances import Instances, Presence
 from dragoman.store.keys import Keys
 from dragoman.store.owners import Owners
 from dragoman.store.redis import Redis
-from support.redis_servers import Connect
 
 TTL_MS = 60_000
 GROUP = "scheduler"
@@ -27,44 +26,6 @@ def inboxes(redis: Redis, keys: Keys) -> Inboxes:
 
 
 # -- opening and closing ----------------------------------------------------------------------------
-
-
-async def test_an_inbox_belongs_to_the_incarnation_that_opened_it(instances: Instances) -> None:
-    assert await instances.open("i", "a", GROUP) == "OK"
-    assert await instances.open("i", "a", GROUP) == "OK", "asking twice changes nothing"
-    assert await instances.open("i", "b", GROUP) == "a"
-    assert await instances.holder("i") == "a"
-
-
-async def test_of_many_incarnations_that_start_at_once_exactly_one_opens(
-    instances: Instances, connect: Connect, keys: Keys
-) -> None:
-    other = Instances(await connect(), keys)
-    answers = await asyncio.gather(*((instances, other)[n % 2].open("i", f"inc-{n}", GROUP) for n in range(50)))
-    assert answers.count("OK") == 1
-    assert set(answers) - {"OK"} == {await instances.holder("i")}
-
-
-async def test_a_push_is_welcome_from_the_opening_on_and_gone_after_the_close(
-    instances: Instances, inboxes: Inboxes
-) -> None:
-    assert await inboxes.push("i", "kind", b"x") is PushReply.GONE
-    await instances.open("i", "a", GROUP)
-    assert await inboxes.push("i", "kind", b"x") is PushReply.OK
-    assert await instances.close("i", "a") == "BUSY"
-    (entry,) = await inboxes.unread("i", 10)
-    assert await instances.close("i", "a") == "BUSY", "given to somebody is not done"
-    await inboxes.done("i", [entry])
-    assert await instances.close("i", "b") == "OTHER"
-    assert await instances.close("i", "a") == "OK"
-    assert await instances.close("i", "a") == "NONE"
-    assert await inboxes.push("i", "kind", b"x") is PushReply.GONE
-
-
-async def test_closing_leaves_neither_stream_nor_counts(instances: Instances, redis: Redis, keys: Keys) -> None:
-    await instances.open("i", "a", GROUP)
-    assert await instances.close("i", "a") == "OK"
-    assert await redis.call("EXISTS", keys.open("i"), keys.inbox("i"), keys.counts("i")) == 0
 
 
 # -- presence ---------------------------------------------------------------------------------------
@@ -109,28 +70,6 @@ async def test_one_whose_inbox_is_gone_learns_it_when_it_renews(instances: Insta
 
 
 # -- takeover -----------------------------------------------------------------------------------------
-
-
-async def test_only_the_incarnation_that_was_seen_dead_is_marked(instances: Instances) -> None:
-    assert await instances.mark_takeover("i", "a") == "GONE"
-    await instances.open("i", "b", GROUP)
-    assert await instances.mark_takeover("i", "a") == "OTHER"
-    assert await instances.holder("i") == "b"
-    assert await instances.mark_takeover("i", "b") == "OK"
-    assert await instances.mark_takeover("i", "b") == "OK", "a second survivor finds the mark and goes on"
-    assert await instances.holder("i") == MARK + "b"
-
-
-async def test_the_marked_cannot_open_again_until_they_are_taken_over(instances: Instances, inboxes: Inboxes) -> None:
-    await instances.open("i", "a", GROUP)
-    await instances.mark_takeover("i", "a")
-    assert await instances.open("i", "a", GROUP) == MARK + "a"
-    assert await instances.open("i", "b", GROUP) == MARK + "a"
-    assert await inboxes.push("i", "kind", b"x") is PushReply.OK, "what comes now is for the survivor"
-    (entry,) = await inboxes.unread("i", 10)
-    await inboxes.done("i", [entry])
-    assert await instances.close("i", MARK + "a") == "OK"
-    assert await instances.open("i", "b", GROUP) == "OK"
 
 
 async def test_an_inbox_marked_by_mistake_is_handed_back(instances: Instances) -> None:
@@ -206,26 +145,6 @@ async def take_over(instances: Instances) -> bool:
         return True
     await instances.unmark_takeover("i", "a")
     return False
-
-
-async def test_instance_that_renews_before_the_mark_is_not_taken_over(instances: Instances) -> None:
-    await instances.open("i", "a", GROUP)
-    assert await instances.renew(Presence("i", "a"), TTL_MS)
-    assert not await take_over(instances)
-    assert await instances.holder("i") == "a"
-
-
-async def test_instance_that_renews_after_the_takeover_learns_that_it_was_declared_dead(instances: Instances) -> None:
-    await instances.open("i", "a", GROUP)
-    assert await take_over(instances)
-    assert not await instances.renew(Presence("i", "a"), TTL_MS)
-
-
-async def test_renewal_between_mark_and_check_is_noticed_by_both_sides(instances: Instances) -> None:
-    await instances.open("i", "a", GROUP)
-    await instances.mark_takeover("i", "a")
-    assert not await instances.renew(Presence("i", "a"), TTL_MS)
-    assert await instances.presence("i") is not None
 
 
 async def test_takeover_between_presence_and_check_sees_the_living_instance(

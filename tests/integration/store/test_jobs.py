@@ -1,14 +1,16 @@
-"""Jobs in Redis: one binding a request however many create it, and the table of steps."""
+"""Jobs, slots, turns and cool-downs in Redis."""
 
 import asyncio
 
 import pytest
 
-from dragoman.domain.job import Event, Outcome, Reply
-from dragoman.store.instances import MARK, Instances
-from dragoman.store.jobs import JOB_TTL_MS, LOCK_MS, Binding, Jobs
+from dragoman.domain.storm import StormSettings, StormVerdict
+from dragoman.store.jobs import JOB_TTL_MS, Binding, Jobs
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
+from dragoman.store.reservations import Reservations, Reserved, ReserveReply
+from dragoman.store.storm import CoolDowns, Storm
+from dragoman.store.turns import Turns
 from support.redis_servers import Connect
 from support.waiting import wait_until
 
@@ -19,55 +21,6 @@ def jobs(redis: Redis, keys: Keys) -> Jobs:
 
 
 # -- requests ---------------------------------------------------------------------------------------
-
-
-async def create(jobs: Jobs, request: str, job: str) -> tuple[str, bool]:
-    """The order of one job: look, lock, create, bind, unlock. Gives the job the request has, and whether it is ours."""
-    while True:
-        found, locked = await asyncio.gather(jobs.binding(request), jobs.lock(request, job))
-        if found is None and locked is None:  # somebody is at it: look again
-            await asyncio.sleep(0)
-            continue
-        mine = False
-        if found is None:
-            _, bound = await asyncio.gather(
-                jobs.create(job, {"request": request}), jobs.bind(request, Binding(job, "i"))
-            )
-            mine = bound is not None
-        if locked is not None:
-            await jobs.unlock(request, job)
-        binding = jobs.parse_binding(await jobs.binding(request))
-        assert binding is not None
-        return binding.job_id, mine
-
-
-async def test_of_two_hundred_creators_of_one_request_one_binds_and_all_learn_of_it(
-    jobs: Jobs, connect: Connect, keys: Keys, redis: Redis
-) -> None:
-    other = Jobs(await connect(), keys)
-    answers = await asyncio.gather(*(create((jobs, other)[n % 2], "r", f"job-{n}") for n in range(200)))
-    assert len({job for job, _ in answers}) == 1
-    assert [mine for _, mine in answers].count(True) == 1
-    assert await redis.call("EXISTS", keys.request_lock("r")) == 0
-    assert 0 < await redis.call("PTTL", keys.request_binding("r")) <= JOB_TTL_MS
-    jobs_made = [await jobs.get(f"job-{n}") for n in range(200)]
-    assert len([made for made in jobs_made if made is not None]) == 1, "the lock kept the others from creating any"
-
-
-async def test_different_requests_do_not_wait_for_each_other(jobs: Jobs) -> None:
-    answers = await asyncio.gather(*(create(jobs, f"r{n}", f"job-{n}") for n in range(50)))
-    assert answers == [(f"job-{n}", True) for n in range(50)]
-
-
-async def test_a_crash_between_lock_and_binding_frees_the_request_when_the_lock_lapses(
-    jobs: Jobs, connect: Connect, keys: Keys, redis: Redis
-) -> None:
-    assert await jobs.lock("r", "crashed") == b"OK"
-    assert 0 < await redis.call("PTTL", keys.request_lock("r")) <= LOCK_MS
-    other = Jobs(await connect(), keys)
-    assert await other.lock("r", "next") is None
-    await redis.call("PEXPIRE", keys.request_lock("r"), 1)  # its two seconds are over
-    assert await create(other, "r", "next") == ("next", True)
 
 
 async def test_expired_lock_loses_the_binding_and_releases_no_other_lock(jobs: Jobs) -> None:
@@ -101,91 +54,95 @@ async def test_a_job_is_recorded_created_or_dispatched_at_once(jobs: Jobs, redis
     assert await jobs.get("unknown") is None
 
 
-async def test_a_job_may_have_no_fields_at_all(jobs: Jobs) -> None:
-    assert await jobs.create("j", {}) == b"OK"
-
-
-async def test_a_job_runs_through_its_states_with_a_time_for_each(jobs: Jobs) -> None:
-    await jobs.create("j", {})
-    assert await jobs.advance("j", Event.DISPATCH, attempt=1, node="n", node_epoch=3) is Reply.OK
-    assert await jobs.advance("j", Event.ACK, attempt=1, node="n") is Reply.OK
-    assert await jobs.advance("j", Event.START, attempt=1, node="n") is Reply.OK
-    assert await jobs.advance("j", Event.RESULT, attempt=1, node="n", outcome=Outcome.EMPTY, code="SILENT") is Reply.OK
-    assert await jobs.advance("j", Event.RELEASE, attempt=1) is Reply.OK
-    job = await jobs.get("j")
-    assert job is not None
-    assert (job["state"], job["outcome"], job["code"], job["node_epoch"]) == ("RELEASED", "empty", "SILENT", "3")
-    times = [int(job[f"{step}_ms"]) for step in ("created", "dispatched", "acked", "started", "finished", "released")]
-    assert times == sorted(times)
-
-
-@pytest.mark.parametrize(
-    ("event", "outcome"),
-    [
-        (Event.RESULT, Outcome.OK),
-        (Event.EXPIRE, Outcome.EXPIRED),
-        (Event.CANCEL, Outcome.CANCELLED),
-        (Event.GIVE_UP, Outcome.FAILED),
-    ],
-)
-async def test_no_job_ends_without_an_outcome(jobs: Jobs, event: Event, outcome: Outcome) -> None:
-    await jobs.create("j", {}, node="n")
-    assert await jobs.advance("j", event, attempt=None) is Reply.OK
-    job = await jobs.get("j")
-    assert job is not None
-    assert job["outcome"] == outcome
-
-
-async def test_a_step_that_is_refused_changes_nothing(jobs: Jobs) -> None:
-    await jobs.create("j", {}, node="n")
-    before = await jobs.get("j")
-    assert await jobs.advance("j", Event.ACK, attempt=2, node="n", note="x") is Reply.STALE
-    assert await jobs.advance("j", Event.ACK, attempt=1, node="m", note="x") is Reply.WRONG_NODE
-    assert await jobs.advance("j", Event.RELEASE, attempt=1, note="x") is Reply.ILLEGAL
-    assert await jobs.advance("j", Event.DISPATCH, attempt=1, node="m", note="x") is Reply.ALREADY
-    assert await jobs.advance("nobody", Event.ACK, attempt=1) is Reply.UNKNOWN
-    assert await jobs.get("j") == before
-    assert await jobs.get("nobody") is None
-
-
-async def test_a_reassigned_job_is_deaf_to_its_former_node(jobs: Jobs) -> None:
-    await jobs.create("j", {}, node="n1", epoch=1)
-    assert await jobs.advance("j", Event.REASSIGN, attempt=1) is Reply.OK
-    job = await jobs.get("j")
-    assert job is not None
-    assert (job["state"], job["attempt"]) == ("CREATED", "2")
-    assert not {"node_id", "node_epoch", "dispatched_ms", "acked_ms"} & job.keys(), "the attempt is gone, and its times"
-    assert await jobs.advance("j", Event.DISPATCH, attempt=2, node="n2") is Reply.OK
-    assert await jobs.advance("j", Event.RESULT, attempt=1, node="n1") is Reply.STALE
-    assert await jobs.advance("j", Event.RESULT, attempt=None, node="n1") is Reply.WRONG_NODE
-    assert await jobs.advance("j", Event.RESULT, attempt=2, node="n2") is Reply.OK
-
-
-async def test_only_one_of_many_concurrent_releases_succeeds(jobs: Jobs, connect: Connect, keys: Keys) -> None:
-    other = Jobs(await connect(), keys)
-    await jobs.create("j", {}, node="n")
-    ends = await asyncio.gather(*((jobs, other)[n % 2].advance("j", Event.EXPIRE, attempt=1) for n in range(20)))
-    assert sorted(ends) == sorted([Reply.OK] + [Reply.ALREADY] * 19)
-    gone = await asyncio.gather(*((jobs, other)[n % 2].advance("j", Event.RELEASE, attempt=1) for n in range(20)))
-    assert sorted(gone) == sorted([Reply.OK] + [Reply.ALREADY] * 19)
-
-
-async def test_instance_that_was_declared_dead_drives_no_job(jobs: Jobs, redis: Redis, keys: Keys) -> None:
-    instances = Instances(redis, keys)
-    assert await jobs.drive("i", "first", "too early", 1000) == b"DECLARED_DEAD"
-    await instances.open("i", "first", "scheduler")
-    assert await jobs.drive("i", "first", "j", 1000) == b"OK"
-    await instances.mark_takeover("i", "first")
-    assert await jobs.drive("i", "first", "too late", 1000) == b"DECLARED_DEAD"
-    await instances.close("i", MARK + "first")
-    await instances.open("i", "second", "scheduler")
-    assert await jobs.drive("i", "first", "far too late", 1000) == b"DECLARED_DEAD"
-    assert await jobs.driven_by("i", 10) == ["j"]
-
-
 async def test_jobs_of_a_driver_are_listed_by_deadline(jobs: Jobs) -> None:
     await asyncio.gather(jobs.driven("i", "late", 3000), jobs.driven("i", "soon", 1000), jobs.driven("i", "mid", 2000))
     assert await jobs.driven_by("i", 2) == ["soon", "mid"]
     await jobs.undriven("i", "soon")
     assert await jobs.driven_by("i", 10) == ["mid", "late"]
     assert await jobs.driven_by("nobody", 10) == []
+
+
+TTL_MS = 60_000
+
+
+@pytest.fixture
+def slots(redis: Redis, keys: Keys) -> Reservations:
+    return Reservations(redis, keys, TTL_MS)
+
+
+async def take(slots: Reservations, job: str, limit: int, node: str = "n") -> Reserved:
+    return Reserved.parse(await slots.reserve(node, job, limit))
+
+
+async def test_a_slot_is_taken_held_and_refused(slots: Reservations, redis: Redis, keys: Keys) -> None:
+    assert await take(slots, "j1", 2) == Reserved(ReserveReply.OK)
+    assert await take(slots, "j1", 2) == Reserved(ReserveReply.HELD)
+    assert await take(slots, "j2", 2) == Reserved(ReserveReply.OK)
+    refused = await take(slots, "j3", 2)
+    assert refused.verdict is ReserveReply.FULL
+    assert 0 < refused.free_in_ms <= TTL_MS
+    assert await slots.held("n") == ["j1", "j2"]
+    assert 0 < await redis.call("PTTL", keys.reserved("n")) <= TTL_MS
+
+
+async def test_a_renewal_keeps_what_is_held_and_names_what_was_lost(slots: Reservations) -> None:
+    await take(slots, "j1", 5)
+    await take(slots, "j2", 5)
+    await slots.release("n", "j2", 5)
+    assert await slots.renew("n", ["j1", "j2", "j3"]) == ["j2", "j3"]
+    assert await slots.held("n") == ["j1"], "what was lost is not revived: it may be sold"
+
+
+async def test_a_renewal_of_nothing_loses_nothing(slots: Reservations) -> None:
+    assert await slots.renew("n", []) == []
+
+
+@pytest.fixture
+def turns(redis: Redis, keys: Keys) -> Turns:
+    return Turns(redis, keys)
+
+
+async def test_a_turn_is_found_under_its_literal_names(turns: Turns, redis: Redis, prefix: str) -> None:
+    session, turn = f"{prefix}-s", f"{prefix}-t"
+    await turns.bind(session, turn, "n1")
+    assert await redis.call("HGETALL", f"scheduler:turn:{turn}") == [b"affinity_node_id", b"n1"]
+    assert await redis.call("HGETALL", f"scheduler:session:{session}") == [b"current_turn_id", turn.encode()]
+    assert await redis.call("TTL", f"scheduler:turn:{turn}") == -1
+    await turns.end(session, turn)
+
+
+SETTINGS = StormSettings(debounce_window_s=60, unavailable_ttl_s=600, rate_limit=5, rate_window_s=600)
+
+
+@pytest.fixture
+def storm(redis: Redis, keys: Keys) -> Storm:
+    return Storm(redis, keys, SETTINGS)
+
+
+async def test_storm_report_of_one_instance_is_read_by_another(storm: Storm, connect: Connect, keys: Keys) -> None:
+    other = Storm(await connect(), keys, SETTINGS)
+    await storm.report("n", "asr@1")
+    assert await other.report("n", "asr@1") is StormVerdict.DEBOUNCED
+    assert await other.cooling("n") == await storm.cooling("n")
+    assert await other.cooling("another") == CoolDowns()
+
+
+async def test_cool_down_uses_the_clock_of_redis(storm: Storm, redis: Redis, keys: Keys) -> None:
+    await storm.report("n", "asr@1")
+    seconds, _ = await redis.call_at(keys.storm("n"), "TIME")
+    until = (await storm.cooling("n")).services["asr@1"]
+    assert int(seconds) * 1000 < until <= (int(seconds) + 1) * 1000 + 600_000
+
+
+async def test_a_pause_is_the_same_for_every_instance_and_ends_with_the_first_success(
+    storm: Storm, connect: Connect, keys: Keys
+) -> None:
+    other = Storm(await connect(), keys, SETTINGS)
+    assert await storm.pause("n") == 2000
+    assert await other.pause("n") == 0, "it is paused already"
+    told = await other.cooling("n")
+    assert (told.pauses, told.services) == (1, {})
+    assert told.paused_until_ms > 0
+    await other.recovered("n")
+    assert await storm.cooling("n") == CoolDowns()
+    assert await storm.pause("n") == 2000

@@ -1,13 +1,10 @@
 """Who holds whose socket: each removes his own word and nobody else's."""
 
-import asyncio
-
 import pytest
 
 from dragoman.store.keys import Keys
 from dragoman.store.owners import EPOCH_TTL_MS, NodeIdTaken, Owners
 from dragoman.store.redis import Redis
-from support.redis_servers import Connect
 
 TTL_MS = 45_000
 
@@ -19,38 +16,6 @@ def owners(redis: Redis, keys: Keys) -> Owners:
 
 async def members(redis: Redis, key: str) -> set[str]:
     return {name.decode() for name in await redis.call("SMEMBERS", key)}
-
-
-async def test_last_claim_owns_the_node(owners: Owners) -> None:
-    assert await owners.node_owner("n") is None
-    first = await owners.claim_node("n", "i1")
-    assert await owners.node_owner("n") == "i1"
-    second = await owners.claim_node("n", "i2")
-    assert await owners.node_owner("n") == "i2"
-    assert second > first
-
-
-async def test_every_connection_of_a_node_has_an_epoch_of_its_own(owners: Owners, connect: Connect, keys: Keys) -> None:
-    other = Owners(await connect(), keys, TTL_MS)
-    mine = [owners.claim_node("n", "i1") for _ in range(50)]
-    theirs = [other.claim_node("n", "i2") for _ in range(50)]
-    epochs = await asyncio.gather(*mine, *theirs)
-    assert len(set(epochs)) == 100
-    assert await owners.claim_node("n", "i1") > max(epochs)
-
-
-async def test_epochs_rise_even_when_the_last_one_was_forgotten(owners: Owners, redis: Redis, keys: Keys) -> None:
-    first = await owners.claim_node("n", "i")
-    started = await server_ms(redis, keys)
-    await redis.call("DEL", keys.node_epoch("n"))
-    second = await owners.claim_node("n", "i")
-    assert second >= started, "Redis' own time is the floor"
-    assert second >= first
-
-
-async def server_ms(redis: Redis, keys: Keys) -> int:
-    seconds, micros = await redis.call_at(keys.node_epoch("n"), "TIME")
-    return int(seconds) * 1000 + int(micros) // 1000
 
 
 async def test_owned_keys_are_listed_for_the_takeover(owners: Owners, redis: Redis, keys: Keys) -> None:

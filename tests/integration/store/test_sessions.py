@@ -8,7 +8,7 @@ import pytest
 from dragoman.store.keys import Keys
 from dragoman.store.owners import Owners
 from dragoman.store.redis import Redis
-from dragoman.store.sessions import MAX_BYTES, MAX_ENTRIES, MAX_PARKED, ResumableSessions, Resumed
+from dragoman.store.sessions import ResumableSessions, Resumed
 from support.redis_servers import Connect
 from support.waiting import wait_until
 
@@ -89,109 +89,11 @@ async def test_former_owner_writes_releases_and_ends_nothing(sessions: Resumable
     assert again.state["next_index"] == "2"
 
 
-async def test_of_many_that_resume_at_once_each_has_an_epoch_of_its_own_and_the_last_one_the_session(
-    sessions: ResumableSessions, connect: Connect, keys: Keys
-) -> None:
-    other = store(await connect(), keys)
-    taken = await asyncio.gather(*(resumed((sessions, other)[n % 2], instance=f"i{n}") for n in range(20)))
-    assert sorted(each.epoch for each in taken) == list(range(2, 22))
-    verdicts = [await sessions.write("s", each.epoch, 1, b"x") for each in taken]
-    assert verdicts.count(b"OK") == 1
-    assert await sessions.epoch("s") == 21
-
-
-@pytest.mark.parametrize(
-    ("token", "subject", "last_seq"), [("wrong", "user", 0), ("token", "other", 0), ("token", "user", 4)]
-)
-async def test_resume_is_denied_with_a_wrong_token_or_an_impossible_sequence(
-    sessions: ResumableSessions, token: str, subject: str, last_seq: int
-) -> None:
-    await fill(sessions, 3)
-    assert await sessions.resume("s", token, subject, last_seq, "thief") == "DENIED"
-    assert await sessions.epoch("s") == 1
-    assert await sessions.write("s", 1, 4, b"still mine") == b"OK"
-
-
 async def test_the_token_itself_is_not_kept(sessions: ResumableSessions, redis: Redis, keys: Keys) -> None:
     assert b"token" not in (await redis.call("HGETALL", keys.session_state("s")))[1::2]
 
 
-async def test_unknown_session_is_reported_as_missing(sessions: ResumableSessions) -> None:
-    assert await sessions.resume("nobody", "token", "user", 0, "b") == "NONE"
-    assert await sessions.write("nobody", 1, 1, b"x") == b"FENCED"
-    assert await sessions.park("nobody", b"x") == "NONE"
-    assert await sessions.epoch("nobody") is None
-
-
 # -- the outbox -------------------------------------------------------------------------------------
-
-
-async def test_confirmed_messages_are_deleted_and_cannot_be_requested(sessions: ResumableSessions) -> None:
-    await fill(sessions, 5)
-    assert await sessions.free("s", 1, 3) == 3
-    assert await sessions.free("s", 1, 3) == 0
-    assert await sessions.resume("s", "token", "user", 2, "b") == "TOO_OLD"
-    assert (await resumed(sessions, last_seq=3)).outbox == [b"frame 4", b"frame 5"]
-
-
-async def test_everything_confirmed_leaves_nothing_to_send(sessions: ResumableSessions) -> None:
-    await fill(sessions, 3)
-    await sessions.free("s", 1, 3)
-    assert (await resumed(sessions, last_seq=3)).outbox == []
-    assert await sessions.resume("s", "token", "user", 2, "b") == "TOO_OLD"
-
-
-async def test_a_message_whose_answer_was_lost_is_not_written_twice(sessions: ResumableSessions) -> None:
-    assert await sessions.write("s", 1, 1, b"once") == b"OK"
-    assert await sessions.write("s", 1, 1, b"once") == b"OK"
-    assert (await resumed(sessions)).outbox == [b"once"]
-
-
-async def test_state_that_comes_late_by_a_connection_that_was_given_up_does_not_replace_what_is_newer(
-    sessions: ResumableSessions,
-) -> None:
-    assert await sessions.write("s", 1, fields={"next_index": 7}, version=2) == b"OK"
-    assert await sessions.write("s", 1, fields={"next_index": 6}, version=1) == b"OK"
-    state = (await resumed(sessions)).state
-    assert (state["next_index"], state["version"]) == ("7", "2")
-
-
-async def test_nothing_is_written_before_the_message_that_was_sent_before_it(sessions: ResumableSessions) -> None:
-    await fill(sessions, 1)
-    assert await sessions.write("s", 1, 3, b"frame 3", {"next_index": 3}, after=2) == b"EARLY"
-    assert await sessions.write("s", 1, fields={"next_index": 3}, after=3) == b"EARLY"
-    assert await sessions.write("s", 1, 2, b"frame 2", {"next_index": 2}, after=1) == b"OK"
-    assert await sessions.write("s", 2, 4, b"not mine", after=3) == b"FENCED"
-    taken = await resumed(sessions)
-    assert (taken.outbox, taken.state["next_index"]) == ([b"frame 1", b"frame 2"], "2")
-
-
-async def test_a_full_outbox_gives_up_its_oldest_by_number(sessions: ResumableSessions) -> None:
-    await fill(sessions, MAX_ENTRIES + 3)
-    assert await sessions.resume("s", "token", "user", 2, "b") == "TOO_OLD"
-    taken = await resumed(sessions, last_seq=3)
-    assert (len(taken.outbox), taken.outbox[0]) == (MAX_ENTRIES, b"frame 4")
-
-
-async def test_a_full_outbox_gives_up_its_oldest_by_bytes(
-    sessions: ResumableSessions, redis: Redis, keys: Keys
-) -> None:
-    half = b"x" * (MAX_BYTES // 2)
-    for seq in (1, 2, 3):
-        assert await sessions.write("s", 1, seq, half) == b"OK"
-    assert await redis.call("HGET", keys.session_state("s"), "outbox_bytes") == str(MAX_BYTES).encode()
-    assert await sessions.write("s", 1, 4, b"") == b"OK", "an empty frame takes no room"
-    assert await sessions.write("s", 1, 5, b"x" * (MAX_BYTES + 1)) == b"OK"
-    assert await redis.call("HGET", keys.session_state("s"), "outbox_bytes") == b"0"
-    assert await sessions.resume("s", "token", "user", 4, "b") == "TOO_OLD", "even the last was too large to be kept"
-    assert (await resumed(sessions, last_seq=5)).outbox == []
-
-
-async def test_the_oldest_of_a_full_outbox_may_be_empty(sessions: ResumableSessions) -> None:
-    assert await sessions.write("s", 1, 1, b"") == b"OK"
-    for seq in range(2, MAX_ENTRIES + 2):
-        assert await sessions.write("s", 1, seq, b"x") == b"OK"
-    assert len((await resumed(sessions, last_seq=1)).outbox) == MAX_ENTRIES
 
 
 async def test_sequence_numbers_may_be_large(sessions: ResumableSessions) -> None:
@@ -243,33 +145,7 @@ async def test_parked_results_are_refused_to_a_former_owner(sessions: ResumableS
     assert await sessions.parked("s", taken.epoch) == [b"late"]
 
 
-async def test_nothing_is_parked_beside_an_owner_that_was_not_asked(
-    sessions: ResumableSessions, redis: Redis, keys: Keys
-) -> None:
-    assert await sessions.park("s", b"x") == "OWNED"
-    assert await sessions.park("s", b"x", "somebody else") == "OWNED"
-    await redis.call("DEL", keys.session_owner("s"))
-    assert await sessions.park("s", b"x", "a") == "OK", "who was asked is gone"
-    taken = await resumed(sessions)
-    assert await sessions.parked("s", taken.epoch) == [b"x"]
-
-
-async def test_number_of_parked_results_is_bounded(sessions: ResumableSessions) -> None:
-    verdicts = await asyncio.gather(*(sessions.park("s", b"x", "a") for _ in range(MAX_PARKED + 2)))
-    assert verdicts == ["OK"] * MAX_PARKED + ["FULL"] * 2
-
-
 # -- the end ----------------------------------------------------------------------------------------
-
-
-async def test_a_session_that_ends_leaves_nothing(sessions: ResumableSessions, redis: Redis, keys: Keys) -> None:
-    await fill(sessions, 1)
-    await sessions.park("s", b"x", "a")
-    assert await sessions.end("s", 1)
-    assert await sessions.end("s", 1), "asking twice changes nothing"
-    names = [keys.session_state("s"), keys.session_outbox("s"), keys.session_parked("s")]
-    assert [await redis.call("EXISTS", name) for name in names] == [0, 0, 0]
-    assert await sessions.resume("s", "token", "user", 0, "b") == "NONE"
 
 
 async def test_a_session_left_behind_is_overdue_when_its_grace_is_over(

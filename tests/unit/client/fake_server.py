@@ -4,24 +4,12 @@ It cuts at every final and answers each utterance with its length. A resume forg
 does that takes the session over from a dead one: only what the client sends again is there.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
-from picows import (
-    WSFrame,
-    WSListener,
-    WSMsgType,
-    WSTransport,
-    WSUpgradeRequest,
-    WSUpgradeResponse,
-    WSUpgradeResponseWithListener,
-    ws_create_server,
-)
 
 from dragoman.client import Session, Throttle, Timing
 from dragoman.protocol import audio, codec
@@ -41,9 +29,7 @@ from dragoman.protocol.session import (
     UiEvent,
     Utterance,
 )
-
-M = TypeVar("M", bound=Message)
-TIMEOUT_S = 60.0
+from support.fake_peer import FakePeer, PeerConnection
 
 QUICK = Timing(
     connect_s=5, answer_s=5, heartbeat_s=60, reconnect_s=5, cut_s=0.5, settle_s=0.5, close_s=5,
@@ -70,101 +56,44 @@ class Spoken:
     acked_seq: int = 0
 
 
-class Connection(WSListener):
-    def __init__(self, server: "FakeServer") -> None:
-        self.server = server
-        self.transport: WSTransport | None = None
-        self.session: Spoken | None = None
-        self.gone = asyncio.Event()
-        self.goodbye: int | None = None
+class FakeServer(FakePeer):
+    path = "/ws/session"
 
-    def on_ws_connected(self, transport: WSTransport) -> None:
-        self.transport = transport
-        self.server.connections.append(self)
-        if self.server.hangs_up_with is not None:
-            self.close(self.server.hangs_up_with)
-
-    def on_ws_disconnected(self, transport: WSTransport) -> None:
-        self.gone.set()
-        self.server.notify()
-
-    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
-        data = frame.get_payload_as_bytes()
-        if frame.msg_type == WSMsgType.CLOSE:
-            self.goodbye = int.from_bytes(data[:2], "big")
-            transport.send_close(frame.get_close_code())
-            transport.disconnect()
-        elif frame.msg_type == WSMsgType.TEXT:
-            self.server.heard(self, codec.decode_client(data))
-        elif frame.msg_type == WSMsgType.BINARY:
-            self.server.heard_frame(self, audio.parse_frame(data))
-
-    def send(self, message: Message) -> None:
-        assert self.transport is not None
-        self.transport.send(WSMsgType.TEXT, codec.encode(message))
-
-    def close(self, code: int, reason: bytes = b"") -> None:
-        assert self.transport is not None
-        self.transport.send_close(code, reason)  # type: ignore[arg-type]  # takes any code
-
-    def drop(self) -> None:
-        assert self.transport is not None
-        self.transport.disconnect(graceful=False)
-
-
-class FakeServer:
     def __init__(self) -> None:
-        self.connections: list[Connection] = []
+        super().__init__()
         self.sessions: dict[str, Spoken] = {}
-        self.received: list[Message] = []
         self.frames: list[audio.AudioFrame] = []
         # what a test may change
         self.keeps_sessions = True  # gives resume tokens
         self.forgets = False  # answers every resume with INVALID_SESSION
         self.refuses: Error | None = None  # the answer to the next session_init or session_resume
-        self.refuses_with: HTTPStatus | None = None
-        self.refused = 0
         self.hangs_up_with: int | None = None
         self.silent = False  # answers no session_init
         self.binary = False
         self.answers = True  # translates by itself
         self.acks_close = True
-        self.port = 0
-        self._unread: list[Message] = []
-        self._news = asyncio.Event()
-        self._server: asyncio.Server | None = None
-
-    @property
-    def url(self) -> str:
-        return f"ws://127.0.0.1:{self.port}/ws/session"
 
     @property
     def session(self) -> Spoken:
         """The newest."""
         return list(self.sessions.values())[-1]
 
-    async def listen(self) -> None:
-        self._server = await ws_create_server(self._accept, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
+    def on_connected(self, connection: PeerConnection) -> None:
+        if self.hangs_up_with is not None:
+            connection.close(self.hangs_up_with)
 
-    def _accept(self, request: WSUpgradeRequest) -> Connection | WSUpgradeResponseWithListener | None:
-        if self.refuses_with is not None:
-            self.refused += 1
-            response = WSUpgradeResponse.create_error_response(self.refuses_with, b"no")
-            return WSUpgradeResponseWithListener(response, None)
-        return Connection(self)
-
-    async def close(self) -> None:
-        assert self._server is not None
-        self._server.close()
-        for connection in self.connections:
-            connection.drop()
-        for connection in self.connections:
-            await connection.gone.wait()
+    def on_frame(self, connection: PeerConnection, data: bytes, *, binary: bool) -> None:
+        if binary:
+            frame = audio.parse_frame(data)
+            self.frames.append(frame)
+            self._chunk(self.sessions[frame.session_id], frame.seq, frame.audio, frame.is_final)
+            self.notify()
+        else:
+            self.heard(connection, codec.decode_client(data))
 
     # ------------------------------------------------------------ what clients say
 
-    def heard(self, connection: Connection, message: Message) -> None:
+    def heard(self, connection: PeerConnection, message: Message) -> None:
         match message:
             case SessionInit() | SessionResume() if self.silent:
                 pass
@@ -191,16 +120,9 @@ class FakeServer:
                 self._cut(session)
                 if self.acks_close:
                     self.says(SessionCloseAck(session_id=session.id), session)
-        self.received.append(message)
-        self._unread.append(message)
-        self.notify()
+        self.note(message)
 
-    def heard_frame(self, connection: Connection, frame: audio.AudioFrame) -> None:
-        self.frames.append(frame)
-        self._chunk(self.sessions[frame.session_id], frame.seq, frame.audio, frame.is_final)
-        self.notify()
-
-    def _init(self, connection: Connection, init: SessionInit) -> None:
+    def _init(self, connection: PeerConnection, init: SessionInit) -> None:
         number = len(self.sessions) + 1
         resume = bool(init.resume) and self.keeps_sessions
         session = Spoken(
@@ -210,14 +132,13 @@ class FakeServer:
         connection.session = session
         self.says(self._ack(session, resume_token=session.token if resume else None), session)
 
-    def _resume(self, connection: Connection, message: SessionResume) -> None:
+    def _resume(self, connection: PeerConnection, message: SessionResume) -> None:
         session = self.sessions.get(message.session_id)
         if self.forgets or session is None or session.token != message.resume_token:
             connection.send(Error(code=ErrorCode.INVALID_SESSION, message="There is no such session."))
             return
-        for other in self.connections:
-            if other is not connection and other.session is session:
-                other.session = None
+        for other in self._connections_of(session):
+            other.session = None
         connection.session = session
         session.buffer.clear()
         missed = [one for one in session.outbox if (one.seq or 0) > message.last_seq]
@@ -270,9 +191,12 @@ class FakeServer:
             session.seq += 1
             message = msgspec.structs.replace(message, seq=session.seq)
             session.outbox.append(message)
-        for connection in self.connections:
-            if connection.session is session and not connection.gone.is_set():
+        for connection in self._connections_of(session):
+            if not connection.gone.is_set():
                 connection.send(message)
+
+    def _connections_of(self, session: Spoken) -> list[PeerConnection]:
+        return [one for one in self.connections if one.session is session]
 
     def translates(self, index: int, text: str = "heard", *, session: Spoken | None = None, **fields: Any) -> None:
         session = session or self.session
@@ -280,31 +204,6 @@ class FakeServer:
 
     def fails(self, index: int, code: str, message: str) -> None:
         self.says(Error(code=code, message=message, details={"utterance_index": index, "job_id": f"job-{index}"}))
-
-    async def hears(self, kind: type[M], where: Callable[[M], bool] = lambda _: True) -> M:
-        """The next message of the kind that was not yet heard; others stay for later."""
-        async with asyncio.timeout(TIMEOUT_S):
-            while True:
-                self._news.clear()
-                for message in self._unread:
-                    if isinstance(message, kind) and where(message):
-                        self._unread.remove(message)
-                        return message
-                await self._news.wait()
-
-    async def until(self, fact: Callable[[], object]) -> None:
-        """A fact about what was heard, or who is connected."""
-        async with asyncio.timeout(TIMEOUT_S):
-            while not fact():
-                self._news.clear()
-                await self._news.wait()
-
-    def notify(self) -> None:
-        self._news.set()
-
-    def drops(self) -> None:
-        """Cut the connection as a dead machine would."""
-        self.connections[-1].drop()
 
 
 def result(session_id: str, index: int, text: str = "heard", **fields: Any) -> TranslationResult:
@@ -340,8 +239,7 @@ async def serving() -> AsyncIterator[FakeServer]:
     server = FakeServer()
     await server.listen()
     try:
-        async with asyncio.timeout(30):
-            yield server
+        yield server
     finally:
         await server.close()
 

@@ -26,39 +26,10 @@ def fleet_of(*nodes: Node) -> Fleet:
     return fleet
 
 
-def test_node_serves_every_pair_of_its_source_and_target_languages() -> None:
-    fleet = fleet_of(node("a", asr="de fr", semantic="en zh"))
-    assert all(list(fleet.pool(src, tgt)) == ["a"] for src in ("de", "fr") for tgt in ("en", "zh"))
-    assert list(fleet.pool("en", "de")) == []
-
-
-def test_auto_between_two_languages_wants_both_directions() -> None:
-    fleet = fleet_of(node("one-way", asr="de", semantic="en"), node("both", asr="de en", semantic="de en"))
-    assert list(fleet.pool("auto", "en", "de", "en")) == ["both"]
-    assert list(fleet.pool("auto", "en", "en", "de")) == ["both"]
-
-
 def test_job_without_a_target_wants_only_the_source() -> None:
     fleet = fleet_of(node("hears", asr="de", semantic=""), node("other", asr="fr"))
     assert list(fleet.pool("de", "")) == ["hears"]
     assert list(fleet.pool("de", "de")) == []
-
-
-def test_auto_alone_wants_the_target_from_any_source() -> None:
-    fleet = fleet_of(node("a", asr="fr"), node("b", asr="zh"), node("deaf", asr=""), node("c", semantic="fr"))
-    assert sorted(fleet.pool("auto", "en")) == ["a", "b"]
-
-
-def test_a_pool_follows_the_nodes_that_come_go_and_change() -> None:
-    fleet = fleet_of(node("a"))
-    assert list(fleet.pool("de", "en")) == ["a"]
-    fleet.upsert(node("b"))
-    assert sorted(fleet.pool("de", "en")) == ["a", "b"]
-    fleet.upsert(node("a", asr="fr"))
-    assert list(fleet.pool("de", "en")) == ["b"]
-    fleet.remove("b")
-    assert list(fleet.pool("de", "en")) == []
-    assert len(fleet) == 1
 
 
 def test_news_of_an_earlier_life_is_refused() -> None:

@@ -50,58 +50,14 @@ def chosen_of(asked: Ask, fleet: Fleet, refused: frozenset[str] = frozenset()) -
     return {place(asked, fleet, refused=refused, seed=seed) for seed in range(50)}
 
 
-def test_a_job_goes_to_a_node_of_its_pool() -> None:
-    fleet = fleet_of(node("a"), node("b", asr=frozenset({"fr"})))
-    assert chosen_of(ASK, fleet) == {"a"}
-
-
 def test_an_assignment_says_which_life_of_the_node_and_how_many_slots_it_has() -> None:
     placed = select_node(ASK, fleet_of(node("a", epoch=7, slots=2)), 0.0, random.Random(0), "here")
     assert isinstance(placed, Assign)
     assert (placed.node_id, placed.epoch, placed.limit, placed.affinity) == ("a", 7, 2, None)
 
 
-def test_a_node_that_tells_no_slots_has_the_default() -> None:
-    placed = select_node(ask(default_slots=3), fleet_of(node("a", slots=0)), 0.0, random.Random(0), "here")
-    assert isinstance(placed, Assign)
-    assert placed.limit == 3
-
-
-def test_of_two_nodes_the_one_with_more_free_slots_is_chosen() -> None:
-    fleet = fleet_of(node("a"), node("b"))
-    fleet.reserve_slot("a")
-    assert chosen_of(ASK, fleet) == {"b"}
-
-
-def test_of_two_equals_the_one_on_this_instance_is_chosen() -> None:
-    assert chosen_of(ASK, fleet_of(node("a"), node("b", instance="here"))) == {"b"}
-
-
 def test_of_two_equals_elsewhere_chance_decides() -> None:
     assert chosen_of(ASK, fleet_of(node("a"), node("b"))) == {"a", "b"}
-
-
-def test_a_node_that_runs_jobs_of_others_counts_as_less_free() -> None:
-    assert chosen_of(ASK, fleet_of(node("a", running=2), node("b"))) == {"b"}
-
-
-def test_a_heartbeat_alone_does_not_make_a_node_full() -> None:
-    assert place(ASK, fleet_of(node("a", running=9))) == "a"
-
-
-@pytest.mark.parametrize(
-    "unfit",
-    [
-        node("x", draining=True),
-        node("x", ready=frozenset({"asr"})),
-    ],
-)
-def test_a_node_that_fails_a_filter_is_never_chosen(unfit: Node) -> None:
-    assert chosen_of(ASK, fleet_of(unfit, node("a"))) == {"a"}
-
-
-def test_node_without_readiness_counts_as_ready() -> None:
-    assert place(ASK, fleet_of(node("a", ready=None))) == "a"
 
 
 @pytest.mark.parametrize("service", ["asr", "nmt", WHOLE_NODE])
@@ -112,12 +68,6 @@ def test_a_node_that_cools_down_for_a_service_of_the_job_is_left_out(service: st
     fleet.remove("b")
     assert place(ASK, fleet, now=59.9) == NoNode.ALL_COOLING_DOWN
     assert place(ASK, fleet, now=60.0) == "a"
-
-
-def test_a_node_that_cools_down_for_another_service_is_not_left_out() -> None:
-    fleet = fleet_of(node("a"))
-    fleet.cool("a", "tts", until=60.0)
-    assert place(ASK, fleet) == "a"
 
 
 def test_a_node_that_has_seen_the_job_is_not_asked_again() -> None:
@@ -145,12 +95,6 @@ def test_a_full_node_is_left_out_until_a_slot_goes_back() -> None:
     assert place(ASK, fleet) == "a"
 
 
-def test_a_refused_node_is_left_out_for_this_job_alone() -> None:
-    fleet = fleet_of(node("a"))
-    assert place(ASK, fleet, refused=frozenset({"a"})) == NoNode.ALL_FULL
-    assert place(ASK, fleet) == "a"
-
-
 def test_a_node_that_refused_is_left_out_until_a_slot_can_lapse() -> None:
     fleet = fleet_of(node("a"))
     fleet.full_until("a", 10.0)
@@ -158,20 +102,10 @@ def test_a_node_that_refused_is_left_out_until_a_slot_can_lapse() -> None:
     assert place(ASK, fleet, now=10.0) == "a"
 
 
-def test_an_idle_node_whose_last_heartbeat_had_a_gpu_queue_is_chosen_when_no_other_is_free() -> None:
-    fleet = fleet_of(node("a", gpu_queue=1), node("b", slots=1))
-    fleet.reserve_slot("b")
-    assert place(ASK, fleet) == "a"
-
-
 def test_a_node_without_a_gpu_queue_is_preferred_to_one_with_more_free_slots() -> None:
     fleet = fleet_of(node("a", slots=8, gpu_queue=1), node("b", slots=2))
     assert chosen_of(ASK, fleet) == {"b"}
     assert chosen_of(ask(turn_bound=True), fleet) == {"b"}
-
-
-def test_of_nodes_with_a_gpu_queue_the_one_with_more_free_slots_is_chosen() -> None:
-    assert chosen_of(ASK, fleet_of(node("a", slots=8, gpu_queue=1), node("b", gpu_queue=1))) == {"a"}
 
 
 def test_a_node_without_a_gpu_queue_is_found_among_several_that_have_one() -> None:
@@ -226,18 +160,6 @@ def test_a_job_that_finds_only_cooling_nodes_learns_when_the_first_is_back() -> 
     assert waits.why(now=0.0) == "all cooling down, the first for another 40 s"
 
 
-def test_an_empty_pool_says_so() -> None:
-    assert place(ASK, fleet_of()) == NoNode.NO_NODE_IN_POOL
-    assert place(ask(tgt="zh"), fleet_of(node("a"))) == NoNode.NO_NODE_IN_POOL
-
-
-def test_a_full_node_outweighs_a_cooling_one_in_the_reason_to_wait() -> None:
-    fleet = fleet_of(node("a"), node("b", slots=1), node("c", draining=True))
-    fleet.cool("a", "asr", until=60.0)
-    fleet.reserve_slot("b")
-    assert place(ASK, fleet) == NoNode.ALL_FULL
-
-
 # -- turns
 
 
@@ -269,20 +191,6 @@ def test_the_first_job_of_a_turn_is_placed_freely() -> None:
     assert affinity_of(ask(turn_bound=True), fleet_of(node("a"))) == ("a", AffinityResult.FIRST)
 
 
-@pytest.mark.parametrize(
-    "unfit", [node("mine", draining=True), node("mine", ready=frozenset()), node("mine", semantic=frozenset({"de"}))]
-)
-def test_a_turns_node_that_fails_a_filter_is_passed_over(unfit: Node) -> None:
-    fleet = fleet_of(unfit, node("a"))
-    assert affinity_of(ask(turn_node="mine", turn_bound=True), fleet) == ("a", AffinityResult.NOT_IN_POOL)
-
-
-def test_a_turns_node_that_cools_down_is_passed_over() -> None:
-    fleet = fleet_of(node("mine"), node("a"))
-    fleet.cool("mine", "asr", until=60.0)
-    assert affinity_of(ask(turn_node="mine", turn_bound=True), fleet) == ("a", AffinityResult.NOT_IN_POOL)
-
-
 def test_a_turns_node_is_taken_beyond_its_slots_but_not_beyond_the_overcommit() -> None:
     fleet = fleet_of(node("mine", gpu_queue=5), node("a"))
     bound = ask(turn_node="mine", turn_bound=True)
@@ -291,12 +199,6 @@ def test_a_turns_node_is_taken_beyond_its_slots_but_not_beyond_the_overcommit() 
     assert affinity_of(bound, fleet) == ("mine", AffinityResult.HIT)
     fleet.reserve_slot("mine")
     assert affinity_of(bound, fleet) == ("a", AffinityResult.FULL)
-
-
-def test_a_turns_node_that_redis_refused_is_passed_over() -> None:
-    fleet = fleet_of(node("mine"), node("a"))
-    bound = ask(turn_node="mine", turn_bound=True)
-    assert affinity_of(bound, fleet, frozenset({"mine"})) == ("a", AffinityResult.FULL)
 
 
 # -- voices
@@ -312,15 +214,6 @@ def test_a_node_that_speaks_the_target_language_is_chosen_when_audio_is_wanted()
     other_language = node("other-language", slots=9, tts=frozenset({"de"}))
     fleet = fleet_of(*mute, not_ready, other_language, node("speaks", slots=1, tts=EN))
     assert chosen_of(WITH_VOICE, fleet) == {"speaks"}
-
-
-def test_a_voice_counts_for_nothing_when_no_audio_is_wanted() -> None:
-    assert chosen_of(ASK, fleet_of(node("mute"), node("speaks", tts=EN))) == {"mute", "speaks"}
-
-
-def test_a_two_way_session_wants_a_voice_for_both_languages() -> None:
-    two_way = ask(src="auto", lang_a="de", lang_b="en", voice=True)
-    assert chosen_of(two_way, fleet_of(node("one", tts=EN), node("both", tts=DE_EN))) == {"both"}
 
 
 @pytest.mark.parametrize("speaks", [node("speaks", tts=EN, slots=1), node("speaks", tts=EN, draining=True)])

@@ -76,15 +76,6 @@ def test_release_scenario_4() -> None:
     assert window.counts == Counter({Settled.SENT: 1, Settled.BACKFILLED: 1})
 
 
-def test_a_result_that_was_sent_is_not_sent_again() -> None:
-    window = ReleaseWindow()
-    window.receive(0, now=0.0)
-    window.receive(2, now=0.0)
-    assert window.receive(0, now=0.0) is Drop.DUPLICATE
-    assert window.receive(2, now=0.0) is Drop.DUPLICATE
-    assert window.counts[Drop.DUPLICATE] == 2
-
-
 def test_an_index_is_settled_once_it_is_answered_failed_or_skipped() -> None:
     window = ReleaseWindow(5000)
     window.receive(0, 0.0)
@@ -93,15 +84,6 @@ def test_an_index_is_settled_once_it_is_answered_failed_or_skipped() -> None:
     window.settle_failed(3, 1.0)
     window.poll(5.0)
     assert [window.is_settled(index) for index in range(5)] == [True, True, True, True, False]
-
-
-def test_an_empty_result_settles_its_index_and_starts_no_timeout() -> None:
-    window = ReleaseWindow()
-    assert window.settle_empty(1, now=0.0) is None
-    assert window.deadline() is None
-    assert window.receive(0, now=9.0) == IN_ORDER, "nothing higher went out, so nothing was overtaken"
-    assert window.expected == 2
-    assert window.receive(1, now=9.0) is Drop.DUPLICATE
 
 
 def test_slow_speech_is_sent_when_the_silence_after_it_was_answered_as_empty_long_before() -> None:
@@ -120,30 +102,6 @@ def test_a_sent_result_starts_the_timeout_of_indexes_that_an_empty_one_stepped_o
     assert window.gaps() == {0: 8.0}
 
 
-def test_a_failed_job_settles_its_index_and_starts_no_patience() -> None:
-    window = ReleaseWindow()
-    assert window.settle_failed(1, now=0.0) is None
-    assert window.deadline() is None
-    assert window.receive(1, now=0.0) is Drop.LATE
-    assert window.receive(0, now=9.0) == IN_ORDER
-    assert window.expected == 2
-
-
-def test_a_failure_closes_an_open_gap() -> None:
-    window = ReleaseWindow()
-    window.receive(1, now=0.0)
-    window.settle_failed(0, now=1.0)
-    assert window.deadline() is None
-    assert window.expected == 2
-
-
-def test_a_failure_that_comes_after_its_index_was_skipped_drops_no_result() -> None:
-    window = ReleaseWindow()
-    window.receive(1, now=0.0)
-    assert window.settle_failed(0, now=5.0) is Drop.LATE
-    assert window.counts == Counter({Settled.SENT: 1, Settled.SKIPPED: 1})
-
-
 def test_a_gap_whose_job_is_alive_elsewhere_has_no_deadline() -> None:
     window = ReleaseWindow()
     window.receive(2, now=0.0, working={0})
@@ -154,43 +112,12 @@ def test_a_gap_whose_job_is_alive_elsewhere_has_no_deadline() -> None:
     assert window.expected == 3
 
 
-def test_two_jobs_on_a_node_with_two_slots_are_both_sent_though_the_first_takes_ten_times_as_long() -> None:
-    window = ReleaseWindow()
-    assert window.receive(1, now=1.0, working={0}) == IN_ORDER
-    assert window.receive(0, now=10.0) == BACKFILLED
-
-
 def test_a_gap_whose_job_fails_over_after_it_opened_is_sent_however_late() -> None:
     window = ReleaseWindow()
     window.receive(1, now=0.0)
     window.job_moved(0)
     assert window.deadline() is None
     assert window.receive(0, now=29.0) == BACKFILLED
-
-
-def test_news_of_a_job_without_a_gap_changes_nothing() -> None:
-    window = ReleaseWindow()
-    window.job_moved(0)
-    window.receive(0, now=0.0)
-    window.job_moved(0)
-    assert window.deadline() is None
-    assert window.gaps() == {}
-
-
-def test_a_later_result_gives_an_open_gap_no_second_patience() -> None:
-    window = ReleaseWindow()
-    window.receive(1, now=0.0)
-    window.receive(2, now=4.0, working={0})
-    assert window.gaps() == {0: 5.0}
-
-
-def test_an_index_more_than_the_span_ahead_is_dropped() -> None:
-    window = ReleaseWindow(span=10)
-    assert window.receive(11, now=0.0) is Drop.AHEAD
-    assert window.settle_empty(11, now=0.0) is Drop.AHEAD
-    assert window.settle_failed(11, now=0.0) is Drop.AHEAD
-    assert window.deadline() is None
-    assert window.receive(10, now=0.0) == IN_ORDER
 
 
 def test_what_was_skipped_long_ago_is_not_remembered_for_ever() -> None:

@@ -56,14 +56,6 @@ def test_an_empty_final_waits_a_moment_for_the_chunk_behind_it() -> None:
     assert cut_of(seg.poll(1.06)).audio == b"ab"
 
 
-def test_a_chunk_that_comes_after_that_moment_belongs_to_the_next_cut() -> None:
-    seg = segmenter()
-    seg.chunk(b"a", 20, False, 0.0)
-    seg.chunk(b"", 0, True, 1.0)
-    assert cut_of(seg.chunk(b"b", 20, False, 1.06)).audio == b"a", "even if the timer has not had its turn"
-    assert cut_of(seg.close(1.06)).audio == b"b"
-
-
 def test_more_finals_do_not_put_the_cut_off() -> None:
     seg = segmenter()
     seg.chunk(b"a", 20, False, 0.0)
@@ -72,14 +64,6 @@ def test_more_finals_do_not_put_the_cut_off() -> None:
     assert seg.deadline() == pytest.approx(1.05)
     assert cut_of(seg.chunk(b"b", 20, True, 1.045)).audio == b"ab"
     assert seg.deadline() is None
-
-
-def test_a_final_with_nothing_before_it_makes_no_utterance() -> None:
-    seg = segmenter()
-    seg.chunk(b"", 0, True, 0.0)
-    assert seg.poll(0.1) == []
-    assert seg.deadline() is None
-    assert cut_of(seg.chunk(b"a", 20, True, 1.0)).index == 0
 
 
 def test_three_seconds_without_a_chunk_are_a_pause() -> None:
@@ -111,28 +95,6 @@ def test_ten_seconds_of_audio_are_cut_and_the_turn_goes_on() -> None:
 def test_zero_means_no_longest_duration() -> None:
     outputs, _ = speak(segmenter(max_duration_ms=0), 60.0)
     assert outputs == []
-
-
-def test_a_buffer_beyond_its_bytes_is_cut_and_the_turn_goes_on() -> None:
-    seg = segmenter(max_buffer_bytes=10)
-    assert seg.chunk(b"x" * 10, 1, False, 0.0) == []
-    cut = cut_of(seg.chunk(b"x", 1, False, 0.0))
-    assert (cut.reason, len(cut.audio), cut.ends_turn) == (Reason.MAX_LENGTH, 11, False)
-    assert cut.is_max_duration_triggered
-
-
-def test_a_final_chunk_that_fills_the_buffer_is_a_manual_cut() -> None:
-    seg = segmenter(max_duration_ms=100)
-    assert cut_of(seg.chunk(b"x", 500, True, 0.0)).reason is Reason.MANUAL
-
-
-def test_a_buffer_that_fills_while_a_final_waits_is_the_cut_that_final_asked_for() -> None:
-    seg = segmenter(max_duration_ms=100)
-    seg.chunk(b"a", 60, False, 0.0)
-    seg.chunk(b"", 0, True, 0.1)
-    cut = cut_of(seg.chunk(b"b", 60, False, 0.11))
-    assert (cut.reason, cut.audio) == (Reason.MANUAL, b"ab")
-    assert seg.deadline() is None
 
 
 def test_forty_five_seconds_without_a_pause_are_one_turn_of_four_max_duration_jobs_and_one_ending_job() -> None:
@@ -200,28 +162,6 @@ def test_the_end_of_a_playback_that_never_began_does_not_put_the_pause_off() -> 
     assert seg.deadline() == 3.0
 
 
-def test_a_playback_does_not_keep_a_final_waiting() -> None:
-    seg = segmenter()
-    seg.chunk(b"a", 20, False, 0.0)
-    seg.tts_started(0.1)
-    seg.chunk(b"", 0, True, 0.2)
-    assert cut_of(seg.poll(0.25)).reason is Reason.MANUAL
-
-
-def test_a_pause_that_was_over_before_the_playback_began_is_handed_out_by_the_next_call() -> None:
-    seg = segmenter()
-    seg.chunk(b"a", 20, False, 0.0)
-    seg.tts_started(3.1)
-    due = seg.deadline()
-    assert due is not None
-    assert due <= 3.1
-    outputs = seg.chunk(b"b", 20, True, 3.2)
-    assert [(cut.audio, cut.reason) for cut in outputs if isinstance(cut, Cut)] == [
-        (b"a", Reason.TIMEOUT),
-        (b"b", Reason.MANUAL),
-    ]
-
-
 def test_silence_of_a_paused_client_is_no_pause_until_the_client_may_send_again() -> None:
     seg = segmenter()
     seg.chunk(b"a", 20, False, 0.0)
@@ -247,32 +187,6 @@ def test_playback_that_ends_does_not_end_the_pause_of_a_client() -> None:
     seg.client_paused(5.0, now=1.0)
     seg.tts_ended(2.0)
     assert seg.deadline() == 9.0
-
-
-def test_turn_that_was_over_before_its_client_was_paused_is_cut() -> None:
-    seg = segmenter()
-    seg.chunk(b"a", 20, False, 0.0)
-    seg.client_paused(2.0, now=3.1)
-    due = seg.deadline()
-    assert due is not None
-    assert due <= 3.1
-    assert cut_of(seg.poll(3.1)).reason is Reason.TIMEOUT
-
-
-def test_pause_of_a_client_does_not_keep_a_final_waiting() -> None:
-    seg = segmenter()
-    seg.chunk(b"a", 20, False, 0.0)
-    seg.client_paused(2.0, now=0.1)
-    seg.chunk(b"", 0, True, 0.2)
-    assert cut_of(seg.poll(0.25)).reason is Reason.MANUAL
-
-
-def test_a_session_may_be_silent_for_an_hour_and_speak_again() -> None:
-    seg = segmenter()
-    seg.chunk(b"a", 20, True, 0.0)
-    assert seg.deadline() is None
-    assert seg.chunk(b"b", 20, False, 3600.0) == []
-    assert cut_of(seg.poll(3603.0)).index == 1
 
 
 def test_a_cut_knows_the_last_message_that_is_in_it() -> None:
@@ -328,21 +242,6 @@ def test_short_final_is_cut_at_once_when_something_was_said() -> None:
     seg = segmenter(quiet_final_ms=600)
     seg.chunk(SILENCE, 260, False, 0.0)
     assert cut_of(seg.chunk(SPEECH, 260, True, 0.1)).audio == SILENCE + SPEECH
-
-
-def test_long_quiet_final_is_cut() -> None:
-    seg = segmenter(quiet_final_ms=600)
-    seg.chunk(SILENCE * 2, 520, False, 0.0)
-    assert cut_of(seg.chunk(SILENCE, 80, True, 0.1)).duration_ms == 600
-
-
-def test_quiet_final_is_cut_when_its_turn_has_a_cut_before_it() -> None:
-    """Old nodes keep the audio of a max-duration job until the last job of the turn."""
-    seg = segmenter(quiet_final_ms=600, max_duration_ms=1000)
-    first = cut_of(seg.chunk(SPEECH * 4, 1040, False, 0.0))
-    last = cut_of(seg.chunk(SILENCE, 260, True, 0.3))
-    assert (last.index, last.turn_id, last.ends_turn) == (1, first.turn_id, True)
-    assert seg.chunk(SILENCE, 260, True, 0.6) == [Withheld(None, 260)]
 
 
 @pytest.mark.parametrize("closes", [True, False])

@@ -1,3 +1,5 @@
+"""Reading and writing no faster than the peer: reasons to stop, bursts and stalls."""
+
 import asyncio
 from collections import deque
 from itertools import permutations
@@ -8,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.gateway.flow_control import Backlog, InboundQueue, Pause, ReadGate
+from dragoman.gateway.http_connections import WriteStall
 from support.waiting import wait_until
 
 REASONS = (Pause.ENDPOINT, Pause.QUEUE, Pause.IDLE, Pause.HOLD)
@@ -239,3 +242,19 @@ def test_age_of_the_backlog_is_never_overstated_and_at_most_halved(steps: list[t
         age = backlog.age(sum(size for size, _ in waiting), now=float(now))
         assert age <= true_age <= age + oldest_mark + 1
         oldest_mark = max(oldest_mark, age)
+
+
+def test_stall_grows_while_nothing_is_read() -> None:
+    stall = WriteStall(now=10.0)
+    assert stall.age(500, now=11.0) == 0.0
+    assert stall.age(500, now=14.0) == 3.0
+
+
+def test_stall_restarts_whenever_something_is_read() -> None:
+    stall = WriteStall(now=10.0)
+    assert [stall.age(size, now) for size, now in [(500, 11.0), (499, 14.0), (498, 17.0)]] == [0.0, 0.0, 0.0]
+
+
+def test_there_is_no_stall_when_nothing_waits() -> None:
+    stall = WriteStall(now=10.0)
+    assert [stall.age(0, now) for now in (11.0, 99.0)] == [0.0, 0.0]

@@ -76,7 +76,7 @@ def test_sweep_expires_incomplete_requests_and_closing_connections_after_their_o
     assert expired == [connection, head]
 
 
-def test_thousands_of_closed_connections_are_handled_a_few_per_turn() -> None:
+async def test_thousands_of_closed_connections_are_handled_a_few_per_turn() -> None:
     class ClosedConnection:
         peer = ("127.0.0.1", 1)
 
@@ -86,20 +86,18 @@ def test_thousands_of_closed_connections_are_handled_a_few_per_turn() -> None:
     notified: list[ClosedConnection] = []
     notified_by_turn: list[int] = [0]
 
-    async def main() -> None:
-        registry = OpenConnections(ConnectionLimits(), lambda: 0.0)
-        closed: list[Any] = [ClosedConnection() for _ in range(3 * ENDS_AT_ONCE)]
-        for connection in closed:
-            registry.add(connection)
-        for connection in closed:
-            registry.ended(connection)
-        while registry.live:
-            await asyncio.sleep(0)
-            if len(notified) > notified_by_turn[-1]:
-                notified_by_turn.append(len(notified))
-        assert (notified, registry.empty.is_set()) == (closed, True)
+    registry = OpenConnections(ConnectionLimits(), lambda: 0.0)
+    closed: list[Any] = [ClosedConnection() for _ in range(3 * ENDS_AT_ONCE)]
+    for connection in closed:
+        registry.add(connection)
+    for connection in closed:
+        registry.ended(connection)
+    while registry.live:
+        await asyncio.sleep(0)
+        if len(notified) > notified_by_turn[-1]:
+            notified_by_turn.append(len(notified))
+    assert (notified, registry.empty.is_set()) == (closed, True)
 
-    asyncio.run(main())
     assert notified_by_turn == [0, ENDS_AT_ONCE, 2 * ENDS_AT_ONCE, 3 * ENDS_AT_ONCE]
 
 
@@ -121,7 +119,7 @@ def test_connections_are_counted_by_address_and_removed_once() -> None:
     assert len(registry.addresses) == 0
 
 
-def test_registry_is_crowded_while_connections_close_faster_than_they_are_handled() -> None:
+async def test_registry_is_crowded_while_connections_close_faster_than_they_are_handled() -> None:
     class ClosedConnection:
         peer = ("127.0.0.1", 1)
 
@@ -129,25 +127,23 @@ def test_registry_is_crowded_while_connections_close_faster_than_they_are_handle
 
     crowded: list[bool] = []
 
-    async def main() -> None:
-        registry = OpenConnections(ConnectionLimits(), lambda: 0.0)
-        some: list[Any] = [ClosedConnection() for _ in range(9 * ENDS_AT_ONCE)]
-        for connection in some:
-            registry.add(connection)
-        for arriving in (4, 4, 1, 0):
-            for _ in range(arriving * ENDS_AT_ONCE):
-                registry.ended(some.pop())
-            registry._handle_ends()
-            crowded.append(registry.is_crowded)
-        while registry.live:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+    registry = OpenConnections(ConnectionLimits(), lambda: 0.0)
+    some: list[Any] = [ClosedConnection() for _ in range(9 * ENDS_AT_ONCE)]
+    for connection in some:
+        registry.add(connection)
+    for arriving in (4, 4, 1, 0):
+        for _ in range(arriving * ENDS_AT_ONCE):
+            registry.ended(some.pop())
+        registry._handle_ends()
         crowded.append(registry.is_crowded)
+    while registry.live:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    crowded.append(registry.is_crowded)
 
-    asyncio.run(main())
     assert crowded == [True, True, True, False, False]
 
 
-def test_silence_of_thousands_is_checked_a_few_per_turn_and_each_once_per_round() -> None:
+async def test_silence_of_thousands_is_checked_a_few_per_turn_and_each_once_per_round() -> None:
     class Silent:
         peer = ("127.0.0.1", 1)
 
@@ -157,19 +153,17 @@ def test_silence_of_thousands_is_checked_a_few_per_turn_and_each_once_per_round(
     felt: list[Silent] = []
     felt_by_turn: list[int] = []
 
-    async def main() -> None:
-        registry = OpenConnections(ConnectionLimits(), lambda: 0.0)
-        members: list[Any] = [Silent() for _ in range(2 * CHECKS_PER_TURN + 1)]
-        for member in members:
-            registry.add(member)
-        registry.sweep()
-        while not felt_by_turn or felt_by_turn[-1] < len(members):
-            felt_by_turn.append(len(felt))
-            await asyncio.sleep(0)
+    registry = OpenConnections(ConnectionLimits(), lambda: 0.0)
+    members: list[Any] = [Silent() for _ in range(2 * CHECKS_PER_TURN + 1)]
+    for member in members:
+        registry.add(member)
+    registry.sweep()
+    while not felt_by_turn or felt_by_turn[-1] < len(members):
+        felt_by_turn.append(len(felt))
         await asyncio.sleep(0)
-        assert set(felt) == set(members)
+    await asyncio.sleep(0)
+    assert set(felt) == set(members)
 
-    asyncio.run(main())
     assert felt_by_turn == [CHECKS_PER_TURN, 2 * CHECKS_PER_TURN, 2 * CHECKS_PER_TURN + 1]
     assert len(felt) == 2 * CHECKS_PER_TURN + 1
 

@@ -80,54 +80,45 @@ def test_pause_between_handshakes_is_longer_while_connections_close() -> None:
     assert pauses == [CROWDED_PAUSE_S, HANDSHAKE_PAUSE_S]
 
 
-def test_closed_connection_uses_no_turn() -> None:
+async def test_closed_connection_uses_no_turn() -> None:
     inside: list[Caller] = []
 
-    async def main() -> None:
-        handshake_queue = HandshakeQueue(lambda: 0.0)
-        gone, stays = [Caller(inside) for _ in range(10)], Caller(inside)
-        for caller in (*gone, stays):
-            handshake_queue.queue(caller)
-        for caller in gone:
-            handshake_queue.remove(caller)
-        await asyncio.sleep(0)
-        assert inside == [stays]
-        handshake_queue.remove(stays)  # nothing to forget
-        handshake_queue.queue(gone[0])
-        await asyncio.sleep(0)
-        assert inside == [stays, gone[0]]
-
-    asyncio.run(main())
-
-
-def test_queue_starts_again_after_all_were_removed() -> None:
-    inside: list[Caller] = []
-
-    async def main() -> None:
-        handshake_queue = HandshakeQueue()
-        left = Caller(inside)
-        handshake_queue.queue(left)
-        handshake_queue.remove(left)
-        await asyncio.sleep(0)
-        caller = Caller(inside)
+    handshake_queue = HandshakeQueue(lambda: 0.0)
+    gone, stays = [Caller(inside) for _ in range(10)], Caller(inside)
+    for caller in (*gone, stays):
         handshake_queue.queue(caller)
-        await asyncio.sleep(0)
-        assert inside == [caller]
+    for caller in gone:
+        handshake_queue.remove(caller)
+    await asyncio.sleep(0)
+    assert inside == [stays]
+    handshake_queue.remove(stays)  # nothing to forget
+    handshake_queue.queue(gone[0])
+    await asyncio.sleep(0)
+    assert inside == [stays, gone[0]]
 
-    asyncio.run(main())
 
-
-def test_handle_all_does_all_handshakes_at_once() -> None:
+async def test_queue_starts_again_after_all_were_removed() -> None:
     inside: list[Caller] = []
 
-    async def main() -> None:
-        handshake_queue = HandshakeQueue()
-        for _ in range(30):
-            handshake_queue.queue(Caller(inside))
-        handshake_queue.handle_all()
-        assert (len(inside), len(handshake_queue)) == (30, 0)
+    handshake_queue = HandshakeQueue()
+    left = Caller(inside)
+    handshake_queue.queue(left)
+    handshake_queue.remove(left)
+    await asyncio.sleep(0)
+    caller = Caller(inside)
+    handshake_queue.queue(caller)
+    await asyncio.sleep(0)
+    assert inside == [caller]
 
-    asyncio.run(main())
+
+async def test_handle_all_does_all_handshakes_at_once() -> None:
+    inside: list[Caller] = []
+
+    handshake_queue = HandshakeQueue()
+    for _ in range(30):
+        handshake_queue.queue(Caller(inside))
+    handshake_queue.handle_all()
+    assert (len(inside), len(handshake_queue)) == (30, 0)
 
 
 @contextmanager

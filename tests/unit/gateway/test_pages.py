@@ -101,35 +101,6 @@ def test_page_serves_each_file_at_its_own_path() -> None:
     assert {f"/page/{file.name}" for file in PAGE.iterdir() if file.name != "index.html"} < set(paths)
 
 
-def test_the_page_names_only_files_that_are_there_and_nothing_inline() -> None:
-    html = (PAGE / "index.html").read_text(encoding="utf-8")
-    named = set(re.findall(r'(?:src|href)="/page/([^"]+)"', html))
-    for script in PAGE.glob("*.js"):
-        named |= set(re.findall(r'from "\./([^"]+)"', script.read_text(encoding="utf-8")))
-    assert {name for name in named if not (PAGE / name).exists()} == set()
-    assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)|https?://", html)
-
-
-def test_page_preloads_every_module() -> None:
-    html = (PAGE / "index.html").read_text(encoding="utf-8")
-    asked = {*re.findall(r'"modulepreload" href="/page/([^"]+)"', html), *re.findall(r'src="/page/([^"]+\.js)"', html)}
-    worklet = "tap.js"  # asked for by who speaks
-    assert asked == {file.name for file in PAGE.glob("*.js")} - {worklet}
-
-
-def test_both_languages_have_every_text_of_the_page() -> None:
-    english, chinese = (
-        set(re.findall(r'^  "([\w.]+)":', (PAGE / f"words_{code}.js").read_text(encoding="utf-8"), re.M))
-        for code in ("en", "zh")
-    )
-    assert english == chinese
-    html = (PAGE / "index.html").read_text(encoding="utf-8")
-    asked = set(re.findall(r'data-(?:word|label|hint)="([\w.]+)"', html))
-    for script in PAGE.glob("*.js"):
-        asked |= set(re.findall(r'(?:say|label|tell|warn|hint)\([^"`]*"([\w.]+\.[\w.]+)"', script.read_text("utf-8")))
-    assert asked - english == set()
-
-
 # -- languages
 
 
@@ -224,12 +195,10 @@ def test_every_sample_has_a_voice_and_a_sentence() -> None:
 
 
 CONSOLE = Path(str(files("dragoman.web"))) / "console"
-HTML = (CONSOLE / "index.html").read_text(encoding="utf-8")
-SCRIPTS = {file.name: file.read_text(encoding="utf-8") for file in CONSOLE.glob("*.js")}
 
 
-def words(code: str) -> set[str]:
-    return set(re.findall(r'^  "([\w.]+)":', SCRIPTS[f"words_{code}.js"], re.M))
+def words(site: Path, code: str) -> set[str]:
+    return set(re.findall(r'^  "([\w.]+)":', (site / f"words_{code}.js").read_text(encoding="utf-8"), re.M))
 
 
 def test_console_serves_each_file_at_its_own_path() -> None:
@@ -237,36 +206,52 @@ def test_console_serves_each_file_at_its_own_path() -> None:
     assert paths == {"/console"} | {f"/console/{file.name}" for file in CONSOLE.iterdir() if file.name != "index.html"}
 
 
-def test_only_files_that_are_there_are_named_and_nothing_is_inline() -> None:
-    named = set(re.findall(r'(?:src|href)="/console/([^"]+)"', HTML))
-    for script in SCRIPTS.values():
+# The page asks for its worklet when somebody speaks.
+SITES = pytest.mark.parametrize(
+    ("site", "asked_later"), [(PAGE, {"tap.js"}), (CONSOLE, set())], ids=["page", "console"]
+)
+
+
+def html_of(site: Path) -> str:
+    return (site / "index.html").read_text(encoding="utf-8")
+
+
+def scripts_of(site: Path) -> dict[str, str]:
+    return {file.name: file.read_text(encoding="utf-8") for file in site.glob("*.js")}
+
+
+@SITES
+def test_site_names_only_files_that_are_there_and_nothing_inline(site: Path, asked_later: set[str]) -> None:
+    named = set(re.findall(rf'(?:src|href)="/{site.name}/([^"]+)"', html_of(site))) | asked_later
+    for script in scripts_of(site).values():
         named |= set(re.findall(r'from "\./([^"]+)"', script))
-    assert {name for name in named if not (CONSOLE / name).exists()} == set()
-    assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)|https?://", HTML)
-    assert not [name for name, script in SCRIPTS.items() if re.search(r"innerHTML|insertAdjacentHTML|\beval\(", script)]
+        assert not re.search(r"innerHTML|insertAdjacentHTML|\beval\(", script)
+    assert {name for name in named if not (site / name).exists()} == set()
+    assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)|https?://", html_of(site))
 
 
-def test_console_preloads_every_module() -> None:
-    asked = {
-        *re.findall(r'"modulepreload" href="/console/([^"]+)"', HTML),
-        *re.findall(r'src="/console/([^"]+)"', HTML),
-    }
-    assert asked == set(SCRIPTS)
+@SITES
+def test_site_preloads_every_module(site: Path, asked_later: set[str]) -> None:
+    asked = set(re.findall(rf'(?:"modulepreload" href|src)="/{site.name}/([^"]+\.js)"', html_of(site)))
+    assert asked == set(scripts_of(site)) - asked_later
 
 
-def test_both_languages_have_every_text_of_the_console() -> None:
-    assert words("en") == words("zh")
-    asked = set(re.findall(r'data-(?:word|label|hint)="([\w.]+)"', HTML))
-    for script in SCRIPTS.values():
-        asked |= set(re.findall(r'(?:head|word|title|empty|"data-hint"|"data-label"): "([a-z][\w.]+)"', script))
-        asked |= set(re.findall(r'(?:say|word|section|button|confirmed|named)\([^"`)]*"([\w.]+\.[\w.]+)"', script))
-    assert asked - words("en") == set()
+@SITES
+def test_both_languages_have_every_text_of_a_site(site: Path, asked_later: set[str]) -> None:
+    assert words(site, "en") == words(site, "zh")
+    asked = set(re.findall(r'data-(?:word|label|hint)="([\w.]+)"', html_of(site)))
+    calls = "say|label|tell|warn|hint" if site is PAGE else "say|word|section|button|confirmed|named"
+    for script in scripts_of(site).values():
+        asked |= set(re.findall(rf'(?:{calls})\([^"`)]*"([\w.]+\.[\w.]+)"', script))
+        if site is CONSOLE:
+            asked |= set(re.findall(r'(?:head|word|title|empty|"data-hint"|"data-label"): "([a-z][\w.]+)"', script))
+    assert asked - words(site, "en") == set()
 
 
 def test_console_translates_every_name_of_the_server() -> None:
     wanted = {f"outcome.{one}" for one in Outcome} | {f"release.{one}" for one in Settled}
     wanted |= {f"why.turn.{one}" for one in AffinityResult} | {f"switch.{name}" for name in NAMES}
-    assert wanted - words("en") == set()
+    assert wanted - words(CONSOLE, "en") == set()
 
 
 READING = ("GET", "HEAD", "OPTIONS", "*")

@@ -3,7 +3,6 @@
 import asyncio
 import dataclasses
 import threading
-from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 import pytest
@@ -29,7 +28,7 @@ from dragoman.protocol.node import (
 )
 from dragoman.protocol.session import Pipeline
 from support.waiting import wait_until
-from unit.node.fake_scheduler import FakeScheduler, assignment, details, job, scheduler
+from unit.node.fake_scheduler import FakeScheduler, assignment, details, job
 
 IDLE = ResourceUsage(0.0, 0.0, 0)
 
@@ -314,14 +313,6 @@ def ask(settings: SimSettings, **fields: Any) -> Result | None:
     return asyncio.run(SimEngine(settings)(job(3, **fields)))
 
 
-def run(scenario: Callable[[FakeScheduler], Coroutine[Any, Any, None]]) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(20), scheduler() as fake:
-            await scenario(fake)
-
-    asyncio.run(main())
-
-
 def test_an_answer_says_which_job_it_is_for() -> None:
     result = ask(AT_ONCE, session_id="s-42")
     assert result is not None
@@ -358,68 +349,56 @@ def test_value_outside_zero_to_one_is_no_probability(settings: dict[str, float])
         SimSettings(**settings)  # type: ignore[arg-type]
 
 
-def test_a_simulated_node_answers_over_a_real_socket() -> None:
-    async def scenario(fake: FakeScheduler) -> None:
-        node = asyncio.create_task(run_sim_node(fake.url, AT_ONCE))
-        await fake.hears(NodeHeartbeat)
-        fake.assigns(3)
-        assert "utterance 3 of s-1".startswith((await fake.hears(NodePartial)).text)
-        result = await fake.hears(JobResult)
-        assert result.text_asr == "utterance 3 of s-1"
-        assert audio.opus_packets(audio.decode_base64(result.tts_audio)) == 20
-        node.cancel()
-        await asyncio.wait({node})
-
-    run(scenario)
+async def test_a_simulated_node_answers_over_a_real_socket(fake: FakeScheduler) -> None:
+    node = asyncio.create_task(run_sim_node(fake.url, AT_ONCE))
+    await fake.hears(NodeHeartbeat)
+    fake.assigns(3)
+    assert "utterance 3 of s-1".startswith((await fake.hears(NodePartial)).text)
+    result = await fake.hears(JobResult)
+    assert result.text_asr == "utterance 3 of s-1"
+    assert audio.opus_packets(audio.decode_base64(result.tts_audio)) == 20
+    node.cancel()
+    await asyncio.wait({node})
 
 
-def test_an_empty_answer_says_why() -> None:
-    async def scenario(fake: FakeScheduler) -> None:
-        node = asyncio.create_task(run_sim_node(fake.url, dataclasses.replace(AT_ONCE, empty=1.0)))
-        await fake.hears(NodeHeartbeat)
-        fake.assigns(3)
-        result = await fake.hears(JobResult)
-        assert result.success
-        assert codec.reason_of(result.extra) == "ASR_EMPTY"
-        node.cancel()
-        await asyncio.wait({node})
-
-    run(scenario)
+async def test_an_empty_answer_says_why(fake: FakeScheduler) -> None:
+    node = asyncio.create_task(run_sim_node(fake.url, dataclasses.replace(AT_ONCE, empty=1.0)))
+    await fake.hears(NodeHeartbeat)
+    fake.assigns(3)
+    result = await fake.hears(JobResult)
+    assert result.success
+    assert codec.reason_of(result.extra) == "ASR_EMPTY"
+    node.cancel()
+    await asyncio.wait({node})
 
 
-def test_a_silent_node_answers_nothing_until_it_is_cancelled() -> None:
-    async def scenario(fake: FakeScheduler) -> None:
-        silent = dataclasses.replace(AT_ONCE, silence=1.0, partials=0)
-        node = asyncio.create_task(run_sim_node(fake.url, silent, slots=1))
-        await fake.hears(NodeHeartbeat)
-        fake.assigns(1)
-        fake.assigns(2)
-        assert (await fake.hears(JobStarted)).job_id == "job-1"
-        fake.says(JobCancel("job-1"))
-        assert (await fake.hears(JobStarted)).job_id == "job-2"
-        assert not any(isinstance(message, JobResult) for message in fake.received)
-        node.cancel()
-        await asyncio.wait({node})
-
-    run(scenario)
+async def test_a_silent_node_answers_nothing_until_it_is_cancelled(fake: FakeScheduler) -> None:
+    silent = dataclasses.replace(AT_ONCE, silence=1.0, partials=0)
+    node = asyncio.create_task(run_sim_node(fake.url, silent, slots=1))
+    await fake.hears(NodeHeartbeat)
+    fake.assigns(1)
+    fake.assigns(2)
+    assert (await fake.hears(JobStarted)).job_id == "job-1"
+    fake.says(JobCancel("job-1"))
+    assert (await fake.hears(JobStarted)).job_id == "job-2"
+    assert not any(isinstance(message, JobResult) for message in fake.received)
+    node.cancel()
+    await asyncio.wait({node})
 
 
-def test_simulated_death_sends_nothing() -> None:
-    async def scenario(fake: FakeScheduler) -> None:
-        timing = Timing(backoff_first_s=0.01)
-        mortal = dataclasses.replace(AT_ONCE, die_after=2)
-        node = asyncio.create_task(run_sim_node(fake.url, mortal, slots=1, timing=timing))
-        await fake.hears(NodeHeartbeat)
-        for number in range(3):
-            fake.assigns(number)
-        for number in range(2):
-            assert (await fake.hears(JobResult)).job_id == f"job-{number}"
-        await node
-        await fake.connections[-1].gone.wait()
-        assert fake.goodbyes == 0
-        assert len([message for message in fake.received if isinstance(message, JobResult)]) == 2
-
-    run(scenario)
+async def test_simulated_death_sends_nothing(fake: FakeScheduler) -> None:
+    timing = Timing(backoff_first_s=0.01)
+    mortal = dataclasses.replace(AT_ONCE, die_after=2)
+    node = asyncio.create_task(run_sim_node(fake.url, mortal, slots=1, timing=timing))
+    await fake.hears(NodeHeartbeat)
+    for number in range(3):
+        fake.assigns(number)
+    for number in range(2):
+        assert (await fake.hears(JobResult)).job_id == f"job-{number}"
+    await node
+    await fake.connections[-1].gone.wait()
+    assert fake.goodbyes == 0
+    assert len([message for message in fake.received if isinstance(message, JobResult)]) == 2
 
 
 async def test_a_function_runs_in_another_thread_and_its_value_comes_back() -> None:
@@ -484,19 +463,16 @@ async def test_idle_threads_end_and_take_no_call() -> None:
         await threads.run(divmod, 7, 2)
 
 
-def test_simulated_node_translates_text_with_a_mark() -> None:
-    async def scenario(fake: FakeScheduler) -> None:
-        node = asyncio.create_task(run_sim_node(fake.url, AT_ONCE, languages=["en", "es"], text_only=True))
-        register = await fake.hears(NodeRegister)
-        assert register.text_pairs == [("auto", "en"), ("auto", "es")]
-        assert "text_jobs" in (register.advanced_features or ())
-        assert (can := register.language_capabilities) is not None
-        assert (can.asr_languages, can.semantic_languages, can.tts_languages) == ([], [], ["en", "es"])
-        await fake.hears(NodeHeartbeat)
-        fake.assigns(0, text="Good morning.", pipeline=Pipeline(False, True, False))
-        result = await fake.hears(JobResult)
-        assert (result.text_asr, result.text_translated) == ("", "[es] Good morning.")
-        node.cancel()
-        await asyncio.gather(node, return_exceptions=True)
-
-    run(scenario)
+async def test_simulated_node_translates_text_with_a_mark(fake: FakeScheduler) -> None:
+    node = asyncio.create_task(run_sim_node(fake.url, AT_ONCE, languages=["en", "es"], text_only=True))
+    register = await fake.hears(NodeRegister)
+    assert register.text_pairs == [("auto", "en"), ("auto", "es")]
+    assert "text_jobs" in (register.advanced_features or ())
+    assert (can := register.language_capabilities) is not None
+    assert (can.asr_languages, can.semantic_languages, can.tts_languages) == ([], [], ["en", "es"])
+    await fake.hears(NodeHeartbeat)
+    fake.assigns(0, text="Good morning.", pipeline=Pipeline(False, True, False))
+    result = await fake.hears(JobResult)
+    assert (result.text_asr, result.text_translated) == ("", "[es] Good morning.")
+    node.cancel()
+    await asyncio.gather(node, return_exceptions=True)

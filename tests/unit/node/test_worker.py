@@ -2,7 +2,6 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ from dragoman.node.worker import Handler, Lanes, Worker
 from dragoman.protocol import codec
 from dragoman.protocol.fields import Message
 from dragoman.protocol.node import JobAck, JobResult, JobStarted, NodePartial
-from unit.node.fake_scheduler import assignment, wait_until
+from support.waiting import wait_until
+from unit.node.fake_scheduler import assignment
 
 TESTS = Path(__file__).parents[2]
 HUNG = """
@@ -73,300 +73,241 @@ class Desk:
         await self.worker.until_idle()
 
 
-def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(scenario, 10))
+async def test_a_job_is_acknowledged_started_and_answered() -> None:
+    async def handler(job: Job) -> Result:
+        job.partial("hea")
+        job.partial("heard \ud800", is_final=True)
+        return Result("heard")
+
+    desk = Desk(handler)
+    await desk.work(1)
+    assert [type(message) for message in desk.said] == [JobAck, JobStarted, NodePartial, NodePartial]
+    assert desk.said[0] == JobAck("job-1", 1, "node-1", "s-1", "trace-1")
+    assert desk.said[2] == NodePartial("job-1", "node-1", "s-1", 1, "hea", False, "trace-1")
+    assert desk.said[3] == NodePartial("job-1", "node-1", "s-1", 1, "heard ?", True, "trace-1")
+    assert [result.text_asr for result in desk.finished] == ["heard"]
 
 
-def test_a_job_is_acknowledged_started_and_answered() -> None:
-    async def scenario() -> None:
-        async def handler(job: Job) -> Result:
-            job.partial("hea")
-            job.partial("heard \ud800", is_final=True)
-            return Result("heard")
+async def test_a_plain_function_runs_in_a_thread_and_its_partials_come_in_order() -> None:
+    threads = set()
 
-        desk = Desk(handler)
-        await desk.work(1)
-        assert [type(message) for message in desk.said] == [JobAck, JobStarted, NodePartial, NodePartial]
-        assert desk.said[0] == JobAck("job-1", 1, "node-1", "s-1", "trace-1")
-        assert desk.said[2] == NodePartial("job-1", "node-1", "s-1", 1, "hea", False, "trace-1")
-        assert desk.said[3] == NodePartial("job-1", "node-1", "s-1", 1, "heard ?", True, "trace-1")
-        assert [result.text_asr for result in desk.finished] == ["heard"]
+    def handler(job: Job) -> Result:
+        threads.add(threading.get_ident())
+        for word in ("a", "b", "c"):
+            job.partial(word)
+        return Result("abc")
 
-    run(scenario())
+    desk = Desk(handler)
+    await desk.work(1)
+    assert [message.text for message in desk.said if isinstance(message, NodePartial)] == ["a", "b", "c"]
+    assert [result.text_asr for result in desk.finished] == ["abc"]
+    assert threading.get_ident() not in threads
 
 
-def test_a_plain_function_runs_in_a_thread_and_its_partials_come_in_order() -> None:
-    async def scenario() -> None:
-        threads = set()
+async def test_a_plain_function_that_returns_an_awaitable_is_awaited() -> None:
+    async def later() -> Result:
+        return Result("later")
 
-        def handler(job: Job) -> Result:
-            threads.add(threading.get_ident())
-            for word in ("a", "b", "c"):
-                job.partial(word)
-            return Result("abc")
-
-        desk = Desk(handler)
-        await desk.work(1)
-        assert [message.text for message in desk.said if isinstance(message, NodePartial)] == ["a", "b", "c"]
-        assert [result.text_asr for result in desk.finished] == ["abc"]
-        assert threading.get_ident() not in threads
-
-    run(scenario())
+    desk = Desk(lambda job: later())
+    await desk.work(1)
+    assert [result.text_asr for result in desk.finished] == ["later"]
 
 
-def test_a_plain_function_that_returns_an_awaitable_is_awaited() -> None:
-    async def scenario() -> None:
-        async def later() -> Result:
-            return Result("later")
-
-        desk = Desk(lambda job: later())
-        await desk.work(1)
-        assert [result.text_asr for result in desk.finished] == ["later"]
-
-    run(scenario())
+async def test_jobs_of_a_session_are_answered_in_order_of_index() -> None:
+    desk = Desk(slots=4)
+    for number in (1, 3, 2):
+        desk.worker.assign(assignment(number))
+        desk.gate(f"job-{number}").set()
+    await desk.worker.until_idle()
+    assert [result.utterance_index for result in desk.finished] == [1, 2, 3]
+    assert desk.told(JobAck) == ["job-1", "job-3", "job-2"]
 
 
-def test_jobs_of_a_session_are_answered_in_order_of_index() -> None:
-    async def scenario() -> None:
-        desk = Desk(slots=4)
-        for number in (1, 3, 2):
-            desk.worker.assign(assignment(number))
-            desk.gate(f"job-{number}").set()
-        await desk.worker.until_idle()
-        assert [result.utterance_index for result in desk.finished] == [1, 2, 3]
-        assert desk.told(JobAck) == ["job-1", "job-3", "job-2"]
-
-    run(scenario())
+async def test_two_languages_of_one_utterance_run_side_by_side() -> None:
+    desk = Desk(slots=2)
+    desk.worker.assign(assignment(1))
+    desk.worker.assign(assignment(1, job_id="job-fr", tgt_lang="fr"))
+    await wait_until(lambda: len(desk.begun) == 2)
+    assert desk.worker.running == 2
+    await desk.worker.abandon()
 
 
-def test_two_languages_of_one_utterance_run_side_by_side() -> None:
-    async def scenario() -> None:
-        desk = Desk(slots=2)
-        desk.worker.assign(assignment(1))
-        desk.worker.assign(assignment(1, job_id="job-fr", tgt_lang="fr"))
-        await wait_until(lambda: len(desk.begun) == 2)
-        assert desk.worker.running == 2
-        await desk.worker.abandon()
+async def test_an_exception_fails_its_job_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    async def handler(job: Job) -> Result:
+        if job.utterance_index == 1:
+            raise ZeroDivisionError("oh")
+        return Result("fine")
 
-    run(scenario())
+    desk = Desk(handler)
+    await desk.work(1, 2)
+    assert [result.success for result in desk.finished] == [False, True]
+    assert desk.finished[0].error is not None
+    assert desk.finished[0].error.code == "PROCESSING_ERROR"
+    assert desk.finished[0].error.message == "ZeroDivisionError: oh"
 
-
-def test_an_exception_fails_its_job_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        async def handler(job: Job) -> Result:
-            if job.utterance_index == 1:
-                raise ZeroDivisionError("oh")
-            return Result("fine")
-
-        desk = Desk(handler)
-        await desk.work(1, 2)
-        assert [result.success for result in desk.finished] == [False, True]
-        assert desk.finished[0].error is not None
-        assert desk.finished[0].error.code == "PROCESSING_ERROR"
-        assert desk.finished[0].error.message == "ZeroDivisionError: oh"
-
-    run(scenario())
     assert "the handler failed" in caplog.text
 
 
-def test_a_plain_function_that_lets_stop_iteration_out_fails_its_job_and_keeps_no_slot() -> None:
-    async def scenario() -> None:
-        desk = Desk(lambda job: next(iter(())), slots=1)
-        await desk.work(1, 2)
-        assert [result.error and result.error.code for result in desk.finished] == ["PROCESSING_ERROR"] * 2
-        assert desk.finished[0].error is not None
-        assert "StopIteration" in desk.finished[0].error.message
-
-    run(scenario())
+async def test_a_plain_function_that_lets_stop_iteration_out_fails_its_job_and_keeps_no_slot() -> None:
+    desk = Desk(lambda job: next(iter(())), slots=1)
+    await desk.work(1, 2)
+    assert [result.error and result.error.code for result in desk.finished] == ["PROCESSING_ERROR"] * 2
+    assert desk.finished[0].error is not None
+    assert "StopIteration" in desk.finished[0].error.message
 
 
-def test_missing_model_is_reported_without_an_error_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        async def handler(job: Job) -> Result:
-            raise ModelNotAvailable("nmt", "2", "gone")
+async def test_missing_model_is_reported_without_an_error_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def handler(job: Job) -> Result:
+        raise ModelNotAvailable("nmt", "2", "gone")
 
-        desk = Desk(handler)
-        await desk.work(1)
-        assert desk.finished[0].error is not None
-        assert codec.unavailable_model(desk.finished[0].error) == codec.ModelDetails("nmt", "2", "gone")
+    desk = Desk(handler)
+    await desk.work(1)
+    assert desk.finished[0].error is not None
+    assert codec.unavailable_model(desk.finished[0].error) == codec.ModelDetails("nmt", "2", "gone")
 
-    run(scenario())
     assert not caplog.records
 
 
-def test_a_result_that_cannot_be_sent_fails_its_job() -> None:
-    async def scenario() -> None:
-        async def handler(job: Job) -> Any:
-            return {"text": "not a Result"}
+async def test_a_result_that_cannot_be_sent_fails_its_job() -> None:
+    async def handler(job: Job) -> Any:
+        return {"text": "not a Result"}
 
-        desk = Desk(handler)
-        await desk.work(1)
-        assert desk.finished[0].error is not None
-        assert "must return a Result or None" in desk.finished[0].error.message
-
-    run(scenario())
+    desk = Desk(handler)
+    await desk.work(1)
+    assert desk.finished[0].error is not None
+    assert "must return a Result or None" in desk.finished[0].error.message
 
 
-def test_something_cancelled_within_the_handler_is_a_failure() -> None:
-    async def scenario() -> None:
-        async def handler(job: Job) -> Result:
-            raise asyncio.CancelledError
+async def test_something_cancelled_within_the_handler_is_a_failure() -> None:
+    async def handler(job: Job) -> Result:
+        raise asyncio.CancelledError
 
-        desk = Desk(handler)
-        await desk.work(1)
-        assert not desk.finished[0].success
-
-    run(scenario())
+    desk = Desk(handler)
+    await desk.work(1)
+    assert not desk.finished[0].success
 
 
-def test_a_cancelled_job_that_waits_never_starts() -> None:
-    async def scenario() -> None:
-        desk = Desk()
-        desk.worker.assign(assignment(1))
-        desk.worker.assign(assignment(2))
-        desk.worker.cancel("job-2")
-        desk.gate("job-1").set()
-        await desk.worker.until_idle()
-        assert desk.told(JobStarted) == ["job-1"]
-        assert [result.job_id for result in desk.finished] == ["job-1"]
-
-    run(scenario())
+async def test_a_cancelled_job_that_waits_never_starts() -> None:
+    desk = Desk()
+    desk.worker.assign(assignment(1))
+    desk.worker.assign(assignment(2))
+    desk.worker.cancel("job-2")
+    desk.gate("job-1").set()
+    await desk.worker.until_idle()
+    assert desk.told(JobStarted) == ["job-1"]
+    assert [result.job_id for result in desk.finished] == ["job-1"]
 
 
-def test_a_cancelled_job_that_runs_is_interrupted_and_not_answered() -> None:
-    async def scenario() -> None:
-        desk = Desk()
-        desk.worker.assign(assignment(1))
-        await wait_until(lambda: bool(desk.begun))
-        desk.worker.cancel("job-1")
-        desk.worker.cancel("job-1")
-        desk.worker.assign(assignment(2))
-        desk.gate("job-2").set()
-        await desk.worker.until_idle()
-        assert desk.begun[0].cancelled
-        assert [result.job_id for result in desk.finished] == ["job-2"]
-
-    run(scenario())
+async def test_a_cancelled_job_that_runs_is_interrupted_and_not_answered() -> None:
+    desk = Desk()
+    desk.worker.assign(assignment(1))
+    await wait_until(lambda: bool(desk.begun))
+    desk.worker.cancel("job-1")
+    desk.worker.cancel("job-1")
+    desk.worker.assign(assignment(2))
+    desk.gate("job-2").set()
+    await desk.worker.until_idle()
+    assert desk.begun[0].cancelled
+    assert [result.job_id for result in desk.finished] == ["job-2"]
 
 
-def test_a_job_cancelled_before_its_first_step_gives_its_slot_back() -> None:
-    async def scenario() -> None:
-        desk = Desk()
-        desk.worker.assign(assignment(1))
-        desk.worker.cancel("job-1")
-        desk.gate("job-2").set()
-        await desk.work(2)
-        assert [job.job_id for job in desk.begun] == ["job-2"]
-        assert [result.job_id for result in desk.finished] == ["job-2"]
-        await wait_until(lambda: desk.worker.running == 0)
-
-    run(scenario())
+async def test_a_job_cancelled_before_its_first_step_gives_its_slot_back() -> None:
+    desk = Desk()
+    desk.worker.assign(assignment(1))
+    desk.worker.cancel("job-1")
+    desk.gate("job-2").set()
+    await desk.work(2)
+    assert [job.job_id for job in desk.begun] == ["job-2"]
+    assert [result.job_id for result in desk.finished] == ["job-2"]
+    await wait_until(lambda: desk.worker.running == 0)
 
 
-def test_result_of_a_handler_that_ignores_its_cancellation_is_dropped() -> None:
-    async def scenario() -> None:
-        begun, ended = asyncio.Event(), asyncio.Event()
+async def test_result_of_a_handler_that_ignores_its_cancellation_is_dropped() -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
 
-        async def handler(job: Job) -> Result:
-            begun.set()
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                job.partial("still here")
-            ended.set()
-            return Result("stubborn")
+    async def handler(job: Job) -> Result:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            job.partial("still here")
+        ended.set()
+        return Result("stubborn")
 
-        desk = Desk(handler)
-        desk.worker.assign(assignment(1))
-        await begun.wait()
-        desk.worker.cancel("job-1")
-        await ended.wait()
-        await wait_until(lambda: desk.worker.running == 0)
-        assert desk.finished == []
-        assert desk.told(NodePartial) == []
-
-    run(scenario())
+    desk = Desk(handler)
+    desk.worker.assign(assignment(1))
+    await begun.wait()
+    desk.worker.cancel("job-1")
+    await ended.wait()
+    await wait_until(lambda: desk.worker.running == 0)
+    assert desk.finished == []
+    assert desk.told(NodePartial) == []
 
 
-def test_a_cancelled_thread_keeps_its_slot_until_it_is_back() -> None:
-    async def scenario() -> None:
-        go, begun = threading.Event(), threading.Event()
-        seen: list[str] = []
+async def test_a_cancelled_thread_keeps_its_slot_until_it_is_back() -> None:
+    go, begun = threading.Event(), threading.Event()
+    seen: list[str] = []
 
-        def handler(job: Job) -> Result:
-            seen.append(job.job_id)
-            begun.set()
-            go.wait(10)
-            return Result("late")
+    def handler(job: Job) -> Result:
+        seen.append(job.job_id)
+        begun.set()
+        go.wait(10)
+        return Result("late")
 
-        desk = Desk(handler)
-        desk.worker.assign(assignment(1))
-        await wait_until(begun.is_set)
-        desk.worker.cancel("job-1")
-        desk.worker.assign(assignment(2))
-        assert desk.worker.running == 1
-        assert seen == ["job-1"]
-        go.set()
-        await desk.worker.until_idle()
-        assert [result.job_id for result in desk.finished] == ["job-2"]
-        await desk.worker.abandon()
-
-    run(scenario())
+    desk = Desk(handler)
+    desk.worker.assign(assignment(1))
+    await wait_until(begun.is_set)
+    desk.worker.cancel("job-1")
+    desk.worker.assign(assignment(2))
+    assert desk.worker.running == 1
+    assert seen == ["job-1"]
+    go.set()
+    await desk.worker.until_idle()
+    assert [result.job_id for result in desk.finished] == ["job-2"]
+    await desk.worker.abandon()
 
 
-def test_a_job_that_comes_again_goes_on_under_its_new_attempt() -> None:
-    async def scenario() -> None:
-        desk = Desk()
-        desk.worker.assign(assignment(1))
-        await wait_until(lambda: bool(desk.begun))
-        desk.worker.assign(assignment(1, attempt_id=3))
-        desk.worker.assign(assignment(1, attempt_id=2))
-        desk.gate("job-1").set()
-        await desk.worker.until_idle()
-        assert len(desk.begun) == 1
-        assert [result.attempt_id for result in desk.finished] == [3]
-        assert [type(message) for message in desk.said] == [JobAck, JobStarted, JobAck, JobStarted]
-
-    run(scenario())
+async def test_a_job_that_comes_again_goes_on_under_its_new_attempt() -> None:
+    desk = Desk()
+    desk.worker.assign(assignment(1))
+    await wait_until(lambda: bool(desk.begun))
+    desk.worker.assign(assignment(1, attempt_id=3))
+    desk.worker.assign(assignment(1, attempt_id=2))
+    desk.gate("job-1").set()
+    await desk.worker.until_idle()
+    assert len(desk.begun) == 1
+    assert [result.attempt_id for result in desk.finished] == [3]
+    assert [type(message) for message in desk.said] == [JobAck, JobStarted, JobAck, JobStarted]
 
 
-def test_a_job_that_comes_again_right_after_its_cancellation_runs_again() -> None:
-    async def scenario() -> None:
-        desk = Desk()
-        desk.worker.assign(assignment(1))
-        await wait_until(lambda: bool(desk.begun))
-        desk.worker.cancel("job-1")
-        desk.worker.assign(assignment(1, attempt_id=2))
-        desk.gate("job-1").set()
-        await desk.worker.until_idle()
-        assert len(desk.begun) == 2
-        assert [result.attempt_id for result in desk.finished] == [2]
-
-    run(scenario())
+async def test_a_job_that_comes_again_right_after_its_cancellation_runs_again() -> None:
+    desk = Desk()
+    desk.worker.assign(assignment(1))
+    await wait_until(lambda: bool(desk.begun))
+    desk.worker.cancel("job-1")
+    desk.worker.assign(assignment(1, attempt_id=2))
+    desk.gate("job-1").set()
+    await desk.worker.until_idle()
+    assert len(desk.begun) == 2
+    assert [result.attempt_id for result in desk.finished] == [2]
 
 
-def test_a_finished_job_that_comes_again_runs_again() -> None:
-    async def scenario() -> None:
-        desk = Desk()
-        desk.gate("job-1").set()
-        await desk.work(1)
-        await desk.work(1)
-        assert len(desk.finished) == 2
-
-    run(scenario())
+async def test_a_finished_job_that_comes_again_runs_again() -> None:
+    desk = Desk()
+    desk.gate("job-1").set()
+    await desk.work(1)
+    await desk.work(1)
+    assert len(desk.finished) == 2
 
 
-def test_abandoned_jobs_are_not_answered() -> None:
-    async def scenario() -> None:
-        desk = Desk()
-        desk.worker.assign(assignment(1))
-        desk.worker.assign(assignment(2))
-        await wait_until(lambda: bool(desk.begun))
-        await desk.worker.abandon()
-        await desk.worker.until_idle()
-        assert desk.finished == []
-
-    run(scenario())
+async def test_abandoned_jobs_are_not_answered() -> None:
+    desk = Desk()
+    desk.worker.assign(assignment(1))
+    desk.worker.assign(assignment(2))
+    await wait_until(lambda: bool(desk.begun))
+    await desk.worker.abandon()
+    await desk.worker.until_idle()
+    assert desk.finished == []
 
 
 def test_a_plain_function_that_hangs_keeps_no_process_from_its_end() -> None:
@@ -379,36 +320,6 @@ def started(lanes: Lanes[str]) -> list[str]:
     while (job := lanes.start()) is not None:
         jobs.append(job)
     return jobs
-
-
-def test_at_most_as_many_run_as_there_are_slots() -> None:
-    lanes: Lanes[str] = Lanes(2)
-    for number in range(4):
-        lanes.add(f"j{number}", lane=number, index=0)
-    assert started(lanes) == ["j0", "j1"]
-    assert (lanes.running, lanes.waiting) == (2, 2)
-    lanes.end("j0")
-    assert started(lanes) == ["j2"]
-
-
-def test_jobs_of_one_lane_run_one_after_another_whatever_the_slots() -> None:
-    lanes: Lanes[str] = Lanes(8)
-    lanes.add("first", "lane", 0)
-    lanes.add("second", "lane", 1)
-    assert started(lanes) == ["first"]
-    lanes.end("first")
-    assert started(lanes) == ["second"]
-
-
-def test_the_lowest_index_of_a_lane_goes_first() -> None:
-    lanes: Lanes[str] = Lanes(1)
-    for index in (2, 0, 1):
-        lanes.add(f"j{index}", "lane", index)
-    order = []
-    while job := lanes.start():
-        order.append(job)
-        lanes.end(job)
-    assert order == ["j0", "j1", "j2"]
 
 
 def test_lanes_take_turns() -> None:

@@ -148,23 +148,6 @@ def test_every_text_passes_unchanged(body: str, client_msg_id: str, to: int) -> 
     assert (frame.body, frame.clientMsgId, frame.to, frame.msgType) == (body, client_msg_id, to, "TEXT")
 
 
-@given(st.binary() | st.dictionaries(st.sampled_from(NAMES), values).map(lambda value: json.dumps(value).encode()))
-def test_any_bytes_are_a_frame_or_a_named_refusal(data: bytes) -> None:
-    outcome = read(data)
-    if isinstance(outcome, Refused):
-        assert outcome.reason in (Reason.BAD_JSON, Reason.MISSING_TYPE)
-        assert 0 < len(outcome.message) <= 200
-    else:
-        assert outcome.type
-
-
-@given(st.binary(max_size=60), st.integers(0, 60), st.integers(0, 255))
-def test_a_frame_with_any_byte_changed_is_a_frame_or_a_named_refusal(tail: bytes, at: int, byte: int) -> None:
-    data = bytearray(chat.say("c-é", 7, "héllo 😀") + tail[:1])
-    data[at % len(data)] = byte
-    assert isinstance(read(bytes(data)), Frame | Refused)
-
-
 # ---------------------------------------------------------------- writing
 
 

@@ -1,11 +1,8 @@
 import json
-import string
 from collections.abc import Callable
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dragoman.protocol import codec
 from dragoman.protocol.codes import ErrorCode
@@ -223,54 +220,6 @@ def decoded(decode: Decode, data: bytes | str) -> Message | ProtocolError:
         return decode(data)
     except ProtocolError as error:
         return error
-
-
-def survives(data: bytes | str) -> None:
-    for decode in (codec.decode_client, codec.decode_node, codec.decode_server, codec.decode_to_node):
-        match decoded(decode, data):
-            case ProtocolError(code=code, message=sentence):
-                assert code is ErrorCode.INVALID_MESSAGE
-                assert 0 < len(sentence) <= 200
-            case Message() as message:
-                json.loads(codec.encode(message))
-
-
-@settings(deadline=None)
-@given(st.binary(max_size=200))
-def test_any_bytes_decode_or_are_refused(data: bytes) -> None:
-    survives(data)
-
-
-@settings(deadline=None)
-@given(st.text(alphabet=st.characters(codec=None, exclude_categories=()), max_size=100))
-def test_any_text_decodes_or_is_refused(data: str) -> None:
-    survives(data)
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(string.printable, max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
-    max_leaves=5,
-)
-
-
-@settings(deadline=None)
-@given(st.sampled_from([CHUNK, RESULT, INIT, REGISTER]), st.data())
-def test_a_message_with_any_value_in_any_field_decodes_or_is_refused(sample: bytes, data: st.DataObject) -> None:
-    message = json.loads(sample)
-    for name in data.draw(st.lists(st.sampled_from(sorted(message)), max_size=3)):
-        message[name] = data.draw(json_values)
-    survives(json.dumps(message).encode())
-
-
-@settings(deadline=None)
-@given(st.sampled_from([CHUNK, RESULT, INIT, REGISTER]), st.data())
-def test_a_message_with_broken_bytes_decodes_or_is_refused(sample: bytes, data: st.DataObject) -> None:
-    broken = bytearray(sample)
-    for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, len(broken)))
-        broken[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
-    survives(bytes(broken))
 
 
 def test_a_type_of_any_length_is_refused_as_one_that_is_not_known() -> None:

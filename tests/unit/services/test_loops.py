@@ -1,3 +1,5 @@
+"""Loops, retries and tasks; handlers of messages; types of metrics."""
+
 import asyncio
 import socket
 import time
@@ -8,8 +10,11 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
+from dragoman.protocol.peer import DrainInstance, EndSession, Evict, InboxMessage
 from dragoman.services import loops
 from dragoman.services.loops import PacedQueue, ReadFirstTimeout, Tasks, every, retry, unawaited
+from dragoman.services.metric_types import Histogram
+from dragoman.services.routing.handlers import INBOX_KINDS, Handlers, NoHandler, drop
 from dragoman.store.errors import RedisAway, Refused
 from support.waiting import wait_until
 
@@ -264,3 +269,59 @@ async def test_paced_queue_handles_an_item_at_once_after_its_pause() -> None:
     await wait_until(lambda: queue._handled == 0)
     queue.add(-1)
     assert handled[-1] == -1
+
+
+async def test_a_message_goes_to_the_handler_of_its_kind() -> None:
+    handled: list[InboxMessage] = []
+    rehomed: list[InboxMessage] = []
+
+    async def handle(message: EndSession) -> None:
+        handled.append(message)
+
+    handlers = Handlers()
+    handlers.register(EndSession, handle, rehome=rehomed.append)
+    handlers.register(Evict, handled.append, rehome=drop)
+    await handlers.handle(EndSession("s"))
+    await handlers.handle(Evict("n", 1))
+    await handlers.rehome(EndSession("of a dead instance"))
+    assert (handled, rehomed) == ([EndSession("s"), Evict("n", 1)], [EndSession("of a dead instance")])
+
+
+async def test_a_message_without_a_handler_raises() -> None:
+    handlers = Handlers()
+    with pytest.raises(NoHandler, match="no handler for drain"):
+        await handlers.handle(DrainInstance())
+    with pytest.raises(NoHandler, match="no handler for drain"):
+        await handlers.rehome(DrainInstance())
+
+
+def test_every_kind_of_the_union_needs_a_handler() -> None:
+    handlers = Handlers()
+    for kind in INBOX_KINDS:
+        with pytest.raises(NoHandler, match=kind.__name__):
+            handlers.require_all()
+        handlers.register(kind, lambda _: None, rehome=lambda _: None)
+    handlers.require_all()
+
+
+BOUNDS = (0.001, 0.01, 0.1, 1.0)
+
+
+def histogram(*values: float) -> Histogram:
+    made = Histogram(BOUNDS)
+    for value in values:
+        made.observe(value)
+    return made
+
+
+def test_quantiles_of_several_instances_are_those_of_all_observations_together() -> None:
+    """The mean of the two medians would be 500.5 ms."""
+    busy, idle = histogram(*[0.001] * 99), histogram(1.0)
+    whole = busy.merged([idle.buckets])
+    assert (busy.quantile(0.5), idle.quantile(0.5)) == (1, 1000)
+    assert (whole.quantile(0.5), whole.quantile(0.99), whole.quantile(1.0)) == (1, 1, 1000)
+    assert sum(busy.buckets) == 99, "it is not changed"
+
+
+def test_buckets_of_an_instance_with_other_bounds_or_none_are_left_out() -> None:
+    assert histogram(0.01).merged([(), (1, 2)]).buckets == histogram(0.01).buckets

@@ -372,42 +372,32 @@ class Counting:
         return future
 
 
-def test_answers_come_in_order_and_a_slice_at_a_time() -> None:
-    async def main() -> None:
-        redis = Counting()
+async def test_answers_come_in_order_and_a_slice_at_a_time() -> None:
+    redis = Counting()
 
-        async def ask(number: int) -> int:
-            await redis.call()
-            return -number
+    async def ask(number: int) -> int:
+        await redis.call()
+        return -number
 
-        assert await in_slices(range(MANY), ask) == [-number for number in range(MANY)]
-        assert redis.most == SLICE
-
-    asyncio.run(main())
+    assert await in_slices(range(MANY), ask) == [-number for number in range(MANY)]
+    assert redis.most == SLICE
 
 
-def test_owners_of_sessions_are_renewed_a_slice_at_a_time() -> None:
-    async def main() -> None:
-        redis: Any = Counting()
-        await Owners(redis, Keys("t"), 1000).renew("here", ["node"], [f"session-{number}" for number in range(MANY)])
-        assert (redis.calls, redis.most) == (2 * (MANY + 1), SLICE)  # kept, and written again
-
-    asyncio.run(main())
+async def test_owners_of_sessions_are_renewed_a_slice_at_a_time() -> None:
+    redis: Any = Counting()
+    await Owners(redis, Keys("t"), 1000).renew("here", ["node"], [f"session-{number}" for number in range(MANY)])
+    assert (redis.calls, redis.most) == (2 * (MANY + 1), SLICE)  # kept, and written again
 
 
-def test_every_slice_is_asked_although_one_call_fails() -> None:
+async def test_every_slice_is_asked_although_one_call_fails() -> None:
     """In a Cluster one master may be unavailable."""
+    asked = list[int]()
 
-    async def main() -> None:
-        asked = list[int]()
+    async def ask(number: int) -> None:
+        asked.append(number)
+        if number in (1, SLICE + 1):
+            raise ValueError(number)
 
-        async def ask(number: int) -> None:
-            asked.append(number)
-            if number in (1, SLICE + 1):
-                raise ValueError(number)
-
-        with pytest.raises(ValueError, match=r"^1$"):
-            await in_slices(range(MANY), ask)
-        assert asked == list(range(MANY))
-
-    asyncio.run(main())
+    with pytest.raises(ValueError, match=r"^1$"):
+        await in_slices(range(MANY), ask)
+    assert asked == list(range(MANY))

@@ -108,25 +108,6 @@ async def test_a_message_goes_from_accepted_to_saved_and_leaves_nothing_but_its_
     assert await shards.accept(message(2, client_msg_id="m-1"), "digest", SHARE) == (AcceptReply.SAVED, ID + 1)
 
 
-async def test_entry_stays_until_a_repeated_request_is_answered(shards: Shards) -> None:
-    """However it ends: who asks between being told and the end would hear nothing more."""
-    holder = await take(shards)
-    await accept(shards, 1, 2)
-    reads = await next_accepted(shards, holder)
-    await shards.move_to_save(0, holder, [(read.entry, "") for read in reads])
-    saved, bad = await next_to_save(shards, holder)
-    for number in (1, 2, 1, 2):
-        word, _ = await shards.accept(message(3, client_msg_id=f"m-{number}"), "digest", SHARE)
-        assert word is AcceptReply.DUPLICATE
-    stays = SavedEntry(saved, saved.id, repeats=2)
-    assert await shards.finish_saved(0, holder, [SavedEntry(saved, saved.id)]) == [stays]
-    assert await shards.move_to_dead(0, holder, bad, "why", 5) == 2
-    assert await shards.unsaved(SENDER) == 2
-    assert await shards.finish_saved(0, holder, [stays]) == []
-    assert await shards.move_to_dead(0, holder, bad, "why", 5, notified=2) == 0
-    assert await shards.unsaved(SENDER) == 0
-
-
 async def test_a_sender_stores_so_many_bytes_a_day_and_another_one_its_own(redis: Redis, keys: Keys) -> None:
     shards = shards_of(redis, keys, bytes_per_day=2 * cost("héllo"))
     await accept(shards, 1, 2)
@@ -137,16 +118,6 @@ async def test_a_sender_stores_so_many_bytes_a_day_and_another_one_its_own(redis
     await accept(shards, 5, sender=OTHER)
     told, left_s = await shards.spent(SENDER)
     assert told == used
-    assert 86_300 < left_s <= 86_400
-
-
-async def test_bytes_stored_past_accept_count_as_those_that_were_accepted(redis: Redis, keys: Keys) -> None:
-    shards = shards_of(redis, keys, bytes_per_day=10_000)
-    assert await shards.spent(SENDER) == (0, 0.0)
-    assert (await shards.spend(SENDER, 9_999))[0] == 9_999
-    assert (await shards.accept(message(1), "digest", SHARE))[0] is AcceptReply.OVER
-    used, left_s = await shards.spend(SENDER, 1)
-    assert used == 10_000
     assert 86_300 < left_s <= 86_400
 
 
@@ -161,14 +132,6 @@ async def dead_ids(shards: Shards) -> list[int]:
     return [entry.id - ID for row in rows if isinstance(entry := ChatEntry.parse(*row), ChatEntry)]
 
 
-async def test_a_shard_keeps_so_many_dead_letters_the_newest_and_counts_the_others(redis: Redis, keys: Keys) -> None:
-    shards = shards_of(redis, keys, keep=DeadLetterLimits(max_letters=3))
-    await buried(shards, await take(shards), *range(1, 6))
-    assert await dead_ids(shards) == [3, 4, 5]
-    tally = await shards.status(0)
-    assert (tally.dead, tally.dead_len, tally.dropped) == (5, 3, 2)
-
-
 async def test_dead_letters_that_are_too_old_are_dropped_and_counted(redis: Redis, keys: Keys) -> None:
     shards = shards_of(redis, keys, keep=DeadLetterLimits(max_age_ms=3_600_000))
     holder = await take(shards)
@@ -178,16 +141,6 @@ async def test_dead_letters_that_are_too_old_are_dropped_and_counted(redis: Redi
     assert await dead_ids(shards) == [2]
     assert (await shards.status(0)).dropped == 1
     assert await shards.trim_dead_letters(0) == 0
-
-
-async def test_a_message_that_its_sender_is_to_blame_for_is_dropped_and_the_books_balance(shards: Shards) -> None:
-    holder = await take(shards)
-    await accept(shards, 1)
-    (entry,) = await next_accepted(shards, holder)
-    assert await shards.move_to_dead(0, holder, entry, "why", 1, from_accepted=True, keep=False) == 0
-    tally = await shards.status(0)
-    assert (tally.accepted, tally.dead, tally.backlog, tally.dead_len) == (1, 1, 0, 0)
-    assert await shards.claim(SENDER, "m-1") == {}
 
 
 async def test_body_of_an_unsaved_message_is_found_in_either_stream(
@@ -240,38 +193,6 @@ async def test_first_holder_reads_a_shard_from_its_first_entry(shards: Shards) -
     assert ids(await next_accepted(shards, holder)) == [1, 2, 3]
 
 
-async def test_of_two_that_send_the_same_at_once_one_is_accepted(shards: Shards, connect: Connect, keys: Keys) -> None:
-    other = shards_of(await connect(), keys)
-    replies = await asyncio.gather(
-        *((shards if n % 2 else other).accept(message(n, client_msg_id="same"), "d", SHARE) for n in range(20))
-    )
-    words = [word for word, _ in replies]
-    assert words.count(AcceptReply.OK) == 1
-    assert words.count(AcceptReply.DUPLICATE) == 19
-    assert len({number for word, number in replies if word is AcceptReply.DUPLICATE}) == 1
-    assert (await shards.status(0)).accepted == 1
-
-
-async def test_ids_of_two_instances_rise_in_the_shard(shards: Shards, connect: Connect, keys: Keys) -> None:
-    """Whoever is behind is told the last one, and draws above it."""
-    other, last = shards_of(await connect(), keys), 0
-
-    async def send(by: Shards, sender: int, number: int) -> None:
-        at = 1
-        while (reply := await by.accept(message(at, sender, f"{sender}-{number}"), "d", SHARE))[
-            0
-        ] is AcceptReply.STALE_ID:
-            at = reply[1] - ID + 1
-        assert reply[0] is AcceptReply.OK
-
-    await asyncio.gather(*(send(by, user, n) for by, user in ((shards, SENDER), (other, OTHER)) for n in range(25)))
-    holder = await take(shards)
-    for id in ids(await next_accepted(shards, holder)):
-        assert id > last
-        last = id
-    assert (await shards.status(0)).backlog == 50
-
-
 async def test_senders_are_accepted_in_the_slot_of_their_shard(redis: Redis, keys: Keys) -> None:
     shards = shards_of(redis, keys, 16)
     for sender in range(1, 101):
@@ -296,26 +217,6 @@ async def test_next_holder_reads_pending_entries_page_by_page(shards: Shards) ->
     assert ids(page) == [3]
     assert await next_accepted(shards, second, after=page[-1].entry, count=2) == []
     assert ids(await next_accepted(shards, second)) == [4]
-
-
-async def test_an_overtaken_holder_reads_moves_saves_and_buries_nothing(shards: Shards) -> None:
-    first = await take(shards, "i1")
-    await accept(shards, 1, 2, 3)
-    old, _ = await next_accepted(shards, first, count=2)
-    await shards.move_to_save(0, first, [(old.entry, "")])
-    (to_save,) = await next_to_save(shards, first)
-    second = await take(shards, "i2")
-    before = await shards.status(0)
-    async with reading(shards) as reader:
-        assert await shards.next_accepted(reader, 0, first, ">", 10, SHORT_MS) is None
-    assert await shards.next_to_save(0, first, "0", 10) is None
-    assert not await shards.move_to_save(0, first, [(old.entry, "")])
-    assert await shards.finish_saved(0, first, [SavedEntry(to_save, to_save.id)]) is None
-    assert await shards.move_to_dead(0, first, to_save, "why", 5) is None
-    assert not await shards.renew_lease(0, first, TTL_MS)
-    await shards.release_lease(0, first)
-    assert await shards.status(0) == before
-    assert before.holder == second
 
 
 async def test_one_that_is_overtaken_while_it_waits_takes_nothing_with_it(
@@ -357,23 +258,6 @@ async def test_blocking_read_returns_nothing_after_its_timeout(shards: Shards) -
     began = asyncio.get_running_loop().time()
     assert await next_accepted(shards, holder) == []
     assert asyncio.get_running_loop().time() - began >= SHORT_MS / 1000 * 0.9
-
-
-async def test_free_lease_is_taken_with_a_higher_fence(shards: Shards) -> None:
-    assert await shards.take_lease(0, "i1", 41, TTL_MS) == 42
-    assert await shards.take_lease(0, "i2", 99, TTL_MS) == 0
-    assert await shards.take_lease(0, "i1", 0, TTL_MS) == 0, (
-        "not even by its own holder: it may have forgotten what it read"
-    )
-    assert await shards.renew_lease(0, "i1|42", TTL_MS)
-    await shards.release_lease(0, "i1|42")
-    assert await shards.take_lease(0, "i2", 3, TTL_MS) == 43
-
-
-async def test_of_many_that_want_a_lease_one_gets_it(shards: Shards, connect: Connect, keys: Keys) -> None:
-    other = shards_of(await connect(), keys)
-    fences = await asyncio.gather(*((shards if n % 2 else other).take_lease(0, f"i{n}", 0, TTL_MS) for n in range(20)))
-    assert sorted(fences) == [0] * 19 + [1]
 
 
 # -- what cannot be read
@@ -451,21 +335,6 @@ async def test_a_dead_letter_says_why_and_its_sender_may_try_anew(shards: Shards
 async def test_unused_shard_has_an_empty_tally(shards: Shards) -> None:
     assert await shards.status(0) == ShardStatus()
     assert not await shards.newest_to_save(0)
-
-
-async def test_the_tally_counts_both_streams_what_is_pending_and_what_is_dead(shards: Shards) -> None:
-    holder = await take(shards)
-    await accept(shards, 1, 2, 3, 4, 5)
-    one, two, three, _ = await next_accepted(shards, holder, count=4)
-    assert await shards.move_to_dead(0, holder, one, "why", 5, from_accepted=True) == 0
-    assert await shards.move_to_save(0, holder, [(two.entry, ""), (three.entry, "")])
-    (saved,) = await next_to_save(shards, holder, count=1)
-    assert await shards.finish_saved(0, holder, [SavedEntry(saved, saved.id)]) == []
-    await accept(shards, 6)
-    assert await shards.status(0) == ShardStatus(
-        backlog=4, accepted=6, saved=1, dead=1, fence=1, holder=holder, accepted_len=3, accepted_pending=1,
-        to_save_len=1, to_save_pending=0, dead_len=1,
-    )  # fmt: skip
 
 
 async def test_unknown_counters_of_a_later_release_are_ignored(shards: Shards, redis: Redis, keys: Keys) -> None:

@@ -1,4 +1,4 @@
-"""Tiny runs of `bench chat`: that they work and write what they promise. No figure is judged but those of order."""
+"""The benches of chat and of a job's life, in short runs."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,12 @@ from typing import Any
 import pytest
 
 from dragoman.cli.main import run
+from dragoman.domain.job import State
+from dragoman.store.keys import Keys
+from dragoman.store.redis import Redis
+from dragoman.tools.bench.job_life import DRIVER, JobLife, live, round_trips
+from dragoman.tools.bench.measure import drive
+from dragoman.tools.processes import CannotRun
 
 TINY = ("--quick", "--seconds", "1", "--warmup", "0.5", "--rate", "50", "--users", "10")
 PROMISED = {
@@ -46,3 +52,26 @@ def test_modes_and_a_slowed_database_stand_beside_each_other(tmp_path: Path) -> 
     assert figures["sqlite_slow_save_first_save_lag_p50_ms"] > 50
     assert found["settings"]["backlog_over_time"].keys() >= {"sqlite_save_first"}
     assert found["ratios"].keys() >= {"sqlite_slow_accepted_p99", "sqlite_off_vs_accepted_p99"}
+
+
+async def test_a_job_is_two_round_trips_from_its_assignment_and_seven_from_its_end(redis: Redis, keys: Keys) -> None:
+    assert await round_trips(redis, keys) == (2, 7)
+
+
+async def test_jobs_that_were_lived_hold_nothing(redis: Redis, keys: Keys) -> None:
+    waits_s: list[float] = []
+    lived = await drive(lambda caller, going: live(JobLife(redis, keys, caller), going, waits_s), 10, 0.0)
+    assert lived.calls == len(waits_s) >= 10
+    assert await redis.call("EXISTS", keys.jobs_of(DRIVER)) == 0
+    assert await redis.call("KEYS", f"{keys.prefix}:v1:nodes:*:reserved") == []
+    jobs = await redis.call("KEYS", f"{keys.prefix}:v1:jobs:*")
+    assert len(jobs) == lived.calls
+    assert {await redis.call("HGET", job.decode(), "state") for job in jobs} == {State.RELEASED.encode()}
+
+
+async def test_a_step_that_is_refused_ends_the_bench(redis: Redis, keys: Keys) -> None:
+    life = JobLife(redis, keys, 0)
+    await life.begin()
+    await life.ask()
+    with pytest.raises(CannotRun, match=r"^Redis answered a step of job-.* instead of"):
+        await life.acknowledged()

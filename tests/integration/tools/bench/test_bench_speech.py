@@ -57,18 +57,6 @@ def test_jobs_are_counted_beside_the_tasks_of_every_queue(
     assert "the best of the queues, which is" in capsys.readouterr().out
 
 
-def test_a_queue_that_is_not_installed_is_named_and_left_out(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setattr(task_queues, "DISTRIBUTIONS", {"saq": "a-distribution-nobody-has"})
-    monkeypatch.setattr(speech, "DISTRIBUTIONS", task_queues.DISTRIBUTIONS)
-    found = measured(tmp_path, "speech", "--sessions", "2", "--nodes", "1")
-    assert found["settings"]["peers"] == {"saq": None}
-    assert found["settings"]["left_out"] == {"saq": "saq: it is not installed; it comes with the extra `bench`"}
-    assert found["ratios"] == {}
-    assert "There is no queue to compare with." in capsys.readouterr().out
-
-
 @pytest.mark.long
 def test_growth_scale_out_and_idle_sessions_have_their_figures(folder: Path) -> None:
     settings = replace(SETTINGS, growth_nodes=(3,), scale_out=True, idle_sessions=5, growth_per_s=100.0)

@@ -1,9 +1,6 @@
 """Tiny runs of the whole bench: that it works and writes what it promises. No figure is judged here."""
 
 import json
-import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +9,6 @@ from typing import Any
 import pytest
 
 from dragoman.cli.main import run
-from dragoman.tools.bench import redis_clients
-from support.waiting import Descendants, alive, wait_for
 
 TINY = ("--quick", "--seconds", "0.01")
 
@@ -64,39 +59,6 @@ def test_a_whole_run_names_the_smallest_ratio(folder: Path, tmp_path: Path, caps
     assert "With 1,000 callers at least " in shown
 
 
-@pytest.mark.long
-def test_a_peer_that_cannot_run_is_named_and_left_out(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(redis_clients, "HIREDIS_AVAILABLE", False)
-    found = measured(tmp_path, "--only", "single")
-    assert set(found["figures"]) == {name for name in names("single") if "redis_py" not in name}
-    assert found["settings"]["modes"] == ["single"]
-    assert set(found["settings"]["left_out"].values()) == {
-        "redis-py: redis-py does not find hiredis, and without it there is no comparison."
-    }
-    assert not [name for name in found["ratios"] if "redis_py" in name]
-    shown = capsys.readouterr().out
-    assert "without it there is no comparison." in shown
-    assert "There is nothing to compare: redis-py was left out." in shown
-
-
-def test_an_interrupt_ends_it_and_leaves_neither_servers_nor_files(folder: Path) -> None:
-    below = Descendants()
-    command = [sys.executable, "-c", "from dragoman.cli.main import main; main()", "bench", "store", "--only", "single"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
-        try:
-            wait_for(lambda: list(folder.glob("*/data/redis.sock")), "the server")
-            servers = wait_for(lambda: below.of(started.pid), "its process")
-            started.send_signal(signal.SIGINT)
-            out, errors = started.communicate(timeout=30)
-        finally:
-            started.kill()
-            below.kill()
-    assert (started.returncode, out, errors) == (130, "", "")
-    assert not any(alive(pid) for pid in servers)
-
-
 @pytest.mark.parametrize("place", ["", "no/such/folder/out.json"])
 def test_unwritable_output_file_is_reported_before_the_measurement(
     place: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -104,14 +66,3 @@ def test_unwritable_output_file_is_reported_before_the_measurement(
     assert run(["bench", "store", "--json", str(tmp_path / place)]) == 2
     told = capsys.readouterr()
     assert told == ("", f"dragoman: --json names {tmp_path / place}, which cannot be written.\n")
-
-
-def test_unreachable_server_is_reported_in_one_sentence(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("DRAGOMAN_EMBEDDED__REDIS_SERVER", "/nowhere/redis-server")
-    assert run(["bench", "store", *TINY]) == 1
-    assert capsys.readouterr().err == (
-        "dragoman: embedded.redis_server names /nowhere/redis-server, which does not exist: "
-        "name a redis-server or valkey-server.\n"
-    )

@@ -12,35 +12,33 @@ from dragoman.client.chat import AccessDenied, Chat, ChatClosed, Kicked, RateLim
 from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import AckType, Reason
 from support.waiting import wait_until
-from unit.client.chat.fake_chat_server import ME, OTHER, QUICK, TS, chatting, noted, serving
+from unit.client.chat.fake_chat_server import ME, OTHER, QUICK, TS, FakeChatServer, Peer, chatting, noted, serving
 
 ACCEPTED, SAVED, DELIVERED, READ = AckType.ACCEPTED, AckType.SAVED, AckType.DELIVERED, AckType.READ
 
 
-async def test_a_chat_in_ten_lines() -> None:
-    async with chatting() as (_, peer, chat):
-        sent = await chat.send(to=OTHER, body="hi")
-        frame = await peer.take(10, ACCEPTED, SAVED)
-        assert (frame["to"], frame["body"], frame["msgType"]) == ("2", "hi", "TEXT")
-        await sent.accepted
-        await sent.saved
-        assert (chat.user_id, sent.server_msg_id, chat.unsaved) == (ME, 10, 0)
-        await peer.push(11, "hello")
-        message = await anext(chat.messages())
-        assert (message.from_user, message.body, message.server_msg_id) == (OTHER, "hello", 11)
-        ack = await peer.hear("ACK")
-        assert (ack["ackType"], ack["serverMsgId"], ack["to"]) == ("delivered", "11", "2")
-        chat.read(message)
-        assert (await peer.hear("ACK"))["ackType"] == "read"
+async def test_a_chat_in_ten_lines(peer: Peer, chat: Chat) -> None:
+    sent = await chat.send(to=OTHER, body="hi")
+    frame = await peer.take(10, ACCEPTED, SAVED)
+    assert (frame["to"], frame["body"], frame["msgType"]) == ("2", "hi", "TEXT")
+    await sent.accepted
+    await sent.saved
+    assert (chat.user_id, sent.server_msg_id, chat.unsaved) == (ME, 10, 0)
+    await peer.push(11, "hello")
+    message = await anext(chat.messages())
+    assert (message.from_user, message.body, message.server_msg_id) == (OTHER, "hello", 11)
+    ack = await peer.hear("ACK")
+    assert (ack["ackType"], ack["serverMsgId"], ack["to"]) == ("delivered", "11", "2")
+    chat.read(message)
+    assert (await peer.hear("ACK"))["ackType"] == "read"
 
 
-async def test_a_server_that_saves_while_we_wait_says_saved_alone() -> None:
-    async with chatting() as (_, peer, chat):
-        sent = await chat.send(OTHER, "hi")
-        await peer.take(10, SAVED)
-        await sent.accepted
-        assert sent.accepted
-        assert sent.saved
+async def test_a_server_that_saves_while_we_wait_says_saved_alone(peer: Peer, chat: Chat) -> None:
+    sent = await chat.send(OTHER, "hi")
+    await peer.take(10, SAVED)
+    await sent.accepted
+    assert sent.accepted
+    assert sent.saved
 
 
 async def test_receipts_of_the_receiver_may_come_before_saved() -> None:
@@ -58,59 +56,39 @@ async def test_receipts_of_the_receiver_may_come_before_saved() -> None:
         assert calls == [sent] * 4
 
 
-async def test_messages_are_sent_one_after_the_other_was_accepted() -> None:
-    async with chatting() as (_, peer, chat):
-        await chat.send(OTHER, "1")
-        await chat.send(OTHER, "2")
-        first = await peer.hear("SINGLE_CHAT")
-        assert peer.frames.empty()
-        await peer.tell(first, 10, ACCEPTED)
-        assert (await peer.hear("SINGLE_CHAT"))["body"] == "2"
-
-
-async def test_more_may_be_in_flight_if_asked_for() -> None:
-    async with chatting(in_flight=2) as (_, peer, chat):
-        for body in "123":
-            await chat.send(OTHER, body)
-        assert [(await peer.hear("SINGLE_CHAT"))["body"] for _ in range(2)] == ["1", "2"]
-
-
 @pytest.mark.parametrize("reason", [Reason.SERVER_BUSY, Reason.INTERNAL_ERROR])
-async def test_message_refused_as_busy_is_resent_before_later_ones(reason: Reason) -> None:
-    async with chatting() as (_, peer, chat):
-        sent = await chat.send(OTHER, "1")
-        await chat.send(OTHER, "2")
-        names = []
-        for _ in range(3):
-            frame = await peer.hear("SINGLE_CHAT")
-            names.append((frame["clientMsgId"], frame["body"]))
-            await peer.refuse(frame, reason)
-        assert names == [(sent.client_msg_id, "1")] * 3
-        await peer.take(10, ACCEPTED)
-        assert (await peer.hear("SINGLE_CHAT"))["body"] == "2"
+async def test_message_refused_as_busy_is_resent_before_later_ones(peer: Peer, chat: Chat, reason: Reason) -> None:
+    sent = await chat.send(OTHER, "1")
+    await chat.send(OTHER, "2")
+    names = []
+    for _ in range(3):
+        frame = await peer.hear("SINGLE_CHAT")
+        names.append((frame["clientMsgId"], frame["body"]))
+        await peer.refuse(frame, reason)
+    assert names == [(sent.client_msg_id, "1")] * 3
+    await peer.take(10, ACCEPTED)
+    assert (await peer.hear("SINGLE_CHAT"))["body"] == "2"
 
 
 @pytest.mark.parametrize("reason", [Reason.BODY_TOO_LONG, Reason.DUPLICATE_MSG_ID_MISMATCH, Reason.CANNOT_SEND_TO_SELF])
-async def test_refused_message_fails_and_the_next_one_is_sent(reason: Reason) -> None:
-    async with chatting() as (_, peer, chat):
-        sent = await chat.send(OTHER, "1")
-        await chat.send(OTHER, "2")
-        await peer.refuse(await peer.hear("SINGLE_CHAT"), reason)
-        with pytest.raises(SendFailed) as failure:
-            await sent.accepted
-        assert (failure.value.reason, sent.failed) == (reason, reason)
-        assert (await peer.hear("SINGLE_CHAT"))["body"] == "2"
-
-
-async def test_a_message_that_could_not_be_saved_has_failed_after_it_was_accepted() -> None:
-    async with chatting() as (_, peer, chat):
-        sent = await chat.send(OTHER, "1")
-        frame = await peer.take(10, ACCEPTED)
+async def test_refused_message_fails_and_the_next_one_is_sent(peer: Peer, chat: Chat, reason: Reason) -> None:
+    sent = await chat.send(OTHER, "1")
+    await chat.send(OTHER, "2")
+    await peer.refuse(await peer.hear("SINGLE_CHAT"), reason)
+    with pytest.raises(SendFailed) as failure:
         await sent.accepted
-        await peer.refuse(frame, Reason.SAVE_FAILED)
-        with pytest.raises(SendFailed, match="save_failed"):
-            await sent.saved
-        assert chat.unsaved == 0
+    assert (failure.value.reason, sent.failed) == (reason, reason)
+    assert (await peer.hear("SINGLE_CHAT"))["body"] == "2"
+
+
+async def test_a_message_that_could_not_be_saved_has_failed_after_it_was_accepted(peer: Peer, chat: Chat) -> None:
+    sent = await chat.send(OTHER, "1")
+    frame = await peer.take(10, ACCEPTED)
+    await sent.accepted
+    await peer.refuse(frame, Reason.SAVE_FAILED)
+    with pytest.raises(SendFailed, match="save_failed"):
+        await sent.saved
+    assert chat.unsaved == 0
 
 
 # -- coming back
@@ -145,18 +123,17 @@ async def test_messages_sent_offline_go_out_on_the_next_connection() -> None:
         await sent.saved
 
 
-async def test_read_receipt_is_resent_after_a_lost_connection() -> None:
-    async with chatting() as (server, peer, chat):
-        messages = chat.messages()
-        for number in (10, 11):
-            await peer.push(number)
-            chat.read(await anext(messages))
-        peer.drop()  # whether it has read what it was told, nobody knows
-        peer = await server.let_in()
-        told = await peer.hear("ACK")
-        assert (told["ackType"], told["serverMsgId"], told["to"]) == ("read", "11", "2")
-        await peer.say(wire.ping(TS))
-        await peer.hear("PONG")  # the first word after it: the highest is enough
+async def test_read_receipt_is_resent_after_a_lost_connection(server: FakeChatServer, peer: Peer, chat: Chat) -> None:
+    messages = chat.messages()
+    for number in (10, 11):
+        await peer.push(number)
+        chat.read(await anext(messages))
+    peer.drop()  # whether it has read what it was told, nobody knows
+    peer = await server.let_in()
+    told = await peer.hear("ACK")
+    assert (told["ackType"], told["serverMsgId"], told["to"]) == ("read", "11", "2")
+    await peer.say(wire.ping(TS))
+    await peer.hear("PONG")  # the first word after it: the highest is enough
 
 
 async def test_any_of_several_addresses_will_do() -> None:
@@ -166,15 +143,6 @@ async def test_any_of_several_addresses_will_do() -> None:
         await peer.close(4000)
         await second.let_in()
         await chat.abort()
-
-
-async def test_message_is_resent_when_saved_does_not_arrive() -> None:
-    async with chatting(timing=replace(QUICK, resend_s=0.02)) as (_, peer, chat):
-        sent = await chat.send(OTHER, "hi")
-        first = await peer.take(10, ACCEPTED)
-        again = await peer.take(10, ACCEPTED, SAVED)
-        assert first == again
-        await sent.saved
 
 
 async def test_being_kicked_is_the_end() -> None:
@@ -270,26 +238,24 @@ async def test_missing_server_is_reported_at_once() -> None:
 # -- listening
 
 
-async def test_doubles_are_dropped_and_acknowledged_again() -> None:
-    async with chatting() as (_, peer, chat):
-        messages = chat.messages()
-        await peer.push(10)
-        assert (await anext(messages)).server_msg_id == 10
-        await peer.hear("ACK")
-        await peer.push(10)
-        assert (await peer.hear("ACK"))["serverMsgId"] == "10"
-        await peer.push(11)
-        assert (await anext(messages)).server_msg_id == 11
+async def test_doubles_are_dropped_and_acknowledged_again(peer: Peer, chat: Chat) -> None:
+    messages = chat.messages()
+    await peer.push(10)
+    assert (await anext(messages)).server_msg_id == 10
+    await peer.hear("ACK")
+    await peer.push(10)
+    assert (await peer.hear("ACK"))["serverMsgId"] == "10"
+    await peer.push(11)
+    assert (await anext(messages)).server_msg_id == 11
 
 
-async def test_unread_message_is_not_acknowledged() -> None:
-    async with chatting() as (_, peer, chat):
-        await peer.push(10)
-        await peer.push(10)
-        await peer.say(wire.ping(TS))
-        await peer.hear("PONG")  # the first word after them: no ACK
-        await anext(chat.messages())
-        await peer.hear("ACK")
+async def test_unread_message_is_not_acknowledged(peer: Peer, chat: Chat) -> None:
+    await peer.push(10)
+    await peer.push(10)
+    await peer.say(wire.ping(TS))
+    await peer.hear("PONG")  # the first word after them: no ACK
+    await anext(chat.messages())
+    await peer.hear("ACK")
 
 
 async def test_a_reader_that_falls_behind_gets_the_rest_by_coming_back_in_order() -> None:
@@ -352,17 +318,16 @@ async def test_closing_waits_until_what_was_handed_out_is_acknowledged() -> None
         await peer.gone()
 
 
-async def test_close_reports_unknown_outcomes_to_waiting_callers() -> None:
-    async with chatting() as (_, peer, chat):
-        sent = await chat.send(OTHER, "1")
-        await peer.take(10, ACCEPTED)
-        waiting = asyncio.ensure_future(_saved(sent))
-        await chat.close()
-        with pytest.raises(ChatClosed):
-            await waiting
-        assert sent.failed is None
-        with pytest.raises(ChatClosed):
-            await chat.send(OTHER, "2")
+async def test_close_reports_unknown_outcomes_to_waiting_callers(peer: Peer, chat: Chat) -> None:
+    sent = await chat.send(OTHER, "1")
+    await peer.take(10, ACCEPTED)
+    waiting = asyncio.ensure_future(_saved(sent))
+    await chat.close()
+    with pytest.raises(ChatClosed):
+        await waiting
+    assert sent.failed is None
+    with pytest.raises(ChatClosed):
+        await chat.send(OTHER, "2")
 
 
 async def _saved(sent: Sent) -> None:
@@ -372,17 +337,15 @@ async def _saved(sent: Sent) -> None:
 @pytest.mark.parametrize(
     ("to", "body"), [(0, "x"), (2, ""), (2, "x" * 4097), (2, "\U0001f600" * 2049), (2, "a\0b"), (2, "\ud800")]
 )
-async def test_invalid_message_is_not_sent(to: int, body: str) -> None:
-    async with chatting() as (_, _, chat):
-        with pytest.raises(ValueError):
-            await chat.send(to, body)
+async def test_invalid_message_is_not_sent(chat: Chat, to: int, body: str) -> None:
+    with pytest.raises(ValueError):
+        await chat.send(to, body)
 
 
-async def test_malformed_frame_is_ignored() -> None:
-    async with chatting() as (_, peer, chat):
-        await peer.say(b"not json", b'{"type":"NEWS"}', b'{"type":"SINGLE_CHAT","body":"from nobody"}')
-        await peer.push(10)
-        assert (await anext(chat.messages())).server_msg_id == 10
+async def test_malformed_frame_is_ignored(peer: Peer, chat: Chat) -> None:
+    await peer.say(b"not json", b'{"type":"NEWS"}', b'{"type":"SINGLE_CHAT","body":"from nobody"}')
+    await peer.push(10)
+    assert (await anext(chat.messages())).server_msg_id == 10
 
 
 async def test_every_answer_to_a_message_is_reported_also_repeated_ones() -> None:

@@ -18,50 +18,6 @@ from dragoman.protocol.chat import Frame, Reason
 TIMES = st.floats(0, 1e9, allow_nan=False)
 
 
-def test_gate_is_open_without_failures() -> None:
-    gate = Gate()
-    assert gate.open
-    assert all(gate.may_ask(now) for now in (0.0, 0.0, 1.0, 100.0))
-
-
-def test_gate_closes_after_a_failure_and_then_lets_one_call_through() -> None:
-    gate = Gate()
-    gate.failed(10.0)
-    assert not gate.open
-    assert not any(gate.may_ask(10.0 + REST_S * part) for part in (0, 0.5, 0.99))
-    assert gate.may_ask(10.0 + REST_S)
-    assert not gate.may_ask(10.0 + REST_S)
-
-
-def test_the_one_that_tried_opens_it_for_all() -> None:
-    gate = Gate()
-    gate.failed(10.0)
-    assert gate.may_ask(12.0)
-    closed_while_it_asks = not gate.open
-    gate.worked()
-    assert closed_while_it_asks
-    assert gate.open
-    assert gate.may_ask(12.0)
-    assert gate.may_ask(12.0)
-
-
-def test_the_one_that_tried_in_vain_closes_it_for_another_while() -> None:
-    gate = Gate()
-    gate.failed(10.0)
-    assert gate.may_ask(12.0)
-    gate.failed(12.5)
-    assert not gate.may_ask(12.5 + REST_S * 0.99)
-    assert gate.may_ask(12.5 + REST_S)
-
-
-def test_lost_trial_call_does_not_keep_the_gate_closed() -> None:
-    gate = Gate()
-    gate.failed(10.0)
-    assert gate.may_ask(12.0)
-    assert not gate.may_ask(12.0 + REST_S * 0.99)
-    assert gate.may_ask(12.0 + REST_S)
-
-
 def test_it_closes_at_any_time_of_the_clock() -> None:
     gate = Gate()
     gate.failed(-REST_S)
@@ -84,21 +40,6 @@ def test_a_closed_gate_lets_one_through_in_a_rest_and_no_more(steps: list[tuple[
             assert asked == (quiet_since is None or now >= quiet_since + REST_S)
             quiet_since = now if asked and quiet_since is not None else quiet_since
         assert gate.open == (quiet_since is None)
-
-
-@given(TIMES, st.integers(1, 50))
-def test_of_many_that_come_at_once_after_the_rest_one_tries(now: float, many: int) -> None:
-    gate = Gate()
-    gate.failed(now)
-    assert sum(gate.may_ask(now + 2 * REST_S) for _ in range(many)) == 1
-
-
-@pytest.mark.parametrize("failures", [2, 10])
-def test_many_that_fail_together_close_it_once(failures: int) -> None:
-    gate = Gate()
-    for number in range(failures):
-        gate.failed(10.0 + number / 100)
-    assert gate.may_ask(10.0 + failures / 100 + REST_S)
 
 
 NOW_MS = EPOCH_MS + 90_000_000_000

@@ -228,61 +228,52 @@ class InboundEnv:
         self.inbound.push(row.id, row.from_user, frame_of(row))
 
 
-def test_pushes_during_a_pause_wait_although_an_earlier_resend_ends() -> None:
-    async def main() -> None:
-        env = InboundEnv()
-        env.rows.go_on.clear()
-        first = asyncio.ensure_future(env.inbound.resume())
-        await env.rows.asked.wait()
-        env.inbound.pause()
-        env.rows.go_on.set()
-        await first
-        env.rows.save(1)  # and nobody knows where to push it
-        env.save_and_push(2)
-        assert env.heard == []
-        await env.inbound.resume()
-        assert env.heard == [1, 2]
-        assert not env.inbound._state.resending
-
-    asyncio.run(main())
+async def test_pushes_during_a_pause_wait_although_an_earlier_resend_ends() -> None:
+    env = InboundEnv()
+    env.rows.go_on.clear()
+    first = asyncio.ensure_future(env.inbound.resume())
+    await env.rows.asked.wait()
+    env.inbound.pause()
+    env.rows.go_on.set()
+    await first
+    env.rows.save(1)  # and nobody knows where to push it
+    env.save_and_push(2)
+    assert env.heard == []
+    await env.inbound.resume()
+    assert env.heard == [1, 2]
+    assert not env.inbound._state.resending
 
 
-def test_pushes_wait_until_each_pause_has_ended() -> None:
-    async def main() -> None:
-        env = InboundEnv()
-        env.inbound.pause()
-        env.save_and_push(2)
-        env.rows.rows.clear()  # delivered before it was saved
-        await env.inbound.resume()
-        assert env.heard == []
-        env.rows.save(1)
-        await env.inbound.resume()
-        assert env.heard == [1, 2]
-
-    asyncio.run(main())
+async def test_pushes_wait_until_each_pause_has_ended() -> None:
+    env = InboundEnv()
+    env.inbound.pause()
+    env.save_and_push(2)
+    env.rows.rows.clear()  # delivered before it was saved
+    await env.inbound.resume()
+    assert env.heard == []
+    env.rows.save(1)
+    await env.inbound.resume()
+    assert env.heard == [1, 2]
 
 
-def test_resend_that_is_requested_during_another_sends_what_was_missed_after_it() -> None:
-    async def main() -> None:
-        env = InboundEnv()
-        for id in range(1, inbound.PAGE + 1):
-            env.rows.save(id)
-        await env.inbound.resume()
-        env.heard.clear()
-        env.rows.asked.clear()
-        env.rows.go_on.clear()
-        again = asyncio.ensure_future(env.inbound.resend(again=True, pages=1))
-        await env.rows.asked.wait()
-        missed, pushed = inbound.PAGE + 1, inbound.PAGE + 2
-        env.rows.save(missed)
-        env.inbound.pause()
-        env.save_and_push(pushed)
-        looking = asyncio.ensure_future(env.inbound.resume())
-        env.rows.go_on.set()
-        await asyncio.gather(again, looking)
-        assert env.heard == [*range(1, inbound.PAGE + 1), missed, pushed]
-
-    asyncio.run(main())
+async def test_resend_that_is_requested_during_another_sends_what_was_missed_after_it() -> None:
+    env = InboundEnv()
+    for id in range(1, inbound.PAGE + 1):
+        env.rows.save(id)
+    await env.inbound.resume()
+    env.heard.clear()
+    env.rows.asked.clear()
+    env.rows.go_on.clear()
+    again = asyncio.ensure_future(env.inbound.resend(again=True, pages=1))
+    await env.rows.asked.wait()
+    missed, pushed = inbound.PAGE + 1, inbound.PAGE + 2
+    env.rows.save(missed)
+    env.inbound.pause()
+    env.save_and_push(pushed)
+    looking = asyncio.ensure_future(env.inbound.resume())
+    env.rows.go_on.set()
+    await asyncio.gather(again, looking)
+    assert env.heard == [*range(1, inbound.PAGE + 1), missed, pushed]
 
 
 def test_repeated_ids_with_another_body_are_all_counted_and_logged_once_a_minute_for_each_sender() -> None:

@@ -1,6 +1,5 @@
 """A session and its client, without a loop of services around them."""
 
-import asyncio
 import json
 from time import monotonic
 from typing import Any
@@ -74,135 +73,114 @@ def session_of(client: Any, dispatcher: Any, **settings: Any) -> Session:
     )
 
 
-def test_utterance_without_room_fails_at_once_and_the_next_is_sent() -> None:
-    async def main() -> None:
-        dispatcher: Any = Dispatcher()
-        client: Any = Client()
-        session = session_of(client, dispatcher)
-        dispatcher.is_full = True
-        session.utterance(said(0), client)
-        dispatcher.is_full = False
-        session.utterance(said(1), client)
-        told = {one["type"]: one for one in client.heard}
-        assert (told["backpressure"]["action"], told["backpressure"]["resume_after_ms"]) == ("PAUSE", PAUSE_MS)
-        assert (told["error"]["code"], told["error"]["details"]["utterance_index"]) == ("NODE_OVERLOADED", 0)
-        (order,) = dispatcher.orders
-        assert order.index == 1
-        session.stop()
-
-    asyncio.run(main())
+async def test_utterance_without_room_fails_at_once_and_the_next_is_sent() -> None:
+    dispatcher: Any = Dispatcher()
+    client: Any = Client()
+    session = session_of(client, dispatcher)
+    dispatcher.is_full = True
+    session.utterance(said(0), client)
+    dispatcher.is_full = False
+    session.utterance(said(1), client)
+    told = {one["type"]: one for one in client.heard}
+    assert (told["backpressure"]["action"], told["backpressure"]["resume_after_ms"]) == ("PAUSE", PAUSE_MS)
+    assert (told["error"]["code"], told["error"]["details"]["utterance_index"]) == ("NODE_OVERLOADED", 0)
+    (order,) = dispatcher.orders
+    assert order.index == 1
+    session.stop()
 
 
-def test_a_client_is_asked_to_pause_when_its_jobs_are_dispatched_late() -> None:
-    async def main() -> None:
-        dispatcher: Any = Dispatcher()
-        client: Any = Client()
-        session = session_of(client, dispatcher)
-        for index in range(2):
-            session.utterance(said(index), client)
-        in_time, late = dispatcher.orders
-        session.job_dispatched(in_time, "node-1", 1)
-        assert [one["type"] for one in client.heard] == ["ui_event"]
-        late.cut_at = monotonic() - LATE_S
-        session.job_dispatched(late, "node-1", 1)
-        assert [one["type"] for one in client.heard] == ["ui_event", "backpressure", "ui_event"]
-        assert (client.heard[1]["action"], client.heard[1]["resume_after_ms"]) == ("PAUSE", PAUSE_MS)
-        client.heard.clear()
-        session.utterance(said(2), client)
-        moved = dispatcher.orders[-1]
-        moved.cut_at = monotonic() - 10 * LATE_S
-        session._asked_to_pause_at = float("-inf")
-        session.job_dispatched(moved, "node-2", 2)
-        assert [one["type"] for one in client.heard] == ["ui_event"]
-        session.stop()
-
-    asyncio.run(main())
+async def test_a_client_is_asked_to_pause_when_its_jobs_are_dispatched_late() -> None:
+    dispatcher: Any = Dispatcher()
+    client: Any = Client()
+    session = session_of(client, dispatcher)
+    for index in range(2):
+        session.utterance(said(index), client)
+    in_time, late = dispatcher.orders
+    session.job_dispatched(in_time, "node-1", 1)
+    assert [one["type"] for one in client.heard] == ["ui_event"]
+    late.cut_at = monotonic() - LATE_S
+    session.job_dispatched(late, "node-1", 1)
+    assert [one["type"] for one in client.heard] == ["ui_event", "backpressure", "ui_event"]
+    assert (client.heard[1]["action"], client.heard[1]["resume_after_ms"]) == ("PAUSE", PAUSE_MS)
+    client.heard.clear()
+    session.utterance(said(2), client)
+    moved = dispatcher.orders[-1]
+    moved.cut_at = monotonic() - 10 * LATE_S
+    session._asked_to_pause_at = float("-inf")
+    session.job_dispatched(moved, "node-2", 2)
+    assert [one["type"] for one in client.heard] == ["ui_event"]
+    session.stop()
 
 
-def test_buffered_audio_is_not_cut_by_the_silence_of_a_client_that_was_asked_to_pause() -> None:
-    async def main() -> None:
-        dispatcher: Any = Dispatcher()
-        client: Any = Client()
-        session = session_of(client, dispatcher)
-        session.chunk(SPOKEN, False, 1)
-        before = session.input.segmenter.deadline()
-        session._ask_to_pause("all nodes are busy")
-        after = session.input.segmenter.deadline()
-        assert before is not None
-        assert after is not None
-        assert after - before == pytest.approx((PAUSE_MS + PAUSE_MARGIN_MS) / 1000, abs=0.2)
-        assert [one["type"] for one in client.heard] == ["backpressure"]
-        session.stop()
-
-    asyncio.run(main())
+async def test_buffered_audio_is_not_cut_by_the_silence_of_a_client_that_was_asked_to_pause() -> None:
+    dispatcher: Any = Dispatcher()
+    client: Any = Client()
+    session = session_of(client, dispatcher)
+    session.chunk(SPOKEN, False, 1)
+    before = session.input.segmenter.deadline()
+    session._ask_to_pause("all nodes are busy")
+    after = session.input.segmenter.deadline()
+    assert before is not None
+    assert after is not None
+    assert after - before == pytest.approx((PAUSE_MS + PAUSE_MARGIN_MS) / 1000, abs=0.2)
+    assert [one["type"] for one in client.heard] == ["backpressure"]
+    session.stop()
 
 
-def test_quiet_final_makes_no_job_and_counts_as_received() -> None:
-    async def main() -> None:
-        dispatcher: Any = Dispatcher()
-        client: Any = Client()
-        session = session_of(client, dispatcher)
-        session.chunk(SILENCE, True, 4)
-        assert (dispatcher.orders, client.heard) == ([], [])
-        assert (session.input.cut_seq, session.input.received_seq, session.state()["next_index"]) == (4, 4, 0)
-        session.chunk(SPOKEN, True, 5)
-        (order,) = dispatcher.orders
-        assert (order.index, session.input.cut_seq) == (0, 5)
-        session.stop()
-
-    asyncio.run(main())
+async def test_quiet_final_makes_no_job_and_counts_as_received() -> None:
+    dispatcher: Any = Dispatcher()
+    client: Any = Client()
+    session = session_of(client, dispatcher)
+    session.chunk(SILENCE, True, 4)
+    assert (dispatcher.orders, client.heard) == ([], [])
+    assert (session.input.cut_seq, session.input.received_seq, session.state()["next_index"]) == (4, 4, 0)
+    session.chunk(SPOKEN, True, 5)
+    (order,) = dispatcher.orders
+    assert (order.index, session.input.cut_seq) == (0, 5)
+    session.stop()
 
 
-def test_closing_session_fails_the_remaining_utterances_and_then_reports_its_close() -> None:
-    async def main() -> None:
-        dispatcher: Any = Dispatcher()
-        client: Any = Client()
-        session = session_of(client, dispatcher, close_wait_ms=0)
-        session.remote_jobs[0] = RemoteJob(0, "job-0", "trace-0", monotonic(), monotonic() + 60)
-        session.input.reorder.next_index = 1
-        for index in (2, 1):
-            session.utterance(said(index), client)
-        session.close()
-        told = [one for one in client.heard if one["type"] != "ui_event"]
-        assert [one["type"] for one in told] == ["error", "error", "error", "session_close_ack"]
-        assert [one["details"]["utterance_index"] for one in told[:3]] == [0, 1, 2]
-        assert {one["code"] for one in told[:3]} == {"SESSION_CLOSED"}
-        session.stop()
-
-    asyncio.run(main())
+async def test_closing_session_fails_the_remaining_utterances_and_then_reports_its_close() -> None:
+    dispatcher: Any = Dispatcher()
+    client: Any = Client()
+    session = session_of(client, dispatcher, close_wait_ms=0)
+    session.remote_jobs[0] = RemoteJob(0, "job-0", "trace-0", monotonic(), monotonic() + 60)
+    session.input.reorder.next_index = 1
+    for index in (2, 1):
+        session.utterance(said(index), client)
+    session.close()
+    told = [one for one in client.heard if one["type"] != "ui_event"]
+    assert [one["type"] for one in told] == ["error", "error", "error", "session_close_ack"]
+    assert [one["details"]["utterance_index"] for one in told[:3]] == [0, 1, 2]
+    assert {one["code"] for one in told[:3]} == {"SESSION_CLOSED"}
+    session.stop()
 
 
-def test_open_jobs_of_a_client_are_counted_over_all_its_sessions() -> None:
-    async def main() -> None:
-        dispatcher: Any = Dispatcher()
-        client: Any = Client()
-        session = session_of(client, dispatcher, limits=SessionLimits(open_jobs_per_principal=2))
-        for dispatcher.open in (1, 2, 4):  # of other sessions
-            session.utterance(said(session.input.next_index), client)
-        assert [order.index for order in dispatcher.orders] == [0, 1]
-        heard = [one.get("action") or one["code"] for one in client.heard if one["type"] != "ui_event"]
-        assert heard == ["PAUSE", "LIMIT_EXCEEDED"]
-        session.stop()
-
-    asyncio.run(main())
+async def test_open_jobs_of_a_client_are_counted_over_all_its_sessions() -> None:
+    dispatcher: Any = Dispatcher()
+    client: Any = Client()
+    session = session_of(client, dispatcher, limits=SessionLimits(open_jobs_per_principal=2))
+    for dispatcher.open in (1, 2, 4):  # of other sessions
+        session.utterance(said(session.input.next_index), client)
+    assert [order.index for order in dispatcher.orders] == [0, 1]
+    heard = [one.get("action") or one["code"] for one in client.heard if one["type"] != "ui_event"]
+    assert heard == ["PAUSE", "LIMIT_EXCEEDED"]
+    session.stop()
 
 
-def test_session_with_too_many_open_jobs_is_paused_and_then_an_utterance_fails_until_one_has_ended() -> None:
-    async def main() -> None:
-        dispatcher: Any = Dispatcher()
-        client: Any = Client()
-        session = session_of(client, dispatcher, open_jobs=1)
-        session.utterance(said(0), client)
-        assert not client.heard
-        session.utterance(said(1), client)
-        assert [one["action"] for one in client.heard if one["type"] == "backpressure"] == ["PAUSE"]
-        session.utterance(said(2), client)
-        (error,) = [one for one in client.heard if one["type"] == "error"]
-        assert (error["code"], error["details"]["utterance_index"]) == ("LIMIT_EXCEEDED", 2)
-        assert "wait for some" in error["message"]
-        session.job_ended(dispatcher.orders[0], End(Outcome.FAILED, "PROCESSING_ERROR", "x"))
-        session.utterance(said(3), client)
-        assert [order.index for order in dispatcher.orders] == [0, 1, 3]
-        session.stop()
-
-    asyncio.run(main())
+async def test_session_with_too_many_open_jobs_is_paused_and_then_an_utterance_fails_until_one_has_ended() -> None:
+    dispatcher: Any = Dispatcher()
+    client: Any = Client()
+    session = session_of(client, dispatcher, open_jobs=1)
+    session.utterance(said(0), client)
+    assert not client.heard
+    session.utterance(said(1), client)
+    assert [one["action"] for one in client.heard if one["type"] == "backpressure"] == ["PAUSE"]
+    session.utterance(said(2), client)
+    (error,) = [one for one in client.heard if one["type"] == "error"]
+    assert (error["code"], error["details"]["utterance_index"]) == ("LIMIT_EXCEEDED", 2)
+    assert "wait for some" in error["message"]
+    session.job_ended(dispatcher.orders[0], End(Outcome.FAILED, "PROCESSING_ERROR", "x"))
+    session.utterance(said(3), client)
+    assert [order.index for order in dispatcher.orders] == [0, 1, 3]
+    session.stop()

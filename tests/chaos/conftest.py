@@ -1,0 +1,3 @@
+from support.cluster import cluster
+
+__all__ = ["cluster"]

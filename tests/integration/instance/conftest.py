@@ -1,0 +1,3 @@
+from support.in_process import open_instance
+
+__all__ = ["open_instance"]
