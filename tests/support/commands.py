@@ -141,6 +141,11 @@ class Dragoman:
     def below(self) -> list[int]:
         return self._below.of(self.process.pid)
 
+    def type(self, text: str) -> None:
+        """On its terminal."""
+        assert self._terminal is not None
+        os.write(self._terminal, text.encode())
+
     def interrupt(self) -> None:
         """Ctrl-C: on a terminal the key itself, otherwise what a terminal would send to the whole group."""
         self.below()

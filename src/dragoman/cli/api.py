@@ -54,6 +54,9 @@ class Api:
     def get(self, path: str) -> dict[str, Any]:
         return self._object("GET", path)
 
+    def get_bytes(self, path: str) -> bytes:
+        return self._send("GET", path)
+
     def get_list(self, path: str) -> list[dict[str, Any]]:
         answer = self._request("GET", path)
         if not isinstance(answer, list):
@@ -73,12 +76,18 @@ class Api:
         return answer
 
     def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        try:
+            return json.loads(self._send(method, path, body))
+        except ValueError:
+            raise self._not_dragoman() from None
+
+    def _send(self, method: str, path: str, body: dict[str, Any] | None = None) -> bytes:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         try:
             request = Request(f"{self.base}{path}", data, method=method, headers=headers)
             with self._opener.open(request, timeout=TIMEOUT_S) as response:
-                received = response.read()
+                return bytes(response.read())
         except HTTPError as error:
             raise self._refusal(error) from None
         except (URLError, OSError, HTTPException) as error:
@@ -86,10 +95,6 @@ class Api:
             raise Failure(
                 f"Dragoman does not answer at {self.base} ({visible(why)}). Start it, or give its address with --url."
             ) from None
-        try:
-            return json.loads(received)
-        except ValueError:
-            raise self._not_dragoman() from None
 
     def _not_dragoman(self) -> Failure:
         return Failure(f"The server at {self.base} is not Dragoman. Give the address of Dragoman with --url.")

@@ -41,6 +41,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("node", "dragoman.cli.node:node", "Run a node.", "node"),
     Command("say", "dragoman.cli.say:say", "Send a recording and show its translation.", "client"),
     Command("chat", "dragoman.cli.chat:app", "Chat in the terminal.", "client"),
+    Command("listen", "dragoman.cli.listen:listen", "Join a room and print what is said in it, translated.", "client"),
     Command("smoke", "dragoman.tools.smoke:smoke", "Send a result across two instances and show its path.", "tools"),
     Command("status", "dragoman.cli.status:status", "Show instances, durability, inboxes and nodes."),
     Command("explain", "dragoman.cli.explain:explain", "Show why a job went to its node, and how it ended."),
@@ -49,6 +50,7 @@ COMMANDS: tuple[Command, ...] = (
         "drain", "dragoman.cli.operate:drain", "Drain an instance or a node: it finishes its work and gets no new work."
     ),
     Command("session", "dragoman.cli.operate:session", "End a session."),
+    Command("room", "dragoman.cli.room:app", "Open, list, show and close rooms, and write their transcripts."),
     Command("token", "dragoman.cli.token:app", "Create and revoke tokens of clients, nodes and operators.", "server"),
     Command("audit", "dragoman.cli.operate:audit", "Show what operators changed."),
     Command("db", "dragoman.cli.db:app", "Show and apply the migrations of the chat database.", "server"),

@@ -16,6 +16,7 @@ from dragoman.visible import visible, visible_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
     from rich.text import Text
 
 PIPE_WIDTH = 120
@@ -92,6 +93,16 @@ def console(*, stderr: bool = False, pipe_width: int = PIPE_WIDTH) -> "Console":
     options: dict[str, Any] = {"stderr": stderr, "highlight": False, "markup": False, "emoji": False}
     console = Safe(**options)
     return console if console.is_terminal else Safe(width=pipe_width, **options)
+
+
+def table(*columns: str) -> "Table":
+    """A table for a console; a column whose name ends in > is aligned to the right."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left", overflow="fold")
+    return table
 
 
 def styled(*parts: tuple[object, str]) -> "Text":

@@ -201,7 +201,7 @@ def say(
         with show:
             asyncio.run(speaker.run())
     except SessionError as error:
-        raise Failure(_sentence(error, f"{src} → {tgt}"), 1) from None
+        raise Failure(sentence_of(error, f"{src} → {tgt}"), 1) from None
     except (asyncio.CancelledError, KeyboardInterrupt):
         return INTERRUPTED
     except BrokenPipeError:
@@ -211,7 +211,7 @@ def say(
     return INTERRUPTED if speaker.interrupted else int(show.failed > 0)
 
 
-def _sentence(error: "SessionError", pair: str) -> str:
+def sentence_of(error: "SessionError", pair: str = "") -> str:
     from dragoman.client import SessionLost, Unreachable
     from dragoman.protocol.codes import ErrorCode
 

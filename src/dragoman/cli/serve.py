@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGTERM
@@ -115,6 +116,7 @@ def _archive(config: "Config") -> str:
 
 NODE_STOP_S = 5.0  # then a node is killed
 TOKEN_LIFETIME_S = 365 * 86_400
+ROOM_TOKEN_S = 60
 LOCAL_SLOTS = 2
 LOCAL_ATTEMPT_MS = 25_000
 INSTALL_TIMEOUT_S = 90.0
@@ -159,7 +161,7 @@ def demo(
         children.extend(_start_node(demo_config, ready.port, chosen.engine, number) for number in range(1, nodes + 1))
         count = f"{nodes} {chosen.kind} node{'' if nodes == 1 else 's'}"
         output.server_text(
-            f"{addresses(demo_config, ready)}  {count}: {chosen.why}.\n"
+            f"{addresses(demo_config, ready)}{_room(demo_config, ready.port)}  {count}: {chosen.why}.\n"
             f"{_what_to_try(authority(demo_config.server.host, ready.port))}  Ctrl-C ends everything.\n"
         )
 
@@ -167,6 +169,28 @@ def demo(
         return run(demo_config, on_ready=on_ready, started=process_started())
     finally:
         _end(children)
+
+
+def _room(config: "Config", port: int) -> str:
+    """The line with the demo's room. A later run with the same data finds the same room."""
+    from dragoman.cli.api import Api, Refusal, segment
+    from dragoman.cli.room import ROOMS
+    from dragoman.cli.token import signed_token
+    from dragoman.config.secrets import has_secret
+
+    base, noted = authority(config.server.host, port), Path(config.embedded.data_dir) / "demo-room"
+    api = Api(config, base, signed_token(config, "operator", "demo", ROOM_TOKEN_S) if has_secret(config) else None)
+    try:
+        row = None
+        with suppress(OSError, ValueError, Refusal):
+            row = api.get(f"{ROOMS}/{segment(noted.read_text(encoding='utf-8').strip())}")
+        if row is None or row["closed"]:
+            row = api.post(ROOMS, {"persistent": True})
+            with suppress(OSError):
+                noted.write_text(row["room_id"], encoding="utf-8")
+    except Failure as failure:
+        return f"  room      none: {failure}\n"
+    return f"  room      {api.base}{row['link']}   (code {row['code']})\n"
 
 
 def _what_to_try(address: str) -> str:

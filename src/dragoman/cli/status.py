@@ -103,7 +103,7 @@ def _headline(cluster: dict[str, Any]) -> "Text":
 
 
 def _instances(cluster: dict[str, Any], numbers: dict[str, int]) -> "Table":
-    table = _table("#>", "instance", "state", "sessions>", "nodes>", "jobs>", "inbox>", "dead>")
+    table = output.table("#>", "instance", "state", "sessions>", "nodes>", "jobs>", "inbox>", "dead>")
     for row in cluster["instances"]:
         letters = cluster["dead_letters"].get(row["instance"], 0)
         state = _state(row)
@@ -122,7 +122,7 @@ def _state(row: dict[str, Any]) -> "Text":
 
 
 def _nodes(nodes: list[dict[str, Any]], numbers: dict[str, int], now_ms: int) -> "Table":
-    table = _table("node", "at>", "slots>", "languages", "ready")
+    table = output.table("node", "at>", "slots>", "languages", "ready")
     for row in nodes:
         at = f"#{numbers[row['instance']]}" if row["instance"] in numbers else str(row["instance"])
         slots = f"{row['reserved']}/{row['slots']}"
@@ -179,16 +179,6 @@ def _speech(node: dict[str, Any]) -> str:
 def _few(languages: list[str]) -> str:
     more = len(languages) - SHOWN_LANGUAGES
     return " ".join(languages[:SHOWN_LANGUAGES]) + (f" +{more}" if more > 0 else "") or "none"
-
-
-def _table(*columns: str) -> "Table":
-    """A table; a column whose name ends in > is aligned to the right."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        table.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left", overflow="fold")
-    return table
 
 
 def _many(count: int, noun: str) -> str:

@@ -10,7 +10,6 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -22,6 +21,8 @@ from dragoman.cli.settings import ConfigFile, Overrides, option, settings
 
 if TYPE_CHECKING:
     from dragoman.config import Config
+    from dragoman.domain.rooms import RoomClaim
+    from dragoman.gateway.authentication import Kind
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -31,7 +32,6 @@ app = typer.Typer(
 
 UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 MAX_LIFETIME_S: Final = 3650 * 86_400
-JTI_BYTES: Final = 12  # of the id that revokes a token
 _LIFETIME = re.compile(r"([0-9]{1,9})([smhd])")
 
 Lifetime = Annotated[
@@ -62,7 +62,16 @@ class _Issuer:
     secret_file: Path | None
     development: bool
 
-    def principal(self, kind: str, subject: str, tenant: str, lifetime: str, *, gateway: bool = False) -> None:
+    def principal(
+        self,
+        kind: "Kind",
+        subject: str,
+        tenant: str,
+        lifetime: str,
+        *,
+        gateway: bool = False,
+        room_claim: "RoomClaim | None" = None,
+    ) -> None:
         from dragoman.gateway.authentication import MAX_SUBJECT, NODE_ID, TENANT
 
         lifetime_s, secret = seconds(lifetime), self._secret()
@@ -72,8 +81,11 @@ class _Issuer:
             raise Failure(f"--tenant {tenant!r} must be 1 to 64 letters, digits or any of . _ : -", USAGE)
         if not subject.strip() or not subject.isprintable() or len(subject) > MAX_SUBJECT:
             raise Failure(f"The name must be 1 to {MAX_SUBJECT} printable characters.", USAGE)
-        token = signed_token(self.config, kind, subject, lifetime_s, tenant, secret, gateway=gateway)
-        _print(token, lifetime_s, f"{'gateway' if gateway else kind} {subject!r} of tenant {tenant or 'default'!r}")
+        options: Any = {"gateway": gateway, "room_claim": room_claim}
+        token = signed_token(self.config, kind, subject, lifetime_s, tenant, secret, **options)
+        where = "" if room_claim is None else f", {room_claim.role} of room {room_claim.room}"
+        what = f"{'gateway' if gateway else kind} {subject!r} of tenant {tenant or 'default'!r}{where}"
+        _print(token, lifetime_s, what)
 
     def chat(self, user_id: int, lifetime: str) -> None:
         from dragoman.protocol.chat import MAX_ID
@@ -151,6 +163,13 @@ def client(
             "more of them.",
         ),
     ] = False,
+    room: Annotated[
+        str, option("--room", metavar="ID", help="Only for this room: the token joins it and no other.")
+    ] = "",
+    role: Annotated[
+        str,
+        typer.Option("--role", metavar="ROLE", help="With --room: host, speaker or listener.", show_default="speaker"),
+    ] = "",
     tenant: Tenant = "",
     lifetime: Lifetime = "1h",
 ) -> None:
@@ -164,10 +183,12 @@ def client(
         raise Failure("--tenant cannot be combined with --user-id: chat users belong to no tenant.", USAGE)
     if user_id is not None and gateway:
         raise Failure("--gateway cannot be combined with --user-id: a chat user is not a gateway.", USAGE)
+    if user_id is not None and (room or role):
+        raise Failure("--room and --role cannot be combined with --user-id: give --subject.", USAGE)
     if user_id is not None:
         issuer.chat(user_id, lifetime)
     else:
-        issuer.principal("client", subject, tenant, lifetime, gateway=gateway)
+        issuer.principal("client", subject, tenant, lifetime, gateway=gateway, room_claim=_room_claim(room, role))
 
 
 @app.command()
@@ -296,6 +317,21 @@ def _time(ms: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1000))
 
 
+def _room_claim(room: str, role: str) -> "RoomClaim | None":
+    from dragoman.domain.rooms import Role, RoomClaim
+    from dragoman.gateway.authentication import ROOM_ID
+
+    if role and not room:
+        raise Failure("--role is only valid with --room: it is the role in that room.", USAGE)
+    if not room:
+        return None
+    if not ROOM_ID.fullmatch(room):
+        raise Failure(f"--room {room!r} is not the id of a room, as `dragoman room list` prints it.", USAGE)
+    if role and role not in list(Role):
+        raise Failure(f"--role {role!r} is unknown. Choose one of: {', '.join(Role)}.", USAGE)
+    return RoomClaim(room, Role(role or Role.SPEAKER))
+
+
 def seconds(lifetime: str) -> int:
     found = _LIFETIME.fullmatch(lifetime.strip())
     seconds = int(found[1]) * UNITS_S[found[2]] if found is not None else 0
@@ -332,23 +368,19 @@ def signing_secret(config: "Config", file: Path | None = None) -> str:
 
 def signed_token(
     config: "Config",
-    kind: str,
+    kind: "Kind",
     subject: str,
     lifetime_s: float,
     tenant: str = "",
     secret: str = "",
     *,
     gateway: bool = False,
+    room_claim: "RoomClaim | None" = None,
 ) -> str:
     """A token of `kind`, signed with `secret` or with the configured secret."""
-    import jwt
+    from dragoman.gateway import authentication
 
-    now = int(time.time())
-    claims: dict[str, object] = {"iss": config.security.issuer, "typ": kind, "sub": subject, "iat": now}
-    claims["exp"] = now + int(lifetime_s)
-    claims["jti"] = token_urlsafe(JTI_BYTES)
-    if tenant:
-        claims["tenant"] = tenant
-    if gateway:
-        claims["gateway"] = True
-    return jwt.encode(claims, secret or signing_secret(config), algorithm="HS256")
+    secret, issuer = secret or signing_secret(config), config.security.issuer
+    return authentication.signed_token(
+        secret, issuer, kind, subject, lifetime_s, tenant, gateway=gateway, room_claim=room_claim
+    )

@@ -124,6 +124,7 @@ class Room:
         self.unserved: str | None = None  # the language that is heard, if no node translates into it
         self.complete = True  # False: something was said that the server does not have any more
         self.room_seq = 0  # everything up to this number was received
+        self.ended = ""  # why the room is over for this member, as the server said it
         self._log_epoch: str | None = None
         self._name, self._speaks, self._hears, self._voice = name, speaks, hears, voice
         self._originals, self._settings = originals, settings
@@ -327,6 +328,7 @@ class Room:
                 self._refused(message)
             case RoomExpired(message=why):
                 log.info("the room is over: %s", why)
+                self.ended = why
                 self._end(None)
 
     def _joined(self, message: RoomJoined) -> None:

@@ -31,6 +31,14 @@ class EntryKind(StrEnum):
     LOST = "lost"  # an utterance that failed; `text` is the reason
 
 
+@dataclass(frozen=True, slots=True)
+class RoomClaim:
+    """What a token for one room allows: to join this room, with this role at most."""
+
+    room: str
+    role: Role
+
+
 class Member(msgspec.Struct, frozen=True, omit_defaults=True):
     """A session in a room, as the room's hash `members` has it."""
 
@@ -47,6 +55,7 @@ class Member(msgspec.Struct, frozen=True, omit_defaults=True):
     originals: bool = True
     muted: bool = False
     existing: bool = False  # a client that knows only translation_result
+    claimed: bool = False  # its token grants this role and no other: it does not become host by seniority
 
     @property
     def may_speak(self) -> bool:
@@ -71,6 +80,29 @@ class Entry:
     def concerns(self, member: Member) -> bool:
         """A member without originals still gets those in its own language."""
         return self.lang == member.hears or (self.is_original and member.originals)
+
+
+class About(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who said an original, and how: `about` of its entry."""
+
+    session: str
+    name: str
+    source: str
+    started_ms: int
+    index: int | None = None
+    duration_ms: int | None = None
+    backfilled: bool | None = None
+
+
+_decode_about = msgspec.json.Decoder(About).decode
+_UNKNOWN = About("", "", "text", 0)
+
+
+def about_of(entry: Entry) -> About:
+    try:
+        return _decode_about(entry.about)
+    except msgspec.DecodeError:
+        return _UNKNOWN
 
 
 class RoomDelivery:

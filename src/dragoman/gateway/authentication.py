@@ -11,12 +11,14 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
+from secrets import token_hex, token_urlsafe
 from time import time
 from typing import Any, Final, Literal
 
 import jwt
 
 from dragoman.domain.revocation import CHAT_OWNER, RevocationList, SigningKeys, token_name, user_name
+from dragoman.domain.rooms import Role, RoomClaim
 from dragoman.services.chat.credentials import Access, BadToken, Tokens
 
 Kind = Literal["client", "node", "operator"]
@@ -24,6 +26,9 @@ Kind = Literal["client", "node", "operator"]
 TENANT: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 MAX_SUBJECT: Final = 256
 _SIGNATURE_ONLY: Final[Any] = {f"verify_{claim}": False for claim in ("aud", "exp", "iat", "iss", "jti", "nbf", "sub")}
+JTI_BYTES: Final = 12  # of the id that revokes a token
+GUEST_LIFETIME_S: Final = 3600
+ROOM_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 NODE_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")  # it becomes part of Redis keys
 
 
@@ -35,6 +40,7 @@ class Principal:
     anonymous: bool = False  # without a token; a token may have the subject "local"
     chat_user: bool = False  # `subject` is the id of a chat user
     gateway: bool = False  # it serves many clients: its sessions may outlive their connections
+    room_claim: RoomClaim | None = None  # of a client's token for one room
     token: str = field(default="", compare=False)  # the name by which its token can be revoked
 
     @property
@@ -117,8 +123,16 @@ class Authenticator:
             raise Unauthorized("the token's tenant is not a name, or its subject is too long")
         if kind == "node" and not NODE_ID.fullmatch(subject):
             raise Unauthorized("the token names no node id in its subject")
-        gateway = kind == "client" and claims.get("gateway") is True
-        return Principal(kind, subject, tenant, gateway=gateway, token=token_name(token, claims.get("jti")))
+        gateway, name = kind == "client" and claims.get("gateway") is True, token_name(token, claims.get("jti"))
+        room_claim = _room_claim(claims) if kind == "client" else None
+        return Principal(kind, subject, tenant, gateway=gateway, room_claim=room_claim, token=name)
+
+    def sign_guest(self, room: str, role: Role, tenant: str, subject: str = "") -> tuple[str, Principal]:
+        """A token for a guest of one room, for `GUEST_LIFETIME_S`; without a subject, for a new guest."""
+        claim, subject = RoomClaim(room, role), subject or f"guest-{token_hex(8)}"
+        secret = self._signing_keys.signing
+        token = signed_token(secret, self._issuer, "client", subject, GUEST_LIFETIME_S, tenant, room_claim=claim)
+        return token, Principal("client", subject, tenant, room_claim=claim)
 
     def revocable(self, token: str) -> tuple[str, float] | None:
         """The name by which a token of any class can be revoked, and the time until which it is accepted; None: it is
@@ -168,6 +182,38 @@ class Authenticator:
             except (jwt.PyJWTError, ValueError, RecursionError):  # the last two: texts that were never a token
                 continue
         raise Unauthorized(why)
+
+
+def _room_claim(claims: Mapping[str, object]) -> RoomClaim | None:
+    room, role = claims.get("room"), claims.get("role", Role.SPEAKER.value)
+    if room is None:
+        return None
+    if not isinstance(room, str) or not ROOM_ID.fullmatch(room) or not isinstance(role, str) or role not in list(Role):
+        raise Unauthorized("the token's room is not the id of a room, or its role not host, speaker or listener")
+    return RoomClaim(room, Role(role))
+
+
+def signed_token(
+    secret: str,
+    issuer: str,
+    kind: Kind,
+    subject: str,
+    lifetime_s: float,
+    tenant: str = "",
+    *,
+    gateway: bool = False,
+    room_claim: RoomClaim | None = None,
+) -> str:
+    now = int(time())
+    claims: dict[str, object] = {"iss": issuer, "typ": kind, "sub": subject, "iat": now, "exp": now + int(lifetime_s)}
+    claims["jti"] = token_urlsafe(JTI_BYTES)
+    if tenant:
+        claims["tenant"] = tenant
+    if gateway:
+        claims["gateway"] = True
+    if room_claim is not None:
+        claims |= {"room": room_claim.room, "role": room_claim.role.value}
+    return jwt.encode(claims, secret, algorithm="HS256")
 
 
 def token_of(headers: Mapping[str, str], query: Mapping[str, str]) -> str | None:

@@ -126,8 +126,12 @@ def _operator(request: web.Request, authenticator: Authenticator) -> Principal:
 def _operators_only(authenticator: Authenticator, public: frozenset[str]) -> Any:
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        unknown = isinstance(request.match_info.http_exception, web.HTTPNotFound)
-        if request.path not in public and not unknown:
+        unknown, resource = (
+            isinstance(request.match_info.http_exception, web.HTTPNotFound),
+            request.match_info.route.resource,
+        )
+        path = resource.canonical if resource is not None else request.path
+        if path not in public and not unknown:
             try:
                 request[OPERATOR] = _operator(request, authenticator)
             except Unauthorized as why:

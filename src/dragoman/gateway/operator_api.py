@@ -53,6 +53,8 @@ ACTIONS: Final = {
     ("DELETE", "/api/v1/chat/users/{name}"): "chat.user.remove",
     ("POST", "/api/v1/chat/users/{name}/password"): "chat.user.passwd",
     ("POST", "/api/v1/chat/invites"): "chat.invite",
+    ("POST", "/api/v1/rooms"): "room.open",
+    ("DELETE", "/api/v1/rooms/{room}"): "room.close",
     ("POST", "/api/v1/revocations"): "token.revoke",
     ("DELETE", "/api/v1/revocations/{name}"): "token.allow",
     ("POST", "/api/v1/dlq/{instance}/{id}/replay"): "dlq.replay",

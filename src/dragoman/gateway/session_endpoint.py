@@ -239,4 +239,5 @@ class SessionEndpoint:
 def _holder(conn: Connection, principal: Principal) -> Holder:
     """Loopback addresses do not count: a proxy there connects for everybody."""
     address = conn.peer[0]
-    return Holder(principal.owner, "" if is_loopback(address) else address, principal.anonymous, principal.gateway)
+    counted = "" if is_loopback(address) else address
+    return Holder(principal.owner, counted, principal.anonymous, principal.gateway, principal.room_claim)

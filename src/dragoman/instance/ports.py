@@ -18,6 +18,7 @@ from dragoman.gateway import (
     operator_api,
     operator_chat_api,
     pages,
+    room_api,
 )
 from dragoman.gateway.authentication import Authenticator
 from dragoman.gateway.chat_endpoint import PATH as CHAT_PATH
@@ -38,6 +39,7 @@ from dragoman.gateway.operator_api import HttpContext
 from dragoman.gateway.proxies import Proxies
 from dragoman.gateway.session_endpoint import SessionEndpoint
 from dragoman.instance.services import Services
+from dragoman.services.report import RoomListings
 
 log = structlog.get_logger(__name__)
 
@@ -53,7 +55,7 @@ class Ports:
         self._open = False
 
     async def open(self, context: HttpContext, admin_port: int) -> None:
-        server, chat = self._config.server, self._services.chat
+        server, chat, rooms = self._config.server, self._services.chat, self._services.rooms
         public = [
             *chat_user_api.routes(
                 chat.accounts,
@@ -61,12 +63,14 @@ class Ports:
                 self._config.limits.chat_history_per_minute,
                 self._services.metrics.chat_history_refused.inc,
             ),
+            *room_api.public_routes(rooms.commands, rooms.store, self._authenticator),
             *pages.routes(self._services.view.fleet.nodes, registration=chat.registration),
             *operator_api.console_files(),
         ]
         operator_routes = [
             *operator_chat_api.routes(chat, context.auditor, self._services.operations.disconnect),
             *operator_api.console_routes(self._services, context.auditor),
+            *room_api.operator_routes(rooms.commands, RoomListings(rooms.store), context.auditor),
             *operator_chat_api.revocation_routes(
                 self._services.revocations, self._authenticator, chat.archive.user_by_name, context.auditor
             ),

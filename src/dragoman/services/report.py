@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.domain.fleet import Fleet, Node
+from dragoman.domain.rooms import Member
 from dragoman.protocol import ids
 from dragoman.services.operations import DeadLetters
 from dragoman.store.inbox import Inboxes
@@ -15,6 +16,7 @@ from dragoman.store.jobs import Jobs
 from dragoman.store.nodes import Nodes
 from dragoman.store.owners import Owners
 from dragoman.store.reservations import Reservations
+from dragoman.store.rooms.rooms import Rooms
 from dragoman.store.sessions import EXPECTED, ResumableSessions, open_of, window_of
 from dragoman.store.storm import Storm
 from dragoman.store.turns import Turns
@@ -154,6 +156,8 @@ def _has(node: Node, part: str) -> bool:
 # the lowest open index, what is settled above it, and the open jobs.
 
 
+MAX_ROOMS: Final = 100_000
+MAX_MEMBERS: Final = 200  # of one room
 MAX_READ: Final = 2000  # jobs per page: a filter that few jobs match must not read all of them
 
 
@@ -215,6 +219,58 @@ class Listings:
             "release": _release(state),
             "parked": parked,
         }
+
+
+class RoomListings:
+    def __init__(self, rooms: Rooms) -> None:
+        self._rooms = rooms
+
+    async def rooms(self, count: int, after: str = "", part: str = "") -> dict[str, Any]:
+        """Open rooms by id; `part` is in the id, or is the code."""
+        listed = sorted(await self._rooms.open_rooms(0, MAX_ROOMS))
+        by_code = await self._rooms.room_of_code(part) if part.isdecimal() else None
+        found = [id for id in listed if id > after and (part in id or id == by_code)]
+        rows: list[dict[str, Any]] = []
+        while found and len(rows) <= count:
+            page, found = found[: count + 1], found[count + 1 :]
+            read = await asyncio.gather(*map(self.room, page))
+            rows += [row for row in read if row is not None and not row["closed"]]
+        more = len(rows) > count
+        return {"rooms": rows[:count], "count": len(listed), "next": rows[count - 1]["room_id"] if more else ""}
+
+    async def room(self, id: str, *, with_members: bool = False) -> dict[str, Any] | None:
+        """Also a closed room whose transcript is kept."""
+        info, counts, captions = await asyncio.gather(
+            self._rooms.info(id), self._rooms.counts(id), self._rooms.caption_count(id)
+        )
+        if info is None:
+            return None
+        row: dict[str, Any] = {
+            "room_id": id,
+            "code": info.code,
+            "link": f"/room/{id}",
+            "tenant": info.tenant,
+            "created_ms": info.created_ms,
+            "active_ms": info.active_ms,
+            "members": sum(counts.instances.values()),
+            "languages": counts.heard,
+            "instances": counts.instances,
+            "captions": captions,
+            "locked": info.locked,
+            "paused": info.paused,
+            "persistent": info.persistent,
+            "closed": info.closed,
+            "settings": msgspec.Raw(info.settings or b"{}"),
+        }
+        if with_members:
+            members = sorted(await self._rooms.members(id), key=lambda member: member.joined_ms)
+            row["listed"] = [_member(member) for member in members[:MAX_MEMBERS]]
+        return row
+
+
+def _member(member: Member) -> dict[str, Any]:
+    names = ("session", "instance", "name", "speaks", "hears", "role", "joined_ms", "voice", "muted")
+    return {name: getattr(member, name) for name in names}
 
 
 def _matches(job: Mapping[str, str], wanted: Mapping[str, str]) -> bool:

@@ -7,6 +7,7 @@ import pytest
 
 from dragoman.cli.main import run
 from dragoman.config.secrets import DEVELOPMENT_SECRET
+from dragoman.domain.rooms import Role, RoomClaim
 from dragoman.gateway.authentication import Authenticator, Kind, Principal
 from dragoman.services.chat.credentials import Tokens
 
@@ -150,3 +151,34 @@ def test_token_is_one_of_a_gateway_only_when_requested(capsys: pytest.CaptureFix
     assert AUTHENTICATOR.identify("client", created(capsys, "client", "--subject", "edge", "--gateway")).gateway
     assert "gateway" not in claims(created(capsys, "client", "--subject", "edge"))
     assert "--gateway cannot be combined with --user-id" in refusal(capsys, "client", "--user-id", "7", "--gateway")
+
+
+# ---------------------------------------------------------------- for one room
+
+
+@pytest.mark.usefixtures("secret")
+def test_token_for_one_room_has_its_role(capsys: pytest.CaptureFixture[str]) -> None:
+    token = created(capsys, "client", "--subject", "ann", "--room", "r-1", "--role", "host")
+    assert AUTHENTICATOR.identify("client", token).room_claim == RoomClaim("r-1", Role.HOST)
+    token = created(capsys, "client", "--subject", "ann", "--room", "r-1")
+    assert claims(token)["role"] == "speaker"
+
+
+@pytest.mark.usefixtures("secret")
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--role", "host"), "--role is only valid with --room"),
+        (("--room", "a/b"), "is not the id of a room"),
+        (("--room", "r-1", "--role", "king"), "Choose one of: host, speaker, listener"),
+    ],
+)
+def test_bad_room_or_role_is_refused(
+    capsys: pytest.CaptureFixture[str], options: tuple[str, ...], sentence: str
+) -> None:
+    assert sentence in refusal(capsys, "client", "--subject", "ann", *options)
+
+
+@pytest.mark.usefixtures("secret")
+def test_chat_user_has_no_room(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--user-id" in refusal(capsys, "client", "--user-id", "7", "--room", "r-1")

@@ -7,6 +7,7 @@ import jwt
 import pytest
 
 from dragoman.domain.revocation import Revocation, RevocationList, SigningKeys
+from dragoman.domain.rooms import Role, RoomClaim
 from dragoman.gateway.authentication import LOCAL, REVOKED, Authenticator, Kind, Principal, Unauthorized, token_of
 from dragoman.services.chat.credentials import Tokens
 
@@ -288,3 +289,34 @@ def test_anonymous_client_is_a_gateway_only_where_this_machine_alone_reaches_the
     assert not Authenticator((), "dragoman", local=False).identify("client", None).gateway
     guarded = Authenticator((SECRET,), "dragoman", allow_anonymous=True, local=True)
     assert not guarded.identify("client", None).gateway
+
+
+# ---------------------------------------------------------------- tokens for one room
+
+
+def test_a_client_token_may_be_for_one_room(authenticator: Authenticator) -> None:
+    found = authenticator.identify("client", token(typ="client", room="r-1", role="listener"))
+    assert found.room_claim == RoomClaim("r-1", Role.LISTENER)
+    assert authenticator.identify("client", token(typ="client", room="r-1")).room_claim == RoomClaim(
+        "r-1", Role.SPEAKER
+    )
+    assert authenticator.identify("client", token(typ="client")).room_claim is None
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [{"room": 7}, {"room": ""}, {"room": "a/b"}, {"room": "r", "role": "king"}, {"room": "r", "role": 1}],
+)
+def test_a_token_with_a_bad_room_or_role_is_refused(authenticator: Authenticator, claims: dict[str, Any]) -> None:
+    assert "the token's room" in refusal(authenticator, "client", token(typ="client", **claims))
+
+
+def test_a_guest_gets_a_token_for_one_room_and_keeps_its_name_when_it_is_renewed(authenticator: Authenticator) -> None:
+    first, guest = authenticator.sign_guest("r-1", Role.SPEAKER, "acme")
+    assert authenticator.identify("client", first) == guest
+    assert guest.subject.startswith("guest-")
+    assert (guest.tenant, guest.room_claim) == ("acme", RoomClaim("r-1", Role.SPEAKER))
+    again, same = authenticator.sign_guest("r-1", Role.SPEAKER, "acme", guest.subject)
+    assert again != first
+    assert same == guest
+    assert authenticator.sign_guest("r-1", Role.SPEAKER, "acme")[1] != guest

@@ -21,7 +21,7 @@ from dragoman.domain.job import Outcome
 from dragoman.domain.release import Settled
 from dragoman.domain.sample_sentences import SENTENCES
 from dragoman.domain.turn import AffinityResult
-from dragoman.gateway import operator_api, operator_chat_api, pages
+from dragoman.gateway import operator_api, operator_chat_api, pages, room_api
 from dragoman.gateway.authentication import Authenticator
 from dragoman.gateway.http_application import application
 from dragoman.gateway.operator_api import ACTIONS, Auditor, HttpContext
@@ -266,6 +266,7 @@ def operators_application() -> web.Application:
         *operator_chat_api.routes(Mock(), auditor, nothing),
         *operator_api.console_routes(Mock(), auditor),
         *operator_chat_api.revocation_routes(nothing, nothing, nothing, auditor),
+        *room_api.operator_routes(nothing, nothing, auditor),
     ]
     return application(stage, Authenticator((), "us"), (), operators)
 

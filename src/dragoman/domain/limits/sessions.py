@@ -15,6 +15,7 @@ from enum import StrEnum, auto
 from typing import Final
 
 from dragoman.domain.limits.rates import WorkPerKey
+from dragoman.domain.rooms import RoomClaim
 
 
 class SessionLimit(StrEnum):
@@ -72,6 +73,7 @@ class Holder:
     address: str = ""  # "" is not counted
     anonymous: bool = False
     gateway: bool = False  # its sessions may outlive their sockets
+    room_claim: RoomClaim | None = None  # of a token for one room
 
     @property
     def account(self) -> str:

@@ -5,7 +5,7 @@ The commands of one session are executed one after another, each by its own scri
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from time import monotonic, time
 from typing import Any, assert_never
 
@@ -14,7 +14,7 @@ import structlog
 
 from dragoman.domain.limits.connections import is_loopback
 from dragoman.domain.limits.rates import RatePerKey
-from dragoman.domain.rooms import AUTO, Member
+from dragoman.domain.rooms import AUTO, About, Member, Role
 from dragoman.protocol import ids
 from dragoman.protocol import rooms as wire
 from dragoman.protocol.codec import encode
@@ -23,12 +23,12 @@ from dragoman.protocol.peer import RoomChanged, RoomEnded, RoomMemberRemoved, Ro
 from dragoman.services.loops import Tasks, retry
 from dragoman.services.metrics import Metrics
 from dragoman.services.rooms.captions import Captions
-from dragoman.services.rooms.local_rooms import About, LocalMember, LocalRoom, LocalRooms
+from dragoman.services.rooms.local_rooms import LocalMember, LocalRoom, LocalRooms
 from dragoman.services.sockets import Socket
 from dragoman.services.speech.fleet_view import FleetView
 from dragoman.services.speech.session import Session
 from dragoman.store.errors import StoreError
-from dragoman.store.rooms.rooms import Changed, Closed, Done, Joined, Left, Planned, Refusal, Rooms, Updated
+from dragoman.store.rooms.rooms import Changed, Closed, Done, Joined, Left, Planned, Refusal, RoomInfo, Rooms, Updated
 
 log = structlog.get_logger(__name__)
 
@@ -73,9 +73,9 @@ class RoomSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     vocabulary: tuple[str, ...] = ()
 
 
-def settings_of(room: LocalRoom) -> RoomSettings:
+def settings_of(info: RoomInfo) -> RoomSettings:
     try:
-        return msgspec.json.decode(room.info.settings, type=RoomSettings)
+        return msgspec.json.decode(info.settings, type=RoomSettings)
     except msgspec.DecodeError:
         return RoomSettings()
 
@@ -181,6 +181,8 @@ class RoomCommands:
 
     async def _create(self, session: Session, socket: Socket, command: wire.RoomCreate) -> None:
         self._require_no_room(session)
+        if session.room_claim is not None:
+            raise RoomRefused(RoomErrorCode.NOT_ALLOWED, "The token is for one room: it cannot open another one.")
         wanted = command.settings or wire.RoomSettings()
         settings = RoomSettings(wanted.guests is not False, tuple(wanted.vocabulary or ()))
         room_id = await self.open_room(
@@ -227,6 +229,7 @@ class RoomCommands:
         current = self._local.of_session(session.id)
         if current is not None and current.id != room_id:
             raise RoomRefused(RoomErrorCode.ALREADY_IN_ROOM, "The session is in another room: leave it first.")
+        await self._require_access(session, room_id)
         asked = (command.speaks, command.hears, command.voice, command.originals, command.last_room_seq)
         member = self._member(session, command, existing=asked == (None,) * len(asked))
         joined, room = await self._enter(session, room_id, member)
@@ -238,6 +241,16 @@ class RoomCommands:
             socket.send(encode(self._joined(room, joined, complete)))
         await self._local.send_from(room, self._add(session, socket, room, joined), cursor)
         self._announce_change(room, joined.version, joined.instances)
+
+    async def _require_access(self, session: Session, room_id: str) -> None:
+        """A room belongs to a tenant: for the clients of others it does not exist."""
+        claim = session.room_claim
+        if claim is not None and claim.room != room_id:
+            raise RoomRefused(RoomErrorCode.NOT_ALLOWED, "The token is for another room.")
+        known = self._local.find(room_id)
+        info = known.info if known is not None else await self._store.info(room_id)
+        if info is None or info.tenant != ids.tenant_of(session.subject):
+            raise refused(Refusal.NONE)
 
     def _admit(self, session: Session, socket: Socket, room: LocalRoom, joined: Joined, cursor: int) -> None:
         """A member for whom the log is empty."""
@@ -303,21 +316,27 @@ class RoomCommands:
             voice=bool(command.voice),
             originals=command.originals is not False if isinstance(command, wire.RoomJoin) else True,
             existing=existing,
+            role=session.room_claim.role if session.room_claim is not None else Role.SPEAKER,
+            claimed=session.room_claim is not None,
         )
 
     async def _room_of_code(self, socket: Socket, code: str | None) -> str:
-        """10 wrong codes a minute for a connection and for an address: a code has six digits only."""
         if not code:
             raise RoomRefused(RoomErrorCode.INVALID_ROOM_CODE, "Name the room by `room_id` or `room_code`.")
+        address = socket.peer[0]
+        by_address = [] if is_loopback(address) else [("address", address)]
+        return await self.room_of_code(code, [("connection", socket.id), *by_address])
+
+    async def room_of_code(self, code: str, tried_by: Sequence[Hashable]) -> str:
+        """10 wrong codes a minute for each of `tried_by`, a connection or an address: a code has six digits only."""
         if not self._join_by_code:
             raise RoomRefused(RoomErrorCode.INVALID_ROOM_CODE, "Codes are switched off here: use the link of the room.")
-        now, address = monotonic(), socket.peer[0]
-        keys = [("connection", socket.id), *([] if is_loopback(address) else [("address", address)])]
-        if not all(self._wrong_codes.has(key, now) for key in keys):
+        now = monotonic()
+        if not all(self._wrong_codes.has(key, now) for key in tried_by):
             raise RoomRefused(RoomErrorCode.LIMIT_EXCEEDED, "Too many wrong codes: wait a minute.")
         found = await self._store.room_of_code(code) if code.isascii() and code.isdigit() else None
         if found is None:
-            for key in keys:
+            for key in tried_by:
                 self._wrong_codes.take(key, now)
             raise RoomRefused(RoomErrorCode.INVALID_ROOM_CODE, "No room has this code.")
         return found
@@ -403,7 +422,7 @@ class RoomCommands:
             text=text,
             about=msgspec.json.encode(about),
             context=" ".join(member.said),
-            vocabulary=settings_of(room).vocabulary,
+            vocabulary=settings_of(room.info).vocabulary,
             tenant=room.info.tenant,
         )
         if word is not None:
@@ -419,7 +438,7 @@ class RoomCommands:
         if isinstance(found, Planned):
             original = room.original(command.caption_id) or await self._store.original(room.id, command.caption_id)
             if original is not None:
-                vocabulary = settings_of(room).vocabulary
+                vocabulary = settings_of(room.info).vocabulary
                 self._captions.translate(room.id, original, found, vocabulary, room.info.tenant)
         elif isinstance(found, Done):
             # The asker alone gets the entry again, outside its cursor.
@@ -437,7 +456,7 @@ class RoomCommands:
 
     async def _change_settings(self, session: Session, wanted: wire.RoomSettings) -> None:
         room, _ = self._require_room(session)
-        before = settings_of(room)
+        before = settings_of(room.info)
         settings = RoomSettings(
             before.guests if wanted.guests is None else wanted.guests,
             before.vocabulary if wanted.vocabulary is None else tuple(wanted.vocabulary),

@@ -16,10 +16,9 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from time import time
 
-import msgspec
 import structlog
 
-from dragoman.domain.rooms import Entry, EntryKind, Member, Role, RoomDelivery
+from dragoman.domain.rooms import Entry, EntryKind, Member, Role, RoomDelivery, about_of
 from dragoman.protocol.audio import NO_AUDIO, PCM16
 from dragoman.protocol.codec import encode
 from dragoman.protocol.fields import Message
@@ -47,29 +46,6 @@ FIRST_FOREIGN_INDEX = 1_000_000_000  # of utterances of others, for clients that
 CONTEXT_SENTENCES = 2  # of a speaker, which nodes get with the next one
 LARGE_ROOM = 200  # members above which only the speakers are listed
 MEMBERS_S, LARGE_MEMBERS_S = 0.25, 1.0  # between two lists of members
-
-
-class About(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who said an original, and how: `about` of its entry."""
-
-    session: str
-    name: str
-    source: str
-    started_ms: int
-    index: int | None = None
-    duration_ms: int | None = None
-    backfilled: bool | None = None
-
-
-_decode_about = msgspec.json.Decoder(About).decode
-_UNKNOWN = About("", "", "text", 0)
-
-
-def about_of(entry: Entry) -> About:
-    try:
-        return _decode_about(entry.about)
-    except msgspec.DecodeError:
-        return _UNKNOWN
 
 
 def message_of(room_id: str, entry: Entry, original: str) -> Message:

@@ -107,6 +107,7 @@ class Session:
         now = monotonic()
         state = restored or SessionState(init.trace_id or ids.trace_id(), None, None, 0, 0, {}, (), None)
         self.id, self.init, self.subject, self.trace_id = id, init, holder.owner, state.trace_id
+        self.room_claim = holder.room_claim
         self.closing = self.over = self.draining = False
         self.input = SessionInput(
             settings.segmenter,

@@ -1,6 +1,7 @@
 -- Add a session to a room, or let a member join again from another connection.
 --
--- A member that joins again keeps its role and its time of joining; a full or locked room lets it in.
+-- A member that joins again keeps its role and its time of joining; a full or locked room lets it in. One with a
+-- claimed role has that role, and does not become host by seniority.
 --
 -- USES  room_members
 -- ARGV  session  str
@@ -15,15 +16,18 @@ if before then
     after.role, after.joined_ms = before.role, before.joined_ms
 else
     local room = redis.call('HMGET', info, 'locked', 'creator')
-    if room[1] == '1' and room[2] ~= after.principal then return 'LOCKED' end
+    local invited = room[2] == after.principal or (after.claimed and after.role == 'host')
+    if room[1] == '1' and not invited then return 'LOCKED' end
     if redis.call('HLEN', members) >= max_members then return 'FULL' end
     after.joined_ms = now
 end
 if not fits(before, after) then return 'LANGUAGES' end
 if not before then
-    if redis.call('HEXISTS', counts, 'r:host') == 0 then after.role = 'host' end
     local number = redis.call('HINCRBY', info, 'joins', 1)
-    redis.call('ZADD', seniority, number + (after.role == 'listener' and 1e12 or 0), session)
+    if not after.claimed then
+        if redis.call('HEXISTS', counts, 'r:host') == 0 then after.role = 'host' end
+        redis.call('ZADD', seniority, number + (after.role == 'listener' and 1e12 or 0), session)
+    end
 end
 replace(session, before, after)
 redis.call('HSET', info, 'empty_since_ms', '', 'active_ms', now)

@@ -50,5 +50,5 @@ local function set_role(session, role)
     local before, after = read(session), read(session)
     after.role = role
     replace(session, before, after)
-    if before.role == 'listener' then redis.call('ZINCRBY', seniority, -1e12, session) end
+    if before.role == 'listener' and not before.claimed then redis.call('ZINCRBY', seniority, -1e12, session) end
 end

@@ -47,6 +47,7 @@ CLAIM_DUE_ROOMS = Script.beside(__file__, "claim_due_rooms")
 SCHEDULE_ROOM = Script.beside(__file__, "schedule_room")
 FORGET_DUE_ROOM = Script.beside(__file__, "forget_due_room")
 
+READ_PAGE = 1000  # entries of one read of a whole log
 MAX_EXPIRED = 100  # languages that one visit ends
 ANNOUNCED_TTL_MS = 3_600_000
 MEMBERSHIP_TTL_MS = 3_600_000
@@ -362,6 +363,13 @@ class Rooms:
         pairs = (member.decode().partition("|") for member in members)
         return [(caption, lang) for lang, _, caption in pairs]
 
+    async def read_all(self, room: str) -> list[Entry]:
+        """The whole log, as far as it is kept. Also of a closed room."""
+        entries: list[Entry] = []
+        while page := await self.read(room, entries[-1].seq if entries else 0, READ_PAGE):
+            entries += page
+        return entries
+
     async def last(self, room: str, captions: int) -> int:
         """The seq after which the last `captions` captions lie, 1000 at most."""
         recent = self.keys.room_recent(room)
@@ -396,6 +404,10 @@ class Rooms:
             if prefix in by_prefix:
                 by_prefix[prefix][rest] = int(value)
         return found
+
+    async def caption_count(self, room: str) -> int:
+        """Captions that the log has."""
+        return int(await self.redis.call("HLEN", self.keys.room_captions(room)))
 
     async def version(self, room: str) -> tuple[int, int] | None:
         """The version of the members and the last seq; None if the room does not exist or is closed."""

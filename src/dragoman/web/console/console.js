@@ -9,13 +9,14 @@ import { Job } from "./job.js";
 import { Jobs } from "./jobs.js";
 import { Letters } from "./letters.js";
 import { Overview } from "./overview.js";
+import { Rooms } from "./rooms.js";
 import { Sessions } from "./sessions.js";
 import { choose, language, preferred, say, speak, translate } from "./words.js";
 
 const EVERY_MS = 1000;
 const VIEWS = {
-  overview: Overview, sessions: Sessions, jobs: Jobs, job: Job, chat: Chat, charts: Charts, letters: Letters,
-  audit: AuditTrail,
+  overview: Overview, sessions: Sessions, rooms: Rooms, jobs: Jobs, job: Job, chat: Chat, charts: Charts,
+  letters: Letters, audit: AuditTrail,
 };
 const UNDER = { job: "jobs" }; // views without a tab of their own
 const part = (name) => document.querySelector(`[data-part="${name}"]`);

@@ -1,0 +1,177 @@
+"""`dragoman listen`: joins a room and prints what is said in it, in one's own language.
+
+On a terminal originals are dimmed, and typed lines are written into the room. Elsewhere each caption is one line. The
+command ends with the room, or by Ctrl-C. A server with a secret gives a guest a token if the room allows guests.
+"""
+
+import asyncio
+import getpass
+import json
+import sys
+from dataclasses import asdict
+from signal import SIGINT, SIGTERM
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from dragoman.cli import output
+from dragoman.cli.api import Api
+from dragoman.cli.output import Failure
+from dragoman.cli.room import ROOMS, parse
+from dragoman.cli.say import ClientToken, Urls, sentence_of
+from dragoman.cli.settings import ConfigFile, Overrides, authority, option, session_url, settings
+from dragoman.cli.terminal_io import read_stdin, signal_handlers
+
+if TYPE_CHECKING:
+    from dragoman.client import Room, RoomCaption
+    from dragoman.config import Config
+
+MAX_LINE_BYTES = 65536
+
+
+def listen(
+    ctx: typer.Context,
+    room: Annotated[str, option("--room", metavar="ROOM", help="The room's six-digit code, id or link.")],
+    config: ConfigFile = None,
+    override: Overrides = None,
+    lang: Annotated[str, typer.Option("--lang", metavar="LANG", help="Language to read, and to write in.")] = "en",
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", help="Name that the others see.", show_default="the user's")
+    ] = "",
+    from_start: Annotated[bool, typer.Option("--from-start", help="Begin with everything said before.")] = False,
+    originals: Annotated[
+        bool, typer.Option(help="Also print what was said in other languages, as it was said.")
+    ] = True,
+    url: Urls = None,
+    token: ClientToken = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each caption as one line of JSON.")] = False,
+) -> int:
+    """Join a room and print what is said in it, translated. Typed lines are written into the room.
+
+    Example: dragoman listen --room 123456 --lang es
+    """
+    id, code = parse(room)
+    loaded = settings(ctx, config, override).config
+    urls = [session_url(one) for one in url or [_server_of(room) or authority(loaded.server.host, loaded.server.port)]]
+    name = name or _user_name()
+    if token is None:
+        token, id, code = _as_guest(loaded, urls[0], id, code, name)
+
+    from dragoman.client import Room, SessionError
+
+    member = Room(
+        urls,
+        room=id,
+        code=code,
+        name=name,
+        speaks=lang,
+        originals=originals,
+        from_start=from_start,
+        token=token or None,
+    )
+    try:
+        asyncio.run(Listener(member, lang, as_json=as_json).run())
+    except SessionError as error:
+        raise Failure(sentence_of(error)) from None
+    except KeyboardInterrupt:
+        return 0
+    except BrokenPipeError:
+        output.discard()
+        return 1
+    return 0
+
+
+def _server_of(room: str) -> str:
+    """The server in the link of a room; '' if it is not a link."""
+    parts = urlsplit(room.strip())
+    return f"{parts.scheme}://{parts.netloc}" if parts.scheme in ("http", "https") else ""
+
+
+def _user_name() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "listener"
+
+
+def _as_guest(config: "Config", url: str, id: str, code: str, name: str) -> tuple[str, str, str]:
+    """The token of a guest ('' if the server needs none), and the room by its id."""
+    parts = urlsplit(url)
+    base = f"{'https' if parts.scheme == 'wss' else 'http'}://{parts.netloc}"
+    answer = Api(config, base, None).post(f"{ROOMS}/join", {"room_id": id, "code": code, "name": name})
+    return str(answer["token"]), str(answer["room_id"]), ""
+
+
+class Listener:
+    """Prints the captions of a room, and writes typed lines into it."""
+
+    def __init__(self, room: "Room", lang: str, *, as_json: bool) -> None:
+        self._room, self._lang, self._as_json = room, lang, as_json
+        self._console = output.console() if sys.stdout.isatty() and not as_json else None
+        self._writes = sys.stdin is not None and sys.stdin.isatty()
+
+    async def run(self) -> None:
+        async with self._room as room:
+            self._greet()
+            reading = asyncio.ensure_future(self._read())
+            typing = asyncio.ensure_future(self._type()) if self._writes else None
+            try:
+                with signal_handlers({SIGINT: reading.cancel, SIGTERM: reading.cancel}):
+                    await asyncio.wait({reading, *([typing] if typing else [])}, return_when=asyncio.FIRST_COMPLETED)
+                    if reading.done() and not reading.cancelled():
+                        reading.result()
+                        output.note(room.ended or "the room is over")
+            finally:
+                for task in filter(None, (reading, typing)):
+                    task.cancel()
+                    await asyncio.wait({task})
+
+    def _greet(self) -> None:
+        room, how = self._room, "type to write, " if self._writes else ""
+        output.note(f"in room {room.code}, {how}Ctrl-C leaves")
+        if room.unserved:
+            output.note(f"no node translates into {room.unserved} now: captions are shown as they were said")
+        if not room.complete:
+            output.note("the room no longer has everything that was said in it")
+
+    async def _read(self) -> None:
+        async for caption in self._room:
+            self._print(caption)
+
+    async def _type(self) -> None:
+        """Write the lines of standard input into the room, until it ends."""
+        from dragoman.client import SessionError
+
+        buffer = b""
+        async for data in read_stdin(MAX_LINE_BYTES):
+            *lines, buffer = (buffer + data).split(b"\n")
+            for line in lines:
+                if text := line.decode(errors="replace").strip():
+                    try:
+                        await self._room.write(text)
+                    except SessionError as error:
+                        output.note(f"not written: {error.message}")
+
+    def _print(self, caption: "RoomCaption") -> None:
+        if self._as_json:
+            output.line(json.dumps(asdict(caption), ensure_ascii=False))
+        elif self._console is None:
+            output.columns(*line_of(caption, self._lang))
+        elif not (self._writes and caption.speaker_session == self._room.session_id):  # that line is on the screen
+            name, mark, text = line_of(caption, self._lang)
+            style = "dim" if mark else ""
+            self._console.print(
+                output.styled((f"{name}: ", f"bold {style}"), (f"{mark} " if mark else "", style), (text, style)),
+                soft_wrap=True,
+            )
+
+
+def line_of(caption: "RoomCaption", lang: str) -> tuple[str, str, str]:
+    """Speaker, mark and text. The mark says why the text is not in `lang`: its language, or what failed."""
+    name, text = caption.speaker or "?", " ".join(caption.text.split())
+    if caption.lost:
+        return name, f"[lost: {caption.lost}]", ""
+    if caption.untranslated:
+        return name, f"[not translated: {caption.untranslated}]", text
+    return name, "" if caption.translation is not None or caption.lang == lang else f"[{caption.lang}]", text
