@@ -1,9 +1,7 @@
 """Redis dies and comes back, with a real server being killed: everything goes on, and what was answered is there."""
 
 import asyncio
-import json
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -129,28 +127,3 @@ async def test_no_live_instance_is_taken_over_after_an_outage_longer_than_the_pr
         assert (await taken_over(a), await taken_over(b)) == (0, 0)
         await speaker.utterance(1)
         assert await speaker.result(1, TIMEOUT_S)
-
-
-@pytest.mark.parametrize("fsync", ["always"], indirect=True)
-async def test_redis_outage_makes_one_log_line_a_second_for_each_cause(mortal: RedisServer, tmp_path: Path) -> None:
-    place = RedisAt("single", (mortal.tcp_url,), server=mortal)
-    async with running(place, tmp_path) as cluster:
-        a = await cluster.instance(speech__attempt_timeout_ms=2000, speech__job_timeout_ms=4000)
-        cluster.node(a, slots=16, delay_ms=500)
-        await wait_until(a.node_count, TIMEOUT_S)
-        speakers = [await cluster.speaker(a) for _ in range(10)]
-        for index in range(4):
-            for speaker in speakers:
-                await speaker.utterance(index)
-            if index == 0:
-                began = time.monotonic()
-                await asyncio.to_thread(mortal.kill)
-        await wait_until(a.lease_is_over, TIMEOUT_S)
-        await asyncio.to_thread(mortal.start)
-        await wait_until(a.is_ready, TIMEOUT_S)
-        lasted_s = time.monotonic() - began
-        lines = [json.loads(line) for line in a.log.read_text().splitlines()]
-        warned = [line for line in lines if line["level"] == "warning"]
-        most = max(Counter(line["event"] for line in warned).values())
-        assert most <= lasted_s + 2, warned
-        assert any(line.get("repeated", 0) > 1 for line in warned)

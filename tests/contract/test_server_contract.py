@@ -220,17 +220,6 @@ async def test_second_session_on_a_socket_becomes_the_session_of_that_socket(sce
     assert (await talker.refused())["trace_id"] == "second"
 
 
-async def test_an_utterance_from_another_socket_is_answered_there(scenario: Scenario) -> None:
-    await scenario.node()
-    owner, sender = await scenario.talker(), await scenario.bare_talker()
-    sender.session_id = owner.session_id
-    await scenario.say_utterance(sender, 0)
-    assert (await sender.result(0, TIMEOUT_S))["session_id"] == owner.session_id
-    assert await answers(owner) == []
-    await scenario.say_utterance(owner, 1)
-    assert await owner.result(1, TIMEOUT_S)
-
-
 async def test_session_takes_chunks_or_utterances_but_not_both(scenario: Scenario) -> None:
     await scenario.node()
     chunks, numbers = await scenario.talker(), await scenario.talker()
@@ -662,10 +651,6 @@ async def test_heartbeat_without_lists_keeps_the_registered_lists(scenario: Scen
 async def told_of(scenario: Scenario, node: RawNode, **fields: object) -> list[dict[str, Any]]:
     nodes = (await scenario.get("/api/v1/cluster"))["nodes"]
     return [one for one in nodes if one["node_id"] == node.id and fields.items() <= one.items()]
-
-
-async def test_a_node_keeps_the_id_it_claims(scenario: Scenario) -> None:
-    assert (await scenario.node(node_id=f"mine-{scenario.src}")).id == f"mine-{scenario.src}"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"type": "no_such_type"}', '{"type": "session_init"}'])

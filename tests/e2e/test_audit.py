@@ -64,17 +64,3 @@ def test_audit_has_the_actor_action_and_outcome_of_every_command(office: Office)
         ("chat.disconnect", "9", "refused"),
     ]
     assert rows[-1]["detail"].endswith("→ 50")
-
-
-def test_audit_line_has_every_field(office: Office) -> None:
-    office.does("chat", "two-phase", "max_backlog=7000")
-    _, out, _ = office.does("audit", "--count", "1")
-    (line,) = out.splitlines()
-    assert "acme/olga  chat.switch  max_backlog (" in line
-    assert line.endswith("→ 7000)  done  from 127.0.0.1")
-
-
-def test_audit_needs_an_operator_token(office: Office) -> None:
-    code, out, err = answer(office.folder / "stranger", "audit", "--url", office.url)
-    assert (code, out) == (1, "")
-    assert "a token is needed" in err

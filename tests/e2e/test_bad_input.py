@@ -221,21 +221,6 @@ async def test_odd_characters_of_a_nodes_text_reach_the_client_unchanged(scenari
     assert (error["code"], error["message"]) == ("PROCESSING_ERROR", ODD)
 
 
-async def test_odd_characters_in_every_text_of_a_node_do_no_harm(scenario: Scenario) -> None:
-    node = await scenario.node(work=silent)
-    for sample in NODE_SAMPLES.values():
-        if sample["type"] == "node_register":
-            continue
-        message = sample | ({"language_capabilities": None} if sample["type"] == "node_heartbeat" else {})
-        for path in strings_in(message):
-            await node.ws.send_str(json.dumps(with_text(message, path, ODD), ensure_ascii=False))
-    await node.beat((scenario.src, scenario.tgt))
-    talker = await scenario.talker()
-    await scenario.say_utterance(talker, 0)
-    await node.answer(await node.job())
-    assert await talker.result(0, TIMEOUT_S)
-
-
 async def test_messages_of_a_node_before_its_registration_have_a_size_limit(scenario: Scenario) -> None:
     result = NODE_SAMPLES["job_result"] | {"tts_audio": "A" * 900_000}
     ws = await scenario.socket(path="/ws/node")

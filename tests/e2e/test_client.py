@@ -248,24 +248,3 @@ def stay_away(session: Session, instance: InstanceProcess) -> None:
 
     connector.connect = when_it_has  # type: ignore[method-assign, assignment]
     cut_off(session)
-
-
-async def test_many_sessions_come_back_from_one_dead_instance(redis_server: RedisAt, tmp_path: Path) -> None:
-    async with environment(redis_server, tmp_path, instances=2, node={"slots": 40}) as (_, (a, b)):
-
-        async def one() -> list[int]:
-            async with session_at(a, b) as session:
-                await session.utterance(run_of(5))
-                seen = [(await anext(session.results())).index]
-                opened.release()
-                await died.wait()
-                await session.utterance(run_of(5))
-                return [*seen, (await anext(session.results())).index]
-
-        opened, died = asyncio.Semaphore(0), asyncio.Event()
-        sessions = [asyncio.ensure_future(one()) for _ in range(20)]
-        for _ in sessions:
-            await opened.acquire()
-        a.kill()
-        died.set()
-        assert await asyncio.gather(*sessions) == [[0, 1]] * 20

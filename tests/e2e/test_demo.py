@@ -67,13 +67,6 @@ def test_demo_gives_its_nodes_a_token_when_a_secret_is_set(tmp_path: Path) -> No
         assert "eyJ" not in demo.out + demo.err
 
 
-def test_node_without_a_server_logs_that_it_cannot_connect_and_ends_by_ctrl_c(tmp_path: Path) -> None:
-    with Dragoman(tmp_path, "node", "--url", "ws://127.0.0.1:1/ws/node", tty=True) as node:
-        node.until("not connected to ws://127.0.0.1:1/ws/node")
-        assert node.end() == 0
-        assert "Traceback" not in node.out
-
-
 def _command_line(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from dragoman.protocol.codes import Close
-from dragoman.store.keys import Keys
 from support.speech import (
     SECRET,
     TIMEOUT_S,
@@ -65,16 +64,6 @@ async def test_a_later_token_of_a_connection_is_checked_like_the_first(scenario:
     await ann.init(token=token(sub="ann", tenant="acme"))
     await ann.say("session_init", **init, token=later)
     assert await closed_with(ann.ws) == Close.UNAUTHORIZED
-
-
-async def test_redis_keeps_no_resume_token_and_no_credential(scenario: Scenario) -> None:
-    credential = token(sub="ann", tenant="acme")
-    ann = await scenario.talker(token=credential, resume=True)
-    await ann.pong()
-    kept = repr(await scenario.redis.call("HGETALL", Keys(scenario.harness.prefix).session_state(ann.session_id)))
-    assert "acme/ann" in kept
-    assert ann.token not in kept
-    assert credential.rpartition(".")[2] not in kept
 
 
 async def test_the_tenant_of_a_token_goes_with_node_session_job_and_audit(scenario: Scenario) -> None:

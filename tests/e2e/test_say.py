@@ -88,13 +88,6 @@ async def test_say_streams_standard_input(here: InstanceProcess, tmp_path: Path)
     assert (process.returncode, events[-1]) == (0, {"event": "end", "translated": 2, "failed": 0})
 
 
-async def test_say_numbers_whole_utterances(here: InstanceProcess, tmp_path: Path) -> None:
-    (tmp_path / "speech.pcm").write_bytes(bytes(32 * 12_000))
-    status, out, _ = await say(here, tmp_path, "speech.pcm", "--utterances", "--fast", "--json")
-    results = [event for event in map(json.loads, out.splitlines()) if event["event"] == "result"]
-    assert (status, sorted(event["index"] for event in results)) == (0, [0, 1, 2])
-
-
 async def test_say_explains_in_one_sentence_that_no_node_serves_the_pair(here: InstanceProcess, tmp_path: Path) -> None:
     (tmp_path / "long.pcm").write_bytes(bytes(32 * 60_000))
     status, _, err = await say(here, tmp_path, "long.pcm", "--to", "fr")
@@ -102,12 +95,6 @@ async def test_say_explains_in_one_sentence_that_no_node_serves_the_pair(here: I
     sentence = "dragoman: No node translates en → fr (no node for this job: no node in pool). dragoman status lists"
     assert err.splitlines()[-1].startswith(sentence)
     await wait_until(lambda: no_session_is_left(here), TIMEOUT_S)
-
-
-async def test_say_refuses_an_invalid_language_in_one_sentence(here: InstanceProcess, tmp_path: Path) -> None:
-    status, out, err = await say(here, tmp_path, "--to", "e s")
-    assert (status, out, err.count("\n")) == (1, "", 1)
-    assert err.startswith("dragoman: The server answers: Field `tgt_lang`")
 
 
 async def test_ctrl_c_stops_speaking_and_closes_the_session(here: InstanceProcess, tmp_path: Path) -> None:

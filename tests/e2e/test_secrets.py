@@ -169,11 +169,3 @@ def test_exposed_check_reports_what_a_running_server_answers_without_a_token(
     lines = [line.split(":")[0] for line in out.splitlines()[1:]]
     assert [line for line in lines if line.startswith("problem")] == ["problem  url tls"]
     assert lines[-3:] == ["ok       url server", "ok       url operators", "ok       url origin"]
-
-
-def test_exposed_check_finds_a_server_that_needs_no_token(tmp_path: Path) -> None:
-    with serve(tmp_path) as server:
-        server.until("Dragoman is ready after")
-        code, out, _ = answer(tmp_path / "check", "config", "check", "--exposed", "--url", f"http://{server.base}")
-    assert code == 1
-    assert "problem  url operators: /api/v1/cluster answers without a token" in out

@@ -19,17 +19,6 @@ FLAGS: dict[str, object] = {
 harness = module_harness(FLAGS, FLAGS, on=("single", CLUSTER))
 
 
-async def test_a_turn_on_one_instance_stays_on_its_node_on_the_other(scenario: Scenario) -> None:
-    nodes = [await scenario.node(A, features=ACKING, work=thorough) for _ in range(4)]
-    talker = await scenario.talker(B)
-    for _ in range(3):
-        await talker.speak(500)
-    await talker.speak(5, final=True)
-    for index in range(4):
-        assert await talker.result(index, TIMEOUT_S)
-    assert sorted(len(node.jobs) for node in nodes) == [0, 0, 0, 4]
-
-
 async def test_sessions_on_both_instances_share_the_nodes_of_both(scenario: Scenario) -> None:
     nodes = [await scenario.node(at, features=(*ACKING, "slots:2"), work=thorough) for at in (A, B)]
     talkers = [await scenario.talker(at) for at in (A, B) for _ in range(5)]

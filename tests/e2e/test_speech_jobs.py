@@ -41,26 +41,6 @@ async def speak(scenario: Scenario, first: RawNode) -> Talker:
 # -- failover --------------------------------------------------------------------------------------
 
 
-async def test_node_that_reconnects_in_time_delivers_its_finished_results(scenario: Scenario) -> None:
-    features = (*ACKING, "resume")
-    node = await scenario.node(features=features, work=ack_only)
-    talker = await speak(scenario, node)
-    assert await talker.event("NODE_ACCEPTED")
-    node.die()
-    back = await RawNode.dial(
-        scenario.http,
-        scenario.harness.port,
-        languages=(scenario.src, scenario.tgt),
-        node_id=node.id,
-        features=features,
-        work=silent,
-    )
-    await back.answer(node.jobs[0])
-    result = await talker.result(0, TIMEOUT_S)
-    assert (await scenario.job(result["job_id"]))["attempt"] == "1"
-    await back.close()
-
-
 # -- ends without an answer ------------------------------------------------------------------------
 
 
@@ -121,23 +101,6 @@ async def test_jobs_of_an_ended_session_are_cancelled_at_their_node(scenario: Sc
     record = await wait_until(lambda: scenario.released(node.jobs[0]["job_id"]), TIMEOUT_S)
     assert record["outcome"] == "cancelled"
     assert await scenario.reserved(node) == 0
-
-
-async def test_the_events_of_an_utterance_come_in_order(scenario: Scenario) -> None:
-    async def work(node: RawNode, job: Message) -> None:
-        await node.ack(job)
-        await node.start(job)
-        await node.partial(job, "said")
-        await node.answer(job)
-
-    await scenario.node(features=ACKING, work=work)
-    talker = await scenario.talker()
-    await scenario.say_utterance(talker, 0)
-    result = await talker.result(0, TIMEOUT_S)
-    order = [m["event"] if m["type"] == "ui_event" else m["type"] for m in talker.heard]
-    assert order == ["DISPATCHED", "NODE_ACCEPTED", "asr_partial", "ASR_FINAL", "NMT_DONE"]
-    assert {m["job_id"] for m in talker.heard} == {result["job_id"]}
-    assert {m["trace_id"] for m in talker.heard} == {result["trace_id"]}
 
 
 async def test_many_jobs_on_both_instances_all_end_and_leave_no_slot_taken(scenario: Scenario) -> None:

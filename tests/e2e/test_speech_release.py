@@ -91,25 +91,6 @@ async def test_a_gap_whose_job_fails_over_after_the_gap_opened_is_filled_however
     assert (await talker.result(0, TIMEOUT_S))["backfilled"] is True
 
 
-async def test_empty_result_sends_nothing_and_delays_nothing(scenario: Scenario) -> None:
-    async def nothing_said(node: RawNode, job: Message) -> None:
-        reason = {"reason": "ASR_EMPTY"} if job["utterance_index"] == 0 else {}
-        await node.answer(job, text_asr="", text_translated="", extra=reason)
-
-    await scenario.node(work=nothing_said)
-    talker = await scenario.talker()
-    before = await scenario.count("dragoman_release_total{state=empty}")
-    for index in range(2):
-        await scenario.say_utterance(talker, index)
-
-    async def both_empty() -> bool:
-        return await scenario.count("dragoman_release_total{state=empty}") == before + 2
-
-    await wait_until(both_empty, TIMEOUT_S)
-    await talker.pong()
-    assert not [m for m in talker.heard if m["type"] in ("translation_result", "error")]
-
-
 async def test_utterances_that_arrive_out_of_order_reach_the_node_in_order(scenario: Scenario) -> None:
     node = await scenario.node()
     talker = await scenario.talker()

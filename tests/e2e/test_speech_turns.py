@@ -84,23 +84,6 @@ async def test_select_node_turn_affinity_contract(scenario: Scenario) -> None:
     await wait_until(lambda: is_gone(scenario, turn, session), TIMEOUT_S)
 
 
-async def test_timeout_cut_removes_the_affinity_and_the_next_turn_may_use_any_node(scenario: Scenario) -> None:
-    nodes = await scenario.nodes(4, features=ACKING)
-    talker = await scenario.talker()
-    for index in (0, 2):
-        await talker.speak(LONG)
-        await talker.speak(5)  # and then a pause
-        await talker.result(index + 1, TIMEOUT_S)
-    jobs = [job for _, job in await given(nodes, 4)]
-    assert [job.get("is_timeout_triggered") for job in jobs] == [None, True, None, True]
-    first, second = jobs[0]["turn_id"], jobs[2]["turn_id"]
-    assert [job["turn_id"] for job in jobs] == [first, first, second, second]
-    records = [await scenario.job(job["job_id"]) for job in jobs]
-    assert [record["receipt"]["affinity"] for record in records] == ["first", "hit", "first", "hit"]
-    for turn in (first, second):
-        await wait_until(lambda: is_gone(scenario, turn, talker.session_id), TIMEOUT_S)  # noqa: B023
-
-
 @pytest.mark.parametrize("features", [(), ACKING], ids=["old", "acking"])
 async def test_when_the_node_dies_in_mid_turn_the_next_job_is_placed_at_once_elsewhere(
     scenario: Scenario, features: tuple[str, ...]

@@ -2,9 +2,6 @@
 
 import signal
 
-import aiohttp
-import pytest
-
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.tools.processes import InstanceProcess
@@ -62,27 +59,3 @@ async def test_entries_of_a_dead_instance_stay_in_its_inbox_while_dead_letters_a
     assert await redis.call("XLEN", keys.inbox("here")) == 1
     assert await redis.call("EXISTS", keys.dlq("here")) == 0
     assert await survivor.metric("dragoman_takeovers_total") == 0
-
-
-# -- security.insecure_allow_anonymous -----------------------------------------------------------
-
-
-@pytest.mark.parametrize("allowed", [True, False])
-async def test_client_without_a_token_is_accepted_only_where_anonymous_clients_are_allowed(
-    cluster: Cluster, allowed: bool
-) -> None:
-    here = await cluster.instance(security__secret=SECRET, security__insecure_allow_anonymous=allowed)
-    async with (
-        aiohttp.ClientSession() as http,
-        http.ws_connect(f"ws://127.0.0.1:{here.port}/ws/session") as ws,
-    ):
-        await ws.send_json(
-            {"type": "session_init", "client_version": "1", "platform": "web", "src_lang": "en", "tgt_lang": "es"}
-        )
-        answer = await ws.receive()
-        told = answer.json() if answer.type is aiohttp.WSMsgType.TEXT else {}
-        assert (told.get("type") == "session_init_ack") is allowed
-        if not allowed:
-            while not ws.closed:
-                await ws.receive()
-            assert ws.close_code == 4501

@@ -44,7 +44,6 @@ DELIVER_FIRST: dict[str, object] = {**SAVE_FIRST, "chat__two_phase__deliver_befo
 MODES = {"off": OFF, "save_first": SAVE_FIRST, "deliver_first": DELIVER_FIRST}
 # For what takes long: one of them each time, all of them in the long matrix.
 IN_TURN = ("save_first", *(pytest.param(mode, marks=pytest.mark.long) for mode in ("deliver_first", "off")))
-TWO_PHASE = {name: flags for name, flags in MODES.items() if flags is not OFF}
 
 
 class ChatServer:

@@ -299,15 +299,21 @@ forgetful = module_chat_harness(
 )
 
 
+async def saved_and_forgotten(scenario: ChatScenario) -> tuple[ChatSpeaker, int, int]:
+    """A sender, a receiver, and the id of message `n`, whose claim Redis has forgotten."""
+    alice, to = await scenario.user(), scenario.uid()
+    id = await alice.saved(await alice.chat(to, "once", "n"))
+
+    async def forgotten() -> bool:
+        return not await scenario.claimed(alice.uid, "n")
+
+    await wait_until(forgotten, 10)
+    return alice, to, id
+
+
 async def test_a_repetition_after_the_claim_has_lapsed_makes_no_second_row(forgetful: Harness) -> None:
     async with new_chat_scenario(forgetful) as scenario:
-        alice, to = await scenario.user(), scenario.uid()
-        id = await alice.saved(await alice.chat(to, "once", "n"))
-
-        async def forgotten() -> bool:
-            return not await scenario.claimed(alice.uid, "n")
-
-        await wait_until(forgotten, 10)
+        alice, to, id = await saved_and_forgotten(scenario)
         await alice.chat(to, "once", "n")
         assert await alice.saved("n") == id
         assert len(scenario.rows(alice.uid)) == 1
@@ -315,13 +321,7 @@ async def test_a_repetition_after_the_claim_has_lapsed_makes_no_second_row(forge
 
 async def test_another_body_after_the_claim_has_lapsed_is_answered_with_the_first_message(forgetful: Harness) -> None:
     async with new_chat_scenario(forgetful) as scenario:
-        alice, to = await scenario.user(), scenario.uid()
-        id = await alice.saved(await alice.chat(to, "once", "n"))
-
-        async def forgotten() -> bool:
-            return not await scenario.claimed(alice.uid, "n")
-
-        await wait_until(forgotten, 10)
+        alice, to, id = await saved_and_forgotten(scenario)
         before = await scenario.other_bodies()
         await alice.chat(to, "other", "n")
         saved = await alice.expect("ACK", ackType="saved", clientMsgId="n", duplicate=True)
@@ -332,13 +332,7 @@ async def test_another_body_after_the_claim_has_lapsed_is_answered_with_the_firs
 
 async def test_repeated_id_for_another_receiver_is_refused_after_the_claim_lapsed(forgetful: Harness) -> None:
     async with new_chat_scenario(forgetful) as scenario:
-        alice, to = await scenario.user(), scenario.uid()
-        await alice.saved(await alice.chat(to, "once", "n"))
-
-        async def forgotten() -> bool:
-            return not await scenario.claimed(alice.uid, "n")
-
-        await wait_until(forgotten, 10)
+        alice, to, _ = await saved_and_forgotten(scenario)
         before = await scenario.dead_letters(alice.uid)
         await alice.chat(scenario.uid(), "once", "n")
         await alice.refused("duplicate_msg_id_mismatch", clientMsgId="n")

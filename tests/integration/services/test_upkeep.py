@@ -77,14 +77,6 @@ async def test_with_nothing_to_forget_nothing_is_done(stores: Stores) -> None:
     assert await sweeper.run_once() == []
 
 
-async def test_two_sweepers_forget_each_node_once(stores: Stores) -> None:
-    for number in range(10):
-        await _heard_long_ago(stores, f"n{number}")
-    first, second = Sweeper(stores.nodes, LONG_MS), Sweeper(stores.nodes, LONG_MS)
-    gone = [*await first.run_once(), *await second.run_once()]
-    assert sorted(gone) == sorted(f"n{number}" for number in range(10))
-
-
 async def test_a_heartbeat_in_the_middle_of_the_clean_up_heals_with_the_next(stores: Stores) -> None:
     """The worst moment: off the one list, heard, then off the other."""
     await _heard_long_ago(stores, "back")

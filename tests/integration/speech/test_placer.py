@@ -270,15 +270,6 @@ async def test_a_job_of_a_known_request_holds_nothing_afterwards(open_instance: 
     await wait_until(lambda: one_is_driven(a, b), TIMEOUT_S)
 
 
-async def test_job_without_a_node_is_recorded_with_the_reason(open_instance: OpenInstance) -> None:
-    instance = await open_instance("a", speech__placement_wait_ms=50)
-    mine = job_request(tgt="xx")
-    outcome = await place(instance, mine)
-    assert isinstance(outcome, Wait)
-    assert outcome.reason is NoNode.NO_NODE_IN_POOL
-    assert (await instance.job(mine.job_id))["state"] == State.CREATED
-
-
 async def test_a_job_is_recorded_with_how_long_it_waited_for_its_place(open_instance: OpenInstance) -> None:
     instance = await open_instance("a", speech__placement_wait_ms=20_000)
     mine = job_request()

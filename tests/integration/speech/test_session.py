@@ -17,7 +17,7 @@ from dragoman.protocol.session import SessionInit, Utterance
 from dragoman.services.speech.session import Session
 from dragoman.store.errors import RedisAway
 from support.cluster import SPOKEN_PACKET
-from support.in_process import TIMEOUT_S, InProcessInstance, OpenInstance, RecordingSocket
+from support.in_process import TIMEOUT_S, InProcessInstance, InProcessNode, OpenInstance, RecordingSocket
 from support.waiting import wait_until
 
 OPUS = encode_base64(opus_run([SILENCE_PACKET] * 10))
@@ -37,6 +37,19 @@ def utter(session: Session, socket: RecordingSocket, index: int, tgt: str = "es"
 def states(instance: InProcessInstance) -> dict[str, float]:
     counted = {how: instance.count("dragoman_release_total", state=how) for how in Settled}
     return {how: count for how, count in counted.items() if count}
+
+
+async def two_utterances(
+    open_instance: OpenInstance, ack_timeout_ms: int
+) -> tuple[InProcessInstance, InProcessNode, Session, RecordingSocket]:
+    """Both are on the node, which answers when a test says so."""
+    instance = await open_instance(speech__release__ack_timeout_ms=ack_timeout_ms)
+    node = await instance.node("n", slots=4)
+    session, socket = speak(instance)
+    for index in (0, 1):
+        utter(session, socket, index)
+    await wait_until(lambda: len(node.jobs) == 2, TIMEOUT_S)
+    return instance, node, session, socket
 
 
 async def test_every_index_ends_in_exactly_one_counted_state(open_instance: OpenInstance) -> None:
@@ -74,12 +87,7 @@ async def test_every_index_ends_in_exactly_one_counted_state(open_instance: Open
 async def test_the_job_of_a_skipped_utterance_ends_cancelled_and_frees_its_slot_without_a_message_to_the_client(
     open_instance: OpenInstance,
 ) -> None:
-    instance = await open_instance(speech__release__ack_timeout_ms=100)
-    node = await instance.node("n", slots=4)
-    session, socket = speak(instance)
-    for index in (0, 1):
-        utter(session, socket, index)
-    await wait_until(lambda: len(node.jobs) == 2, TIMEOUT_S)
+    instance, node, _session, socket = await two_utterances(open_instance, ack_timeout_ms=100)
     skipped, sent = node.jobs
     node.answer(sent)
     await wait_until(lambda: instance.released(skipped["job_id"]), TIMEOUT_S)
@@ -93,12 +101,7 @@ async def test_the_job_of_a_skipped_utterance_ends_cancelled_and_frees_its_slot_
 
 
 async def test_a_result_of_a_skipped_utterance_is_recorded_and_counted_as_late(open_instance: OpenInstance) -> None:
-    instance = await open_instance(speech__release__ack_timeout_ms=100)
-    node = await instance.node("n", slots=4)
-    session, socket = speak(instance)
-    for index in (0, 1):
-        utter(session, socket, index)
-    await wait_until(lambda: len(node.jobs) == 2, TIMEOUT_S)
+    instance, node, _session, socket = await two_utterances(open_instance, ack_timeout_ms=100)
     node.answer(node.jobs[1])
     await wait_until(lambda: instance.released(node.jobs[0]["job_id"]), TIMEOUT_S)
     node.answer(node.jobs[0])
@@ -112,12 +115,7 @@ async def test_a_result_of_a_skipped_utterance_is_recorded_and_counted_as_late(o
 async def test_a_result_that_is_read_after_its_index_was_skipped_is_recorded_as_late(
     open_instance: OpenInstance,
 ) -> None:
-    instance = await open_instance(speech__release__ack_timeout_ms=0)
-    node = await instance.node("n", slots=4)
-    session, socket = speak(instance)
-    for index in (0, 1):
-        utter(session, socket, index)
-    await wait_until(lambda: len(node.jobs) == 2, TIMEOUT_S)
+    instance, node, _session, _socket = await two_utterances(open_instance, ack_timeout_ms=0)
     node.answer(node.jobs[1])
     node.answer(node.jobs[0])  # waits for its driver when the window skips it
     await wait_until(lambda: instance.released(node.jobs[0]["job_id"]), TIMEOUT_S)
@@ -128,12 +126,7 @@ async def test_a_result_that_is_read_after_its_index_was_skipped_is_recorded_as_
 async def test_the_job_of_a_skipped_utterance_is_not_run_again_when_its_node_is_lost(
     open_instance: OpenInstance,
 ) -> None:
-    instance = await open_instance(speech__release__ack_timeout_ms=100)
-    node = await instance.node("n", slots=4)
-    session, socket = speak(instance)
-    for index in (0, 1):
-        utter(session, socket, index)
-    await wait_until(lambda: len(node.jobs) == 2, TIMEOUT_S)
+    instance, node, session, _socket = await two_utterances(open_instance, ack_timeout_ms=100)
     other = await instance.node("other", slots=4)
     node.answer(node.jobs[1])
     await wait_until(lambda: session.window.is_settled(0), TIMEOUT_S)

@@ -379,27 +379,6 @@ def filled(count: int, max_bytes: int = 1000) -> ResendBuffer[str]:
     return buffer
 
 
-def test_resend_buffer_keeps_items_until_they_are_covered() -> None:
-    buffer = filled(5)
-    buffer.remove_to(3)
-    assert buffer.items() == ["item 4", "item 5"]
-    assert buffer.dropped_to == -1
-
-
-def test_resend_buffer_drops_the_oldest_when_full() -> None:
-    buffer = filled(5, max_bytes=30)
-    assert buffer.items() == ["item 3", "item 4", "item 5"]
-    assert buffer.dropped_to == 2
-
-
-def test_removing_an_item_twice_is_harmless() -> None:
-    buffer = filled(3, max_bytes=30)
-    buffer.remove(2)
-    buffer.remove(2)
-    buffer.add(4, "item 4", 10)
-    assert buffer.items() == ["item 1", "item 3", "item 4"]
-
-
 def test_item_larger_than_the_buffer_is_dropped_at_once() -> None:
     buffer: ResendBuffer[str] = ResendBuffer(5)
     buffer.add(1, "large", 6)

@@ -17,13 +17,6 @@ def clock(may_park: bool = False) -> JobClock:
     return JobClock(SETTINGS, created_at=0.0, may_park=may_park)
 
 
-def test_a_job_that_waits_for_a_node_has_only_its_own_deadline() -> None:
-    waiting = clock()
-    assert waiting.next_deadline() == 60.0
-    assert waiting.due(59.9) is None
-    assert waiting.due(60.0) == JobTimeout(attempt=1)
-
-
 def test_a_node_that_acknowledges_has_two_seconds_to_do_so() -> None:
     job = clock()
     job.dispatched(1.0, acks=True)
@@ -78,27 +71,12 @@ def test_no_attempt_begins_past_the_deadline_of_the_job() -> None:
     assert not clock().may_retry(60.0)
 
 
-def test_deadline_stays_due_until_it_is_handled() -> None:
-    job = clock()
-    job.dispatched(0.0, acks=True)
-    assert job.due(2.0) == job.due(2.5) == AckTimeout(attempt=1)
-
-
 def test_a_max_duration_job_on_an_old_node_has_no_deadline_while_its_turn_is_open() -> None:
     job = clock(may_park=True)
     job.dispatched(0.0, acks=False)
     assert job.due(12.0) == SlotTimeout(attempt=1)
     assert job.next_deadline() is None
     assert job.due(3600.0) is None
-
-
-def test_its_slot_goes_back_once() -> None:
-    job = clock(may_park=True)
-    job.dispatched(0.0, acks=False)
-    assert job.next_deadline() == 12.0
-    assert job.due(11.9) is None
-    assert job.due(12.0) == SlotTimeout(attempt=1)
-    assert job.due(12.0) is None
 
 
 def test_it_has_one_attempts_time_after_the_end_of_its_turn_and_is_not_moved() -> None:

@@ -28,14 +28,6 @@ async def test_the_layout_of_the_first_counts_for_all(cluster: ChatCluster) -> N
     assert await cluster.agree(Layout(4, "a", "b", "c", "d")) == LAYOUT
 
 
-async def test_of_many_that_begin_at_once_all_hear_the_same(cluster: ChatCluster, connect: Connect, keys: Keys) -> None:
-    other = ChatCluster(await connect(), keys)
-    layouts = [Layout(shards, "a", "b", "c", "d") for shards in range(1, 21)]
-    heard = await asyncio.gather(*((cluster if layout.shards % 2 else other).agree(layout) for layout in layouts))
-    assert len(set(heard)) == 1
-    assert heard[0] in layouts
-
-
 async def test_a_layout_written_by_a_later_release_can_be_read(cluster: ChatCluster, redis: Redis, keys: Keys) -> None:
     text = b'{"shards":2,"accepted":"a","to_save":"b","deliver_group":"c","save_group":"d","v":2,"colour":"red"}'
     await redis.call("SET", keys.chat_layout, text)

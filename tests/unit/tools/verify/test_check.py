@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from dragoman.store import inbox
 from dragoman.store.chat import entries
-from dragoman.tools.verify.chat_ledger import Arrival, Name
 from dragoman.tools.verify.facts import Disturbance, JobFact, Rules, SessionFact, Tolerated
 from dragoman.tools.verify.recordings import Kind, NodeEvent
 from dragoman.tools.verify.speech_ledger import Answer, Failure, Given, SessionLedger
@@ -36,39 +35,9 @@ def turn_of_three(history: History) -> list[NodeEvent]:
 # -- faults, one each ------------------------------------------------------------------------------
 
 
-def a_row_is_gone(history: History) -> None:
-    with_facts(history, rows=history.facts.rows[1:])
-
-
-def a_row_is_there_twice(history: History) -> None:
-    last = history.facts.rows[-1]
-    with_facts(history, rows=[*history.facts.rows, replace(last, id=last.id + 1, seq=last.seq + 1)])
-
-
 def an_acceptance_came_to_nothing(history: History) -> None:
     history.chat.sent(1001, "gone", 1002, "hello")
     history.chat.accepted(1001, "gone", 9999)
-
-
-def two_messages_changed_places(history: History) -> None:
-    for arrivals in history.chat.arrivals.values():
-        for at, one in enumerate(arrivals[1:], 1):
-            if arrivals[at - 1].name.sender == one.name.sender:
-                arrivals[at - 1], arrivals[at] = one, arrivals[at - 1]
-                return
-    raise AssertionError("nobody got two messages of one sender")
-
-
-def an_acknowledged_message_came_again(history: History) -> None:
-    arrivals = next(all for all in history.chat.arrivals.values() if all)
-    arrivals.append(Arrival(arrivals[0].name, arrivals[0].id, time.monotonic() + 60))
-
-
-def a_sender_does_not_know_of_its_dead_letter(history: History) -> None:
-    row = history.facts.rows[0]
-    name = Name(row.from_user, row.client_msg_id)
-    history.chat.entries[name].saved_at = None
-    with_facts(history, rows=history.facts.rows[1:], dead=[name])
 
 
 def a_result_was_never_sent(history: History) -> None:
@@ -227,12 +196,7 @@ def messages_are_counted_that_are_not_there(history: History) -> None:
 
 
 PLANTED: dict[Spoil, str] = {
-    a_row_is_gone: "false saved",
-    a_row_is_there_twice: "duplicate",
     an_acceptance_came_to_nothing: "lost",
-    two_messages_changed_places: "reorder",
-    an_acknowledged_message_came_again: "sent again",
-    a_sender_does_not_know_of_its_dead_letter: "not notified",
     a_result_was_never_sent: "lost",
     an_utterance_is_still_open: "lost",
     a_session_was_lost: "lost",
