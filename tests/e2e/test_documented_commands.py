@@ -25,6 +25,7 @@ CHEAP = re.compile(r"dragoman (?:config |db |token (?:client|node|operator) |ver
 PLACEHOLDERS = (
     (r"  \S[^\n]*?  →  \S[^\n]*?  \[", "  TEXT → TEXT ["),
     (r"\b(job|s)-[\w…-]+", r"\1-ID"),
+    (r"/room/[\w-]+", "/room/ID"),
     (r"\b[\w.]+(?:-[\w.]+)*-\d+-[0-9a-f]{6}\b", "INSTANCE"),
     (r"\b(?:local|sim)-\d+", "NODE"),
     (r"…?/\S*/data\b", "DATA"),

@@ -18,7 +18,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from dragoman.client import Result, Session
+from dragoman.client import Result, Room, Session
 from dragoman.client.chat import Chat, login
 from dragoman.engines import Sound
 from dragoman.protocol.audio import opus_run
@@ -223,3 +223,18 @@ async def test_program_of_the_chat_page_sends_and_receives(redis_at: RedisAt, tm
                 sent = await chat.send(alice.user_id, "hello")
                 assert (await process.stdout.readline()).decode() == f"{bob.user_id} hello\n"
                 await sent.read
+
+
+@pytest.mark.parametrize("page", ["README.md", "README.zh-CN.md", "docs/guides/rooms.md"])
+async def test_room_of_the_pages_writes_and_reads(redis_server: RedisAt, tmp_path: Path, page: str) -> None:
+    async with serving(redis_server, tmp_path, node=False) as instance:
+        url = f"ws://127.0.0.1:{instance.port}/ws/session"
+        async with Room(url, name="Ann", speaks="es") as ann:
+            body = program(page, "import Room").replace("123456", ann.code)
+            async with asyncio.timeout(TIMEOUT_S), started(body, instance, tmp_path) as process:
+                async for caption in ann:
+                    assert (caption.speaker, caption.text) == ("Ana", "Hola a todos")
+                    break
+                await ann.close()
+                out, err = await process.communicate()
+            assert (out.decode(), process.returncode) == ("Ana Hola a todos\n", 0), err.decode()

@@ -13,7 +13,7 @@ from dragoman.domain.chat.switches import NAMES as SWITCHES
 from dragoman.domain.chat.switches import RANGES, Switches
 from dragoman.protocol.chat import Reason
 from dragoman.protocol.chat_http import Code
-from dragoman.protocol.codes import Close, ErrorCode
+from dragoman.protocol.codes import Close, ErrorCode, RoomErrorCode
 from dragoman.tools.reference import PAGES as GENERATED
 from dragoman.tools.reference import metric_name, registry
 from dragoman.tools.verify.faults import FAULTS, HEALTHY
@@ -131,6 +131,10 @@ def test_error_codes_page_lists_every_code_of_speech() -> None:
     assert {code for code in INLINE.findall(section("Speech errors")) if code.isupper()} == set(ErrorCode)
 
 
+def test_error_codes_page_lists_every_code_of_rooms() -> None:
+    assert {code for cell in first_cells("Room errors") for code in INLINE.findall(cell)} == set(RoomErrorCode)
+
+
 def test_error_codes_page_lists_every_reason_of_chat() -> None:
     assert {reason for cell in first_cells("Chat errors") for reason in INLINE.findall(cell)} == set(Reason)
 
@@ -183,7 +187,7 @@ def _known(words: list[str]) -> bool:
         if rest[0] not in command.commands:
             return False
         command, rest = command.commands[rest[0]], rest[1:]
-    options = {name for parameter in command.params for name in parameter.opts} | {"--help", "-h"}
+    options = {name for one in command.params for name in (*one.opts, *one.secondary_opts)} | {"--help", "-h"}
     return all(word.partition("=")[0] in options for word in rest if re.match(r"--?[a-z]", word))
 
 
