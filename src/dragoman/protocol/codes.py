@@ -56,6 +56,17 @@ class RoomErrorCode(StrEnum):
     SCHEDULER_DEPENDENCY_DOWN = "SCHEDULER_DEPENDENCY_DOWN"
 
 
+class RoomEnd(StrEnum):
+    """Why a room is over for a member: `reason` of room_expired."""
+
+    CLOSED = "closed"  # by the host
+    REMOVED = "removed"  # the host removed this member
+    OPERATOR = "operator"
+    EMPTY = "empty"
+    IDLE = "idle"
+    GONE = "gone"
+
+
 class EmptyReason(StrEnum):
     """Values of `extra.reason` in a job_result without speech: there will be no text."""
 

@@ -285,11 +285,12 @@ class RoomError(Message, tag="room_error"):
 
 
 class RoomExpired(Message, tag="room_expired"):
-    """The room is over, or the receiver was removed from it."""
+    """The room is over, or the receiver was removed from it. `reason` is a RoomEnd, `message` the same for people."""
 
     room_code: Id
     message: str
     room_id: Id | None = None
+    reason: Word | None = None
 
 
 RoomMessage = (

@@ -18,7 +18,7 @@ from dragoman.domain.rooms import AUTO, About, Member, Role
 from dragoman.protocol import ids
 from dragoman.protocol import rooms as wire
 from dragoman.protocol.codec import encode
-from dragoman.protocol.codes import RoomErrorCode
+from dragoman.protocol.codes import RoomEnd, RoomErrorCode
 from dragoman.protocol.peer import RoomChanged, RoomEnded, RoomMemberRemoved, RoomSignal
 from dragoman.services.loops import Tasks, retry
 from dragoman.services.metrics import Metrics
@@ -35,8 +35,6 @@ log = structlog.get_logger(__name__)
 MAX_WAITING = 64  # commands of one session
 CODE_TRIES = 20
 WRONG_CODES_PER_MINUTE = 10
-CLOSED_BY_HOST = "The host has closed the room."
-REMOVED = "The host has removed you from the room."
 
 _REFUSED: dict[Refusal, tuple[RoomErrorCode, str]] = {
     Refusal.NONE: (RoomErrorCode.ROOM_NOT_FOUND, "There is no such room."),
@@ -480,7 +478,7 @@ class RoomCommands:
         if room is not None and room.id == message.room_id:
             found = self._local.remove(message.session_id)
             if found is not None:
-                found[1].send(wire.RoomExpired(room.info.code, REMOVED, room.id))
+                found[1].send(room.expired(RoomEnd.REMOVED))
 
     async def _transfer(self, session: Session, target: str) -> None:
         room, _ = self._require_room(session)
@@ -495,7 +493,7 @@ class RoomCommands:
         changed = await self._store.set_field(room.id, session.id, epoch_of(session), "locked", True)
         if not isinstance(changed, Changed):
             raise refused(changed)
-        await self.close_room(room.id, CLOSED_BY_HOST)
+        await self.close_room(room.id, RoomEnd.CLOSED)
 
     async def close_room(self, room_id: str, reason: str, *, only_if_over: bool = False) -> bool:
         """Close a room and inform its members; False if there is none, or it is not over."""

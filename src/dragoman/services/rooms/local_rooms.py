@@ -21,6 +21,7 @@ import structlog
 from dragoman.domain.rooms import Entry, EntryKind, Member, Role, RoomDelivery, about_of
 from dragoman.protocol.audio import NO_AUDIO, PCM16
 from dragoman.protocol.codec import encode
+from dragoman.protocol.codes import RoomEnd
 from dragoman.protocol.fields import Message
 from dragoman.protocol.rooms import (
     Caption,
@@ -46,6 +47,14 @@ FIRST_FOREIGN_INDEX = 1_000_000_000  # of utterances of others, for clients that
 CONTEXT_SENTENCES = 2  # of a speaker, which nodes get with the next one
 LARGE_ROOM = 200  # members above which only the speakers are listed
 MEMBERS_S, LARGE_MEMBERS_S = 0.25, 1.0  # between two lists of members
+WHY_OVER: dict[str, str] = {
+    RoomEnd.CLOSED: "The host has closed the room.",
+    RoomEnd.REMOVED: "The host has removed you from the room.",
+    RoomEnd.OPERATOR: "An operator has closed the room.",
+    RoomEnd.EMPTY: "The room was empty.",
+    RoomEnd.IDLE: "Nothing was said in the room for a long time.",
+    RoomEnd.GONE: "The room does not exist any more.",
+}
 
 
 def message_of(room_id: str, entry: Entry, original: str) -> Message:
@@ -261,8 +270,11 @@ class LocalRoom:
         for member in self.members.values():
             member.socket.send(frame)
 
-    def end(self, text: str) -> None:
-        frame = encode(RoomExpired(self.info.code, text, self.id))
+    def expired(self, reason: str) -> RoomExpired:
+        return RoomExpired(self.info.code, WHY_OVER.get(reason, reason), self.id, reason)
+
+    def end(self, reason: str) -> None:
+        frame = encode(self.expired(reason))
         for member in self.members.values():
             member.socket.send(frame)
         self.members.clear()
@@ -374,7 +386,7 @@ class LocalRooms:
         self._count()
         return room, member
 
-    def end(self, room_id: str, text: str) -> None:
+    def end(self, room_id: str, reason: str) -> None:
         """The room is over."""
         room = self._rooms.pop(room_id, None)
         if room is not None:
@@ -382,7 +394,7 @@ class LocalRooms:
                 self._of_session.pop(session_id, None)
                 self.preferences.forget(room_id, session_id)
             self._cancel_list(room)
-            room.end(text)
+            room.end(reason)
             self._count()
 
     def _count(self) -> None:

@@ -7,6 +7,7 @@ plus one poll.
 
 import structlog
 
+from dragoman.protocol.codes import RoomEnd
 from dragoman.services.metrics import Metrics
 from dragoman.services.rooms.captions import Captions
 from dragoman.services.rooms.commands import RoomCommands
@@ -21,8 +22,6 @@ POLL_S = 1.0  # between two looks at the log of a local room
 RENEW_S = 600.0
 BATCH = 200
 CLAIM_MS = 3000
-OVER = {"empty": "The room was empty.", "idle": "Nothing was said in the room for a long time."}
-GONE = "The room does not exist any more."
 
 
 class RoomUpkeep:
@@ -46,9 +45,7 @@ class RoomUpkeep:
         if visited.expired:
             self._metrics.room_translations.labels("timeout").inc(len(visited.expired))
             self._captions.distribute(room_id, visited.expired, visited.instances)
-        if visited.over and await self._commands.close_room(
-            room_id, OVER.get(visited.over, visited.over), only_if_over=True
-        ):
+        if visited.over and await self._commands.close_room(room_id, visited.over, only_if_over=True):
             log.info("room closed", room=room_id, reason=visited.over)
             return
         await self._store.schedule(room_id, visited.next_ms)
@@ -60,7 +57,7 @@ class RoomUpkeep:
     async def _poll(self, room: LocalRoom) -> None:
         found = await self._store.version(room.id)
         if found is None:
-            self._local.end(room.id, GONE)
+            self._local.end(room.id, RoomEnd.GONE)
             return
         version, seq = found
         if seq > room.delivery.delivered:
