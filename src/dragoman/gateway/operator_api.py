@@ -157,7 +157,7 @@ def metrics_route(context: HttpContext) -> web.RouteDef:
 
 def console_files() -> list[web.RouteDef]:
     """For anybody: the files contain no data."""
-    return pages.static("console", at="/console")
+    return pages.static("console", "/console")
 
 
 def console_routes(services: ConsoleServices, auditor: Auditor) -> list[web.RouteDef]:

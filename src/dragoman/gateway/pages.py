@@ -1,4 +1,4 @@
-"""The page at `/`: its files, the languages it offers, and a sample to be played.
+"""The pages at `/` and `/room/<id>`: their files, the languages they offer, and a sample to be played.
 
 Every file is a route of its own, so a proxy that allows these paths allows nothing else. The files are read once, when
 the routes are made; a browser asks again each time and learns by the ETag that it has them. The policy allows this host
@@ -22,10 +22,12 @@ from aiohttp import web
 
 from dragoman.domain.chat.rules import Registration
 from dragoman.domain.fleet import Node
+from dragoman.domain.pool import AUTO
 from dragoman.domain.sample_sentences import SENTENCES, WORDS_A_MINUTE
 from dragoman.gateway.http_requests import error
 
 INDEX: Final = "index.html"
+ROOM: Final = r"/room/{room_id:[\w-]+}"  # the page asks for the room itself; its files have a dot in their names
 LANGUAGES_S: Final = 1.0  # how long one answer is good for: many pages ask, and a fleet may be large
 MAX_GROUPS: Final = 64
 MAX_CODES: Final = 4096  # codes of languages in one answer
@@ -112,21 +114,23 @@ def routes(
     samples = samples or Samples()
     api = _Api(nodes, samples)
     accounts = "private" if registration.private else registration.policy
-    found = static("page", at="/", values={"accounts": accounts, "min-password": registration.min_password_length})
+    found = static("page", "/", values={"accounts": accounts, "min-password": registration.min_password_length})
+    found += static("room", "/room", ROOM)
     found.append(web.get("/api/v1/public/languages", api.languages))
     found.append(web.get("/sample.wav", api.sample))
     return found
 
 
-def static(folder: str, *, at: str, values: Mapping[str, object] | None = None) -> list[web.RouteDef]:
-    """The files of a folder of `dragoman.web` under its name, and its index at a path of its own.
+def static(folder: str, *at: str, values: Mapping[str, object] | None = None) -> list[web.RouteDef]:
+    """The files of a folder of `dragoman.web` under its name, and its index at paths of its own.
 
     `values` replace `{{name}}` in the index. They come from the server itself and are not escaped.
     """
     found = [file for file in files("dragoman.web").joinpath(folder).iterdir() if _suffix(file) in _TYPES]
     return [
-        _route(file, at, values or {}) if file.name == INDEX else _route(file, f"/{folder}/{file.name}", {})
+        _route(file, path, (values or {}) if file.name == INDEX else {})
         for file in found
+        for path in (at if file.name == INDEX else [f"/{folder}/{file.name}"])
     ]
 
 
@@ -168,9 +172,10 @@ class _Api:
         )
 
     def _encoded(self) -> bytes:
-        served = groups(self._nodes())
+        nodes = list(self._nodes())
+        served = groups(nodes)
         spoken = sorted({language for group in served for language in group["from"] if language in self._samples})
-        return msgspec.json.encode({"groups": served, "samples": spoken})
+        return msgspec.json.encode({"groups": served, "samples": spoken, "text": text_languages(nodes)})
 
     async def sample(self, request: web.Request) -> web.Response:
         language = request.query.get("lang", "en")
@@ -204,3 +209,9 @@ def groups(nodes: Iterable[Node]) -> list[dict[str, list[str]]]:
             room -= len(spoken) + len(written)
             found.append({"from": spoken, "to": sorted(written)})
     return found
+
+
+def text_languages(nodes: Iterable[Node]) -> list[str]:
+    """The languages between which nodes translate texts now, for rooms."""
+    pairs = {pair for node in nodes if node.public and not node.draining for pair in node.text}
+    return sorted({language for pair in pairs for language in pair} - {AUTO})[:MAX_CODES]

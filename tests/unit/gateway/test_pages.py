@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from random import Random
@@ -26,8 +27,10 @@ from dragoman.gateway.authentication import Authenticator
 from dragoman.gateway.http_application import application
 from dragoman.gateway.operator_api import ACTIONS, Auditor, HttpContext
 from dragoman.gateway.pages import MAX_GROUPS, SampleFailed, Samples, groups
+from dragoman.protocol.codes import RoomEnd, RoomErrorCode
 
-PAGE = Path(str(files("dragoman.web"))) / "page"
+WEB = Path(str(files("dragoman.web")))
+PAGE, ROOM, CONSOLE = WEB / "page", WEB / "room", WEB / "console"
 
 
 def node(name: str, hears: str, writes: str, *, draining: bool = False, public: bool = True) -> Node:
@@ -45,8 +48,9 @@ async def serving(
         yield client
 
 
-async def test_page_has_a_policy_that_allows_only_this_host() -> None:
-    async with serving() as client, client.get("/") as answer:
+@pytest.mark.parametrize("path", ["/", "/room", "/room/4b0a6f2e-9c1d-4a53-8a9e-0d6d4c1f7b21"])
+async def test_page_has_a_policy_that_allows_only_this_host(path: str) -> None:
+    async with serving() as client, client.get(path) as answer:
         assert answer.status == 200
         assert answer.content_type == "text/html"
         rules = dict(rule.strip().split(" ", 1) for rule in answer.headers["Content-Security-Policy"].split(";"))
@@ -88,7 +92,10 @@ async def test_cached_file_is_not_sent_again() -> None:
             assert (other.status, await other.text()) == (200, body)
 
 
-@pytest.mark.parametrize("path", ["/page/", "/page/nothing.js", "/page/../pages.py", "/page/index.html", "/index.html"])
+@pytest.mark.parametrize(
+    "path",
+    ["/page/", "/page/nothing.js", "/page/../pages.py", "/page/index.html", "/index.html", "/room/", "/room/a.js"],
+)
 async def test_other_paths_are_not_found(path: str) -> None:
     async with serving() as client, client.get(path) as answer:
         assert answer.status == 404
@@ -97,8 +104,9 @@ async def test_other_paths_are_not_found(path: str) -> None:
 def test_page_serves_each_file_at_its_own_path() -> None:
     paths = [route.path for route in pages.routes(list) if isinstance(route, web.RouteDef)]
     assert len(paths) == len(set(paths))
-    assert not [path for path in paths if "{" in path]
-    assert {f"/page/{file.name}" for file in PAGE.iterdir() if file.name != "index.html"} < set(paths)
+    assert [path for path in paths if "{" in path] == [pages.ROOM]
+    for folder in (PAGE, ROOM):
+        assert {f"/{folder.name}/{file.name}" for file in folder.iterdir() if file.name != "index.html"} < set(paths)
 
 
 # -- languages
@@ -141,6 +149,14 @@ async def test_a_fleet_of_odd_nodes_does_not_make_the_answer_long_and_hides_no_u
     assert len(value) <= MAX_GROUPS
 
 
+def test_languages_of_texts_are_those_of_nodes_that_can_be_used() -> None:
+    pairs = {"a": [("fr", "de"), ("auto", "es")], "b": [("it", "fr")], "c": [("pt", "fr")]}
+    fleet = [replace(node(name, "", ""), text=frozenset(text)) for name, text in pairs.items()]
+    fleet[1] = replace(fleet[1], draining=True)
+    fleet[2] = replace(fleet[2], public=False)
+    assert pages.text_languages(fleet) == ["de", "es", "fr"]
+
+
 def test_draining_and_private_nodes_offer_no_language() -> None:
     assert (
         groups([node("a", "en", "es", draining=True), node("b", "en", "es", public=False), node("c", "en", "en")]) == []
@@ -149,7 +165,7 @@ def test_draining_and_private_nodes_offer_no_language() -> None:
 
 async def test_the_languages_name_no_node() -> None:
     async with serving(node("secret-name", "en", "es")) as client, client.get("/api/v1/public/languages") as answer:
-        assert await answer.json() == {"groups": [{"from": ["en"], "to": ["es"]}], "samples": ["en"]}
+        assert await answer.json() == {"groups": [{"from": ["en"], "to": ["es"]}], "samples": ["en"], "text": []}
         assert answer.headers["Cache-Control"] == "no-store"
 
 
@@ -194,9 +210,6 @@ def test_every_sample_has_a_voice_and_a_sentence() -> None:
     assert all(len(said) > 1 and all(said) for said in SENTENCES.values())
 
 
-CONSOLE = Path(str(files("dragoman.web"))) / "console"
-
-
 def words(site: Path, code: str) -> set[str]:
     return set(re.findall(r'^  "([\w.]+)":', (site / f"words_{code}.js").read_text(encoding="utf-8"), re.M))
 
@@ -206,46 +219,62 @@ def test_console_serves_each_file_at_its_own_path() -> None:
     assert paths == {"/console"} | {f"/console/{file.name}" for file in CONSOLE.iterdir() if file.name != "index.html"}
 
 
-# The page asks for its worklet when somebody speaks.
-SITES = pytest.mark.parametrize(
-    ("site", "asked_later"), [(PAGE, {"tap.js"}), (CONSOLE, set())], ids=["page", "console"]
-)
+SITES = pytest.mark.parametrize("site", [PAGE, ROOM, CONSOLE], ids=lambda site: site.name)
+WORKLET = PAGE / "tap.js"  # asked for when somebody speaks
 
 
 def html_of(site: Path) -> str:
     return (site / "index.html").read_text(encoding="utf-8")
 
 
-def scripts_of(site: Path) -> dict[str, str]:
-    return {file.name: file.read_text(encoding="utf-8") for file in site.glob("*.js")}
+def modules_of(site: Path) -> set[Path]:
+    """The script of the page, and every module that it imports, also from another site."""
+    found, left = set(), [site / f"{site.name}.js"]
+    while left:
+        script = left.pop().resolve()
+        if script not in found:
+            found.add(script)
+            imported = re.findall(r'^import [^"]*from "(\.[^"]+)"', script.read_text(encoding="utf-8"), re.M)
+            left += [script.parent / name for name in imported]
+    return found
 
 
 @SITES
-def test_site_names_only_files_that_are_there_and_nothing_inline(site: Path, asked_later: set[str]) -> None:
-    named = set(re.findall(rf'(?:src|href)="/{site.name}/([^"]+)"', html_of(site))) | asked_later
-    for script in scripts_of(site).values():
-        named |= set(re.findall(r'from "\./([^"]+)"', script))
-        assert not re.search(r"innerHTML|insertAdjacentHTML|\beval\(", script)
-    assert {name for name in named if not (site / name).exists()} == set()
+def test_site_names_only_files_that_are_there_and_nothing_inline(site: Path) -> None:
+    named = {WEB / name for name in re.findall(r'(?:src|href)="/((?:page|room|console)/[^"]+)"', html_of(site))}
+    assert {path for path in named | modules_of(site) if not path.exists()} == set()
+    for script in modules_of(site):
+        assert not re.search(r"innerHTML|insertAdjacentHTML|\beval\(", script.read_text(encoding="utf-8"))
     assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)|https?://", html_of(site))
 
 
 @SITES
-def test_site_preloads_every_module(site: Path, asked_later: set[str]) -> None:
-    asked = set(re.findall(rf'(?:"modulepreload" href|src)="/{site.name}/([^"]+\.js)"', html_of(site)))
-    assert asked == set(scripts_of(site)) - asked_later
+def test_site_preloads_every_module_and_has_no_other(site: Path) -> None:
+    asked = {WEB / name for name in re.findall(r'(?:"modulepreload" href|src)="/([^"]+\.js)"', html_of(site))}
+    assert asked == modules_of(site)
+    assert set(site.glob("*.js")) - asked <= {WORKLET}
 
 
 @SITES
-def test_both_languages_have_every_text_of_a_site(site: Path, asked_later: set[str]) -> None:
+def test_both_languages_have_every_text_of_a_site(site: Path) -> None:
     assert words(site, "en") == words(site, "zh")
+    known = words(site, "en") | (words(PAGE, "en") if site is ROOM else set())
     asked = set(re.findall(r'data-(?:word|label|hint)="([\w.]+)"', html_of(site)))
-    calls = "say|label|tell|warn|hint" if site is PAGE else "say|word|section|button|confirmed|named"
-    for script in scripts_of(site).values():
-        asked |= set(re.findall(rf'(?:{calls})\([^"`)]*"([\w.]+\.[\w.]+)"', script))
+    for script in (file.read_text(encoding="utf-8") for file in site.glob("[!w]*.js")):
         if site is CONSOLE:
             asked |= set(re.findall(r'(?:head|word|title|empty|"data-hint"|"data-label"): "([a-z][\w.]+)"', script))
-    assert asked - words(site, "en") == set()
+            asked |= set(re.findall(r'(?:say|word|section|button|confirmed|named)\([^"`)]*"([\w.]+\.[\w.]+)"', script))
+        else:
+            groups = {key.partition(".")[0] for key in known}
+            asked |= {key for key in re.findall(r'"(\w+\.[\w.]+)"', script) if key.partition(".")[0] in groups}
+    beginnings = {key[:end] for key in known for end in range(len(key) + 1) if key[end : end + 1] in (".", "")}
+    assert asked - beginnings == set()
+
+
+def test_page_of_a_room_has_words_for_every_refusal_and_every_end() -> None:
+    refusals = set(RoomErrorCode) - {RoomErrorCode.ALREADY_IN_ROOM}  # the page leaves the other room
+    assert not [one for one in refusals if not words(ROOM, "en") & {f"room.end.{one}", f"room.error.{one}"}]
+    assert {f"room.end.{reason}" for reason in RoomEnd} <= words(ROOM, "en")
 
 
 def test_console_translates_every_name_of_the_server() -> None:

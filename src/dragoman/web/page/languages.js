@@ -31,12 +31,8 @@ export class Languages {
   }
 
   async watch() {
-    try {
-      const answer = await fetch("/api/v1/public/languages", { cache: "no-store" });
-      if (answer.ok) this.learn(await answer.json());
-    } catch {
-      // The session reports a lost connection itself.
-    }
+    const served = await ask();
+    if (served) this.learn(served);
     setTimeout(() => this.watch(), EVERY_MS);
   }
 
@@ -71,7 +67,17 @@ export class Languages {
   }
 }
 
-function options(menu, codes, chosen) {
+/** What the fleet serves now; null: no answer, and the session reports a lost connection itself. */
+export async function ask() {
+  try {
+    const answer = await fetch("/api/v1/public/languages", { cache: "no-store" });
+    return answer.ok ? await answer.json() : null;
+  } catch {
+    return null;
+  }
+}
+
+export function options(menu, codes, chosen) {
   const all = chosen && !codes.includes(chosen) ? [...codes, chosen] : codes;
   menu.replaceChildren(...all.map((code) => new Option(nameOf(code), code, false, code === chosen)));
   menu.disabled = all.length === 0;

@@ -1,6 +1,7 @@
 // The page: its language, the speech half, and one pane of chat or two.
 
 import { isPrivate } from "./accounts.js";
+import { tab } from "./kept.js";
 import { Pane } from "./pane.js";
 import { Speech } from "./speech.js";
 import { choose, language, preferred, say, speak } from "./words.js";
@@ -28,5 +29,13 @@ if (alone && asked.get("to")) {
   else panes[0].part("password").focus({ preventScroll: true });
 }
 
-// A chat login opens speech as well, if the server allows it.
-new Speech(part("speech"), () => panes.find((pane) => pane.token)?.token);
+// A chat login opens speech and rooms as well, if the server allows it.
+const token = () => panes.find((pane) => pane.token)?.token;
+new Speech(part("speech"), token);
+const takeAlong = () => tab.set("dragoman.token", token() ?? null);
+part("rooms-start").addEventListener("click", takeAlong);
+part("rooms-join").addEventListener("submit", (event) => {
+  event.preventDefault();
+  takeAlong();
+  location.assign(`/room?code=${encodeURIComponent(part("rooms-code").value.replace(/\s/g, ""))}`);
+});

@@ -16,7 +16,7 @@ const ANSWER_MS = 10000;
 const FINISH_MS = 6000; // a second more than a server waits for the last results
 
 export class Session {
-  /** `on`: state(word, detail), partial, result, failed, ended, refused, progress, pressed, renewed. */
+  /** `on`: state(word, detail), partial, result, failed, ended, refused, progress, pressed, renewed; message(message) for others. */
   constructor(opening, on) {
     this.opening = opening;
     this.on = on;
@@ -268,6 +268,8 @@ export class Session {
         if (message.code === "INVALID_SESSION") return this.link.drop(); // coming back shows whether it can be had back
         if (message.details?.utterance_index != null) return this.on.failed(message.details.utterance_index, message);
         return this.on.refused(message);
+      default:
+        return this.on.message?.(message);
     }
   }
 

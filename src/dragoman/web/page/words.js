@@ -1,5 +1,6 @@
 // The texts of the page in English and Chinese. An element keeps its key, so that the language can change at any time.
 
+import { browser } from "./kept.js";
 import { EN } from "./words_en.js";
 import { ZH } from "./words_zh.js";
 
@@ -8,6 +9,12 @@ const KEPT = "dragoman.language";
 let chosen = "en";
 
 export const language = () => chosen;
+
+/** Add the texts of another page, or replace these by them. */
+export function extend(en, zh) {
+  Object.assign(EN, en);
+  Object.assign(ZH, zh);
+}
 
 /** `{name}` in a sentence is filled from `values`. */
 export function word(key, values = {}) {
@@ -31,7 +38,7 @@ export function label(element, key) {
 
 /** The language chosen before, or that of the browser. */
 export function preferred() {
-  const asked = new URLSearchParams(location.search).get("lang") ?? stored() ?? navigator.language;
+  const asked = new URLSearchParams(location.search).get("lang") ?? browser.get(KEPT) ?? navigator.language;
   return asked.toLowerCase().startsWith("zh") ? "zh" : "en";
 }
 
@@ -44,11 +51,7 @@ export function speak(code) {
 }
 
 export function choose(code) {
-  try {
-    localStorage.setItem(KEPT, code);
-  } catch {
-    // The browser stores nothing: the choice holds for this page only.
-  }
+  browser.set(KEPT, code);
   speak(code);
 }
 
@@ -66,13 +69,5 @@ export function nameOf(code) {
     return new Intl.DisplayNames([chosen === "zh" ? "zh-CN" : "en"], { type: "language" }).of(code) ?? code;
   } catch {
     return code;
-  }
-}
-
-function stored() {
-  try {
-    return localStorage.getItem(KEPT);
-  } catch {
-    return null;
   }
 }

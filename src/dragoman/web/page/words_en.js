@@ -7,6 +7,12 @@ export const EN = {
   "interface": "Language of this page",
   "footer": "Everything on this page uses the same public protocol as any other client.",
 
+  "rooms.title": "Talk with several people",
+  "rooms.lead": "Everybody writes and reads in their own language.",
+  "rooms.start": "Start a conversation",
+  "rooms.code": "Six-digit code",
+  "rooms.join": "Join with a code",
+
   "speech.title": "Speak",
   "speech.lead": "Say something, pause, and hear it in another language.",
   "speech.from": "From",

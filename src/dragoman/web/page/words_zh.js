@@ -7,6 +7,12 @@ export const ZH = {
   "interface": "页面语言",
   "footer": "本页与任何其他客户端使用同一套公开协议。",
 
+  "rooms.title": "多人交谈",
+  "rooms.lead": "每个人都用自己的语言书写和阅读。",
+  "rooms.start": "开始交谈",
+  "rooms.code": "六位数字代码",
+  "rooms.join": "用代码加入",
+
   "speech.title": "说",
   "speech.lead": "说一句话，稍作停顿，即可听到另一种语言。",
   "speech.from": "源语言",
