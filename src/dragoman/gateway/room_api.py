@@ -27,7 +27,7 @@ from dragoman.gateway.http_requests import (
 )
 from dragoman.gateway.operator_api import Auditor
 from dragoman.protocol import ids
-from dragoman.protocol.codes import RoomErrorCode
+from dragoman.protocol.codes import RoomEnd, RoomErrorCode
 from dragoman.protocol.fields import Id, Lang, Name
 from dragoman.protocol.rooms import Terms
 from dragoman.services.report import RoomListings
@@ -36,7 +36,6 @@ from dragoman.store.rooms.rooms import RoomInfo, Rooms
 
 log = structlog.get_logger(__name__)
 
-CLOSED_BY_OPERATOR: Final = "An operator has closed the room."
 NO_ROOM: Final = "there is no such room, or its transcript has expired"
 NOT_FOR_GUESTS: Final = "this room is not open to guests"
 LOCKED: Final = "the host has locked the room"
@@ -108,7 +107,7 @@ class _OperatorApi:
 
     async def close(self, request: web.Request) -> web.Response:
         room_id = request.match_info["room"]
-        if not await self._commands.close_room(room_id, CLOSED_BY_OPERATOR):
+        if not await self._commands.close_room(room_id, RoomEnd.OPERATOR):
             return error("there is no open room with this id", 404)
         await self._auditor.note(request, "room.close", room_id)
         return json({"closed": True})

@@ -10,6 +10,7 @@ from dragoman.domain.fleet import Fleet, Node
 from dragoman.domain.rooms import Member
 from dragoman.protocol import ids
 from dragoman.services.operations import DeadLetters
+from dragoman.services.rooms.local_rooms import WHY_OVER
 from dragoman.store.inbox import Inboxes
 from dragoman.store.instances import Instances
 from dragoman.store.jobs import Jobs
@@ -259,7 +260,7 @@ class RoomListings:
             "locked": info.locked,
             "paused": info.paused,
             "persistent": info.persistent,
-            "closed": info.closed,
+            "closed": WHY_OVER.get(info.closed, info.closed),
             "settings": msgspec.Raw(info.settings or b"{}"),
         }
         if with_members:
