@@ -246,7 +246,13 @@ ATTACKS = (
         "control characters and 4-byte UTF-8 in every text",
         odd_texts,
         expected(
-            "INVALID_MESSAGE", "INVALID_SESSION", "UNSUPPORTED_FEATURE", "accepted", "received as sent", "bad_json"
+            "INVALID_MESSAGE",
+            "INVALID_SESSION",
+            "INVALID_ROOM_CODE",
+            "NOT_IN_ROOM",
+            "accepted",
+            "received as sent",
+            "bad_json",
         ),
         expected("NO_AVAILABLE_NODE", "server_heartbeat"),
     ),
