@@ -31,8 +31,8 @@ from dragoman.archive.types import (
     Stored,
     User,
 )
-from dragoman.config.schema import Archive as Settings
 from dragoman.config.schema import Config
+from dragoman.config.schema_chat import Archive as Settings
 
 # Statements that both databases understand. Parameters are numbered: $1, $2, …
 _FENCE = "SELECT fence FROM shard WHERE id = $1"

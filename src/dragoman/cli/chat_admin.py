@@ -162,7 +162,7 @@ def new_password(name: str) -> str:
 
 def _show(answer: dict[str, Any], lines: Callable[[dict[str, Any]], list[str]], as_json: bool) -> None:
     if as_json:
-        output.as_json(answer, indent=2)
+        output.as_json(answer)
         return
     for line in lines(answer):
         output.line(line)

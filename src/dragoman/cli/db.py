@@ -5,7 +5,6 @@ change tables when the user of the instances may not.
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -31,7 +30,7 @@ def migrate(ctx: typer.Context, config: ConfigFile = None, override: Overrides =
     loaded = settings(ctx, config, override).config
     applied = _query(loaded, lambda archive: archive.migrate())
     if as_json:
-        output.as_json({"database": _location(loaded), "applied": applied}, indent=2)
+        output.as_json({"database": _location(loaded), "applied": applied})
         return
     output.line(f"Database: {_location(loaded)}")
     for name in applied:
@@ -52,11 +51,11 @@ def status(ctx: typer.Context, config: ConfigFile = None, override: Overrides = 
     except (Failure, ArchiveError) as error:
         if not as_json:
             raise Failure(str(error)) from None
-        output.as_json({"database": _location(loaded), "usable": False, "error": str(error)}, indent=2)
+        output.as_json({"database": _location(loaded), "usable": False, "error": str(error)})
         return 1
     if as_json:
         rows = [{"name": migration.name, "applied_ms": migration.applied_ms} for migration in found]
-        output.as_json({"database": _location(loaded), "usable": True, "migrations": rows}, indent=2)
+        output.as_json({"database": _location(loaded), "usable": True, "migrations": rows})
         return 0
     output.line(f"Database: {_location(loaded)}")
     for migration in found:
@@ -109,4 +108,4 @@ def _location(config: "Config") -> str:
 def _when(migration: "Migration") -> str:
     if migration.applied_ms is None:
         return "not applied"
-    return time.strftime("applied %Y-%m-%d %H:%M:%S", time.localtime(migration.applied_ms / 1000))
+    return f"applied {output.date(migration.applied_ms)}"

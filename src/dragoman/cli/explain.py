@@ -98,7 +98,7 @@ def explain(
     """Show why a job went to its node, what it waited for, and how it ended."""
     found = api.get(f"/api/v1/jobs/{segment(_newest(api) if job == LAST else job.strip())}")
     if as_json:
-        output.as_json(found, indent=2)
+        output.as_json(found)
         return
     for heading, lines in story(found).items():
         for line in lines:
@@ -175,7 +175,7 @@ def _where(receipt: Mapping[str, Any], pair: str) -> Iterator[str]:
         yield "No placement was recorded."
         return
     pool, chosen, affinity = receipt.get("pool", 0), receipt.get("chosen"), receipt.get("affinity")
-    yield f"{_count(pool, 'node')} could serve {pair}." if pool else f"No node served {pair}."
+    yield f"{output.many(pool, 'node')} could serve {pair}." if pool else f"No node served {pair}."
     if affinity in BY_TURN:
         yield BY_TURN[affinity].format(chosen=chosen or "the chosen node")
     if chosen is None:
@@ -274,7 +274,3 @@ def _release(job: Mapping[str, Any]) -> Iterator[str]:
         yield f"A result of {job.get('late_node_id', 'a node')} arrived after that and was dropped."
     if job.get("state") != "RELEASED":
         yield "Its slot is not released yet."
-
-
-def _count(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -76,7 +76,7 @@ def audit(
     """
     rows = _audit_entries(api, count)
     if as_json:
-        output.as_json(rows, indent=2)
+        output.as_json(rows)
         return
     for row in rows:
         output.line(_audit_line(row))
@@ -98,7 +98,7 @@ def _audit_entries(api: Api, count: int) -> list[dict[str, Any]]:
 
 
 def _audit_line(row: dict[str, Any]) -> str:
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["at_ms"] / 1000))
+    when = output.date(row["at_ms"])
     who = f"{row['tenant']}/{row['who']}" if row.get("tenant") else row["who"] or "unnamed"
     detail = f" ({row['detail']})" if row["detail"] else ""
     address = f"  from {row['address']}" if row.get("address") else ""
@@ -138,7 +138,7 @@ def list_letters(
     of_one = f"&instance={segment(instance)}" if instance else ""
     letters = api.get_list(f"/api/v1/dlq?count={count + 1}{of_one}")
     if as_json:
-        output.as_json(letters[:count], indent=2)
+        output.as_json(letters[:count])
         return
     now = time.time()
     for row in letters[:count]:
@@ -162,10 +162,10 @@ def show(
     path = _path(letter)
     found = api.get(path)
     if as_json:
-        output.as_json(found, indent=2)
+        output.as_json(found)
         return
     for name, value in found.items():
-        shown = f"{value} ({_date(value)})" if name.endswith("_ms") and value else value
+        shown = f"{value} ({output.date(value)})" if name.endswith("_ms") and value else value
         output.line(f"{name:>11}  {shown}")
 
 
@@ -221,7 +221,7 @@ def _each(api: Api, names: list[str], yes: bool, as_json: bool, verbs: tuple[str
     """Process each letter, also after a failure. The exit status is 1 if one failed."""
     done = [_one(api, name, yes, send) for name in names] if as_json else []
     if as_json:
-        output.as_json(done, indent=2)
+        output.as_json(done)
         return int(any("error" in row for row in done))
     failures = 0
     for name in names:
@@ -265,7 +265,3 @@ def _age(seconds: float) -> str:
         if seconds >= size:
             return f"{int(seconds // size)} {unit}"
     return "0 s"
-
-
-def _date(ms: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1000))

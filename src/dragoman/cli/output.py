@@ -8,6 +8,7 @@ this folder writes to standard output or standard error.
 import json
 import os
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -50,8 +51,17 @@ def block(text: str, end: str = "\n") -> None:
     typer.echo(visible_lines(text) + end, nl=False)
 
 
-def as_json(value: object, indent: int | None = None) -> None:
-    typer.echo(json.dumps(value, indent=indent))
+def as_json(value: object) -> None:
+    typer.echo(json.dumps(value, indent=2))
+
+
+def many(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def date(ms: float) -> str:
+    """A moment, in the time zone of the operator."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1000))
 
 
 def error(text: object) -> None:

@@ -47,7 +47,7 @@ def open_room(
     body = {"persistent": persistent, "locked": locked, "guests": guests, "vocabulary": term or []}
     row = api.post(ROOMS, body)
     if as_json:
-        output.as_json(row, indent=2)
+        output.as_json(row)
         return
     output.line(f"room  {api.base}{row['link']}  (code {row['code']})")
     output.line(f"id    {row['room_id']}")
@@ -63,7 +63,7 @@ def list_rooms(
     """List the open rooms: members by the language they hear, captions and age."""
     rows, more = _rooms(api, count)
     if as_json:
-        output.as_json(rows, indent=2)
+        output.as_json(rows)
         return
     if not rows:
         output.line("No room is open. Open one: dragoman room open")
@@ -83,7 +83,7 @@ def show(api: Api, room: RoomName, as_json: AsJson = False) -> None:
     """Show a room and its members, up to 200 of them. A closed room is shown as long as its transcript is kept."""
     row = api.get(f"{ROOMS}/{segment(room_id(api, room))}")
     if as_json:
-        output.as_json(row, indent=2)
+        output.as_json(row)
         return
     created = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["created_ms"] / 1000))
     facts = {

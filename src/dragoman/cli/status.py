@@ -35,7 +35,7 @@ def status(
     """Show instances, durability, inboxes and nodes."""
     cluster = api.get(CLUSTER)
     if as_json and not watch:
-        output.as_json(cluster, indent=2)
+        output.as_json(cluster)
     elif as_json:
         _watch_json(api)
     elif watch:
@@ -88,7 +88,7 @@ def tables(cluster: dict[str, Any]) -> "Group":
         if cluster["node_count"] > SHOWN_NODES:
             parts.append(f"… and {cluster['node_count'] - SHOWN_NODES} more nodes; see --json")
         if letters := sum(cluster["dead_letters"].values()):
-            parts += ["", output.styled((_many(letters, "dead letter"), "red"), (": see dragoman dlq list", ""))]
+            parts += ["", output.styled((output.many(letters, "dead letter"), "red"), (": see dragoman dlq list", ""))]
     except (KeyError, TypeError, AttributeError):
         raise Failure("The server is not Dragoman, or another release of it. Check --url, or use --json.") from None
     return Group(*parts)
@@ -98,7 +98,7 @@ def _headline(cluster: dict[str, Any]) -> "Text":
     alive = [row for row in cluster["instances"] if row["alive"]]
     durability = ", ".join(sorted({row.get("durability") or "unknown" for row in alive})) or "unknown"
     versions = ", ".join(sorted({row.get("version") or "?" for row in alive}))
-    counts = f"{_many(len(alive), 'instance')}, {_many(cluster['node_count'], 'node')}"
+    counts = f"{output.many(len(alive), 'instance')}, {output.many(cluster['node_count'], 'node')}"
     return output.styled((f"Dragoman {versions}", "bold"), (f": {counts}, durability {durability}", ""))
 
 
@@ -179,7 +179,3 @@ def _speech(node: dict[str, Any]) -> str:
 def _few(languages: list[str]) -> str:
     more = len(languages) - SHOWN_LANGUAGES
     return " ".join(languages[:SHOWN_LANGUAGES]) + (f" +{more}" if more > 0 else "") or "none"
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

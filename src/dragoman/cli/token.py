@@ -132,7 +132,7 @@ def with_issuer(
 
 
 def _print(token: str, lifetime_s: int, principal: str) -> None:
-    ends = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() + lifetime_s))
+    ends = output.date((time.time() + lifetime_s) * 1000)
     output.error(f"Token for {principal}, valid until {ends}. Keep it secret: whoever has it acts as this principal.")
     output.line(token)
 
@@ -300,21 +300,17 @@ def list_revoked(
         if not rows:
             break
     if as_json:
-        output.as_json(rows, indent=2)
+        output.as_json(rows)
         return
     for row in rows:
         by = f" by {row['by']}" if row["by"] else ""
-        output.line(f"{_time(row['at_ms'])}  {row['name']}  {_until(row['until_ms'])}{by}")
+        output.line(f"{output.date(row['at_ms'])}  {row['name']}  {_until(row['until_ms'])}{by}")
     if not rows:
         output.line("Nothing is revoked.")
 
 
 def _until(until_ms: int) -> str:
-    return f"until it expires at {_time(until_ms)}" if until_ms else "until it is allowed again"
-
-
-def _time(ms: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1000))
+    return f"until it expires at {output.date(until_ms)}" if until_ms else "until it is allowed again"
 
 
 def _room_claim(room: str, role: str) -> "RoomClaim | None":

@@ -10,8 +10,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from dragoman.config.schema import Config, Section
-from dragoman.config.section import Limit
+from dragoman.config.schema import Config
+from dragoman.config.section import Limit, Section
 
 ENV_PREFIX = "DRAGOMAN_"
 

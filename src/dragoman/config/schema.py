@@ -15,33 +15,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from dragoman.config.schema_chat import Archive, Chat, TwoPhase, TwoPhaseGroups, TwoPhaseStreams
+from dragoman.config.schema_chat import Archive, Chat
 from dragoman.config.schema_limits import Limits
 from dragoman.config.schema_rooms import Rooms
-from dragoman.config.schema_speech import Release, Speech
+from dragoman.config.schema_speech import Speech
 from dragoman.config.section import NAME, NAME_IN_WORDS, Section, quota
-
-__all__ = [
-    "Archive",
-    "Chat",
-    "Config",
-    "Embedded",
-    "Limits",
-    "Log",
-    "NodeSnapshot",
-    "Phase2",
-    "Redis",
-    "Release",
-    "Rooms",
-    "Scheduler",
-    "Section",
-    "Security",
-    "Server",
-    "Speech",
-    "TwoPhase",
-    "TwoPhaseGroups",
-    "TwoPhaseStreams",
-]
 
 
 class Server(Section, frozen=True):

@@ -22,7 +22,8 @@ from dragoman.archive.postgres import PostgresArchive
 from dragoman.archive.rows import Batch, check, fitting, pair, storable, stored
 from dragoman.archive.schema import Mark, Script, overview, pending, scripts
 from dragoman.archive.sqlite import SqliteArchive
-from dragoman.config.schema import Archive, Config, Embedded
+from dragoman.config.schema import Config, Embedded
+from dragoman.config.schema_chat import Archive
 
 SAVED, DELIVERED, READ = Status.SAVED, Status.DELIVERED, Status.READ
 

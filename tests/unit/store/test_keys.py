@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.config.schema import TwoPhaseStreams
+from dragoman.config.schema_chat import TwoPhaseStreams
 from dragoman.store.keys import DEFAULT_PREFIX, LIVES, TABLE, ConfiguredKey, FixedKey, Keys, markdown
 from dragoman.store.redis import slot_of
 from support.tables import for_each

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.config.schema import TwoPhase
+from dragoman.config.schema_chat import TwoPhase
 from dragoman.domain.chat.shards import in_rollout
 from dragoman.domain.chat.switches import NAMES, STAY_S, WAIT_S, BadSwitch, ConnectionPath, Path, Switches
 
