@@ -60,7 +60,7 @@ class NotSettled(Exception):
 class ChatUserLoad:
     """One user."""
 
-    def __init__(self, uid: int, urls: Sequence[str], ledger: ChatLedger, *, in_flight: int, timing: Timing) -> None:
+    def __init__(self, uid: int, urls: Sequence[str], ledger: ChatLedger, *, in_flight: int) -> None:
         self.uid = uid
         self.ledger = ledger
         self._sent = 0
@@ -72,7 +72,7 @@ class ChatUserLoad:
             urls,
             token=lambda: token(uid),
             in_flight=in_flight,
-            timing=timing,
+            timing=LOAD_TIMING,
             on_receipt=self._noted,
             on_connection=self._connection,
             on_arrival=self._arrived,
@@ -205,15 +205,11 @@ async def chat_load(
     users: int = 8,
     *,
     in_flight: int = 1,
-    timing: Timing = LOAD_TIMING,
     seed: int = 1,
-    first_uid: int = FIRST_UID,
 ) -> AsyncIterator[ChatLoad]:
     urls = [f"ws://127.0.0.1:{port}/ws" for port in ports]
     everyone = [
-        ChatUserLoad(
-            first_uid + at, urls[at % len(urls) :] + urls[: at % len(urls)], ledger, in_flight=in_flight, timing=timing
-        )
+        ChatUserLoad(FIRST_UID + at, urls[at % len(urls) :] + urls[: at % len(urls)], ledger, in_flight=in_flight)
         for at in range(users)
     ]
     load = ChatLoad(everyone, ledger, Random(seed))
