@@ -255,11 +255,10 @@ class _Placement:
             return Obstacle.DRAINING
         if node.ready is not None and not ask.needs <= node.ready:
             return Obstacle.NOT_READY
-        if obstacle := self._cools_down(node.id, (*ask.needs, VOICE) if voice else ask.needs):
-            return obstacle
+        # Before the cool-down: a job must not wait for a node that it cannot go to afterwards.
         if node.id in ask.failed or (node.id in ask.seen and "reattempt" not in node.features):
             return Obstacle.SEEN
-        return None
+        return self._cools_down(node.id, (*ask.needs, VOICE) if voice else ask.needs)
 
     def _cools_down(self, node_id: str, needs: Iterable[str]) -> Obstacle | None:
         until, paused = self.fleet.cooling_until(node_id, needs, self.now), self.fleet.paused_until(node_id)

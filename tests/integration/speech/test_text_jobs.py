@@ -197,6 +197,17 @@ async def test_text_job_is_refused_when_too_many_jobs_wait(open_instance: OpenIn
     assert (await asker.end()).code == ErrorCode.NODE_OVERLOADED
 
 
+async def test_askers_take_turns_for_a_free_slot(open_instance: OpenInstance) -> None:
+    instance, asker = await open_instance(speech__placement_wait_ms=50_000), TextAsker()
+    node = await instance.text_node("texter", "en-es", slots=1)
+    for room in ("busy", "busy", "busy", "busy", "quiet"):
+        asker.ask(instance, asker=room)
+    for number in range(1, 6):
+        node.answer(await given(node, number))
+    await asker.end(5)
+    assert [job["session_id"] for job in node.jobs].index("quiet") <= 2
+
+
 # -- chat leaves a slot to speech ------------------------------------------------------------------
 
 
@@ -213,6 +224,27 @@ async def test_text_of_chat_leaves_one_slot_of_a_node_of_speech_free(open_instan
     node.answer(first)
     assert (await given(node, 3))["session_id"] == "chat"
     assert await end_of(listener) is Outcome.OK
+
+
+async def test_text_of_chat_that_is_refused_a_slot_does_not_keep_speech_from_the_node(
+    open_instance: OpenInstance,
+) -> None:
+    """One instance does not know of the slots that another has."""
+    a, b = await open_instance("a"), await open_instance("b", speech__placement_wait_ms=50_000)
+    asker, listener = TextAsker(), RecordingListener()
+    node = await a.text_node("both", "en-es", slots=2, **SPEECH_TOO)
+    await wait_until(lambda: b.knows("both"), TIMEOUT_S)
+    asker.ask(a, kind=TextKind.CHAT, asker="chat")
+    first = await given(node)
+    waits = asker.ask(b, kind=TextKind.CHAT, asker="chat")
+    await wait_until(lambda: len(b.services.view._waiting) > 0, TIMEOUT_S)
+    b.services.dispatcher.take(job_request(listener=listener))
+    speech = await given(node, 2)
+    assert speech["session_id"] == "s-1"
+    for job in (speech, first):
+        node.answer(job)
+    assert await end_of(listener) is Outcome.OK
+    assert (await given(node, 3))["job_id"] == waits
 
 
 async def test_text_of_chat_uses_every_slot_of_a_node_without_speech(open_instance: OpenInstance) -> None:

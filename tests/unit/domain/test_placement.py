@@ -594,3 +594,10 @@ def test_text_job_that_yields_uses_the_only_slot_of_a_node_of_speech_while_no_sp
     placed = select_node(waits, fleet, 0.0, random.Random(0), "here")
     assert isinstance(placed, Wait)
     assert placed.receipt.names == {"both": "kept_free"}
+
+
+def test_job_does_not_wait_for_a_node_that_cools_down_and_must_not_have_it_again() -> None:
+    fleet = fleet_of(node("a"))
+    fleet.cool("a", "asr", 5.0)
+    assert place(ask(seen=frozenset({"a"})), fleet) == NoNode.NO_NODE_IN_POOL
+    assert place(ASK, fleet) == NoNode.ALL_COOLING_DOWN

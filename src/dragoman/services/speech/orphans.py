@@ -185,9 +185,8 @@ class Orphans:
         await self._close(orphan)
 
     async def _notify(self, orphan: Orphan, end: End) -> None:
-        """The session may be on any instance, or not be resumed yet. A job that was never recorded has no
-        session, a text job never has one."""
-        if not orphan.session_id or orphan.is_text:
+        """The session may be on any instance, or not be resumed yet. A job that was never recorded has no session."""
+        if not orphan.session_id:
             return
         await self._results.deliver(
             JobEnded(

@@ -78,6 +78,7 @@ class TextJobs:
                 audio_ms=0,
                 needs=needs_of(assignment.pipeline),
                 tenant=request.tenant,
+                account=request.asker,
                 text_kind=request.kind,
                 timeout_ms=request.timeout_ms,
             )
