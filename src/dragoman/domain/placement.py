@@ -138,7 +138,7 @@ class _Placement:
             by_turn = self._affinity(mine, pool)
             if mine is not None and by_turn is AffinityResult.HIT:
                 return self._assign(mine, ask.turn_overcommit, by_turn, pool)
-        if ask.voice and (found := self._find(self._with_voice())[0]):
+        if ask.voice and (found := self._find(self._pool(voice=True))[0]):
             return self._assign(self._best(found), 0, by_turn, pool)
         found, counts, names = self._find(pool)
         if found := found or self._nodes_that_had_it(pool):
@@ -154,9 +154,6 @@ class _Placement:
             eligible=node.id in pool and self._unfit(node) is None and not self.fleet.has_failed(node.id),
             has_room=node.id not in self.refused and self._free(node) + self.ask.turn_overcommit > 0,
         )
-
-    def _with_voice(self) -> Pool:
-        return self._pool(voice=True)
 
     def _pool(self, voice: bool = False) -> Pool:
         ask, fleet = self.ask, self.fleet
@@ -239,13 +236,13 @@ class _Placement:
 
     def _assign(self, node: Node, overcommit: int, by_turn: AffinityResult | None, pool: Pool) -> Assign:
         receipt = Receipt(len(pool), self.drawn, node.id, by_turn)
-        kept_free = self._kept_free(node)
+        kept_free = self._kept_free(node) if self.ask.yields else 0
         limit = self._slots(node) + overcommit - kept_free
         assign = Assign(node.id, node.epoch, limit, by_turn, receipt, kept_free=kept_free)
         if self.ask.voice:
             cooling = self.fleet.cooling(node.id, VOICE, self.now)
             assign.text_only = cooling or not node.has_voice
-            receipt.text_only = cooling or node.id not in self._with_voice()
+            receipt.text_only = cooling or node.id not in self._pool(voice=True)
         return assign
 
     def _unfit(self, node: Node, voice: bool = False) -> Obstacle | None:
@@ -281,7 +278,8 @@ class _Placement:
         return self._slots(node) - self.fleet.reserved(node.id)
 
     def _kept_free(self, node: Node) -> int:
-        if not self.ask.yields or not node.asr:
+        """How many of its slots a job that yields leaves to speech."""
+        if not node.asr:
             return 0
         return 1 if self._slots(node) > 1 else int(self.ask.speech_waits)
 
