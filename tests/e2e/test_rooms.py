@@ -158,7 +158,7 @@ async def test_host_locks_pauses_removes_transfers_and_closes(harness: Harness) 
     en, es = languages(2)
     async with room(harness) as (scenario, met):
         await translator(scenario, [en, es])
-        host, guest, third = await met.join(en, A), await met.join(es, B), await met.join(es, A)
+        host, guest, third = await met.join(en, A), await met.join(es, A), await met.join(es, B)
         with pytest.raises(RoomRefused, match="Only the host"):
             await guest.room.lock()
         await host.room.lock()

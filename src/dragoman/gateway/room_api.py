@@ -31,7 +31,7 @@ from dragoman.protocol.codes import RoomEnd, RoomErrorCode
 from dragoman.protocol.fields import Id, Lang, Name
 from dragoman.protocol.rooms import Terms
 from dragoman.services.report import RoomListings
-from dragoman.services.rooms.commands import RoomCommands, RoomRefused, RoomSettings, clean_name, settings_of
+from dragoman.services.rooms.membership import RoomMembership, RoomRefused, RoomSettings, clean_name, settings_of
 from dragoman.store.rooms.rooms import RoomInfo, Rooms
 
 log = structlog.get_logger(__name__)
@@ -58,8 +58,8 @@ class JoinRoom(msgspec.Struct, forbid_unknown_fields=True):
     name: Name = ""
 
 
-def operator_routes(commands: RoomCommands, listings: RoomListings, auditor: Auditor) -> list[web.RouteDef]:
-    api = _OperatorApi(commands, listings, auditor)
+def operator_routes(membership: RoomMembership, listings: RoomListings, auditor: Auditor) -> list[web.RouteDef]:
+    api = _OperatorApi(membership, listings, auditor)
     return [
         web.post("/api/v1/rooms", api.open),
         web.get("/api/v1/rooms", api.list),
@@ -68,9 +68,9 @@ def operator_routes(commands: RoomCommands, listings: RoomListings, auditor: Aud
     ]
 
 
-def public_routes(commands: RoomCommands, store: Rooms, authenticator: Authenticator) -> list[web.RouteDef]:
+def public_routes(membership: RoomMembership, store: Rooms, authenticator: Authenticator) -> list[web.RouteDef]:
     """Each of them checks itself who asks."""
-    api = _PublicApi(commands, store, authenticator)
+    api = _PublicApi(membership, store, authenticator)
     return [
         web.post("/api/v1/rooms/join", api.join),
         web.get("/api/v1/rooms/{room}/transcript", api.transcript),
@@ -78,13 +78,13 @@ def public_routes(commands: RoomCommands, store: Rooms, authenticator: Authentic
 
 
 class _OperatorApi:
-    def __init__(self, commands: RoomCommands, listings: RoomListings, auditor: Auditor) -> None:
-        self._commands, self._listings, self._auditor = commands, listings, auditor
+    def __init__(self, membership: RoomMembership, listings: RoomListings, auditor: Auditor) -> None:
+        self._membership, self._listings, self._auditor = membership, listings, auditor
 
     async def open(self, request: web.Request) -> web.Response:
         wanted, operator = await json_body(request, OpenRoom), request[OPERATOR]
         try:
-            room_id = await self._commands.open_room(
+            room_id = await self._membership.open_room(
                 tenant=operator.tenant,
                 creator=f"~operator/{operator.subject}",
                 settings=RoomSettings(wanted.guests, tuple(wanted.vocabulary)),
@@ -107,15 +107,15 @@ class _OperatorApi:
 
     async def close(self, request: web.Request) -> web.Response:
         room_id = request.match_info["room"]
-        if not await self._commands.close_room(room_id, RoomEnd.OPERATOR):
+        if not await self._membership.close_room(room_id, RoomEnd.OPERATOR):
             return error("there is no open room with this id", 404)
         await self._auditor.note(request, "room.close", room_id)
         return json({"closed": True})
 
 
 class _PublicApi:
-    def __init__(self, commands: RoomCommands, store: Rooms, authenticator: Authenticator) -> None:
-        self._commands, self._store, self._authenticator = commands, store, authenticator
+    def __init__(self, membership: RoomMembership, store: Rooms, authenticator: Authenticator) -> None:
+        self._membership, self._store, self._authenticator = membership, store, authenticator
         self._writing = asyncio.Lock()  # a long transcript takes a moment: one at a time
 
     # -- guests ----------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class _PublicApi:
             raise BadRequest("give one of room_id and code")
         tried_by = [("address", peer_of(request).address)]
         try:
-            room_id = asked.room_id or await self._commands.room_of_code(asked.code, tried_by)
+            room_id = asked.room_id or await self._membership.room_of_code(asked.code, tried_by)
         except RoomRefused as refused:
             return error(refused.message, _STATUS.get(refused.code, 403))
         info = await self._store.info(room_id) if ROOM_ID.fullmatch(room_id) else None

@@ -63,14 +63,14 @@ class Ports:
                 self._config.limits.chat_history_per_minute,
                 self._services.metrics.chat_history_refused.inc,
             ),
-            *room_api.public_routes(rooms.commands, rooms.store, self._authenticator),
+            *room_api.public_routes(rooms.membership, rooms.store, self._authenticator),
             *pages.routes(self._services.view.fleet.nodes, registration=chat.registration),
             *operator_api.console_files(),
         ]
         operator_routes = [
             *operator_chat_api.routes(chat, context.auditor, self._services.operations.disconnect),
             *operator_api.console_routes(self._services, context.auditor),
-            *room_api.operator_routes(rooms.commands, RoomListings(rooms.store), context.auditor),
+            *room_api.operator_routes(rooms.membership, RoomListings(rooms.store), context.auditor),
             *operator_chat_api.revocation_routes(
                 self._services.revocations, self._authenticator, chat.archive.user_by_name, context.auditor
             ),

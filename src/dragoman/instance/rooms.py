@@ -10,6 +10,7 @@ from dragoman.services.metrics import Metrics
 from dragoman.services.rooms.captions import Captions
 from dragoman.services.rooms.commands import RoomCommands
 from dragoman.services.rooms.local_rooms import LocalRooms
+from dragoman.services.rooms.membership import RoomMembership
 from dragoman.services.rooms.upkeep import DUE_S, POLL_S, RENEW_S, RoomUpkeep
 from dragoman.services.routing.handlers import Handlers, drop
 from dragoman.services.routing.router import Router
@@ -41,19 +42,22 @@ class Rooms:
             instance, self.store, self.local, text_jobs, router, metrics, tasks,
             translate_timeout_ms=settings.translate_timeout_ms,
         )  # fmt: skip
-        self.commands = RoomCommands(
-            instance, self.store, self.local, self.captions, view, metrics, tasks,
+        self.membership = RoomMembership(
+            instance, self.store, self.local, self.captions, view,
             history=settings.history, join_by_code=settings.join_by_code,
+        )  # fmt: skip
+        self.commands = RoomCommands(
+            self.membership, self.store, self.local, self.captions, metrics, tasks,
             captions_per_minute=settings.captions_per_minute,
         )  # fmt: skip
-        self.upkeep = RoomUpkeep(self.store, self.local, self.captions, self.commands, metrics)
+        self.upkeep = RoomUpkeep(self.store, self.local, self.captions, self.membership, metrics)
 
     def register(self, handlers: Handlers) -> None:
         """Nothing is sent elsewhere if its instance is dead: members read the log when they have joined again."""
         handlers.register(RoomEntries, self.captions.on_entries, rehome=drop)
-        handlers.register(RoomChanged, self.commands.on_changed, rehome=drop)
-        handlers.register(RoomMemberRemoved, self.commands.on_member_removed, rehome=drop)
-        handlers.register(RoomEnded, self.commands.on_ended, rehome=drop)
+        handlers.register(RoomChanged, self.membership.on_changed, rehome=drop)
+        handlers.register(RoomMemberRemoved, self.membership.on_member_removed, rehome=drop)
+        handlers.register(RoomEnded, self.membership.on_ended, rehome=drop)
         handlers.register(RoomSignal, self.commands.on_signal, rehome=drop)
 
     def loops(self) -> dict[str, Coroutine[Any, Any, None]]:

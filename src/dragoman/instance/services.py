@@ -227,12 +227,12 @@ class Services:
         self.sessions = Sessions(
             self.name, stores.owners, stores.turns, stores.sessions, self.dispatcher, self.router, self.results,
             self.metrics, self.tasks, _session_settings(config), guard=self.presence.guard,
-            on_ended=self.rooms.commands.session_ended, on_moved=self.rooms.commands.session_moved,
+            on_ended=self.rooms.commands.session_ended, on_moved=self.rooms.membership.session_moved,
         )  # fmt: skip
         self.resumption = Resumption(
             self.sessions, self.results, stores.sessions, stores.jobs, stores.turns, stores.instances,
             self.router, self.metrics, self.tasks, job_timeout_ms=speech.job_timeout_ms,
-            session_over=self.rooms.commands.session_over,
+            session_over=self.rooms.membership.session_over,
         )  # fmt: skip
 
     def _build_upkeep(self, config: Config) -> None:
@@ -293,7 +293,7 @@ class Services:
     async def _session_lost(self, session_id: str) -> None:
         """A session that cannot resume ended with its instance."""
         await self.orphans.session_over(session_id)
-        await self.rooms.commands.session_over(session_id, 0)
+        await self.rooms.membership.session_over(session_id, 0)
 
     async def _returned(self) -> None:
         """Redis was unavailable, or the lease expired: write again what this instance owns."""

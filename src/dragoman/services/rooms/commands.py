@@ -5,99 +5,56 @@ The commands of one session are executed one after another, each by its own scri
 """
 
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable
 from time import monotonic, time
 from typing import Any, assert_never
 
 import msgspec
 import structlog
 
-from dragoman.domain.limits.connections import is_loopback
 from dragoman.domain.limits.rates import RatePerKey
-from dragoman.domain.rooms import AUTO, About, Member, Role
-from dragoman.protocol import ids
+from dragoman.domain.rooms import About
 from dragoman.protocol import rooms as wire
 from dragoman.protocol.codec import encode
 from dragoman.protocol.codes import RoomEnd, RoomErrorCode
-from dragoman.protocol.peer import RoomChanged, RoomEnded, RoomMemberRemoved, RoomSignal
-from dragoman.services.loops import Tasks, retry
+from dragoman.protocol.peer import RoomSignal
+from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.services.rooms.captions import Captions
-from dragoman.services.rooms.local_rooms import LocalMember, LocalRoom, LocalRooms
+from dragoman.services.rooms.local_rooms import LocalRooms
+from dragoman.services.rooms.membership import (
+    RoomMembership,
+    RoomRefused,
+    RoomSettings,
+    epoch_of,
+    refused,
+    settings_of,
+)
 from dragoman.services.sockets import Socket
-from dragoman.services.speech.fleet_view import FleetView
 from dragoman.services.speech.session import Session
 from dragoman.store.errors import StoreError
-from dragoman.store.rooms.rooms import Changed, Closed, Done, Joined, Left, Planned, Refusal, RoomInfo, Rooms, Updated
+from dragoman.store.rooms.rooms import Changed, Done, Planned, Refusal, Rooms
 
 log = structlog.get_logger(__name__)
 
 MAX_WAITING = 64  # commands of one session
-CODE_TRIES = 20
-WRONG_CODES_PER_MINUTE = 10
-
-_REFUSED: dict[Refusal, tuple[RoomErrorCode, str]] = {
-    Refusal.NONE: (RoomErrorCode.ROOM_NOT_FOUND, "There is no such room."),
-    Refusal.FULL: (RoomErrorCode.ROOM_FULL, "The room has as many members as it may have."),
-    Refusal.LOCKED: (RoomErrorCode.ROOM_LOCKED, "The host has locked the room."),
-    Refusal.REMOVED: (RoomErrorCode.REMOVED, "The host has removed you from this room."),
-    Refusal.LANGUAGES: (
-        RoomErrorCode.TOO_MANY_LANGUAGES,
-        "The room has as many languages as it may have: choose one that another member hears.",
-    ),
-    Refusal.STALE: (RoomErrorCode.NOT_IN_ROOM, "The session was resumed elsewhere."),
-    Refusal.FENCED: (RoomErrorCode.NOT_IN_ROOM, "The session was resumed elsewhere."),
-    Refusal.NOT_MEMBER: (RoomErrorCode.NOT_IN_ROOM, "You are not in this room: join it first."),
-    Refusal.NOT_HOST: (RoomErrorCode.NOT_HOST, "Only the host may do this."),
-    Refusal.PAUSED: (RoomErrorCode.ROOM_PAUSED, "The host has paused the room."),
-}
-
-
-class RoomRefused(Exception):
-    def __init__(self, code: RoomErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.code, self.message = code, message
-
-
-def refused(word: Refusal) -> RoomRefused:
-    code, message = _REFUSED.get(word, (RoomErrorCode.INTERNAL_ERROR, f"The room refused this: {word}."))
-    return RoomRefused(code, message)
-
-
-class RoomSettings(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the host of a room has decided; `settings` of the room's info."""
-
-    guests: bool = True
-    vocabulary: tuple[str, ...] = ()
-
-
-def settings_of(info: RoomInfo) -> RoomSettings:
-    try:
-        return msgspec.json.decode(info.settings, type=RoomSettings)
-    except msgspec.DecodeError:
-        return RoomSettings()
 
 
 class RoomCommands:
     def __init__(
         self,
-        instance: str,
+        membership: RoomMembership,
         store: Rooms,
         local: LocalRooms,
         captions: Captions,
-        view: FleetView,
         metrics: Metrics,
         tasks: Tasks,
         *,
-        history: int,
-        join_by_code: bool,
         captions_per_minute: int,
     ) -> None:
-        self._instance, self._store, self._local, self._captions = instance, store, local, captions
-        self._view, self._metrics, self._tasks = view, metrics, tasks
-        self._history, self._join_by_code = history, join_by_code
+        self._membership, self._store, self._local, self._captions = membership, store, local, captions
+        self._metrics, self._tasks = metrics, tasks
         self._waiting: dict[str, deque[Callable[[], Any]]] = {}
-        self._wrong_codes = RatePerKey(WRONG_CODES_PER_MINUTE)
         self._caption_rate = RatePerKey(captions_per_minute) if captions_per_minute else None
 
     # -- one after another -----------------------------------------------------------------------
@@ -147,15 +104,15 @@ class RoomCommands:
             case wire.RoomText():
                 await self._write(session, command)
             case wire.RoomJoin():
-                await self._join(session, socket, command)
+                await self._membership.join(session, socket, command)
             case wire.RoomCreate():
-                await self._create(session, socket, command)
+                await self._membership.create(session, socket, command)
             case wire.RoomUpdate():
-                await self._update(session, command)
+                await self._membership.update(session, command)
             case wire.RoomTranslate():
                 await self._translate(session, command)
             case wire.RoomLeave():
-                await self._leave(session)
+                await self._membership.leave(session)
             case wire.RoomLock(locked):
                 await self._set(session, "locked", locked)
             case wire.RoomPause(paused):
@@ -163,9 +120,9 @@ class RoomCommands:
             case wire.RoomChangeSettings(settings):
                 await self._change_settings(session, settings)
             case wire.RoomRemove(target):
-                await self._remove(session, target)
+                await self._membership.remove(session, target)
             case wire.RoomTransfer(target):
-                await self._transfer(session, target)
+                await self._membership.transfer(session, target)
             case wire.RoomClose():
                 await self._close(session)
             case wire.RoomRawVoicePreference():
@@ -175,234 +132,18 @@ class RoomCommands:
             case _:
                 assert_never(command)
 
-    # -- creating and joining --------------------------------------------------------------------
-
-    async def _create(self, session: Session, socket: Socket, command: wire.RoomCreate) -> None:
-        self._require_no_room(session)
-        if session.room_claim is not None:
-            raise RoomRefused(RoomErrorCode.NOT_ALLOWED, "The token is for one room: it cannot open another one.")
-        wanted = command.settings or wire.RoomSettings()
-        settings = RoomSettings(wanted.guests is not False, tuple(wanted.vocabulary or ()))
-        room_id = await self.open_room(
-            tenant=ids.tenant_of(session.subject),
-            creator=principal_of(session),
-            settings=settings,
-            persistent=bool(wanted.persistent),
-            locked=bool(wanted.locked),
-        )
-        existing = (command.speaks, command.hears, command.voice, command.settings) == (None, None, None, None)
-        member = self._member(session, command, existing=existing)
-        joined, room = await self._enter(session, room_id, member)
-        code = room.info.code
-        socket.send(encode(wire.RoomCreateAck(code, room_id, None if existing else f"/room/{room_id}")))
-        self._admit(session, socket, room, joined, joined.seq)
-
-    async def open_room(
-        self, *, tenant: str, creator: str, settings: RoomSettings, persistent: bool, locked: bool = False
-    ) -> str:
-        """A new room without members; it closes if nobody joins it in time."""
-        room_id = ids.room_id()
-        for _ in range(CODE_TRIES):
-            code = ids.room_code()
-            if await self._store.claim_code(code, room_id):
-                break
-        else:
-            raise RoomRefused(RoomErrorCode.LIMIT_EXCEEDED, "No room code is free: try again later.")
-        if persistent:
-            await self._store.renew_code(code, room_id, self._store.bounds.ttl_ms(persistent))
-        await self._store.create(
-            room_id,
-            code,
-            tenant=tenant,
-            creator=creator,
-            settings=msgspec.json.encode(settings),
-            log_epoch=ids.log_epoch(),
-            persistent=persistent,
-            locked=locked,
-        )
-        return room_id
-
-    async def _join(self, session: Session, socket: Socket, command: wire.RoomJoin) -> None:
-        room_id = command.room_id or await self._room_of_code(socket, command.room_code)
-        current = self._local.of_session(session.id)
-        if current is not None and current.id != room_id:
-            raise RoomRefused(RoomErrorCode.ALREADY_IN_ROOM, "The session is in another room: leave it first.")
-        await self._require_access(session, room_id)
-        asked = (command.speaks, command.hears, command.voice, command.originals, command.last_room_seq)
-        member = self._member(session, command, existing=asked == (None,) * len(asked))
-        joined, room = await self._enter(session, room_id, member)
-        if member.existing:
-            socket.send(encode(wire.RoomCreateAck(room.info.code, room_id)))
-            cursor = joined.seq
-        else:
-            cursor, complete = await self._cursor(room, joined, command)
-            socket.send(encode(self._joined(room, joined, complete)))
-        await self._local.send_from(room, self._add(session, socket, room, joined), cursor)
-        self._announce_change(room, joined.version, joined.instances)
-
-    async def _require_access(self, session: Session, room_id: str) -> None:
-        """A room belongs to a tenant: for the clients of others it does not exist."""
-        claim = session.room_claim
-        if claim is not None and claim.room != room_id:
-            raise RoomRefused(RoomErrorCode.NOT_ALLOWED, "The token is for another room.")
-        known = self._local.find(room_id)
-        info = known.info if known is not None else await self._store.info(room_id)
-        if info is None or info.tenant != ids.tenant_of(session.subject):
-            raise refused(Refusal.NONE)
-
-    def _admit(self, session: Session, socket: Socket, room: LocalRoom, joined: Joined, cursor: int) -> None:
-        """A member for whom the log is empty."""
-        if not joined.member.existing:
-            socket.send(encode(self._joined(room, joined, complete=True)))
-        room.go_live(self._add(session, socket, room, joined))
-        self._announce_change(room, joined.version, joined.instances)
-
-    async def _enter(self, session: Session, room_id: str, member: Member) -> tuple[Joined, LocalRoom]:
-        """Into the room's members. The room is noted with the session first: whatever happens, it is left again."""
-        await self._store.note_session(session.id, room_id, member.epoch)
-        joined = await self._store.join(room_id, member)
-        if isinstance(joined, Refusal):
-            if self._local.of_session(session.id) is None:
-                await self._store.forget_session(session.id)
-            raise refused(joined)
-        room = await self._local.open(room_id, joined.seq)
-        if room is None or session.over:
-            await self.session_over(session.id, member.epoch)
-            raise refused(Refusal.NONE)
-        return joined, room
-
-    def _add(self, session: Session, socket: Socket, room: LocalRoom, joined: Joined) -> LocalMember:
-        member = LocalMember(joined.member, socket, session.trace_id, room.members.get(session.id))
-        self._local.add(room, member)
-        return member
-
-    async def _cursor(self, room: LocalRoom, joined: Joined, command: wire.RoomJoin) -> tuple[int, bool]:
-        """From where the member reads the log, and whether that is everything it has asked for."""
-        oldest, last = joined.first_seq - 1, command.last_room_seq
-        if last is None:
-            known = room.after_captions(self._history)
-            return max(known, oldest), True
-        same_log = command.log_epoch in (None, joined.log_epoch) and last <= joined.seq
-        return (max(last, oldest), last >= oldest) if same_log else (oldest, False)
-
-    def _joined(self, room: LocalRoom, joined: Joined, complete: bool) -> wire.RoomJoined:
-        member = joined.member
-        return wire.RoomJoined(
-            room_id=room.id,
-            room_code=room.info.code,
-            you=member.session,
-            role=member.role.value,
-            log_epoch=joined.log_epoch,
-            room_seq=joined.seq,
-            complete=complete,
-            unserved=None if member.hears in self._view.fleet.text_targets() else member.hears,
-        )
-
-    def _member(self, session: Session, command: wire.RoomCreate | wire.RoomJoin, *, existing: bool) -> Member:
-        init = session.init
-        preferred = command.preferred_lang or None
-        speaks = command.speaks or preferred or init.src_lang
-        own = speaks if speaks != AUTO else init.tgt_lang
-        return Member(
-            session=session.id,
-            instance=self._instance,
-            epoch=epoch_of(session),
-            name=clean_name(command.display_name) or f"Guest {session.id[-4:]}",
-            speaks=speaks,
-            hears=command.hears or preferred or own,
-            principal=principal_of(session),
-            voice=bool(command.voice),
-            originals=command.originals is not False if isinstance(command, wire.RoomJoin) else True,
-            existing=existing,
-            role=session.room_claim.role if session.room_claim is not None else Role.SPEAKER,
-            claimed=session.room_claim is not None,
-        )
-
-    async def _room_of_code(self, socket: Socket, code: str | None) -> str:
-        if not code:
-            raise RoomRefused(RoomErrorCode.INVALID_ROOM_CODE, "Name the room by `room_id` or `room_code`.")
-        address = socket.peer[0]
-        by_address = [] if is_loopback(address) else [("address", address)]
-        return await self.room_of_code(code, [("connection", socket.id), *by_address])
-
-    async def room_of_code(self, code: str, tried_by: Sequence[Hashable]) -> str:
-        """10 wrong codes a minute for each of `tried_by`, a connection or an address: a code has six digits only."""
-        if not self._join_by_code:
-            raise RoomRefused(RoomErrorCode.INVALID_ROOM_CODE, "Codes are switched off here: use the link of the room.")
-        now = monotonic()
-        if not all(self._wrong_codes.has(key, now) for key in tried_by):
-            raise RoomRefused(RoomErrorCode.LIMIT_EXCEEDED, "Too many wrong codes: wait a minute.")
-        found = await self._store.room_of_code(code) if code.isascii() and code.isdigit() else None
-        if found is None:
-            for key in tried_by:
-                self._wrong_codes.take(key, now)
-            raise RoomRefused(RoomErrorCode.INVALID_ROOM_CODE, "No room has this code.")
-        return found
-
-    # -- members ---------------------------------------------------------------------------------
-
-    async def _update(self, session: Session, command: wire.RoomUpdate) -> None:
-        room, _ = self._require_room(session)
-        names = ("speaks", "hears", "voice", "originals", "muted")
-        changes = {name: value for name in names if (value := getattr(command, name)) is not None and value != ""}
-        if name := clean_name(command.display_name):
-            changes["name"] = name
-        if not changes:
-            return
-        updated = await self._store.update(room.id, session.id, epoch_of(session), changes)
-        if not isinstance(updated, Updated):
-            raise refused(updated)
-        room.changed(updated.member)
-        self._announce_change(room, updated.version, updated.instances)
-
-    async def _leave(self, session: Session) -> None:
-        room, _ = self._require_room(session)
-        await self._end_membership(room.id, session.id, epoch_of(session))
-
-    async def session_over(self, session_id: str, epoch: int) -> None:
-        """The session has ended, here or with its instance: so has its membership."""
-        noted = await retry(lambda: self._store.session_room(session_id))
-        if noted is not None:
-            await retry(lambda: self._end_membership(noted[0], session_id, epoch))
-
-    async def _end_membership(self, room_id: str, session_id: str, epoch: int) -> None:
-        removed = self._local.remove(session_id)
-        left = await self._store.leave(room_id, session_id, epoch)
-        if isinstance(left, Left):
-            self._changed_elsewhere(room_id, left)
-        if left is not Refusal.STALE:
-            await self._store.forget_session(session_id)
-        if removed is not None and not removed[1].socket.closed:
-            self._local.changed(removed[0])
-
-    def _changed_elsewhere(self, room_id: str, left: Left) -> None:
-        self._captions.push(left.instances, RoomChanged(room_id, left.version))
-        if (room := self._local.find(room_id)) is not None:
-            self._local.changed(room)
+    # -- the end of a session --------------------------------------------------------------------
 
     def session_ended(self, session: Session) -> None:
         """A session of this instance is over. A session that can resume may have joined on another instance."""
         if self._local.of_session(session.id) is not None or session.outbox is not None:
             epoch = epoch_of(session)
-            self._queue(session.id, lambda: self.session_over(session.id, epoch))
-
-    def session_moved(self, session: Session) -> None:
-        """Another instance owns the session: its membership goes on there when the client has joined again."""
-        self._local.remove(session.id)
-
-    def _announce_change(self, room: LocalRoom, version: int, instances: list[str]) -> None:
-        self._local.changed(room)
-        self._captions.push(instances, RoomChanged(room.id, version))
-
-    def on_changed(self, message: RoomChanged) -> None:
-        room = self._local.find(message.room_id)
-        if room is not None and room.info.version < message.version:
-            self._local.changed(room)
+            self._queue(session.id, lambda: self._membership.session_over(session.id, epoch))
 
     # -- captions --------------------------------------------------------------------------------
 
     async def _write(self, session: Session, command: wire.RoomText) -> None:
-        room, member = self._require_room(session)
+        room, member = self._membership.require_room(session)
         text = command.text.strip()
         if not text:
             raise RoomRefused(RoomErrorCode.NOT_ALLOWED, "Field `text`: there is nothing in it.")
@@ -428,7 +169,7 @@ class RoomCommands:
         member.said.append(text)
 
     async def _translate(self, session: Session, command: wire.RoomTranslate) -> None:
-        room, member = self._require_room(session)
+        room, member = self._membership.require_room(session)
         await self._captions.announce(room.id)
         found = await self._store.plan(room.id, command.caption_id, command.lang)
         if found is Refusal.NONE:
@@ -446,14 +187,14 @@ class RoomCommands:
     # -- the host --------------------------------------------------------------------------------
 
     async def _set(self, session: Session, field: str, value: bool | bytes) -> None:
-        room, _ = self._require_room(session)
+        room, _ = self._membership.require_room(session)
         changed = await self._store.set_field(room.id, session.id, epoch_of(session), field, value)
         if not isinstance(changed, Changed):
             raise refused(changed)
-        self._announce_change(room, changed.version, changed.instances)
+        self._membership.announce_change(room, changed.version, changed.instances)
 
     async def _change_settings(self, session: Session, wanted: wire.RoomSettings) -> None:
-        room, _ = self._require_room(session)
+        room, _ = self._membership.require_room(session)
         before = settings_of(room.info)
         settings = RoomSettings(
             before.guests if wanted.guests is None else wanted.guests,
@@ -464,62 +205,25 @@ class RoomCommands:
             if (value := getattr(wanted, field)) is not None:
                 await self._set(session, field, value)
 
-    async def _remove(self, session: Session, target: str) -> None:
-        room, _ = self._require_room(session)
-        left = await self._store.remove(room.id, session.id, epoch_of(session), target)
-        if not isinstance(left, Left):
-            raise refused(left)
-        self.on_member_removed(RoomMemberRemoved(room.id, target))
-        self._captions.push(left.instances, RoomMemberRemoved(room.id, target))
-        self._announce_change(room, left.version, left.instances)
-
-    def on_member_removed(self, message: RoomMemberRemoved) -> None:
-        room = self._local.of_session(message.session_id)
-        if room is not None and room.id == message.room_id:
-            found = self._local.remove(message.session_id)
-            if found is not None:
-                found[1].send(room.expired(RoomEnd.REMOVED))
-
-    async def _transfer(self, session: Session, target: str) -> None:
-        room, _ = self._require_room(session)
-        changed = await self._store.transfer(room.id, session.id, epoch_of(session), target)
-        if not isinstance(changed, Changed):
-            raise refused(changed)
-        self._announce_change(room, changed.version, changed.instances)
-
     async def _close(self, session: Session) -> None:
-        room, _ = self._require_room(session)
+        room, _ = self._membership.require_room(session)
         # The script decides who is the host.
         changed = await self._store.set_field(room.id, session.id, epoch_of(session), "locked", True)
         if not isinstance(changed, Changed):
             raise refused(changed)
-        await self.close_room(room.id, RoomEnd.CLOSED)
-
-    async def close_room(self, room_id: str, reason: str, *, only_if_over: bool = False) -> bool:
-        """Close a room and inform its members; False if there is none, or it is not over."""
-        closed = await self._store.close(room_id, reason, only_if_over=only_if_over)
-        if not isinstance(closed, Closed):
-            return False
-        await self._store.release_code(closed.code, room_id)
-        await self._store.forget_due(room_id)
-        self._local.end(room_id, reason)
-        self._captions.push(closed.instances, RoomEnded(room_id, reason))
-        return True
-
-    def on_ended(self, message: RoomEnded) -> None:
-        self._local.end(message.room_id, message.reason)
+        await self._membership.close_room(room.id, RoomEnd.CLOSED)
 
     # -- between members -------------------------------------------------------------------------
 
     def _prefer_raw_voice(self, session: Session, command: wire.RoomRawVoicePreference) -> None:
-        room, _ = self._require_room(session)
+        room, _ = self._membership.require_room(session)
         target, wanted = command.target_session_id, command.receive_raw_voice
         self._local.preferences.set(room.id, session.id, target, wanted)
         self._local.changed(room)
 
     async def _signal(self, session: Session, command: wire.WebrtcMessage) -> None:
         """To the member that `to` names, on whichever instance it is, with the sender in its place."""
-        room, _ = self._require_room(session)
+        room, _ = self._membership.require_room(session)
         frame = encode(msgspec.structs.replace(command, to=session.id))
         if not self._deliver_signal(room.id, command.to, frame):
             message = RoomSignal(room.id, command.to, msgspec.Raw(frame))
@@ -537,31 +241,3 @@ class RoomCommands:
 
     def on_signal(self, message: RoomSignal) -> None:
         self._deliver_signal(message.room_id, message.session_id, bytes(message.frame))
-
-    # -- helpers ---------------------------------------------------------------------------------
-
-    def _require_room(self, session: Session) -> tuple[LocalRoom, LocalMember]:
-        room = self._local.of_session(session.id)
-        member = room.members.get(session.id) if room is not None else None
-        if room is None or member is None:
-            raise refused(Refusal.NOT_MEMBER)
-        return room, member
-
-    def _require_no_room(self, session: Session) -> None:
-        if self._local.of_session(session.id) is not None:
-            raise RoomRefused(RoomErrorCode.ALREADY_IN_ROOM, "The session is in a room: leave it first.")
-
-
-def epoch_of(session: Session) -> int:
-    """0 for a session that cannot resume."""
-    return session.outbox.epoch if session.outbox is not None else 0
-
-
-def principal_of(session: Session) -> str:
-    """Clients without a token share one principal, so each of their sessions counts for itself."""
-    return f"{session.subject}#{session.id}" if session.subject.startswith("~anonymous/") else session.subject
-
-
-def clean_name(name: str | None) -> str:
-    """Without control characters and surrounding space."""
-    return "".join(char for char in name or "" if char.isprintable()).strip()[:80]

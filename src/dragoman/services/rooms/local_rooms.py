@@ -380,11 +380,16 @@ class LocalRooms:
         if room is None or member is None:
             return None
         self.preferences.forget(room.id, session_id)
-        if not room.members and self._rooms.get(room.id) is room:
-            del self._rooms[room.id]
-            self._cancel_list(room)
+        self.close_if_empty(room.id)
         self._count()
         return room, member
+
+    def close_if_empty(self, room_id: str) -> None:
+        """Forget a room that has no member here."""
+        room = self._rooms.get(room_id)
+        if room is not None and not room.members:
+            del self._rooms[room_id]
+            self._cancel_list(room)
 
     def end(self, room_id: str, reason: str) -> None:
         """The room is over."""

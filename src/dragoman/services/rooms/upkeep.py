@@ -10,8 +10,8 @@ import structlog
 from dragoman.protocol.codes import RoomEnd
 from dragoman.services.metrics import Metrics
 from dragoman.services.rooms.captions import Captions
-from dragoman.services.rooms.commands import RoomCommands
 from dragoman.services.rooms.local_rooms import LocalRoom, LocalRooms
+from dragoman.services.rooms.membership import RoomMembership
 from dragoman.store.interface import in_slices
 from dragoman.store.rooms.rooms import Refusal, Rooms
 
@@ -26,10 +26,10 @@ CLAIM_MS = 3000
 
 class RoomUpkeep:
     def __init__(
-        self, store: Rooms, local: LocalRooms, captions: Captions, commands: RoomCommands, metrics: Metrics
+        self, store: Rooms, local: LocalRooms, captions: Captions, membership: RoomMembership, metrics: Metrics
     ) -> None:
         self._store, self._local, self._captions = store, local, captions
-        self._commands, self._metrics = commands, metrics
+        self._membership, self._metrics = membership, metrics
 
     async def visit_due(self) -> None:
         while due := await self._store.claim_due(BATCH, CLAIM_MS):
@@ -45,7 +45,7 @@ class RoomUpkeep:
         if visited.expired:
             self._metrics.room_translations.labels("timeout").inc(len(visited.expired))
             self._captions.distribute(room_id, visited.expired, visited.instances)
-        if visited.over and await self._commands.close_room(room_id, visited.over, only_if_over=True):
+        if visited.over and await self._membership.close_room(room_id, visited.over, only_if_over=True):
             log.info("room closed", room=room_id, reason=visited.over)
             return
         await self._store.schedule(room_id, visited.next_ms)
