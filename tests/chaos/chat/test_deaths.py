@@ -153,7 +153,11 @@ async def test_kick_for_a_connection_of_a_killed_process_does_not_end_one_of_the
     users, inboxes = Users(server.redis, server.keys, 0), Inboxes(server.redis, server.keys, InboxSettings())
     first = await server.instance(SAVE_FIRST | named)
     await server.speaker(first, 7)
-    (owner,) = await users.owners([7])
+
+    async def owner_of_7() -> str:
+        return (await users.owners([7]))[0]
+
+    owner = await wait_until(owner_of_7, TIMEOUT_S)
     first.kill()
     speaker = await server.speaker(await server.instance(SAVE_FIRST | named), 7)
     kick = ChatKick(7, int(owner.partition("|")[2]))

@@ -229,6 +229,7 @@ def test_every_pool_holds_just_the_nodes_that_serve_it(
         else:
             alive.pop(node_id, None)
             fleet.remove(node_id)
+        assert len(fleet) == len(alive)
         # One query a step, so that some pools are kept through many changes and others are built late.
         assert sorted(fleet.pool(*query)) == sorted(n.id for n in alive.values() if able(n, *query))
     for query in QUERIES:

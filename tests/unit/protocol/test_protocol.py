@@ -4,6 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -296,6 +297,13 @@ def test_a_chunk_frame_goes_there_and_back(session: str, seq: int, ts: int, fina
 def test_a_final_frame_goes_there_and_back(session: str, seq: int, ts: int) -> None:
     frame = AudioFrame(FrameKind.FINAL, session, seq, ts, True, b"")
     assert audio.parse_frame(audio.build_frame(frame)) == frame
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=60) | st.binary(max_size=60).map(lambda rest: b"\x01" + rest))
+def test_any_frame_is_read_or_refused(data: bytes) -> None:
+    with suppress(BadAudio):
+        audio.parse_frame(data)
 
 
 @pytest.mark.parametrize("now_ms", [1794767637640, 2**40, 2**40 - 1, 2**40 + 5])
