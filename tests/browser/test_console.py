@@ -9,6 +9,7 @@ import jwt
 import msgspec
 
 from browser.harness import BrowserHarness, Windows
+from dragoman.client import Room
 from dragoman.domain.history import KEPT_MS, POINT_MS, SAMPLE_MS, Sample
 from dragoman.protocol.peer import Bounced, encode_peer
 from dragoman.store.instances import Instances
@@ -17,6 +18,7 @@ from dragoman.store.nodes import Nodes, Snapshot
 from dragoman.tools.processes import InstanceProcess
 from support.chat import ChatSpeaker
 from support.redis_servers import connected
+from support.waiting import wait_until
 
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
 LIVE = '[data-part="status"][data-mood="good"]'
@@ -99,6 +101,25 @@ async def test_operations_on_instances_nodes_sessions_and_users_need_a_confirmat
             await page.wait_for_selector(f'[data-action="{action}"]')
     node.kill()
     drained.kill()
+
+
+async def test_a_room_is_shown_with_its_languages_and_closed_by_two_clicks(
+    harness: BrowserHarness, windows: Windows
+) -> None:
+    url = f"ws://127.0.0.1:{harness.first.port}/ws/session"
+    async with Room(url, name="Ann", speaks="sv", hears="no") as room:
+        page = await console(windows, harness.second, "rooms")
+        await page.fill('[data-part="room-filter"]', room.code)
+        row = f'[data-room="{room.id}"]'
+        await page.wait_for_selector(f"{row} >> text=no 1")
+        await room.write("hej")
+        await page.wait_for_selector(f'{row} td:nth-child(7):text-is("1")')  # captions of the last minute
+        await two_clicks(page, f'{row} >> button:text-is("Close")')
+        await page.wait_for_selector(row, state="detached")
+        assert f"The room {room.code} is closed." in await page.inner_text('[data-part="rooms-word"]')
+        await wait_until(lambda: room.ended == "An operator has closed the room.", 30.0)
+        await page.click('[href="#audit"]')
+        await page.wait_for_selector('[data-action="room.close"]')
 
 
 async def two_clicks(page: Any, button: str) -> None:
