@@ -8,6 +8,7 @@ import asyncio
 import getpass
 import json
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 from signal import SIGINT, SIGTERM
 from typing import TYPE_CHECKING, Annotated
@@ -54,9 +55,10 @@ def listen(
     id, code = parse(room)
     loaded = settings(ctx, config, override).config
     urls = [session_url(one) for one in url or [_server_of(room) or authority(loaded.server.host, loaded.server.port)]]
-    name = name or _user_name()
+    name, guest = name or _user_name(), None
     if token is None:
-        token, id, code = _as_guest(loaded, urls[0], id, code, name)
+        guest = Guest(loaded, urls[0], name)
+        token, id = guest.join(room_id=id, code=code)
 
     from dragoman.client import Room, SessionError
 
@@ -71,7 +73,7 @@ def listen(
         token=token or None,
     )
     try:
-        asyncio.run(Listener(member, lang, as_json=as_json).run())
+        asyncio.run(Listener(member, lang, guest if token else None, as_json=as_json).run())
     except SessionError as error:
         raise Failure(sentence_of(error)) from None
     except KeyboardInterrupt:
@@ -95,19 +97,27 @@ def _user_name() -> str:
         return "listener"
 
 
-def _as_guest(config: "Config", url: str, id: str, code: str, name: str) -> tuple[str, str, str]:
-    """The token of a guest ('' if the server needs none), and the room by its id."""
-    parts = urlsplit(url)
-    base = f"{'https' if parts.scheme == 'wss' else 'http'}://{parts.netloc}"
-    answer = Api(config, base, None).post(f"{ROOMS}/join", {"room_id": id, "code": code, "name": name})
-    return str(answer["token"]), str(answer["room_id"]), ""
+class Guest:
+    """Asks the server for tokens."""
+
+    def __init__(self, config: "Config", url: str, name: str) -> None:
+        parts = urlsplit(url)
+        self._base = f"{'https' if parts.scheme == 'wss' else 'http'}://{parts.netloc}"
+        self._config, self._name, self.token, self.lifetime_s = config, name, "", 0.0
+
+    def join(self, **room: str) -> tuple[str, str]:
+        """The token ('' if the server needs none) and the id of the room; a guest that has a token gets a new one."""
+        api = Api(self._config, self._base, self.token or None)
+        answer = api.post(f"{ROOMS}/join", {**room, "name": self._name})
+        self.token, self.lifetime_s = str(answer["token"]), float(answer["expires_in_s"])
+        return self.token, str(answer["room_id"])
 
 
 class Listener:
     """Prints the captions of a room, and writes typed lines into it."""
 
-    def __init__(self, room: "Room", lang: str, *, as_json: bool) -> None:
-        self._room, self._lang, self._as_json = room, lang, as_json
+    def __init__(self, room: "Room", lang: str, guest: Guest | None, *, as_json: bool) -> None:
+        self._room, self._lang, self._guest, self._as_json = room, lang, guest, as_json
         self._console = output.console() if sys.stdout.isatty() and not as_json else None
         self._writes = sys.stdin is not None and sys.stdin.isatty()
 
@@ -116,6 +126,7 @@ class Listener:
             self._greet()
             reading = asyncio.ensure_future(self._read())
             typing = asyncio.ensure_future(self._type()) if self._writes else None
+            renewing = asyncio.ensure_future(self._renew(self._guest)) if self._guest is not None else None
             try:
                 with signal_handlers({SIGINT: reading.cancel, SIGTERM: reading.cancel}):
                     await asyncio.wait({reading, *([typing] if typing else [])}, return_when=asyncio.FIRST_COMPLETED)
@@ -123,7 +134,7 @@ class Listener:
                         reading.result()
                         output.note(room.ended or "the room is over")
             finally:
-                for task in filter(None, (reading, typing)):
+                for task in filter(None, (reading, typing, renewing)):
                     task.cancel()
                     await asyncio.wait({task})
 
@@ -134,6 +145,14 @@ class Listener:
             output.note(f"no node translates into {room.unserved} now: captions are shown as they were said")
         if not room.complete:
             output.note("the room no longer has everything that was said in it")
+
+    async def _renew(self, guest: Guest) -> None:
+        """A new token in time for the next lost connection."""
+        while True:
+            await asyncio.sleep(guest.lifetime_s / 2)
+            with suppress(Failure):  # the room says more, if there is more to say
+                token, _ = await asyncio.to_thread(guest.join, room_id=self._room.id)
+                self._room.use_token(token)
 
     async def _read(self) -> None:
         async for caption in self._room:

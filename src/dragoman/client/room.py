@@ -152,6 +152,10 @@ class Room:
         """The path of the room's page."""
         return f"/room/{self.id}"
 
+    def use_token(self, token: str) -> None:
+        """Reconnect with this token from now on: that of a guest is valid for an hour, and can be renewed meanwhile."""
+        self._session.use_token(token)
+
     # ------------------------------------------------------------ joining and leaving
 
     async def __aenter__(self) -> "Room":

@@ -131,6 +131,10 @@ class Session:
         """The current connection; None while the session reconnects. Lets a test cut it, or stop reading it."""
         return self._connection.socket
 
+    def use_token(self, token: str) -> None:
+        """Resume with this token from now on: the first one may expire before the session ends."""
+        self._connection.state.opening.token = token
+
     # ------------------------------------------------------------ opening and closing
 
     async def __aenter__(self) -> "Session":

@@ -61,6 +61,14 @@ async def test_a_lost_connection_is_resumed_and_what_was_not_cut_is_said_again(
     assert server.session.utterances == [run_of(1), run_of(9)]
 
 
+async def test_a_session_is_resumed_with_its_newest_token(server: FakeServer) -> None:
+    async with session_at(server, token="first") as session:
+        session.use_token("second")
+        server.drops()
+        await back(session)
+        assert (await server.hears(SessionResume)).token == "second"
+
+
 async def test_results_of_the_time_between_come_once(server: FakeServer) -> None:
     server.answers = False
     async with session_at(server) as session:
