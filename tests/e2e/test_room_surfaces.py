@@ -227,6 +227,13 @@ async def test_rooms_of_operators_need_a_token_where_a_secret_is_set(guarded: Si
     assert (await guarded.ask("GET", f"{ROOMS}/{id}/transcript"))[0] == 401
 
 
+async def test_page_of_a_room_needs_no_token(guarded: Site) -> None:
+    opened = await guarded.opened(OPERATOR)
+    for path in (opened["link"], "/room"):
+        status, page = await guarded.raw("GET", path)
+        assert (status, "<html" in page) == (200, True)
+
+
 async def test_guest_joins_its_room_only_and_gets_its_transcript(guarded: Site) -> None:
     opened, other = await guarded.opened(OPERATOR), await guarded.opened(OPERATOR)
     status, guest = await guarded.guest(code=opened["code"], name=" Gu\x00st ")

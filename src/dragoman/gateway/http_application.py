@@ -5,6 +5,7 @@ an operator. A path that does not exist is 404 for anybody. Responses are JSON, 
 """
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -63,7 +64,7 @@ def application(
             _errors_as_json,
             *([_require(_has_loopback_host, HOST_REFUSED, 421)] if loopback_hosts_only else []),
             *([_require(_is_local, PROXIED_REFUSED, 403)] if local_requests_only else []),
-            _operators_only(authenticator, frozenset({*HEALTH, *(route.path for route in public)})),
+            _operators_only(authenticator, frozenset({*HEALTH, *(_canonical(route.path) for route in public)})),
             context.auditor.audit_refusals,
             _require(_may_change, "pages of other hosts may not change anything here", 403),
         ]
@@ -121,6 +122,11 @@ def _operator(request: web.Request, authenticator: Authenticator) -> Principal:
 
 
 # --- middlewares ---
+
+
+def _canonical(path: str) -> str:
+    """The path of a route as its resource names it: without the patterns of its parts."""
+    return re.sub(r"\{(\w+):[^{}]*\}", r"{\1}", path)
 
 
 def _operators_only(authenticator: Authenticator, public: frozenset[str]) -> Any:

@@ -35,7 +35,7 @@ def test_everything_else_is_not_a_room(text: str) -> None:
 
 
 def caption(**fields: str) -> RoomCaption:
-    return RoomCaption("c1", 1, "Ann", "s-1", **{"lang": "en", "original": "good\nmorning"} | fields)  # type: ignore[arg-type]
+    return RoomCaption("c1", 1, "Ann", "s-1", **{"lang": "en", "original": "good\nmorning"} | fields)
 
 
 @for_each(
