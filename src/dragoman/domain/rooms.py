@@ -119,14 +119,21 @@ class RoomDelivery:
 
     def receive(self, entries: Iterable[Entry]) -> list[Entry]:
         """The entries that may be delivered now, in order. Known ones are dropped; early ones wait."""
+        ready = self._take_early()
         for entry in entries:
-            if entry.seq > self.delivered and len(self._early) < MAX_EARLY:
+            if entry.seq == self.delivered + 1:
+                self.delivered = entry.seq
+                ready += [entry, *self._take_early()]
+            elif entry.seq > self.delivered and len(self._early) < MAX_EARLY:
                 self._early[entry.seq] = entry
-        ready: list[Entry] = []
-        while (following := self._early.pop(self.delivered + 1, None)) is not None:
-            ready.append(following)
-            self.delivered = following.seq
         return ready
+
+    def _take_early(self) -> list[Entry]:
+        taken: list[Entry] = []
+        while (following := self._early.pop(self.delivered + 1, None)) is not None:
+            taken.append(following)
+            self.delivered = following.seq
+        return taken
 
     def skip_to(self, seq: int) -> None:
         """The log does not reach back to what is missing: continue behind it."""
